@@ -38,12 +38,17 @@ Coordinator::~Coordinator() = default;
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts parts) {
   std::unique_ptr<Coordinator> self(new Coordinator(std::move(options), std::move(parts)));
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
+  std::optional<Millis> gap;
+  if (self->options_.last_alive) {
+    gap = std::max(Millis(0), std::chrono::duration_cast<Millis>(self->parts_.scheduler.WallNow() -
+                                                                 *self->options_.last_alive));
+  }
   for (StoredJob& one : stored) {
     const std::uint64_t number = one.record.number();
     auto job = std::make_unique<Job>(self->world_, std::move(one));
     self->by_id_[job->id()] = number;
     self->by_name_[job->record().job().name()] = number;
-    job->NoteRestart(std::nullopt);
+    job->NoteRestart(gap);
     self->jobs_[number] = std::move(job);
   }
   self->AdmitJobs();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Coordinator : private Membership::Observer {
     std::string version;
     std::string state_directory;
     bool insecure_network = false;
+    // When the coordinator before this one was last alive, if that is known.
+    std::optional<std::chrono::system_clock::time_point> last_alive;
   };
   struct Parts {
     Scheduler& scheduler;

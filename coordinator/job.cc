@@ -54,12 +54,16 @@ void Job::NoteRestart(std::optional<Millis> gap) {
                "stopped; the coordinator was restarted before the driver had ended");
   }
   Fields fields{{"epoch", std::to_string(world_.epoch.value())}};
-  if (gap) fields.emplace_back("gap_ms", std::to_string(gap->count()));
+  std::string away;
+  if (gap) {
+    fields.emplace_back("gap_ms", std::to_string(gap->count()));
+    away = fmt::format(", away for {:.1f} s", static_cast<double>(gap->count()) / 1000);
+  }
   Tell("COORDINATOR_RESTARTED",
        fmt::format(
-           "the coordinator was started again (epoch {}); the job goes on by itself from its "
+           "the coordinator was started again (epoch {}{}); the job goes on by itself from its "
            "last checkpoint when its tasks are back",
-           world_.epoch.value()),
+           world_.epoch.value(), away),
        nullptr, fields);
   if (record_.plan().view() > 0) {
     SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED", "waiting for its tasks");

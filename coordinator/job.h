@@ -47,7 +47,8 @@ class Job {
   bool admitted() const { return admitted_; }
   // It may use the cluster now (not too many jobs run). Before: WAITING_FOR_SLOT.
   void Admit();
-  // The coordinator has been restarted: an unfinished job goes back to its last checkpoint.
+  // The coordinator has been restarted: an unfinished job goes back to its last checkpoint. `gap`
+  // is how long there was none.
   void NoteRestart(std::optional<Millis> gap);
   // A stopped job goes on from its newest checkpoint.
   void Resume();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/telemetry/log.h"
+#include "services/coordinator/alive_mark.h"
 #include "services/coordinator/cluster_service.h"
 #include "services/coordinator/driver_processes.h"
 #include "services/coordinator/driver_service.h"
@@ -26,6 +27,7 @@ void LogEvent(const std::string& job, const v1::Event& event) {
 struct CoordinatorNode::Parts {
   Parts(const Options& options, const services::Token& token, std::unique_ptr<Journal> opened)
       : journal(std::move(opened)),
+        alive(options.coordinator.state_directory + "/alive"),
         files(options.coordinator.state_directory + "/files"),
         logs(LogStore::Options{.directory = options.coordinator.state_directory + "/logs"}),
         offload(strand),
@@ -59,6 +61,7 @@ struct CoordinatorNode::Parts {
 
   ThreadScheduler strand;
   std::unique_ptr<Journal> journal;
+  AliveMark alive;
   FileStore files;
   LogStore logs;
   ThreadOffload offload;
@@ -84,7 +87,9 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
   Parts& all = *parts;
   std::unique_ptr<CoordinatorNode> node(new CoordinatorNode(std::move(parts)));
 
+  options.coordinator.last_alive = all.alive.Last();
   const Status created = all.OnStrand([&]() -> Status {
+    all.alive.Renew(all.strand);
     MUSTER_TRY_ASSIGN(
         all.core,
         Coordinator::Create(

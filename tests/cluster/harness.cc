@@ -102,6 +102,7 @@ Cluster::Cluster(Options options)
                   {"MUSTER_COORDINATOR", ""},
                   {"MUSTER_TOKEN_FILE", ""},
                   {"TF_CONFIG", ""}};
+  environment_.insert(options.environment.begin(), options.environment.end());
   process::Child::Options child;
   child.argv = {fmt::format("{}/muster", MUSTER_BIN),
                 "up",
@@ -198,6 +199,29 @@ void Cluster::KillUp() {
   (void)up_->Wait(seconds(10));
 }
 
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Lateness::Lateness()
+    : thread_([this] {
+        constexpr milliseconds kNap{5};
+        while (!done_) {
+          const auto begin = std::chrono::steady_clock::now();
+          std::this_thread::sleep_for(kNap);
+          const auto late = std::chrono::duration_cast<milliseconds>(
+              std::chrono::steady_clock::now() - begin - kNap);
+          worst_ms_ = std::max<std::int64_t>(worst_ms_, late.count());
+        }
+      }) {}
+
+Lateness::~Lateness() {
+  done_ = true;
+  thread_.join();
+}
+
 std::vector<std::string> ProcessesOf(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;
@@ -222,11 +246,22 @@ const v1::Event* FindEvent(const v1::Job& job, const std::string& reason) {
   return nullptr;
 }
 
+int CountEvents(const v1::Job& job, const std::string& reason) {
+  return static_cast<int>(
+      std::count_if(job.events().begin(), job.events().end(),
+                    [&](const v1::Event& event) { return event.reason() == reason; }));
+}
+
+std::int64_t Field(const v1::Event& event, const std::string& name) {
+  const auto found = event.fields().find(name);
+  return found == event.fields().end() ? -1 : std::stoll(found->second);
+}
+
 std::string Story(const v1::Job& job) {
   std::string story = v1::JobState_Name(job.state()) + " " + job.error().message();
   for (const v1::Event& event : job.events()) {
     story += fmt::format(
-        "\n{} {}: {}", event.reason(),
+        "\n{} {} {}: {}", event.time_ms(), event.reason(),
         event.has_task() ? fmt::format("{}:{}", event.task().type(), event.task().index()) : "",
         event.message());
   }

@@ -1,6 +1,7 @@
 // A real cluster for a test: `muster up` in a temporary folder, driven by the command line.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/process/child.h"
@@ -53,6 +55,8 @@ class Cluster {
     std::vector<std::string> more = {};
     // Used again by a later cluster; empty: one of its own.
     std::string state = {};
+    // Settings of the daemons: {"MUSTER_LINK", "tcp"}.
+    std::map<std::string, std::string> environment = {};
   };
 
   // Fails the test (by an exception) when it is not ready in a minute.
@@ -98,11 +102,33 @@ class Cluster {
   std::unique_ptr<process::Child> up_;
 };
 
+// Milliseconds since 1970, the clock of events.
+std::int64_t NowMs();
+
+// How late this machine wakes a thread that wants to run, while the object lives: what a limit on
+// the daemons' promptness has to allow when others use the processors too.
+class Lateness {
+ public:
+  Lateness();
+  ~Lateness();
+  Lateness(const Lateness&) = delete;
+  Lateness& operator=(const Lateness&) = delete;
+  std::int64_t worst_ms() const { return worst_ms_; }
+
+ private:
+  std::atomic<bool> done_ = false;
+  std::atomic<std::int64_t> worst_ms_ = 0;
+  std::thread thread_;
+};
+
 // "pid: command line" of each process that names `folder` in its command line or environment.
 std::vector<std::string> ProcessesOf(const std::string& folder);
 
 // The first event of the job with that reason; nullptr: none.
 const v1::Event* FindEvent(const v1::Job& job, const std::string& reason);
+int CountEvents(const v1::Job& job, const std::string& reason);
+// A number among its fields; -1: not there.
+std::int64_t Field(const v1::Event& event, const std::string& name);
 
 // All reasons of the job's events, for a message.
 std::string Story(const v1::Job& job);

@@ -231,8 +231,13 @@ TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordin
     return cluster.at({"worker", 0}).given[0].attempt();
   }();
 
+  cluster.options.last_alive = cluster.time.WallNow() - Millis(2'500);
   cluster.RestartCoordinator();
   CHECK(cluster.core->epoch() == Epoch(epoch.value() + 1));
+  const auto restarted = cluster.EventOf("COORDINATOR_RESTARTED");
+  REQUIRE(restarted);
+  CHECK(restarted->fields().at("gap_ms") == "2500");
+  CHECK(restarted->message().find("away for 2.5 s") != std::string::npos);
   CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
   cluster.Settle();
   CHECK(cluster.job().record().job().reason() == "WAITING_FOR_TASKS");
