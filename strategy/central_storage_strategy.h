@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strategy/strategy.h"
@@ -15,6 +16,8 @@ class CentralStorageStrategy final : public Strategy {
   // INVALID_ARGUMENT: not a device's name, or a device named twice.
   explicit CentralStorageStrategy(const std::vector<std::string>& compute_devices = {},
                                   const std::optional<std::string>& parameter_device = {});
+
+  std::string_view name() const override { return "CentralStorageStrategy"; }
 };
 
 }  // namespace muster

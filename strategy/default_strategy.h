@@ -2,12 +2,16 @@
 // own.
 #pragma once
 
+#include <string_view>
+
 #include "strategy/strategy.h"
 
 namespace muster {
 
 class DefaultStrategy final : public Strategy {
  public:
+  std::string_view name() const override { return "DefaultStrategy"; }
+  bool distributes_variables() const override { return false; }
   // FAILED_PRECONDITION: it has no devices of its own.
   const std::vector<std::string>& worker_devices() const override;
   const std::vector<std::string>& parameter_devices() const override;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strategy/strategy.h"
@@ -13,6 +14,8 @@ class MirroredStrategy final : public Strategy {
   // No devices: all GPUs of this machine, else CPU:0.
   // INVALID_ARGUMENT: not a device's name, or a device named twice.
   explicit MirroredStrategy(const std::vector<std::string>& devices = {});
+
+  std::string_view name() const override { return "MirroredStrategy"; }
 };
 
 }  // namespace muster

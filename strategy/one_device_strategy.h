@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "strategy/strategy.h"
 
@@ -11,6 +12,9 @@ class OneDeviceStrategy final : public Strategy {
  public:
   // INVALID_ARGUMENT: not a device's name.
   explicit OneDeviceStrategy(const std::string& device);
+
+  std::string_view name() const override { return "OneDeviceStrategy"; }
+  bool distributes_variables() const override { return false; }
 };
 
 }  // namespace muster

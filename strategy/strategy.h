@@ -17,6 +17,9 @@
 
 namespace muster {
 
+class Extended;
+class Variable;
+
 // For TPUs; accepted and without effect elsewhere.
 struct RunOptions {
   bool experimental_enable_dynamic_batch_size = true;
@@ -36,6 +39,8 @@ class Strategy {
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
+  // "MirroredStrategy", for messages.
+  virtual std::string_view name() const = 0;
   int num_replicas_in_sync() const { return static_cast<int>(worker_devices_.size()); }
   // Canonical names: where replicas compute, in replica order, and where variables live.
   virtual const std::vector<std::string>& worker_devices() const { return worker_devices_; }
@@ -132,6 +137,7 @@ class Strategy {
   std::vector<T> local_results(const Mirrored<T>& value) const {
     return value.values();
   }
+  std::vector<Variable> local_results(const Variable& variable) const;
   template <class T>
   std::vector<T> local_results(const T& value) const {
     const int copies = nest::is_container<T> ? num_replicas_in_sync() : 1;
@@ -149,6 +155,11 @@ class Strategy {
     return PerReplica<R>(std::move(values));
   }
 
+  // Updates, reductions to given devices, where variables are made: strategy/extended.h.
+  Extended extended();
+
+  // false: one replica, whose variables need no rules for several.
+  virtual bool distributes_variables() const { return true; }
   virtual bool should_checkpoint() const { return true; }
   virtual bool should_save_summary() const { return true; }
   virtual bool require_static_shapes() const { return false; }
