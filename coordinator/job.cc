@@ -77,6 +77,8 @@ void Job::Resume() {
   phase_ = Phase::kWaiting;
   admitted_ = false;
   driver_failures_ = executor_failures_ = 0;
+  // Onto the servers that there are now, however many there were.
+  replan_ = !SpecNamesPs();
   record_.set_stop_requested(false);
   v1::Job& job = *record_.mutable_job();
   job.set_ended_ms(0);

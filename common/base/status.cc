@@ -79,6 +79,7 @@ Status FromErrno(int error, std::string_view what) {
     case EDQUOT:
     case ENOMEM:
     case EMFILE:
+    case EFBIG:
       return MakeStatus(StatusCode::kResourceExhausted, message);
     case EADDRINUSE:
       return MakeStatus(StatusCode::kFailedPrecondition, message);

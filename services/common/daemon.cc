@@ -149,6 +149,7 @@ int RunDaemon(const Role& role, int argc, char** argv, const std::function<Statu
   const sigset_t signals = StopSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of its size is an error, like a full disk
   try {
     return Run(role, argc, argv, body);
   } catch (const std::exception& bug) {

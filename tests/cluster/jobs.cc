@@ -84,6 +84,13 @@ strategy:
       static_cast<std::uint64_t>((rows + batch - 1) / batch) * static_cast<std::uint64_t>(epochs);
 }
 
+void ReplaceInFile(const std::string& path, const std::string& from, const std::string& to) {
+  std::string text = ReadAll(path);
+  const std::size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error(path + " has no " + from);
+  std::ofstream(path, std::ios::binary) << text.replace(at, from.size(), to);
+}
+
 std::map<std::string, std::vector<float>> ReadSafetensors(const std::string& path) {
   const std::string bytes = ReadAll(path);
   std::uint64_t header = 0;

@@ -28,6 +28,9 @@ struct SumJob {
   std::vector<float> expected;
 };
 
+// Replaces the first occurrence in a file; fails the test when there is none.
+void ReplaceInFile(const std::string& path, const std::string& from, const std::string& to);
+
 // The tensors of a safetensors file, float32 only.
 std::map<std::string, std::vector<float>> ReadSafetensors(const std::string& path);
 

@@ -33,6 +33,7 @@ TEST_CASE("a status keeps its code when context is added", "[base][unit]") {
 
 TEST_CASE("errno becomes the code that says what to do", "[base][unit]") {
   CHECK(FromErrno(ENOSPC, "write").code() == StatusCode::kResourceExhausted);
+  CHECK(FromErrno(EFBIG, "write").code() == StatusCode::kResourceExhausted);
   CHECK(FromErrno(ENOENT, "open").code() == StatusCode::kNotFound);
   CHECK(FromErrno(ECONNRESET, "read").code() == StatusCode::kUnavailable);
 }
