@@ -1,0 +1,67 @@
+// A group of members that make the same collective calls in the same order: threads of one process
+// (local_group.h), later processes of a cluster.
+//
+// One object is one member's end. Every call returns on all members, with the same status.
+// Threading: one call at a time for each member.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "collectives/kernels.h"
+#include "common/base/dtype.h"
+#include "common/base/status.h"
+
+namespace muster::collectives {
+
+// A buffer that is reduced over all members: `out` gets ResultType() elements, and may be `in` when
+// that is the same type.
+struct ReduceBuffer {
+  DType type = DType::kUnspecified;
+  std::vector<std::int64_t> shape;
+  const void* in = nullptr;
+  void* out = nullptr;
+
+  std::size_t count() const {
+    std::size_t product = 1;
+    for (const std::int64_t size : shape) product *= static_cast<std::size_t>(size);
+    return product;
+  }
+};
+
+// A buffer that is joined with those of all members: block b of `out` is block b of member 0, then
+// block b of member 1, and so on.
+struct GatherBuffer {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t blocks = 1;
+  // Of one block, for each member in rank order.
+  std::vector<std::size_t> block_bytes;
+};
+
+// None: waits for ever. The members that wait longer get DEADLINE_EXCEEDED, which names the others.
+using Timeout = std::optional<std::chrono::milliseconds>;
+
+class Group {
+ public:
+  virtual ~Group() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Reduces all buffers as one: they are laid end to end, and each member does its share.
+  //   kInvalidArgument: "Shape mismatch", other types, another number of buffers, or a type that
+  //   has no sum.
+  virtual Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                           Timeout timeout = {}) = 0;
+  // What every member brought, in rank order: shapes and lengths, not data.
+  virtual Result<std::vector<std::vector<std::int64_t>>> Exchange(
+      std::span<const std::int64_t> mine, Timeout timeout = {}) = 0;
+  // Everybody's `in` in everybody's `out`. Members agree on blocks and block_bytes (Exchange).
+  virtual Status AllGather(std::span<const GatherBuffer> buffers, Timeout timeout = {}) = 0;
+};
+
+}  // namespace muster::collectives

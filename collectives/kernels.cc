@@ -1,0 +1,196 @@
+#include "collectives/kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "common/base/status.h"
+
+namespace muster::collectives {
+namespace {
+
+// Elements summed at a time: a block of sums stays in the first-level cache until it is stored.
+constexpr std::size_t kBlock = 2048;
+
+struct Half {
+  std::uint16_t bits;
+};
+struct Bfloat {
+  std::uint16_t bits;
+};
+
+float ToFloat(Half half) {
+  const std::uint32_t magnitude = half.bits & 0x7fffu;
+  const std::uint32_t sign = (half.bits & 0x8000u) << 16;
+  // Shifted into place, the exponent is 112 too small; the multiplication mends it, also for
+  // subnormal numbers. Infinity and NaN need all exponent bits.
+  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  const std::uint32_t special = magnitude >= 0x7c00u ? 0x7f800000u : 0u;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | sign | special);
+}
+
+float ToFloat(Bfloat value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+// Rounds to the nearest, ties to even.
+void FromFloat(float value, Half& half) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  std::uint32_t result = 0;
+  if (magnitude > 0x7f800000u) {
+    result = 0x7e00u;
+  } else if (magnitude >= 0x477ff000u) {  // rounds up to more than the largest half
+    result = 0x7c00u;
+  } else if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 rounds at the right bit
+    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+    result = std::bit_cast<std::uint32_t>(rounded) - 0x3f000000u;
+  } else {
+    result = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  }
+  half.bits = static_cast<std::uint16_t>(sign | result);
+}
+
+void FromFloat(float value, Bfloat& narrow) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  narrow.bits = static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40u : rounded >> 16);
+}
+
+template <class T>
+constexpr bool kNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
+
+// What elements of type T are added in. Unsigned integers wrap around without undefined behaviour.
+template <class T, bool kMean>
+auto SumType() {
+  if constexpr (kNarrow<T>) {
+    return float{};
+  } else if constexpr (!std::is_integral_v<T>) {
+    return T{};
+  } else if constexpr (kMean) {
+    return std::int64_t{};
+  } else {
+    return std::make_unsigned_t<T>{};
+  }
+}
+
+template <class Acc, class T>
+Acc Load(T value) {
+  if constexpr (kNarrow<T>) {
+    return ToFloat(value);
+  } else {
+    return static_cast<Acc>(value);
+  }
+}
+
+template <bool kMean, class Out, class Acc>
+void Store(const Acc* sums, std::size_t count, std::size_t divisor, Out* out) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if constexpr (kNarrow<Out>) {
+      FromFloat(kMean ? sums[i] / static_cast<float>(divisor) : sums[i], out[i]);
+    } else if constexpr (kMean && std::is_same_v<Acc, std::int64_t>) {
+      out[i] = static_cast<float>(static_cast<double>(sums[i]) / static_cast<double>(divisor));
+    } else if constexpr (kMean) {
+      out[i] = sums[i] / static_cast<Acc>(divisor);
+    } else {
+      out[i] = static_cast<Out>(sums[i]);
+    }
+  }
+}
+
+template <class T, bool kMean>
+void ReduceTyped(std::span<const void* const> sources, std::span<void* const> destinations,
+                 std::size_t begin, std::size_t end) {
+  using Acc = decltype(SumType<T, kMean>());
+  using Out = std::conditional_t<kMean && std::is_integral_v<T>, float, T>;
+  alignas(64) Acc sums[kBlock];
+  alignas(64) Out block[kBlock];
+  for (std::size_t at = begin; at < end; at += kBlock) {
+    const std::size_t count = std::min(kBlock, end - at);
+    const T* const first = static_cast<const T*>(sources[0]) + at;
+    for (std::size_t i = 0; i < count; ++i) sums[i] = Load<Acc>(first[i]);
+    for (const void* source : sources.subspan(1)) {
+      const T* const next = static_cast<const T*>(source) + at;
+      for (std::size_t i = 0; i < count; ++i) {
+        sums[i] = static_cast<Acc>(sums[i] + Load<Acc>(next[i]));
+      }
+    }
+    // Every source was read before any destination is written: one may be the other.
+    Store<kMean>(sums, count, sources.size(), block);
+    for (void* destination : destinations) {
+      std::memcpy(static_cast<Out*>(destination) + at, block, count * sizeof(Out));
+    }
+  }
+}
+
+template <class T>
+void Dispatch(Reduction reduction, std::span<const void* const> sources,
+              std::span<void* const> destinations, std::size_t begin, std::size_t end) {
+  if (reduction == Reduction::kMean) {
+    ReduceTyped<T, true>(sources, destinations, begin, end);
+  } else {
+    ReduceTyped<T, false>(sources, destinations, begin, end);
+  }
+}
+
+}  // namespace
+
+bool Reducible(DType type) { return SizeOf(type) != 0 && type != DType::kBool; }
+
+DType ResultType(Reduction reduction, DType type) {
+  if (reduction == Reduction::kSum) return type;
+  switch (type) {
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kFloat16:
+    case DType::kBfloat16:
+      return type;
+    default:
+      return DType::kFloat32;
+  }
+}
+
+void ReduceRange(Reduction reduction, DType type, std::span<const void* const> sources,
+                 std::span<void* const> destinations, std::size_t begin, std::size_t end) {
+  MUSTER_INVARIANT(!sources.empty());
+  switch (type) {
+    case DType::kFloat32:
+      return Dispatch<float>(reduction, sources, destinations, begin, end);
+    case DType::kFloat64:
+      return Dispatch<double>(reduction, sources, destinations, begin, end);
+    case DType::kFloat16:
+      return Dispatch<Half>(reduction, sources, destinations, begin, end);
+    case DType::kBfloat16:
+      return Dispatch<Bfloat>(reduction, sources, destinations, begin, end);
+    case DType::kInt64:
+      return Dispatch<std::int64_t>(reduction, sources, destinations, begin, end);
+    case DType::kInt32:
+      return Dispatch<std::int32_t>(reduction, sources, destinations, begin, end);
+    case DType::kInt16:
+      return Dispatch<std::int16_t>(reduction, sources, destinations, begin, end);
+    case DType::kInt8:
+      return Dispatch<std::int8_t>(reduction, sources, destinations, begin, end);
+    case DType::kUint8:
+      return Dispatch<std::uint8_t>(reduction, sources, destinations, begin, end);
+    default:
+      MUSTER_INVARIANT(!"a type that has no sum");
+  }
+}
+
+void DivideRange(DType type, void* values, std::size_t divisor, std::size_t begin,
+                 std::size_t end) {
+  if (type == DType::kFloat32) {
+    auto* const at = static_cast<float*>(values);
+    for (std::size_t i = begin; i < end; ++i) at[i] /= static_cast<float>(divisor);
+  } else {
+    MUSTER_INVARIANT(type == DType::kFloat64);
+    auto* const at = static_cast<double*>(values);
+    for (std::size_t i = begin; i < end; ++i) at[i] /= static_cast<double>(divisor);
+  }
+}
+
+}  // namespace muster::collectives

@@ -1,0 +1,175 @@
+#include "collectives/local_group.h"
+
+#include <cstring>
+
+#include <fmt/ranges.h>
+
+#include "collectives/packing.h"
+
+namespace muster::collectives {
+namespace {
+
+std::string_view NameOf(Reduction reduction) {
+  return reduction == Reduction::kSum ? "SUM" : "MEAN";
+}
+
+// One member's part of an all-reduce; lives until all have done theirs.
+struct ReduceCall {
+  Reduction reduction;
+  std::span<const ReduceBuffer> buffers;
+  // Set at the meeting: all members' calls, in rank order.
+  std::vector<ReduceCall*> all = {};
+  bool done = false;
+  Status status = Ok();
+};
+
+Status CheckEqual(const std::vector<ReduceCall*>& all) {
+  const auto& first = all[0]->buffers;
+  for (const ReduceBuffer& buffer : first) {
+    if (!Reducible(buffer.type)) {
+      return InvalidArgument("all_reduce: {} has no sum; convert it to a number type",
+                             muster::NameOf(buffer.type));
+    }
+  }
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto& mine = all[r]->buffers;
+    if (mine.size() != first.size()) {
+      return InvalidArgument("all_reduce: replica {} brings {} tensors, replica 0 {}", r,
+                             mine.size(), first.size());
+    }
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (mine[i].shape != first[i].shape) {
+        return InvalidArgument(
+            "Shape mismatch in all_reduce: tensor {} has shape [{}] on replica {}, [{}] on "
+            "replica 0",
+            i, fmt::join(mine[i].shape, ", "), r, fmt::join(first[i].shape, ", "));
+      }
+      if (mine[i].type != first[i].type) {
+        return InvalidArgument("all_reduce: tensor {} is {} on replica {}, {} on replica 0", i,
+                               muster::NameOf(mine[i].type), r, muster::NameOf(first[i].type));
+      }
+    }
+  }
+  return Ok();
+}
+
+// Reduces elements `range` of all buffers laid end to end, for all members.
+void ReduceSlice(const std::vector<ReduceCall*>& all, Range range) {
+  const auto& buffers = all[0]->buffers;
+  std::vector<std::size_t> counts;
+  counts.reserve(buffers.size());
+  for (const ReduceBuffer& buffer : buffers) counts.push_back(buffer.count());
+  std::vector<const void*> sources(all.size());
+  std::vector<void*> destinations(all.size());
+  for (const Piece& piece : PiecesOf(counts, range)) {
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      sources[r] = all[r]->buffers[piece.buffer].in;
+      destinations[r] = all[r]->buffers[piece.buffer].out;
+    }
+    ReduceRange(all[0]->reduction, buffers[piece.buffer].type, sources, destinations,
+                piece.range.begin, piece.range.end);
+  }
+}
+
+}  // namespace
+
+Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                             Timeout timeout) {
+  ReduceCall mine{.reduction = reduction, .buffers = buffers};
+  std::size_t elements = 0, bytes = 0;
+  for (const ReduceBuffer& buffer : buffers) {
+    elements += buffer.count();
+    bytes += buffer.count() * SizeOf(buffer.type);
+  }
+  const auto joint = [&](std::vector<void*>& arguments) {
+    std::vector<ReduceCall*> all;
+    all.reserve(arguments.size());
+    for (void* one : arguments) all.push_back(static_cast<ReduceCall*>(one));
+    const Status status = CheckEqual(all);
+    const bool small = status.ok() && bytes <= kSmallBytes;
+    if (small) ReduceSlice(all, {0, elements});
+    for (ReduceCall* call : all) {
+      call->status = status;
+      call->done = small;
+      if (status.ok() && !small) call->all = all;
+    }
+  };
+  place_.Meet(rank_, fmt::format("all_reduce {}", NameOf(reduction)), &mine, joint, timeout);
+  if (!mine.status.ok() || mine.done) return mine.status;
+  ReduceSlice(mine.all,
+              SliceOf(elements, static_cast<std::size_t>(rank_), static_cast<std::size_t>(size_)));
+  // Nobody may go on, and free or change its buffers, before all slices are in place.
+  place_.Meet(rank_, "end of all_reduce", &mine, [](std::vector<void*>&) {}, {});
+  return Ok();
+}
+
+Result<std::vector<std::vector<std::int64_t>>> LocalGroup::Exchange(
+    std::span<const std::int64_t> mine, Timeout timeout) {
+  struct Call {
+    std::span<const std::int64_t> mine;
+    std::vector<std::vector<std::int64_t>> all;
+  } call{mine, {}};
+  place_.Meet(
+      rank_, "exchange of shapes", &call,
+      [](std::vector<void*>& arguments) {
+        std::vector<std::vector<std::int64_t>> all;
+        for (void* one : arguments) {
+          const auto& values = static_cast<Call*>(one)->mine;
+          all.emplace_back(values.begin(), values.end());
+        }
+        for (void* one : arguments) static_cast<Call*>(one)->all = all;
+      },
+      timeout);
+  return std::move(call.all);
+}
+
+Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
+  struct Call {
+    std::span<const GatherBuffer> buffers;
+    std::vector<Call*> all;
+    Status status;
+  } mine{buffers, {}, Ok()};
+  place_.Meet(
+      rank_, "all_gather", &mine,
+      [](std::vector<void*>& arguments) {
+        std::vector<Call*> all;
+        for (void* one : arguments) all.push_back(static_cast<Call*>(one));
+        Status status = Ok();
+        for (std::size_t r = 1; r < all.size() && status.ok(); ++r) {
+          const auto& theirs = all[r]->buffers;
+          bool same = theirs.size() == all[0]->buffers.size();
+          for (std::size_t i = 0; same && i < theirs.size(); ++i) {
+            same = theirs[i].blocks == all[0]->buffers[i].blocks &&
+                   theirs[i].block_bytes == all[0]->buffers[i].block_bytes;
+          }
+          if (!same) {
+            status = InvalidArgument(
+                "all_gather: replicas 0 and {} bring other tensors than they "
+                "said",
+                r);
+          }
+        }
+        for (Call* one : all) {
+          one->all = all;
+          one->status = status;
+        }
+      },
+      timeout);
+  if (!mine.status.ok()) return mine.status;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    auto* out = static_cast<std::byte*>(buffers[i].out);
+    for (std::size_t block = 0; block < buffers[i].blocks; ++block) {
+      for (std::size_t r = 0; r < mine.all.size(); ++r) {
+        const std::size_t bytes = buffers[i].block_bytes[r];
+        if (bytes == 0) continue;
+        std::memcpy(out, static_cast<const std::byte*>(mine.all[r]->buffers[i].in) + block * bytes,
+                    bytes);
+        out += bytes;
+      }
+    }
+  }
+  place_.Meet(rank_, "end of all_gather", &mine, [](std::vector<void*>&) {}, {});
+  return Ok();
+}
+
+}  // namespace muster::collectives

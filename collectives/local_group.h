@@ -1,0 +1,52 @@
+// A group whose members are threads of one process and read each other's buffers.
+//
+// all-reduce: member r reduces slice r of N and writes it to every member's result, so each byte is
+// read once and written once for each member. Small buffers are left to the last member to come: a
+// second meeting would cost more than the work.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collectives/group.h"
+
+namespace muster::collectives {
+
+// Where members meet. What it throws (a member that will never come) passes through the calls of
+// the group.
+class MeetingPlace {
+ public:
+  // With everybody's arguments, in rank order.
+  using Joint = std::function<void(std::vector<void*>&)>;
+
+  virtual ~MeetingPlace() = default;
+  // Returns on all members when all have come with the same `call` and the last to come has run
+  // its `joint`.
+  virtual void Meet(int member, std::string call, void* arguments, const Joint& joint,
+                    Timeout timeout) = 0;
+};
+
+// Lifetime: `place` outlives it.
+class LocalGroup final : public Group {
+ public:
+  LocalGroup(MeetingPlace& place, int rank, int size) : place_(place), rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                   Timeout timeout = {}) override;
+  Result<std::vector<std::vector<std::int64_t>>> Exchange(std::span<const std::int64_t> mine,
+                                                          Timeout timeout = {}) override;
+  Status AllGather(std::span<const GatherBuffer> buffers, Timeout timeout = {}) override;
+
+  // Up to this many bytes for each member the last to come does all the work.
+  static constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
+
+ private:
+  MeetingPlace& place_;
+  const int rank_;
+  const int size_;
+};
+
+}  // namespace muster::collectives

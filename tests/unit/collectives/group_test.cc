@@ -1,0 +1,168 @@
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "collectives/local_group.h"
+#include "tests/support/catch.h"
+
+namespace muster::collectives {
+namespace {
+
+// Waits until all have come; nothing fails here.
+class Room final : public MeetingPlace {
+ public:
+  explicit Room(int size) : arguments_(static_cast<std::size_t>(size)) {}
+
+  void Meet(int member, std::string call, void* arguments, const Joint& joint, Timeout) override {
+    std::unique_lock lock(mutex_);
+    if (waiting_ == 0) call_ = call;
+    if (call != call_) same_calls = false;
+    arguments_[static_cast<std::size_t>(member)] = arguments;
+    if (++waiting_ == arguments_.size()) {
+      joint(arguments_);
+      waiting_ = 0;
+      ++meetings;
+      all_here_.notify_all();
+      return;
+    }
+    const int mine = meetings;
+    all_here_.wait(lock, [&] { return meetings != mine; });
+  }
+
+  int meetings = 0;
+  bool same_calls = true;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::vector<void*> arguments_;
+  std::size_t waiting_ = 0;
+  std::string call_;
+};
+
+// Runs member(group) for each of `size` members on a thread of its own; returns the meetings held.
+int InGroup(int size, const std::function<void(Group&)>& member) {
+  Room room(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      LocalGroup group(room, r, size);
+      member(group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(room.same_calls);
+  return room.meetings;
+}
+
+TEST_CASE("members of a group get the sum or mean of all", "[collectives][unit]") {
+  for (const int size : {1, 2, 3, 4}) {
+    for (const std::int64_t count : {0, 1, 100, 50001}) {
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kMean}) {
+        std::vector<std::vector<float>> results(static_cast<std::size_t>(size));
+
+        const int meetings = InGroup(size, [&](Group& group) {
+          std::vector<float>& mine = results[static_cast<std::size_t>(group.rank())];
+          mine.assign(static_cast<std::size_t>(count), static_cast<float>(group.rank() + 1));
+          const ReduceBuffer buffer{DType::kFloat32, {count}, mine.data(), mine.data()};
+          REQUIRE(group.AllReduce(reduction, {&buffer, 1}).ok());
+        });
+
+        const float sum = static_cast<float>(size * (size + 1) / 2);
+        const float expected = reduction == Reduction::kSum ? sum : sum / static_cast<float>(size);
+        for (const auto& result : results) {
+          CHECK(result == std::vector<float>(static_cast<std::size_t>(count), expected));
+        }
+        CHECK(meetings == (count == 50001 ? 2 : 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("buffers of different types are reduced as one", "[collectives][unit]") {
+  constexpr std::int64_t kFloats = 30000, kInts = 20001;
+  std::vector<std::vector<float>> means(3, std::vector<float>(kInts));
+  std::vector<std::vector<double>> doubles(3, std::vector<double>(kFloats));
+
+  InGroup(3, [&](Group& group) {
+    const auto r = static_cast<std::size_t>(group.rank());
+    const std::vector<double> mine(kFloats, group.rank());
+    const std::vector<std::int64_t> ints(kInts, group.rank() * 2);
+    const ReduceBuffer buffers[] = {{DType::kFloat64, {kFloats}, mine.data(), doubles[r].data()},
+                                    {DType::kInt64, {kInts}, ints.data(), means[r].data()}};
+    REQUIRE(group.AllReduce(Reduction::kMean, buffers).ok());
+  });
+
+  for (std::size_t r = 0; r < 3; ++r) {
+    CHECK(doubles[r] == std::vector<double>(kFloats, 1));
+    CHECK(means[r] == std::vector<float>(kInts, 2));
+  }
+}
+
+TEST_CASE("members that bring different tensors are all told so", "[collectives][unit]") {
+  struct Case {
+    DType type;
+    std::vector<std::int64_t> shape;
+    std::string message;
+  };
+  float data[8] = {};
+  for (const Case& other :
+       {Case{DType::kFloat32,
+             {4, 2},
+             "Shape mismatch in all_reduce: tensor 0 has shape [4, 2] on "
+             "replica 1, [2, 4] on replica 0"},
+        Case{DType::kInt32, {2, 4}, "tensor 0 is int32 on replica 1, float32 on replica 0"}}) {
+    std::vector<Status> statuses(2);
+    InGroup(2, [&](Group& group) {
+      ReduceBuffer buffer{DType::kFloat32, {2, 4}, data, data};
+      if (group.rank() == 1) {
+        buffer.type = other.type;
+        buffer.shape = other.shape;
+      }
+      statuses[static_cast<std::size_t>(group.rank())] =
+          group.AllReduce(Reduction::kSum, {&buffer, 1});
+    });
+    for (const Status& status : statuses) {
+      CHECK(status.code() == StatusCode::kInvalidArgument);
+      CHECK(Message(status).find(other.message) != std::string::npos);
+    }
+  }
+  InGroup(2, [&](Group& group) {
+    const ReduceBuffer buffer{DType::kBool, {8}, data, data};
+    const Status status = group.AllReduce(Reduction::kSum, {&buffer, 1});
+    CHECK(Message(status).find("bool has no sum") != std::string::npos);
+  });
+}
+
+TEST_CASE("pieces of different lengths are joined in rank order, block by block",
+          "[collectives][unit]") {
+  // Member r brings two rows of r + 1 numbers; joined along the second axis.
+  InGroup(3, [](Group& group) {
+    const auto length = static_cast<std::size_t>(group.rank() + 1);
+    const std::vector<std::int32_t> mine(2 * length, group.rank());
+    const std::int64_t said[] = {static_cast<std::int64_t>(length)};
+    const auto all = group.Exchange(said);
+    REQUIRE(all.ok());
+    CHECK(*all == std::vector<std::vector<std::int64_t>>{{1}, {2}, {3}});
+
+    std::vector<std::int32_t> joined(12, -1);
+    const GatherBuffer buffer{mine.data(), joined.data(), 2, {4, 8, 12}};
+    REQUIRE(group.AllGather({&buffer, 1}).ok());
+    CHECK(joined == std::vector<std::int32_t>{0, 1, 1, 2, 2, 2, 0, 1, 1, 2, 2, 2});
+  });
+}
+
+TEST_CASE("members that gather other blocks than they said are told so", "[collectives][unit]") {
+  std::vector<Status> statuses(2);
+  InGroup(2, [&](Group& group) {
+    char in[4] = {}, out[8] = {};
+    const GatherBuffer buffer{in, out, group.rank() == 0 ? std::size_t{1} : std::size_t{2}, {2, 2}};
+    statuses[static_cast<std::size_t>(group.rank())] = group.AllGather({&buffer, 1});
+  });
+  for (const Status& status : statuses) CHECK(status.code() == StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster::collectives
