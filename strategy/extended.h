@@ -11,33 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/destinations.h"
 #include "strategy/distributed_values.h"
 #include "strategy/options.h"
 #include "strategy/strategy.h"
 #include "strategy/variable.h"
 
 namespace muster {
-
-// Devices that a reduction goes to: names, or wherever the components of a value are.
-class Destinations {
- public:
-  // NOLINTBEGIN(google-explicit-constructor): reduce_to(op, value, v), reduce_to(op, value,
-  // "CPU:1").
-  Destinations(const char* device) : Destinations(std::vector<std::string>{device}) {}
-  Destinations(const std::string& device) : Destinations(std::vector<std::string>{device}) {}
-  // INVALID_ARGUMENT: empty ("destinations can not be empty"), or not a device's name.
-  Destinations(const std::vector<std::string>& devices);
-  Destinations(const Variable& variable) : Destinations(variable.devices()) {}
-  Destinations(const torch::Tensor& tensor);
-  Destinations(const PerReplica<torch::Tensor>& value);
-  Destinations(const Mirrored<torch::Tensor>& value);
-  // NOLINTEND(google-explicit-constructor)
-
-  const std::vector<std::string>& devices() const { return devices_; }  // canonical
-
- private:
-  std::vector<std::string> devices_;
-};
 
 // First argument of update(): a list of results instead of a Mirrored.
 struct Ungrouped {};

@@ -1,0 +1,35 @@
+#include "strategy/destinations.h"
+
+#include <algorithm>
+
+#include "strategy/device_of.h"
+#include "worker/engine/device/device.h"
+
+namespace muster {
+
+Destinations::Destinations(const std::vector<std::string>& devices) {
+  if (devices.empty()) raise(InvalidArgument("destinations can not be empty"));
+  for (const std::string& name : devices) {
+    const Result<device::Device> parsed = device::ParseDevice(name);
+    if (!parsed.ok()) {
+      raise(
+          InvalidArgument("destinations must be one of: device names, a distributed value, a "
+                          "variable; {}",
+                          Message(parsed.status())));
+    }
+    if (parsed->type != device::Device::Type::kCpu) {
+      raise(Unimplemented("destination {}: this build computes on logical CPU devices only", name));
+    }
+    if (std::find(indices_.begin(), indices_.end(), parsed->index) != indices_.end()) continue;
+    devices_.push_back(parsed->Canonical());
+    indices_.push_back(parsed->index);
+  }
+}
+
+std::vector<std::string> Destinations::devices_of(const std::vector<torch::Tensor>& tensors) {
+  std::vector<std::string> names;
+  for (const torch::Tensor& tensor : tensors) names.push_back(muster::device_of(tensor));
+  return names;
+}
+
+}  // namespace muster
