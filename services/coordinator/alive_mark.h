@@ -10,8 +10,8 @@
 
 namespace muster::coordinator {
 
-// Threading: one strand, the scheduler's; destroyed there, or when it has stopped. A mark that cannot be
-// written costs the figure, nothing else.
+// Threading: one strand, the scheduler's; destroyed there, or when it has stopped. A mark that
+// cannot be written costs the figure, nothing else.
 class AliveMark {
  public:
   explicit AliveMark(std::string path) : path_(std::move(path)) {}

@@ -233,7 +233,8 @@ std::vector<std::string> ModelImpl::Store(const std::vector<at::Tensor>& gradien
 
 Status ModelImpl::NotFinite(double loss, const std::vector<std::string>& bad,
                             const data::Element& batch) {
-  std::string text = fmt::format("the loss is {}", loss);
+  // The sign of a NaN says nothing.
+  std::string text = fmt::format("the loss is {}", std::isnan(loss) ? std::abs(loss) : loss);
   if (!bad.empty()) {
     text += fmt::format(", the gradient of {} is not finite", bad[0]);
     if (bad.size() > 1) text += fmt::format(" (nor are those of {} more)", bad.size() - 1);
