@@ -1,4 +1,7 @@
 // What a person meets who makes mistakes: every one has its exit code and its sentence.
+#include <csignal>
+#include <mutex>
+
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
@@ -67,6 +70,45 @@ TEST_CASE("a cluster refuses strangers, unknown jobs and bad files by their code
   CHECK(data.code != 0);
   CHECK(data.err.find("train-imagos") != std::string::npos);
   CHECK(cluster.Drain() == 0);
+  CHECK(ProcessesOf(cluster.state()).empty());
+}
+
+TEST_CASE("Ctrl-C leaves a job that is followed alone, and drains a cluster", "[cluster]") {
+  Cluster cluster({.ps = 1, .workers = 1});
+  const TempFolder folder;
+  const SumJob sums(folder, 1000, 10, 1000, 40);
+  std::mutex mutex;
+  std::string said;
+  const auto text = [&] {
+    const std::scoped_lock lock(mutex);
+    return said;
+  };
+  process::Child::Options options;
+  options.argv = {std::string(MUSTER_BIN) + "/muster", "submit", "-f", sums.file, "--follow"};
+  options.environment = cluster.environment();
+  options.on_line = [&](std::chrono::system_clock::time_point, const std::string& line) {
+    const std::scoped_lock lock(mutex);
+    said += line + "\n";
+  };
+  const auto follow = process::Child::Start(std::move(options));
+  REQUIRE(follow.ok());
+  REQUIRE(Eventually(std::chrono::seconds(60),
+                     [&] { return text().find("/100000 ") != std::string::npos; }));
+
+  REQUIRE((*follow)->Signal(SIGINT).ok());
+  const auto exit = (*follow)->Wait(std::chrono::seconds(10));
+
+  CAPTURE(text());
+  REQUIRE(exit.ok());
+  CHECK(exit->code == 130);
+  CHECK(text().find("the job goes on") != std::string::npos);
+  CHECK(text().find("`muster wait sums-1` waits for it") != std::string::npos);
+  CHECK(text().find("`muster stop sums-1` ends it") != std::string::npos);
+  const std::uint64_t step = cluster.Describe("sums").progress().step();
+  CHECK(cluster.WaitForStep("sums", step + 100, std::chrono::seconds(60)));
+  CHECK(cluster.Describe("sums").ended_ms() == 0);
+  CHECK(cluster.Drain(SIGINT) == 0);
+  CHECK(cluster.up_log().find("draining") != std::string::npos);
   CHECK(ProcessesOf(cluster.state()).empty());
 }
 

@@ -189,8 +189,10 @@ bool Cluster::Kill(const std::string& task, int signal) const {
   return pid > 1 && ::kill(pid, signal) == 0;
 }
 
-int Cluster::Drain() {
-  const process::Exit exit = up_->End(seconds(60));
+int Cluster::Drain(int signal) {
+  (void)::kill(up_->pid(), signal);
+  const auto ended = up_->Wait(seconds(60));
+  const process::Exit exit = ended.ok() ? *ended : up_->End(milliseconds(0));
   return exit.signal != 0 ? 128 + exit.signal : exit.code;
 }
 

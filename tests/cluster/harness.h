@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -84,8 +85,8 @@ class Cluster {
   // kill(2); false: no such process.
   bool Kill(const std::string& task, int signal) const;
 
-  // SIGTERM to `up`, its end; the exit code.
-  int Drain();
+  // A signal to `up`, its end; the exit code.
+  int Drain(int signal = SIGTERM);
   // kill -9 to `up`.
   void KillUp();
   int up_pid() const { return up_->pid(); }
