@@ -186,6 +186,11 @@ Scope::Scope(Strategy& strategy) {
     raise(FailedPrecondition(
         "Must not nest the default strategy's scope inside the scope of another strategy"));
   }
+  if (&strategy == &default_strategy()) {
+    ticket_ = Frames::OfThisThread().Push(
+        {.kind = Frame::Kind::kCreator, .creator = internal::DefaultScopeCreator()});
+    return;
+  }
   internal::RequireCrossReplica(strategy, "scope()", "merge_call()");
   ticket_ = Frames::OfThisThread().Push({.kind = Frame::Kind::kScope, .strategy = &strategy});
 }

@@ -62,7 +62,7 @@ class [[nodiscard]] Scope {
   void close();
 
  private:
-  std::size_t ticket_;  // 0: closed, or nothing to do (a scope of the default strategy)
+  std::size_t ticket_;  // 0: closed
 };
 
 }  // namespace muster

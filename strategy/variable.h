@@ -101,8 +101,6 @@ class VariableValue {
   bool is_number() const { return number_; }
   // What component `index` of `count` gets. INVALID_ARGUMENT: a mirrored value of another size.
   torch::Tensor for_component(int index, int count) const;
-  // What the code that asks reads.
-  torch::Tensor here() const;
 
  private:
   bool number_ = false;
@@ -176,7 +174,8 @@ class Variable {
 
   // The value here, for arithmetic. In a replica it is the replica's own autograd leaf
   // (requires_grad if trainable): the same one until the variable is written, so gradients of a
-  // step gather in value().grad(), and backward passes of several replicas never mix.
+  // step gather in value().grad(), and backward passes of several replicas never mix. Not to be
+  // written in place: that is what assign() is for.
   //   INVALID_ARGUMENT: ON_READ with aggregation NONE across replicas.
   torch::Tensor value() const;
   // NOLINTNEXTLINE(google-explicit-constructor): a variable stands where a tensor may.

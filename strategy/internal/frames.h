@@ -66,6 +66,9 @@ class FrameGuard {
 // Throws unless cross-replica calls of `strategy` may be made here: FAILED_PRECONDITION, inside a
 // replica function, or inside a scope of another strategy.
 void RequireCrossReplica(const Strategy& strategy, std::string_view call, std::string_view instead);
+// The creator that a scope of the default strategy opens: it refuses to make variables under any
+// other strategy.
+std::shared_ptr<void> DefaultScopeCreator();
 // Throws "Mixing different Strategy objects" when another strategy than `strategy` is current.
 void RequireNoOther(const Strategy& strategy);
 

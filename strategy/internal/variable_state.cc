@@ -1,0 +1,281 @@
+#include "strategy/internal/variable_state.h"
+
+#include <algorithm>
+
+#include <c10/core/InferenceMode.h>
+
+#include "strategy/context.h"
+#include "strategy/default_strategy.h"
+#include "strategy/error.h"
+#include "strategy/internal/frames.h"
+#include "strategy/reduction.h"
+#include "strategy/replica_context.h"
+#include "strategy/strategy.h"
+#include "worker/engine/device/arena.h"
+
+namespace muster::internal {
+namespace {
+
+// Values of variables are ordinary tensors without a history, whatever mode the caller is in.
+struct Ordinary {
+  explicit Ordinary(int device) : arena(device) {}
+  const c10::InferenceMode inference{false};  // first: it turns gradients on
+  const torch::NoGradGuard no_grad;
+  const device::ArenaScope arena;
+};
+
+bool HasGradients(torch::ScalarType type) {
+  return torch::isFloatingType(type) || torch::isComplexType(type);
+}
+
+}  // namespace
+
+torch::Tensor Component::Snapshot() const {
+  const std::lock_guard lock(mutex_);
+  if (adopted_slot_ < 0 || !data_.defined()) return data_;
+  const Ordinary ordinary(device_);
+  return data_.clone();
+}
+
+torch::Tensor Component::Leaf(int slot, bool trainable) {
+  const std::lock_guard lock(mutex_);
+  if (!data_.defined()) return {};
+  if (slot == adopted_slot_) return data_;
+  const auto index = static_cast<std::size_t>(slot);
+  if (leaves_.size() <= index) leaves_.resize(index + 1);
+  torch::Tensor& leaf = leaves_[index];
+  if (!leaf.defined()) {
+    const Ordinary ordinary(device_);
+    leaf = (adopted_slot_ < 0 ? data_ : data_.clone()).variable_data();
+    leaf.set_requires_grad(trainable && HasGradients(leaf.scalar_type()));
+  }
+  return leaf;
+}
+
+void Component::Store(const torch::Tensor& fresh) {
+  const std::lock_guard lock(mutex_);
+  leaves_.clear();
+  if (adopted_slot_ < 0) {
+    data_ = fresh;
+    return;
+  }
+  const Ordinary ordinary(device_);
+  data_.copy_(fresh);
+}
+
+void Component::Adopt(torch::Tensor leaf, int slot) {
+  const std::lock_guard lock(mutex_);
+  data_ = std::move(leaf);
+  adopted_slot_ = slot;
+}
+
+torch::Tensor Component::Copy(const torch::Tensor& value, torch::ScalarType dtype) const {
+  const Ordinary ordinary(device_);
+  return torch::empty(value.sizes(), dtype).copy_(value);
+}
+
+ReplicaContext* VariableState::Replica() const {
+  const Frame* const frame = Frames::OfThisThread().Context();
+  if (frame == nullptr || frame->kind != Frame::Kind::kReplica || frame->strategy != strategy) {
+    return nullptr;
+  }
+  return frame->replica;
+}
+
+int VariableState::OwnComponent() const {
+  if (kind == Variable::Kind::kPlain) return 0;
+  const Frame* const frame = Frames::OfThisThread().Context();
+  if (frame == nullptr || frame->strategy != strategy) return -1;
+  int index = -1;
+  if (frame->kind == Frame::Kind::kReplica) index = frame->replica->replica_id_in_sync_group();
+  if (frame->kind == Frame::Kind::kUpdate) index = frame->update_replica;
+  return std::min(index, size() - 1);
+}
+
+torch::Tensor VariableState::ReadComponent(int index) {
+  torch::Tensor leaf = at(index).Leaf(detail::current_replica() + 1, trainable);
+  if (!leaf.defined()) {
+    raise(FailedPrecondition(
+        "variable {} is not initialised: call initialize() or assign() a value first", name));
+  }
+  return leaf;
+}
+
+torch::Tensor VariableState::Primary() {
+  torch::Tensor value = at(0).Snapshot();
+  if (!value.defined()) {
+    raise(FailedPrecondition(
+        "variable {} is not initialised: call initialize() or assign() a value first", name));
+  }
+  return value;
+}
+
+torch::Tensor VariableState::Read() {
+  const int own = OwnComponent();
+  if (own >= 0) return ReadComponent(own);
+  return kind == Variable::Kind::kSyncOnRead ? ReadAcross() : ReadComponent(0);
+}
+
+torch::Tensor VariableState::ReadAcross() {
+  const torch::Tensor first = Primary();
+  if (kind != Variable::Kind::kSyncOnRead ||
+      aggregation == VariableAggregation::kOnlyFirstReplica) {
+    return first;
+  }
+  if (aggregation == VariableAggregation::kNone) {
+    raise(InvalidArgument(
+        "Could not convert from VariableAggregation.NONE: variable {} is ON_READ and has no "
+        "aggregation; read its components, or read it inside run()",
+        name));
+  }
+  const Ordinary ordinary(at(0).device());
+  std::vector<torch::Tensor> values;
+  for (const auto& component : components) values.push_back(component->Snapshot());
+  const bool sum = aggregation == VariableAggregation::kSum;
+  const torch::Tensor result =
+      reduce_tensors(sum ? ReduceOp::kSum : ReduceOp::kMean, values, Axes());
+  // A sum of one is that one: nobody may get hold of a component's own storage to write in.
+  return values.size() == 1 ? result.clone() : result;
+}
+
+void VariableState::Store(WriteKind write, int index, const WriteArgument& argument) {
+  Component& component = at(index);
+  torch::Tensor old = component.Snapshot();
+  if (!old.defined()) {
+    if (write != WriteKind::kAssign) {
+      raise(FailedPrecondition("{}: variable {} is not initialised: call initialize() first",
+                               name_of(write), name));
+    }
+    const torch::ScalarType type = dtype.value_or(argument.values.scalar_type());
+    component.Store(component.Copy(argument.values, type));
+    return;
+  }
+  const Ordinary ordinary(component.device());
+  try {
+    component.Store(Apply(write, name, old, argument));
+  } catch (const c10::Error& error) {
+    raise(InvalidArgument("{} of variable {}: {}", name_of(write), name,
+                          error.what_without_backtrace()));
+  }
+}
+
+void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& argument) {
+  const std::lock_guard lock(at(index).write_mutex());
+  Store(write, index, argument);
+}
+
+void VariableState::WriteAll(WriteKind write, const ArgumentOf& argument) {
+  const std::lock_guard lock(mutex_);
+  for (int index = 0; index < size(); ++index) WriteOne(write, index, argument(index));
+}
+
+void VariableState::Write(WriteKind write, int component, const ArgumentOf& argument) {
+  // A plain variable of no strategy belongs to everybody.
+  if (strategy != &default_strategy()) RequireNoOther(*strategy);
+  if (component >= 0) return WriteOne(write, component, argument(component));
+  if (kind == Variable::Kind::kPlain) return WriteOne(write, 0, argument(0));
+  if (is_scatter(write)) {
+    if (kind == Variable::Kind::kSyncOnRead) {
+      raise(Unimplemented("{} of variable {}: ON_READ variables have no scatter operations",
+                          name_of(write), name));
+    }
+    const bool reduces =
+        aggregation == VariableAggregation::kSum || aggregation == VariableAggregation::kMean;
+    if (reduces && write >= WriteKind::kScatterMin) {
+      raise(
+          Unimplemented("{} of variable {} is not defined for aggregation {}: use NONE or "
+                        "ONLY_FIRST_REPLICA",
+                        name_of(write), name, name_of(aggregation)));
+    }
+  }
+  if (ReplicaContext* const replica = Replica()) {
+    return WriteFromReplica(write, *replica, argument);
+  }
+  const int own = OwnComponent();  // in update context
+  if (own >= 0) return WriteOne(write, own, argument(own));
+  WriteAcross(write, argument);
+}
+
+void VariableState::WriteFromReplica(WriteKind write, ReplicaContext& replica,
+                                     const ArgumentOf& argument) {
+  const int own = OwnComponent();
+  if (kind == Variable::Kind::kSyncOnRead) return WriteOne(write, own, argument(own));
+  if (aggregation == VariableAggregation::kNone) {
+    if (kind == Variable::Kind::kAggregating) {
+      raise(InvalidArgument(
+          "{} of variable {} inside run(): {} replicas share its one value, so create it with an "
+          "aggregation (SUM, MEAN or ONLY_FIRST_REPLICA) that makes one of theirs",
+          name_of(write), name, replica.num_replicas_in_sync()));
+    }
+    return WriteOne(write, own, argument(own));
+  }
+  struct Arrival {
+    VariableState* variable;
+    WriteArgument argument;
+  } mine{this, argument(own)};
+  replica.meet(fmt::format("{} of variable {}", name_of(write), name), &mine,
+               [&](std::vector<void*>& arrivals) {
+                 std::vector<WriteArgument> all;
+                 for (void* one : arrivals) {
+                   const auto& arrival = *static_cast<Arrival*>(one);
+                   if (arrival.variable != this) {
+                     raise(FailedPrecondition(
+                         "replicas write different variables that are both called {}", name));
+                   }
+                   all.push_back(arrival.argument);
+                 }
+                 const Ordinary ordinary(at(0).device());
+                 const WriteArgument one = Aggregate(write, name, aggregation, all, Primary());
+                 WriteAll(write, [&](int) { return one; });
+               });
+}
+
+void VariableState::WriteAcross(WriteKind write, const ArgumentOf& argument) {
+  if (kind != Variable::Kind::kSyncOnRead || aggregation != VariableAggregation::kSum) {
+    return WriteAll(write, argument);
+  }
+  if (write != WriteKind::kAssign) {
+    raise(InvalidArgument(
+        "SyncOnReadVariable does not support {} in cross-replica context with aggregation SUM "
+        "(variable {}): its value is spread over the replicas; assign() the new total",
+        name_of(write), name));
+  }
+  WriteAll(write, [&](int index) {
+    WriteArgument one = argument(index);
+    const torch::Tensor old = at(index).Snapshot();
+    const torch::ScalarType type =
+        old.defined() ? old.scalar_type() : dtype.value_or(one.values.scalar_type());
+    if (c10::canCast(one.values.scalar_type(), type))
+      one.values = Share(one.values.to(type), index);
+    return one;
+  });
+}
+
+torch::Tensor VariableState::Share(const torch::Tensor& total, int index) const {
+  const Ordinary ordinary(0);
+  if (!torch::isIntegralType(total.scalar_type(), /*includeBool=*/true)) return total / size();
+  const torch::Tensor each = total.div(size(), "trunc");
+  return index == 0 ? total - each * (size() - 1) : each;
+}
+
+void VariableState::Initialize(const torch::Tensor& value) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& component : components) {
+    const std::lock_guard write(component->write_mutex());
+    component->Store(component->Copy(value, dtype.value_or(value.scalar_type())));
+  }
+}
+
+void VariableState::Restore(const torch::Tensor& value) {
+  const bool spread =
+      kind == Variable::Kind::kSyncOnRead && aggregation == VariableAggregation::kSum;
+  WriteAll(WriteKind::kAssign, [&](int index) {
+    const torch::Tensor old = at(index).Snapshot();
+    const torch::ScalarType type =
+        old.defined() ? old.scalar_type() : dtype.value_or(value.scalar_type());
+    const bool fits = c10::canCast(value.scalar_type(), type);
+    return WriteArgument{.values = spread && fits ? Share(value.to(type), index) : value};
+  });
+}
+
+}  // namespace muster::internal

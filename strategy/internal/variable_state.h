@@ -1,0 +1,138 @@
+// What is behind the handles of a variable: its components, and the rules for writing them.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "strategy/variable.h"
+
+namespace muster {
+class ReplicaContext;
+namespace internal {
+
+// One copy of a variable's value, on one device.
+//
+// The value is a snapshot: written once, then replaced, never changed. Whoever has read it keeps
+// what was read. Leaves are made of a snapshot when asked for, one for each reader that must not
+// share gradients: slot r + 1 for replica r, slot 0 for everybody else.
+//
+// An adopted component is a parameter of a module: its tensor must stay the same object, so it is
+// written in place, and readers other than its own replica get copies.
+//
+// Threading: any thread.
+class Component {
+ public:
+  Component(std::string name, int device) : name_(std::move(name)), device_(device) {}
+
+  const std::string& name() const { return name_; }
+  int device() const { return device_; }  // index of the logical CPU
+
+  // Undefined: not initialised.
+  torch::Tensor Snapshot() const;
+  torch::Tensor Leaf(int slot, bool trainable);
+  // `fresh` is nobody else's, and lies on this component's device.
+  void Store(const torch::Tensor& fresh);
+  // `leaf` becomes the value, for replica `slot` - 1. Once, before anybody reads.
+  void Adopt(torch::Tensor leaf, int slot);
+  // A copy on this component's device, of this type.
+  torch::Tensor Copy(const torch::Tensor& value, torch::ScalarType dtype) const;
+
+  // Held from reading the old value to storing the new one.
+  std::mutex& write_mutex() { return write_mutex_; }
+
+ private:
+  const std::string name_;
+  const int device_;
+  std::mutex write_mutex_;
+  mutable std::mutex mutex_;
+  torch::Tensor data_;                 // guarded by mutex_
+  std::vector<torch::Tensor> leaves_;  // guarded by mutex_
+  int adopted_slot_ = -1;              // guarded by mutex_; -1: not adopted
+};
+
+enum class WriteKind : std::uint8_t {
+  kAssign,
+  kAssignAdd,
+  kAssignSub,
+  kScatterAdd,
+  kScatterSub,
+  kScatterMul,
+  kScatterDiv,
+  kScatterMin,
+  kScatterMax,
+  kScatterUpdate,
+};
+std::string_view name_of(WriteKind kind);
+inline bool is_scatter(WriteKind kind) { return kind >= WriteKind::kScatterAdd; }
+
+// What a write brings, for one component: a dense value, or rows.
+struct WriteArgument {
+  bool number = false;
+  torch::Tensor values;
+  torch::Tensor indices = {};  // scatter
+};
+
+// The component's value after a write. INVALID_ARGUMENT names the variable.
+torch::Tensor Apply(WriteKind kind, const std::string& name, const torch::Tensor& old,
+                    const WriteArgument& argument);
+torch::Tensor ApplyScatter(WriteKind kind, const std::string& name, const torch::Tensor& old,
+                           const WriteArgument& argument);
+// One argument of what all replicas brought, for a variable that looks like `like`.
+// INVALID_ARGUMENT: SUM of one number or object that all of them brought.
+WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggregation aggregation,
+                        const std::vector<WriteArgument>& all, const torch::Tensor& like);
+
+// Threading: any thread. The fields do not change after creation, but for the components' values.
+class VariableState {
+ public:
+  using ArgumentOf = std::function<WriteArgument(int component)>;
+
+  std::string name;
+  Strategy* strategy = nullptr;
+  Variable::Kind kind = Variable::Kind::kPlain;
+  VariableSynchronization synchronization = VariableSynchronization::kOnWrite;
+  VariableAggregation aggregation = VariableAggregation::kNone;
+  bool trainable = true;
+  std::optional<torch::ScalarType> dtype;  // as asked for; else the initial value's
+  InitialValue initial_value = 0;
+  std::vector<std::unique_ptr<Component>> components;
+
+  int size() const { return static_cast<int>(components.size()); }
+  Component& at(int index) { return *components[static_cast<std::size_t>(index)]; }
+
+  // The component that a read or write of the whole variable means here; -1: no single one.
+  int OwnComponent() const;
+  // This strategy's replica context, when this is one.
+  ReplicaContext* Replica() const;
+
+  torch::Tensor Read();  // of the whole variable, here
+  torch::Tensor ReadComponent(int index);
+  torch::Tensor ReadAcross();  // aggregated
+  torch::Tensor Primary();     // a snapshot; FAILED_PRECONDITION: not initialised
+  void Write(WriteKind kind, int component, const ArgumentOf& argument);
+  // All components at once: nobody else writes between.
+  void WriteAll(WriteKind kind, const ArgumentOf& argument);
+  void WriteOne(WriteKind kind, int index, const WriteArgument& argument);
+  void Initialize(const torch::Tensor& value);
+  // What goes into a checkpoint (one tensor, table 2.9), and back.
+  torch::Tensor ToSave() { return ReadAcross(); }
+  void Restore(const torch::Tensor& value);
+
+ private:
+  void WriteFromReplica(WriteKind kind, ReplicaContext& replica, const ArgumentOf& argument);
+  void WriteAcross(WriteKind kind, const ArgumentOf& argument);
+  // Component `index`'s part of a value that is the sum of all; integers lose nothing.
+  torch::Tensor Share(const torch::Tensor& total, int index) const;
+  // With the write_mutex of the component held.
+  void Store(WriteKind kind, int index, const WriteArgument& argument);
+
+  std::mutex mutex_;  // one write of all components at a time; taken before theirs
+};
+
+// Makes a variable under `strategy`, without asking creators. Cross-replica context.
+Variable MakeVariable(Strategy& strategy, const VariableSpec& spec);
+
+}  // namespace internal
+}  // namespace muster
