@@ -56,9 +56,11 @@ TEST_CASE("an ON_READ SUM variable spreads what it is assigned", "[spec][VAR-24]
 
   CHECK(number(v.assign(6)) == 6);
   CHECK(numbers(v) == times(2, 3));
-  const auto scope = strategy.scope();
-  CHECK(number(v.assign(6)) == 6);
-  CHECK(number(v) == 6);
+  {
+    const auto scope = strategy.scope();
+    CHECK(number(v.assign(6)) == 6);
+    CHECK(number(v) == 6);
+  }
 
   MirroredStrategy three(cpus(3));
   const Variable counts = on_read(three, ints(0), kSum);
