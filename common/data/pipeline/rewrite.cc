@@ -1,0 +1,163 @@
+#include "common/data/pipeline/rewrite.h"
+
+#include <functional>
+
+#include "common/data/pipeline/element_ops.h"
+#include "common/data/pipeline/nodes.h"
+
+namespace muster::data {
+namespace {
+
+// The node with f(input) in the place of each input.
+NodePtr OverInputs(const NodePtr& node, const std::function<NodePtr(const NodePtr&)>& f) {
+  std::vector<NodePtr> inputs;
+  for (const NodePtr& input : node->inputs()) inputs.push_back(f(input));
+  return node->WithInputs(std::move(inputs));
+}
+
+// A shard as near to the source of a stream of file names as no step between minds: in a shuffle
+// above it each worker then orders its own files, whatever its seed.
+NodePtr ShardNames(const NodePtr& node, const Shard& shard) {
+  const auto below = [&](const NodePtr& input) { return ShardNames(input, shard); };
+  switch (node->kind()) {
+    case NodeKind::kShuffle:
+    case NodeKind::kMap:
+    case NodeKind::kPrefetch:
+    case NodeKind::kCache:
+    case NodeKind::kOptions:
+    case NodeKind::kRepeat:
+      return OverInputs(node, below);
+    default:
+      return MakeShard(node, shard.workers, shard.index, /*checked=*/false);
+  }
+}
+
+// Null: no reader of file names, or a step that hides whether there is one.
+NodePtr ShardFiles(const NodePtr& node, const Shard& shard) {
+  if (node->facts().reads_files) {
+    return OverInputs(node, [&](const NodePtr& input) { return ShardNames(input, shard); });
+  }
+  if (node->inputs().empty() || node->kind() == NodeKind::kCustom) return nullptr;
+  std::vector<NodePtr> inputs;
+  for (const NodePtr& input : node->inputs()) {
+    inputs.push_back(ShardFiles(input, shard));
+    if (inputs.back() == nullptr) return nullptr;
+  }
+  return node->WithInputs(std::move(inputs));
+}
+
+// At the end, but below a trailing prefetch: what is read ahead is then this worker's.
+NodePtr ShardData(const NodePtr& node, const Shard& shard) {
+  if (node->kind() == NodeKind::kPrefetch || node->kind() == NodeKind::kOptions) {
+    return OverInputs(node, [&](const NodePtr& input) { return ShardData(input, shard); });
+  }
+  // The pieces of each batch go round the workers: a cut across batches would give a worker
+  // elements of another's.
+  const NodePtr even = node->kind() == NodeKind::kRebatch
+                           ? MakeEvenRebatch(node->inputs().front(), node->facts().pieces)
+                           : node;
+  return MakeShard(even, shard.workers, shard.index, /*checked=*/true);
+}
+
+NodePtr FillIn(const NodePtr& node, const Shard& shard) {
+  const NodePtr filled =
+      OverInputs(node, [&](const NodePtr& input) { return FillIn(input, shard); });
+  if (!filled->facts().shard_placeholder) return filled;
+  return MakeShard(filled->inputs().front(), shard.workers, shard.index, /*checked=*/false);
+}
+
+bool HasPlaceholder(const Node& node) {
+  if (node.facts().shard_placeholder) return true;
+  for (const NodePtr& input : node.inputs()) {
+    if (HasPlaceholder(*input)) return true;
+  }
+  return false;
+}
+
+std::optional<AutoShardPolicy> PolicyOf(const Node& node) {
+  if (node.facts().policy) return node.facts().policy;
+  for (const NodePtr& input : node.inputs()) {
+    if (const auto policy = PolicyOf(*input)) return policy;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::int64_t StaticBatchSize(const Node& node) {
+  const ElementSpec spec = node.spec();
+  if (!spec || spec->empty()) return -1;
+  std::int64_t size = -1;
+  for (const ColumnInfo& info : *spec) {
+    const std::int64_t rows = info.shape.empty() ? -1 : info.shape[0];
+    if (rows < 1 || (size > 0 && rows != size)) return -1;
+    size = rows;
+  }
+  return size;
+}
+
+std::int64_t InferBatchSize(const Node& node) {
+  if (const std::int64_t size = StaticBatchSize(node); size > 0) return size;
+  switch (node.kind()) {
+    case NodeKind::kBatch:
+      return node.facts().batch_size;
+    case NodeKind::kTake:
+    case NodeKind::kSkip:
+    case NodeKind::kPrefetch:
+    case NodeKind::kOptions:
+    case NodeKind::kRepeat:
+    case NodeKind::kShuffle:
+    case NodeKind::kShard:
+    case NodeKind::kCache:
+    case NodeKind::kFilter:
+      return InferBatchSize(*node.inputs().front());
+    case NodeKind::kZip:
+    case NodeKind::kConcatenate: {
+      std::int64_t size = InferBatchSize(*node.inputs().front());
+      for (const NodePtr& input : node.inputs()) {
+        if (InferBatchSize(*input) != size) size = -1;
+      }
+      return size;
+    }
+    default:
+      return -1;
+  }
+}
+
+Result<Pipeline> RebatchForReplicas(const Pipeline& pipeline, const Shard& shard,
+                                    int replicas_per_worker) {
+  MUSTER_TRY(pipeline.status());
+  if (const ElementSpec spec = pipeline.node()->spec()) MUSTER_TRY(Rows(EmptyRows(*spec)).status());
+  const std::int64_t batch = InferBatchSize(*pipeline.node());
+  // Checks the numbers also where the sizes are not used.
+  MUSTER_TRY_ASSIGN(std::vector<std::int64_t> sizes,
+                    RebatchSizes(std::max<std::int64_t>(batch, 1), shard, replicas_per_worker));
+  if (batch > 0) return pipeline.Rebatch(std::move(sizes));
+  return pipeline.EvenRebatch(static_cast<int>(sizes.size()));
+}
+
+Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
+                          std::optional<AutoShardPolicy> policy) {
+  MUSTER_TRY(pipeline.status());
+  const NodePtr& node = pipeline.node();
+  if (!policy) policy = PolicyOf(*node).value_or(AutoShardPolicy::kAuto);
+  MUSTER_TRY(CheckShard(shard));
+  const NodePtr by_file = ShardFiles(node, shard);
+  MUSTER_TRY_ASSIGN(const ShardChoice choice,
+                    ChooseSharding(*policy, shard,
+                                   {.has_file_names = by_file != nullptr,
+                                    .has_placeholder = HasPlaceholder(*node)}));
+  switch (choice.by) {
+    case ShardBy::kFile:
+      return Sharded{by_file, choice};
+    case ShardBy::kData:
+      return Sharded{ShardData(node, shard), choice};
+    case ShardBy::kPlaceholder:
+      return Sharded{FillIn(node, shard), choice};
+    case ShardBy::kNothing:
+      break;
+  }
+  return Sharded{pipeline, choice};
+}
+
+}  // namespace muster::data
