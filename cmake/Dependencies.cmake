@@ -19,6 +19,7 @@ pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
 include(MusterTorch)
+set_target_properties(muster_torch PROPERTIES MUSTER_LAYER 0)
 
 if(MUSTER_TESTS)
   find_package(Catch2 REQUIRED CONFIG)

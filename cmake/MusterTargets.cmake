@@ -52,7 +52,7 @@ function(muster_program target)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT}
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} muster_warnings)
-  install(TARGETS ${target} RUNTIME DESTINATION bin)
+  install(TARGETS ${target} RUNTIME DESTINATION bin COMPONENT programs)
   add_dependencies(programs ${target})
 endfunction()
 

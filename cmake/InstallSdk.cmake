@@ -1,0 +1,32 @@
+# What `cmake --install` gives besides the programs: one shared library, its headers and the package
+# that find_package(muster) reads. Everything below strategy/ is inside the library, so a program needs
+# libtorch and nothing else to build.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+# The objects of what its headers call into; the archives behind them give what these need.
+set(objects)
+foreach(library strategy device collectives base)
+  list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
+endforeach()
+add_library(muster_sdk SHARED ${objects})
+set_target_properties(muster_sdk PROPERTIES OUTPUT_NAME muster VERSION ${PROJECT_VERSION}
+  SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
+target_link_libraries(muster_sdk PRIVATE muster::strategy)
+
+install(TARGETS muster_sdk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
+# The folders keep their names below include/muster, where the package's include path points.
+install(FILES strategy/muster.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk)
+foreach(folder strategy worker/engine/device common/base)
+  cmake_path(GET folder PARENT_PATH parent)
+  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/${parent} COMPONENT sdk
+    FILES_MATCHING PATTERN "*.h")
+endforeach()
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
+configure_package_config_file(cmake/muster-config.cmake.in ${PROJECT_BINARY_DIR}/sdk/muster-config.cmake
+  INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/sdk/muster-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/sdk/muster-config.cmake
+  ${PROJECT_BINARY_DIR}/sdk/muster-config-version.cmake cmake/MusterTorch.cmake DESTINATION ${package} COMPONENT sdk)

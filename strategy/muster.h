@@ -1,0 +1,21 @@
+// Everything of Muster's C++ API. A program may include single headers of strategy/ instead.
+#pragma once
+
+#include "strategy/central_storage_strategy.h"
+#include "strategy/context.h"
+#include "strategy/default_strategy.h"
+#include "strategy/destinations.h"
+#include "strategy/device_of.h"
+#include "strategy/distributed_values.h"
+#include "strategy/error.h"
+#include "strategy/extended.h"
+#include "strategy/indexed_slices.h"
+#include "strategy/mirrored_strategy.h"
+#include "strategy/nest.h"
+#include "strategy/one_device_strategy.h"
+#include "strategy/options.h"
+#include "strategy/replica_context.h"
+#include "strategy/strategy.h"
+#include "strategy/torch.h"
+#include "strategy/variable.h"
+#include "strategy/version.h"
