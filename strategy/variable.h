@@ -79,6 +79,8 @@ struct VariableSpec {
   VariableOptions options;
   // Set by colocate_vars_with(): the devices of another variable of this strategy.
   std::vector<std::string> colocated_devices = {};
+  // Set by Checkpoint::create(): the value to restore; the initial value is then not asked for.
+  std::function<torch::Tensor()> restored = nullptr;
 };
 
 // What a variable may be assigned: a number, a tensor, another variable, or a mirrored value. A

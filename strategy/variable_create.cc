@@ -160,7 +160,9 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
     state->components.push_back(std::make_unique<Component>(
         r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r), devices[r]));
   }
-  if (options.initialize) {
+  if (spec.restored) {
+    state->Restore(spec.restored());
+  } else if (options.initialize) {
     torch::Tensor value;
     {
       const device::ArenaScope arena(devices[0]);

@@ -116,7 +116,8 @@ class Opened : public Checkpoint {
     }
     Tensor& tensor = tensors_[slice.name()];
     tensor.rows = shape.empty() ? 1 : shape[0];
-    tensor.row_bytes = (entry.end - entry.begin) / static_cast<std::uint64_t>(slice.rows());
+    tensor.row_bytes = (entry.end - entry.begin) /
+                       static_cast<std::uint64_t>(std::max<std::int64_t>(1, slice.rows()));
     tensor.shape = std::move(shape);
     tensor.slices.push_back(
         {slice.row_offset(), slice.rows(), files_.at(slice.file()).get(), entry.begin});

@@ -51,7 +51,9 @@ Status CheckTensor(const std::string& name, std::vector<const v1::TensorSlice*>&
                     slices[0]->shape().end())) {
       return InvalidArgument("tensor {}: its slices differ in dtype or shape", name);
     }
-    if (slice->rows() < 1 || slice->row_offset() != at || slice->rows() > RowsOf(*slice) - at) {
+    const bool empty = slice->rows() == 0 && RowsOf(*slice) == 0;
+    if ((slice->rows() < 1 && !empty) || slice->row_offset() != at ||
+        slice->rows() > RowsOf(*slice) - at) {
       return InvalidArgument(
           "tensor {} of {} rows: a slice has {} rows from {}, after others to {}", name,
           RowsOf(*slice), slice->rows(), slice->row_offset(), at);
