@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "common/base/dtype.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "strategy/central_storage_strategy.h"
+#include "strategy/checkpoint.h"
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
 #include "strategy/destinations.h"

@@ -163,7 +163,8 @@ TEST_CASE("the container of a component, and the value across replicas", "[spec]
 TEST_CASE("reductions to devices take operations by name", "[strategy][unit]") {
   MirroredStrategy strategy(cpus(2));
   const auto values = strategy.run([] { return torch::full({2}, id() + 1.0); });
-  const auto sum = strategy.extended().reduce_to("sum", values, {"CPU:3", "CPU:0"});
+  const auto sum =
+      strategy.extended().reduce_to("sum", values, std::vector<std::string>{"CPU:3", "CPU:0"});
   CHECK(sum.size() == 2);
   CHECK(list(sum[1]) == std::vector<double>{3, 3});
   CHECK(muster::device_of(sum[0]) == cpu(3));
