@@ -151,7 +151,7 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   CHECK(first != Approx(0.841471).margin(1e-6));
   result = archive("attention-2.15");
   CHECK(result.code == 2);
-  has(result, "uses operator aten::scaled_dot_product_attention");
+  has(result, "archive attention-2.15.pt: uses operator aten::scaled_dot_product_attention");
   has(result, "MUSTER_TORCH");
 }
 

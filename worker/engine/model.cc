@@ -303,8 +303,12 @@ std::unique_ptr<Network> MakeNetwork(const v1::JobSpec& spec, const std::string&
     problems.push_back("model: give exactly one of forward and archive");
     return nullptr;
   }
-  auto network =
-      archive_path.empty() ? NetworkFromSource(spec.model()) : NetworkFromArchive(archive_path);
+  // Workers keep archives under their hashes; people know them by the name in the job file.
+  const std::string given =
+      std::filesystem::path(spec.model().archive().empty() ? archive_path : spec.model().archive())
+          .filename();
+  auto network = archive_path.empty() ? NetworkFromSource(spec.model())
+                                      : NetworkFromArchive(archive_path, given);
   if (network.ok()) return *std::move(network);
   problems.push_back(Message(network.status()));
   return nullptr;

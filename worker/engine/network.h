@@ -64,10 +64,11 @@ inline constexpr std::string_view kLossFunction = "loss function";
 // Compiles model.forward over the declared parameters (their values are zero).
 //   kInvalidArgument: does not compile (line and column), a name that self cannot have.
 Result<std::unique_ptr<Network>> NetworkFromSource(const v1::ModelSpec& spec);
-// Loads a .pt archive of torch.jit.save.
+// Loads a .pt archive of torch.jit.save; `name` is what messages call it.
 //   kInvalidArgument: no such archive, without forward, with an operator that this libtorch lacks,
 //   or with a parameter that is not float32.   kNotFound: no such file.
-Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path);
+Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path,
+                                                    const std::string& name);
 // Compiles the last function of `source`, which must be called loss.
 Result<std::unique_ptr<ScriptFunction>> CompileLoss(const std::string& source);
 

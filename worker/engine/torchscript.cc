@@ -195,8 +195,7 @@ Status WithoutSuchParameter(const Status& status, const v1::ModelSpec& spec) {
 constexpr std::string_view kRemedy =
     "use a newer libtorch: configure Muster with -DMUSTER_TORCH=<folder of a newer torch>";
 
-Status LoadFailed(const std::string& path, const std::string& what) {
-  const std::string name = std::filesystem::path(path).filename();
+Status LoadFailed(const std::string& name, const std::string& what) {
   if (const std::string op = MissingOperator(what); !op.empty()) {
     return InvalidArgument("archive {}: uses operator {}, which libtorch {} does not have; {}",
                            name, op, TORCH_VERSION, kRemedy);
@@ -244,7 +243,8 @@ Result<std::unique_ptr<Network>> NetworkFromSource(const v1::ModelSpec& spec) {
   }
 }
 
-Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path) {
+Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path,
+                                                    const std::string& name) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) {
     return NotFound("archive {}: no such file", path);
@@ -252,8 +252,7 @@ Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path) {
   try {
     Module module = torch::jit::load(path, at::Device(at::kCPU));
     if (!module.find_method("forward")) {
-      return InvalidArgument("archive {}: its module has no forward",
-                             std::filesystem::path(path).filename().string());
+      return InvalidArgument("archive {}: its module has no forward", name);
     }
     auto network = std::make_unique<TorchScriptNetwork>(std::move(module));
     for (const NamedTensor& parameter : network->parameters()) {
@@ -266,9 +265,9 @@ Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path) {
     }
     return network;
   } catch (const c10::Error& error) {
-    return LoadFailed(path, error.what_without_backtrace());
+    return LoadFailed(name, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return LoadFailed(path, error.what());
+    return LoadFailed(name, error.what());
   }
 }
 

@@ -81,7 +81,7 @@ class FakeDrivers : public Drivers {
 class Cluster;
 
 // One daemon process. Answers commands as a healthy one would, unless a test says otherwise.
-class FakeDaemon : public DaemonLink {
+class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDaemon> {
  public:
   FakeDaemon(Cluster& cluster, TaskId task, std::string boot_id)
       : cluster_(cluster), task_(std::move(task)), boot_id_(std::move(boot_id)) {}
@@ -301,7 +301,10 @@ inline void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
   if (!message.has_command()) return;
   commands.push_back(message.command());
   if (silent) return;
-  cluster_.time.Post([this, command = message.command()] { Obey(command); });
+  // Another process may have taken its place before it has obeyed.
+  cluster_.time.Post([weak = weak_from_this(), command = message.command()] {
+    if (const auto self = weak.lock()) self->Obey(command);
+  });
 }
 
 inline void FakeDaemon::Beat() {

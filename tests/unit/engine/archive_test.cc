@@ -29,7 +29,9 @@ v1::JobSpec ArchiveJob() {
 
 data::Element Batch() { return {{MakeColumn<float>("x", {2, 3}, {0.5, -1, 2, 1, 0.25, -0.5})}}; }
 
-std::string Refusal(const std::string& name, const v1::JobSpec& spec = ArchiveJob()) {
+std::string Refusal(const std::string& name, v1::JobSpec spec = ArchiveJob()) {
+  // The name in the job file is what messages call it, wherever a worker keeps it.
+  spec.mutable_model()->set_archive("/home/somebody/" + name + ".pt");
   auto bench = Bench::Make(spec, Batch(), Archive(name));
   if (!bench.ok()) return Message(bench.status());
   return Message(bench->Train(1, Batch()).status());
@@ -115,12 +117,14 @@ TEST_CASE("what is no archive is refused with its name", "[engine][unit]") {
   std::ofstream(folder + "/cut.pt", std::ios::binary) << bytes.substr(0, bytes.size() / 2);
   std::ofstream(folder + "/text.pt") << "not an archive";
 
-  const Status cut =
-      Model::Create(ArchiveJob(), {folder + "/cut.pt", test::ColumnsOf(Batch())}).status();
-  const Status text =
-      Model::Create(ArchiveJob(), {folder + "/text.pt", test::ColumnsOf(Batch())}).status();
-  const Status missing =
-      Model::Create(ArchiveJob(), {folder + "/none.pt", test::ColumnsOf(Batch())}).status();
+  const auto open = [&](const std::string& name) {
+    v1::JobSpec spec = ArchiveJob();
+    spec.mutable_model()->set_archive(name);
+    return Model::Create(spec, {folder + "/" + name, test::ColumnsOf(Batch())}).status();
+  };
+  const Status cut = open("cut.pt");
+  const Status text = open("text.pt");
+  const Status missing = open("none.pt");
 
   CHECK(cut.code() == StatusCode::kInvalidArgument);
   Has(Message(cut), "archive cut.pt: libtorch ");
