@@ -101,6 +101,7 @@ PsDaemon::PsDaemon(Daemon& daemon, GrpcServer& grpc, std::unique_ptr<PsNode> nod
       node_(std::move(node)),
       client_({.coordinator = daemon.config().coordinator, .registration = registration_}, strand_,
               *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())) {
+  node_->set_boot_id(registration_.boot_id());
   log::Info("data plane on {}{}", registration_.data().tcp_address(),
             registration_.data().unix_path().empty() ? std::string()
                                                      : " and " + registration_.data().unix_path());

@@ -61,6 +61,11 @@ Status PsNode::Create(const v1::CreateVariables& command) {
                    epoch_, plan.epoch());
   }
   epoch_ = plan.epoch();
+  for (const v1::PsAddress& address : plan.ps()) {
+    if (address.index() != index_ || boot_id_.empty() || address.boot_id() == boot_id_) continue;
+    return Aborted("ps:{} is process {}; view {} of {} was planned for its predecessor {}", index_,
+                   boot_id_, plan.view(), plan.job_id(), address.boot_id());
+  }
   Job& job = jobs_[plan.job_id()];
   if (plan.view() < job.view) {
     return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,

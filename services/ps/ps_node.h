@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "common/base/status.h"
 #include "ps/apply_pool.h"
@@ -48,6 +49,9 @@ class PsNode {
   PsNode& operator=(const PsNode&) = delete;
 
   v1::DataEndpoint endpoint() const;
+  // Of this process: a plan that was made for another one is refused from now on (kAborted). Before
+  // the first command.
+  void set_boot_id(std::string boot_id) { boot_id_ = std::move(boot_id); }
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.
   v1::CommandResult Execute(const v1::Command& command);
@@ -70,6 +74,7 @@ class PsNode {
   Result<const Job*> Find(const std::string& job_id) const;
 
   const std::uint32_t index_;
+  std::string boot_id_;
   // Declared first: shards use it until they are gone.
   ps::ApplyPool pool_;
   std::unique_ptr<ps::PsServer> server_;

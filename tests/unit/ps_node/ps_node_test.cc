@@ -164,5 +164,18 @@ TEST_CASE_METHOD(Fixture, "a worker's command is refused", "[services][unit]") {
   CHECK(CodeOf(node->Execute(command)) == StatusCode::kInvalidArgument);
 }
 
+TEST_CASE_METHOD(Fixture, "a plan that was made for the process before this one is refused",
+                 "[services][unit]") {
+  node->set_boot_id("new");
+  v1::JobPlan plan = Plan(1, 1);
+  plan.mutable_ps(0)->set_boot_id("old");
+
+  const v1::CommandResult refused = Create(plan);
+
+  CHECK(CodeOf(refused) == StatusCode::kAborted);
+  CHECK(refused.status().message().find("planned for its predecessor old") != std::string::npos);
+  plan.mutable_ps(0)->set_boot_id("new");
+  CHECK(CodeOf(Create(plan)) == StatusCode::kOk);
+}
 }  // namespace
 }  // namespace muster::services
