@@ -95,6 +95,7 @@ std::string JobFile::Describe(const LocatedProblem& problem) const {
 JobFile ParseJobYaml(std::string_view text, const std::string& file) {
   JobFile job;
   job.file = file;
+  job.text = text.substr(0, kMostJobYamlBytes);
   if (text.size() > kMostJobYamlBytes) {
     job.problems.push_back(
         {{"", fmt::format("{} bytes; a job file has at most {}", text.size(), kMostJobYamlBytes)},

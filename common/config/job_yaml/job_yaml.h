@@ -25,10 +25,18 @@ struct JobFile {
   // Where each field stands; for problems that are found later, by a worker.
   std::map<std::string, Position> positions;
   std::string file;
+  // As it was parsed.
+  std::string text;
 
   // "job.yaml:3:5: optimizer.learning_rate: must be above 0; given -1"
   std::string Describe(const LocatedProblem& problem) const;
 };
+
+// What a worker says of the TorchScript in the file ("step 1: forward, line 3, column 9: ...") with
+// the place in the file in front of each such line: "job.yaml:12:15: step 1: forward: ...". Where
+// the source is written so that its lines are not the file's (a quoted string), the place is that
+// of its first character, and the line within it stays in the text.
+std::string LocateScript(const JobFile& job, const std::string& message);
 
 // The text alone: walked by the schema, then validated (validate_job.h). `file` is for messages and
 // gives the job its name when the text does not.
