@@ -73,6 +73,10 @@ void WorkerCore::OnCommand(std::uint64_t stream, const v1::Command& command) {
       *message.mutable_probe() = command.probe_data();
       return RunCheck(waiter, std::move(message), command.probe_data().spec(), "opening the data");
     }
+    case v1::Command::kGetValues:
+      return GetValues(waiter, command.get_values());
+    case v1::Command::kSetBuffers:
+      return SetBuffers(waiter, command.set_buffers());
     default:
       Answer(waiter,
              Unimplemented("worker:{} does not know command {} (kind {})", options_.worker_index,
@@ -192,7 +196,9 @@ void WorkerCore::OnRun(const v1::ClosureAssignment& assignment) {
   }
   Job& job = found->second;
   job.claimed = true;
+  if (job.running.empty()) job.looks = job.idle_looks = 0;
   job.running[{assignment.closure().kind(), assignment.closure().id()}] = assignment;
+  Watch();
   v1::ToExecutor message;
   *message.mutable_run() = assignment;
   io_.Send(*job.process, message);
@@ -205,6 +211,7 @@ void WorkerCore::OnClosure(ProcessId process, v1::ClosureResult result) {
   if (running != job.running.end() && running->second.attempt() == result.attempt()) {
     job.running.erase(running);
   }
+  job.looks = job.idle_looks = 0;
   if (result.status().code() == 0) ++closures_done_;
   v1::DaemonMessage message;
   *message.mutable_closure() = std::move(result);
@@ -247,8 +254,8 @@ void WorkerCore::BeginCheck(Waiter waiter, v1::ToExecutor message, std::string w
       options_.check_limit, [this, alive = std::weak_ptr<int>(alive_), id = *process] {
         if (alive.expired() || !checks_.contains(id)) return;
         EndCheck(id,
-                 DeadlineExceeded("worker:{}: {} has not ended within {} s", options_.worker_index,
-                                  checks_[id].what, options_.check_limit.count() / 1'000),
+                 DeadlineExceeded("{} has not ended within {} s", checks_[id].what,
+                                  options_.check_limit.count() / 1'000),
                  {}, false);
       });
   io_.Send(*process, message);
@@ -288,6 +295,15 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
       v1::CommandResult result;
       *result.mutable_probe() = message.probe().report();
       return EndCheck(process, FromProto(message.probe().status()), std::move(result), true);
+    }
+    case v1::FromExecutor::kValues: {
+      Job& job = jobs_[processes_[process].job_id];
+      if (job.process != process || job.values_waiters.empty()) return;
+      const Waiter waiter = job.values_waiters.front();
+      job.values_waiters.pop_front();
+      v1::CommandResult result;
+      *result.mutable_values() = message.values().piece();
+      return Answer(waiter, FromProto(message.values().status()), std::move(result));
     }
     default:
       log::Warning("executor {} sent a message that this daemon does not know",
@@ -349,8 +365,7 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how) {
       return KeepWarm(Millis(10'000));
     case Use::kCheck:
       return EndCheck(id,
-                      Internal("worker:{}: the executor ended while {}: {}{}",
-                               options_.worker_index, checks_[id].what, how, last),
+                      Internal("the executor ended while {}: {}{}", checks_[id].what, how, last),
                       {}, false);
     case Use::kJob:
       return OnJobExited(process.job_id, process, how);
@@ -358,14 +373,14 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how) {
 }
 
 void WorkerCore::OnJobExited(const std::string& job_id, const Process& process,
-                             const std::string& how) {
+                             const std::string& how, bool stuck) {
   Job& job = jobs_[job_id];
   log::With({{"job", job_id}}).Warning("executor {} ended: {}", process.pid, how);
   job.process.reset();
   job.starting = job.ready = false;
   job.running.clear();
   FlushLines(job_id);
-  Tell(v1::ExecutorEvent::KIND_EXITED, job_id, job, process.pid, how, process.last_lines);
+  Tell(v1::ExecutorEvent::KIND_EXITED, job_id, job, process.pid, how, process.last_lines, stuck);
   AnswerAll(job, Unavailable("the executor of job {} on worker:{} ended before it was ready: {}",
                              job_id, options_.worker_index, how));
   if (draining_) FinishDrain();
@@ -381,7 +396,7 @@ Result<ProcessId> WorkerCore::Launch(Use use, const std::string& job_id) {
   const Result<int> pid = io_.Launch(id);
   if (!pid.ok()) {
     processes_.erase(id);
-    return Annotate(pid.status(), fmt::format("worker:{}: executor", options_.worker_index));
+    return Annotate(pid.status(), "executor");
   }
   process.pid = *pid;
   return id;
@@ -442,10 +457,14 @@ void WorkerCore::Answer(Waiter waiter, const Status& status, v1::CommandResult r
 
 void WorkerCore::AnswerAll(Job& job, const Status& status) {
   for (const Waiter& waiter : std::exchange(job.waiters, {})) Answer(waiter, status);
+  for (const Waiter& waiter : std::exchange(job.values_waiters, {})) {
+    Answer(waiter, status.ok() ? Unavailable("the job's executor was started again") : status);
+  }
 }
 
 void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job,
-                      int pid, const std::string& how, const std::deque<std::string>& lines) {
+                      int pid, const std::string& how, const std::deque<std::string>& lines,
+                      bool stuck) {
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(job_id);
@@ -453,6 +472,7 @@ void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, c
   event.set_pid(static_cast<std::uint32_t>(pid));
   event.set_kind(kind);
   event.set_how(how);
+  event.set_stuck(stuck);
   for (const std::string& line : lines) event.add_last_lines(line);
   io_.ToCoordinator(std::move(message));
 }

@@ -40,6 +40,8 @@ class WorkerIo {
   virtual Result<int> Launch(ProcessId process) = 0;
   // Kills it; nothing is reported of it after that but its end. Never blocks.
   virtual void Kill(ProcessId process) = 0;
+  // Processor time that it has used since it began; kNotFound once it has ended.
+  virtual Result<Millis> CpuTime(ProcessId process) const = 0;
   virtual void Send(ProcessId process, const v1::ToExecutor& message) = 0;
   // Makes the uploaded file available here; OnFetched(sha256, path) follows.
   virtual void Fetch(const std::string& sha256) = 0;
@@ -63,6 +65,11 @@ class WorkerCore {
     // After one was taken: not at once, the job that took it starts just now.
     Millis warm_delay{3'000};
     Millis log_delay{100};
+    // An executor that has closures and neither ends one nor uses the processor for so long is
+    // killed: it is stopped, deadlocked, or waits for what will not come. 0: never.
+    Millis stuck_limit{30'000};
+    // The same for one that computes, so that an honest long step is not cut short. 0: never.
+    Millis step_limit{600'000};
   };
 
   WorkerCore(Options options, Scheduler& scheduler, WorkerIo& io);
@@ -105,6 +112,12 @@ class WorkerCore {
     bool ready = false;
     bool claimed = true;
     std::map<std::pair<int, std::uint64_t>, v1::ClosureAssignment> running;
+    // For the watchdog: since the last closure that ended.
+    Millis cpu{0};
+    int looks = 0;
+    int idle_looks = 0;
+    // Asked for the model's values, in this order.
+    std::deque<Waiter> values_waiters;
     v1::LogLines lines;
     std::uint64_t dropped_lines = 0;
     bool flush_planned = false;
@@ -125,7 +138,16 @@ class WorkerCore {
   void EndCheck(ProcessId process, const Status& status, v1::CommandResult result, bool keep);
   void OnReady(ProcessId process, const v1::ExecutorReady& ready);
   void OnClosure(ProcessId process, v1::ClosureResult result);
-  void OnJobExited(const std::string& job_id, const Process& process, const std::string& how);
+  void OnJobExited(const std::string& job_id, const Process& process, const std::string& how,
+                   bool stuck = false);
+  void GetValues(Waiter waiter, const v1::GetValues& request);
+  void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
+  // The job whose executor can be asked. kUnavailable, kAborted.
+  Result<Job*> Serving(const std::string& job_id, std::uint64_t view);
+  // The watchdog looks at every executor that has closures; kLooks times in stuck_limit.
+  void Watch();
+  void Look();
+  std::string WhyStuck(Job& job);
 
   void WithArchive(const v1::JobSpec& spec, OnPath then);
   Result<ProcessId> TakeProcess(Use use, const std::string& job_id);
@@ -136,7 +158,8 @@ class WorkerCore {
   void AnswerAll(Job& job, const Status& status);
   void Refuse(const v1::ClosureAssignment& assignment, const Status& status);
   void Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job, int pid,
-            const std::string& how = {}, const std::deque<std::string>& lines = {});
+            const std::string& how = {}, const std::deque<std::string>& lines = {},
+            bool stuck = false);
   void FlushLines(const std::string& job_id);
   void EndUnclaimed();
   void FinishDrain();
@@ -154,6 +177,7 @@ class WorkerCore {
   std::map<ProcessId, Check> checks_;
   std::map<std::string, std::vector<OnPath>> fetches_;
   std::uint64_t closures_done_ = 0;
+  bool watching_ = false;
   bool draining_ = false;
   std::function<void()> drained_;
 };

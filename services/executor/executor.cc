@@ -82,6 +82,15 @@ Status Executor::Handle(const v1::ToExecutor& message) {
           ProbeData(message.probe().spec(), message.cache_directory());
       return pipe_.Send(answer);
     }
+    case v1::ToExecutor::kGetValues:
+      return GiveValues(message.get_values());
+    case v1::ToExecutor::kSetBuffers: {
+      if (run_ == nullptr) return Ok();
+      const Status status = run_->SetBuffers(message.set_buffers());
+      // Closures that need them are refused: they name their version.
+      if (!status.ok()) Say("error: buffers for evaluation: {}", Message(status));
+      return Ok();
+    }
     default:
       return InvalidArgument("the worker daemon sent a message that this executor does not know");
   }
@@ -125,6 +134,15 @@ Status Executor::Check(const v1::ToExecutor& message) {
   v1::FromExecutor answer;
   Set(Ok(), *answer.mutable_check()->mutable_status());
   *answer.mutable_check()->mutable_report() = engine::CheckJob(message.check().spec(), options);
+  return pipe_.Send(answer);
+}
+
+Status Executor::GiveValues(const v1::GetValues& request) {
+  Result<v1::Piece> piece = Unavailable("this executor runs no job");
+  if (run_ != nullptr) piece = run_->Values(request);
+  v1::FromExecutor answer;
+  Set(piece.status(), *answer.mutable_values()->mutable_status());
+  if (piece.ok()) *answer.mutable_values()->mutable_piece() = *std::move(piece);
   return pipe_.Send(answer);
 }
 

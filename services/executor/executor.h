@@ -41,6 +41,7 @@ class Executor {
   Status Handle(const v1::ToExecutor& message);
   Status Start(const v1::ExecutorStart& start);
   Status Check(const v1::ToExecutor& message);
+  Status GiveValues(const v1::GetValues& request);
   Status RunClosure(const v1::ClosureAssignment& assignment);
 
   process::MessagePipe& pipe_;

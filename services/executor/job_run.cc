@@ -16,6 +16,8 @@
 namespace muster::executor {
 namespace {
 
+constexpr std::size_t kPieceBytes = 4 << 20;
+
 // Microseconds since it was made or last asked.
 class Stopwatch {
  public:
@@ -82,6 +84,7 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
   }
   MUSTER_TRY_ASSIGN(run->model_, engine::Model::Create(spec, {start.archive_path(),
                                                               run->training_->source().columns()}));
+  if (start.start().has_buffers()) MUSTER_TRY(run->model_->SetBuffers(start.start().buffers()));
   ps::PsClient::Options options;
   options.token = token;
   options.host_id = start.host_id();
@@ -232,6 +235,10 @@ Status JobRun::Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResu
     return OutOfRange("evaluation batch {}: the data here has batches 1 to {}", number,
                       evaluation_->source().batches_per_epoch());
   }
+  if (assignment.buffers() != buffers_version_) {
+    return Unavailable("this executor has version {} of the buffers to evaluate with, not {}",
+                       buffers_version_, assignment.buffers());
+  }
   Stopwatch watch;
   MUSTER_TRY_ASSIGN(const data::Element batch, evaluation_->Take(number));
   result.set_read_us(watch.Lap());
@@ -240,6 +247,30 @@ Status JobRun::Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResu
   MUSTER_TRY_ASSIGN(*result.mutable_metrics(),
                     model_->Evaluate(fmt::format("evaluation batch {}", number), batch, lookups));
   result.set_compute_us(watch.Lap());
+  return Ok();
+}
+
+Result<v1::Piece> JobRun::Values(const v1::GetValues& request) {
+  if (request.job_id() != job_id_ || request.view() != view_) {
+    return Aborted("values of job {} view {}; this executor serves job {} view {}",
+                   request.job_id(), request.view(), job_id_, view_);
+  }
+  if (request.offset() == 0) snapshot_ = model_->Values(request.frozen()).SerializeAsString();
+  if (request.offset() > snapshot_.size()) {
+    return FailedPrecondition("values from byte {}; there are {}", request.offset(),
+                              snapshot_.size());
+  }
+  v1::Piece piece;
+  piece.set_total(snapshot_.size());
+  piece.set_data(snapshot_.substr(request.offset(), kPieceBytes));
+  if (request.offset() + piece.data().size() == snapshot_.size()) std::string().swap(snapshot_);
+  return piece;
+}
+
+Status JobRun::SetBuffers(const v1::SetBuffers& request) {
+  if (request.job_id() != job_id_ || request.view() != view_) return Ok();
+  MUSTER_TRY(model_->EvaluateWith(request.buffers()));
+  buffers_version_ = request.version();
   return Ok();
 }
 

@@ -17,8 +17,11 @@ namespace muster::v1 {
 class ClosureAssignment;
 class ClosureResult;
 class ExecutorStart;
+class GetValues;
+class Piece;
 class ProbeReport;
 class JobSpec;
+class SetBuffers;
 }  // namespace muster::v1
 
 namespace muster::executor {
@@ -35,6 +38,12 @@ class JobRun {
   void Expect(const v1::ClosureAssignment& assignment);
   // The result to send, its status included.
   v1::ClosureResult Run(const v1::ClosureAssignment& assignment);
+
+  // The model's values, a piece after the other. kAborted: another job or view.
+  // kFailedPrecondition: no snapshot, or one that ends before the offset.
+  Result<v1::Piece> Values(const v1::GetValues& request);
+  // For the evaluation closures that name this version. Errors of Model::EvaluateWith().
+  Status SetBuffers(const v1::SetBuffers& request);
 
   const std::string& job_id() const { return job_id_; }
 
@@ -61,6 +70,8 @@ class JobRun {
   // Variable ids by Model::parameters() and Model::embeddings().
   std::vector<std::uint32_t> dense_;
   std::vector<std::uint32_t> embedding_;
+  std::string snapshot_;  // a serialized ModelValues, while it is fetched
+  std::uint64_t buffers_version_ = 0;
 };
 
 // Opens the data on this host and counts.

@@ -105,6 +105,16 @@ std::vector<config::Setting> WorkerSettings() {
        .kind = Kind::kDuration,
        .fallback = "60s",
        .doc = "Limit of a job's check and of opening its data."},
+      {.name = "stuck-timeout",
+       .kind = Kind::kDuration,
+       .fallback = "30s",
+       .doc = "An executor that has work, ends none of it and uses no processor time for so long "
+              "is killed, and its work runs elsewhere. 0: never."},
+      {.name = "step-timeout",
+       .kind = Kind::kDuration,
+       .fallback = "10m",
+       .doc = "The same for one that computes without an end: longer than any honest step. 0: "
+              "never; without --stuck-timeout never either."},
       {.name = "executor",
        .doc = "The executor program. Default: muster-executor beside this one."},
   };
@@ -121,6 +131,8 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   options.cache_directory = cache + "/data";
   options.warm = config.values.Bool("warm-executor");
   options.check_limit = config.values.Duration("check-timeout");
+  options.stuck_limit = config.values.Duration("stuck-timeout");
+  options.step_limit = config.values.Duration("step-timeout");
   std::error_code error;
   std::filesystem::create_directories(options.cache_directory, error);
   if (error) {
@@ -236,6 +248,12 @@ void WorkerDaemon::Kill(ProcessId process) {
   // Its destructor waits for the process: not on the strand, which makes the heartbeats.
   reaper_.Post([executor = std::move(found->second)]() mutable { executor.reset(); });
   executors_.erase(found);
+}
+
+Result<Millis> WorkerDaemon::CpuTime(ProcessId process) const {
+  const auto found = executors_.find(process);
+  if (found == executors_.end()) return NotFound("the executor has ended");
+  return process::CpuTime(found->second->pid());
 }
 
 void WorkerDaemon::Send(ProcessId process, const v1::ToExecutor& message) {

@@ -42,6 +42,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
 
   Result<int> Launch(worker::ProcessId process) override;
   void Kill(worker::ProcessId process) override;
+  Result<Millis> CpuTime(worker::ProcessId process) const override;
   void Send(worker::ProcessId process, const v1::ToExecutor& message) override;
   void Fetch(const std::string& sha256) override;
   void ToCoordinator(v1::DaemonMessage message) override;

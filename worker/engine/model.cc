@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -13,6 +14,7 @@
 #include "worker/engine/assemble.h"
 #include "worker/engine/binding.h"
 #include "worker/engine/buffer_guard.h"
+#include "worker/engine/buffer_values.h"
 #include "worker/engine/loss.h"
 #include "worker/engine/network.h"
 #include "worker/engine/script_error.h"
@@ -87,6 +89,24 @@ class ModelImpl final : public Model {
     return Ok();
   }
 
+  v1::ModelValues Values(bool frozen) const override {
+    v1::ModelValues values;
+    AddValues(network_->buffers(), *values.mutable_buffers());
+    if (frozen) AddValues(network_->frozen(), *values.mutable_frozen());
+    return values;
+  }
+
+  Status SetBuffers(const v1::TensorSet& buffers) override {
+    MUSTER_TRY_ASSIGN(const auto values, BuffersFrom(*network_, buffers));
+    PutBuffers(*network_, values);
+    return Ok();
+  }
+
+  Status EvaluateWith(const v1::TensorSet& buffers) override {
+    MUSTER_TRY_ASSIGN(evaluation_buffers_, BuffersFrom(*network_, buffers));
+    return Ok();
+  }
+
   Result<std::vector<Lookup>> FindRows(const data::Element& batch) override;
   Result<v1::MetricSums> TrainStep(std::uint64_t step, const data::Element& batch,
                                    std::span<Lookup> lookups) override;
@@ -115,6 +135,7 @@ class ModelImpl final : public Model {
   std::vector<EmbeddingInfo> embeddings_;
   std::vector<BoundArgument> arguments_;
   BufferGuard buffers_;
+  std::map<std::string, at::Tensor> evaluation_buffers_;
   std::vector<ParameterInfo> parameters_;
   std::vector<Place> places_;
   at::Tensor initial_;
@@ -280,6 +301,7 @@ Result<v1::MetricSums> ModelImpl::Evaluate(const std::string& label, const data:
                                            std::span<const Lookup> lookups) {
   try {
     const at::NoGradGuard no_grad;
+    const BorrowedBuffers borrowed(*network_, evaluation_buffers_);
     MUSTER_TRY_ASSIGN(Pass pass, Prepare(batch, lookups, /*train=*/false));
     network_->SetTraining(false);
     const at::IValue output = network_->Forward(std::move(pass.values));
@@ -331,7 +353,16 @@ void CheckNetwork(const v1::JobSpec& spec, const Network& network,
           fmt::format("parameter \"{}\": forward never reads self.{}; remove it", name, name));
     }
   }
-  if (spec.model().buffers() != v1::BUFFER_POLICY_WORKER_LOCAL) {
+  if (spec.model().buffers() == v1::BUFFER_POLICY_WORKER_LOCAL) {
+    std::uint64_t bytes = 0;
+    for (const NamedTensor& buffer : network.buffers()) bytes += buffer.tensor.nbytes();
+    if (bytes > kMostBufferBytes) {
+      problems.push_back(
+          fmt::format("the archive's buffers hold {} bytes; with buffers: worker_local, where they "
+                      "travel to whoever evaluates, they may hold {}",
+                      bytes, kMostBufferBytes));
+    }
+  } else {
     for (const std::string& name : network.assigned()) {
       problems.push_back(fmt::format(
           "forward assigns self.{}, which the workers would not share; set buffers: worker_local "

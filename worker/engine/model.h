@@ -22,6 +22,8 @@
 namespace muster::v1 {
 class JobSpec;
 class MetricSums;
+class ModelValues;
+class TensorSet;
 }  // namespace muster::v1
 
 namespace muster::engine {
@@ -58,6 +60,15 @@ class Model {
   // The parameter lives at `value`, its gradient goes to `gradient`; both hold elements floats.
   // Every parameter must be bound before a step.
   virtual Status Bind(std::size_t parameter, float* value, float* gradient) = 0;
+
+  // The archive's buffers as they are now and, with `frozen`, its parameters that do not train.
+  // Tensors of a type that no DType names, and empty ones, are left out.
+  virtual v1::ModelValues Values(bool frozen) const = 0;
+  // Buffers to go on with (SetBuffers) or to evaluate with in place of the own ones
+  // (EvaluateWith). Buffers that the set does not name stay as they are.
+  //   kFailedPrecondition: another shape or type than this model's buffer of that name.
+  virtual Status SetBuffers(const v1::TensorSet& buffers) = 0;
+  virtual Status EvaluateWith(const v1::TensorSet& buffers) = 0;
 
   // What the batch needs of each embedding, in the order of embeddings().
   //   kInvalidArgument: an id beyond the table, a feature of the wrong type.

@@ -41,7 +41,10 @@ class Network {
   virtual const std::vector<Argument>& arguments() const = 0;
   // Leaves that train, sorted by name, each tensor once. set_data() moves them to other memory.
   virtual const std::vector<NamedTensor>& parameters() const = 0;
+  // Those that hold a tensor.
   virtual std::vector<NamedTensor> buffers() const = 0;
+  // Parameters that do not train, sorted by name, each tensor once.
+  virtual std::vector<NamedTensor> frozen() const = 0;
   // Attributes other than buffers that forward() assigns, and parameters that it never reads.
   virtual const std::vector<std::string>& assigned() const = 0;
   virtual const std::vector<std::string>& unused() const = 0;

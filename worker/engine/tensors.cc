@@ -32,6 +32,13 @@ std::optional<at::ScalarType> ScalarTypeOf(DType dtype) {
   }
 }
 
+DType DTypeOf(at::ScalarType type) {
+  for (int i = static_cast<int>(DType::kFloat32); i < static_cast<int>(DType::kString); ++i) {
+    if (ScalarTypeOf(static_cast<DType>(i)) == type) return static_cast<DType>(i);
+  }
+  return DType::kUnspecified;
+}
+
 at::Tensor View(const data::Column& column) {
   const auto type = ScalarTypeOf(column.info.dtype);
   TORCH_CHECK(type, "column \"", column.info.name, "\" holds strings");

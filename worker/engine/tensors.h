@@ -11,6 +11,8 @@ namespace muster::engine {
 
 // Nothing for strings, which no model reads.
 std::optional<at::ScalarType> ScalarTypeOf(DType dtype);
+// kUnspecified for types that no DType names.
+DType DTypeOf(at::ScalarType type);
 // The column's memory as a tensor: no copy, and nobody may write into it.
 at::Tensor View(const data::Column& column);
 // "float32 [2, 10]".

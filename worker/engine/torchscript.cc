@@ -84,9 +84,17 @@ class TorchScriptNetwork final : public Network {
   std::vector<NamedTensor> buffers() const override {
     std::vector<NamedTensor> buffers;
     for (const auto& buffer : module_.named_buffers(/*recurse=*/true)) {
-      buffers.push_back({buffer.name, buffer.value});
+      if (buffer.value.defined()) buffers.push_back({buffer.name, buffer.value});
     }
     return buffers;
+  }
+
+  std::vector<NamedTensor> frozen() const override {
+    std::map<std::string, at::Tensor> by_name;
+    for (const auto& parameter : module_.named_parameters(/*recurse=*/true)) {
+      if (!parameter.value.requires_grad()) by_name.emplace(parameter.name, parameter.value);
+    }
+    return EachOnce(by_name);
   }
 
   void SetTraining(bool training) override {
@@ -108,10 +116,17 @@ class TorchScriptNetwork final : public Network {
     for (const auto& parameter : module_.named_parameters(/*recurse=*/true)) {
       if (parameter.value.requires_grad()) by_name.emplace(parameter.name, parameter.value);
     }
-    std::set<const void*> seen;  // tied parameters are one variable, under their first name
+    parameters_ = EachOnce(by_name);
+  }
+
+  // Tied parameters are one, under their first name.
+  static std::vector<NamedTensor> EachOnce(const std::map<std::string, at::Tensor>& by_name) {
+    std::vector<NamedTensor> once;
+    std::set<const void*> seen;
     for (const auto& [name, tensor] : by_name) {
-      if (seen.insert(tensor.unsafeGetTensorImpl()).second) parameters_.push_back({name, tensor});
+      if (seen.insert(tensor.unsafeGetTensorImpl()).second) once.push_back({name, tensor});
     }
+    return once;
   }
 
   void FindAttributeUse(const Graph& graph) {
@@ -258,9 +273,9 @@ Result<std::unique_ptr<Network>> NetworkFromArchive(const std::string& path,
     for (const NamedTensor& parameter : network->parameters()) {
       if (parameter.tensor.scalar_type() != at::kFloat) {
         return InvalidArgument(
-            "parameter \"{}\" of the archive is {}; Muster trains float32: save it after "
+            "parameter \"{}\" of the archive {} is {}; Muster trains float32: save it after "
             "model.float()",
-            parameter.name, c10::toString(parameter.tensor.scalar_type()));
+            parameter.name, name, c10::toString(parameter.tensor.scalar_type()));
       }
     }
     return network;

@@ -94,8 +94,45 @@ TEST_CASE("a buffer that changes in training is refused by name unless it is the
   CHECK(bench.Evaluate(Batch()).value().loss_sum() != before);
 }
 
+TEST_CASE("buffers and frozen parameters of an archive are values that travel", "[engine][unit]") {
+  auto plain = Bench::Make(ArchiveJob(), Batch(), Archive("plain-1.13")).value();
+  const v1::ModelValues constant = plain.model->Values(/*frozen=*/true);
+  REQUIRE(constant.buffers().tensors_size() == 1);
+  CHECK(constant.buffers().tensors(0).name() == "mask");
+  CHECK(constant.buffers().tensors(0).data().size() == 4 * sizeof(float));
+  REQUIRE(constant.frozen().tensors_size() == 1);
+  CHECK(constant.frozen().tensors(0).name() == "scale");
+  CHECK(plain.model->Values(/*frozen=*/false).frozen().tensors_size() == 0);
+
+  v1::JobSpec spec = ArchiveJob();
+  spec.mutable_model()->set_buffers(v1::BUFFER_POLICY_WORKER_LOCAL);
+  auto first = Bench::Make(spec, Batch(), Archive("normed-1.13")).value();
+  auto second = Bench::Make(spec, Batch(), Archive("normed-1.13")).value();
+  for (const std::uint64_t step : {1, 2, 3}) REQUIRE(first.Train(step, Batch()).ok());
+  const double wanted = first.Evaluate(Batch()).value().loss_sum();
+  const double own = second.Evaluate(Batch()).value().loss_sum();
+  REQUIRE(own != wanted);
+  const v1::TensorSet trained = first.model->Values(false).buffers();
+  const std::string before = second.model->Values(false).SerializeAsString();
+  CHECK(trained.tensors_size() == 3);
+
+  REQUIRE(second.model->EvaluateWith(trained).ok());
+  CHECK(second.Evaluate(Batch()).value().loss_sum() == wanted);
+  CHECK(second.model->Values(false).SerializeAsString() == before);
+  REQUIRE(second.model->EvaluateWith({}).ok());
+  CHECK(second.Evaluate(Batch()).value().loss_sum() == own);
+  REQUIRE(second.model->SetBuffers(trained).ok());
+  CHECK(second.Evaluate(Batch()).value().loss_sum() == wanted);
+
+  v1::TensorSet odd = trained;
+  odd.mutable_tensors(0)->add_shape(7);
+  const Status refused = second.model->SetBuffers(odd);
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  Has(Message(refused), "buffer \"bn.");
+}
+
 TEST_CASE("parameters that are not float32 are refused by name", "[engine][unit]") {
-  Has(Refusal("float64-1.13"), "parameter \"w\" of the archive is Double");
+  Has(Refusal("float64-1.13"), "parameter \"w\" of the archive float64-1.13.pt is Double");
 }
 
 #if TORCH_VERSION_MAJOR < 2

@@ -29,6 +29,8 @@ struct FakeIo : WorkerIo {
     return 1'000 + static_cast<int>(process.value());
   }
   void Kill(ProcessId process) override { killed.insert(process); }
+  Result<Millis> CpuTime(ProcessId) const override { return cpu; }
+  Millis cpu{0};
   void Send(ProcessId process, const v1::ToExecutor& message) override {
     sent.push_back({process, message});
   }
@@ -374,6 +376,7 @@ TEST_CASE_METHOD(Fixture, "after a reconnect an executor that nobody asks for is
   SECTION("a closure comes") {
     core.OnAttached();
     core.OnRun(Assignment(1, 1));
+    Finish(io.launched[0], 1, 1);
     scheduler.Advance(Millis(60'000));
     CHECK_FALSE(io.killed.contains(io.launched[0]));
   }
@@ -444,6 +447,82 @@ TEST_CASE_METHOD(WarmFixture, "a spare process that dies is replaced later", "[w
   scheduler.Advance(Millis(1'000));
 
   CHECK(io.launched.size() == 2);
+}
+
+TEST_CASE_METHOD(Fixture, "an executor that stands still with a closure is killed and said so",
+                 "[worker][unit]") {
+  StartReady(1);
+  core.OnLine(io.launched[0], 0, "waits for nothing");
+  scheduler.Advance(Millis(300'000));
+  CHECK(io.killed.empty());  // nothing to do is no sin
+  core.OnRun(Assignment(1, 5));
+  core.OnRun(Assignment(1, 6));
+  scheduler.Advance(Millis(20'000));
+  Finish(io.launched[0], 1, 5);
+  scheduler.Advance(Millis(25'000));
+  CHECK(io.killed.empty());
+
+  scheduler.Advance(Millis(15'000));
+
+  CHECK(io.killed.contains(io.launched[0]));
+  const v1::ExecutorEvent event = Events().back();
+  CHECK(event.kind() == v1::ExecutorEvent::KIND_EXITED);
+  CHECK(event.stuck());
+  CHECK(event.how() ==
+        "its worker's watchdog: closure 6 got nowhere for 30 s and used no processor time");
+  CHECK(event.last_lines(0) == "waits for nothing");
+  scheduler.Advance(Millis(300'000));
+  CHECK(io.killed.size() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "an executor that computes has the longer limit", "[worker][unit]") {
+  StartReady(1);
+  core.OnRun(Assignment(1, 5));
+  for (int second = 0; second < 590; ++second) {
+    io.cpu += Millis(900);
+    scheduler.Advance(Millis(1'000));
+  }
+  CHECK(io.killed.empty());
+
+  for (int second = 0; second < 20; ++second) {
+    io.cpu += Millis(900);
+    scheduler.Advance(Millis(1'000));
+  }
+
+  CHECK(io.killed.contains(io.launched[0]));
+  CHECK(Events().back().how() ==
+        "its worker's watchdog: closure 5 has computed for 600 s without an end");
+}
+
+TEST_CASE_METHOD(Fixture, "values of the model are asked of the job's executor, in order",
+                 "[worker][unit]") {
+  v1::Command get;
+  get.set_id(60);
+  get.mutable_get_values()->set_job_id("j");
+  get.mutable_get_values()->set_view(1);
+  core.OnCommand(7, get);
+  CHECK(Code(60) == StatusCode::kUnavailable);
+  StartReady(1);
+  get.set_id(61);
+  core.OnCommand(7, get);
+  get.set_id(62);
+  core.OnCommand(7, get);
+  v1::Command set;
+  set.set_id(63);
+  set.mutable_set_buffers()->set_job_id("j");
+  set.mutable_set_buffers()->set_view(1);
+  core.OnCommand(7, set);
+  CHECK(io.sent.back().message.has_set_buffers());
+  CHECK(Code(63) == StatusCode::kOk);
+
+  v1::FromExecutor answer;
+  answer.mutable_values()->mutable_piece()->set_data("piece");
+  core.OnMessage(io.launched[0], answer);
+  CHECK(io.replies.back().second.command_id() == 61);
+  CHECK(io.replies.back().second.values().data() == "piece");
+  core.OnExited(io.launched[0], "signal SIGKILL");
+
+  CHECK(Code(62) == StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -1,0 +1,101 @@
+// The part of WorkerCore that asks executors for their model's values and watches over them.
+#include <algorithm>
+
+#include "worker/worker_core.h"
+
+namespace muster::worker {
+namespace {
+
+// Looks of the watchdog within stuck_limit; it kills after one more.
+constexpr int kLooks = 6;
+// An executor that uses a hundredth of one processor is not idle.
+constexpr int kBusyShare = 100;
+
+}  // namespace
+
+// ---- Values of the model
+
+Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, std::uint64_t view) {
+  const auto found = jobs_.find(job_id);
+  if (found != jobs_.end() && view < found->second.view) {
+    return Aborted("job {}: view {} is over, view {} runs", job_id, view, found->second.view);
+  }
+  if (found == jobs_.end() || view != found->second.view || !found->second.ready) {
+    return Unavailable("worker:{} has no executor of job {} for view {}", options_.worker_index,
+                       job_id, view);
+  }
+  return &found->second;
+}
+
+void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
+  const Result<Job*> job = Serving(request.job_id(), request.view());
+  if (!job.ok()) return Answer(waiter, job.status());
+  (*job)->values_waiters.push_back(waiter);
+  v1::ToExecutor message;
+  *message.mutable_get_values() = request;
+  io_.Send(*(*job)->process, message);
+}
+
+void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
+  const Result<Job*> job = Serving(request.job_id(), request.view());
+  if (job.ok()) {
+    v1::ToExecutor message;
+    *message.mutable_set_buffers() = request;
+    io_.Send(*(*job)->process, message);
+  }
+  Answer(waiter, job.status());
+}
+
+// ---- The watchdog
+
+void WorkerCore::Watch() {
+  if (options_.stuck_limit.count() == 0 || std::exchange(watching_, true)) return;
+  (void)scheduler_.RunAfter(options_.stuck_limit / kLooks,
+                            [this, alive = std::weak_ptr<int>(alive_)] {
+                              if (!alive.expired()) Look();
+                            });
+}
+
+void WorkerCore::Look() {
+  watching_ = false;
+  bool any = false;
+  for (auto& [id, job] : jobs_) {
+    if (job.running.empty() || !job.process) continue;
+    const std::string why = WhyStuck(job);
+    if (why.empty()) {
+      any = true;
+      continue;
+    }
+    const ProcessId killed = *job.process;
+    const Process process = processes_[killed];
+    KillProcess(killed);
+    OnJobExited(id, process, why, /*stuck=*/true);
+  }
+  if (any) Watch();
+}
+
+// Counts looks, not time: a daemon that was stopped itself looks once when it goes on.
+std::string WorkerCore::WhyStuck(Job& job) {
+  const Millis cpu = io_.CpuTime(*job.process).value_or(Millis(0));
+  const Millis used = cpu - std::exchange(job.cpu, cpu);
+  const Millis passed = options_.stuck_limit / kLooks;
+  ++job.looks;
+  job.idle_looks = used * kBusyShare >= passed ? 0 : job.idle_looks + 1;
+  const bool idle = job.idle_looks > kLooks;
+  const bool long_step =
+      options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;
+  if (!idle && !long_step) return {};
+  const auto oldest = std::min_element(
+      job.running.begin(), job.running.end(),
+      [](const auto& a, const auto& b) { return a.second.attempt() < b.second.attempt(); });
+  const auto seconds = [](Millis time) { return static_cast<double>(time.count()) / 1000; };
+  if (idle) {
+    return fmt::format(
+        "its worker's watchdog: closure {} got nowhere for {:g} s and used no processor time",
+        oldest->second.closure().id(), seconds(options_.stuck_limit));
+  }
+  return fmt::format("its worker's watchdog: closure {} has computed for {:g} s without an end",
+                     oldest->second.closure().id(), seconds(options_.step_limit));
+}
+
+}  // namespace muster::worker
