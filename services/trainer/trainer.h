@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <thread>
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
@@ -26,6 +28,11 @@ class Trainer {
     // Evaluation rounds are numbered from here; must differ between two processes of one job, so
     // that a new one never takes results that the old one asked for.
     std::uint32_t first_round = 1;
+    // A checkpoint after which nothing comes is tried so often, with a rest in between, when the
+    // disk is full: without it the trained parameters are lost.
+    int final_attempts = 5;
+    Millis rest{3'000};
+    std::function<void(Millis)> sleep = [](Millis time) { std::this_thread::sleep_for(time); };
   };
 
   Trainer(DriverApi& api, const Clock& clock, Options options)

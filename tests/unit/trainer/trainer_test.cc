@@ -131,7 +131,13 @@ class ScriptedCoordinator : public DriverApi {
 struct Fixture {
   FakeScheduler clock;
   ScriptedCoordinator coordinator{clock};
-  Trainer trainer{coordinator, clock, {.window = 16}};
+  Trainer trainer{coordinator, clock, {.window = 16, .sleep = [this](Millis time) {
+                                         clock.Advance(time);
+                                         ++rests;
+                                         if (rests == free_after) coordinator.disk_full = false;
+                                       }}};
+  int rests = 0;
+  int free_after = 0;
 
   std::vector<std::uint64_t> TrainedOnce() const {
     return {coordinator.trained.begin(), coordinator.trained.end()};
@@ -205,6 +211,17 @@ TEST_CASE_METHOD(Fixture, "a full disk costs the checkpoint and not the job", "[
 
   CHECK(coordinator.finished.value().ok());
   CHECK(TrainedOnce() == Steps(1, 40));
+  CHECK(rests == 4);  // at the last one alone
+}
+
+TEST_CASE_METHOD(Fixture, "the last checkpoint waits for room on a full disk", "[trainer][unit]") {
+  coordinator.disk_full = true;
+  free_after = 2;
+
+  REQUIRE(trainer.Run().ok());
+
+  CHECK(rests == 2);
+  CHECK(coordinator.saved == std::vector<std::uint64_t>{40});
 }
 
 TEST_CASE_METHOD(Fixture, "every held-out example is scored once, after each epoch and at the end",
