@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "coordinator/offload.h"
 #include "muster/v1/checkpoint.pb.h"
+#include "muster/v1/cluster.pb.h"
 
 namespace muster::coordinator {
 
@@ -29,6 +30,8 @@ class Checkpoints {
     std::uint64_t step = 0;
     // Newer ones that are damaged.
     std::vector<Refusal> refused;
+    // Of an archive's module, when the checkpoint holds any.
+    v1::TensorSet buffers;
   };
   struct Committed {
     std::uint64_t bytes = 0;
@@ -45,6 +48,10 @@ class Checkpoints {
   // An empty directory for the step, in place of whatever had its name.
   virtual void Prepare(const std::string& root, std::uint64_t step,
                        std::function<void(Result<std::string>)> then) = 0;
+  // What an archive's module holds beside its variables, into files of their own; one report for
+  // each file, none where there is nothing. Errors of storage::WriteSafetensors().
+  virtual void WriteValues(const std::string& directory, v1::ModelValues values,
+                           std::function<void(Result<std::vector<v1::SaveReport>>)> then) = 0;
   // The manifest is the commit point. Then retention: `keep` committed ones stay.
   virtual void Commit(const std::string& root, const std::string& directory,
                       v1::CheckpointManifest manifest, std::uint32_t keep,
@@ -64,6 +71,8 @@ class DiskCheckpoints : public Checkpoints {
                   std::function<void(Result<Found>)> then) override;
   void Prepare(const std::string& root, std::uint64_t step,
                std::function<void(Result<std::string>)> then) override;
+  void WriteValues(const std::string& directory, v1::ModelValues values,
+                   std::function<void(Result<std::vector<v1::SaveReport>>)> then) override;
   void Commit(const std::string& root, const std::string& directory,
               v1::CheckpointManifest manifest, std::uint32_t keep,
               std::function<void(Result<Committed>)> then) override;

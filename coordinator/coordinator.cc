@@ -26,7 +26,8 @@ Coordinator::Coordinator(Options options, Parts parts)
                 .heartbeat = options_.heartbeat,
                 .reset_grace = Millis(500),
                 .epoch = parts_.journal.epoch(),
-                .tasks = options_.tasks},
+                .tasks = options_.tasks,
+                .expected = options_.expected},
                parts_.scheduler, *this),
       checker_(members_, commands_),
       world_{parts_.scheduler, parts_.journal.epoch(), members_,        commands_,
@@ -49,13 +50,34 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
     self->by_id_[job->id()] = number;
     self->by_name_[job->record().job().name()] = number;
     job->NoteRestart(gap);
+    self->last_number_ = std::max(self->last_number_, number);
     self->jobs_[number] = std::move(job);
   }
   self->AdmitJobs();
   return self;
 }
 
+// The oldest go first. Not from a job's own call: it is in the middle of something.
+void Coordinator::ForgetJobs() {
+  std::vector<std::uint64_t> ended;
+  for (const auto& [number, job] : jobs_) {
+    if (job->ended()) ended.push_back(number);
+  }
+  for (std::size_t i = 0; i + options_.keep_jobs < ended.size(); ++i) {
+    const Job& job = *jobs_.at(ended[i]);
+    if (!job.unwatched()) continue;  // next time
+    const std::string id = job.id();
+    // A row that cannot be deleted now is there again after a restart, and is tried again.
+    (void)parts_.journal.DeleteJob(id);
+    parts_.logs.Forget(id);
+    by_id_.erase(id);
+    by_name_.erase(job.record().job().name());
+    jobs_.erase(ended[i]);
+  }
+}
+
 void Coordinator::AdmitJobs() {
+  parts_.scheduler.Post([this] { ForgetJobs(); });
   std::size_t running = 0;
   for (const auto& [number, job] : jobs_) running += job->admitted() && !job->ended() ? 1 : 0;
   for (const auto& [number, job] : jobs_) {
@@ -63,7 +85,9 @@ void Coordinator::AdmitJobs() {
     if (job->ended() || job->admitted()) continue;
     ++running;
     // Not from here: a job that ends is in the middle of something.
-    parts_.scheduler.Post([this, number] { jobs_.at(number)->Admit(); });
+    parts_.scheduler.Post([this, number] {
+      if (const auto found = jobs_.find(number); found != jobs_.end()) found->second->Admit();
+    });
   }
 }
 
@@ -106,6 +130,10 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
 }
 
 void Coordinator::OnStreamEnded(SessionId session) { members_.OnStreamEnded(session); }
+
+void Coordinator::OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how) {
+  members_.OnExit(task, pid, how);
+}
 
 void Coordinator::OnUp(const Member& member, const Arrival& arrival) {
   for (const auto& [number, job] : jobs_) job->OnUp(member, arrival);
@@ -232,7 +260,7 @@ void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome
                          const std::function<void(Result<v1::SubmitJobReply>)>& then) {
   // While a worker looked at it, the same may have been submitted again.
   if (auto existing = Existing(request.spec())) return then(std::move(*existing));
-  const std::uint64_t number = jobs_.empty() ? 1 : jobs_.rbegin()->first + 1;
+  const std::uint64_t number = ++last_number_;
   StoredJob stored;
   v1::JobRecord& record = stored.record;
   record.set_number(number);

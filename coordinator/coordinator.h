@@ -25,6 +25,11 @@ class Coordinator : private Membership::Observer {
     std::vector<TaskId> tasks;
     // More wait for their turn.
     std::size_t max_running_jobs = 4;
+    // Jobs that have ended and are remembered; of older ones rows and logs are deleted, checkpoints
+    // are not.
+    std::size_t keep_jobs = 1'000;
+    // Who will come, where the cluster spec does not say; others may come too.
+    std::vector<TaskId> expected = {};
     JobOptions jobs;
     std::string version;
     std::string state_directory;
@@ -54,6 +59,8 @@ class Coordinator : private Membership::Observer {
   Result<SessionId> Register(const v1::Register& info, std::shared_ptr<DaemonLink> link);
   void OnMessage(SessionId session, v1::DaemonMessage message);
   void OnStreamEnded(SessionId session);
+  // The parent of a daemon says how it ended. Ignored unless that process holds the task.
+  void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
   void OnDriverExit(const std::string& job_id, bool success, const std::string& how);
   void OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line);
 
@@ -82,6 +89,7 @@ class Coordinator : private Membership::Observer {
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
                             const CheckOutcome& outcome) const;
   void AdmitJobs();
+  void ForgetJobs();
 
   const Options options_;
   Parts parts_;
@@ -93,6 +101,7 @@ class Coordinator : private Membership::Observer {
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::map<std::string, std::uint64_t> by_id_;
   std::map<std::string, std::uint64_t> by_name_;
+  std::uint64_t last_number_ = 0;
   std::string grpc_address_;
 };
 

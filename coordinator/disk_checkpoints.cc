@@ -3,11 +3,13 @@
 #include <charconv>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <unistd.h>
 
 #include "common/storage/checkpoint.h"
+#include "common/storage/safetensors.h"
 #include "coordinator/checkpoints.h"
 
 namespace muster::coordinator {
@@ -27,6 +29,61 @@ Status RequireWritable(const std::string& root) {
       root, host.data(), std::generic_category().message(cause));
 }
 
+constexpr char kBuffersFile[] = "buffers.safetensors";
+constexpr char kFrozenFile[] = "frozen.safetensors";
+
+Result<v1::TensorSet> ReadBuffers(const std::string& directory) {
+  v1::TensorSet set;
+  MUSTER_TRY_ASSIGN(const auto checkpoint, storage::Checkpoint::Open(directory));
+  for (const v1::TensorSlice& slice : checkpoint->manifest().slices()) {
+    if (slice.file() != kBuffersFile) continue;
+    const std::vector<std::int64_t> shape(slice.shape().begin(), slice.shape().end());
+    MUSTER_TRY_ASSIGN(const std::uint64_t bytes,
+                      storage::TensorBytes(static_cast<DType>(slice.dtype()), shape));
+    v1::TensorValue& value = *set.add_tensors();
+    value.set_name(slice.name());
+    value.set_dtype(slice.dtype());
+    *value.mutable_shape() = slice.shape();
+    value.mutable_data()->resize(bytes);
+    MUSTER_TRY(checkpoint->ReadRows(slice.name(), 0, slice.rows(),
+                                    std::as_writable_bytes(std::span(*value.mutable_data()))));
+  }
+  return set;
+}
+
+Result<v1::SaveReport> WriteSet(const std::string& directory, const std::string& name,
+                                const v1::TensorSet& set) {
+  v1::SaveReport report;
+  std::vector<storage::TensorToWrite> tensors;
+  for (const v1::TensorValue& value : set.tensors()) {
+    const std::vector<std::int64_t> shape(value.shape().begin(), value.shape().end());
+    tensors.push_back({value.name(), static_cast<DType>(value.dtype()), shape,
+                       std::as_bytes(std::span(value.data()))});
+    v1::TensorSlice& slice = *report.add_slices();
+    slice.set_name(value.name());
+    slice.set_dtype(value.dtype());
+    *slice.mutable_shape() = value.shape();
+    slice.set_rows(shape.empty() ? 1 : shape[0]);
+    slice.set_file(name);
+    slice.set_key(value.name());
+  }
+  MUSTER_TRY_ASSIGN(*report.mutable_file(), storage::WriteSafetensors(directory, name, tensors));
+  return report;
+}
+
+Result<std::vector<v1::SaveReport>> WriteAll(const std::string& directory,
+                                             const v1::ModelValues& values) {
+  std::vector<v1::SaveReport> reports;
+  const auto write = [&](const char* name, const v1::TensorSet& set) -> Status {
+    if (set.tensors_size() == 0) return Ok();
+    MUSTER_TRY_ASSIGN(reports.emplace_back(), WriteSet(directory, name, set));
+    return Ok();
+  };
+  MUSTER_TRY(write(kBuffersFile, values.buffers()));
+  MUSTER_TRY(write(kFrozenFile, values.frozen()));
+  return reports;
+}
+
 Result<Checkpoints::Found> Search(const std::string& root, const std::string& spec_hash,
                                   const std::set<std::string>& refused) {
   MUSTER_TRY(RequireWritable(root));
@@ -41,7 +98,12 @@ Result<Checkpoints::Found> Search(const std::string& root, const std::string& sp
           "checkpoint.directory of its own",
           directory, manifest->job_id(), manifest->job_name());
     }
-    const Status status = manifest.ok() ? storage::Verify(directory) : manifest.status();
+    Status status = manifest.ok() ? storage::Verify(directory) : manifest.status();
+    if (status.ok()) {
+      Result<v1::TensorSet> buffers = ReadBuffers(directory);
+      status = buffers.status();
+      if (status.ok()) found.buffers = *std::move(buffers);
+    }
     if (status.ok()) {
       found.directory = directory;
       found.step = manifest->step();
@@ -105,6 +167,16 @@ void DiskCheckpoints::FindNewest(const std::string& root, const std::string& spe
 void DiskCheckpoints::Prepare(const std::string& root, std::uint64_t step,
                               std::function<void(Result<std::string>)> then) {
   RunThen<std::string>(offload_, [root, step] { return MakeEmpty(root, step); }, std::move(then));
+}
+
+void DiskCheckpoints::WriteValues(const std::string& directory, v1::ModelValues values,
+                                  std::function<void(Result<std::vector<v1::SaveReport>>)> then) {
+  RunThen<std::vector<v1::SaveReport>>(
+      offload_,
+      [directory, values = std::make_shared<v1::ModelValues>(std::move(values))] {
+        return WriteAll(directory, *values);
+      },
+      std::move(then));
 }
 
 void DiskCheckpoints::Commit(const std::string& root, const std::string& directory,

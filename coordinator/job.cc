@@ -30,6 +30,7 @@ Job::Job(World& world, StoredJob stored)
       checkpoints_(std::move(stored.checkpoints)),
       parked_(world.scheduler),
       self_(std::make_shared<Job*>(this)) {
+  // An ended one has none here, and tells no more.
   if (!events_.empty()) last_event_ = events_.back().sequence();
   if (IsEnd(record_.job().state())) phase_ = Phase::kEnded;
   for (const v1::CheckpointInfo& info : checkpoints_) {
@@ -74,6 +75,10 @@ void Job::NoteRestart(std::optional<Millis> gap) {
 
 void Job::Resume() {
   ++generation_;
+  if (events_.empty()) {
+    for (v1::Event& event : Events()) events_.push_back(std::move(event));
+    if (!events_.empty()) last_event_ = events_.back().sequence();
+  }
   phase_ = Phase::kWaiting;
   admitted_ = false;
   driver_failures_ = executor_failures_ = 0;
@@ -128,6 +133,12 @@ std::set<int> Job::RequiredPs() const {
   if (!replan_) {
     for (const v1::PsAddress& ps : record_.plan().ps())
       required.insert(static_cast<int>(ps.index()));
+  }
+  if (!required.empty()) return required;
+  if (!replan_) {
+    for (const TaskId& task : world_.members.options().expected) {
+      if (task.type == "ps") required.insert(task.index);
+    }
   }
   if (!required.empty()) return required;
   for (const Member* ps : world_.members.Up("ps")) required.insert(ps->task.index);
@@ -269,6 +280,11 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
   plan->set_start_step(found.step);
   *record_.mutable_plan() = *plan;
   record_.set_steps_done(found.step);
+  buffers_ = found.buffers;
+  buffers_version_ = 0;
+  buffers_step_.reset();
+  fetching_buffers_ = false;
+  buffers_of_ = TaskId();
   record_.mutable_job()->set_view(plan->view());
   *record_.mutable_job()->mutable_variables() = plan->variables();
   // The number of the view must be on disk before anybody obeys it.
@@ -385,14 +401,22 @@ void Job::EndView(const std::string& reason, const std::string& message) {
 
 void Job::Fail(const Status& status) { End(v1::JOB_STATE_FAILED, status, Message(status)); }
 
-void Job::End(v1::JobState state, const Status& error, const std::string& message) {
+void Job::End(v1::JobState state, const Status& error, const std::string& message,
+              const std::string& why) {
   if (ended()) return;
   ++generation_;
   phase_ = Phase::kEnded;
   (void)world_.scheduler.Cancel(stop_timer_);
   v1::Job& job = *record_.mutable_job();
   job.set_ended_ms(WallMs());
-  if (job.has_progress()) job.mutable_progress()->clear_phase();
+  // The driver reports twice a second, and may not have come to it.
+  if (job.has_progress() || record_.steps_done() > 0) {
+    job.mutable_progress()->clear_phase();
+    if (job.progress().step() < record_.steps_done()) {
+      job.mutable_progress()->set_step(record_.steps_done());
+    }
+    job.mutable_progress()->set_total_steps(record_.plan().total_steps());
+  }
   if (!error.ok()) {
     job.mutable_error()->set_code(static_cast<int>(error.code()));
     job.mutable_error()->set_message(Message(error));
@@ -401,7 +425,7 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
   Tell("JOB_" + reason, message, nullptr,
        {{"step", std::to_string(record_.steps_done())},
         {"code", std::string(CodeName(error.code()))}});
-  SetState(state, reason, message);
+  SetState(state, why.empty() ? reason : why, message);
   ReleaseTasks();
   dispatcher_.reset();
   executors_.clear();
@@ -409,6 +433,7 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
   admitted_ = false;
   if (driver_running_) world_.drivers.Stop(id(), Millis(driver_finished_ ? 5'000 : 1'000));
   parked_.Recheck();
+  DropEvents();
   if (world_.on_job_ended) world_.on_job_ended();
 }
 

@@ -9,8 +9,9 @@
 // view and epoch at the parameter servers).
 // Threading: not thread-safe; the coordinator's strand. Lifetime: the World outlives it.
 //
-// The class stands in four files: job.cc (states and views), job_tasks.cc (workers, parameter
-// servers, closures), job_driver.cc (what its driver asks), job_story.cc (rows, events, describe).
+// The class stands in five files: job.cc (states and views), job_tasks.cc (workers, parameter
+// servers, closures), job_driver.cc (what its driver asks), job_buffers.cc (what an archive's
+// module holds beside its variables), job_story.cc (rows, events, describe).
 #pragma once
 
 #include <deque>
@@ -44,6 +45,8 @@ class Job {
   const std::string& id() const { return record_.job().id(); }
   const v1::JobRecord& record() const { return record_; }
   bool ended() const { return phase_ == Phase::kEnded; }
+  // Nobody waits for an answer.
+  bool unwatched() const { return parked_.empty(); }
   bool admitted() const { return admitted_; }
   // It may use the cluster now (not too many jobs run). Before: WAITING_FOR_SLOT.
   void Admit();
@@ -95,6 +98,10 @@ class Job {
     bool waits_for_assign = false;
     std::uint32_t pid = 0;
     int crashes = 0;
+    // It has made a step, so its buffers have.
+    bool trained = false;
+    // Of the buffers that it was given to evaluate with.
+    std::uint64_t buffers = 0;
   };
   // Closures of a lost worker that have not been given to another yet.
   struct Rerun {
@@ -120,7 +127,9 @@ class Job {
   void OpenView();
   void EndView(const std::string& reason, const std::string& message);
   void Fail(const Status& status);
-  void End(v1::JobState state, const Status& error, const std::string& message);
+  // `why`: the machine reason, where it is not the state's name.
+  void End(v1::JobState state, const Status& error, const std::string& message,
+           const std::string& why = "");
   void ReleaseTasks();
   void StartDriver();
 
@@ -137,6 +146,22 @@ class Job {
   void RefreshReason();
   bool NeedsAssign() const;
 
+  // job_buffers.cc
+  bool HasArchive() const { return !record_.job().spec().model().archive_sha256().empty(); }
+  bool WorkerLocal() const;
+  // The worker whose buffers count: the lowest index whose executor is ready and has made a step,
+  // else the lowest that is ready.
+  const TaskId* BuffersOf() const;
+  using ThenValues = std::function<void(Result<v1::ModelValues>)>;
+  void FetchValues(bool frozen, ThenValues then);
+  void FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::string> got,
+                  ThenValues then);
+  void TakeBuffers(const v1::ModelValues& values);
+  // They are those of this cut. Else they are fetched, and parked calls asked again.
+  bool BuffersReady();
+  void GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment);
+  void SaveValues(std::shared_ptr<Save> save);
+
   // job_driver.cc
   Status CheckView(std::uint64_t view) const;
   void SaveOnServers(std::shared_ptr<Save> save);
@@ -151,6 +176,9 @@ class Job {
   void SetState(v1::JobState state, const std::string& reason, const std::string& message);
   // The message has changed: readers that wait are asked again.
   void Touch();
+  std::vector<v1::Event> Events() const;
+  // The journal has all of them: nothing keeps them here.
+  void DropEvents();
   // Writes the row. A failure is told once; the next change tries again.
   Status Persist();
   void MarkRefused(const Checkpoints::Refusal& refusal);
@@ -158,10 +186,12 @@ class Job {
 
   World& world_;
   v1::JobRecord record_;
+  // Of a job that has ended they are read from the journal when somebody asks.
   std::deque<v1::Event> events_;
   std::vector<v1::CheckpointInfo> checkpoints_;
   std::uint64_t last_event_ = 0;
   bool journal_failing_ = false;
+  bool events_unsaved_ = false;
 
   Phase phase_ = Phase::kWaiting;
   bool admitted_ = false;
@@ -175,7 +205,8 @@ class Job {
   // Of the view.
   std::unique_ptr<Dispatcher> dispatcher_;
   std::map<TaskId, Executor> executors_;
-  std::map<TaskId, std::string> missing_ps_;  // lost; their process may come back
+  std::map<TaskId, std::uint64_t> closures_by_;  // over all views
+  std::map<TaskId, std::string> missing_ps_;     // lost; their process may come back
   std::optional<TaskId> assigner_;
   bool assigned_ = false;
   std::vector<Rerun> reruns_;
@@ -183,6 +214,12 @@ class Job {
   TimePoint unreachable_told_;
   std::set<std::string> refused_;
   std::string restored_from_;
+  // buffers: worker_local: the newest known, in which version of this view, and of which step.
+  v1::TensorSet buffers_;
+  std::uint64_t buffers_version_ = 0;
+  std::optional<std::uint64_t> buffers_step_;
+  bool fetching_buffers_ = false;
+  TaskId buffers_of_;
 
   bool driver_running_ = false;
   bool driver_finished_ = false;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "coordinator/job.h"
+#include "coordinator/job_save.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
@@ -22,19 +23,12 @@ std::string Rfc3339(std::int64_t ms) {
   return {text, size};
 }
 
-}  // namespace
+void AddReport(const v1::SaveReport& report, v1::CheckpointManifest& manifest) {
+  *manifest.add_files() = report.file();
+  for (const v1::TensorSlice& slice : report.slices()) *manifest.add_slices() = slice;
+}
 
-// One checkpoint on its way.
-struct Job::Save {
-  std::uint64_t step = 0;
-  std::uint64_t view = 0;
-  TimePoint began;
-  std::string directory;
-  std::size_t left = 0;
-  Status first;
-  v1::CheckpointManifest manifest;
-  Then<v1::SaveCheckpointReply> then;
-};
+}  // namespace
 
 Status Job::CheckView(std::uint64_t view) const {
   if (phase_ == Phase::kEnded) {
@@ -80,6 +74,15 @@ void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> t
   parked_.Add(kScheduleLimit, [this, request, next, then = std::move(then)](bool last) {
     if (const Status status = CheckView(request.view()); !status.ok()) {
       then(status);
+      return true;
+    }
+    const bool evaluates =
+        std::any_of(request.closures().begin(), request.closures().end(),
+                    [](const v1::Closure& one) { return one.kind() == v1::CLOSURE_KIND_EVALUATE; });
+    if (evaluates && !BuffersReady()) {
+      if (!last) return false;
+      then(ResourceExhausted("job {} waits for a worker's buffers to evaluate with: try again",
+                             id()));
       return true;
     }
     ClosureQueue& queue = dispatcher_->queue();
@@ -175,7 +178,7 @@ void Job::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
                                  return OnShardsSaved(save);
                                }
                                save->directory = *directory;
-                               SaveOnServers(save);
+                               SaveValues(save);
                              }));
 }
 
@@ -183,14 +186,12 @@ void Job::SaveOnServers(std::shared_ptr<Save> save) {
   save->left = static_cast<std::size_t>(record_.plan().ps_size());
   save->first = Ok();
   save->manifest.Clear();
+  for (const v1::SaveReport& report : save->values) AddReport(report, save->manifest);
   for (const v1::PsAddress& address : record_.plan().ps()) {
     const TaskId task{"ps", static_cast<int>(address.index())};
     auto answered = Guard([this, save, task](Result<v1::CommandResult> result) {
       if (result.ok()) {
-        *save->manifest.add_files() = result->saved().file();
-        for (const v1::TensorSlice& slice : result->saved().slices()) {
-          *save->manifest.add_slices() = slice;
-        }
+        AddReport(result->saved(), save->manifest);
       } else if (save->first.ok()) {
         save->first = Annotate(result.status(), task.ToString());
       }
@@ -302,17 +303,26 @@ Status Job::FinishJob(const v1::FinishJobRequest& request) {
   if (request.has_evaluation()) *job.mutable_evaluation() = request.evaluation();
   const Status status =
       MakeStatus(static_cast<StatusCode>(request.status().code()), request.status().message());
-  if (status.ok()) {
-    std::string done = fmt::format("done: {} steps", record_.steps_done());
-    if (!save_failure_.empty()) {
-      done += fmt::format("; their result is not saved: {}; {}", save_failure_,
-                          checkpoints_.empty() ? "there is no checkpoint"
+  std::string unsaved;
+  if (!save_failure_.empty()) {
+    unsaved = fmt::format("the newest steps are not saved: {}; {}", save_failure_,
+                          checkpoints_.empty() ? std::string("there is no checkpoint")
                                                : fmt::format("the newest checkpoint is of step {}",
                                                              checkpoints_.back().step()));
-    }
-    End(v1::JOB_STATE_SUCCEEDED, Ok(), done);
+  }
+  if (status.ok() && unsaved.empty()) {
+    End(v1::JOB_STATE_SUCCEEDED, Ok(), fmt::format("done: {} steps", record_.steps_done()));
+  } else if (status.ok()) {
+    // A trained model that nobody can have is no success.
+    const std::string text = fmt::format(
+        "all {} steps were done, but {}. Make room, and submit the job under another name: with "
+        "the "
+        "same checkpoint.directory it begins from there",
+        record_.steps_done(), unsaved);
+    End(v1::JOB_STATE_FAILED, ResourceExhausted("{}", text), text, "CHECKPOINT_FAILED");
   } else if (status.code() == StatusCode::kCancelled) {
-    End(v1::JOB_STATE_CANCELLED, status, Message(status));
+    End(v1::JOB_STATE_CANCELLED, status,
+        unsaved.empty() ? Message(status) : Message(status) + "; " + unsaved);
   } else {
     Fail(status);
   }

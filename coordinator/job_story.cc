@@ -21,10 +21,21 @@ void Job::Tell(const std::string& reason, const std::string& message, const Task
   for (const std::string& line : lines) event.add_log_lines(line);
   if (world_.on_event) world_.on_event(id(), event);
   // An event that the disk refuses is still shown while this coordinator lives.
-  (void)world_.journal.AddEvent(id(), event);
+  if (!world_.journal.AddEvent(id(), event).ok()) events_unsaved_ = true;
   events_.push_back(std::move(event));
   if (events_.size() > Journal::kMaxEvents) events_.pop_front();
   Touch();
+}
+
+std::vector<v1::Event> Job::Events() const {
+  if (ended() && events_.empty()) {
+    if (auto events = world_.journal.LoadEvents(id()); events.ok()) return *std::move(events);
+  }
+  return {events_.begin(), events_.end()};
+}
+
+void Job::DropEvents() {
+  if (!events_unsaved_) std::deque<v1::Event>().swap(events_);
 }
 
 void Job::SetState(v1::JobState state, const std::string& reason, const std::string& message) {
@@ -80,8 +91,10 @@ void Job::MarkRefused(const Checkpoints::Refusal& refusal) {
 v1::Job Job::Describe() const {
   v1::Job job = record_.job();
   for (v1::TaskState& state : world_.members.Describe()) {
-    if (dispatcher_ && state.task().type() == "worker") {
-      state.set_closures_done(dispatcher_->done_by(FromProto(state.task())));
+    if (state.task().type() == "worker") {
+      const auto done = closures_by_.find(FromProto(state.task()));
+      state.set_closures_done(done == closures_by_.end() ? 0 : done->second);
+      state.set_executor_pid(0);
       const auto executor = executors_.find(FromProto(state.task()));
       if (executor != executors_.end() && executor->second.pid != 0) {
         state.set_executor_pid(executor->second.pid);
@@ -89,7 +102,7 @@ v1::Job Job::Describe() const {
     }
     *job.add_tasks() = std::move(state);
   }
-  for (const v1::Event& event : events_) *job.add_events() = event;
+  for (v1::Event& event : Events()) *job.add_events() = std::move(event);
   for (const v1::CheckpointInfo& info : checkpoints_) *job.add_checkpoints() = info;
   return job;
 }

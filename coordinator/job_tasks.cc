@@ -140,10 +140,13 @@ void Job::StartExecutor(const Member& member) {
   Executor& executor = executors_[member.task];
   executor.session = member.session;
   executor.ready = false;
+  executor.trained = false;
+  executor.buffers = 0;
   v1::Command command;
   v1::StartExecutor& start = *command.mutable_start_executor();
   *start.mutable_plan() = record_.plan();
   *start.mutable_spec() = record_.job().spec();
+  if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
   if (NeedsAssign()) {
     assigner_ = member.task;
     start.set_assign_initial_values(true);
@@ -217,9 +220,10 @@ void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
   std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
   if (lines.empty()) lines = world_.logs.Last(id(), task.ToString());
   const Dispatcher::Crash crash = dispatcher_->CrashWorker(task, event.how());
-  Tell("EXECUTOR_LOST",
-       fmt::format("the executor of {} (process {}) ended by {}; {} closures it had run again",
-                   task.ToString(), event.pid(), event.how(), crash.requeued.size()),
+  Tell(event.stuck() ? "EXECUTOR_STUCK" : "EXECUTOR_LOST",
+       fmt::format("the executor of {} (process {}) {} by {}; {} closures it had run again",
+                   task.ToString(), event.pid(), event.stuck() ? "was killed" : "ended",
+                   event.how(), crash.requeued.size()),
        &task,
        {{"pid", std::to_string(event.pid())},
         {"how", event.how()},
@@ -266,6 +270,10 @@ void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result)
       return;
     case Dispatcher::Outcome::kDone:
       executors_[member.task].crashes = 0;
+      ++closures_by_[member.task];
+      if (result.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
+        executors_[member.task].trained = true;
+      }
       record_.set_steps_done(record_.plan().start_step() + dispatcher_->train_done());
       break;
     case Dispatcher::Outcome::kFailed:
@@ -325,6 +333,9 @@ void Job::SendClosure(const TaskId& task, const v1::ClosureAssignment& assignmen
   if (member == nullptr) return;  // its loss is on the way and brings the closure back
   v1::CoordinatorMessage message;
   *message.mutable_run() = assignment;
+  if (assignment.closure().kind() == v1::CLOSURE_KIND_EVALUATE && WorkerLocal()) {
+    GiveBuffers(task, *message.mutable_run());
+  }
   member->link->Send(message);
 }
 

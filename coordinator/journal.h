@@ -18,7 +18,7 @@ namespace muster::coordinator {
 
 struct StoredJob {
   v1::JobRecord record;
-  std::vector<v1::Event> events;                // oldest first
+  std::vector<v1::Event> events;                // oldest first; none of a job that has ended
   std::vector<v1::CheckpointInfo> checkpoints;  // oldest first
 };
 
@@ -28,6 +28,10 @@ class Journal {
   // Raised by one, durably, when the journal was opened.
   virtual Epoch epoch() const = 0;
   virtual Result<std::vector<StoredJob>> LoadJobs() = 0;
+  // Of one job, oldest first.
+  virtual Result<std::vector<v1::Event>> LoadEvents(const std::string& job_id) const = 0;
+  // All its rows.
+  virtual Status DeleteJob(const std::string& job_id) = 0;
   virtual Status SaveJob(const v1::JobRecord& record) = 0;
   // Keeps the newest kMaxEvents of each job.
   virtual Status AddEvent(const std::string& job_id, const v1::Event& event) = 0;

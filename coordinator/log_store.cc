@@ -60,6 +60,7 @@ struct LogStore::JobLog {
   std::deque<Segment> segments;
   int fd = -1;
   std::uint64_t dropped = 0;
+  std::uint64_t used = 0;
   std::map<std::string, std::deque<std::string>> last;
 
   std::uint64_t next() const {
@@ -78,10 +79,28 @@ struct LogStore::JobLog {
 LogStore::LogStore(Options options) : options_(std::move(options)) {}
 LogStore::~LogStore() = default;
 
+void LogStore::CloseOne() {
+  const auto oldest = std::min_element(
+      jobs_.begin(), jobs_.end(),
+      [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
+  if (oldest != jobs_.end()) jobs_.erase(oldest);
+}
+
+void LogStore::Forget(const std::string& job) {
+  jobs_.erase(job);
+  std::error_code error;
+  std::filesystem::remove_all(options_.directory + "/" + job, error);
+}
+
 LogStore::JobLog& LogStore::Open(const std::string& job) {
+  if (const auto found = jobs_.find(job); found != jobs_.end()) {
+    found->second->used = ++uses_;
+    return *found->second;
+  }
+  if (jobs_.size() >= options_.open_jobs) CloseOne();
   std::unique_ptr<JobLog>& log = jobs_[job];
-  if (log) return *log;
   log = std::make_unique<JobLog>();
+  log->used = ++uses_;
   log->directory = options_.directory + "/" + job;
   std::vector<std::string> names;
   std::error_code error;

@@ -27,6 +27,8 @@ class LogStore {
     std::size_t segments_per_job = 16;
     // Longer lines are cut, with a note.
     std::size_t line_bytes = 16 << 10;
+    // Jobs whose files are open and indexed in memory; another one's are read again when needed.
+    std::size_t open_jobs = 64;
   };
   struct Query {
     // Empty: all tasks.
@@ -58,15 +60,20 @@ class LogStore {
   // The newest lines of a task, oldest first.
   std::vector<std::string> Last(const std::string& job, const std::string& task,
                                 std::size_t lines = 20);
+  // Its files are deleted.
+  void Forget(const std::string& job);
 
  private:
   struct Segment;
   struct JobLog;
   JobLog& Open(const std::string& job);
+  // Of the one that was not used for the longest time.
+  void CloseOne();
   Status StartSegment(JobLog& log);
 
   const Options options_;
   std::map<std::string, std::unique_ptr<JobLog>> jobs_;
+  std::uint64_t uses_ = 0;
 };
 
 }  // namespace muster::coordinator

@@ -153,6 +153,13 @@ void Membership::OnStreamEnded(SessionId session) {
   });
 }
 
+void Membership::OnExit(const TaskId& task, std::uint32_t pid, const std::string& how) {
+  const auto found = members_.find(task);
+  if (found == members_.end() || !found->second.alive() || found->second.info.pid() != pid) return;
+  const bool drained = found->second.state == Member::State::kDraining;
+  Lose(found->second, drained ? "it was drained" : how);
+}
+
 void Membership::Tick() {
   tick_ = scheduler_.RunAfter(options_.heartbeat, [this] { Tick(); });
   const TimePoint now = scheduler_.Now();
@@ -215,6 +222,7 @@ std::vector<v1::TaskState> Membership::Describe() const {
   for (const TaskId& task : options_.tasks) {
     if (task.type == "ps" || task.type == "worker") tasks.insert(task);
   }
+  tasks.insert(options_.expected.begin(), options_.expected.end());
   for (const auto& [task, member] : members_) tasks.insert(task);
   std::vector<v1::TaskState> states;
   for (const TaskId& task : tasks) {

@@ -69,6 +69,8 @@ class Membership {
     Epoch epoch;
     // The tasks of the cluster spec; empty: any ps and worker may come.
     std::vector<TaskId> tasks;
+    // Without a cluster spec: who will come, for saying who is missing. Others may come too.
+    std::vector<TaskId> expected = {};
   };
   class Observer {
    public:
@@ -94,6 +96,8 @@ class Membership {
   void OnDraining(SessionId session, const std::string& reason);
   // The stream broke or ended.
   void OnStreamEnded(SessionId session);
+  // Its process has ended, says its parent: lost at once, and `how` is known.
+  void OnExit(const TaskId& task, std::uint32_t pid, const std::string& how);
 
   // Alive members only.
   const Member* Find(const TaskId& task) const;

@@ -34,6 +34,8 @@ class ParkedCalls {
     });
   }
 
+  bool empty() const { return calls_.empty(); }
+
   // Something has changed. They are asked soon, not now: the caller may be in the middle of it.
   void Recheck() {
     if (calls_.empty() || posted_) return;

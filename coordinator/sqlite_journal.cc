@@ -123,7 +123,10 @@ class SqliteJournal : public Journal {
       places[rows.Text(0)] = jobs.size();
       MUSTER_TRY(Parse(rows.Text(1), rows.Text(0), jobs.emplace_back().record));
     }
-    Statement events(db_, "SELECT job, record FROM events ORDER BY job, sequence");
+    Statement events(db_,
+                     "SELECT job, record FROM events WHERE job IN (SELECT id FROM jobs WHERE state "
+                     "NOT IN ('JOB_STATE_SUCCEEDED', 'JOB_STATE_FAILED', 'JOB_STATE_CANCELLED')) "
+                     "ORDER BY job, sequence");
     while (true) {
       MUSTER_TRY_ASSIGN(const bool row, events.Step());
       if (!row) break;
@@ -141,6 +144,33 @@ class SqliteJournal : public Journal {
           Parse(saved.Text(1), "checkpoint", jobs[place->second].checkpoints.emplace_back()));
     }
     return jobs;
+  }
+
+  Result<std::vector<v1::Event>> LoadEvents(const std::string& job_id) const override {
+    std::vector<v1::Event> events;
+    Statement rows(db_, "SELECT record FROM events WHERE job=? ORDER BY sequence");
+    rows.Bind(1, job_id);
+    while (true) {
+      MUSTER_TRY_ASSIGN(const bool row, rows.Step());
+      if (!row) return events;
+      MUSTER_TRY(Parse(rows.Text(0), "event", events.emplace_back()));
+    }
+  }
+
+  Status DeleteJob(const std::string& job_id) override {
+    MUSTER_TRY(Execute("BEGIN"));
+    const Status status = [&]() -> Status {
+      for (const char* sql :
+           {"DELETE FROM events WHERE job=?", "DELETE FROM checkpoints WHERE job=?",
+            "DELETE FROM jobs WHERE id=?"}) {
+        Statement rows(db_, sql);
+        rows.Bind(1, job_id);
+        MUSTER_TRY(rows.Run());
+      }
+      return Ok();
+    }();
+    const Status ended = Execute(status.ok() ? "COMMIT" : "ROLLBACK");
+    return status.ok() ? ended : status;
   }
 
   Status SaveJob(const v1::JobRecord& record) override {
@@ -218,7 +248,7 @@ class SqliteJournal : public Journal {
     return DataLoss("journal: the row of {} is damaged ({} bytes)", what, bytes.size());
   }
 
-  sqlite3* db_;
+  sqlite3* const db_;
   int lock_;
   Epoch epoch_;
 };

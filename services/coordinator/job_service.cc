@@ -127,4 +127,13 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(grpc::CallbackServerCo
   });
 }
 
+grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext* context,
+                                                     const v1::ReportExitRequest* request,
+                                                     v1::ReportExitReply* reply) {
+  return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
+    core.OnDaemonExit(FromProto(request->task()), request->pid(), request->how().substr(0, 200));
+    then(v1::ReportExitReply());
+  });
+}
+
 }  // namespace muster::coordinator

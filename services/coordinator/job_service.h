@@ -37,6 +37,9 @@ class JobServiceImpl : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
                                             v1::ListCheckpointsReply* reply) override;
+  grpc::ServerUnaryReactor* ReportExit(grpc::CallbackServerContext* context,
+                                       const v1::ReportExitRequest* request,
+                                       v1::ReportExitReply* reply) override;
 
  private:
   Front& front_;

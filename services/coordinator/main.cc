@@ -1,6 +1,9 @@
 // muster-coordinator: the daemon of the chief task.
+#include <charconv>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "common/base/environment.h"
 #include "common/process/child.h"
@@ -39,6 +42,16 @@ const services::Role kRole{
          .doc = "Jobs that run at once; others wait for their turn.",
          .least = 1,
          .most = 1'000},
+        {.name = "keep-jobs",
+         .kind = Kind::kInt,
+         .fallback = "1000",
+         .doc = "Ended jobs that are remembered; rows and logs of older ones are deleted, "
+                "checkpoints are not.",
+         .least = 1,
+         .most = 100'000},
+        {.name = "expect",
+         .doc = "Who will come, where TF_CONFIG does not say: ps=2,worker=3. A job waits for these "
+                "and names who is missing; others may come too."},
     }};
 
 // --state-dir, else systemd's, else the user's.
@@ -50,6 +63,30 @@ std::string StateDirectory(const services::DaemonConfig& config) {
     return *state + "/muster/coordinator";
   }
   return environment("HOME").value_or("/var/lib") + "/.local/state/muster/coordinator";
+}
+
+// "ps=2,worker=3"
+Result<std::vector<TaskId>> ParseExpected(std::string_view text) {
+  constexpr int kMost = 10'000;
+  std::vector<TaskId> tasks;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const std::size_t equals = part.find('=');
+    const std::string type(part.substr(0, equals));
+    int count = -1;
+    if (equals != std::string_view::npos) {
+      const auto [end, error] =
+          std::from_chars(part.data() + equals + 1, part.data() + part.size(), count);
+      if (error != std::errc() || end != part.data() + part.size()) count = -1;
+    }
+    if ((type != "ps" && type != "worker") || count < 0 || count > kMost) {
+      return InvalidArgument("expect: \"{}\" is none of ps=N, worker=N with N from 0 to {}", part,
+                             kMost);
+    }
+    for (int index = 0; index < count; ++index) tasks.push_back({type, index});
+  }
+  return tasks;
 }
 
 Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
@@ -67,6 +104,8 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   }
   core.jobs.ps_wait = config.values.Duration("ps-wait");
   core.max_running_jobs = static_cast<std::size_t>(config.values.Int("max-jobs"));
+  core.keep_jobs = static_cast<std::size_t>(config.values.Int("keep-jobs"));
+  MUSTER_TRY_ASSIGN(core.expected, ParseExpected(config.values.String("expect")));
   core.version = services::kVersion;
   // Checkpoint paths go to other processes, which have other working directories.
   core.state_directory = std::filesystem::absolute(StateDirectory(config)).string();

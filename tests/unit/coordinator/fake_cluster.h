@@ -33,6 +33,7 @@ class FakeCheckpoints : public Checkpoints {
       }
       found.directory = name;
       found.step = *one;
+      found.buffers = buffers;
       break;
     }
     strand_.Post([found, then] { then(found); });
@@ -52,6 +53,15 @@ class FakeCheckpoints : public Checkpoints {
     }
     strand_.Post([committed, then] { then(committed); });
   }
+  void WriteValues(const std::string&, v1::ModelValues values,
+                   std::function<void(Result<std::vector<v1::SaveReport>>)> then) override {
+    std::vector<v1::SaveReport> reports;
+    if (values.buffers().tensors_size() > 0) {
+      reports.emplace_back().mutable_file()->set_name("buffers.safetensors");
+    }
+    saved_values.push_back(std::move(values));
+    strand_.Post([reports, then] { then(reports); });
+  }
   void ReadManifest(const std::string&,
                     std::function<void(Result<v1::CheckpointManifest>)> then) override {
     then(manifests.back());
@@ -61,6 +71,8 @@ class FakeCheckpoints : public Checkpoints {
   std::set<std::uint64_t> steps;
   std::set<std::uint64_t> damaged;
   std::vector<v1::CheckpointManifest> manifests;
+  std::vector<v1::ModelValues> saved_values;
+  v1::TensorSet buffers;  // that every checkpoint holds
   std::vector<std::string> discarded;
 
  private:
@@ -106,6 +118,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::CheckReport check;
   std::uint64_t examples = 1'000;
   v1::JobPlan plan;
+  v1::ModelValues values;
+  v1::StartExecutor start;  // the last
 
  private:
   void Obey(const v1::Command& command);
@@ -369,11 +383,19 @@ inline void FakeDaemon::Obey(const v1::Command& command) {
     case v1::Command::kSaveVariables:
       result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
       break;
+    case v1::Command::kGetValues: {
+      // In pieces of 7 bytes.
+      const std::string all = values.SerializeAsString();
+      result.mutable_values()->set_total(all.size());
+      result.mutable_values()->set_data(all.substr(command.get_values().offset(), 7));
+      break;
+    }
     case v1::Command::kCreateVariables:
       plan = command.create_variables().plan();
       break;
     case v1::Command::kStartExecutor:
-      plan = command.start_executor().plan();
+      start = command.start_executor();
+      plan = start.plan();
       given.clear();
       break;
     default:

@@ -1,5 +1,7 @@
 #include "coordinator/log_store.h"
 
+#include <filesystem>
+
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
@@ -93,5 +95,28 @@ TEST_CASE("A line that is too long is cut, and says so", "[coordinator][unit]") 
   CHECK(logs.Last("job", "worker:0")[0] == "aaaaaaaaaa [cut: 50 bytes]");
 }
 
+TEST_CASE("Only so many jobs' logs are open; the others are read again, a forgotten one is gone",
+          "[coordinator][unit]") {
+  const muster::testing::TempDir dir;
+  LogStore logs({.directory = dir.path(), .open_jobs = 2});
+  const auto append = [&](const std::string& job, const std::string& text) {
+    v1::LogLines lines;
+    lines.add_lines()->set_text(text);
+    REQUIRE(logs.Append(job, "worker:0", lines.lines()).ok());
+  };
+  for (const char* job : {"a", "b", "c"}) append(job, "first");
+  append("a", "second");
+
+  const auto page = logs.Read("a", {});
+  REQUIRE(page.ok());
+  REQUIRE(page->records.size() == 2);
+  CHECK(page->records[1].line().text() == "second");
+  CHECK(page->records[1].cursor() == 2);
+  CHECK(logs.Last("b", "worker:0") == std::vector<std::string>{"first"});
+
+  logs.Forget("a");
+  CHECK(logs.Read("a", {})->records.empty());
+  CHECK_FALSE(std::filesystem::exists(dir.path() + "/a"));
+}
 }  // namespace
 }  // namespace muster::coordinator

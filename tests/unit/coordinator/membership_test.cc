@@ -117,6 +117,24 @@ TEST_CASE("A reset stream is death after the grace, and the gap is measured",
   CHECK(f.observer.last.gap == Millis(2'000));
 }
 
+TEST_CASE("A process whose parent says how it ended is lost at once, by that cause",
+          "[coordinator][unit]") {
+  Fixture f;
+  const SessionId session = *f.Join("a", std::make_shared<Link>());
+  const std::uint32_t pid = f.members.Find(session)->info.pid();
+  f.members.OnStreamEnded(session);
+  f.members.OnExit({"worker", 0}, pid + 1, "signal SIGKILL");  // of a process before it
+  f.members.OnExit({"worker", 7}, pid, "signal SIGKILL");
+  CHECK(f.members.Find({"worker", 0}) != nullptr);
+
+  f.members.OnExit({"worker", 0}, pid, "signal SIGKILL");
+
+  CHECK(f.observer.log.back() == "lost worker:0: signal SIGKILL");
+  const std::size_t told = f.observer.log.size();
+  f.time.Advance(Millis(5'000));
+  CHECK(f.observer.log.size() == told);
+}
+
 TEST_CASE("A drained daemon that closes its stream is gone at once", "[coordinator][unit]") {
   Fixture f;
   const SessionId session = *f.Join("a", std::make_shared<Link>());

@@ -332,5 +332,34 @@ TEST_CASE("A newer process takes a task over; the older one cannot take it back"
   CHECK(cluster.joined.code() == StatusCode::kAborted);
 }
 
+TEST_CASE("An executor that its worker's watchdog killed is called stuck", "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 2);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 4).ok());
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  const std::size_t had = worker.given.size();
+  REQUIRE(had == 2);
+  worker.given.clear();
+  v1::DaemonMessage message;
+  v1::ExecutorEvent& event = *message.mutable_executor();
+  event.set_job_id(worker.plan.job_id());
+  event.set_view(worker.plan.view());
+  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
+  event.set_how("its worker's watchdog: closure 1 got nowhere for 30 s and used no processor time");
+  event.set_stuck(true);
+  worker.Say(message);
+  cluster.WorkAll();
+  cluster.Pass(Millis(1'000));
+  cluster.WorkAll();
+
+  const auto told = cluster.EventOf("EXECUTOR_STUCK");
+  REQUIRE(told);
+  CHECK(told->message().find("was killed by its worker's watchdog: closure 1") !=
+        std::string::npos);
+  CHECK(told->fields().at("closures") == "1,3");
+  CHECK_FALSE(cluster.EventOf("EXECUTOR_LOST"));
+  CHECK(cluster.JoinNow()->done());
+}
 }  // namespace
 }  // namespace muster::coordinator

@@ -226,7 +226,7 @@ TEST_CASE("A full disk costs the checkpoint, not the job", "[coordinator][unit]"
   CHECK(cluster.Schedule(1, 2).ok());
 }
 
-TEST_CASE("A job whose last checkpoint could not be saved says so at its end",
+TEST_CASE("A job whose last checkpoint could not be saved has failed, and says what is left",
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);
@@ -243,7 +243,9 @@ TEST_CASE("A job whose last checkpoint could not be saved says so at its end",
   REQUIRE(cluster.FinishJob().ok());
 
   const v1::Job job = cluster.job().Describe();
-  CHECK(job.state() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(job.state() == v1::JOB_STATE_FAILED);
+  CHECK(job.reason() == "CHECKPOINT_FAILED");
+  CHECK(job.error().code() == static_cast<int>(StatusCode::kResourceExhausted));
   CAPTURE(job.message());
   CHECK(job.message().find("no space left") != std::string::npos);
   CHECK(job.message().find("the newest checkpoint is of step 0") != std::string::npos);
@@ -293,5 +295,102 @@ TEST_CASE("Checkpoints are listed newest first", "[coordinator][unit]") {
   CHECK(listed.checkpoints(1).step() == 0);
 }
 
+TEST_CASE("A checkpoint that failed on the way is forgotten when a later one is good",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  cluster.at({"ps", 0}).refuse[v1::Command::kSaveVariables] = ResourceExhausted("no space left");
+  REQUIRE_FALSE(cluster.Save(0).ok());
+  cluster.at({"ps", 0}).refuse.clear();
+  REQUIRE(cluster.Schedule(1, 100).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(100).ok());
+  REQUIRE(cluster.FinishJob().ok());
+
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("What an ended job shows is its own: its steps, its closures, its events",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 2);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 3).ok());
+  cluster.WorkAll();
+  // The heartbeat counts what the worker's process has done in its life.
+  v1::DaemonMessage beat;
+  beat.mutable_heartbeat()->set_closures_done(900);
+  cluster.at({"worker", 0}).Say(beat);
+  const v1::Job running = cluster.job().Describe();
+  REQUIRE(cluster.FinishJob(InvalidArgument("nan")).ok());
+
+  const v1::Job job = cluster.job().Describe();
+  CHECK(job.progress().step() == 3);
+  CHECK(job.progress().total_steps() == 100);
+  std::uint64_t closures = 0;
+  for (const v1::TaskState& task : job.tasks()) {
+    if (task.task().type() == "worker") closures += task.closures_done();
+  }
+  CHECK(closures == 3);
+  // They are read from the journal now.
+  REQUIRE(job.events_size() == running.events_size() + 1);
+  CHECK(job.events(0).reason() == "JOB_RUNNING");
+  CHECK(job.events(job.events_size() - 1).reason() == "JOB_FAILED");
+}
+
+TEST_CASE("Of ended jobs the newest are remembered, also over a restart", "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.keep_jobs = 2;
+  Cluster cluster(options);
+  cluster.JoinAll(1, 1);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    REQUIRE(cluster.Submit(Cluster::Spec(name)).ok());
+    cluster.job(name).Stop(Millis(10));
+    cluster.Pass(Millis(200));
+    REQUIRE(cluster.State(name) == v1::JOB_STATE_CANCELLED);
+  }
+  CHECK_FALSE(cluster.core->Find("a").ok());
+  CHECK_FALSE(cluster.core->Find("b-2").ok());
+  CHECK(cluster.core->List().jobs_size() == 2);
+  CHECK(cluster.journal->LoadJobs()->size() == 2);
+  CHECK(cluster.journal->LoadEvents("a-1")->empty());
+
+  cluster.RestartCoordinator();
+  cluster.JoinAll(1, 1);
+  CHECK(cluster.core->List().jobs_size() == 2);
+  const v1::Job old = cluster.job("c").Describe();
+  CHECK(old.events(old.events_size() - 1).reason() == "JOB_CANCELLED");
+  REQUIRE(cluster.Submit(Cluster::Spec("e")).ok());
+  CHECK(cluster.job("e").id() == "e-5");  // numbers are never used again
+
+  // A stopped job that goes on has its story from the beginning.
+  REQUIRE(cluster.Submit(Cluster::Spec("c")).ok());
+  cluster.Pass(Millis(200));
+  const v1::Job again = cluster.job("c").Describe();
+  CHECK(again.events(0).reason() == old.events(0).reason());
+  CHECK(again.events_size() > old.events_size());
+  for (int i = 0; i < again.events_size(); ++i) {
+    CHECK(again.events(i).sequence() == static_cast<std::uint64_t>(i) + 1);
+  }
+}
+
+TEST_CASE("Who is expected and missing is named without a cluster spec", "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.expected = {{"ps", 0}, {"ps", 1}, {"worker", 0}, {"worker", 1}};
+  Cluster cluster(options);
+  (void)cluster.Join({"ps", 0});
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+
+  CHECK(cluster.job().record().job().message() ==
+        "waiting for ps:1 (has never registered), worker:0 (never seen) or worker:1 (never seen)");
+  (void)cluster.Join({"worker", 7});  // nobody is turned away
+  CHECK(cluster.joined.ok());
+  CHECK(cluster.job().record().job().message() == "waiting for ps:1 (has never registered)");
+  // And after the wait the job makes do with who is there.
+  cluster.Pass(Millis(61'000));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.EventOf("PS_REPLACED"));
+}
 }  // namespace
 }  // namespace muster::coordinator

@@ -1,0 +1,151 @@
+// What an archive's module holds beside its variables: buffers, and parameters that do not train.
+//
+// With `buffers: worker_local` every executor trains with buffers of its own, and worker 0's count:
+// at a quiesced cut they are fetched, saved with the checkpoint, and handed to whoever evaluates.
+#include "coordinator/job.h"
+#include "coordinator/job_save.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr Millis kAgain{300};
+// As much as an archive may hold, and what it takes to say so.
+constexpr std::uint64_t kMostValues = (256u << 20) + (16u << 20);
+
+}  // namespace
+
+bool Job::WorkerLocal() const {
+  return HasArchive() && record_.job().spec().model().buffers() == v1::BUFFER_POLICY_WORKER_LOCAL;
+}
+
+const TaskId* Job::BuffersOf() const {
+  const TaskId* first = nullptr;
+  for (const auto& [task, executor] : executors_) {
+    if (!executor.ready) continue;
+    if (executor.trained) return &task;
+    if (first == nullptr) first = &task;
+  }
+  return first;
+}
+
+void Job::FetchValues(bool frozen, ThenValues then) {
+  const TaskId* task = BuffersOf();
+  if (task == nullptr) {
+    world_.scheduler.Post(
+        Guard([then = std::move(then)] { then(Unavailable("no executor is ready")); }));
+    return;
+  }
+  FetchPiece(*task, frozen, std::make_shared<std::string>(), std::move(then));
+}
+
+void Job::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::string> got,
+                     ThenValues then) {
+  const Member* member = world_.members.Find(task);
+  if (member == nullptr) return then(Unavailable("{} is not there", task.ToString()));
+  v1::Command command;
+  v1::GetValues& get = *command.mutable_get_values();
+  get.set_job_id(id());
+  get.set_view(record_.plan().view());
+  get.set_frozen(frozen);
+  get.set_offset(got->size());
+  world_.commands.Send(
+      *member, command, world_.options.command_limit,
+      Guard([this, task, frozen, got, then = std::move(then)](Result<v1::CommandResult> result) {
+        if (!result.ok()) return then(Annotate(result.status(), "values of " + task.ToString()));
+        const v1::Piece& piece = result->values();
+        got->append(piece.data());
+        if (piece.total() > kMostValues || got->size() > piece.total() ||
+            (piece.data().empty() && got->size() < piece.total())) {
+          return then(Internal("{} sent {} bytes of its model's values, announced {}, limit {}",
+                               task.ToString(), got->size(), piece.total(), kMostValues));
+        }
+        if (got->size() < piece.total()) return FetchPiece(task, frozen, got, then);
+        v1::ModelValues values;
+        if (!values.ParseFromString(*got)) {
+          return then(Internal("{} sent values that are none", task.ToString()));
+        }
+        got->clear();
+        if (buffers_of_ != task && WorkerLocal() && task.index != 0) {
+          Tell("BUFFERS_OF_ANOTHER",
+               fmt::format(
+                   "worker:0 is not there or has made no step: the buffers of {} are saved and "
+                   "evaluated with",
+                   task.ToString()),
+               &task);
+        }
+        buffers_of_ = task;
+        then(std::move(values));
+      }));
+}
+
+void Job::TakeBuffers(const v1::ModelValues& values) {
+  if (!WorkerLocal()) return;
+  buffers_ = values.buffers();
+  ++buffers_version_;
+  buffers_step_ = record_.plan().start_step() + dispatcher_->train_done();
+}
+
+bool Job::BuffersReady() {
+  const std::uint64_t step = record_.plan().start_step() + dispatcher_->train_done();
+  if (!WorkerLocal() || buffers_step_ == step) return true;
+  if (std::exchange(fetching_buffers_, true)) return false;
+  FetchValues(/*frozen=*/false, [this](const Result<v1::ModelValues>& values) {
+    if (values.ok()) {
+      fetching_buffers_ = false;
+      TakeBuffers(*values);
+      return parked_.Recheck();
+    }
+    if (values.status().code() == StatusCode::kInternal) return Fail(values.status());
+    // The worker is gone or its executor starts again: whoever has the lowest index then.
+    (void)world_.scheduler.RunAfter(kAgain, Guard([this] {
+                                      fetching_buffers_ = false;
+                                      parked_.Recheck();
+                                    }));
+  });
+  return false;
+}
+
+void Job::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
+  const auto executor = executors_.find(task);
+  const Member* member = world_.members.Find(task);
+  if (executor == executors_.end() || member == nullptr) return;
+  assignment.set_buffers(buffers_version_);
+  if (executor->second.buffers == buffers_version_) return;
+  executor->second.buffers = buffers_version_;
+  v1::Command command;
+  v1::SetBuffers& set = *command.mutable_set_buffers();
+  set.set_job_id(id());
+  set.set_view(record_.plan().view());
+  set.set_version(buffers_version_);
+  *set.mutable_buffers() = buffers_;
+  // Unanswered it does no harm: closures name the version.
+  world_.commands.Send(*member, command, world_.options.command_limit, [](auto) {});
+}
+
+// Before the parameter servers' files; then it is their turn.
+void Job::SaveValues(std::shared_ptr<Save> save) {
+  if (!HasArchive()) return SaveOnServers(save);
+  FetchValues(/*frozen=*/true, [this, save](Result<v1::ModelValues> values) {
+    if (!values.ok()) {
+      if (values.status().code() == StatusCode::kInternal) {
+        save->first = values.status();
+        return OnShardsSaved(save);
+      }
+      (void)world_.scheduler.RunAfter(kAgain, Guard([this, save] { SaveValues(save); }));
+      return;
+    }
+    TakeBuffers(*values);
+    world_.checkpoints.WriteValues(save->directory, *std::move(values),
+                                   Guard([this, save](Result<std::vector<v1::SaveReport>> reports) {
+                                     if (!reports.ok()) {
+                                       save->first =
+                                           Annotate(reports.status(), "the archive's buffers");
+                                       return OnShardsSaved(save);
+                                     }
+                                     save->values = *std::move(reports);
+                                     SaveOnServers(save);
+                                   }));
+  });
+}
+
+}  // namespace muster::coordinator
