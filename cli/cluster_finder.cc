@@ -1,9 +1,12 @@
 #include "cli/cluster_finder.h"
 
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string_view>
+#include <system_error>
 
 #include <sys/stat.h>
 
@@ -15,6 +18,22 @@ namespace {
 std::string FirstOf(const std::string& flag, const Environment& environment,
                     const std::string& variable) {
   return flag.empty() ? environment(variable).value_or("") : flag;
+}
+
+// "127.0.0.1:4711", "[::1]:4711", "host.example:4711".
+Status CheckAddress(const std::string& source, const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string_view digits =
+      colon == std::string::npos ? std::string_view() : std::string_view(address).substr(colon + 1);
+  const std::string_view host = std::string_view(address).substr(0, colon);
+  int port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  const bool number = !digits.empty() && error == std::errc() && end == digits.end();
+  const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  const bool sound = !host.empty() && host.find_first_of(" \t/@") == std::string_view::npos &&
+                     (bracketed || host.find(':') == std::string_view::npos);
+  if (colon != std::string::npos && number && sound && port >= 1 && port <= 65'535) return Ok();
+  return InvalidArgument("{}: \"{}\" is no HOST:PORT with a port from 1 to 65535", source, address);
 }
 
 }  // namespace
@@ -42,6 +61,10 @@ Result<std::string> ReadToken(const std::string& path) {
 Result<Cluster> FindCluster(const Options& options, const Environment& environment) {
   Cluster cluster;
   cluster.address = FirstOf(options.coordinator, environment, "MUSTER_COORDINATOR");
+  if (!cluster.address.empty()) {
+    MUSTER_TRY(CheckAddress(options.coordinator.empty() ? "MUSTER_COORDINATOR" : "--coordinator",
+                            cluster.address));
+  }
   std::string token_file = FirstOf(options.token_file, environment, "MUSTER_TOKEN_FILE");
   if (cluster.address.empty() || token_file.empty()) {
     const Result<std::string> runtime = RuntimeDirectory(environment);

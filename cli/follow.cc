@@ -64,11 +64,11 @@ class Watcher {
   TimePoint lost_since_{};
 };
 
-ExitCode Ended(const Context& context, const v1::Job& job) {
+ExitCode Ended(const Context& context, const FollowOptions& follow, const v1::Job& job) {
   std::string sentence = fmt::format("job {} {}", job.id(), StateName(job.state()));
   if (job.state() == v1::JOB_STATE_FAILED) {
     const std::string& why = job.error().message().empty() ? job.message() : job.error().message();
-    sentence += ": " + why;
+    sentence += ": " + (follow.locate ? follow.locate(why) : why);
   } else if (job.state() == v1::JOB_STATE_SUCCEEDED && !job.message().empty()) {
     sentence += ": " + job.message();
   }
@@ -123,7 +123,7 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
       if (follow.show) view.Show(*job);
       if (HasEnded(*job)) {
         view.Finish();
-        return Ended(context, *job);
+        return Ended(context, follow, *job);
       }
     }
     if (follow.timeout && context.clock.Now() - start >= *follow.timeout) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,8 @@ struct FollowOptions {
   // Progress and events on err.
   bool show = false;
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  // Puts the job file's places into an error; may be empty.
+  std::function<std::string(const std::string&)> locate = {};
 };
 
 // How long a coordinator may be gone before a wait for a job gives up with kUnreachable.

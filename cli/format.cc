@@ -14,6 +14,7 @@ namespace {
 std::string ToJson(const google::protobuf::Message& message, bool whitespace) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = whitespace;
+  options.always_print_primitive_fields = true;
   std::string text;
   // Fails only for messages with Any or bad UTF-8 text; then nothing better can be said.
   const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);

@@ -34,7 +34,8 @@ std::string DateTime(std::int64_t ms);
 // Columns of equal width, two spaces between; the first row is the head.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 
-// Protobuf's JSON mapping, indented, with a newline at the end.
+// Protobuf's JSON mapping, indented, with a newline at the end. Fields that are zero or empty are
+// there; messages that are absent are not.
 std::string Json(const google::protobuf::Message& message);
 // The same in one line.
 std::string JsonLine(const google::protobuf::Message& message);

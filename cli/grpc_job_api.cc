@@ -125,6 +125,11 @@ class GrpcJobApi final : public JobApi {
     return FromGrpc(reader->Finish(), address_);
   }
 
+  Status ReportExit(const v1::ReportExitRequest& request) override {
+    return Unary<v1::ReportExitReply>(seconds(1), &v1::JobService::Stub::ReportExit, request)
+        .status();
+  }
+
   void CancelCalls() override {
     const std::scoped_lock lock(mutex_);
     cancelled_ = true;

@@ -33,6 +33,7 @@ class JobApi {
                           const std::function<void(const v1::LogRecord&)>& on_record) = 0;
   virtual Result<v1::ClusterStatus> GetStatus() = 0;
   virtual Result<v1::ListCheckpointsReply> ListCheckpoints(const std::string& job) = 0;
+  virtual Status ReportExit(const v1::ReportExitRequest& request) = 0;
 
   // Ends the call in progress, and every later one, with kCancelled.
   virtual void CancelCalls() = 0;

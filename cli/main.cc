@@ -36,7 +36,7 @@ Result<int> RunSibling(const Interrupt& interrupt, const std::string& program,
 ExitCode Run(const Options& options) {
   Interrupt interrupt;
   const Environment environment = ProcessEnvironment();
-  const Terminal terminal = ProcessTerminal(environment);
+  const Terminal terminal = ProcessTerminal(environment, options.colours);
   const ThreadScheduler clock;
   if (options.command == "up") return Up(options, terminal, environment, clock, interrupt);
 

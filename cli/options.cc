@@ -27,6 +27,11 @@ std::string CheckOutput(const std::string& name) {
   return fmt::format("there is no output \"{}\"; choose table or json", name);
 }
 
+std::string CheckColour(const std::string& when) {
+  if (when == "auto" || when == "always" || when == "never") return "";
+  return fmt::format("--color: there is no \"{}\"; choose auto, always or never", when);
+}
+
 void AddOutput(CLI::App& command, Options& options) {
   command
       .add_option_function<std::string>(
@@ -188,6 +193,16 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
                  "host:port (default: MUSTER_COORDINATOR, else your newest `muster up`)");
   app.add_option("--token-file", options.token_file,
                  "The cluster's token (default: MUSTER_TOKEN_FILE, else that `up`'s)");
+  app.add_option_function<std::string>(
+         "--color",
+         [&options](const std::string& when) {
+           options.colours = when == "always"  ? Colours::kAlways
+                             : when == "never" ? Colours::kNever
+                                               : Colours::kAuto;
+         },
+         "Colours on stdout: on a terminal (unless NO_COLOR is set), always, or never")
+      ->check(CLI::Validator(CheckColour, ""))
+      ->type_name("auto|always|never");
   AddUp(app, options);
   AddSubmit(app, options);
   AddWatching(app, options);

@@ -13,6 +13,7 @@
 namespace muster::cli {
 
 enum class Output { kTable, kJson };
+enum class Colours { kAuto, kAlways, kNever };
 
 struct Options {
   // "submit", "checkpoints list".
@@ -22,6 +23,8 @@ struct Options {
   std::string coordinator;
   std::string token_file;
   Output output = Output::kTable;
+  // auto: on a terminal, unless NO_COLOR is set or TERM is dumb.
+  Colours colours = Colours::kAuto;
 
   // submit
   std::string file;

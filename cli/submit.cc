@@ -18,7 +18,7 @@ namespace {
 namespace pb = google::protobuf;
 
 // The job file, with --name; its problems go to err.
-Result<v1::JobSpec> ReadSpec(const Context& context) {
+Result<config::JobFile> ReadJob(const Context& context) {
   Result<config::JobFile> file = config::LoadJobYaml(context.options.file);
   if (!file.ok()) return InvalidArgument("{}", Message(file.status()));
   for (const config::LocatedProblem& problem : file->problems) {
@@ -34,7 +34,12 @@ Result<v1::JobSpec> ReadSpec(const Context& context) {
       return InvalidArgument("--name: {}", problem.message);
     }
   }
-  return std::move(file->spec);
+  return file;
+}
+
+// The error of a call, with the places of TorchScript in the job file.
+Status Located(const config::JobFile& job, const Status& status) {
+  return MakeStatus(status.code(), config::LocateScript(job, Message(status)));
 }
 
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {
@@ -71,14 +76,17 @@ class TemporaryFile {
   bool good_ = false;
 };
 
-void PrintProblems(const Context& context, const pb::RepeatedPtrField<std::string>& problems) {
+void PrintProblems(const Context& context, const config::JobFile& job,
+                   const pb::RepeatedPtrField<std::string>& problems) {
   for (const std::string& problem : problems) {
-    context.terminal.err << context.options.file << ": " << problem << '\n';
+    const std::string located = config::LocateScript(job, problem);
+    context.terminal.err << (located == problem ? job.file + ": " : "") << located << '\n';
   }
 }
 
 // Without a cluster: an executor on this machine looks at the model and prints its report as JSON.
-ExitCode CheckHere(const Context& context, const v1::JobSpec& spec) {
+ExitCode CheckHere(const Context& context, const config::JobFile& job) {
+  const v1::JobSpec& spec = job.spec;
   context.terminal.err << "no cluster runs; checking the model on this machine\n";
   const TemporaryFile file(Json(spec));
   if (!file.good()) return Fail(context, Unavailable("cannot write {}", file.path()));
@@ -98,23 +106,23 @@ ExitCode CheckHere(const Context& context, const v1::JobSpec& spec) {
     return Fail(context, Internal("muster-executor --check ended with {}: {}", *code, output));
   }
   if (context.options.output == Output::kJson) context.terminal.out << Json(report);
-  PrintProblems(context, report.problems());
+  PrintProblems(context, job, report.problems());
   if (!report.problems().empty()) return ExitCode::kUsage;
   context.terminal.err << fmt::format("the model of {} is sound (torch {})\n", spec.name(),
                                       report.torch_version());
   return ExitCode::kDone;
 }
 
-ExitCode DryRun(const Context& context, JobApi& api, const v1::JobSpec& spec) {
+ExitCode DryRun(const Context& context, JobApi& api, const config::JobFile& job) {
   v1::SubmitJobRequest request;
-  *request.mutable_spec() = spec;
+  *request.mutable_spec() = job.spec;
   request.set_dry_run(true);
   const Result<v1::SubmitJobReply> reply = api.Submit(request);
   if (!reply.ok()) return Fail(context, reply.status());
   if (context.options.output == Output::kJson) context.terminal.out << Json(*reply);
-  PrintProblems(context, reply->problems());
+  PrintProblems(context, job, reply->problems());
   if (!reply->problems().empty()) return ExitCode::kUsage;
-  PrintPlan(context, spec, reply->plan());
+  PrintPlan(context, job.spec, reply->plan());
   return ExitCode::kDone;
 }
 
@@ -133,25 +141,25 @@ void Hints(const Context& context, const v1::SubmitJobReply& reply) {
 }  // namespace
 
 ExitCode Submit(const Context& context) {
-  Result<v1::JobSpec> spec = ReadSpec(context);
-  if (!spec.ok()) return Fail(context, spec.status());
+  Result<config::JobFile> job = ReadJob(context);
+  if (!job.ok()) return Fail(context, job.status());
+  v1::JobSpec& spec = job->spec;
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) {
     const bool none = api.status().code() == StatusCode::kUnavailable;
-    return none && context.options.dry_run ? CheckHere(context, *spec)
-                                           : Fail(context, api.status());
+    return none && context.options.dry_run ? CheckHere(context, *job) : Fail(context, api.status());
   }
-  if (!spec->model().archive().empty()) {
-    if (const Status status = UploadArchive(context.terminal, **api, *spec); !status.ok()) {
+  if (!spec.model().archive().empty()) {
+    if (const Status status = UploadArchive(context.terminal, **api, spec); !status.ok()) {
       return Fail(context, status);
     }
   }
-  if (context.options.dry_run) return DryRun(context, **api, *spec);
+  if (context.options.dry_run) return DryRun(context, **api, *job);
 
   v1::SubmitJobRequest request;
-  *request.mutable_spec() = *std::move(spec);
+  *request.mutable_spec() = spec;
   const Result<v1::SubmitJobReply> reply = (*api)->Submit(request);
-  if (!reply.ok()) return Fail(context, reply.status());
+  if (!reply.ok()) return Fail(context, Located(*job, reply.status()));
   if (context.options.output == Output::kJson) {
     context.terminal.out << Json(*reply) << std::flush;
   } else {
@@ -159,7 +167,11 @@ ExitCode Submit(const Context& context) {
   }
   Hints(context, *reply);
   if (!context.options.follow && !context.options.wait) return ExitCode::kDone;
-  return Follow(context, {.job = reply->job().id(), .show = context.options.follow});
+  return Follow(context, {.job = reply->job().id(),
+                          .show = context.options.follow,
+                          .locate = [&job](const std::string& message) {
+                            return config::LocateScript(*job, message);
+                          }});
 }
 
 }  // namespace muster::cli

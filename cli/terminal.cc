@@ -28,13 +28,18 @@ std::string Paint(const Terminal& terminal, Colour colour, std::string_view text
   return fmt::format("\033[{}m{}\033[0m", code, text);
 }
 
-Terminal ProcessTerminal(const Environment& environment) {
+bool WantsColour(Colours colours, const Environment& environment, bool terminal) {
+  if (colours != Colours::kAuto) return colours == Colours::kAlways;
+  return terminal && environment("TERM").value_or("dumb") != "dumb" &&
+         environment("NO_COLOR").value_or("").empty();
+}
+
+Terminal ProcessTerminal(const Environment& environment, Colours colours) {
   const bool dumb = environment("TERM").value_or("dumb") == "dumb";
-  const bool no_colour = !environment("NO_COLOR").value_or("").empty();
   return {.out = std::cout,
           .err = std::cerr,
           .live = ::isatty(STDERR_FILENO) == 1 && !dumb,
-          .colour = ::isatty(STDOUT_FILENO) == 1 && !dumb && !no_colour,
+          .colour = WantsColour(colours, environment, ::isatty(STDOUT_FILENO) == 1),
           .columns = Columns()};
 }
 

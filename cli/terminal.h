@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/options.h"
 #include "common/base/environment.h"
 
 namespace muster::cli {
@@ -24,7 +25,9 @@ enum class Colour { kGreen, kRed, kYellow, kBold };
 // `text` in that colour, or as it is.
 std::string Paint(const Terminal& terminal, Colour colour, std::string_view text);
 
-// Of this process: stdout and stderr, NO_COLOR and TERM respected.
-Terminal ProcessTerminal(const Environment& environment);
+// Has stdout colours? `terminal`: it is one. NO_COLOR and TERM are asked for `auto` alone.
+bool WantsColour(Colours colours, const Environment& environment, bool terminal);
+// Of this process: stdout and stderr.
+Terminal ProcessTerminal(const Environment& environment, Colours colours);
 
 }  // namespace muster::cli

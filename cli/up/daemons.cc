@@ -91,6 +91,7 @@ Status Daemons::Launch(Daemon& daemon) {
 
 void Daemons::Bury(Daemon& daemon, const process::Exit& exit) {
   daemon.exit = exit;
+  if (options_.on_death) options_.on_death(daemon.plan.task, daemon.child->pid(), exit);
   const std::string what = fmt::format("{} (pid {}) ended with {}", daemon.plan.task,
                                        daemon.child->pid(), exit.ToString());
   const bool hopeless = exit.code == kBadFlags || exit.code == kBadConfig;

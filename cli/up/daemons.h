@@ -38,6 +38,8 @@ class Daemons {
     std::chrono::milliseconds grace{30'000};
     // A sentence for the person who watches.
     std::function<void(const std::string&)> say;
+    // One has ended by itself; from Poll(). May be empty.
+    std::function<void(const std::string& task, int pid, const process::Exit& exit)> on_death = {};
     // Every line that a daemon writes; may be empty. Called from threads of the children.
     std::function<void(const std::string& task, const std::string& line)> on_line;
   };

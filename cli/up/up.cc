@@ -58,6 +58,8 @@ class LocalCluster {
         interrupt_(interrupt),
         daemons_({.restart = options.restart,
                   .say = [this](const std::string& text) { Say(text); },
+                  .on_death = [this](const std::string& task, int pid,
+                                     const process::Exit& exit) { ReportDeath(task, pid, exit); },
                   .on_line = options.verbose ? PrintLine() : nullptr},
                  clock) {}
   ~LocalCluster() {
@@ -76,6 +78,8 @@ class LocalCluster {
       terminal_.err << fmt::format("{} | {}\n", task, line) << std::flush;
     };
   }
+  // The coordinator sees a broken connection; only the parent knows the signal.
+  void ReportDeath(const std::string& task, int pid, const process::Exit& exit);
   std::string InState(const std::string& name) const { return state_ + "/" + name; }
   Status MakeToken();
   DaemonPlan Plan(const std::string& role, int index, const std::string& listen) const;
@@ -143,7 +147,12 @@ DaemonPlan LocalCluster::Plan(const std::string& role, int index, const std::str
                                 InState(name),
                                 "--port-file",
                                 InState(name + ".port")};
-  if (!coordinator) argv.insert(argv.end(), {"--task", task, "--coordinator", address_});
+  if (coordinator) {
+    argv.insert(argv.end(),
+                {"--expect", fmt::format("ps={},worker={}", options_.ps, options_.workers)});
+  } else {
+    argv.insert(argv.end(), {"--task", task, "--coordinator", address_});
+  }
   return {.task = task, .argv = std::move(argv), .log_file = InState("logs/" + name + ".log")};
 }
 
@@ -194,6 +203,18 @@ Status LocalCluster::StartAll() {
                                address_, options_.ps, options_.workers, state_)
                 << std::flush;
   return Ok();
+}
+
+void LocalCluster::ReportDeath(const std::string& task, int pid, const process::Exit& exit) {
+  const std::size_t colon = task.find(':');
+  if (colon == std::string::npos || address_.empty()) return;
+  v1::ReportExitRequest request;
+  request.mutable_task()->set_type(task.substr(0, colon));
+  request.mutable_task()->set_index(static_cast<std::uint32_t>(std::stoul(task.substr(colon + 1))));
+  request.set_pid(static_cast<std::uint32_t>(pid));
+  request.set_how(exit.ToString());
+  // Without an answer the coordinator notices by itself, a little later.
+  (void)NewGrpcJobApi(address_, token_)->ReportExit(request);
 }
 
 Status LocalCluster::WaitForTasks() {

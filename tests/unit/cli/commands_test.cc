@@ -1,5 +1,7 @@
 #include "cli/commands.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include "cli/format.h"
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
@@ -54,9 +56,32 @@ TEST_CASE_METHOD(Fixture, "JSON is protobuf's mapping", "[cli][unit]") {
 
   CHECK(Run({"jobs", "-o", "json"}) == ExitCode::kDone);
 
-  CHECK(out.str() ==
-        "{\n \"jobs\": [\n  {\n   \"id\": \"j-2\",\n   \"name\": \"digits\",\n   \"state\": "
-        "\"JOB_STATE_RUNNING\",\n   \"version\": \"9\"\n  }\n ]\n}\n");
+  v1::ListJobsReply read;
+  REQUIRE(google::protobuf::util::JsonStringToMessage(out.str(), &read).ok());
+  CHECK(read.jobs(0).version() == 9);
+  CHECK(out.str().starts_with("{\n \"jobs\": [\n  {\n   \"id\": \"j-2\",\n"));
+}
+
+TEST_CASE_METHOD(Fixture, "JSON holds what is zero or empty", "[cli][unit]") {
+  CHECK(Run({"jobs", "-o", "json"}) == ExitCode::kDone);
+  CHECK(out.str() == "{\n \"jobs\": []\n}\n");
+
+  out.str("");
+  v1::TaskState& task = *api.status->add_tasks();
+  task.mutable_task()->set_type("worker");
+  CHECK(Run({"status", "-o", "json"}) == ExitCode::kDone);
+  CHECK(out.str().find("\"index\": 0") != std::string::npos);
+  CHECK(out.str().find("\"jobsRunning\": 0") != std::string::npos);
+}
+
+TEST_CASE("Colours are as the flag says, else as terminal and NO_COLOR do", "[cli][unit]") {
+  const Environment plain = FixedEnvironment({{"TERM", "xterm"}});
+  const Environment without = FixedEnvironment({{"TERM", "xterm"}, {"NO_COLOR", "1"}});
+  CHECK(WantsColour(Colours::kAuto, plain, true));
+  CHECK_FALSE(WantsColour(Colours::kAuto, plain, false));
+  CHECK_FALSE(WantsColour(Colours::kAuto, without, true));
+  CHECK(WantsColour(Colours::kAlways, without, false));
+  CHECK_FALSE(WantsColour(Colours::kNever, plain, true));
 }
 
 TEST_CASE_METHOD(Fixture, "describe tells tasks, variables, checkpoints and events",

@@ -38,6 +38,10 @@ struct DaemonsFixture {
     return {.restart = restart,
             .grace = milliseconds(2000),
             .say = [this](const std::string& text) { said += text + "\n"; },
+            .on_death =
+                [this](const std::string& task, int, const process::Exit& exit) {
+                  deaths.push_back(task + " by " + exit.ToString());
+                },
             .on_line = {}};
   }
   // Polls until `done`, at most ten seconds.
@@ -54,6 +58,7 @@ struct DaemonsFixture {
   ThreadScheduler clock;
   std::string folder = "/tmp/muster-daemons-XXXXXX";
   std::string said;
+  std::vector<std::string> deaths;
 };
 
 TEST_CASE_METHOD(DaemonsFixture, "a daemon that dies is started again", "[cli][unit]") {
@@ -64,6 +69,7 @@ TEST_CASE_METHOD(DaemonsFixture, "a daemon that dies is started again", "[cli][u
 
   CHECK(said.find("ended with exit code 1; starting it again in 200 ms") != std::string::npos);
   CHECK(Log("ps:0").starts_with("here\n"));
+  CHECK(deaths.at(0) == "ps:0 by exit code 1");
 }
 
 TEST_CASE_METHOD(DaemonsFixture, "bad flags and --no-restart leave a daemon dead", "[cli][unit]") {

@@ -70,6 +70,7 @@ class FakeJobApi : public JobApi {
   Result<v1::ListCheckpointsReply> ListCheckpoints(const std::string&) override {
     return checkpoints;
   }
+  Status ReportExit(const v1::ReportExitRequest&) override { return Ok(); }
   void CancelCalls() override { cancelled = true; }
 
   FakeScheduler clock;

@@ -109,5 +109,20 @@ TEST_CASE_METHOD(FinderFixture, "a folder that others may enter is not trusted",
   CHECK(MakePrivateDirectory(folder + "/new").ok());
 }
 
+TEST_CASE_METHOD(FinderFixture, "an address that is none is a mistake of who named it",
+                 "[cli][unit]") {
+  variables["MUSTER_TOKEN_FILE"] = folder + "/token";
+  for (const char* bad : {"nonsense", "h:", ":1", "h:0", "h:65536", "h:1x", "http://h:1", "::1"}) {
+    CAPTURE(bad);
+    variables["MUSTER_COORDINATOR"] = bad;
+    const Result<Cluster> found = Find();
+    CHECK(CodeOf(found.status()) == ExitCode::kUsage);
+    CHECK(Message(found.status()).starts_with("MUSTER_COORDINATOR: \"" + std::string(bad) + "\""));
+  }
+  options.coordinator = "x";
+  CHECK(Message(Find().status()).starts_with("--coordinator: \"x\" is no HOST:PORT"));
+  options.coordinator = "[::1]:4711";
+  CHECK(Find().ok());
+}
 }  // namespace
 }  // namespace muster::cli

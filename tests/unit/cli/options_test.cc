@@ -102,5 +102,14 @@ TEST_CASE("help is no mistake", "[cli][unit]") {
   CHECK(Refused({"up", "--help"}).text.find("=2") != std::string::npos);  // a default
 }
 
+TEST_CASE("colours are chosen before or after the command", "[cli][unit]") {
+  CHECK(std::get<Options>(ParseCommandLine({"jobs"})).colours == Colours::kAuto);
+  CHECK(std::get<Options>(ParseCommandLine({"jobs", "--color", "never"})).colours ==
+        Colours::kNever);
+  CHECK(std::get<Options>(ParseCommandLine({"--color=always", "jobs"})).colours ==
+        Colours::kAlways);
+  const auto bad = ParseCommandLine({"jobs", "--color", "red"});
+  CHECK(std::get<EarlyExit>(bad).code == ExitCode::kUsage);
+}
 }  // namespace
 }  // namespace muster::cli

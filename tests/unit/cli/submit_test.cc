@@ -136,5 +136,27 @@ TEST_CASE_METHOD(SubmitFixture, "an archive is sent once, under its hash", "[cli
   CHECK(Run({"submit", "-f", file}) == ExitCode::kUsage);
 }
 
+TEST_CASE_METHOD(SubmitFixture, "errors of TorchScript have the job file's line and column",
+                 "[cli][unit]") {
+  // Line 8 of the file is line 2 of forward, indented by 4.
+  const std::string problem =
+      "forward, line 2, column 27: undefined value imagee\n  excerpt\n  ~~~";
+  const std::string located = file + ":8:31: forward: undefined value imagee\n  excerpt\n  ~~~\n";
+  api.submit->add_problems(problem);
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kUsage);
+  CHECK(Said("\n" + located) != err.str().starts_with(located));
+
+  api.submit = InvalidArgument("{}", problem);
+  CHECK(Run({"submit", "-f", file}) == ExitCode::kUsage);
+  CHECK(Said("error: " + located));
+
+  api.submit = v1::SubmitJobReply();
+  v1::Job failed = MakeJob("j-1", v1::JOB_STATE_FAILED, 3);
+  failed.mutable_error()->set_message(
+      "closure 1 on worker:0: step 1: forward, line 1, column 5: shapes differ");
+  api.watches = {failed};
+  CHECK(Run({"submit", "-f", file, "--follow"}) == ExitCode::kJobFailed);
+  CHECK(Said(file + ":7:9: closure 1 on worker:0: step 1: forward: shapes differ"));
+}
 }  // namespace
 }  // namespace muster::cli
