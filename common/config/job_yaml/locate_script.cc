@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <regex>
@@ -50,8 +51,10 @@ std::optional<Position> InBlock(const std::vector<std::string_view>& file, const
 std::string LocateLine(const JobFile& job, const std::string& text) {
   static const std::regex kPlace(
       R"(^(.*?)\b(forward|loss function)((?:, in [\w.]+)?), line (\d+)(?:, column (\d+))?: )");
+  // The library's matcher recurses: no long lines for it.
+  constexpr std::size_t kLongest = 2'000;
   std::smatch match;
-  if (!std::regex_search(text, match, kPlace)) return text;
+  if (text.size() > kLongest || !std::regex_search(text, match, kPlace)) return text;
   const bool forward = match[2] == "forward";
   const auto scalar = job.positions.find(forward ? "model.forward" : "loss.function");
   if (scalar == job.positions.end()) return text;

@@ -56,9 +56,7 @@ class FakeCheckpoints : public Checkpoints {
   void WriteValues(const std::string&, v1::ModelValues values,
                    std::function<void(Result<std::vector<v1::SaveReport>>)> then) override {
     std::vector<v1::SaveReport> reports;
-    if (values.buffers().tensors_size() > 0) {
-      reports.emplace_back().mutable_file()->set_name("buffers.safetensors");
-    }
+    reports.emplace_back().mutable_file()->set_name("buffers.safetensors");
     saved_values.push_back(std::move(values));
     strand_.Post([reports, then] { then(reports); });
   }
@@ -68,8 +66,7 @@ class FakeCheckpoints : public Checkpoints {
   }
   void Discard(const std::string& directory) override { discarded.push_back(directory); }
 
-  std::set<std::uint64_t> steps;
-  std::set<std::uint64_t> damaged;
+  std::set<std::uint64_t> steps, damaged;
   std::vector<v1::CheckpointManifest> manifests;
   std::vector<v1::ModelValues> saved_values;
   v1::TensorSet buffers;  // that every checkpoint holds
@@ -119,7 +116,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   std::uint64_t examples = 1'000;
   v1::JobPlan plan;
   v1::ModelValues values;
-  v1::StartExecutor start;  // the last
+  v1::StartExecutor start;
 
  private:
   void Obey(const v1::Command& command);
@@ -384,7 +381,6 @@ inline void FakeDaemon::Obey(const v1::Command& command) {
       result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
       break;
     case v1::Command::kGetValues: {
-      // In pieces of 7 bytes.
       const std::string all = values.SerializeAsString();
       result.mutable_values()->set_total(all.size());
       result.mutable_values()->set_data(all.substr(command.get_values().offset(), 7));
