@@ -77,7 +77,9 @@ void Coordinator::ForgetJobs() {
 }
 
 void Coordinator::AdmitJobs() {
-  parts_.scheduler.Post([this] { ForgetJobs(); });
+  parts_.scheduler.Post([weak = std::weak_ptr(self_)] {
+    if (const auto self = weak.lock()) (*self)->ForgetJobs();
+  });
   std::size_t running = 0;
   for (const auto& [number, job] : jobs_) running += job->admitted() && !job->ended() ? 1 : 0;
   for (const auto& [number, job] : jobs_) {
@@ -85,8 +87,11 @@ void Coordinator::AdmitJobs() {
     if (job->ended() || job->admitted()) continue;
     ++running;
     // Not from here: a job that ends is in the middle of something.
-    parts_.scheduler.Post([this, number] {
-      if (const auto found = jobs_.find(number); found != jobs_.end()) found->second->Admit();
+    parts_.scheduler.Post([weak = std::weak_ptr(self_), number] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      const auto found = (*self)->jobs_.find(number);
+      if (found != (*self)->jobs_.end()) found->second->Admit();
     });
   }
 }

@@ -102,6 +102,8 @@ class Coordinator : private Membership::Observer {
   std::map<std::string, std::uint64_t> by_id_;
   std::map<std::string, std::uint64_t> by_name_;
   std::uint64_t last_number_ = 0;
+  // What is posted holds this weakly: it does nothing once the coordinator is gone.
+  std::shared_ptr<Coordinator*> self_ = std::make_shared<Coordinator*>(this);
   std::string grpc_address_;
 };
 

@@ -78,10 +78,7 @@ class FakeCheckpoints : public Checkpoints {
 
 class FakeDrivers : public Drivers {
  public:
-  Status Start(const std::string& job_id) override {
-    started.push_back(job_id);
-    return Ok();
-  }
+  Status Start(const std::string& job_id) override { return (started.push_back(job_id), Ok()); }
   void Stop(const std::string& job_id, Millis) override { stopped.push_back(job_id); }
   std::vector<std::string> started;
   std::vector<std::string> stopped;
