@@ -6,7 +6,7 @@ include(GNUInstallDirs)
 
 # The objects of what its headers call into; the archives behind them give what these need.
 set(objects)
-foreach(library strategy device collectives base)
+foreach(library strategy device collectives data base)
   list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
 endforeach()
 add_library(muster_sdk SHARED ${objects})
@@ -17,7 +17,7 @@ target_link_libraries(muster_sdk PRIVATE muster::strategy)
 install(TARGETS muster_sdk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
 # The folders keep their names below include/muster, where the package's include path points.
 install(FILES strategy/muster.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk)
-foreach(folder strategy worker/engine/device common/base)
+foreach(folder strategy worker/engine/device common/base common/data)
   cmake_path(GET folder PARENT_PATH parent)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/${parent} COMPONENT sdk
     FILES_MATCHING PATTERN "*.h")

@@ -11,6 +11,7 @@
 #include "strategy/error.h"
 #include "strategy/extended.h"
 #include "strategy/indexed_slices.h"
+#include "strategy/input/distributed_dataset.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/nest.h"
 #include "strategy/one_device_strategy.h"

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/unit/pipeline/pipelines.h"
@@ -221,6 +224,37 @@ TEST_CASE("each thread of a pipeline is made known", "[pipeline][unit]") {
   (void)testing::AllNumbers(Pipeline::Range(50).Map(Times(2), Parallel(3)).Prefetch(2), options);
 
   CHECK(threads == 4);
+}
+
+// Not a test of this run: what docs/input.md tells. pipeline_test '[.benchmark]'
+TEST_CASE("steps of 5 ms over a map that waits 8 ms", "[.benchmark]") {
+  constexpr int kSteps = 200;
+  const auto step = [] { (void)WaitFor({}, 5ms); };
+  const MapFunction slow = [](const Element& element,
+                              const std::stop_token& stop) -> Result<Element> {
+    (void)WaitFor(stop, 8ms);
+    return element;
+  };
+  const auto timed = [&](const std::function<void()>& before) {
+    const auto start = SteadyClock::now();
+    for (int i = 0; i < kSteps; ++i) {
+      before();
+      step();
+    }
+    return std::chrono::duration<double>(SteadyClock::now() - start).count();
+  };
+  std::vector<double> ratios;
+  for (int run = 0; run < 5; ++run) {
+    const double alone = timed([] {});
+    auto iterator = Open(Pipeline::Range(10'000).Map(slow, Parallel(4)).Prefetch(2));
+    std::int64_t expected = 0;
+    const double with_input = timed([&] { REQUIRE(Number(**iterator->Next()) == expected++); });
+    ratios.push_back(with_input / alone);
+    WARN("steps alone " << alone << " s, with input " << with_input << " s");
+  }
+  std::sort(ratios.begin(), ratios.end());
+  WARN("median ratio " << ratios[2]);
+  CHECK(ratios[2] <= 1.1);
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+// Datasets spread over the replicas of a strategy, and over workers.
+//
+//   auto data = experimental_distribute_dataset(strategy, examples.batch(64));
+//   for (const PerReplica<Batch>& batch : data) strategy.run(step, batch);
+//
+// Of a distributed dataset, batches are global: each is cut into one piece for every replica of
+// every worker, and each worker reads its share (auto-shard policy of the dataset's options). From
+// a function, each replica takes whole elements. docs/input.md has the rules.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "strategy/distributed_values.h"
+#include "strategy/input/dataset.h"
+#include "strategy/input/input_link.h"
+#include "strategy/input/input_options.h"
+#include "strategy/input/step_reader.h"
+#include "strategy/strategy.h"
+
+namespace muster {
+
+// A step's values, or none at the end of the data.
+template <class T>
+class DistributedOptional {
+ public:
+  DistributedOptional() = default;
+  explicit DistributedOptional(PerReplica<T> value) : value_(std::move(value)) {}
+
+  bool has_value() const { return value_.has_value(); }
+  explicit operator bool() const { return has_value(); }
+  // INVALID_ARGUMENT: there is none.
+  const PerReplica<T>& get_value() const {
+    if (!value_) raise(InvalidArgument("an empty optional has no value: the data has ended"));
+    return *value_;
+  }
+
+ private:
+  std::optional<PerReplica<T>> value_;
+};
+
+// One pass. Replicas that get no data in the last step get empty batches (dimension 0 is 0); with
+// several workers, all do the same number of steps.
+//   Errors of all calls: the pipeline's; INVALID_ARGUMENT inside a replica function; those of
+//   InputLink::Session::agree() where workers agree.
+// Threading: one thread.
+template <class T>
+class DistributedIterator {
+ public:
+  DistributedIterator(std::shared_ptr<const internal::InputPlan> plan, std::uint64_t pass,
+                      const std::optional<std::string>& position)
+      : plan_(plan),
+        reader_(std::make_unique<internal::StepReader>(std::move(plan), pass, position)) {}
+
+  // OUT_OF_RANGE: the end of the data.
+  PerReplica<T> get_next() {
+    std::optional<PerReplica<T>> step = next();
+    if (!step) raise(OutOfRange("end of the distributed dataset"));
+    return *std::move(step);
+  }
+  DistributedOptional<T> get_next_as_optional() {
+    std::optional<PerReplica<T>> step = next();
+    return step ? DistributedOptional<T>(*std::move(step)) : DistributedOptional<T>();
+  }
+  // Nothing at the end.
+  std::optional<PerReplica<T>> next() {
+    const std::optional<std::vector<data::Element>> step = reader_->next();
+    if (!step) return std::nullopt;
+    std::vector<T> values;
+    for (const data::Element& element : *step) values.push_back(internal::unpack<T>(element));
+    return PerReplica<T>(std::move(values));
+  }
+
+  // Of one replica's values; DistributedDataset::element_spec().
+  std::optional<std::vector<TensorSpec>> element_spec() const {
+    return internal::tensor_specs(plan_->spec);
+  }
+  // This worker's, before the next step: for DistributedDataset::iterator().
+  std::string save_position() const { return reader_->save_position(); }
+
+ private:
+  std::shared_ptr<const internal::InputPlan> plan_;
+  std::unique_ptr<internal::StepReader> reader_;
+};
+
+// Threading: any thread. Lifetime: does not need its strategy.
+template <class T>
+class DistributedDataset {
+ public:
+  using value_type = PerReplica<T>;
+
+  explicit DistributedDataset(internal::InputPlan plan)
+      : core_(std::make_shared<Core>(std::move(plan))) {}
+
+  // A new pass; each has an order of its own where the dataset reshuffles. Or on from a position.
+  DistributedIterator<T> iterator(const std::optional<std::string>& position = std::nullopt) const {
+    return DistributedIterator<T>(plan(), core_->passes++, position);
+  }
+  InputRange<PerReplica<T>, DistributedIterator<T>> begin() const {
+    return InputRange<PerReplica<T>, DistributedIterator<T>>(iterator());
+  }
+  InputRange<PerReplica<T>, DistributedIterator<T>> end() const { return {}; }
+
+  // Of one replica's values, one for each leaf: -1 for the batch dimension where steps differ.
+  // Nothing where only running the pipeline tells.
+  std::optional<std::vector<TensorSpec>> element_spec() const {
+    return internal::tensor_specs(core_->plan.spec);
+  }
+  // Elements of this one's steps index, index + num_shards, ...: replicas take whole elements.
+  // Only of a dataset, not from a function (UNIMPLEMENTED).
+  DistributedDataset auto_shard(int num_shards, int index) const {
+    return DistributedDataset(internal::shard_plan(core_->plan, num_shards, index));
+  }
+  // What was logged when it was distributed.
+  const std::vector<std::string>& warnings() const { return core_->plan.warnings; }
+
+ private:
+  struct Core {
+    explicit Core(internal::InputPlan p) : plan(std::move(p)) {}
+    const internal::InputPlan plan;
+    std::atomic<std::uint64_t> passes = 0;
+  };
+  std::shared_ptr<const internal::InputPlan> plan() const { return {core_, &core_->plan}; }
+
+  std::shared_ptr<Core> core_;
+};
+
+// Global batches over the replicas of `strategy` and, with `workers`, of other workers' strategies.
+// `split`: cut batches into the replicas' pieces; without it each replica takes whole elements.
+//   INVALID_ARGUMENT: elements without a batch dimension ("Call the batch method ..."; behind a map
+//   the first next() says so), replicas that are not a multiple of the workers, a negative buffer,
+//   several workers with finite data and no link.
+//   UNIMPLEMENTED: PER_REPLICA.  NOT_FOUND: policy FILE without a reader of file names.
+//   FAILED_PRECONDITION: in a replica function, or in a scope of another strategy.
+template <class T>
+DistributedDataset<T> experimental_distribute_dataset(Strategy& strategy, const Dataset<T>& dataset,
+                                                      const InputOptions& options = {},
+                                                      const InputWorkers& workers = {},
+                                                      bool split = true) {
+  return DistributedDataset<T>(
+      internal::plan_dataset(strategy, dataset.pipeline(), options, workers, split));
+}
+
+// `dataset_fn`: InputContext -> Dataset<T>, called once for this worker, or with PER_REPLICA once
+// for each replica. It splits and shards, if anybody does.
+//   INVALID_ARGUMENT: PER_WORKER with experimental_place_dataset_on_device, that together with
+//   experimental_fetch_to_device; and as above.  UNIMPLEMENTED: PER_REPLICA under central storage.
+template <class F>
+auto distribute_datasets_from_function(Strategy& strategy, F&& dataset_fn,
+                                       const InputOptions& options = {},
+                                       const InputWorkers& workers = {}) {
+  using T = typename std::decay_t<std::invoke_result_t<F&, InputContext>>::value_type;
+  internal::InputPlan plan = internal::plan_from_function(strategy, options, workers);
+  std::vector<data::Pipeline> pipelines;
+  for (const InputContext& context : internal::contexts_of(plan)) {
+    pipelines.push_back(dataset_fn(context).pipeline());
+  }
+  internal::finish_plan(plan, std::move(pipelines));
+  return DistributedDataset<T>(std::move(plan));
+}
+
+}  // namespace muster

@@ -1,0 +1,106 @@
+#include "strategy/input/element_codec.h"
+
+#include <array>
+
+#include <ATen/Parallel.h>
+
+#include "strategy/input/dataset.h"
+
+namespace muster::internal {
+namespace {
+
+constexpr std::array<std::pair<DType, torch::ScalarType>, 10> kTypes = {{
+    {DType::kFloat32, torch::kFloat},
+    {DType::kFloat64, torch::kDouble},
+    {DType::kInt32, torch::kInt},
+    {DType::kInt64, torch::kLong},
+    {DType::kUint8, torch::kByte},
+    {DType::kBool, torch::kBool},
+    {DType::kFloat16, torch::kHalf},
+    {DType::kBfloat16, torch::kBFloat16},
+    {DType::kInt8, torch::kChar},
+    {DType::kInt16, torch::kShort},
+}};
+
+}  // namespace
+
+torch::ScalarType scalar_type(DType dtype) {
+  for (const auto& [ours, theirs] : kTypes) {
+    if (ours == dtype) return theirs;
+  }
+  return torch::ScalarType::Undefined;
+}
+
+torch::Tensor to_tensor(const data::Column& column) {
+  const torch::ScalarType type = scalar_type(column.info.dtype);
+  if (type == torch::ScalarType::Undefined) {
+    raise(InvalidArgument("column {} is no tensor; take it as a std::string, or map it to numbers",
+                          data::ToText(column.info)));
+  }
+  const auto options = torch::TensorOptions().dtype(type);
+  // Columns are shared: the tensor may be read by many.
+  auto* const memory = const_cast<std::byte*>(column.data);
+  return torch::from_blob(memory, column.info.shape, [owner = column.owner](void*) {}, options);
+}
+
+data::Column to_column(std::string name, const torch::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != torch::kStrided || !tensor.device().is_cpu()) {
+    raise(InvalidArgument("column {}: a dense tensor in host memory is wanted", name));
+  }
+  DType dtype = DType::kUnspecified;
+  for (const auto& [ours, theirs] : kTypes) {
+    if (theirs == tensor.scalar_type()) dtype = ours;
+  }
+  if (dtype == DType::kUnspecified) {
+    raise(InvalidArgument("column {}: tensors of {} cannot be elements of a dataset", name,
+                          torch::toString(tensor.scalar_type())));
+  }
+  auto owner = std::make_shared<const torch::Tensor>(tensor.detach().contiguous());
+  const auto* const memory = static_cast<const std::byte*>(owner->data_ptr());
+  return {.info = {.name = std::move(name), .dtype = dtype, .shape = tensor.sizes().vec()},
+          .owner = std::move(owner),
+          .data = memory};
+}
+
+std::string to_string_leaf(const data::Column& column) {
+  if (column.info.dtype != DType::kString || column.elements() != 1) {
+    raise(InvalidArgument("column {} is no string", data::ToText(column.info)));
+  }
+  return *column.as<std::string>();
+}
+
+void raise_columns(const data::Element& element, std::size_t used) {
+  std::string columns;
+  for (const data::Column& column : element.columns) {
+    columns += (columns.empty() ? "" : ", ") + data::ToText(column.info);
+  }
+  raise(Internal("an element of {} columns ({}) does not fit the dataset's type, which took {}",
+                 element.columns.size(), columns, used));
+}
+
+std::optional<std::vector<TensorSpec>> tensor_specs(const data::ElementSpec& spec) {
+  if (!spec) return std::nullopt;
+  std::vector<TensorSpec> specs;
+  for (const data::ColumnInfo& info : *spec) {
+    specs.push_back({.name = info.name, .dtype = scalar_type(info.dtype), .shape = info.shape});
+  }
+  return specs;
+}
+
+void on_pipeline_thread() { at::set_num_threads(1); }
+
+Status run_user_function(const std::function<void()>& call) {
+  const torch::NoGradGuard no_grad;
+  try {
+    call();
+    return Ok();
+  } catch (const Error& error) {
+    return MakeStatus(error.code(), error.message());
+  } catch (const c10::Error& error) {
+    return Unknown("{}", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return data::FromException(error, "a function of the dataset");
+  }
+}
+
+}  // namespace muster::internal

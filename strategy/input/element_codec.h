@@ -1,0 +1,161 @@
+// Typed values as elements of a pipeline: a tensor, a number, a string, and tuples, pairs, vectors,
+// maps and aggregates (NestFields, strategy/nest.h) of them. Each leaf is a column, in order. A
+// leaf's column is named by its path: "value" alone, "1" in a tuple, "image" in a map, "0/image".
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "common/data/element.h"
+#include "common/data/pipeline/element_ops.h"
+#include "strategy/error.h"
+#include "strategy/nest.h"
+#include "strategy/torch.h"
+
+namespace muster::internal {
+
+// A view of the column's memory, which it keeps alive. INVALID_ARGUMENT: a column of strings.
+torch::Tensor to_tensor(const data::Column& column);
+// Detached, contiguous. INVALID_ARGUMENT: a type that no column has, or a tensor that is sparse.
+data::Column to_column(std::string name, const torch::Tensor& tensor);
+std::string to_string_leaf(const data::Column& column);
+// INTERNAL: the element has no further column for a leaf, or more columns than leaves.
+[[noreturn]] void raise_columns(const data::Element& element, std::size_t used);
+torch::ScalarType scalar_type(DType dtype);
+
+inline std::string join_path(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "/" + name;
+}
+
+template <class T>
+constexpr bool is_element_leaf =
+    std::is_same_v<T, torch::Tensor> || std::is_same_v<T, std::string> || std::is_arithmetic_v<T>;
+
+class ElementPacker {
+ public:
+  template <class T>
+  void add(const std::string& path, const T& value) {
+    const std::string name = path.empty() ? data::kValueColumn : path;
+    if constexpr (std::is_same_v<T, std::string>) {
+      element_.columns.push_back(data::MakeColumn<std::string>(name, {}, {value}));
+    } else if constexpr (is_element_leaf<T>) {
+      element_.columns.push_back(to_column(name, nest::to_tensor(value)));
+    } else if constexpr (nest::IsVector<T>::value) {
+      for (std::size_t i = 0; i < value.size(); ++i) {
+        add(join_path(path, std::to_string(i)), value[i]);
+      }
+    } else if constexpr (nest::IsMap<T>::value) {
+      for (const auto& [key, one] : value) add(join_path(path, key), one);
+    } else if constexpr (nest::IsTuple<T>::value) {
+      add_tuple(path, value);
+    } else {
+      static_assert(nest::Tied<T>, "an element is made of tensors, numbers and strings");
+      add_tuple(path, NestFields<T>::tie(const_cast<T&>(value)));
+    }
+  }
+  data::Element take() { return std::move(element_); }
+
+ private:
+  template <class Tuple>
+  void add_tuple(const std::string& path, const Tuple& tuple) {
+    const auto each = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (add(join_path(path, std::to_string(I)), std::get<I>(tuple)), ...);
+    };
+    each(std::make_index_sequence<std::tuple_size_v<Tuple>>());
+  }
+
+  data::Element element_;
+};
+
+class ElementUnpacker {
+ public:
+  explicit ElementUnpacker(const data::Element& element) : element_(element) {}
+
+  template <class T>
+  T get(const std::string& path = "") {
+    if constexpr (std::is_same_v<T, torch::Tensor>) {
+      return to_tensor(next());
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return to_string_leaf(next());
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      return to_tensor(next()).item<T>();
+    } else if constexpr (nest::IsVector<T>::value) {
+      T values;
+      while (below(path)) values.push_back(get<typename T::value_type>(child(path, false)));
+      return values;
+    } else if constexpr (nest::IsMap<T>::value) {
+      static_assert(std::is_same_v<typename T::key_type, std::string>, "keys are strings");
+      using Value = typename T::mapped_type;
+      T values;
+      while (below(path)) {
+        const std::string one = child(path, is_element_leaf<Value>);
+        values.emplace(one.substr(path.empty() ? 0 : path.size() + 1), get<Value>(one));
+      }
+      return values;
+    } else if constexpr (nest::IsTuple<T>::value) {
+      const auto all = [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return T{get<std::tuple_element_t<I, T>>(join_path(path, std::to_string(I)))...};
+      };
+      return all(std::make_index_sequence<std::tuple_size_v<T>>());
+    } else {
+      static_assert(nest::Tied<T>, "an element is made of tensors, numbers and strings");
+      T value{};
+      auto fields = NestFields<T>::tie(value);
+      const auto all = [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((std::get<I>(fields) = get<std::remove_cvref_t<decltype(std::get<I>(fields))>>(
+              join_path(path, std::to_string(I)))),
+         ...);
+      };
+      all(std::make_index_sequence<std::tuple_size_v<decltype(fields)>>());
+      return value;
+    }
+  }
+  void finish() const {
+    if (used_ != element_.columns.size()) raise_columns(element_, used_);
+  }
+
+ private:
+  const data::Column& next() {
+    if (used_ == element_.columns.size()) raise_columns(element_, used_);
+    return element_.columns[used_++];
+  }
+  // Is the next column one below `path`?
+  bool below(const std::string& path) const {
+    if (used_ == element_.columns.size()) return false;
+    const std::string& name = element_.columns[used_].info.name;
+    return path.empty() || (name.size() > path.size() && name[path.size()] == '/' &&
+                            std::string_view(name).substr(0, path.size()) == path);
+  }
+  // Its name to the end, or to the next '/' after `path`.
+  std::string child(const std::string& path, bool whole) const {
+    const std::string& name = element_.columns[used_].info.name;
+    if (whole) return name;
+    return name.substr(0, name.find('/', path.empty() ? 0 : path.size() + 1));
+  }
+
+  const data::Element& element_;
+  std::size_t used_ = 0;
+};
+
+template <class T>
+data::Element pack(const T& value) {
+  ElementPacker packer;
+  packer.add("", value);
+  return packer.take();
+}
+
+// INTERNAL: the element was not made from a T.
+template <class T>
+T unpack(const data::Element& element) {
+  ElementUnpacker unpacker(element);
+  T value = unpacker.get<T>();
+  unpacker.finish();
+  return value;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,136 @@
+#include "strategy/input/input_link.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include <fmt/core.h>
+
+#include "common/data/rebatch.h"
+
+namespace muster {
+namespace {
+
+// The workers' n-th sessions.
+class Meeting {
+ public:
+  Meeting(std::size_t workers, std::shared_ptr<std::atomic<std::int64_t>> rounds)
+      : reports_(workers), left_(workers, false), rounds_(std::move(rounds)) {}
+
+  Result<InputLink::Report> Agree(std::size_t worker, const InputLink::Report& mine,
+                                  std::chrono::steady_clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t round = round_;
+    reports_[worker] = mine;
+    if (Missing(false).empty()) {
+      outcome_ = Outcome();
+      for (auto& report : reports_) report.reset();
+      ++round_;
+      if (rounds_) ++*rounds_;
+      changed_.notify_all();
+      return outcome_;
+    }
+    const auto over = [&] { return round_ != round || !Missing(true).empty(); };
+    if (!changed_.wait_until(lock, deadline, over)) {
+      const Status late =
+          DeadlineExceeded("input step {}: {} of {} workers not here yet: {}", round,
+                           Count(Missing(false)), reports_.size(), Missing(false));
+      reports_[worker].reset();
+      return late;
+    }
+    if (round_ != round) return outcome_;
+    return Unavailable(
+        "input step {}: no longer reading: {}; all workers have to do the same steps", round,
+        Missing(true));
+  }
+
+  void Leave(std::size_t worker) {
+    {
+      const std::lock_guard lock(mutex_);
+      left_[worker] = true;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  // "worker 1, worker 3": who has not reported, or of these only who has left. With mutex_.
+  std::string Missing(bool left) const {
+    std::string missing;
+    for (std::size_t worker = 0; worker < reports_.size(); ++worker) {
+      if (reports_[worker] || (left && !left_[worker])) continue;
+      missing += fmt::format("{}worker {}", missing.empty() ? "" : ", ", worker);
+    }
+    return missing;
+  }
+  static std::size_t Count(const std::string& names) {
+    return 1 + static_cast<std::size_t>(std::count(names.begin(), names.end(), ','));
+  }
+  InputLink::Report Outcome() const {
+    InputLink::Report all;
+    for (std::size_t worker = 0; worker < reports_.size(); ++worker) {
+      const InputLink::Report& one = *reports_[worker];
+      all.has_data = all.has_data || one.has_data;
+      if (!all.columns) all.columns = one.columns;
+      if (all.error.ok()) all.error = Annotate(one.error, fmt::format("worker {}", worker));
+    }
+    return all;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::optional<InputLink::Report>> reports_;  // guarded by mutex_, as all below
+  std::vector<bool> left_;
+  std::uint64_t round_ = 0;
+  // Of the last round: the next one cannot end before all have left this one.
+  InputLink::Report outcome_;
+  const std::shared_ptr<std::atomic<std::int64_t>> rounds_;
+};
+
+class MemoryLink final : public InputLink {
+ public:
+  MemoryLink(int workers, std::shared_ptr<std::atomic<std::int64_t>> rounds)
+      : joined_(static_cast<std::size_t>(workers)), rounds_(std::move(rounds)) {}
+
+  int workers() const override { return static_cast<int>(joined_.size()); }
+
+  Result<std::unique_ptr<Session>> join(int worker) override {
+    MUSTER_TRY(data::CheckShard({.workers = workers(), .index = worker}));
+    const auto index = static_cast<std::size_t>(worker);
+    const std::lock_guard lock(mutex_);
+    const std::size_t pass = joined_[index]++;
+    while (meetings_.size() <= pass) {
+      meetings_.push_back(std::make_shared<Meeting>(joined_.size(), rounds_));
+    }
+    return std::make_unique<MemorySession>(meetings_[pass], index);
+  }
+
+ private:
+  class MemorySession final : public Session {
+   public:
+    MemorySession(std::shared_ptr<Meeting> meeting, std::size_t worker)
+        : meeting_(std::move(meeting)), worker_(worker) {}
+    ~MemorySession() override { meeting_->Leave(worker_); }
+    Result<Report> agree(const Report& mine,
+                         std::chrono::steady_clock::time_point deadline) override {
+      return meeting_->Agree(worker_, mine, deadline);
+    }
+
+   private:
+    const std::shared_ptr<Meeting> meeting_;
+    const std::size_t worker_;
+  };
+
+  std::mutex mutex_;
+  std::vector<std::size_t> joined_;                 // passes each worker began; guarded by mutex_
+  std::vector<std::shared_ptr<Meeting>> meetings_;  // by pass; guarded by mutex_
+  const std::shared_ptr<std::atomic<std::int64_t>> rounds_;
+};
+
+}  // namespace
+
+std::shared_ptr<InputLink> InputLink::in_memory(int workers,
+                                                std::shared_ptr<std::atomic<std::int64_t>> rounds) {
+  return std::make_shared<MemoryLink>(workers, std::move(rounds));
+}
+
+}  // namespace muster
