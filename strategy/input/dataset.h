@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
   bool operator==(const TensorSpec&) const = default;
 };
+// "image Float [?, 28, 28]"
+std::ostream& operator<<(std::ostream& out, const TensorSpec& spec);
 
 struct DatasetOptions {
   AutoShardPolicy auto_shard_policy = AutoShardPolicy::kAuto;

@@ -1,6 +1,7 @@
 #include "strategy/input/element_codec.h"
 
 #include <array>
+#include <ostream>
 
 #include <ATen/Parallel.h>
 
@@ -104,3 +105,20 @@ Status run_user_function(const std::function<void()>& call) {
 }
 
 }  // namespace muster::internal
+
+namespace muster {
+
+std::ostream& operator<<(std::ostream& out, const TensorSpec& spec) {
+  out << spec.name << ' ' << torch::toString(spec.dtype) << " [";
+  for (std::size_t d = 0; d < spec.shape.size(); ++d) {
+    out << (d == 0 ? "" : ", ");
+    if (spec.shape[d] < 0) {
+      out << '?';
+    } else {
+      out << spec.shape[d];
+    }
+  }
+  return out << ']';
+}
+
+}  // namespace muster
