@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "collectives/kernels.h"
@@ -57,9 +58,9 @@ class Group {
   //   has no sum.
   virtual Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
                            Timeout timeout = {}) = 0;
-  // What every member brought, in rank order: shapes and lengths, not data.
+  // What every member brought, in rank order: shapes and lengths, not data. `call` names what for.
   virtual Result<std::vector<std::vector<std::int64_t>>> Exchange(
-      std::span<const std::int64_t> mine, Timeout timeout = {}) = 0;
+      std::string_view call, std::span<const std::int64_t> mine, Timeout timeout = {}) = 0;
   // Everybody's `in` in everybody's `out`. Members agree on blocks and block_bytes (Exchange).
   virtual Status AllGather(std::span<const GatherBuffer> buffers, Timeout timeout = {}) = 0;
 };

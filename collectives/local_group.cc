@@ -104,13 +104,13 @@ Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> 
 }
 
 Result<std::vector<std::vector<std::int64_t>>> LocalGroup::Exchange(
-    std::span<const std::int64_t> mine, Timeout timeout) {
+    std::string_view call, std::span<const std::int64_t> mine, Timeout timeout) {
   struct Call {
     std::span<const std::int64_t> mine;
     std::vector<std::vector<std::int64_t>> all;
-  } call{mine, {}};
+  } brought{mine, {}};
   place_.Meet(
-      rank_, "exchange of shapes", &call,
+      rank_, fmt::format("{}: exchange of shapes", call), &brought,
       [](std::vector<void*>& arguments) {
         std::vector<std::vector<std::int64_t>> all;
         for (void* one : arguments) {
@@ -120,7 +120,7 @@ Result<std::vector<std::vector<std::int64_t>>> LocalGroup::Exchange(
         for (void* one : arguments) static_cast<Call*>(one)->all = all;
       },
       timeout);
-  return std::move(call.all);
+  return std::move(brought.all);
 }
 
 Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
@@ -130,7 +130,7 @@ Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
     Status status;
   } mine{buffers, {}, Ok()};
   place_.Meet(
-      rank_, "all_gather", &mine,
+      rank_, "data of all_gather", &mine,
       [](std::vector<void*>& arguments) {
         std::vector<Call*> all;
         for (void* one : arguments) all.push_back(static_cast<Call*>(one));

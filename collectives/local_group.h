@@ -36,7 +36,8 @@ class LocalGroup final : public Group {
   int size() const override { return size_; }
   Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
                    Timeout timeout = {}) override;
-  Result<std::vector<std::vector<std::int64_t>>> Exchange(std::span<const std::int64_t> mine,
+  Result<std::vector<std::vector<std::int64_t>>> Exchange(std::string_view call,
+                                                          std::span<const std::int64_t> mine,
                                                           Timeout timeout = {}) override;
   Status AllGather(std::span<const GatherBuffer> buffers, Timeout timeout = {}) override;
 

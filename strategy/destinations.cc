@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "strategy/device_of.h"
+#include "worker/engine/device/cpu_allocator.h"
 #include "worker/engine/device/device.h"
 
 namespace muster {
 
 Destinations::Destinations(const std::vector<std::string>& devices) {
+  // Whoever names a device may be about to use it, before there is any strategy.
+  device::InstallCpuAllocator();
   if (devices.empty()) raise(InvalidArgument("destinations can not be empty"));
   for (const std::string& name : devices) {
     const Result<device::Device> parsed = device::ParseDevice(name);

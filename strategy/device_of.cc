@@ -9,8 +9,9 @@ std::string device_of(const torch::Tensor& tensor) {
   if (!tensor.defined()) return device::Device{}.Canonical();
   if (tensor.is_sparse()) return muster::device_of(tensor._values());
   const bool on_cpu = tensor.device().is_cpu();
-  const int index =
-      on_cpu ? device::Arena::IndexOf(tensor.data_ptr()) : static_cast<int>(tensor.get_device());
+  // The storage's address: an empty tensor has none of its own.
+  const int index = on_cpu ? device::Arena::IndexOf(tensor.storage().data_ptr().get())
+                           : static_cast<int>(tensor.get_device());
   return device::Device{on_cpu ? device::Device::Type::kCpu : device::Device::Type::kGpu, index}
       .Canonical();
 }

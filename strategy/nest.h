@@ -1,5 +1,5 @@
 // Nested structures in typed C++: std::tuple, std::pair, std::vector, std::map, and aggregates that
-// say how they are tied together. Leaves are tensors and numbers.
+// say how they are tied together. Leaves are tensors, IndexedSlices and numbers.
 //
 //   struct Output { torch::Tensor loss, accuracy; };
 //   template <> struct muster::NestFields<Output> {
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "strategy/error.h"
+#include "strategy/indexed_slices.h"
 #include "strategy/torch.h"
 
 namespace muster {
@@ -50,7 +51,8 @@ constexpr bool is_container = IsTuple<T>::value || IsVector<T>::value || IsMap<T
 
 // A leaf that can be reduced.
 template <class T>
-constexpr bool is_leaf = std::is_arithmetic_v<T> || std::is_same_v<T, torch::Tensor>;
+constexpr bool is_leaf =
+    std::is_arithmetic_v<T> || std::is_same_v<T, torch::Tensor> || std::is_same_v<T, IndexedSlices>;
 
 // The type after a leaf-wise operation that makes tensors: numbers become scalar tensors.
 template <class T>
@@ -189,6 +191,8 @@ bool same_objects(const std::vector<T>& components) {
     for (const L* one : leaves) {
       if constexpr (std::is_same_v<L, torch::Tensor>) {
         same = same && one->is_same(*leaves[0]);
+      } else if constexpr (std::is_same_v<L, IndexedSlices>) {
+        same = same && one->values.is_same(leaves[0]->values);
       } else {
         same = false;
       }

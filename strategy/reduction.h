@@ -1,20 +1,38 @@
 // The arithmetic of reductions over replicas, on plain tensors.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "strategy/options.h"
 #include "strategy/torch.h"
 
 namespace muster::internal {
 
 // Sum or mean of tensors of equal shape, element by element; of the axes too when they are given
-// (then shapes may differ along them). Sources: the sums are made in replica order; float16 and
-// bfloat16 in float32; MEAN of integers is float32. INVALID_ARGUMENT as in Strategy::reduce().
+// (then shapes may differ along them). Sums are made in the order of `values`, on all threads of
+// current_crew(); float16 and bfloat16 in float32; MEAN of integers is float32. Differentiable.
+//   INVALID_ARGUMENT as in Strategy::reduce(); an op that is neither; bool.
 torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& values,
                              const Axes& axes);
 
-// Joined along `axis`. INVALID_ARGUMENT: ranks differ, sizes differ off the axis, or scalars.
+// Joined along `axis`. INVALID_ARGUMENT: ranks differ, sizes differ off the axis, scalars, an axis
+// that is negative or no axis of theirs.
 torch::Tensor gather_tensors(const std::vector<torch::Tensor>& values, int axis);
+// The check alone; `shapes` of all replicas.
+void check_gather(const std::vector<std::vector<std::int64_t>>& shapes, int axis);
+
+// Reduces `values` on the buffers themselves: results[d] gets what reduce_tensors() returns.
+// False, and nothing done, where that is not possible (types without kernels, gradients, shapes
+// that differ): reduce_tensors() knows what to do or say.
+bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
+                    const std::vector<int>& devices, std::vector<torch::Tensor>& results);
+
+// INVALID_ARGUMENT: neither SUM nor MEAN.
+void check_op(ReduceOp op);
+// Absent: no type that collectives/ knows (complex, quantised).
+std::optional<DType> dtype_of(torch::ScalarType type);
+torch::ScalarType scalar_type_of(DType type);
 
 }  // namespace muster::internal

@@ -1,15 +1,21 @@
 // What a replica function knows of its replica, and the calls in which replicas meet.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "strategy/communication_options.h"
 #include "strategy/distributed_values.h"
+#include "strategy/indexed_slices.h"
+#include "strategy/nest.h"
 #include "strategy/options.h"
 #include "strategy/torch.h"
 
@@ -49,18 +55,45 @@ class ReplicaContext {
     if constexpr (!std::is_void_v<R>) return select(std::move(*mine.result));
   }
 
-  // The sum or mean of `value` over all replicas, in every replica. Differentiable: the gradient is
-  // the same reduction of the replicas' gradients. MEAN of integers is float32.
-  // INVALID_ARGUMENT: shapes or types differ between replicas.
-  torch::Tensor all_reduce(ReduceOp op, const torch::Tensor& value);
-  // The replicas' values joined along `axis`, in every replica. Differentiable. Sizes may differ
-  // along `axis` alone (INVALID_ARGUMENT).
-  torch::Tensor all_gather(const torch::Tensor& value, int axis);
+  // The sum or mean of `value` over all replicas, in every replica, by the strategy's cross-device
+  // ops. A nest of tensors, numbers and IndexedSlices is reduced in one call. Differentiable in its
+  // dense leaves: the gradient is the same reduction of the replicas' gradients, and is made in the
+  // replica function, too. MEAN of integers is float32.
+  //   INVALID_ARGUMENT: shapes, types or structures differ between replicas; neither SUM nor MEAN.
+  //   UNIMPLEMENTED, in backward: through IndexedSlices.
+  torch::Tensor all_reduce(ReduceOp op, const torch::Tensor& value,
+                           const CommunicationOptions& options = {});
+  template <class T>
+    requires(nest::is_leaf<T> || nest::is_container<T>)
+  nest::tensors_t<T> all_reduce(ReduceOp op, const T& value,
+                                const CommunicationOptions& options = {}) {
+    return on_leaves(value,
+                     [&](const Leaves& leaves) { return reduce_leaves(op, leaves, options); });
+  }
+  template <class T>
+  auto all_reduce(std::string_view op, const T& value, const CommunicationOptions& options = {}) {
+    return all_reduce(reduce_op(op), value, options);
+  }
+
+  // The replicas' values joined along `axis`, in every replica; of a nest, leaf by leaf.
+  // Differentiable: each replica gets the gradient of its own piece. Sizes may differ along `axis`
+  // alone (INVALID_ARGUMENT). UNIMPLEMENTED: IndexedSlices.
+  torch::Tensor all_gather(const torch::Tensor& value, int axis,
+                           const CommunicationOptions& options = {});
+  template <class T>
+    requires(nest::is_leaf<T> || nest::is_container<T>)
+  nest::tensors_t<T> all_gather(const T& value, int axis,
+                                const CommunicationOptions& options = {}) {
+    return on_leaves(value,
+                     [&](const Leaves& leaves) { return gather_leaves(leaves, axis, options); });
+  }
 
   // Low level: every replica comes with its arguments, the last to come runs `joint` with all of
-  // them. `kind` must be the same for all.
+  // them. `kind` must be the same for all, and says what `arguments` point to.
+  //   DEADLINE_EXCEEDED: another replica did not come in time.
   void meet(std::string kind, void* arguments,
-            const std::function<void(std::vector<void*>&)>& joint);
+            const std::function<void(std::vector<void*>&)>& joint,
+            std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
  private:
   template <class R, class F, class... Args>
@@ -116,6 +149,31 @@ class ReplicaContext {
       return Plain(result);
     }
   }
+
+  using Leaf = std::variant<torch::Tensor, IndexedSlices>;
+  using Leaves = std::vector<Leaf>;
+
+  // `call` on all leaves of `value` at once; its results in their places.
+  template <class T, class Call>
+  static nest::tensors_t<T> on_leaves(const T& value, Call&& call) {
+    Leaves leaves;
+    nest::combine(nest::Components<T>{&value}, [&]<class L>(const nest::Components<L>& leaf) {
+      if constexpr (std::is_same_v<L, IndexedSlices>) {
+        leaves.push_back(*leaf[0]);
+        return IndexedSlices{};
+      } else {
+        leaves.push_back(nest::to_tensor(*leaf[0]));
+        return torch::Tensor();
+      }
+    });
+    Leaves results = call(leaves);
+    std::size_t next = 0;
+    return nest::combine(nest::Components<T>{&value}, [&]<class L>(const nest::Components<L>&) {
+      return std::get<nest::tensors_t<L>>(std::move(results[next++]));
+    });
+  }
+  Leaves reduce_leaves(ReduceOp op, const Leaves& leaves, const CommunicationOptions& options);
+  Leaves gather_leaves(const Leaves& leaves, int axis, const CommunicationOptions& options);
 
   // With this strategy in cross-replica context on this thread.
   void run_merged(const std::function<void(Strategy&)>& body);

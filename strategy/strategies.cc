@@ -1,6 +1,7 @@
 #include <set>
 
 #include "strategy/central_storage_strategy.h"
+#include "strategy/cross_device_ops.h"
 #include "strategy/error.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
@@ -41,8 +42,11 @@ int ParameterIndex(const std::vector<int>& compute, const std::optional<std::str
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
     : Strategy({CpuIndex(device)}, {CpuIndex(device)}) {}
 
-MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices)
-    : Strategy(CpuIndices(devices), CpuIndices(devices)) {}
+MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
+                                   std::shared_ptr<CrossDeviceOps> cross_device_ops)
+    : Strategy(CpuIndices(devices), CpuIndices(devices),
+               cross_device_ops != nullptr ? std::move(cross_device_ops)
+                                           : mirrored_cross_device_ops(devices)) {}
 
 CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
                                                const std::optional<std::string>& parameter_device)

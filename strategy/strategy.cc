@@ -6,13 +6,18 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
+#include <torch/version.h>
 
+#include "strategy/cross_device_ops.h"
 #include "strategy/error.h"
+#include "strategy/internal/crew.h"
 #include "strategy/internal/frames.h"
 #include "strategy/reduction.h"
 #include "worker/engine/device/arena.h"
 #include "worker/engine/device/cpu_allocator.h"
 #include "worker/engine/device/device.h"
+#include "worker/engine/device/random.h"
 #include "worker/engine/device/replica_group.h"
 
 namespace muster {
@@ -24,6 +29,47 @@ std::vector<std::string> CanonicalNames(const std::vector<int>& devices) {
     names.push_back(device::Device{device::Device::Type::kCpu, index}.Canonical());
   }
   return names;
+}
+
+// libtorch keeps autocast's type and cache switch apart from the rest of a thread's state.
+struct Autocast {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  static torch::ScalarType type_here() { return at::autocast::get_autocast_dtype(at::kCPU); }
+  static void set_type(torch::ScalarType to) { at::autocast::set_autocast_dtype(at::kCPU, to); }
+  static bool enabled() { return at::autocast::is_autocast_enabled(at::kCPU); }
+#else
+  static torch::ScalarType type_here() { return at::autocast::get_autocast_cpu_dtype(); }
+  static void set_type(torch::ScalarType to) { at::autocast::set_autocast_cpu_dtype(to); }
+  static bool enabled() { return at::autocast::is_cpu_enabled(); }
+#endif
+  torch::ScalarType type = type_here();
+  bool cache = at::autocast::is_autocast_cache_enabled();
+
+  void apply() const {
+    set_type(type);
+    at::autocast::set_autocast_cache_enabled(cache);
+  }
+};
+
+// A replica thread has the caller's autocast while this lives. What it cast stays behind: the next
+// run may come with other values in the same weights.
+class AutocastGuard {
+ public:
+  explicit AutocastGuard(const Autocast& callers) { callers.apply(); }
+  ~AutocastGuard() {
+    if (Autocast::enabled()) at::autocast::clear_cache();
+    own_.apply();
+  }
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+ private:
+  const Autocast own_;
+};
+
+// Where libtorch would allocate here.
+Destinations CurrentDevice() {
+  return device::Device{device::Device::Type::kCpu, device::ArenaScope::Current()}.Canonical();
 }
 
 std::exception_ptr MakeException(const Status& status) {
@@ -66,11 +112,13 @@ struct Strategy::Impl {
 
   std::vector<int> devices;
   int threads_per_replica = 1;
+  std::shared_ptr<CrossDeviceOps> ops;
   std::mutex mutex;
   std::vector<std::unique_ptr<device::ReplicaGroup>> idle;  // guarded by mutex
 };
 
-Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices)
+Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices,
+                   std::shared_ptr<CrossDeviceOps> ops)
     : worker_devices_(CanonicalNames(compute_devices)),
       parameter_devices_(CanonicalNames(parameter_devices)),
       impl_(std::make_unique<Impl>()) {
@@ -78,6 +126,7 @@ Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   impl_->threads_per_replica = std::max(1, static_cast<int>(cores / compute_devices.size()));
   impl_->devices = std::move(compute_devices);
+  impl_->ops = ops != nullptr ? std::move(ops) : select_cross_device_ops(worker_devices_);
 }
 
 Strategy::~Strategy() = default;
@@ -94,8 +143,10 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
     return;
   }
   // What a replica's thread takes over from its caller: GradMode, InferenceMode, autocast and the
-  // like, and the open variable creator and device scopes.
+  // like, and the open variable creator scopes.
   const at::ThreadLocalState torch_state;
+  const Autocast autocast;
+  device::RunSeed seed;
   std::vector<Frame> inherited;
   for (const Frame& frame : Frames::OfThisThread().all()) {
     if (frame.kind == Frame::Kind::kCreator) inherited.push_back(frame);
@@ -103,6 +154,8 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
   Impl::Lease lease(*impl_);
   lease.group().Run([&](int r) {
     const at::ThreadLocalStateGuard torch_guard(torch_state);
+    const AutocastGuard autocast_guard(autocast);
+    const device::GeneratorScope generator(seed, r);
     if (at::get_num_threads() != impl_->threads_per_replica) {
       at::set_num_threads(impl_->threads_per_replica);
     }
@@ -131,18 +184,53 @@ void Strategy::check_size(int components) const {
                         components, num_replicas_in_sync()));
 }
 
+CrossDeviceOps& Strategy::cross_device_ops() const { return *impl_->ops; }
+
 torch::Tensor Strategy::reduce_components(ReduceOp op, const std::vector<torch::Tensor>& values,
                                           const Axes& axes) const {
-  return internal::reduce_tensors(op, values, axes);
+  internal::check_op(op);
+  if (axes.given() || values.size() == 1) return internal::reduce_tensors(op, values, axes);
+  // A backward pass through the sum needs libtorch's own additions.
+  const bool wants_gradient =
+      torch::GradMode::is_enabled() &&
+      std::any_of(values.begin(), values.end(),
+                  [](const torch::Tensor& value) { return value.requires_grad(); });
+  if (wants_gradient) return internal::reduce_tensors(op, values, axes);
+  // Large values are reduced in slices, by the replicas' threads.
+  collectives::Crew crew{.size = num_replicas_in_sync(), .run = [&](const auto& body) {
+                           Impl::Lease lease(*impl_);
+                           lease.group().Run(body);
+                         }};
+  const internal::CrewScope scope(crew);
+  return impl_->ops->reduce(op, PerReplica<torch::Tensor>(values), CurrentDevice())[0];
+}
+
+IndexedSlices Strategy::reduce_slices(ReduceOp op, const std::vector<IndexedSlices>& values,
+                                      const Axes& axes) const {
+  internal::check_op(op);
+  if (axes.given()) raise(Unimplemented("reduce() over axes does not support IndexedSlices"));
+  if (values.size() == 1) {
+    if (num_replicas_in_sync() > 1 && op == ReduceOp::kSum) raise(undistributed_error());
+    return values[0];
+  }
+  return impl_->ops->reduce(op, PerReplica<IndexedSlices>(values), CurrentDevice())[0];
+}
+
+Status Strategy::undistributed_error() const {
+  return InvalidArgument(
+      "A non-DistributedValues value cannot be reduced with the given reduce op SUM over {} "
+      "replicas: every replica holds this one object; use MEAN, or a value that run() returned",
+      num_replicas_in_sync());
+}
+
+void Strategy::refuse_gather_of_slices() {
+  raise(Unimplemented("gather does not support IndexedSlices"));
 }
 
 torch::Tensor Strategy::reduce_undistributed(ReduceOp op, const torch::Tensor& value,
                                              const Axes& axes) const {
   if (num_replicas_in_sync() > 1 && op == ReduceOp::kSum) {
-    raise(InvalidArgument(
-        "A non-DistributedValues value cannot be reduced with the given reduce op SUM over {} "
-        "replicas: every replica holds this one object; use MEAN, or a value that run() returned",
-        num_replicas_in_sync()));
+    raise(undistributed_error());
   }
   if (!axes.given() && num_replicas_in_sync() > 1) return value;
   return internal::reduce_tensors(op, {value}, axes);
@@ -150,7 +238,7 @@ torch::Tensor Strategy::reduce_undistributed(ReduceOp op, const torch::Tensor& v
 
 torch::Tensor Strategy::gather_components(const std::vector<torch::Tensor>& values,
                                           int axis) const {
-  return internal::gather_tensors(values, axis);
+  return impl_->ops->gather(PerReplica<torch::Tensor>(values), CurrentDevice(), axis)[0];
 }
 
 }  // namespace muster

@@ -17,6 +17,7 @@
 
 namespace muster {
 
+class CrossDeviceOps;
 class Extended;
 class Variable;
 
@@ -79,8 +80,10 @@ class Strategy {
   // The sum or mean over replicas and, with axes, over those axes too: MEAN then divides by the
   // number of elements. Leaf by leaf for a nest. Sums of float16 and bfloat16 are made in float32;
   // MEAN of integers is float32.
+  // IndexedSlices are joined, duplicates kept. The result lies on the device that is current here:
+  // CPU:0, unless a DeviceScope says otherwise.
   // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range, or SUM of one object
-  // that was never distributed over more than one replica.
+  // that was never distributed over more than one replica. UNIMPLEMENTED: axes of IndexedSlices.
   template <class T>
   nest::tensors_t<T> reduce(ReduceOp op, const PerReplica<T>& value, const Axes& axes = {}) {
     require_cross_replica("reduce()");
@@ -88,42 +91,62 @@ class Strategy {
     const bool distributed = num_replicas_in_sync() == 1 || !value.same_object();
     nest::Components<T> components;
     for (const T& component : value.values()) components.push_back(&component);
-    return nest::combine(components, [&](const auto& leaves) {
-      if (!distributed) return reduce_undistributed(op, nest::to_tensor(*leaves[0]), axes);
-      std::vector<torch::Tensor> tensors;
-      for (const auto* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
-      return reduce_components(op, tensors, axes);
+    return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
+      if constexpr (std::is_same_v<L, IndexedSlices>) {
+        std::vector<IndexedSlices> slices;
+        for (const L* leaf : leaves) slices.push_back(*leaf);
+        if (!distributed) slices.resize(1);
+        return reduce_slices(op, slices, axes);
+      } else {
+        if (!distributed) return reduce_undistributed(op, nest::to_tensor(*leaves[0]), axes);
+        std::vector<torch::Tensor> tensors;
+        for (const L* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
+        return reduce_components(op, tensors, axes);
+      }
     });
   }
   template <class T>
     requires(nest::is_leaf<T> || nest::is_container<T>)
   nest::tensors_t<T> reduce(ReduceOp op, const T& value, const Axes& axes = {}) {
     require_cross_replica("reduce()");
-    return nest::combine(nest::Components<T>{&value}, [&](const auto& leaves) {
-      const torch::Tensor tensor = nest::to_tensor(*leaves[0]);
-      // A plain 0 may stand for "nothing was added", whatever the number of replicas.
-      if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(*leaves[0])>>) {
-        if (*leaves[0] == 0) return tensor;
-      }
-      return reduce_undistributed(op, tensor, axes);
-    });
+    return nest::combine(nest::Components<T>{&value},
+                         [&]<class L>(const nest::Components<L>& leaf) {
+                           if constexpr (std::is_same_v<L, IndexedSlices>) {
+                             return reduce_slices(op, {*leaf[0]}, axes);
+                           } else {
+                             const torch::Tensor tensor = nest::to_tensor(*leaf[0]);
+                             // A plain 0 may stand for "nothing was added", whatever the number of
+                             // replicas.
+                             if constexpr (std::is_arithmetic_v<L>) {
+                               if (*leaf[0] == 0) return tensor;
+                             }
+                             return reduce_undistributed(op, tensor, axes);
+                           }
+                         });
   }
   template <class T>
   auto reduce(std::string_view op, const T& value, const Axes& axes = {}) {
     return reduce(reduce_op(op), value, axes);
   }
 
-  // The replicas' values joined along `axis`.
+  // The replicas' values joined along `axis`, on the device that is current here.
+  // INVALID_ARGUMENT: ranks differ, sizes differ off the axis, scalars, an axis out of [0, rank).
+  // UNIMPLEMENTED: IndexedSlices.
   template <class T>
   nest::tensors_t<T> gather(const PerReplica<T>& value, int axis) {
     require_cross_replica("gather()", "all_gather()");
     check_components(value);
     nest::Components<T> components;
     for (const T& component : value.values()) components.push_back(&component);
-    return nest::combine(components, [&](const auto& leaves) {
-      std::vector<torch::Tensor> tensors;
-      for (const auto* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
-      return gather_components(tensors, axis);
+    return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
+      if constexpr (std::is_same_v<L, IndexedSlices>) {
+        refuse_gather_of_slices();
+        return *leaves[0];
+      } else {
+        std::vector<torch::Tensor> tensors;
+        for (const L* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
+        return gather_components(tensors, axis);
+      }
     });
   }
 
@@ -155,6 +178,9 @@ class Strategy {
     return PerReplica<R>(std::move(values));
   }
 
+  // How values of several devices become one.
+  CrossDeviceOps& cross_device_ops() const;
+
   // Updates, reductions to given devices, where variables are made: strategy/extended.h.
   Extended extended();
 
@@ -165,8 +191,9 @@ class Strategy {
   virtual bool require_static_shapes() const { return false; }
 
  protected:
-  // Logical CPU devices by index; one replica each.
-  Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices);
+  // Logical CPU devices by index; one replica each. No ops: what select_cross_device_ops() takes.
+  Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices,
+           std::shared_ptr<CrossDeviceOps> ops = nullptr);
 
   // Runs replica(r) for every r in its replica context, device and thread.
   virtual void run_replicas(const std::function<void(int)>& replica);
@@ -184,6 +211,10 @@ class Strategy {
                                   const Axes& axes) const;
   torch::Tensor reduce_undistributed(ReduceOp op, const torch::Tensor& value,
                                      const Axes& axes) const;
+  IndexedSlices reduce_slices(ReduceOp op, const std::vector<IndexedSlices>& values,
+                              const Axes& axes) const;
+  Status undistributed_error() const;
+  [[noreturn]] static void refuse_gather_of_slices();
   torch::Tensor gather_components(const std::vector<torch::Tensor>& values, int axis) const;
 
   std::vector<std::string> worker_devices_;

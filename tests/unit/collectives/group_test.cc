@@ -143,7 +143,7 @@ TEST_CASE("pieces of different lengths are joined in rank order, block by block"
     const auto length = static_cast<std::size_t>(group.rank() + 1);
     const std::vector<std::int32_t> mine(2 * length, group.rank());
     const std::int64_t said[] = {static_cast<std::int64_t>(length)};
-    const auto all = group.Exchange(said);
+    const auto all = group.Exchange("test", said);
     REQUIRE(all.ok());
     CHECK(*all == std::vector<std::vector<std::int64_t>>{{1}, {2}, {3}});
 

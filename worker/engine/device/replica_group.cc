@@ -145,7 +145,8 @@ std::string ReplicaGroup::Describe() const {
 }
 
 void ReplicaGroup::Meet(int replica, Arrival arrival,
-                        const std::function<void(std::vector<void*>&)>& joint) {
+                        const std::function<void(std::vector<void*>&)>& joint,
+                        std::optional<std::chrono::milliseconds> timeout) {
   const auto r = static_cast<std::size_t>(replica);
   std::unique_lock lock(mutex_);
   if (cancelled_) {
@@ -159,7 +160,15 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
   ++waiting_;
   if (waiting_ < size()) {
     FailMeetingIfStuck();
-    meet_.wait(lock, [&] { return meeting->over; });
+    const auto over = [&] { return meeting->over; };
+    if (!timeout.has_value() || timeout->count() <= 0) {
+      meet_.wait(lock, over);
+    } else if (!meet_.wait_for(lock, *timeout, over) && waiting_ < size()) {
+      EndMeeting(make_exception_(DeadlineExceeded("not all replicas came within {} ms: {}",
+                                                  timeout->count(), Describe())));
+    } else {
+      meet_.wait(lock, over);  // all have come: the last one is at the joint work
+    }
   } else if (!SameCalls()) {
     EndMeeting(make_exception_(MismatchedCalls()));
   } else {

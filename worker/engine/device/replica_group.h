@@ -13,12 +13,14 @@
 // Threading: Run() from one thread at a time; Meet() from the replicas' threads inside Run().
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,7 +52,9 @@ class ReplicaGroup {
 
   // Called by replica r. The last to arrive runs `joint` with everybody's arguments in replica
   // order; what it throws is thrown in every replica. Returns when it has run.
-  void Meet(int replica, Arrival arrival, const std::function<void(std::vector<void*>&)>& joint);
+  // With a timeout, those who wait longer end the meeting with kDeadlineExceeded; 0 is none.
+  void Meet(int replica, Arrival arrival, const std::function<void(std::vector<void*>&)>& joint,
+            std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
  private:
   enum class State { kIdle, kRunning, kWaiting, kReturned, kFailed };
