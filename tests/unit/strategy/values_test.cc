@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "strategy/central_storage_strategy.h"
+#include "strategy/cross_device_ops.h"
 #include "strategy/default_strategy.h"
 #include "strategy/device_of.h"
 #include "strategy/extended.h"
@@ -102,6 +103,24 @@ TEST_CASE("components of a variable regroup to the variable", "[spec][VAL-06]") 
   CHECK(regrouped.is_same(v));
   CHECK(throws(StatusCode::kInvalidArgument, "components of one variable",
                [&] { regroup(std::vector<Variable>{v.component(0), w.component(1)}); }));
+}
+
+TEST_CASE("a distributed variable is reduced to values on its devices", "[spec][XDO-07]") {
+  MirroredStrategy strategy(Devices(3, 1));
+  const auto scope = strategy.scope();
+  const Variable v = Variable::create("v", 1.0);
+  const std::vector<std::shared_ptr<CrossDeviceOps>> all{std::make_shared<CollectiveAllReduce>(),
+                                                         std::make_shared<ReductionToOneDevice>()};
+  for (const auto& ops : all) {
+    const auto result = ops->reduce(ReduceOp::kMean, v, v);
+    static_assert(std::is_same_v<decltype(result), const Mirrored<torch::Tensor>>);
+    REQUIRE(result.size() == 3);
+    for (int i = 0; i < 3; ++i) {
+      CHECK(result[i].item<double>() == 1);
+      CHECK(muster::device_of(result[i]) == Canonical(i + 1));
+    }
+    CHECK(ops->reduce(ReduceOp::kSum, v, "CPU:0")[0].item<double>() == 3);
+  }
 }
 
 TEST_CASE("two tuples make a tuple of pairs", "[spec][VAL-07]") {
