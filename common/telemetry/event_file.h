@@ -1,0 +1,53 @@
+// A file of events as TensorBoard reads it: TFRecord frames (a length and the bytes, each with a
+// masked CRC-32C), one serialised tf.Event in each. The first says which version the file has.
+//
+// Threading: any thread. Whoever reads the file while it grows sees whole events, then perhaps a
+// piece of one, which TensorBoard waits for.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace muster::telemetry {
+
+class EventFile {
+ public:
+  // A new file in `directory`, which is made if need be:
+  // "events.out.tfevents.<seconds>.<host>.<pid>.<number>". Errors: FromErrno()'s.
+  static Result<std::unique_ptr<EventFile>> Create(const std::string& directory);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // One point of the curve `tag`. Reaches the file at Flush(), or with the first event that is
+  // written more than kFlushEvery after the last flush.
+  //   kFailedPrecondition: closed.   FromErrno()'s: the disk.
+  Status Scalar(std::string_view tag, std::int64_t step, float value,
+                std::chrono::system_clock::time_point time = std::chrono::system_clock::now());
+  Status Flush();
+  // Flushes; nothing can be written afterwards. Harmless when repeated.
+  Status Close();
+
+  static constexpr std::chrono::seconds kFlushEvery{10};
+
+ private:
+  EventFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  Status Write(std::string_view event);  // with mutex_ held
+  Status FlushLocked();
+
+  const std::string path_;
+  std::mutex mutex_;
+  std::FILE* file_;                                                                   // guarded
+  std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();  // guarded
+};
+
+}  // namespace muster::telemetry

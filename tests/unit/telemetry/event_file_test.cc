@@ -1,0 +1,92 @@
+#include "common/telemetry/event_file.h"
+
+#include <cmath>
+
+#include <stdlib.h>
+
+#include "tests/support/catch.h"
+#include "tests/support/event_reader.h"
+
+namespace muster::telemetry {
+namespace {
+
+using testing::Event;
+using testing::ReadEvents;
+
+struct Folder {
+  Folder() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "muster-events-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+TEST_CASE("an event file reads back through the TFRecord reader", "[telemetry][unit]") {
+  const Folder folder;
+  auto file = EventFile::Create(folder.path + "/logs/train");
+  REQUIRE(file.ok());
+  const std::chrono::system_clock::time_point time{std::chrono::milliseconds(1'767'340'800'250)};
+  REQUIRE((*file)->Scalar("loss", 0, 2.5F, time).ok());
+  REQUIRE((*file)->Scalar("accuracy/\xc3\xa4", 300, -0.0F, time).ok());
+  REQUIRE((*file)->Scalar("loss", std::int64_t{1} << 40, 1e-30F, time).ok());
+  REQUIRE((*file)->Close().ok());
+
+  const std::vector<Event> events = ReadEvents((*file)->path());
+
+  REQUIRE(events.size() == 4);
+  CHECK(events[0].file_version == "brain.Event:2");
+  CHECK(events[0].wall_time > 1.7e9);
+  CHECK(events[1].tag == "loss");
+  CHECK(events[1].step == 0);
+  CHECK(events[1].value == 2.5F);
+  CHECK(std::abs(events[1].wall_time - 1'767'340'800.25) < 1e-6);
+  CHECK(events[2].tag == "accuracy/\xc3\xa4");
+  CHECK(events[2].step == 300);
+  CHECK(std::signbit(events[2].value));
+  CHECK(events[3].step == std::int64_t{1} << 40);
+  CHECK(events[3].value == 1e-30F);
+}
+
+TEST_CASE("a flush brings events to readers while the file is open", "[telemetry][unit]") {
+  const Folder folder;
+  auto file = EventFile::Create(folder.path);
+  REQUIRE(file.ok());
+  CHECK(ReadEvents((*file)->path()).size() == 1);
+
+  REQUIRE((*file)->Scalar("x", 1, 1.0F).ok());
+  REQUIRE((*file)->Flush().ok());
+
+  CHECK(ReadEvents((*file)->path()).size() == 2);
+}
+
+TEST_CASE("two event files of one process and second are two files", "[telemetry][unit]") {
+  const Folder folder;
+
+  const auto first = EventFile::Create(folder.path);
+  const auto second = EventFile::Create(folder.path);
+
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK((*first)->path() != (*second)->path());
+}
+
+TEST_CASE("a closed event file and an impossible folder say so", "[telemetry][unit]") {
+  const Folder folder;
+  auto file = EventFile::Create(folder.path);
+  REQUIRE(file.ok());
+  REQUIRE((*file)->Close().ok());
+
+  const Status late = (*file)->Scalar("x", 1, 1.0F);
+  const auto inside_a_file = EventFile::Create((*file)->path() + "/logs");
+
+  CHECK(late.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(late).find((*file)->path()) != std::string::npos);
+  CHECK((*file)->Close().ok());
+  CHECK_FALSE(inside_a_file.ok());
+  CHECK(Message(inside_a_file.status()).find("/logs") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::telemetry
