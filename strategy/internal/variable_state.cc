@@ -32,7 +32,8 @@ bool HasGradients(torch::ScalarType type) {
 
 torch::Tensor Component::Snapshot() const {
   const std::lock_guard lock(mutex_);
-  if (adopted_slot_ < 0 || !data_.defined()) return data_;
+  if (adopted_.empty()) return data_;
+  CheckAdopted();
   const Ordinary ordinary(device_);
   return data_.clone();
 }
@@ -40,14 +41,18 @@ torch::Tensor Component::Snapshot() const {
 torch::Tensor Component::Leaf(int slot, bool trainable) {
   const std::lock_guard lock(mutex_);
   if (!data_.defined()) return {};
-  if (slot == adopted_slot_) return data_;
   const auto index = static_cast<std::size_t>(slot);
+  if (!adopted_.empty()) CheckAdopted();
+  if (index < adopted_.size() && adopted_[index].defined()) return adopted_[index];
+  const Ordinary ordinary(device_);
+  const bool gradients = trainable && HasGradients(data_.scalar_type());
+  // Buffers are written by their module, which tells nobody.
+  if (!adopted_.empty() && !gradients) return data_.clone();
   if (leaves_.size() <= index) leaves_.resize(index + 1);
   torch::Tensor& leaf = leaves_[index];
   if (!leaf.defined()) {
-    const Ordinary ordinary(device_);
-    leaf = (adopted_slot_ < 0 ? data_ : data_.clone()).variable_data();
-    leaf.set_requires_grad(trainable && HasGradients(leaf.scalar_type()));
+    leaf = (adopted_.empty() ? data_ : data_.clone()).variable_data();
+    leaf.set_requires_grad(gradients);
   }
   return leaf;
 }
@@ -55,7 +60,7 @@ torch::Tensor Component::Leaf(int slot, bool trainable) {
 void Component::Store(const torch::Tensor& fresh) {
   const std::lock_guard lock(mutex_);
   leaves_.clear();
-  if (adopted_slot_ < 0) {
+  if (adopted_.empty()) {
     data_ = fresh;
     return;
   }
@@ -63,10 +68,24 @@ void Component::Store(const torch::Tensor& fresh) {
   data_.copy_(fresh);
 }
 
-void Component::Adopt(torch::Tensor leaf, int slot) {
+void Component::Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves) {
   const std::lock_guard lock(mutex_);
-  data_ = std::move(leaf);
-  adopted_slot_ = slot;
+  adopted_type_ = data.scalar_type();
+  data_ = std::move(data);
+  adopted_ = std::move(leaves);
+}
+
+void Component::CheckAdopted() const {
+  if (data_.scalar_type() == adopted_type_) return;
+  raise(FailedPrecondition(
+      "{} is {} now, but was {} when its module was distributed: change a module's type "
+      "(module->to(dtype)) before distribute()",
+      name_, torch::toString(data_.scalar_type()), torch::toString(adopted_type_)));
+}
+
+Component::InPlace::InPlace(Component& component)
+    : write_(component.write_mutex_), value_(component.mutex_) {
+  component.leaves_.clear();
 }
 
 torch::Tensor Component::Copy(const torch::Tensor& value, torch::ScalarType dtype) const {

@@ -18,8 +18,10 @@ namespace internal {
 // what was read. Leaves are made of a snapshot when asked for, one for each reader that must not
 // share gradients: slot r + 1 for replica r, slot 0 for everybody else.
 //
-// An adopted component is a parameter of a module: its tensor must stay the same object, so it is
-// written in place, and readers other than its own replica get copies.
+// An adopted component is a parameter or a buffer of a module, whose tensors must stay the same
+// objects: it is written in place, the replicas that own a tensor of it read that one, and all
+// other readers get copies. Whoever writes to it in place (an optimizer) holds an InPlace
+// meanwhile, so that nobody copies half a value.
 //
 // Threading: any thread.
 class Component {
@@ -34,8 +36,22 @@ class Component {
   torch::Tensor Leaf(int slot, bool trainable);
   // `fresh` is nobody else's, and lies on this component's device.
   void Store(const torch::Tensor& fresh);
-  // `leaf` becomes the value, for replica `slot` - 1. Once, before anybody reads.
-  void Adopt(torch::Tensor leaf, int slot);
+  // `data` becomes the value; leaves[slot], where defined, are tensors over the same storage, which
+  // the readers of these slots get. Once, before anybody reads.
+  void Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves);
+  // Adopted, and its type is another than at its adoption: FAILED_PRECONDITION naming it.
+  void CheckAdopted() const;
+
+  // Nobody else writes or copies the value while it lives. Several at a time: in the order in which
+  // the module has its parameters.
+  class InPlace {
+   public:
+    explicit InPlace(Component& component);
+
+   private:
+    std::unique_lock<std::mutex> write_;
+    std::unique_lock<std::mutex> value_;
+  };
   // A copy on this component's device, of this type.
   torch::Tensor Copy(const torch::Tensor& value, torch::ScalarType dtype) const;
 
@@ -47,9 +63,10 @@ class Component {
   const int device_;
   std::mutex write_mutex_;
   mutable std::mutex mutex_;
-  torch::Tensor data_;                 // guarded by mutex_
-  std::vector<torch::Tensor> leaves_;  // guarded by mutex_
-  int adopted_slot_ = -1;              // guarded by mutex_; -1: not adopted
+  torch::Tensor data_;                  // guarded by mutex_
+  std::vector<torch::Tensor> leaves_;   // guarded by mutex_
+  std::vector<torch::Tensor> adopted_;  // guarded by mutex_; empty: not adopted
+  torch::ScalarType adopted_type_ = torch::kFloat;
 };
 
 enum class WriteKind : std::uint8_t {
