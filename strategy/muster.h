@@ -13,7 +13,12 @@
 #include "strategy/error.h"
 #include "strategy/extended.h"
 #include "strategy/indexed_slices.h"
+<<<<<<< HEAD
 #include "strategy/input/distributed_dataset.h"
+=======
+#include "strategy/loss.h"
+#include "strategy/metrics.h"
+>>>>>>> 079fe96 (WIP modules, optimizers, metrics, losses, summaries)
 #include "strategy/mirrored_strategy.h"
 #include "strategy/nest.h"
 #include "strategy/one_device_strategy.h"
@@ -22,6 +27,7 @@
 #include "strategy/replica_context.h"
 #include "strategy/sparse.h"
 #include "strategy/strategy.h"
+#include "strategy/summary.h"
 #include "strategy/torch.h"
 #include "strategy/variable.h"
 #include "strategy/version.h"
