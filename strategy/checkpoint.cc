@@ -15,7 +15,10 @@
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
 #include "strategy/error.h"
+#include "strategy/internal/saved_state.h"
 #include "strategy/internal/variable_state.h"
+#include "strategy/module.h"
+#include "strategy/optimizer.h"
 
 namespace muster {
 namespace {
@@ -141,9 +144,23 @@ void WriteAll(const std::string& directory, std::uint64_t step, const Checkpoint
 
 }  // namespace
 
+namespace {
+
+// The state of an optimizer; its names in files begin with `prefix`.
+struct TrackedState {
+  std::string prefix;
+  std::shared_ptr<const internal::SavedState> state;
+  std::set<std::string> names;  // in files
+};
+
+using Tensors = std::map<std::string, torch::Tensor>;
+
+}  // namespace
+
 struct RestoreStatus::Impl {
   mutable std::mutex mutex;
   std::map<std::string, Variable> variables;
+  std::vector<TrackedState> states;
   std::unique_ptr<storage::Checkpoint> restored;
   std::map<std::string, DType> saved;  // what `restored` holds
   CheckpointJob job;
@@ -165,6 +182,11 @@ struct RestoreStatus::Impl {
     const torch::NoGradGuard no_grad;
     for (const auto& [name, variable] : variables) {
       values.push_back({name, variable.state()->ToSave().contiguous()});
+    }
+    for (const TrackedState& tracked : states) {
+      for (const auto& [name, value] : tracked.state->Values()) {
+        values.push_back({tracked.prefix + name, value.contiguous()});
+      }
     }
     return values;
   }
@@ -189,13 +211,40 @@ struct RestoreStatus::Impl {
     }
     return value;
   }
+
+  // What the checkpoint has of it, checked.
+  Tensors ReadFor(const TrackedState& tracked) const {
+    Tensors values;
+    for (const std::string& name : tracked.names) {
+      if (saved.contains(name)) values[name.substr(tracked.prefix.size())] = Read(name);
+    }
+    // A job's optimizers count steps all together: by the checkpoint's.
+    const std::string count = "/slot/step";
+    for (const std::string& full : tracked.names) {
+      const std::string name = full.substr(tracked.prefix.size());
+      if (!name.ends_with(count) || values.contains(name)) continue;
+      const std::string slots = name.substr(0, name.size() - std::string("step").size());
+      const auto other = values.lower_bound(slots);
+      if (other == values.end() || !other->first.starts_with(slots)) continue;
+      values[name] = torch::scalar_tensor(static_cast<std::int64_t>(restored->manifest().step()),
+                                          torch::kLong);
+    }
+    tracked.state->Check(values);
+    return values;
+  }
+
+  bool Tracks(const std::string& name) const {
+    return variables.contains(name) ||
+           std::any_of(states.begin(), states.end(),
+                       [&](const TrackedState& tracked) { return tracked.names.contains(name); });
+  }
 };
 
 std::vector<std::string> RestoreStatus::unused() const {
   const std::lock_guard lock(impl_->mutex);
   std::vector<std::string> names;
   for (const auto& [name, dtype] : impl_->saved) {
-    if (!impl_->variables.contains(name)) names.push_back(name);
+    if (!impl_->Tracks(name)) names.push_back(name);
   }
   return names;
 }
@@ -239,6 +288,28 @@ void Checkpoint::track(const std::string& name, const Variable& variable) {
   if (added && impl_->saved.contains(name)) {
     variable.state()->Restore(impl_->ReadFor(name, variable));
   }
+}
+
+void Checkpoint::track(const DistributedModuleBase& module, const std::string& prefix) {
+  for (const auto* variables : {&module.parameters(), &module.buffers()}) {
+    for (const Variable& variable : *variables) track(prefix + variable.name(), variable);
+  }
+}
+
+void Checkpoint::track(const DistributedOptimizerBase& optimizer, const std::string& prefix) {
+  TrackedState tracked{prefix, optimizer.saved_state(), {}};
+  for (const std::string& name : tracked.state->Names()) tracked.names.insert(prefix + name);
+  const std::lock_guard lock(impl_->mutex);
+  for (const TrackedState& other : impl_->states) {
+    if (other.state == tracked.state && other.prefix == prefix) return;
+    for (const std::string& name : tracked.names) {
+      if (!other.names.contains(name)) continue;
+      raise(AlreadyExists("the checkpoint tracks another optimizer that has {}: give one a prefix",
+                          name));
+    }
+  }
+  if (impl_->restored != nullptr) tracked.state->Restore(impl_->ReadFor(tracked));
+  impl_->states.push_back(std::move(tracked));
 }
 
 Variable Checkpoint::create(const std::string& name, InitialValue initial_value,
@@ -304,17 +375,20 @@ RestoreStatus Checkpoint::restore(const std::string& directory) {
   std::swap(impl_->restored, *opened);
   std::swap(impl_->saved, saved);
   std::vector<std::pair<Variable, torch::Tensor>> values;
+  std::vector<Tensors> states;
   try {
     for (const auto& [name, variable] : impl_->variables) {
       if (impl_->saved.contains(name))
         values.emplace_back(variable, impl_->ReadFor(name, variable));
     }
+    for (const TrackedState& tracked : impl_->states) states.push_back(impl_->ReadFor(tracked));
   } catch (...) {
     std::swap(impl_->restored, *opened);
     std::swap(impl_->saved, saved);
     throw;
   }
   for (const auto& [variable, value] : values) variable.state()->Restore(value);
+  for (std::size_t i = 0; i < states.size(); ++i) impl_->states[i].state->Restore(states[i]);
   const v1::CheckpointManifest& manifest = impl_->restored->manifest();
   impl_->step = manifest.step();
   impl_->job = {manifest.job_id(), manifest.job_name(), manifest.spec_hash()};

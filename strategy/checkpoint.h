@@ -2,12 +2,15 @@
 // program restores what a job has saved, and the other way round, on any number of devices.
 //
 //   Checkpoint checkpoint({{"w", w}, {"b", b}});
+//   checkpoint.track(net);        // a distributed module: its parameters and buffers
+//   checkpoint.track(optimizer);  // what it remembers of each parameter
 //   CheckpointManager manager(checkpoint, "/data/checkpoints", 3);
 //   manager.restore_latest();
 //   ... manager.save(step);
 //
 // A file holds one tensor for each variable: the value of ON_WRITE, the aggregated value of ON_READ
-// (a SUM is spread over the replicas when it is restored).
+// (a SUM is spread over the replicas when it is restored). What an optimizer remembers is there once,
+// whatever the number of replicas, as "<parameter>/slot/<slot>".
 #pragma once
 
 #include <cstdint>
@@ -20,6 +23,9 @@
 #include "strategy/variable.h"
 
 namespace muster {
+
+class DistributedModuleBase;
+class DistributedOptimizerBase;
 
 // Which job a checkpoint is of; a job goes on from those alone that carry its own spec's hash.
 struct CheckpointJob {
@@ -56,6 +62,13 @@ class Checkpoint {
   // Adds a variable under the name that it has in files. After a restore() it gets its saved value
   // at once. ALREADY_EXISTS: another variable has that name.
   void track(const std::string& name, const Variable& variable);
+  // All variables of a module, as `prefix` and their names in it.
+  void track(const DistributedModuleBase& module, const std::string& prefix = {});
+  // An optimizer. In a restore it gets what the checkpoint has for it; without any it is as before
+  // its first step. Counts of steps that a job's checkpoint lacks are the checkpoint's step.
+  //   ALREADY_EXISTS: another optimizer of parameters of these names.
+  //   UNIMPLEMENTED: other than SGD, Adam, AdamW, Adagrad and RMSprop.
+  void track(const DistributedOptimizerBase& optimizer, const std::string& prefix = {});
   // Creates a variable and tracks it. After a restore() it begins with the saved value, and
   // `initial_value` is not asked for one.
   Variable create(const std::string& name, InitialValue initial_value,
@@ -71,7 +84,8 @@ class Checkpoint {
 
   // All tracked variables that are in the checkpoint get its values: all of them, or on an error
   // none. Saves from now on carry its job.
-  //   INVALID_ARGUMENT: a tensor has another shape than its variable.
+  //   INVALID_ARGUMENT: a tensor has another shape than its variable, or is not what the optimizer
+  //   remembers.
   RestoreStatus restore(const std::string& directory);
 
   // Of the checkpoint that was restored last.

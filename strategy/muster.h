@@ -20,8 +20,10 @@
 #include "strategy/metrics.h"
 >>>>>>> 079fe96 (WIP modules, optimizers, metrics, losses, summaries)
 #include "strategy/mirrored_strategy.h"
+#include "strategy/module.h"
 #include "strategy/nest.h"
 #include "strategy/one_device_strategy.h"
+#include "strategy/optimizer.h"
 #include "strategy/options.h"
 #include "strategy/regroup.h"
 #include "strategy/replica_context.h"

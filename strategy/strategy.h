@@ -18,7 +18,12 @@
 namespace muster {
 
 class CrossDeviceOps;
+template <class Torch>
+class DistributedOptimizer;
+template <class M>
+class DistributedModule;
 class Extended;
+struct OptimizerOptions;
 class Variable;
 
 // For TPUs; accepted and without effect elsewhere.
@@ -180,6 +185,23 @@ class Strategy {
 
   // How values of several devices become one.
   CrossDeviceOps& cross_device_ops() const;
+
+  // Copies of a module for the replicas, its parameters and buffers as variables:
+  // strategy/module.h. The module becomes the first copy.
+  //   INVALID_ARGUMENT: null, or it cannot be copied (torch::nn::Cloneable does that).
+  template <class M>
+    requires std::is_base_of_v<torch::nn::Module, M>
+  DistributedModule<M> distribute(std::shared_ptr<M> module);
+  template <class M>
+  DistributedModule<M> distribute(const torch::nn::ModuleHolder<M>& module);
+
+  // A torch::optim optimizer for all copies: strategy/optimizer.h. `options` are libtorch's.
+  //   INVALID_ARGUMENT: a module of another strategy, or options that libtorch refuses.
+  template <class Torch, class M, class Options>
+  DistributedOptimizer<Torch> optimizer(const DistributedModule<M>& module, Options options);
+  template <class Torch, class M, class Options>
+  DistributedOptimizer<Torch> optimizer(const DistributedModule<M>& module, Options options,
+                                        const OptimizerOptions& how);
 
   // Updates, reductions to given devices, where variables are made: strategy/extended.h.
   Extended extended();

@@ -76,11 +76,17 @@ void Component::Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves) {
 }
 
 void Component::CheckAdopted() const {
-  if (data_.scalar_type() == adopted_type_) return;
-  raise(FailedPrecondition(
-      "{} is {} now, but was {} when its module was distributed: change a module's type "
-      "(module->to(dtype)) before distribute()",
-      name_, torch::toString(data_.scalar_type()), torch::toString(adopted_type_)));
+  const auto check = [this](const torch::Tensor& tensor) {
+    if (tensor.scalar_type() == adopted_type_) return;
+    raise(FailedPrecondition(
+        "{} is {} now, but was {} when its module was distributed: change a module's type "
+        "(module->to(dtype)) before distribute()",
+        name_, torch::toString(tensor.scalar_type()), torch::toString(adopted_type_)));
+  };
+  check(data_);
+  for (const torch::Tensor& leaf : adopted_) {
+    if (leaf.defined()) check(leaf);
+  }
 }
 
 Component::InPlace::InPlace(Component& component)
