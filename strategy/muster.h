@@ -13,12 +13,9 @@
 #include "strategy/error.h"
 #include "strategy/extended.h"
 #include "strategy/indexed_slices.h"
-<<<<<<< HEAD
 #include "strategy/input/distributed_dataset.h"
-=======
 #include "strategy/loss.h"
 #include "strategy/metrics.h"
->>>>>>> 079fe96 (WIP modules, optimizers, metrics, losses, summaries)
 #include "strategy/mirrored_strategy.h"
 #include "strategy/module.h"
 #include "strategy/nest.h"
