@@ -14,7 +14,7 @@ const std::vector<std::string>& DefaultStrategy::parameter_devices() const {
   raise(FailedPrecondition("parameter_devices is unsupported by the default strategy"));
 }
 
-Strategy& default_strategy() {
+DefaultStrategy& default_strategy() {
   static auto& strategy = *new DefaultStrategy;
   return strategy;
 }

@@ -15,14 +15,19 @@ class DefaultStrategy final : public Strategy {
   // FAILED_PRECONDITION: it has no devices of its own.
   const std::vector<std::string>& worker_devices() const override;
   const std::vector<std::string>& parameter_devices() const override;
+  // The one value as it is.
+  template <class F>
+  auto distribute_values_from_function(F&& value_fn) {
+    return value_fn(ValueContext{});
+  }
 
  private:
   DefaultStrategy();
-  friend Strategy& default_strategy();
+  friend DefaultStrategy& default_strategy();
 };
 
 // The one and only; never destroyed.
-Strategy& default_strategy();
+DefaultStrategy& default_strategy();
 // Its replica context, for every thread.
 ReplicaContext& default_replica_context();
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/data/auto_shard_policy.h"
 
 namespace muster::data {
 
@@ -94,7 +95,6 @@ template <class T>
 [[nodiscard]] std::vector<std::vector<Piece>> IntoSteps(const std::vector<Piece>& pieces,
                                                         int replicas);
 
-enum class AutoShardPolicy { kOff, kAuto, kFile, kData, kHint };
 enum class ShardBy { kNothing, kFile, kData, kPlaceholder };
 
 // What is known of a pipeline when its sharding is chosen.

@@ -8,6 +8,7 @@
 // a function, each replica takes whole elements. docs/input.md has the rules.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/default_strategy.h"
 #include "strategy/distributed_values.h"
 #include "strategy/input/dataset.h"
 #include "strategy/input/input_link.h"
@@ -36,7 +38,7 @@ class DistributedOptional {
   explicit operator bool() const { return has_value(); }
   // INVALID_ARGUMENT: there is none.
   const PerReplica<T>& get_value() const {
-    if (!value_) raise(InvalidArgument("an empty optional has no value: the data has ended"));
+    if (!value_) internal::raise_empty_optional();
     return *value_;
   }
 
@@ -52,15 +54,12 @@ class DistributedOptional {
 template <class T>
 class DistributedIterator {
  public:
-  DistributedIterator(std::shared_ptr<const internal::InputPlan> plan, std::uint64_t pass,
-                      const std::optional<std::string>& position)
-      : plan_(plan),
-        reader_(std::make_unique<internal::StepReader>(std::move(plan), pass, position)) {}
+  explicit DistributedIterator(internal::StepReader reader) : reader_(std::move(reader)) {}
 
   // OUT_OF_RANGE: the end of the data.
   PerReplica<T> get_next() {
     std::optional<PerReplica<T>> step = next();
-    if (!step) raise(OutOfRange("end of the distributed dataset"));
+    if (!step) internal::raise_end_of_data();
     return *std::move(step);
   }
   DistributedOptional<T> get_next_as_optional() {
@@ -69,7 +68,7 @@ class DistributedIterator {
   }
   // Nothing at the end.
   std::optional<PerReplica<T>> next() {
-    const std::optional<std::vector<data::Element>> step = reader_->next();
+    const std::optional<std::vector<data::Element>> step = reader_.next();
     if (!step) return std::nullopt;
     std::vector<T> values;
     for (const data::Element& element : *step) values.push_back(internal::unpack<T>(element));
@@ -78,14 +77,13 @@ class DistributedIterator {
 
   // Of one replica's values; DistributedDataset::element_spec().
   std::optional<std::vector<TensorSpec>> element_spec() const {
-    return internal::tensor_specs(plan_->spec);
+    return internal::element_spec(reader_.plan());
   }
   // This worker's, before the next step: for DistributedDataset::iterator().
-  std::string save_position() const { return reader_->save_position(); }
+  std::string save_position() const { return reader_.save_position(); }
 
  private:
-  std::shared_ptr<const internal::InputPlan> plan_;
-  std::unique_ptr<internal::StepReader> reader_;
+  internal::StepReader reader_;
 };
 
 // Threading: any thread. Lifetime: does not need its strategy.
@@ -94,12 +92,12 @@ class DistributedDataset {
  public:
   using value_type = PerReplica<T>;
 
-  explicit DistributedDataset(internal::InputPlan plan)
-      : core_(std::make_shared<Core>(std::move(plan))) {}
+  explicit DistributedDataset(internal::InputPlanPtr plan)
+      : plan_(std::move(plan)), passes_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
 
   // A new pass; each has an order of its own where the dataset reshuffles. Or on from a position.
   DistributedIterator<T> iterator(const std::optional<std::string>& position = std::nullopt) const {
-    return DistributedIterator<T>(plan(), core_->passes++, position);
+    return DistributedIterator<T>(internal::StepReader(plan_, (*passes_)++, position));
   }
   InputRange<PerReplica<T>, DistributedIterator<T>> begin() const {
     return InputRange<PerReplica<T>, DistributedIterator<T>>(iterator());
@@ -109,25 +107,19 @@ class DistributedDataset {
   // Of one replica's values, one for each leaf: -1 for the batch dimension where steps differ.
   // Nothing where only running the pipeline tells.
   std::optional<std::vector<TensorSpec>> element_spec() const {
-    return internal::tensor_specs(core_->plan.spec);
+    return internal::element_spec(*plan_);
   }
   // Elements of this one's steps index, index + num_shards, ...: replicas take whole elements.
   // Only of a dataset, not from a function (UNIMPLEMENTED).
   DistributedDataset auto_shard(int num_shards, int index) const {
-    return DistributedDataset(internal::shard_plan(core_->plan, num_shards, index));
+    return DistributedDataset(internal::shard_plan(*plan_, num_shards, index));
   }
   // What was logged when it was distributed.
-  const std::vector<std::string>& warnings() const { return core_->plan.warnings; }
+  const std::vector<std::string>& warnings() const { return internal::warnings(*plan_); }
 
  private:
-  struct Core {
-    explicit Core(internal::InputPlan p) : plan(std::move(p)) {}
-    const internal::InputPlan plan;
-    std::atomic<std::uint64_t> passes = 0;
-  };
-  std::shared_ptr<const internal::InputPlan> plan() const { return {core_, &core_->plan}; }
-
-  std::shared_ptr<Core> core_;
+  internal::InputPlanPtr plan_;
+  std::shared_ptr<std::atomic<std::uint64_t>> passes_;  // that were begun
 };
 
 // Global batches over the replicas of `strategy` and, with `workers`, of other workers' strategies.
@@ -143,7 +135,7 @@ DistributedDataset<T> experimental_distribute_dataset(Strategy& strategy, const 
                                                       const InputWorkers& workers = {},
                                                       bool split = true) {
   return DistributedDataset<T>(
-      internal::plan_dataset(strategy, dataset.pipeline(), options, workers, split));
+      internal::plan_dataset(strategy, dataset.graph(), options, workers, split));
 }
 
 // `dataset_fn`: InputContext -> Dataset<T>, called once for this worker, or with PER_REPLICA once
@@ -155,13 +147,19 @@ auto distribute_datasets_from_function(Strategy& strategy, F&& dataset_fn,
                                        const InputOptions& options = {},
                                        const InputWorkers& workers = {}) {
   using T = typename std::decay_t<std::invoke_result_t<F&, InputContext>>::value_type;
-  internal::InputPlan plan = internal::plan_from_function(strategy, options, workers);
-  std::vector<data::Pipeline> pipelines;
-  for (const InputContext& context : internal::contexts_of(plan)) {
-    pipelines.push_back(dataset_fn(context).pipeline());
-  }
-  internal::finish_plan(plan, std::move(pipelines));
-  return DistributedDataset<T>(std::move(plan));
+  return DistributedDataset<T>(internal::plan_from_function(
+      strategy, [&](const InputContext& context) { return dataset_fn(context).graph(); }, options,
+      workers));
+}
+
+// Of the default strategy nothing is distributed: the dataset itself.
+template <class T>
+Dataset<T> experimental_distribute_dataset(DefaultStrategy&, const Dataset<T>& dataset) {
+  return dataset;
+}
+template <class F>
+auto distribute_datasets_from_function(DefaultStrategy&, F&& dataset_fn) {
+  return dataset_fn(InputContext());
 }
 
 }  // namespace muster

@@ -1,13 +1,16 @@
 #include "strategy/input/element_codec.h"
 
 #include <array>
-#include <ostream>
+#include <utility>
 
-#include <ATen/Parallel.h>
-
-#include "strategy/input/dataset.h"
+#include "common/base/status.h"
+#include "common/data/pipeline/element_ops.h"
+#include "strategy/error.h"
 
 namespace muster::internal {
+
+static_assert(std::string_view(kOnlyColumn) == data::kValueColumn);
+
 namespace {
 
 constexpr std::array<std::pair<DType, torch::ScalarType>, 10> kTypes = {{
@@ -32,6 +35,13 @@ torch::ScalarType scalar_type(DType dtype) {
   return torch::ScalarType::Undefined;
 }
 
+DType column_type(torch::ScalarType type) {
+  for (const auto& [ours, theirs] : kTypes) {
+    if (theirs == type) return ours;
+  }
+  return DType::kUnspecified;
+}
+
 torch::Tensor to_tensor(const data::Column& column) {
   const torch::ScalarType type = scalar_type(column.info.dtype);
   if (type == torch::ScalarType::Undefined) {
@@ -48,10 +58,7 @@ data::Column to_column(std::string name, const torch::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != torch::kStrided || !tensor.device().is_cpu()) {
     raise(InvalidArgument("column {}: a dense tensor in host memory is wanted", name));
   }
-  DType dtype = DType::kUnspecified;
-  for (const auto& [ours, theirs] : kTypes) {
-    if (theirs == tensor.scalar_type()) dtype = ours;
-  }
+  const DType dtype = column_type(tensor.scalar_type());
   if (dtype == DType::kUnspecified) {
     raise(InvalidArgument("column {}: tensors of {} cannot be elements of a dataset", name,
                           torch::toString(tensor.scalar_type())));
@@ -61,6 +68,10 @@ data::Column to_column(std::string name, const torch::Tensor& tensor) {
   return {.info = {.name = std::move(name), .dtype = dtype, .shape = tensor.sizes().vec()},
           .owner = std::move(owner),
           .data = memory};
+}
+
+data::Column to_column(std::string name, const std::string& text) {
+  return data::MakeColumn<std::string>(std::move(name), {}, {text});
 }
 
 std::string to_string_leaf(const data::Column& column) {
@@ -79,46 +90,4 @@ void raise_columns(const data::Element& element, std::size_t used) {
                  element.columns.size(), columns, used));
 }
 
-std::optional<std::vector<TensorSpec>> tensor_specs(const data::ElementSpec& spec) {
-  if (!spec) return std::nullopt;
-  std::vector<TensorSpec> specs;
-  for (const data::ColumnInfo& info : *spec) {
-    specs.push_back({.name = info.name, .dtype = scalar_type(info.dtype), .shape = info.shape});
-  }
-  return specs;
-}
-
-void on_pipeline_thread() { at::set_num_threads(1); }
-
-Status run_user_function(const std::function<void()>& call) {
-  const torch::NoGradGuard no_grad;
-  try {
-    call();
-    return Ok();
-  } catch (const Error& error) {
-    return MakeStatus(error.code(), error.message());
-  } catch (const c10::Error& error) {
-    return Unknown("{}", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return data::FromException(error, "a function of the dataset");
-  }
-}
-
 }  // namespace muster::internal
-
-namespace muster {
-
-std::ostream& operator<<(std::ostream& out, const TensorSpec& spec) {
-  out << spec.name << ' ' << torch::toString(spec.dtype) << " [";
-  for (std::size_t d = 0; d < spec.shape.size(); ++d) {
-    out << (d == 0 ? "" : ", ");
-    if (spec.shape[d] < 0) {
-      out << '?';
-    } else {
-      out << spec.shape[d];
-    }
-  }
-  return out << ']';
-}
-
-}  // namespace muster

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -11,22 +12,27 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "common/data/element.h"
-#include "common/data/pipeline/element_ops.h"
-#include "strategy/error.h"
 #include "strategy/nest.h"
 #include "strategy/torch.h"
 
 namespace muster::internal {
+
+// The column of an element that is one leaf.
+inline constexpr const char* kOnlyColumn = "value";
 
 // A view of the column's memory, which it keeps alive. INVALID_ARGUMENT: a column of strings.
 torch::Tensor to_tensor(const data::Column& column);
 // Detached, contiguous. INVALID_ARGUMENT: a type that no column has, or a tensor that is sparse.
 data::Column to_column(std::string name, const torch::Tensor& tensor);
 std::string to_string_leaf(const data::Column& column);
+data::Column to_column(std::string name, const std::string& text);
 // INTERNAL: the element has no further column for a leaf, or more columns than leaves.
 [[noreturn]] void raise_columns(const data::Element& element, std::size_t used);
 torch::ScalarType scalar_type(DType dtype);
+// kUnspecified: no column has this type.
+DType column_type(torch::ScalarType type);
 
 inline std::string join_path(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "/" + name;
@@ -40,9 +46,9 @@ class ElementPacker {
  public:
   template <class T>
   void add(const std::string& path, const T& value) {
-    const std::string name = path.empty() ? data::kValueColumn : path;
+    const std::string name = path.empty() ? kOnlyColumn : path;
     if constexpr (std::is_same_v<T, std::string>) {
-      element_.columns.push_back(data::MakeColumn<std::string>(name, {}, {value}));
+      element_.columns.push_back(to_column(name, value));
     } else if constexpr (is_element_leaf<T>) {
       element_.columns.push_back(to_column(name, nest::to_tensor(value)));
     } else if constexpr (nest::IsVector<T>::value) {
@@ -141,6 +147,40 @@ class ElementUnpacker {
   const data::Element& element_;
   std::size_t used_ = 0;
 };
+
+// The names of the columns of a T of so many leaves, whatever its value; nothing for a map, which
+// takes any columns by name.
+using LeafPaths = std::optional<std::vector<std::string>>;
+
+template <class T>
+void add_leaf_paths(const std::string& path, std::vector<std::string>& paths) {
+  const auto each = [&]<class Tuple, std::size_t... I>(std::type_identity<Tuple>,
+                                                       std::index_sequence<I...>) {
+    (add_leaf_paths<std::remove_cvref_t<std::tuple_element_t<I, Tuple>>>(
+         join_path(path, std::to_string(I)), paths),
+     ...);
+  };
+  if constexpr (is_element_leaf<T>) {
+    paths.push_back(path.empty() ? kOnlyColumn : path);
+  } else if constexpr (nest::IsTuple<T>::value) {
+    each(std::type_identity<T>(), std::make_index_sequence<std::tuple_size_v<T>>());
+  } else {
+    static_assert(nest::Tied<T>, "columns go to tensors, tuples, aggregates, or a map of tensors");
+    using Tie = decltype(NestFields<T>::tie(std::declval<T&>()));
+    each(std::type_identity<Tie>(), std::make_index_sequence<std::tuple_size_v<Tie>>());
+  }
+}
+template <class T>
+LeafPaths leaf_paths() {
+  if constexpr (nest::IsMap<T>::value) {
+    static_assert(std::is_same_v<T, std::map<std::string, torch::Tensor>>, "a map of tensors");
+    return std::nullopt;
+  } else {
+    std::vector<std::string> paths;
+    add_leaf_paths<T>("", paths);
+    return paths;
+  }
+}
 
 template <class T>
 data::Element pack(const T& value) {

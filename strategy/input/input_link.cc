@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "common/base/status.h"
 #include "common/data/rebatch.h"
 
 namespace muster {
@@ -17,8 +18,8 @@ class Meeting {
   Meeting(std::size_t workers, std::shared_ptr<std::atomic<std::int64_t>> rounds)
       : reports_(workers), left_(workers, false), rounds_(std::move(rounds)) {}
 
-  Result<InputLink::Report> Agree(std::size_t worker, const InputLink::Report& mine,
-                                  std::chrono::steady_clock::time_point deadline) {
+  InputLink::Report Agree(std::size_t worker, const InputLink::Report& mine,
+                          std::chrono::steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     const std::uint64_t round = round_;
     reports_[worker] = mine;
@@ -36,12 +37,11 @@ class Meeting {
           DeadlineExceeded("input step {}: {} of {} workers not here yet: {}", round,
                            Count(Missing(false)), reports_.size(), Missing(false));
       reports_[worker].reset();
-      return late;
+      raise(late);
     }
     if (round_ != round) return outcome_;
-    return Unavailable(
-        "input step {}: no longer reading: {}; all workers have to do the same steps", round,
-        Missing(true));
+    raise(Unavailable("input step {}: no longer reading: {}; all workers have to do the same steps",
+                      round, Missing(true)));
   }
 
   void Leave(std::size_t worker) {
@@ -71,7 +71,10 @@ class Meeting {
       const InputLink::Report& one = *reports_[worker];
       all.has_data = all.has_data || one.has_data;
       if (!all.columns) all.columns = one.columns;
-      if (all.error.ok()) all.error = Annotate(one.error, fmt::format("worker {}", worker));
+      if (!all.error && one.error) {
+        all.error = Error(MakeStatus(one.error->code(),
+                                     fmt::format("worker {}: {}", worker, one.error->message())));
+      }
     }
     return all;
   }
@@ -93,8 +96,10 @@ class MemoryLink final : public InputLink {
 
   int workers() const override { return static_cast<int>(joined_.size()); }
 
-  Result<std::unique_ptr<Session>> join(int worker) override {
-    MUSTER_TRY(data::CheckShard({.workers = workers(), .index = worker}));
+  std::unique_ptr<Session> join(int worker) override {
+    if (Status none = data::CheckShard({.workers = workers(), .index = worker}); !none.ok()) {
+      raise(none);
+    }
     const auto index = static_cast<std::size_t>(worker);
     const std::lock_guard lock(mutex_);
     const std::size_t pass = joined_[index]++;
@@ -110,8 +115,7 @@ class MemoryLink final : public InputLink {
     MemorySession(std::shared_ptr<Meeting> meeting, std::size_t worker)
         : meeting_(std::move(meeting)), worker_(worker) {}
     ~MemorySession() override { meeting_->Leave(worker_); }
-    Result<Report> agree(const Report& mine,
-                         std::chrono::steady_clock::time_point deadline) override {
+    Report agree(const Report& mine, std::chrono::steady_clock::time_point deadline) override {
       return meeting_->Agree(worker_, mine, deadline);
     }
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "common/base/status.h"
 #include "common/data/element.h"
+#include "strategy/error.h"
 
 namespace muster {
 
@@ -23,24 +23,24 @@ class InputLink {
     // Of a batch, where it has seen one: what an empty batch is made of on a worker that has not.
     std::optional<std::vector<data::ColumnInfo>> columns = std::nullopt;
     // Its input failed: all workers fail.
-    Status error = Ok();
+    std::optional<Error> error = std::nullopt;
   };
   // One pass over the data.
   class Session {
    public:
     virtual ~Session() = default;
-    // Waits until every worker has reported. Error: the lowest failed worker's, named.
-    //   kDeadlineExceeded: a worker (named) has not come by the deadline.
-    //   kUnavailable: a worker (named) has ended its session.
-    virtual Result<Report> agree(const Report& mine,
-                                 std::chrono::steady_clock::time_point deadline) = 0;
+    // Waits until every worker has reported. `error` is then the lowest failed worker's, which
+    // it names.
+    //   DEADLINE_EXCEEDED (thrown): a worker (named) has not come by the deadline.
+    //   UNAVAILABLE (thrown): a worker (named) has ended its session.
+    virtual Report agree(const Report& mine, std::chrono::steady_clock::time_point deadline) = 0;
   };
 
   virtual ~InputLink() = default;
   virtual int workers() const = 0;
   // A worker's n-th session meets the others' n-th.
-  //   kInvalidArgument: no such worker.
-  virtual Result<std::unique_ptr<Session>> join(int worker) = 0;
+  //   INVALID_ARGUMENT (thrown): no such worker.
+  virtual std::unique_ptr<Session> join(int worker) = 0;
 
   // For workers that are threads of one process. `rounds`, when given, counts the agreements.
   static std::shared_ptr<InputLink> in_memory(

@@ -7,8 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "common/data/rebatch.h"
-
 namespace muster {
 
 class InputLink;
@@ -37,16 +35,18 @@ class InputContext {
   explicit InputContext(int num_input_pipelines = 1, int input_pipeline_id = 0,
                         int num_replicas_in_sync = 1);
 
-  int num_input_pipelines() const { return context_.num_pipelines(); }
-  int input_pipeline_id() const { return context_.pipeline_id(); }
-  int num_replicas_in_sync() const { return context_.num_replicas_in_sync(); }
+  int num_input_pipelines() const { return num_input_pipelines_; }
+  int input_pipeline_id() const { return input_pipeline_id_; }
+  int num_replicas_in_sync() const { return num_replicas_in_sync_; }
   // INVALID_ARGUMENT: not divisible by the replicas.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
   // "tf.distribute.InputContext(input pipeline id 1, total: 3)"
-  std::string to_string() const { return context_.ToString(); }
+  std::string to_string() const;
 
  private:
-  data::InputContext context_;
+  int num_input_pipelines_;
+  int input_pipeline_id_;
+  int num_replicas_in_sync_;
 };
 
 // Which of how many workers reads. The default: this process is the only one.

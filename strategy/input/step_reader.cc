@@ -1,104 +1,19 @@
 #include "strategy/input/step_reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/data/pipeline/element_ops.h"
-#include "common/data/pipeline/rewrite.h"
-#include "common/telemetry/log.h"
-#include "strategy/default_strategy.h"
+#include "common/data/pipeline/iterator.h"
 #include "strategy/error.h"
-#include "strategy/input/dataset.h"
+#include "strategy/input/input_link.h"
+#include "strategy/input/internal/input_plan.h"
 #include "strategy/internal/frames.h"
-#include "strategy/strategy.h"
-#include "worker/engine/device/arena.h"
-#include "worker/engine/device/device.h"
 
 namespace muster::internal {
 namespace {
 
 using Elements = std::vector<std::optional<data::Element>>;
-
-template <class T>
-T value_of(Result<T> result) {
-  if (!result.ok()) raise(result.status());
-  return *std::move(result);
-}
-
-std::vector<int> devices_of(const Strategy& strategy) {
-  if (dynamic_cast<const DefaultStrategy*>(&strategy) != nullptr) return {0};
-  std::vector<int> devices;
-  for (const std::string& name : strategy.worker_devices()) {
-    devices.push_back(value_of(device::ParseDevice(name)).index);
-  }
-  return devices;
-}
-
-void check_options(const Strategy& strategy, const InputOptions& options) {
-  if (options.experimental_per_replica_buffer_size < 0) {
-    raise(InvalidArgument("experimental_per_replica_buffer_size: {}; 0 and more are allowed",
-                          options.experimental_per_replica_buffer_size));
-  }
-  const bool per_replica =
-      options.experimental_replication_mode == InputReplicationMode::kPerReplica;
-  if (per_replica && strategy.name() == "CentralStorageStrategy") {
-    raise(
-        Unimplemented("InputReplicationMode PER_REPLICA is not supported by {}", strategy.name()));
-  }
-  if (!options.experimental_place_dataset_on_device) return;
-  if (!per_replica) {
-    raise(
-        InvalidArgument("experimental_place_dataset_on_device with replication mode PER_WORKER: a "
-                        "dataset of several replicas has no one device; PER_REPLICA is allowed"));
-  }
-  if (options.experimental_fetch_to_device) {
-    raise(
-        InvalidArgument("experimental_place_dataset_on_device and experimental_fetch_to_device are "
-                        "both given; a dataset on the device needs no fetching: leave one out"));
-  }
-}
-
-InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorkers workers) {
-  RequireCrossReplica(strategy, "distributing a dataset", "the iterator outside of run()");
-  check_options(strategy, options);
-  const std::vector<int> devices = devices_of(strategy);
-  InputPlan plan;
-  plan.options = options;
-  plan.replicas = static_cast<int>(devices.size());
-  if (Status bad = data::CheckShard({.workers = workers.count, .index = workers.index});
-      !bad.ok()) {
-    raise(bad);
-  }
-  if (workers.replicas == 0) workers.replicas = workers.count * plan.replicas;
-  if (workers.replicas % workers.count != 0) {
-    raise(InvalidArgument(
-        "{} replicas in sync on {} workers: distributed input requires every worker to have the "
-        "same number of replicas",
-        workers.replicas, workers.count));
-  }
-  if (workers.replicas / workers.count != plan.replicas) {
-    raise(InvalidArgument("{} replicas in sync on {} workers are {} on each, but {} has {}",
-                          workers.replicas, workers.count, workers.replicas / workers.count,
-                          strategy.name(), plan.replicas));
-  }
-  if (workers.link != nullptr && workers.link->workers() != workers.count) {
-    raise(InvalidArgument("a link of {} workers was given for {}", workers.link->workers(),
-                          workers.count));
-  }
-  if (options.experimental_fetch_to_device.value_or(true)) plan.devices = devices;
-  plan.workers = std::move(workers);
-  return plan;
-}
-
-// Are all sizes known, and equal, of every element?
-bool statically_shaped(const data::ElementSpec& spec) {
-  if (!spec) return false;
-  for (const data::ColumnInfo& info : *spec) {
-    if (std::any_of(info.shape.begin(), info.shape.end(), [](std::int64_t n) { return n < 0; })) {
-      return false;
-    }
-  }
-  return true;
-}
 
 // No rows of `columns`; what is a single value becomes a list of none.
 data::Element empty_element(const std::vector<data::ColumnInfo>& columns) {
@@ -129,169 +44,83 @@ std::string take_position(std::string_view& bytes) {
   return position;
 }
 
-// A copy of `element` in the arena of a logical device; itself when it lies there.
-Result<data::Element> on_device(data::Element element, int device) {
-  for (data::Column& column : element.columns) {
-    if (column.info.dtype == DType::kString || device::Arena::IndexOf(column.data) == device) {
-      continue;
-    }
-    const std::size_t bytes = column.bytes();
-    if (device == 0) {
-      auto copy = std::make_shared<std::vector<std::byte>>(column.data, column.data + bytes);
-      column.data = copy->data();
-      column.owner = std::move(copy);
-      continue;
-    }
-    device::Arena& arena = device::Arena::Of(device);
-    auto* const memory = static_cast<std::byte*>(arena.Allocate(bytes));
-    if (memory == nullptr) {
-      return ResourceExhausted("no {} bytes for a batch on CPU:{}", bytes, device);
-    }
-    std::copy_n(column.data, bytes, memory);
-    column.owner =
-        std::shared_ptr<const void>(memory, [&arena](void* block) { arena.Free(block); });
-    column.data = memory;
-  }
-  return element;
-}
-
-// Element n goes to device n mod their number.
-class Fetch final : public data::NodeIterator {
- public:
-  Fetch(std::unique_ptr<data::NodeIterator> input, std::vector<int> devices)
-      : input_(std::move(input)), devices_(std::move(devices)) {}
-  data::Item Next() override {
-    MUSTER_TRY_ASSIGN(std::optional<data::Element> element, input_->Next());
-    if (!element) return std::nullopt;
-    const int device = devices_[next_++ % devices_.size()];
-    MUSTER_TRY_ASSIGN(data::Element there, on_device(*std::move(element), device));
-    return there;
-  }
-  Result<std::int64_t> Skip(std::int64_t count) override {
-    MUSTER_TRY_ASSIGN(const std::int64_t skipped, input_->Skip(count));
-    next_ += static_cast<std::size_t>(skipped);
-    return skipped;
-  }
-
- private:
-  const std::unique_ptr<data::NodeIterator> input_;
-  const std::vector<int> devices_;
-  std::size_t next_ = 0;
-};
-
-data::Pipeline fetched(const data::Pipeline& pipeline, const std::vector<int>& devices) {
-  if (devices.empty()) return pipeline;
-  return pipeline.Custom(
-      "fetch_to_device",
-      [devices](std::unique_ptr<data::NodeIterator> input,
-                const data::IteratorContext&) -> Result<std::unique_ptr<data::NodeIterator>> {
-        return std::make_unique<Fetch>(std::move(input), devices);
-      },
-      {.spec = pipeline.node()->spec(), .cardinality = pipeline.node()->cardinality()});
-}
-
 }  // namespace
 
-InputPlan plan_dataset(Strategy& strategy, const data::Pipeline& pipeline,
-                       const InputOptions& options, InputWorkers workers, bool split) {
-  if (options.experimental_replication_mode == InputReplicationMode::kPerReplica) {
-    check_options(strategy, options);
-    raise(
-        Unimplemented("InputReplicationMode PER_REPLICA needs a dataset for each replica: use "
-                      "distribute_datasets_from_function()"));
-  }
-  InputPlan plan = begin_plan(strategy, options, std::move(workers));
-  const data::Shard shard{.workers = plan.workers.count, .index = plan.workers.index};
-  data::Pipeline mine = pipeline;
-  if (split && plan.workers.replicas > 1) {
-    mine = value_of(data::RebatchForReplicas(mine, shard, plan.replicas));
-  }
-  const data::Sharded sharded = value_of(data::AutoShard(mine, shard));
-  if (sharded.choice.fell_back) {
-    plan.warnings.push_back(
-        "auto-sharding a dataset by data: no reader of file names was found in it, so every worker "
-        "reads everything and keeps its part; with_options({.auto_shard_policy = kData}) says that "
-        "this is meant");
-    log::Warning("{}", plan.warnings.back());
-  }
-  plan.original = pipeline;
-  finish_plan(plan, {sharded.pipeline});
-  return plan;
-}
+struct StepReader::State {
+  InputPlanPtr plan;
+  std::vector<std::unique_ptr<data::Iterator>> iterators;
+  std::unique_ptr<InputLink::Session> session;  // null: nothing to agree on
+  // Of the last element that was seen, by any worker; what empty ones are made of.
+  std::optional<std::vector<data::ColumnInfo>> columns;
+  bool over = false;
+  std::optional<Error> failure;
 
-InputPlan shard_plan(const InputPlan& plan, int num_shards, int index) {
-  if (!plan.original) {
-    raise(
-        Unimplemented("auto_shard() of datasets from a function: shard them in the function, by "
-                      "its InputContext"));
-  }
-  InputPlan sharded = plan;
-  sharded.pipelines.clear();
-  finish_plan(sharded,
-              {value_of(data::AutoShard(*plan.original, {.workers = num_shards, .index = index}))
-                   .pipeline});
-  return sharded;
-}
+  // What the pipelines have for this step, nothing for replicas beyond the end.
+  Elements Read();
+  // The elements of all replicas; nothing when the data is over.
+  std::optional<std::vector<data::Element>> Step();
+  data::Element Empty(std::size_t replica) const;
+};
 
-InputPlan plan_from_function(Strategy& strategy, const InputOptions& options,
-                             InputWorkers workers) {
-  return begin_plan(strategy, options, std::move(workers));
-}
-
-std::vector<InputContext> contexts_of(const InputPlan& plan) {
-  const InputWorkers& workers = plan.workers;
-  if (plan.options.experimental_replication_mode == InputReplicationMode::kPerWorker) {
-    return {InputContext(workers.count, workers.index, workers.replicas)};
-  }
-  std::vector<InputContext> contexts;
-  for (int replica = 0; replica < plan.replicas; ++replica) {
-    contexts.emplace_back(workers.replicas, workers.index * plan.replicas + replica,
-                          workers.replicas);
-  }
-  return contexts;
-}
-
-void finish_plan(InputPlan& plan, std::vector<data::Pipeline> pipelines) {
-  bool finite = false;
-  for (data::Pipeline& pipeline : pipelines) {
-    check(pipeline.status());
-    finite = finite || pipeline.node()->cardinality() != data::kInfinite;
-  }
-  plan.spec = pipelines.front().node()->spec();
-  plan.agrees = finite && plan.workers.count > 1;
-  plan.partial = finite && (plan.workers.count > 1 || !statically_shaped(plan.spec));
-  if (plan.agrees && plan.workers.link == nullptr) {
-    raise(
-        InvalidArgument("{} workers read finite data, and have no link to agree over; give one in "
-                        "InputWorkers, or repeat() the dataset",
-                        plan.workers.count));
-  }
-  // Any worker's replica may get an empty batch in the last step.
-  if (plan.agrees && plan.spec) {
-    for (data::ColumnInfo& info : *plan.spec) {
-      if (!info.shape.empty()) info.shape[0] = -1;
+Elements StepReader::State::Read() {
+  Elements elements;
+  const bool one = iterators.size() == 1;
+  for (int replica = 0; replica < plan->replicas; ++replica) {
+    data::Iterator& from = *iterators[one ? 0 : static_cast<std::size_t>(replica)];
+    std::optional<data::Element> element = value_of(from.Next());
+    if (element) {
+      columns.emplace();
+      for (const data::Column& column : element->columns) columns->push_back(column.info);
     }
+    elements.push_back(std::move(element));
   }
-  for (std::size_t i = 0; i < pipelines.size(); ++i) {
-    std::vector<int> devices = plan.devices;
-    if (pipelines.size() > 1 && !devices.empty()) devices = {plan.devices[i]};
-    const std::int64_t ahead = std::int64_t{plan.options.experimental_per_replica_buffer_size} *
-                               (pipelines.size() > 1 ? 1 : plan.replicas);
-    data::Pipeline last = fetched(pipelines[i], devices);
-    if (ahead > 0) last = last.Prefetch(ahead);
-    check(last.status());
-    plan.pipelines.push_back(std::move(last));
-  }
+  return elements;
 }
 
-StepReader::StepReader(std::shared_ptr<const InputPlan> plan, std::uint64_t pass,
+std::optional<std::vector<data::Element>> StepReader::State::Step() {
+  Elements elements;
+  std::optional<Error> failed;
+  try {
+    elements = Read();
+  } catch (const Error& error) {
+    failed = error;
+  }
+  const auto here = [](const auto& element) { return element.has_value(); };
+  bool go_on = std::any_of(elements.begin(), elements.end(), here);
+  if (session) {
+    const InputLink::Report all =
+        session->agree({.has_data = go_on, .columns = columns, .error = failed},
+                       std::chrono::steady_clock::now() + plan->workers.patience);
+    if (!failed) failed = all.error;
+    if (!columns) columns = all.columns;
+    go_on = all.has_data;
+  }
+  if (failed) throw Error(*failed);
+  if (!go_on) return std::nullopt;
+  if (!plan->partial && !std::all_of(elements.begin(), elements.end(), here)) return std::nullopt;
+  std::vector<data::Element> step;
+  for (std::size_t replica = 0; replica < elements.size(); ++replica) {
+    step.push_back(elements[replica] ? *std::move(elements[replica]) : Empty(replica));
+  }
+  return step;
+}
+
+data::Element StepReader::State::Empty(std::size_t replica) const {
+  data::Element empty = empty_element(columns.value_or(std::vector<data::ColumnInfo>()));
+  if (plan->devices.empty()) return empty;
+  return value_of(on_device(std::move(empty), plan->devices[replica]));
+}
+
+StepReader::StepReader(InputPlanPtr plan, std::uint64_t pass,
                        const std::optional<std::string>& position)
-    : plan_(std::move(plan)), columns_(plan_->spec) {
+    : state_(std::make_unique<State>()) {
+  state_->plan = std::move(plan);
+  state_->columns = state_->plan->spec;
   std::string_view left = position ? std::string_view(*position) : std::string_view();
-  for (const data::Pipeline& pipeline : plan_->pipelines) {
+  for (const data::Pipeline& pipeline : state_->plan->pipelines) {
     data::Iterator::Options options{.pass = pass, .on_thread_start = on_pipeline_thread};
     if (position) options.position = take_position(left);
-    iterators_.push_back(value_of(data::Iterator::Make(pipeline, std::move(options))));
+    state_->iterators.push_back(value_of(data::Iterator::Make(pipeline, std::move(options))));
   }
   if (!left.empty()) {
     raise(
@@ -299,38 +128,12 @@ StepReader::StepReader(std::shared_ptr<const InputPlan> plan, std::uint64_t pass
                            "another replication mode, or more replicas?",
                            left.size()));
   }
-  if (plan_->agrees) session_ = value_of(plan_->workers.link->join(plan_->workers.index));
+  const InputWorkers& workers = state_->plan->workers;
+  if (state_->plan->agrees) state_->session = workers.link->join(workers.index);
 }
-
-Result<Elements> StepReader::read() {
-  Elements elements;
-  const bool one = iterators_.size() == 1;
-  for (int replica = 0; replica < plan_->replicas; ++replica) {
-    data::Iterator& from = *iterators_[one ? 0 : static_cast<std::size_t>(replica)];
-    MUSTER_TRY_ASSIGN(std::optional<data::Element> element, from.Next());
-    if (element) {
-      columns_.emplace();
-      for (const data::Column& column : element->columns) columns_->push_back(column.info);
-    }
-    elements.push_back(std::move(element));
-  }
-  return elements;
-}
-
-Status StepReader::agree(Elements& elements, const Status& failed, bool& go_on) {
-  const bool mine = std::any_of(elements.begin(), elements.end(),
-                                [](const auto& element) { return element.has_value(); });
-  go_on = mine;
-  if (session_ == nullptr) return failed;
-  MUSTER_TRY_ASSIGN(const InputLink::Report all,
-                    session_->agree({.has_data = mine, .columns = columns_, .error = failed},
-                                    std::chrono::steady_clock::now() + plan_->workers.patience));
-  MUSTER_TRY(failed);
-  MUSTER_TRY(all.error);
-  go_on = all.has_data;
-  if (!columns_) columns_ = all.columns;
-  return Ok();
-}
+StepReader::~StepReader() = default;
+StepReader::StepReader(StepReader&&) noexcept = default;
+StepReader& StepReader::operator=(StepReader&&) noexcept = default;
 
 std::optional<std::vector<data::Element>> StepReader::next() {
   const Frame* const frame = Frames::OfThisThread().Context();
@@ -339,61 +142,29 @@ std::optional<std::vector<data::Element>> StepReader::next() {
         InvalidArgument("next() of a distributed iterator was called in a replica function; it "
                         "should be called from outside of replica_fn"));
   }
-  if (!failure_.ok()) raise(failure_);
-  if (over_) return std::nullopt;
-  Elements elements;
-  Result<Elements> mine = read();
-  if (mine.ok()) elements = *std::move(mine);
-  bool go_on = false;
-  failure_ = agree(elements, mine.status(), go_on);
-  if (!failure_.ok()) raise(failure_);
-  const bool whole = std::all_of(elements.begin(), elements.end(),
-                                 [](const auto& element) { return element.has_value(); });
-  if (!go_on || (!whole && !plan_->partial)) {
-    over_ = true;
-    return std::nullopt;
+  if (state_->failure) throw Error(*state_->failure);
+  if (state_->over) return std::nullopt;
+  try {
+    auto step = state_->Step();
+    state_->over = !step.has_value();
+    return step;
+  } catch (const Error& error) {
+    state_->failure = error;
+    throw;
   }
-  std::vector<data::Element> step;
-  for (std::size_t replica = 0; replica < elements.size(); ++replica) {
-    if (elements[replica]) {
-      step.push_back(*std::move(elements[replica]));
-      continue;
-    }
-    data::Element empty = empty_element(columns_.value_or(std::vector<data::ColumnInfo>()));
-    if (!plan_->devices.empty()) {
-      empty = value_of(on_device(std::move(empty), plan_->devices[replica]));
-    }
-    step.push_back(std::move(empty));
-  }
-  return step;
 }
 
 std::string StepReader::save_position() const {
   std::string position;
-  for (const auto& iterator : iterators_) append_position(position, iterator->Position());
+  for (const auto& iterator : state_->iterators) append_position(position, iterator->Position());
   return position;
 }
 
+const InputPlan& StepReader::plan() const { return *state_->plan; }
+
+void raise_empty_optional() {
+  raise(InvalidArgument("an empty optional has no value: the data has ended"));
+}
+void raise_end_of_data() { raise(OutOfRange("end of the distributed dataset")); }
+
 }  // namespace muster::internal
-
-namespace muster {
-namespace {
-
-data::InputContext checked(Result<data::InputContext> context) {
-  if (!context.ok()) raise(context.status());
-  return *context;
-}
-
-}  // namespace
-
-InputContext::InputContext(int num_input_pipelines, int input_pipeline_id, int num_replicas_in_sync)
-    : context_(checked(data::InputContext::Create(num_input_pipelines, input_pipeline_id,
-                                                  num_replicas_in_sync))) {}
-
-std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
-  const Result<std::int64_t> size = context_.PerReplicaBatchSize(global_batch_size);
-  if (!size.ok()) raise(size.status());
-  return *size;
-}
-
-}  // namespace muster

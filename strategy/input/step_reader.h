@@ -1,16 +1,15 @@
-// What distributed datasets are made of, without types: which pipelines this worker reads, and the
-// steps, one element for each of its replicas.
+// Distributed datasets without their types. Programs use distributed_dataset.h.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "common/data/pipeline/iterator.h"
-#include "common/data/pipeline/pipeline.h"
-#include "strategy/input/input_link.h"
+#include "common/data/element.h"
+#include "strategy/input/graph.h"
 #include "strategy/input/input_options.h"
 
 namespace muster {
@@ -18,68 +17,49 @@ class Strategy;
 
 namespace internal {
 
-// Everything that is settled when a dataset is distributed.
-struct InputPlan {
-  // One, or with PER_REPLICA one for each replica.
-  std::vector<data::Pipeline> pipelines;
-  int replicas = 1;  // of this worker
-  InputWorkers workers;
-  InputOptions options;
-  // Arenas by replica, where elements are fetched to; none: they stay where they are.
-  std::vector<int> devices;
-  // The data may end within a step: replicas then get empty batches.
-  bool partial = false;
-  // Workers with finite data meet at each step.
-  bool agrees = false;
-  // Of an element of one replica.
-  data::ElementSpec spec;
-  // Each was logged once, when the plan was made.
-  std::vector<std::string> warnings;
-  // What was distributed; absent from a function.
-  std::optional<data::Pipeline> original;
-};
+// Which pipelines this worker reads, and how; immutable.
+struct InputPlan;
+using InputPlanPtr = std::shared_ptr<const InputPlan>;
 
 // One dataset over all workers' replicas. `split`: batches are global, and cut into pieces; else
 // each replica takes whole elements.
-//   INVALID_ARGUMENT, UNIMPLEMENTED, NOT_FOUND (thrown): experimental_distribute_dataset()'s.
-InputPlan plan_dataset(Strategy& strategy, const data::Pipeline& pipeline,
-                       const InputOptions& options, InputWorkers workers, bool split);
-// The same with the replicas' and workers' numbers checked, before any dataset is made: then the
-// function of the user is called for each of `contexts`.
-InputPlan plan_from_function(Strategy& strategy, const InputOptions& options, InputWorkers workers);
-std::vector<InputContext> contexts_of(const InputPlan& plan);
+//   Errors: experimental_distribute_dataset()'s.
+InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOptions& options,
+                          InputWorkers workers, bool split);
+// `dataset_fn` is called when everything else is known to be right.
+//   Errors: distribute_datasets_from_function()'s, and what `dataset_fn` throws.
+InputPlanPtr plan_from_function(Strategy& strategy,
+                                const std::function<Graph(const InputContext&)>& dataset_fn,
+                                const InputOptions& options, InputWorkers workers);
 // The dataset of `plan` before it was distributed, unsplit and reduced to a shard by data.
-InputPlan shard_plan(const InputPlan& plan, int num_shards, int index);
-// Takes over the datasets that the function returned.
-void finish_plan(InputPlan& plan, std::vector<data::Pipeline> pipelines);
+InputPlanPtr shard_plan(const InputPlan& plan, int num_shards, int index);
 
-// One pass. Errors are thrown; after one, or after the end, every further step is the same.
-// Threading: one thread. Lifetime: keeps the plan's parts that it needs.
+std::optional<std::vector<TensorSpec>> element_spec(const InputPlan& plan);
+const std::vector<std::string>& warnings(const InputPlan& plan);
+
+[[noreturn]] void raise_empty_optional();
+[[noreturn]] void raise_end_of_data();
+
+// One pass. After an error, or the end, every further step is the same.
+// Threading: one thread.
 class StepReader {
  public:
-  // `position`: of save_position(). INVALID_ARGUMENT, FAILED_PRECONDITION, DATA_LOSS as
-  // data::Iterator::Make().
-  StepReader(std::shared_ptr<const InputPlan> plan, std::uint64_t pass,
-             const std::optional<std::string>& position);
+  // `pass`: from 0. `position`: of save_position().
+  //   INVALID_ARGUMENT, FAILED_PRECONDITION, DATA_LOSS: of the position.
+  StepReader(InputPlanPtr plan, std::uint64_t pass, const std::optional<std::string>& position);
+  ~StepReader();
+  StepReader(StepReader&&) noexcept;
+  StepReader& operator=(StepReader&&) noexcept;
 
   // An element for each replica; nothing at the end.
   //   INVALID_ARGUMENT: in a replica function ("should be called from outside of replica_fn").
   std::optional<std::vector<data::Element>> next();
   std::string save_position() const;
+  const InputPlan& plan() const;
 
  private:
-  // What the pipelines have for this step: fewer elements than replicas at the end.
-  Result<std::vector<std::optional<data::Element>>> read();
-  Status agree(std::vector<std::optional<data::Element>>& elements, const Status& failed,
-               bool& go_on);
-
-  std::shared_ptr<const InputPlan> plan_;
-  std::vector<std::unique_ptr<data::Iterator>> iterators_;
-  std::unique_ptr<InputLink::Session> session_;  // null: nothing to agree on
-  // Of the last element that was seen, by any worker; what empty ones are made of.
-  std::optional<std::vector<data::ColumnInfo>> columns_;
-  bool over_ = false;
-  Status failure_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace internal

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -210,7 +211,7 @@ TEST_CASE("an iterator that is dropped ends a function that waits", "[input][uni
                               waiting = true;
                             }
                             changed.notify_all();
-                            (void)data::WaitFor(stop, 1h);
+                            (void)dataset::wait_for(stop, 1h);
                             return n;
                           },
                           3)
@@ -229,6 +230,39 @@ TEST_CASE("an iterator that is dropped ends a function that waits", "[input][uni
   }
 
   CHECK(std::chrono::steady_clock::now() - start < 1s);
+}
+
+TEST_CASE("a parallel map works ahead of the step, in order", "[input][unit]") {
+  constexpr int kCalls = 4;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int begun = 0;
+  int inside = 0;
+  int most = 0;
+  OneDeviceStrategy strategy("CPU:1");
+  const auto data = dataset::range(100).map(
+      [&](const torch::Tensor& n) {
+        std::unique_lock lock(mutex);
+        ++begun;
+        most = std::max(most, ++inside);
+        changed.notify_all();
+        // Each one of the first calls waits for the others: one at a time would never end.
+        changed.wait_for(lock, 30s, [&] { return most >= kCalls; });
+        --inside;
+        return n * 2;
+      },
+      kCalls);
+
+  auto iterator = experimental_distribute_dataset(strategy, data.prefetch(2)).iterator();
+  CHECK(numbers(iterator.get_next()[0]) == Numbers{0});
+  {
+    // The step takes its time; the input goes on: with 5 ms steps and 8 ms a call, 4 at a time, the
+    // next element is always there.
+    std::unique_lock lock(mutex);
+    CHECK(changed.wait_for(lock, 30s, [&] { return begun >= 1 + kCalls; }));
+    CHECK(most == kCalls);
+  }
+  for (int n = 1; n < 100; ++n) CHECK(numbers(iterator.get_next()[0]) == Numbers{2 * n});
 }
 
 TEST_CASE("a saved position gives the rest, in another program too", "[input][unit]") {

@@ -37,6 +37,15 @@ Dataset<> counted(std::atomic<int>& read, std::int64_t cardinality = kUnknownCar
       cardinality);
 }
 
+bool reaches(const std::atomic<int>& count, int value) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (count < value) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 TEST_CASE("an input context in the program's words", "[spec][INP-01]") {
   const InputContext context(2, 1, 6);
 
@@ -356,7 +365,7 @@ TEST_CASE("how much is read ahead of the step", "[spec][INP-37]") {
         CHECK(read <= 2 * (step + buffer));
       }
       // It does come to be that far ahead.
-      while (read < 2 * (10 + buffer)) std::this_thread::yield();
+      CHECK(reaches(read, 2 * (10 + buffer)));
     }
   }
   CHECK(InputOptions{}.experimental_per_replica_buffer_size == 1);
@@ -408,6 +417,91 @@ TEST_CASE("one device: every element, and the same again", "[spec][ONE-05]") {
     CHECK(context.num_replicas_in_sync() == 1);
     return dataset::range(3);
   });
+}
+
+TEST_CASE("one device: input lies there before the step", "[spec][ONE-02]") {
+  OneDeviceStrategy strategy("CPU:3");
+  std::atomic<int> read = 0;
+  auto iterator = experimental_distribute_dataset(strategy, counted(read)).iterator();
+
+  const auto step = iterator.get_next();
+  CHECK(muster::device_of(step[0]) == cpu(3));
+  // The next one comes without being asked for.
+  CHECK(reaches(read, 2));
+  CHECK(muster::device_of(iterator.get_next()[0]) == cpu(3));
+}
+
+TEST_CASE("one device: fetched there, or left with the host", "[spec][ONE-06]") {
+  OneDeviceStrategy strategy("CPU:1");
+  const auto device = [&](bool fetch) {
+    const InputOptions options{.experimental_fetch_to_device = fetch};
+    auto whole = experimental_distribute_dataset(strategy, dataset::range(10), options).iterator();
+    auto from_function =
+        distribute_datasets_from_function(
+            strategy, [](const InputContext&) { return dataset::range(10); }, options)
+            .iterator();
+    const std::string name = muster::device_of(whole.get_next()[0]);
+    CHECK(muster::device_of(from_function.get_next()[0]) == name);
+    return name;
+  };
+
+  CHECK(device(true) == cpu(1));
+  CHECK(device(false) == cpu(0));
+}
+
+TEST_CASE("two mirrored devices", "[spec][MIR-25]") {
+  MirroredStrategy strategy(cpus(2));
+  const auto with = [&](const InputOptions& options) {
+    return distribute_datasets_from_function(
+        strategy,
+        [](const InputContext& context) {
+          CHECK(context.num_input_pipelines() == 1);
+          CHECK(context.input_pipeline_id() == 0);
+          CHECK(context.num_replicas_in_sync() == 2);
+          return dataset::range(10);
+        },
+        options);
+  };
+
+  CHECK(steps_of(with({})) == Steps{{{0}, {1}}, {{2}, {3}}, {{4}, {5}}, {{6}, {7}}, {{8}, {9}}});
+  for (const auto& step : with({.experimental_fetch_to_device = false})) {
+    CHECK(muster::device_of(step[0]) == cpu(0));
+    CHECK(muster::device_of(step[1]) == cpu(0));
+  }
+  auto fetched = with({}).iterator();
+  CHECK(muster::device_of(fetched.get_next()[1]) == cpu(2));
+}
+
+TEST_CASE("the default strategy in full", "[spec][LIB-26]") {
+  auto& strategy = default_strategy();
+  const torch::Tensor x = torch::tensor({1.0, 2.0});
+
+  CHECK(strategy.num_replicas_in_sync() == 1);
+  const auto doubled = strategy.run([](const torch::Tensor& v) { return v * 2; }, x);
+  CHECK(torch::equal(doubled[0], x * 2));
+  CHECK(strategy.reduce(ReduceOp::kSum, PerReplica<torch::Tensor>({x})).is_same(x));
+  CHECK(strategy.reduce(ReduceOp::kMean, x).is_same(x));
+  CHECK(torch::equal(strategy.gather(PerReplica<torch::Tensor>({x}), 0), x));
+  const auto data = dataset::range(4);
+  CHECK(experimental_distribute_dataset(strategy, data) == data);
+  CHECK_FALSE(experimental_distribute_dataset(strategy, data) == dataset::range(4));
+  const auto own = distribute_datasets_from_function(strategy, [&](const InputContext& context) {
+    CHECK(context.num_input_pipelines() == 1);
+    CHECK(context.input_pipeline_id() == 0);
+    CHECK(context.num_replicas_in_sync() == 1);
+    return data;
+  });
+  CHECK(own == data);
+  const std::string value =
+      strategy.distribute_values_from_function([](const ValueContext& context) {
+        CHECK(context.replica_id_in_sync_group == 0);
+        CHECK(context.num_replicas_in_sync == 1);
+        return std::string("bare");
+      });
+  CHECK(value == "bare");
+  // Code that does not know which strategy it has gets one value a step.
+  Strategy& any = strategy;
+  CHECK(steps_of(experimental_distribute_dataset(any, data)) == Steps{{{0}}, {{1}}, {{2}}, {{3}}});
 }
 
 TEST_CASE("central storage with two compute devices", "[spec][CEN-06]") {

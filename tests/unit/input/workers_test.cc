@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 
 #include "strategy/variable.h"
@@ -227,6 +228,57 @@ TEST_CASE("infinite data needs no agreement, finite data one a step", "[spec][IN
   CHECK(rounds(dataset::range(10).repeat().batch(4), 20) == 0);
   CHECK(rounds(dataset::range(10).batch(4), 20) == 3 + 1);  // and one about the end
   CHECK(rounds(dataset::range(10).batch(2), 20) == 5 + 1);
+}
+
+TEST_CASE("every element goes to one replica, whatever their number", "[input][unit]") {
+  for (const int count : {1, 2, 3}) {
+    for (const int replicas : {1, 2, 3}) {
+      for (const std::int64_t elements : {0, 1, 7, 29}) {
+        if (elements > 0 && elements < count) continue;  // refused: fewer elements than workers
+        for (const std::int64_t batch : {1, 4, 13}) {
+          INFO(count << " workers of " << replicas << ", " << elements << " by " << batch);
+          const auto workers =
+              steps_on_workers(count, replicas, dataset::range(elements).batch(batch));
+          Numbers seen;
+          for (const Steps& steps : workers) {
+            CHECK(steps.size() == workers[0].size());
+            for (const Step& step : steps) {
+              CHECK(step.size() == static_cast<std::size_t>(replicas));
+              for (const Numbers& one : step) seen.insert(seen.end(), one.begin(), one.end());
+            }
+          }
+          std::sort(seen.begin(), seen.end());
+          CHECK(seen == sequence(0, elements));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("workers that go on from their positions do the steps that were left", "[input][unit]") {
+  const auto data = dataset::range(31).shuffle(31, 5).batch(6);
+  const auto read = [&](const std::vector<std::string>& from, std::size_t steps) {
+    return on_workers<std::pair<Steps, std::string>>(
+        2, 2, [&](Strategy& strategy, const InputWorkers& workers) {
+          std::optional<std::string> position;
+          if (!from.empty()) position = from[static_cast<std::size_t>(workers.index)];
+          auto iterator =
+              experimental_distribute_dataset(strategy, data, {}, workers).iterator(position);
+          Steps taken = testing::rest_of(iterator, steps);
+          return std::pair(std::move(taken), iterator.save_position());
+        });
+  };
+
+  const auto whole = read({}, 100);
+  const auto begun = read({}, 2);
+  const auto rest = read({begun[0].second, begun[1].second}, 100);
+
+  for (std::size_t worker = 0; worker < 2; ++worker) {
+    Steps joined = begun[worker].first;
+    joined.insert(joined.end(), rest[worker].first.begin(), rest[worker].first.end());
+    CHECK(joined == whole[worker].first);
+    CHECK(rest[worker].first.size() >= 3);
+  }
 }
 
 }  // namespace

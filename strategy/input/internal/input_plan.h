@@ -1,0 +1,39 @@
+// What is settled when a dataset is distributed: which pipelines this worker reads, and how.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/data/pipeline/pipeline.h"
+#include "strategy/input/input_options.h"
+#include "strategy/input/internal/pipelines.h"
+#include "strategy/input/step_reader.h"
+
+namespace muster::internal {
+
+struct InputPlan {
+  // One, or with PER_REPLICA one for each replica.
+  std::vector<data::Pipeline> pipelines;
+  int replicas = 1;  // of this worker
+  InputWorkers workers;
+  InputOptions options;
+  // Arenas by replica, where elements are fetched to; none: they stay where they are.
+  std::vector<int> devices;
+  // The data may end within a step: replicas then get empty batches.
+  bool partial = false;
+  // Workers with finite data meet at each step.
+  bool agrees = false;
+  // Of an element of one replica.
+  data::ElementSpec spec;
+  // Each was logged once, when the plan was made.
+  std::vector<std::string> warnings;
+  // What was distributed; absent from a function.
+  std::optional<data::Pipeline> original;
+};
+
+// A copy of `element` in the arena of a logical device; itself when it lies there.
+Result<data::Element> on_device(data::Element element, int device);
+
+}  // namespace muster::internal

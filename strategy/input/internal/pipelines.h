@@ -1,0 +1,29 @@
+// What the sources of strategy/input share about pipelines.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/data/pipeline/node.h"
+#include "strategy/error.h"
+#include "strategy/input/graph.h"
+
+namespace muster::internal {
+
+// Throws an error of below strategy/.
+inline void check(const Status& status) {
+  if (!status.ok()) raise(status);
+}
+template <class T>
+T value_of(Result<T> result) {
+  check(result.status());
+  return *std::move(result);
+}
+
+std::optional<std::vector<TensorSpec>> tensor_specs(const data::ElementSpec& spec);
+// For each thread of a pipeline: its functions do not compete for cores with the replicas.
+void on_pipeline_thread();
+
+}  // namespace muster::internal
