@@ -144,7 +144,10 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   const std::string file = folder / "exported";
   REQUIRE(cluster.Muster({"checkpoints", "export", "archive-plain-2.15", "-o", file}).code == 0);
   const auto tensors = ReadSafetensors(file);
-  CHECK(tensors.size() == 7);
+  CHECK(tensors.size() == 9);
+  // The frozen parameter and the buffer, as they were in the archive.
+  CHECK(tensors.at("scale") == std::vector<float>{2});
+  CHECK(tensors.at("mask") == std::vector<float>{1, 1, 0, 1});
   // Near the value in the archive, sin(1), and not on it.
   const float first = tensors.at("hidden.weight").at(0);
   CHECK(first == Approx(0.8415).margin(0.1));
