@@ -17,13 +17,13 @@ target_link_libraries(muster_sdk PRIVATE muster::strategy)
 install(TARGETS muster_sdk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
 # The folders keep their names below include/muster, where the package's include path points.
 install(FILES strategy/muster.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk)
-foreach(folder strategy worker/engine/device common/base)
-  cmake_path(GET folder PARENT_PATH parent)
-  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/${parent} COMPONENT sdk
-    FILES_MATCHING PATTERN "*.h" PATTERN "strategy/input/internal" EXCLUDE)
+install(DIRECTORY strategy DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk
+  FILES_MATCHING PATTERN "*.h" PATTERN internal EXCLUDE)
+# What public headers take from below; nothing of it needs another library.
+foreach(header common/base/dtype.h common/data/auto_shard_policy.h common/data/element.h)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/${folder} COMPONENT sdk)
 endforeach()
-install(FILES common/data/auto_shard_policy.h common/data/element.h
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/common/data COMPONENT sdk)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 configure_package_config_file(cmake/muster-config.cmake.in ${PROJECT_BINARY_DIR}/sdk/muster-config.cmake

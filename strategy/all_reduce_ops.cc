@@ -5,6 +5,7 @@
 #include "collectives/packing.h"
 #include "strategy/cross_device_ops.h"
 #include "strategy/device_of.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/replica_meeting.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"

@@ -14,7 +14,7 @@
 #include "muster/v1/checkpoint.pb.h"
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/saved_state.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/module.h"

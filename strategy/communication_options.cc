@@ -3,7 +3,7 @@
 #include <cctype>
 #include <string>
 
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 
 namespace muster {
 

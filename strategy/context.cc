@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "strategy/default_strategy.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 #include "strategy/replica_context.h"
 #include "worker/engine/device/arena.h"
 #include "worker/engine/device/cpu_allocator.h"
@@ -157,6 +157,10 @@ std::optional<int> get_update_replica_id() {
 }
 
 namespace detail {
+void raise_no_component(int replica, int size) {
+  raise(OutOfRange("replica {} of a value with {} components", replica, size));
+}
+
 int current_replica() {
   const Frame* const frame = Frames::OfThisThread().Context();
   if (frame == nullptr || frame->kind != Frame::Kind::kReplica) return -1;

@@ -6,6 +6,7 @@
 #include "collectives/packing.h"
 #include "common/telemetry/log.h"
 #include "strategy/internal/crew.h"
+#include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"
 #include "strategy/sparse.h"

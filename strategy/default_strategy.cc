@@ -1,6 +1,6 @@
 #include "strategy/default_strategy.h"
 
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 
 namespace muster {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strategy/device_of.h"
+#include "strategy/internal/raise.h"
 #include "worker/engine/device/cpu_allocator.h"
 #include "worker/engine/device/device.h"
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -14,6 +15,8 @@ namespace muster {
 namespace detail {
 // The replica whose component an unqualified read means; -1 outside a replica context.
 int current_replica();
+// OUT_OF_RANGE.
+[[noreturn]] void raise_no_component(int replica, int size);
 }  // namespace detail
 
 // What run() returns: replica r's value at [r], whatever the number of replicas. T may be a nest.
@@ -25,14 +28,15 @@ class PerReplica {
 
   // INVALID_ARGUMENT: no values.
   explicit PerReplica(std::vector<T> values) : values_(std::move(values)) {
-    if (values_.empty()) raise(InvalidArgument("a PerReplica needs at least one component"));
+    if (values_.empty())
+      raise(ErrorCode::kInvalidArgument, "a PerReplica needs at least one component");
   }
 
   int size() const { return static_cast<int>(values_.size()); }
   // OUT_OF_RANGE.
   typename std::vector<T>::const_reference operator[](int replica) const {
     if (replica < 0 || replica >= size()) {
-      raise(OutOfRange("replica {} of a value with {} components", replica, size()));
+      detail::raise_no_component(replica, size());
     }
     return values_[static_cast<std::size_t>(replica)];
   }
@@ -42,10 +46,10 @@ class PerReplica {
   typename std::vector<T>::const_reference get() const {
     const int replica = detail::current_replica();
     if (replica < 0) {
-      raise(
-          InvalidArgument("a PerReplica of {} components has no single value: not inside a "
-                          "replica context; pass it to run(), reduce() or local_results()",
-                          size()));
+      raise(ErrorCode::kInvalidArgument,
+            "a PerReplica of " + std::to_string(size()) +
+                " components has no single value: not inside a replica context; pass it to run(), "
+                "reduce() or local_results()");
     }
     return (*this)[replica];
   }
@@ -70,7 +74,8 @@ class Mirrored {
   using value_type = T;
 
   explicit Mirrored(std::vector<T> values) : values_(std::move(values)) {
-    if (values_.empty()) raise(InvalidArgument("a Mirrored needs at least one component"));
+    if (values_.empty())
+      raise(ErrorCode::kInvalidArgument, "a Mirrored needs at least one component");
   }
   int size() const { return static_cast<int>(values_.size()); }
   const T& operator[](int replica) const { return values_.at(static_cast<std::size_t>(replica)); }
@@ -115,8 +120,8 @@ struct ValueContext {
   int replica_id_in_sync_group = 0;
   int num_replicas_in_sync = 1;
   std::string to_string() const {
-    return fmt::format("ValueContext(replica {} of {})", replica_id_in_sync_group,
-                       num_replicas_in_sync);
+    return "ValueContext(replica " + std::to_string(replica_id_in_sync_group) + " of " +
+           std::to_string(num_replicas_in_sync) + ")";
   }
 };
 

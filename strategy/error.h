@@ -2,28 +2,51 @@
 // throw.
 #pragma once
 
+#include <iosfwd>
 #include <stdexcept>
 #include <string>
 
-#include "common/base/status.h"
-
 namespace muster {
 
-// Carries the canonical code: INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, OUT_OF_RANGE...
+// The canonical codes, with the numbers that gRPC gives them (docs/errors.md says what each asks
+// of the caller). No error has kOk.
+enum class ErrorCode {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,
+  kOutOfRange = 11,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kDataLoss = 15,
+  kUnauthenticated = 16,
+};
+
+// "INVALID_ARGUMENT" for ErrorCode::kInvalidArgument.
+std::string to_string(ErrorCode code);
+std::ostream& operator<<(std::ostream& out, ErrorCode code);
+
 class Error : public std::runtime_error {
  public:
-  explicit Error(const Status& status)
-      : std::runtime_error(ToString(status)), code_(status.code()), message_(Message(status)) {}
+  Error(ErrorCode code, const std::string& message);
 
-  StatusCode code() const { return code_; }
+  ErrorCode code() const { return code_; }
   // The text without the code's name, which what() begins with.
   const std::string& message() const { return message_; }
 
  private:
-  StatusCode code_;
+  ErrorCode code_;
   std::string message_;
 };
 
-[[noreturn]] inline void raise(const Status& status) { throw Error(status); }
+[[noreturn]] void raise(ErrorCode code, const std::string& message);
 
 }  // namespace muster

@@ -1,8 +1,8 @@
 #include "strategy/extended.h"
 
 #include "strategy/context.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/variable_state.h"
 #include "worker/engine/device/arena.h"
 

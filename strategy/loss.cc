@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "strategy/context.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/strategy.h"
 
 namespace muster {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "strategy/context.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/loss.h"
 #include "strategy/replica_context.h"
 

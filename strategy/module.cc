@@ -4,9 +4,9 @@
 
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/module_state.h"
+#include "strategy/internal/raise.h"
 #include "worker/engine/device/arena.h"
 
 namespace muster {

@@ -95,7 +95,8 @@ template <class T>
 using Components = std::vector<const T*>;
 
 [[noreturn]] inline void raise_mismatch(std::size_t replica, const std::string& what) {
-  raise(Internal("replica {} returned another structure than replica 0: {}", replica, what));
+  raise(ErrorCode::kInternal, "replica " + std::to_string(replica) +
+                                  " returned another structure than replica 0: " + what);
 }
 
 template <class T>
@@ -103,8 +104,8 @@ void check_same_structure(const Components<T>& components) {
   for (std::size_t r = 1; r < components.size(); ++r) {
     if constexpr (IsVector<T>::value) {
       if (components[r]->size() != components[0]->size()) {
-        raise_mismatch(r, fmt::format("a list of {} elements, not of {}", components[r]->size(),
-                                      components[0]->size()));
+        raise_mismatch(r, "a list of " + std::to_string(components[r]->size()) +
+                              " elements, not of " + std::to_string(components[0]->size()));
       }
     } else if constexpr (IsMap<T>::value) {
       auto other = components[r]->begin();

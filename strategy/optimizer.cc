@@ -7,11 +7,11 @@
 #include <c10/util/Type.h>
 
 #include "strategy/cross_device_ops.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/gradients.h"
 #include "strategy/internal/module_state.h"
 #include "strategy/internal/optimizer_slots.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/saved_state.h"
 #include "strategy/replica_context.h"
 #include "worker/engine/device/arena.h"

@@ -2,7 +2,7 @@
 
 #include <cctype>
 
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 
 namespace muster {
 

@@ -7,8 +7,8 @@
 
 #include "collectives/kernels.h"
 #include "collectives/packing.h"
-#include "strategy/error.h"
 #include "strategy/internal/crew.h"
+#include "strategy/internal/raise.h"
 #include "worker/engine/device/arena.h"
 
 namespace muster::internal {

@@ -59,7 +59,8 @@ struct Regrouped<std::map<K, V>> {
 // of different length, mappings with other keys.
 template <class T>
 typename Regrouped<T>::type regroup(const std::vector<T>& replicas) {
-  if (replicas.empty()) raise(InvalidArgument("regroup() needs at least one replica's value"));
+  if (replicas.empty())
+    raise(ErrorCode::kInvalidArgument, "regroup() needs at least one replica's value");
   nest::Components<T> components;
   for (const T& one : replicas) components.push_back(&one);
   nest::check_same_structure(components);
@@ -98,7 +99,8 @@ typename Regrouped<T>::type regroup(const std::vector<T>& replicas) {
           replicas[r].is_same(whole.component(static_cast<int>(r)))) {
         continue;
       }
-      raise(InvalidArgument("regroup(): these are not the components of one variable, in order"));
+      raise(ErrorCode::kInvalidArgument,
+            "regroup(): these are not the components of one variable, in order");
     }
     return whole;
   } else {

@@ -5,6 +5,7 @@
 #include "collectives/local_group.h"
 #include "strategy/context.h"
 #include "strategy/cross_device_ops.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/replica_meeting.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"

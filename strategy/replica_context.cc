@@ -1,8 +1,8 @@
 #include "strategy/replica_context.h"
 
 #include "strategy/context.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 #include "strategy/strategy.h"
 #include "worker/engine/device/arena.h"
 #include "worker/engine/device/random.h"
@@ -26,6 +26,10 @@ void ReplicaContext::require_mine() const {
   }
   raise(FailedPrecondition("Mismatching ReplicaContext: replica {}'s, used by replica {}", replica_,
                            current->replica_id_in_sync_group()));
+}
+
+std::string ReplicaContext::kind_at(const std::type_info& type, const void* address) {
+  return fmt::format("{} at {}", type.name(), address);
 }
 
 void ReplicaContext::meet(std::string kind, void* arguments,

@@ -125,16 +125,17 @@ class ReplicaContext {
     }
   };
 
+  static std::string kind_at(const std::type_info& type, const void* address);
   // Functions of one type are told apart by their address, lambdas by their type.
   template <class F>
   static std::string kind_of(F& fn) {
     using Plain = std::remove_reference_t<F>;
     if constexpr (std::is_function_v<Plain>) {
-      return fmt::format("{} at {}", typeid(Plain).name(), reinterpret_cast<const void*>(&fn));
+      return kind_at(typeid(Plain), reinterpret_cast<const void*>(&fn));
     } else if constexpr (std::is_pointer_v<Plain>) {
-      return fmt::format("{} at {}", typeid(Plain).name(), reinterpret_cast<const void*>(fn));
+      return kind_at(typeid(Plain), reinterpret_cast<const void*>(fn));
     } else if constexpr (requires { fn.target_type(); }) {
-      return fmt::format("{} of {}", typeid(Plain).name(), fn.target_type().name());
+      return std::string(typeid(Plain).name()) + " of " + fn.target_type().name();
     } else {
       return typeid(Plain).name();
     }

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "strategy/destinations.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 #include "worker/engine/device/arena.h"
 

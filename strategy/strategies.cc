@@ -2,7 +2,7 @@
 
 #include "strategy/central_storage_strategy.h"
 #include "strategy/cross_device_ops.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
 #include "worker/engine/device/device.h"

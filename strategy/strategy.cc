@@ -10,9 +10,9 @@
 #include <torch/version.h>
 
 #include "strategy/cross_device_ops.h"
-#include "strategy/error.h"
 #include "strategy/internal/crew.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 #include "worker/engine/device/arena.h"
 #include "worker/engine/device/cpu_allocator.h"
@@ -73,7 +73,7 @@ Destinations CurrentDevice() {
 }
 
 std::exception_ptr MakeException(const Status& status) {
-  return std::make_exception_ptr(Error(status));
+  return std::make_exception_ptr(ToError(status));
 }
 
 }  // namespace
@@ -210,17 +210,17 @@ IndexedSlices Strategy::reduce_slices(ReduceOp op, const std::vector<IndexedSlic
   internal::check_op(op);
   if (axes.given()) raise(Unimplemented("reduce() over axes does not support IndexedSlices"));
   if (values.size() == 1) {
-    if (num_replicas_in_sync() > 1 && op == ReduceOp::kSum) raise(undistributed_error());
+    if (num_replicas_in_sync() > 1 && op == ReduceOp::kSum) raise_undistributed();
     return values[0];
   }
   return impl_->ops->reduce(op, PerReplica<IndexedSlices>(values), CurrentDevice())[0];
 }
 
-Status Strategy::undistributed_error() const {
-  return InvalidArgument(
+void Strategy::raise_undistributed() const {
+  raise(InvalidArgument(
       "A non-DistributedValues value cannot be reduced with the given reduce op SUM over {} "
       "replicas: every replica holds this one object; use MEAN, or a value that run() returned",
-      num_replicas_in_sync());
+      num_replicas_in_sync()));
 }
 
 void Strategy::refuse_gather_of_slices() {
@@ -230,7 +230,7 @@ void Strategy::refuse_gather_of_slices() {
 torch::Tensor Strategy::reduce_undistributed(ReduceOp op, const torch::Tensor& value,
                                              const Axes& axes) const {
   if (num_replicas_in_sync() > 1 && op == ReduceOp::kSum) {
-    raise(undistributed_error());
+    raise_undistributed();
   }
   if (!axes.given() && num_replicas_in_sync() > 1) return value;
   return internal::reduce_tensors(op, {value}, axes);

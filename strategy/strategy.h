@@ -235,7 +235,7 @@ class Strategy {
                                      const Axes& axes) const;
   IndexedSlices reduce_slices(ReduceOp op, const std::vector<IndexedSlices>& values,
                               const Axes& axes) const;
-  Status undistributed_error() const;
+  [[noreturn]] void raise_undistributed() const;
   [[noreturn]] static void refuse_gather_of_slices();
   torch::Tensor gather_components(const std::vector<torch::Tensor>& values, int axis) const;
 

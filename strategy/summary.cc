@@ -3,7 +3,7 @@
 #include "common/telemetry/event_file.h"
 #include "strategy/context.h"
 #include "strategy/distributed_values.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/strategy.h"
 
 namespace muster {

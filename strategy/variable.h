@@ -4,7 +4,7 @@
 //   auto w = Variable::create("w", torch::zeros({4, 3}));
 //   auto total = Variable::create("total", 0.0, {.synchronization = kOnRead, .aggregation = kSum});
 //
-// What a whole variable does depends on where it is used (docs/strategies.md has the table):
+// What a whole variable does depends on where it is used (docs/strategies/README.md has the table):
 //   replica context     reads give the replica's own component; writes combine the replicas' values
 //                       by the aggregation and go to all components (ON_WRITE), or to the replica's
 //                       own alone (ON_READ, and ON_WRITE with NONE)

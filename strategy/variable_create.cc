@@ -4,8 +4,8 @@
 
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/strategy.h"
 #include "worker/engine/device/arena.h"

@@ -5,7 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/data/pipeline/element_ops.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 

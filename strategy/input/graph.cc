@@ -12,6 +12,7 @@
 #include "strategy/input/dataset.h"
 #include "strategy/input/element_codec.h"
 #include "strategy/input/internal/pipelines.h"
+#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {
@@ -22,7 +23,7 @@ Result<R> call_user(const std::function<R()>& call) {
   try {
     return call();
   } catch (const Error& error) {
-    return MakeStatus(error.code(), error.message());
+    return ToStatus(error);
   } catch (const c10::Error& error) {
     return Unknown("{}", error.what_without_backtrace());
   } catch (const std::exception& error) {

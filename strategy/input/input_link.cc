@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/data/rebatch.h"
+#include "strategy/internal/raise.h"
 
 namespace muster {
 namespace {
@@ -72,8 +73,7 @@ class Meeting {
       all.has_data = all.has_data || one.has_data;
       if (!all.columns) all.columns = one.columns;
       if (!all.error && one.error) {
-        all.error = Error(MakeStatus(one.error->code(),
-                                     fmt::format("worker {}: {}", worker, one.error->message())));
+        all.error = ToError(Annotate(ToStatus(*one.error), fmt::format("worker {}", worker)));
       }
     }
     return all;

@@ -10,8 +10,8 @@
 #include "common/data/pipeline/pipeline.h"
 #include "common/data/reader.h"
 #include "muster/v1/job_spec.pb.h"
-#include "strategy/error.h"
 #include "strategy/input/internal/pipelines.h"
+#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/iterator.h"
-#include "strategy/error.h"
 #include "strategy/input/input_link.h"
 #include "strategy/input/internal/input_plan.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {

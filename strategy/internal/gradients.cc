@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "strategy/cross_device_ops.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/replica_context.h"
 
 namespace muster::internal {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "common/storage/checkpoint.h"
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {

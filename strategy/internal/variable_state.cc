@@ -6,8 +6,8 @@
 
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
-#include "strategy/error.h"
 #include "strategy/internal/frames.h"
+#include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"
 #include "strategy/strategy.h"

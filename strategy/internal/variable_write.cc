@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "strategy/error.h"
+#include "strategy/internal/raise.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/reduction.h"
 

@@ -7,8 +7,8 @@
 
 #include "common/base/status.h"
 #include "common/data/pipeline/node.h"
-#include "strategy/error.h"
 #include "strategy/input/graph.h"
+#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 

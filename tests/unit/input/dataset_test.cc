@@ -79,9 +79,9 @@ TEST_CASE("every type of tensor goes through", "[input][unit]") {
     CHECK(torch::equal(torch::cat({batches[0], batches[1]}), rows));
   }
   CHECK(code_of([] { dataset::from_tensors(torch::zeros({2}, torch::kComplexFloat)); }) ==
-        StatusCode::kInvalidArgument);
+        ErrorCode::kInvalidArgument);
   CHECK(code_of([] { dataset::from_tensor_slices(torch::zeros({})); }) ==
-        StatusCode::kInvalidArgument);
+        ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("what is done to a batch does not reach the source", "[input][unit]") {
@@ -139,7 +139,7 @@ TEST_CASE("errors of functions are thrown where their element is asked for", "[i
       return n;
     });
   };
-  auto ours = fails(Error(NotFound("no such thing"))).iterator();
+  auto ours = fails(Error(ErrorCode::kNotFound, "no such thing")).iterator();
   auto theirs = fails(std::runtime_error("broken")).iterator();
   auto torchs = dataset::range(5)
                     .map([](const torch::Tensor& n) {
@@ -149,14 +149,14 @@ TEST_CASE("errors of functions are thrown where their element is asked for", "[i
 
   CHECK(ours.next()->item<int>() == 0);
   CHECK(ours.next()->item<int>() == 1);
-  CHECK(throws(StatusCode::kNotFound, "no such thing", [&] { ours.next(); }));
-  CHECK(throws(StatusCode::kNotFound, "no such thing", [&] { ours.next(); }));
+  CHECK(throws(ErrorCode::kNotFound, "no such thing", [&] { ours.next(); }));
+  CHECK(throws(ErrorCode::kNotFound, "no such thing", [&] { ours.next(); }));
   (void)theirs.next();
   (void)theirs.next();
-  CHECK(throws(StatusCode::kUnknown, "broken", [&] { theirs.next(); }));
-  CHECK(throws(StatusCode::kUnknown, "mat1 and mat2", [&] { torchs.next(); }));
-  CHECK(code_of([] { dataset::range(3).batch(0); }) == StatusCode::kInvalidArgument);
-  CHECK(code_of([] { dataset::list_files({"/nowhere/*.csv"}); }) == StatusCode::kNotFound);
+  CHECK(throws(ErrorCode::kUnknown, "broken", [&] { theirs.next(); }));
+  CHECK(throws(ErrorCode::kUnknown, "mat1 and mat2", [&] { torchs.next(); }));
+  CHECK(code_of([] { dataset::range(3).batch(0); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([] { dataset::list_files({"/nowhere/*.csv"}); }) == ErrorCode::kNotFound);
 }
 
 TEST_CASE("functions run without gradients, on one thread each", "[input][unit]") {
@@ -188,8 +188,8 @@ TEST_CASE("a deadline passes, the element does not", "[input][unit]") {
                       .iterator();
   const auto soon = [] { return std::chrono::steady_clock::now() + 2ms; };
 
-  CHECK(code_of([&] { iterator.next(soon()); }) == StatusCode::kDeadlineExceeded);
-  CHECK(code_of([&] { iterator.next(soon()); }) == StatusCode::kDeadlineExceeded);
+  CHECK(code_of([&] { iterator.next(soon()); }) == ErrorCode::kDeadlineExceeded);
+  CHECK(code_of([&] { iterator.next(soon()); }) == ErrorCode::kDeadlineExceeded);
   {
     const std::lock_guard lock(mutex);
     open = true;
@@ -218,7 +218,7 @@ TEST_CASE("an iterator that is dropped ends a function that waits", "[input][uni
                       .prefetch(2)
                       .iterator();
   CHECK(code_of([&] { iterator.next(std::chrono::steady_clock::now() + 1ms); }) ==
-        StatusCode::kDeadlineExceeded);
+        ErrorCode::kDeadlineExceeded);
   {
     std::unique_lock lock(mutex);
     REQUIRE(changed.wait_for(lock, 30s, [&] { return waiting; }));
@@ -287,8 +287,8 @@ TEST_CASE("a saved position gives the rest, in another program too", "[input][un
   }
   CHECK(count == 9);
   CHECK_FALSE(restored.next().has_value());
-  CHECK(code_of([&] { make().take(3).iterator(position); }) == StatusCode::kFailedPrecondition);
-  CHECK(code_of([&] { make().iterator("nonsense"); }) == StatusCode::kInvalidArgument);
+  CHECK(code_of([&] { make().take(3).iterator(position); }) == ErrorCode::kFailedPrecondition);
+  CHECK(code_of([&] { make().iterator("nonsense"); }) == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("a saved position of a distributed iterator, at every step", "[input][unit]") {
@@ -326,7 +326,7 @@ TEST_CASE("a saved position of a distributed iterator, at every step", "[input][
   });
   CHECK(code_of([&] {
           experimental_distribute_dataset(strategy, data()).iterator(std::string("x"));
-        }) == StatusCode::kInvalidArgument);
+        }) == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("a worker that fails, leaves or does not come is named to the others", "[input][unit]") {
@@ -340,7 +340,7 @@ TEST_CASE("a worker that fails, leaves or does not come is named to the others",
           [](const InputContext& context) {
             return dataset::range(10).map([context](const torch::Tensor& n) {
               if (n.item<int>() == 3 && context.input_pipeline_id() == 1) {
-                throw Error(DataLoss("a bad record"));
+                throw Error(ErrorCode::kDataLoss, "a bad record");
               }
               return n;
             });
@@ -397,13 +397,13 @@ TEST_CASE("several workers with finite data need a link", "[input][unit]") {
   InputWorkers workers;
   workers.count = 2;
 
-  CHECK(throws(StatusCode::kInvalidArgument, "link", [&] {
+  CHECK(throws(ErrorCode::kInvalidArgument, "link", [&] {
     experimental_distribute_dataset(strategy, dataset::range(9).batch(2), {}, workers);
   }));
   CHECK(code_of([&] {
           experimental_distribute_dataset(strategy, dataset::range(9).repeat().batch(2), {},
                                           workers);
-        }) == StatusCode::kOk);
+        }) == ErrorCode::kOk);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ using testing::Steps;
 using testing::steps_of;
 using testing::throws;
 
-constexpr auto kInvalid = StatusCode::kInvalidArgument;
+constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 Dataset<> counted(std::atomic<int>& read, std::int64_t cardinality = kUnknownCardinality) {
   return dataset::from_generator(
@@ -78,8 +78,8 @@ TEST_CASE("at the end: out of range, and iterating again starts over", "[spec][I
 
   CHECK(step_of(iterator.get_next()) == Step{{0}, {1}});
   CHECK(step_of(iterator.get_next()) == Step{{2}, {3}});
-  CHECK(code_of([&] { iterator.get_next(); }) == StatusCode::kOutOfRange);
-  CHECK(code_of([&] { iterator.get_next(); }) == StatusCode::kOutOfRange);
+  CHECK(code_of([&] { iterator.get_next(); }) == ErrorCode::kOutOfRange);
+  CHECK(code_of([&] { iterator.get_next(); }) == ErrorCode::kOutOfRange);
   for (int pass = 0; pass < 2; ++pass) {
     Steps steps;
     for (const PerReplica<torch::Tensor>& step : data) steps.push_back(step_of(step));
@@ -253,8 +253,8 @@ TEST_CASE("options that contradict each other", "[spec][INP-28]") {
   CHECK(with(Mode::kPerWorker, true, std::nullopt) == kInvalid);
   CHECK(with(Mode::kPerReplica, true, true) == kInvalid);
   CHECK(with(Mode::kPerReplica, true, false) == kInvalid);
-  CHECK(with(Mode::kPerReplica, true, std::nullopt) == StatusCode::kOk);
-  CHECK(with(Mode::kPerReplica, false, std::nullopt) == StatusCode::kOk);
+  CHECK(with(Mode::kPerReplica, true, std::nullopt) == ErrorCode::kOk);
+  CHECK(with(Mode::kPerReplica, false, std::nullopt) == ErrorCode::kOk);
 }
 
 TEST_CASE("the structure of elements is kept", "[spec][INP-29]") {
@@ -518,7 +518,7 @@ TEST_CASE("central storage has no input of its own for each replica", "[spec][CE
 
   CHECK(code_of([&] {
           experimental_distribute_dataset(strategy, dataset::range(4).batch(2), options);
-        }) == StatusCode::kUnimplemented);
+        }) == ErrorCode::kUnimplemented);
 }
 
 TEST_CASE("seven elements on four replicas", "[input][unit]") {

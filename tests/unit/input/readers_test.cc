@@ -35,7 +35,7 @@ using testing::Steps;
 using testing::throws;
 using Pair = std::tuple<torch::Tensor, torch::Tensor>;
 
-constexpr auto kInvalid = StatusCode::kInvalidArgument;
+constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 // While it lives, readers that name no cache folder use one in `files`.
 class CacheIn {
@@ -215,9 +215,9 @@ TEST_CASE("records that are broken, and files that are not there", "[input][unit
   const CsvOptions twice{.files = path, .columns = {{.name = "a"}, {.name = "a"}}};
   const CsvOptions half{.files = path, .columns = {{.name = "a", .dtype = torch::kHalf}}};
 
-  CHECK(throws(StatusCode::kDataLoss, "short.txt:2", [&] { lines(0); }));
+  CHECK(throws(ErrorCode::kDataLoss, "short.txt:2", [&] { lines(0); }));
   CHECK(all(lines(1)) == std::vector<std::string>{"one", "two"});
-  CHECK(throws(StatusCode::kNotFound, "nothing.idx", [&] {
+  CHECK(throws(ErrorCode::kNotFound, "nothing.idx", [&] {
     dataset::idx(
         {.columns = {{.name = "x", .files = files.Path("nothing.idx")}}, .reader = reader(files)});
   }));

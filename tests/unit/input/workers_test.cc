@@ -22,7 +22,7 @@ using testing::steps_of;
 using testing::steps_on_workers;
 using testing::throws;
 
-constexpr auto kInvalid = StatusCode::kInvalidArgument;
+constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 TEST_CASE("two workers of one replica", "[spec][INP-10]") {
   const auto steps = steps_on_workers(2, 1, dataset::range(9).batch(2));
@@ -207,8 +207,8 @@ TEST_CASE("workers need equally many replicas", "[spec][INP-31]") {
   CHECK(code_of([&] { with(2, 6, 0); }) == kInvalid);  // three here, and the strategy has two
   CHECK(code_of([&] { with(2, 4, 2); }) == kInvalid);
   CHECK(code_of([&] { with(0, 4, 0); }) == kInvalid);
-  CHECK(code_of([&] { with(2, 4, 1); }) == StatusCode::kOk);
-  CHECK(code_of([&] { with(2, 0, 1); }) == StatusCode::kOk);
+  CHECK(code_of([&] { with(2, 4, 1); }) == ErrorCode::kOk);
+  CHECK(code_of([&] { with(2, 0, 1); }) == ErrorCode::kOk);
 }
 
 TEST_CASE("infinite data needs no agreement, finite data one a step", "[spec][INP-36]") {

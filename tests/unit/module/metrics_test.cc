@@ -110,18 +110,18 @@ TEST_CASE("a metric's parts are ON_READ SUM variables of its strategy", "[strate
   CHECK(total.component(0).value().item<double>() == 6);
   CHECK(total.component(1).value().item<double>() == 12);
   CHECK(loss.result() == 4.5);
-  CHECK(throws(StatusCode::kInvalidArgument, "assign_add", [&] { loss.update(1.0); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "assign_add", [&] { loss.update(1.0); }));
 }
 
 TEST_CASE("metrics refuse shapes that do not fit", "[strategy][unit]") {
   const Accuracy accuracy;
   const AUC auc;
   const Mean mean;
-  CHECK(throws(StatusCode::kInvalidArgument, "[2, 3]",
+  CHECK(throws(ErrorCode::kInvalidArgument, "[2, 3]",
                [&] { accuracy.update(torch::zeros({2, 3}), torch::zeros({4}, torch::kLong)); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "auc",
+  CHECK(throws(ErrorCode::kInvalidArgument, "auc",
                [&] { auc.update(torch::zeros({2}), torch::zeros({3})); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "weights of shape [3]",
+  CHECK(throws(ErrorCode::kInvalidArgument, "weights of shape [3]",
                [&] { mean.update(torch::zeros({2}), torch::zeros({3})); }));
   mean.update(torch::zeros({0}));
   CHECK(mean.result() == 0);
@@ -147,19 +147,19 @@ TEST_CASE("an average loss divides by the global batch", "[strategy][unit]") {
     CHECK(found[0] == Approx(3.0F / n));
     CHECK(penalty[0] == Approx(9.0F / n));
     CHECK(value(compute_average_loss(losses, 3)) == 3.0F);
-    CHECK(throws(StatusCode::kFailedPrecondition, "cross-replica",
+    CHECK(throws(ErrorCode::kFailedPrecondition, "cross-replica",
                  [&] { (void)compute_average_loss(losses); }));
-    CHECK(throws(StatusCode::kFailedPrecondition, "cross-replica",
+    CHECK(throws(ErrorCode::kFailedPrecondition, "cross-replica",
                  [&] { (void)scale_regularization_loss(losses); }));
   }
 }
 
 TEST_CASE("an average loss needs a global batch that makes sense", "[strategy][unit]") {
-  CHECK(throws(StatusCode::kInvalidArgument, "global batch of 0",
+  CHECK(throws(ErrorCode::kInvalidArgument, "global batch of 0",
                [] { (void)compute_average_loss(torch::ones({2}), 0); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "scalar",
+  CHECK(throws(ErrorCode::kInvalidArgument, "scalar",
                [] { (void)compute_average_loss(torch::ones({})); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "weights of shape [3]",
+  CHECK(throws(ErrorCode::kInvalidArgument, "weights of shape [3]",
                [] { (void)compute_average_loss(torch::ones({2}), 2, torch::ones({3})); }));
 }
 
@@ -182,12 +182,12 @@ TEST_CASE("of the replicas' summaries the first one's is written", "[spec][MIR-2
       CHECK(events[1].step == 7);
       CHECK(events[1].value == 0.0F);
       writer.scalar("loss", torch::tensor({2.5}), 8);
-      CHECK(throws(StatusCode::kInvalidArgument, "loss",
+      CHECK(throws(ErrorCode::kInvalidArgument, "loss",
                    [&] { writer.scalar("loss", torch::zeros({2}), 9); }));
       writer.close();
       CHECK(testing::ReadEvents(writer.path()).size() == 3);
-      CHECK(throws(StatusCode::kFailedPrecondition, "closed",
-                   [&] { writer.scalar("loss", 1.0, 9); }));
+      CHECK(
+          throws(ErrorCode::kFailedPrecondition, "closed", [&] { writer.scalar("loss", 1.0, 9); }));
     }
     std::filesystem::remove_all(folder);
   }

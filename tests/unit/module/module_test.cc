@@ -46,7 +46,7 @@ TEST_CASE("each replica sees its own copy, in its device's memory", "[strategy][
       CHECK(parameter.is_leaf());
     }
   }
-  CHECK(throws(StatusCode::kOutOfRange, "copy 2", [&] { (void)net.copy(2); }));
+  CHECK(throws(ErrorCode::kOutOfRange, "copy 2", [&] { (void)net.copy(2); }));
 }
 
 TEST_CASE("parameters are ON_WRITE variables whose components are the copies' leaves",
@@ -68,7 +68,7 @@ TEST_CASE("parameters are ON_WRITE variables whose components are the copies' le
   CHECK(net.copy(1)->second->bias.grad().equal(torch::full({3}, 2.0, torch::kFloat64)));
   const auto own = strategy.run([&] { return int{bias.value().is_same(net->second->bias)}; });
   CHECK(own.values() == std::vector<int>{1, 1});
-  CHECK(throws(StatusCode::kNotFound, "third", [&] { (void)net.variable("third"); }));
+  CHECK(throws(ErrorCode::kNotFound, "third", [&] { (void)net.variable("third"); }));
 }
 
 TEST_CASE("writing a module's variable changes every copy", "[strategy][unit]") {
@@ -264,7 +264,7 @@ TEST_CASE("a module whose type is changed afterwards is refused at its next use"
     const auto net = strategy->distribute(float64_net());
     const auto optimizer = strategy->optimizer<torch::optim::SGD>(net, 0.1);
     const auto refused = [&](const std::function<void()>& use) {
-      return throws(StatusCode::kFailedPrecondition, "first.weight", use);
+      return throws(ErrorCode::kFailedPrecondition, "first.weight", use);
     };
 
     net->to(torch::kFloat32);
@@ -284,7 +284,7 @@ TEST_CASE("central storage: a parameter that no longer shares the value is refus
   net->to(torch::kFloat32);
   net.copy(0)->to(torch::kFloat64);
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "first.weight", [&] { (void)net->first; }));
+  CHECK(throws(ErrorCode::kFailedPrecondition, "first.weight", [&] { (void)net->first; }));
 }
 
 TEST_CASE("modules that cannot be copied are refused by name", "[strategy][unit]") {
@@ -297,11 +297,11 @@ TEST_CASE("modules that cannot be copied are refused by name", "[strategy][unit]
   };
   for (const auto& [name, strategy] : all_strategies()) {
     CAPTURE(name);
-    CHECK(throws(StatusCode::kInvalidArgument, "Plain",
+    CHECK(throws(ErrorCode::kInvalidArgument, "Plain",
                  [&] { (void)strategy->distribute(std::make_shared<Plain>()); }));
-    CHECK(throws(StatusCode::kInvalidArgument, "InConstructor",
+    CHECK(throws(ErrorCode::kInvalidArgument, "InConstructor",
                  [&] { (void)strategy->distribute(std::make_shared<InConstructor>()); }));
-    CHECK(throws(StatusCode::kInvalidArgument, "no module",
+    CHECK(throws(ErrorCode::kInvalidArgument, "no module",
                  [&] { (void)strategy->distribute(std::shared_ptr<NetImpl>()); }));
   }
 }
@@ -312,9 +312,9 @@ TEST_CASE("modules are distributed outside run(), and used by their own strategy
   MirroredStrategy other({"CPU:0", "CPU:1"});
   const auto net = strategy.distribute(float64_net());
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "distribute()",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "distribute()",
                [&] { strategy.run([&] { (void)strategy.distribute(float64_net()); }); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "NetImpl",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "NetImpl",
                [&] { other.run([&] { (void)net->first; }); }));
 }
 

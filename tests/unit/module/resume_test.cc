@@ -185,7 +185,7 @@ TEST_CASE("what does not fit the optimizer is refused, and nothing is restored",
   wrong.save(folder / "1", 1);
   const torch::Tensor before = program.net.variable("second.bias").value().detach().clone();
 
-  CHECK(throws(StatusCode::kInvalidArgument, "second.bias/slot/exp_avg",
+  CHECK(throws(ErrorCode::kInvalidArgument, "second.bias/slot/exp_avg",
                [&] { (void)program.Tracked().restore(folder / "1"); }));
 
   CHECK(program.net.variable("second.bias").value().equal(before));
@@ -202,8 +202,8 @@ TEST_CASE("two optimizers of one checkpoint need names that differ", "[strategy]
   Checkpoint checkpoint = generator.Tracked();
   checkpoint.track(generator.optimizer);  // the same one again changes nothing
 
-  CHECK(throws(StatusCode::kAlreadyExists, "first.weight", [&] { checkpoint.track(critic.net); }));
-  CHECK(throws(StatusCode::kAlreadyExists, "/slot/", [&] { checkpoint.track(critic.optimizer); }));
+  CHECK(throws(ErrorCode::kAlreadyExists, "first.weight", [&] { checkpoint.track(critic.net); }));
+  CHECK(throws(ErrorCode::kAlreadyExists, "/slot/", [&] { checkpoint.track(critic.optimizer); }));
   checkpoint.track(critic.net, "critic/");
   checkpoint.track(critic.optimizer, "critic/");
   checkpoint.save(folder / "2", 2);

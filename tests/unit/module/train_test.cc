@@ -341,7 +341,7 @@ TEST_CASE("state that does not belong to the optimizer is refused whole", "[stra
   extra["third.bias/slot/exp_avg"] = torch::zeros({3});
 
   const auto refused = [&](const std::string& name, const auto& state) {
-    return throws(StatusCode::kInvalidArgument, name, [&] { optimizer.load_state(state); });
+    return throws(ErrorCode::kInvalidArgument, name, [&] { optimizer.load_state(state); });
   };
   CHECK(refused("first.weight/slot/exp_avg", shape));
   CHECK(refused("second.bias/slot/exp_avg_sq", missing));
@@ -406,7 +406,7 @@ TEST_CASE("an optimizer that asks for the gradient several times agrees with one
   CentralStorageStrategy central({"CPU:0", "CPU:1"});
   const auto shared = central.distribute(float64_net());
   const auto asks = central.optimizer<torch::optim::LBFGS>(shared, options);
-  CHECK(throws(StatusCode::kUnimplemented, "LBFGS",
+  CHECK(throws(ErrorCode::kUnimplemented, "LBFGS",
                [&] { central.run([&] { (void)asks.step([&] { return torch::zeros({}); }); }); }));
 }
 
@@ -444,17 +444,17 @@ TEST_CASE("what an optimizer cannot work with is refused by name", "[strategy][u
   const auto frozen = strategy.distribute(torch::nn::Tanh());
   const auto optimizer = strategy.optimizer<torch::optim::SGD>(net, 0.1);
 
-  CHECK(throws(StatusCode::kInvalidArgument, "NetImpl",
+  CHECK(throws(ErrorCode::kInvalidArgument, "NetImpl",
                [&] { (void)other.optimizer<torch::optim::SGD>(net, 0.1); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "no parameter",
+  CHECK(throws(ErrorCode::kInvalidArgument, "no parameter",
                [&] { (void)strategy.optimizer<torch::optim::SGD>(frozen, 0.1); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "learning rate",
+  CHECK(throws(ErrorCode::kInvalidArgument, "learning rate",
                [&] { (void)strategy.optimizer<torch::optim::SGD>(net, -1.0); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "inside run()",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "inside run()",
                [&] { (void)optimizer.step([] { return torch::zeros({}); }); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "inside run()",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "inside run()",
                [&] { optimizer.reduce_gradients(); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "replica", [&] {
+  CHECK(throws(ErrorCode::kFailedPrecondition, "replica", [&] {
     strategy.run([&] {
       if (replica_id() == 0) optimizer.step();
     });

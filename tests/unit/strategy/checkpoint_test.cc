@@ -117,7 +117,7 @@ TEST_CASE("a plain value restored to ON_READ variables", "[spec][CKP-05]") {
   CHECK(numbers(sum) == times(2, 1.75));
   CHECK(numbers(mean) == times(2, 3.5));
   CHECK(numbers(none) == times(2, 3.5));
-  CHECK(throws(StatusCode::kInvalidArgument, "Could not convert from VariableAggregation.NONE",
+  CHECK(throws(ErrorCode::kInvalidArgument, "Could not convert from VariableAggregation.NONE",
                [&] { save(none, directory.path() + "/none"); }));
 }
 
@@ -159,7 +159,7 @@ TEST_CASE("a variable that is created after the restore begins with the saved va
   CHECK(number(checkpoint.create("w", initial)) == 0);
   CHECK(calls == 1);
   CHECK(status.unmatched() == std::vector<std::string>{"w"});
-  CHECK(throws(StatusCode::kFailedPrecondition, "no value for 1 of the variables: w",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "no value for 1 of the variables: w",
                [&] { status.assert_existing_matched(); }));
 
   Checkpoint in_replicas;
@@ -192,8 +192,8 @@ TEST_CASE("a save in the background holds the values of the moment", "[spec][CKP
 
   // Its error comes with wait(), once.
   checkpoint.save_async("/proc/none/such");
-  CHECK(code_of([&] { checkpoint.wait(); }) != StatusCode::kOk);
-  CHECK(code_of([&] { checkpoint.wait(); }) == StatusCode::kOk);
+  CHECK(code_of([&] { checkpoint.wait(); }) != ErrorCode::kOk);
+  CHECK(code_of([&] { checkpoint.wait(); }) == ErrorCode::kOk);
 }
 
 TEST_CASE("types and shapes come back as they were", "[strategy][unit]") {
@@ -234,13 +234,13 @@ TEST_CASE("a restore that fails changes nothing", "[strategy][unit]") {
   checkpoint.save(directory.path() + "/good");
   Checkpoint({{"a", plain(5.0)}, {"b", plain(torch::ones({4}))}}).save(directory.path() + "/other");
 
-  CHECK(throws(StatusCode::kInvalidArgument, "tensor b of the checkpoint has shape [4], variable",
+  CHECK(throws(ErrorCode::kInvalidArgument, "tensor b of the checkpoint has shape [4], variable",
                [&] { checkpoint.restore(directory.path() + "/other"); }));
   CHECK(number(a) == 1);
-  CHECK(code_of([&] { checkpoint.restore(directory.path() + "/none"); }) == StatusCode::kNotFound);
-  CHECK(code_of([&] { checkpoint.track("a", b); }) == StatusCode::kAlreadyExists);
+  CHECK(code_of([&] { checkpoint.restore(directory.path() + "/none"); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { checkpoint.track("a", b); }) == ErrorCode::kAlreadyExists);
   MirroredStrategy strategy(cpus(2));
-  CHECK(throws(StatusCode::kFailedPrecondition, "requires cross-replica context",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "requires cross-replica context",
                [&] { strategy.run([&] { checkpoint.save(directory.path() + "/in"); }); }));
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("a manager keeps the newest checkpoints and passes over a damaged one"
   CHECK(manager.restore_latest() == paths[1]);
   CHECK(number(v) == 2);
   CHECK(code_of([&] { CheckpointManager(Checkpoint(), directory.path(), 0); }) ==
-        StatusCode::kInvalidArgument);
+        ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("programs restore what jobs saved, and save what jobs go on from", "[strategy][unit]") {
@@ -311,8 +311,8 @@ TEST_CASE("programs restore what jobs saved, and save what jobs go on from", "[s
   const RestoreStatus status = checkpoint.restore(directory.path());
   CHECK(list(w.component(1)) == std::vector<double>{1, 2, 3, 4, 5, 6});
   status.assert_existing_matched();
-  CHECK(throws(StatusCode::kFailedPrecondition, "w/slot/momentum",
-               [&] { status.assert_consumed(); }));
+  CHECK(
+      throws(ErrorCode::kFailedPrecondition, "w/slot/momentum", [&] { status.assert_consumed(); }));
   CHECK(checkpoint.step() == 40);
 
   checkpoint.save(directory.path() + "/mine", 41);

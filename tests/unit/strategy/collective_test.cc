@@ -73,7 +73,7 @@ TEST_CASE("pieces may differ in size along the axis", "[spec][GAT-04]") {
 
 // gather() in cross-replica context and all_gather() in replicas fail alike.
 template <class F>
-void CheckRefused(StatusCode code, const std::string& text, int n, int axis, F make) {
+void CheckRefused(ErrorCode code, const std::string& text, int n, int axis, F make) {
   MirroredStrategy strategy(Devices(n));
   const auto value = strategy.run([&] { return make(Id()); });
   CHECK(throws(code, text, [&] { strategy.gather(value, axis); }));
@@ -84,7 +84,7 @@ void CheckRefused(StatusCode code, const std::string& text, int n, int axis, F m
 }
 
 TEST_CASE("what cannot be joined is refused", "[spec][GAT-05][GAT-06][GAT-07][GAT-08][GAT-12]") {
-  const auto invalid = StatusCode::kInvalidArgument;
+  const auto invalid = ErrorCode::kInvalidArgument;
   // GAT-05
   CheckRefused(invalid, "Shape mismatch: Dimension 1 in both shapes must be equal", 2, 0,
                [](int r) { return torch::ones({2, r + 1}); });
@@ -94,10 +94,10 @@ TEST_CASE("what cannot be joined is refused", "[spec][GAT-05][GAT-06][GAT-07][GA
   CheckRefused(invalid, "ranks differ", 2, 0,
                [](int r) { return r == 0 ? torch::ones({2}) : torch::ones({2, 1}); });
   // GAT-07
-  CheckRefused(StatusCode::kUnimplemented, "does not support IndexedSlices", 2, 0, [](int r) {
+  CheckRefused(ErrorCode::kUnimplemented, "does not support IndexedSlices", 2, 0, [](int r) {
     return IndexedSlices{torch::ones({1, 2}), torch::tensor({r}), std::vector<std::int64_t>{4, 2}};
   });
-  CheckRefused(StatusCode::kUnimplemented, "does not support IndexedSlices", 2, 0,
+  CheckRefused(ErrorCode::kUnimplemented, "does not support IndexedSlices", 2, 0,
                [](int) { return torch::ones({2, 2}).to_sparse(1); });
   // GAT-08
   CheckRefused(invalid, "scalar", 2, 0, [](int) { return torch::tensor(1.0f); });
@@ -228,7 +228,7 @@ TEST_CASE("sparse tensors with one sparse dimension are reduced as IndexedSlices
     CHECK(mean.is_sparse());
     CHECK(mean.to_dense().select(1, 0).equal(torch::tensor({0.5f, 1.0f, 0.0f, 1.5f, 0.0f})));
   }
-  CHECK(throws(StatusCode::kUnimplemented, "IndexedSlices", [&] {
+  CHECK(throws(ErrorCode::kUnimplemented, "IndexedSlices", [&] {
     strategy.run([] {
       const torch::Tensor values = torch::ones({1, 2}, torch::requires_grad());
       const IndexedSlices slices{values, torch::tensor({Id()}), std::vector<std::int64_t>{4, 2}};
@@ -293,7 +293,7 @@ TEST_CASE("all_reduce of every type", "[strategy][unit]") {
       CHECK(mean.equal(torch::full({5}, 2, whole ? torch::kFloat : type)));
     }
   }
-  CHECK(throws(StatusCode::kInvalidArgument, "bool has no sum", [&] {
+  CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum", [&] {
     strategy.run(
         [] { replica_context().all_reduce(ReduceOp::kSum, torch::ones({2}, torch::kBool)); });
   }));
@@ -303,27 +303,27 @@ TEST_CASE("tensors that do not go together are refused on all replicas", "[strat
   for (const auto& ops : AllOps()) {
     MirroredStrategy strategy(Devices(2), ops);
     for (const std::int64_t size : {1, 100'000}) {
-      CHECK(throws(StatusCode::kInvalidArgument, "Shape mismatch", [&] {
+      CHECK(throws(ErrorCode::kInvalidArgument, "Shape mismatch", [&] {
         strategy.run([&] { replica_context().all_reduce("sum", torch::ones({size, Id() + 1})); });
       }));
     }
-    CHECK(throws(StatusCode::kInvalidArgument, "replica 1", [&] {
+    CHECK(throws(ErrorCode::kInvalidArgument, "replica 1", [&] {
       strategy.run([&] {
         replica_context().all_reduce("sum",
                                      torch::ones({2}, Id() == 0 ? torch::kFloat : torch::kInt));
       });
     }));
-    CHECK(throws(StatusCode::kInvalidArgument, "replica 1 brings 2 tensors, replica 0 1", [&] {
+    CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 brings 2 tensors, replica 0 1", [&] {
       strategy.run([&] {
         replica_context().all_reduce(
             "sum",
             std::vector<torch::Tensor>(static_cast<std::size_t>(Id() + 1), torch::ones({2})));
       });
     }));
-    CHECK(throws(StatusCode::kInvalidArgument, "not one of: SUM, MEAN", [&] {
+    CHECK(throws(ErrorCode::kInvalidArgument, "not one of: SUM, MEAN", [&] {
       strategy.run([] { replica_context().all_reduce(static_cast<ReduceOp>(9), torch::ones({})); });
     }));
-    CHECK(throws(StatusCode::kInvalidArgument, "undefined", [&] {
+    CHECK(throws(ErrorCode::kInvalidArgument, "undefined", [&] {
       strategy.run([] {
         replica_context().all_reduce("sum", Id() == 0 ? torch::Tensor() : torch::ones({2}));
       });
@@ -337,7 +337,7 @@ TEST_CASE("one replica that makes another call, or none, is an error that names 
   MirroredStrategy strategy(Devices(3));
   const auto failed = [&](const std::string& text, const std::function<void()>& body) {
     const bool right =
-        throws(StatusCode::kFailedPrecondition, text, [&] { strategy.run([&] { body(); }); });
+        throws(ErrorCode::kFailedPrecondition, text, [&] { strategy.run([&] { body(); }); });
     return right && strategy.run(Id).values() == std::vector<int>{0, 1, 2};
   };
   const torch::Tensor x = torch::ones({2});
@@ -386,7 +386,7 @@ TEST_CASE("replicas that wait longer than their timeout are told who is missing"
   for (const auto& ops : AllOps()) {
     MirroredStrategy strategy(Devices(2), ops);
     std::atomic<bool> gave_up{false};
-    CHECK(throws(StatusCode::kDeadlineExceeded, "replica 1 is running", [&] {
+    CHECK(throws(ErrorCode::kDeadlineExceeded, "replica 1 is running", [&] {
       strategy.run([&] {
         if (Id() == 1) {
           while (!gave_up) std::this_thread::yield();
@@ -418,7 +418,7 @@ TEST_CASE("a gradient of a collective call is made inside the replica function",
     return replica_context().all_reduce("sum", torch::ones({2}, torch::requires_grad())).sum();
   });
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "call backward() inside the replica function",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "call backward() inside the replica function",
                [&] { losses[1].backward(); }));
 }
 

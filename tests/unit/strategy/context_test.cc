@@ -112,9 +112,9 @@ TEST_CASE("scopes of two strategies do not nest", "[spec][LIB-08][LIB-22]") {
   MirroredStrategy two({"CPU:0", "CPU:1"});
   const auto scope = one.scope();
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "Mixing different Strategy objects",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects",
                [&] { const auto inner = two.scope(); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "Must not nest",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Must not nest",
                [&] { const auto inner = default_strategy().scope(); }));
   CHECK(&get_strategy() == &one);
 }
@@ -146,7 +146,7 @@ TEST_CASE("the global strategy cannot change inside a scope", "[spec][LIB-11]") 
 
   for (Strategy* strategy : {static_cast<Strategy*>(&one), static_cast<Strategy*>(&two),
                              static_cast<Strategy*>(nullptr)}) {
-    CHECK(throws(StatusCode::kFailedPrecondition, "Must not be called inside a Strategy scope",
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Must not be called inside a Strategy scope",
                  [&] { set_global_strategy(strategy); }));
   }
 }
@@ -156,8 +156,8 @@ TEST_CASE("a scope cannot close while a device scope inside it is open", "[spec]
   auto scope = strategy.scope();
   auto inner = std::make_unique<DeviceScope>("CPU:1");
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "Device scope nesting error",
-               [&] { scope.close(); }));
+  CHECK(
+      throws(ErrorCode::kFailedPrecondition, "Device scope nesting error", [&] { scope.close(); }));
   CHECK(&get_strategy() == &strategy);
   inner.reset();
   scope.close();
@@ -207,16 +207,16 @@ TEST_CASE("a strategy cannot be copied", "[spec][LIB-18]") {
 
 TEST_CASE("the default strategy has no devices to name", "[spec][LIB-19]") {
   CHECK(testing::code_of([] { (void)default_strategy().worker_devices(); }) ==
-        StatusCode::kFailedPrecondition);
+        ErrorCode::kFailedPrecondition);
   CHECK(testing::code_of([] { (void)default_strategy().parameter_devices(); }) ==
-        StatusCode::kFailedPrecondition);
+        ErrorCode::kFailedPrecondition);
 }
 
 TEST_CASE("cross-replica calls inside a replica function are refused", "[strategy][unit]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   const PerReplica<torch::Tensor> value({torch::ones({2}), torch::ones({2})});
   const auto refused = [&](const std::string& text, const std::function<void()>& call) {
-    return throws(StatusCode::kFailedPrecondition, text, [&] { strategy.run(call); });
+    return throws(ErrorCode::kFailedPrecondition, text, [&] { strategy.run(call); });
   };
 
   CHECK(refused("requires cross-replica context, use merge_call",
@@ -228,7 +228,7 @@ TEST_CASE("cross-replica calls inside a replica function are refused", "[strateg
 
   OneDeviceStrategy other("CPU:0");
   const auto scope = other.scope();
-  CHECK(throws(StatusCode::kFailedPrecondition, "Mixing different Strategy objects",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects",
                [&] { strategy.reduce(ReduceOp::kSum, value); }));
 }
 
@@ -246,18 +246,18 @@ TEST_CASE("a replica context serves its own replica, thread and strategy only", 
     contexts[static_cast<std::size_t>(id)] = &replica_context();
     ++known;
     while (known.load() < 2) std::this_thread::yield();
-    CHECK(throws(StatusCode::kFailedPrecondition, "Mismatching ReplicaContext",
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Mismatching ReplicaContext",
                  [&] { merge(*contexts[static_cast<std::size_t>(1 - id)]); }));
     replica_context().merge_call(
         [&](Strategy&, const PerReplica<int>&) {
-          CHECK(throws(StatusCode::kFailedPrecondition, "Need to be inside",
+          CHECK(throws(ErrorCode::kFailedPrecondition, "Need to be inside",
                        [&] { merge(*contexts[0]); }));
         },
         1);
   });
   other.run([&] {
     ReplicaContext foreign(strategy, 0, nullptr);
-    CHECK(throws(StatusCode::kFailedPrecondition, "Mismatching Strategy", [&] { merge(foreign); }));
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Mismatching Strategy", [&] { merge(foreign); }));
   });
 }
 

@@ -181,9 +181,9 @@ TEST_CASE("sparse values fall back to one device, which the log says once", "[sp
 
 TEST_CASE("destinations must be devices, and there must be some", "[spec][XDO-08]") {
   ReductionToOneDevice ops;
-  CHECK(throws(StatusCode::kInvalidArgument, "destinations can not be empty",
+  CHECK(throws(ErrorCode::kInvalidArgument, "destinations can not be empty",
                [&] { ops.reduce(ReduceOp::kSum, Numbers(2), std::vector<std::string>{}); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "must be one of",
+  CHECK(throws(ErrorCode::kInvalidArgument, "must be one of",
                [&] { ops.reduce(ReduceOp::kSum, Numbers(2), "disk:0"); }));
   static_assert(!std::is_constructible_v<Destinations, double>);
   static_assert(!std::is_constructible_v<Destinations, Strategy&>);
@@ -229,7 +229,7 @@ TEST_CASE("one value that is on its destination is copied, not transported", "[s
 TEST_CASE("only SUM and MEAN are reductions", "[spec][XDO-11]") {
   for (const auto& ops : AllOps()) {
     for (const int n : {1, 2}) {
-      CHECK(throws(StatusCode::kInvalidArgument, "not one of: SUM, MEAN",
+      CHECK(throws(ErrorCode::kInvalidArgument, "not one of: SUM, MEAN",
                    [&] { ops->reduce(static_cast<ReduceOp>(7), Numbers(n), "CPU:0"); }));
     }
   }
@@ -255,9 +255,9 @@ TEST_CASE("reduction to one device: which one, and how values are added", "[spec
 }
 
 TEST_CASE("the number of packs is zero or more", "[spec][XDO-13]") {
-  CHECK(throws(StatusCode::kInvalidArgument, "requires num_packs >= 0",
+  CHECK(throws(ErrorCode::kInvalidArgument, "requires num_packs >= 0",
                [] { NcclAllReduce ops(-1); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "requires num_packs >= 0",
+  CHECK(throws(ErrorCode::kInvalidArgument, "requires num_packs >= 0",
                [] { HierarchicalCopyAllReduce ops(-1); }));
   // Three tensors of 5, 0 and 6 numbers: whatever the packs, the sums are the same.
   const auto tensor = [](int size) {
@@ -329,12 +329,12 @@ TEST_CASE("tensors are grouped by their bytes", "[spec][XDO-16]") {
 
 TEST_CASE("communication options: bytes are not negative, names in any case", "[spec][XDO-18]") {
   using Implementation = CommunicationImplementation;
-  CHECK(throws(StatusCode::kInvalidArgument, "bytes_per_pack must be >= 0",
+  CHECK(throws(ErrorCode::kInvalidArgument, "bytes_per_pack must be >= 0",
                [] { (void)CommunicationOptions{.bytes_per_pack = -1}; }));
   CHECK(CommunicationOptions{.implementation = "Ring"}.implementation == Implementation::kRing);
   CHECK(CommunicationOptions{.implementation = "nccl"}.implementation == Implementation::kNccl);
   CHECK(CommunicationOptions{.implementation = "AUTO"}.implementation == Implementation::kAuto);
-  CHECK(throws(StatusCode::kInvalidArgument, "not one of: AUTO, RING, NCCL",
+  CHECK(throws(ErrorCode::kInvalidArgument, "not one of: AUTO, RING, NCCL",
                [] { (void)CommunicationOptions{.implementation = "gloo"}; }));
 }
 
@@ -426,8 +426,7 @@ TEST_CASE("sums, quotients and copies of dense and sparse values", "[spec][XDO-2
   CHECK(muster::device_of(copy.values) == Canonical(3));
   CHECK(copy.values.data_ptr() != x.values.data_ptr());
   CHECK(copy_to_device(x, "CPU:3").dense_shape == x.dense_shape);
-  CHECK(
-      throws(StatusCode::kInvalidArgument, "without a dense_shape", [&] { to_dense(shapeless); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "without a dense_shape", [&] { to_dense(shapeless); }));
 }
 
 TEST_CASE("values that do not go together are refused by all ops", "[strategy][unit]") {
@@ -441,15 +440,15 @@ TEST_CASE("values that do not go together are refused by all ops", "[strategy][u
       2, [](int d) { return d == 0 ? torch::ones({2, 2}) : torch::ones({2, 2}).to_sparse(1); });
   for (const auto& ops : AllOps()) {
     for (const Destinations& to : {Destinations(shapes), Destinations("CPU:0")}) {
-      CHECK(throws(StatusCode::kInvalidArgument, "Shape mismatch",
+      CHECK(throws(ErrorCode::kInvalidArgument, "Shape mismatch",
                    [&] { ops->reduce(ReduceOp::kSum, shapes, to); }));
-      CHECK(throws(StatusCode::kInvalidArgument, "replica 1 holds",
+      CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 holds",
                    [&] { ops->reduce(ReduceOp::kSum, types, to); }));
-      CHECK(throws(StatusCode::kInvalidArgument, "bool has no sum",
+      CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum",
                    [&] { ops->reduce(ReduceOp::kSum, bools, to); }));
-      CHECK(throws(StatusCode::kInvalidArgument, "2 sparse dimensions",
+      CHECK(throws(ErrorCode::kInvalidArgument, "2 sparse dimensions",
                    [&] { ops->reduce(ReduceOp::kSum, wide, to); }));
-      CHECK(throws(StatusCode::kInvalidArgument, "replica 1 holds a sparse tensor",
+      CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 holds a sparse tensor",
                    [&] { ops->reduce(ReduceOp::kSum, mixed, to); }));
     }
   }

@@ -19,13 +19,13 @@ inline std::optional<Error> error_of(const std::function<void()>& body) {
 }
 
 // Its code, or kOk.
-inline StatusCode code_of(const std::function<void()>& body) {
+inline ErrorCode code_of(const std::function<void()>& body) {
   const auto error = error_of(body);
-  return error ? error->code() : StatusCode::kOk;
+  return error ? error->code() : ErrorCode::kOk;
 }
 
 // Does `body` throw an error of this code whose text has `part` in it?
-inline bool throws(StatusCode code, const std::string& part, const std::function<void()>& body) {
+inline bool throws(ErrorCode code, const std::string& part, const std::function<void()>& body) {
   const auto error = error_of(body);
   return error && error->code() == code && error->message().find(part) != std::string::npos;
 }

@@ -40,7 +40,7 @@ TEST_CASE("a reduce op may be given by name in any case", "[strategy][unit]") {
 }
 
 TEST_CASE("another reduce op is refused", "[spec][RED-02]") {
-  CHECK(throws(StatusCode::kInvalidArgument, "\"max\" is not one of", [] { reduce_op("max"); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "\"max\" is not one of", [] { reduce_op("max"); }));
 }
 
 TEST_CASE("the default strategy reduces over axes", "[spec][RED-03][RED-04]") {
@@ -111,9 +111,9 @@ TEST_CASE("axes count from the end when negative and must be in range", "[spec][
   const auto value = strategy.run([] { return torch::ones({2, 3}); });
 
   CHECK(strategy.reduce(ReduceOp::kSum, value, -1).equal(torch::full({2}, 6.0f)));
-  CHECK(throws(StatusCode::kInvalidArgument, "axis out of range for value with rank",
+  CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank",
                [&] { strategy.reduce(ReduceOp::kSum, value, 2); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "axis out of range for value with rank",
+  CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank",
                [&] { strategy.reduce(ReduceOp::kSum, value, -3); }));
 }
 
@@ -185,7 +185,7 @@ TEST_CASE("replicas that return lists of different length are an error", "[spec]
   const auto lists =
       strategy.run([] { return std::vector<int>(static_cast<std::size_t>(Id() + 1)); });
 
-  CHECK(throws(StatusCode::kInternal, "replica 1 returned another structure",
+  CHECK(throws(ErrorCode::kInternal, "replica 1 returned another structure",
                [&] { strategy.reduce(ReduceOp::kSum, lists); }));
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("one object on all replicas cannot be summed", "[spec][RED-20]") {
        std::vector<std::function<void()>>{[&] { strategy.reduce(ReduceOp::kSum, value); },
                                           [&] { strategy.reduce(ReduceOp::kSum, same); },
                                           [&] { strategy.reduce(ReduceOp::kSum, 1.0); }}) {
-    CHECK(throws(StatusCode::kInvalidArgument, "cannot be reduced with the given reduce op",
+    CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op",
                  reduce_it));
   }
   CHECK(strategy.reduce(ReduceOp::kMean, value).equal(value));
@@ -216,7 +216,7 @@ TEST_CASE("shapes that differ between replicas are an error that names both", "[
   MirroredStrategy strategy(Devices(2));
   const auto value = strategy.run([] { return torch::ones({Id() + 1}); });
 
-  CHECK(throws(StatusCode::kInvalidArgument, "replica 1 holds shape [2], replica 0 shape [1]",
+  CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 holds shape [2], replica 0 shape [1]",
                [&] { strategy.reduce(ReduceOp::kSum, value); }));
 }
 

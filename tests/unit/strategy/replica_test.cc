@@ -127,12 +127,12 @@ TEST_CASE("a replica that leaves others waiting is an error, and the strategy st
           "[spec][MIR-29]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "replica 0 has returned", [&] {
+  CHECK(throws(ErrorCode::kFailedPrecondition, "replica 0 has returned", [&] {
     strategy.run([] {
       if (Id() == 1) replica_context().all_reduce(ReduceOp::kSum, torch::ones({2}));
     });
   }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "waits in all_reduce SUM", [&] {
+  CHECK(throws(ErrorCode::kFailedPrecondition, "waits in all_reduce SUM", [&] {
     strategy.run([] {
       const torch::Tensor x = torch::ones({2}, torch::requires_grad());
       const torch::Tensor y = replica_context().all_reduce(ReduceOp::kSum, x);
@@ -147,7 +147,7 @@ TEST_CASE("replicas that merge with different functions are told so", "[spec][MI
   const auto f = [](Strategy&, const PerReplica<int>&) { return 1; };
   const auto g = [](Strategy&, const PerReplica<int>&) { return 2; };
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "replica 1 waits in merge_call", [&] {
+  CHECK(throws(ErrorCode::kFailedPrecondition, "replica 1 waits in merge_call", [&] {
     strategy.run([&] {
       return Id() == 0 ? replica_context().merge_call(f, 1) : replica_context().merge_call(g, 1);
     });

@@ -59,7 +59,7 @@ TEST_CASE("equal nests regroup leaf by leaf, and each replica's comes back",
     }
   }
   const std::vector<std::vector<int>> uneven{{1}, {1, 2}};
-  CHECK(throws(StatusCode::kInternal, "replica 1 returned another structure",
+  CHECK(throws(ErrorCode::kInternal, "replica 1 returned another structure",
                [&] { regroup(uneven); }));
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("components of a variable regroup to the variable", "[spec][VAL-06]") 
 
   static_assert(std::is_same_v<std::remove_const_t<decltype(regrouped)>, Variable>);
   CHECK(regrouped.is_same(v));
-  CHECK(throws(StatusCode::kInvalidArgument, "components of one variable",
+  CHECK(throws(ErrorCode::kInvalidArgument, "components of one variable",
                [&] { regroup(std::vector<Variable>{v.component(0), w.component(1)}); }));
 }
 
@@ -198,11 +198,11 @@ TEST_CASE("a PerReplica has no single value outside a replica context", "[spec][
   MirroredStrategy strategy(Devices(2));
   const auto value = strategy.run(Id);
 
-  CHECK(throws(StatusCode::kInvalidArgument, "not inside a replica context", [&] { value.get(); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "not inside a replica context", [&] { value.get(); }));
   {
     const auto scope = strategy.scope();
     CHECK(
-        throws(StatusCode::kInvalidArgument, "not inside a replica context", [&] { value.get(); }));
+        throws(ErrorCode::kInvalidArgument, "not inside a replica context", [&] { value.get(); }));
   }
   CHECK(strategy.run([&] { return value.get() * 10; }).values() == std::vector<int>{0, 10});
 }
@@ -298,7 +298,7 @@ TEST_CASE("sparse values of replicas are reduced", "[strategy][unit]") {
   CHECK(to_dense(sum).sum().item<float>() == 6);
   CHECK(sum.indices.equal(torch::tensor({0, 1})));
   CHECK(to_dense(strategy.reduce(ReduceOp::kMean, slices)).sum().item<float>() == 3);
-  CHECK(throws(StatusCode::kUnimplemented, "IndexedSlices",
+  CHECK(throws(ErrorCode::kUnimplemented, "IndexedSlices",
                [&] { strategy.reduce(ReduceOp::kSum, slices, 0); }));
 }
 
@@ -343,7 +343,7 @@ TEST_CASE("cross-replica calls inside a replica function are refused, outside a 
   using Pair = std::pair<PerReplica<torch::Tensor>, Destinations>;
   const std::vector<Pair> batch{{value, "CPU:0"}};
   const auto refused = [&](const string& text, const std::function<void()>& call) {
-    return throws(StatusCode::kFailedPrecondition, text, [&] { strategy.run(call); });
+    return throws(ErrorCode::kFailedPrecondition, text, [&] { strategy.run(call); });
   };
   const string text = "requires cross-replica context, use merge_call";
 
@@ -362,7 +362,7 @@ TEST_CASE("cross-replica calls inside a replica function are refused, outside a 
   // Inside another strategy's scope.
   OneDeviceStrategy other("CPU:0");
   const auto scope = other.scope();
-  CHECK(throws(StatusCode::kFailedPrecondition, "Mixing different Strategy objects",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects",
                [&] { strategy.reduce(ReduceOp::kSum, value); }));
 }
 

@@ -44,7 +44,7 @@ TEST_CASE("a read across replicas aggregates", "[spec][VAR-23]") {
     CHECK(number(filled(kSum)) == n * (n - 1) / 2.0);
     CHECK(number(filled(kMean)) == (n - 1) / 2.0);
     CHECK(number(filled(kFirst)) == 0);
-    CHECK(throws(StatusCode::kInvalidArgument, "Could not convert from VariableAggregation.NONE",
+    CHECK(throws(ErrorCode::kInvalidArgument, "Could not convert from VariableAggregation.NONE",
                  [&] { (void)none.value(); }));
     CHECK(numbers(strategy.run([&] { return none.value(); })).back() == n - 1);
   }
@@ -86,9 +86,9 @@ TEST_CASE("an ON_READ SUM variable cannot be added to across replicas", "[spec][
   for (const int n : {1, 2}) {
     MirroredStrategy strategy(cpus(n));
     const Variable v = on_read(strategy, 1.0, kSum);
-    CHECK(throws(StatusCode::kInvalidArgument, "SyncOnReadVariable does not support assign_add",
+    CHECK(throws(ErrorCode::kInvalidArgument, "SyncOnReadVariable does not support assign_add",
                  [&] { v.assign_add(1); }));
-    CHECK(throws(StatusCode::kInvalidArgument, "SyncOnReadVariable does not support assign_sub",
+    CHECK(throws(ErrorCode::kInvalidArgument, "SyncOnReadVariable does not support assign_sub",
                  [&] { v.assign_sub(1); }));
     CHECK(numbers(v) == times(n, 1));
   }
@@ -109,8 +109,8 @@ TEST_CASE("ON_READ variables have no scatter operations", "[spec][VAR-28]") {
                           &Variable::scatter_div, &Variable::scatter_min, &Variable::scatter_max,
                           &Variable::scatter_update}) {
       const auto call = [&] { (v.*op)(row(1.0, 0), true); };
-      CHECK(code_of(call) == StatusCode::kUnimplemented);
-      CHECK(code_of([&] { strategy.run(call); }) == StatusCode::kUnimplemented);
+      CHECK(code_of(call) == ErrorCode::kUnimplemented);
+      CHECK(code_of([&] { strategy.run(call); }) == ErrorCode::kUnimplemented);
     }
   }
 }
@@ -209,9 +209,9 @@ TEST_CASE("a variable may wait for its first value", "[spec][VAR-37]") {
 
     CHECK_FALSE(v.is_initialized());
     CHECK(calls == 0);
-    CHECK(throws(StatusCode::kFailedPrecondition, "variable late is not initialised",
+    CHECK(throws(ErrorCode::kFailedPrecondition, "variable late is not initialised",
                  [&] { (void)v.value(); }));
-    CHECK(code_of([&] { v.assign_add(1); }) == StatusCode::kFailedPrecondition);
+    CHECK(code_of([&] { v.assign_add(1); }) == ErrorCode::kFailedPrecondition);
     v.initialize();
     CHECK(v.is_initialized());
     CHECK(calls == 1);

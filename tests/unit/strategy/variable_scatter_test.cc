@@ -47,7 +47,7 @@ TEST_CASE("scatter_div with SUM divides integers toward zero", "[spec][VAR-16]")
   strategy.run([&] { v.scatter_div(row(id() + 2, id())); });
   CheckComponents(v, {0, 2, 1});
   CHECK(v.dtype() == torch::kInt);
-  CHECK(code_of([&] { v.scatter_div(row(0, 1)); }) == StatusCode::kInvalidArgument);
+  CHECK(code_of([&] { v.scatter_div(row(0, 1)); }) == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("scatter_mul with MEAN multiplies by the mean", "[spec][VAR-17]") {
@@ -64,8 +64,8 @@ TEST_CASE("min, max and update cannot be summed or averaged", "[spec][VAR-18]") 
     const Variable v = on_write(strategy, floats(0, 2, 0), aggregation);
     const auto refused = [&](const std::string& op, const std::function<void()>& call) {
       const auto error = error_of([&] { strategy.run(call); });
-      CHECK(code_of(call) == StatusCode::kUnimplemented);
-      return error && error->code() == StatusCode::kUnimplemented &&
+      CHECK(code_of(call) == ErrorCode::kUnimplemented);
+      return error && error->code() == ErrorCode::kUnimplemented &&
              error->message().find(op) != std::string::npos &&
              error->message().find(name) != std::string::npos;
     };
@@ -156,7 +156,7 @@ TEST_CASE("rows that do not fit are refused and change nothing", "[strategy][uni
   const Variable v = on_write(strategy, torch::zeros({3, 2}), kNone);
   const Variable scalar = on_write(strategy, 1.0, kNone);
   const auto refused = [&](const std::string& text, const Variable& to, const IndexedSlices& s) {
-    return throws(StatusCode::kInvalidArgument, text, [&] { to.scatter_add(s); });
+    return throws(ErrorCode::kInvalidArgument, text, [&] { to.scatter_add(s); });
   };
 
   CHECK(refused("scatter index 3 at position 1 is not in [0, 3)", v,
@@ -174,7 +174,7 @@ TEST_CASE("the same rows of all replicas cannot be summed", "[strategy][unit]") 
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_write(strategy, floats(1, 1), kSum);
   const IndexedSlices same = row(2.0, 0);
-  CHECK(throws(StatusCode::kInvalidArgument, "cannot be reduced with the given reduce op SUM",
+  CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op SUM",
                [&] { strategy.run([&] { v.scatter_add(same); }); }));
 }
 

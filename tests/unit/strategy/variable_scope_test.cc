@@ -25,7 +25,7 @@ TEST_CASE("the default strategy's scope changes nothing, and forbids variables o
 
     const auto inner = strategy.scope();
     CHECK(&get_strategy() == &strategy);
-    CHECK(throws(StatusCode::kFailedPrecondition, "Mixing different Strategy objects",
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects",
                  [] { Variable::create("v", 1.0); }));
   }
   const auto scope = strategy.scope();
@@ -39,7 +39,7 @@ TEST_CASE("a scope cannot close while a variable creator scope inside it is open
   auto inner = std::make_unique<VariableCreatorScope>(
       [](const Next& next, VariableSpec spec) { return next(std::move(spec)); });
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "Variable creator scope nesting error",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Variable creator scope nesting error",
                [&] { scope.close(); }));
   CHECK(&get_strategy() == &strategy);
   inner.reset();
@@ -102,11 +102,11 @@ TEST_CASE("cross-replica calls of every kind are refused inside a replica functi
   };
   OneDeviceStrategy other("CPU:1");
   for (const auto& [text, call] : calls) {
-    CHECK(throws(StatusCode::kFailedPrecondition, "requires cross-replica context, " + text,
+    CHECK(throws(ErrorCode::kFailedPrecondition, "requires cross-replica context, " + text,
                  [&] { strategy.run(call); }));
     CHECK_NOTHROW(call());
     const auto scope = other.scope();
-    CHECK(throws(StatusCode::kFailedPrecondition, "Mixing different Strategy objects", call));
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects", call));
   }
 }
 
@@ -117,11 +117,11 @@ TEST_CASE("colocation needs the scope of its strategy, and its variable",
   const Variable v = on_write(strategy, 1.0, kNone);
   const Variable foreign = on_write(other, 1.0, kNone);
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "Need to be inside scope",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Need to be inside scope",
                [&] { const auto colocate = strategy.extended().colocate_vars_with(v); }));
   {
     const auto scope = strategy.scope();
-    CHECK(throws(StatusCode::kInvalidArgument, "under another strategy",
+    CHECK(throws(ErrorCode::kInvalidArgument, "under another strategy",
                  [&] { const auto colocate = strategy.extended().colocate_vars_with(foreign); }));
     const auto colocate = strategy.extended().colocate_vars_with(v);
     const Variable w = Variable::create("w", 2.0);
@@ -160,7 +160,7 @@ TEST_CASE("components are named after the variable and lie on the devices", "[sp
       }
     }
     CHECK(made[0].is_same(made[n - 1]));
-    CHECK(code_of([&] { (void)direct.component(n); }) == StatusCode::kOutOfRange);
+    CHECK(code_of([&] { (void)direct.component(n); }) == ErrorCode::kOutOfRange);
   }
 }
 
@@ -192,9 +192,9 @@ TEST_CASE("replicas that create different variables are told so", "[spec][MIR-07
   MirroredStrategy strategy(cpus(2));
   const PerReplica<std::string> names({"foo", "bar"});
   CHECK(throws(
-      StatusCode::kFailedPrecondition, "replica 0 creates \"foo\" and replica 1 \"bar\"",
+      ErrorCode::kFailedPrecondition, "replica 0 creates \"foo\" and replica 1 \"bar\"",
       [&] { strategy.run([](const std::string& name) { Variable::create(name, 1.0); }, names); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "replica 1 waits in creation of a variable", [&] {
+  CHECK(throws(ErrorCode::kFailedPrecondition, "replica 1 waits in creation of a variable", [&] {
     strategy.run([] {
       if (id() == 1) Variable::create("foo", 1.0);
     });
@@ -227,18 +227,18 @@ TEST_CASE("synchronization NONE is refused under a strategy", "[spec][MIR-09]") 
   for (Strategy* strategy : std::vector<Strategy*>{&mirrored, &one}) {
     const auto scope = strategy->scope();
     CHECK(throws(
-        StatusCode::kInvalidArgument,
+        ErrorCode::kInvalidArgument,
         "NONE variable synchronization mode is not supported with " + std::string(strategy->name()),
         create));
   }
-  CHECK(code_of([&] { mirrored.run(create); }) == StatusCode::kInvalidArgument);
+  CHECK(code_of([&] { mirrored.run(create); }) == ErrorCode::kInvalidArgument);
   CHECK_NOTHROW(create());
 }
 
 TEST_CASE("modes that do not exist are refused by name", "[spec][MIR-10]") {
   MirroredStrategy strategy(cpus(2));
   const auto scope = strategy.scope();
-  CHECK(throws(StatusCode::kInvalidArgument,
+  CHECK(throws(ErrorCode::kInvalidArgument,
                "Invalid variable synchronization mode: 77 for "
                "variable: v",
                [] {
@@ -246,7 +246,7 @@ TEST_CASE("modes that do not exist are refused by name", "[spec][MIR-10]") {
                                   {.synchronization = static_cast<VariableSynchronization>(77)});
                }));
   CHECK(throws(
-      StatusCode::kInvalidArgument, "Invalid variable aggregation mode: 78 for variable: v",
+      ErrorCode::kInvalidArgument, "Invalid variable aggregation mode: 78 for variable: v",
       [] { Variable::create("v", 1.0, {.aggregation = static_cast<VariableAggregation>(78)}); }));
 }
 
@@ -427,7 +427,7 @@ TEST_CASE("central storage: a write of replicas needs an aggregation", "[spec][C
   const Variable v = on_write(strategy, 1.0, kNone);
   for (const std::function<void()>& call : std::vector<std::function<void()>>{
            [&] { v.assign(2); }, [&] { v.assign_add(2); }, [&] { v.assign_sub(2); }}) {
-    CHECK(throws(StatusCode::kInvalidArgument, "create it with an aggregation",
+    CHECK(throws(ErrorCode::kInvalidArgument, "create it with an aggregation",
                  [&] { strategy.run(call); }));
   }
   CHECK(number(v) == 1);

@@ -98,9 +98,9 @@ TEST_CASE("what update() returns, takes and refuses", "[spec][VAR-41]") {
       other);
   CHECK(number(sums[0]) == 11);
   CHECK(number(sums[1]) == 22);
-  CHECK(throws(StatusCode::kInvalidArgument, "a PerReplica argument must be reduced first",
+  CHECK(throws(ErrorCode::kInvalidArgument, "a PerReplica argument must be reduced first",
                [&] { extended.update(v, [](const Variable&, int) {}, PerReplica<int>({1, 2})); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "created under another strategy",
+  CHECK(throws(ErrorCode::kInvalidArgument, "created under another strategy",
                [&] { extended.update(c, where); }));
 
   // A whole variable in its own update is the component.
@@ -121,7 +121,7 @@ TEST_CASE("what update() returns, takes and refuses", "[spec][VAR-41]") {
   CHECK(runs == 2);
   CHECK(in_replicas.values() == std::vector<int>{0, 0});
   CHECK(number(c) == 6);
-  CHECK(throws(StatusCode::kInvalidArgument, "replica 1 came with other arguments",
+  CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 came with other arguments",
                [&] { central.run([&] { central.extended().update(c, once, 1.0 + id()); }); }));
   central.run([&] {  // equal tensors, each replica's own: what an all_reduce gives
     central.extended().update(

@@ -68,9 +68,9 @@ TEST_CASE("one constant cannot be summed over replicas by a write", "[spec][VAR-
     const Variable v = on_write(strategy, 1.0, kSum);
     const torch::Tensor shared = torch::ones({});
 
-    CHECK(throws(StatusCode::kInvalidArgument, "cannot be reduced with the given reduce op SUM",
+    CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op SUM",
                  [&] { strategy.run([&] { v.assign(5.0); }); }));
-    CHECK(throws(StatusCode::kInvalidArgument, "cannot be reduced with the given reduce op",
+    CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op",
                  [&] { strategy.run([&] { v.assign_add(shared); }); }));
     CHECK(numbers(v) == times(n, 1));
   }
@@ -220,8 +220,8 @@ TEST_CASE("numbers convert to the variable's type where nothing is lost", "[spec
   CHECK(v.value().scalar_type() == torch::kFloat);
 
   const Variable i = on_write(strategy, 1, kMean);
-  CHECK(throws(StatusCode::kInvalidArgument, "cannot be assigned", [&] { i.assign(1.5); }));
-  CHECK(throws(StatusCode::kInvalidArgument, "variable v has shape [] and cannot be assigned",
+  CHECK(throws(ErrorCode::kInvalidArgument, "cannot be assigned", [&] { i.assign(1.5); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "variable v has shape [] and cannot be assigned",
                [&] { v.assign(torch::ones({2})); }));
   CHECK(numbers(i) == times(2, 1));
 }
@@ -376,9 +376,9 @@ TEST_CASE("replicas that write different variables are told so", "[strategy][uni
   const Variable a = on_write(strategy, 0.0, kMean);
   const Variable b = on_write(strategy, 0.0, kMean);  // both are called v
 
-  CHECK(throws(StatusCode::kFailedPrecondition, "different variables that are both called v",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "different variables that are both called v",
                [&] { strategy.run([&] { (id() == 0 ? a : b).assign(1.0); }); }));
-  CHECK(throws(StatusCode::kFailedPrecondition, "replica 1 waits in assign_sub of variable v",
+  CHECK(throws(ErrorCode::kFailedPrecondition, "replica 1 waits in assign_sub of variable v",
                [&] { strategy.run([&] { id() == 0 ? a.assign_add(1.0) : a.assign_sub(1.0); }); }));
   strategy.run([&] { a.assign(3.0); });
   CHECK(numbers(a) == times(2, 3));
@@ -387,9 +387,9 @@ TEST_CASE("replicas that write different variables are told so", "[strategy][uni
 TEST_CASE("a handle of no variable says so", "[strategy][unit]") {
   const Variable none;
   CHECK_FALSE(none.valid());
-  CHECK(code_of([&] { (void)none.value(); }) == StatusCode::kFailedPrecondition);
-  CHECK(code_of([&] { none.assign(1); }) == StatusCode::kFailedPrecondition);
-  CHECK(code_of([&] { (void)none.name(); }) == StatusCode::kFailedPrecondition);
+  CHECK(code_of([&] { (void)none.value(); }) == ErrorCode::kFailedPrecondition);
+  CHECK(code_of([&] { none.assign(1); }) == ErrorCode::kFailedPrecondition);
+  CHECK(code_of([&] { (void)none.name(); }) == ErrorCode::kFailedPrecondition);
 }
 
 }  // namespace
