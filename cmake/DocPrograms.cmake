@@ -1,0 +1,36 @@
+# The programs of documentation pages: a page's first ```cpp block is built, and what it prints is
+# compared with the page's first ```text block. The page is the only source.
+
+# muster_doc_program(<name> <page>)
+function(muster_doc_program name page)
+  if(NOT MUSTER_TESTS)
+    return()
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page})
+  file(READ ${page} text)
+  foreach(kind cpp text)
+    string(FIND "${text}" "```${kind}\n" start)
+    if(start EQUAL -1)
+      message(FATAL_ERROR "${page} has no \`\`\`${kind} block")
+    endif()
+    string(LENGTH "```${kind}\n" skip)
+    math(EXPR start "${start} + ${skip}")
+    string(SUBSTRING "${text}" ${start} -1 rest)
+    string(FIND "${rest}" "```" end)
+    string(SUBSTRING "${rest}" 0 ${end} ${kind})
+  endforeach()
+  set(folder ${PROJECT_BINARY_DIR}/docs)
+  file(CONFIGURE OUTPUT ${folder}/${name}.cc CONTENT "${cpp}" @ONLY)
+  file(CONFIGURE OUTPUT ${folder}/${name}.txt CONTENT "${text}" @ONLY)
+  # As an installed Muster has it.
+  file(CONFIGURE OUTPUT ${folder}/include/muster/muster.h CONTENT "#include \"strategy/muster.h\"\n")
+  add_executable(doc_${name} ${folder}/${name}.cc)
+  target_include_directories(doc_${name} PRIVATE ${folder}/include)
+  target_link_libraries(doc_${name} PRIVATE muster::strategy muster_warnings)
+  target_compile_options(doc_${name} PRIVATE ${MUSTER_TORCH_TEST_OPTIONS})
+  target_precompile_headers(doc_${name} REUSE_FROM muster_torch_pch)
+  add_test(NAME doc_${name}
+    COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:doc_${name}> -DEXPECTED=${folder}/${name}.txt
+      -P ${PROJECT_SOURCE_DIR}/cmake/RunDocProgram.cmake)
+  set_tests_properties(doc_${name} PROPERTIES LABELS unit TIMEOUT 120)
+endfunction()
