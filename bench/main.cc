@@ -2,10 +2,26 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string>
 #include <string_view>
+
+#include <unistd.h>
 
 #include "bench/ps_peer.h"
 #include "bench/subcommands.h"
+#include "common/process/child.h"
+
+namespace muster::bench {
+
+int RunStrategy(int, char** argv) {
+  const std::string program = process::SiblingProgram("muster-strategy-bench");
+  argv[0] = const_cast<char*>(program.c_str());
+  execv(program.c_str(), argv);
+  std::perror(program.c_str());
+  return 1;
+}
+
+}  // namespace muster::bench
 
 namespace {
 
@@ -20,6 +36,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"ps", "parameter server: pull, push, rows, by link", muster::bench::RunPs},
     Subcommand{"train", "a job on a local cluster, beside a plain libtorch loop",
                muster::bench::RunTrain},
+    Subcommand{"strategy", "the C++ API, beside plain libtorch", muster::bench::RunStrategy},
     Subcommand{"ps-peer", "", [](int, char**) { return muster::bench::RunPeer(); }},
 };
 

@@ -10,4 +10,7 @@ int RunPs(int argc, char** argv);
 // Training: the demo job on a cluster of processes against a plain libtorch loop.
 int RunTrain(int argc, char** argv);
 
+// The C++ API against plain libtorch. Replaces this process by muster-strategy-bench.
+int RunStrategy(int argc, char** argv);
+
 }  // namespace muster::bench
