@@ -9,8 +9,8 @@
 //   ... manager.save(step);
 //
 // A file holds one tensor for each variable: the value of ON_WRITE, the aggregated value of ON_READ
-// (a SUM is spread over the replicas when it is restored). What an optimizer remembers is there once,
-// whatever the number of replicas, as "<parameter>/slot/<slot>".
+// (a SUM is spread over the replicas when it is restored). What an optimizer remembers is there
+// once, whatever the number of replicas, as "<parameter>/slot/<slot>".
 #pragma once
 
 #include <cstdint>
