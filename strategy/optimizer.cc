@@ -201,6 +201,15 @@ class OptimizerState final : public SavedState {
                              name_, module_->size()));
   }
 
+  // INVALID_ARGUMENT: gradients that this optimizer cannot work with (sparse ones, most of them).
+  void Update(Optimizer& optimizer) const {
+    try {
+      optimizer.step();
+    } catch (const c10::Error& error) {
+      raise(InvalidArgument("step() of {}: {}", name_, error.what_without_backtrace()));
+    }
+  }
+
   // Updates one copy.
   torch::Tensor StepOwn(ReplicaContext* replica, int copy,
                         const DistributedOptimizerBase::Closure* closure) {
@@ -216,7 +225,7 @@ class OptimizerState final : public SavedState {
     if (closure == nullptr) {
       reduce();
       writing.Lock();
-      optimizer.step();
+      Update(optimizer);
       return {};
     }
     const auto evaluate = [&] {
@@ -282,7 +291,7 @@ class OptimizerState final : public SavedState {
                       masters_[0]));
     Writing writing(*this, 0);
     writing.Lock();
-    optimizers_[0]->step();
+    Update(*optimizers_[0]);
   }
 
   const std::shared_ptr<ModuleState> module_;

@@ -47,6 +47,7 @@ class DistributedOptimizerBase {
   using Closure = std::function<torch::Tensor()>;
 
   // Inside run(): all replicas together. Outside: does it for the gradients that all copies have.
+  //   INVALID_ARGUMENT: gradients that this optimizer cannot work with (sparse ones: Adam).
   void step() const;
   // As step(), with gradients that `closure` makes; it may be called several times (LBFGS).
   // Returns its loss, summed over replicas as the gradients are.

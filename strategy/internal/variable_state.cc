@@ -48,6 +48,11 @@ torch::Tensor Component::Leaf(int slot, bool trainable) {
   const bool gradients = trainable && HasGradients(data_.scalar_type());
   // Buffers are written by their module, which tells nobody.
   if (!adopted_.empty() && !gradients) return data_.clone();
+  // Parameters, too, may be written by whoever has the module: an initialiser.
+  if (const std::int64_t version = VersionOfAdopted(); version != version_of_leaves_) {
+    leaves_.clear();
+    version_of_leaves_ = version;
+  }
   if (leaves_.size() <= index) leaves_.resize(index + 1);
   torch::Tensor& leaf = leaves_[index];
   if (!leaf.defined()) {
@@ -73,6 +78,17 @@ void Component::Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves) {
   adopted_type_ = data.scalar_type();
   data_ = std::move(data);
   adopted_ = std::move(leaves);
+}
+
+std::int64_t Component::VersionOfAdopted() const {
+  if (adopted_.empty()) return 0;
+  const auto version_of = [](const torch::Tensor& tensor) {
+    const bool counts = tensor.defined() && !tensor.is_inference();
+    return counts ? static_cast<std::int64_t>(tensor._version()) : 0;
+  };
+  std::int64_t version = version_of(data_);
+  for (const torch::Tensor& leaf : adopted_) version += version_of(leaf);
+  return version;
 }
 
 void Component::CheckAdopted() const {

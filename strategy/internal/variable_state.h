@@ -59,6 +59,9 @@ class Component {
   std::mutex& write_mutex() { return write_mutex_; }
 
  private:
+  // Counts what was written in place, through whichever of the adopted tensors; with mutex_ held.
+  std::int64_t VersionOfAdopted() const;
+
   const std::string name_;
   const int device_;
   std::mutex write_mutex_;
@@ -67,6 +70,7 @@ class Component {
   std::vector<torch::Tensor> leaves_;   // guarded by mutex_
   std::vector<torch::Tensor> adopted_;  // guarded by mutex_; empty: not adopted
   torch::ScalarType adopted_type_ = torch::kFloat;
+  std::int64_t version_of_leaves_ = 0;  // guarded by mutex_; what the value was when they were made
 };
 
 enum class WriteKind : std::uint8_t {

@@ -89,6 +89,26 @@ TEST_CASE("writing a module's variable changes every copy", "[strategy][unit]") 
   }
 }
 
+TEST_CASE("what a replica writes into its parameters itself is read after the run",
+          "[strategy][unit]") {
+  for (const auto& [name, strategy] : all_strategies()) {
+    CAPTURE(name);
+    const auto net = strategy->distribute(float64_net());
+    const Variable bias = net.variable("second.bias");
+    const torch::Tensor before = bias.value();
+    CHECK_FALSE(before.equal(torch::full({3}, 4.5, torch::kFloat64)));
+
+    strategy->run([&] {
+      const torch::NoGradGuard no_grad;
+      if (bias.kind() != Variable::Kind::kAggregating || replica_id() == 1) {
+        net->second->bias.fill_(4.5);
+      }
+    });
+
+    CHECK(bias.value().equal(torch::full({3}, 4.5, torch::kFloat64)));
+  }
+}
+
 TEST_CASE("central storage: one value on the parameter device, a leaf over it for each replica",
           "[strategy][unit]") {
   CentralStorageStrategy strategy({"CPU:1", "CPU:2"}, "CPU:3");

@@ -437,6 +437,29 @@ TEST_CASE("sparse gradients of embeddings are summed by rows", "[strategy][unit]
   }
 }
 
+TEST_CASE("an optimizer that takes no sparse gradients says so", "[strategy][unit]") {
+  for (const auto& [name, strategy] : all_strategies()) {
+    CAPTURE(name);
+    const torch::nn::Embedding original(torch::nn::EmbeddingOptions(10, 2).sparse(true));
+    const torch::Tensor before = original->weight.detach().clone();
+    const auto net = strategy->distribute(original);
+    const auto optimizer = strategy->optimizer<torch::optim::Adam>(net, 0.1);
+
+    const auto step = [&] {
+      net->forward(torch::tensor({1})).sum().backward();
+      optimizer.step();
+    };
+    CHECK_THROWS_WITH(strategy->run(step),
+                      Catch::Contains("INVALID_ARGUMENT: step() of") && Catch::Contains("Adam"));
+
+    for (int r = 0; r < net.size(); ++r) {
+      CHECK(net.copy(r)->weight.equal(before));
+      CHECK(net.copy(r)->weight.grad().is_sparse());
+    }
+    CHECK(optimizer.state().empty());
+  }
+}
+
 TEST_CASE("what an optimizer cannot work with is refused by name", "[strategy][unit]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   MirroredStrategy other({"CPU:0", "CPU:1"});

@@ -199,6 +199,15 @@ TEST_CASE("exceptions keep their kind through run and merge_call, nested either 
   }
 }
 
+// GPUs are no devices of this build; those of a cluster need other processes.
+TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[spec][MIR-01]") {
+  MirroredStrategy strategy;
+  CHECK(strategy.num_replicas_in_sync() == 1);
+  CHECK(strategy.worker_devices() == MirroredStrategy({"CPU:0"}).worker_devices());
+  CHECK(strategy.run([] { return replica_context().replica_id_in_sync_group(); }).values() ==
+        std::vector<int>{0});
+}
+
 TEST_CASE("a strategy cannot be copied", "[spec][LIB-18]") {
   static_assert(!std::is_copy_constructible_v<MirroredStrategy>);
   static_assert(!std::is_copy_assignable_v<OneDeviceStrategy>);
