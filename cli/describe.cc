@@ -93,6 +93,7 @@ void Variables(const v1::Job& job, std::string& text) {
       shards += fmt::format("{}ps:{} rows {}-{}", shards.empty() ? "" : ", ", shard.ps_index(),
                             shard.row_offset(), shard.row_offset() + shard.rows());
     }
+    if (shards.empty()) shards = "whole";  // no parameter servers
     rows.push_back(
         {variable.name(), fmt::format("[{}]", fmt::join(variable.shape(), ", ")), shards});
   }

@@ -62,9 +62,11 @@ void AddDuration(CLI::App& command, const std::string& flag, const std::string& 
 
 CLI::App* AddUp(CLI::App& app, Options& options) {
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine; Ctrl-C drains it");
-  up->add_option("--ps", options.ps, "Parameter servers")
+  up->add_option("--ps", options.ps,
+                 "Parameter servers; 0 is enough for strategies one_device, mirrored, "
+                 "central_storage")
       ->capture_default_str()
-      ->check(CLI::Range(1, kMostTasks));
+      ->check(CLI::Range(0, kMostTasks));
   up->add_option("--workers", options.workers, "Workers")
       ->capture_default_str()
       ->check(CLI::Range(1, kMostTasks));

@@ -52,7 +52,7 @@ void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPla
       shards += fmt::format("{}{} rows on ps:{}", shards.empty() ? "" : ", ", shard.rows(),
                             shard.ps_index());
     }
-    terminal.err << fmt::format("  {}: {}\n", variable.name(), shards);
+    terminal.err << fmt::format("  {}: {}\n", variable.name(), shards.empty() ? "whole" : shards);
   }
 }
 

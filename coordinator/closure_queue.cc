@@ -29,10 +29,12 @@ Status ClosureQueue::TakeFromFlight(ClosureKey key) {
   return Ok();
 }
 
-Status ClosureQueue::PutBack(ClosureKey key) {
+Status ClosureQueue::PutBack(ClosureKey key, Place place) {
   MUSTER_TRY(TakeFromFlight(key));
   if (failed()) {
     known_[key.kind].Erase(key.id);
+  } else if (place == Place::kFront) {
+    queue_.push_front(key);
   } else {
     queue_.push_back(key);
   }

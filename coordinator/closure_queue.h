@@ -40,9 +40,11 @@ class ClosureQueue {
   PutResult Put(ClosureKey key);
   // The oldest queued closure, now in flight. None: nothing is queued, or an error is pending.
   std::optional<ClosureKey> Get();
-  // Back to the end of the queue, to be run again (even beyond the capacity: it was admitted once).
+  // Back to the end of the queue, to be run again (even beyond the capacity: it was admitted once);
+  // to its front where closures run in their order alone.
   // With an error pending the closure is cancelled instead. kInternal: it is not in flight.
-  Status PutBack(ClosureKey key);
+  enum class Place { kEnd, kFront };
+  Status PutBack(ClosureKey key, Place place = Place::kEnd);
   // kInternal: it is not in flight.
   Status MarkFinished(ClosureKey key);
   // The first error is kept, later ones are dropped. kInternal: it is not in flight.

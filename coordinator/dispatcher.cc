@@ -18,9 +18,12 @@ std::vector<ClosureKey> Dispatcher::RemoveWorker(const TaskId& worker) {
   std::vector<ClosureKey> requeued;
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return requeued;
-  for (const InFlight& item : found->second.in_flight) {
-    if (queue_.PutBack(item.key).ok()) requeued.push_back(item.key);
+  std::deque<InFlight>& in_flight = found->second.in_flight;
+  if (options_.in_order) std::reverse(in_flight.begin(), in_flight.end());
+  for (const InFlight& item : in_flight) {
+    if (queue_.PutBack(item.key, PlaceBack()).ok()) requeued.push_back(item.key);
   }
+  if (options_.in_order) std::reverse(requeued.begin(), requeued.end());
   workers_.erase(found);
   return requeued;
 }
@@ -94,7 +97,7 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
   const auto code = static_cast<StatusCode>(result.status().code());
   if (code == StatusCode::kUnavailable || code == StatusCode::kAborted ||
       code == StatusCode::kCancelled || code == StatusCode::kDeadlineExceeded) {
-    (void)queue_.PutBack(key);
+    (void)queue_.PutBack(key, PlaceBack());
     return Outcome::kAgain;
   }
   if (code != StatusCode::kOk) {

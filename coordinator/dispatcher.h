@@ -35,6 +35,9 @@ class Dispatcher {
     // A closure that crashes its executor this often, on two workers or on the only one, is given
     // up.
     int crash_limit = 3;
+    // One worker, and each closure needs what the one before it has done: what comes back goes to
+    // the front of the queue.
+    bool in_order = false;
   };
   // Takes an assignment to a worker; never fails (a lost worker is reported by RemoveWorker).
   using Send = std::function<void(const TaskId&, const v1::ClosureAssignment&)>;
@@ -93,6 +96,10 @@ class Dispatcher {
     std::deque<InFlight> in_flight;
     TimePoint hold_until;
   };
+
+  ClosureQueue::Place PlaceBack() const {
+    return options_.in_order ? ClosureQueue::Place::kFront : ClosureQueue::Place::kEnd;
+  }
 
   const Options options_;
   const Clock& clock_;

@@ -126,6 +126,7 @@ void Job::RetryAfter(Millis delay, const std::string& reason, const std::string&
 
 std::set<int> Job::RequiredPs() const {
   std::set<int> required;
+  if (HasHome()) return required;
   for (const TaskId& task : world_.members.options().tasks) {
     if (task.type == "ps") required.insert(task.index);
   }
@@ -155,7 +156,7 @@ bool Job::SpecNamesPs() const {
 std::string Job::MissingTasks() {
   std::vector<std::string> missing;
   const std::set<int> required = RequiredPs();
-  if (required.empty()) missing.push_back("a parameter server");
+  if (required.empty() && !HasHome()) missing.push_back("a parameter server");
   for (const int index : required) {
     const TaskId task{"ps", index};
     const Member* member = world_.members.Known(task);
@@ -192,7 +193,7 @@ void Job::WatchTheWait() {
          fmt::format("after {} s still waiting for {}; the job is held until they come",
                      world_.options.ps_wait.count() / 1000, missing),
          nullptr, {{"missing", missing}});
-    if (!SpecNamesPs() && !replan_ && !world_.members.Up("ps").empty()) {
+    if (!HasHome() && !SpecNamesPs() && !replan_ && !world_.members.Up("ps").empty()) {
       replan_ = true;
       waiting_since_.reset();
       Tell("PS_REPLACED", "goes on with the parameter servers that are there");
@@ -237,6 +238,8 @@ void Job::BeginView() {
   missing_ps_.clear();
   assigner_.reset();
   assigned_ = false;
+  home_.reset();
+  home_pid_ = 0;
   reruns_.clear();
   dispatcher_.reset();
   const bool again = record_.plan().view() > 0;
@@ -309,6 +312,7 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
     Tell("CHECKPOINT_FOUND", fmt::format("begins from the checkpoint of step {}", found.step),
          nullptr, {{"step", std::to_string(found.step)}, {"directory", found.directory}});
   }
+  if (HasHome()) return OnVariablesCreated(Ok(), found.directory);
   phase_ = Phase::kCreating;
   SetState(again ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING, "CREATING_VARIABLES",
            fmt::format("{} parameter servers make the variables", servers.size()));
@@ -352,7 +356,7 @@ void Job::OnVariablesCreated(const Status& status, const std::string& restored_f
   dispatcher_ = std::make_unique<Dispatcher>(
       Dispatcher::Options{id(), record_.plan().view(), world_.epoch,
                           world_.options.in_flight_per_worker, world_.options.queue_capacity,
-                          world_.options.crash_limit},
+                          world_.options.crash_limit, /*in_order=*/HasHome()},
       world_.scheduler, [this](const TaskId& task, const v1::ClosureAssignment& assignment) {
         SendClosure(task, assignment);
       });
@@ -367,9 +371,8 @@ void Job::OpenView() {
   v1::Job& job = *record_.mutable_job();
   if (job.started_ms() == 0) job.set_started_ms(WallMs());
   Tell("JOB_RUNNING",
-       fmt::format("running from step {} of {} on {} parameter servers (view {})",
-                   record_.plan().start_step(), record_.plan().total_steps(),
-                   record_.plan().ps_size(), record_.plan().view()),
+       fmt::format("running from step {} of {} on {} (view {})", record_.plan().start_step(),
+                   record_.plan().total_steps(), WhereVariablesLive(), record_.plan().view()),
        nullptr,
        {{"view", std::to_string(record_.plan().view())},
         {"step", std::to_string(record_.plan().start_step())}});

@@ -9,9 +9,13 @@
 // view and epoch at the parameter servers).
 // Threading: not thread-safe; the coordinator's strand. Lifetime: the World outlives it.
 //
-// The class stands in five files: job.cc (states and views), job_tasks.cc (workers, parameter
-// servers, closures), job_driver.cc (what its driver asks), job_buffers.cc (what an archive's
-// module holds beside its variables), job_story.cc (rows, events, describe).
+// A job whose strategy needs no parameter servers has its variables in one worker's executor (its
+// home). They end with it: then the view ends, as with a lost parameter server.
+//
+// The class stands in six files: job.cc (states and views), job_tasks.cc (workers, parameter
+// servers, closures), job_home.cc (jobs without parameter servers), job_driver.cc (what its driver
+// asks), job_buffers.cc (what an archive's module holds beside its variables), job_story.cc (rows,
+// events, describe).
 #pragma once
 
 #include <deque>
@@ -146,6 +150,17 @@ class Job {
   void RefreshReason();
   bool NeedsAssign() const;
 
+  // job_home.cc
+  bool HasHome() const;
+  void StartHome();
+  // It, or its executor, is gone, and the variables with it. `requeued`: what it had in flight.
+  void OnHomeGone(const std::string& reason, const std::string& what,
+                  const std::vector<ClosureKey>& requeued);
+  // Has another process of the home taken the place of the one with the variables?
+  bool HomeReplaced(const TaskId& task, const v1::ExecutorEvent& event);
+  // "2 devices (mirrored) of worker:0", or "2 parameter servers".
+  std::string WhereVariablesLive() const;
+
   // job_buffers.cc
   bool HasArchive() const { return !record_.job().spec().model().archive_sha256().empty(); }
   bool WorkerLocal() const;
@@ -211,6 +226,11 @@ class Job {
   bool assigned_ = false;
   std::vector<Rerun> reruns_;
   int executor_failures_ = 0;
+  std::optional<TaskId> home_;
+  std::uint32_t home_pid_ = 0;  // of the executor that has the variables; 0: none yet
+  // Over views: the closure that ended the home's executor last, and how often in a row.
+  ClosureKey crashed_;
+  int crashes_ = 0;
   TimePoint unreachable_told_;
   std::set<std::string> refused_;
   std::string restored_from_;

@@ -65,7 +65,7 @@ void Job::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::strin
           return then(Internal("{} sent values that are none", task.ToString()));
         }
         got->clear();
-        if (buffers_of_ != task && WorkerLocal() && task.index != 0) {
+        if (buffers_of_ != task && WorkerLocal() && task.index != 0 && !HasHome()) {
           Tell("BUFFERS_OF_ANOTHER",
                fmt::format(
                    "worker:0 is not there or has made no step: the buffers of {} are saved and "

@@ -183,12 +183,16 @@ void Job::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
 }
 
 void Job::SaveOnServers(std::shared_ptr<Save> save) {
-  save->left = static_cast<std::size_t>(record_.plan().ps_size());
+  std::vector<TaskId> holders;
+  for (const v1::PsAddress& address : record_.plan().ps()) {
+    holders.push_back({"ps", static_cast<int>(address.index())});
+  }
+  if (HasHome() && home_) holders.push_back(*home_);
+  save->left = holders.size();
   save->first = Ok();
   save->manifest.Clear();
   for (const v1::SaveReport& report : save->values) AddReport(report, save->manifest);
-  for (const v1::PsAddress& address : record_.plan().ps()) {
-    const TaskId task{"ps", static_cast<int>(address.index())};
+  for (const TaskId& task : holders) {
     auto answered = Guard([this, save, task](Result<v1::CommandResult> result) {
       if (result.ok()) {
         AddReport(result->saved(), save->manifest);

@@ -80,9 +80,16 @@ void Job::OnLost(const Member& member) {
                       {"how", member.how}};
   const std::vector<std::string> lines = world_.logs.Last(id(), task.ToString());
   if (task.type == "worker") {
+    if (HasHome() && home_ != task) return RefreshReason();
     const std::vector<ClosureKey> closures = dispatcher_->RemoveWorker(task);
     Fields more = fields;
     more.emplace_back("closures", List(closures));
+    if (HasHome()) {
+      const std::string what = fmt::format("{} (process {}) was lost with the job's variables: {}",
+                                           task.ToString(), member.info.pid(), member.how);
+      Tell("WORKER_LOST", what, &task, more, lines);
+      return OnHomeGone("WORKER_LOST", what, {});
+    }
     Tell("WORKER_LOST",
          fmt::format("{} (process {}) was lost: {}; {} closures it had go to others",
                      task.ToString(), member.info.pid(), member.how, closures.size()),
@@ -117,7 +124,8 @@ void Job::OnLost(const Member& member) {
 }
 
 bool Job::NeedsAssign() const {
-  if (assigned_ || record_.plan().start_step() > 0 || !restored_from_.empty()) return false;
+  if (HasHome() || assigned_ || record_.plan().start_step() > 0 || !restored_from_.empty())
+    return false;
   return std::any_of(record_.plan().variables().begin(), record_.plan().variables().end(),
                      [](const v1::VariableLayout& variable) {
                        return variable.initializer().kind() == v1::INITIALIZER_KIND_ARCHIVE;
@@ -126,6 +134,7 @@ bool Job::NeedsAssign() const {
 
 void Job::StartExecutors() {
   if (phase_ != Phase::kStarting && phase_ != Phase::kOpen) return;
+  if (HasHome()) return StartHome();
   for (const Member* worker : world_.members.Up("worker")) {
     const auto found = executors_.find(worker->task);
     if (found != executors_.end() && found->second.session == worker->session) continue;
@@ -147,6 +156,7 @@ void Job::StartExecutor(const Member& member) {
   *start.mutable_plan() = record_.plan();
   *start.mutable_spec() = record_.job().spec();
   if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
+  if (HasHome()) start.set_restore_from(restored_from_);
   if (NeedsAssign()) {
     assigner_ = member.task;
     start.set_assign_initial_values(true);
@@ -162,6 +172,10 @@ void Job::OnExecutorAnswer(const TaskId& task, SessionId session, const Status& 
   if (found == executors_.end() || found->second.session != session) return;
   if (status.ok()) return OnExecutorReady(task);
   if (assigner_ == task) assigner_.reset();
+  if (HasHome() && status.code() == StatusCode::kDataLoss && !restored_from_.empty()) {
+    MarkRefused({restored_from_, StepOfDirectory(restored_from_), Message(status)});
+    return BeginView();
+  }
   switch (status.code()) {
     case StatusCode::kUnavailable:
     case StatusCode::kDeadlineExceeded:
@@ -195,6 +209,13 @@ void Job::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) 
   if (event.view() != record_.plan().view()) return;
   const auto found = executors_.find(member.task);
   if (found == executors_.end() || found->second.session != member.session) return;
+  if (HomeReplaced(member.task, event)) {
+    return OnHomeGone("EXECUTOR_LOST",
+                      fmt::format("the executor of {} (process {}) is another one now: the job's "
+                                  "variables ended with the one before it",
+                                  member.task.ToString(), event.pid()),
+                      {});
+  }
   switch (event.kind()) {
     case v1::ExecutorEvent::KIND_STARTED:
       found->second.pid = event.pid();
@@ -220,15 +241,19 @@ void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
   std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
   if (lines.empty()) lines = world_.logs.Last(id(), task.ToString());
   const Dispatcher::Crash crash = dispatcher_->CrashWorker(task, event.how());
-  Tell(event.stuck() ? "EXECUTOR_STUCK" : "EXECUTOR_LOST",
-       fmt::format("the executor of {} (process {}) {} by {}; {} closures it had run again",
-                   task.ToString(), event.pid(), event.stuck() ? "was killed" : "ended",
-                   event.how(), crash.requeued.size()),
+  const std::string reason = event.stuck() ? "EXECUTOR_STUCK" : "EXECUTOR_LOST";
+  const std::string what =
+      fmt::format("the executor of {} (process {}) {} by {}", task.ToString(), event.pid(),
+                  event.stuck() ? "was killed" : "ended", event.how());
+  Tell(reason,
+       HasHome() ? what + "; the job's variables ended with it"
+                 : fmt::format("{}; {} closures it had run again", what, crash.requeued.size()),
        &task,
        {{"pid", std::to_string(event.pid())},
         {"how", event.how()},
         {"closures", List(crash.requeued)}},
        lines);
+  if (HasHome() && was_ready) return OnHomeGone(reason, what, crash.requeued);
   Requeued(task, crash.requeued);
   if (crash.poison) {
     Tell("POISON_CLOSURE", Message(*crash.poison), &task, {}, lines);
@@ -239,6 +264,7 @@ void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
         Internal("executors have ended {} times before they were ready, the last one on {} by {}",
                  executor_failures_, task.ToString(), event.how()));
   }
+  home_pid_ = 0;
   RestartExecutorLater(task, ++executor.crashes);
   RefreshReason();
   Pump();

@@ -50,6 +50,11 @@ Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training
   return spec.steps() > 0 ? spec.steps() : spec.epochs() * batches;
 }
 
+bool NeedsPs(const v1::JobSpec& spec) {
+  return spec.strategy().kind() == v1::STRATEGY_KIND_UNSPECIFIED ||
+         spec.strategy().kind() == v1::STRATEGY_KIND_PARAMETER_SERVER;
+}
+
 Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::PsAddress>& ps) {
   const v1::JobSpec& spec = record.job().spec();
   std::vector<v1::VariableLayout> variables;
@@ -90,10 +95,18 @@ Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::
   *plan.mutable_optimizer() = spec.optimizer();
   MUSTER_TRY_ASSIGN(const std::uint64_t steps, TotalSteps(spec, record.training_examples()));
   plan.set_total_steps(steps);
+  v1::PartitionerSpec partitioner = spec.strategy().partitioner();
+  auto servers = static_cast<std::uint32_t>(ps.size());
+  if (!NeedsPs(spec)) {
+    partitioner.set_kind(v1::PARTITIONER_KIND_NONE);
+    servers = 1;
+  }
   MUSTER_TRY_ASSIGN(std::vector<v1::VariableLayout> placed,
-                    partition::PlaceVariables(std::move(variables), spec.strategy().partitioner(),
-                                              static_cast<std::uint32_t>(ps.size())));
-  for (v1::VariableLayout& variable : placed) *plan.add_variables() = std::move(variable);
+                    partition::PlaceVariables(std::move(variables), partitioner, servers));
+  for (v1::VariableLayout& variable : placed) {
+    if (!NeedsPs(spec)) variable.clear_shards();
+    *plan.add_variables() = std::move(variable);
+  }
   // Placement counts servers from 0; the plan speaks of them by their task index.
   for (v1::VariableLayout& variable : *plan.mutable_variables()) {
     for (v1::ShardPlacement& shard : *variable.mutable_shards()) {

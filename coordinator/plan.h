@@ -21,8 +21,12 @@ std::vector<std::string> FindProblems(const v1::JobSpec& spec);
 // not one whole batch.
 Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training_examples);
 
+// Do parameter servers hold the variables? Else one worker's executor does, under a strategy of one
+// machine.
+bool NeedsPs(const v1::JobSpec& spec);
+
 // Parameters (of the spec, or else of the archive) and embeddings, with their initializers written
-// out, placed over the servers in `ps`.
+// out, placed over the servers in `ps`; whole and without a place where the job needs none.
 Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::PsAddress>& ps);
 
 // xxh3-64 in hex of a spec; equal for equal specs, whatever the order of their maps.

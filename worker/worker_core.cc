@@ -77,6 +77,8 @@ void WorkerCore::OnCommand(std::uint64_t stream, const v1::Command& command) {
       return GetValues(waiter, command.get_values());
     case v1::Command::kSetBuffers:
       return SetBuffers(waiter, command.set_buffers());
+    case v1::Command::kSaveVariables:
+      return SaveVariables(waiter, command.save_variables());
     default:
       Answer(waiter,
              Unimplemented("worker:{} does not know command {} (kind {})", options_.worker_index,
@@ -305,6 +307,15 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
       *result.mutable_values() = message.values().piece();
       return Answer(waiter, FromProto(message.values().status()), std::move(result));
     }
+    case v1::FromExecutor::kSaved: {
+      Job& job = jobs_[processes_[process].job_id];
+      if (job.process != process || job.save_waiters.empty()) return;
+      const Waiter waiter = job.save_waiters.front();
+      job.save_waiters.pop_front();
+      v1::CommandResult result;
+      *result.mutable_saved() = message.saved().report();
+      return Answer(waiter, FromProto(message.saved().status()), std::move(result));
+    }
     default:
       log::Warning("executor {} sent a message that this daemon does not know",
                    processes_[process].pid);
@@ -457,8 +468,10 @@ void WorkerCore::Answer(Waiter waiter, const Status& status, v1::CommandResult r
 
 void WorkerCore::AnswerAll(Job& job, const Status& status) {
   for (const Waiter& waiter : std::exchange(job.waiters, {})) Answer(waiter, status);
-  for (const Waiter& waiter : std::exchange(job.values_waiters, {})) {
-    Answer(waiter, status.ok() ? Unavailable("the job's executor was started again") : status);
+  for (auto* waiters : {&job.values_waiters, &job.save_waiters}) {
+    for (const Waiter& waiter : std::exchange(*waiters, {})) {
+      Answer(waiter, status.ok() ? Unavailable("the job's executor was started again") : status);
+    }
   }
 }
 

@@ -118,6 +118,8 @@ class WorkerCore {
     int idle_looks = 0;
     // Asked for the model's values, in this order.
     std::deque<Waiter> values_waiters;
+    // Asked to save the variables that its executor holds.
+    std::deque<Waiter> save_waiters;
     v1::LogLines lines;
     std::uint64_t dropped_lines = 0;
     bool flush_planned = false;
@@ -142,6 +144,7 @@ class WorkerCore {
                    bool stuck = false);
   void GetValues(Waiter waiter, const v1::GetValues& request);
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
+  void SaveVariables(Waiter waiter, const v1::SaveVariables& request);
   // The job whose executor can be asked. kUnavailable, kAborted.
   Result<Job*> Serving(const std::string& job_id, std::uint64_t view);
   // The watchdog looks at every executor that has closures; kLooks times in stuck_limit.

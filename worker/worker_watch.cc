@@ -1,4 +1,5 @@
-// The part of WorkerCore that asks executors for their model's values and watches over them.
+// The part of WorkerCore that asks executors for their model's values, has them saved, and watches
+// over them.
 #include <algorithm>
 
 #include "worker/worker_core.h"
@@ -44,6 +45,15 @@ void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
     io_.Send(*(*job)->process, message);
   }
   Answer(waiter, job.status());
+}
+
+void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) {
+  const Result<Job*> job = Serving(request.job_id(), request.view());
+  if (!job.ok()) return Answer(waiter, job.status());
+  (*job)->save_waiters.push_back(waiter);
+  v1::ToExecutor message;
+  *message.mutable_save() = request;
+  io_.Send(*(*job)->process, message);
 }
 
 // ---- The watchdog

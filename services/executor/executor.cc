@@ -91,6 +91,14 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       if (!status.ok()) Say("error: buffers for evaluation: {}", Message(status));
       return Ok();
     }
+    case v1::ToExecutor::kSave: {
+      Result<v1::SaveReport> report = Unavailable("this executor runs no job");
+      if (run_ != nullptr) report = run_->Save(message.save());
+      v1::FromExecutor answer;
+      Set(report.status(), *answer.mutable_saved()->mutable_status());
+      if (report.ok()) *answer.mutable_saved()->mutable_report() = *std::move(report);
+      return pipe_.Send(answer);
+    }
     default:
       return InvalidArgument("the worker daemon sent a message that this executor does not know");
   }

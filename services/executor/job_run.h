@@ -1,4 +1,4 @@
-// One job and view on this worker: its model, its data, its parameter servers; runs closures.
+// One job and view on this worker: its data and its steps; runs closures.
 //
 // Threading: one thread makes and uses it; Expect() from any.
 #pragma once
@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "ps/client/ps_client.h"
 #include "services/executor/batch_reader.h"
-#include "worker/engine/model.h"
+#include "services/executor/steps.h"
 
 namespace muster::v1 {
 class ClosureAssignment;
@@ -21,6 +20,8 @@ class GetValues;
 class Piece;
 class ProbeReport;
 class JobSpec;
+class SaveReport;
+class SaveVariables;
 class SetBuffers;
 }  // namespace muster::v1
 
@@ -28,9 +29,8 @@ namespace muster::executor {
 
 class JobRun {
  public:
-  // Connects, loads the model, opens the data, and gives the parameter servers an archive's initial
-  // values when it is told to.
-  //   kInvalidArgument, kNotFound, kDataLoss: the user's error.  Else PsClient's.
+  // Opens the data and the steps: with parameter servers when the plan has some.
+  //   kInvalidArgument, kNotFound, kDataLoss: the user's error.  Else those of steps.h.
   static Result<std::unique_ptr<JobRun>> Open(const v1::ExecutorStart& start,
                                               const std::string& token);
 
@@ -44,33 +44,22 @@ class JobRun {
   Result<v1::Piece> Values(const v1::GetValues& request);
   // For the evaluation closures that name this version. Errors of Model::EvaluateWith().
   Status SetBuffers(const v1::SetBuffers& request);
+  // Steps::Save(). kAborted: another job or view.
+  Result<v1::SaveReport> Save(const v1::SaveVariables& request);
 
   const std::string& job_id() const { return job_id_; }
 
  private:
   JobRun() = default;
-  Status MatchVariables(const v1::ExecutorStart& start);
-  Status GiveInitialValues(const v1::ExecutorStart& start);
-  Status BindParameters();
-
   Status Train(const v1::ClosureAssignment& assignment, v1::ClosureResult& result);
   Status Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResult& result);
-  // Parameters and the rows that the batch needs; sets pull_us.
-  Result<std::vector<engine::Lookup>> Pull(const data::Element& batch, v1::ClosureResult& result);
-  Status Push(const v1::ClosureAssignment& assignment, std::vector<engine::Lookup>& lookups,
-              v1::ClosureResult& result);
 
   std::string job_id_;
   std::uint64_t view_ = 0;
-  // The client's memory holds the model's parameters, so it goes last.
-  std::unique_ptr<ps::PsClient> client_;
-  std::unique_ptr<engine::Model> model_;
+  std::unique_ptr<Steps> steps_;
   std::unique_ptr<BatchReader> training_;
   std::unique_ptr<BatchReader> evaluation_;  // null without evaluation
-  // Variable ids by Model::parameters() and Model::embeddings().
-  std::vector<std::uint32_t> dense_;
-  std::vector<std::uint32_t> embedding_;
-  std::string snapshot_;  // a serialized ModelValues, while it is fetched
+  std::string snapshot_;                     // a serialized ModelValues, while it is fetched
   std::uint64_t buffers_version_ = 0;
 };
 

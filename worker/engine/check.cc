@@ -133,7 +133,7 @@ class Trial {
       lookups[i].rows = rows[i];
       lookups[i].row_gradients = gradients[i];
     }
-    if (train) return model_->TrainStep(1, batch, lookups).status();
+    if (train) return model_->TrainStep(1, {}, batch, lookups).status();
     return model_->Evaluate("evaluation", batch, lookups).status();
   }
 

@@ -21,6 +21,9 @@ inline constexpr std::size_t kAucBuckets = 4096;
 // Adds n scores to the AUC's buckets.
 void AddScores(const float* outputs, const float* labels, std::size_t n, v1::MetricSums& sums);
 
+// Adds the sums of a part of a batch.
+void AddSums(const v1::MetricSums& part, v1::MetricSums& total);
+
 // Area under the ROC curve from the buckets, ties within a bucket counting half. 0.5 when one of
 // the classes is empty.
 [[nodiscard]] double AreaUnderCurve(const v1::MetricSums& sums);

@@ -108,7 +108,8 @@ class ModelImpl final : public Model {
   }
 
   Result<std::vector<Lookup>> FindRows(const data::Element& batch) override;
-  Result<v1::MetricSums> TrainStep(std::uint64_t step, const data::Element& batch,
+  void SeedStep(std::uint64_t step) const override { at::manual_seed(StreamOf(seed_, step)); }
+  Result<v1::MetricSums> TrainStep(std::uint64_t step, const Part& part, const data::Element& batch,
                                    std::span<Lookup> lookups) override;
   Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
                                   std::span<const Lookup> lookups) override;
@@ -121,7 +122,8 @@ class ModelImpl final : public Model {
   };
 
   Result<Pass> Prepare(const data::Element& batch, std::span<const Lookup> lookups, bool train);
-  Result<double> ForwardAndBackward(const data::Element& batch, std::span<Lookup> lookups);
+  Result<double> ForwardAndBackward(const data::Element& batch, double weight,
+                                    std::span<Lookup> lookups);
   // Writes all gradients to their places; names of those that are not finite.
   std::vector<std::string> Store(const std::vector<at::Tensor>& gradients,
                                  std::span<Lookup> lookups);
@@ -192,7 +194,7 @@ Result<ModelImpl::Pass> ModelImpl::Prepare(const data::Element& batch,
   return pass;
 }
 
-Result<double> ModelImpl::ForwardAndBackward(const data::Element& batch,
+Result<double> ModelImpl::ForwardAndBackward(const data::Element& batch, double weight,
                                              std::span<Lookup> lookups) {
   MUSTER_TRY_ASSIGN(Pass pass, Prepare(batch, lookups, /*train=*/true));
   network_->SetTraining(true);
@@ -205,7 +207,8 @@ Result<double> ModelImpl::ForwardAndBackward(const data::Element& batch,
   for (const NamedTensor& parameter : network_->parameters()) leaves.push_back(parameter.tensor);
   for (const at::Tensor& gathered : pass.gathered) leaves.push_back(gathered);
   const std::vector<at::Tensor> gradients =
-      torch::autograd::grad({loss}, leaves, {}, /*retain_graph=*/false, /*create_graph=*/false,
+      torch::autograd::grad({weight == 1 ? loss : loss * weight}, leaves, {},
+                            /*retain_graph=*/false, /*create_graph=*/false,
                             /*allow_unused=*/true);
   const double value = loss.item<double>();
   const std::vector<std::string> bad = Store(gradients, lookups);
@@ -281,12 +284,12 @@ Status ModelImpl::NotFinite(double loss, const std::vector<std::string>& bad,
       text);
 }
 
-Result<v1::MetricSums> ModelImpl::TrainStep(std::uint64_t step, const data::Element& batch,
-                                            std::span<Lookup> lookups) {
+Result<v1::MetricSums> ModelImpl::TrainStep(std::uint64_t step, const Part& part,
+                                            const data::Element& batch, std::span<Lookup> lookups) {
   const std::string label = fmt::format("step {}", step);
   try {
-    at::manual_seed(StreamOf(seed_, step));
-    const auto loss = ForwardAndBackward(batch, lookups);
+    if (part.count == 1) SeedStep(step);
+    const auto loss = ForwardAndBackward(batch, part.weight, lookups);
     if (!loss.ok()) return Annotate(loss.status(), label);
     if (Status status = buffers_.Check(); !status.ok()) return Annotate(status, label);
     v1::MetricSums sums;

@@ -1,8 +1,8 @@
 // A job's model on one worker: forward, loss, gradients and metrics of one batch, over parameter
 // memory that the caller owns. libtorch stays behind this header.
 //
-// The order of a step: FindRows() says which embedding rows the batch needs; the caller pulls
-// parameters and rows into their places; TrainStep() writes the gradients into theirs.
+// The order of a step (step.h): FindRows() says which embedding rows the batch needs; the caller
+// puts parameters and rows into their places; TrainStep() writes the gradients into theirs.
 //
 // Threading: one thread makes and uses it. Lifetime: bound memory must outlive it; a batch and its
 // lookups only their call.
@@ -32,6 +32,15 @@ struct ParameterInfo {
   std::string name;
   std::vector<std::int64_t> shape;
   std::int64_t elements = 1;
+};
+
+// What one replica, or one logical shard of a deterministic job, computes of a step.
+struct Part {
+  std::uint32_t index = 0;
+  std::uint32_t count = 1;
+  // Its share of the step's examples: gradients are those of the mean loss times this, so that the
+  // sum over all parts is the gradient of the step's mean loss.
+  double weight = 1;
 };
 
 class Model {
@@ -74,13 +83,18 @@ class Model {
   //   kInvalidArgument: an id beyond the table, a feature of the wrong type.
   virtual Result<std::vector<Lookup>> FindRows(const data::Element& batch) = 0;
 
+  // Seeds libtorch's default generator for this step: a stream of (spec.seed, step), so that a step
+  // that runs again draws the same. TrainStep() of a step in one part does it; for one in several
+  // parts it is called once, before them.
+  virtual void SeedStep(std::uint64_t step) const = 0;
+
   // Forward, loss, backward: fills every bound gradient and every lookup's row_gradients, and
-  // returns this batch's sums. Random operators draw from a stream of (spec.seed, step), so that a
-  // step that runs again draws the same.
+  // returns this batch's sums. `batch` is the part's.
   //   kInvalidArgument: the user's error: TorchScript's message with line and column, a loss or
   //   gradient that is not finite (names step and parameter), a buffer that changed against the
   //   policy. Gradients are then not to be used.
-  virtual Result<v1::MetricSums> TrainStep(std::uint64_t step, const data::Element& batch,
+  virtual Result<v1::MetricSums> TrainStep(std::uint64_t step, const Part& part,
+                                           const data::Element& batch,
                                            std::span<Lookup> lookups) = 0;
   // Forward and metrics with self.training false; changes nothing. `label` names the batch in
   // errors ("evaluation batch 3").

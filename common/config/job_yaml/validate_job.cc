@@ -357,14 +357,45 @@ void JobCheck::Schedule() {
 
 void JobCheck::Strategy() {
   const v1::StrategySpec& strategy = spec_.strategy();
-  if (strategy.kind() != v1::STRATEGY_KIND_UNSPECIFIED &&
-      strategy.kind() != v1::STRATEGY_KIND_PARAMETER_SERVER) {
-    Report("strategy.kind", "not built yet; use parameter_server");
+  if (strategy.kind() == v1::STRATEGY_KIND_UNSPECIFIED ||
+      strategy.kind() == v1::STRATEGY_KIND_PARAMETER_SERVER) {
+    if (strategy.devices() != 0) {
+      Report("strategy.devices", "has no meaning with parameter_server; remove it");
+    }
+    if (strategy.deterministic()) {
+      Report("strategy.deterministic",
+             "has no meaning with parameter_server, whose workers update in any order; remove it, "
+             "or use kind one_device, mirrored or central_storage");
+    }
+    if (strategy.has_partitioner()) Partitioner();
+    return;
   }
-  if (strategy.devices() != 0) {
-    Report("strategy.devices", "has no meaning with parameter_server; remove it");
+  const bool one_device = strategy.kind() == v1::STRATEGY_KIND_ONE_DEVICE;
+  if (strategy.has_partitioner()) {
+    Report("strategy.partitioner",
+           "{} keeps every variable whole on {}; remove it, or use kind "
+           "parameter_server",
+           one_device                                      ? "one_device"
+           : strategy.kind() == v1::STRATEGY_KIND_MIRRORED ? "mirrored"
+                                                           : "central_storage",
+           one_device || strategy.kind() == v1::STRATEGY_KIND_CENTRAL_STORAGE ? "its device"
+                                                                              : "each device");
   }
-  if (strategy.has_partitioner()) Partitioner();
+  const std::uint32_t most = one_device                 ? 1
+                             : strategy.deterministic() ? kLogicalShards
+                                                        : kMostDevices;
+  if (strategy.devices() > most) {
+    Report("strategy.devices", "from 1 to {}{}; given {}{}", most,
+           strategy.deterministic() && !one_device
+               ? " with deterministic, the number of its logical shards"
+               : "",
+           strategy.devices(), one_device ? "; for more than one use kind mirrored" : "");
+  } else if (spec_.batch_size() != 0 && strategy.devices() > spec_.batch_size()) {
+    Report("strategy.devices",
+           "{} devices have nothing to do with a batch_size of {}; use at most as "
+           "many devices as the batch has examples",
+           strategy.devices(), spec_.batch_size());
+  }
 }
 
 void JobCheck::Partitioner() {

@@ -97,7 +97,7 @@ struct Bench {
   }
   Result<v1::MetricSums> Train(std::uint64_t step, const data::Element& batch) {
     MUSTER_TRY(Pull(batch));
-    return model->TrainStep(step, batch, lookups);
+    return model->TrainStep(step, {}, batch, lookups);
   }
   Result<v1::MetricSums> Evaluate(const data::Element& batch) {
     MUSTER_TRY(Pull(batch));

@@ -185,10 +185,45 @@ TEST_CASE("a schedule takes its own arguments", "[config][unit]") {
   CHECK(with(v1::SCHEDULE_KIND_COSINE, [](auto& s) { s.set_warmup_steps(10); }).empty());
 }
 
+TEST_CASE("strategies of one machine take devices and no partitioner", "[config][unit]") {
+  const auto with = [](
+                        v1::StrategyKind kind, std::uint32_t devices,
+                        const std::function<void(v1::JobSpec&)>& change = [](auto&) {}) {
+    return After([&](v1::JobSpec& s) {
+      s.set_batch_size(128);
+      s.mutable_strategy()->set_kind(kind);
+      s.mutable_strategy()->set_devices(devices);
+      change(s);
+    });
+  };
+  const auto deterministic = [](v1::JobSpec& s) { s.mutable_strategy()->set_deterministic(true); };
+  const auto partitioned = [](v1::JobSpec& s) {
+    s.mutable_strategy()->mutable_partitioner()->set_kind(v1::PARTITIONER_KIND_MIN_SIZE);
+  };
+  CHECK(with(v1::STRATEGY_KIND_ONE_DEVICE, 0).empty());
+  CHECK(with(v1::STRATEGY_KIND_ONE_DEVICE, 1, deterministic).empty());
+  CHECK(with(v1::STRATEGY_KIND_MIRRORED, 64).empty());
+  CHECK(with(v1::STRATEGY_KIND_CENTRAL_STORAGE, 8, deterministic).empty());
+  ExpectStart(with(v1::STRATEGY_KIND_ONE_DEVICE, 2),
+              "strategy.devices: from 1 to 1; given 2; for more than one use kind mirrored");
+  ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 65), "strategy.devices: from 1 to 64; given 65");
+  ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 9, deterministic),
+              "strategy.devices: from 1 to 8 with deterministic, the number of its logical shards; "
+              "given 9");
+  ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 4, [](v1::JobSpec& s) { s.set_batch_size(3); }),
+              "strategy.devices: 4 devices have nothing to do with a batch_size of 3");
+  ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 2, partitioned),
+              "strategy.partitioner: mirrored keeps every variable whole on each device; remove "
+              "it, or use kind parameter_server");
+  ExpectStart(with(v1::STRATEGY_KIND_CENTRAL_STORAGE, 2, partitioned),
+              "strategy.partitioner: central_storage keeps every variable whole on its device");
+  ExpectStart(with(v1::STRATEGY_KIND_PARAMETER_SERVER, 2),
+              "strategy.devices: has no meaning with parameter_server; remove it");
+  ExpectStart(with(v1::STRATEGY_KIND_PARAMETER_SERVER, 0, deterministic),
+              "strategy.deterministic: has no meaning with parameter_server");
+}
+
 TEST_CASE("what is not built yet is refused in those words", "[config][unit]") {
-  ExpectStart(
-      After([](v1::JobSpec& s) { s.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MIRRORED); }),
-      "strategy.kind: not built yet; use parameter_server");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_durability("replicated"); }),
               "checkpoint.durability: 'replicated' is not built yet; use checkpoint");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_durability("solid"); }),

@@ -1,0 +1,67 @@
+// How the steps of one job are computed: with parameter servers (ps_steps.cc), or under a strategy
+// of one machine, which keeps the variables in this process (local_steps.cc). The step itself is
+// worker/engine/step.h for both.
+//
+// Threading: one thread makes and uses it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/data/element.h"
+#include "ps/client/ps_client.h"
+#include "worker/engine/model.h"
+#include "worker/engine/step.h"
+
+namespace muster::v1 {
+class ExecutorStart;
+class JobPlan;
+class SaveReport;
+}  // namespace muster::v1
+
+namespace muster::executor {
+
+class Steps {
+ public:
+  virtual ~Steps() = default;
+
+  // The step of this closure, on the whole batch; applied at most once, whatever the attempt.
+  //   kUnavailable: a peer was lost, or the step before it has not been made here: run it again.
+  virtual Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
+                                       const data::Element& batch, engine::StepTimes& times) = 0;
+  virtual Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
+                                          engine::StepTimes& times) = 0;
+
+  // Of Model: with several replicas the first one's buffers count.
+  virtual v1::ModelValues Values(bool frozen) const = 0;
+  virtual Status EvaluateWith(const v1::TensorSet& buffers) = 0;
+
+  // Writes variables and slots after `step` into `directory`.
+  //   kFailedPrecondition: another step is the last one, or they are not here.
+  virtual Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) = 0;
+  virtual ps::LinkBytes bytes() const { return {}; }
+};
+
+// Both load the model, over data with these columns. kInvalidArgument, kNotFound, kDataLoss: the
+// user's error; else PsClient's, or kResourceExhausted: the variables do not fit into memory.
+Result<std::unique_ptr<Steps>> OpenPsSteps(const v1::ExecutorStart& start,
+                                           const std::vector<data::ColumnInfo>& columns,
+                                           const std::string& token);
+Result<std::unique_ptr<Steps>> OpenLocalSteps(const v1::ExecutorStart& start,
+                                              const std::vector<data::ColumnInfo>& columns);
+
+// With the buffers that the start names.
+Result<std::unique_ptr<engine::Model>> OpenModel(const v1::ExecutorStart& start,
+                                                 const std::vector<data::ColumnInfo>& columns);
+// The plan's variables by Model::parameters() and Model::embeddings(), as indices.
+//   kFailedPrecondition: the plan is of another model.
+struct ModelVariables {
+  std::vector<std::uint32_t> dense;
+  std::vector<std::uint32_t> embeddings;
+};
+Result<ModelVariables> MatchVariables(const engine::Model& model, const v1::JobPlan& plan);
+
+}  // namespace muster::executor
