@@ -1,6 +1,7 @@
 // The base of all strategies: how a computation is spread over devices.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +18,9 @@
 
 namespace muster {
 
+namespace cluster {
+class ClusterResolver;
+}
 class CrossDeviceOps;
 template <class Torch>
 class DistributedOptimizer;
@@ -25,6 +29,12 @@ class DistributedModule;
 class Extended;
 struct OptimizerOptions;
 class Variable;
+
+// fn takes these arguments, a replica's component of each distributed one. Anything else does not
+// compile: a list of arguments is one argument.
+template <class F, class... Args>
+concept ReplicaFunction =
+    std::invocable<F&, decltype(select_replica(0, std::declval<const Args&>()))...>;
 
 // For TPUs; accepted and without effect elsewhere.
 struct RunOptions {
@@ -60,7 +70,7 @@ class Strategy {
   // Returns PerReplica<result>, or nothing for a function that returns nothing. When replicas
   // throw, the exception of the lowest one is rethrown, after all have come to rest.
   template <class F, class... Args>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, RunOptions>)
+    requires ReplicaFunction<F, Args...>
   auto run(F&& fn, const Args&... args) {
     using R = std::decay_t<std::invoke_result_t<F&, decltype(select_replica(0, args))...>>;
     require_cross_replica("run()");
@@ -78,6 +88,7 @@ class Strategy {
     }
   }
   template <class F, class... Args>
+    requires ReplicaFunction<F, Args...>
   auto run(const RunOptions&, F&& fn, const Args&... args) {
     return run(std::forward<F>(fn), args...);
   }
@@ -205,6 +216,9 @@ class Strategy {
 
   // Updates, reductions to given devices, where variables are made: strategy/extended.h.
   Extended extended();
+
+  // Where the processes of the cluster are; null: this strategy has one process alone.
+  virtual std::shared_ptr<cluster::ClusterResolver> cluster_resolver() const { return nullptr; }
 
   // false: one replica, whose variables need no rules for several.
   virtual bool distributes_variables() const { return true; }

@@ -5,11 +5,14 @@
 #include <thread>
 #include <type_traits>
 
+#include "common/cluster/basic_resolvers.h"
 #include "strategy/default_strategy.h"
+#include "strategy/extended.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "worker/engine/device/device.h"
 
 namespace muster {
 namespace {
@@ -199,19 +202,62 @@ TEST_CASE("exceptions keep their kind through run and merge_call, nested either 
   }
 }
 
-// GPUs are no devices of this build; those of a cluster need other processes.
-TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[spec][MIR-01]") {
-  MirroredStrategy strategy;
-  CHECK(strategy.num_replicas_in_sync() == 1);
-  CHECK(strategy.worker_devices() == MirroredStrategy({"CPU:0"}).worker_devices());
-  CHECK(strategy.run([] { return replica_context().replica_id_in_sync_group(); }).values() ==
-        std::vector<int>{0});
-}
-
 TEST_CASE("a strategy cannot be copied", "[spec][LIB-18]") {
   static_assert(!std::is_copy_constructible_v<MirroredStrategy>);
   static_assert(!std::is_copy_assignable_v<OneDeviceStrategy>);
   SUCCEED("it does not compile");
+}
+
+template <class F, class... Args>
+concept CanRun = requires(Strategy& strategy, F fn, const Args&... args) {
+  strategy.run(fn, args...);
+  strategy.run(RunOptions(), fn, args...);
+};
+
+// GPUs are no devices of this build; those of a cluster need other processes.
+TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[spec][MIR-01]") {
+  MirroredStrategy strategy;
+  CHECK(strategy.num_replicas_in_sync() == 1);
+  REQUIRE(strategy.worker_devices().size() == 1);
+  CHECK(device::ParseDevice(strategy.worker_devices()[0])->index == 0);
+  CHECK(strategy.run([] { return replica_context().replica_id_in_sync_group(); }).values() ==
+        std::vector<int>{0});
+}
+
+TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14]") {
+  using Two = int (*)(int, int);
+  static_assert(CanRun<Two, int, PerReplica<int>>);
+  static_assert(!CanRun<Two, std::vector<int>>);
+  static_assert(!CanRun<Two, std::string, int>);
+  static_assert(!CanRun<Two, int>);
+  static_assert(!CanRun<Two, int, int, int>);
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  CHECK(strategy.run([](int a, int b) { return a * b; }, 3, PerReplica<int>({4, 5})).values() ==
+        std::vector<int>{12, 15});
+}
+
+// A strategy of a cluster, as far as its resolver goes.
+class ClusterStrategy final : public Strategy {
+ public:
+  explicit ClusterStrategy(std::shared_ptr<cluster::ClusterResolver> resolver)
+      : Strategy({0}, {0}), resolver_(std::move(resolver)) {}
+  std::string_view name() const override { return "ClusterStrategy"; }
+  std::shared_ptr<cluster::ClusterResolver> cluster_resolver() const override { return resolver_; }
+
+ private:
+  std::shared_ptr<cluster::ClusterResolver> resolver_;
+};
+
+TEST_CASE("a strategy and its extended part have one cluster resolver, or none", "[spec][LIB-15]") {
+  MirroredStrategy alone({"CPU:0", "CPU:1"});
+  const auto resolver = std::make_shared<cluster::SimpleResolver>(cluster::ClusterSpec());
+  ClusterStrategy in_cluster(resolver);
+
+  CHECK(default_strategy().cluster_resolver() == nullptr);
+  CHECK(alone.cluster_resolver() == nullptr);
+  CHECK(alone.extended().cluster_resolver() == nullptr);
+  CHECK(in_cluster.cluster_resolver() == resolver);
+  CHECK(in_cluster.extended().cluster_resolver() == resolver);
 }
 
 TEST_CASE("the default strategy has no devices to name", "[spec][LIB-19]") {
