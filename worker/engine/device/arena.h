@@ -31,7 +31,12 @@ class Arena {
   std::size_t used() const;
 
   // Addresses reserved for each device; pages cost nothing until they are touched.
+#ifdef __SANITIZE_THREAD__
+  // ThreadSanitizer leaves little of the address space to programs.
+  static constexpr std::size_t kRange = std::size_t{1} << 32;
+#else
   static constexpr std::size_t kRange = std::size_t{1} << 38;
+#endif
   static constexpr int kMaxDevices = 64;
 
  private:

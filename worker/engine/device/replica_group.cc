@@ -82,9 +82,10 @@ void ReplicaGroup::Finish(int replica, std::exception_ptr error) {
   const auto r = static_cast<std::size_t>(replica);
   const std::lock_guard lock(mutex_);
   states_[r] = error == nullptr ? State::kReturned : State::kFailed;
-  errors_[r] = error;
   unwound_[r] = error != nullptr && t_unwinding;
   if (error != nullptr) cancelled_ = true;
+  // The caller's from here on: the last owner frees it, with no thread of ours beside it.
+  errors_[r] = std::move(error);
   FailMeetingIfStuck();
   if (--running_ == 0) done_.notify_all();
 }
