@@ -66,7 +66,8 @@ TEST_CASE("a mistake is exit code 2 and says where help is", "[cli][unit]") {
                                                 {"describe"},
                                                 {"jobs", "-o", "xml"},
                                                 {"wait", "j", "--timeout", "soon"},
-                                                {"up", "--ps", "0"},
+                                                {"up", "--ps", "-1"},
+                                                {"up", "--workers", "0"},
                                                 {"checkpoints"},
                                                 {"jobs", "--unknown"}}) {
     const EarlyExit early = Refused(wrong);
