@@ -44,13 +44,14 @@ TEST_CASE(
     "[cluster]") {
   Cluster cluster({.ps = 0, .workers = 1});
   const TempFolder folder;
+  // Some ten seconds, so that the job still runs when the last of three has died.
   const std::string file =
-      WriteFashion(folder, "fashion.yaml", 400, "kind: mirrored\n  devices: 2");
+      WriteFashion(folder, "fashion.yaml", 3000, "kind: mirrored\n  devices: 2");
 
   const RunResult run = cluster.Muster({"submit", "-f", file, "--follow"});
   CAPTURE(run.err);
   REQUIRE(run.code == 0);
-  CHECK(run.err.find("step 400/400") != std::string::npos);
+  CHECK(run.err.find("step 3000/3000") != std::string::npos);
   const std::string id = run.out.substr(0, run.out.find('\n'));
   const v1::Job done = cluster.Describe(id);
   CHECK(done.state() == v1::JOB_STATE_SUCCEEDED);
