@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kIdCounts[] = {512, 8192};
 
-constexpr const char* kMethod =
+constexpr const char* kPsMethod =
     "One client thread in this process, one parameter server in another, one request at a time, on "
     "loopback. Each operation runs for a window of time in each of 5 rounds, all operations taking "
     "turns; a round's figure is its median operation; printed are median, least and most of the "
@@ -44,7 +44,7 @@ constexpr const char* kMethod =
     "run; in_series: the reference is the time of a bare socket's transfer and a bare apply, "
     "added.";
 
-struct Options {
+struct PsOptions {
   std::string link = "both";
   int window_ms = 40;
   std::string spin = "adaptive";
@@ -280,7 +280,7 @@ void ReportSide(Report& report, const std::string& link) {
   }
 }
 
-Result<Json> Measure(const Options& options) {
+Result<Json> MeasurePs(const PsOptions& options) {
   const std::map<std::string, net::SpinMode> spins = {{"off", net::SpinMode::kOff},
                                                       {"adaptive", net::SpinMode::kAdaptive},
                                                       {"always", net::SpinMode::kAlways}};
@@ -319,13 +319,13 @@ Result<Json> Measure(const Options& options) {
               {"window_ms", options.window_ms},
               {"figures", std::move(report).figures()},
               {"bytes_by_link", std::move(bytes)},
-              {"method", kMethod}};
+              {"method", kPsMethod}};
 }
 
 }  // namespace
 
 int RunPs(int argc, char** argv) {
-  Options options;
+  PsOptions options;
   CLI::App app("Parameter server: pull, push and rows, by link");
   app.add_option("--link", options.link, "local, tcp or both")
       ->check(CLI::IsMember({"local", "tcp", "both"}))
@@ -341,7 +341,7 @@ int RunPs(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 64;
   }
-  const Result<Json> result = Measure(options);
+  const Result<Json> result = MeasurePs(options);
   if (!result.ok()) {
     std::fprintf(stderr, "muster-bench: %s\n", ToString(result.status()).c_str());
     return 1;

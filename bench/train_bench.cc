@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 using process::Child;
 using namespace std::chrono_literals;
 
-constexpr const char* kMethod =
+constexpr const char* kTrainMethod =
     "A cluster of separate processes on this machine (`muster up`) trains the job; a plain "
     "libtorch "
     "loop trains the same model with the same batch on the same decoded data with 2 threads in one "
@@ -34,7 +34,7 @@ constexpr const char* kMethod =
     "the job's steps, as the coordinator saw them. Loop: after 50 steps of warm-up. ratio: median "
     "over median.";
 
-struct Options {
+struct TrainOptions {
   std::string job = "examples/fashion.yaml";
   int ps = 2;
   int workers = 3;
@@ -65,7 +65,7 @@ Result<Output> Execute(std::vector<std::string> argv, std::chrono::milliseconds 
 // A cluster for the life of the object.
 class Cluster {
  public:
-  static Result<std::unique_ptr<Cluster>> Start(const Options& options) {
+  static Result<std::unique_ptr<Cluster>> Start(const TrainOptions& options) {
     auto cluster = std::make_unique<Cluster>();
     char name[] = "/tmp/muster-bench-XXXXXX";
     if (mkdtemp(name) == nullptr) return FromErrno(errno, "mkdtemp");
@@ -116,7 +116,8 @@ struct Point {
 };
 
 // Trains the job once; examples/s of its middle part.
-Result<double> TrainOnce(const Cluster& cluster, const Options& options, int round, Json& last) {
+Result<double> TrainOnce(const Cluster& cluster, const TrainOptions& options, int round,
+                         Json& last) {
   MUSTER_TRY_ASSIGN(
       const std::string submitted,
       cluster.Muster({"submit", "-f", options.job, "--name", "bench-" + std::to_string(round)}));
@@ -157,7 +158,7 @@ Json ToJson(const std::vector<double>& values) {
   return {{"median", spread.median}, {"least", spread.least}, {"most", spread.most}};
 }
 
-Status Measure(const Options& options) {
+Status MeasureTrain(const TrainOptions& options) {
   std::vector<double> cluster_rates, loop_rates;
   Json progress;
   {
@@ -182,7 +183,7 @@ Status Measure(const Options& options) {
       {"loop_examples_per_second", ToJson(loop_rates)},
       {"ratio", SpreadOf(cluster_rates).median / SpreadOf(loop_rates).median},
       {"last_progress", progress},
-      {"method", kMethod},
+      {"method", kTrainMethod},
   };
   std::printf("%s\n", result.dump(2).c_str());
   return Ok();
@@ -191,7 +192,7 @@ Status Measure(const Options& options) {
 }  // namespace
 
 int RunTrain(int argc, char** argv) {
-  Options options;
+  TrainOptions options;
   CLI::App app{"Trains a job on a local cluster, and the same model in a plain libtorch loop."};
   app.add_option("--job", options.job, "job file with IDX columns image and label")
       ->capture_default_str();
@@ -206,7 +207,7 @@ int RunTrain(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 64;
   }
-  const Status status = Measure(options);
+  const Status status = MeasureTrain(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "muster-bench train: %s\n", ToString(status).c_str());
   return 1;

@@ -2,6 +2,7 @@
 // touch, so tests run them against a scripted coordinator.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +18,9 @@
 namespace muster::cli {
 
 class Interrupt;
+
+// Between two attempts to reach a coordinator that is gone.
+inline constexpr std::chrono::milliseconds kRetry{500};
 
 // Lifetime: what it points to outlives the command.
 struct Context {

@@ -14,7 +14,6 @@ using std::chrono::milliseconds;
 
 // The longest that one WatchJob waits.
 constexpr milliseconds kWatch{10'000};
-constexpr milliseconds kRetry{500};
 
 // Asks again while the coordinator is gone; any other error is the answer.
 class Watcher {

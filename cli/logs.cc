@@ -7,8 +7,6 @@
 namespace muster::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kRetry{500};
-
 void Print(const Context& context, const v1::LogRecord& record) {
   if (context.options.output == Output::kJson) {
     context.terminal.out << JsonLine(record);

@@ -20,7 +20,7 @@ namespace muster::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 // Field 22 of /proc/<pid>/stat; the name in field 2 may hold anything but ends with the last ')'.
 std::optional<std::uint64_t> StartTicks(int pid) {
@@ -44,17 +44,17 @@ std::string FileOf(const std::string& runtime_directory, int pid) {
 
 std::optional<Registration> Read(const fs::path& path) {
   std::ifstream stream(path);
-  const Json json = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
+  const json parsed = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return std::nullopt;
   Registration registration;
   try {
-    json.at("pid").get_to(registration.pid);
-    json.at("start_ticks").get_to(registration.start_ticks);
-    json.at("address").get_to(registration.address);
-    json.at("token_file").get_to(registration.token_file);
-    json.at("state_directory").get_to(registration.state_directory);
-    json.at("started_ms").get_to(registration.started_ms);
-  } catch (const Json::exception&) {
+    parsed.at("pid").get_to(registration.pid);
+    parsed.at("start_ticks").get_to(registration.start_ticks);
+    parsed.at("address").get_to(registration.address);
+    parsed.at("token_file").get_to(registration.token_file);
+    parsed.at("state_directory").get_to(registration.state_directory);
+    parsed.at("started_ms").get_to(registration.started_ms);
+  } catch (const json::exception&) {
     return std::nullopt;  // not one of ours, or of another version
   }
   return registration;
@@ -97,16 +97,16 @@ Status Register(const std::string& runtime_directory, Registration registration)
   registration.started_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
                                 std::chrono::system_clock::now().time_since_epoch())
                                 .count();
-  const Json json{{"pid", registration.pid},
-                  {"start_ticks", registration.start_ticks},
-                  {"address", registration.address},
-                  {"token_file", registration.token_file},
-                  {"state_directory", registration.state_directory},
-                  {"started_ms", registration.started_ms}};
+  const json entry{{"pid", registration.pid},
+                   {"start_ticks", registration.start_ticks},
+                   {"address", registration.address},
+                   {"token_file", registration.token_file},
+                   {"state_directory", registration.state_directory},
+                   {"started_ms", registration.started_ms}};
   const std::string file = FileOf(runtime_directory, registration.pid);
   const std::string staged = file + ".tmp";
   std::ofstream stream(staged);
-  stream << json.dump(2) << '\n';
+  stream << entry.dump(2) << '\n';
   stream.close();
   if (!stream) return Unavailable("cannot write {}", staged);
   if (::rename(staged.c_str(), file.c_str()) != 0) return FromErrno(errno, "rename " + staged);

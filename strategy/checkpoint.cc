@@ -16,6 +16,7 @@
 #include "strategy/default_strategy.h"
 #include "strategy/internal/raise.h"
 #include "strategy/internal/saved_state.h"
+#include "strategy/internal/shape_text.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/module.h"
 #include "strategy/optimizer.h"
@@ -205,9 +206,8 @@ struct RestoreStatus::Impl {
   torch::Tensor ReadFor(const std::string& name, const Variable& variable) const {
     torch::Tensor value = Read(name);
     if (variable.is_initialized() && value.sizes() != variable.sizes()) {
-      raise(InvalidArgument("tensor {} of the checkpoint has shape [{}], variable {} has [{}]",
-                            name, fmt::join(value.sizes().begin(), value.sizes().end(), ", "),
-                            variable.name(), fmt::join(variable.sizes(), ", ")));
+      raise(InvalidArgument("tensor {} of the checkpoint has shape {}, variable {} has {}", name,
+                            ShapeText(value), variable.name(), ShapeText(variable.sizes())));
     }
     return value;
   }

@@ -6,14 +6,11 @@
 
 #include "strategy/context.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/shape_text.h"
 #include "strategy/strategy.h"
 
 namespace muster {
 namespace {
-
-std::string ShapeText(const torch::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
-}
 
 void RequireReplica(const char* call, const char* why) {
   if (!has_strategy() || !in_cross_replica_context()) return;

@@ -4,6 +4,7 @@
 
 #include "strategy/context.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/shape_text.h"
 #include "strategy/loss.h"
 #include "strategy/replica_context.h"
 
@@ -11,10 +12,6 @@ namespace muster {
 namespace {
 
 constexpr std::int64_t kBuckets = 4096;
-
-std::string ShapeText(const torch::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
-}
 
 [[noreturn]] void RaiseShapes(const std::string& name, const torch::Tensor& predictions,
                               const torch::Tensor& labels) {

@@ -9,6 +9,7 @@
 #include "collectives/packing.h"
 #include "strategy/internal/crew.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/shape_text.h"
 #include "worker/engine/device/arena.h"
 
 namespace muster::internal {
@@ -18,10 +19,6 @@ namespace {
 constexpr std::size_t kSharedBytes = std::size_t{256} << 10;
 
 thread_local const collectives::Crew* t_crew = nullptr;
-
-std::string ShapeText(const torch::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
-}
 
 bool IsNarrowFloat(torch::ScalarType type) {
   return type == torch::kHalf || type == torch::kBFloat16;

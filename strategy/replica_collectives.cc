@@ -16,7 +16,6 @@ namespace muster {
 namespace {
 
 using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 // What a forward needs besides tensors; on its caller's stack.
@@ -91,7 +90,7 @@ variable_list ReduceGradients(ReplicaContext& context, ReduceOp op, const variab
   variable_list result;
   auto next = reduced.begin();
   for (const torch::Tensor& gradient : gradients) {
-    result.push_back(IsDifferentiable(gradient) ? std::move(*next++) : Variable());
+    result.push_back(IsDifferentiable(gradient) ? std::move(*next++) : torch::Tensor());
   }
   return result;
 }

@@ -11,10 +11,6 @@
 namespace muster::cluster {
 namespace {
 
-bool IsDense(const ClusterSpec::Tasks& tasks) {
-  return tasks.empty() || tasks.rbegin()->first == static_cast<int>(tasks.size()) - 1;
-}
-
 bool HasAtMostOneTask(const ClusterSpec& spec) {
   const ClusterSpec::Jobs& jobs = spec.jobs();
   return jobs.empty() || (jobs.size() == 1 && jobs.begin()->second.size() == 1);

@@ -10,13 +10,14 @@
 #include "muster/v1/cluster_def.pb.h"
 
 namespace muster::cluster {
-namespace {
-
-using nlohmann::json;
 
 bool IsDense(const ClusterSpec::Tasks& tasks) {
   return tasks.empty() || tasks.rbegin()->first == static_cast<int>(tasks.size()) - 1;
 }
+
+namespace {
+
+using nlohmann::json;
 
 std::string Quoted(const std::string& text) {
   std::string quoted = "'";

@@ -70,6 +70,9 @@ class ClusterSpec {
   Jobs jobs_;
 };
 
+// Whether the tasks' indices leave no holes.
+[[nodiscard]] bool IsDense(const ClusterSpec::Tasks& tasks);
+
 // "host:port" or "[v6]:port", taken apart.
 struct HostPort {
   std::string host;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,14 @@ struct ColumnInfo {
   std::vector<std::int64_t> shape;
   bool operator==(const ColumnInfo&) const = default;
 };
+
+// The column of that name; nullptr: none has it.
+inline const ColumnInfo* FindColumn(std::span<const ColumnInfo> columns, std::string_view name) {
+  for (const ColumnInfo& column : columns) {
+    if (column.name == name) return &column;
+  }
+  return nullptr;
+}
 
 // A column's values: dense, row-major, little-endian, contiguous from `data`.
 struct Column {

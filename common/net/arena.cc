@@ -11,7 +11,6 @@
 namespace muster::net {
 namespace {
 
-constexpr std::size_t kHugePage = 2U << 20;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kAlign = 64;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -12,6 +12,9 @@
 
 namespace muster::net {
 
+// Memory of this size and more is worth huge pages.
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
 // A mapping; unmapped when destroyed.
 class Mapping {
  public:

@@ -5,10 +5,10 @@
 
 #include <sys/mman.h>
 
+#include "common/net/arena.h"
+
 namespace muster::net {
 namespace {
-
-constexpr std::size_t kHugePage = 2U << 20;
 
 // Sizes in steps, so that a buffer fits the next request of about its size.
 std::size_t Capacity(std::size_t bytes) {

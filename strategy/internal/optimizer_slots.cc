@@ -7,6 +7,7 @@
 
 #include "common/storage/checkpoint.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/shape_text.h"
 
 namespace muster::internal {
 namespace {
@@ -42,10 +43,6 @@ std::vector<Slot> AdamSlots(State& state) {
       Unimplemented("{}: the state of optimizers other than SGD, Adam, AdamW, Adagrad and RMSprop "
                     "has no names here",
                     what));
-}
-
-std::string ShapeText(const torch::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
 }
 
 }  // namespace

@@ -5,15 +5,12 @@
 #include <fmt/format.h>
 
 #include "strategy/internal/raise.h"
+#include "strategy/internal/shape_text.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/reduction.h"
 
 namespace muster::internal {
 namespace {
-
-std::string ShapeText(at::IntArrayRef sizes) {
-  return fmt::format("[{}]", fmt::join(sizes.begin(), sizes.end(), ", "));
-}
 
 // The variable's type; refuses to drop fractions or signs, as libtorch's in-place calls do.
 torch::Tensor Converted(const std::string& name, const torch::Tensor& value,

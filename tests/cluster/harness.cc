@@ -17,16 +17,17 @@
 #include <unistd.h>
 
 namespace muster::testing {
-namespace {
-
-namespace fs = std::filesystem;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 std::string ReadAll(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
+
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 template <class Message>
 Message FromJson(const std::string& what, const RunResult& result) {

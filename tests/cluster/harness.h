@@ -105,6 +105,8 @@ class Cluster {
 
 // Milliseconds since 1970, the clock of events.
 std::int64_t NowMs();
+// A file's bytes; none when it is not there.
+std::string ReadAll(const std::string& path);
 
 // How late this machine wakes a thread that wants to run, while the object lives: what a limit on
 // the daemons' promptness has to allow when others use the processors too.

@@ -14,11 +14,6 @@ namespace {
 
 constexpr const char* kFixtures = MUSTER_SOURCE "/tests/fixtures";
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 // One parameter times one column, or an archive.
 std::string JobText(const std::string& model, const std::string& data) {
   return fmt::format(R"({}

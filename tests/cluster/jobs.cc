@@ -15,12 +15,6 @@ namespace {
 constexpr int kColumns = 8;
 constexpr float kStart = 3;
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw std::runtime_error("cannot open " + path);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 }  // namespace
 
 std::string FashionJob(std::uint64_t steps, const std::string& more) {

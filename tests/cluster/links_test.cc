@@ -21,11 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 // Pulled and pushed in a step: w1, b1, w2, b2 of the demo's model, 4 bytes each.
 constexpr std::uint64_t kStepBytes = 2 * 4 * (784 * 256 + 256 + 256 * 10 + 10);
 

@@ -12,12 +12,6 @@
 namespace muster::engine {
 namespace {
 
-const data::ColumnInfo* Find(const std::vector<data::ColumnInfo>& columns,
-                             const std::string& name) {
-  const auto at = std::ranges::find(columns, name, &data::ColumnInfo::name);
-  return at == columns.end() ? nullptr : &*at;
-}
-
 Combiner CombinerOf(v1::Combiner combiner) {
   switch (combiner) {
     case v1::COMBINER_SUM:
@@ -31,7 +25,7 @@ Combiner CombinerOf(v1::Combiner combiner) {
 
 void CheckFeature(const EmbeddingInfo& embedding, const std::vector<data::ColumnInfo>& columns,
                   std::vector<std::string>& problems) {
-  const data::ColumnInfo* column = Find(columns, embedding.feature);
+  const data::ColumnInfo* column = data::FindColumn(columns, embedding.feature);
   if (column == nullptr) {
     std::vector<std::string> names;
     for (const data::ColumnInfo& one : columns) names.push_back(one.name);
@@ -79,7 +73,7 @@ std::vector<BoundArgument> BindArguments(const std::vector<Argument>& arguments,
     BoundArgument one;
     one.argument = argument;
     const auto embedding = std::ranges::find(embeddings, argument.name, &EmbeddingInfo::name);
-    const data::ColumnInfo* column = Find(columns, argument.name);
+    const data::ColumnInfo* column = data::FindColumn(columns, argument.name);
     if (embedding != embeddings.end()) {
       one.kind = BoundArgument::Kind::kEmbedding;
       one.embedding = static_cast<std::size_t>(embedding - embeddings.begin());

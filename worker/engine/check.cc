@@ -221,13 +221,9 @@ Sight Look(const v1::DataSpec& spec, const CheckOptions& options, const std::str
 // Evaluation reads the same columns: their absence or another type would fail after hours.
 void CompareColumns(const Model& model, const Sight& training, const Sight& evaluation,
                     std::vector<std::string>& problems) {
-  const auto find = [](const Sight& sight, const std::string& name) {
-    const auto at = std::ranges::find(sight.columns, name, &data::ColumnInfo::name);
-    return at == sight.columns.end() ? nullptr : &*at;
-  };
   for (const std::string& name : model.columns()) {
-    const data::ColumnInfo* ours = find(training, name);
-    const data::ColumnInfo* theirs = find(evaluation, name);
+    const data::ColumnInfo* ours = data::FindColumn(training.columns, name);
+    const data::ColumnInfo* theirs = data::FindColumn(evaluation.columns, name);
     if (ours == nullptr) continue;
     if (theirs == nullptr) {
       problems.push_back(

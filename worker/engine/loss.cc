@@ -18,14 +18,6 @@ std::vector<std::string> NamesOf(const std::vector<data::ColumnInfo>& columns) {
   return names;
 }
 
-const data::ColumnInfo* Find(const std::vector<data::ColumnInfo>& columns,
-                             const std::string& name) {
-  for (const data::ColumnInfo& column : columns) {
-    if (column.name == name) return &column;
-  }
-  return nullptr;
-}
-
 std::string UnknownColumn(std::string_view what, const std::string& name,
                           const std::vector<data::ColumnInfo>& columns) {
   const std::vector<std::string> names = NamesOf(columns);
@@ -73,7 +65,8 @@ std::unique_ptr<Loss> Loss::Create(const v1::JobSpec& spec,
       loss->function_ = *std::move(function);
       const auto& arguments = loss->function_->arguments();
       for (std::size_t i = 1; i < arguments.size(); ++i) {
-        if (Find(columns, arguments[i].name) == nullptr && !arguments[i].default_value) {
+        if (data::FindColumn(columns, arguments[i].name) == nullptr &&
+            !arguments[i].default_value) {
           problems.push_back(UnknownColumn("loss function: argument", arguments[i].name, columns));
         }
       }
@@ -88,7 +81,7 @@ std::unique_ptr<Loss> Loss::Create(const v1::JobSpec& spec,
     if (loss->label_name_.empty()) problems.push_back("loss.label: the column with the target");
   }
   if (!loss->label_name_.empty()) {
-    const data::ColumnInfo* label = Find(columns, loss->label_name_);
+    const data::ColumnInfo* label = data::FindColumn(columns, loss->label_name_);
     if (label == nullptr) {
       problems.push_back(UnknownColumn("loss.label", loss->label_name_, columns));
     } else if (label->dtype == DType::kString) {

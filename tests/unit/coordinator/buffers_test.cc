@@ -27,8 +27,8 @@ v1::ModelValues Values(const std::string& mean) {
 }
 
 // A running job whose workers have made steps 1..10.
-struct Fixture : Cluster {
-  Fixture() {
+struct WithBuffers : Cluster {
+  WithBuffers() {
     JoinAll(1, 2);
     at({"worker", 0}).values = Values("worker 0 at 10");
     at({"worker", 1}).values = Values("worker 1 at 10");
@@ -51,7 +51,7 @@ struct Fixture : Cluster {
   }
 };
 
-TEST_CASE_METHOD(Fixture, "everybody evaluates with the buffers of worker 0 at the cut",
+TEST_CASE_METHOD(WithBuffers, "everybody evaluates with the buffers of worker 0 at the cut",
                  "[coordinator][unit]") {
   auto scheduled = std::make_shared<Status>(Unknown("no answer"));
   v1::ScheduleRequest request;
@@ -85,7 +85,7 @@ TEST_CASE_METHOD(Fixture, "everybody evaluates with the buffers of worker 0 at t
   CHECK(at({"worker", 1}).given[0].buffers() == 2);
 }
 
-TEST_CASE_METHOD(Fixture, "a checkpoint holds worker 0's buffers and what does not train",
+TEST_CASE_METHOD(WithBuffers, "a checkpoint holds worker 0's buffers and what does not train",
                  "[coordinator][unit]") {
   REQUIRE(Save(10).ok());
 
@@ -97,7 +97,7 @@ TEST_CASE_METHOD(Fixture, "a checkpoint holds worker 0's buffers and what does n
   CHECK(checkpoints.manifests[0].files_size() == 2);
 }
 
-TEST_CASE_METHOD(Fixture,
+TEST_CASE_METHOD(WithBuffers,
                  "without worker 0 the lowest worker that is there stands in, and it is said",
                  "[coordinator][unit]") {
   Kill({"worker", 0});
@@ -110,7 +110,7 @@ TEST_CASE_METHOD(Fixture,
   CHECK(EventOf("BUFFERS_OF_ANOTHER")->task().index() == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "a worker that is lost while it is asked is replaced",
+TEST_CASE_METHOD(WithBuffers, "a worker that is lost while it is asked is replaced",
                  "[coordinator][unit]") {
   at({"worker", 0}).refuse[v1::Command::kGetValues] = Unavailable("its executor has ended");
   REQUIRE_FALSE(Save(10).ok());  // waits
@@ -122,7 +122,8 @@ TEST_CASE_METHOD(Fixture, "a worker that is lost while it is asked is replaced",
   CHECK(checkpoints.manifests.size() == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "executors of a job that goes back begin with the checkpoint's buffers",
+TEST_CASE_METHOD(WithBuffers,
+                 "executors of a job that goes back begin with the checkpoint's buffers",
                  "[coordinator][unit]") {
   CHECK_FALSE(at({"worker", 1}).start.has_buffers());
   REQUIRE(Save(10).ok());

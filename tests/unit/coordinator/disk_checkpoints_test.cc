@@ -10,7 +10,7 @@
 namespace muster::coordinator {
 namespace {
 
-struct Fixture {
+struct CheckpointFolder {
   Result<Checkpoints::Found> Find(const std::string& root) {
     std::optional<Result<Checkpoints::Found>> answer;
     checkpoints.FindNewest(root, "hash", {},
@@ -19,13 +19,14 @@ struct Fixture {
     return answer.value();
   }
 
-  testing::TempDir folder;
+  muster::testing::TempDir folder;
   FakeScheduler strand;
   InlineOffload offload{strand};
   DiskCheckpoints checkpoints{offload};
 };
 
-TEST_CASE_METHOD(Fixture, "a checkpoint folder that cannot be made is an error before training",
+TEST_CASE_METHOD(CheckpointFolder,
+                 "a checkpoint folder that cannot be made is an error before training",
                  "[coordinator][unit]") {
   const std::string file = folder.path() + "/file";
   std::ofstream(file) << "not a folder";
@@ -37,7 +38,8 @@ TEST_CASE_METHOD(Fixture, "a checkpoint folder that cannot be made is an error b
         std::string::npos);
 }
 
-TEST_CASE_METHOD(Fixture, "a checkpoint folder is made when it is missing", "[coordinator][unit]") {
+TEST_CASE_METHOD(CheckpointFolder, "a checkpoint folder is made when it is missing",
+                 "[coordinator][unit]") {
   const std::string root = folder.path() + "/a/b";
 
   const Result<Checkpoints::Found> found = Find(root);
@@ -47,7 +49,8 @@ TEST_CASE_METHOD(Fixture, "a checkpoint folder is made when it is missing", "[co
   CHECK(std::filesystem::is_directory(root));
 }
 
-TEST_CASE_METHOD(Fixture, "buffers are files of a checkpoint, verified, exported and found again",
+TEST_CASE_METHOD(CheckpointFolder,
+                 "buffers are files of a checkpoint, verified, exported and found again",
                  "[coordinator][unit]") {
   const std::string root = folder.path();
   const std::string directory = root + "/step-000000000004";

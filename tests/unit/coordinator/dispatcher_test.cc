@@ -5,7 +5,7 @@
 namespace muster::coordinator {
 namespace {
 
-struct Fixture {
+struct Dispatching {
   FakeScheduler clock;
   std::vector<std::pair<TaskId, v1::ClosureAssignment>> sent;
   Dispatcher dispatcher{{.job_id = "job-1", .view = 3, .epoch = Epoch(5)},
@@ -34,7 +34,7 @@ struct Fixture {
 };
 
 TEST_CASE("Every worker gets one closure before any gets its second", "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   f.dispatcher.AddWorker(f.w0);
   f.dispatcher.AddWorker(f.w1);
 
@@ -48,7 +48,7 @@ TEST_CASE("Every worker gets one closure before any gets its second", "[coordina
 }
 
 TEST_CASE("A result counts once, and only for the attempt that runs", "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   f.dispatcher.AddWorker(f.w0);
   f.Put(1, 1);
   const auto first = f.sent[0].second;
@@ -59,18 +59,18 @@ TEST_CASE("A result counts once, and only for the attempt that runs", "[coordina
   const auto second = f.sent[1].second;
   CHECK(second.attempt() > first.attempt());
 
-  CHECK(f.dispatcher.OnResult(f.w0, Fixture::ResultOf(first)) == Dispatcher::Outcome::kStale);
-  CHECK(f.dispatcher.OnResult(f.w0, Fixture::ResultOf(second)) == Dispatcher::Outcome::kDone);
-  CHECK(f.dispatcher.OnResult(f.w0, Fixture::ResultOf(second)) == Dispatcher::Outcome::kStale);
+  CHECK(f.dispatcher.OnResult(f.w0, Dispatching::ResultOf(first)) == Dispatcher::Outcome::kStale);
+  CHECK(f.dispatcher.OnResult(f.w0, Dispatching::ResultOf(second)) == Dispatcher::Outcome::kDone);
+  CHECK(f.dispatcher.OnResult(f.w0, Dispatching::ResultOf(second)) == Dispatcher::Outcome::kStale);
   CHECK(f.dispatcher.train_done() == 1);
 }
 
 TEST_CASE("A lost peer sends the closure round again; a held worker waits", "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   f.dispatcher.AddWorker(f.w0);
   f.Put(1, 1);
 
-  const auto result = Fixture::ResultOf(f.sent[0].second, StatusCode::kUnavailable);
+  const auto result = Dispatching::ResultOf(f.sent[0].second, StatusCode::kUnavailable);
   CHECK(f.dispatcher.OnResult(f.w0, result) == Dispatcher::Outcome::kAgain);
   f.dispatcher.HoldWorker(f.w0, f.clock.Now() + Millis(200));
   f.dispatcher.Pump();
@@ -81,7 +81,7 @@ TEST_CASE("A lost peer sends the closure round again; a held worker waits", "[co
 }
 
 TEST_CASE("While paused nothing is given out", "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   f.dispatcher.AddWorker(f.w0);
   f.dispatcher.set_paused(true);
   f.Put(1, 5);
@@ -93,7 +93,7 @@ TEST_CASE("While paused nothing is given out", "[coordinator][unit]") {
 
 TEST_CASE("Three crashes on the only worker are enough to call a closure poison",
           "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   for (int crash = 1; crash <= 3; ++crash) {
     f.dispatcher.AddWorker(f.w0);
     if (crash == 1) f.Put(1, 1);
@@ -105,7 +105,7 @@ TEST_CASE("Three crashes on the only worker are enough to call a closure poison"
 
 TEST_CASE("Three crashes on one of two workers are not: it may be the worker's fault",
           "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   f.dispatcher.AddWorker(f.w1);
   f.dispatcher.HoldWorker(f.w1, TimePoint::max());
   for (int crash = 1; crash <= 3; ++crash) {
@@ -120,11 +120,11 @@ TEST_CASE("Three crashes on one of two workers are not: it may be the worker's f
 }
 
 TEST_CASE("Results are fetched once, in order, a message at a time", "[coordinator][unit]") {
-  Fixture f;
+  Dispatching f;
   f.dispatcher.AddWorker(f.w0);
   f.Put(1, 3);
   for (std::size_t i = 0; i < 3; ++i) {
-    v1::ClosureResult result = Fixture::ResultOf(f.sent[i].second);
+    v1::ClosureResult result = Dispatching::ResultOf(f.sent[i].second);
     for (int bucket = 0; bucket < 200'000; ++bucket) {
       result.mutable_metrics()->add_auc_positive(1'000'000);
     }

@@ -30,7 +30,7 @@ class Link : public DaemonLink {
   std::optional<Status> ended;
 };
 
-struct Fixture {
+struct Joining {
   FakeScheduler time;
   Recorder observer;
   Membership members{{.epoch = Epoch(2), .tasks = {{"ps", 0}, {"worker", 0}}}, time, observer};
@@ -46,7 +46,7 @@ struct Fixture {
 };
 
 TEST_CASE("A registration is welcomed with the lease and the epoch", "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   auto link = std::make_shared<Link>();
   const auto session = f.Join("a", link);
 
@@ -60,7 +60,7 @@ TEST_CASE("A registration is welcomed with the lease and the epoch", "[coordinat
 }
 
 TEST_CASE("Strangers and those who saw a later coordinator are refused", "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   const auto code = [&](const TaskId& task, std::uint64_t epoch) {
     return f.Join("a", std::make_shared<Link>(), task, epoch).status().code();
   };
@@ -71,7 +71,7 @@ TEST_CASE("Strangers and those who saw a later coordinator are refused", "[coord
 }
 
 TEST_CASE("Heartbeats keep a lease; silence loses it", "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   auto link = std::make_shared<Link>();
   const SessionId session = *f.Join("a", link);
   for (int i = 0; i < 40; ++i) {
@@ -91,7 +91,7 @@ TEST_CASE("Heartbeats keep a lease; silence loses it", "[coordinator][unit]") {
 }
 
 TEST_CASE("The same process may connect again within the grace", "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   const SessionId session = *f.Join("a", std::make_shared<Link>());
   f.members.OnStreamEnded(session);
   f.time.Advance(Millis(400));
@@ -105,7 +105,7 @@ TEST_CASE("The same process may connect again within the grace", "[coordinator][
 
 TEST_CASE("A reset stream is death after the grace, and the gap is measured",
           "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   const SessionId session = *f.Join("a", std::make_shared<Link>());
   f.members.OnStreamEnded(session);
   f.time.Advance(Millis(500));
@@ -119,7 +119,7 @@ TEST_CASE("A reset stream is death after the grace, and the gap is measured",
 
 TEST_CASE("A process whose parent says how it ended is lost at once, by that cause",
           "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   const SessionId session = *f.Join("a", std::make_shared<Link>());
   const std::uint32_t pid = f.members.Find(session)->info.pid();
   f.members.OnStreamEnded(session);
@@ -136,7 +136,7 @@ TEST_CASE("A process whose parent says how it ended is lost at once, by that cau
 }
 
 TEST_CASE("A drained daemon that closes its stream is gone at once", "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   const SessionId session = *f.Join("a", std::make_shared<Link>());
   f.members.OnDraining(session, "SIGTERM");
   CHECK(f.members.Up("worker").empty());
@@ -145,7 +145,7 @@ TEST_CASE("A drained daemon that closes its stream is gone at once", "[coordinat
 }
 
 TEST_CASE("Tasks of the spec that never came are listed", "[coordinator][unit]") {
-  Fixture f;
+  Joining f;
   (void)f.Join("a", std::make_shared<Link>());
   const auto states = f.members.Describe();
   REQUIRE(states.size() == 2);

@@ -12,11 +12,10 @@
 #include "services/coordinator/coordinator_node.h"
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
+#include "tests/unit/coordinator_service/abc.h"
 
 namespace muster::coordinator {
 namespace {
-
-const std::string kAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 struct Fixture {
   Fixture() {

@@ -5,12 +5,10 @@
 
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
+#include "tests/unit/coordinator_service/abc.h"
 
 namespace muster::coordinator {
 namespace {
-
-// SHA-256 of "abc".
-const std::string kAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 TEST_CASE("A file with the announced hash is there once it is committed", "[services][unit]") {
   const muster::testing::TempDir dir;

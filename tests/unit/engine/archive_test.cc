@@ -13,6 +13,7 @@ namespace muster::engine {
 namespace {
 
 using test::Bench;
+using test::Has;
 using test::MakeColumn;
 
 std::string Archive(const std::string& name) {
@@ -35,13 +36,6 @@ std::string Refusal(const std::string& name, v1::JobSpec spec = ArchiveJob()) {
   auto bench = Bench::Make(spec, Batch(), Archive(name));
   if (!bench.ok()) return Message(bench.status());
   return Message(bench->Train(1, Batch()).status());
-}
-
-bool Has(const std::string& text, const std::string& part) {
-  INFO(text);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-  return found;
 }
 
 TEST_CASE("an archive of torch 1.13 or 2.x evaluates as in Python and trains its parameters",

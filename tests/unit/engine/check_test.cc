@@ -8,6 +8,7 @@ namespace muster::engine {
 namespace {
 
 using test::AddParameter;
+using test::Has;
 
 // Criteo data says its columns by itself: label [batch], dense [batch, 13], cat [batch, 26].
 v1::JobSpec Clicks() {
@@ -35,13 +36,6 @@ std::string Problems(const v1::JobSpec& spec) {
   const v1::CheckReport report = CheckJob(spec, {});
   for (const std::string& problem : report.problems()) all += problem + "\n";
   return all;
-}
-
-bool Has(const std::string& text, const std::string& part) {
-  INFO(text);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-  return found;
 }
 
 TEST_CASE("a job without problems is tried on made-up data and lists its parameters",

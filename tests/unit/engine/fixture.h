@@ -10,6 +10,7 @@
 #include "common/data/element.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/job_spec.pb.h"
+#include "tests/support/catch.h"
 #include "worker/engine/model.h"
 
 namespace muster::engine::test {
@@ -109,6 +110,14 @@ inline void AddParameter(v1::JobSpec& spec, const std::string& name,
                          const std::vector<std::int64_t>& shape) {
   auto& parameter = (*spec.mutable_model()->mutable_parameters())[name];
   for (const std::int64_t size : shape) parameter.add_shape(size);
+}
+
+// Is `part` in `text`? A CHECK that shows the text.
+inline bool Has(const std::string& text, const std::string& part) {
+  INFO(text);
+  const bool found = text.find(part) != std::string::npos;
+  CHECK(found);
+  return found;
 }
 
 }  // namespace muster::engine::test

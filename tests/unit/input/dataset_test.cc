@@ -23,6 +23,7 @@ struct NestFields<Example> {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::all;
 using testing::code_of;
 using testing::cpus;
 using testing::numbers;
@@ -32,12 +33,6 @@ using testing::sequence;
 using testing::Steps;
 using testing::throws;
 
-template <class T>
-std::vector<T> all(const Dataset<T>& dataset) {
-  std::vector<T> elements;
-  for (const T& element : dataset) elements.push_back(element);
-  return elements;
-}
 Numbers flat(const Dataset<>& dataset) {
   Numbers list;
   for (const torch::Tensor& element : dataset) {

@@ -15,6 +15,7 @@ namespace {
 using testing::code_of;
 using testing::cpu;
 using testing::cpus;
+using testing::kInvalid;
 using testing::numbers;
 using testing::Numbers;
 using testing::sequence;
@@ -23,8 +24,6 @@ using testing::step_of;
 using testing::Steps;
 using testing::steps_of;
 using testing::throws;
-
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 Dataset<> counted(std::atomic<int>& read, std::int64_t cardinality = kUnknownCardinality) {
   return dataset::from_generator(

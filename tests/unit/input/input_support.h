@@ -15,22 +15,15 @@
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 
 namespace muster::testing {
+
+inline constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 using Numbers = std::vector<std::int64_t>;
 using Step = std::vector<Numbers>;  // by replica
 using Steps = std::vector<Step>;
-
-// CPU:1 to CPU:n: none of them is where memory lies by itself.
-inline std::vector<std::string> cpus(int n) {
-  std::vector<std::string> devices;
-  for (int i = 1; i <= n; ++i) devices.push_back("CPU:" + std::to_string(i));
-  return devices;
-}
-inline std::string cpu(int index) {
-  return "/job:localhost/replica:0/task:0/device:CPU:" + std::to_string(index);
-}
 
 inline Numbers numbers(const torch::Tensor& tensor) {
   const torch::Tensor flat = tensor.to(torch::kLong).reshape({-1}).contiguous();
@@ -60,6 +53,14 @@ inline std::vector<Numbers> of_replica(const Steps& steps, std::size_t replica) 
   std::vector<Numbers> values;
   for (const Step& step : steps) values.push_back(step.at(replica));
   return values;
+}
+
+// Every element of a dataset.
+template <class T>
+std::vector<T> all(const Dataset<T>& dataset) {
+  std::vector<T> elements;
+  for (const T& element : dataset) elements.push_back(element);
+  return elements;
 }
 
 inline Numbers sequence(std::int64_t begin, std::int64_t end) {

@@ -25,8 +25,10 @@ namespace {
 using data::testing::Gzip;
 using data::testing::Idx;
 using data::testing::TempFiles;
+using testing::all;
 using testing::code_of;
 using testing::cpus;
+using testing::kInvalid;
 using testing::numbers;
 using testing::Numbers;
 using testing::on_workers;
@@ -34,8 +36,6 @@ using testing::sequence;
 using testing::Steps;
 using testing::throws;
 using Pair = std::tuple<torch::Tensor, torch::Tensor>;
-
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 // While it lives, readers that name no cache folder use one in `files`.
 class CacheIn {
@@ -60,13 +60,6 @@ std::string labels(const TempFiles& files, std::uint32_t count) {
   std::string bytes;
   for (std::uint32_t n = 0; n < count; ++n) bytes.push_back(static_cast<char>(n % 10));
   return files.Write("labels", Idx(0x08, {count}, bytes));
-}
-
-template <class T>
-std::vector<T> all(const Dataset<T>& dataset) {
-  std::vector<T> elements;
-  for (const T& element : dataset) elements.push_back(element);
-  return elements;
 }
 
 TEST_CASE("images and labels, shuffled and in batches", "[input][unit]") {

@@ -12,6 +12,7 @@ namespace {
 
 using testing::code_of;
 using testing::cpus;
+using testing::kInvalid;
 using testing::Numbers;
 using testing::of_replica;
 using testing::on_workers;
@@ -21,8 +22,6 @@ using testing::Steps;
 using testing::steps_of;
 using testing::steps_on_workers;
 using testing::throws;
-
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 
 TEST_CASE("two workers of one replica", "[spec][INP-10]") {
   const auto steps = steps_on_workers(2, 1, dataset::range(9).batch(2));

@@ -17,7 +17,7 @@ using testing::GoodJobBut;
 using testing::kGoodJob;
 
 // All problems, one a line.
-std::string Problems(const std::string& text) {
+std::string ProblemsOf(const std::string& text) {
   const JobFile job = ParseJobYaml(text, "job.yaml");
   std::string all;
   for (const LocatedProblem& problem : job.problems) {
@@ -35,7 +35,7 @@ bool Contains(const std::string& text, const std::string& part) {
 TEST_CASE("a good job becomes the message it says", "[config][unit]") {
   const JobFile job = ParseJobYaml(kGoodJob, "job.yaml");
 
-  CHECK(Problems(kGoodJob).empty());
+  CHECK(ProblemsOf(kGoodJob).empty());
   CHECK(job.spec.name() == "digits");
   CHECK(job.spec.batch_size() == 128);
   CHECK(job.spec.optimizer().kind() == v1::OPTIMIZER_KIND_ADAM);
@@ -56,51 +56,51 @@ TEST_CASE("a list of files may be one file, a kind may stand for its message", "
 }
 
 TEST_CASE("an unknown key is an error with its place and the likely meaning", "[config][unit]") {
-  CHECK(Problems(GoodJobBut("batch_size", "batch_sise")) ==
+  CHECK(ProblemsOf(GoodJobBut("batch_size", "batch_sise")) ==
         "job.yaml:17:1: batch_sise: unknown key; did you mean \"batch_size\"?");
-  CHECK(Problems(GoodJobBut("shape: [784", "shpe: [784")) ==
+  CHECK(ProblemsOf(GoodJobBut("shape: [784", "shpe: [784")) ==
         "job.yaml:4:9: model.parameters.w.shpe: unknown key; did you mean \"shape\"?");
-  Contains(Problems(kGoodJob + "zzzz: 1\n"),
+  Contains(ProblemsOf(kGoodJob + "zzzz: 1\n"),
            "job.yaml:19:1: zzzz: unknown key; known here: name, ");
 }
 
 TEST_CASE("a value of the wrong type is told against what is expected", "[config][unit]") {
-  CHECK(Problems(GoodJobBut("batch_size: 128", "batch_size: many")) ==
+  CHECK(ProblemsOf(GoodJobBut("batch_size: 128", "batch_size: many")) ==
         "job.yaml:17:13: batch_size: expected a whole number from 0 to 4294967295; given 'many'");
-  CHECK(Problems(GoodJobBut("[784, 10]", "784")) ==
+  CHECK(ProblemsOf(GoodJobBut("[784, 10]", "784")) ==
         "job.yaml:4:16: model.parameters.w.shape: expected a list; given '784'");
-  CHECK(Problems(GoodJobBut("[784, 10]", "[784, ten]")) ==
+  CHECK(ProblemsOf(GoodJobBut("[784, 10]", "[784, ten]")) ==
         "job.yaml:4:22: model.parameters.w.shape.1: expected a whole number; given 'ten'");
-  CHECK(Problems(GoodJobBut("{kind: softmax_cross_entropy, label: label}", "[1]"))
+  CHECK(ProblemsOf(GoodJobBut("{kind: softmax_cross_entropy, label: label}", "[1]"))
             .starts_with("job.yaml:14:7: loss: expected a mapping with keys of kind, label, "
                          "function; given a list"));
-  CHECK(Problems(GoodJobBut("epochs: 5", "epochs:")) ==
+  CHECK(ProblemsOf(GoodJobBut("epochs: 5", "epochs:")) ==
         "job.yaml:18:1: epochs: has no value; give one or remove the key");
 }
 
 TEST_CASE("numbers are neither quoted nor octal, and yes is not true", "[config][unit]") {
-  Contains(Problems(GoodJobBut("128", "\"128\"")), "given the quoted text \"128\"");
-  Contains(Problems(GoodJobBut("128", "0128")), "given '0128'");
-  Contains(Problems(GoodJobBut("batch_size: 128", "batch_size: 4294967296")), "to 4294967295");
-  Contains(Problems(GoodJobBut("data:\n", "data:\n  shuffle: yes\n")),
+  Contains(ProblemsOf(GoodJobBut("128", "\"128\"")), "given the quoted text \"128\"");
+  Contains(ProblemsOf(GoodJobBut("128", "0128")), "given '0128'");
+  Contains(ProblemsOf(GoodJobBut("batch_size: 128", "batch_size: 4294967296")), "to 4294967295");
+  Contains(ProblemsOf(GoodJobBut("data:\n", "data:\n  shuffle: yes\n")),
            "data.shuffle: expected true or false; given 'yes'");
   CHECK(ParseJobYaml(GoodJobBut("digits", "no"), "x").spec.name() == "no");
 }
 
 TEST_CASE("an enum lists what it takes", "[config][unit]") {
   CHECK(
-      Problems(GoodJobBut("kind: adam", "kind: adem")) ==
+      ProblemsOf(GoodJobBut("kind: adam", "kind: adem")) ==
       "job.yaml:16:19: optimizer.kind: expected one of adagrad, adam, adamw, ftrl, momentum, sgd; "
       "given 'adem'; did you mean \"adam\"?");
-  Contains(Problems(GoodJobBut("kind: adam", "kind: ADAM")), "given 'ADAM'");
-  Contains(Problems(GoodJobBut("kind: adam", "kind: 4")), "given '4'");
-  Contains(Problems(GoodJobBut("kind: adam", "kind: unspecified")), "given 'unspecified'");
+  Contains(ProblemsOf(GoodJobBut("kind: adam", "kind: ADAM")), "given 'ADAM'");
+  Contains(ProblemsOf(GoodJobBut("kind: adam", "kind: 4")), "given '4'");
+  Contains(ProblemsOf(GoodJobBut("kind: adam", "kind: unspecified")), "given 'unspecified'");
 }
 
 TEST_CASE("a key given twice is refused", "[config][unit]") {
-  CHECK(Problems(kGoodJob + "epochs: 6\n") ==
+  CHECK(ProblemsOf(kGoodJob + "epochs: 6\n") ==
         "job.yaml:19:1: epochs: given twice; the first is in line 18");
-  Contains(Problems(GoodJobBut("    b: {", "    w: {shape: [1]}\n    b: {")),
+  Contains(ProblemsOf(GoodJobBut("    b: {", "    w: {shape: [1]}\n    b: {")),
            "job.yaml:5:5: model.parameters.w: given twice; the first is in line 4");
 }
 
@@ -118,35 +118,35 @@ TEST_CASE("every problem is listed, in the order of the file", "[config][unit]")
 }
 
 TEST_CASE("problems of meaning carry the place of the field", "[config][unit]") {
-  CHECK(Problems(GoodJobBut("0.001", "-1")) ==
+  CHECK(ProblemsOf(GoodJobBut("0.001", "-1")) ==
         "job.yaml:16:40: optimizer.learning_rate: required, above 0 and finite; given -1");
   Contains(
-      Problems(GoodJobBut("label: label}", "label: lable}")),
+      ProblemsOf(GoodJobBut("label: label}", "label: lable}")),
       "job.yaml:14:44: loss.label: the data has no column 'lable'; it has image, label; did you "
       "mean \"label\"?");
 }
 
 TEST_CASE("text that is not YAML is an error with its place", "[config][unit]") {
-  Contains(Problems("name: [1, 2\nmodel: }"), "job.yaml:2:6: not YAML: ");
-  Contains(Problems("a: *nowhere"), "not YAML: ");
-  Contains(Problems(""), "the file says nothing");
-  Contains(Problems("# only words\n"), "the file says nothing");
-  Contains(Problems(kGoodJob + "---\nname: second\n"), "2 YAML documents; expected one");
-  Contains(Problems("just text"), "expected a mapping");
-  Contains(Problems(std::string("name: a\0b", 9)), "name");
+  Contains(ProblemsOf("name: [1, 2\nmodel: }"), "job.yaml:2:6: not YAML: ");
+  Contains(ProblemsOf("a: *nowhere"), "not YAML: ");
+  Contains(ProblemsOf(""), "the file says nothing");
+  Contains(ProblemsOf("# only words\n"), "the file says nothing");
+  Contains(ProblemsOf(kGoodJob + "---\nname: second\n"), "2 YAML documents; expected one");
+  Contains(ProblemsOf("just text"), "expected a mapping");
+  Contains(ProblemsOf(std::string("name: a\0b", 9)), "name");
 }
 
 TEST_CASE("the checksum of an archive cannot be set by hand", "[config][unit]") {
-  Contains(Problems(GoodJobBut("model:\n", "model:\n  archive_sha256: ab\n")),
+  Contains(ProblemsOf(GoodJobBut("model:\n", "model:\n  archive_sha256: ab\n")),
            "model.archive_sha256: unknown key");
 }
 
 TEST_CASE("a tag is refused, not obeyed", "[config][unit]") {
-  Contains(Problems(GoodJobBut("128", "!!str 128")), "is not understood");
+  Contains(ProblemsOf(GoodJobBut("128", "!!str 128")), "is not understood");
 }
 
 TEST_CASE("anchors work, and bombs of anchors or depth end at once", "[config][unit]") {
-  CHECK(Problems(GoodJobBut("w: {shape: [784, 10]}", "w: &m {shape: [784, 10]}\n    w2: *m"))
+  CHECK(ProblemsOf(GoodJobBut("w: {shape: [784, 10]}", "w: &m {shape: [784, 10]}\n    w2: *m"))
             .empty());
 
   const auto start = std::chrono::steady_clock::now();
@@ -157,15 +157,15 @@ TEST_CASE("anchors work, and bombs of anchors or depth end at once", "[config][u
     for (int j = 0; j < 9; ++j) bomb += ", " + one;
     bomb += "]\n";
   }
-  Contains(Problems(bomb + kGoodJob), "a0: unknown key");
-  Contains(Problems(GoodJobBut("[784, 10]", "[&a [1, 2], *a]")),
+  Contains(ProblemsOf(bomb + kGoodJob), "a0: unknown key");
+  Contains(ProblemsOf(GoodJobBut("[784, 10]", "[&a [1, 2], *a]")),
            "expected a whole number; given a list");
-  Contains(Problems("name: &n [*n]\n"), "job.yaml:1:");
-  Contains(Problems(std::string(100'000, '[')), "not YAML");
-  Contains(Problems(std::string(100'000, '{')), "not YAML");
+  Contains(ProblemsOf("name: &n [*n]\n"), "job.yaml:1:");
+  Contains(ProblemsOf(std::string(100'000, '[')), "not YAML");
+  Contains(ProblemsOf(std::string(100'000, '{')), "not YAML");
   std::string deep;
   for (int i = 0; i < 900; ++i) deep += std::string(i, ' ') + "a:\n";
-  Contains(Problems(deep), "not YAML");
+  Contains(ProblemsOf(deep), "not YAML");
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
 }
 
@@ -192,7 +192,7 @@ TEST_CASE("many aliases of one value are counted each time", "[config][unit]") {
   for (int i = 0; i < 20'000; ++i) aliases += "    p" + std::to_string(i) + ": *big\n";
   text.insert(text.find("  forward:"), aliases);
 
-  Contains(Problems(text), "more than 100000 values; aliases count each time they are used");
+  Contains(ProblemsOf(text), "more than 100000 values; aliases count each time they are used");
 }
 
 TEST_CASE("the list of problems ends somewhere", "[config][unit]") {

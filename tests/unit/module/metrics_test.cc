@@ -18,21 +18,21 @@ using testing::all_strategies;
 using testing::replica_id;
 using testing::throws;
 
-constexpr std::int64_t kRows = 24;
+constexpr std::int64_t kExamples = 24;
 
-// This replica's part of what has kRows rows.
+// This replica's part of what has kExamples rows.
 torch::Tensor mine(const torch::Tensor& all) {
-  const std::int64_t rows = kRows / replica_context().num_replicas_in_sync();
+  const std::int64_t rows = kExamples / replica_context().num_replicas_in_sync();
   return all.narrow(0, rows * replica_id(), rows);
 }
 
 TEST_CASE("metrics over replicas are what one process counts", "[strategy][unit]") {
   torch::manual_seed(5);
-  const torch::Tensor logits = torch::randn({kRows, 5});
-  const torch::Tensor classes = torch::randint(5, {kRows}, torch::kLong);
-  const torch::Tensor scores = torch::randn({kRows, 1});
-  const torch::Tensor labels = (torch::rand({kRows}) > 0.5).to(torch::kFloat);
-  const torch::Tensor weights = torch::rand({kRows});
+  const torch::Tensor logits = torch::randn({kExamples, 5});
+  const torch::Tensor classes = torch::randint(5, {kExamples}, torch::kLong);
+  const torch::Tensor scores = torch::randn({kExamples, 1});
+  const torch::Tensor labels = (torch::rand({kExamples}) > 0.5).to(torch::kFloat);
+  const torch::Tensor weights = torch::rand({kExamples});
   struct All {
     Mean mean, weighted;
     Accuracy accuracy, binary;
@@ -62,8 +62,8 @@ TEST_CASE("metrics over replicas are what one process counts", "[strategy][unit]
   // Every pair of a positive and a negative, the higher score first.
   double pairs = 0;
   double area = 0;
-  for (std::int64_t i = 0; i < kRows; ++i) {
-    for (std::int64_t j = 0; j < kRows; ++j) {
+  for (std::int64_t i = 0; i < kExamples; ++i) {
+    for (std::int64_t j = 0; j < kExamples; ++j) {
       if (labels[i].item<float>() < 0.5 || labels[j].item<float>() > 0.5) continue;
       ++pairs;
       area += scores[i].item<float>() > scores[j].item<float>() ? 1 : 0;

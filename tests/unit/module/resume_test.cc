@@ -22,7 +22,7 @@ using testing::replica_id;
 using testing::squares;
 using testing::throws;
 
-constexpr std::int64_t kRows = 12;
+constexpr std::int64_t kBatchRows = 12;
 
 class Folder {
  public:
@@ -53,12 +53,12 @@ struct Program {
 
   void Train(int from, int to) {
     for (int step = from; step < to; ++step) {
-      const Batch batch = float64_batch(step, kRows);
-      const std::int64_t rows = kRows / strategy.num_replicas_in_sync();
+      const Batch batch = float64_batch(step, kBatchRows);
+      const std::int64_t rows = kBatchRows / strategy.num_replicas_in_sync();
       strategy.run([&] {
         const Batch mine = batch.part(rows * replica_id(), rows);
         optimizer.zero_grad();
-        compute_average_loss(squares(net->forward(mine.x), mine.y), kRows).backward();
+        compute_average_loss(squares(net->forward(mine.x), mine.y), kBatchRows).backward();
         optimizer.step();
       });
     }

@@ -9,13 +9,12 @@
 #include "common/net/channel.h"
 #include "common/net/checksum.h"
 #include "tests/support/catch.h"
+#include "tests/unit/net/deadline.h"
 
 namespace muster::net {
 namespace {
 
 using Raw = std::array<std::byte, kHeaderBytes>;
-
-TimePoint Soon() { return std::chrono::steady_clock::now() + Millis(5'000); }
 
 Raw Encode(const FrameHeader& header) {
   Raw raw{};

@@ -7,11 +7,10 @@
 #include <sys/socket.h>
 
 #include "tests/support/catch.h"
+#include "tests/unit/net/deadline.h"
 
 namespace muster::net {
 namespace {
-
-TimePoint Soon() { return std::chrono::steady_clock::now() + Millis(5'000); }
 
 struct Meeting {
   Status client;

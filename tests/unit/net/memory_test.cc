@@ -10,6 +10,7 @@
 #include "common/net/host_id.h"
 #include "common/net/stage_pool.h"
 #include "tests/support/catch.h"
+#include "tests/unit/net/deadline.h"
 
 namespace muster::net {
 namespace {
@@ -18,8 +19,6 @@ constexpr std::size_t kMiB = 1 << 20;
 constexpr std::size_t kLimit = std::size_t{1} << 40;
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
-TimePoint Soon() { return Now() + Millis(5'000); }
-
 PeerArena MapOf(const Arena& arena) {
   auto peer = PeerArena::Map(Fd(::dup(arena.fd())), kLimit);
   REQUIRE(peer.ok());

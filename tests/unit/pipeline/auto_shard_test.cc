@@ -18,6 +18,7 @@ using testing::Files;
 using testing::Mentions;
 using testing::Number;
 using testing::Numbers;
+using testing::Range;
 using testing::ReadFile;
 using testing::Seeded;
 using testing::Sequence;
@@ -28,8 +29,6 @@ constexpr auto kFile = AutoShardPolicy::kFile;
 constexpr auto kData = AutoShardPolicy::kData;
 constexpr auto kOff = AutoShardPolicy::kOff;
 constexpr auto kHint = AutoShardPolicy::kHint;
-
-Pipeline Range(std::int64_t n) { return Pipeline::Range(n); }
 
 Pipeline Sharded(const Pipeline& pipeline, int workers, int index,
                  std::optional<AutoShardPolicy> policy = std::nullopt) {

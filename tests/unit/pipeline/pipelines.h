@@ -20,6 +20,8 @@ namespace muster::data::testing {
 using Numbers = std::vector<std::int64_t>;
 using Batches = std::vector<Numbers>;
 
+inline Pipeline Range(std::int64_t n) { return Pipeline::Range(n); }
+
 inline std::int64_t Number(const Element& element) {
   return *element.columns.at(0).as<std::int64_t>();
 }

@@ -18,13 +18,12 @@ using testing::Number;
 using testing::Numbers;
 using testing::Open;
 using testing::Parallel;
+using testing::Range;
 using testing::ReadFile;
 using testing::Seeded;
 using testing::Sequence;
 using testing::TenOf;
 using testing::Times;
-
-Pipeline Range(std::int64_t n) { return Pipeline::Range(n); }
 
 // Takes elements from a pipeline, and after every `step` of them restores the position in a
 // pipeline that was made anew (as another process would): what is left must be the same.

@@ -11,9 +11,8 @@ using testing::ErrorOf;
 using testing::Mentions;
 using testing::Numbers;
 using testing::Parallel;
+using testing::Range;
 using testing::Times;
-
-Pipeline Range(std::int64_t n) { return Pipeline::Range(n); }
 
 Batches Rebatched(const Pipeline& pipeline, int workers, int replicas, int index) {
   auto rebatched = RebatchForReplicas(pipeline, {.workers = workers, .index = index}, replicas);

@@ -20,12 +20,11 @@ using testing::Number;
 using testing::Numbers;
 using testing::Open;
 using testing::Parallel;
+using testing::Range;
 using testing::RowsOf;
 using testing::Seeded;
 using testing::Sequence;
 using testing::Times;
-
-Pipeline Range(std::int64_t n) { return Pipeline::Range(n); }
 
 FilterFunction Odd() {
   return [](const Element& element) -> Result<bool> { return Number(element) % 2 == 1; };

@@ -31,10 +31,6 @@ class TemporaryFolder {
   std::string path_;
 };
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 void Conform(FileSystem& files, const std::string& root) {
   const std::string folder = root + "/a/b";
   REQUIRE(files.MakeFolders(folder).ok());

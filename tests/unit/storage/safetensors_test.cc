@@ -8,15 +8,12 @@
 #include "muster/v1/checkpoint.pb.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_file_system.h"
+#include "tests/unit/storage/support.h"
 
 namespace muster::storage {
 namespace {
 
 using Catch::Matchers::Contains;
-
-std::span<const std::byte> Bytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 Result<SafetensorsHeader> Parse(const std::string& json, std::uint64_t data_bytes) {
   return ParseHeader(Bytes(json), 8 + json.size() + data_bytes);

@@ -2,13 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"
 
 namespace muster::storage {
+
+inline std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 struct Piece {
   std::string name;

@@ -16,23 +16,19 @@
 #include "strategy/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 
 namespace muster {
 namespace {
 
 using testing::code_of;
+using testing::cpus;
+using testing::id;
 using testing::throws;
 
-std::vector<std::string> Devices(int n, int first = 0) {
-  std::vector<std::string> devices;
-  for (int i = 0; i < n; ++i) devices.push_back("CPU:" + std::to_string(first + i));
-  return devices;
-}
-
-int Id() { return replica_context().replica_id_in_sync_group(); }
 int Count() { return replica_context().num_replicas_in_sync(); }
 
-std::vector<std::shared_ptr<CrossDeviceOps>> AllOps() {
+std::vector<std::shared_ptr<CrossDeviceOps>> OpsOfReplicas() {
   return {std::make_shared<CollectiveAllReduce>(), std::make_shared<ReductionToOneDevice>(),
           std::make_shared<HierarchicalCopyAllReduce>(2)};
 }
@@ -40,8 +36,8 @@ std::vector<std::shared_ptr<CrossDeviceOps>> AllOps() {
 // Gathers make(r) of every replica r.
 template <class F>
 torch::Tensor Gathered(int n, int axis, F make) {
-  MirroredStrategy strategy(Devices(n));
-  return strategy.gather(strategy.run([&] { return make(Id()); }), axis);
+  MirroredStrategy strategy(cpus(n, 0));
+  return strategy.gather(strategy.run([&] { return make(id()); }), axis);
 }
 
 TEST_CASE("gather joins along an axis", "[spec][GAT-01][GAT-02][GAT-03]") {
@@ -74,13 +70,13 @@ TEST_CASE("pieces may differ in size along the axis", "[spec][GAT-04]") {
 // gather() in cross-replica context and all_gather() in replicas fail alike.
 template <class F>
 void CheckRefused(ErrorCode code, const std::string& text, int n, int axis, F make) {
-  MirroredStrategy strategy(Devices(n));
-  const auto value = strategy.run([&] { return make(Id()); });
+  MirroredStrategy strategy(cpus(n, 0));
+  const auto value = strategy.run([&] { return make(id()); });
   CHECK(throws(code, text, [&] { strategy.gather(value, axis); }));
   CHECK(throws(code, text, [&] {
-    strategy.run([&] { (void)replica_context().all_gather(make(Id()), axis); });
+    strategy.run([&] { (void)replica_context().all_gather(make(id()), axis); });
   }));
-  CHECK(strategy.run(Id).size() == n);  // usable
+  CHECK(strategy.run(id).size() == n);  // usable
 }
 
 TEST_CASE("what cannot be joined is refused", "[spec][GAT-05][GAT-06][GAT-07][GAT-08][GAT-12]") {
@@ -115,12 +111,12 @@ TEST_CASE("what cannot be joined is refused", "[spec][GAT-05][GAT-06][GAT-07][GA
 TEST_CASE("all_gather gives every replica the pieces of all, of nests too",
           "[spec][GAT-09][GAT-11]") {
   using Nest = std::tuple<torch::Tensor, std::map<std::string, torch::Tensor>>;
-  for (const auto& ops : AllOps()) {
+  for (const auto& ops : OpsOfReplicas()) {
     for (const int n : {1, 2, 3}) {
-      MirroredStrategy strategy(Devices(n, 1), ops);
+      MirroredStrategy strategy(cpus(n, 1), ops);
       const auto results = strategy.run([] {
-        const Nest nest{torch::full({Id() + 1, 2}, Id(), torch::kLong),
-                        {{"a", torch::full({2, 2}, Id(), torch::kBool)},
+        const Nest nest{torch::full({id() + 1, 2}, id(), torch::kLong),
+                        {{"a", torch::full({2, 2}, id(), torch::kBool)},
                          {"b", torch::full({0, 5}, 1.5, torch::kBFloat16)}}};
         return replica_context().all_gather(nest, 0);
       });
@@ -150,12 +146,12 @@ TEST_CASE("all_gather gives every replica the pieces of all, of nests too",
 
 TEST_CASE("the gradient of all_gather: every element gets the sum of what was done to it",
           "[spec][GAT-10]") {
-  for (const auto& ops : AllOps()) {
+  for (const auto& ops : OpsOfReplicas()) {
     for (const int n : {2, 3}) {
-      MirroredStrategy strategy(Devices(n), ops);
+      MirroredStrategy strategy(cpus(n, 0), ops);
       const auto gradients = strategy.run([] {
         const torch::Tensor x = torch::ones({2, 3}, torch::requires_grad());
-        (replica_context().all_gather(x, 1) * (Id() + 1)).sum().backward();
+        (replica_context().all_gather(x, 1) * (id() + 1)).sum().backward();
         return x.grad();
       });
       for (int r = 0; r < n; ++r) {
@@ -166,11 +162,11 @@ TEST_CASE("the gradient of all_gather: every element gets the sum of what was do
 }
 
 TEST_CASE("each replica gets the gradient of its own piece", "[spec][GAT-13]") {
-  MirroredStrategy strategy(Devices(3));
+  MirroredStrategy strategy(cpus(3, 0));
   const auto gradients = strategy.run([] {
-    const torch::Tensor x = torch::ones({Id() + 1, 1}, torch::requires_grad());
+    const torch::Tensor x = torch::ones({id() + 1, 1}, torch::requires_grad());
     const torch::Tensor all = replica_context().all_gather(x, 0);
-    (all * torch::arange(6.0f).reshape({6, 1}) * (Id() + 1)).sum().backward();
+    (all * torch::arange(6.0f).reshape({6, 1}) * (id() + 1)).sum().backward();
     return x.grad().flatten();
   });
   // Row i is multiplied by i on every replica, and by 1 + 2 + 3 together.
@@ -183,17 +179,17 @@ using MixedNest = std::tuple<torch::Tensor, IndexedSlices, std::vector<torch::Te
 
 MixedNest Mixed() {
   return {
-      torch::full({3}, Id() + 1.0f),
-      IndexedSlices{torch::full({1, 2}, Id() + 1.0f), torch::tensor({Id()}),
+      torch::full({3}, id() + 1.0f),
+      IndexedSlices{torch::full({1, 2}, id() + 1.0f), torch::tensor({id()}),
                     std::vector<std::int64_t>{4, 2}},
-      {torch::full({2, 2}, Id() + 1, torch::kLong), torch::zeros({0}), torch::tensor(Id() + 1.0)}};
+      {torch::full({2, 2}, id() + 1, torch::kLong), torch::zeros({0}), torch::tensor(id() + 1.0)}};
 }
 
 TEST_CASE("all_reduce of a nest keeps its order; sparse leaves are joined", "[spec][XDO-22]") {
-  for (const auto& ops : AllOps()) {
+  for (const auto& ops : OpsOfReplicas()) {
     for (const int n : {1, 2, 4}) {
       for (const std::int64_t pack : {0, 1, 16}) {
-        MirroredStrategy strategy(Devices(n), ops);
+        MirroredStrategy strategy(cpus(n, 0), ops);
         const auto results = strategy.run([&] {
           return replica_context().all_reduce(ReduceOp::kSum, Mixed(), {.bytes_per_pack = pack});
         });
@@ -218,10 +214,10 @@ TEST_CASE("all_reduce of a nest keeps its order; sparse leaves are joined", "[sp
 
 TEST_CASE("sparse tensors with one sparse dimension are reduced as IndexedSlices; no gradient",
           "[spec][XDO-22]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto means = strategy.run([] {
-    const torch::Tensor rows = torch::sparse_coo_tensor(torch::tensor({{Id(), 3}}),
-                                                        torch::full({2, 2}, Id() + 1.0f), {5, 2});
+    const torch::Tensor rows = torch::sparse_coo_tensor(torch::tensor({{id(), 3}}),
+                                                        torch::full({2, 2}, id() + 1.0f), {5, 2});
     return replica_context().all_reduce(ReduceOp::kMean, rows);
   });
   for (const torch::Tensor& mean : means.values()) {
@@ -231,26 +227,26 @@ TEST_CASE("sparse tensors with one sparse dimension are reduced as IndexedSlices
   CHECK(throws(ErrorCode::kUnimplemented, "IndexedSlices", [&] {
     strategy.run([] {
       const torch::Tensor values = torch::ones({1, 2}, torch::requires_grad());
-      const IndexedSlices slices{values, torch::tensor({Id()}), std::vector<std::int64_t>{4, 2}};
+      const IndexedSlices slices{values, torch::tensor({id()}), std::vector<std::int64_t>{4, 2}};
       replica_context().all_reduce(ReduceOp::kSum, slices).values.sum().backward();
     });
   }));
-  CHECK(strategy.run(Id).size() == 2);
+  CHECK(strategy.run(id).size() == 2);
 }
 
 TEST_CASE("large batches in packs of any size give the sums and gradients of all",
           "[strategy][unit]") {
-  for (const auto& ops : AllOps()) {
+  for (const auto& ops : OpsOfReplicas()) {
     for (const int n : {2, 3}) {
       for (const std::int64_t pack : {0, 1, 100'000}) {
-        MirroredStrategy strategy(Devices(n), ops);
+        MirroredStrategy strategy(cpus(n, 0), ops);
         const auto sums = strategy.run([&] {
           std::vector<torch::Tensor> leaves, scaled;
           for (const std::int64_t size : {70'001, 3, 20'000}) {
             leaves.push_back(
-                torch::full({size}, Id() + 1.0, torch::requires_grad().dtype(torch::kDouble)));
+                torch::full({size}, id() + 1.0, torch::requires_grad().dtype(torch::kDouble)));
           }
-          leaves.push_back(torch::full({30'000}, Id() + 1, torch::kInt));
+          leaves.push_back(torch::full({30'000}, id() + 1, torch::kInt));
           const auto reduced =
               replica_context().all_reduce(ReduceOp::kMean, leaves, {.bytes_per_pack = pack});
           (reduced[0].sum() + 2 * reduced[2].sum()).backward();
@@ -276,12 +272,12 @@ TEST_CASE("large batches in packs of any size give the sums and gradients of all
 }
 
 TEST_CASE("all_reduce of every type", "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(3));
+  MirroredStrategy strategy(cpus(3, 0));
   for (const auto type :
        {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kInt,
         torch::kShort, torch::kChar, torch::kByte, torch::kComplexFloat}) {
     const auto sums = strategy.run([&] {
-      const torch::Tensor x = torch::full({5}, Id() + 1, type);
+      const torch::Tensor x = torch::full({5}, id() + 1, type);
       const auto& context = replica_context();
       (void)context;
       return std::pair(replica_context().all_reduce("sum", x.t()),
@@ -300,24 +296,24 @@ TEST_CASE("all_reduce of every type", "[strategy][unit]") {
 }
 
 TEST_CASE("tensors that do not go together are refused on all replicas", "[strategy][unit]") {
-  for (const auto& ops : AllOps()) {
-    MirroredStrategy strategy(Devices(2), ops);
+  for (const auto& ops : OpsOfReplicas()) {
+    MirroredStrategy strategy(cpus(2, 0), ops);
     for (const std::int64_t size : {1, 100'000}) {
       CHECK(throws(ErrorCode::kInvalidArgument, "Shape mismatch", [&] {
-        strategy.run([&] { replica_context().all_reduce("sum", torch::ones({size, Id() + 1})); });
+        strategy.run([&] { replica_context().all_reduce("sum", torch::ones({size, id() + 1})); });
       }));
     }
     CHECK(throws(ErrorCode::kInvalidArgument, "replica 1", [&] {
       strategy.run([&] {
         replica_context().all_reduce("sum",
-                                     torch::ones({2}, Id() == 0 ? torch::kFloat : torch::kInt));
+                                     torch::ones({2}, id() == 0 ? torch::kFloat : torch::kInt));
       });
     }));
     CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 brings 2 tensors, replica 0 1", [&] {
       strategy.run([&] {
         replica_context().all_reduce(
             "sum",
-            std::vector<torch::Tensor>(static_cast<std::size_t>(Id() + 1), torch::ones({2})));
+            std::vector<torch::Tensor>(static_cast<std::size_t>(id() + 1), torch::ones({2})));
       });
     }));
     CHECK(throws(ErrorCode::kInvalidArgument, "not one of: SUM, MEAN", [&] {
@@ -325,70 +321,70 @@ TEST_CASE("tensors that do not go together are refused on all replicas", "[strat
     }));
     CHECK(throws(ErrorCode::kInvalidArgument, "undefined", [&] {
       strategy.run([] {
-        replica_context().all_reduce("sum", Id() == 0 ? torch::Tensor() : torch::ones({2}));
+        replica_context().all_reduce("sum", id() == 0 ? torch::Tensor() : torch::ones({2}));
       });
     }));
-    CHECK(strategy.run(Id).values() == std::vector<int>{0, 1});
+    CHECK(strategy.run(id).values() == std::vector<int>{0, 1});
   }
 }
 
 TEST_CASE("one replica that makes another call, or none, is an error that names it",
           "[spec][MIR-29]") {
-  MirroredStrategy strategy(Devices(3));
+  MirroredStrategy strategy(cpus(3, 0));
   const auto failed = [&](const std::string& text, const std::function<void()>& body) {
     const bool right =
         throws(ErrorCode::kFailedPrecondition, text, [&] { strategy.run([&] { body(); }); });
-    return right && strategy.run(Id).values() == std::vector<int>{0, 1, 2};
+    return right && strategy.run(id).values() == std::vector<int>{0, 1, 2};
   };
   const torch::Tensor x = torch::ones({2});
 
   CHECK(failed("replica 1 has returned", [&] {
-    if (Id() != 1) replica_context().all_gather(x, 0);
+    if (id() != 1) replica_context().all_gather(x, 0);
   }));
   CHECK(failed("replica 2 waits in all_gather", [&] {
-    Id() == 2 ? replica_context().all_gather(x, 0) : replica_context().all_reduce("sum", x);
+    id() == 2 ? replica_context().all_gather(x, 0) : replica_context().all_reduce("sum", x);
   }));
   CHECK(failed("replica 0 waits in all_reduce MEAN",
-               [&] { replica_context().all_reduce(Id() == 0 ? "mean" : "sum", x); }));
+               [&] { replica_context().all_reduce(id() == 0 ? "mean" : "sum", x); }));
   CHECK(failed("waits in merge_call", [&] {
-    if (Id() == 0) replica_context().merge_call([](Strategy&) {});
+    if (id() == 0) replica_context().merge_call([](Strategy&) {});
   }));
   // In backward: on one replica alone, and of another graph.
   CHECK(failed("waits in all_reduce SUM", [] {
     const torch::Tensor leaf = torch::ones({2}, torch::requires_grad());
     const torch::Tensor sum = replica_context().all_reduce("sum", leaf).sum();
-    if (Id() == 1) sum.backward();
+    if (id() == 1) sum.backward();
   }));
   CHECK(failed("replica 0 waits in gradient of all_gather", [] {
     const torch::Tensor leaf = torch::ones({2}, torch::requires_grad());
     const torch::Tensor joined = replica_context().all_gather(leaf, 0).sum();
     const torch::Tensor sum = replica_context().all_reduce("sum", leaf).sum();
-    (Id() == 0 ? joined : sum).backward();
+    (id() == 0 ? joined : sum).backward();
   }));
 }
 
 TEST_CASE("a replica that throws alone ends the run with its own exception", "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(3));
+  MirroredStrategy strategy(cpus(3, 0));
   for (const int thrower : {0, 1, 2}) {
     CHECK_THROWS_AS(strategy.run([&] {
       const torch::Tensor leaf = torch::ones({2}, torch::requires_grad());
       const torch::Tensor sum = replica_context().all_reduce("sum", leaf).sum();
-      if (Id() == thrower) throw std::domain_error("alone");
+      if (id() == thrower) throw std::domain_error("alone");
       sum.backward();
     }),
                     std::domain_error);
-    CHECK(strategy.run(Id).values() == std::vector<int>{0, 1, 2});
+    CHECK(strategy.run(id).values() == std::vector<int>{0, 1, 2});
   }
 }
 
 TEST_CASE("replicas that wait longer than their timeout are told who is missing",
           "[strategy][unit]") {
-  for (const auto& ops : AllOps()) {
-    MirroredStrategy strategy(Devices(2), ops);
+  for (const auto& ops : OpsOfReplicas()) {
+    MirroredStrategy strategy(cpus(2, 0), ops);
     std::atomic<bool> gave_up{false};
     CHECK(throws(ErrorCode::kDeadlineExceeded, "replica 1 is running", [&] {
       strategy.run([&] {
-        if (Id() == 1) {
+        if (id() == 1) {
           while (!gave_up) std::this_thread::yield();
           return;
         }
@@ -413,7 +409,7 @@ TEST_CASE("replicas that wait longer than their timeout are told who is missing"
 
 TEST_CASE("a gradient of a collective call is made inside the replica function",
           "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto losses = strategy.run([] {
     return replica_context().all_reduce("sum", torch::ones({2}, torch::requires_grad())).sum();
   });
@@ -435,7 +431,7 @@ void SetAutocast(bool enabled) {
 
 TEST_CASE("replicas inherit grad mode, inference mode and autocast from their caller",
           "[spec][MIR-30]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto grad = [&] { return strategy.run([] { return torch::GradMode::is_enabled(); }); };
   const auto inference = [&] {
     return strategy.run([] { return torch::ones({2}).is_inference(); });
@@ -468,7 +464,7 @@ TEST_CASE("replicas inherit grad mode, inference mode and autocast from their ca
 
 TEST_CASE("autocast sees weights as they are now, not as an earlier run cast them",
           "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const torch::Tensor weight = torch::ones({2, 2}, torch::requires_grad());
   SetAutocast(true);
   const auto sum = [&] {
@@ -487,7 +483,7 @@ TEST_CASE("autocast sees weights as they are now, not as an earlier run cast the
 TEST_CASE("dropout is the same on every rerun of a seed and differs between replicas",
           "[spec][MIR-31]") {
   for (const int n : {2, 3}) {
-    MirroredStrategy strategy(Devices(n));
+    MirroredStrategy strategy(cpus(n, 0));
     const auto rerun = [&](std::uint64_t seed) {
       torch::manual_seed(seed);
       std::vector<torch::Tensor> all;
@@ -514,7 +510,7 @@ TEST_CASE("dropout is the same on every rerun of a seed and differs between repl
 
 TEST_CASE("random numbers of replicas: explicit generators, the caller's own, runs in runs",
           "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   // A generator that is given is used.
   const auto own = strategy.run([] {
     auto generator = at::detail::createCPUGenerator(5);
@@ -528,7 +524,7 @@ TEST_CASE("random numbers of replicas: explicit generators, the caller's own, ru
     return torch::rand({4});
   };
   const torch::Tensor untouched = after([] {});
-  CHECK(after([&] { strategy.run(Id); }).equal(untouched));
+  CHECK(after([&] { strategy.run(id); }).equal(untouched));
   CHECK_FALSE(after([&] { strategy.run([] { return torch::rand({1}); }); }).equal(untouched));
   // Two runs inside a merge call draw different numbers, the same on every rerun.
   const auto nested = [&] {
@@ -551,12 +547,12 @@ TEST_CASE("random numbers of replicas: explicit generators, the caller's own, ru
 TEST_CASE("each replica computes with its share of the cores, read back inside",
           "[strategy][unit]") {
   for (const int n : {2, 3, 8}) {
-    MirroredStrategy strategy(Devices(n));
+    MirroredStrategy strategy(cpus(n, 0));
     const int share = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / n);
     CHECK(strategy.run([] { return at::get_num_threads(); }).values() ==
           std::vector<int>(static_cast<std::size_t>(n), share));
   }
-  CHECK(MirroredStrategy(Devices(4)).run(Count).values() == std::vector<int>{4, 4, 4, 4});
+  CHECK(MirroredStrategy(cpus(4, 0)).run(Count).values() == std::vector<int>{4, 4, 4, 4});
 }
 
 }  // namespace

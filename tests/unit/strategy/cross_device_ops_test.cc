@@ -14,27 +14,20 @@
 #include "strategy/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 
 namespace muster {
 namespace {
 
+using testing::cpu;
+using testing::cpus;
 using testing::throws;
-
-std::vector<std::string> Devices(int n, int first = 0) {
-  std::vector<std::string> devices;
-  for (int i = 0; i < n; ++i) devices.push_back("CPU:" + std::to_string(first + i));
-  return devices;
-}
-
-std::string Canonical(int index) {
-  return "/job:localhost/replica:0/task:0/device:CPU:" + std::to_string(index);
-}
 
 // Component d on CPU:d holds make(d).
 template <class F>
 PerReplica<torch::Tensor> Spread(int n, F make) {
   std::vector<torch::Tensor> values;
-  for (int d = 0; d < n; ++d) values.push_back(copy_to_device(make(d), Canonical(d)));
+  for (int d = 0; d < n; ++d) values.push_back(copy_to_device(make(d), cpu(d)));
   return PerReplica<torch::Tensor>(std::move(values));
 }
 
@@ -89,22 +82,21 @@ TEST_CASE("values are reduced to the devices they lie on, to another, to a name"
       const torch::Tensor mean = torch::tensor(static_cast<float>(n - 1) / 2);
       const torch::Tensor sum = torch::tensor(static_cast<float>(n * (n - 1)) / 2);
       std::vector<std::string> own;
-      for (int d = 0; d < n; ++d) own.push_back(Canonical(d));
+      for (int d = 0; d < n; ++d) own.push_back(cpu(d));
 
       CheckMirrored(ops->reduce(ReduceOp::kMean, value, value), mean, own);
       CheckMirrored(ops->reduce(ReduceOp::kSum, value, value), sum, own);
-      const torch::Tensor elsewhere = copy_to_device(torch::ones({}), Canonical(7));
-      CheckMirrored(ops->reduce(ReduceOp::kMean, value, elsewhere), mean, {Canonical(7)});
-      CheckMirrored(ops->reduce(ReduceOp::kSum, value, "cpu:5"), sum, {Canonical(5)});
-      CheckMirrored(ops->reduce(ReduceOp::kSum, value, Devices(2, 3)), sum,
-                    {Canonical(3), Canonical(4)});
+      const torch::Tensor elsewhere = copy_to_device(torch::ones({}), cpu(7));
+      CheckMirrored(ops->reduce(ReduceOp::kMean, value, elsewhere), mean, {cpu(7)});
+      CheckMirrored(ops->reduce(ReduceOp::kSum, value, "cpu:5"), sum, {cpu(5)});
+      CheckMirrored(ops->reduce(ReduceOp::kSum, value, cpus(2, 3)), sum, {cpu(3), cpu(4)});
     }
   }
 }
 
 TEST_CASE("a batch goes to any pair of destinations", "[spec][XDO-02]") {
   const auto first = Numbers(3), second = Numbers(3, 1);
-  const std::vector<Destinations> places{first, "CPU:0", "CPU:6", Devices(2, 4)};
+  const std::vector<Destinations> places{first, "CPU:0", "CPU:6", cpus(2, 4)};
   for (const auto& ops : AllOps()) {
     for (const Destinations& a : places) {
       for (const Destinations& b : places) {
@@ -123,10 +115,10 @@ TEST_CASE("a batch goes to any pair of destinations", "[spec][XDO-02]") {
 
 TEST_CASE("a broadcast value is mirrored on all destinations, one too", "[spec][XDO-03]") {
   for (const auto& ops : AllOps()) {
-    const auto all = ops->broadcast(torch::tensor(1), Devices(3, 1));
+    const auto all = ops->broadcast(torch::tensor(1), cpus(3, 1));
     static_assert(std::is_same_v<decltype(all), const Mirrored<torch::Tensor>>);
-    CheckMirrored(all, torch::tensor(1), {Canonical(1), Canonical(2), Canonical(3)});
-    CheckMirrored(ops->broadcast(torch::tensor(1), "CPU:2"), torch::tensor(1), {Canonical(2)});
+    CheckMirrored(all, torch::tensor(1), {cpu(1), cpu(2), cpu(3)});
+    CheckMirrored(ops->broadcast(torch::tensor(1), "CPU:2"), torch::tensor(1), {cpu(2)});
   }
 }
 
@@ -147,14 +139,14 @@ TEST_CASE("sparse values are joined; duplicates add up", "[spec][XDO-04][XDO-05]
   const auto slices = Slices();
   for (const IndexedSlices& one : slices.values()) sparse.push_back(to_sparse(one));
   for (const auto& ops : AllOps()) {
-    const auto sums = ops->reduce(ReduceOp::kSum, slices, Devices(2, 1));
+    const auto sums = ops->reduce(ReduceOp::kSum, slices, cpus(2, 1));
     REQUIRE(sums.size() == 2);
     for (int d = 0; d < 2; ++d) {
       CHECK(sums[d].indices.equal(torch::tensor({1, 1, 3})));
       CHECK(sums[d].values.equal(torch::tensor({{1.0f, 2.0f}, {3.0f, 4.0f}, {5.0f, 6.0f}})));
       CHECK(to_dense(sums[d]).equal(sum));
-      CHECK(muster::device_of(sums[d].values) == Canonical(d + 1));
-      CHECK(muster::device_of(sums[d].indices) == Canonical(d + 1));
+      CHECK(muster::device_of(sums[d].values) == cpu(d + 1));
+      CHECK(muster::device_of(sums[d].indices) == cpu(d + 1));
     }
     CHECK(to_dense(ops->reduce(ReduceOp::kMean, slices, "CPU:0")[0]).equal(mean));
     // The same as sparse tensors.
@@ -168,8 +160,8 @@ TEST_CASE("sparse values fall back to one device, which the log says once", "[sp
   CollectiveAllReduce collective;
   const auto reduce_twice = [](CrossDeviceOps& ops) {
     return LogOf([&] {
-      ops.reduce(ReduceOp::kSum, Slices(), Devices(2));
-      ops.reduce(ReduceOp::kSum, Slices(), Devices(2));
+      ops.reduce(ReduceOp::kSum, Slices(), cpus(2, 0));
+      ops.reduce(ReduceOp::kSum, Slices(), cpus(2, 0));
     });
   };
 
@@ -220,7 +212,7 @@ TEST_CASE("one value that is on its destination is copied, not transported", "[s
 
   const auto result = ops.reduce(ReduceOp::kMean, value, value);
 
-  CheckMirrored(result, torch::tensor({1.0f, 2.0f}), {Canonical(0)});
+  CheckMirrored(result, torch::tensor({1.0f, 2.0f}), {cpu(0)});
   CHECK(ops.reduced == 0);
   ops.reduce(ReduceOp::kMean, Numbers(2), "CPU:0");
   CHECK(ops.reduced == 1);
@@ -245,13 +237,13 @@ TEST_CASE("reduction to one device: which one, and how values are added", "[spec
   };
 
   ReductionToOneDevice there("CPU:6", spy);
-  CheckMirrored(there.reduce(ReduceOp::kSum, Numbers(3, 2), Devices(2)), torch::tensor(24.0f),
-                {Canonical(0), Canonical(1)});
+  CheckMirrored(there.reduce(ReduceOp::kSum, Numbers(3, 2), cpus(2, 0)), torch::tensor(24.0f),
+                {cpu(0), cpu(1)});
   CheckMirrored(there.reduce(ReduceOp::kMean, Numbers(3, 2), "CPU:1"), torch::tensor(8.0f),
-                {Canonical(1)});
+                {cpu(1)});
   ReductionToOneDevice first(std::nullopt, spy);
-  first.reduce(ReduceOp::kSum, Numbers(2, 1), Devices(2, 3));
-  CHECK(seen == std::vector<std::string>{Canonical(6), Canonical(6), Canonical(3)});
+  first.reduce(ReduceOp::kSum, Numbers(2, 1), cpus(2, 3));
+  CHECK(seen == std::vector<std::string>{cpu(6), cpu(6), cpu(3)});
 }
 
 TEST_CASE("the number of packs is zero or more", "[spec][XDO-13]") {
@@ -288,7 +280,7 @@ TEST_CASE("hierarchical all-reduce sums halves first, on 4 and 8 logical CPUs", 
   CHECK(first(hierarchical, value) == 0);
   // Other destinations: reduced to one.
   CHECK(first(hierarchical, "CPU:0") == 1);
-  CHECK(first(hierarchical, Devices(4, 1)) == 1);
+  CHECK(first(hierarchical, cpus(4, 1)) == 1);
 
   for (const int n : {2, 3, 4, 8}) {
     for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf,
@@ -312,8 +304,8 @@ TEST_CASE("hierarchical all-reduce sums halves first, on 4 and 8 logical CPUs", 
 TEST_CASE("gather joins on one device and copies", "[spec][XDO-15]") {
   const auto value = Spread(3, [](int d) { return torch::full({1, d + 1}, d); });
   for (const auto& ops : AllOps()) {
-    CheckMirrored(ops->gather(value, Devices(2, 4), 1), torch::tensor({{0, 1, 1, 2, 2, 2}}),
-                  {Canonical(4), Canonical(5)});
+    CheckMirrored(ops->gather(value, cpus(2, 4), 1), torch::tensor({{0, 1, 1, 2, 2, 2}}),
+                  {cpu(4), cpu(5)});
   }
 }
 
@@ -423,7 +415,7 @@ TEST_CASE("sums, quotients and copies of dense and sparse values", "[spec][XDO-2
   const IndexedSlices copy = copy_to_device(shapeless, "CPU:3");
   CHECK_FALSE(copy.dense_shape.has_value());
   CHECK(copy.values.equal(x.values));
-  CHECK(muster::device_of(copy.values) == Canonical(3));
+  CHECK(muster::device_of(copy.values) == cpu(3));
   CHECK(copy.values.data_ptr() != x.values.data_ptr());
   CHECK(copy_to_device(x, "CPU:3").dense_shape == x.dense_shape);
   CHECK(throws(ErrorCode::kInvalidArgument, "without a dense_shape", [&] { to_dense(shapeless); }));

@@ -8,6 +8,7 @@
 #include "strategy/one_device_strategy.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 
 namespace muster {
 
@@ -21,15 +22,9 @@ struct NestFields<Outputs> {
 
 namespace {
 
+using testing::cpus;
+using testing::id;
 using testing::throws;
-
-std::vector<std::string> Devices(int n) {
-  std::vector<std::string> devices;
-  for (int i = 0; i < n; ++i) devices.push_back("CPU:" + std::to_string(i));
-  return devices;
-}
-
-int Id() { return replica_context().replica_id_in_sync_group(); }
 
 TEST_CASE("a reduce op may be given by name in any case", "[strategy][unit]") {
   CHECK(reduce_op("mean") == ReduceOp::kMean);
@@ -57,7 +52,7 @@ TEST_CASE("the default strategy reduces over axes", "[spec][RED-03][RED-04]") {
 
 TEST_CASE("sums and means over replicas", "[spec][RED-05][RED-06]") {
   for (const int n : {1, 2, 3, 4}) {
-    MirroredStrategy strategy(Devices(n));
+    MirroredStrategy strategy(cpus(n, 0));
     const auto ones = strategy.run([] { return 1.0; });
     CHECK(strategy.reduce(ReduceOp::kSum, ones).item<double>() == n);
     {
@@ -73,8 +68,8 @@ TEST_CASE("sums and means over replicas", "[spec][RED-05][RED-06]") {
 TEST_CASE("with an axis MEAN divides by the number of elements", "[spec][RED-07][RED-08][RED-09]") {
   for (const auto type : {torch::kFloat, torch::kInt, torch::kLong, torch::kBFloat16}) {
     for (const int n : {2, 4}) {
-      MirroredStrategy strategy(Devices(n));
-      const auto value = strategy.run([&] { return torch::full({Id() + 1}, Id(), type); });
+      MirroredStrategy strategy(cpus(n, 0));
+      const auto value = strategy.run([&] { return torch::full({id() + 1}, id(), type); });
       double sum = 0, elements = 0;
       for (int r = 0; r < n; ++r) {
         sum += r * (r + 1);
@@ -91,7 +86,7 @@ TEST_CASE("with an axis MEAN divides by the number of elements", "[spec][RED-07]
 }
 
 TEST_CASE("sums of bfloat16 are made in float32", "[spec][RED-09]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto value = strategy.run([] { return torch::full({1000}, 1, torch::kBFloat16); });
 
   // In bfloat16 a running sum stops growing at 256.
@@ -99,7 +94,7 @@ TEST_CASE("sums of bfloat16 are made in float32", "[spec][RED-09]") {
 }
 
 TEST_CASE("uneven pieces of a batch: not a mean of means", "[spec][RED-10]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const PerReplica<torch::Tensor> value(
       {torch::tensor({0.0f, 1.0f, 2.0f, 3.0f}), torch::tensor({4.0f, 5.0f})});
 
@@ -107,7 +102,7 @@ TEST_CASE("uneven pieces of a batch: not a mean of means", "[spec][RED-10]") {
 }
 
 TEST_CASE("axes count from the end when negative and must be in range", "[spec][RED-11]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto value = strategy.run([] { return torch::ones({2, 3}); });
 
   CHECK(strategy.reduce(ReduceOp::kSum, value, -1).equal(torch::full({2}, 6.0f)));
@@ -126,7 +121,7 @@ TEST_CASE("an axis is an integer or a list of them", "[spec][RED-12]") {
 
 TEST_CASE("the structure of what run returns is kept", "[spec][RED-13]") {
   for (const int n : {1, 2, 3}) {
-    MirroredStrategy strategy(Devices(n));
+    MirroredStrategy strategy(cpus(n, 0));
     const auto value = strategy.run([](int x) { return std::tuple(x + 1, x - 1); }, 3);
 
     const auto [sum, difference] = strategy.reduce(ReduceOp::kSum, value);
@@ -134,16 +129,16 @@ TEST_CASE("the structure of what run returns is kept", "[spec][RED-13]") {
     CHECK(sum.item<int>() == 4 * n);
     CHECK(difference.item<int>() == 2 * n);
   }
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto outputs =
-      strategy.run([] { return Outputs{torch::ones({2}), torch::full({}, Id())}; });
+      strategy.run([] { return Outputs{torch::ones({2}), torch::full({}, id())}; });
   const Outputs sums = strategy.reduce(ReduceOp::kSum, outputs);
   CHECK(sums.loss.equal(torch::full({2}, 2.0f)));
   CHECK(sums.score.item<int>() == 1);
 }
 
 TEST_CASE("local results are N structures", "[spec][RED-14][RED-15]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   using Map = std::map<std::string, int>;
 
   const auto same = strategy.run([] { return Map{{"a", 1}, {"b", 2}}; });
@@ -152,13 +147,13 @@ TEST_CASE("local results are N structures", "[spec][RED-14][RED-15]") {
   CHECK(strategy.local_results(lists) == std::vector<std::vector<int>>(2, {1, 2}));
   const auto nested = strategy.run([] { return std::tuple(1, std::vector<int>{2, 3}); });
   CHECK(std::get<1>(strategy.local_results(nested)[1]) == std::vector<int>{2, 3});
-  const auto own = strategy.run([] { return Map{{"a", Id() + 1}, {"b", Id() + 2}}; });
+  const auto own = strategy.run([] { return Map{{"a", id() + 1}, {"b", id() + 2}}; });
   CHECK(strategy.local_results(own) ==
         std::vector<Map>{{{"a", 1}, {"b", 2}}, {{"a", 2}, {"b", 3}}});
 }
 
 TEST_CASE("local results of a value that was never distributed", "[spec][RED-16]") {
-  MirroredStrategy strategy(Devices(3));
+  MirroredStrategy strategy(cpus(3, 0));
 
   CHECK(strategy.local_results(7) == std::vector<int>{7});
   CHECK((strategy.local_results(std::tuple(1, 2)) == std::vector<std::tuple<int, int>>(3, {1, 2})));
@@ -166,8 +161,8 @@ TEST_CASE("local results of a value that was never distributed", "[spec][RED-16]
 
 TEST_CASE("what one run returns the next takes", "[spec][RED-17][RED-18]") {
   using Map = std::map<std::string, int>;
-  MirroredStrategy two(Devices(2));
-  const auto o1 = two.run([] { return Id() + 1; });
+  MirroredStrategy two(cpus(2, 0));
+  const auto o1 = two.run([] { return id() + 1; });
   const auto o2 = two.run([](int x) { return Map{{"a", 2 * x}, {"b", x * x}}; }, o1);
   const auto o3 =
       two.run([](const Map& m, int) { return m.at("a") + 2 * m.at("b") + 2; }, o2, o2.size());
@@ -181,16 +176,16 @@ TEST_CASE("what one run returns the next takes", "[spec][RED-17][RED-18]") {
 }
 
 TEST_CASE("replicas that return lists of different length are an error", "[spec][RED-19]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto lists =
-      strategy.run([] { return std::vector<int>(static_cast<std::size_t>(Id() + 1)); });
+      strategy.run([] { return std::vector<int>(static_cast<std::size_t>(id() + 1)); });
 
   CHECK(throws(ErrorCode::kInternal, "replica 1 returned another structure",
                [&] { strategy.reduce(ReduceOp::kSum, lists); }));
 }
 
 TEST_CASE("one object on all replicas cannot be summed", "[spec][RED-20]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const torch::Tensor value = torch::ones({2});
   const auto same = strategy.run([&] { return value; });
 
@@ -207,14 +202,14 @@ TEST_CASE("one object on all replicas cannot be summed", "[spec][RED-20]") {
 }
 
 TEST_CASE("run options are accepted", "[spec][RED-22]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
 
   CHECK(strategy.run(RunOptions{}, [](int x) { return x; }, 5).values() == std::vector<int>{5, 5});
 }
 
 TEST_CASE("shapes that differ between replicas are an error that names both", "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(2));
-  const auto value = strategy.run([] { return torch::ones({Id() + 1}); });
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run([] { return torch::ones({id() + 1}); });
 
   CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 holds shape [2], replica 0 shape [1]",
                [&] { strategy.reduce(ReduceOp::kSum, value); }));

@@ -7,19 +7,19 @@
 #include "strategy/one_device_strategy.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 #include "worker/engine/device/arena.h"
 
 namespace muster {
 namespace {
 
+using testing::id;
 using testing::throws;
-
-int Id() { return replica_context().replica_id_in_sync_group(); }
 
 TEST_CASE("each replica id appears once", "[spec][MIR-03]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1", "CPU:2"});
 
-  CHECK(strategy.run(Id).values() == std::vector<int>{0, 1, 2});
+  CHECK(strategy.run(id).values() == std::vector<int>{0, 1, 2});
   CHECK(strategy.num_replicas_in_sync() == 3);
 }
 
@@ -27,7 +27,7 @@ TEST_CASE("one device: one replica, with the id 0", "[spec][ONE-01]") {
   OneDeviceStrategy strategy("CPU:3");
 
   CHECK(strategy.num_replicas_in_sync() == 1);
-  CHECK(strategy.run(Id).values() == std::vector<int>{0});
+  CHECK(strategy.run(id).values() == std::vector<int>{0});
 }
 
 TEST_CASE("worker and parameter devices are equal and canonical", "[spec][MIR-02]") {
@@ -42,7 +42,7 @@ TEST_CASE("worker and parameter devices are equal and canonical", "[spec][MIR-02
 TEST_CASE("tensors made in a replica lie in its device's arena", "[strategy][unit]") {
   MirroredStrategy strategy({"CPU:1", "CPU:2"});
 
-  const auto made = strategy.run([] { return torch::ones({100}) + Id(); });
+  const auto made = strategy.run([] { return torch::ones({100}) + id(); });
 
   CHECK(device::Arena::IndexOf(made[0].data_ptr()) == 1);
   CHECK(device::Arena::IndexOf(made[1].data_ptr()) == 2);
@@ -74,9 +74,9 @@ TEST_CASE("all_reduce gives every replica the sum or the mean", "[spec][MIR-18][
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   const auto reduce_all = [&](ReduceOp op) {
     return strategy.run([&] {
-      const torch::Tensor first = Id() == 0 ? torch::tensor(1.0f) : torch::tensor(3.0f);
+      const torch::Tensor first = id() == 0 ? torch::tensor(1.0f) : torch::tensor(3.0f);
       const torch::Tensor second =
-          Id() == 0 ? torch::tensor({39.0f, 2.0f}) : torch::tensor({3.0f, 41.0f});
+          id() == 0 ? torch::tensor({39.0f, 2.0f}) : torch::tensor({3.0f, 41.0f});
       return std::pair(replica_context().all_reduce(op, first),
                        replica_context().all_reduce(op, second));
     });
@@ -99,7 +99,7 @@ TEST_CASE("the gradient of all_reduce is the all_reduce of the gradients", "[spe
   const auto gradients = [&](ReduceOp op) {
     return strategy.run([&] {
       const torch::Tensor x = torch::ones({}, torch::requires_grad());
-      const float c = Id() == 0 ? 1.0f : 3.0f;
+      const float c = id() == 0 ? 1.0f : 3.0f;
       (replica_context().all_reduce(op, x) * c).backward();
       return x.grad().item<float>();
     });
@@ -129,17 +129,17 @@ TEST_CASE("a replica that leaves others waiting is an error, and the strategy st
 
   CHECK(throws(ErrorCode::kFailedPrecondition, "replica 0 has returned", [&] {
     strategy.run([] {
-      if (Id() == 1) replica_context().all_reduce(ReduceOp::kSum, torch::ones({2}));
+      if (id() == 1) replica_context().all_reduce(ReduceOp::kSum, torch::ones({2}));
     });
   }));
   CHECK(throws(ErrorCode::kFailedPrecondition, "waits in all_reduce SUM", [&] {
     strategy.run([] {
       const torch::Tensor x = torch::ones({2}, torch::requires_grad());
       const torch::Tensor y = replica_context().all_reduce(ReduceOp::kSum, x);
-      if (Id() == 0) y.sum().backward();  // in backward, on one replica alone
+      if (id() == 0) y.sum().backward();  // in backward, on one replica alone
     });
   }));
-  CHECK(strategy.run(Id).values() == std::vector<int>{0, 1});
+  CHECK(strategy.run(id).values() == std::vector<int>{0, 1});
 }
 
 TEST_CASE("replicas that merge with different functions are told so", "[spec][MIR-22][MIR-29]") {
@@ -149,7 +149,7 @@ TEST_CASE("replicas that merge with different functions are told so", "[spec][MI
 
   CHECK(throws(ErrorCode::kFailedPrecondition, "replica 1 waits in merge_call", [&] {
     strategy.run([&] {
-      return Id() == 0 ? replica_context().merge_call(f, 1) : replica_context().merge_call(g, 1);
+      return id() == 0 ? replica_context().merge_call(f, 1) : replica_context().merge_call(g, 1);
     });
   }));
 }
@@ -160,7 +160,7 @@ TEST_CASE("all_gather joins pieces of different sizes, and gives each its gradie
 
   const auto results = strategy.run([] {
     const torch::Tensor x =
-        torch::full({Id() + 1, 1}, Id(), torch::requires_grad().dtype(torch::kFloat));
+        torch::full({id() + 1, 1}, id(), torch::requires_grad().dtype(torch::kFloat));
     const torch::Tensor all = replica_context().all_gather(x, 0);
     (all * torch::arange(6.0f).reshape({6, 1})).sum().backward();
     return std::pair(all.detach(), x.grad());

@@ -15,24 +15,16 @@
 #include "strategy/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 
 namespace muster {
 namespace {
 
 using std::string;
+using testing::cpu;
+using testing::cpus;
+using testing::id;
 using testing::throws;
-
-std::vector<string> Devices(int n, int first = 0) {
-  std::vector<string> devices;
-  for (int i = 0; i < n; ++i) devices.push_back("CPU:" + std::to_string(first + i));
-  return devices;
-}
-
-string Canonical(int index) {
-  return "/job:localhost/replica:0/task:0/device:CPU:" + std::to_string(index);
-}
-
-int Id() { return replica_context().replica_id_in_sync_group(); }
 
 using Nest = std::tuple<string, std::vector<string>, std::map<string, string>>;
 
@@ -92,7 +84,7 @@ TEST_CASE("components that are one object are known as such", "[spec][VAL-04][VA
 }
 
 TEST_CASE("components of a variable regroup to the variable", "[spec][VAL-06]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto scope = strategy.scope();
   const Variable v = Variable::create("v", 1.0);
   const Variable w = Variable::create("w", 1.0);
@@ -106,7 +98,7 @@ TEST_CASE("components of a variable regroup to the variable", "[spec][VAL-06]") 
 }
 
 TEST_CASE("a distributed variable is reduced to values on its devices", "[spec][XDO-07]") {
-  MirroredStrategy strategy(Devices(3, 1));
+  MirroredStrategy strategy(cpus(3, 1));
   const auto scope = strategy.scope();
   const Variable v = Variable::create("v", 1.0);
   const std::vector<std::shared_ptr<CrossDeviceOps>> all{std::make_shared<CollectiveAllReduce>(),
@@ -117,7 +109,7 @@ TEST_CASE("a distributed variable is reduced to values on its devices", "[spec][
     REQUIRE(result.size() == 3);
     for (int i = 0; i < 3; ++i) {
       CHECK(result[i].item<double>() == 1);
-      CHECK(muster::device_of(result[i]) == Canonical(i + 1));
+      CHECK(muster::device_of(result[i]) == cpu(i + 1));
     }
     CHECK(ops->reduce(ReduceOp::kSum, v, "CPU:0")[0].item<double>() == 3);
   }
@@ -134,7 +126,7 @@ TEST_CASE("two tuples make a tuple of pairs", "[spec][VAL-07]") {
 
 TEST_CASE("values from a function of the replica", "[spec][VAL-08][VAL-09][VAL-10][VAL-11]") {
   for (const int n : {1, 2, 4}) {
-    MirroredStrategy strategy(Devices(n));
+    MirroredStrategy strategy(cpus(n, 0));
     // VAL-08
     const auto ones =
         strategy.distribute_values_from_function([](ValueContext) { return torch::ones({1}); });
@@ -168,7 +160,7 @@ TEST_CASE("values from a function of the replica", "[spec][VAL-08][VAL-09][VAL-1
 }
 
 TEST_CASE("a value function may make sparse values", "[spec][VAL-12]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto sparse = strategy.distribute_values_from_function([](ValueContext) {
     return torch::sparse_coo_tensor(torch::tensor({{0, 1}, {0, 2}}), torch::tensor({1, 2}), {3, 4});
   });
@@ -179,7 +171,7 @@ TEST_CASE("a value function may make sparse values", "[spec][VAL-12]") {
 }
 
 TEST_CASE("values lie on the default device unless they are placed", "[spec][VAL-13]") {
-  MirroredStrategy strategy(Devices(2, 1));
+  MirroredStrategy strategy(cpus(2, 1));
   const auto unplaced =
       strategy.distribute_values_from_function([](ValueContext) { return torch::ones({2}); });
   const auto placed = strategy.distribute_values_from_function([&](ValueContext ctx) {
@@ -189,14 +181,14 @@ TEST_CASE("values lie on the default device unless they are placed", "[spec][VAL
   });
 
   for (int r = 0; r < 2; ++r) {
-    CHECK(muster::device_of(unplaced[r]) == Canonical(0));
-    CHECK(muster::device_of(placed[r]) == Canonical(r + 1));
+    CHECK(muster::device_of(unplaced[r]) == cpu(0));
+    CHECK(muster::device_of(placed[r]) == cpu(r + 1));
   }
 }
 
 TEST_CASE("a PerReplica has no single value outside a replica context", "[spec][VAL-14]") {
-  MirroredStrategy strategy(Devices(2));
-  const auto value = strategy.run(Id);
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run(id);
 
   CHECK(throws(ErrorCode::kInvalidArgument, "not inside a replica context", [&] { value.get(); }));
   {
@@ -218,8 +210,8 @@ TEST_CASE("a value context says which replica of how many", "[spec][VAL-16]") {
 }
 
 TEST_CASE("a reduce op may be given by name wherever an op is", "[spec][RED-01]") {
-  MirroredStrategy strategy(Devices(2));
-  const auto value = strategy.run([] { return static_cast<double>(2 * Id() + 1); });
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run([] { return static_cast<double>(2 * id() + 1); });
   using Pair = std::pair<PerReplica<torch::Tensor>, Destinations>;
   const PerReplica<torch::Tensor> tensors({torch::tensor(1.0), torch::tensor(3.0)});
 
@@ -235,21 +227,21 @@ TEST_CASE("a reduce op may be given by name wherever an op is", "[spec][RED-01]"
 }
 
 TEST_CASE("a reduced value lies on the current device", "[spec][RED-21]") {
-  MirroredStrategy strategy(Devices(2, 1));
+  MirroredStrategy strategy(cpus(2, 1));
   const auto value = strategy.run([] { return torch::ones({1000}); });
-  CHECK(muster::device_of(value[0]) == Canonical(1));
+  CHECK(muster::device_of(value[0]) == cpu(1));
 
-  CHECK(muster::device_of(strategy.reduce(ReduceOp::kSum, value)) == Canonical(0));
-  CHECK(muster::device_of(strategy.reduce(ReduceOp::kSum, value, 0)) == Canonical(0));
+  CHECK(muster::device_of(strategy.reduce(ReduceOp::kSum, value)) == cpu(0));
+  CHECK(muster::device_of(strategy.reduce(ReduceOp::kSum, value, 0)) == cpu(0));
   {
     const DeviceScope device("CPU:5");
-    CHECK(muster::device_of(strategy.reduce(ReduceOp::kMean, value)) == Canonical(5));
+    CHECK(muster::device_of(strategy.reduce(ReduceOp::kMean, value)) == cpu(5));
   }
   // In a merge call it does not matter which replica came last.
   strategy.run([] {
     replica_context().merge_call(
         [](Strategy& s, const PerReplica<torch::Tensor>& all) {
-          CHECK(muster::device_of(s.reduce(ReduceOp::kSum, all)) == Canonical(0));
+          CHECK(muster::device_of(s.reduce(ReduceOp::kSum, all)) == cpu(0));
         },
         torch::ones({10}));
   });
@@ -257,8 +249,8 @@ TEST_CASE("a reduced value lies on the current device", "[spec][RED-21]") {
 
 TEST_CASE("large values are reduced in slices by the replicas' threads", "[strategy][unit]") {
   for (const int n : {1, 2, 3, 4}) {
-    MirroredStrategy strategy(Devices(n));
-    const auto value = strategy.run([] { return torch::arange(300001.0) * (Id() + 1); });
+    MirroredStrategy strategy(cpus(n, 0));
+    const auto value = strategy.run([] { return torch::arange(300001.0) * (id() + 1); });
     const torch::Tensor sum = torch::arange(300001.0) * (n * (n + 1) / 2);
 
     CHECK(strategy.reduce(ReduceOp::kSum, value).equal(sum));
@@ -278,19 +270,19 @@ TEST_CASE("large values are reduced in slices by the replicas' threads", "[strat
 }
 
 TEST_CASE("a reduced value keeps its gradient", "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const torch::Tensor x = torch::ones({3}, torch::requires_grad());
 
-  const auto value = strategy.run([&] { return x * (Id() + 1); });
+  const auto value = strategy.run([&] { return x * (id() + 1); });
   strategy.reduce(ReduceOp::kSum, value).sum().backward();
 
   CHECK(x.grad().equal(torch::full({3}, 3.0f)));
 }
 
 TEST_CASE("sparse values of replicas are reduced", "[strategy][unit]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const auto slices = strategy.run([] {
-    return IndexedSlices{torch::full({1, 2}, Id() + 1.0f), torch::tensor({Id()}),
+    return IndexedSlices{torch::full({1, 2}, id() + 1.0f), torch::tensor({id()}),
                          std::vector<std::int64_t>{4, 2}};
   });
 
@@ -305,23 +297,23 @@ TEST_CASE("sparse values of replicas are reduced", "[strategy][unit]") {
 TEST_CASE("central storage: where variables live", "[spec][CEN-01][CEN-02]") {
   // CEN-01
   CentralStorageStrategy none;
-  CHECK(none.worker_devices() == std::vector<string>{Canonical(0)});
+  CHECK(none.worker_devices() == std::vector<string>{cpu(0)});
   CHECK(none.parameter_devices() == none.worker_devices());
   CentralStorageStrategy one({"CPU:3"});
-  CHECK(one.worker_devices() == std::vector<string>{Canonical(3)});
+  CHECK(one.worker_devices() == std::vector<string>{cpu(3)});
   CHECK(one.parameter_devices() == one.worker_devices());
   // CEN-02
   CentralStorageStrategy two({"CPU:1", "CPU:2"});
-  CHECK(two.worker_devices() == std::vector<string>{Canonical(1), Canonical(2)});
-  CHECK(two.parameter_devices() == std::vector<string>{Canonical(0)});
+  CHECK(two.worker_devices() == std::vector<string>{cpu(1), cpu(2)});
+  CHECK(two.parameter_devices() == std::vector<string>{cpu(0)});
   CHECK(two.run([] { return muster::device_of(torch::ones({1})); }).values() ==
         two.worker_devices());
 }
 
 TEST_CASE("central storage reduces and gathers like any strategy of N replicas", "[spec][CEN-07]") {
-  CentralStorageStrategy strategy(Devices(2));
-  const auto value = strategy.run([] { return torch::full({Id() + 1}, Id() + 1.0f); });
-  const auto number = strategy.run([] { return Id() + 1.0; });
+  CentralStorageStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run([] { return torch::full({id() + 1}, id() + 1.0f); });
+  const auto number = strategy.run([] { return id() + 1.0; });
 
   CHECK(strategy.num_replicas_in_sync() == 2);
   CHECK(strategy.reduce(ReduceOp::kSum, number).item<double>() == 3);
@@ -338,7 +330,7 @@ TEST_CASE("central storage reduces and gathers like any strategy of N replicas",
 
 TEST_CASE("cross-replica calls inside a replica function are refused, outside a scope allowed",
           "[spec][LIB-20]") {
-  MirroredStrategy strategy(Devices(2));
+  MirroredStrategy strategy(cpus(2, 0));
   const PerReplica<torch::Tensor> value({torch::ones({2}), torch::ones({2})});
   using Pair = std::pair<PerReplica<torch::Tensor>, Destinations>;
   const std::vector<Pair> batch{{value, "CPU:0"}};

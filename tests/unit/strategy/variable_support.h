@@ -11,6 +11,7 @@
 #include "strategy/one_device_strategy.h"
 #include "strategy/variable.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
 
 namespace muster::testing {
 
@@ -21,17 +22,6 @@ inline constexpr auto kFirst = VariableAggregation::kOnlyFirstReplica;
 inline constexpr auto kOnRead = VariableSynchronization::kOnRead;
 inline constexpr auto kOnWrite = VariableSynchronization::kOnWrite;
 
-// CPU:1 to CPU:n: none of them is where memory lies by itself.
-inline std::vector<std::string> cpus(int n) {
-  std::vector<std::string> devices;
-  for (int i = 1; i <= n; ++i) devices.push_back("CPU:" + std::to_string(i));
-  return devices;
-}
-inline std::string cpu(int index) {
-  return "/job:localhost/replica:0/task:0/device:CPU:" + std::to_string(index);
-}
-
-inline int id() { return replica_context().replica_id_in_sync_group(); }
 // A tensor of this replica's own.
 inline torch::Tensor own(double value) { return torch::scalar_tensor(value); }
 
