@@ -6,6 +6,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "common/base/status.h"
 
 namespace muster::collectives {
@@ -13,6 +17,34 @@ namespace {
 
 // Elements summed at a time: a block of sums stays in the first-level cache until it is stored.
 constexpr std::size_t kBlock = 2048;
+
+// Destinations of this many bytes together do not stay in a cache until they are read: they are
+// written past it, which spares reading what is overwritten.
+constexpr std::size_t kStreamed = std::size_t{4} << 20;
+
+// memcpy past the caches, where the processor can. Others see it after EndStream().
+void Stream(void* to, const void* from, std::size_t bytes) {
+#ifdef __SSE2__
+  auto* out = static_cast<std::byte*>(to);
+  const auto* in = static_cast<const std::byte*>(from);
+  const std::size_t head = std::min(bytes, -reinterpret_cast<std::uintptr_t>(out) % 16);
+  std::memcpy(out, in, head);
+  const std::size_t whole = (bytes - head) / 16 * 16;
+  for (std::size_t i = head; i < head + whole; i += 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
+  }
+  std::memcpy(out + head + whole, in + head + whole, bytes - head - whole);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+void EndStream() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
 
 struct Half {
   std::uint16_t bits;
@@ -107,24 +139,46 @@ void ReduceTyped(std::span<const void* const> sources, std::span<void* const> de
                  std::size_t begin, std::size_t end) {
   using Acc = decltype(SumType<T, kMean>());
   using Out = std::conditional_t<kMean && std::is_integral_v<T>, float, T>;
+  constexpr bool kAsSummed = !kMean && sizeof(Out) == sizeof(Acc);
+  const bool streamed = (end - begin) * sizeof(Out) * destinations.size() >= kStreamed;
   alignas(64) Acc sums[kBlock];
-  alignas(64) Out block[kBlock];
+  alignas(64) Out block[kAsSummed ? 1 : kBlock];
   for (std::size_t at = begin; at < end; at += kBlock) {
     const std::size_t count = std::min(kBlock, end - at);
-    const T* const first = static_cast<const T*>(sources[0]) + at;
-    for (std::size_t i = 0; i < count; ++i) sums[i] = Load<Acc>(first[i]);
-    for (const void* source : sources.subspan(1)) {
-      const T* const next = static_cast<const T*>(source) + at;
+    const auto elements = [&](std::size_t source) {
+      return static_cast<const T*>(sources[source]) + at;
+    };
+    const T* const first = elements(0);
+    if (sources.size() == 1) {
+      for (std::size_t i = 0; i < count; ++i) sums[i] = Load<Acc>(first[i]);
+    } else {
+      const T* const second = elements(1);
+      for (std::size_t i = 0; i < count; ++i) {
+        sums[i] = static_cast<Acc>(Load<Acc>(first[i]) + Load<Acc>(second[i]));
+      }
+    }
+    for (std::size_t source = 2; source < sources.size(); ++source) {
+      const T* const next = elements(source);
       for (std::size_t i = 0; i < count; ++i) {
         sums[i] = static_cast<Acc>(sums[i] + Load<Acc>(next[i]));
       }
     }
     // Every source was read before any destination is written: one may be the other.
-    Store<kMean>(sums, count, sources.size(), block);
+    const void* result = sums;
+    if constexpr (!kAsSummed) {
+      Store<kMean>(sums, count, sources.size(), block);
+      result = block;
+    }
     for (void* destination : destinations) {
-      std::memcpy(static_cast<Out*>(destination) + at, block, count * sizeof(Out));
+      Out* const to = static_cast<Out*>(destination) + at;
+      if (streamed) {
+        Stream(to, result, count * sizeof(Out));
+      } else {
+        std::memcpy(to, result, count * sizeof(Out));
+      }
     }
   }
+  if (streamed) EndStream();
 }
 
 template <class T>

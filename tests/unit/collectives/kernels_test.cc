@@ -66,6 +66,26 @@ TEST_CASE("a mean of floating numbers keeps its type, one of integers is float32
   CHECK(mean == std::vector<float>(3, 2147483647.0f));
 }
 
+TEST_CASE("results that no cache holds are the same, also where nothing is aligned",
+          "[collectives][unit]") {
+  constexpr std::size_t kCount = 2'000'003;
+  std::vector<float> a(kCount), b(kCount), first(kCount + 1, -1), second(kCount + 3, -1);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    a[i] = static_cast<float>(i % 1000);
+    b[i] = static_cast<float>(i % 77);
+  }
+  const void* const sources[] = {a.data(), b.data()};
+  void* const destinations[] = {first.data() + 1, second.data() + 3};
+  ReduceRange(Reduction::kSum, DType::kFloat32, sources, destinations, 1, kCount - 1);
+  std::size_t wrong = 0;
+  for (std::size_t i = 1; i + 1 < kCount; ++i) {
+    if (first[i + 1] != a[i] + b[i] || second[i + 3] != a[i] + b[i]) ++wrong;
+  }
+  CHECK(wrong == 0);
+  CHECK((first[1] == -1 && first[kCount] == -1));
+  CHECK((second[3] == -1 && second[kCount + 2] == -1));
+}
+
 TEST_CASE("integers wrap around", "[collectives][unit]") {
   CHECK(Reduced<std::int32_t>(Reduction::kSum, DType::kInt32,
                               {{std::numeric_limits<std::int32_t>::max()}, {1}}) ==
