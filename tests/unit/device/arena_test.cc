@@ -26,6 +26,10 @@ TEST_CASE("a block of an arena is found by its address, other memory is CPU:0's"
   }
   int local = 0;
   CHECK(Arena::IndexOf(&local) == 0);
+  // What a replica on CPU:0 allocates.
+  void* const block = Arena::Of(0).Allocate(100);
+  CHECK(Arena::IndexOf(block) == 0);
+  Arena::Of(0).Free(block);
 }
 
 TEST_CASE("blocks of one arena never overlap, also when they are reused", "[device][unit]") {

@@ -16,7 +16,7 @@ constexpr std::size_t kPage = 4096;
 // Blocks from here on give their pages back when freed.
 constexpr std::size_t kReturned = std::size_t{64} << 20;
 
-thread_local int t_current = 0;
+thread_local const ArenaScope* t_scope = nullptr;
 
 // Four classes between two powers of two: at most a quarter of a block is wasted.
 std::size_t ClassOf(std::size_t bytes) {
@@ -53,10 +53,13 @@ std::byte* Arena::Reservation() {
   return reservation;
 }
 
-Arena::Arena(std::byte* begin) : begin_(begin), free_(64 * 4) {}
+Arena::Arena(std::byte* begin) : begin_(begin), free_(64 * 4) {
+  // Fewer page faults, and fewer misses of the address cache in matrix products. A hint.
+  (void)madvise(begin, kRange, MADV_HUGEPAGE);
+}
 
 Arena& Arena::Of(int index) {
-  MUSTER_INVARIANT(index >= 1 && index < kMaxDevices);
+  MUSTER_INVARIANT(index >= 0 && index < kMaxDevices);
   // Never destroyed: tensors in static variables may outlive any order of destruction.
   static auto& arenas = *new std::array<std::unique_ptr<Arena>, kMaxDevices>;
   static std::mutex mutex;
@@ -111,8 +114,11 @@ std::size_t Arena::used() const {
   return used_;
 }
 
-ArenaScope::ArenaScope(int index) : outer_(t_current) { t_current = index; }
-ArenaScope::~ArenaScope() { t_current = outer_; }
-int ArenaScope::Current() { return t_current; }
+ArenaScope::ArenaScope(int index) : index_(index), outer_(t_scope) { t_scope = this; }
+ArenaScope::~ArenaScope() { t_scope = outer_; }
+int ArenaScope::Current() { return t_scope == nullptr ? 0 : t_scope->index_; }
+Arena* ArenaScope::CurrentArena() {
+  return t_scope == nullptr ? nullptr : &Arena::Of(t_scope->index_);
+}
 
 }  // namespace muster::device

@@ -18,7 +18,7 @@ namespace muster::device {
 
 class Arena {
  public:
-  // The arena of logical device CPU:`index`, index >= 1. CPU:0 is the memory of no arena.
+  // The arena of logical device CPU:`index`, index >= 0. On CPU:0 is the memory of no arena, too.
   static Arena& Of(int index);
   // The index of the arena that `address` lies in; 0 when it lies in none.
   static int IndexOf(const void* address);
@@ -60,9 +60,12 @@ class ArenaScope {
 
   // The index that this thread allocates from; 0 outside any scope.
   static int Current();
+  // Its arena; null outside any scope, where libtorch's own allocator serves.
+  static Arena* CurrentArena();
 
  private:
-  const int outer_;
+  const int index_;
+  const ArenaScope* const outer_;
 };
 
 }  // namespace muster::device

@@ -24,11 +24,11 @@ class LogicalCpuAllocator final : public at::Allocator {
   explicit LogicalCpuAllocator(at::Allocator* plain) : plain_(plain) {}
 
   at::DataPtr allocate(std::size_t bytes) MUSTER_ALLOCATE_CONST override {
-    const int device = ArenaScope::Current();
-    if (device == 0) return plain_->allocate(bytes);
-    void* const block = Arena::Of(device).Allocate(bytes);
-    TORCH_CHECK(block != nullptr, "logical device CPU:", device, " is out of addresses for ", bytes,
-                " bytes");
+    Arena* const arena = ArenaScope::CurrentArena();
+    if (arena == nullptr) return plain_->allocate(bytes);
+    void* const block = arena->Allocate(bytes);
+    TORCH_CHECK(block != nullptr, "logical device CPU:", ArenaScope::Current(),
+                " is out of addresses for ", bytes, " bytes");
     return {block, block, &FreeInArena, at::Device(at::DeviceType::CPU)};
   }
 
