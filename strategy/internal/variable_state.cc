@@ -73,6 +73,23 @@ void Component::Store(const torch::Tensor& fresh) {
   data_.copy_(fresh);
 }
 
+bool Component::ChangeUnshared(const std::function<void(const torch::Tensor&)>& change) {
+  const std::lock_guard lock(mutex_);
+  if (!adopted_.empty() || !data_.defined() || data_.use_count() != 1) return false;
+  std::size_t holders = 1;
+  for (const torch::Tensor& leaf : leaves_) {
+    if (!leaf.defined()) continue;
+    if (leaf.use_count() != 1) return false;
+    ++holders;
+  }
+  // A view, or what a backward pass has kept.
+  if (data_.storage().use_count() != holders) return false;
+  leaves_.clear();
+  const Ordinary ordinary(device_);
+  change(data_);
+  return true;
+}
+
 void Component::Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves) {
   const std::lock_guard lock(mutex_);
   adopted_type_ = data.scalar_type();
@@ -181,6 +198,16 @@ torch::Tensor VariableState::ReadAcross() {
 
 void VariableState::Store(WriteKind write, int index, const WriteArgument& argument) {
   Component& component = at(index);
+  if (is_scatter(write)) {
+    try {
+      const bool done = component.ChangeUnshared(
+          [&](const torch::Tensor& value) { ScatterInto(write, name, value, argument); });
+      if (done) return;
+    } catch (const c10::Error& error) {
+      raise(InvalidArgument("{} of variable {}: {}", name_of(write), name,
+                            error.what_without_backtrace()));
+    }
+  }
   torch::Tensor old = component.Snapshot();
   if (!old.defined()) {
     if (write != WriteKind::kAssign) {

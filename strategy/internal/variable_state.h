@@ -36,6 +36,9 @@ class Component {
   torch::Tensor Leaf(int slot, bool trainable);
   // `fresh` is nobody else's, and lies on this component's device.
   void Store(const torch::Tensor& fresh);
+  // Calls change(value), which writes rows in place, if nobody else holds the value; else false. So
+  // a step that touches a few rows of a large table does not copy the table.
+  bool ChangeUnshared(const std::function<void(const torch::Tensor&)>& change);
   // `data` becomes the value; leaves[slot], where defined, are tensors over the same storage, which
   // the readers of these slots get. Once, before anybody reads.
   void Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves);
@@ -98,6 +101,9 @@ struct WriteArgument {
 // The component's value after a write. INVALID_ARGUMENT names the variable.
 torch::Tensor Apply(WriteKind kind, const std::string& name, const torch::Tensor& old,
                     const WriteArgument& argument);
+// The same in place.
+void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
+                 const WriteArgument& argument);
 torch::Tensor ApplyScatter(WriteKind kind, const std::string& name, const torch::Tensor& old,
                            const WriteArgument& argument);
 // One argument of what all replicas brought, for a variable that looks like `like`.

@@ -177,19 +177,25 @@ torch::Tensor Apply(WriteKind kind, const std::string& name, const torch::Tensor
   return torch::empty(old.sizes(), old.scalar_type()).copy_(value);
 }
 
-torch::Tensor ApplyScatter(WriteKind kind, const std::string& name, const torch::Tensor& old,
-                           const WriteArgument& argument) {
-  RequireRows(name, old);
-  const torch::Tensor indices = Indices(name, argument.indices, old.size(0));
-  const torch::Tensor values = Rows(name, argument.values, indices.numel(), old);
-  torch::Tensor result = old.clone(at::MemoryFormat::Contiguous);
-  if (kind == WriteKind::kScatterAdd) return result.index_add_(0, indices, values);
-  if (kind == WriteKind::kScatterSub) return result.index_add_(0, indices, values, -1);
+void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
+                 const WriteArgument& argument) {
+  RequireRows(name, into);
+  const torch::Tensor indices = Indices(name, argument.indices, into.size(0));
+  const torch::Tensor values = Rows(name, argument.values, indices.numel(), into);
+  if (kind == WriteKind::kScatterAdd) return void(into.index_add_(0, indices, values));
+  if (kind == WriteKind::kScatterSub) return void(into.index_add_(0, indices, values, -1));
   for (const torch::Tensor& positions : Rounds(indices)) {
     const torch::Tensor rows = indices.index_select(0, positions);
     const torch::Tensor theirs = values.index_select(0, positions);
-    result.index_copy_(0, rows, Combine(kind, result.index_select(0, rows), theirs));
+    into.index_copy_(0, rows, Combine(kind, into.index_select(0, rows), theirs));
   }
+}
+
+torch::Tensor ApplyScatter(WriteKind kind, const std::string& name, const torch::Tensor& old,
+                           const WriteArgument& argument) {
+  RequireRows(name, old);
+  torch::Tensor result = old.clone(at::MemoryFormat::Contiguous);
+  ScatterInto(kind, name, result, argument);
   return result;
 }
 

@@ -170,6 +170,26 @@ TEST_CASE("rows that do not fit are refused and change nothing", "[strategy][uni
   CheckComponents(v, List(6, 0));
 }
 
+TEST_CASE("rows of a value that nobody holds are changed in place; what was read stays",
+          "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const Scope scope = strategy.scope();
+  const Variable table = Variable::create("table", torch::zeros({4, 2}));
+  const IndexedSlices ones{torch::ones({1, 2}), torch::tensor({1}, torch::kLong)};
+  const void* const before = table.component(1).value().data_ptr();
+  table.scatter_add(ones, /*read_value=*/false);
+  CHECK(table.component(1).value().data_ptr() == before);
+  CHECK(table.component(1).value()[1][0].item<float>() == 1);
+
+  const torch::Tensor read = table.component(1).value();
+  const torch::Tensor row = table.component(0).value()[1];
+  table.scatter_add(ones, /*read_value=*/false);
+  CHECK(read[1][0].item<float>() == 1);
+  CHECK(row[0].item<float>() == 1);
+  CHECK(table.component(1).value()[1][0].item<float>() == 2);
+  CHECK(table.component(0).value()[1][0].item<float>() == 2);
+}
+
 TEST_CASE("the same rows of all replicas cannot be summed", "[strategy][unit]") {
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_write(strategy, floats(1, 1), kSum);
