@@ -26,6 +26,7 @@
 #include "strategy/one_device_strategy.h"
 #include "strategy/optimizer.h"
 #include "strategy/options.h"
+#include "strategy/random.h"
 #include "strategy/regroup.h"
 #include "strategy/replica_context.h"
 #include "strategy/sparse.h"

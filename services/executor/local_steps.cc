@@ -22,8 +22,8 @@
 #include "strategy/error.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
+#include "strategy/random.h"
 #include "strategy/replica_context.h"
-#include "worker/engine/device/random.h"
 #include "worker/engine/metrics.h"
 
 namespace muster::executor {
@@ -380,7 +380,7 @@ Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, std::uint64_t /*att
   }
   MUSTER_TRY_ASSIGN(const std::int64_t rows, data::Rows(batch));
   if (parts_ > 1) models_[0]->SeedStep(step);
-  device::RunSeed seed;
+  StepSeed seed;
   for (int r = 0; r < replicas_; ++r) {
     const int parts = (r + 1) * parts_ / replicas_ - r * parts_ / replicas_;
     sources_[static_cast<std::size_t>(r)]->Expect(static_cast<std::size_t>(parts));
@@ -396,7 +396,7 @@ Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, std::uint64_t /*att
         const engine::Part part{static_cast<std::uint32_t>(slice.part),
                                 static_cast<std::uint32_t>(parts_),
                                 static_cast<double>(slice.rows) / static_cast<double>(rows)};
-        std::optional<device::GeneratorScope> random;
+        std::optional<PartRandom> random;
         if (deterministic_) random.emplace(seed, slice.part);
         return engine::Train(*models_[replica], *sources_[replica], step, part, slice.batch, own);
       });
