@@ -1,7 +1,10 @@
 # muster_torch: libtorch as one target. Debian's by default; -DMUSTER_TORCH=<dir> takes another
 # (pip's torch 2.x: the folder that holds lib/libtorch_cpu.so and include/). Muster's build and the
 # package that it installs both include this file.
+# Where that libtorch has CUDA and the toolkit is there, GPUs are used too, and libtorch's NCCL.
 set(MUSTER_TORCH "" CACHE PATH "A libtorch other than Debian's")
+option(MUSTER_CUDA "Use GPUs, where the libtorch of MUSTER_TORCH can" ON)
+set(MUSTER_TORCH_CUDA OFF)
 add_library(muster_torch INTERFACE)
 if(MUSTER_TORCH)
   # The wheel's TorchConfig.cmake would pick up Debian's libtorch.so where both are installed, so the
@@ -11,6 +14,19 @@ if(MUSTER_TORCH)
   set(muster_torch_includes ${MUSTER_TORCH}/include ${MUSTER_TORCH}/include/torch/csrc/api/include)
   target_link_libraries(muster_torch INTERFACE ${MUSTER_TORCH_CPU} ${MUSTER_TORCH_C10})
   target_link_options(muster_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${MUSTER_TORCH}/lib)
+  find_library(MUSTER_TORCH_CUDA_LIBRARY torch_cuda PATHS ${MUSTER_TORCH}/lib NO_DEFAULT_PATH)
+  find_library(MUSTER_TORCH_C10_CUDA c10_cuda PATHS ${MUSTER_TORCH}/lib NO_DEFAULT_PATH)
+  if(MUSTER_CUDA AND MUSTER_TORCH_CUDA_LIBRARY AND MUSTER_TORCH_C10_CUDA)
+    # libtorch's CUDA headers include the toolkit's.
+    find_package(CUDAToolkit QUIET)
+    set(MUSTER_TORCH_CUDA ${CUDAToolkit_FOUND})
+  endif()
+  if(MUSTER_TORCH_CUDA)
+    # Programs name no symbol of these libraries, which register themselves when they are loaded.
+    target_link_libraries(muster_torch INTERFACE
+      "-Wl,--push-state,--no-as-needed,${MUSTER_TORCH_CUDA_LIBRARY},${MUSTER_TORCH_C10_CUDA},--pop-state")
+    list(APPEND muster_torch_includes ${CUDAToolkit_INCLUDE_DIRS})
+  endif()
 else()
   find_package(Torch REQUIRED)
   set(muster_torch_includes ${TORCH_INCLUDE_DIRS})

@@ -1,16 +1,19 @@
 #include <algorithm>
+#include <set>
 
 #include "collectives/hierarchy.h"
 #include "collectives/local_group.h"
 #include "collectives/packing.h"
 #include "strategy/cross_device_ops.h"
-#include "strategy/device_of.h"
+#include "strategy/internal/nccl.h"
 #include "strategy/internal/raise.h"
 #include "strategy/internal/replica_meeting.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"
-#include "worker/engine/device/arena.h"
-#include "worker/engine/device/device.h"
+#include "strategy/sparse.h"
+#include "strategy/strategy.h"
+#include "worker/engine/device/gpu.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace {
@@ -25,10 +28,21 @@ std::size_t PacksOf(std::string_view name, int num_packs) {
 // Where the components lie.
 std::vector<int> DevicesOf(const std::vector<torch::Tensor>& values) {
   std::vector<int> devices;
-  for (const torch::Tensor& value : values) {
-    devices.push_back(device::ParseDevice(muster::device_of(value))->index);
-  }
+  for (const torch::Tensor& value : values) devices.push_back(device::PlaceOf(value));
   return devices;
+}
+
+bool AnyGpu(const std::vector<int>& devices) {
+  return std::any_of(devices.begin(), devices.end(), device::IsGpu);
+}
+
+// GPUs of cards of their own.
+bool NcclServes(const std::vector<int>& devices) {
+  if (!internal::nccl_in_build() || devices.size() < 2) return false;
+  std::set<int> cards;
+  return std::all_of(devices.begin(), devices.end(), [&](int place) {
+    return device::IsGpu(place) && cards.insert(device::TorchDevice(place).index()).second;
+  });
 }
 
 void RaiseUnlessOk(const Status& status) {
@@ -62,7 +76,7 @@ HierarchicalCopyAllReduce::HierarchicalCopyAllReduce(int num_packs)
     : num_packs_(PacksOf(name(), num_packs)) {}
 
 bool HierarchicalCopyAllReduce::serves(const std::vector<int>& devices) const {
-  return devices.size() > 1;
+  return devices.size() > 1 && !AnyGpu(devices);
 }
 
 Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& values,
@@ -94,7 +108,7 @@ Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& va
     }
     Buffer buffer{*type, {}, {}, {}};
     for (std::size_t d = 0; d < values[i].size(); ++d) {
-      const device::ArenaScope arena(to.indices()[d]);
+      const device::PlaceScope scope(to.indices()[d]);
       buffer.inputs.push_back(values[i][d].detach().contiguous());
       buffer.sources.push_back(buffer.inputs.back().data_ptr());
       results[i].push_back(torch::empty(
@@ -126,23 +140,34 @@ Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& va
 
 NcclAllReduce::NcclAllReduce(int num_packs) { (void)PacksOf(name(), num_packs); }
 
-// Devices are logical CPUs here, which NCCL knows nothing of.
-bool NcclAllReduce::serves(const std::vector<int>&) const { return false; }
+bool NcclAllReduce::serves(const std::vector<int>& devices) const { return NcclServes(devices); }
 
-Values NcclAllReduce::all_reduce_batch(ReduceOp, const Values&, const Destinations&,
+Values NcclAllReduce::all_reduce_batch(ReduceOp op, const Values& values, const Destinations& to,
                                        const CommunicationOptions&) {
-  raise(Unimplemented("this build has no NCCL"));
+  Values results(values.size());
+  for (std::size_t i = values.size(); i-- > 0;) {
+    if (!internal::nccl_all_reduce(op, values[i], results[i])) {
+      results[i] = reduce_to_one(op, values[i], to.indices()[0], to);
+    }
+  }
+  return results;
 }
 
-bool CollectiveAllReduce::serves(const std::vector<int>&) const { return true; }
+bool CollectiveAllReduce::serves(const std::vector<int>& devices) const {
+  if (!AnyGpu(devices)) return true;
+  return implementation_ == CommunicationImplementation::kNccl && NcclServes(devices);
+}
 
 // Called in cross-replica context, where one thread has all values: the sums of the ring, in the
 // same order, without its meetings.
 Values CollectiveAllReduce::all_reduce_batch(ReduceOp op, const Values& values,
                                              const Destinations& to, const CommunicationOptions&) {
   Values results(values.size());
+  const bool gpus = AnyGpu(to.indices());
   for (std::size_t i = values.size(); i-- > 0;) {
-    if (!internal::reduce_buffers(op, values[i], to.indices(), results[i])) {
+    const bool done = gpus ? internal::nccl_all_reduce(op, values[i], results[i])
+                           : internal::reduce_buffers(op, values[i], to.indices(), results[i]);
+    if (!done) {
       results[i] = reduce_to_one(op, values[i], to.indices()[0], to);
     }
   }
@@ -155,6 +180,10 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
   internal::check_op(op);
   const auto reduction =
       op == ReduceOp::kSum ? collectives::Reduction::kSum : collectives::Reduction::kMean;
+  // Replicas' threads share host memory; for GPUs the last replica to come does all.
+  if (context.strategy().uses_gpus()) {
+    return CrossDeviceOps::all_reduce(context, op, values, options);
+  }
   for (const torch::Tensor& value : values) {
     // Rare types have no kernels: libtorch adds them, on the last replica to come.
     if (!internal::dtype_of(value.scalar_type()).has_value()) {
@@ -173,7 +202,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
       const DType type = *internal::dtype_of(reversed[i].scalar_type());
       const DType result = collectives::ResultType(reduction, type);
       torch::Tensor& to = results[values.size() - 1 - i];
-      inputs[i] = reversed[i].contiguous();
+      inputs[i] = internal::here(reversed[i]).contiguous();
       to = torch::empty(reversed[i].sizes(), torch::dtype(internal::scalar_type_of(result)));
       buffers.push_back({type, reversed[i].sizes().vec(), inputs[i].data_ptr(), to.data_ptr()});
     }
@@ -238,6 +267,9 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
                                                            const std::vector<torch::Tensor>& values,
                                                            int axis,
                                                            const CommunicationOptions& options) {
+  if (context.strategy().uses_gpus()) {
+    return CrossDeviceOps::all_gather(context, values, axis, options);
+  }
   internal::ReplicaMeeting meeting(context);
   collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
                                 context.num_replicas_in_sync());
@@ -269,7 +301,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     }
     std::vector<std::int64_t> joined;
     buffers.push_back(PlanGather(shapes, axis, values[i].element_size(), joined));
-    inputs.push_back(values[i].contiguous());
+    inputs.push_back(internal::here(values[i]).contiguous());
     results.push_back(torch::empty(joined, torch::dtype(values[i].scalar_type())));
     buffers.back().in = inputs.back().data_ptr();
     buffers.back().out = results.back().data_ptr();

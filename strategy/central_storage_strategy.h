@@ -12,8 +12,10 @@ namespace muster {
 
 class CentralStorageStrategy final : public Strategy {
  public:
-  // No compute devices: CPU:0. Parameter device: the compute device when there is one, else CPU:0.
-  // INVALID_ARGUMENT: not a device's name, or a device named twice.
+  // No compute devices: all GPUs of this machine, else CPU:0. Parameter device: the compute device
+  // when there is one, else CPU:0. A replica that reads a variable gets a copy on its own device.
+  // INVALID_ARGUMENT: not a device's name, a GPU that this machine does not have, or a device named
+  // twice.
   explicit CentralStorageStrategy(const std::vector<std::string>& compute_devices = {},
                                   const std::optional<std::string>& parameter_device = {});
 

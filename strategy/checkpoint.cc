@@ -182,11 +182,11 @@ struct RestoreStatus::Impl {
     std::vector<Named> values;
     const torch::NoGradGuard no_grad;
     for (const auto& [name, variable] : variables) {
-      values.push_back({name, variable.state()->ToSave().contiguous()});
+      values.push_back({name, variable.state()->ToSave().to(torch::kCPU).contiguous()});
     }
     for (const TrackedState& tracked : states) {
       for (const auto& [name, value] : tracked.state->Values()) {
-        values.push_back({tracked.prefix + name, value.contiguous()});
+        values.push_back({tracked.prefix + name, value.to(torch::kCPU).contiguous()});
       }
     }
     return values;

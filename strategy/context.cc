@@ -8,9 +8,8 @@
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
 #include "strategy/replica_context.h"
-#include "worker/engine/device/arena.h"
 #include "worker/engine/device/cpu_allocator.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace internal {
@@ -169,16 +168,16 @@ int current_replica() {
 }  // namespace detail
 
 struct DeviceScope::Impl {
-  explicit Impl(int index) : arena(index), frame({.kind = Frame::Kind::kDevice}) {}
-  device::ArenaScope arena;
+  explicit Impl(int place) : here(place), frame({.kind = Frame::Kind::kDevice}) {}
+  device::PlaceScope here;
   internal::FrameGuard frame;
 };
 
 DeviceScope::DeviceScope(const std::string& device) {
-  const Result<device::Device> parsed = device::ParseDevice(device);
-  if (!parsed.ok()) raise(parsed.status());
+  const Result<int> place = device::FindPlace(device);
+  if (!place.ok()) raise(place.status());
   device::InstallCpuAllocator();
-  impl_ = std::make_unique<Impl>(parsed->type == device::Device::Type::kCpu ? parsed->index : 0);
+  impl_ = std::make_unique<Impl>(*place);
 }
 
 DeviceScope::~DeviceScope() = default;

@@ -33,10 +33,11 @@ void set_global_strategy(Strategy* strategy);
 // In the function of update(): the component that is being updated; else absent.
 std::optional<int> get_update_replica_id();
 
-// Device names of creations inside it; the innermost counts.
+// Where variables and, on CPUs, tensors that are made inside it lie; the innermost counts. With a
+// GPU its card is libtorch's current one (torch::kCUDA); tensors lie there that are made there.
 class DeviceScope {
  public:
-  // INVALID_ARGUMENT: no device's name.
+  // INVALID_ARGUMENT: no device's name, or a GPU that this machine does not have.
   explicit DeviceScope(const std::string& device);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;

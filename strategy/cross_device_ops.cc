@@ -6,13 +6,14 @@
 #include "collectives/packing.h"
 #include "common/telemetry/log.h"
 #include "strategy/internal/crew.h"
+#include "strategy/internal/nccl.h"
 #include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"
 #include "strategy/sparse.h"
 #include "strategy/strategy.h"
-#include "worker/engine/device/arena.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/gpu.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace {
@@ -85,6 +86,7 @@ std::vector<torch::Tensor> CrossDeviceOps::reduce_any(ReduceOp op,
     note_sparse();
     std::vector<IndexedSlices> slices;
     for (const torch::Tensor& value : values) slices.push_back(to_slices(value));
+    const device::PlaceScope scope(to.indices()[0]);
     return CopyToAll(to_sparse(ReduceSlices(op, slices)), to);
   }
   // Nothing to add up: a copy, for which no transport is needed.
@@ -103,6 +105,7 @@ Mirrored<IndexedSlices> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Ind
                                                const CommunicationOptions&) {
   internal::check_op(op);
   note_sparse();
+  const device::PlaceScope scope(to.indices()[0]);
   const IndexedSlices reduced = ReduceSlices(op, value.values());
   std::vector<IndexedSlices> copies;
   for (const int index : to.indices()) copies.push_back(internal::copy_to(reduced, index));
@@ -189,8 +192,10 @@ std::vector<torch::Tensor> CrossDeviceOps::gather_implementation(
     const CommunicationOptions&) {
   torch::Tensor joined;
   {
-    const device::ArenaScope arena(to.indices()[0]);
+    const device::PlaceScope scope(to.indices()[0]);
     joined = internal::gather_tensors(values, axis);
+    // One value alone was not moved.
+    joined = device::Placed(internal::here(joined), to.indices()[0]);
   }
   std::vector<torch::Tensor> results{joined};
   for (std::size_t d = 1; d < to.indices().size(); ++d) {
@@ -204,14 +209,14 @@ std::vector<torch::Tensor> CrossDeviceOps::reduce_to_one(ReduceOp op,
                                                          int device, const Destinations& to) {
   torch::Tensor reduced;
   {
-    const device::ArenaScope arena(device);
+    const device::PlaceScope scope(device);
     reduced = internal::reduce_tensors(op, values, Axes());
   }
   std::vector<torch::Tensor> results;
   for (const int index : to.indices()) {
     // The result itself stays where it was made, unless it is one of the values.
     const bool own = index == device && values.size() > 1;
-    results.push_back(own ? reduced : internal::copy_to(reduced, index));
+    results.push_back(own ? device::Placed(reduced, index) : internal::copy_to(reduced, index));
   }
   return results;
 }
@@ -238,8 +243,10 @@ std::vector<torch::Tensor> ReductionToOneDevice::reduce_implementation(
   if (accumulate_ == nullptr) return reduce_to_one(op, values, device, to);
   torch::Tensor sum;
   {
-    const device::ArenaScope arena(device);
-    sum = accumulate_(values);
+    const device::PlaceScope scope(device);
+    std::vector<torch::Tensor> together;
+    for (const torch::Tensor& value : values) together.push_back(internal::here(value));
+    sum = accumulate_(together);
     if (op == ReduceOp::kMean) sum = sum / static_cast<std::int64_t>(values.size());
   }
   return CopyToAll(sum, to);
@@ -261,12 +268,33 @@ bool AllGpusOfTheirOwn(const std::vector<std::string>& devices, const MachineFac
   return true;
 }
 
+// CPUs need no facts, and libtorch is not asked for its cards.
+MachineFacts FactsFor(const std::vector<std::string>& devices) {
+  const bool gpus = std::any_of(devices.begin(), devices.end(), [](const std::string& name) {
+    const Result<device::Device> parsed = device::ParseDevice(name);
+    return parsed.ok() && parsed->type == device::Device::Type::kGpu;
+  });
+  return gpus ? machine_facts() : MachineFacts{};
+}
+
 }  // namespace
+
+MachineFacts machine_facts() {
+  return {.nccl = internal::nccl_in_build(), .gpu_cards = device::LogicalGpus::OfProcess().Cards()};
+}
 
 std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<std::string>& devices,
                                                         const MachineFacts& facts) {
   if (AllGpusOfTheirOwn(devices, facts) && facts.nccl) return std::make_shared<NcclAllReduce>();
   return std::make_shared<ReductionToOneDevice>();
+}
+
+std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<std::string>& devices) {
+  return select_cross_device_ops(devices, FactsFor(devices));
+}
+
+std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std::string>& devices) {
+  return mirrored_cross_device_ops(devices, FactsFor(devices));
 }
 
 std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std::string>& devices,

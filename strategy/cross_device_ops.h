@@ -158,7 +158,7 @@ class AllReduceOps : public CrossDeviceOps {
 
 // Two halves of the devices, each summed at one of them, then added. Which ones differs from tensor
 // to tensor, or from pack to pack: the tensors laid end to end, cut into `num_packs` equal packs
-// (the last takes the rest).
+// (the last takes the rest). Of logical CPUs; GPUs are reduced on one of them.
 class HierarchicalCopyAllReduce final : public AllReduceOps {
  public:
   // 0: no packing. INVALID_ARGUMENT: negative.
@@ -175,10 +175,11 @@ class HierarchicalCopyAllReduce final : public AllReduceOps {
   const std::size_t num_packs_;
 };
 
-// By NCCL, on GPUs. Logical CPU devices go by reduction to one device.
+// By NCCL, in a build that has it, on GPUs of cards of their own. Other devices go by reduction to
+// one of them.
 class NcclAllReduce final : public AllReduceOps {
  public:
-  // As above.
+  // As above; NCCL packs by itself.
   explicit NcclAllReduce(int num_packs = 1);
   std::string_view name() const override { return "NcclAllReduce"; }
 
@@ -190,7 +191,8 @@ class NcclAllReduce final : public AllReduceOps {
 };
 
 // Each replica's thread reduces its 1/N of all tensors and gives it to the others: what
-// MirroredStrategy uses on CPU devices.
+// MirroredStrategy uses on CPU devices. On GPUs kNccl goes by NCCL where NcclAllReduce does; what
+// is left is reduced on one device.
 class CollectiveAllReduce final : public AllReduceOps {
  public:
   explicit CollectiveAllReduce(
@@ -216,22 +218,26 @@ class CollectiveAllReduce final : public AllReduceOps {
   const CommunicationImplementation implementation_;
 };
 
-// What the choice below depends on, besides the names of the devices.
+// What the choices below depend on, besides the names of the devices.
 struct MachineFacts {
   // Is NCCL part of this build?
   bool nccl = false;
   // The card that logical GPU i is on; several may share one. Those beyond it have their own.
   std::vector<int> gpu_cards = {};
 };
+// Of this machine and this build. From here on the logical GPUs are in use (logical_devices.h).
+MachineFacts machine_facts();
 
 // NcclAllReduce when all devices are GPUs of cards of their own and there is NCCL, else
-// ReductionToOneDevice.
+// ReductionToOneDevice. Without facts: those of this machine.
 std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<std::string>& devices,
-                                                        const MachineFacts& facts = {});
+                                                        const MachineFacts& facts);
+std::shared_ptr<CrossDeviceOps> select_cross_device_ops(const std::vector<std::string>& devices);
 // What MirroredStrategy takes: CollectiveAllReduce when all devices are of one type (NCCL on cards
 // of their own when there is NCCL, else RING), ReductionToOneDevice when types are mixed.
 std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std::string>& devices,
-                                                          const MachineFacts& facts = {});
+                                                          const MachineFacts& facts);
+std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std::string>& devices);
 // What a value of type `type` goes by when the strategy has `ops`: int32 on GPUs is reduced on one
 // device.
 std::shared_ptr<CrossDeviceOps> cross_device_ops_for(const std::shared_ptr<CrossDeviceOps>& ops,

@@ -5,7 +5,7 @@
 #include "strategy/device_of.h"
 #include "strategy/internal/raise.h"
 #include "worker/engine/device/cpu_allocator.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 
@@ -21,12 +21,11 @@ Destinations::Destinations(const std::vector<std::string>& devices) {
                           "variable; {}",
                           Message(parsed.status())));
     }
-    if (parsed->type != device::Device::Type::kCpu) {
-      raise(Unimplemented("destination {}: this build computes on logical CPU devices only", name));
-    }
-    if (std::find(indices_.begin(), indices_.end(), parsed->index) != indices_.end()) continue;
+    const Result<int> place = device::FindPlace(name);
+    if (!place.ok()) raise(place.status());
+    if (std::find(indices_.begin(), indices_.end(), *place) != indices_.end()) continue;
     devices_.push_back(parsed->Canonical());
-    indices_.push_back(parsed->index);
+    indices_.push_back(*place);
   }
 }
 

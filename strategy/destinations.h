@@ -17,8 +17,8 @@ class Destinations {
   // "CPU:1").
   Destinations(const char* device) : Destinations(std::vector<std::string>{device}) {}
   Destinations(const std::string& device) : Destinations(std::vector<std::string>{device}) {}
-  // INVALID_ARGUMENT: empty ("destinations can not be empty"), or not a device's name ("must be one
-  // of"). A device that is named twice counts once.
+  // INVALID_ARGUMENT: empty ("destinations can not be empty"), not a device's name ("must be one
+  // of"), or a GPU that this machine does not have. A device that is named twice counts once.
   Destinations(const std::vector<std::string>& devices);
   Destinations(const torch::Tensor& tensor) : Destinations(devices_of({tensor})) {}
   Destinations(const PerReplica<torch::Tensor>& value) : Destinations(devices_of(value.values())) {}
@@ -33,7 +33,7 @@ class Destinations {
 
   // Canonical names.
   const std::vector<std::string>& devices() const { return devices_; }
-  // Their logical CPU indices, in the same order.
+  // The same as numbers, in the same order: CPU:i is i, what GPUs are is Muster's own business.
   const std::vector<int>& indices() const { return indices_; }
 
  private:

@@ -4,7 +4,8 @@
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
 #include "strategy/internal/variable_state.h"
-#include "worker/engine/device/arena.h"
+#include "strategy/sparse.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace internal {
@@ -20,7 +21,7 @@ void UpdateOne(Strategy& strategy, VariableState& state, int index,
                const std::function<void(int)>& body) {
   const FrameGuard update(
       {.kind = Frame::Kind::kUpdate, .strategy = &strategy, .update_replica = index});
-  const device::ArenaScope arena(state.at(index).device());
+  const device::PlaceScope here(state.at(index).device());
   body(index);
 }
 
@@ -28,7 +29,8 @@ void UpdateOne(Strategy& strategy, VariableState& state, int index,
 
 bool same_argument(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.is_same(b)) return true;
-  return a.defined() && b.defined() && a.scalar_type() == b.scalar_type() && a.equal(b);
+  return a.defined() && b.defined() && a.scalar_type() == b.scalar_type() &&
+         a.equal(b.to(a.device()));
 }
 
 void raise_per_replica_argument() {
@@ -78,10 +80,7 @@ Extended Strategy::extended() { return Extended(*this); }
 
 Mirrored<torch::Tensor> Extended::place(const torch::Tensor& value, const Destinations& to) {
   std::vector<torch::Tensor> copies;
-  for (const int index : to.indices()) {
-    const device::ArenaScope arena(index);
-    copies.push_back(value.clone());
-  }
+  for (const int place : to.indices()) copies.push_back(internal::copy_to(value, place));
   return Mirrored<torch::Tensor>(std::move(copies));
 }
 

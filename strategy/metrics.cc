@@ -113,7 +113,8 @@ void AUC::update(const torch::Tensor& predictions, const torch::Tensor& labels,
           : torch::ones_like(scores);
   const torch::Tensor positive = (labels > 0.5).to(torch::kFloat64);
   const auto counts = [&](const torch::Tensor& of) {
-    return torch::zeros({kBuckets}, torch::kFloat64).index_add_(0, bucket, of.reshape({-1}));
+    return torch::zeros({kBuckets}, torch::dtype(torch::kFloat64).device(of.device()))
+        .index_add_(0, bucket, of.reshape({-1}));
   };
   add(0, counts(each * positive));
   add(1, counts(each * (1 - positive)));

@@ -13,7 +13,8 @@ namespace muster {
 class MirroredStrategy final : public Strategy {
  public:
   // No devices: all GPUs of this machine, else CPU:0.
-  // INVALID_ARGUMENT: not a device's name, or a device named twice.
+  // INVALID_ARGUMENT: not a device's name, a GPU that this machine does not have, or a device named
+  // twice.
   // No ops: what mirrored_cross_device_ops() takes, on CPU devices CollectiveAllReduce (RING).
   explicit MirroredStrategy(const std::vector<std::string>& devices = {},
                             std::shared_ptr<CrossDeviceOps> cross_device_ops = nullptr);

@@ -7,7 +7,8 @@
 #include "strategy/internal/frames.h"
 #include "strategy/internal/module_state.h"
 #include "strategy/internal/raise.h"
-#include "worker/engine/device/arena.h"
+#include "strategy/sparse.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace internal {
@@ -78,13 +79,13 @@ std::shared_ptr<Module> CopyOf(const Module& module) {
   }
 }
 
-torch::Tensor CloneOn(int device, const torch::Tensor& tensor) {
-  const device::ArenaScope arena(device);
-  return tensor.detach().clone();
+torch::Tensor CloneOn(int place, const torch::Tensor& tensor) {
+  return copy_to(tensor.detach(), place);
 }
 
-bool LiesOn(int device, const torch::Tensor& tensor) {
-  return tensor.numel() == 0 || device::Arena::IndexOf(tensor.data_ptr()) == device;
+bool LiesOn(int place, const torch::Tensor& tensor) {
+  return device::SameDevice(tensor.device(), device::TorchDevice(place)) &&
+         (tensor.numel() == 0 || device::PlaceOf(tensor) == place);
 }
 
 // Distributes the tensors of one module step by step.
@@ -171,7 +172,11 @@ class Distribution {
     std::vector<torch::Tensor> readers(1);
     for (int copy = 0; copy < state_.size(); ++copy) {
       const torch::Tensor leaf = Find(copy, named, group.names[0]);
-      leaf.set_data(master.detach());
+      // A replica on another card has a copy, which the component keeps equal.
+      const int home =
+          device::FindPlace(strategy_.worker_devices()[static_cast<std::size_t>(copy)]).value();
+      const bool near = device::SameDevice(master.device(), device::TorchDevice(home));
+      leaf.set_data(near ? master.detach() : CloneOn(home, master));
       Finish(copy, group, named, leaf);
       readers.push_back(leaf);
     }
@@ -290,7 +295,8 @@ void ModuleState::Check(int copy) const {
   const std::vector<torch::Tensor>& tensors = leaves[static_cast<std::size_t>(copy)];
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool parameter = i < parameters.size();
-    const bool shared = parameter && central();
+    const bool shared =
+        parameter && central() && device::SameDevice(tensors[i].device(), masters[0][i].device());
     const bool same_type = tensors[i].scalar_type() == types[i];
     if (same_type && (!shared || tensors[i].is_alias_of(masters[0][i]))) continue;
     const Variable& variable = parameter ? parameters[i] : buffers[i - parameters.size()];

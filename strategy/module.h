@@ -15,7 +15,8 @@
 // given. Each copy's parameters are components of variables: ON_WRITE with aggregation MEAN;
 // floating buffers are ON_READ MEAN, integer ones ON_READ ONLY_FIRST_REPLICA. In a replica
 // variable.value() is its copy's tensor. Mirrored copies lie in the memory of their devices; under
-// central storage the copies' parameters are views of one value on the parameter device. One
+// central storage the copies' parameters are views of one value on the parameter device; replicas
+// on other cards have copies of it, made anew when it was written (not when a copy was). One
 // parameter registered under several names (shared submodules included) stays one in all copies.
 #pragma once
 

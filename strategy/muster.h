@@ -18,6 +18,7 @@
 #include "strategy/input/input_link.h"
 #include "strategy/input/input_options.h"
 #include "strategy/input/readers.h"
+#include "strategy/logical_devices.h"
 #include "strategy/loss.h"
 #include "strategy/metrics.h"
 #include "strategy/mirrored_strategy.h"

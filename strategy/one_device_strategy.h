@@ -10,7 +10,7 @@ namespace muster {
 
 class OneDeviceStrategy final : public Strategy {
  public:
-  // INVALID_ARGUMENT: not a device's name.
+  // INVALID_ARGUMENT: not a device's name, or a GPU that this machine does not have.
   explicit OneDeviceStrategy(const std::string& device);
 
   std::string_view name() const override { return "OneDeviceStrategy"; }

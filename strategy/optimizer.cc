@@ -14,7 +14,7 @@
 #include "strategy/internal/raise.h"
 #include "strategy/internal/saved_state.h"
 #include "strategy/replica_context.h"
-#include "worker/engine/device/arena.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace internal {
@@ -63,7 +63,7 @@ class OptimizerState final : public SavedState {
       : module_(std::move(module)), how_(how) {
     Choose();
     for (std::size_t master = 0; master < masters_.size(); ++master) {
-      const device::ArenaScope arena(module_->parameter_device(static_cast<int>(master)));
+      const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
       optimizers_.push_back(make(masters_[master]));
     }
     name_ = fmt::format("{} of module {}", c10::demangle(typeid(*optimizers_[0]).name()),
@@ -146,7 +146,7 @@ class OptimizerState final : public SavedState {
   }
   void Restore(const std::map<std::string, torch::Tensor>& slots) const override {
     for (std::size_t master = 0; master < masters_.size(); ++master) {
-      const device::ArenaScope arena(module_->parameter_device(static_cast<int>(master)));
+      const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
       WriteSlots(*optimizers_[master], masters_[master], names_, slots);
     }
   }
@@ -213,7 +213,7 @@ class OptimizerState final : public SavedState {
   // Updates one copy.
   torch::Tensor StepOwn(ReplicaContext* replica, int copy,
                         const DistributedOptimizerBase::Closure* closure) {
-    const device::ArenaScope arena(module_->parameter_device(copy));
+    const device::PlaceScope here(module_->parameter_device(copy));
     Optimizer& optimizer = instance(copy);
     const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
     const bool reduces = how_.all_reduce_gradients && module_->size() > 1;
@@ -279,7 +279,7 @@ class OptimizerState final : public SavedState {
 
   void UpdateShared() {
     const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = module_->strategy});
-    const device::ArenaScope arena(module_->parameter_device(0));
+    const device::PlaceScope here(module_->parameter_device(0));
     std::vector<std::vector<torch::Tensor>> gradients;
     for (const auto& leaves : leaves_) {
       gradients.push_back(GradientsOf(leaves));

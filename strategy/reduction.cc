@@ -10,7 +10,8 @@
 #include "strategy/internal/crew.h"
 #include "strategy/internal/raise.h"
 #include "strategy/internal/shape_text.h"
-#include "worker/engine/device/arena.h"
+#include "strategy/sparse.h"
+#include "worker/engine/device/place.h"
 
 namespace muster::internal {
 namespace {
@@ -112,7 +113,9 @@ torch::ScalarType scalar_type_of(DType type) {
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
                     const std::vector<int>& devices, std::vector<torch::Tensor>& results) {
   check_op(op);
-  if (!HasKernel(values)) return false;
+  if (!HasKernel(values) || std::any_of(devices.begin(), devices.end(), device::IsGpu)) {
+    return false;
+  }
   const torch::NoGradGuard no_grad;
   const DType type = *dtype_of(values[0].scalar_type());
   const auto reduction =
@@ -126,7 +129,7 @@ bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
   results.clear();
   std::vector<void*> destinations;
   for (const int index : devices) {
-    const device::ArenaScope arena(index);
+    const device::PlaceScope scope(index);
     results.push_back(torch::empty(
         values[0].sizes(), torch::dtype(scalar_type_of(collectives::ResultType(reduction, type)))));
     destinations.push_back(results.back().data_ptr());
@@ -150,7 +153,7 @@ torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& valu
   check_op(op);
   std::vector<torch::Tensor> one;
   if (!axes.given() && values.size() > 1 &&
-      reduce_buffers(op, values, {device::ArenaScope::Current()}, one)) {
+      reduce_buffers(op, values, {device::PlaceScope::Current()}, one)) {
     return one[0];
   }
   CheckSummable(values);
@@ -166,7 +169,7 @@ torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& valu
       raise(InvalidArgument("Shape mismatch: replica {} holds shape {}, replica 0 shape {}", r,
                             ShapeText(values[r]), ShapeText(values[0])));
     }
-    const torch::Tensor wide = part.to(SumType(type));
+    const torch::Tensor wide = (values.size() > 1 ? here(part) : part).to(SumType(type));
     sum = sum.defined() ? sum + wide : wide;
     elements += axes.given() ? static_cast<double>(values[r].numel()) /
                                    static_cast<double>(std::max<std::int64_t>(1, part.numel()))
@@ -213,7 +216,10 @@ torch::Tensor gather_tensors(const std::vector<torch::Tensor>& values, int axis)
     shapes.push_back(value.sizes().vec());
   }
   check_gather(shapes, axis);
-  return torch::cat(values, axis);
+  if (values.size() == 1) return torch::cat(values, axis);
+  std::vector<torch::Tensor> together;
+  for (const torch::Tensor& value : values) together.push_back(here(value));
+  return torch::cat(together, axis);
 }
 
 }  // namespace muster::internal

@@ -13,19 +13,20 @@ namespace muster::internal {
 // Sum or mean of tensors of equal shape, element by element; of the axes too when they are given
 // (then shapes may differ along them). Sums are made in the order of `values`, on all threads of
 // current_crew(); float16 and bfloat16 in float32; MEAN of integers is float32. Differentiable.
+// Several values, some of them on a GPU or to go to one, are added on this thread's device.
 //   INVALID_ARGUMENT as in Strategy::reduce(); an op that is neither; bool.
 torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& values,
                              const Axes& axes);
 
-// Joined along `axis`. INVALID_ARGUMENT: ranks differ, sizes differ off the axis, scalars, an axis
-// that is negative or no axis of theirs.
+// Joined along `axis`, on this thread's device as above. INVALID_ARGUMENT: ranks differ, sizes
+// differ off the axis, scalars, an axis that is negative or no axis of theirs.
 torch::Tensor gather_tensors(const std::vector<torch::Tensor>& values, int axis);
 // The check alone; `shapes` of all replicas.
 void check_gather(const std::vector<std::vector<std::int64_t>>& shapes, int axis);
 
 // Reduces `values` on the buffers themselves: results[d] gets what reduce_tensors() returns.
-// False, and nothing done, where that is not possible (types without kernels, gradients, shapes
-// that differ): reduce_tensors() knows what to do or say.
+// False, and nothing done, where that is not possible (GPUs, types without kernels, gradients,
+// shapes that differ): reduce_tensors() knows what to do or say.
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
                     const std::vector<int>& devices, std::vector<torch::Tensor>& results);
 

@@ -11,6 +11,7 @@
 #include "strategy/replica_context.h"
 #include "strategy/sparse.h"
 #include "strategy/strategy.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace {
@@ -63,6 +64,25 @@ CommunicationOptions OptionsOf(AutogradContext* saved) {
   return options;
 }
 
+// Where the values of the forward lie: what comes back to them lies there, too.
+void SaveDevices(AutogradContext* saved, at::TensorList values) {
+  std::vector<std::int64_t> cards;
+  for (const torch::Tensor& value : values) {
+    cards.push_back(value.device().is_cpu() ? -1 : value.device().index());
+  }
+  saved->saved_data["cards"] = cards;
+}
+void ReturnToDevices(AutogradContext* saved, variable_list& gradients) {
+  const std::vector<std::int64_t> cards = saved->saved_data["cards"].toIntVector();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const torch::Device to =
+        cards[i] < 0 ? torch::Device(torch::kCPU)
+                     : torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(cards[i]));
+    if (!device::SameDevice(gradients[i].device(), to)) gradients[i] = gradients[i].to(to);
+  }
+}
+
 bool IsDifferentiable(const torch::Tensor& value) {
   return value.is_floating_point() || value.is_complex();
 }
@@ -100,6 +120,7 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
                                std::int64_t address) {
     const Call& call = CallAt(address);
     Save(saved, call);
+    SaveDevices(saved, values);
     variable_list results = call.context.strategy().cross_device_ops().all_reduce(
         call.context, call.op, values.vec(), call.options);
     MarkIntegers(saved, values, results);
@@ -108,6 +129,7 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
   static variable_list backward(AutogradContext* saved, const variable_list& gradients) {
     const auto op = static_cast<ReduceOp>(saved->saved_data["op"].toInt());
     variable_list result = ReduceGradients(ContextOf(saved), op, gradients, OptionsOf(saved));
+    ReturnToDevices(saved, result);
     result.emplace_back();
     return result;
   }
@@ -119,6 +141,7 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
                                std::int64_t address) {
     const Call& call = CallAt(address);
     Save(saved, call);
+    SaveDevices(saved, values);
     variable_list results = call.context.strategy().cross_device_ops().all_gather(
         call.context, values.vec(), call.axis, call.options);
     std::vector<std::int64_t> sizes;
@@ -144,6 +167,7 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
       for (std::size_t r = 0; r < replica; ++r) offset += (*sizes)[r][i];
       result[i] = result[i].narrow(saved->saved_data["axis"].toInt(), offset, mine[i]);
     }
+    ReturnToDevices(saved, result);
     result.emplace_back();
     return result;
   }
@@ -193,11 +217,13 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
   call.context.meet(fmt::format("all_reduce {} of IndexedSlices", name_of(call.op)), &part, joint,
                     call.options.timeout);
   std::vector<IndexedSlices> results;
+  const int place = device::PlaceScope::Current();
   for (const IndexedSlices& joined : part.joined) {
-    const bool mean = call.op == ReduceOp::kMean;
-    results.push_back(
-        {mean ? joined.values / call.context.num_replicas_in_sync() : joined.values.clone(),
-         joined.indices.clone(), joined.dense_shape});
+    results.push_back(internal::copy_to(joined, place));
+    // Not in place: a mean of integers is of another type.
+    if (call.op != ReduceOp::kMean) continue;
+    torch::Tensor& values = results.back().values;
+    values = values / call.context.num_replicas_in_sync();
   }
   return results;
 }

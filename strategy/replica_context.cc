@@ -4,12 +4,14 @@
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
 #include "strategy/strategy.h"
-#include "worker/engine/device/arena.h"
+#include "worker/engine/device/place.h"
 #include "worker/engine/device/random.h"
 #include "worker/engine/device/replica_group.h"
 
 namespace muster {
 int ReplicaContext::num_replicas_in_sync() const { return strategy_.num_replicas_in_sync(); }
+
+torch::Device ReplicaContext::device() const { return strategy_.torch_device(replica_); }
 
 void ReplicaContext::require_mine() const {
   const ReplicaContext* const current = get_replica_context();
@@ -52,7 +54,7 @@ void ReplicaContext::meet(std::string kind, void* arguments,
 void ReplicaContext::run_merged(const std::function<void(Strategy&)>& body) {
   const internal::FrameGuard merge({.kind = internal::Frame::Kind::kMerge, .strategy = &strategy_});
   // Whichever replica came last: what the function makes lies where the program's own values do.
-  const device::ArenaScope arena(0);
+  const device::PlaceScope here(0);
   body(strategy_);
 }
 

@@ -40,6 +40,9 @@ class ReplicaContext {
   Strategy& strategy() const { return strategy_; }
   int replica_id_in_sync_group() const { return replica_; }
   int num_replicas_in_sync() const;
+  // Where libtorch makes and finds this replica's tensors: torch::zeros({3}, context.device()),
+  // x.to(context.device()). The CPU, or the replica's card.
+  torch::Device device() const;
 
   // Runs fn(strategy, PerReplica of each argument...) once, in cross-replica context, when all
   // replicas have called merge_call with the same function type; each gets the result, or its own

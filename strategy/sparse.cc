@@ -5,7 +5,7 @@
 #include "strategy/destinations.h"
 #include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
-#include "worker/engine/device/arena.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace {
@@ -36,13 +36,14 @@ IndexedSlices to_slices(const torch::Tensor& sparse) {
 }
 
 torch::Tensor to_sparse(const IndexedSlices& slices) {
-  return torch::sparse_coo_tensor(slices.indices.to(torch::kLong).unsqueeze(0), slices.values,
-                                  DenseShape(slices));
+  return torch::sparse_coo_tensor(
+      slices.indices.to(slices.values.device(), torch::kLong).unsqueeze(0), slices.values,
+      DenseShape(slices));
 }
 
 torch::Tensor to_dense(const IndexedSlices& slices) {
   return torch::zeros(DenseShape(slices), slices.values.options())
-      .index_add(0, slices.indices.to(torch::kLong), slices.values);
+      .index_add(0, slices.indices.to(slices.values.device(), torch::kLong), slices.values);
 }
 
 torch::Tensor aggregate(const std::vector<torch::Tensor>& values) {
@@ -92,13 +93,21 @@ IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& devi
 
 namespace internal {
 
-torch::Tensor copy_to(const torch::Tensor& value, int index) {
-  const device::ArenaScope arena(index);
-  return value.clone();
+torch::Tensor copy_to(const torch::Tensor& value, int place) {
+  const device::PlaceScope scope(place);
+  const torch::Device to = device::TorchDevice(place);
+  if (device::SameDevice(value.device(), to)) return device::Placed(value.clone(), place);
+  return device::Placed(value.to(to, value.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+                        place);
 }
 
-IndexedSlices copy_to(const IndexedSlices& value, int index) {
-  return {copy_to(value.values, index), copy_to(value.indices, index), value.dense_shape};
+IndexedSlices copy_to(const IndexedSlices& value, int place) {
+  return {copy_to(value.values, place), copy_to(value.indices, place), value.dense_shape};
+}
+
+torch::Tensor here(const torch::Tensor& value) {
+  const torch::Device to = device::TorchDevice(device::PlaceScope::Current());
+  return device::SameDevice(value.device(), to) ? value : value.to(to, value.scalar_type());
 }
 
 }  // namespace internal

@@ -33,9 +33,12 @@ torch::Tensor copy_to_device(const torch::Tensor& value, const std::string& devi
 IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& device);
 
 namespace internal {
-// The same to logical device CPU:`index`.
-torch::Tensor copy_to(const torch::Tensor& value, int index);
-IndexedSlices copy_to(const IndexedSlices& value, int index);
+// The same to a device by number (Destinations::indices()).
+torch::Tensor copy_to(const torch::Tensor& value, int place);
+IndexedSlices copy_to(const IndexedSlices& value, int place);
+// For arithmetic on this thread's device: the value itself where libtorch can use it there (CPU
+// devices use each other's memory), else a copy. Differentiable.
+torch::Tensor here(const torch::Tensor& value);
 }  // namespace internal
 
 }  // namespace muster

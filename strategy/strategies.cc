@@ -5,52 +5,59 @@
 #include "strategy/internal/raise.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/gpu.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace {
 
-int CpuIndex(const std::string& name) {
-  const Result<device::Device> parsed = device::ParseDevice(name);
-  if (!parsed.ok()) raise(parsed.status());
-  if (parsed->type != device::Device::Type::kCpu) {
-    raise(Unimplemented("device {}: this build computes on logical CPU devices only", name));
-  }
-  return parsed->index;
+int PlaceNamed(const std::string& name) {
+  const Result<int> place = device::FindPlace(name);
+  if (!place.ok()) raise(place.status());
+  return *place;
 }
 
-std::vector<int> CpuIndices(const std::vector<std::string>& names) {
-  if (names.empty()) return {0};
-  std::vector<int> indices;
+// None named: all GPUs of this machine, else CPU:0.
+std::vector<std::string> OrAll(const std::vector<std::string>& names) {
+  if (!names.empty()) return names;
+  std::vector<std::string> all;
+  const std::size_t gpus = device::LogicalGpus::OfProcess().Cards().size();
+  for (std::size_t i = 0; i < gpus; ++i) all.push_back(fmt::format("GPU:{}", i));
+  if (all.empty()) all.emplace_back("CPU:0");
+  return all;
+}
+
+std::vector<int> Places(const std::vector<std::string>& names) {
+  std::vector<int> places;
   std::set<int> seen;
-  for (const std::string& name : names) {
-    indices.push_back(CpuIndex(name));
-    if (!seen.insert(indices.back()).second) {
+  for (const std::string& name : OrAll(names)) {
+    places.push_back(PlaceNamed(name));
+    if (!seen.insert(places.back()).second) {
       raise(InvalidArgument("device {} is named twice", name));
     }
   }
-  return indices;
+  return places;
 }
 
-int ParameterIndex(const std::vector<int>& compute, const std::optional<std::string>& named) {
-  if (named.has_value()) return CpuIndex(*named);
+int ParameterPlace(const std::vector<int>& compute, const std::optional<std::string>& named) {
+  if (named.has_value()) return PlaceNamed(*named);
   return compute.size() == 1 ? compute[0] : 0;
 }
 
 }  // namespace
 
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
-    : Strategy({CpuIndex(device)}, {CpuIndex(device)}) {}
+    : Strategy({PlaceNamed(device)}, {PlaceNamed(device)}) {}
 
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
                                    std::shared_ptr<CrossDeviceOps> cross_device_ops)
-    : Strategy(CpuIndices(devices), CpuIndices(devices),
+    : Strategy(Places(devices), Places(devices),
                cross_device_ops != nullptr ? std::move(cross_device_ops)
-                                           : mirrored_cross_device_ops(devices)) {}
+                                           : mirrored_cross_device_ops(OrAll(devices))) {}
 
 CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
                                                const std::optional<std::string>& parameter_device)
-    : Strategy(CpuIndices(compute_devices),
-               {ParameterIndex(CpuIndices(compute_devices), parameter_device)}) {}
+    : Strategy(Places(compute_devices),
+               {ParameterPlace(Places(compute_devices), parameter_device)}) {}
 
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
 #include <torch/version.h>
 
 #include "strategy/cross_device_ops.h"
@@ -14,9 +15,8 @@
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
-#include "worker/engine/device/arena.h"
 #include "worker/engine/device/cpu_allocator.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/place.h"
 #include "worker/engine/device/random.h"
 #include "worker/engine/device/replica_group.h"
 
@@ -25,28 +25,38 @@ namespace {
 
 std::vector<std::string> CanonicalNames(const std::vector<int>& devices) {
   std::vector<std::string> names;
-  for (const int index : devices) {
-    names.push_back(device::Device{device::Device::Type::kCpu, index}.Canonical());
-  }
+  for (const int place : devices) names.push_back(device::DeviceAt(place).Canonical());
   return names;
 }
 
-// libtorch keeps autocast's type and cache switch apart from the rest of a thread's state.
+// libtorch keeps autocast's types and cache switch apart from the rest of a thread's state.
 struct Autocast {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
   static torch::ScalarType type_here() { return at::autocast::get_autocast_dtype(at::kCPU); }
-  static void set_type(torch::ScalarType to) { at::autocast::set_autocast_dtype(at::kCPU, to); }
-  static bool enabled() { return at::autocast::is_autocast_enabled(at::kCPU); }
+  static torch::ScalarType gpu_type_here() { return at::autocast::get_autocast_dtype(at::kCUDA); }
+  static void set_types(torch::ScalarType cpu, torch::ScalarType gpu) {
+    at::autocast::set_autocast_dtype(at::kCPU, cpu);
+    at::autocast::set_autocast_dtype(at::kCUDA, gpu);
+  }
+  static bool enabled() {
+    return at::autocast::is_autocast_enabled(at::kCPU) ||
+           at::autocast::is_autocast_enabled(at::kCUDA);
+  }
 #else
   static torch::ScalarType type_here() { return at::autocast::get_autocast_cpu_dtype(); }
-  static void set_type(torch::ScalarType to) { at::autocast::set_autocast_cpu_dtype(to); }
-  static bool enabled() { return at::autocast::is_cpu_enabled(); }
+  static torch::ScalarType gpu_type_here() { return at::autocast::get_autocast_gpu_dtype(); }
+  static void set_types(torch::ScalarType cpu, torch::ScalarType gpu) {
+    at::autocast::set_autocast_cpu_dtype(cpu);
+    at::autocast::set_autocast_gpu_dtype(gpu);
+  }
+  static bool enabled() { return at::autocast::is_cpu_enabled() || at::autocast::is_enabled(); }
 #endif
   torch::ScalarType type = type_here();
+  torch::ScalarType gpu_type = gpu_type_here();
   bool cache = at::autocast::is_autocast_cache_enabled();
 
   void apply() const {
-    set_type(type);
+    set_types(type, gpu_type);
     at::autocast::set_autocast_cache_enabled(cache);
   }
 };
@@ -67,10 +77,30 @@ class AutocastGuard {
   const Autocast own_;
 };
 
+// A backward pass of GPU tensors runs on threads of libtorch, one for each card. While this lives,
+// it runs on the thread that asks for it: replicas meet in it, and those of one card would wait for
+// each other on one thread.
+class BackwardOnThisThread {
+ public:
+#if TORCH_VERSION_MAJOR >= 2
+  explicit BackwardOnThisThread(bool wanted) : outer_(state().get_multithreading_enabled()) {
+    if (wanted) state().set_multithreading_enabled(false);
+  }
+  ~BackwardOnThisThread() { state().set_multithreading_enabled(outer_); }
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+  const bool outer_;
+#else
+  explicit BackwardOnThisThread(bool) {}
+#endif
+ public:
+  BackwardOnThisThread(const BackwardOnThisThread&) = delete;
+  BackwardOnThisThread& operator=(const BackwardOnThisThread&) = delete;
+};
+
 // Where libtorch would allocate here.
-Destinations CurrentDevice() {
-  return device::Device{device::Device::Type::kCpu, device::ArenaScope::Current()}.Canonical();
-}
+Destinations CurrentDevice() { return device::DeviceAt(device::PlaceScope::Current()).Canonical(); }
 
 std::exception_ptr MakeException(const Status& status) {
   return std::make_exception_ptr(ToError(status));
@@ -111,6 +141,7 @@ struct Strategy::Impl {
   }
 
   std::vector<int> devices;
+  bool uses_gpus = false;
   int threads_per_replica = 1;
   std::shared_ptr<CrossDeviceOps> ops;
   std::mutex mutex;
@@ -125,11 +156,21 @@ Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_
   device::InstallCpuAllocator();
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   impl_->threads_per_replica = std::max(1, static_cast<int>(cores / compute_devices.size()));
+  impl_->uses_gpus = std::any_of(compute_devices.begin(), compute_devices.end(), device::IsGpu);
   impl_->devices = std::move(compute_devices);
   impl_->ops = ops != nullptr ? std::move(ops) : select_cross_device_ops(worker_devices_);
 }
 
 Strategy::~Strategy() = default;
+
+torch::Device Strategy::torch_device(int replica) const {
+  if (replica < 0 || replica >= num_replicas_in_sync()) {
+    raise(OutOfRange("replica {} of a strategy of {}", replica, num_replicas_in_sync()));
+  }
+  return device::TorchDevice(impl_->devices[static_cast<std::size_t>(replica)]);
+}
+
+bool Strategy::uses_gpus() const { return impl_->uses_gpus; }
 
 void Strategy::run_replicas(const std::function<void(int)>& replica) {
   using internal::Frame;
@@ -138,7 +179,7 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
     ReplicaContext context(*this, 0, nullptr);
     const internal::FrameGuard frame(
         {.kind = Frame::Kind::kReplica, .strategy = this, .replica = &context});
-    const device::ArenaScope arena(impl_->devices[0]);
+    const device::PlaceScope here(impl_->devices[0]);
     replica(0);
     return;
   }
@@ -155,6 +196,7 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
   lease.group().Run([&](int r) {
     const at::ThreadLocalStateGuard torch_guard(torch_state);
     const AutocastGuard autocast_guard(autocast);
+    const BackwardOnThisThread backward(impl_->uses_gpus);
     const device::GeneratorScope generator(seed, r);
     if (at::get_num_threads() != impl_->threads_per_replica) {
       at::set_num_threads(impl_->threads_per_replica);
@@ -169,7 +211,7 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
     ReplicaContext context(*this, r, &lease.group());
     const internal::FrameGuard frame(
         {.kind = Frame::Kind::kReplica, .strategy = this, .replica = &context});
-    const device::ArenaScope arena(impl_->devices[static_cast<std::size_t>(r)]);
+    const device::PlaceScope here(impl_->devices[static_cast<std::size_t>(r)]);
     replica(r);
   });
 }

@@ -62,6 +62,12 @@ class Strategy {
   virtual const std::vector<std::string>& worker_devices() const { return worker_devices_; }
   virtual const std::vector<std::string>& parameter_devices() const { return parameter_devices_; }
 
+  // libtorch's device of a replica, for tensors that its function makes: the CPU, or its card.
+  // OUT_OF_RANGE.
+  torch::Device torch_device(int replica) const;
+  // Does any replica compute on a GPU?
+  bool uses_gpus() const;
+
   // Makes this strategy current on this thread until the returned object ends.
   Scope scope() { return Scope(*this); }
 
@@ -227,7 +233,8 @@ class Strategy {
   virtual bool require_static_shapes() const { return false; }
 
  protected:
-  // Logical CPU devices by index; one replica each. No ops: what select_cross_device_ops() takes.
+  // Devices as Destinations numbers them; one replica each. No ops: what select_cross_device_ops()
+  // takes.
   Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices,
            std::shared_ptr<CrossDeviceOps> ops = nullptr);
 

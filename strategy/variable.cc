@@ -5,7 +5,7 @@
 #include "strategy/internal/raise.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/strategy.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 
@@ -48,9 +48,7 @@ VariableState& StateOf(const std::shared_ptr<VariableState>& state) {
   return *state;
 }
 
-std::string CanonicalDevice(int index) {
-  return device::Device{device::Device::Type::kCpu, index}.Canonical();
-}
+std::string CanonicalDevice(int place) { return device::DeviceAt(place).Canonical(); }
 
 torch::Tensor WriteValue(const Variable& variable, WriteKind kind, const VariableValue& value,
                          bool read_value) {

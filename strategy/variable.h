@@ -174,7 +174,8 @@ class Variable {
   // Runs the initial value's function; all components get its result.
   void initialize() const;
 
-  // The value here, for arithmetic. In a replica it is the replica's own autograd leaf
+  // The value here, for arithmetic; in a replica on its device, where the variable is on a card and
+  // the replica is not, or on another. In a replica it is the replica's own autograd leaf
   // (requires_grad if trainable): the same one until the variable is written, so gradients of a
   // step gather in value().grad(), and backward passes of several replicas never mix. Not to be
   // written in place: that is what assign() is for.

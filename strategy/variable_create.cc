@@ -8,8 +8,7 @@
 #include "strategy/internal/raise.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/strategy.h"
-#include "worker/engine/device/arena.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/place.h"
 
 namespace muster {
 namespace internal {
@@ -38,13 +37,13 @@ void CheckModes(const Strategy& strategy, const VariableSpec& spec) {
   }
 }
 
-int IndexOf(const std::string& device) {
-  const Result<device::Device> parsed = device::ParseDevice(device);
-  if (!parsed.ok()) raise(parsed.status());
-  return parsed->index;
+int PlaceOfName(const std::string& device) {
+  const Result<int> place = device::FindPlace(device);
+  if (!place.ok()) raise(place.status());
+  return *place;
 }
 
-// Logical CPUs, one for each component.
+// One for each component.
 std::vector<int> DevicesFor(const Strategy& strategy, const VariableSpec& spec, bool on_read) {
   std::vector<std::string> names;
   if (&strategy != &default_strategy()) {
@@ -55,9 +54,9 @@ std::vector<int> DevicesFor(const Strategy& strategy, const VariableSpec& spec, 
   std::vector<int> devices;
   for (std::size_t i = 0; i < count; ++i) {
     if (!others.empty()) {
-      devices.push_back(IndexOf(others[std::min(i, others.size() - 1)]));
+      devices.push_back(PlaceOfName(others[std::min(i, others.size() - 1)]));
     } else {
-      devices.push_back(names.empty() ? device::ArenaScope::Current() : IndexOf(names[i]));
+      devices.push_back(names.empty() ? device::PlaceScope::Current() : PlaceOfName(names[i]));
     }
   }
   return devices;
@@ -165,7 +164,7 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   } else if (options.initialize) {
     torch::Tensor value;
     {
-      const device::ArenaScope arena(devices[0]);
+      const device::PlaceScope here(devices[0]);
       value = spec.initial_value();
     }
     if (!value.defined()) {

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/data/pipeline/element_ops.h"
 #include "strategy/internal/raise.h"
+#include "strategy/sparse.h"
 
 namespace muster::internal {
 
@@ -26,6 +27,12 @@ constexpr std::array<std::pair<DType, torch::ScalarType>, 10> kTypes = {{
     {DType::kInt16, torch::kShort},
 }};
 
+// The deleter of a column whose memory is a card's: it knows the tensor.
+struct CardMemory {
+  torch::Tensor tensor;
+  void operator()(const void*) { tensor.reset(); }
+};
+
 }  // namespace
 
 torch::ScalarType scalar_type(DType dtype) {
@@ -43,6 +50,7 @@ DType column_type(torch::ScalarType type) {
 }
 
 torch::Tensor to_tensor(const data::Column& column) {
+  if (const auto* const card = std::get_deleter<CardMemory>(column.owner)) return card->tensor;
   const torch::ScalarType type = scalar_type(column.info.dtype);
   if (type == torch::ScalarType::Undefined) {
     raise(InvalidArgument("column {} is no tensor; take it as a std::string, or map it to numbers",
@@ -52,6 +60,15 @@ torch::Tensor to_tensor(const data::Column& column) {
   // Columns are shared: the tensor may be read by many.
   auto* const memory = const_cast<std::byte*>(column.data);
   return torch::from_blob(memory, column.info.shape, [owner = column.owner](void*) {}, options);
+}
+
+data::Column card_column(const data::Column& column, int place) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor there = copy_to(to_tensor(column), place);
+  const void* const memory = there.data_ptr();
+  return {.info = column.info,
+          .owner = std::shared_ptr<const void>(memory, CardMemory{there}),
+          .data = static_cast<const std::byte*>(memory)};
 }
 
 data::Column to_column(std::string name, const torch::Tensor& tensor) {

@@ -22,8 +22,12 @@ namespace muster::internal {
 // The column of an element that is one leaf.
 inline constexpr const char* kOnlyColumn = "value";
 
-// A view of the column's memory, which it keeps alive. INVALID_ARGUMENT: a column of strings.
+// A view of the column's memory, which it keeps alive; of a card_column() its tensor.
+// INVALID_ARGUMENT: a column of strings.
 torch::Tensor to_tensor(const data::Column& column);
+// The same values on a GPU (`place` as Destinations numbers devices): nothing but to_tensor() can
+// read such a column.
+data::Column card_column(const data::Column& column, int place);
 // Detached, contiguous. INVALID_ARGUMENT: a type that no column has, or a tensor that is sparse.
 data::Column to_column(std::string name, const torch::Tensor& tensor);
 std::string to_string_leaf(const data::Column& column);

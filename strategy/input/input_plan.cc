@@ -6,12 +6,12 @@
 #include "common/data/pipeline/rewrite.h"
 #include "common/telemetry/log.h"
 #include "strategy/default_strategy.h"
+#include "strategy/input/element_codec.h"
 #include "strategy/input/input_link.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
 #include "strategy/strategy.h"
-#include "worker/engine/device/arena.h"
-#include "worker/engine/device/device.h"
+#include "worker/engine/device/place.h"
 
 namespace muster::internal {
 namespace {
@@ -20,7 +20,7 @@ std::vector<int> devices_of(const Strategy& strategy) {
   if (dynamic_cast<const DefaultStrategy*>(&strategy) != nullptr) return {0};
   std::vector<int> devices;
   for (const std::string& name : strategy.worker_devices()) {
-    devices.push_back(value_of(device::ParseDevice(name)).index);
+    devices.push_back(value_of(device::FindPlace(name)));
   }
   return devices;
 }
@@ -174,9 +174,23 @@ void finish_plan(InputPlan& plan, const std::vector<data::Pipeline>& pipelines) 
   }
 }
 
+// Strings stay in host memory.
+Result<data::Element> on_card(data::Element element, int place) {
+  try {
+    for (data::Column& column : element.columns) {
+      if (column.info.dtype != DType::kString) column = card_column(column, place);
+    }
+  } catch (const c10::Error& error) {  // out of memory, most of all
+    return ResourceExhausted("a batch for {}: {}", device::DeviceAt(place).ToString(),
+                             error.what_without_backtrace());
+  }
+  return element;
+}
+
 }  // namespace
 
 Result<data::Element> on_device(data::Element element, int device) {
+  if (device::IsGpu(device)) return on_card(std::move(element), device);
   for (data::Column& column : element.columns) {
     if (column.info.dtype == DType::kString || device::Arena::IndexOf(column.data) == device) {
       continue;

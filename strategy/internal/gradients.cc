@@ -50,14 +50,20 @@ std::vector<Kind> AgreeOnKinds(ReplicaContext& replica,
 torch::Tensor NoRows(const torch::Tensor& parameter) {
   std::vector<std::int64_t> shape = parameter.sizes().vec();
   shape[0] = 0;
-  return torch::sparse_coo_tensor(torch::empty({1, 0}, torch::kLong),
-                                  torch::empty(shape, parameter.scalar_type()), parameter.sizes());
+  const torch::Tensor indices =
+      torch::empty({1, 0}, torch::dtype(torch::kLong).device(parameter.device()));
+  const torch::Tensor values =
+      torch::empty(shape, torch::dtype(parameter.scalar_type()).device(parameter.device()));
+  return torch::sparse_coo_tensor(indices, values, parameter.sizes());
 }
 
 // The gradient in the form that all replicas bring it in.
 torch::Tensor InForm(Kind kind, const torch::Tensor& gradient, const torch::Tensor& parameter) {
   if (kind == Kind::kRows) return gradient.defined() ? gradient.detach() : NoRows(parameter);
-  if (!gradient.defined()) return torch::zeros(parameter.sizes(), parameter.scalar_type());
+  if (!gradient.defined()) {
+    return torch::zeros(parameter.sizes(),
+                        torch::dtype(parameter.scalar_type()).device(parameter.device()));
+  }
   return gradient.is_sparse() ? gradient.to_dense() : gradient.detach();
 }
 

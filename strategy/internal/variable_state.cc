@@ -10,18 +10,19 @@
 #include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"
+#include "strategy/sparse.h"
 #include "strategy/strategy.h"
-#include "worker/engine/device/arena.h"
+#include "worker/engine/device/place.h"
 
 namespace muster::internal {
 namespace {
 
 // Values of variables are ordinary tensors without a history, whatever mode the caller is in.
 struct Ordinary {
-  explicit Ordinary(int device) : arena(device) {}
+  explicit Ordinary(int place) : here(place) {}
   const c10::InferenceMode inference{false};  // first: it turns gradients on
   const torch::NoGradGuard no_grad;
-  const device::ArenaScope arena;
+  const device::PlaceScope here;
 };
 
 bool HasGradients(torch::ScalarType type) {
@@ -35,7 +36,7 @@ torch::Tensor Component::Snapshot() const {
   if (adopted_.empty()) return data_;
   CheckAdopted();
   const Ordinary ordinary(device_);
-  return data_.clone();
+  return device::Placed(data_.clone(), device_);
 }
 
 torch::Tensor Component::Leaf(int slot, bool trainable) {
@@ -44,10 +45,13 @@ torch::Tensor Component::Leaf(int slot, bool trainable) {
   const auto index = static_cast<std::size_t>(slot);
   if (!adopted_.empty()) CheckAdopted();
   if (index < adopted_.size() && adopted_[index].defined()) return adopted_[index];
-  const Ordinary ordinary(device_);
+  // A replica computes with what lies on its own card.
+  const int reader = slot > 0 ? device::PlaceScope::Current() : device_;
+  const bool away = !device::SameDevice(device::TorchDevice(reader), data_.device());
+  const Ordinary ordinary(away ? reader : device_);
   const bool gradients = trainable && HasGradients(data_.scalar_type());
   // Buffers are written by their module, which tells nobody.
-  if (!adopted_.empty() && !gradients) return data_.clone();
+  if (!adopted_.empty() && !gradients) return away ? here(data_) : data_.clone();
   // Parameters, too, may be written by whoever has the module: an initialiser.
   if (const std::int64_t version = VersionOfAdopted(); version != version_of_leaves_) {
     leaves_.clear();
@@ -55,8 +59,9 @@ torch::Tensor Component::Leaf(int slot, bool trainable) {
   }
   if (leaves_.size() <= index) leaves_.resize(index + 1);
   torch::Tensor& leaf = leaves_[index];
-  if (!leaf.defined()) {
-    leaf = (adopted_.empty() ? data_ : data_.clone()).variable_data();
+  // A plain variable is read by replicas of several strategies.
+  if (!leaf.defined() || !device::SameDevice(leaf.device(), device::TorchDevice(reader))) {
+    leaf = (away ? here(data_) : adopted_.empty() ? data_ : data_.clone()).variable_data();
     leaf.set_requires_grad(gradients);
   }
   return leaf;
@@ -71,6 +76,7 @@ void Component::Store(const torch::Tensor& fresh) {
   }
   const Ordinary ordinary(device_);
   data_.copy_(fresh);
+  RefreshCopies();
 }
 
 bool Component::ChangeUnshared(const std::function<void(const torch::Tensor&)>& change) {
@@ -95,6 +101,15 @@ void Component::Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves) {
   adopted_type_ = data.scalar_type();
   data_ = std::move(data);
   adopted_ = std::move(leaves);
+  for (const torch::Tensor& leaf : adopted_) {
+    if (leaf.defined() && !device::SameDevice(leaf.device(), data_.device())) {
+      copies_.push_back(leaf);
+    }
+  }
+}
+
+void Component::RefreshCopies() {
+  for (const torch::Tensor& copy : copies_) copy.copy_(data_);
 }
 
 std::int64_t Component::VersionOfAdopted() const {
@@ -123,13 +138,23 @@ void Component::CheckAdopted() const {
 }
 
 Component::InPlace::InPlace(Component& component)
-    : write_(component.write_mutex_), value_(component.mutex_) {
+    : component_(&component), write_(component.write_mutex_), value_(component.mutex_) {
   component.leaves_.clear();
+}
+
+Component::InPlace::~InPlace() {
+  if (!value_.owns_lock() || component_->copies_.empty()) return;  // moved from, or nothing to do
+  try {
+    const Ordinary ordinary(component_->device_);
+    component_->RefreshCopies();
+  } catch (const c10::Error&) {  // a destructor: a card that fails fails again at its next use
+  }
 }
 
 torch::Tensor Component::Copy(const torch::Tensor& value, torch::ScalarType dtype) const {
   const Ordinary ordinary(device_);
-  return torch::empty(value.sizes(), dtype).copy_(value);
+  const auto options = torch::dtype(dtype).device(device::TorchDevice(device_));
+  return device::Placed(torch::empty(value.sizes(), options).copy_(value), device_);
 }
 
 ReplicaContext* VariableState::Replica() const {
@@ -220,7 +245,7 @@ void VariableState::Store(WriteKind write, int index, const WriteArgument& argum
   }
   const Ordinary ordinary(component.device());
   try {
-    component.Store(Apply(write, name, old, argument));
+    component.Store(device::Placed(Apply(write, name, old, argument), component.device()));
   } catch (const c10::Error& error) {
     raise(InvalidArgument("{} of variable {}: {}", name_of(write), name,
                           error.what_without_backtrace()));

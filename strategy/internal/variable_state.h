@@ -21,7 +21,8 @@ namespace internal {
 // An adopted component is a parameter or a buffer of a module, whose tensors must stay the same
 // objects: it is written in place, the replicas that own a tensor of it read that one, and all
 // other readers get copies. Whoever writes to it in place (an optimizer) holds an InPlace
-// meanwhile, so that nobody copies half a value.
+// meanwhile, so that nobody copies half a value. Tensors of replicas on other cards than the value
+// are copies of it, made anew after each write.
 //
 // Threading: any thread.
 class Component {
@@ -29,7 +30,7 @@ class Component {
   Component(std::string name, int device) : name_(std::move(name)), device_(device) {}
 
   const std::string& name() const { return name_; }
-  int device() const { return device_; }  // index of the logical CPU
+  int device() const { return device_; }  // as Destinations numbers them
 
   // Undefined: not initialised.
   torch::Tensor Snapshot() const;
@@ -39,8 +40,9 @@ class Component {
   // Calls change(value), which writes rows in place, if nobody else holds the value; else false. So
   // a step that touches a few rows of a large table does not copy the table.
   bool ChangeUnshared(const std::function<void(const torch::Tensor&)>& change);
-  // `data` becomes the value; leaves[slot], where defined, are tensors over the same storage, which
-  // the readers of these slots get. Once, before anybody reads.
+  // `data` becomes the value; leaves[slot], where defined, are tensors over the same storage, or on
+  // another card with the same value, which the readers of these slots get. Once, before anybody
+  // reads.
   void Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves);
   // Adopted, and its type is another than at its adoption: FAILED_PRECONDITION naming it.
   void CheckAdopted() const;
@@ -50,8 +52,11 @@ class Component {
   class InPlace {
    public:
     explicit InPlace(Component& component);
+    InPlace(InPlace&&) = default;
+    ~InPlace();
 
    private:
+    Component* component_;
     std::unique_lock<std::mutex> write_;
     std::unique_lock<std::mutex> value_;
   };
@@ -64,6 +69,8 @@ class Component {
  private:
   // Counts what was written in place, through whichever of the adopted tensors; with mutex_ held.
   std::int64_t VersionOfAdopted() const;
+  // Gives the value to the adopted tensors on other cards; with mutex_ held.
+  void RefreshCopies();
 
   const std::string name_;
   const int device_;
@@ -72,6 +79,7 @@ class Component {
   torch::Tensor data_;                  // guarded by mutex_
   std::vector<torch::Tensor> leaves_;   // guarded by mutex_
   std::vector<torch::Tensor> adopted_;  // guarded by mutex_; empty: not adopted
+  std::vector<torch::Tensor> copies_;   // guarded by mutex_; those of adopted_ on other cards
   torch::ScalarType adopted_type_ = torch::kFloat;
   std::int64_t version_of_leaves_ = 0;  // guarded by mutex_; what the value was when they were made
 };

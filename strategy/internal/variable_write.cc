@@ -12,17 +12,19 @@
 namespace muster::internal {
 namespace {
 
-// The variable's type; refuses to drop fractions or signs, as libtorch's in-place calls do.
+// The variable's type, on its device; refuses to drop fractions or signs, as libtorch's in-place
+// calls do.
 torch::Tensor Converted(const std::string& name, const torch::Tensor& value,
-                        torch::ScalarType dtype) {
-  if (value.scalar_type() == dtype) return value;
+                        const torch::Tensor& like) {
+  const torch::ScalarType dtype = like.scalar_type();
   if (!c10::canCast(value.scalar_type(), dtype)) {
     raise(InvalidArgument("variable {} is {} and cannot be assigned {}", name,
                           torch::toString(dtype), torch::toString(value.scalar_type())));
   }
-  return value.to(dtype);
+  return value.to(like.device(), dtype);  // itself, where it fits
 }
 
+// In host memory, as positions are checked and counted there.
 torch::Tensor Indices(const std::string& name, const torch::Tensor& indices, std::int64_t rows) {
   if (!indices.defined() || indices.dim() > 1 ||
       (indices.scalar_type() != torch::kLong && indices.scalar_type() != torch::kInt)) {
@@ -32,7 +34,7 @@ torch::Tensor Indices(const std::string& name, const torch::Tensor& indices, std
                            : fmt::format("{} of shape {}", torch::toString(indices.scalar_type()),
                                          ShapeText(indices.sizes()))));
   }
-  const torch::Tensor list = indices.reshape({-1}).to(torch::kLong).contiguous();
+  const torch::Tensor list = indices.reshape({-1}).to(torch::kCPU, torch::kLong).contiguous();
   const auto* const index = list.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < list.numel(); ++i) {
     if (index[i] < 0 || index[i] >= rows) {
@@ -48,7 +50,7 @@ torch::Tensor Rows(const std::string& name, const torch::Tensor& values, std::in
                    const torch::Tensor& like) {
   std::vector<std::int64_t> wanted = like.sizes().vec();
   wanted[0] = count;
-  const torch::Tensor rows = Converted(name, values, like.scalar_type());
+  const torch::Tensor rows = Converted(name, values, like);
   if (rows.dim() == 0) return rows.expand(wanted);
   if (!rows.sizes().equals(wanted)) {
     raise(InvalidArgument(
@@ -109,7 +111,7 @@ bool SameOnAll(const std::vector<WriteArgument>& all) {
     if (first.indices.defined() && !one.indices.is_same(first.indices)) return false;
     if (one.values.is_same(first.values)) return true;
     return first.number && one.number && one.values.scalar_type() == first.values.scalar_type() &&
-           one.values.equal(first.values);
+           one.values.equal(first.values.to(one.values.device()));
   });
 }
 
@@ -131,8 +133,8 @@ WriteArgument SumRows(const std::string& name, const std::vector<WriteArgument>&
   const torch::ScalarType type = like.scalar_type();
   const bool narrow = type == torch::kHalf || type == torch::kBFloat16;
   const torch::ScalarType wide = narrow ? torch::kFloat : type;
-  torch::Tensor sums = torch::zeros(shape, wide);
-  sums.index_add_(0, inverse, torch::cat(rows).to(wide));
+  torch::Tensor sums = torch::zeros(shape, torch::dtype(wide).device(like.device()));
+  sums.index_add_(0, inverse.to(like.device()), torch::cat(rows).to(wide));
   return {.values = sums, .indices = unique};
 }
 
@@ -167,14 +169,15 @@ std::string_view name_of(WriteKind kind) {
 torch::Tensor Apply(WriteKind kind, const std::string& name, const torch::Tensor& old,
                     const WriteArgument& argument) {
   if (is_scatter(kind)) return ApplyScatter(kind, name, old, argument);
-  const torch::Tensor value = Converted(name, argument.values, old.scalar_type());
+  const torch::Tensor value = Converted(name, argument.values, old);
   if (!argument.number && !value.sizes().equals(old.sizes())) {
     raise(InvalidArgument("variable {} has shape {} and cannot be assigned a value of shape {}",
                           name, ShapeText(old.sizes()), ShapeText(value.sizes())));
   }
   if (kind == WriteKind::kAssignAdd) return old + value;
   if (kind == WriteKind::kAssignSub) return old - value;
-  return torch::empty(old.sizes(), old.scalar_type()).copy_(value);
+  return torch::empty(old.sizes(), torch::dtype(old.scalar_type()).device(old.device()))
+      .copy_(value);
 }
 
 void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
@@ -182,10 +185,12 @@ void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
   RequireRows(name, into);
   const torch::Tensor indices = Indices(name, argument.indices, into.size(0));
   const torch::Tensor values = Rows(name, argument.values, indices.numel(), into);
-  if (kind == WriteKind::kScatterAdd) return void(into.index_add_(0, indices, values));
-  if (kind == WriteKind::kScatterSub) return void(into.index_add_(0, indices, values, -1));
-  for (const torch::Tensor& positions : Rounds(indices)) {
-    const torch::Tensor rows = indices.index_select(0, positions);
+  const torch::Tensor all = indices.to(into.device());
+  if (kind == WriteKind::kScatterAdd) return void(into.index_add_(0, all, values));
+  if (kind == WriteKind::kScatterSub) return void(into.index_add_(0, all, values, -1));
+  for (const torch::Tensor& list : Rounds(indices)) {
+    const torch::Tensor positions = list.to(into.device());
+    const torch::Tensor rows = all.index_select(0, positions);
     const torch::Tensor theirs = values.index_select(0, positions);
     into.index_copy_(0, rows, Combine(kind, into.index_select(0, rows), theirs));
   }
@@ -220,7 +225,7 @@ WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggrega
   std::vector<torch::Tensor> values;
   bool numbers = true;
   for (const WriteArgument& one : all) {
-    values.push_back(Converted(name, one.values, like.scalar_type()));
+    values.push_back(Converted(name, one.values, like));
     numbers = numbers && one.number;
   }
   const torch::Tensor total = reduce_tensors(ReduceOp::kSum, values, Axes());

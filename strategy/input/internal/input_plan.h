@@ -19,7 +19,8 @@ struct InputPlan {
   int replicas = 1;  // of this worker
   InputWorkers workers;
   InputOptions options;
-  // Arenas by replica, where elements are fetched to; none: they stay where they are.
+  // Devices by replica (as Destinations numbers them), where elements are fetched to; none: they
+  // stay where they are.
   std::vector<int> devices;
   // The data may end within a step: replicas then get empty batches.
   bool partial = false;
@@ -33,7 +34,7 @@ struct InputPlan {
   std::optional<data::Pipeline> original;
 };
 
-// A copy of `element` in the arena of a logical device; itself when it lies there.
+// A copy of `element` on a logical device; itself when it lies there.
 Result<data::Element> on_device(data::Element element, int device);
 
 }  // namespace muster::internal

@@ -214,7 +214,7 @@ concept CanRun = requires(Strategy& strategy, F fn, const Args&... args) {
   strategy.run(RunOptions(), fn, args...);
 };
 
-// GPUs are no devices of this build; those of a cluster need other processes.
+// GPUs have a test of their own (gpu_test.cc); those of a cluster need other processes.
 TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[spec][MIR-01]") {
   MirroredStrategy strategy;
   CHECK(strategy.num_replicas_in_sync() == 1);

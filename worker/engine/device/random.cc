@@ -1,12 +1,15 @@
 #include "worker/engine/device/random.h"
 
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 namespace muster::device {
@@ -21,6 +24,7 @@ struct Source {
   RunSeed* seed;
   int replica;
   bool seeded = false;
+  std::uint64_t seeded_cards = 0;  // a bit for each card
 };
 thread_local Source* t_source = nullptr;
 
@@ -36,6 +40,44 @@ at::Generator& GeneratorHere() {
   return generator;
 }
 
+// The same for a card.
+at::Generator& GeneratorOn(c10::Device card) {
+  thread_local std::map<int, at::Generator> generators;
+  const int index = card.index();
+  auto found = generators.find(index);
+  if (found == generators.end()) {
+    at::Generator ordinary = at::globalContext().defaultGenerator(card);
+    const std::lock_guard lock(ordinary.mutex());
+    found = generators.emplace(index, ordinary.clone()).first;
+  }
+  const std::uint64_t bit = std::uint64_t{1} << (index % 64);
+  if ((t_source->seeded_cards & bit) == 0) {
+    const std::uint64_t seed = t_source->seed->OfReplica(t_source->replica);
+    const std::lock_guard lock(found->second.mutex());
+    found->second.set_current_seed(seed);
+    t_source->seeded_cards |= bit;
+  }
+  return found->second;
+}
+
+// Where an operation with these arguments draws: on the device that it is told, else where its
+// first tensor lies.
+c10::Device DeviceOf(const torch::jit::Stack& stack, std::size_t first) {
+  std::optional<c10::Device> device;
+  for (std::size_t i = first; i < stack.size(); ++i) {
+    if (stack[i].isDevice()) {
+      device = stack[i].toDevice();
+      break;
+    }
+    if (!device && stack[i].isTensor() && stack[i].toTensor().defined()) {
+      device = stack[i].toTensor().device();
+    }
+  }
+  if (!device) return c10::DeviceType::CPU;
+  if (!device->is_cuda() || device->has_index()) return *device;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+}
+
 bool IsOptionalGenerator(const c10::Argument& argument) {
   const auto& type = argument.type();
   return type->kind() == c10::TypeKind::OptionalType &&
@@ -48,9 +90,10 @@ void FillIn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     const auto& arguments = op.schema().arguments();
     const std::size_t first = stack->size() - arguments.size();
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-      if (IsOptionalGenerator(arguments[i]) && (*stack)[first + i].isNone()) {
-        (*stack)[first + i] = c10::IValue(GeneratorHere());
-      }
+      if (!IsOptionalGenerator(arguments[i]) || !(*stack)[first + i].isNone()) continue;
+      const c10::Device device = DeviceOf(*stack, first);
+      if (device.is_cpu()) (*stack)[first + i] = c10::IValue(GeneratorHere());
+      if (device.is_cuda()) (*stack)[first + i] = c10::IValue(GeneratorOn(device));
     }
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);

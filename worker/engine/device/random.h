@@ -3,7 +3,8 @@
 // The generators of a run are seeded from one number, which is drawn from libtorch's default
 // generator when a replica first draws. So torch::manual_seed() before a program fixes what all
 // replicas draw, whatever their timing; replicas draw different numbers; and a run that draws
-// nothing changes nothing.
+// nothing changes nothing. A GPU's replica has a generator on its card, too; operations of CUDA
+// that take none (its dropout) draw from the card's own, in the order in which replicas come.
 #pragma once
 
 #include <cstdint>

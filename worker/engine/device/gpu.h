@@ -1,0 +1,53 @@
+// Logical GPUs: GPU:0, GPU:1, ... are the cards of this machine in libtorch's order, or parts of
+// them: one card may be declared as several, to try on one card what needs many.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace muster::device {
+
+// Which logical GPU is on which card. The first question settles it: from then on the logical GPUs
+// are in use and stay as they are.
+// Threading: any thread.
+class LogicalGpus {
+ public:
+  // What libtorch says.
+  struct Machine {
+    int cards = 0;
+    // Was it built with CUDA, and is its CUDA library loaded?
+    bool cuda = false;
+  };
+  // For tests; programs have OfProcess().
+  explicit LogicalGpus(Machine machine);
+  // Of this machine; never destroyed.
+  static LogicalGpus& OfProcess();
+
+  int card_count() const { return machine_.cards; }
+
+  // `count` logical GPUs on `card`; one, where nothing is said.
+  //   INVALID_ARGUMENT: no such card, count < 1, or more than kMax logical GPUs in all.
+  //   FAILED_PRECONDITION: logical GPUs are in use.
+  Status Configure(int card, int count);
+
+  // The card of each logical GPU, by index.
+  const std::vector<int>& Cards();
+  // INVALID_ARGUMENT: there is no GPU:`gpu`; says how many there are, and why there is none.
+  Status Check(int gpu);
+  // The first logical GPU of a card, and whether it is the only one there.
+  int FirstOn(int card);
+  bool Shared(int card);
+
+  static constexpr int kMax = 64;
+
+ private:
+  const Machine machine_;
+  std::mutex mutex_;
+  std::vector<int> counts_;  // by card; guarded by mutex_
+  bool settled_ = false;     // guarded by mutex_
+  std::vector<int> cards_;   // does not change once settled
+};
+
+}  // namespace muster::device
