@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include <unistd.h>
 
@@ -70,7 +71,9 @@ TEST_CASE("without a card every name of a GPU is refused with what there is, and
   CHECK(refused([] { const Destinations to("GPU:0"); }));
   CHECK(refused([] { ReductionToOneDevice ops("GPU:0"); }));
   CHECK(refused([&] { (void)copy_to_device(one, "GPU:0"); }));
-  CHECK(refused([&] { (void)cpus.cross_device_ops().broadcast(one, {{"CPU:0", "GPU:0"}}); }));
+  CHECK(refused([&] {
+    (void)cpus.cross_device_ops().broadcast(one, std::vector<std::string>{"CPU:0", "GPU:0"});
+  }));
   CHECK(throws(ErrorCode::kInvalidArgument, "0 cards",
                [] { set_logical_device_configuration(0, 2); }));
   // The remedy: another libtorch, or the driver.
@@ -146,7 +149,8 @@ TEST_CASE("copies lie on the logical GPU that they were made for", "[strategy][u
 TEST_CASE("the gradient through all_reduce on two logical GPUs of one card", "[spec][MIR-32]") {
   if (!two_gpus_on_one_card()) return;
   MirroredStrategy strategy(kTwo);
-  for (const auto& [op, expected] : {std::tuple{ReduceOp::kSum, 4.0}, {ReduceOp::kMean, 2.0}}) {
+  for (const auto& [op, expected] :
+       {std::pair(ReduceOp::kSum, 4.0), std::pair(ReduceOp::kMean, 2.0)}) {
     const auto gradients = strategy.run([op = op] {
       const auto options = torch::dtype(torch::kFloat).device(replica_context().device());
       const torch::Tensor x = torch::ones({}, options.requires_grad(true));
@@ -329,14 +333,14 @@ std::vector<torch::Tensor> trained(Strategy& strategy) {
   auto net = strategy.distribute(same_net());
   auto optimizer = strategy.optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.05));
   Mean loss("loss");
-  const auto steps = [&](auto& module, auto& with, int first) {
+  const auto steps = [&](auto& model, auto& with, int first) {
     for (int step = first; step < first + 5; ++step) {
       torch::manual_seed(static_cast<std::uint64_t>(100 + step));
       const torch::Tensor x = torch::randn({8, 6}, torch::kFloat64);
       strategy.run([&] {
         const torch::Tensor mine = x.narrow(0, id() * 4, 4).to(replica_context().device());
         with.zero_grad();
-        const torch::Tensor each = module->forward(mine).square().sum(1);
+        const torch::Tensor each = model->forward(mine).square().sum(1);
         loss.update(each);
         (each.sum() / 8).backward();
         with.step();
@@ -378,7 +382,9 @@ TEST_CASE("a module trains and is restored on GPUs as on CPUs", "[strategy][unit
     REQUIRE(result.size() == expected.size());
     for (std::size_t i = 0; i < result.size(); ++i) {
       INFO(strategy.name() << ", value " << i);
-      CHECK(torch::allclose(result[i], expected[i].to(result[i].scalar_type()), 1e-9, 1e-9));
+      // Adam makes steps of what rounding leaves of a gradient that is zero.
+      const auto type = torch::kFloat64;
+      CHECK(torch::allclose(result[i].to(type), expected[i].to(type), 1e-6, 1e-6));
     }
   };
   same(central_cpus);
