@@ -11,7 +11,15 @@ if(MUSTER_TORCH)
   # two libraries are named by their absolute paths.
   find_library(MUSTER_TORCH_CPU torch_cpu PATHS ${MUSTER_TORCH}/lib NO_DEFAULT_PATH REQUIRED)
   find_library(MUSTER_TORCH_C10 c10 PATHS ${MUSTER_TORCH}/lib NO_DEFAULT_PATH REQUIRED)
-  set(muster_torch_includes ${MUSTER_TORCH}/include ${MUSTER_TORCH}/include/torch/csrc/api/include)
+  # The wheel brings headers of other libraries, too (fmt, another version than the one that is linked):
+  # programs see libtorch's own folders alone.
+  set(muster_torch_include ${CMAKE_CURRENT_BINARY_DIR}/torch-include)
+  file(REMOVE_RECURSE ${muster_torch_include})
+  file(MAKE_DIRECTORY ${muster_torch_include})
+  foreach(folder ATen c10 caffe2 torch)
+    file(CREATE_LINK ${MUSTER_TORCH}/include/${folder} ${muster_torch_include}/${folder} SYMBOLIC)
+  endforeach()
+  set(muster_torch_includes ${muster_torch_include} ${muster_torch_include}/torch/csrc/api/include)
   target_link_libraries(muster_torch INTERFACE ${MUSTER_TORCH_CPU} ${MUSTER_TORCH_C10})
   target_link_options(muster_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${MUSTER_TORCH}/lib)
   find_library(MUSTER_TORCH_CUDA_LIBRARY torch_cuda PATHS ${MUSTER_TORCH}/lib NO_DEFAULT_PATH)
