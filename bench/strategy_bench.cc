@@ -1,6 +1,7 @@
 // muster-strategy-bench: what the public API costs over plain libtorch, in one process. A program
 // of its own because it links libtorch; `muster-bench strategy` executes it.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -73,6 +74,25 @@ Step Plain(const std::vector<Batch>& batches, std::int64_t hidden) {
     const torch::Tensor losses = Losses(net->forward(batch.images), batch.labels);
     (losses.sum() / static_cast<double>(losses.size(0))).backward();
     optimizer->step();
+  };
+}
+
+// What two cores give at best: two plain loops side by side, each over half of every batch, which
+// do not speak to each other.
+Step TwoPlain(const std::vector<Batch>& batches, std::int64_t hidden) {
+  auto halves = std::make_shared<std::array<std::vector<Batch>, 2>>();
+  for (const Batch& batch : batches) {
+    const auto images = batch.images.tensor_split(2);
+    const auto labels = batch.labels.tensor_split(2);
+    for (std::size_t i : {0, 1}) (*halves)[i].push_back({images[i], labels[i]});
+  }
+  return [halves, one = Plain((*halves)[0], hidden), other = Plain((*halves)[1], hidden)] {
+    std::thread beside([&] {
+      at::set_num_threads(1);
+      other();
+    });
+    one();
+    beside.join();
   };
 }
 
@@ -229,6 +249,8 @@ void Run() {
         Compare(Under(std::make_shared<MirroredStrategy>(two), large, 1024),
                 Under(std::make_shared<MirroredStrategy>(one), large, 1024), 1, 1),
         0.65);
+  Print("two_plain_loops_of_half_against_one_one_thread_each",
+        Compare(TwoPlain(large, 1024), Plain(large, 1024), 1, 1), 1.0);
 
   MirroredStrategy pair(two);
   const torch::Tensor number = torch::ones({});

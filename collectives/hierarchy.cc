@@ -60,7 +60,7 @@ void HierarchicalReduce(Reduction reduction, DType type, std::size_t buffer,
   }
   const std::size_t size = SizeOf(type);
   const auto copy = [&](std::size_t from, std::size_t to) {
-    if (from == to) return;
+    if (from == to || range.begin == range.end) return;  // an empty tensor has no memory
     std::memcpy(static_cast<std::byte*>(destinations[to]) + range.begin * size,
                 static_cast<const std::byte*>(destinations[from]) + range.begin * size,
                 (range.end - range.begin) * size);
