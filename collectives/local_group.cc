@@ -23,6 +23,9 @@ struct ReduceCall {
   Status status = Ok();
 };
 
+// For another thread: copies of a status share a count that ThreadSanitizer cannot see.
+Status Own(const Status& status) { return MakeStatus(status.code(), Message(status)); }
+
 Status CheckEqual(const std::vector<ReduceCall*>& all) {
   const auto& first = all[0]->buffers;
   for (const ReduceBuffer& buffer : first) {
@@ -85,14 +88,13 @@ Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> 
     std::vector<ReduceCall*> all;
     all.reserve(arguments.size());
     for (void* one : arguments) all.push_back(static_cast<ReduceCall*>(one));
-    const bool equal = CheckEqual(all).ok();
-    const bool small = equal && bytes <= kSmallBytes;
+    const Status status = CheckEqual(all);
+    const bool small = status.ok() && bytes <= kSmallBytes;
     if (small) ReduceSlice(all, {0, elements});
     for (ReduceCall* call : all) {
-      // Made anew for each: copies of a status share a count that ThreadSanitizer cannot see.
-      call->status = CheckEqual(all);
+      call->status = Own(status);
       call->done = small;
-      if (equal && !small) call->all = all;
+      if (status.ok() && !small) call->all = all;
     }
   };
   place_.Meet(rank_, fmt::format("all_reduce {}", NameOf(reduction)), &mine, joint, timeout);
@@ -152,7 +154,7 @@ Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
         }
         for (Call* one : all) {
           one->all = all;
-          one->status = MakeStatus(status.code(), Message(status));  // its own, as above
+          one->status = Own(status);
         }
       },
       timeout);

@@ -45,10 +45,6 @@ bool NcclServes(const std::vector<int>& devices) {
   });
 }
 
-void RaiseUnlessOk(const Status& status) {
-  if (!status.ok()) raise(status);
-}
-
 }  // namespace
 
 std::vector<torch::Tensor> AllReduceOps::reduce_implementation(
@@ -206,7 +202,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
       to = torch::empty(reversed[i].sizes(), torch::dtype(internal::scalar_type_of(result)));
       buffers.push_back({type, reversed[i].sizes().vec(), inputs[i].data_ptr(), to.data_ptr()});
     }
-    RaiseUnlessOk(group.AllReduce(reduction, buffers, options.timeout));
+    raise_unless_ok(group.AllReduce(reduction, buffers, options.timeout));
   }
   return results;
 }
@@ -274,7 +270,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
   collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
                                 context.num_replicas_in_sync());
   const auto said = group.Exchange("all_gather", Encode(values, axis), options.timeout);
-  RaiseUnlessOk(said.status());
+  raise_unless_ok(said.status());
   // Every replica checks the same things from here on, so all of them throw, or none.
   std::vector<std::vector<Said>> all;
   for (std::size_t r = 0; r < said->size(); ++r) {
@@ -306,7 +302,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     buffers.back().in = inputs.back().data_ptr();
     buffers.back().out = results.back().data_ptr();
   }
-  RaiseUnlessOk(group.AllGather(buffers, options.timeout));
+  raise_unless_ok(group.AllGather(buffers, options.timeout));
   return results;
 }
 

@@ -90,10 +90,6 @@ torch::ScalarType ToTorch(const std::string& name, DType type) {
   }
 }
 
-void Require(const Status& status) {
-  if (!status.ok()) raise(status);
-}
-
 std::string Now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -131,14 +127,14 @@ void WriteAll(const std::string& directory, std::uint64_t step, const Checkpoint
     slice.set_key(name);
   }
   auto file = storage::WriteSafetensors(directory, name_of_file, tensors);
-  Require(file.status());
+  raise_unless_ok(file.status());
   *manifest.add_files() = *std::move(file);
   manifest.set_job_id(job.id);
   manifest.set_job_name(job.name);
   manifest.set_spec_hash(job.spec_hash);
   manifest.set_step(step);
   manifest.set_created_at(Now());
-  Require(storage::Commit(directory, std::move(manifest)));
+  raise_unless_ok(storage::Commit(directory, std::move(manifest)));
   // The old one's file; that of a save that failed is written over by the next.
   (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));
 }
@@ -194,11 +190,11 @@ struct RestoreStatus::Impl {
 
   torch::Tensor Read(const std::string& name) const {
     const auto shape = restored->Shape(name);
-    Require(shape.status());
+    raise_unless_ok(shape.status());
     const torch::Tensor value = torch::empty(*shape, ToTorch(name, saved.at(name)));
     const std::int64_t rows = shape->empty() ? 1 : shape->front();
-    Require(restored->ReadRows(name, 0, rows,
-                               {static_cast<std::byte*>(value.data_ptr()), value.nbytes()}));
+    raise_unless_ok(restored->ReadRows(
+        name, 0, rows, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()}));
     return value;
   }
 
@@ -365,7 +361,7 @@ RestoreStatus Checkpoint::restore(const std::string& directory) {
   RequireOutsideReplicas("Checkpoint::restore()");
   wait();
   auto opened = storage::Checkpoint::Open(directory);
-  Require(opened.status());
+  raise_unless_ok(opened.status());
   std::map<std::string, DType> saved;
   for (const v1::TensorSlice& slice : (*opened)->manifest().slices()) {
     saved[slice.name()] = static_cast<DType>(slice.dtype());
@@ -428,7 +424,7 @@ std::string CheckpointManager::save(std::uint64_t step) const {
 
 std::vector<std::string> CheckpointManager::checkpoints() const {
   auto found = storage::ListCheckpoints(directory_);
-  Require(found.status());
+  raise_unless_ok(found.status());
   std::reverse(found->begin(), found->end());
   return *std::move(found);
 }

@@ -174,10 +174,9 @@ struct DeviceScope::Impl {
 };
 
 DeviceScope::DeviceScope(const std::string& device) {
-  const Result<int> place = device::FindPlace(device);
-  if (!place.ok()) raise(place.status());
+  const int place = value_of(device::FindPlace(device));
   device::InstallCpuAllocator();
-  impl_ = std::make_unique<Impl>(*place);
+  impl_ = std::make_unique<Impl>(place);
 }
 
 DeviceScope::~DeviceScope() = default;

@@ -257,12 +257,11 @@ namespace {
 bool AllGpusOfTheirOwn(const std::vector<std::string>& devices, const MachineFacts& facts) {
   std::set<int> cards;
   for (const std::string& name : devices) {
-    const Result<device::Device> parsed = device::ParseDevice(name);
-    if (!parsed.ok()) raise(parsed.status());
-    if (parsed->type != device::Device::Type::kGpu) return false;
-    const auto index = static_cast<std::size_t>(parsed->index);
+    const device::Device device = value_of(device::ParseDevice(name));
+    if (device.type != device::Device::Type::kGpu) return false;
+    const auto index = static_cast<std::size_t>(device.index);
     // A GPU that nothing is known of has a card of its own.
-    const int card = index < facts.gpu_cards.size() ? facts.gpu_cards[index] : -1 - parsed->index;
+    const int card = index < facts.gpu_cards.size() ? facts.gpu_cards[index] : -1 - device.index;
     if (!cards.insert(card).second) return false;
   }
   return true;
@@ -301,9 +300,7 @@ std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std:
                                                           const MachineFacts& facts) {
   std::set<device::Device::Type> types;
   for (const std::string& name : devices) {
-    const Result<device::Device> parsed = device::ParseDevice(name);
-    if (!parsed.ok()) raise(parsed.status());
-    types.insert(parsed->type);
+    types.insert(value_of(device::ParseDevice(name)).type);
   }
   if (types.size() > 1) return std::make_shared<ReductionToOneDevice>();
   const bool nccl = facts.nccl && AllGpusOfTheirOwn(devices, facts);

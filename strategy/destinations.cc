@@ -21,11 +21,10 @@ Destinations::Destinations(const std::vector<std::string>& devices) {
                           "variable; {}",
                           Message(parsed.status())));
     }
-    const Result<int> place = device::FindPlace(name);
-    if (!place.ok()) raise(place.status());
-    if (std::find(indices_.begin(), indices_.end(), *place) != indices_.end()) continue;
+    const int place = value_of(device::FindPlace(name));
+    if (std::find(indices_.begin(), indices_.end(), place) != indices_.end()) continue;
     devices_.push_back(parsed->Canonical());
-    indices_.push_back(*place);
+    indices_.push_back(place);
   }
 }
 

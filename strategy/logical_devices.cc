@@ -42,8 +42,7 @@ std::vector<std::string> list_logical_devices(std::string_view type) {
 }
 
 void set_logical_device_configuration(int card, int logical_devices) {
-  const Status configured = device::LogicalGpus::OfProcess().Configure(card, logical_devices);
-  if (!configured.ok()) raise(configured);
+  raise_unless_ok(device::LogicalGpus::OfProcess().Configure(card, logical_devices));
 }
 
 }  // namespace muster

@@ -4,38 +4,18 @@
 // Replicas need none of it: each draws from a generator of its own (see Strategy::run).
 #pragma once
 
-#include <memory>
+#include "worker/engine/device/random.h"
 
 namespace muster {
 
 // What the parts of one step are seeded from: one number, which is drawn from libtorch's default
 // generator when a part first draws. So torch::manual_seed() fixes it, and a step that draws
 // nothing changes nothing. Threading: any thread.
-class StepSeed {
- public:
-  StepSeed();
-  ~StepSeed();
-  StepSeed(const StepSeed&) = delete;
-  StepSeed& operator=(const StepSeed&) = delete;
+using StepSeed = device::RunSeed;
 
- private:
-  friend class PartRandom;
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-// While it lives, libtorch's random operations on this thread that are given no generator draw from
-// one that is seeded for part `part`, 0 or more. Lifetime: `seed` outlives it.
-class PartRandom {
- public:
-  PartRandom(StepSeed& seed, int part);
-  ~PartRandom();
-  PartRandom(const PartRandom&) = delete;
-  PartRandom& operator=(const PartRandom&) = delete;
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
+// PartRandom(seed, part): while it lives, libtorch's random operations on this thread that are
+// given no generator draw from one that is seeded for part `part`, 0 or more. Lifetime: the seed
+// outlives it.
+using PartRandom = device::GeneratorScope;
 
 }  // namespace muster

@@ -21,18 +21,10 @@ constexpr std::size_t kSharedBytes = std::size_t{256} << 10;
 
 thread_local const collectives::Crew* t_crew = nullptr;
 
-bool IsNarrowFloat(torch::ScalarType type) {
-  return type == torch::kHalf || type == torch::kBFloat16;
-}
-
-torch::ScalarType SumType(torch::ScalarType type) {
-  return IsNarrowFloat(type) ? torch::kFloat : type;
-}
-
 torch::Tensor SumOver(const torch::Tensor& value, const Axes& axes) {
   if (!axes.given()) return value;
   const std::vector<std::int64_t> resolved = axes.resolve(value.dim());
-  return value.sum(resolved, /*keepdim=*/false, SumType(value.scalar_type()));
+  return value.sum(resolved, /*keepdim=*/false, sum_type(value.scalar_type()));
 }
 
 bool HasKernel(const std::vector<torch::Tensor>& values) {
@@ -110,6 +102,10 @@ torch::ScalarType scalar_type_of(DType type) {
   return torch::kBool;
 }
 
+torch::ScalarType sum_type(torch::ScalarType type) {
+  return type == torch::kHalf || type == torch::kBFloat16 ? torch::kFloat : type;
+}
+
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
                     const std::vector<int>& devices, std::vector<torch::Tensor>& results) {
   check_op(op);
@@ -169,14 +165,14 @@ torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& valu
       raise(InvalidArgument("Shape mismatch: replica {} holds shape {}, replica 0 shape {}", r,
                             ShapeText(values[r]), ShapeText(values[0])));
     }
-    const torch::Tensor wide = (values.size() > 1 ? here(part) : part).to(SumType(type));
+    const torch::Tensor wide = (values.size() > 1 ? here(part) : part).to(sum_type(type));
     sum = sum.defined() ? sum + wide : wide;
     elements += axes.given() ? static_cast<double>(values[r].numel()) /
                                    static_cast<double>(std::max<std::int64_t>(1, part.numel()))
                              : 1.0;
   }
   if (op == ReduceOp::kMean) sum = sum / elements;
-  return IsNarrowFloat(type) ? sum.to(type) : sum;
+  return sum_type(type) == type ? sum : sum.to(type);
 }
 
 void check_gather(const std::vector<std::vector<std::int64_t>>& shapes, int axis) {

@@ -35,5 +35,7 @@ void check_op(ReduceOp op);
 // Absent: no type that collectives/ knows (complex, quantised).
 std::optional<DType> dtype_of(torch::ScalarType type);
 torch::ScalarType scalar_type_of(DType type);
+// What values of a type are added in: float32 for float16 and bfloat16, else the type itself.
+torch::ScalarType sum_type(torch::ScalarType type);
 
 }  // namespace muster::internal

@@ -159,7 +159,7 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
     collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
                                   context.num_replicas_in_sync());
     const auto sizes = group.Exchange("gradient of all_gather", mine, options.timeout);
-    if (!sizes.ok()) raise(sizes.status());
+    raise_unless_ok(sizes.status());
     variable_list result = ReduceGradients(context, ReduceOp::kSum, gradients, options);
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (!result[i].defined()) continue;

@@ -11,12 +11,6 @@
 namespace muster {
 namespace {
 
-int PlaceNamed(const std::string& name) {
-  const Result<int> place = device::FindPlace(name);
-  if (!place.ok()) raise(place.status());
-  return *place;
-}
-
 // None named: all GPUs of this machine, else CPU:0.
 std::vector<std::string> OrAll(const std::vector<std::string>& names) {
   if (!names.empty()) return names;
@@ -31,7 +25,7 @@ std::vector<int> Places(const std::vector<std::string>& names) {
   std::vector<int> places;
   std::set<int> seen;
   for (const std::string& name : OrAll(names)) {
-    places.push_back(PlaceNamed(name));
+    places.push_back(value_of(device::FindPlace(name)));
     if (!seen.insert(places.back()).second) {
       raise(InvalidArgument("device {} is named twice", name));
     }
@@ -40,14 +34,14 @@ std::vector<int> Places(const std::vector<std::string>& names) {
 }
 
 int ParameterPlace(const std::vector<int>& compute, const std::optional<std::string>& named) {
-  if (named.has_value()) return PlaceNamed(*named);
+  if (named.has_value()) return value_of(device::FindPlace(*named));
   return compute.size() == 1 ? compute[0] : 0;
 }
 
 }  // namespace
 
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
-    : Strategy({PlaceNamed(device)}, {PlaceNamed(device)}) {}
+    : Strategy({value_of(device::FindPlace(device))}, {value_of(device::FindPlace(device))}) {}
 
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
                                    std::shared_ptr<CrossDeviceOps> cross_device_ops)

@@ -14,9 +14,7 @@ bool FirstReplica() { return detail::current_replica() <= 0; }
 
 SummaryWriter::SummaryWriter(const std::string& directory) {
   if (!get_strategy().should_save_summary()) return;
-  auto file = telemetry::EventFile::Create(directory);
-  if (!file.ok()) raise(file.status());
-  file_ = *std::move(file);
+  file_ = value_of(telemetry::EventFile::Create(directory));
 }
 
 void SummaryWriter::scalar(const std::string& tag, const torch::Tensor& value, std::int64_t step) {

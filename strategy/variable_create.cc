@@ -37,12 +37,6 @@ void CheckModes(const Strategy& strategy, const VariableSpec& spec) {
   }
 }
 
-int PlaceOfName(const std::string& device) {
-  const Result<int> place = device::FindPlace(device);
-  if (!place.ok()) raise(place.status());
-  return *place;
-}
-
 // One for each component.
 std::vector<int> DevicesFor(const Strategy& strategy, const VariableSpec& spec, bool on_read) {
   std::vector<std::string> names;
@@ -54,9 +48,10 @@ std::vector<int> DevicesFor(const Strategy& strategy, const VariableSpec& spec, 
   std::vector<int> devices;
   for (std::size_t i = 0; i < count; ++i) {
     if (!others.empty()) {
-      devices.push_back(PlaceOfName(others[std::min(i, others.size() - 1)]));
+      devices.push_back(value_of(device::FindPlace(others[std::min(i, others.size() - 1)])));
     } else {
-      devices.push_back(names.empty() ? device::PlaceScope::Current() : PlaceOfName(names[i]));
+      devices.push_back(names.empty() ? device::PlaceScope::Current()
+                                      : value_of(device::FindPlace(names[i])));
     }
   }
   return devices;

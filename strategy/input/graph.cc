@@ -46,7 +46,7 @@ struct Graph::State {
 };
 
 Graph::Graph(data::Pipeline pipeline) : state_(std::make_shared<State>(std::move(pipeline))) {
-  check(state_->pipeline.status());
+  raise_unless_ok(state_->pipeline.status());
 }
 
 Graph Graph::range(std::int64_t start, std::int64_t stop, std::int64_t step) {

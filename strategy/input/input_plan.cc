@@ -144,7 +144,7 @@ std::vector<InputContext> contexts_of(const InputPlan& plan) {
 void finish_plan(InputPlan& plan, const std::vector<data::Pipeline>& pipelines) {
   bool finite = false;
   for (const data::Pipeline& pipeline : pipelines) {
-    check(pipeline.status());
+    raise_unless_ok(pipeline.status());
     finite = finite || pipeline.node()->cardinality() != data::kInfinite;
   }
   plan.spec = pipelines.front().node()->spec();
@@ -169,7 +169,7 @@ void finish_plan(InputPlan& plan, const std::vector<data::Pipeline>& pipelines) 
                                (pipelines.size() > 1 ? 1 : plan.replicas);
     data::Pipeline last = fetched(pipelines[i], devices);
     if (ahead > 0) last = last.Prefetch(ahead);
-    check(last.status());
+    raise_unless_ok(last.status());
     plan.pipelines.push_back(std::move(last));
   }
 }
@@ -279,7 +279,7 @@ namespace muster {
 namespace {
 
 data::InputContext checked(const InputContext& context) {
-  return internal::value_of(data::InputContext::Create(
+  return value_of(data::InputContext::Create(
       context.num_input_pipelines(), context.input_pipeline_id(), context.num_replicas_in_sync()));
 }
 
@@ -293,7 +293,7 @@ InputContext::InputContext(int num_input_pipelines, int input_pipeline_id, int n
 }
 
 std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
-  return internal::value_of(checked(*this).PerReplicaBatchSize(global_batch_size));
+  return value_of(checked(*this).PerReplicaBatchSize(global_batch_size));
 }
 
 std::string InputContext::to_string() const { return checked(*this).ToString(); }

@@ -1,6 +1,7 @@
 #include "strategy/internal/nccl.h"
 
 #include "strategy/internal/raise.h"
+#include "strategy/reduction.h"
 
 #ifdef MUSTER_NCCL
 // libtorch's own communicators, one for each list of cards, and its current streams: what it has
@@ -28,8 +29,6 @@ bool Sums(torch::ScalarType type) {
   }
 }
 
-bool Narrow(torch::ScalarType type) { return type == torch::kHalf || type == torch::kBFloat16; }
-
 }  // namespace
 
 bool nccl_in_build() { return true; }
@@ -37,7 +36,8 @@ bool nccl_in_build() { return true; }
 bool nccl_all_reduce(ReduceOp op, const std::vector<torch::Tensor>& values,
                      std::vector<torch::Tensor>& results) {
   const torch::ScalarType type = values[0].scalar_type();
-  if (!Sums(type) && !Narrow(type)) return false;
+  const torch::ScalarType wide = sum_type(type);
+  if (!Sums(wide)) return false;
   if (op == ReduceOp::kMean && torch::isIntegralType(type, /*includeBool=*/true)) return false;
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> inputs;
@@ -46,8 +46,7 @@ bool nccl_all_reduce(ReduceOp op, const std::vector<torch::Tensor>& values,
         !value.sizes().equals(values[0].sizes())) {
       return false;
     }
-    // Sums of narrow types are made in float32.
-    inputs.push_back(value.detach().to(Narrow(type) ? torch::kFloat32 : type).contiguous());
+    inputs.push_back(value.detach().to(wide).contiguous());
   }
   results.clear();
   for (const torch::Tensor& input : inputs) {
@@ -61,7 +60,7 @@ bool nccl_all_reduce(ReduceOp op, const std::vector<torch::Tensor>& values,
   }
   for (torch::Tensor& result : results) {
     if (op == ReduceOp::kMean) result.div_(static_cast<std::int64_t>(values.size()));
-    if (Narrow(type)) result = result.to(type);
+    result = result.to(type);  // itself, but for narrow types
   }
   return true;
 }

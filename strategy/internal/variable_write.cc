@@ -130,9 +130,7 @@ WriteArgument SumRows(const std::string& name, const std::vector<WriteArgument>&
   (void)counts;
   std::vector<std::int64_t> shape = like.sizes().vec();
   shape[0] = unique.numel();
-  const torch::ScalarType type = like.scalar_type();
-  const bool narrow = type == torch::kHalf || type == torch::kBFloat16;
-  const torch::ScalarType wide = narrow ? torch::kFloat : type;
+  const torch::ScalarType wide = sum_type(like.scalar_type());
   torch::Tensor sums = torch::zeros(shape, torch::dtype(wide).device(like.device()));
   sums.index_add_(0, inverse.to(like.device()), torch::cat(rows).to(wide));
   return {.values = sums, .indices = unique};

@@ -12,16 +12,6 @@
 
 namespace muster::internal {
 
-// Throws an error of below strategy/.
-inline void check(const Status& status) {
-  if (!status.ok()) raise(status);
-}
-template <class T>
-T value_of(Result<T> result) {
-  check(result.status());
-  return *std::move(result);
-}
-
 std::optional<std::vector<TensorSpec>> tensor_specs(const data::ElementSpec& spec);
 // For each thread of a pipeline: its functions do not compete for cores with the replicas.
 void on_pipeline_thread();

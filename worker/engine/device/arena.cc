@@ -1,8 +1,8 @@
 #include "worker/engine/device/arena.h"
 
 #include <array>
+#include <atomic>
 #include <bit>
-#include <memory>
 
 #include <sys/mman.h>
 
@@ -61,14 +61,17 @@ Arena::Arena(std::byte* begin) : begin_(begin), free_(64 * 4) {
 Arena& Arena::Of(int index) {
   MUSTER_INVARIANT(index >= 0 && index < kMaxDevices);
   // Never destroyed: tensors in static variables may outlive any order of destruction.
-  static auto& arenas = *new std::array<std::unique_ptr<Arena>, kMaxDevices>;
+  static auto& arenas = *new std::array<std::atomic<Arena*>, kMaxDevices>{};
+  std::atomic<Arena*>& arena = arenas[static_cast<std::size_t>(index)];
+  // Every allocation of every replica asks: no lock but for the first.
+  if (Arena* const there = arena.load(std::memory_order_acquire)) return *there;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Arena>& arena = arenas[static_cast<std::size_t>(index)];
-  if (arena == nullptr) {
-    arena.reset(new Arena(Reservation() + kRange * static_cast<std::size_t>(index)));
+  if (arena.load(std::memory_order_relaxed) == nullptr) {
+    arena.store(new Arena(Reservation() + kRange * static_cast<std::size_t>(index)),
+                std::memory_order_release);
   }
-  return *arena;
+  return *arena.load(std::memory_order_relaxed);
 }
 
 int Arena::IndexOf(const void* address) {
