@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Step = std::function<void()>;
 
-constexpr int kPairs = 300;
+constexpr int kPairs = 600;
 constexpr int kWarmUp = 30;
 constexpr int kBatches = 16;
 

@@ -321,8 +321,14 @@ void ModuleState::Train(bool on) const {
 }
 
 void ModuleState::ZeroGrad() const {
-  if (Replica() != nullptr) return copies[static_cast<std::size_t>(Here())]->zero_grad();
-  for (const auto& copy : copies) copy->zero_grad();
+  // Not filled with zeros: the next backward() stores its gradients instead of adding them.
+  const auto drop = [&](std::size_t copy) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      leaves[copy][i].mutable_grad() = torch::Tensor();
+    }
+  };
+  if (Replica() != nullptr) return drop(static_cast<std::size_t>(Here()));
+  for (std::size_t copy = 0; copy < copies.size(); ++copy) drop(copy);
 }
 
 OutsideUse::OutsideUse(std::shared_ptr<ModuleState> module) : module_(std::move(module)) {

@@ -74,6 +74,8 @@ class DistributedModuleBase {
   // Inside run() the replica's copy, else all copies.
   void train(bool on = true) const;
   void eval() const { train(false); }
+  // Drops gradients (as libtorch 2 does by default, whichever libtorch this is): a parameter that
+  // then gets none is left alone by the optimizer.
   void zero_grad() const;
 
   // For the code of strategy/.

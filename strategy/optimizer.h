@@ -59,7 +59,7 @@ class DistributedOptimizerBase {
   // with all_reduce_gradients = false. FAILED_PRECONDITION: outside run() of several replicas.
   void reduce_gradients() const;
 
-  // Inside run() the replica's copy's gradients, else all copies'.
+  // The module's: drops the gradients of the replica's copy inside run(), else of all copies.
   void zero_grad() const;
 
   // Of all parameters. Setting it inside run() is for all replicas together.

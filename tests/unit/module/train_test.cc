@@ -78,6 +78,31 @@ void CheckTrains(const std::string& what, const Options& options) {
   }
 }
 
+TEST_CASE("after zero_grad() a parameter without a gradient is left alone by Adam's momentum",
+          "[strategy][unit]") {
+  for (const auto& [name, strategy] : all_strategies()) {
+    CAPTURE(name);
+    const auto net = strategy->distribute(float64_net());
+    const auto optimizer = strategy->optimizer<torch::optim::Adam>(net, 0.1);
+    const auto step = [&](const std::function<torch::Tensor()>& loss) {
+      strategy->run([&] {
+        optimizer.zero_grad();
+        loss().backward();
+        optimizer.step();
+      });
+      return std::pair(net.copy(0)->first->weight.detach().clone(),
+                       net.copy(0)->second->bias.detach().clone());
+    };
+    const auto [weight, bias] =
+        step([&] { return net->forward(torch::ones({2, 6}, torch::kFloat64)).sum(); });
+
+    const auto [same_weight, other_bias] = step([&] { return net->second->bias.sum(); });
+
+    CHECK(same_weight.equal(weight));
+    CHECK_FALSE(other_bias.equal(bias));
+  }
+}
+
 TEST_CASE("gradient descent over replicas is gradient descent in one process", "[strategy][unit]") {
   CheckTrains<torch::optim::SGD>("sgd", torch::optim::SGDOptions(0.05));
   CheckTrains<torch::optim::SGD>("momentum", torch::optim::SGDOptions(0.02).momentum(0.9));

@@ -1,9 +1,12 @@
 // The threads of N replicas, and the points where they meet.
 //
-// A run starts one function on every replica's thread. Between meetings replicas run concurrently.
+// A run starts one function on every replica's thread. The caller wakes replica 0 and sleeps, and
+// replica 0 wakes the others: a caller that woke all would still be on a processor itself, and two
+// replicas would often begin on one, for some milliseconds. Between meetings replicas run
+// concurrently.
 // At a meeting all replicas must arrive with the same kind of call; the last to arrive does the
 // joint work, on its own thread, and all go on. So a meeting costs one wake-up for each other
-// replica.
+// replica, or none for one that comes just before the last: it looks for a moment before it sleeps.
 //
 // When a replica throws, replicas that wait at a meeting are unwound with kCancelled, the others at
 // their next meeting. When one returns while another waits, or they meet with different calls, all
@@ -13,6 +16,7 @@
 // Threading: Run() from one thread at a time; Meet() from the replicas' threads inside Run().
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -60,8 +64,8 @@ class ReplicaGroup {
   enum class State { kIdle, kRunning, kWaiting, kReturned, kFailed };
   // Each one who waits keeps its own meeting: the next one may begin before the last has left this.
   struct Meeting {
-    bool over = false;
-    std::exception_ptr error;
+    std::atomic<bool> over = false;  // written with mutex_ held
+    std::exception_ptr error;        // read once it is over
   };
 
   void ThreadMain(int replica);
@@ -75,9 +79,10 @@ class ReplicaGroup {
 
   const Throw make_exception_;
   std::mutex mutex_;
-  std::condition_variable start_, meet_, done_;
+  std::condition_variable first_, start_, meet_, done_;
   const std::function<void(int)>* function_ = nullptr;  // guarded by mutex_, as all below
   std::uint64_t run_ = 0;
+  std::uint64_t started_ = 0;  // the run that replica 0 has begun
   std::shared_ptr<Meeting> meeting_;
   int running_ = 0;
   int waiting_ = 0;
