@@ -123,9 +123,7 @@ class Extended {
     return VariableCreatorScope(std::move(creator));
   }
   // The strategy's own.
-  std::shared_ptr<cluster::ClusterResolver> cluster_resolver() const {
-    return strategy_.cluster_resolver();
-  }
+  std::shared_ptr<ClusterResolver> cluster_resolver() const { return strategy_.cluster_resolver(); }
   // Was it made under this strategy?
   bool variable_created_in_scope(const Variable& variable) const;
   // The variable that `value` is a component of, else `value` itself.

@@ -3,6 +3,7 @@
 
 #include "strategy/central_storage_strategy.h"
 #include "strategy/checkpoint.h"
+#include "strategy/cluster_resolver.h"
 #include "strategy/communication_options.h"
 #include "strategy/context.h"
 #include "strategy/cross_device_ops.h"

@@ -18,9 +18,7 @@
 
 namespace muster {
 
-namespace cluster {
 class ClusterResolver;
-}
 class CrossDeviceOps;
 template <class Torch>
 class DistributedOptimizer;
@@ -224,7 +222,7 @@ class Strategy {
   Extended extended();
 
   // Where the processes of the cluster are; null: this strategy has one process alone.
-  virtual std::shared_ptr<cluster::ClusterResolver> cluster_resolver() const { return nullptr; }
+  virtual std::shared_ptr<ClusterResolver> cluster_resolver() const { return nullptr; }
 
   // false: one replica, whose variables need no rules for several.
   virtual bool distributes_variables() const { return true; }

@@ -6,7 +6,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "common/cluster/basic_resolvers.h"
+#include "strategy/cluster_resolver.h"
 #include "strategy/default_strategy.h"
 #include "strategy/extended.h"
 #include "strategy/mirrored_strategy.h"
@@ -240,18 +240,18 @@ TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14
 // A strategy of a cluster, as far as its resolver goes.
 class ClusterStrategy final : public Strategy {
  public:
-  explicit ClusterStrategy(std::shared_ptr<cluster::ClusterResolver> resolver)
+  explicit ClusterStrategy(std::shared_ptr<ClusterResolver> resolver)
       : Strategy({0}, {0}), resolver_(std::move(resolver)) {}
   std::string_view name() const override { return "ClusterStrategy"; }
-  std::shared_ptr<cluster::ClusterResolver> cluster_resolver() const override { return resolver_; }
+  std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
 
  private:
-  std::shared_ptr<cluster::ClusterResolver> resolver_;
+  std::shared_ptr<ClusterResolver> resolver_;
 };
 
 TEST_CASE("a strategy and its extended part have one cluster resolver, or none", "[spec][LIB-15]") {
   MirroredStrategy alone({"CPU:0", "CPU:1"});
-  const auto resolver = std::make_shared<cluster::SimpleResolver>(cluster::ClusterSpec());
+  const auto resolver = std::make_shared<SimpleClusterResolver>(ClusterSpec());
   ClusterStrategy in_cluster(resolver);
 
   CHECK(default_strategy().cluster_resolver() == nullptr);
