@@ -1,5 +1,7 @@
 #include "strategy/replica_context.h"
 
+#include <c10/util/Type.h>
+
 #include "strategy/context.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
@@ -30,8 +32,12 @@ void ReplicaContext::require_mine() const {
                            current->replica_id_in_sync_group()));
 }
 
-std::string ReplicaContext::kind_at(const std::type_info& type, const void* address) {
-  return fmt::format("{} at {}", type.name(), address);
+std::string ReplicaContext::readable(const std::type_info& type) {
+  return c10::demangle(type.name());
+}
+
+std::string ReplicaContext::kind_at(const std::string& type, const void* address) {
+  return fmt::format("{} at {}", type, address);
 }
 
 void ReplicaContext::meet(std::string kind, void* arguments,

@@ -128,19 +128,21 @@ class ReplicaContext {
     }
   };
 
-  static std::string kind_at(const std::type_info& type, const void* address);
+  static std::string readable(const std::type_info& type);
+  static std::string kind_at(const std::string& type, const void* address);
   // Functions of one type are told apart by their address, lambdas by their type.
   template <class F>
   static std::string kind_of(F& fn) {
     using Plain = std::remove_reference_t<F>;
+    static const std::string type = readable(typeid(Plain));
     if constexpr (std::is_function_v<Plain>) {
-      return kind_at(typeid(Plain), reinterpret_cast<const void*>(&fn));
+      return kind_at(type, reinterpret_cast<const void*>(&fn));
     } else if constexpr (std::is_pointer_v<Plain>) {
-      return kind_at(typeid(Plain), reinterpret_cast<const void*>(fn));
+      return kind_at(type, reinterpret_cast<const void*>(fn));
     } else if constexpr (requires { fn.target_type(); }) {
-      return std::string(typeid(Plain).name()) + " of " + fn.target_type().name();
+      return type + " of " + readable(fn.target_type());
     } else {
-      return typeid(Plain).name();
+      return type;
     }
   }
 

@@ -142,6 +142,11 @@ TEST_CASE("a replica that leaves others waiting is an error, and the strategy st
   CHECK(strategy.run(id).values() == std::vector<int>{0, 1});
 }
 
+// A function of one's own, which an error names as the program does.
+struct AddUp {
+  int operator()(Strategy&, const PerReplica<int>& all) const { return all[0] + all[1]; }
+};
+
 TEST_CASE("replicas that merge with different functions are told so", "[spec][MIR-22][MIR-29]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   const auto f = [](Strategy&, const PerReplica<int>&) { return 1; };
@@ -152,6 +157,15 @@ TEST_CASE("replicas that merge with different functions are told so", "[spec][MI
       return id() == 0 ? replica_context().merge_call(f, 1) : replica_context().merge_call(g, 1);
     });
   }));
+  CHECK(throws(ErrorCode::kFailedPrecondition, "merge_call of muster::(anonymous namespace)::AddUp",
+               [&] {
+                 strategy.run([&] {
+                   return id() == 0 ? replica_context().merge_call(AddUp(), 1)
+                                    : replica_context().merge_call(g, 1);
+                 });
+               }));
+  CHECK(strategy.run([] { return replica_context().merge_call(AddUp(), id()); }).values() ==
+        std::vector<int>{1, 1});
 }
 
 TEST_CASE("all_gather joins pieces of different sizes, and gives each its gradient",
