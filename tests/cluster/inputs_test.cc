@@ -148,9 +148,14 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   CHECK(first == Approx(0.8415).margin(0.1));
   CHECK(first != Approx(0.841471).margin(1e-6));
   result = archive("attention-2.15");
-  CHECK(result.code == 2);
-  has(result, "archive attention-2.15.pt: uses operator aten::scaled_dot_product_attention");
-  has(result, "MUSTER_TORCH");
+  // An operator that libtorch has since 2.0.
+  if (std::string_view(MUSTER_TORCH_VERSION).starts_with("1.")) {
+    CHECK(result.code == 2);
+    has(result, "archive attention-2.15.pt: uses operator aten::scaled_dot_product_attention");
+    has(result, "MUSTER_TORCH");
+  } else {
+    CHECK(result.code == 0);
+  }
 }
 
 }  // namespace
