@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/data/element.h"
@@ -110,6 +111,12 @@ inline void AddParameter(v1::JobSpec& spec, const std::string& name,
                          const std::vector<std::int64_t>& shape) {
   auto& parameter = (*spec.mutable_model()->mutable_parameters())[name];
   for (const std::int64_t size : shape) parameter.add_shape(size);
+}
+
+// libtorch's words for matrices that cannot be multiplied; newer ones (2.15) name the operator.
+inline std::string NoProduct() {
+  const bool old = std::string_view(MUSTER_TORCH_VERSION).starts_with("1.");
+  return std::string(old ? "" : "mm: ") + "mat1 and mat2 shapes cannot be multiplied";
 }
 
 // Is `part` in `text`? A CHECK that shows the text.

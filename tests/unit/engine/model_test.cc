@@ -178,8 +178,7 @@ TEST_CASE("a shape error at step 1 carries step, line and column", "[engine][uni
   const Status status = Outcome(spec, MlpBatch());
 
   CHECK(status.code() == StatusCode::kInvalidArgument);
-  Says(status, "step 1: forward, line 3, column 12: ");
-  Says(status, "mat1 and mat2 shapes cannot be");  // as libtorch says it
+  Says(status, "step 1: forward, line 3, column 12: " + test::NoProduct());
 }
 
 TEST_CASE("raise in forward becomes an error with its text", "[engine][unit]") {
