@@ -156,6 +156,10 @@ void Coordinator::OnLost(const Member& member) {
   for (const auto& [number, job] : jobs_) job->OnLost(member);
 }
 
+void Coordinator::OnStall(Millis slept) {
+  for (const auto& [number, job] : jobs_) job->NoteStall(slept);
+}
+
 void Coordinator::OnDriverExit(const std::string& job_id, bool success, const std::string& how) {
   if (const Result<Job*> job = Find(job_id); job.ok()) (*job)->OnDriverExit(success, how);
 }

@@ -81,6 +81,7 @@ class Coordinator : private Membership::Observer {
   void OnDraining(const Member& member, const std::string& reason) override;
   void OnSessionEnded(SessionId session, const std::string& why) override;
   void OnLost(const Member& member) override;
+  void OnStall(Millis slept) override;
 
   // The job of this name, if there is one: the same spec answers, another is refused.
   std::optional<Result<v1::SubmitJobReply>> Existing(const v1::JobSpec& spec);

@@ -57,6 +57,8 @@ class Job {
   // The coordinator has been restarted: an unfinished job goes back to its last checkpoint. `gap`
   // is how long there was none.
   void NoteRestart(std::optional<Millis> gap);
+  // The coordinator stood still for so long, and heard nobody.
+  void NoteStall(Millis slept);
   // A stopped job goes on from its newest checkpoint.
   void Resume();
 

@@ -38,6 +38,16 @@ void Job::DropEvents() {
   if (!events_unsaved_) std::deque<v1::Event>().swap(events_);
 }
 
+void Job::NoteStall(Millis slept) {
+  if (ended() || record_.plan().view() == 0) return;
+  Tell("COORDINATOR_STALLED",
+       fmt::format(
+           "the coordinator itself slept {:.1f} s (stopped, or its machine or its disk stood "
+           "still); it heard nobody meanwhile and gives nobody up for that",
+           static_cast<double>(slept.count()) / 1000),
+       nullptr, {{"slept_ms", std::to_string(slept.count())}});
+}
+
 void Job::SetState(v1::JobState state, const std::string& reason, const std::string& message) {
   v1::Job& job = *record_.mutable_job();
   if (job.state() == state && job.reason() == reason && job.message() == message) return;

@@ -34,7 +34,11 @@ v1::Task ToProto(const TaskId& task) {
 TaskId FromProto(const v1::Task& task) { return {task.type(), static_cast<int>(task.index())}; }
 
 Membership::Membership(Options options, Scheduler& scheduler, Observer& observer)
-    : options_(std::move(options)), scheduler_(scheduler), observer_(observer) {
+    : options_(std::move(options)),
+      scheduler_(scheduler),
+      observer_(observer),
+      last_look_(scheduler.Now()),
+      forgiving_until_(last_look_) {
   tick_ = scheduler_.RunAfter(options_.heartbeat, [this] { Tick(); });
 }
 
@@ -118,7 +122,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
 void Membership::OnHeartbeat(SessionId session, const v1::Heartbeat& heartbeat) {
   Member* member = BySession(session);
   if (member == nullptr) return;
-  member->last_heard = scheduler_.Now();
+  Heard(*member);
   member->heartbeat = heartbeat;
   v1::CoordinatorMessage message;
   message.mutable_ack()->set_sequence(heartbeat.sequence());
@@ -128,7 +132,7 @@ void Membership::OnHeartbeat(SessionId session, const v1::Heartbeat& heartbeat) 
 bool Membership::OnMessage(SessionId session) {
   Member* member = BySession(session);
   if (member == nullptr) return false;
-  member->last_heard = scheduler_.Now();
+  Heard(*member);
   return true;
 }
 
@@ -147,7 +151,16 @@ void Membership::OnStreamEnded(SessionId session) {
     return;
   }
   if (grace_.contains(session)) return;
-  grace_[session] = scheduler_.RunAfter(options_.reset_grace, [this, session] {
+  NoticeStall();
+  AwaitReturn(session);
+}
+
+void Membership::AwaitReturn(SessionId session) {
+  const TimePoint forgiving = forgiving_until_;
+  const Millis grace = scheduler_.Now() < forgiving ? options_.lease : options_.reset_grace;
+  grace_[session] = scheduler_.RunAfter(grace, [this, session, forgiving] {
+    NoticeStall();
+    if (forgiving_until_ != forgiving) return AwaitReturn(session);  // nobody could answer it
     grace_.erase(session);
     if (Member* gone = BySession(session)) Lose(*gone, "its connection was reset");
   });
@@ -160,15 +173,37 @@ void Membership::OnExit(const TaskId& task, std::uint32_t pid, const std::string
   Lose(found->second, drained ? "it was drained" : how);
 }
 
+void Membership::Heard(Member& member) {
+  member.last_heard = scheduler_.Now();
+  member.silent_looks = 0;
+}
+
 void Membership::Tick() {
   tick_ = scheduler_.RunAfter(options_.heartbeat, [this] { Tick(); });
-  const TimePoint now = scheduler_.Now();
+  NoticeStall();
+  const TimePoint now = last_look_ = scheduler_.Now();
+  const auto looks = static_cast<int>(options_.lease / options_.heartbeat);
   for (auto& [task, member] : members_) {
-    if (member.alive() && now - member.last_heard > options_.lease) {
+    if (member.alive() && ++member.silent_looks > looks) {
       Lose(member,
            fmt::format("nothing was heard of it for {:.1f} s", Seconds(now - member.last_heard)));
     }
   }
+}
+
+// A look that is late by less than half a lease is one look, as on any busy machine.
+void Membership::NoticeStall() {
+  const TimePoint now = scheduler_.Now();
+  const TimePoint::duration slept = now - last_look_ - options_.heartbeat;
+  if (slept <= options_.lease / 2) return;
+  last_look_ = now;
+  forgiving_until_ = now + options_.lease;
+  for (auto& [task, member] : members_) {
+    if (!member.alive()) continue;
+    member.last_heard = std::min(now, member.last_heard + slept);
+    member.silent_looks = 0;
+  }
+  observer_.OnStall(std::chrono::duration_cast<Millis>(slept));
 }
 
 void Membership::Lose(Member& member, const std::string& how) {

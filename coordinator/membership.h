@@ -3,6 +3,12 @@
 // A daemon registers on its control stream, gets a session, and holds a lease that every message
 // renews. It is lost when the lease runs out (a stopped process, a cut wire) or when its stream has
 // been reset for longer than a short grace (a killed process). A lost daemon must register again.
+//
+// A lease is counted in looks, one in each heartbeat interval, not in time: when this process
+// itself stands still (stopped, frozen with its machine, waiting for a disk) it hears nobody, and
+// that is no word about them. After a stall everybody has all looks again, and a broken stream a
+// whole lease to be made anew.
+//
 // The newer process wins a task: the older one's stream ends with kAborted, and it cannot take the
 // task back while the newer one lives.
 //
@@ -42,7 +48,10 @@ struct Member {
   SessionId session;
   v1::Register info;
   v1::Heartbeat heartbeat;
+  // Moved on by the time that the coordinator itself slept.
   TimePoint last_heard;
+  // Looks since then.
+  int silent_looks = 0;
   // Owned by the stream too, which may outlive the session.
   std::shared_ptr<DaemonLink> link;
   // Lost: "its connection was reset", "nothing was heard of it for 3.0 s".
@@ -81,6 +90,8 @@ class Membership {
     // process while it was up, OnUp() follows without OnLost().
     virtual void OnSessionEnded(SessionId session, const std::string& why) = 0;
     virtual void OnLost(const Member& member) = 0;
+    // This process stood still for so long; nobody was given up for it.
+    virtual void OnStall(Millis slept) = 0;
   };
 
   Membership(Options options, Scheduler& scheduler, Observer& observer);
@@ -112,6 +123,10 @@ class Membership {
 
  private:
   void Tick();
+  void Heard(Member& member);
+  void NoticeStall();
+  // Of a daemon whose stream broke.
+  void AwaitReturn(SessionId session);
   void Lose(Member& member, const std::string& how);
   Member* BySession(SessionId session);
 
@@ -124,6 +139,9 @@ class Membership {
   std::map<TaskId, std::set<std::string>> superseded_;
   std::map<SessionId, Scheduler::TimerId> grace_;
   Scheduler::TimerId tick_ = 0;
+  TimePoint last_look_;
+  // Until then a broken stream may be the fault of a stall here.
+  TimePoint forgiving_until_;
   std::uint64_t last_session_ = 0;
 };
 

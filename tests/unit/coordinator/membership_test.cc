@@ -18,6 +18,7 @@ class Recorder : public Membership::Observer {
   void OnLost(const Member& member) override {
     log.push_back("lost " + member.task.ToString() + ": " + member.how);
   }
+  void OnStall(Millis slept) override { log.push_back(fmt::format("slept {}", slept.count())); }
   std::vector<std::string> log;
   Arrival last;
 };
@@ -30,8 +31,27 @@ class Link : public DaemonLink {
   std::optional<Status> ended;
 };
 
+// Time that can pass while nothing runs, as for a process that is stopped.
+class StoppableScheduler : public Scheduler {
+ public:
+  TimePoint Now() const override { return time_.Now() + stopped_; }
+  std::chrono::system_clock::time_point WallNow() const override { return time_.WallNow(); }
+  void Post(Task task) override { time_.Post(std::move(task)); }
+  TimerId RunAfter(Millis delay, Task task) override {
+    return time_.RunAfter(delay, std::move(task));
+  }
+  bool Cancel(TimerId timer) override { return time_.Cancel(timer); }
+
+  void Advance(Millis by) { time_.Advance(by); }
+  void Stop(Millis span) { stopped_ += span; }
+
+ private:
+  FakeScheduler time_;
+  Millis stopped_{0};
+};
+
 struct Joining {
-  FakeScheduler time;
+  StoppableScheduler time;
   Recorder observer;
   Membership members{{.epoch = Epoch(2), .tasks = {{"ps", 0}, {"worker", 0}}}, time, observer};
 
@@ -133,6 +153,52 @@ TEST_CASE("A process whose parent says how it ended is lost at once, by that cau
   const std::size_t told = f.observer.log.size();
   f.time.Advance(Millis(5'000));
   CHECK(f.observer.log.size() == told);
+}
+
+TEST_CASE("A coordinator that slept gives everybody all their looks again, and says so",
+          "[coordinator][unit]") {
+  Joining f;
+  (void)f.Join("a", std::make_shared<Link>());
+  f.time.Advance(Millis(2'900));
+
+  f.time.Stop(Millis(7'300));
+  f.time.Advance(Millis(2'900));
+
+  CHECK(f.observer.log == std::vector<std::string>{"up worker:0", "slept 7300"});
+  f.time.Advance(Millis(500));
+  REQUIRE(f.observer.log.size() == 4);
+  // What it slept itself is not counted as the other's silence.
+  CHECK(f.observer.log.back() == "lost worker:0: nothing was heard of it for 6.0 s");
+}
+
+TEST_CASE("A connection that broke while the coordinator slept may be made anew within a lease",
+          "[coordinator][unit]") {
+  Joining f;
+  const SessionId before = *f.Join("a", std::make_shared<Link>());
+  const SessionId after = *f.Join("b", std::make_shared<Link>(), {"ps", 0});
+  f.members.OnStreamEnded(before);
+  f.time.Advance(Millis(400));
+
+  f.time.Stop(Millis(60'000));
+  f.members.OnStreamEnded(after);
+  f.time.Advance(Millis(2'400));
+
+  CHECK(f.observer.log == std::vector<std::string>{"up worker:0", "up ps:0", "slept 59900"});
+  REQUIRE(f.Join("b", std::make_shared<Link>(), {"ps", 0}).ok());
+  CHECK(f.observer.last.same_process);
+  CHECK_FALSE(f.observer.last.gap);
+  f.time.Advance(Millis(2'000));
+  CHECK(f.observer.log.back() == "lost worker:0: its connection was reset");
+}
+
+TEST_CASE("Looks that are late one after another still lose who is silent", "[coordinator][unit]") {
+  Joining f;
+  (void)f.Join("a", std::make_shared<Link>());
+  for (int look = 0; look < 13; ++look) {
+    f.time.Stop(Millis(1'000));  // a busy machine, not a stopped one
+    f.time.Advance(Millis(250));
+  }
+  CHECK(f.observer.log.back().starts_with("lost worker:0"));
 }
 
 TEST_CASE("A drained daemon that closes its stream is gone at once", "[coordinator][unit]") {
