@@ -49,6 +49,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
     auto job = std::make_unique<Job>(self->world_, std::move(one));
     self->by_id_[job->id()] = number;
     self->by_name_[job->record().job().name()] = number;
+    if (!job->ended()) self->parts_.logs.Recall(job->id());
     job->NoteRestart(gap);
     self->last_number_ = std::max(self->last_number_, number);
     self->jobs_[number] = std::move(job);
@@ -123,7 +124,7 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
     case v1::DaemonMessage::kLog: {
       const Result<Job*> job = Find(message.log().job_id());
       if (job.ok()) {
-        (void)parts_.logs.Append((*job)->id(), member.task.ToString(), message.log().lines());
+        parts_.logs.Append((*job)->id(), member.task.ToString(), message.log().lines());
       }
       return;
     }
@@ -169,7 +170,7 @@ void Coordinator::OnDriverLine(const std::string& job_id, std::int64_t time_us, 
   v1::LogLine& one = *lines.add_lines();
   one.set_time_us(time_us);
   one.set_text(std::move(line));
-  (void)parts_.logs.Append(job_id, "trainer", lines.lines());
+  parts_.logs.Append(job_id, "trainer", lines.lines());
 }
 
 // --- Drivers and people.
@@ -347,22 +348,34 @@ void Coordinator::ListCheckpoints(const std::string& name,
       });
 }
 
-Result<LogStore::Page> Coordinator::ReadLogs(const std::string& name,
-                                             const LogStore::Query& query) {
-  MUSTER_TRY_ASSIGN(Job * job, Find(name));
-  MUSTER_TRY_ASSIGN(LogStore::Page page, parts_.logs.Read(job->id(), query));
-  const bool nothing = page.records.empty() && query.cursor == 0;
-  if (!nothing || query.task.empty() || query.task == "trainer") return page;
-  // Is it a task that has written nothing, or no task at all?
+void Coordinator::ReadLogs(const std::string& name, const LogStore::Query& query,
+                           std::function<void(Result<LogStore::Page>)> then) {
+  const Result<Job*> job = Find(name);
+  if (!job.ok()) return then(job.status());
+  parts_.logs.Read((*job)->id(), query,
+                   [weak = std::weak_ptr(self_), id = (*job)->id(), query,
+                    then = std::move(then)](Result<LogStore::Page> page) {
+                     const auto self = weak.lock();
+                     if (self == nullptr) return then(Unavailable("the coordinator has ended"));
+                     const bool nothing = page.ok() && page->records.empty() && query.cursor == 0;
+                     if (!nothing || query.task.empty()) return then(std::move(page));
+                     const Result<Job*> now = (*self)->Find(id);
+                     const muster::Status known =
+                         now.ok() ? (*self)->CheckTask(**now, query.task) : now.status();
+                     then(known.ok() ? std::move(page) : known);
+                   });
+}
+
+muster::Status Coordinator::CheckTask(const Job& job, const std::string& task) const {
+  if (task == "trainer" || !parts_.logs.Last(job.id(), task).empty()) return Ok();
   std::string known = "trainer";
-  const v1::Job described = job->Describe();
+  const v1::Job described = job.Describe();
   for (const v1::TaskState& state : described.tasks()) {
-    const std::string task = fmt::format("{}:{}", state.task().type(), state.task().index());
-    if (task == query.task) return page;
-    known += ", " + task;
+    const std::string one = fmt::format("{}:{}", state.task().type(), state.task().index());
+    if (one == task) return Ok();
+    known += ", " + one;
   }
-  if (!parts_.logs.Last(job->id(), query.task).empty()) return page;
-  return NotFound("job {} has no task \"{}\"; it has {}", job->id(), query.task, known);
+  return NotFound("job {} has no task \"{}\"; it has {}", job.id(), task, known);
 }
 
 }  // namespace muster::coordinator

@@ -40,7 +40,7 @@ class Coordinator : private Membership::Observer {
   struct Parts {
     Scheduler& scheduler;
     Journal& journal;
-    LogStore& logs;
+    Logs& logs;
     Checkpoints& checkpoints;
     Drivers& drivers;
     // Has this archive been uploaded? (SHA-256)
@@ -73,7 +73,9 @@ class Coordinator : private Membership::Observer {
   v1::ClusterStatus Status() const;
   void ListCheckpoints(const std::string& job,
                        std::function<void(Result<v1::ListCheckpointsReply>)> then);
-  Result<LogStore::Page> ReadLogs(const std::string& job, const LogStore::Query& query);
+  // kNotFound: no such job, or no such task in it.
+  void ReadLogs(const std::string& job, const LogStore::Query& query,
+                std::function<void(Result<LogStore::Page>)> then);
 
  private:
   Coordinator(Options options, Parts parts);
@@ -89,6 +91,8 @@ class Coordinator : private Membership::Observer {
               const std::function<void(Result<v1::SubmitJobReply>)>& then);
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
                             const CheckOutcome& outcome) const;
+  // Is it a task that has written nothing, or no task at all?
+  muster::Status CheckTask(const Job& job, const std::string& task) const;
   void AdmitJobs();
   void ForgetJobs();
 

@@ -69,7 +69,7 @@ struct LogStore::JobLog {
   void Remember(std::string_view task, std::string_view text) {
     std::deque<std::string>& lines = last[std::string(task)];
     lines.emplace_back(text);
-    if (lines.size() > 20) lines.pop_front();
+    if (lines.size() > kNewest) lines.pop_front();
   }
   ~JobLog() {
     if (fd >= 0) close(fd);
@@ -141,15 +141,18 @@ Status LogStore::StartSegment(JobLog& log) {
   return Ok();
 }
 
+std::string LogStore::Cut(const std::string& text) const {
+  std::string cut = text.substr(0, options_.line_bytes);
+  if (cut.size() < text.size()) cut += fmt::format(" [cut: {} bytes]", text.size());
+  std::replace(cut.begin(), cut.end(), '\n', ' ');
+  return cut;
+}
+
 Status LogStore::Append(const std::string& job, const std::string& task,
                         const google::protobuf::RepeatedPtrField<v1::LogLine>& lines) {
   JobLog& log = Open(job);
   for (const v1::LogLine& line : lines) {
-    std::string text = line.text().substr(0, options_.line_bytes);
-    if (text.size() < line.text().size()) {
-      text += fmt::format(" [cut: {} bytes]", line.text().size());
-    }
-    std::replace(text.begin(), text.end(), '\n', ' ');
+    std::string text = Cut(line.text());
     log.Remember(task, text);
     // After a restart a new file is begun: the last line of the old one may be cut short.
     if (log.fd < 0 || log.segments.back().bytes >= options_.segment_bytes) {
@@ -212,14 +215,10 @@ Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query
   return page;
 }
 
-std::vector<std::string> LogStore::Last(const std::string& job, const std::string& task,
-                                        std::size_t lines) {
-  const JobLog& log = Open(job);
-  const auto found = log.last.find(task);
-  if (found == log.last.end()) return {};
-  const std::deque<std::string>& all = found->second;
-  const std::size_t skip = all.size() > lines ? all.size() - lines : 0;
-  return {all.begin() + static_cast<std::ptrdiff_t>(skip), all.end()};
+const std::map<std::string, std::deque<std::string>>& LogStore::Newest(const std::string& job) {
+  return Open(job).last;
 }
+
+void LogStore::NoteLost(const std::string& job, std::uint64_t lines) { Open(job).dropped += lines; }
 
 }  // namespace muster::coordinator

@@ -21,6 +21,9 @@ namespace muster::coordinator {
 
 class LogStore {
  public:
+  // Of each task so many of its newest lines are kept in memory.
+  static constexpr std::size_t kNewest = 20;
+
   struct Options {
     std::string directory;
     std::uint64_t segment_bytes = 4 << 20;
@@ -52,14 +55,17 @@ class LogStore {
   explicit LogStore(Options options);
   ~LogStore();
 
+  // As it is stored when it is longer than `line_bytes`: cut, with a note. Any thread.
+  std::string Cut(const std::string& text) const;
   // kResourceExhausted: the disk is full; the lines are lost, which a later line says.
   Status Append(const std::string& job, const std::string& task,
                 const google::protobuf::RepeatedPtrField<v1::LogLine>& lines);
   // An unknown job has no lines.
   Result<Page> Read(const std::string& job, const Query& query);
-  // The newest lines of a task, oldest first.
-  std::vector<std::string> Last(const std::string& job, const std::string& task,
-                                std::size_t lines = 20);
+  // The newest lines of each task, oldest first.
+  const std::map<std::string, std::deque<std::string>>& Newest(const std::string& job);
+  // So many lines never came here; the next one says it.
+  void NoteLost(const std::string& job, std::uint64_t lines);
   // Its files are deleted.
   void Forget(const std::string& job);
 

@@ -1,6 +1,9 @@
 // Work that blocks (reading and syncing files), away from the strand.
 #pragma once
 
+#include <future>
+#include <utility>
+
 #include <absl/functional/any_invocable.h>
 
 #include "common/base/scheduler.h"
@@ -24,6 +27,13 @@ class ThreadOffload : public Offload {
       work();
       strand_.Post(std::move(then));
     });
+  }
+  // Waits for all that was given to it; nothing more may come.
+  void Finish() {
+    std::promise<void> done;
+    thread_.Post([&done] { done.set_value(); });
+    done.get_future().wait();
+    thread_.Stop();
   }
   // Waits for the running piece; drops the others.
   void Stop() { thread_.Stop(); }

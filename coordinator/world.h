@@ -11,7 +11,7 @@
 #include "coordinator/closure_queue.h"
 #include "coordinator/commands.h"
 #include "coordinator/journal.h"
-#include "coordinator/log_store.h"
+#include "coordinator/logs.h"
 #include "coordinator/membership.h"
 #include "coordinator/spec_check.h"
 
@@ -56,7 +56,7 @@ struct World {
   Commands& commands;
   SpecChecker& checker;
   Journal& journal;
-  LogStore& logs;
+  Logs& logs;
   Checkpoints& checkpoints;
   Drivers& drivers;
   JobOptions options;

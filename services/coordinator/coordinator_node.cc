@@ -29,7 +29,8 @@ struct CoordinatorNode::Parts {
       : journal(std::move(opened)),
         alive(options.coordinator.state_directory + "/alive"),
         files(options.coordinator.state_directory + "/files"),
-        logs(LogStore::Options{.directory = options.coordinator.state_directory + "/logs"}),
+        log_thread(strand),
+        logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
         offload(strand),
         checkpoints(offload),
         drivers(strand, {.program = options.trainer,
@@ -63,7 +64,9 @@ struct CoordinatorNode::Parts {
   std::unique_ptr<Journal> journal;
   AliveMark alive;
   FileStore files;
-  LogStore logs;
+  // Of their own, since a checkpoint takes minutes.
+  ThreadOffload log_thread;
+  Logs logs;
   ThreadOffload offload;
   DiskCheckpoints checkpoints;
   DriverProcesses drivers;
@@ -132,6 +135,7 @@ void CoordinatorNode::Shutdown() {
   });
   if (all.server) all.server->Shutdown(kShutdownGrace);
   all.offload.Stop();
+  all.log_thread.Finish();
   all.OnStrand([] {});  // what the end of the streams has posted
   all.strand.Stop();
 }

@@ -7,7 +7,7 @@ namespace muster::coordinator {
 Status DriverProcesses::Start(const std::string& job_id) {
   if (closed_) return Unavailable("the coordinator is shutting down");
   // An old one may still be on its way out: its end is then nobody's concern.
-  drivers_.erase(job_id);
+  if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().child));
   const std::uint64_t number = ++last_number_;
   process::Child::Options child;
   child.argv = {options_.program, "--coordinator", address_, "--job", job_id};
@@ -22,16 +22,48 @@ Status DriverProcesses::Start(const std::string& job_id) {
   child.on_exit = [this, job_id, number](process::Exit exit) {
     strand_.Post([this, job_id, number, exit] { OnExit(job_id, number, exit); });
   };
-  MUSTER_TRY_ASSIGN(std::unique_ptr<process::Child> started,
-                    process::Child::Start(std::move(child)));
-  drivers_[job_id] = {number, std::move(started)};
+  drivers_[job_id].number = number;
+  auto started = std::make_shared<Result<std::unique_ptr<process::Child>>>(nullptr);
+  forks_.Run(
+      [started, child = std::move(child)]() mutable {
+        *started = process::Child::Start(std::move(child));
+      },
+      [this, started, job_id, number] { OnStarted(job_id, number, std::move(*started)); });
   return Ok();
+}
+
+void DriverProcesses::OnStarted(const std::string& job_id, std::uint64_t number,
+                                Result<std::unique_ptr<process::Child>> child) {
+  const auto found = drivers_.find(job_id);
+  const bool wanted = !closed_ && found != drivers_.end() && found->second.number == number;
+  if (!wanted) {  // it has ended already, or another one has its place
+    if (child.ok()) Bury(*std::move(child));
+    return;
+  }
+  if (!child.ok()) {
+    drivers_.erase(found);
+    return options_.on_exit(job_id, false, "no start: " + ToString(child.status()));
+  }
+  found->second.child = *std::move(child);
+  if (found->second.signal != 0) Signal(found->second, found->second.signal);
+}
+
+void DriverProcesses::Bury(std::unique_ptr<process::Child> child) {
+  if (child == nullptr) return;
+  if (closed_) return child.reset();
+  forks_.Run([child = std::move(child)]() mutable { child.reset(); }, [] {});
+}
+
+void DriverProcesses::Signal(Driver& driver, int signal) {
+  driver.signal = signal;
+  if (driver.child != nullptr) (void)driver.child->Signal(signal);
 }
 
 void DriverProcesses::OnExit(const std::string& job_id, std::uint64_t number,
                              const process::Exit& exit) {
   const auto found = drivers_.find(job_id);
   if (closed_ || found == drivers_.end() || found->second.number != number) return;
+  Bury(std::move(found->second.child));
   drivers_.erase(found);
   options_.on_exit(job_id, exit.ok(), exit.ToString());
 }
@@ -39,17 +71,18 @@ void DriverProcesses::OnExit(const std::string& job_id, std::uint64_t number,
 void DriverProcesses::Stop(const std::string& job_id, Millis grace) {
   const auto found = drivers_.find(job_id);
   if (found == drivers_.end()) return;
-  (void)found->second.child->Signal(SIGTERM);
+  Signal(found->second, SIGTERM);
   (void)strand_.RunAfter(grace, [this, job_id, number = found->second.number] {
     const auto later = drivers_.find(job_id);
     if (later != drivers_.end() && later->second.number == number) {
-      (void)later->second.child->Signal(SIGKILL);
+      Signal(later->second, SIGKILL);
     }
   });
 }
 
 void DriverProcesses::Close() {
   closed_ = true;
+  forks_.Stop();
   drivers_.clear();
 }
 

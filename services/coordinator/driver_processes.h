@@ -1,5 +1,9 @@
 // The driver processes (muster-trainer) as children of this daemon: they die with it.
 //
+// A fork takes long on a machine that is short of memory, and the end of a child is waited for:
+// both happen on a thread of their own, so Start() cannot say that a program does not start; that
+// is an end like any other (`on_exit`).
+//
 // Threading: Start and Stop on the strand; what the children do is posted there.
 // Lifetime: `strand` outlives it; the callbacks run on the strand, never after Close().
 #pragma once
@@ -10,6 +14,7 @@
 #include <string>
 
 #include "common/process/child.h"
+#include "coordinator/offload.h"
 #include "coordinator/world.h"
 
 namespace muster::coordinator {
@@ -24,7 +29,7 @@ class DriverProcesses : public Drivers {
   };
 
   DriverProcesses(Scheduler& strand, Options options)
-      : strand_(strand), options_(std::move(options)) {}
+      : strand_(strand), options_(std::move(options)), forks_(strand) {}
 
   // Where the drivers find this coordinator; known once it listens.
   void set_address(std::string address) { address_ = std::move(address); }
@@ -37,8 +42,16 @@ class DriverProcesses : public Drivers {
  private:
   struct Driver {
     std::uint64_t number = 0;
+    // Null while it is being started.
     std::unique_ptr<process::Child> child;
+    // Asked for meanwhile; 0: none.
+    int signal = 0;
   };
+  void OnStarted(const std::string& job_id, std::uint64_t number,
+                 Result<std::unique_ptr<process::Child>> child);
+  void Signal(Driver& driver, int signal);
+  // Kills what is left of it.
+  void Bury(std::unique_ptr<process::Child> child);
   void OnExit(const std::string& job_id, std::uint64_t number, const process::Exit& exit);
 
   Scheduler& strand_;
@@ -47,6 +60,7 @@ class DriverProcesses : public Drivers {
   std::map<std::string, Driver> drivers_;
   std::uint64_t last_number_ = 0;
   bool closed_ = false;
+  ThreadOffload forks_;
 };
 
 }  // namespace muster::coordinator

@@ -58,26 +58,35 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
     if (finished_) return;
     if (cancelled_) return End(Cancelled("the reader has gone"));
     if (front_.core == nullptr) return End(Front::Closing());
-    if (records_.empty()) {
-      if (const Status status = Fill(); !status.ok()) return End(status);
-    }
+    if (records_.empty()) return Fill();
+    Write();
+  }
+
+  void Write() {
     if (!records_.empty()) return StartWrite(&records_.front());
     if (!at_end_) return Post([this] { Next(); });
     if (!follow_ || polls_after_end_ >= kPollsAfterEnd) return End(Ok());
     (void)front_.strand.RunAfter(kPoll, [self = shared_from_this()] { self->Next(); });
   }
 
-  Status Fill() {
-    MUSTER_TRY_ASSIGN(const Job* job, front_.core->Find(job_));
-    if (job->ended()) ++polls_after_end_;
-    MUSTER_TRY_ASSIGN(LogStore::Page page, front_.core->ReadLogs(job_, query_));
-    query_.cursor = page.cursor;
+  void Fill() {
+    const Result<Job*> job = front_.core->Find(job_);
+    if (!job.ok()) return End(job.status());
+    if ((*job)->ended()) ++polls_after_end_;
+    front_.core->ReadLogs(job_, query_, [self = shared_from_this()](auto page) {
+      if (!self->finished_) self->Take(std::move(page));
+    });
+  }
+
+  void Take(Result<LogStore::Page> page) {
+    if (!page.ok()) return End(page.status());
+    query_.cursor = page->cursor;
     query_.tail = 0;
-    at_end_ = page.end;
-    records_.assign(std::make_move_iterator(page.records.begin()),
-                    std::make_move_iterator(page.records.end()));
+    at_end_ = page->end;
+    records_.assign(std::make_move_iterator(page->records.begin()),
+                    std::make_move_iterator(page->records.end()));
     if (!records_.empty()) polls_after_end_ = 0;
-    return Ok();
+    Write();
   }
 
   Front& front_;

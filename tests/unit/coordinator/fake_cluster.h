@@ -80,8 +80,7 @@ class FakeDrivers : public Drivers {
  public:
   Status Start(const std::string& job_id) override { return (started.push_back(job_id), Ok()); }
   void Stop(const std::string& job_id, Millis) override { stopped.push_back(job_id); }
-  std::vector<std::string> started;
-  std::vector<std::string> stopped;
+  std::vector<std::string> started, stopped;
 };
 
 class Cluster;
@@ -132,7 +131,7 @@ class Cluster {
     auto opened = OpenSqliteJournal(directory.path() + "/state");
     MUSTER_INVARIANT(opened.ok());
     journal = std::move(*opened);
-    logs = std::make_unique<LogStore>(LogStore::Options{.directory = directory.path() + "/logs"});
+    logs.emplace(LogStore::Options{.directory = directory.path() + "/logs"}, log_thread);
     auto made = Coordinator::Create(options, {.scheduler = time,
                                               .journal = *journal,
                                               .logs = *logs,
@@ -295,7 +294,8 @@ class Cluster {
   muster::testing::TempDir directory;
   Coordinator::Options options;
   std::unique_ptr<Journal> journal;
-  std::unique_ptr<LogStore> logs;
+  InlineOffload log_thread{time};
+  std::optional<Logs> logs;
   FakeCheckpoints checkpoints{time};
   FakeDrivers drivers;
   std::unique_ptr<Coordinator> core;

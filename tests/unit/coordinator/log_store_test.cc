@@ -66,8 +66,8 @@ TEST_CASE("Cursors go on after a restart, and the newest lines are known again",
     REQUIRE(logs.Append("job", "worker:0", Lines(1, 30)).ok());
   }
   LogStore logs({.directory = dir.path()});
-  CHECK(logs.Last("job", "worker:0").size() == 20);
-  CHECK(logs.Last("job", "worker:0").back() == "line 30");
+  CHECK(logs.Newest("job").at("worker:0").size() == 20);
+  CHECK(logs.Newest("job").at("worker:0").back() == "line 30");
   REQUIRE(logs.Append("job", "worker:0", Lines(31, 31)).ok());
   const auto page = logs.Read("job", {.cursor = 30});
   REQUIRE(page->records.size() == 1);
@@ -92,7 +92,7 @@ TEST_CASE("A line that is too long is cut, and says so", "[coordinator][unit]") 
   v1::LogLines lines;
   lines.add_lines()->set_text(std::string(50, 'a'));
   REQUIRE(logs.Append("job", "worker:0", lines.lines()).ok());
-  CHECK(logs.Last("job", "worker:0")[0] == "aaaaaaaaaa [cut: 50 bytes]");
+  CHECK(logs.Newest("job").at("worker:0")[0] == "aaaaaaaaaa [cut: 50 bytes]");
 }
 
 TEST_CASE("Only so many jobs' logs are open; the others are read again, a forgotten one is gone",
@@ -112,7 +112,7 @@ TEST_CASE("Only so many jobs' logs are open; the others are read again, a forgot
   REQUIRE(page->records.size() == 2);
   CHECK(page->records[1].line().text() == "second");
   CHECK(page->records[1].cursor() == 2);
-  CHECK(logs.Last("b", "worker:0") == std::vector<std::string>{"first"});
+  CHECK(logs.Newest("b").at("worker:0") == std::deque<std::string>{"first"});
 
   logs.Forget("a");
   CHECK(logs.Read("a", {})->records.empty());
