@@ -10,8 +10,8 @@ Logs::Tails& Logs::NewestOf(const std::string& job) {
   Newest& newest = newest_[job];
   newest.used = ++uses_;
   if (newest_.size() > most_jobs_) {
-    newest_.erase(std::ranges::min_element(
-        newest_, {}, [](const auto& entry) { return entry.second.used; }));
+    newest_.erase(
+        std::ranges::min_element(newest_, {}, [](const auto& entry) { return entry.second.used; }));
   }
   return newest.tasks;
 }

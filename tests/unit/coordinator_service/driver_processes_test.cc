@@ -16,13 +16,12 @@ namespace {
 std::string HowItEnds(const std::string& program, std::function<void(DriverProcesses&)> then) {
   ThreadScheduler strand;
   std::promise<std::string> ended;
-  DriverProcesses drivers(strand, {.program = program,
-                                   .token_file = "none",
-                                   .on_line = [](auto&&...) {},
-                                   .on_exit =
-                                       [&](const std::string&, bool, const std::string& how) {
-                                         ended.set_value(how);
-                                       }});
+  DriverProcesses drivers(
+      strand,
+      {.program = program,
+       .token_file = "none",
+       .on_line = [](auto&&...) {},
+       .on_exit = [&](const std::string&, bool, const std::string& how) { ended.set_value(how); }});
   strand.Post([&] {
     REQUIRE(drivers.Start("j").ok());
     then(drivers);
