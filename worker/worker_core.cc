@@ -18,6 +18,15 @@ std::string Cut(const std::string& line) {
          fmt::format("... ({} bytes)", line.size());
 }
 
+// What the C++ runtime, libtorch and glibc say before they abort.
+bool TellsWhy(std::string_view line) {
+  for (const std::string_view sign : {"what():", "INTERNAL ASSERT", "a bug in Muster:",
+                                      "Assertion `", "ERROR: AddressSanitizer"}) {
+    if (line.find(sign) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 Status FromProto(const v1::StatusProto& proto) {
   return MakeStatus(static_cast<StatusCode>(proto.code()), proto.message());
 }
@@ -326,6 +335,7 @@ void WorkerCore::OnLine(ProcessId process, std::int64_t time_us, const std::stri
   const auto found = processes_.find(process);
   if (found == processes_.end()) return;
   std::string text = Cut(line);
+  if (TellsWhy(text)) found->second.cause = text;
   found->second.last_lines.push_back(text);
   if (found->second.last_lines.size() > kLastLines) found->second.last_lines.pop_front();
   if (found->second.use != Use::kJob) {
@@ -366,9 +376,15 @@ void WorkerCore::FlushLines(const std::string& job_id) {
 void WorkerCore::OnExited(ProcessId id, const std::string& how) {
   const auto found = processes_.find(id);
   if (found == processes_.end()) return;  // killed by us
-  const Process process = std::move(found->second);
+  Process process = std::move(found->second);
   processes_.erase(found);
-  const std::string last = process.last_lines.empty() ? "" : ": " + process.last_lines.back();
+  std::deque<std::string>& lines = process.last_lines;
+  const bool told = std::find(lines.begin(), lines.end(), process.cause) != lines.end();
+  if (!how.starts_with("signal")) process.cause.clear();
+  if (!process.cause.empty() && !told) lines.push_front(process.cause);
+  std::string last = process.cause;
+  if (last.empty() && !lines.empty()) last = lines.back();
+  if (!last.empty()) last = ": " + last;
   switch (process.use) {
     case Use::kSpare:
       log::Warning("the executor started in advance ({}) ended: {}{}", process.pid, how, last);

@@ -101,6 +101,8 @@ class WorkerCore {
     Use use = Use::kSpare;
     std::string job_id;
     std::deque<std::string> last_lines;
+    // The last line that told why a process ends by a signal; many frames may follow it.
+    std::string cause = {};
   };
   struct Job {
     std::uint64_t epoch = 0;

@@ -164,5 +164,46 @@ TEST_CASE("embeddings learn on two mirrored devices", "[cluster]") {
   CHECK(job.evaluation().auc() >= 0.95 * optimum);
 }
 
+std::string CnnExample() {
+  return ReadAll(std::string(MUSTER_SOURCE) + "/examples/fashion_cnn.yaml");
+}
+
+TEST_CASE("the example with convolutions reaches 0.91 on two mirrored devices", "[cluster]") {
+  const TempFolder folder;
+  Cluster cluster({.ps = 0, .workers = 1});
+
+  const RunResult run = cluster.Muster(
+      {"submit", "-f", folder.Write("cnn.yaml", CnnExample()), "--follow"}, seconds(300));
+
+  CAPTURE(run.err);
+  REQUIRE(run.code == 0);
+  const v1::Job job = cluster.Describe(run.out.substr(0, run.out.find('\n')));
+  CHECK(FindEvent(job, "EXECUTOR_LOST") == nullptr);
+  CHECK(job.evaluation().examples() == 10'000);
+  CHECK(job.evaluation().accuracy() >= 0.91);
+}
+
+TEST_CASE("the example with convolutions learns on one device and on parameter servers, too",
+          "[cluster]") {
+  const TempFolder folder;
+  Cluster cluster({.ps = 2, .workers = 2});
+  for (const std::string kind : {"one_device", "parameter_server"}) {
+    CAPTURE(kind);
+    const std::string file = folder.Write(kind + ".yaml", CnnExample());
+    ReplaceInFile(file, "kind: mirrored\n  devices: 2", "kind: " + kind);
+    ReplaceInFile(file, "epochs: 5", "steps: 150");
+
+    const RunResult run = cluster.Muster({"submit", "-f", file, "--name", kind, "--follow"});
+
+    CAPTURE(run.err);
+    REQUIRE(run.code == 0);
+    const v1::Job job = cluster.Describe(run.out.substr(0, run.out.find('\n')));
+    CHECK(FindEvent(job, "EXECUTOR_LOST") == nullptr);
+    // A net that knows nothing has 0.1, and a loss of 2.3.
+    CHECK(job.evaluation().accuracy() > 0.7);
+    CHECK(job.evaluation().loss() < 0.9);
+  }
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -4,8 +4,14 @@
 #undef CHECK
 
 #include <cstring>
+#include <fstream>
+#include <functional>
 #include <thread>
 #include <vector>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/catch.h"
 #include "worker/engine/device/cpu_allocator.h"
@@ -72,6 +78,87 @@ TEST_CASE("libtorch's factories allocate from the arena of the thread's device",
   CHECK(Arena::IndexOf(at::ones({4}).data_ptr()) == 0);
   CHECK(ArenaScope::Current() == 0);
 }
+
+TEST_CASE("libtorch's raw interface allocates in the arena, and frees wherever a block is from",
+          "[device][unit]") {
+  at::Allocator* const plain = at::getCPUAllocator();
+  void* const early = plain->raw_allocate(100);  // perhaps before the arenas were there
+  InstallCpuAllocator();
+  at::Allocator* const allocator = at::getCPUAllocator();
+  void* const outside = allocator->raw_allocate(1000);
+  const std::size_t before = Arena::Of(7).used();
+  {
+    const ArenaScope scope(7);
+    void* const inside = allocator->raw_allocate(1000);
+    CHECK(Arena::Holding(inside) == &Arena::Of(7));
+    CHECK(Arena::Holding(outside) == nullptr);
+
+    allocator->raw_deallocate(outside);
+    allocator->raw_deallocate(early);
+    const ArenaScope other(8);
+    allocator->raw_deallocate(inside);
+  }
+
+  CHECK(Arena::Of(7).used() == before);
+  CHECK(allocator->raw_deleter() == allocator->raw_deleter());
+}
+
+// `body` in a child that may have `bytes` of addresses; its exit status.
+int InChildWithAddresses(std::size_t bytes, const std::function<bool()>& body) {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+    _exit(setrlimit(RLIMIT_AS, &limit) == 0 && body() ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return status;
+}
+
+std::size_t AddressesInUse() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// ThreadSanitizer and AddressSanitizer need more addresses than any limit leaves.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("an arena takes pieces where the process may not have its whole range",
+          "[device][unit]") {
+  const std::size_t limit = AddressesInUse() + (std::size_t{1} << 30);
+
+  const int status = InChildWithAddresses(limit, [] {
+    Arena& arena = Arena::Of(20);
+    Arena& other = Arena::Of(21);
+    // Within one piece, more than a piece, and again once that is free.
+    std::vector<void*> blocks;
+    for (int i = 0; i < 40; ++i) {
+      blocks.push_back((i % 2 == 0 ? arena : other).Allocate(std::size_t{1} << 20));
+      if (blocks.back() == nullptr) return false;
+      std::memset(blocks.back(), i, std::size_t{1} << 20);
+      if (Arena::IndexOf(blocks.back()) != 20 + i % 2) return false;
+    }
+    for (int i = 0; i < 20; ++i) {
+      void* const large = arena.Allocate(std::size_t{400} << 20);
+      if (large == nullptr || Arena::Holding(large) != &arena) return false;
+      static_cast<char*>(large)[(std::size_t{400} << 20) - 1] = 1;
+      arena.Free(large);
+      if (Arena::Holding(large) != nullptr) return false;
+    }
+    // More than there is.
+    if (arena.Allocate(std::size_t{2} << 30) != nullptr) return false;
+    for (int i = 0; i < 40; ++i) {
+      if (static_cast<char*>(blocks[static_cast<std::size_t>(i)])[1000] != i) return false;
+      (i % 2 == 0 ? arena : other).Free(blocks[static_cast<std::size_t>(i)]);
+    }
+    return arena.used() == 0 && other.used() == 0;
+  });
+
+  CHECK(status == 0);
+}
+#endif
 
 }  // namespace
 }  // namespace muster::device

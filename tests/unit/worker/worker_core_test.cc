@@ -241,6 +241,29 @@ TEST_CASE_METHOD(Fixture, "an executor's end is told with its signal and its las
   CHECK(Results().size() == 1);  // refused: nothing runs
 }
 
+TEST_CASE_METHOD(Fixture, "the line that says why a process ended by a signal outlives its frames",
+                 "[worker][unit]") {
+  StartReady(1);
+  core.OnLine(io.launched[0], 0, "terminate called after throwing an instance of 'c10::Error'");
+  core.OnLine(io.launched[0], 1, "  what():  d INTERNAL ASSERT FAILED at \"Allocator.h\":170");
+  for (int i = 0; i < 30; ++i) core.OnLine(io.launched[0], i, "frame #" + std::to_string(i));
+
+  core.OnExited(io.launched[0], "signal SIGABRT");
+
+  const Event event = Events().back();
+  REQUIRE(event.last_lines_size() == 21);
+  CHECK(event.last_lines(0) == "  what():  d INTERNAL ASSERT FAILED at \"Allocator.h\":170");
+  CHECK(event.last_lines(1) == "frame #10");
+}
+
+TEST_CASE_METHOD(Fixture, "the line that says why comes once, in its place", "[worker][unit]") {
+  StartReady(1);
+  core.OnLine(io.launched[0], 0, "  what():  bad");
+  core.OnLine(io.launched[0], 1, "frame #0");
+  core.OnExited(io.launched[0], "signal SIGABRT");
+  CHECK(Events().back().last_lines_size() == 2);
+}
+
 TEST_CASE_METHOD(Fixture, "an executor that ends before it is ready answers its command",
                  "[worker][unit]") {
   const auto command = Start(1);

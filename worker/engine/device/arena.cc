@@ -1,7 +1,5 @@
 #include "worker/engine/device/arena.h"
 
-#include <array>
-#include <atomic>
 #include <bit>
 
 #include <sys/mman.h>
@@ -41,21 +39,46 @@ Header* HeaderOf(void* block) {
   return reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
 }
 
-}  // namespace
-
-std::byte* Arena::Reservation() {
-  static std::byte* const reservation = [] {
-    void* const range = mmap(nullptr, kRange * kMaxDevices, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    MUSTER_INVARIANT(range != MAP_FAILED);
-    return static_cast<std::byte*>(range);
-  }();
-  return reservation;
+// Where there are pieces: what is better not left in one.
+constexpr bool AloneInItsMapping(std::size_t size) { return size > Arena::kPiece / 2; }
+constexpr std::size_t MappingFor(std::size_t size) {
+  return (size + kAlignment + Arena::kPiece - 1) / Arena::kPiece * Arena::kPiece;
 }
 
-Arena::Arena(std::byte* begin) : begin_(begin), free_(64 * 4) {
+}  // namespace
+
+constinit std::array<std::atomic<std::uint8_t>, Arena::kPieces> Arena::owners_{};
+
+std::byte* Arena::Map(std::size_t bytes) const {
+  // One piece more, so that whole ones are in it.
+  void* const range = mmap(nullptr, bytes + kPiece, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<std::uintptr_t>(range);
+  const std::uintptr_t first = (start + kPiece - 1) / kPiece * kPiece;
+  if (first > start) (void)munmap(range, first - start);
+  auto* const begin = reinterpret_cast<std::byte*>(first);
+  const std::size_t behind = start + kPiece - first;
+  if (behind > 0) (void)munmap(begin + bytes, behind);
+  if (first / kPiece + bytes / kPiece > kPieces) {
+    (void)munmap(begin, bytes);
+    return nullptr;
+  }
   // Fewer page faults, and fewer misses of the address cache in matrix products. A hint.
-  (void)madvise(begin, kRange, MADV_HUGEPAGE);
+  (void)madvise(begin, bytes, MADV_HUGEPAGE);
+  for (std::size_t i = 0; i < bytes / kPiece; ++i) {
+    owners_[first / kPiece + i].store(static_cast<std::uint8_t>(index_ + 1),
+                                      std::memory_order_relaxed);
+  }
+  return begin;
+}
+
+void Arena::Unmap(std::byte* begin, std::size_t bytes) {
+  const std::size_t first = reinterpret_cast<std::uintptr_t>(begin) / kPiece;
+  for (std::size_t i = 0; i < bytes / kPiece; ++i) {
+    owners_[first + i].store(0, std::memory_order_relaxed);
+  }
+  (void)munmap(begin, bytes);
 }
 
 Arena& Arena::Of(int index) {
@@ -68,16 +91,36 @@ Arena& Arena::Of(int index) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (arena.load(std::memory_order_relaxed) == nullptr) {
-    arena.store(new Arena(Reservation() + kRange * static_cast<std::size_t>(index)),
-                std::memory_order_release);
+    arena.store(new Arena(index), std::memory_order_release);
   }
   return *arena.load(std::memory_order_relaxed);
 }
 
-int Arena::IndexOf(const void* address) {
-  const auto offset = static_cast<const std::byte*>(address) - Reservation();
-  if (offset < 0 || static_cast<std::size_t>(offset) >= kRange * kMaxDevices) return 0;
-  return static_cast<int>(static_cast<std::size_t>(offset) / kRange);
+std::byte* Arena::NewBlock(std::size_t size) {
+  const std::size_t whole = size + kAlignment;
+  if (next_ == nullptr && !pieces_) {
+    next_ = Map(kRange);
+    if (next_ == nullptr) {
+      pieces_ = true;
+    } else {
+      end_ = next_ + kRange;
+    }
+  }
+  if (pieces_ && AloneInItsMapping(size)) {
+    std::byte* const alone = Map(MappingFor(size));
+    return alone == nullptr ? nullptr : alone + kAlignment;
+  }
+  if (whole > static_cast<std::size_t>(end_ - next_)) {
+    if (!pieces_) return nullptr;
+    // The rest of the last piece stays unused.
+    std::byte* const piece = Map(kPiece);
+    if (piece == nullptr) return nullptr;
+    next_ = piece;
+    end_ = piece + kPiece;
+  }
+  std::byte* const block = next_ + kAlignment;
+  next_ += whole;
+  return block;
 }
 
 void* Arena::Allocate(std::size_t bytes) {
@@ -89,9 +132,8 @@ void* Arena::Allocate(std::size_t bytes) {
     block = ready.back();
     ready.pop_back();
   } else {
-    if (next_ + size + kAlignment > kRange) return nullptr;
-    block = begin_ + next_ + kAlignment;
-    next_ += size + kAlignment;
+    block = NewBlock(size);
+    if (block == nullptr) return nullptr;
     HeaderOf(block)->size_class = size_class;
   }
   used_ += size;
@@ -109,6 +151,9 @@ void Arena::Free(void* block) {
   }
   const std::lock_guard lock(mutex_);
   used_ -= size;
+  if (pieces_ && AloneInItsMapping(size)) {
+    return Unmap(static_cast<std::byte*>(block) - kAlignment, MappingFor(size));
+  }
   free_[size_class].push_back(static_cast<std::byte*>(block));
 }
 

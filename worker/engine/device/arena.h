@@ -1,5 +1,9 @@
-// The memory of one logical CPU device: a range of addresses of its own, so that the device of any
-// buffer is found from its address alone.
+// The memory of one logical CPU device: addresses of its own, so that the device of any buffer is
+// found from its address alone.
+//
+// An arena reserves one large range. Where the process may not have so many addresses (ulimit -v,
+// valgrind, ThreadSanitizer's programs) it takes pieces of 64 MiB when it needs them, and a block
+// of more than half a piece is mapped, and given back, by itself.
 //
 // Blocks are kept for the next request of their size class: a training step asks for the same sizes
 // again and again, and fresh pages would cost more than the step. Large blocks that are freed give
@@ -9,6 +13,8 @@
 // may.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -21,9 +27,17 @@ class Arena {
   // The arena of logical device CPU:`index`, index >= 0. On CPU:0 is the memory of no arena, too.
   static Arena& Of(int index);
   // The index of the arena that `address` lies in; 0 when it lies in none.
-  static int IndexOf(const void* address);
+  static int IndexOf(const void* address) {
+    const int owner = OwnerOf(address);
+    return owner > 0 ? owner - 1 : 0;
+  }
+  // The arena that `address` lies in; null when it lies in none.
+  static Arena* Holding(const void* address) {
+    const int owner = OwnerOf(address);
+    return owner > 0 ? &Of(owner - 1) : nullptr;
+  }
 
-  // 64-byte aligned; never null for 0 bytes either. Null when the arena's range is used up.
+  // 64-byte aligned; never null for 0 bytes either. Null when the system gives no more addresses.
   void* Allocate(std::size_t bytes);
   // `block` is from Allocate() of this arena.
   void Free(void* block);
@@ -37,17 +51,36 @@ class Arena {
 #else
   static constexpr std::size_t kRange = std::size_t{1} << 38;
 #endif
+  static constexpr std::size_t kPiece = std::size_t{1} << 26;
   static constexpr int kMaxDevices = 64;
 
  private:
-  explicit Arena(std::byte* begin);
-  static std::byte* Reservation();
+  // Mappings begin and end at multiples of kPiece, so a piece of addresses has one owner.
+  static constexpr std::size_t kAddressBits = 48;
+  static constexpr std::size_t kPieces = (std::size_t{1} << kAddressBits) / kPiece;
 
-  std::byte* const begin_;
+  explicit Arena(int index) : index_(index), free_(64 * 4) {}
+  // The index of the arena + 1; 0: none.
+  static int OwnerOf(const void* address) {
+    const std::size_t piece = reinterpret_cast<std::uintptr_t>(address) / kPiece;
+    return piece < kPieces ? owners_[piece].load(std::memory_order_relaxed) : 0;
+  }
+  // `bytes` is a multiple of kPiece. Null: the system refuses.
+  std::byte* Map(std::size_t bytes) const;
+  static void Unmap(std::byte* begin, std::size_t bytes);
+  // With mutex_ held. Null: no more addresses.
+  std::byte* NewBlock(std::size_t size);
+
+  // A piece is written before anybody has an address in it. Of the 4 MiB a few pages are touched.
+  static std::array<std::atomic<std::uint8_t>, kPieces> owners_;
+
+  const int index_;
   mutable std::mutex mutex_;
-  std::size_t next_ = 0;                       // guarded by mutex_
-  std::size_t used_ = 0;                       // guarded by mutex_
-  std::vector<std::vector<std::byte*>> free_;  // by size class; guarded by mutex_
+  std::byte* next_ = nullptr;  // guarded by mutex_, as all below
+  std::byte* end_ = nullptr;   // of the mapping that next_ is in
+  bool pieces_ = false;        // the large range was refused
+  std::size_t used_ = 0;
+  std::vector<std::vector<std::byte*>> free_;  // by size class
 };
 
 // While it lives, libtorch's CPU factories called on this thread allocate from CPU:`index`.

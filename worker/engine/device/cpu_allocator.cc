@@ -17,37 +17,47 @@
 namespace muster::device {
 namespace {
 
+// The allocator that was there before.
+at::Allocator* g_plain = nullptr;
+
 void FreeInArena(void* block) { Arena::Of(Arena::IndexOf(block)).Free(block); }
+
+// Of libtorch's raw interface, which keeps no deleter beside the memory: oneDNN's convolutions and
+// packed weights allocate by it.
+void FreeAnywhere(void* block) {
+  if (Arena* const arena = Arena::Holding(block)) return arena->Free(block);
+  g_plain->raw_deallocate(block);
+}
 
 class LogicalCpuAllocator final : public at::Allocator {
  public:
-  explicit LogicalCpuAllocator(at::Allocator* plain) : plain_(plain) {}
-
   at::DataPtr allocate(std::size_t bytes) MUSTER_ALLOCATE_CONST override {
     Arena* const arena = ArenaScope::CurrentArena();
-    if (arena == nullptr) return plain_->allocate(bytes);
+    if (arena == nullptr) return g_plain->allocate(bytes);
     void* const block = arena->Allocate(bytes);
-    TORCH_CHECK(block != nullptr, "logical device CPU:", ArenaScope::Current(),
-                " is out of addresses for ", bytes, " bytes");
+    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr,
+                     "logical device CPU:", ArenaScope::Current(), " gets no ", bytes,
+                     " bytes more from the system: the process is at its limit of addresses "
+                     "(ulimit -v) or of memory");
     return {block, block, &FreeInArena, at::Device(at::DeviceType::CPU)};
   }
+
+  at::DeleterFnPtr raw_deleter() const override { return &FreeAnywhere; }
 
 #if TORCH_VERSION_MAJOR >= 2
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
 #endif
-
- private:
-  at::Allocator* const plain_;
 };
 
 }  // namespace
 
 void InstallCpuAllocator() {
   static const bool installed = [] {
+    g_plain = at::GetCPUAllocator();
     // Never destroyed: libtorch keeps the pointer.
-    at::SetCPUAllocator(new LogicalCpuAllocator(at::GetCPUAllocator()));
+    at::SetCPUAllocator(new LogicalCpuAllocator);
     return true;
   }();
   (void)installed;
