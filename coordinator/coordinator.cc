@@ -161,8 +161,9 @@ void Coordinator::OnStall(Millis slept) {
   for (const auto& [number, job] : jobs_) job->NoteStall(slept);
 }
 
-void Coordinator::OnDriverExit(const std::string& job_id, bool success, const std::string& how) {
-  if (const Result<Job*> job = Find(job_id); job.ok()) (*job)->OnDriverExit(success, how);
+void Coordinator::OnDriverExit(const std::string& job_id, std::uint64_t driver, bool success,
+                               const std::string& how) {
+  if (const Result<Job*> job = Find(job_id); job.ok()) (*job)->OnDriverExit(driver, success, how);
 }
 
 void Coordinator::OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line) {

@@ -61,7 +61,8 @@ class Coordinator : private Membership::Observer {
   void OnStreamEnded(SessionId session);
   // The parent of a daemon says how it ended. Ignored unless that process holds the task.
   void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
-  void OnDriverExit(const std::string& job_id, bool success, const std::string& how);
+  void OnDriverExit(const std::string& job_id, std::uint64_t driver, bool success,
+                    const std::string& how);
   void OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line);
 
   // --- Drivers and people. By id or by name; kNotFound.

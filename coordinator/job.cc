@@ -81,7 +81,11 @@ void Job::Resume() {
   }
   phase_ = Phase::kWaiting;
   admitted_ = false;
+  // The old one is on its way out, and its end nobody's concern.
+  driver_ = Driver();
+  driver_lost_at_.reset();
   driver_failures_ = executor_failures_ = 0;
+  not_before_ = TimePoint();
   // Onto the servers that there are now, however many there were.
   replan_ = !SpecNamesPs();
   record_.set_stop_requested(false);
@@ -283,6 +287,12 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
   plan->set_start_step(found.step);
   *record_.mutable_plan() = *plan;
   record_.set_steps_done(found.step);
+  position_ = Position();
+  position_.scheduled = found.step;
+  // One of a later step belongs to parameters that are given up.
+  if (record_.job().has_evaluation() && record_.job().evaluation().step() <= found.step) {
+    position_.evaluated = record_.job().evaluation().step();
+  }
   buffers_ = found.buffers;
   buffers_version_ = 0;
   buffers_step_.reset();
@@ -378,7 +388,7 @@ void Job::OpenView() {
         {"step", std::to_string(record_.plan().start_step())}});
   SetState(v1::JOB_STATE_RUNNING, "", "");
   (void)Persist();
-  if (!driver_running_) StartDriver();
+  if (!driver_.running) StartDriver();
   parked_.Recheck();
 }
 
@@ -434,7 +444,7 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
   executors_.clear();
   saving_.reset();
   admitted_ = false;
-  if (driver_running_) world_.drivers.Stop(id(), Millis(driver_finished_ ? 5'000 : 1'000));
+  if (driver_.running) world_.drivers.Stop(id(), Millis(driver_.finished ? 5'000 : 1'000));
   parked_.Recheck();
   DropEvents();
   if (world_.on_job_ended) world_.on_job_ended();
@@ -455,37 +465,6 @@ void Job::ReleaseTasks() {
   }
 }
 
-void Job::StartDriver() {
-  driver_finished_ = false;
-  driver_started_at_step_ = record_.steps_done();
-  const Status status = world_.drivers.Start(id());
-  driver_running_ = status.ok();
-  if (!status.ok()) Fail(Annotate(status, "the job's driver cannot be started"));
-}
-
-void Job::OnDriverExit(bool success, const std::string& how) {
-  driver_running_ = false;
-  if (ended()) return;
-  if (record_.steps_done() > driver_started_at_step_) driver_failures_ = 0;
-  const std::vector<std::string> lines = world_.logs.Last(id(), "trainer");
-  ++driver_failures_;
-  Tell("DRIVER_LOST",
-       fmt::format("the job's driver ended {} ({}) before the job did; {}",
-                   success ? "by itself" : "with an error", how,
-                   driver_failures_ < world_.options.driver_limit ? "it is started again"
-                                                                  : "it is not started again"),
-       nullptr, {{"how", how}, {"failures", std::to_string(driver_failures_)}}, lines);
-  if (driver_failures_ >= world_.options.driver_limit) {
-    return Fail(Internal("the job's driver ended {} times without getting on, the last time by {}",
-                         driver_failures_, how));
-  }
-  (void)world_.scheduler.RunAfter(
-      Millis(250 << driver_failures_), [this, weak = std::weak_ptr<Job*>(self_)] {
-        if (weak.expired() || ended() || driver_running_ || phase_ != Phase::kOpen) return;
-        StartDriver();
-      });
-}
-
 void Job::Stop(Millis grace) {
   if (ended()) return;
   if (!record_.stop_requested()) {
@@ -493,7 +472,7 @@ void Job::Stop(Millis grace) {
     Tell("STOP_REQUESTED", "asked to stop");
   }
   (void)Persist();
-  if (phase_ != Phase::kOpen || !missing_ps_.empty() || !driver_running_) {
+  if (phase_ != Phase::kOpen || !missing_ps_.empty()) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                fmt::format("stopped while it was not training ({})", record_.job().message()));
   }

@@ -12,10 +12,10 @@
 // A job whose strategy needs no parameter servers has its variables in one worker's executor (its
 // home). They end with it: then the view ends, as with a lost parameter server.
 //
-// The class stands in six files: job.cc (states and views), job_tasks.cc (workers, parameter
+// The class stands in seven files: job.cc (states and views), job_tasks.cc (workers, parameter
 // servers, closures), job_home.cc (jobs without parameter servers), job_driver.cc (what its driver
-// asks), job_buffers.cc (what an archive's module holds beside its variables), job_story.cc (rows,
-// events, describe).
+// asks), job_watch.cc (the driver's process), job_buffers.cc (what an archive's module holds beside
+// its variables), job_story.cc (rows, events, describe).
 #pragma once
 
 #include <deque>
@@ -68,10 +68,13 @@ class Job {
   void OnLost(const Member& member);
   void OnClosureResult(const Member& member, const v1::ClosureResult& result);
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event);
-  void OnDriverExit(bool success, const std::string& how);
+  // `driver`: the number it was started with; of an earlier one than the present it is old news.
+  void OnDriverExit(std::uint64_t driver, bool success, const std::string& how);
 
   // --- What its driver asks; errors are those of driver.proto.
-  void OpenJob(Then<v1::OpenJobReply> then);
+  // The number that its calls must carry; 0: there is none.
+  std::uint64_t driver() const { return driver_.number; }
+  void OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> then);
   void Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> then);
   void Join(const v1::JoinRequest& request, Then<v1::JoinReply> then);
   Result<v1::FetchReply> Fetch(const v1::FetchRequest& request);
@@ -116,6 +119,29 @@ class Job {
     std::string placed;
     std::size_t count = 0;
   };
+  // The process that drives the job. The number that its calls carry is never used again: one that
+  // was given up and wakes is not obeyed.
+  struct Driver {
+    std::uint64_t number = 0;
+    int pid = 0;
+    bool running = false;
+    bool finished = false;
+    std::uint64_t settled_before = 0;
+    // Its calls that wait for us, and whether one came since the last look.
+    int calls = 0;
+    bool heard = false;
+    int silent_looks = 0;
+    TimePoint heard_at;
+  };
+  // How far the driver has brought the view: what one that takes its place must know.
+  struct Position {
+    std::uint64_t scheduled = 0;
+    std::uint32_t evaluation_round = 0;
+    std::optional<std::uint64_t> evaluated;
+    std::optional<v1::CheckpointInfo> saved;
+    // A closure's error that the driver was told: it has nothing left but to end the job with it.
+    std::optional<Status> raised;
+  };
   struct Save;
 
   // job.cc
@@ -137,7 +163,18 @@ class Job {
   void End(v1::JobState state, const Status& error, const std::string& message,
            const std::string& why = "");
   void ReleaseTasks();
+
+  // job_watch.cc
   void StartDriver();
+  void WatchDriver();
+  // It is gone, or given up: another takes its place, unless too many did nothing.
+  void LoseDriver(const std::string& reason, const std::string& what,
+                  std::vector<std::pair<std::string, std::string>> fields);
+  // The new one has opened the job.
+  void NoteDriverBack();
+  // `then`, counted as a call that the driver waits in.
+  template <class Reply>
+  Then<Reply> Heard(Then<Reply> then);
 
   // job_tasks.cc
   void StartExecutor(const Member& member);
@@ -181,10 +218,18 @@ class Job {
 
   // job_driver.cc
   Status CheckView(std::uint64_t view) const;
+  // Does the call come from the present driver, in the present view?
+  Status CheckCall(std::uint64_t view, std::uint64_t driver) const;
+  // An error of a closure, once, when nothing is in flight any more.
+  std::optional<Status> RaiseError();
+  std::uint64_t StepsDone() const;
+  v1::OpenJobReply Opened() const;
+  void NoteScheduled(const v1::Closure& closure);
+  void BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then);
   void SaveOnServers(std::shared_ptr<Save> save);
   void OnShardsSaved(std::shared_ptr<Save> save);
   void OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed> committed);
-  void AnswerSave(Save& save, Result<v1::SaveCheckpointReply> reply);
+  void AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply);
 
   // job_story.cc
   using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -243,10 +288,13 @@ class Job {
   bool fetching_buffers_ = false;
   TaskId buffers_of_;
 
-  bool driver_running_ = false;
-  bool driver_finished_ = false;
+  Position position_;
+  Driver driver_;
+  std::uint32_t drivers_started_ = 0;
   int driver_failures_ = 0;
-  std::uint64_t driver_started_at_step_ = 0;
+  std::optional<TimePoint> driver_lost_at_;
+  // Closures and checkpoints that were done, over all views: a driver that adds none got nowhere.
+  std::uint64_t settled_ = 0;
   std::shared_ptr<Save> saving_;
   // Why the newest checkpoint that was tried could not be saved; empty when it was.
   std::string save_failure_;

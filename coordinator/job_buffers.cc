@@ -82,11 +82,11 @@ void Job::TakeBuffers(const v1::ModelValues& values) {
   if (!WorkerLocal()) return;
   buffers_ = values.buffers();
   ++buffers_version_;
-  buffers_step_ = record_.plan().start_step() + dispatcher_->train_done();
+  buffers_step_ = StepsDone();
 }
 
 bool Job::BuffersReady() {
-  const std::uint64_t step = record_.plan().start_step() + dispatcher_->train_done();
+  const std::uint64_t step = StepsDone();
   if (!WorkerLocal() || buffers_step_ == step) return true;
   if (std::exchange(fetching_buffers_, true)) return false;
   FetchValues(/*frozen=*/false, [this](const Result<v1::ModelValues>& values) {

@@ -42,8 +42,40 @@ Status Job::CheckView(std::uint64_t view) const {
   return Ok();
 }
 
-void Job::OpenJob(Then<v1::OpenJobReply> then) {
-  parked_.Add(kOpenLimit, [this, then = std::move(then)](bool last) {
+Status Job::CheckCall(std::uint64_t view, std::uint64_t driver) const {
+  if (phase_ != Phase::kEnded && (driver == 0 || driver != driver_.number)) {
+    return Aborted("another process drives job {} now: end", id());
+  }
+  return CheckView(view);
+}
+
+template <class Reply>
+Job::Then<Reply> Job::Heard(Then<Reply> then) {
+  driver_.heard = true;
+  ++driver_.calls;
+  return [this, weak = std::weak_ptr<Job*>(self_), number = driver_.number,
+          then = std::move(then)](Result<Reply> reply) {
+    if (!weak.expired() && driver_.number == number) {
+      driver_.heard = true;
+      --driver_.calls;
+    }
+    then(std::move(reply));
+  };
+}
+
+std::uint64_t Job::StepsDone() const {
+  return record_.plan().start_step() + (dispatcher_ ? dispatcher_->train_done() : 0);
+}
+
+std::optional<Status> Job::RaiseError() {
+  auto error = dispatcher_->queue().Raise();
+  if (error) position_.raised = error;
+  return error;
+}
+
+void Job::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> asked) {
+  if (request.driver() == driver_.number) asked = Heard(std::move(asked));
+  parked_.Add(kOpenLimit, [this, driver = request.driver(), then = std::move(asked)](bool last) {
     const v1::JobState state = record_.job().state();
     if (phase_ == Phase::kEnded) {
       then(state == v1::JOB_STATE_CANCELLED
@@ -51,28 +83,57 @@ void Job::OpenJob(Then<v1::OpenJobReply> then) {
                : FailedPrecondition("job {} has ended: {}", id(), v1::JobState_Name(state)));
       return true;
     }
+    if (driver == 0 || driver != driver_.number) {
+      then(FailedPrecondition("another process drives job {} now: end", id()));
+      return true;
+    }
     if (phase_ != Phase::kOpen) {
       if (!last) return false;
       then(DeadlineExceeded("job {} is not ready yet: {}", id(), record_.job().message()));
       return true;
     }
+    driver_.pid = world_.drivers.Pid(id());
+    NoteDriverBack();
     // A driver that was started again asks for its evaluation anew.
     dispatcher_->Forget(v1::CLOSURE_KIND_EVALUATE);
-    v1::OpenJobReply reply;
-    *reply.mutable_spec() = record_.job().spec();
-    *reply.mutable_plan() = record_.plan();
-    reply.set_training_examples(record_.training_examples());
-    reply.set_evaluation_examples(record_.evaluation_examples());
-    reply.set_workers(static_cast<std::uint32_t>(dispatcher_->workers()));
-    then(std::move(reply));
+    then(Opened());
     return true;
   });
 }
 
-void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> then) {
+v1::OpenJobReply Job::Opened() const {
+  v1::OpenJobReply reply;
+  *reply.mutable_spec() = record_.job().spec();
+  *reply.mutable_plan() = record_.plan();
+  reply.set_training_examples(record_.training_examples());
+  reply.set_evaluation_examples(record_.evaluation_examples());
+  reply.set_workers(static_cast<std::uint32_t>(dispatcher_->workers()));
+  reply.set_scheduled(position_.scheduled);
+  reply.set_steps_done(StepsDone());
+  reply.set_saved_step(position_.saved ? position_.saved->step() : record_.plan().start_step());
+  if (saving_) reply.set_saving_step(saving_->step);
+  if (position_.evaluated) reply.set_evaluated_step(*position_.evaluated);
+  reply.set_evaluation_round(position_.evaluation_round);
+  if (record_.job().has_progress()) *reply.mutable_progress() = record_.job().progress();
+  return reply;
+}
+
+void Job::NoteScheduled(const v1::Closure& closure) {
+  if (closure.kind() == v1::CLOSURE_KIND_TRAIN) {
+    position_.scheduled = std::max(position_.scheduled, closure.id());
+  } else {
+    position_.evaluation_round =
+        std::max(position_.evaluation_round, static_cast<std::uint32_t>(closure.id() >> 32));
+  }
+}
+
+void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> asked) {
+  if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
+    return asked(status);
+  }
   auto next = std::make_shared<int>(0);
-  parked_.Add(kScheduleLimit, [this, request, next, then = std::move(then)](bool last) {
-    if (const Status status = CheckView(request.view()); !status.ok()) {
+  parked_.Add(kScheduleLimit, [this, request, next, then = Heard(std::move(asked))](bool last) {
+    if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
       then(status);
       return true;
     }
@@ -90,13 +151,14 @@ void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> t
       const v1::Closure& closure = request.closures(*next);
       const ClosureQueue::PutResult put = queue.Put({closure.kind(), closure.id()});
       if (put == ClosureQueue::PutResult::kFailed) {
-        if (const auto error = queue.Raise()) {
+        if (const auto error = RaiseError()) {
           then(*error);
           return true;
         }
         break;
       }
       if (put == ClosureQueue::PutResult::kFull) break;
+      NoteScheduled(closure);
     }
     Pump();
     if (*next == request.closures_size()) {
@@ -113,15 +175,17 @@ void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> t
   });
 }
 
-void Job::Join(const v1::JoinRequest& request, Then<v1::JoinReply> then) {
+void Job::Join(const v1::JoinRequest& request, Then<v1::JoinReply> asked) {
+  const std::uint64_t view = request.view(), driver = request.driver();
+  if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
   const Millis limit = std::min(Millis(request.timeout_ms()), kJoinMost);
-  parked_.Add(limit, [this, view = request.view(), then = std::move(then)](bool last) {
-    if (const Status status = CheckView(view); !status.ok()) {
+  parked_.Add(limit, [this, view, driver, then = Heard(std::move(asked))](bool last) {
+    if (const Status status = CheckCall(view, driver); !status.ok()) {
       then(status);
       return true;
     }
-    ClosureQueue& queue = dispatcher_->queue();
-    if (const auto error = queue.Raise()) {
+    const ClosureQueue& queue = dispatcher_->queue();
+    if (const auto error = RaiseError()) {
       then(*error);
       return true;
     }
@@ -129,7 +193,7 @@ void Job::Join(const v1::JoinRequest& request, Then<v1::JoinReply> then) {
     if (!done && !last) return false;
     v1::JoinReply reply;
     reply.set_done(done);
-    reply.set_steps_done(record_.plan().start_step() + dispatcher_->train_done());
+    reply.set_steps_done(StepsDone());
     reply.set_stop_requested(record_.stop_requested());
     then(std::move(reply));
     return true;
@@ -137,35 +201,56 @@ void Job::Join(const v1::JoinRequest& request, Then<v1::JoinReply> then) {
 }
 
 Result<v1::FetchReply> Job::Fetch(const v1::FetchRequest& request) {
-  MUSTER_TRY(CheckView(request.view()));
+  MUSTER_TRY(CheckCall(request.view(), request.driver()));
+  driver_.heard = true;
   v1::FetchReply reply;
   dispatcher_->TakeResults(request.kind(), reply);
   return reply;
 }
 
 void Job::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
-                         Then<v1::SaveCheckpointReply> then) {
-  if (const Status status = CheckView(request.view()); !status.ok()) return then(status);
+                         Then<v1::SaveCheckpointReply> asked) {
+  if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
+    return asked(status);
+  }
+  Then<v1::SaveCheckpointReply> then = Heard(std::move(asked));
+  // Asked by a driver whose call was lost, or that has taken the place of one that had asked.
+  if (saving_ && saving_->step == request.step()) {
+    saving_->waiting.push_back(std::move(then));
+    return;
+  }
+  if (saving_) return then(FailedPrecondition("a checkpoint of job {} is being saved", id()));
   if (!dispatcher_->queue().idle()) {
     return then(FailedPrecondition("job {} has {} closures queued and {} in flight: join first",
                                    id(), dispatcher_->queue().queued(),
                                    dispatcher_->queue().in_flight()));
   }
-  const std::uint64_t done = record_.plan().start_step() + dispatcher_->train_done();
+  const std::uint64_t done = StepsDone();
   if (request.step() != done) {
+    if (position_.raised) return then(*position_.raised);
     return then(FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done",
                                    request.step(), done));
   }
-  if (saving_) return then(FailedPrecondition("a checkpoint of job {} is being saved", id()));
+  if (position_.saved && position_.saved->step() == done) {
+    v1::SaveCheckpointReply reply;
+    reply.set_directory(position_.saved->directory());
+    reply.set_bytes(position_.saved->bytes());
+    return then(std::move(reply));
+  }
+  BeginSave(request.step(), std::move(then));
+}
+
+// Nothing is in flight, and until it is saved nothing is given out.
+void Job::BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then) {
   auto save = std::make_shared<Save>();
-  save->step = request.step();
-  save->view = request.view();
+  save->step = step;
+  save->view = record_.plan().view();
   save->began = dispatcher_->dry_since().value_or(world_.scheduler.Now());
-  save->then = std::move(then);
+  save->waiting.push_back(std::move(then));
   saving_ = save;
   // The view may end while servers write: the driver is then told to open the job again.
   parked_.Add(Millis(24 * 3'600'000), [this, save](bool) {
-    if (!save->then) return true;
+    if (save->waiting.empty()) return true;
     const Status status = CheckView(save->view);
     if (status.ok()) return false;
     AnswerSave(*save, status);
@@ -268,6 +353,8 @@ void Job::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed>
     return gone;
   });
   save_failure_.clear();
+  position_.saved = info;
+  ++settled_;
   refused_.erase(info.directory());
   checkpoints_.push_back(info);
   (void)world_.journal.SaveCheckpoint(id(), info);
@@ -279,20 +366,25 @@ void Job::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed>
   v1::SaveCheckpointReply reply;
   reply.set_directory(info.directory());
   reply.set_bytes(info.bytes());
-  AnswerSave(*save, std::move(reply));
+  AnswerSave(*save, reply);
 }
 
-void Job::AnswerSave(Save& save, Result<v1::SaveCheckpointReply> reply) {
+void Job::AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply) {
   if (saving_.get() == &save) saving_.reset();
-  if (auto then = std::exchange(save.then, nullptr)) then(std::move(reply));
+  for (const auto& then : std::exchange(save.waiting, {})) then(reply);
   parked_.Recheck();
+  Pump();
 }
 
 Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequest& request) {
-  MUSTER_TRY(CheckView(request.view()));
+  MUSTER_TRY(CheckCall(request.view(), request.driver()));
+  driver_.heard = true;
   v1::Job& job = *record_.mutable_job();
   *job.mutable_progress() = request.progress();
-  if (request.has_evaluation()) *job.mutable_evaluation() = request.evaluation();
+  if (request.has_evaluation()) {
+    *job.mutable_evaluation() = request.evaluation();
+    position_.evaluated = request.evaluation().step();
+  }
   Touch();
   (void)Persist();
   v1::ReportProgressReply reply;
@@ -301,8 +393,11 @@ Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequ
 }
 
 Status Job::FinishJob(const v1::FinishJobRequest& request) {
-  MUSTER_TRY(CheckView(request.view()));
-  driver_finished_ = true;
+  const bool repeated =
+      ended() && driver_.finished && driver_.number != 0 && request.driver() == driver_.number;
+  if (repeated) return Ok();
+  MUSTER_TRY(CheckCall(request.view(), request.driver()));
+  driver_.finished = driver_.heard = true;
   v1::Job& job = *record_.mutable_job();
   if (request.has_evaluation()) *job.mutable_evaluation() = request.evaluation();
   const Status status =
@@ -314,7 +409,9 @@ Status Job::FinishJob(const v1::FinishJobRequest& request) {
                                                : fmt::format("the newest checkpoint is of step {}",
                                                              checkpoints_.back().step()));
   }
-  if (status.ok() && unsaved.empty()) {
+  if (status.ok() && position_.raised) {
+    Fail(*position_.raised);
+  } else if (status.ok() && unsaved.empty()) {
     End(v1::JOB_STATE_SUCCEEDED, Ok(), fmt::format("done: {} steps", record_.steps_done()));
   } else if (status.ok()) {
     // A trained model that nobody can have is no success.

@@ -18,7 +18,8 @@ struct Job::Save {
   std::size_t left = 0;
   Status first;
   v1::CheckpointManifest manifest;
-  Then<v1::SaveCheckpointReply> then;
+  // Who waits for it: the driver that asked, and one that has taken its place.
+  std::vector<Then<v1::SaveCheckpointReply>> waiting;
 };
 
 }  // namespace muster::coordinator

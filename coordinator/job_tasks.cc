@@ -297,10 +297,11 @@ void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result)
     case Dispatcher::Outcome::kDone:
       executors_[member.task].crashes = 0;
       ++closures_by_[member.task];
+      ++settled_;
       if (result.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
         executors_[member.task].trained = true;
       }
-      record_.set_steps_done(record_.plan().start_step() + dispatcher_->train_done());
+      record_.set_steps_done(StepsDone());
       break;
     case Dispatcher::Outcome::kFailed:
       Tell("CLOSURE_FAILED",
@@ -367,7 +368,7 @@ void Job::SendClosure(const TaskId& task, const v1::ClosureAssignment& assignmen
 
 void Job::Pump() {
   if (phase_ != Phase::kOpen) return;
-  dispatcher_->set_paused(!missing_ps_.empty());
+  dispatcher_->set_paused(!missing_ps_.empty() || saving_ != nullptr);
   const bool was_full = dispatcher_->queue().queued() >= world_.options.queue_capacity;
   dispatcher_->Pump();
   if (was_full) parked_.Recheck();

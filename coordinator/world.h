@@ -21,8 +21,11 @@ namespace muster::coordinator {
 class Drivers {
  public:
   virtual ~Drivers() = default;
-  virtual Status Start(const std::string& job_id) = 0;
-  // SIGTERM, then SIGKILL after `grace`; harmless without a driver.
+  // In the place of whatever drove the job before, which is killed. `number` goes with its calls.
+  virtual Status Start(const std::string& job_id, std::uint64_t number) = 0;
+  // 0: none runs, or it is still being started.
+  virtual int Pid(const std::string& job_id) const = 0;
+  // SIGTERM, then SIGKILL after `grace` (at once when it is 0); harmless without a driver.
   virtual void Stop(const std::string& job_id, Millis grace) = 0;
 };
 
@@ -41,6 +44,9 @@ struct JobOptions {
   int crash_limit = 3;
   // Drivers that end without progress in between, before the job fails.
   int driver_limit = 5;
+  // A driver that asks nothing for so long is killed and replaced; 0: never. It asks many times in
+  // a second.
+  Millis driver_timeout{15'000};
   // Executors that end before they are ready, one after another on all workers, before it fails.
   int executor_limit = 6;
   Millis stop_grace{60'000};

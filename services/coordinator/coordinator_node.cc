@@ -40,8 +40,9 @@ struct CoordinatorNode::Parts {
                                if (core) core->OnDriverLine(job, time, std::move(line));
                              },
                          .on_exit =
-                             [this](const std::string& job, bool success, const std::string& how) {
-                               if (core) core->OnDriverExit(job, success, how);
+                             [this](const std::string& job, std::uint64_t number, bool success,
+                                    const std::string& how) {
+                               if (core) core->OnDriverExit(job, number, success, how);
                              }}),
         front{strand, nullptr,
               [token](const grpc::ServerContextBase& context) {

@@ -4,13 +4,13 @@
 
 namespace muster::coordinator {
 
-Status DriverProcesses::Start(const std::string& job_id) {
+Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
   if (closed_) return Unavailable("the coordinator is shutting down");
   // An old one may still be on its way out: its end is then nobody's concern.
   if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().child));
-  const std::uint64_t number = ++last_number_;
   process::Child::Options child;
-  child.argv = {options_.program, "--coordinator", address_, "--job", job_id};
+  child.argv = {options_.program, "--coordinator", address_, "--job", job_id,
+                "--driver",       std::to_string(number)};
   child.environment = {{"MUSTER_TOKEN_FILE", options_.token_file}};
   child.on_line = [this, job_id](std::chrono::system_clock::time_point time, std::string line) {
     const std::int64_t time_us =
@@ -42,7 +42,7 @@ void DriverProcesses::OnStarted(const std::string& job_id, std::uint64_t number,
   }
   if (!child.ok()) {
     drivers_.erase(found);
-    return options_.on_exit(job_id, false, "no start: " + ToString(child.status()));
+    return options_.on_exit(job_id, number, false, "no start: " + ToString(child.status()));
   }
   found->second.child = *std::move(child);
   if (found->second.signal != 0) Signal(found->second, found->second.signal);
@@ -65,19 +65,26 @@ void DriverProcesses::OnExit(const std::string& job_id, std::uint64_t number,
   if (closed_ || found == drivers_.end() || found->second.number != number) return;
   Bury(std::move(found->second.child));
   drivers_.erase(found);
-  options_.on_exit(job_id, exit.ok(), exit.ToString());
+  options_.on_exit(job_id, number, exit.ok(), exit.ToString());
 }
 
 void DriverProcesses::Stop(const std::string& job_id, Millis grace) {
   const auto found = drivers_.find(job_id);
   if (found == drivers_.end()) return;
-  Signal(found->second, SIGTERM);
+  Signal(found->second, grace.count() > 0 ? SIGTERM : SIGKILL);
+  if (grace.count() <= 0) return;
   (void)strand_.RunAfter(grace, [this, job_id, number = found->second.number] {
     const auto later = drivers_.find(job_id);
     if (later != drivers_.end() && later->second.number == number) {
       Signal(later->second, SIGKILL);
     }
   });
+}
+
+int DriverProcesses::Pid(const std::string& job_id) const {
+  const auto found = drivers_.find(job_id);
+  const bool runs = found != drivers_.end() && found->second.child != nullptr;
+  return runs ? found->second.child->pid() : 0;
 }
 
 void DriverProcesses::Close() {

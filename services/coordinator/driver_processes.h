@@ -25,7 +25,9 @@ class DriverProcesses : public Drivers {
     std::string program;
     std::string token_file;
     std::function<void(const std::string& job, std::int64_t time_us, std::string line)> on_line;
-    std::function<void(const std::string& job, bool success, const std::string& how)> on_exit;
+    std::function<void(const std::string& job, std::uint64_t number, bool success,
+                       const std::string& how)>
+        on_exit;
   };
 
   DriverProcesses(Scheduler& strand, Options options)
@@ -34,7 +36,8 @@ class DriverProcesses : public Drivers {
   // Where the drivers find this coordinator; known once it listens.
   void set_address(std::string address) { address_ = std::move(address); }
 
-  Status Start(const std::string& job_id) override;
+  Status Start(const std::string& job_id, std::uint64_t number) override;
+  int Pid(const std::string& job_id) const override;
   void Stop(const std::string& job_id, Millis grace) override;
   // Ends all of them (SIGKILL); on the strand.
   void Close();
@@ -58,7 +61,6 @@ class DriverProcesses : public Drivers {
   const Options options_;
   std::string address_;
   std::map<std::string, Driver> drivers_;
-  std::uint64_t last_number_ = 0;
   bool closed_ = false;
   ThreadOffload forks_;
 };

@@ -19,8 +19,9 @@ grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* DriverServiceImpl::OpenJob(grpc::CallbackServerContext* context,
                                                      const v1::OpenJobRequest* request,
                                                      v1::OpenJobReply* reply) {
-  return ServeJob(front_, context, request, reply,
-                  [](Job& job, const auto&, auto then) { job.OpenJob(std::move(then)); });
+  return ServeJob(front_, context, request, reply, [](Job& job, const auto& asked, auto then) {
+    job.OpenJob(asked, std::move(then));
+  });
 }
 
 grpc::ServerUnaryReactor* DriverServiceImpl::Schedule(grpc::CallbackServerContext* context,

@@ -36,6 +36,11 @@ const services::Role kRole{
          .kind = Kind::kDuration,
          .fallback = "60s",
          .doc = "How long a job waits for its parameter servers before it says who is missing."},
+        {.name = "driver-timeout",
+         .kind = Kind::kDuration,
+         .fallback = "15s",
+         .doc = "A job's driver process that asks nothing for so long (5s or more) is killed and "
+                "replaced. 0: never."},
         {.name = "max-jobs",
          .kind = Kind::kInt,
          .fallback = "4",
@@ -103,6 +108,12 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
                            core.heartbeat.count(), core.lease.count());
   }
   core.jobs.ps_wait = config.values.Duration("ps-wait");
+  core.jobs.driver_timeout = config.values.Duration("driver-timeout");
+  // It rests for up to 3 s between two attempts at a checkpoint on a full disk.
+  if (const Millis given = core.jobs.driver_timeout; given > Millis(0) && given < Millis(5'000)) {
+    return InvalidArgument("driver-timeout is {} ms; give 5s or more, or 0 for never",
+                           given.count());
+  }
   core.max_running_jobs = static_cast<std::size_t>(config.values.Int("max-jobs"));
   core.keep_jobs = static_cast<std::size_t>(config.values.Int("keep-jobs"));
   MUSTER_TRY_ASSIGN(core.expected, ParseExpected(config.values.String("expect")));

@@ -1,5 +1,6 @@
 // What a driver may ask of the coordinator: DriverService without gRPC, so that the trainer's loop
-// is tested against a scripted coordinator. Errors are those of proto/muster/v1/driver.proto.
+// is tested against a scripted coordinator. Errors are those of proto/muster/v1/driver.proto; the
+// calls may be repeated.
 #pragma once
 
 #include <vector>

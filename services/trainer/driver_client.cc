@@ -25,20 +25,19 @@ constexpr std::chrono::seconds kOpenSlice{30};
 class DriverClient final : public DriverApi {
  public:
   DriverClient(std::shared_ptr<grpc::Channel> channel, const services::Token& token,
-               std::string job_id)
+               std::string job_id, std::uint64_t driver)
       : stub_(v1::DriverService::NewStub(std::move(channel))),
         token_(token),
-        job_id_(std::move(job_id)) {}
+        job_id_(std::move(job_id)),
+        driver_(driver) {}
 
   Result<v1::OpenJobReply> OpenJob() override {
     v1::OpenJobRequest request;
     request.set_job_id(job_id_);
-    while (true) {
-      v1::OpenJobReply reply;
-      const Status status = Call(&v1::DriverService::Stub::OpenJob, request, reply, kOpenSlice);
-      if (status.ok()) return reply;
-      if (status.code() != StatusCode::kDeadlineExceeded) return status;
-    }
+    request.set_driver(driver_);
+    v1::OpenJobReply reply;
+    MUSTER_TRY(Call(&v1::DriverService::Stub::OpenJob, request, reply, kOpenSlice));
+    return reply;
   }
 
   Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override {
@@ -105,6 +104,7 @@ class DriverClient final : public DriverApi {
     Message request;
     request.set_job_id(job_id_);
     request.set_view(view);
+    request.set_driver(driver_);
     return request;
   }
 
@@ -121,13 +121,15 @@ class DriverClient final : public DriverApi {
   const std::unique_ptr<v1::DriverService::Stub> stub_;
   const services::Token& token_;
   const std::string job_id_;
+  const std::uint64_t driver_;
 };
 
 }  // namespace
 
 std::unique_ptr<DriverApi> MakeDriverClient(std::shared_ptr<grpc::Channel> channel,
-                                            const services::Token& token, std::string job_id) {
-  return std::make_unique<DriverClient>(std::move(channel), token, std::move(job_id));
+                                            const services::Token& token, std::string job_id,
+                                            std::uint64_t driver) {
+  return std::make_unique<DriverClient>(std::move(channel), token, std::move(job_id), driver);
 }
 
 }  // namespace muster::trainer

@@ -1,6 +1,7 @@
 // DriverApi over gRPC.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,10 +17,11 @@ class Token;
 
 namespace muster::trainer {
 
-// Every call has a deadline; what it waits for is named in the error. OpenJob() alone may wait as
-// long as the job does: it is asked again until the cluster is ready.
+// Every call has a deadline; what it waits for is named in the error. `driver`: the number that
+// this process was started with.
 // Lifetime: `token` outlives the result.
 std::unique_ptr<DriverApi> MakeDriverClient(std::shared_ptr<grpc::Channel> channel,
-                                            const services::Token& token, std::string job_id);
+                                            const services::Token& token, std::string job_id,
+                                            std::uint64_t driver);
 
 }  // namespace muster::trainer

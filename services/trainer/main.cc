@@ -1,5 +1,4 @@
 // muster-trainer: the driver process of one model job. The coordinator daemon starts it.
-#include <chrono>
 #include <cstdio>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include "services/common/grpc_channel.h"
 #include "services/common/token.h"
 #include "services/trainer/driver_client.h"
+#include "services/trainer/patient_driver.h"
 #include "services/trainer/trainer.h"
 
 namespace muster {
@@ -19,20 +19,25 @@ using services::Token;
 const std::vector<config::Setting> kSettings = {
     {.name = "coordinator", .doc = "host:port of the coordinator"},
     {.name = "job", .doc = "the job to drive"},
+    {.name = "driver",
+     .kind = config::Kind::kInt,
+     .fallback = "0",
+     .doc = "the number that the coordinator has given this process",
+     .least = 0},
     {.name = "token-file", .doc = "the cluster's token"},
 };
 
 Status Drive(const config::Values& values) {
   MUSTER_TRY_ASSIGN(const Token token, Token::Read(values.String("token-file")));
-  const auto api = trainer::MakeDriverClient(services::MakeChannel(values.String("coordinator")),
-                                             token, values.String("job"));
+  const auto api = trainer::MakeDriverClient(
+      services::MakeChannel(values.String("coordinator")), token, values.String("job"),
+      static_cast<std::uint64_t>(values.Int("driver")));
+  const auto say = [](const std::string& line) {
+    std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
+  };
+  trainer::PatientDriver patient(*api, {.say = say});
   ThreadScheduler clock;
-  // Rounds of evaluation must differ between two drivers of one job: seconds do.
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
-      std::chrono::system_clock::now().time_since_epoch());
-  trainer::Trainer trainer(
-      *api, clock, {.first_round = static_cast<std::uint32_t>(seconds.count()) & 0x3fffffff});
-  return trainer.Run();
+  return trainer::Trainer(patient, clock, {}).Run();
 }
 
 int Main(int argc, char** argv) {

@@ -3,8 +3,12 @@
 namespace muster::trainer {
 
 ProgressMeter::ProgressMeter(const Clock& clock, const v1::JobSpec& spec, std::uint64_t total_steps,
-                             std::uint64_t steps_per_epoch)
-    : clock_(clock), spec_(spec), total_steps_(total_steps), steps_per_epoch_(steps_per_epoch) {}
+                             std::uint64_t steps_per_epoch, const v1::JobProgress& before)
+    : clock_(clock),
+      spec_(spec),
+      total_steps_(total_steps),
+      steps_per_epoch_(steps_per_epoch),
+      last_(before) {}
 
 void ProgressMeter::Add(const v1::ClosureResult& result) {
   Merge(interval_, result.metrics());

@@ -12,8 +12,9 @@ namespace muster::trainer {
 // Threading: not thread-safe. Lifetime: `clock` and `spec` outlive it.
 class ProgressMeter {
  public:
+  // `before`: the last report of whoever drove the job until now; its totals go on.
   ProgressMeter(const Clock& clock, const v1::JobSpec& spec, std::uint64_t total_steps,
-                std::uint64_t steps_per_epoch);
+                std::uint64_t steps_per_epoch, const v1::JobProgress& before);
 
   void Add(const v1::ClosureResult& result);
   // Rates over the last kWindow; loss and metrics over the results since the last call (or the call

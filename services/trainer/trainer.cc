@@ -16,10 +16,13 @@ std::uint64_t StepsPerEpoch(const v1::OpenJobReply& opened) {
   return opened.spec().data().drop_remainder() ? examples / batch : (examples + batch - 1) / batch;
 }
 
-// The first multiple of `every` above `step`; no limit when `every` is 0.
-std::uint64_t NextMultiple(std::uint64_t step, std::uint64_t every) {
-  return every == 0 ? UINT64_MAX : (step / every + 1) * every;
+// The first multiple of `every` that is not below `step`; no limit when `every` is 0.
+std::uint64_t MultipleFrom(std::uint64_t step, std::uint64_t every) {
+  return every == 0 ? UINT64_MAX : (step + every - 1) / every * every;
 }
+
+// A round whose results do not come is made again; never more often than that.
+constexpr int kEvaluationAttempts = 3;
 
 v1::Closure MakeClosure(v1::ClosureKind kind, std::uint64_t id) {
   v1::Closure closure;
@@ -36,10 +39,13 @@ struct Trainer::View {
         number(reply.plan().view()),
         steps_per_epoch(StepsPerEpoch(reply)),
         total_steps(reply.plan().total_steps()),
-        scheduled(reply.plan().start_step()),
-        done(reply.plan().start_step()),
-        saved(reply.plan().start_step()),
-        meter(clock, opened.spec(), total_steps, steps_per_epoch),
+        scheduled(reply.scheduled()),
+        done(reply.steps_done()),
+        saved(reply.saved_step()),
+        evaluated(reply.has_evaluated_step() ? std::optional(reply.evaluated_step())
+                                             : std::nullopt),
+        round(reply.evaluation_round()),
+        meter(clock, opened.spec(), total_steps, steps_per_epoch, reply.progress()),
         last_report(clock.Now()) {}
 
   const v1::OpenJobReply opened;
@@ -49,9 +55,16 @@ struct Trainer::View {
   std::uint64_t scheduled;  // steps 1..scheduled have been handed to the coordinator
   std::uint64_t done;
   std::uint64_t saved;  // step of the newest checkpoint of this view
+  std::optional<std::uint64_t> evaluated;  // the newest step that was
+  std::uint32_t round;                     // of the newest evaluation; no other driver uses it again
   bool stop = false;
   ProgressMeter meter;
   TimePoint last_report;
+};
+
+struct Trainer::Scores {
+  v1::MetricSums sums;
+  std::uint64_t results = 0;
 };
 
 Status Trainer::Run() {
@@ -59,7 +72,7 @@ Status Trainer::Run() {
     const Result<v1::OpenJobReply> opened = api_.OpenJob();
     if (!opened.ok()) {
       if (opened.status().code() == StatusCode::kAborted) continue;
-      // Stopped or ended while nobody drove it: nothing is left to do.
+      // Stopped or ended while nobody drove it, or driven by another: nothing is left to do.
       if (opened.status().code() == StatusCode::kCancelled ||
           opened.status().code() == StatusCode::kFailedPrecondition) {
         return Ok();
@@ -80,26 +93,31 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
   const bool evaluates = spec.evaluation().has_data();
   const auto finish = [&](const Status& status, const v1::EvaluationResult* evaluation) {
     // A lost view or coordinator is not the job's end.
-    if (status.code() == StatusCode::kAborted || status.code() == StatusCode::kUnavailable) {
+    if (status.code() == StatusCode::kAborted || status.code() == StatusCode::kUnavailable ||
+        status.code() == StatusCode::kDeadlineExceeded) {
       return status;
     }
     return api_.Finish(view.number, status, evaluation);
   };
 
-  while (view.done < view.total_steps) {
+  if (const Status status = TakeOver(view); !status.ok()) return finish(status, nullptr);
+  // A cut that is reached, with nothing scheduled beyond it, has not been left yet.
+  for (std::uint64_t from = std::max<std::uint64_t>(1, view.scheduled);; from = view.done + 1) {
     const std::uint64_t cut =
-        std::min({view.total_steps, NextMultiple(view.done, save_every),
-                  evaluates ? NextMultiple(view.done, evaluate_every) : UINT64_MAX});
+        std::min({view.total_steps, MultipleFrom(from, save_every),
+                  evaluates ? MultipleFrom(from, evaluate_every) : UINT64_MAX});
     if (const Status status = TrainUntil(view, cut); !status.ok()) return finish(status, nullptr);
     const bool last = view.done == view.total_steps;
     if (view.stop || last || (save_every > 0 && view.done % save_every == 0)) {
       if (const Status status = SaveCheckpoint(view); !status.ok()) return finish(status, nullptr);
     }
-    if (view.stop && !last) {
+    if (last) break;
+    if (view.stop) {
       return finish(Cancelled("stopped as asked at step {} of {}", view.done, view.total_steps),
                     nullptr);
     }
-    if (evaluates && !last && evaluate_every > 0 && view.done % evaluate_every == 0) {
+    if (evaluates && evaluate_every > 0 && view.done % evaluate_every == 0 &&
+        view.evaluated != view.done) {
       const Result<v1::EvaluationResult> result = Evaluate(view);
       if (!result.ok()) return finish(result.status(), nullptr);
       MUSTER_TRY(Report(view, "training", &*result));
@@ -109,6 +127,14 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
   const Result<v1::EvaluationResult> result = Evaluate(view);
   if (!result.ok()) return finish(result.status(), nullptr);
   return finish(Ok(), &*result);
+}
+
+Status Trainer::TakeOver(View& view) {
+  if (view.opened.has_saving_step()) MUSTER_TRY(SaveCheckpoint(view));
+  const bool begun = view.scheduled > view.opened.plan().start_step() || view.round > 0;
+  // Nothing is left to train before the next cut; an evaluation may still be under way.
+  if (begun && view.done == view.scheduled) return Drain(view);
+  return Ok();
 }
 
 Status Trainer::TrainUntil(View& view, std::uint64_t cut) {
@@ -174,18 +200,30 @@ Result<v1::EvaluationResult> Trainer::Evaluate(View& view) {
   const std::uint64_t batch = std::max<std::uint64_t>(
       1, spec.evaluation().batch_size() > 0 ? spec.evaluation().batch_size() : spec.batch_size());
   const std::uint64_t batches = (examples + batch - 1) / batch;
-  const std::uint64_t round = options_.first_round + rounds_++;
   MUSTER_TRY(Report(view, "evaluating", nullptr));
+  for (int attempt = 1;; ++attempt) {
+    MUSTER_TRY_ASSIGN(const Scores scores, ScoreAll(view, batches));
+    if (scores.results == batches && scores.sums.examples() == examples) {
+      return Summarise(scores.sums, spec, view.done);
+    }
+    // An answer to Fetch() may have been lost with what it carried.
+    if (attempt == kEvaluationAttempts) {
+      return Internal("evaluation at step {} scored {} examples in {} batches; there are {} in {}",
+                      view.done, scores.sums.examples(), scores.results, examples, batches);
+    }
+  }
+}
 
-  v1::MetricSums sums;
-  std::uint64_t results = 0;
+Result<Trainer::Scores> Trainer::ScoreAll(View& view, std::uint64_t batches) {
+  const std::uint64_t round = ++view.round;
+  Scores scores;
   const auto collect = [&]() -> Status {
     MUSTER_TRY_ASSIGN(const v1::FetchReply fetched,
                       api_.Fetch(view.number, v1::CLOSURE_KIND_EVALUATE));
     for (const v1::ClosureResult& result : fetched.results()) {
       if (result.closure().id() >> 32 != round) continue;  // asked for by a driver before this one
-      Merge(sums, result.metrics());
-      ++results;
+      Merge(scores.sums, result.metrics());
+      ++scores.results;
     }
     return Ok();
   };
@@ -205,11 +243,7 @@ Result<v1::EvaluationResult> Trainer::Evaluate(View& view) {
     }
     MUSTER_TRY(collect());
   }
-  if (results != batches || sums.examples() != examples) {
-    return Internal("evaluation at step {} scored {} examples in {} batches; there are {} in {}",
-                    view.done, sums.examples(), results, examples, batches);
-  }
-  return Summarise(sums, spec, view.done);
+  return scores;
 }
 
 Status Trainer::Report(View& view, const std::string& phase,

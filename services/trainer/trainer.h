@@ -25,9 +25,6 @@ class Trainer {
     Millis report_every{500};
     // One wait for closures; between two waits the window is filled again.
     Millis join_slice{50};
-    // Evaluation rounds are numbered from here; must differ between two processes of one job, so
-    // that a new one never takes results that the old one asked for.
-    std::uint32_t first_round = 1;
     // A checkpoint after which nothing comes is tried so often, with a rest in between, when the
     // disk is full: without it the trained parameters are lost.
     int final_attempts = 5;
@@ -38,19 +35,25 @@ class Trainer {
   Trainer(DriverApi& api, const Clock& clock, Options options)
       : api_(api), clock_(clock), options_(options) {}
 
-  // Runs the job to its end, over as many views as it takes. OK: the job has ended and the
-  // coordinator knows (succeeded, failed or cancelled). An error: the coordinator is out of reach.
+  // Runs the job to its end, over as many views as it takes, from wherever the driver before this
+  // one has left it. OK: the job has ended and the coordinator knows (succeeded, failed or
+  // cancelled), or another driver has taken this one's place. An error: the coordinator is out of
+  // reach.
   Status Run();
 
  private:
   struct View;
 
   Status RunView(const v1::OpenJobReply& opened);
+  // What the driver before this one has left: a checkpoint on its way, closures in flight.
+  Status TakeOver(View& view);
   // Trains steps up to and with `cut`; fewer when a stop is requested.
   Status TrainUntil(View& view, std::uint64_t cut);
   Status Drain(View& view);
   Status SaveCheckpoint(View& view);
   Result<v1::EvaluationResult> Evaluate(View& view);
+  struct Scores;
+  Result<Scores> ScoreAll(View& view, std::uint64_t batches);
   Status Report(View& view, const std::string& phase, const v1::EvaluationResult* evaluation);
   Status ReportIfDue(View& view, const std::string& phase);
   Status ScheduleAll(View& view, const std::vector<v1::Closure>& closures);
@@ -58,7 +61,6 @@ class Trainer {
   DriverApi& api_;
   const Clock& clock_;
   const Options options_;
-  std::uint32_t rounds_ = 0;
 };
 
 }  // namespace muster::trainer

@@ -1,5 +1,6 @@
-// The proof by integers: workers are killed -9 again and again at random moments, and w still ends
-// as its start minus the exact sum of all samples, times the epochs.
+// The proof by integers: whoever has a part in a job is killed -9 or stopped, again and again at
+// random moments, and w still ends as its start minus the exact sum of all samples, times the
+// epochs.
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -15,35 +16,114 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_CASE("every update is applied exactly once, whoever is killed", "[cluster]") {
-  const char* given = std::getenv("MUSTER_TEST_SEED");
-  const unsigned seed =
-      given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device()();
-  CAPTURE(seed);
-  std::mt19937 random(seed);
-  const TempFolder folder;
-  const SumJob sums(folder, 2000, 10, 40, 150);
-  Cluster cluster;
+struct ExactlyOnce {
+  ExactlyOnce() {
+    const char* given = std::getenv("MUSTER_TEST_SEED");
+    seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device()();
+    random.seed(seed);
+  }
+
+  milliseconds Between(unsigned least, unsigned most) {
+    return milliseconds(least + random() % (most - least));
+  }
+
+  // One fault for each victim, in turn and at random moments, until all had theirs or the job ended.
+  int Hurt(const Cluster& cluster, const std::string& id, const std::vector<std::string>& victims) {
+    int hurt = 0;
+    for (const std::string& victim : victims) {
+      if (cluster.Describe(id).ended_ms() != 0) break;
+      std::this_thread::sleep_for(Between(200, 800));
+      const int pid = Await(cluster, victim);
+      if (pid <= 1) continue;
+      const bool stop = random() % 3 == 0;
+      if (::kill(pid, stop ? SIGSTOP : SIGKILL) != 0) continue;
+      ++hurt;
+      if (!stop) continue;
+      std::this_thread::sleep_for(Between(100, 7'000));
+      (void)::kill(pid, SIGCONT);
+    }
+    return hurt;
+  }
+
+  void CheckEnd(Cluster& cluster, const std::string& id, const SumJob& sums) {
+    const int code = cluster.Wait(id, seconds(240));
+    const v1::Job job = cluster.Describe(id);
+    CAPTURE(seed, cluster.up_log(), Story(job));
+    REQUIRE(code == 0);
+    CHECK(job.progress().step() == sums.steps);
+    REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
+    CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
+    CHECK(cluster.Drain() == 0);
+    CHECK(ProcessesOf(cluster.state()).empty());
+  }
+
+  // Its process, as soon as there is one.
+  static int Await(const Cluster& cluster, const std::string& victim) {
+    int pid = 0;
+    (void)Eventually(seconds(20), [&] {
+      if (cluster.Muster({"status"}).code != 0) return false;  // the coordinator is on its way
+      pid = cluster.PidOf(victim);
+      return pid > 1;
+    });
+    return pid;
+  }
+
+  unsigned seed = 0;
+  std::mt19937 random;
+  TempFolder folder;
+};
+
+TEST_CASE_METHOD(ExactlyOnce, "every update is applied exactly once, whoever is killed or stopped",
+                 "[cluster]") {
+  const SumJob sums(folder, 2000, 10, 30, 150, "checkpoint: {every_steps: 250}\n");
+  Cluster cluster({.ps = 2, .workers = 3, .environment = {{"MUSTER_DRIVER_TIMEOUT", "5s"}}});
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));
 
-  // In turn, so that each is killed at least once; the moments are random.
-  int kills = 0;
-  while (cluster.Describe(id).ended_ms() == 0 && kills < 12) {
-    std::this_thread::sleep_for(milliseconds(200 + random() % 600));
-    if (cluster.Kill("worker:" + std::to_string(kills % 3), SIGKILL)) ++kills;
-  }
-  const int code = cluster.Wait(id, seconds(180));
+  const int hurt = Hurt(cluster, id,
+                        {"worker:0", "trainer", "worker:1", "trainer", "coordinator", "worker:2",
+                         "trainer", "ps:0", "trainer", "coordinator", "trainer", "trainer"});
+  CAPTURE(seed, hurt);
+  CHECK(hurt >= 3);
+  CheckEnd(cluster, id, sums);
+}
 
+TEST_CASE_METHOD(ExactlyOnce, "without periodic checkpoints a killed driver or worker loses nothing",
+                 "[cluster]") {
+  const SumJob sums(folder, 2000, 10, 30, 150);
+  Cluster cluster({.ps = 2, .workers = 3, .environment = {{"MUSTER_DRIVER_TIMEOUT", "5s"}}});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));
+
+  const int hurt = Hurt(cluster, id,
+                        {"trainer", "worker:0", "trainer", "trainer", "worker:1", "trainer",
+                         "worker:2", "trainer"});
+  CAPTURE(seed, hurt);
+  CHECK(hurt >= 3);
+  CHECK(cluster.Describe(id).view() == 1);
+  CheckEnd(cluster, id, sums);
+}
+
+TEST_CASE_METHOD(ExactlyOnce, "a driver that is killed while checkpoints are written loses nothing",
+                 "[cluster]") {
+  // More time goes into checkpoints than into steps.
+  const SumJob sums(folder, 2000, 10, 4, 50, "checkpoint: {every_steps: 4}\n");
+  Cluster cluster({.ps = 2, .workers = 2});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 20, seconds(60)));
+
+  for (int kills = 0; kills < 6; ++kills) {
+    std::this_thread::sleep_for(Between(100, 500));
+    (void)::kill(Await(cluster, "trainer"), SIGKILL);
+    const std::uint64_t step = cluster.Describe(id).progress().step();
+    REQUIRE(cluster.WaitForStep(id, step + 8, seconds(60)));
+    if (cluster.Describe(id).ended_ms() != 0) break;
+  }
   const v1::Job job = cluster.Describe(id);
-  CAPTURE(cluster.up_log(), Story(job));
-  REQUIRE(code == 0);
-  CHECK(kills >= 3);
-  CHECK(job.progress().step() == sums.steps);
-  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
-  CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
-  CHECK(cluster.Drain() == 0);
-  CHECK(ProcessesOf(cluster.state()).empty());
+  CAPTURE(seed, Story(job));
+  CHECK(CountEvents(job, "DRIVER_LOST") >= 2);
+  CHECK(job.view() == 1);
+  CheckEnd(cluster, id, sums);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // One task after another is killed or paused in the middle of a job: the loss is noticed in time,
 // the job ends well by itself, and its story names the loss.
 #include <csignal>
+#include <thread>
 
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
@@ -98,6 +99,71 @@ TEST_CASE_METHOD(FaultFixture, "a job outlives its coordinator", "[cluster]") {
   CHECK(Field(*restarted, "gap_ms") > 0);
   CHECK(Field(*restarted, "gap_ms") < 20'000);
   CHECK(restarted->message().find(" s)") != std::string::npos);
+}
+
+TEST_CASE_METHOD(FaultFixture, "a killed driver costs a job nothing but a second", "[cluster]") {
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 400, seconds(60)));
+
+  const int pid = cluster.PidOf("trainer");
+  REQUIRE(pid > 1);
+  const std::int64_t killed = NowMs();
+  REQUIRE(::kill(pid, SIGKILL) == 0);
+  CheckEnd(id);
+
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  const v1::Event& lost = CheckNoticed(job, "DRIVER_LOST", killed, kKilledLimitMs);
+  CHECK(Field(lost, "pid") == pid);
+  CHECK(lost.fields().at("how") == "signal SIGKILL");
+  const v1::Event* back = FindEvent(job, "DRIVER_REPLACED");
+  REQUIRE(back != nullptr);
+  CHECK(Field(*back, "pid") != pid);
+  CHECK(Field(*back, "step") >= 300);
+  // What was done stayed done.
+  CHECK(job.view() == 1);
+}
+
+TEST_CASE("a driver that stands still is replaced, and not obeyed when it wakes up", "[cluster]") {
+  const TempFolder folder;
+  const SumJob sums(folder, 2000, 10, 20, 400, "checkpoint: {every_steps: 300}\n");
+  Cluster cluster({.environment = {{"MUSTER_DRIVER_TIMEOUT", "5s"}}});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 400, seconds(60)));
+
+  const int pid = cluster.PidOf("trainer");
+  REQUIRE(::kill(pid, SIGSTOP) == 0);
+  REQUIRE(Eventually(seconds(30), [&] {
+    return FindEvent(cluster.Describe(id), "DRIVER_REPLACED") != nullptr;
+  }));
+  CHECK(::kill(pid, 0) != 0);
+  const int code = cluster.Wait(id, seconds(120));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  REQUIRE(code == 0);
+  const v1::Event* stuck = FindEvent(job, "DRIVER_STUCK");
+  REQUIRE(stuck != nullptr);
+  CHECK(Field(*stuck, "pid") == pid);
+  CHECK(Field(*stuck, "silence_ms") >= 4'500);
+  CHECK(job.view() == 1);
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
+  CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
+}
+
+TEST_CASE_METHOD(FaultFixture, "a coordinator that stands still fails nothing", "[cluster]") {
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 400, seconds(60)));
+
+  const int pid = cluster.PidOf("coordinator");
+  REQUIRE(::kill(pid, SIGSTOP) == 0);
+  std::this_thread::sleep_for(seconds(20));  // longer than any lease, and than a driver's silence
+  REQUIRE(::kill(pid, SIGCONT) == 0);
+  CheckEnd(id);
+
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  CHECK(FindEvent(job, "DRIVER_STUCK") == nullptr);
+  CHECK(FindEvent(job, "DRIVER_LOST") == nullptr);
 }
 
 TEST_CASE_METHOD(FaultFixture, "tasks that sleep past their lease are used again", "[cluster]") {

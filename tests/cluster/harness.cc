@@ -174,6 +174,12 @@ int Cluster::Wait(const std::string& job, seconds limit) const {
 }
 
 int Cluster::PidOf(const std::string& task) const {
+  if (task == "trainer") {
+    for (const std::string& process : ProcessesOf(state_)) {
+      if (process.find("muster-trainer ") != std::string::npos) return std::stoi(process);
+    }
+    return 0;
+  }
   const v1::ClusterStatus status = Status();
   if (task == "coordinator") return static_cast<int>(status.pid());
   for (const v1::TaskState& state : status.tasks()) {

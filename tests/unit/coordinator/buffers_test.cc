@@ -54,8 +54,7 @@ struct WithBuffers : Cluster {
 TEST_CASE_METHOD(WithBuffers, "everybody evaluates with the buffers of worker 0 at the cut",
                  "[coordinator][unit]") {
   auto scheduled = std::make_shared<Status>(Unknown("no answer"));
-  v1::ScheduleRequest request;
-  request.set_view(View());
+  auto request = As<v1::ScheduleRequest>();
   for (std::uint64_t batch = 1; batch <= 4; ++batch) {
     request.add_closures()->set_kind(v1::CLOSURE_KIND_EVALUATE);
     request.mutable_closures()->rbegin()->set_id(std::uint64_t{1} << 32 | batch);

@@ -78,9 +78,14 @@ class FakeCheckpoints : public Checkpoints {
 
 class FakeDrivers : public Drivers {
  public:
-  Status Start(const std::string& job_id) override { return (started.push_back(job_id), Ok()); }
-  void Stop(const std::string& job_id, Millis) override { stopped.push_back(job_id); }
-  std::vector<std::string> started, stopped;
+  Status Start(const std::string& job_id, std::uint64_t) override {
+    return (started.push_back(job_id), Ok());
+  }
+  int Pid(const std::string&) const override { return 4'000 + static_cast<int>(started.size()); }
+  void Stop(const std::string& job_id, Millis grace) override {
+    (grace.count() > 0 ? stopped : killed).push_back(job_id);
+  }
+  std::vector<std::string> started, stopped, killed;
 };
 
 class Cluster;
@@ -177,13 +182,26 @@ class Cluster {
   }
 
   void Settle() { time.RunReady(); }
-  // Time passes, and whoever is not silent beats.
+  // Time passes, and whoever is not silent beats; drivers ask for something that they do not get.
   void Pass(Millis total, Millis step = Millis(100)) {
     for (Millis passed{0}; passed < total; passed += step) {
+      if (!silent_drivers) AskInVain();
       for (auto& [task, daemon] : daemons) {
         if (!daemon->silent) daemon->Beat();
       }
       time.Advance(step);
+    }
+  }
+
+  void AskInVain() {
+    const v1::ListJobsReply listed = core->List();
+    for (const v1::Job& one : listed.jobs()) {
+      Job& driven = job(one.id());
+      v1::SaveCheckpointRequest request;
+      request.set_view(driven.record().plan().view());
+      request.set_driver(driven.driver());
+      request.set_step(UINT64_MAX);
+      driven.SaveCheckpoint(request, [](const auto&) {});
     }
   }
 
@@ -218,16 +236,27 @@ class Cluster {
   v1::JobState State(const std::string& name = "job") { return job(name).record().job().state(); }
   std::uint64_t View() { return job().record().plan().view(); }
 
-  // --- As the driver.
-  Result<v1::OpenJobReply> Open() {
-    Result<v1::OpenJobReply> answer = Unknown("no answer");
-    job().OpenJob([&](auto reply) { answer = std::move(reply); });
-    return answer;
+  // --- As the driver; as the present one unless another number is given.
+  template <class Request>
+  Request As(std::optional<std::uint64_t> driver = std::nullopt) {
+    Request request;
+    request.set_view(View());
+    request.set_driver(driver.value_or(job().driver()));
+    return request;
+  }
+  Result<v1::OpenJobReply> Open(std::optional<std::uint64_t> driver = std::nullopt) {
+    v1::OpenJobRequest request;
+    request.set_driver(driver.value_or(job().driver()));
+    auto answer = std::make_shared<Result<v1::OpenJobReply>>(Unknown("no answer"));
+    job().OpenJob(request, [answer](auto reply) { *answer = std::move(reply); });
+    return *answer;
+  }
+  void DriverExits(const std::string& how, bool success = false) {
+    core->OnDriverExit(job().id(), job().driver(), success, how);
   }
   Status Schedule(std::uint64_t from, std::uint64_t to,
                   v1::ClosureKind kind = v1::CLOSURE_KIND_TRAIN) {
-    v1::ScheduleRequest request;
-    request.set_view(View());
+    auto request = As<v1::ScheduleRequest>();
     for (std::uint64_t id = from; id <= to; ++id) {
       v1::Closure& closure = *request.add_closures();
       closure.set_kind(kind);
@@ -239,24 +268,27 @@ class Cluster {
     return answer;
   }
   Result<v1::JoinReply> JoinNow(std::optional<std::uint64_t> view = std::nullopt) {
-    v1::JoinRequest request;
+    auto request = As<v1::JoinRequest>();
     request.set_view(view.value_or(View()));
     Result<v1::JoinReply> answer = Unknown("no answer");
     job().Join(request, [&](auto reply) { answer = std::move(reply); });
     return answer;
   }
   Status Save(std::uint64_t step) {
-    v1::SaveCheckpointRequest request;
-    request.set_view(View());
-    request.set_step(step);
-    auto answer = std::make_shared<Status>(Unknown("no answer"));
-    job().SaveCheckpoint(request, [answer](auto reply) { *answer = reply.status(); });
+    const auto answer = BeginSave(step);
     Settle();
     return *answer;
   }
+  // kUnknown until it is answered.
+  std::shared_ptr<Status> BeginSave(std::uint64_t step) {
+    auto request = As<v1::SaveCheckpointRequest>();
+    request.set_step(step);
+    auto answer = std::make_shared<Status>(Unknown("no answer"));
+    job().SaveCheckpoint(request, [answer](auto reply) { *answer = reply.status(); });
+    return answer;
+  }
   Status FinishJob(const Status& status = Ok()) {
-    v1::FinishJobRequest request;
-    request.set_view(View());
+    auto request = As<v1::FinishJobRequest>();
     request.mutable_status()->set_code(static_cast<int>(status.code()));
     request.mutable_status()->set_message(Message(status));
     return job().FinishJob(request);
@@ -301,6 +333,7 @@ class Cluster {
   std::unique_ptr<Coordinator> core;
   std::map<TaskId, std::shared_ptr<FakeDaemon>> daemons;
   Status joined;
+  bool silent_drivers = false;
   int last_pid = 0;
 };
 

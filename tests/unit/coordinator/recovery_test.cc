@@ -295,7 +295,7 @@ TEST_CASE("A driver that crashes is started again and goes on in the same view",
   cluster.WorkAll();
 
   cluster.core->OnDriverLine("job-1", 1, "terminate called");
-  cluster.core->OnDriverExit("job-1", false, "signal SIGKILL");
+  cluster.DriverExits("signal SIGKILL");
   cluster.Pass(Millis(1'000));
   CHECK(cluster.drivers.started.size() == 2);
   REQUIRE(cluster.EventOf("DRIVER_LOST"));
@@ -311,7 +311,7 @@ TEST_CASE("A driver that always crashes fails the job", "[coordinator][unit]") {
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
 
   for (int i = 0; i < 10 && cluster.State() == v1::JOB_STATE_RUNNING; ++i) {
-    cluster.core->OnDriverExit("job-1", false, "exit code 70");
+    cluster.DriverExits("exit code 70");
     cluster.Pass(Millis(20'000));
   }
   CHECK(cluster.State() == v1::JOB_STATE_FAILED);

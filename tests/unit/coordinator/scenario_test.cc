@@ -154,7 +154,7 @@ TEST_CASE("A stopped job saves and ends cancelled; submitted again it goes on fr
   REQUIRE(cluster.Save(40).ok());
   REQUIRE(cluster.FinishJob(Cancelled("stopped as asked")).ok());
   CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
-  cluster.core->OnDriverExit("job-1", true, "exit code 0");
+  cluster.DriverExits("exit code 0", true);
 
   const auto again = cluster.Submit(Cluster::Spec());
   REQUIRE(again.ok());
@@ -236,8 +236,7 @@ TEST_CASE("A job whose last checkpoint could not be saved has failed, and says w
   cluster.WorkAll();
   cluster.at({"ps", 0}).refuse[v1::Command::kSaveVariables] = ResourceExhausted("no space left");
   REQUIRE_FALSE(cluster.Save(100).ok());
-  v1::ReportProgressRequest report;
-  report.set_view(cluster.View());
+  auto report = cluster.As<v1::ReportProgressRequest>();
   report.mutable_progress()->set_phase("saving a checkpoint");
   REQUIRE(cluster.job().ReportProgress(report).ok());
   REQUIRE(cluster.FinishJob().ok());

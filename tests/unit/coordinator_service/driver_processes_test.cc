@@ -21,9 +21,10 @@ std::string HowItEnds(const std::string& program, std::function<void(DriverProce
       {.program = program,
        .token_file = "none",
        .on_line = [](auto&&...) {},
-       .on_exit = [&](const std::string&, bool, const std::string& how) { ended.set_value(how); }});
+       .on_exit = [&](const std::string&, std::uint64_t number, bool,
+                      const std::string& how) { ended.set_value(number == 7 ? how : "another"); }});
   strand.Post([&] {
-    REQUIRE(drivers.Start("j").ok());
+    REQUIRE(drivers.Start("j", 7).ok());
     then(drivers);
   });
   auto result = ended.get_future();
@@ -51,6 +52,8 @@ TEST_CASE("A driver that is to stop before it runs is stopped when it does", "[s
 
   const auto stop = [](DriverProcesses& drivers) { drivers.Stop("j", Millis(20'000)); };
   CHECK(HowItEnds(program, stop) == "signal SIGTERM");
+  const auto kill = [](DriverProcesses& drivers) { drivers.Stop("j", Millis(0)); };
+  CHECK(HowItEnds(program, kill) == "signal SIGKILL");
 }
 
 }  // namespace

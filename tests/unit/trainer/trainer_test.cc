@@ -7,12 +7,14 @@
 #include <set>
 #include <vector>
 
+#include "services/trainer/patient_driver.h"
 #include "tests/support/catch.h"
 
 namespace muster::trainer {
 namespace {
 
-// A coordinator that runs a few closures at every join and can be told to misbehave.
+// A coordinator that runs a few closures at every join and can be told to misbehave. Like the real
+// one it knows where the view is, whoever drives.
 class ScriptedCoordinator : public DriverApi {
  public:
   explicit ScriptedCoordinator(FakeScheduler& clock) : clock_(clock) {
@@ -23,19 +25,41 @@ class ScriptedCoordinator : public DriverApi {
   }
 
   Result<v1::OpenJobReply> OpenJob() override {
+    MUSTER_TRY(Enter());
     ++opens;
     if (!open_error.ok()) return open_error;
-    steps_done_ = opened.plan().start_step();
-    queue_.clear();
-    return opened;
+    const std::uint64_t start = opened.plan().start_step();
+    std::erase_if(queue_, [](const v1::Closure& closure) {
+      return closure.kind() == v1::CLOSURE_KIND_EVALUATE;
+    });
+    opened.set_scheduled(std::max(scheduled_, start));
+    opened.set_steps_done(std::max(steps_done_, start));
+    opened.set_saved_step(saved.empty() ? start : std::max(saved.back(), start));
+    opened.clear_saving_step();
+    if (saving_) opened.set_saving_step(*saving_);
+    opened.clear_evaluated_step();
+    if (!evaluations.empty()) opened.set_evaluated_step(evaluations.back().step());
+    opened.set_evaluation_round(round_);
+    if (!reports.empty()) *opened.mutable_progress() = reports.back();
+    return Leave(opened);
   }
   Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override {
+    MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
-    for (const v1::Closure& closure : closures) queue_.push_back(closure);
+    if (saving_) return Internal("closures of a driver that does not know of the save");
+    for (const v1::Closure& closure : closures) {
+      queue_.push_back(closure);
+      if (closure.kind() == v1::CLOSURE_KIND_TRAIN) {
+        scheduled_ = closure.id();
+      } else {
+        round_ = static_cast<std::uint32_t>(closure.id() >> 32);
+      }
+    }
     most_queued = std::max(most_queued, queue_.size());
-    return Ok();
+    return Leave();
   }
   Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) override {
+    MUSTER_TRY(Enter());
     clock_.Advance(timeout);
     MUSTER_TRY(CheckView(view));
     for (int i = 0; i < 7 && !queue_.empty(); ++i) {
@@ -48,6 +72,8 @@ class ScriptedCoordinator : public DriverApi {
         roll_back_at_step = 0;
         opened.mutable_plan()->set_view(opened.plan().view() + 1);
         opened.mutable_plan()->set_start_step(saved.empty() ? 0 : saved.back());
+        queue_.clear();
+        scheduled_ = steps_done_ = opened.plan().start_step();
         return Aborted("the job has gone back to step {}", opened.plan().start_step());
       }
       Run(closure);
@@ -56,41 +82,60 @@ class ScriptedCoordinator : public DriverApi {
     reply.set_done(queue_.empty());
     reply.set_steps_done(steps_done_);
     reply.set_stop_requested(stop_at_step > 0 && steps_done_ >= stop_at_step);
-    return reply;
+    return Leave(reply);
   }
   Result<v1::FetchReply> Fetch(std::uint64_t view, v1::ClosureKind kind) override {
+    MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     v1::FetchReply reply;
+    if (kind == v1::CLOSURE_KIND_EVALUATE && lose_evaluations > 0) {
+      --lose_evaluations;
+      results_[kind].clear();
+    }
     for (const v1::ClosureResult& result : results_[kind]) *reply.add_results() = result;
     results_[kind].clear();
-    return reply;
+    return Leave(reply);
   }
   Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view, std::uint64_t step) override {
+    MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     if (!queue_.empty()) return FailedPrecondition("{} closures are queued", queue_.size());
+    if (step != steps_done_) return FailedPrecondition("{} steps are done", steps_done_);
     if (disk_full) return ResourceExhausted("no space");
-    saved.push_back(step);
-    return v1::SaveCheckpointReply();
+    if (saved.empty() || saved.back() != step) {
+      saving_ = step;
+      // The driver dies while servers write.
+      MUSTER_TRY(Leave());
+      saving_.reset();
+      saved.push_back(step);
+    }
+    return Leave(v1::SaveCheckpointReply());
   }
   Result<v1::ReportProgressReply> Report(std::uint64_t view, const v1::JobProgress& progress,
                                          const v1::EvaluationResult* evaluation) override {
+    MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     reports.push_back(progress);
     if (evaluation != nullptr) evaluations.push_back(*evaluation);
-    return v1::ReportProgressReply();
+    return Leave(v1::ReportProgressReply());
   }
   Status Finish(std::uint64_t view, const Status& status,
                 const v1::EvaluationResult* evaluation) override {
+    MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     finished = status;
     if (evaluation != nullptr) final_evaluation = *evaluation;
-    return Ok();
+    return Leave();
   }
 
   v1::OpenJobReply opened;
   Status open_error;
   int opens = 0;
+  // The driver is killed before its nth call arrives, or before its nth answer does. 0: never.
+  int die_at_call = 0, die_at_answer = 0;
+  bool killed = false;
   std::uint64_t fail_at_step = 0, roll_back_at_step = 0, stop_at_step = 0;
+  int lose_evaluations = 0;
   bool disk_full = false;
   std::size_t most_queued = 0;
   std::multiset<std::uint64_t> trained;
@@ -101,6 +146,21 @@ class ScriptedCoordinator : public DriverApi {
   std::optional<v1::EvaluationResult> final_evaluation;
 
  private:
+  // A dead driver gets through to nobody.
+  Status Killed() const { return Unauthenticated("this driver was killed"); }
+  Status Enter() {
+    if (die_at_call > 0 && --die_at_call == 0) killed = true;
+    return killed ? Killed() : Ok();
+  }
+  Status Leave() {
+    if (die_at_answer > 0 && --die_at_answer == 0) killed = true;
+    return killed ? Killed() : Ok();
+  }
+  template <class Reply>
+  Result<Reply> Leave(Reply reply) {
+    MUSTER_TRY(Leave());
+    return reply;
+  }
   Status CheckView(std::uint64_t view) const {
     if (view != opened.plan().view()) return Aborted("view {} has gone", view);
     return Ok();
@@ -119,11 +179,14 @@ class ScriptedCoordinator : public DriverApi {
     }
     result.mutable_metrics()->set_examples(examples);
     result.mutable_metrics()->set_loss_sum(2.0 * static_cast<double>(examples));
+    result.set_tcp_bytes(100);
     results_[closure.kind()].push_back(result);
   }
 
   FakeScheduler& clock_;
-  std::uint64_t steps_done_ = 0;
+  std::uint64_t steps_done_ = 0, scheduled_ = 0;
+  std::uint32_t round_ = 0;
+  std::optional<std::uint64_t> saving_;
   std::vector<v1::Closure> queue_;
   std::map<v1::ClosureKind, std::vector<v1::ClosureResult>> results_;
 };
@@ -238,6 +301,146 @@ TEST_CASE_METHOD(Fixture, "every held-out example is scored once, after each epo
   CHECK(coordinator.final_evaluation.value().examples() == 333);
   CHECK(coordinator.final_evaluation->accuracy() == 1.0);
   CHECK(coordinator.final_evaluation->loss() == 2.0);
+}
+
+TEST_CASE_METHOD(Fixture, "an evaluation whose results were lost on the way is made again",
+                 "[trainer][unit]") {
+  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
+  coordinator.opened.set_evaluation_examples(333);
+  coordinator.lose_evaluations = 1;
+  REQUIRE(trainer.Run().ok());
+  CHECK(coordinator.finished.value().ok());
+  CHECK(coordinator.final_evaluation.value().examples() == 333);
+}
+
+TEST_CASE_METHOD(Fixture, "results that never come fail the job and say how many came",
+                 "[trainer][unit]") {
+  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
+  coordinator.opened.set_evaluation_examples(33);
+  coordinator.lose_evaluations = 1'000;
+  REQUIRE(trainer.Run().ok());
+  CHECK(ToString(coordinator.finished.value()) ==
+        "INTERNAL: evaluation at step 40 scored 0 examples in 0 batches; there are 33 in 4");
+}
+
+// Kills a driver at its nth call, or at its nth answer, and lets another one go on. False: it ended
+// before that.
+bool KillAndGoOn(int n, bool before, std::uint64_t stop_at) {
+  Fixture f;
+  v1::JobSpec& spec = *f.coordinator.opened.mutable_spec();
+  spec.mutable_checkpoint()->set_every_steps(15);
+  spec.mutable_evaluation()->mutable_data();
+  spec.mutable_evaluation()->set_every_epochs(1);
+  f.coordinator.opened.set_evaluation_examples(95);
+  f.coordinator.stop_at_step = stop_at;
+  (before ? f.coordinator.die_at_call : f.coordinator.die_at_answer) = n;
+  (void)f.trainer.Run();
+  if (!f.coordinator.killed) return false;
+  const bool finished = f.coordinator.finished.has_value();
+  f.coordinator.killed = false;
+
+  CAPTURE(n, before, stop_at);
+  if (!finished) REQUIRE(Trainer(f.coordinator, f.clock, {.window = 16}).Run().ok());
+
+  REQUIRE(f.coordinator.finished.has_value());
+  CAPTURE(ToString(*f.coordinator.finished));
+  if (stop_at > 0) {
+    CHECK(f.coordinator.finished->code() == StatusCode::kCancelled);
+    CHECK(f.coordinator.saved.back() >= stop_at);
+    CHECK(f.TrainedOnce() == Steps(1, f.coordinator.saved.back()));
+    return true;
+  }
+  CHECK(f.coordinator.finished->ok());
+  CHECK(f.TrainedOnce() == Steps(1, 40));
+  CHECK(f.coordinator.saved == std::vector<std::uint64_t>{15, 30, 40});
+  std::vector<std::uint64_t> evaluated;
+  for (const v1::EvaluationResult& one : f.coordinator.evaluations) {
+    evaluated.push_back(one.step());
+    CHECK(one.examples() == 95);
+  }
+  CHECK(evaluated == std::vector<std::uint64_t>{10, 20, 30});
+  CHECK(f.coordinator.final_evaluation.value().examples() == 95);
+  return true;
+}
+
+TEST_CASE("a driver may be killed at any call: the next one goes on from there, and nothing is "
+          "trained, saved or evaluated twice",
+          "[trainer][unit]") {
+  for (const std::uint64_t stop_at : {0, 15, 22}) {
+    for (const bool before : {true, false}) {
+      int n = 1;
+      while (KillAndGoOn(n, before, stop_at)) ++n;
+      CHECK(n > 10);
+    }
+  }
+}
+
+TEST_CASE_METHOD(Fixture, "totals go on where the driver before has left them", "[trainer][unit]") {
+  coordinator.die_at_answer = 12;
+  (void)trainer.Run();
+  coordinator.killed = false;
+  const std::uint64_t before = coordinator.reports.back().tcp_bytes();
+  REQUIRE(Trainer(coordinator, clock, {.window = 16}).Run().ok());
+  CHECK(coordinator.reports.back().tcp_bytes() >= before);
+  CHECK(coordinator.reports.back().tcp_bytes() == 40 * 100);
+}
+
+TEST_CASE_METHOD(Fixture, "a driver that was replaced ends and reports nothing", "[trainer][unit]") {
+  coordinator.open_error = FailedPrecondition("another process drives job job-1 now: end");
+  CHECK(trainer.Run().ok());
+  CHECK_FALSE(coordinator.finished.has_value());
+}
+
+// A coordinator that does not answer now and then.
+class Flaky : public ScriptedCoordinator {
+ public:
+  using ScriptedCoordinator::ScriptedCoordinator;
+  Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) override {
+    MUSTER_TRY(Answer());
+    return ScriptedCoordinator::Join(view, timeout);
+  }
+  Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override {
+    MUSTER_TRY(Answer());
+    return ScriptedCoordinator::Schedule(view, closures);
+  }
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view, std::uint64_t step) override {
+    MUSTER_TRY(Answer());
+    return ScriptedCoordinator::SaveCheckpoint(view, step);
+  }
+ private:
+  Status Answer() {
+    if (silent_ == 0) {
+      if (++calls_ % 3 != 0) return Ok();
+      silent_ = 5;
+    }
+    return --silent_ % 2 == 0 ? Unavailable("connection refused")
+                              : DeadlineExceeded("Deadline Exceeded");
+  }
+  int calls_ = 0;
+  int silent_ = 0;
+};
+
+TEST_CASE("a coordinator that does not answer is asked again, and is never the job's failure",
+          "[trainer][unit]") {
+  FakeScheduler clock;
+  Flaky coordinator(clock);
+  std::vector<Millis> rests;
+  std::vector<std::string> said;
+  PatientDriver patient(coordinator,
+                        {.sleep = [&](Millis rest) { rests.push_back(rest); },
+                         .say = [&](const std::string& line) { said.push_back(line); }});
+
+  REQUIRE(Trainer(patient, clock, {.window = 16}).Run().ok());
+
+  CHECK(coordinator.finished.value().ok());
+  CHECK(coordinator.trained.size() == 40);
+  REQUIRE(rests.size() > 4);
+  CHECK(rests[0] == Millis(100));
+  CHECK(rests[3] == Millis(800));
+  CHECK(*std::max_element(rests.begin(), rests.end()) <= Millis(1'000));
+  REQUIRE(said.size() >= 2);
+  CHECK(said[0].find("asking again") != std::string::npos);
+  CHECK(said[1] == "the coordinator answers again");
 }
 
 TEST_CASE_METHOD(Fixture, "progress tells step, rate, loss and the time that is left",
