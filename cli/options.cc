@@ -83,7 +83,8 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
   submit->add_option("-f,--file", options.file, "The job file (docs/formats/job-spec.md)")
       ->required();
   submit->add_option("--name", options.name,
-                     "Name of the job; the same name and job again answers the same id");
+                     "Name of the job; the same name and job again answers the same id, and lets a "
+                     "stopped or failed job go on");
   CLI::Option* follow = submit->add_flag(
       "--follow", options.follow, "Show progress, end with the job's exit code; Ctrl-C detaches");
   CLI::Option* wait =
@@ -91,6 +92,9 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
   submit->add_flag("--dry-run", options.dry_run, "Find what is wrong without running")
       ->excludes(follow)
       ->excludes(wait);
+  submit->add_flag("--restart", options.begin_anew,
+                   "A job of this name that has ended begins anew at step 0; its checkpoints are "
+                   "set aside");
   AddOutput(*submit, options);
   return submit;
 }

@@ -31,6 +31,7 @@ struct Options {
   std::string name;
   bool wait = false;
   bool dry_run = false;
+  bool begin_anew = false;
 
   // What most commands speak of: a job's id or name, and a task ("worker:1").
   std::string job;

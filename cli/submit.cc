@@ -158,6 +158,7 @@ ExitCode Submit(const Context& context) {
 
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
+  request.set_restart(context.options.begin_anew);
   const Result<v1::SubmitJobReply> reply = (*api)->Submit(request);
   if (!reply.ok()) return Fail(context, Located(*job, reply.status()));
   if (context.options.output == Output::kJson) {

@@ -40,11 +40,16 @@ class Checkpoints {
   };
 
   virtual ~Checkpoints() = default;
+  // Is this a checkpoint that the job may go on from? Asked on any thread.
+  using IsOurs = std::function<bool(const v1::CheckpointManifest&)>;
   // The newest committed checkpoint below `root` whose every byte is as it was written. Those in
   // `refused` are passed over. kFailedPrecondition: `root` holds checkpoints of another job's spec.
-  virtual void FindNewest(const std::string& root, const std::string& spec_hash,
+  virtual void FindNewest(const std::string& root, IsOurs ours,
                           const std::set<std::string>& refused,
                           std::function<void(Result<Found>)> then) = 0;
+  // Moves all checkpoints below `root` into a folder of its own there, where nobody looks for them;
+  // its path, empty when there were none.
+  virtual void SetAside(const std::string& root, std::function<void(Result<std::string>)> then) = 0;
   // An empty directory for the step, in place of whatever had its name.
   virtual void Prepare(const std::string& root, std::uint64_t step,
                        std::function<void(Result<std::string>)> then) = 0;
@@ -66,9 +71,9 @@ class Checkpoints {
 class DiskCheckpoints : public Checkpoints {
  public:
   explicit DiskCheckpoints(Offload& offload) : offload_(offload) {}
-  void FindNewest(const std::string& root, const std::string& spec_hash,
-                  const std::set<std::string>& refused,
+  void FindNewest(const std::string& root, IsOurs ours, const std::set<std::string>& refused,
                   std::function<void(Result<Found>)> then) override;
+  void SetAside(const std::string& root, std::function<void(Result<std::string>)> then) override;
   void Prepare(const std::string& root, std::uint64_t step,
                std::function<void(Result<std::string>)> then) override;
   void WriteValues(const std::string& directory, v1::ModelValues values,

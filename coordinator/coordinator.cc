@@ -186,7 +186,9 @@ Result<Job*> Coordinator::Find(const std::string& job) {
   return NotFound("no job has the id or the name \"{}\" ({} jobs are known)", job, jobs_.size());
 }
 
-std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(const v1::JobSpec& spec) {
+std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
+    const v1::SubmitJobRequest& request) {
+  const v1::JobSpec& spec = request.spec();
   const auto found = by_name_.find(spec.name());
   if (found == by_name_.end()) return std::nullopt;
   Job& job = *jobs_.at(found->second);
@@ -197,8 +199,13 @@ std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(const v1::JobSpe
         "submitted then",
         job.id(), v1::JobState_Name(known.state()), spec.name());
   }
-  if (known.state() == v1::JOB_STATE_CANCELLED) {
-    job.Resume();
+  if (request.restart() && !job.ended()) {
+    return FailedPrecondition(
+        "job {} ({}) runs: only a job that has ended begins anew; stop it first", job.id(),
+        v1::JobState_Name(known.state()));
+  }
+  if (request.restart() || (job.ended() && known.state() != v1::JOB_STATE_SUCCEEDED)) {
+    job.Resume(request.restart());
     AdmitJobs();
   }
   v1::SubmitJobReply reply;
@@ -216,7 +223,7 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request,
     return then(InvalidArgument("{}", Join(problems)));
   }
   if (!request.dry_run()) {
-    if (auto existing = Existing(spec)) return then(std::move(*existing));
+    if (auto existing = Existing(request)) return then(std::move(*existing));
   }
   const std::string& archive = spec.model().archive_sha256();
   if (!archive.empty() && !parts_.has_file(archive)) {
@@ -270,7 +277,7 @@ v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std:
 void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome* outcome,
                          const std::function<void(Result<v1::SubmitJobReply>)>& then) {
   // While a worker looked at it, the same may have been submitted again.
-  if (auto existing = Existing(request.spec())) return then(std::move(*existing));
+  if (auto existing = Existing(request)) return then(std::move(*existing));
   const std::uint64_t number = ++last_number_;
   StoredJob stored;
   v1::JobRecord& record = stored.record;
@@ -282,6 +289,7 @@ void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome
   job.set_submitted_ms(
       std::chrono::duration_cast<Millis>(parts_.scheduler.WallNow().time_since_epoch()).count());
   *job.mutable_spec() = request.spec();
+  record.set_begin_anew(request.restart());
   if (outcome != nullptr) {
     record.set_checked(true);
     record.set_training_examples(outcome->training_examples);

@@ -86,8 +86,9 @@ class Coordinator : private Membership::Observer {
   void OnLost(const Member& member) override;
   void OnStall(Millis slept) override;
 
-  // The job of this name, if there is one: the same spec answers, another is refused.
-  std::optional<Result<v1::SubmitJobReply>> Existing(const v1::JobSpec& spec);
+  // The job of this name, if there is one: the same spec answers (and goes on, where it was stopped
+  // or has failed), another is refused.
+  std::optional<Result<v1::SubmitJobReply>> Existing(const v1::SubmitJobRequest& request);
   void Accept(const v1::SubmitJobRequest& request, const CheckOutcome* outcome,
               const std::function<void(Result<v1::SubmitJobReply>)>& then);
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,

@@ -84,7 +84,7 @@ Result<std::vector<v1::SaveReport>> WriteAll(const std::string& directory,
   return reports;
 }
 
-Result<Checkpoints::Found> Search(const std::string& root, const std::string& spec_hash,
+Result<Checkpoints::Found> Search(const std::string& root, const Checkpoints::IsOurs& ours,
                                   const std::set<std::string>& refused) {
   MUSTER_TRY(RequireWritable(root));
   Checkpoints::Found found;
@@ -92,10 +92,11 @@ Result<Checkpoints::Found> Search(const std::string& root, const std::string& sp
   for (const std::string& directory : directories) {
     if (refused.contains(directory)) continue;
     const Result<v1::CheckpointManifest> manifest = storage::ReadManifest(directory);
-    if (manifest.ok() && manifest->spec_hash() != spec_hash) {
+    if (manifest.ok() && !ours(*manifest)) {
       return FailedPrecondition(
           "{} holds a checkpoint of job {} (\"{}\"), whose spec is another: give this job a "
-          "checkpoint.directory of its own",
+          "checkpoint.directory of its own (or submit it with --restart: what is there is then set "
+          "aside)",
           directory, manifest->job_id(), manifest->job_name());
     }
     Status status = manifest.ok() ? storage::Verify(directory) : manifest.status();
@@ -112,6 +113,24 @@ Result<Checkpoints::Found> Search(const std::string& root, const std::string& sp
     found.refused.push_back({directory, StepOfDirectory(directory), Message(status)});
   }
   return found;
+}
+
+Result<std::string> MoveAside(const std::string& root) {
+  MUSTER_TRY_ASSIGN(const std::vector<std::string> directories, storage::ListCheckpoints(root));
+  if (directories.empty()) return std::string();
+  std::error_code error;
+  std::string aside;
+  for (int number = 1; aside.empty(); ++number) {
+    const std::string name = fmt::format("{}/set-aside-{}", root, number);
+    if (std::filesystem::create_directory(name, error)) aside = name;
+    if (error) return FromErrno(error.value(), "make " + name);
+  }
+  for (const std::string& directory : directories) {
+    const std::string to = aside + "/" + std::filesystem::path(directory).filename().string();
+    std::filesystem::rename(directory, to, error);
+    if (error) return FromErrno(error.value(), fmt::format("move {} to {}", directory, to));
+  }
+  return aside;
 }
 
 Result<std::string> MakeEmpty(const std::string& root, std::uint64_t step) {
@@ -156,12 +175,17 @@ std::uint64_t StepOfDirectory(const std::string& directory) {
   return step;
 }
 
-void DiskCheckpoints::FindNewest(const std::string& root, const std::string& spec_hash,
+void DiskCheckpoints::FindNewest(const std::string& root, IsOurs ours,
                                  const std::set<std::string>& refused,
                                  std::function<void(Result<Found>)> then) {
   RunThen<Found>(
-      offload_, [root, spec_hash, refused] { return Search(root, spec_hash, refused); },
+      offload_, [root, ours = std::move(ours), refused] { return Search(root, ours, refused); },
       std::move(then));
+}
+
+void DiskCheckpoints::SetAside(const std::string& root,
+                               std::function<void(Result<std::string>)> then) {
+  RunThen<std::string>(offload_, [root] { return MoveAside(root); }, std::move(then));
 }
 
 void DiskCheckpoints::Prepare(const std::string& root, std::uint64_t step,

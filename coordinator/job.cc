@@ -73,7 +73,7 @@ void Job::NoteRestart(std::optional<Millis> gap) {
   }
 }
 
-void Job::Resume() {
+void Job::Resume(bool anew) {
   ++generation_;
   if (events_.empty()) {
     for (v1::Event& event : Events()) events_.push_back(std::move(event));
@@ -89,11 +89,26 @@ void Job::Resume() {
   // Onto the servers that there are now, however many there were.
   replan_ = !SpecNamesPs();
   record_.set_stop_requested(false);
+  save_failure_.clear();
+  crashes_ = 0;
   v1::Job& job = *record_.mutable_job();
   job.set_ended_ms(0);
   job.clear_error();
-  Tell("JOB_RESUMED", "submitted again: the job goes on from its newest checkpoint");
-  SetState(v1::JOB_STATE_PENDING, "JOB_RESUMED", "waiting for its turn");
+  if (anew) {
+    record_.set_begin_anew(true);
+    record_.set_checked(false);
+    record_.set_steps_done(0);
+    job.clear_progress();
+    job.clear_evaluation();
+    job.set_started_ms(0);
+    job.set_closures_rerun(0);
+    closures_by_.clear();
+    refused_.clear();
+    Tell("JOB_RESTARTED", "submitted again with --restart: the job begins anew at step 0");
+  } else {
+    Tell("JOB_RESUMED", "submitted again: the job goes on from its newest checkpoint");
+  }
+  SetState(v1::JOB_STATE_PENDING, anew ? "JOB_RESTARTED" : "JOB_RESUMED", "waiting for its turn");
 }
 
 // The one place that moves a waiting job on. Called after everything that may have changed that.
@@ -249,8 +264,40 @@ void Job::BeginView() {
   const bool again = record_.plan().view() > 0;
   SetState(again ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
            again ? "RESTORING" : "CREATING_VARIABLES", "looking for a checkpoint");
+  if (record_.begin_anew()) return SetCheckpointsAside();
+  FindCheckpoint();
+}
+
+void Job::SetCheckpointsAside() {
+  world_.checkpoints.SetAside(
+      CheckpointRoot(), Guard([this](const Result<std::string>& aside) {
+        if (!aside.ok()) {
+          if (IsTransient(aside.status())) {
+            return RetryAfter(Millis(2'000), "CHECKPOINTS_UNREADABLE", Message(aside.status()));
+          }
+          return Fail(aside.status());
+        }
+        for (const v1::CheckpointInfo& info : checkpoints_) {
+          (void)world_.journal.DeleteCheckpoint(id(), info.step());
+        }
+        checkpoints_.clear();
+        if (!aside->empty()) {
+          Tell("CHECKPOINTS_SET_ASIDE",
+               fmt::format("its checkpoints are in {} now; delete them when they are not needed",
+                           *aside),
+               nullptr, {{"directory", *aside}});
+        }
+        // Written with the view's number; asked for again before that, there is nothing to move.
+        record_.set_begin_anew(false);
+        FindCheckpoint();
+      }));
+}
+
+void Job::FindCheckpoint() {
   world_.checkpoints.FindNewest(
-      CheckpointRoot(), SpecHash(record_.job().spec()), refused_,
+      CheckpointRoot(),
+      [spec = record_.job().spec()](const auto& manifest) { return GoesOnFrom(spec, manifest); },
+      refused_,
       Guard([this](Result<Checkpoints::Found> found) { OnCheckpointFound(std::move(found)); }));
 }
 

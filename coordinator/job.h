@@ -59,8 +59,8 @@ class Job {
   void NoteRestart(std::optional<Millis> gap);
   // The coordinator stood still for so long, and heard nobody.
   void NoteStall(Millis slept);
-  // A stopped job goes on from its newest checkpoint.
-  void Resume();
+  // A job that has ended goes on from its newest checkpoint, or begins anew at step 0.
+  void Resume(bool anew);
 
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);
@@ -153,6 +153,8 @@ class Job {
   void WatchTheWait();
   void BeginCheck();
   void BeginView();
+  void SetCheckpointsAside();
+  void FindCheckpoint();
   void OnCheckpointFound(Result<Checkpoints::Found> found);
   void CreateVariables(const Checkpoints::Found& found);
   void OnVariablesCreated(const Status& status, const std::string& restored_from);

@@ -316,7 +316,7 @@ void Job::OnShardsSaved(std::shared_ptr<Save> save) {
   manifest.set_job_id(id());
   manifest.set_job_name(record_.job().name());
   manifest.set_step(save->step);
-  manifest.set_spec_hash(SpecHash(record_.job().spec()));
+  manifest.set_spec_hash(TrainingHash(record_.job().spec()));
   manifest.set_created_at(Rfc3339(WallMs()));
   const std::uint32_t keep = record_.job().spec().checkpoint().keep();
   world_.checkpoints.Commit(
@@ -416,9 +416,8 @@ Status Job::FinishJob(const v1::FinishJobRequest& request) {
   } else if (status.ok()) {
     // A trained model that nobody can have is no success.
     const std::string text = fmt::format(
-        "all {} steps were done, but {}. Make room, and submit the job under another name: with "
-        "the "
-        "same checkpoint.directory it begins from there",
+        "all {} steps were done, but {}. Make room, and submit the same job again: it goes on from "
+        "there; so does one of another name with the same checkpoint.directory",
         record_.steps_done(), unsaved);
     End(v1::JOB_STATE_FAILED, ResourceExhausted("{}", text), text, "CHECKPOINT_FAILED");
   } else if (status.code() == StatusCode::kCancelled) {

@@ -95,14 +95,15 @@ void Job::NoteDriverBack() {
   if (!driver_lost_at_) return;
   const auto gap = std::chrono::duration_cast<Millis>(world_.scheduler.Now() - *driver_lost_at_);
   driver_lost_at_.reset();
-  Tell("DRIVER_REPLACED",
-       fmt::format("process {} drives the job now, {:.1f} s after the one before it was last heard; "
-                   "it goes on at step {}",
-                   driver_.pid, static_cast<double>(gap.count()) / 1000, StepsDone()),
-       nullptr,
-       {{"pid", std::to_string(driver_.pid)},
-        {"gap_ms", std::to_string(gap.count())},
-        {"step", std::to_string(StepsDone())}});
+  Tell(
+      "DRIVER_REPLACED",
+      fmt::format("process {} drives the job now, {:.1f} s after the one before it was last heard; "
+                  "it goes on at step {}",
+                  driver_.pid, static_cast<double>(gap.count()) / 1000, StepsDone()),
+      nullptr,
+      {{"pid", std::to_string(driver_.pid)},
+       {"gap_ms", std::to_string(gap.count())},
+       {"step", std::to_string(StepsDone())}});
 }
 
 }  // namespace muster::coordinator

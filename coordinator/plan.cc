@@ -128,4 +128,18 @@ std::string SpecHash(const v1::JobSpec& spec) {
   return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
 }
 
+std::string TrainingHash(const v1::JobSpec& spec) {
+  v1::JobSpec training = spec;
+  training.clear_name();
+  training.clear_checkpoint();
+  return SpecHash(training);
+}
+
+bool GoesOnFrom(const v1::JobSpec& spec, const v1::CheckpointManifest& manifest) {
+  if (manifest.spec_hash() == TrainingHash(spec)) return true;
+  v1::JobSpec named = spec;
+  named.set_name(manifest.job_name());
+  return manifest.spec_hash() == SpecHash(named);
+}
+
 }  // namespace muster::coordinator

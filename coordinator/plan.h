@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "muster/v1/checkpoint.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/job_spec.pb.h"
 #include "muster/v1/journal.pb.h"
@@ -31,5 +32,13 @@ Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::
 
 // xxh3-64 in hex of a spec; equal for equal specs, whatever the order of their maps.
 std::string SpecHash(const v1::JobSpec& spec);
+
+// The same of what decides how parameters change, which is all but the job's name and where and how
+// often it saves: a checkpoint of this hash is good for every job that has it.
+std::string TrainingHash(const v1::JobSpec& spec);
+
+// May a job of this spec go on from that checkpoint? Manifests of before TrainingHash() carry the
+// whole spec's hash, name included.
+bool GoesOnFrom(const v1::JobSpec& spec, const v1::CheckpointManifest& manifest);
 
 }  // namespace muster::coordinator

@@ -9,7 +9,7 @@ Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
   // An old one may still be on its way out: its end is then nobody's concern.
   if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().child));
   process::Child::Options child;
-  child.argv = {options_.program, "--coordinator", address_, "--job", job_id,
+  child.argv = {options_.program, "--coordinator",       address_, "--job", job_id,
                 "--driver",       std::to_string(number)};
   child.environment = {{"MUSTER_TOKEN_FILE", options_.token_file}};
   child.on_line = [this, job_id](std::chrono::system_clock::time_point time, std::string line) {

@@ -29,9 +29,9 @@ const std::vector<config::Setting> kSettings = {
 
 Status Drive(const config::Values& values) {
   MUSTER_TRY_ASSIGN(const Token token, Token::Read(values.String("token-file")));
-  const auto api = trainer::MakeDriverClient(
-      services::MakeChannel(values.String("coordinator")), token, values.String("job"),
-      static_cast<std::uint64_t>(values.Int("driver")));
+  const auto api = trainer::MakeDriverClient(services::MakeChannel(values.String("coordinator")),
+                                             token, values.String("job"),
+                                             static_cast<std::uint64_t>(values.Int("driver")));
   const auto say = [](const std::string& line) {
     std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
   };

@@ -54,9 +54,9 @@ struct Trainer::View {
   const std::uint64_t total_steps;
   std::uint64_t scheduled;  // steps 1..scheduled have been handed to the coordinator
   std::uint64_t done;
-  std::uint64_t saved;  // step of the newest checkpoint of this view
+  std::uint64_t saved;                     // step of the newest checkpoint of this view
   std::optional<std::uint64_t> evaluated;  // the newest step that was
-  std::uint32_t round;                     // of the newest evaluation; no other driver uses it again
+  std::uint32_t round;  // of the newest evaluation; no other driver uses it again
   bool stop = false;
   ProgressMeter meter;
   TimePoint last_report;

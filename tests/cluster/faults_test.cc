@@ -133,9 +133,8 @@ TEST_CASE("a driver that stands still is replaced, and not obeyed when it wakes 
 
   const int pid = cluster.PidOf("trainer");
   REQUIRE(::kill(pid, SIGSTOP) == 0);
-  REQUIRE(Eventually(seconds(30), [&] {
-    return FindEvent(cluster.Describe(id), "DRIVER_REPLACED") != nullptr;
-  }));
+  REQUIRE(Eventually(
+      seconds(30), [&] { return FindEvent(cluster.Describe(id), "DRIVER_REPLACED") != nullptr; }));
   CHECK(::kill(pid, 0) != 0);
   const int code = cluster.Wait(id, seconds(120));
   const v1::Job job = cluster.Describe(id);

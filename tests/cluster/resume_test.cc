@@ -144,6 +144,55 @@ TEST_CASE("a damaged checkpoint is refused, told, and the one before it is used"
   CheckResult(cluster, folder, id, sums);
 }
 
+TEST_CASE("a failed job goes on when it is submitted again, and so does one of another name",
+          "[cluster]") {
+  const TempFolder folder;
+  const SumJob sums(folder, 400, 10, 10, 100,
+                    "checkpoint: {every_steps: 100, directory: " + (folder / "saved") + "}\n");
+  Cluster cluster({.ps = 2, .workers = 2});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(Eventually(
+      seconds(60), [&] { return FindEvent(cluster.Describe(id), "CHECKPOINT_SAVED") != nullptr; }));
+  rlimit old{};
+  const rlimit tiny{.rlim_cur = 16, .rlim_max = RLIM_INFINITY};
+  REQUIRE(::prlimit(cluster.PidOf("ps:1"), RLIMIT_FSIZE, &tiny, &old) == 0);
+  REQUIRE(cluster.Wait(id, seconds(120)) == 1);
+  REQUIRE(::prlimit(cluster.PidOf("ps:1"), RLIMIT_FSIZE, &old, nullptr) == 0);
+  const v1::Job failed = cluster.Describe(id);
+  CAPTURE(Story(failed));
+  CHECK(failed.message().find("submit the same job again") != std::string::npos);
+
+  SECTION("the same job") {
+    REQUIRE(cluster.Submit(sums.file) == id);
+    REQUIRE(cluster.Wait(id, seconds(60)) == 0);
+    const v1::Job job = cluster.Describe(id);
+    CAPTURE(Story(job));
+    CHECK(FindEvent(job, "JOB_RESUMED") != nullptr);
+    CHECK(Field(*LastEvent(job, "JOB_RESTORED"), "step") ==
+          static_cast<std::int64_t>(Newest(failed).step()));
+    CheckResult(cluster, folder, id, sums);
+  }
+  SECTION("another name") {
+    const std::string other = cluster.Submit(sums.file, "other");
+    REQUIRE(other != id);
+    REQUIRE(cluster.Wait(other, seconds(60)) == 0);
+    CHECK(FindEvent(cluster.Describe(other), "CHECKPOINT_FOUND") != nullptr);
+    CheckResult(cluster, folder, other, sums);
+  }
+  SECTION("from the beginning") {
+    const RunResult again = cluster.Muster({"submit", "-f", sums.file, "--restart"});
+    REQUIRE(again.code == 0);
+    REQUIRE(cluster.Wait(id, seconds(60)) == 0);
+    const v1::Job job = cluster.Describe(id);
+    CAPTURE(Story(job));
+    const v1::Event* aside = FindEvent(job, "CHECKPOINTS_SET_ASIDE");
+    REQUIRE(aside != nullptr);
+    CHECK(fs::exists(aside->fields().at("directory")));
+    CHECK(Field(*LastEvent(job, "JOB_RUNNING"), "step") == 0);
+    CheckResult(cluster, folder, id, sums);
+  }
+}
+
 // A small disk, where this user may mount one.
 class SmallDisk {
  public:

@@ -13,10 +13,17 @@ namespace {
 struct CheckpointFolder {
   Result<Checkpoints::Found> Find(const std::string& root) {
     std::optional<Result<Checkpoints::Found>> answer;
-    checkpoints.FindNewest(root, "hash", {},
-                           [&](Result<Checkpoints::Found> found) { answer = std::move(found); });
+    checkpoints.FindNewest(
+        root, [](const auto& manifest) { return manifest.spec_hash() == "hash"; }, {},
+        [&](Result<Checkpoints::Found> found) { answer = std::move(found); });
     strand.RunReady();
     return answer.value();
+  }
+  std::string SetAside(const std::string& root) {
+    std::string aside = "no answer";
+    checkpoints.SetAside(root, [&](Result<std::string> answer) { aside = answer.value(); });
+    strand.RunReady();
+    return aside;
   }
 
   muster::testing::TempDir folder;
@@ -87,6 +94,14 @@ TEST_CASE_METHOD(CheckpointFolder,
   const Result<Checkpoints::Found> found = Find(root);
   REQUIRE(found.ok());
   CHECK(found->buffers.SerializeAsString() == values.buffers().SerializeAsString());
+
+  CHECK(SetAside(root) == root + "/set-aside-1");
+  CHECK(Find(root)->directory.empty());
+  CHECK(SetAside(root).empty());
+  std::filesystem::rename(root + "/set-aside-1/step-000000000004", directory);
+  CHECK(SetAside(root) == root + "/set-aside-2");
+  std::filesystem::rename(root + "/set-aside-2/step-000000000004", directory);
+  REQUIRE(Find(root)->directory == directory);
 
   std::fstream(directory + "/buffers.safetensors", std::ios::in | std::ios::out).put('X');
   const Result<Checkpoints::Found> damaged = Find(root);

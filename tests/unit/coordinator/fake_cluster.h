@@ -12,81 +12,10 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
+#include "tests/unit/coordinator/fake_parts.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator::testing {
-
-// Checkpoints that are names only.
-class FakeCheckpoints : public Checkpoints {
- public:
-  explicit FakeCheckpoints(Scheduler& strand) : strand_(strand) {}
-
-  void FindNewest(const std::string&, const std::string&, const std::set<std::string>& refused,
-                  std::function<void(Result<Found>)> then) override {
-    Found found;
-    for (auto one = steps.rbegin(); one != steps.rend(); ++one) {
-      const std::string name = "step-" + std::to_string(*one);
-      if (refused.contains(name)) continue;
-      if (damaged.contains(*one)) {
-        found.refused.push_back({name, *one, "shard-0.safetensors: chunk 3 differs"});
-        continue;
-      }
-      found.directory = name;
-      found.step = *one;
-      found.buffers = buffers;
-      break;
-    }
-    strand_.Post([found, then] { then(found); });
-  }
-  void Prepare(const std::string&, std::uint64_t step,
-               std::function<void(Result<std::string>)> then) override {
-    strand_.Post([step, then] { then("step-" + std::to_string(step)); });
-  }
-  void Commit(const std::string&, const std::string&, v1::CheckpointManifest manifest,
-              std::uint32_t, std::function<void(Result<Committed>)> then) override {
-    manifests.push_back(manifest);
-    steps.insert(manifest.step());
-    Committed committed;
-    committed.bytes = 8;
-    for (const std::uint64_t step : steps) {
-      committed.kept.push_back("step-" + std::to_string(step));
-    }
-    strand_.Post([committed, then] { then(committed); });
-  }
-  void WriteValues(const std::string&, v1::ModelValues values,
-                   std::function<void(Result<std::vector<v1::SaveReport>>)> then) override {
-    std::vector<v1::SaveReport> reports;
-    reports.emplace_back().mutable_file()->set_name("buffers.safetensors");
-    saved_values.push_back(std::move(values));
-    strand_.Post([reports, then] { then(reports); });
-  }
-  void ReadManifest(const std::string&,
-                    std::function<void(Result<v1::CheckpointManifest>)> then) override {
-    then(manifests.back());
-  }
-  void Discard(const std::string& directory) override { discarded.push_back(directory); }
-
-  std::set<std::uint64_t> steps, damaged;
-  std::vector<v1::CheckpointManifest> manifests;
-  std::vector<v1::ModelValues> saved_values;
-  v1::TensorSet buffers;  // that every checkpoint holds
-  std::vector<std::string> discarded;
-
- private:
-  Scheduler& strand_;
-};
-
-class FakeDrivers : public Drivers {
- public:
-  Status Start(const std::string& job_id, std::uint64_t) override {
-    return (started.push_back(job_id), Ok());
-  }
-  int Pid(const std::string&) const override { return 4'000 + static_cast<int>(started.size()); }
-  void Stop(const std::string& job_id, Millis grace) override {
-    (grace.count() > 0 ? stopped : killed).push_back(job_id);
-  }
-  std::vector<std::string> started, stopped, killed;
-};
 
 class Cluster;
 
@@ -223,10 +152,12 @@ class Cluster {
     spec.set_steps(100);
     return spec;
   }
-  Result<v1::SubmitJobReply> Submit(const v1::JobSpec& spec, bool dry_run = false) {
+  Result<v1::SubmitJobReply> Submit(const v1::JobSpec& spec, bool dry_run = false,
+                                    bool restart = false) {
     v1::SubmitJobRequest request;
     *request.mutable_spec() = spec;
     request.set_dry_run(dry_run);
+    request.set_restart(restart);
     Result<v1::SubmitJobReply> answer = Unknown("no answer");
     core->Submit(request, [&](Result<v1::SubmitJobReply> reply) { answer = std::move(reply); });
     Settle();

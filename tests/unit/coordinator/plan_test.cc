@@ -59,5 +59,36 @@ TEST_CASE("The hash of a spec does not depend on the order of its maps", "[coord
   CHECK(SpecHash(one) != SpecHash(other));
 }
 
+TEST_CASE("A job goes on from a checkpoint of another name, not from one of another training",
+          "[coordinator][unit]") {
+  const v1::JobSpec spec = testing::Cluster::Spec("one");
+  v1::CheckpointManifest manifest;
+  manifest.set_job_name("one");
+  manifest.set_spec_hash(TrainingHash(spec));
+
+  v1::JobSpec other = spec;
+  other.set_name("other");
+  other.mutable_checkpoint()->set_every_steps(7);
+  CHECK(GoesOnFrom(spec, manifest));
+  CHECK(GoesOnFrom(other, manifest));
+  other.set_seed(1);
+  CHECK_FALSE(GoesOnFrom(other, manifest));
+}
+
+TEST_CASE("Checkpoints whose manifest has the hash of the whole spec are still gone on from",
+          "[coordinator][unit]") {
+  const v1::JobSpec spec = testing::Cluster::Spec("one");
+  v1::CheckpointManifest manifest;
+  manifest.set_job_name("one");
+  manifest.set_spec_hash(SpecHash(spec));
+
+  v1::JobSpec other = spec;
+  other.set_name("other");
+  CHECK(GoesOnFrom(spec, manifest));
+  CHECK(GoesOnFrom(other, manifest));
+  other.set_seed(1);
+  CHECK_FALSE(GoesOnFrom(other, manifest));
+}
+
 }  // namespace
 }  // namespace muster::coordinator

@@ -164,6 +164,62 @@ TEST_CASE("A stopped job saves and ends cancelled; submitted again it goes on fr
   CHECK(cluster.drivers.started.size() == 2);
 }
 
+TEST_CASE("A failed job that is submitted again goes on from its newest checkpoint",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 40).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(40).ok());
+  REQUIRE(cluster.FinishJob(InvalidArgument("loss is nan")).ok());
+  REQUIRE(cluster.State() == v1::JOB_STATE_FAILED);
+
+  REQUIRE(cluster.Submit(Cluster::Spec())->existing());
+
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Open()->plan().start_step() == 40);
+  CHECK_FALSE(cluster.job().Describe().has_error());
+  CHECK(cluster.EventOf("JOB_RESUMED"));
+}
+
+TEST_CASE("A job that is submitted with --restart begins at step 0; its checkpoints are set aside",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 40).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(40).ok());
+  const auto early = cluster.Submit(Cluster::Spec(), false, /*restart=*/true);
+  CHECK(early.status().code() == StatusCode::kFailedPrecondition);
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  auto report = cluster.As<v1::ReportProgressRequest>();
+  report.mutable_evaluation()->set_step(40);
+  REQUIRE(cluster.job().ReportProgress(report).ok());
+  REQUIRE(cluster.FinishJob().ok());
+
+  const auto again = cluster.Submit(Cluster::Spec(), false, /*restart=*/true);
+
+  REQUIRE(again.ok());
+  CHECK(again->job().id() == "job-1");
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  const auto opened = cluster.Open();
+  CHECK(opened->plan().start_step() == 0);
+  CHECK(opened->steps_done() == 0);
+  CHECK_FALSE(opened->has_evaluated_step());
+  CHECK(cluster.job().checkpoints().empty());
+  REQUIRE(cluster.EventOf("CHECKPOINTS_SET_ASIDE"));
+  CHECK(cluster.EventOf("CHECKPOINTS_SET_ASIDE")->fields().at("directory") == "set-aside-1");
+  // Once: after a loss it goes back to what it has saved since.
+  REQUIRE(cluster.Schedule(1, 10).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(10).ok());
+  cluster.RestartCoordinator();
+  cluster.JoinAll(1, 1);
+  CHECK(cluster.Open()->plan().start_step() == 10);
+}
+
 TEST_CASE("A driver that does not stop is not waited for beyond the grace", "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);

@@ -363,9 +363,10 @@ bool KillAndGoOn(int n, bool before, std::uint64_t stop_at) {
   return true;
 }
 
-TEST_CASE("a driver may be killed at any call: the next one goes on from there, and nothing is "
-          "trained, saved or evaluated twice",
-          "[trainer][unit]") {
+TEST_CASE(
+    "a driver may be killed at any call: the next one goes on from there, and nothing is "
+    "trained, saved or evaluated twice",
+    "[trainer][unit]") {
   for (const std::uint64_t stop_at : {0, 15, 22}) {
     for (const bool before : {true, false}) {
       int n = 1;
@@ -385,7 +386,8 @@ TEST_CASE_METHOD(Fixture, "totals go on where the driver before has left them", 
   CHECK(coordinator.reports.back().tcp_bytes() == 40 * 100);
 }
 
-TEST_CASE_METHOD(Fixture, "a driver that was replaced ends and reports nothing", "[trainer][unit]") {
+TEST_CASE_METHOD(Fixture, "a driver that was replaced ends and reports nothing",
+                 "[trainer][unit]") {
   coordinator.open_error = FailedPrecondition("another process drives job job-1 now: end");
   CHECK(trainer.Run().ok());
   CHECK_FALSE(coordinator.finished.has_value());
@@ -407,6 +409,7 @@ class Flaky : public ScriptedCoordinator {
     MUSTER_TRY(Answer());
     return ScriptedCoordinator::SaveCheckpoint(view, step);
   }
+
  private:
   Status Answer() {
     if (silent_ == 0) {

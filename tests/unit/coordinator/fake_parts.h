@@ -1,0 +1,92 @@
+// What a coordinator under test stands on: checkpoints and drivers that are names only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/checkpoints.h"
+#include "coordinator/world.h"
+
+namespace muster::coordinator::testing {
+
+// Checkpoints that are names only.
+class FakeCheckpoints : public Checkpoints {
+ public:
+  explicit FakeCheckpoints(Scheduler& strand) : strand_(strand) {}
+
+  void FindNewest(const std::string&, IsOurs, const std::set<std::string>& refused,
+                  std::function<void(Result<Found>)> then) override {
+    Found found;
+    for (auto one = steps.rbegin(); one != steps.rend(); ++one) {
+      const std::string name = "step-" + std::to_string(*one);
+      if (refused.contains(name)) continue;
+      if (damaged.contains(*one)) {
+        found.refused.push_back({name, *one, "shard-0.safetensors: chunk 3 differs"});
+        continue;
+      }
+      found.directory = name;
+      found.step = *one;
+      found.buffers = buffers;
+      break;
+    }
+    strand_.Post([found, then] { then(found); });
+  }
+  void SetAside(const std::string&, std::function<void(Result<std::string>)> then) override {
+    const std::string aside = steps.empty() ? "" : "set-aside-1";
+    steps.clear();
+    strand_.Post([aside, then] { then(aside); });
+  }
+  void Prepare(const std::string&, std::uint64_t step,
+               std::function<void(Result<std::string>)> then) override {
+    strand_.Post([step, then] { then("step-" + std::to_string(step)); });
+  }
+  void Commit(const std::string&, const std::string&, v1::CheckpointManifest manifest,
+              std::uint32_t, std::function<void(Result<Committed>)> then) override {
+    manifests.push_back(manifest);
+    steps.insert(manifest.step());
+    Committed committed;
+    committed.bytes = 8;
+    for (const std::uint64_t step : steps) {
+      committed.kept.push_back("step-" + std::to_string(step));
+    }
+    strand_.Post([committed, then] { then(committed); });
+  }
+  void WriteValues(const std::string&, v1::ModelValues values,
+                   std::function<void(Result<std::vector<v1::SaveReport>>)> then) override {
+    std::vector<v1::SaveReport> reports;
+    reports.emplace_back().mutable_file()->set_name("buffers.safetensors");
+    saved_values.push_back(std::move(values));
+    strand_.Post([reports, then] { then(reports); });
+  }
+  void ReadManifest(const std::string&,
+                    std::function<void(Result<v1::CheckpointManifest>)> then) override {
+    then(manifests.back());
+  }
+  void Discard(const std::string& directory) override { discarded.push_back(directory); }
+
+  std::set<std::uint64_t> steps, damaged;
+  std::vector<v1::CheckpointManifest> manifests;
+  std::vector<v1::ModelValues> saved_values;
+  v1::TensorSet buffers;  // that every checkpoint holds
+  std::vector<std::string> discarded;
+
+ private:
+  Scheduler& strand_;
+};
+
+class FakeDrivers : public Drivers {
+ public:
+  Status Start(const std::string& job_id, std::uint64_t) override {
+    return (started.push_back(job_id), Ok());
+  }
+  int Pid(const std::string&) const override { return 4'000 + static_cast<int>(started.size()); }
+  void Stop(const std::string& job_id, Millis grace) override {
+    (grace.count() > 0 ? stopped : killed).push_back(job_id);
+  }
+  std::vector<std::string> started, stopped, killed;
+};
+
+}  // namespace muster::coordinator::testing
