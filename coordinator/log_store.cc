@@ -10,6 +10,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/base/utf8.h"
+#include "common/base/words.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -115,7 +118,7 @@ LogStore::JobLog& LogStore::Open(const std::string& job) {
     for (std::string line; std::getline(file, line);) {
       segment.Count(line.size() + 1);
       const Parsed parsed = Parse(line);
-      log->Remember(parsed.task, parsed.text);
+      log->Remember(parsed.task, ToValidUtf8(parsed.text));
     }
   }
   return *log;
@@ -142,8 +145,9 @@ Status LogStore::StartSegment(JobLog& log) {
 }
 
 std::string LogStore::Cut(const std::string& text) const {
-  std::string cut = text.substr(0, options_.line_bytes);
-  if (cut.size() < text.size()) cut += fmt::format(" [cut: {} bytes]", text.size());
+  // A driver writes what it likes, and a line may be cut within a character.
+  std::string cut = ToValidUtf8(std::string_view(text).substr(0, options_.line_bytes));
+  if (text.size() > options_.line_bytes) cut += fmt::format(" [cut: {} bytes]", text.size());
   std::replace(cut.begin(), cut.end(), '\n', ' ');
   return cut;
 }
@@ -161,7 +165,10 @@ Status LogStore::Append(const std::string& job, const std::string& task,
         return status;
       }
     }
-    if (log.dropped > 0) text += fmt::format(" [{} lines before this one were lost]", log.dropped);
+    if (log.dropped > 0) {
+      text += fmt::format(" [{} before this one {} lost]", Counted(log.dropped, "line"),
+                          Agreeing(log.dropped, "was", "were"));
+    }
     const std::string row = fmt::format("{}\t{}\t{}\n", line.time_us(), task, text);
     const ssize_t written = write(log.fd, row.data(), row.size());
     if (written != static_cast<ssize_t>(row.size())) {
@@ -206,7 +213,7 @@ Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query
       record.set_cursor(cursor);
       record.set_task(std::string(parsed.task));
       record.mutable_line()->set_time_us(parsed.time_us);
-      record.mutable_line()->set_text(std::string(parsed.text));
+      record.mutable_line()->set_text(ToValidUtf8(parsed.text));
       if (query.tail > 0 && kept.size() > query.tail) kept.pop_front();
     }
     if (!page.end) break;

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/partition/placement.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/common.pb.h"
@@ -17,8 +18,9 @@ Status CheckShards(const v1::VariableLayout& variable, std::int64_t rows, int ps
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
   for (const auto& shard : variable.shards()) {
     if (shard.ps_index() >= static_cast<std::uint32_t>(ps_count)) {
-      return InvalidArgument("variable {}: a shard lives on ps:{}; the plan has {} servers",
-                             variable.name(), shard.ps_index(), ps_count);
+      return InvalidArgument("variable {}: a shard lives on ps:{}; the plan has {}",
+                             variable.name(), shard.ps_index(),
+                             Counted(static_cast<std::uint64_t>(ps_count), "server"));
     }
     ranges.emplace_back(shard.row_offset(), shard.rows());
   }
@@ -51,7 +53,8 @@ std::vector<std::int64_t> ShardLayout::ShardShape() const {
 
 Result<std::vector<ShardLayout>> LayOut(const v1::JobPlan& plan, std::uint32_t ps_index) {
   if (ps_index >= static_cast<std::uint32_t>(plan.ps_size())) {
-    return InvalidArgument("ps:{}: the plan has {} servers", ps_index, plan.ps_size());
+    return InvalidArgument("ps:{}: the plan has {}", ps_index,
+                           Counted(static_cast<std::uint64_t>(plan.ps_size()), "server"));
   }
   std::vector<ShardLayout> mine;
   std::set<std::uint32_t> ids;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "common/base/utf8.h"
+#include "common/base/words.h"
 #include "common/telemetry/log.h"
-#include "common/telemetry/utf8.h"
 
 namespace muster::worker {
 namespace {
@@ -364,8 +365,9 @@ void WorkerCore::FlushLines(const std::string& job_id) {
   if (job.dropped_lines > 0) {
     v1::LogLine& note = *job.lines.add_lines();
     note.set_time_us(job.lines.lines(job.lines.lines_size() - 2).time_us());
-    note.set_text(
-        fmt::format("({} lines dropped: too many at once)", std::exchange(job.dropped_lines, 0)));
+    note.set_text(fmt::format(
+        "({} dropped: too many at once)",
+        Counted(static_cast<std::uint64_t>(std::exchange(job.dropped_lines, 0)), "line")));
   }
   v1::DaemonMessage message;
   message.mutable_log()->Swap(&job.lines);

@@ -5,9 +5,16 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "common/base/utf8.h"
+
 namespace muster {
 
+// The one door through which texts of files, users and libraries enter errors, and with them
+// messages: Protobuf refuses a message whole that holds a string which is not UTF-8.
 Status MakeStatus(StatusCode code, std::string_view message) {
+  if (FirstBadUtf8(message) != std::string_view::npos) {
+    return MakeStatus(code, ToValidUtf8(message));
+  }
   return Status(code, absl::string_view(message.data(), message.size()));
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/partition/div_layout.h"
 
 namespace muster::partition {
@@ -57,8 +58,9 @@ Status CheckVariables(const std::vector<v1::VariableLayout>& sorted) {
       return InvalidArgument("variable {} is declared twice", name);
     }
     if (sorted[i].embedding() && sorted[i].shape_size() != 2) {
-      return InvalidArgument("embedding {} has {} dimensions; it must have 2, rows and dim", name,
-                             sorted[i].shape_size());
+      return InvalidArgument(
+          "embedding {} has {}; it must have 2, rows and dim", name,
+          Counted(static_cast<std::uint64_t>(sorted[i].shape_size()), "dimension"));
     }
   }
   return Ok();

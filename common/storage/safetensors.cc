@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/words.h"
 #include "common/storage/hash.h"
 #include "muster/v1/checkpoint.pb.h"
 
@@ -227,7 +228,7 @@ class Writer : public SafetensorsWriter {
 
 Result<std::uint64_t> TensorBytes(DType dtype, std::span<const std::int64_t> shape) {
   std::uint64_t bytes = SizeOf(dtype);
-  if (bytes == 0) return InvalidArgument("a {} has no fixed size", NameOf(dtype));
+  if (bytes == 0) return InvalidArgument("{} has no fixed size", WithArticle(NameOf(dtype)));
   for (const std::int64_t dimension : shape) {
     if (dimension < 0) return InvalidArgument("dimension {} is negative", dimension);
     if (dimension != 0 && bytes > static_cast<std::uint64_t>(INT64_MAX / dimension)) {

@@ -4,25 +4,22 @@
 
 #include <time.h>
 
-#include "common/telemetry/utf8.h"
+#include "common/base/utf8.h"
 
 namespace muster::log {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 template <class OnAscii>
-void CopyUtf8(std::string_view text, std::string& out, OnAscii on_ascii) {
-  while (!text.empty()) {
+void CopyUtf8(std::string_view given, std::string& out, OnAscii on_ascii) {
+  const std::string valid = ToValidUtf8(given);
+  for (std::string_view text = valid; !text.empty();) {
     const std::size_t length = Utf8Length(text);
-    if (length == 0) {
-      out += kReplacement;
-    } else if (length == 1) {
+    if (length == 1) {
       on_ascii(text[0]);
     } else {
       out += text.substr(0, length);
     }
-    text.remove_prefix(length == 0 ? 1 : length);
+    text.remove_prefix(length);
   }
 }
 

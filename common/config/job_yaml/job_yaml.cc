@@ -12,7 +12,9 @@
 
 #include <fmt/core.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/util/message_differencer.h>
 
+#include "common/base/utf8.h"
 #include "common/config/job_yaml/validate_job.h"
 
 namespace muster::config {
@@ -61,6 +63,21 @@ void Absolute(const std::string& folder, std::string& path) {
   if (!path.empty() && path[0] != '/') path = (fs::path(folder) / path).lexically_normal().string();
 }
 
+// The first byte that is not UTF-8, and where it stands. UTF-16 with its mark is YAML, too.
+std::optional<LocatedProblem> BadByte(std::string_view text) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return std::nullopt;
+  const std::size_t at = FirstBadUtf8(text);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view before = text.substr(0, at);
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 = 0
+  const auto characters = std::count_if(before.begin() + static_cast<std::ptrdiff_t>(line_begin),
+                                        before.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  const auto lines = std::count(before.begin(), before.end(), '\n');
+  return LocatedProblem{{"", fmt::format("byte \\x{:02x} is not UTF-8: save the file as UTF-8",
+                                         static_cast<unsigned char>(text[at]))},
+                        {static_cast<int>(lines) + 1, static_cast<int>(characters) + 1}};
+}
+
 // Every `files` below `message`, whatever reader it belongs to.
 void AbsoluteFiles(const std::string& folder, google::protobuf::Message& message) {
   const google::protobuf::Reflection* reflection = message.GetReflection();
@@ -100,6 +117,10 @@ JobFile ParseJobYaml(std::string_view text, const std::string& file) {
     job.problems.push_back(
         {{"", fmt::format("{} bytes; a job file has at most {}", text.size(), kMostJobYamlBytes)},
          {}});
+    return job;
+  }
+  if (const auto bad = BadByte(text); bad.has_value()) {
+    job.problems.push_back(*bad);
     return job;
   }
   WalkResult walk = WalkYaml(text, HiddenFields(), job.spec);
@@ -143,7 +164,19 @@ Result<JobFile> LoadJobYaml(const std::string& path) {
                              kMostJobYamlBytes);
   }
   JobFile job = ParseJobYaml(text, path);
-  ResolvePaths(fs::absolute(path, error).parent_path().string(), job.spec);
+  const std::string folder = fs::absolute(path, error).parent_path().string();
+  const v1::JobSpec as_written = job.spec;
+  ResolvePaths(folder, job.spec);
+  // Names of files travel in messages, and those take UTF-8 only.
+  if (FirstBadUtf8(folder) != std::string::npos &&
+      !google::protobuf::util::MessageDifferencer::Equals(as_written, job.spec)) {
+    job.spec = as_written;
+    job.problems.push_back(
+        {{"", fmt::format("relative paths begin at {}, whose name is not UTF-8: rename the folder, "
+                          "or write paths from / on",
+                          ToValidUtf8(folder))},
+         {1, 1}});
+  }
   return job;
 }
 

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/suggest.h"
+#include "common/base/words.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::config {
@@ -222,8 +223,9 @@ void JobCheck::Embeddings() {
     if (embedding.rows() <= 0) {
       Report(path + ".rows", "required, above 0; given {}", embedding.rows());
     } else if (const auto ids = LargestId(embedding.feature()); ids && *ids > embedding.rows()) {
-      Report(path + ".rows", "{} rows, but ids of {} go up to {}: give the reader hash_buckets: {}",
-             embedding.rows(), embedding.feature(), *ids - 1, embedding.rows());
+      Report(path + ".rows", "{}, but ids of {} go up to {}: give the reader hash_buckets: {}",
+             Counted(static_cast<std::uint64_t>(embedding.rows()), "row"), embedding.feature(),
+             *ids - 1, embedding.rows());
     }
     if (embedding.dim() <= 0) {
       Report(path + ".dim", "required, above 0; given {}", embedding.dim());
@@ -350,8 +352,9 @@ void JobCheck::Schedule() {
   }
   const std::uint64_t total = schedule.total_steps() != 0 ? schedule.total_steps() : spec_.steps();
   if (cosine && total != 0 && schedule.warmup_steps() >= total) {
-    Report(path + ".warmup_steps", "{} steps of warm-up leave nothing of {} steps",
-           schedule.warmup_steps(), total);
+    Report(path + ".warmup_steps", "{} of warm-up {} nothing of {}",
+           Counted(schedule.warmup_steps(), "step"),
+           Agreeing(schedule.warmup_steps(), "leaves", "leave"), Counted(total, "step"));
   }
 }
 

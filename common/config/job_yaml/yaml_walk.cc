@@ -227,7 +227,10 @@ void Walker::Map(const YAML::Node& node, const std::string& path, const Field* f
   for (const auto& entry : node) {
     const std::optional<std::string> key = Key(entry.first, path, seen);
     if (!key) continue;
-    if (!HasValue(entry.first, entry.second, Join(path, *key))) continue;
+    if (!HasValue(entry.first, entry.second, Join(path, *key))) {
+      result_.meant.push_back(path);  // so it is not empty either
+      continue;
+    }
     pb::Message* added = message.GetReflection()->AddMessage(&message, field);
     added->GetReflection()->SetString(added, key_field, *key);
     Value(entry.second, Join(path, *key), value_field, *added);

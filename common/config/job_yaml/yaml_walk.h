@@ -31,7 +31,8 @@ struct WalkResult {
   std::vector<LocatedProblem> problems;
   // Where each field that was given stands, by dotted path (list elements too: files.0).
   std::map<std::string, Position> positions;
-  // Fields that unknown keys were probably meant to be: their absence is no news.
+  // Fields that unknown keys were probably meant to be, and maps whose keys lack values: their
+  // absence is no news.
   std::vector<std::string> meant;
 };
 

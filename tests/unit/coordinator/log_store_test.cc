@@ -38,6 +38,23 @@ TEST_CASE("Lines are read by task, from a cursor on", "[coordinator][unit]") {
   CHECK(logs.Read("other", {})->records.empty());
 }
 
+TEST_CASE("What is read is UTF-8, also of lines that are cut within a character",
+          "[coordinator][unit]") {
+  const muster::testing::TempDir dir;
+  LogStore logs({.directory = dir.path(), .line_bytes = 4});
+  v1::LogLines lines;
+  lines.add_lines()->set_text("abc\xE2\x82\xAC");
+  lines.add_lines()->set_text("\xFF");
+  REQUIRE(logs.Append("job", "trainer", lines.lines()).ok());
+
+  const auto page = logs.Read("job", {});
+
+  REQUIRE(page->records.size() == 2);
+  CHECK(page->records[0].line().text() == "abc\\xe2 [cut: 6 bytes]");
+  CHECK(page->records[1].line().text() == "\\xff");
+  CHECK(logs.Newest("job").at("trainer").back() == "\\xff");
+}
+
 TEST_CASE("A long log is read page by page without gaps", "[coordinator][unit]") {
   const muster::testing::TempDir dir;
   LogStore logs({.directory = dir.path(), .segment_bytes = 4'000});

@@ -64,6 +64,35 @@ TEST_CASE("an unknown key is an error with its place and the likely meaning", "[
            "job.yaml:19:1: zzzz: unknown key; known here: name, ");
 }
 
+TEST_CASE("a byte that is not UTF-8 is an error with its place", "[config][unit]") {
+  CHECK(ProblemsOf("# \xC3\xA9t\xC3\xA9\nname: \xC3\xA9t\xE9\nepochs: 1\n") ==
+        "job.yaml:2:9: byte \\xe9 is not UTF-8: save the file as UTF-8");
+  CHECK(ProblemsOf("\x80") == "job.yaml:1:1: byte \\x80 is not UTF-8: save the file as UTF-8");
+}
+
+TEST_CASE("relative paths in a folder whose name is not UTF-8 are refused", "[config][unit]") {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / ("muster-\xFF-" + std::to_string(::getpid())))
+          .string();
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/job.yaml") << kGoodJob;
+  std::string absolute = kGoodJob;
+  for (std::size_t at = 0; (at = absolute.find("train-", at)) != std::string::npos; at += 7) {
+    absolute.insert(at, "/");
+  }
+  std::ofstream(folder + "/absolute.yaml") << absolute;
+
+  const Result<JobFile> job = LoadJobYaml(folder + "/job.yaml");
+  const Result<JobFile> other = LoadJobYaml(folder + "/absolute.yaml");
+  std::filesystem::remove_all(folder);
+
+  REQUIRE(job.ok());
+  REQUIRE(job->problems.size() == 1);
+  Contains(job->problems[0].problem.message, "whose name is not UTF-8: rename the folder");
+  REQUIRE(other.ok());
+  CHECK(other->problems.empty());
+}
+
 TEST_CASE("a value of the wrong type is told against what is expected", "[config][unit]") {
   CHECK(ProblemsOf(GoodJobBut("batch_size: 128", "batch_size: many")) ==
         "job.yaml:17:13: batch_size: expected a whole number from 0 to 4294967295; given 'many'");

@@ -57,7 +57,7 @@ TEST_CASE("a JSON line survives quotes, newlines, control characters and bad UTF
 
   CHECK(line.find('\n') == line.size() - 1);
   const auto parsed = nlohmann::json::parse(line);
-  CHECK(parsed["msg"] == "a \"b\"\\\n\t\x01\x7F \xC3\xA9 \xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD");
+  CHECK(parsed["msg"] == "a \"b\"\\\n\t\x01\x7F \xC3\xA9 \\xff \\xe2\\x82");
   CHECK(parsed["level"] == "warning");
   CHECK(parsed["ts"] == "2026-01-02T08:00:00.123456Z");
 }
@@ -65,7 +65,7 @@ TEST_CASE("a JSON line survives quotes, newlines, control characters and bad UTF
 TEST_CASE("overlong forms and surrogates are no UTF-8", "[telemetry][unit]") {
   for (const std::string bad : {"\xC0\xAF", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\xE0\x80\x80"}) {
     const auto parsed = nlohmann::json::parse(Json(bad));
-    CHECK(parsed["msg"].get<std::string>().find("\xEF\xBF\xBD") == 0);
+    CHECK(parsed["msg"].get<std::string>().starts_with("\\x"));
   }
 }
 

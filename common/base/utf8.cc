@@ -1,4 +1,6 @@
-#include "common/telemetry/utf8.h"
+#include "common/base/utf8.h"
+
+#include <fmt/core.h>
 
 namespace muster {
 
@@ -18,15 +20,25 @@ std::size_t Utf8Length(std::string_view text) {
   return length;
 }
 
+std::size_t FirstBadUtf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = Utf8Length(text.substr(at));
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::string_view::npos;
+}
+
 std::string ToValidUtf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = Utf8Length(text);
-    out += length == 0 ? std::string_view("\xEF\xBF\xBD") : text.substr(0, length);
-    text.remove_prefix(length == 0 ? 1 : length);
+  while (true) {
+    const std::size_t bad = FirstBadUtf8(text);
+    out += text.substr(0, bad);
+    if (bad == std::string_view::npos) return out;
+    out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[bad]));
+    text.remove_prefix(bad + 1);
   }
-  return out;
 }
 
 }  // namespace muster
