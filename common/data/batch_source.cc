@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/cache.h"
 #include "common/data/epoch_order.h"
 #include "common/data/formats.h"
@@ -47,6 +48,14 @@ class ReaderBatches final : public BatchSource {
 
 }  // namespace
 
+std::string InSection(std::string_view section, std::string_view message) {
+  constexpr std::string_view kData = "data";
+  if (message.starts_with("data.") || message.starts_with("data: ")) {
+    return fmt::format("{}{}", section, message.substr(kData.size()));
+  }
+  return fmt::format("{}: {}", section, message);
+}
+
 Result<std::unique_ptr<BatchSource>> BatchSource::Open(const v1::DataSpec& spec, Options options) {
   if (options.batch_size == 0) return InvalidArgument("batch_size: 0, must be at least 1");
   MUSTER_TRY_ASSIGN(const Cache cache,
@@ -60,8 +69,8 @@ Result<std::unique_ptr<BatchSource>> BatchSource::Open(const v1::DataSpec& spec,
                            reader->bad_records() > 0 ? "good " : "", HostName());
   }
   if (spec.drop_remainder() && examples < options.batch_size) {
-    return InvalidArgument("data: {} examples make no batch of {}, and drop_remainder is set",
-                           examples, options.batch_size);
+    return InvalidArgument("data: {} are less than one batch of {}, and drop_remainder is set",
+                           Counted(examples, "example"), options.batch_size);
   }
   const bool shuffle = spec.has_shuffle() ? spec.shuffle() : options.shuffle;
   return std::unique_ptr<BatchSource>(

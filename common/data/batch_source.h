@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -65,5 +66,10 @@ class BatchSource {
 // IDX column only the name is known (dtype kUnspecified, shape [-1]).
 //   kInvalidArgument: none or several readers, a bad delimiter, a column without a place...
 Result<std::vector<ColumnInfo>> DeclaredColumns(const v1::DataSpec& spec);
+
+// An error's text as one of `section` ("data", "evaluation.data"). What it says of "data.csv" it
+// then says of "evaluation.data.csv"; a text that names no place in the spec gets the section in
+// front.
+std::string InSection(std::string_view section, std::string_view message);
 
 }  // namespace muster::data

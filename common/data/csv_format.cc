@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/record_format.h"
 #include "common/data/text_fields.h"
 #include "muster/v1/job_spec.pb.h"
@@ -14,6 +15,9 @@ namespace {
 // A quote that is still open after this much was never meant to be: the line is bad, and what
 // follows it is read on its own.
 constexpr std::uint64_t kLongestRecord = std::uint64_t{1} << 20;
+constexpr char kNotClosed[] = "a quote that is not closed";
+constexpr char kNotClosedInTime[] =
+    "a quote that is not closed within 1 MiB, the most that a record with quotes may have";
 
 // Cuts a record into fields, from left to right.
 class FieldCutter {
@@ -50,7 +54,7 @@ class FieldCutter {
     while (true) {
       const std::size_t quote = searched.find('"', from);
       if (quote == std::string_view::npos) {
-        return Bad("a quote that is not closed", begin_);
+        return Bad(searched.size() < content_.size() ? kNotClosedInTime : kNotClosed, begin_);
       }
       const std::string_view piece = content_.substr(from, quote - from);
       at_ = quote + 1;
@@ -108,7 +112,7 @@ std::string Convert(const CsvColumnPlan& column, std::string_view text, std::byt
       return {};
     }
     if (column.hash_buckets == 0 && !ParseNumber(text, value)) {
-      return fmt::format("'{}' is not a {} number", Shown(text), NameOf(column.dtype));
+      return fmt::format("'{}' is not {} number", Shown(text), WithArticle(NameOf(column.dtype)));
     }
     put(value);
     return {};
@@ -153,7 +157,7 @@ class CsvParser final : public RecordParser {
       if (end == FieldCutter::End::kRecord) break;
     }
     if (field != slots_.size()) {
-      problem = fmt::format("{} fields, {} are needed", field, slots_.size());
+      problem = fmt::format("{}, {} are needed", Counted(field, "field"), slots_.size());
     }
     if (!problem.empty()) return Parsed::Bad(cutter.next(), std::move(problem));
     return Parsed::Record(cutter.next());
@@ -168,21 +172,31 @@ class CsvParser final : public RecordParser {
   const std::vector<CsvColumnPlan>& columns_;
 };
 
-// Every field of the record at `offset`.
+// Every field of a file's first record.
 struct FirstRecord {
   std::vector<std::string> fields;
   std::uint64_t next = 0;
 };
 
+// Blank lines before the first record are passed over, as between records.
 Result<FirstRecord> CutFirst(const std::string& at, std::string_view content, std::uint64_t offset,
                              char delimiter) {
   FirstRecord record;
+  std::size_t line = 1;
+  for (; offset < content.size(); ++offset) {
+    if (content[offset] == '\n') {
+      ++line;
+    } else if (content.substr(offset, 2) != "\r\n") {
+      break;
+    }
+  }
   FieldCutter cutter(content, offset, delimiter);
   FieldCutter::End end = FieldCutter::End::kField;
   while (end == FieldCutter::End::kField) {
     end = cutter.Next();
     if (end == FieldCutter::End::kBad) {
-      return DataLoss("{}, line 1: field {}: {}", at, record.fields.size() + 1, cutter.problem());
+      return DataLoss("{}, line {}: field {}: {}", at, line, record.fields.size() + 1,
+                      cutter.problem());
     }
     record.fields.emplace_back(cutter.field());
   }
@@ -221,6 +235,9 @@ class CsvFormat final : public RecordFormat {
                                               std::string_view content) const override {
     const char delimiter = DelimiterOf(path);
     const std::uint64_t start = content.starts_with("\xef\xbb\xbf") ? 3 : 0;
+    if (content.starts_with("\xff\xfe") || content.starts_with("\xfe\xff")) {
+      return InvalidArgument("{}: this is UTF-16 text; write it as UTF-8", at);
+    }
     if (header_ && start == content.size()) {
       return DataLoss("{}: empty; its first line should name the columns", at);
     }
@@ -269,8 +286,8 @@ class CsvFormat final : public RecordFormat {
   Result<std::size_t> FieldByIndex(const std::string& at, const std::vector<std::string>& fields,
                                    std::size_t column) const {
     if (indexes_[column] < fields.size()) return indexes_[column];
-    return InvalidArgument("{}: column {} has index {}, but the first line has {} fields", at,
-                           plans_[column].name, indexes_[column], fields.size());
+    return InvalidArgument("{}: column {} has index {}, but the first line has {}", at,
+                           plans_[column].name, indexes_[column], Counted(fields.size(), "field"));
   }
 
   std::vector<ColumnInfo> columns_;

@@ -7,6 +7,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 namespace muster::data {
 namespace {
@@ -64,12 +65,21 @@ Status Unzstd(std::span<const std::byte> input, std::string_view path, const Byt
   const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
                                                                         ZSTD_freeDStream);
   if (stream == nullptr) return ResourceExhausted("zstd: out of memory");
+  // Files of `zstd --long=31` too: of a window of 2 GiB only what the file fills is ever touched.
+  const ZSTD_bounds window = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax);
+  (void)ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, window.upperBound);
   std::vector<std::byte> out(kPiece);
   ZSTD_inBuffer in{input.data(), input.size(), 0};
   std::size_t hint = 1;  // 0 when a frame has just ended
   while (true) {
     ZSTD_outBuffer piece{out.data(), out.size(), 0};
     hint = ZSTD_decompressStream(stream.get(), &piece, &in);
+    if (ZSTD_isError(hint) != 0 && ZSTD_getErrorCode(hint) == ZSTD_error_memory_allocation) {
+      return ResourceExhausted(
+          "{} on host {}: no memory for its zstd window (of zstd --long): compress it without "
+          "--long",
+          path, HostName());
+    }
     if (ZSTD_isError(hint) != 0) return Damaged(path, in.pos, "zstd", ZSTD_getErrorName(hint));
     if (piece.pos > 0) MUSTER_TRY(sink({out.data(), piece.pos}));
     if (in.pos < in.size) continue;

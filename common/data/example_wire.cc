@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include "common/base/words.h"
+
 namespace muster::data {
 namespace {
 
@@ -171,8 +173,9 @@ std::string ReadFeature(std::string_view feature, const FeaturePlan& plan, std::
                        values.strings());
   }
   if (values.count() > plan.values || (!plan.padded && values.count() < plan.values)) {
-    return fmt::format("feature '{}' holds {} values, {}{} were expected", plan.name,
-                       values.count(), plan.padded ? "at most " : "", plan.values);
+    return fmt::format("feature '{}' holds {}, {}{} {} expected", plan.name,
+                       Counted(values.count(), "value"), plan.padded ? "at most " : "", plan.values,
+                       Agreeing(plan.values, "was", "were"));
   }
   const std::size_t width = SizeOf(plan.dtype);
   std::memset(row + values.count() * width, plan.dtype == DType::kInt64 ? 0xff : 0,

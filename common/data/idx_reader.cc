@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/reader.h"
 #include "muster/v1/job_spec.pb.h"
 
@@ -84,8 +85,9 @@ Status ParseIdx(const std::string& at, IdxFile& file) {
   }
   const std::size_t header = 4 + 4 * dimensions;
   if (bytes.size() < header) {
-    return DataLoss("{}: cut short within its header: {} bytes, {} dimensions need {}", at,
-                    bytes.size(), dimensions, header);
+    return DataLoss("{}: cut short within its header: {} bytes, {} {} {}", at, bytes.size(),
+                    Counted(dimensions, "dimension"), Agreeing(dimensions, "needs", "need"),
+                    header);
   }
   file.rows = BigEndian32(&bytes[4]);
   std::uint64_t expected = SizeOf(file.dtype) * file.rows;
@@ -155,8 +157,8 @@ class IdxReader final : public Reader {
     column.row_bytes = RowBytes(info);
     if (!columns_.empty() && column.starts.back() != records_) {
       return InvalidArgument(
-          "column {} has {} records, column {} has {}: all columns must have as many (host {})",
-          infos_.front().name, records_, name, column.starts.back(), HostName());
+          "column {} has {}, column {} has {}: all columns must have as many (host {})",
+          infos_.front().name, Counted(records_, "record"), name, column.starts.back(), HostName());
     }
     records_ = column.starts.back();
     infos_.push_back(std::move(info));

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/formats.h"
 #include "common/data/record_format.h"
 #include "common/data/text_fields.h"
@@ -55,9 +56,11 @@ class CriteoParser final : public RecordParser {
     std::string_view fields[kFields];
     const int count = Split(line.text, fields);
     if (count != kFields) {
-      return Parsed::Bad(line.next, fmt::format("{} fields, {} are needed (a label, {} numbers and "
-                                                "{} categories, separated by tabs)",
-                                                count, kFields, kCriteoNumbers, kCriteoCategories));
+      return Parsed::Bad(line.next,
+                         fmt::format("{}, {} are needed (a label, {} numbers and {} categories, "
+                                     "separated by tabs)",
+                                     Counted(static_cast<std::uint64_t>(count), "field"), kFields,
+                                     kCriteoNumbers, kCriteoCategories));
     }
     float label = 0;
     if (!ParseNumber(fields[0], label)) return NotANumber(line, 0, fields[0]);

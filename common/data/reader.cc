@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 // Raised when a parser changes its mind about what a good record is: older indexes are not used.
-constexpr std::uint64_t kParserVersion = 1;
+constexpr std::uint64_t kParserVersion = 2;
 
 std::size_t Aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -47,24 +49,62 @@ Result<std::vector<std::string>> Matches(const std::string& pattern) {
   return paths;
 }
 
-Compression DetectCompression(std::span<const unsigned char> head) {
-  if (head.size() >= 3 && head[0] == 0x1f && head[1] == 0x8b && head[2] == 8) {
-    return Compression::kGzip;
+struct Packed {
+  std::string_view name;
+  std::string_view remedy;
+};
+
+// What a file is packed in, if it is something that is not read here: by first bytes that no data
+// begins with, so that a plain file is not taken for one.
+std::optional<Packed> PackedAs(std::string_view head) {
+  using namespace std::string_view_literals;
+  if (head.starts_with("\xFD\x37zXZ\0"sv)) return Packed{"an xz file", "xz -d"};
+  if (head.starts_with("BZh") && head.size() > 4 && head.substr(4).starts_with("1AY&SY")) {
+    return Packed{"a bzip2 file", "bzip2 -d"};
   }
-  if (head.size() >= 4 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f &&
-      head[3] == 0xfd) {
-    return Compression::kZstd;
+  // Where a zip archive has a version, a TFRecord has the zeros of its length.
+  if (head.starts_with("PK\x03\x04") && head.size() > 4 && head[4] != '\0') {
+    return Packed{"a zip archive", "unzip"};
   }
-  return Compression::kNone;
+  if (head.starts_with("7z\xBC\xAF\x27\x1C")) return Packed{"a 7z archive", "7z x"};
+  if (head.starts_with("\x04\x22\x4D\x18")) return Packed{"an lz4 file", "lz4 -d"};
+  return std::nullopt;
+}
+
+constexpr std::size_t kHead = 16;
+
+// Up to kHead bytes at `offset`; nullopt when they cannot be read.
+std::optional<std::string> HeadAt(int fd, std::uint64_t offset) {
+  std::string head(kHead, '\0');
+  const ::ssize_t got = ::pread(fd, head.data(), head.size(), static_cast<::off_t>(offset));
+  if (got < 0) return std::nullopt;
+  head.resize(static_cast<std::size_t>(got));
+  return head;
+}
+
+Compression DetectCompression(int fd, std::string head) {
+  using namespace std::string_view_literals;
+  if (head.starts_with("\x1f\x8b\x08")) return Compression::kGzip;
+  // pzstd puts a frame to be skipped before each of its frames: 8 bytes with its size, and that
+  // much.
+  std::uint64_t offset = 0;
+  while (head.size() >= 8 && (head[0] & 0xF0) == 0x50 && head.substr(1, 3) == "\x2A\x4D\x18") {
+    std::uint32_t size = 0;
+    std::memcpy(&size, head.data() + 4, sizeof size);
+    offset += 8 + size;
+    head = HeadAt(fd, offset).value_or("");
+  }
+  return head.starts_with("\x28\xb5\x2f\xfd"sv) ? Compression::kZstd : Compression::kNone;
 }
 
 Result<SourceFile> Inspect(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FromErrno(errno, fmt::format("{} on host {}", path, HostName()));
   struct stat info = {};
-  unsigned char head[4];
-  ::ssize_t got = 0;
-  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) got = ::pread(fd, head, sizeof(head), 0);
+  std::optional<std::string> head;
+  Compression compression = Compression::kNone;
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) head = HeadAt(fd, 0);
+  if (head.has_value()) compression = DetectCompression(fd, *head);
   ::close(fd);
   if (S_ISDIR(info.st_mode)) {
     return InvalidArgument("{} on host {}: a folder; to read all of its files, write {}/*", path,
@@ -73,11 +113,17 @@ Result<SourceFile> Inspect(const std::string& path) {
   if (!S_ISREG(info.st_mode)) {
     return InvalidArgument("{} on host {}: not a regular file", path, HostName());
   }
-  if (got < 0) return DataLoss("{} on host {}: cannot be read", path, HostName());
+  if (!head.has_value()) return DataLoss("{} on host {}: cannot be read", path, HostName());
 
   SourceFile file{.path = path, .size = static_cast<std::uint64_t>(info.st_size)};
   file.mtime_ns = info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec;
-  file.compression = DetectCompression({head, static_cast<std::size_t>(got)});
+  file.compression = compression;
+  if (const auto packed = PackedAs(*head); packed.has_value()) {
+    return InvalidArgument(
+        "{} on host {}: this is {}; decompress it first ({}): plain, gzip and "
+        "zstd are read",
+        path, HostName(), packed->name, packed->remedy);
+  }
   if (EndsWith(path, ".gz") && file.compression != Compression::kGzip) {
     return DataLoss("{} on host {}: its name ends in .gz, but it does not begin as gzip does", path,
                     HostName());

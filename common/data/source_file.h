@@ -28,8 +28,9 @@ const std::string& HostName();
 
 // The regular files that `patterns` name, in that order, those of one pattern sorted by bytes. '*'
 // and '?' match within a folder (not a leading dot).
-//   kNotFound: a pattern matches nothing.  kInvalidArgument: no pattern, not a regular file, or a
-//   file named twice.  kDataLoss: named .gz or .zst, but it is not.
+//   kNotFound: a pattern matches nothing.  kInvalidArgument: no pattern, not a regular file, a
+//   file named twice, or packed as nothing that is read (xz, bzip2, zip...).  kDataLoss: named .gz
+//   or .zst, but it is not.
 Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns);
 
 // Read-only bytes of a file. Movable; the bytes stay where they are until it is destroyed.

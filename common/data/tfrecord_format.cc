@@ -34,6 +34,21 @@ T Load(std::string_view bytes, std::uint64_t offset) {
   return value;
 }
 
+bool LengthHolds(std::string_view content, std::uint64_t offset) {
+  return MaskedCrc32c(content.substr(offset, 8)) == Load<std::uint32_t>(content, offset + 8);
+}
+
+// RFC 1950's two bytes: deflate, a window of at most 32 KiB, divisible by 31. A plain file can
+// begin so, too; then its first length has its checksum or, where it is damaged, zeros at its end.
+bool LooksLikeZlib(std::string_view content) {
+  if (content.size() < 2) return false;
+  const auto first = static_cast<unsigned char>(content[0]);
+  const auto second = static_cast<unsigned char>(content[1]);
+  const bool zlib = (first & 0x0F) == 8 && first >> 4 <= 7 && (first << 8 | second) % 31 == 0;
+  if (!zlib || content.size() < kHeader) return zlib;
+  return Load<std::uint32_t>(content, 4) != 0 && !LengthHolds(content, 0);
+}
+
 class TfRecordParser final : public RecordParser {
  public:
   TfRecordParser(std::string_view content, std::span<const FeaturePlan> plans)
@@ -46,7 +61,7 @@ class TfRecordParser final : public RecordParser {
           content_.size(),
           fmt::format("cut short: {} bytes, a record begins with {}", left, kHeader));
     }
-    if (!LengthHolds(offset)) {
+    if (!LengthHolds(content_, offset)) {
       return Parsed::Bad(NextRecord(offset + 1), "a record's length fails its checksum");
     }
     const auto length = Load<std::uint64_t>(content_, offset);
@@ -65,9 +80,6 @@ class TfRecordParser final : public RecordParser {
   }
 
  private:
-  bool LengthHolds(std::uint64_t offset) const {
-    return MaskedCrc32c(content_.substr(offset, 8)) == Load<std::uint32_t>(content_, offset + 8);
-  }
   bool DataHolds(std::uint64_t offset, std::uint64_t length) const {
     return MaskedCrc32c(content_.substr(offset + kHeader, length)) ==
            Load<std::uint32_t>(content_, offset + kHeader + length);
@@ -77,7 +89,7 @@ class TfRecordParser final : public RecordParser {
   // checksums hold. The end of the file if there is none.
   std::uint64_t NextRecord(std::uint64_t from) const {
     for (std::uint64_t at = from; at + kHeader + kTrailer <= content_.size(); ++at) {
-      if (!LengthHolds(at)) continue;
+      if (!LengthHolds(content_, at)) continue;
       const auto length = Load<std::uint64_t>(content_, at);
       if (length <= content_.size() - at - kHeader - kTrailer && DataHolds(at, length)) return at;
     }
@@ -102,8 +114,14 @@ class TfRecordFormat final : public RecordFormat {
 
   const std::vector<ColumnInfo>& columns() const override { return columns_; }
   bool lines() const override { return false; }
-  Result<std::unique_ptr<RecordParser>> Begin(const std::string&, const std::string&,
+  Result<std::unique_ptr<RecordParser>> Begin(const std::string&, const std::string& at,
                                               std::string_view content) const override {
+    if (LooksLikeZlib(content)) {
+      return InvalidArgument(
+          "{}: this is a ZLIB stream (TFRecordOptions(\"ZLIB\")), which is not read: write it "
+          "with \"GZIP\", or without compression",
+          at);
+    }
     return std::unique_ptr<RecordParser>(std::make_unique<TfRecordParser>(content, plans_));
   }
 

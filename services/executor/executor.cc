@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/words.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "worker/engine/check.h"
@@ -108,8 +109,8 @@ Status Executor::Start(const v1::ExecutorStart& start) {
   const v1::JobPlan& plan = start.start().plan();
   engine::SetThreads(start.threads());
   const engine::BlasInfo blas = engine::LoadedBlas();
-  Say("executor of job {} view {}: libtorch {}, {}, {} thread(s)", plan.job_id(), plan.view(),
-      engine::TorchVersion(), blas.name, std::max(1u, start.threads()));
+  Say("executor of job {} view {}: libtorch {}, {}, {}", plan.job_id(), plan.view(),
+      engine::TorchVersion(), blas.name, Counted(std::max(1u, start.threads()), "thread"));
   if (blas.slow) {
     Say("warning: libtorch runs on reference BLAS, about 20 times slower: install "
         "libopenblas0-openmp");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/words.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/executor.pb.h"
@@ -37,6 +38,19 @@ Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec, const 
                                                                 .batch_size = batch_size,
                                                                 .shuffle = shuffle}));
   return std::make_unique<BatchReader>(std::move(source));
+}
+
+// Says in the job's log which records it does without.
+void TellBadRecords(const data::BatchSource& source, std::string_view section) {
+  constexpr std::size_t kTold = 100;
+  const std::vector<std::string> places = source.BadRecordPlaces(kTold);
+  for (const std::string& place : places) {
+    fmt::print(stderr, "warning: {}: skipped {}\n", section, place);
+  }
+  if (source.bad_records() > places.size()) {
+    fmt::print(stderr, "warning: {}: {} skipped in all; these were the first {}\n", section,
+               Counted(source.bad_records(), "record"), places.size());
+  }
 }
 
 void SetTimes(const engine::StepTimes& times, v1::ClosureResult& result) {
@@ -78,6 +92,8 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
                       OpenReader(InOrder(spec.evaluation().data()), start.cache_directory(),
                                  spec.seed(), EvaluationBatch(spec), /*shuffle=*/false));
   }
+  TellBadRecords(run->training_->source(), "data");
+  if (run->evaluation_) TellBadRecords(run->evaluation_->source(), "evaluation.data");
   const std::vector<data::ColumnInfo> columns = run->training_->source().columns();
   MUSTER_TRY_ASSIGN(run->steps_, plan.ps().empty() ? OpenLocalSteps(start, columns)
                                                    : OpenPsSteps(start, columns, token));
@@ -197,7 +213,7 @@ v1::ProbeReport ProbeData(const v1::JobSpec& spec, const std::string& cache_dire
     auto source = data::BatchSource::Open(
         data, {.cache_directory = cache_directory, .seed = spec.seed(), .batch_size = batch_size});
     if (!source.ok()) {
-      report.add_problems(fmt::format("{}: {}", what, Message(source.status())));
+      report.add_problems(data::InSection(what, Message(source.status())));
     } else if ((*source)->examples() == 0) {
       report.add_problems(fmt::format("{}: no examples", what));
     } else {

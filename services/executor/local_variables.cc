@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/words.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
@@ -130,11 +131,10 @@ void LocalVariables::RequireMemory(const v1::JobPlan& plan) const {
   const std::optional<std::uint64_t> available = ps::AvailableMemory();
   if (!available || needed <= *available) return;
   Raise(ResourceExhausted(
-      "job {}: its parameters and optimizer slots need {} MiB on {} device(s) of this worker, "
-      "which "
+      "job {}: its parameters and optimizer slots need {} MiB on {} of this worker, which "
       "has {} MiB left; use central_storage or fewer devices, an optimizer with fewer slots, or "
       "parameter_server",
-      plan.job_id(), needed >> 20, copies, *available >> 20));
+      plan.job_id(), needed >> 20, Counted(copies, "device"), *available >> 20));
 }
 
 void LocalVariables::UpdateDense(std::uint32_t id, std::uint64_t step,

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <stdlib.h>
 
+#include "common/base/utf8.h"
 #include "common/data/batch_source.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
@@ -202,7 +203,7 @@ Sight Look(const v1::DataSpec& spec, const CheckOptions& options, const std::str
   Sight sight;
   auto declared = data::DeclaredColumns(spec);
   if (!declared.ok()) {
-    problems.push_back(fmt::format("{}: {}", what, Message(declared.status())));
+    problems.push_back(data::InSection(what, Message(declared.status())));
     return sight;
   }
   sight.columns = *std::move(declared);
@@ -213,7 +214,7 @@ Sight Look(const v1::DataSpec& spec, const CheckOptions& options, const std::str
     sight.source = *std::move(source);
     sight.columns = sight.source->columns();
   } else if (options.data == CheckOptions::Data::kRequired) {
-    problems.push_back(fmt::format("{}: {}", what, Message(source.status())));
+    problems.push_back(data::InSection(what, Message(source.status())));
   }
   return sight;
 }
@@ -242,7 +243,7 @@ std::optional<data::Element> FirstBatch(const v1::JobSpec& spec, const Model& mo
   if (sight.source == nullptr) return MadeUpBatch(spec, model, sight.columns);
   auto batch = sight.source->Batch(1);
   if (batch.ok()) return *std::move(batch);
-  problems.push_back(fmt::format("{}: {}", what, Message(batch.status())));
+  problems.push_back(data::InSection(what, Message(batch.status())));
   return std::nullopt;
 }
 
@@ -294,7 +295,7 @@ v1::CheckReport CheckJob(const v1::JobSpec& spec, const CheckOptions& options) {
   CheckInto(spec, options, cache, report, problems);
   for (const std::string& problem : problems) {
     const auto& told = report.problems();
-    if (std::ranges::find(told, problem) == told.end()) report.add_problems(problem);
+    if (std::ranges::find(told, problem) == told.end()) report.add_problems(ToValidUtf8(problem));
   }
   return report;
 }

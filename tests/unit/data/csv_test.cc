@@ -1,3 +1,6 @@
+#include <cmath>
+#include <filesystem>
+
 #include "common/data/source_file.h"
 #include "common/data/text_fields.h"
 #include "tests/support/catch.h"
@@ -104,7 +107,7 @@ TEST_CASE("a bad CSV row fails the job with file and line, whatever is wrong", "
     return text;
   };
 
-  CHECK(Contains(error("2\n3,4\n"), "1 fields, 2 are needed; to skip such records, set"));
+  CHECK(Contains(error("2\n3,4\n"), "1 field, 2 are needed; to skip such records, set"));
   CHECK(Contains(error("2,3,4\n"), "3 fields, 2 are needed"));
   CHECK(Contains(error("two,3\n"), "field 1 (a): 'two' is not a float32 number"));
   CHECK(Contains(error("nan,3\n"), "field 1 (a): 'nan' is not a float32 number"));
@@ -112,6 +115,90 @@ TEST_CASE("a bad CSV row fails the job with file and line, whatever is wrong", "
   CHECK(Contains(error("1 2,3\n"), "field 1 (a): '1 2' is not a float32 number"));
   CHECK(Contains(error("2,\"open\n3,4\n"), "field 2: a quote that is not closed"));
   CHECK(Contains(error("2,\"a\"b\n"), "field 2: text after a closing quote"));
+}
+
+TEST_CASE("a number too small for its type is 0, one too large is refused", "[data][unit]") {
+  const TempFiles files;
+  Columns csv(files.Write("a.csv",
+                          "f,d\n1e-46,1e-400\n-1e-46,-1e-400\n0.0000001E-45,1e-99999999999\n"
+                          "1e-45,5e-324\n"));
+  csv.Add("f");
+  csv.Add("d", v1::DTYPE_FLOAT64);
+
+  const auto source = MustOpen(csv.spec, files.Options(4));
+
+  const std::vector<float> floats = Values<float>(*source, 1, "f");
+  CHECK(floats == std::vector<float>{0, 0, 0, 1e-45F});
+  CHECK(std::signbit(floats[1]));
+  const std::vector<double> doubles = Values<double>(*source, 1, "d");
+  CHECK(doubles == std::vector<double>{0, 0, 0, 5e-324});
+  CHECK(std::signbit(doubles[1]));
+  for (const std::string large : {"1e39", "-1e39", "1e99999999999", "10000e35", "inf"}) {
+    Columns refused(files.Write("b.csv", "f\n" + large + "\n"));
+    refused.Add("f");
+    CHECK(Contains(OpenError(refused.spec, files), "'" + large + "' is not a float32 number"));
+  }
+}
+
+TEST_CASE("a quoted field that does not end in time says how long it may be", "[data][unit]") {
+  const TempFiles files;
+  const std::string most(1 << 20, 'x');
+  Columns longest(files.Write("a.csv", "a,b\n1,\"" + most.substr(10) + "\"\n"));
+  longest.Add("a");
+  CHECK(MustOpen(longest.spec, files.Options(1))->examples() == 1);
+
+  Columns csv(files.Write("b.csv", "a,b\n1,\"" + most + "\"\n"));
+  csv.Add("a");
+  CHECK(Contains(OpenError(csv.spec, files),
+                 files.Path("b.csv") + ":2 on host " + HostName() +
+                     ": field 2: a quote that is not closed within 1 MiB, the most that a record "
+                     "with quotes may have"));
+}
+
+TEST_CASE("blank lines before a CSV header are passed over", "[data][unit]") {
+  const TempFiles files;
+  Columns csv(files.Write("a.csv", "\xef\xbb\xbf\n\r\n\na,b\n1,2\n"));
+  csv.Add("b");
+  CHECK(Values<float>(*MustOpen(csv.spec, files.Options(1)), 1, "b") == std::vector<float>{2});
+
+  Columns headless(files.Write("b.csv", "\n\n1,2\n3,4\n"));
+  headless.spec.mutable_csv()->set_header(false);
+  headless.Add("b").set_index(1);
+  CHECK(Values<float>(*MustOpen(headless.spec, files.Options(2)), 1, "b") ==
+        std::vector<float>{2, 4});
+
+  Columns broken(files.Write("c.csv", "\n\n\"a\"x,b\n1,2\n"));
+  broken.Add("b");
+  CHECK(Contains(OpenError(broken.spec, files), ", line 3: field 1: text after a closing quote"));
+}
+
+TEST_CASE("what a file says in another character set is escaped, and UTF-16 is named",
+          "[data][unit]") {
+  const TempFiles files;
+  Columns latin(files.Write("a.csv", "pre\xE7o,b\n1,2\n"));
+  latin.Add("a");
+  CHECK(Contains(OpenError(latin.spec, files), "its first line names pre\\xe7o, b"));
+
+  Columns number(files.Write("\xFF.csv", "a\n1\xFF\n"));
+  number.spec.mutable_csv()->clear_files();
+  number.spec.mutable_csv()->add_files(files.Path("?.csv"));
+  number.Add("a");
+  std::filesystem::remove(files.Path("a.csv"));
+  CHECK(Contains(OpenError(number.spec, files), "/\\xff.csv:2 on host"));
+  CHECK(Contains(OpenError(number.spec, files), "'1\\xff' is not a float32 number"));
+
+  Columns wide(files.Write("b.csv", std::string_view("\xFF\xFE"
+                                                     "a\0\n\0",
+                                                     6)));
+  wide.Add("a");
+  CHECK(Contains(OpenError(wide.spec, files), "this is UTF-16 text; write it as UTF-8"));
+}
+
+TEST_CASE("what a message shows of a field ends with a whole character", "[data][unit]") {
+  const std::string euros = std::string(38, 'x') + "\xE2\x82\xAC\xE2\x82\xAC";
+  CHECK(Shown(euros) == std::string(38, 'x'));
+  CHECK(Shown(std::string(41, 'x')).size() == 40);
+  CHECK(Shown(std::string(50, '\x80')).size() == 37);
 }
 
 TEST_CASE("up to N bad rows are skipped, counted and located", "[data][unit]") {

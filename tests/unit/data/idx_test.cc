@@ -170,6 +170,72 @@ TEST_CASE("a damaged compressed file is named with the place", "[data][unit]") {
   CHECK(Contains(OpenError(OneColumn(files.Path("a.gz")), files), "cut short: its gzip stream"));
 }
 
+// A zstd frame that tells no content size and asks for a window of 2^`window_log` bytes, with
+// `content` as one raw block.
+std::string FrameWithWindow(int window_log, std::string_view content) {
+  std::string frame{"\x28\xb5\x2f\xfd", 4};
+  frame.push_back('\0');
+  frame.push_back(static_cast<char>((window_log - 10) << 3));
+  const std::size_t block = content.size() << 3 | 1;
+  for (int shift = 0; shift < 24; shift += 8) frame.push_back(static_cast<char>(block >> shift));
+  return frame.append(content);
+}
+
+TEST_CASE("zstd's skippable frames and its largest windows are read", "[data][unit]") {
+  const TempFiles files;
+  const auto skippable = [](char nibble, std::string_view content) {
+    std::string frame{nibble, 0x2A, 0x4D, 0x18};
+    for (int shift = 0; shift < 32; shift += 8) {
+      frame.push_back(static_cast<char>(content.size() >> shift));
+    }
+    return frame.append(content);
+  };
+  // As pzstd writes it: the size of each frame before it.
+  const std::string first = testing::Zstd(IdxNumbers(20).substr(0, 30));
+  const std::string second = testing::Zstd(IdxNumbers(20).substr(30));
+  const std::string pzstd = skippable(0x50, "size") + first + skippable(0x5F, "") + second;
+
+  for (const std::string& packed :
+       {pzstd, skippable(0x50, "") + pzstd, FrameWithWindow(31, IdxNumbers(20))}) {
+    const auto source = MustOpen(OneColumn(files.Write("x.zst", packed)), files.Options(20));
+    CHECK(source->examples() == 20);
+    std::filesystem::remove_all(files.CacheDirectory());
+  }
+  CHECK(
+      Contains(OpenError(OneColumn(files.Write("y.zst", skippable(0x50, "zzzz") + "plain")), files),
+               "does not begin as zstd"));
+}
+
+TEST_CASE("files packed in what is not read are named for what they are", "[data][unit]") {
+  using namespace std::string_view_literals;
+  const TempFiles files;
+  const std::pair<std::string_view, std::string_view> packed[] = {
+      {"\xFD\x37zXZ\0\0\x04\xe6\xd6\xb4\x46"sv, "this is an xz file; decompress it first (xz -d)"},
+      {"BZh91AY&SY\x01\x02\x03"sv, "this is a bzip2 file; decompress it first (bzip2 -d)"},
+      {"PK\x03\x04\x14\0\0\0\x08\0"sv, "this is a zip archive; decompress it first (unzip)"},
+  };
+  for (const auto& [bytes, message] : packed) {
+    const std::string path = files.Write("x.gz", bytes);
+    CHECK(Contains(OpenError(OneColumn(path), files),
+                   "INVALID_ARGUMENT: " + path + " on host " + HostName() + ": "));
+    CHECK(Contains(OpenError(OneColumn(path), files), message));
+  }
+  // What only begins alike is data.
+  v1::DataSpec text;
+  text.mutable_text()->add_files(files.Write("a", "BZh9 is how bzip2 files begin\n"));
+  text.mutable_text()->add_files(files.Write("b", "PK\x03\x04\0\0\0\0\n"sv));
+  CHECK(MustOpen(text, files.Options(2))->examples() == 2);
+}
+
+TEST_CASE("an error of the data is placed in the section that it is about", "[data][unit]") {
+  CHECK(InSection("data", "data.csv.files: no files given") == "data.csv.files: no files given");
+  CHECK(InSection("evaluation.data", "data.csv.files: no files given") ==
+        "evaluation.data.csv.files: no files given");
+  CHECK(InSection("evaluation.data", "data: 0 readers given") ==
+        "evaluation.data: 0 readers given");
+  CHECK(InSection("data", "/data.csv on host h: empty") == "data: /data.csv on host h: empty");
+}
+
 TEST_CASE("columns of different lengths are refused", "[data][unit]") {
   const TempFiles files;
   v1::DataSpec spec = OneColumn(files.Write("x", IdxNumbers(10)));

@@ -69,6 +69,20 @@ TEST_CASE("TensorFlow's records are read, plain and gzip", "[data][unit]") {
   }
 }
 
+TEST_CASE("a ZLIB stream is named as one", "[data][unit]") {
+  const TempFiles files;
+  const std::string plain = Content(Fixture("examples.tfrecord-00001-of-00002"));
+  for (const int level : {1, 6, 9}) {
+    std::string packed(compressBound(plain.size()), '\0');
+    uLongf size = packed.size();
+    REQUIRE(compress2(reinterpret_cast<Bytef*>(packed.data()), &size,
+                      reinterpret_cast<const Bytef*>(plain.data()), plain.size(), level) == Z_OK);
+    packed.resize(size);
+    CHECK(Contains(OpenError(Examples(files.Write("packed", packed)), files),
+                   "packed on host " + HostName() + ": this is a ZLIB stream"));
+  }
+}
+
 TEST_CASE("a flipped bit anywhere in a TFRecord file is found and located", "[data][unit]") {
   const TempFiles files;
   const std::string good = Content(Fixture("examples.tfrecord-00001-of-00002"));
@@ -123,7 +137,7 @@ TEST_CASE("features that do not fit the spec are named", "[data][unit]") {
       Contains(error("weight", v1::DTYPE_INT64, 0),
                "byte 0 of its decoded content: feature 'weight' holds float, int64 was expected"));
   CHECK(Contains(error("age", v1::DTYPE_INT64, 0), "feature 'age' is missing"));
-  CHECK(Contains(error("pair", v1::DTYPE_INT64, 0), "holds 2 values, 1 were expected"));
+  CHECK(Contains(error("pair", v1::DTYPE_INT64, 0), "holds 2 values, 1 was expected"));
   CHECK(Contains(error("ids", v1::DTYPE_INT64, 2), "holds 3 values, at most 2 were expected"));
   CHECK(Contains(error("ids", v1::DTYPE_FLOAT64, 2), "data.tfrecord.features.ids.dtype: float64"));
 }
