@@ -6,6 +6,8 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/words.h"
+
 namespace muster::engine {
 namespace {
 
@@ -67,9 +69,9 @@ Result<Lookup> FindRows(const EmbeddingInfo& info, const data::Column& feature) 
     if (ids[i] >= info.rows) {
       return InvalidArgument(
           "embedding \"{}\": column \"{}\" holds id {} (example {} of the batch); the table has "
-          "{} rows, ids 0 to {}",
-          info.name, info.feature, ids[i], static_cast<std::int64_t>(i) / lookup.length, info.rows,
-          info.rows - 1);
+          "{}, ids 0 to {}",
+          info.name, info.feature, ids[i], static_cast<std::int64_t>(i) / lookup.length,
+          Counted(static_cast<std::uint64_t>(info.rows), "row"), info.rows - 1);
     }
     lookup.places[i] = ids[i] < 0 ? -1 : numbering.Of(ids[i], lookup.ids);
   }

@@ -1,12 +1,17 @@
 #include "worker/engine/script_error.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <exception>
 #include <new>
+#include <optional>
 #include <regex>
+#include <vector>
 
 #include <c10/util/Exception.h>
+
+#include "common/base/suggest.h"
 
 namespace muster::engine {
 namespace {
@@ -72,7 +77,73 @@ void PointAtEndOfLine(std::string_view source, ScriptError& error) {
   error.excerpt = std::string(line) + "\n" + std::string(line.size(), ' ') + "~";
 }
 
+constexpr std::string_view kAsserted = "INTERNAL ASSERT FAILED";
+
+// The line (from 0) whose end is the end of the shortest refused beginning; nullopt: none is
+// refused.
+std::optional<std::size_t> RefusedLine(const std::vector<std::string_view>& lines,
+                                       const std::function<bool(const std::string&)>& refused) {
+  std::string beginning;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    beginning += std::string(lines[i]) + "\n";
+    if (lines[i].find_first_not_of(" \t\r") != std::string_view::npos && refused(beginning))
+      return i;
+  }
+  return std::nullopt;
+}
+
+bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Where in the refused line the word (or sign) begins that the parser did not expect.
+std::size_t RefusedColumn(const std::string& before, std::string_view line,
+                          const std::function<bool(const std::string&)>& refused) {
+  std::size_t begin = line.find_first_not_of(" \t");
+  while (begin < line.size()) {
+    std::size_t end = begin + 1;
+    while (end < line.size() && IsWord(line[begin]) && IsWord(line[end])) ++end;
+    if (refused(before + std::string(line.substr(0, end)) + "\n")) return begin;
+    begin = line.find_first_not_of(" \t", end);
+  }
+  return line.size();
+}
+
+// The first word of the line, when it is a slip of the fingers for one that begins statements.
+std::string MeantStatement(std::string_view line) {
+  static const std::vector<std::string> kStatements{
+      "assert", "break", "continue", "def",    "del",   "elif", "else", "for",
+      "if",     "pass",  "raise",    "return", "while", "with", "print"};
+  const std::size_t begin = std::min(line.find_first_not_of(" \t"), line.size());
+  std::size_t end = begin;
+  while (end < line.size() && IsWord(line[end])) ++end;
+  return DidYouMean(line.substr(begin, end - begin), kStatements);
+}
+
 }  // namespace
+
+Status PlacedSyntaxError(const Status& status, std::string_view where, std::string_view source,
+                         const std::function<std::string(const std::string&)>& refusal) {
+  if (Message(status).find(kAsserted) == std::string::npos) return status;
+  const auto refused = [&](const std::string& text) {
+    return refusal(text).find(kAsserted) != std::string::npos;
+  };
+  std::vector<std::string_view> lines;
+  for (std::string_view rest = source; !rest.empty();) {
+    lines.push_back(LineAt(rest, 0));
+    rest.remove_prefix(std::min(rest.size(), lines.back().size() + 1));
+  }
+  const std::optional<std::size_t> line = RefusedLine(lines, refused);
+  if (!line.has_value()) return status;
+  std::string before;
+  for (std::size_t i = 0; i < *line; ++i) before += std::string(lines[i]) + "\n";
+  const std::size_t column = RefusedColumn(before, lines[*line], refused);
+  ScriptError error;
+  error.message = "invalid syntax: expected an operator, '=' or the end of the line" +
+                  MeantStatement(lines[*line]);
+  error.line = static_cast<int>(*line) + 1;
+  error.column = static_cast<int>(column) + 1;
+  error.excerpt = std::string(lines[*line]) + "\n" + std::string(column, ' ') + "~";
+  return InvalidArgument("{}", Describe(error, where));
+}
 
 ScriptError ParseScriptError(std::string_view what, std::string_view source) {
   ScriptError error;

@@ -2,6 +2,7 @@
 // have their own.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,14 @@ struct ScriptError {
 // "forward, line 3, column 12: undefined value x" and the excerpt below it. `where` names the text
 // ("forward", "loss function"); source files of an archive are named instead.
 [[nodiscard]] std::string Describe(const ScriptError& error, std::string_view where);
+
+// libtorch's parser asserts ("report a bug to PyTorch"), and names no place, where a statement goes
+// on after its end: `retrn x`. It reads from left to right, so that the shortest beginning of
+// `source` which it refuses in that way ends at the place. `refusal` answers what() of parsing a
+// text, an empty text when it parses. Any other `status` is returned as it is.
+[[nodiscard]] Status PlacedSyntaxError(
+    const Status& status, std::string_view where, std::string_view source,
+    const std::function<std::string(const std::string&)>& refusal);
 
 // The exception being handled, as a Status; call it in a catch block only. kInvalidArgument for
 // what the user's program does, kResourceExhausted when memory ran out.

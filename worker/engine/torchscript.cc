@@ -92,7 +92,7 @@ class TorchScriptNetwork final : public Network {
   std::vector<NamedTensor> frozen() const override {
     std::map<std::string, at::Tensor> by_name;
     for (const auto& parameter : module_.named_parameters(/*recurse=*/true)) {
-      if (!parameter.value.requires_grad()) by_name.emplace(parameter.name, parameter.value);
+      if (!Trains(parameter.value)) by_name.emplace(parameter.name, parameter.value);
     }
     return EachOnce(by_name);
   }
@@ -114,9 +114,14 @@ class TorchScriptNetwork final : public Network {
   void CollectParameters() {
     std::map<std::string, at::Tensor> by_name;
     for (const auto& parameter : module_.named_parameters(/*recurse=*/true)) {
-      if (parameter.value.requires_grad()) by_name.emplace(parameter.name, parameter.value);
+      if (Trains(parameter.value)) by_name.emplace(parameter.name, parameter.value);
     }
     parameters_ = EachOnce(by_name);
+  }
+
+  // One without elements has nothing to train.
+  static bool Trains(const at::Tensor& parameter) {
+    return parameter.requires_grad() && parameter.numel() > 0;
   }
 
   // Tied parameters are one, under their first name.
@@ -172,6 +177,16 @@ class CompiledFunction final : public ScriptFunction {
   torch::jit::Function& function_;
   std::vector<Argument> arguments_;
 };
+
+// What the parser says of a text of functions; empty when it parses and compiles.
+std::string Refusal(const std::string& source) {
+  try {
+    torch::jit::CompilationUnit().define({}, source, MakeResolver(), nullptr);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
 
 Status CheckName(const std::string& name) {
   static const std::regex kIdentifier("[A-Za-z_][A-Za-z0-9_]*");
@@ -244,7 +259,7 @@ Result<std::unique_ptr<Network>> NetworkFromSource(const v1::ModelSpec& spec) {
     for (const auto& [name, parameter] : spec.parameters()) {
       const std::vector<std::int64_t> shape(parameter.shape().begin(), parameter.shape().end());
       // One zero seen at every index: the real memory is bound later.
-      at::Tensor value = at::zeros({1}, at::kFloat).expand(shape).detach();
+      at::Tensor value = at::zeros({}, at::kFloat).expand(shape).detach();
       value.requires_grad_(true);
       module.register_parameter(name, value, false);
     }
@@ -254,7 +269,8 @@ Result<std::unique_ptr<Network>> NetworkFromSource(const v1::ModelSpec& spec) {
     }
     return std::make_unique<TorchScriptNetwork>(std::move(module));
   } catch (...) {
-    return WithoutSuchParameter(CurrentException(kForward, spec.forward()), spec);
+    const Status status = CurrentException(kForward, spec.forward());
+    return WithoutSuchParameter(PlacedSyntaxError(status, kForward, spec.forward(), Refusal), spec);
   }
 }
 
@@ -300,7 +316,8 @@ Result<std::unique_ptr<ScriptFunction>> CompileLoss(const std::string& source) {
     }
     return std::make_unique<CompiledFunction>(std::move(unit), *function);
   } catch (...) {
-    return CurrentException(kLossFunction, source);
+    return PlacedSyntaxError(CurrentException(kLossFunction, source), kLossFunction, source,
+                             Refusal);
   }
 }
 

@@ -73,6 +73,27 @@ TEST_CASE("an archive of torch 1.13 or 2.x evaluates as in Python and trains its
   }
 }
 
+TEST_CASE("a trainable parameter without elements does not stop the others from training",
+          "[engine][unit]") {
+  std::string folder = (std::filesystem::temp_directory_path() / "muster-archive-XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  torch::jit::Module module("Net");
+  module.register_parameter("empty", at::zeros({0, 3}).requires_grad_(true), false);
+  module.register_parameter("w", at::ones({3}).requires_grad_(true), false);
+  module.define("def forward(self, x):\n    return (x * self.w).sum() + self.empty.sum()\n");
+  module.save(folder + "/net.pt");
+
+  auto made = Bench::Make(ArchiveJob(), Batch(), folder + "/net.pt");
+  std::filesystem::remove_all(folder);
+
+  INFO(Message(made.status()));
+  REQUIRE(made.ok());
+  REQUIRE(made->model->parameters().size() == 1);
+  CHECK(made->model->parameters()[0].name == "w");
+  CHECK(made->Train(1, Batch()).ok());
+  CHECK(made->Gradient("w")[0] != 0);
+}
+
 TEST_CASE("a buffer that changes in training is refused by name unless it is the worker's own",
           "[engine][unit]") {
   const std::string name = GENERATE("normed-1.13", "normed-2.15");

@@ -158,6 +158,39 @@ TEST_CASE("a forward with a syntax error names line and column", "[engine][unit]
   Says(status, "forward, line 2, column 16: ");
 }
 
+TEST_CASE("a misspelled statement names line and column, in forward and in loss",
+          "[engine][unit]") {
+  v1::JobSpec spec = Mlp();
+  spec.mutable_model()->set_forward("def forward(self, image):\n    x = image\n    retrn x\n");
+  const Status status = Outcome(spec, MlpBatch());
+  CHECK(status.code() == StatusCode::kInvalidArgument);
+  Says(status, "forward, line 3, column 11: invalid syntax");
+  Says(status, "did you mean \"return\"?");
+  CHECK(Message(status).find("PyTorch") == std::string::npos);
+
+  spec = Mlp();
+  spec.mutable_loss()->Clear();
+  spec.mutable_loss()->set_function("def loss(output):\n    output mean = 3\n    return output\n");
+  Says(Outcome(spec, MlpBatch()), "loss function, line 2, column 12: invalid syntax");
+}
+
+TEST_CASE("a parameter without a shape is a scalar", "[engine][unit]") {
+  v1::JobSpec spec;
+  AddParameter(spec, "w", {});
+  spec.mutable_model()->set_forward("def forward(self, x):\n    return x * self.w\n");
+  spec.mutable_loss()->set_function("def loss(output, x):\n    return output.sum()\n");
+  const data::Element batch{{MakeColumn<float>("x", {2}, {3, 4})}};
+  auto made = Bench::Make(spec, batch);
+  INFO(Message(made.status()));
+  REQUIRE(made.ok());
+  made->values[0] = {0.5f};
+  REQUIRE(made->model->Bind(0, made->values[0].data(), made->gradients[0].data()).ok());
+
+  CHECK(made->Train(1, batch).value().loss_sum() == Approx(2 * 3.5));
+  CHECK(made->model->parameters()[0].shape.empty());
+  CHECK(made->Gradient("w") == std::vector<float>{7});
+}
+
 TEST_CASE("a forward that calls what is not there names line and column", "[engine][unit]") {
   v1::JobSpec spec = Mlp();
   spec.mutable_model()->set_forward(

@@ -46,6 +46,24 @@ TEST_CASE("a line that ends too early is the one pointed at", "[engine][unit]") 
         "           ~");
 }
 
+TEST_CASE("an assertion of the parser is placed where the statement should have ended",
+          "[engine][unit]") {
+  const std::string source = "def forward(self, x):\n    y = x\n\n    retrn y + x\n    return y\n";
+  // As the parser does: nothing before the end of "retrn y" disturbs it.
+  const auto refusal = [](const std::string& text) -> std::string {
+    return text.find("retrn y") != std::string::npos ? "x INTERNAL ASSERT FAILED at y" : "";
+  };
+  const Status asserted =
+      InvalidArgument("forward: type.present() INTERNAL ASSERT FAILED at p.cpp");
+
+  CHECK(Message(PlacedSyntaxError(asserted, "forward", source, refusal)) ==
+        "forward, line 4, column 11: invalid syntax: expected an operator, '=' or the end of the "
+        "line; did you mean \"return\"?\n    retrn y + x\n          ~");
+  CHECK(PlacedSyntaxError(asserted, "forward", "def f(x):\n    return x\n", refusal) == asserted);
+  CHECK(PlacedSyntaxError(InvalidArgument("odd"), "forward", source, refusal) ==
+        InvalidArgument("odd"));
+}
+
 TEST_CASE("text of any other kind is passed on as it is", "[engine][unit]") {
   CHECK(Describe(ParseScriptError("odd", ""), "forward") == "forward: odd");
 }
