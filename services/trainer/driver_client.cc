@@ -115,7 +115,11 @@ class DriverClient final : public DriverApi {
     grpc::ClientContext context;
     Authorize(context, token_);
     context.set_deadline(std::chrono::system_clock::now() + deadline);
-    return Annotate(FromGrpc(((*stub_).*method)(&context, request, &reply)), "coordinator");
+    const Status status = FromGrpc(((*stub_).*method)(&context, request, &reply));
+    // Its answers speak for themselves; that none came needs its name.
+    const bool lost =
+        status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+    return lost ? Annotate(status, "coordinator") : status;
   }
 
   const std::unique_ptr<v1::DriverService::Stub> stub_;

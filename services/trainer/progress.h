@@ -18,12 +18,15 @@ class ProgressMeter {
 
   void Add(const v1::ClosureResult& result);
   // Rates over the last kWindow; loss and metrics over the results since the last call (or the call
-  // before, when there are none).
+  // before, when there are none), at the last step over those of the last epoch.
   v1::JobProgress Report(std::uint64_t step, const std::string& phase);
 
   static constexpr std::chrono::seconds kWindow{5};
 
  private:
+  void ShowMeans(const v1::MetricSums& sums);
+  void ShowTimes();
+
   struct Sample {
     TimePoint time;
     std::uint64_t step;
@@ -35,9 +38,17 @@ class ProgressMeter {
   const std::uint64_t total_steps_;
   const std::uint64_t steps_per_epoch_;
   std::deque<Sample> window_;
-  v1::MetricSums interval_;
+  // Steps above this one belong to the last epoch.
+  const std::uint64_t before_last_epoch_;
+  v1::MetricSums interval_;  // of steps before the last epoch
+  v1::MetricSums tail_;      // of steps in it
+  v1::MetricSums last_epoch_;
   std::uint64_t interval_steps_ = 0;
   double read_us_ = 0, pull_us_ = 0, compute_us_ = 0, push_us_ = 0;
+  double longest_us_ = 0;
+  // Of steps in earlier intervals, pauses left out.
+  double usual_us_ = 0;
+  std::uint64_t usual_steps_ = 0;
   std::uint64_t examples_ = 0;
   v1::JobProgress last_;
 };
