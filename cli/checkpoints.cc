@@ -1,18 +1,50 @@
+#include <ctime>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "cli/commands.h"
 #include "cli/format.h"
+#include "cli/stream_files.h"
+#include "common/base/words.h"
 #include "common/storage/checkpoint.h"
+#include "common/storage/manifest.h"
 #include "muster/v1/checkpoint.pb.h"
 
 namespace muster::cli {
 namespace {
 
-// The folder that JOB and --step mean. JOB may itself be a folder's path, so that checkpoints can
-// be looked at without a cluster.
+// "steps 20, 40"
+std::string Steps(const v1::ListCheckpointsReply& reply) {
+  std::vector<std::uint64_t> steps;
+  for (const v1::CheckpointInfo& info : reply.checkpoints()) steps.push_back(info.step());
+  return fmt::format("{} {}", Agreeing(steps.size(), "step", "steps"), fmt::join(steps, ", "));
+}
+
+Status NoCheckpoint(const Options& options, const v1::ListCheckpointsReply& reply) {
+  const auto count = static_cast<std::uint64_t>(reply.checkpoints_size());
+  if (count == 0) return NotFound("job {} has no checkpoint", options.job);
+  if (options.step) {
+    return NotFound("job {} has no checkpoint of step {}; it has {}", options.job, *options.step,
+                    Steps(reply));
+  }
+  return DataLoss("{} of job {} {} damaged; `muster checkpoints list {}` tells how",
+                  count == 1 ? "the only checkpoint" : fmt::format("all {} checkpoints", count),
+                  options.job, Agreeing(count, "is", "are"), options.job);
+}
+
+// The folder that JOB and --step mean. JOB may itself be a folder, by its path or, where it is
+// below the working directory, by its name: checkpoints can be looked at without a cluster.
 Result<std::string> FindCheckpoint(const Context& context) {
   const Options& options = context.options;
   if (options.job.find('/') != std::string::npos) return options.job;
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(options.job) / storage::kManifestName, error)) {
+    return options.job;
+  }
   MUSTER_TRY_ASSIGN(JobApi* const api, context.connect());
   MUSTER_TRY_ASSIGN(const v1::ListCheckpointsReply reply, api->ListCheckpoints(options.job));
   const v1::CheckpointInfo* best = nullptr;
@@ -22,11 +54,15 @@ Result<std::string> FindCheckpoint(const Context& context) {
       best = &info;
     }
   }
-  if (best == nullptr) {
-    return NotFound("job {} has no checkpoint{}", options.job,
-                    options.step ? fmt::format(" of step {}", *options.step) : "");
-  }
+  if (best == nullptr) return NoCheckpoint(options, reply);
   return best->directory();
+}
+
+// Milliseconds since 1970 of a manifest's "2026-11-21T14:03:09Z"; 0 when it is none.
+std::int64_t CreatedMs(const std::string& rfc3339) {
+  std::tm utc{};
+  if (strptime(rfc3339.c_str(), "%Y-%m-%dT%H:%M:%SZ", &utc) == nullptr) return 0;
+  return static_cast<std::int64_t>(timegm(&utc)) * 1000;
 }
 
 }  // namespace
@@ -65,19 +101,33 @@ ExitCode CheckpointsVerify(const Context& context) {
   }
   std::uint64_t bytes = 0;
   for (const v1::CheckpointFile& file : manifest->files()) bytes += file.bytes();
-  context.terminal.out << fmt::format("{}: step {}, {} files, {}: good\n", *directory,
-                                      manifest->step(), manifest->files_size(), Bytes(bytes));
+  if (context.options.output == Output::kJson) {
+    v1::CheckpointInfo info;
+    info.set_step(manifest->step());
+    info.set_directory(*directory);
+    info.set_created_ms(CreatedMs(manifest->created_at()));
+    info.set_bytes(bytes);
+    context.terminal.out << Json(info);
+    return ExitCode::kDone;
+  }
+  context.terminal.out << fmt::format(
+      "{}: step {}, {}, {}: good\n", *directory, manifest->step(),
+      Counted(static_cast<std::uint64_t>(manifest->files_size()), "file"), Bytes(bytes));
   return ExitCode::kDone;
 }
 
 ExitCode CheckpointsExport(const Context& context) {
   const Result<std::string> directory = FindCheckpoint(context);
   if (!directory.ok()) return Fail(context, directory.status());
-  if (const Status status = storage::Export(*directory, context.options.export_file);
+  const std::string& file = context.options.export_file;
+  const bool to_stdout = file == "-";
+  const auto stream = FilesWritingTo(context.terminal.out);
+  if (const Status status =
+          storage::Export(*directory, file, to_stdout ? *stream : storage::RealFileSystem());
       !status.ok()) {
     return Fail(context, status);
   }
-  context.terminal.err << fmt::format("wrote {} from {}\n", context.options.export_file,
+  context.terminal.err << fmt::format("wrote {} from {}\n", to_stdout ? "to standard output" : file,
                                       *directory);
   return ExitCode::kDone;
 }

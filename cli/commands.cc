@@ -21,7 +21,11 @@ std::string Percent(const v1::JobProgress& progress) {
 
 }  // namespace
 
-ExitCode Fail(const Context& context, const Status& status) {
+ExitCode Fail(const Context& context, const Status& status,
+              const std::vector<std::string>& problems) {
+  if (context.options.output == Output::kJson) {
+    context.terminal.out << ErrorJson(status, problems);
+  }
   context.terminal.err << "error: " << Message(status) << '\n';
   return CodeOf(status);
 }
@@ -42,7 +46,7 @@ ExitCode Jobs(const Context& context) {
     const v1::JobProgress& progress = job.progress();
     const bool eta = progress.has_eta_seconds() && !HasEnded(job);
     rows.push_back({job.id(), job.name(), StateName(job.state()),
-                    job.reason().empty() ? "-" : job.reason(), std::to_string(progress.step()),
+                    Reason(job).empty() ? "-" : Reason(job), std::to_string(progress.step()),
                     Percent(progress), eta ? Seconds(progress.eta_seconds()) : "-",
                     Seconds(static_cast<double>(now - job.submitted_ms()) / 1000)});
   }

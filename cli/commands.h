@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/exit_code.h"
 #include "cli/job_api.h"
@@ -57,8 +58,9 @@ ExitCode Bench(const Context& context);
 // Runs the command that the options name; `up` is not among them (up/up.h).
 ExitCode RunCommand(const Context& context);
 
-// "error: ..." on err, and the code that belongs to it.
-ExitCode Fail(const Context& context, const Status& status);
+// "error: ..." on err, with -o json ErrorJson() on out, and the code that belongs to it.
+ExitCode Fail(const Context& context, const Status& status,
+              const std::vector<std::string>& problems = {});
 
 // The text of `describe`.
 std::string DescribeText(const Terminal& terminal, const v1::Job& job, std::int64_t now_ms);

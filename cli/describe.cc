@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/format.h"
+#include "common/base/words.h"
 
 namespace muster::cli {
 namespace {
@@ -27,8 +28,9 @@ std::string Progress(const v1::JobProgress& progress) {
 }
 
 std::string Evaluation(const v1::EvaluationResult& result) {
-  std::string text = fmt::format("at step {} on {} examples: loss {:.4f}", result.step(),
-                                 Thousands(result.examples()), result.loss());
+  std::string text =
+      fmt::format("at step {} on {} example{}: loss {:.4f}", result.step(),
+                  Thousands(result.examples()), result.examples() == 1 ? "" : "s", result.loss());
   if (result.has_accuracy()) text += fmt::format(", accuracy {:.4f}", result.accuracy());
   if (result.has_auc()) text += fmt::format(", auc {:.4f}", result.auc());
   return text;
@@ -41,10 +43,13 @@ void Head(const Terminal& terminal, const v1::Job& job, std::int64_t now_ms, std
                         : job.state() == v1::JOB_STATE_FAILED  ? Colour::kRed
                                                                : Colour::kYellow;
   std::string state = Paint(terminal, colour, StateName(job.state()));
-  if (!job.reason().empty()) state += fmt::format(" ({})", job.reason());
+  if (!Reason(job).empty()) state += fmt::format(" ({})", Reason(job));
   Line(text, "State", state);
-  if (!job.message().empty()) Line(text, "", job.message());
-  if (job.state() == v1::JOB_STATE_FAILED && !job.error().message().empty()) {
+  const bool failed = job.state() == v1::JOB_STATE_FAILED && !job.error().message().empty();
+  if (!job.message().empty() && !(failed && job.message() == job.error().message())) {
+    Line(text, "", job.message());
+  }
+  if (failed) {
     Line(text, "Error",
          fmt::format("{}: {}", CodeName(static_cast<StatusCode>(job.error().code())),
                      job.error().message()));
@@ -63,9 +68,14 @@ void Figures(const v1::Job& job, std::string& text) {
   const v1::JobProgress& progress = job.progress();
   if (job.has_progress()) {
     Line(text, "Progress", Progress(progress));
-    Line(text, "Step time",
-         fmt::format("read {:.0f}, pull {:.0f}, compute {:.0f}, push {:.0f} us", progress.read_us(),
-                     progress.pull_us(), progress.compute_us(), progress.push_us()));
+    std::string times =
+        fmt::format("read {:.0f}, pull {:.0f}, compute {:.0f}, push {:.0f} us", progress.read_us(),
+                    progress.pull_us(), progress.compute_us(), progress.push_us());
+    if (progress.pause_us() > 0) {
+      times += fmt::format("; these means hold a pause: one step took {:.1f} s",
+                           static_cast<double>(progress.pause_us()) / 1e6);
+    }
+    Line(text, "Step time", times);
     Line(text, "Links",
          fmt::format("{} through shared memory, {} over TCP", Bytes(progress.local_bytes()),
                      Bytes(progress.tcp_bytes())));
@@ -75,10 +85,9 @@ void Figures(const v1::Job& job, std::string& text) {
   }
   if (job.has_evaluation()) Line(text, "Evaluation", Evaluation(job.evaluation()));
   if (job.closures_rerun() > 0) {
-    Line(text, "Run again", fmt::format("{} closures", job.closures_rerun()));
+    Line(text, "Run again", Counted(job.closures_rerun(), "closure"));
   }
-  if (job.view() > 1)
-    Line(text, "Returned", fmt::format("{} times to a checkpoint", job.view() - 1));
+  if (job.view() > 1) Line(text, "Returned", Counted(job.view() - 1, "time") + " to a checkpoint");
   if (!job.checkpoints().empty()) {
     Line(text, "Stall", fmt::format("{} ms for the last checkpoint", job.checkpoint_stall_ms()));
   }

@@ -63,18 +63,24 @@ class Watcher {
   TimePoint lost_since_{};
 };
 
+// With -o json stdout gets one document: the job as it is.
+void ShowJson(const Context& context, const std::optional<v1::Job>& job) {
+  if (context.options.output == Output::kJson && job) context.terminal.out << Json(*job);
+}
+
 ExitCode Ended(const Context& context, const FollowOptions& follow, const v1::Job& job) {
   std::string sentence = fmt::format("job {} {}", job.id(), StateName(job.state()));
   if (job.state() == v1::JOB_STATE_FAILED) {
     const std::string& why = job.error().message().empty() ? job.message() : job.error().message();
     sentence += ": " + (follow.locate ? follow.locate(why) : why);
-  } else if (job.state() == v1::JOB_STATE_SUCCEEDED && !job.message().empty()) {
+  } else if (!job.message().empty()) {
     sentence += ": " + job.message();
   }
   if (job.has_evaluation()) {
     const v1::EvaluationResult& result = job.evaluation();
-    sentence += fmt::format("; evaluation on {} examples: loss {:.4f}",
-                            Thousands(result.examples()), result.loss());
+    sentence +=
+        fmt::format("; evaluation on {} example{}: loss {:.4f}", Thousands(result.examples()),
+                    result.examples() == 1 ? "" : "s", result.loss());
     if (result.has_accuracy()) sentence += fmt::format(", accuracy {:.4f}", result.accuracy());
     if (result.has_auc()) sentence += fmt::format(", auc {:.4f}", result.auc());
   }
@@ -97,6 +103,7 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
   Watcher watcher(context, **api, view);
   const TimePoint start = context.clock.Now();
   std::uint64_t version = 0;
+  std::optional<v1::Job> last = follow.known;
   while (true) {
     milliseconds limit = kWatch;
     if (follow.timeout) {
@@ -107,6 +114,7 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
     const Result<v1::Job> job = watcher.Next(follow.job, version, limit);
     if (context.interrupted()) {
       view.Finish();
+      ShowJson(context, last);
       context.terminal.err << fmt::format(
           "detached; the job goes on. `muster wait {0}` waits for it, `muster logs {0} -f` follows "
           "it, `muster stop {0}` ends it\n",
@@ -119,14 +127,17 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
     }
     if (job.ok()) {
       version = job->version();
+      last = *job;
       if (follow.show) view.Show(*job);
       if (HasEnded(*job)) {
         view.Finish();
+        ShowJson(context, last);
         return Ended(context, follow, *job);
       }
     }
     if (follow.timeout && context.clock.Now() - start >= *follow.timeout) {
       view.Finish();
+      ShowJson(context, last);
       context.terminal.err << fmt::format(
           "job {} has not ended after {}; it goes on\n", follow.job,
           Seconds(static_cast<double>(follow.timeout->count()) / 1e3));

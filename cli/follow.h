@@ -17,13 +17,16 @@ struct FollowOptions {
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   // Puts the job file's places into an error; may be empty.
   std::function<std::string(const std::string&)> locate = {};
+  // The job as it was before; -o json shows it when nothing newer was seen.
+  std::optional<v1::Job> known = std::nullopt;
 };
 
 // How long a coordinator may be gone before a wait for a job gives up with kUnreachable.
 inline constexpr std::chrono::minutes kPatience{5};
 
 // Returns when the job has ended (its exit code), the timeout has passed (kTimedOut) or Ctrl-C was
-// pressed (kInterrupted); the last two leave the job alone and say how to come back.
+// pressed (kInterrupted); the last two leave the job alone and say how to come back. With -o json
+// the job as it was last seen, which is its end unless it goes on, is then printed once on out.
 ExitCode Follow(const Context& context, const FollowOptions& follow);
 
 }  // namespace muster::cli

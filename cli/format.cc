@@ -7,6 +7,7 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 #include <google/protobuf/util/json_util.h>
+#include <nlohmann/json.hpp>
 
 namespace muster::cli {
 namespace {
@@ -36,6 +37,10 @@ std::string StateName(v1::JobState state) {
 bool HasEnded(const v1::Job& job) {
   return job.state() == v1::JOB_STATE_SUCCEEDED || job.state() == v1::JOB_STATE_FAILED ||
          job.state() == v1::JOB_STATE_CANCELLED;
+}
+
+std::string Reason(const v1::Job& job) {
+  return job.reason() == StateName(job.state()) ? "" : job.reason();
 }
 
 std::string TaskName(const v1::Task& task) {
@@ -95,6 +100,16 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 std::string Json(const google::protobuf::Message& message) { return ToJson(message, true); }
+std::string ErrorJson(const Status& status, const std::vector<std::string>& problems) {
+  nlohmann::ordered_json error{{"code", static_cast<int>(status.code())},
+                               {"name", CodeName(status.code())},
+                               {"message", Message(status)}};
+  if (!problems.empty()) error["problems"] = problems;
+  return nlohmann::ordered_json{{"error", error}}.dump(
+             1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
 std::string JsonLine(const google::protobuf::Message& message) { return ToJson(message, false); }
 
 }  // namespace muster::cli

@@ -18,6 +18,8 @@ namespace muster::cli {
 // "RUNNING" for JOB_STATE_RUNNING.
 std::string StateName(v1::JobState state);
 bool HasEnded(const v1::Job& job);
+// Why it is in its state; empty where the reason is the state's own name.
+std::string Reason(const v1::Job& job);
 // "worker:1"; "" without a task.
 std::string TaskName(const v1::Task& task);
 // "1.5 MiB"
@@ -39,5 +41,9 @@ std::string Table(const std::vector<std::vector<std::string>>& rows);
 std::string Json(const google::protobuf::Message& message);
 // The same in one line.
 std::string JsonLine(const google::protobuf::Message& message);
+
+// With -o json an error is data, too: {"error": {"code": 5, "name": "NOT_FOUND", "message":
+// "..."}}; `problems` of a job file are listed, where there are any.
+std::string ErrorJson(const Status& status, const std::vector<std::string>& problems = {});
 
 }  // namespace muster::cli

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "cli/job_api.h"
+#include "common/base/words.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
 namespace muster::cli {
@@ -26,11 +27,12 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
   if (code == StatusCode::kUnavailable) {
-    return Unavailable("no coordinator answers at {}: {}", address, status.error_message());
+    return Unavailable("no coordinator answers at {}: {}", address,
+                       TransportWords(status.error_message()));
   }
   if (code == StatusCode::kDeadlineExceeded) {
     return DeadlineExceeded("the coordinator at {} took too long: {}", address,
-                            status.error_message());
+                            TransportWords(status.error_message()));
   }
   if (code == StatusCode::kUnauthenticated) {
     return Unauthenticated("the coordinator at {} refused the token: {}", address,

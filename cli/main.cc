@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
   const auto parsed = muster::cli::ParseCommandLine({argv + 1, argv + argc});
   if (const auto* early = std::get_if<muster::cli::EarlyExit>(&parsed)) {
     (early->code == muster::cli::ExitCode::kDone ? std::cout : std::cerr) << early->text;
+    std::cout << early->json;
     return static_cast<int>(early->code);
   }
   return static_cast<int>(muster::cli::Run(std::get<muster::cli::Options>(parsed)));

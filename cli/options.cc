@@ -1,13 +1,17 @@
 #include "cli/options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
+#include <system_error>
 #include <utility>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include "cli/format.h"
 #include "common/base/suggest.h"
+#include "common/base/utf8.h"
 #include "common/config/units.h"
 
 namespace muster::cli {
@@ -44,8 +48,48 @@ void AddOutput(CLI::App& command, Options& options) {
       ->type_name("table|json");
 }
 
-void AddJob(CLI::App& command, Options& options) {
-  command.add_option("JOB", options.job, "The job's id or name")->required()->type_name("");
+// A name travels in a message, which takes UTF-8 only; a folder's path does not.
+std::string CheckName(const std::string& name) {
+  if (FirstBadUtf8(name) == std::string::npos || name.find('/') != std::string::npos) return "";
+  return fmt::format("\"{}\" is no name: it is not UTF-8", ToValidUtf8(name));
+}
+
+// "step-000000000500", the name of a checkpoint's folder, or its number alone.
+std::optional<std::uint64_t> StepOf(std::string_view text) {
+  constexpr std::string_view kPrefix = "step-";
+  while (text.ends_with('/')) text.remove_suffix(1);
+  if (const auto slash = text.rfind('/'); slash != std::string_view::npos) {
+    text.remove_prefix(slash + 1);
+  }
+  if (text.starts_with(kPrefix)) text.remove_prefix(kPrefix.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return step;
+}
+
+std::string CheckStep(const std::string& text) {
+  if (StepOf(text)) return "";
+  return fmt::format(
+      "--step: \"{}\" is neither a step (500) nor a checkpoint's folder "
+      "(step-000000000500)",
+      ToValidUtf8(text));
+}
+
+void AddStep(CLI::App& command, Options& options) {
+  command
+      .add_option_function<std::string>(
+          "--step", [&options](const std::string& text) { options.step = StepOf(text); },
+          "Of this step, a number or a folder's name (default: the newest)")
+      ->check(CLI::Validator(CheckStep, ""))
+      ->type_name("STEP");
+}
+
+void AddJob(CLI::App& command, Options& options, const std::string& doc = "The job's id or name") {
+  command.add_option("JOB", options.job, doc)
+      ->required()
+      ->check(CLI::Validator(CheckName, ""))
+      ->type_name("");
 }
 
 void AddDuration(CLI::App& command, const std::string& flag, const std::string& doc,
@@ -107,7 +151,9 @@ void AddWatching(CLI::App& app, Options& options) {
 
   CLI::App* logs = app.add_subcommand("logs", "Print what a job's processes wrote");
   AddJob(*logs, options);
-  logs->add_option("TASK", options.task, "Only this task: worker:1, trainer")->type_name("");
+  logs->add_option("TASK", options.task, "Only this task: worker:1, trainer")
+      ->check(CLI::Validator(CheckName, ""))
+      ->type_name("");
   logs->add_flag("-f,--follow", options.follow, "Go on until the job has ended");
   logs->add_option("--tail", options.tail, "Only the last lines")->type_name("N");
   AddDuration(*logs, "--since", "Only lines of this last time: 10m",
@@ -139,12 +185,14 @@ void AddCheckpoints(CLI::App& app, Options& options) {
   AddJob(*list, options);
   AddOutput(*list, options);
   CLI::App* verify = checkpoints->add_subcommand("verify", "Read every byte and check it");
-  verify->add_option("JOB", options.job, of)->required()->type_name("");
-  verify->add_option("--step", options.step, "Of this step (default: the newest)");
+  AddJob(*verify, options, of);
+  AddStep(*verify, options);
+  AddOutput(*verify, options);
   CLI::App* write = checkpoints->add_subcommand("export", "All parameters as one safetensors file");
-  write->add_option("JOB", options.job, of)->required()->type_name("");
-  write->add_option("-o,--output", options.export_file, "The file to write")->required();
-  write->add_option("--step", options.step, "Of this step (default: the newest)");
+  AddJob(*write, options, of);
+  write->add_option("-o,--output", options.export_file, "The file to write; -: standard output")
+      ->required();
+  AddStep(*write, options);
 }
 
 std::string CommandOf(const CLI::App& app) {
@@ -168,7 +216,20 @@ std::string UnknownCommand(const CLI::App& app) {
                      DidYouMean(strays.front(), known));
 }
 
-EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error) {
+// Was JSON asked for? Asked of the words themselves, since options of a line with a mistake are not
+// set. (export's -o is a file.)
+bool WantsJson(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "export") return false;
+    if (word == "-ojson" || word == "-o=json" || word == "--output=json") return true;
+    const bool flag = word == "-o" || word == "--output";
+    if (flag && i + 1 < arguments.size() && arguments[i + 1] == "json") return true;
+  }
+  return false;
+}
+
+EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error, bool json) {
   const std::string command = CommandOf(app);
   const std::string program = command.empty() ? "muster" : "muster " + command;
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
@@ -177,9 +238,9 @@ EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error) {
     return {at->help(at == &app ? "" : program.substr(0, program.rfind(' '))), ExitCode::kDone};
   }
   const std::string unknown = UnknownCommand(app);
-  return {fmt::format("error: {}\n`{} --help` tells what there is.\n",
-                      unknown.empty() ? error.what() : unknown, program),
-          ExitCode::kUsage};
+  const std::string what = unknown.empty() ? error.what() : unknown;
+  return {fmt::format("error: {}\n`{} --help` tells what there is.\n", what, program),
+          ExitCode::kUsage, json ? ErrorJson(InvalidArgument("{}", what)) : ""};
 }
 
 }  // namespace
@@ -222,7 +283,7 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
-    return FromParseError(app, error);
+    return FromParseError(app, error, WantsJson(arguments));
   }
   options.command = CommandOf(app);
   return options;

@@ -64,6 +64,8 @@ struct Options {
 struct EarlyExit {
   std::string text;
   ExitCode code = ExitCode::kDone;
+  // With -o json a mistake is also data for stdout.
+  std::string json = {};
 };
 
 std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>& arguments);

@@ -18,12 +18,22 @@ std::string Bar(double share) {
          std::string(static_cast<std::size_t>(kBarCells - full), '.') + "]";
 }
 
+// The sentence at the job's end says it, once.
+bool ToldAtTheEnd(const v1::Event& event) {
+  for (const char* reason :
+       {"JOB_SUCCEEDED", "JOB_FAILED", "JOB_CANCELLED", "CLOSURE_FAILED", "POISON_CLOSURE"}) {
+    if (event.reason() == reason) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string ProgressLine(const v1::Job& job, int columns) {
   const v1::JobProgress& progress = job.progress();
   std::string line;
-  if (job.state() != v1::JOB_STATE_RUNNING || progress.total_steps() == 0) {
+  // The end is told in a sentence of its own.
+  if (!HasEnded(job) && (job.state() != v1::JOB_STATE_RUNNING || progress.total_steps() == 0)) {
     line = StateName(job.state());
     if (!job.message().empty()) line += ": " + job.message();
   }
@@ -60,6 +70,7 @@ void ProgressView::Show(const v1::Job& job) {
   for (const v1::Event& event : job.events()) {
     if (event.sequence() <= last_event_) continue;
     last_event_ = event.sequence();
+    if (ToldAtTheEnd(event)) continue;
     Say(fmt::format("{} {}", ClockTime(event.time_ms()), event.message()));
   }
   const std::string line = ProgressLine(job, terminal_.live ? terminal_.columns : 0);

@@ -8,6 +8,7 @@
 #include "cli/follow.h"
 #include "cli/format.h"
 #include "cli/upload.h"
+#include "common/base/words.h"
 #include "common/config/job_yaml/job_yaml.h"
 #include "common/config/job_yaml/validate_job.h"
 #include "muster/v1/cluster.pb.h"
@@ -17,16 +18,16 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// The job file, with --name; its problems go to err.
-Result<config::JobFile> ReadJob(const Context& context) {
+// The job file, with --name; its problems go to err, and into `problems`.
+Result<config::JobFile> ReadJob(const Context& context, std::vector<std::string>& problems) {
   Result<config::JobFile> file = config::LoadJobYaml(context.options.file);
   if (!file.ok()) return InvalidArgument("{}", Message(file.status()));
   for (const config::LocatedProblem& problem : file->problems) {
-    context.terminal.err << file->Describe(problem) << '\n';
+    problems.push_back(file->Describe(problem));
+    context.terminal.err << problems.back() << '\n';
   }
-  if (!file->problems.empty()) {
-    return InvalidArgument("{} problem{} in {}", file->problems.size(),
-                           file->problems.size() == 1 ? "" : "s", context.options.file);
+  if (!problems.empty()) {
+    return InvalidArgument("{} in {}", Counted(problems.size(), "problem"), context.options.file);
   }
   if (!context.options.name.empty()) {
     file->spec.set_name(context.options.name);
@@ -44,13 +45,15 @@ Status Located(const config::JobFile& job, const Status& status) {
 
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {
   const Terminal& terminal = context.terminal;
-  terminal.err << fmt::format("{} can run: {} steps of {} examples\n", spec.name(),
-                              plan.total_steps(), spec.batch_size());
+  terminal.err << fmt::format("{} can run: {} of {}\n", spec.name(),
+                              Counted(plan.total_steps(), "step"),
+                              Counted(spec.batch_size(), "example"));
   for (const v1::VariableLayout& variable : plan.variables()) {
     std::string shards;
     for (const v1::ShardPlacement& shard : variable.shards()) {
-      shards += fmt::format("{}{} rows on ps:{}", shards.empty() ? "" : ", ", shard.rows(),
-                            shard.ps_index());
+      shards +=
+          fmt::format("{}{} on ps:{}", shards.empty() ? "" : ", ",
+                      Counted(static_cast<std::uint64_t>(shard.rows()), "row"), shard.ps_index());
     }
     terminal.err << fmt::format("  {}: {}\n", variable.name(), shards.empty() ? "whole" : shards);
   }
@@ -141,8 +144,9 @@ void Hints(const Context& context, const v1::SubmitJobReply& reply) {
 }  // namespace
 
 ExitCode Submit(const Context& context) {
-  Result<config::JobFile> job = ReadJob(context);
-  if (!job.ok()) return Fail(context, job.status());
+  std::vector<std::string> problems;
+  Result<config::JobFile> job = ReadJob(context, problems);
+  if (!job.ok()) return Fail(context, job.status(), problems);
   v1::JobSpec& spec = job->spec;
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) {
@@ -161,18 +165,20 @@ ExitCode Submit(const Context& context) {
   request.set_restart(context.options.begin_anew);
   const Result<v1::SubmitJobReply> reply = (*api)->Submit(request);
   if (!reply.ok()) return Fail(context, Located(*job, reply.status()));
+  const bool waits = context.options.follow || context.options.wait;
   if (context.options.output == Output::kJson) {
-    context.terminal.out << Json(*reply) << std::flush;
+    if (!waits) context.terminal.out << Json(*reply) << std::flush;  // else the job, at its end
   } else {
     context.terminal.out << reply->job().id() << std::endl;
   }
   Hints(context, *reply);
-  if (!context.options.follow && !context.options.wait) return ExitCode::kDone;
-  return Follow(context, {.job = reply->job().id(),
-                          .show = context.options.follow,
-                          .locate = [&job](const std::string& message) {
-                            return config::LocateScript(*job, message);
-                          }});
+  if (!waits) return ExitCode::kDone;
+  return Follow(
+      context,
+      {.job = reply->job().id(),
+       .show = context.options.follow,
+       .locate = [&job](const std::string& message) { return config::LocateScript(*job, message); },
+       .known = reply->job()});
 }
 
 }  // namespace muster::cli

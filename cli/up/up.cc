@@ -17,6 +17,7 @@
 #include "cli/job_api.h"
 #include "cli/registry.h"
 #include "cli/up/daemons.h"
+#include "common/base/words.h"
 
 namespace muster::cli {
 namespace {
@@ -199,13 +200,22 @@ Status LocalCluster::StartAll() {
   MUSTER_TRY(WaitForTasks());
   MUSTER_TRY(Register(
       runtime_, {.address = address_, .token_file = InState("token"), .state_directory = state_}));
-  terminal_.out << fmt::format("ready at {}: {} ps, {} workers; state in {}; Ctrl-C drains\n",
-                               address_, options_.ps, options_.workers, state_)
+  terminal_.out << fmt::format("ready at {}: {} ps, {}; state in {}; Ctrl-C drains\n", address_,
+                               options_.ps,
+                               Counted(static_cast<std::uint64_t>(options_.workers), "worker"),
+                               state_)
                 << std::flush;
   return Ok();
 }
 
 void LocalCluster::ReportDeath(const std::string& task, int pid, const process::Exit& exit) {
+  if (task == "coordinator") {
+    // Nobody is there to be told; the next one is.
+    std::vector<std::string> argv = Plan("coordinator", 0, address_).argv;
+    argv.insert(argv.end(), {"--predecessor-end", exit.ToString()});
+    daemons_.Replace(task, std::move(argv));
+    return;
+  }
   const std::size_t colon = task.find(':');
   if (colon == std::string::npos || address_.empty()) return;
   v1::ReportExitRequest request;

@@ -1,10 +1,17 @@
 #include "cli/commands.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include <google/protobuf/util/json_util.h>
+#include <nlohmann/json.hpp>
+#include <stdlib.h>
 
 #include "cli/format.h"
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
+#include "tests/unit/storage/support.h"
 
 namespace muster::cli {
 namespace {
@@ -170,6 +177,106 @@ TEST_CASE_METHOD(Fixture, "a checkpoint is verified without a cluster by its fol
   connect = Ok();
   CHECK(Run({"checkpoints", "verify", "j-1"}) == ExitCode::kNotFound);
   CHECK(Said("job j-1 has no checkpoint"));
+}
+
+struct SampleFixture : Fixture {
+  SampleFixture() {
+    REQUIRE(::mkdtemp(root.data()) != nullptr);
+    REQUIRE(storage::WriteSample(root, 20, storage::RealFileSystem()).ok());
+    folder = storage::CheckpointDirectory(root, 20);
+  }
+  ~SampleFixture() { std::filesystem::remove_all(root); }
+  std::string root = (std::filesystem::temp_directory_path() / "muster-cli-XXXXXX").string();
+  std::string folder;
+};
+
+TEST_CASE_METHOD(SampleFixture, "a checkpoint's folder is found by its name alone", "[cli][unit]") {
+  connect = Unavailable("no cluster");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(root);
+  const ExitCode code = Run({"checkpoints", "verify", "step-000000000020"});
+  std::filesystem::current_path(before);
+
+  CAPTURE(err.str());
+  CHECK(code == ExitCode::kDone);
+  CHECK(out.str().starts_with("step-000000000020: step 20, "));
+}
+
+TEST_CASE_METHOD(SampleFixture, "verify -o json tells step, folder and size, or the error",
+                 "[cli][unit]") {
+  CHECK(Run({"checkpoints", "verify", folder, "-o", "json"}) == ExitCode::kDone);
+  v1::CheckpointInfo info;
+  REQUIRE(google::protobuf::util::JsonStringToMessage(out.str(), &info).ok());
+  CHECK(info.step() == 20);
+  CHECK(info.directory() == folder);
+  CHECK(info.bytes() > 0);
+  CHECK(info.refused().empty());
+
+  out.str("");
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() == ".safetensors") std::filesystem::resize_file(file.path(), 9);
+  }
+  CHECK(Run({"checkpoints", "verify", folder, "-o", "json"}) == ExitCode::kJobFailed);
+  CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "DATA_LOSS");
+}
+
+TEST_CASE_METHOD(SampleFixture, "export -o - writes the same bytes to standard output",
+                 "[cli][unit]") {
+  const std::string file = root + "/all.safetensors";
+  REQUIRE(Run({"checkpoints", "export", folder, "-o", file}) == ExitCode::kDone);
+  REQUIRE(out.str().empty());
+  CHECK(Run({"checkpoints", "export", folder, "-o", "-"}) == ExitCode::kDone);
+
+  std::ifstream stream(file, std::ios::binary);
+  const std::string written{std::istreambuf_iterator<char>(stream), {}};
+  CHECK(written.size() > 8);
+  CHECK(out.str() == written);
+  CHECK(Said("wrote to standard output from " + folder));
+}
+
+TEST_CASE_METHOD(Fixture, "damaged checkpoints are not \"no checkpoint\"", "[cli][unit]") {
+  for (const std::uint64_t step : {20, 40}) {
+    v1::CheckpointInfo& info = *api.checkpoints->add_checkpoints();
+    info.set_step(step);
+    info.set_directory("/c/step-" + std::to_string(step));
+    info.set_refused("chunk 3 differs");
+  }
+  CHECK(Run({"checkpoints", "verify", "j-1"}) == ExitCode::kJobFailed);
+  CHECK(Said("all 2 checkpoints of job j-1 are damaged"));
+
+  CHECK(Run({"checkpoints", "verify", "j-1", "--step", "30"}) == ExitCode::kNotFound);
+  CHECK(Said("job j-1 has no checkpoint of step 30; it has steps 20, 40"));
+}
+
+TEST_CASE_METHOD(Fixture, "with -o json errors are data, and words all the same", "[cli][unit]") {
+  CHECK(Run({"describe", "nothing", "-o", "json"}) == ExitCode::kNotFound);
+  const auto error = nlohmann::json::parse(out.str()).at("error");
+  CHECK(error.at("code") == 5);
+  CHECK(error.at("name") == "NOT_FOUND");
+  CHECK(error.at("message") == "no job nothing");
+  CHECK(err.str() == "error: no job nothing\n");
+
+  const auto parsed = ParseCommandLine({"jobs", "-o", "json", "--colour"});
+  const auto& early = std::get<EarlyExit>(parsed);
+  CHECK(nlohmann::json::parse(early.json).at("error").at("code") == 3);
+  CHECK(std::get<EarlyExit>(ParseCommandLine({"jobs", "--colour"})).json.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "a state is not given as its own reason", "[cli][unit]") {
+  api.job = MakeJob("j-1", v1::JOB_STATE_SUCCEEDED);
+  api.job.set_reason("SUCCEEDED");
+  CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
+  CHECK(out.str().find("SUCCEEDED\n") != std::string::npos);
+  CHECK(out.str().find("(SUCCEEDED)") == std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "a step time that holds a pause says so", "[cli][unit]") {
+  api.job = MakeJob("j-1", v1::JOB_STATE_RUNNING);
+  api.job.mutable_progress()->set_pull_us(100'000);
+  api.job.mutable_progress()->set_pause_us(8'200'000);
+  CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
+  CHECK(out.str().find("push 0 us; these means hold a pause: one step took 8.2 s\n") !=
+        std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "version tells both and what differs", "[cli][unit]") {

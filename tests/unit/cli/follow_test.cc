@@ -1,5 +1,7 @@
 #include "cli/follow.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
 
@@ -24,6 +26,68 @@ TEST_CASE_METHOD(Fixture, "wait ends with the code of the job's end", "[cli][uni
 
   api.watches = {MakeJob("j-1", v1::JOB_STATE_CANCELLED, 4)};
   CHECK(Run({"wait", "j-1"}) == ExitCode::kCancelled);
+}
+
+TEST_CASE_METHOD(Fixture, "with -o json a wait prints the job's end once, as it last was",
+                 "[cli][unit]") {
+  const auto read = [this] {
+    v1::Job job;
+    CAPTURE(out.str());
+    REQUIRE(google::protobuf::util::JsonStringToMessage(out.str(), &job).ok());
+    out.str("");
+    return job;
+  };
+  v1::Job failed = MakeJob("j-1", v1::JOB_STATE_FAILED, 3);
+  failed.mutable_error()->set_message("w1 became NaN at step 7");
+  api.watches = {MakeJob("j-1", v1::JOB_STATE_RUNNING, 1), failed};
+  CHECK(Run({"wait", "j-1", "-o", "json"}) == ExitCode::kJobFailed);
+  CHECK(read().error().message() == "w1 became NaN at step 7");
+
+  api.job = MakeJob("j-1", v1::JOB_STATE_RUNNING);
+  CHECK(Run({"wait", "j-1", "--timeout", "1s", "-o", "json"}) == ExitCode::kTimedOut);
+  CHECK(read().state() == v1::JOB_STATE_RUNNING);
+}
+
+TEST_CASE_METHOD(Fixture, "an error is told once, at the end", "[cli][unit]") {
+  v1::Job job = MakeJob("j-1", v1::JOB_STATE_RUNNING, 1);
+  job.mutable_progress()->set_step(20);
+  job.mutable_progress()->set_total_steps(30);
+  const auto add = [&job](const char* reason, const char* message) {
+    v1::Event& event = *job.add_events();
+    event.set_sequence(static_cast<std::uint64_t>(job.events_size()));
+    event.set_reason(reason);
+    event.set_message(message);
+  };
+  add("JOB_RUNNING", "running from step 0");
+  add("CLOSURE_FAILED", "closure 21 failed on worker:0: the loss is nan");
+  api.watches = {job};
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_version(2);
+  job.set_message("closure 21 on worker:0: the loss is nan");
+  job.mutable_error()->set_message("closure 21 on worker:0: the loss is nan");
+  add("JOB_FAILED", "closure 21 on worker:0: the loss is nan");
+  api.watches.push_back(job);
+  std::ostringstream ignored;
+  const Options options;
+  const Terminal terminal{.out = ignored, .err = err};
+  const Environment environment = FixedEnvironment({});
+  const Context context{.options = options,
+                        .terminal = terminal,
+                        .environment = environment,
+                        .clock = api.clock,
+                        .connect = [this]() -> Result<JobApi*> { return &api; },
+                        .interrupted = [] { return false; },
+                        .sleep = [](std::chrono::milliseconds) { return true; },
+                        .run = {}};
+
+  CHECK(Follow(context, {.job = "j-1", .show = true}) == ExitCode::kJobFailed);
+
+  const std::string text = err.str();
+  CAPTURE(text);
+  CHECK(text.find("the loss is nan") == text.rfind("the loss is nan"));
+  CHECK(text.find("job j-1 FAILED: closure 21 on worker:0: the loss is nan\n") !=
+        std::string::npos);
+  CHECK(text.find("running from step 0") != std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "a wait that takes too long is 7 and leaves the job alone",

@@ -47,6 +47,23 @@ TEST_CASE("a command line becomes options", "[cli][unit]") {
   CHECK(Parse({"up"}).restart);
 }
 
+TEST_CASE("a step may be given as the name of its folder", "[cli][unit]") {
+  for (const char* step : {"500", "step-500", "step-000000000500", "/c/j-1/step-000000000500/"}) {
+    CAPTURE(step);
+    CHECK(Parse({"checkpoints", "verify", "j-1", "--step", step}).step == 500u);
+  }
+  CHECK(Refused({"checkpoints", "verify", "j-1", "--step", "latest"})
+            .text.find("\"latest\" is neither a step (500) nor a checkpoint's folder") !=
+        std::string::npos);
+  CHECK(Parse({"checkpoints", "verify", "j-1", "-o", "json"}).output == Output::kJson);
+}
+
+TEST_CASE("a name that is not UTF-8 is refused, a folder's is not", "[cli][unit]") {
+  CHECK(Refused({"describe", "\xFF"}).text.find("is no name: it is not UTF-8") !=
+        std::string::npos);
+  CHECK(Parse({"checkpoints", "verify", "/c/\xFF"}).job == "/c/\xFF");
+}
+
 TEST_CASE("the cluster may be named before or after the command", "[cli][unit]") {
   CHECK(Parse({"--coordinator", "h:1", "jobs"}).coordinator == "h:1");
   CHECK(Parse({"jobs", "--coordinator", "h:1"}).coordinator == "h:1");
