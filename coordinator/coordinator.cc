@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "common/base/words.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
@@ -30,27 +31,33 @@ Coordinator::Coordinator(Options options, Parts parts)
                 .expected = options_.expected},
                parts_.scheduler, *this),
       checker_(members_, commands_),
-      world_{parts_.scheduler, parts_.journal.epoch(), members_,        commands_,
-             checker_,         parts_.journal,         parts_.logs,     parts_.checkpoints,
-             parts_.drivers,   options_.jobs,          parts_.on_event, [this] { AdmitJobs(); }} {}
+      marks_(options_.state_directory),
+      world_{parts_.scheduler,
+             parts_.journal.epoch(),
+             members_,
+             commands_,
+             checker_,
+             parts_.journal,
+             parts_.logs,
+             parts_.checkpoints,
+             parts_.drivers,
+             marks_,
+             options_.jobs,
+             parts_.on_event,
+             [this] { AdmitJobs(); }} {}
 
 Coordinator::~Coordinator() = default;
 
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts parts) {
   std::unique_ptr<Coordinator> self(new Coordinator(std::move(options), std::move(parts)));
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
-  std::optional<Millis> gap;
-  if (self->options_.last_alive) {
-    gap = std::max(Millis(0), std::chrono::duration_cast<Millis>(self->parts_.scheduler.WallNow() -
-                                                                 *self->options_.last_alive));
-  }
   for (StoredJob& one : stored) {
     const std::uint64_t number = one.record.number();
     auto job = std::make_unique<Job>(self->world_, std::move(one));
     self->by_id_[job->id()] = number;
     self->by_name_[job->record().job().name()] = number;
     if (!job->ended()) self->parts_.logs.Recall(job->id());
-    job->NoteRestart(gap);
+    job->NoteRestart(self->options_.before);
     self->last_number_ = std::max(self->last_number_, number);
     self->jobs_[number] = std::move(job);
   }
@@ -72,7 +79,11 @@ void Coordinator::ForgetJobs() {
     (void)parts_.journal.DeleteJob(id);
     parts_.logs.Forget(id);
     by_id_.erase(id);
-    by_name_.erase(job.record().job().name());
+    // A newer job may have the name.
+    if (const auto named = by_name_.find(job.record().job().name());
+        named != by_name_.end() && named->second == ended[i]) {
+      by_name_.erase(named);
+    }
     jobs_.erase(ended[i]);
   }
 }
@@ -183,7 +194,8 @@ Result<Job*> Coordinator::Find(const std::string& job) {
   if (const auto found = by_name_.find(job); found != by_name_.end()) {
     return jobs_.at(found->second).get();
   }
-  return NotFound("no job has the id or the name \"{}\" ({} jobs are known)", job, jobs_.size());
+  return NotFound("no job has the id or the name \"{}\" ({} known)", job,
+                  Agreeing(jobs_.size(), "1 job is", std::to_string(jobs_.size()) + " jobs are"));
 }
 
 std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
@@ -194,15 +206,17 @@ std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
   Job& job = *jobs_.at(found->second);
   const v1::Job& known = job.record().job();
   if (SpecHash(known.spec()) != SpecHash(spec)) {
+    // What has ended does not stand in the way of what was edited since.
+    if (job.ended()) return std::nullopt;
     return AlreadyExists(
-        "job {} ({}) has the name \"{}\" and another spec: choose another name, or submit what was "
-        "submitted then",
-        job.id(), v1::JobState_Name(known.state()), spec.name());
+        "job {} ({}) has the name \"{}\" and another spec: stop it first, choose another name, or "
+        "submit what was submitted then",
+        job.id(), StateName(known.state()), spec.name());
   }
   if (request.restart() && !job.ended()) {
     return FailedPrecondition(
         "job {} ({}) runs: only a job that has ended begins anew; stop it first", job.id(),
-        v1::JobState_Name(known.state()));
+        StateName(known.state()));
   }
   if (request.restart() || (job.ended() && known.state() != v1::JOB_STATE_SUCCEEDED)) {
     job.Resume(request.restart());

@@ -34,8 +34,7 @@ class Coordinator : private Membership::Observer {
     std::string version;
     std::string state_directory;
     bool insecure_network = false;
-    // When the coordinator before this one was last alive, if that is known.
-    std::optional<std::chrono::system_clock::time_point> last_alive;
+    Predecessor before = {};
   };
   struct Parts {
     Scheduler& scheduler;
@@ -103,6 +102,7 @@ class Coordinator : private Membership::Observer {
   Commands commands_;
   Membership members_;
   SpecChecker checker_;
+  StepMarks marks_;
   World world_;
   // By number: the order of submission.
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;

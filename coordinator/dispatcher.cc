@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "common/base/words.h"
+
 namespace muster::coordinator {
 
 Dispatcher::Dispatcher(Options options, const Clock& clock, Send send)
@@ -42,9 +44,10 @@ Dispatcher::Crash Dispatcher::CrashWorker(const TaskId& worker, const std::strin
       std::string where;
       for (const TaskId& task : distinct) where += (where.empty() ? "" : ", ") + task.ToString();
       crash.poison = Internal(
-          "closure {} has ended its executor {} times ({}; the last time by {}): it would do so "
-          "for ever; the executor's last lines are in the job's events",
-          blamed.id, by.size(), where, how);
+          "closure {} has ended its executor {} ({}; the last time by {}): it would do so for "
+          "ever; "
+          "the executor's last lines are in the job's events",
+          blamed.id, Counted(by.size(), "time"), where, how);
       (void)queue_.MarkFailed(blamed, *crash.poison);
     }
   }

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include <unistd.h>
+
+#include "common/base/words.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
@@ -36,6 +39,11 @@ Job::Job(World& world, StoredJob stored)
   for (const v1::CheckpointInfo& info : checkpoints_) {
     if (!info.refused().empty()) refused_.insert(info.directory());
   }
+  // Twice a second the row learns how many steps are done; the mark knows each of them.
+  const std::uint64_t view = record_.plan().view();
+  if (const auto steps = world_.marks.Get(record_.number(), view); steps && view > 0) {
+    record_.set_steps_done(std::max(record_.steps_done(), *steps));
+  }
   // Changes after the last row that was written may have been seen by readers: go past them.
   record_.mutable_job()->set_version(record_.job().version() + 10'000);
 }
@@ -48,23 +56,34 @@ void Job::Admit() {
   Advance();
 }
 
-void Job::NoteRestart(std::optional<Millis> gap) {
+void Job::NoteRestart(const Predecessor& before) {
   if (ended()) return;
   if (record_.stop_requested()) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                "stopped; the coordinator was restarted before the driver had ended");
   }
-  Fields fields{{"epoch", std::to_string(world_.epoch.value())}};
+  Fields fields{{"epoch", std::to_string(world_.epoch.value())},
+                {"pid", std::to_string(::getpid())}};
+  std::string ended = "the coordinator";
+  if (before.pid != 0) {
+    fields.emplace_back("lost_pid", std::to_string(before.pid));
+    ended += fmt::format(" (process {})", before.pid);
+  }
+  if (!before.how.empty()) {
+    fields.emplace_back("how", before.how);
+    ended += fmt::format(" ended by {} and", before.how);
+  }
   std::string away;
-  if (gap) {
-    fields.emplace_back("gap_ms", std::to_string(gap->count()));
-    away = fmt::format(", away for {:.1f} s", static_cast<double>(gap->count()) / 1000);
+  if (before.alive) {
+    const Millis gap = std::max(
+        Millis(0), std::chrono::duration_cast<Millis>(world_.scheduler.WallNow() - *before.alive));
+    fields.emplace_back("gap_ms", std::to_string(gap.count()));
+    away = fmt::format(", away for {:.1f} s", static_cast<double>(gap.count()) / 1000);
   }
   Tell("COORDINATOR_RESTARTED",
-       fmt::format(
-           "the coordinator was started again (epoch {}{}); the job goes on by itself from its "
-           "last checkpoint when its tasks are back",
-           world_.epoch.value(), away),
+       fmt::format("{} was started again as process {} (epoch {}{}); the job goes on by itself "
+                   "from its last checkpoint when its tasks are back",
+                   ended, ::getpid(), world_.epoch.value(), away),
        nullptr, fields);
   if (record_.plan().view() > 0) {
     SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED", "waiting for its tasks");
@@ -334,6 +353,7 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
   plan->set_start_step(found.step);
   *record_.mutable_plan() = *plan;
   record_.set_steps_done(found.step);
+  world_.marks.Set(record_.number(), plan->view(), found.step);
   position_ = Position();
   position_.scheduled = found.step;
   // One of a later step belongs to parameters that are given up.
@@ -354,11 +374,13 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
   if (again) {
     const std::uint64_t lost = lost_from > found.step ? lost_from - found.step : 0;
     const std::string from = found.directory.empty()
-                                 ? std::string("its initial values (there is no checkpoint)")
+                                 ? fmt::format("its initial values ({})", NoSoundCheckpoint())
                                  : fmt::format("the checkpoint of step {}", found.step);
     Tell("JOB_RESTORED",
-         fmt::format("goes back to {}: {} steps that were done since are lost and done again", from,
-                     lost),
+         fmt::format("goes back to {}: {}", from,
+                     lost == 0 ? "no step is lost"
+                               : fmt::format("{} done since {} lost and done again",
+                                             Counted(lost, "step"), Agreeing(lost, "is", "are"))),
          nullptr,
          {{"view", std::to_string(plan->view())},
           {"step", std::to_string(found.step)},
@@ -372,7 +394,8 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
   if (HasHome()) return OnVariablesCreated(Ok(), found.directory);
   phase_ = Phase::kCreating;
   SetState(again ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING, "CREATING_VARIABLES",
-           fmt::format("{} parameter servers make the variables", servers.size()));
+           fmt::format("{} {} the variables", Counted(servers.size(), "parameter server"),
+                       Agreeing(servers.size(), "makes", "make")));
 
   struct Waiting {
     std::size_t left = 0;
@@ -481,7 +504,7 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
     job.mutable_error()->set_code(static_cast<int>(error.code()));
     job.mutable_error()->set_message(Message(error));
   }
-  const std::string reason = v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
+  const std::string reason = StateName(state);
   Tell("JOB_" + reason, message, nullptr,
        {{"step", std::to_string(record_.steps_done())},
         {"code", std::string(CodeName(error.code()))}});

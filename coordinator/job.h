@@ -35,6 +35,9 @@
 
 namespace muster::coordinator {
 
+// "RUNNING", as people read it.
+std::string StateName(v1::JobState state);
+
 class Job {
  public:
   template <class Reply>
@@ -54,9 +57,8 @@ class Job {
   bool admitted() const { return admitted_; }
   // It may use the cluster now (not too many jobs run). Before: WAITING_FOR_SLOT.
   void Admit();
-  // The coordinator has been restarted: an unfinished job goes back to its last checkpoint. `gap`
-  // is how long there was none.
-  void NoteRestart(std::optional<Millis> gap);
+  // The coordinator has been restarted: an unfinished job goes back to its last checkpoint.
+  void NoteRestart(const Predecessor& before);
   // The coordinator stood still for so long, and heard nobody.
   void NoteStall(Millis slept);
   // A job that has ended goes on from its newest checkpoint, or begins anew at step 0.
@@ -246,6 +248,8 @@ class Job {
   // Writes the row. A failure is told once; the next change tries again.
   Status Persist();
   void MarkRefused(const Checkpoints::Refusal& refusal);
+  // "there is no checkpoint", or how many are damaged.
+  std::string NoSoundCheckpoint() const;
   std::int64_t WallMs() const;
 
   World& world_;

@@ -1,6 +1,7 @@
 // What the driver of a job asks.
 #include <algorithm>
 
+#include "common/base/words.h"
 #include "coordinator/job.h"
 #include "coordinator/job_save.h"
 #include "coordinator/plan.h"
@@ -32,8 +33,7 @@ void AddReport(const v1::SaveReport& report, v1::CheckpointManifest& manifest) {
 
 Status Job::CheckView(std::uint64_t view) const {
   if (phase_ == Phase::kEnded) {
-    return FailedPrecondition("job {} has ended: {}", id(),
-                              v1::JobState_Name(record_.job().state()));
+    return FailedPrecondition("job {} has ended: {}", id(), StateName(record_.job().state()));
   }
   if (view != record_.plan().view() || phase_ != Phase::kOpen) {
     return Aborted("job {} has left view {} and goes back to a checkpoint: open it again", id(),
@@ -80,7 +80,7 @@ void Job::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> aske
     if (phase_ == Phase::kEnded) {
       then(state == v1::JOB_STATE_CANCELLED
                ? Cancelled("job {} was stopped", id())
-               : FailedPrecondition("job {} has ended: {}", id(), v1::JobState_Name(state)));
+               : FailedPrecondition("job {} has ended: {}", id(), StateName(state)));
       return true;
     }
     if (driver == 0 || driver != driver_.number) {
@@ -168,8 +168,8 @@ void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> a
       return true;
     }
     if (last) {
-      then(ResourceExhausted("the queue of job {} is full ({} closures): try again", id(),
-                             queue.queued()));
+      then(ResourceExhausted("the queue of job {} is full ({}): try again", id(),
+                             Counted(queue.queued(), "closure")));
     }
     return last;
   });
@@ -221,15 +221,16 @@ void Job::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
   }
   if (saving_) return then(FailedPrecondition("a checkpoint of job {} is being saved", id()));
   if (!dispatcher_->queue().idle()) {
-    return then(FailedPrecondition("job {} has {} closures queued and {} in flight: join first",
-                                   id(), dispatcher_->queue().queued(),
+    return then(FailedPrecondition("job {} has {} queued and {} in flight: join first", id(),
+                                   Counted(dispatcher_->queue().queued(), "closure"),
                                    dispatcher_->queue().in_flight()));
   }
   const std::uint64_t done = StepsDone();
   if (request.step() != done) {
     if (position_.raised) return then(*position_.raised);
-    return then(FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done",
-                                   request.step(), done));
+    return then(FailedPrecondition("a checkpoint of step {} was asked for, but {} {} done",
+                                   request.step(), Counted(done, "step"),
+                                   Agreeing(done, "is", "are")));
   }
   if (position_.saved && position_.saved->step() == done) {
     v1::SaveCheckpointReply reply;
@@ -404,15 +405,17 @@ Status Job::FinishJob(const v1::FinishJobRequest& request) {
       MakeStatus(static_cast<StatusCode>(request.status().code()), request.status().message());
   std::string unsaved;
   if (!save_failure_.empty()) {
+    const auto newest = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(),
+                                     [](const auto& info) { return info.refused().empty(); });
     unsaved = fmt::format("the newest steps are not saved: {}; {}", save_failure_,
-                          checkpoints_.empty() ? std::string("there is no checkpoint")
-                                               : fmt::format("the newest checkpoint is of step {}",
-                                                             checkpoints_.back().step()));
+                          newest == checkpoints_.rend()
+                              ? NoSoundCheckpoint()
+                              : fmt::format("the newest checkpoint is of step {}", newest->step()));
   }
   if (status.ok() && position_.raised) {
     Fail(*position_.raised);
   } else if (status.ok() && unsaved.empty()) {
-    End(v1::JOB_STATE_SUCCEEDED, Ok(), fmt::format("done: {} steps", record_.steps_done()));
+    End(v1::JOB_STATE_SUCCEEDED, Ok(), "done: " + Counted(record_.steps_done(), "step"));
   } else if (status.ok()) {
     // A trained model that nobody can have is no success.
     const std::string text = fmt::format(

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "common/base/words.h"
 #include "coordinator/job.h"
 #include "coordinator/plan.h"
 
@@ -36,9 +37,9 @@ void Job::OnHomeGone(const std::string& reason, const std::string& what,
     const std::string where = requeued.empty() ? fmt::format("after step {}", blamed.id)
                                                : fmt::format("closure {}", blamed.id);
     const Status poison = Internal(
-        "{} has ended its executor {} times ({}): it would do so for ever; the executor's last "
+        "{} has ended its executor {} ({}): it would do so for ever; the executor's last "
         "lines are in the job's events",
-        where, crashes_, what);
+        where, Counted(static_cast<std::uint64_t>(crashes_), "time"), what);
     Tell("POISON_CLOSURE", Message(poison), home_ ? &*home_ : nullptr);
     return Fail(poison);
   }
@@ -52,13 +53,15 @@ bool Job::HomeReplaced(const TaskId& task, const v1::ExecutorEvent& event) {
 }
 
 std::string Job::WhereVariablesLive() const {
-  if (!HasHome()) return fmt::format("{} parameter servers", record_.plan().ps_size());
+  if (!HasHome()) {
+    return Counted(static_cast<std::uint64_t>(record_.plan().ps_size()), "parameter server");
+  }
   const v1::StrategySpec& strategy = record_.job().spec().strategy();
   std::string kind = v1::StrategyKind_Name(strategy.kind()).substr(sizeof("STRATEGY_KIND_") - 1);
   std::transform(kind.begin(), kind.end(), kind.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const std::uint32_t devices = std::max(1u, strategy.devices());
-  return fmt::format("{} device{} of {} ({})", devices, devices == 1 ? "" : "s",
+  return fmt::format("{} of {} ({})", Counted(devices, "device"),
                      home_ ? home_->ToString() : "a worker", kind);
 }
 

@@ -1,9 +1,20 @@
 // Rows, events, and what describe shows.
 #include <algorithm>
 
+#include "common/base/words.h"
 #include "coordinator/job.h"
 
 namespace muster::coordinator {
+
+std::string StateName(v1::JobState state) {
+  return v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
+}
+
+std::string Job::NoSoundCheckpoint() const {
+  if (refused_.empty()) return "there is no checkpoint";
+  return fmt::format("{} {} damaged, there is no other", Counted(refused_.size(), "checkpoint"),
+                     Agreeing(refused_.size(), "is", "are"));
+}
 
 std::int64_t Job::WallMs() const {
   return std::chrono::duration_cast<Millis>(world_.scheduler.WallNow().time_since_epoch()).count();

@@ -1,6 +1,7 @@
 // Workers, parameter servers and closures.
 #include <algorithm>
 
+#include "common/base/words.h"
 #include "coordinator/job.h"
 
 namespace muster::coordinator {
@@ -91,8 +92,9 @@ void Job::OnLost(const Member& member) {
       return OnHomeGone("WORKER_LOST", what, {});
     }
     Tell("WORKER_LOST",
-         fmt::format("{} (process {}) was lost: {}; {} closures it had go to others",
-                     task.ToString(), member.info.pid(), member.how, closures.size()),
+         fmt::format("{} (process {}) was lost: {}; {} it had {} to others", task.ToString(),
+                     member.info.pid(), member.how, Counted(closures.size(), "closure"),
+                     Agreeing(closures.size(), "goes", "go")),
          &task, more, lines);
     executors_.erase(task);
     if (assigner_ == task) {
@@ -246,8 +248,10 @@ void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
       fmt::format("the executor of {} (process {}) {} by {}", task.ToString(), event.pid(),
                   event.stuck() ? "was killed" : "ended", event.how());
   Tell(reason,
-       HasHome() ? what + "; the job's variables ended with it"
-                 : fmt::format("{}; {} closures it had run again", what, crash.requeued.size()),
+       HasHome()
+           ? what + "; the job's variables ended with it"
+           : fmt::format("{}; {} it had {} again", what, Counted(crash.requeued.size(), "closure"),
+                         Agreeing(crash.requeued.size(), "runs", "run")),
        &task,
        {{"pid", std::to_string(event.pid())},
         {"how", event.how()},
@@ -260,9 +264,9 @@ void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
     return Fail(*crash.poison);
   }
   if (!was_ready && ++executor_failures_ >= world_.options.executor_limit) {
-    return Fail(
-        Internal("executors have ended {} times before they were ready, the last one on {} by {}",
-                 executor_failures_, task.ToString(), event.how()));
+    return Fail(Internal("executors have ended {} before they were ready, the last one on {} by {}",
+                         Counted(static_cast<std::uint64_t>(executor_failures_), "time"),
+                         task.ToString(), event.how()));
   }
   home_pid_ = 0;
   RestartExecutorLater(task, ++executor.crashes);
@@ -302,6 +306,7 @@ void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result)
         executors_[member.task].trained = true;
       }
       record_.set_steps_done(StepsDone());
+      world_.marks.Set(record_.number(), record_.plan().view(), record_.steps_done());
       break;
     case Dispatcher::Outcome::kFailed:
       Tell("CLOSURE_FAILED",
@@ -378,9 +383,11 @@ void Job::Pump() {
       continue;
     }
     if (!rerun->placed.empty()) {
-      Tell("CLOSURES_RERUN",
-           fmt::format("closures of {} run again: {}", rerun->from.ToString(), rerun->placed),
-           &rerun->from, {{"closures", std::to_string(rerun->count)}, {"placed", rerun->placed}});
+      Tell(
+          "CLOSURES_RERUN",
+          fmt::format("{} of {} {} again: {}", Counted(rerun->count, "closure"),
+                      rerun->from.ToString(), Agreeing(rerun->count, "runs", "run"), rerun->placed),
+          &rerun->from, {{"closures", std::to_string(rerun->count)}, {"placed", rerun->placed}});
     }
     rerun = reruns_.erase(rerun);
   }

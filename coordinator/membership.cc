@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/words.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -55,8 +57,8 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
   }
   if (!options_.tasks.empty() &&
       std::find(options_.tasks.begin(), options_.tasks.end(), task) == options_.tasks.end()) {
-    return FailedPrecondition("{} is not in the coordinator's cluster spec, which has {} tasks",
-                              task.ToString(), options_.tasks.size());
+    return FailedPrecondition("{} is not in the coordinator's cluster spec, which has {}",
+                              task.ToString(), Counted(options_.tasks.size(), "task"));
   }
   if (info.epoch() > options_.epoch.value()) {
     return FailedPrecondition(

@@ -6,6 +6,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <xxhash.h>
 
+#include "common/base/words.h"
 #include "common/config/job_yaml/validate_job.h"
 #include "common/partition/placement.h"
 
@@ -44,8 +45,9 @@ Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training
                                     ? training_examples / batch
                                     : (training_examples + batch - 1) / batch;
   if (batches == 0) {
-    return InvalidArgument("data: {} examples do not make one batch of {}", training_examples,
-                           batch);
+    return InvalidArgument("data: {} {} not make one batch of {}",
+                           Counted(training_examples, "example"),
+                           Agreeing(training_examples, "does", "do"), batch);
   }
   return spec.steps() > 0 ? spec.steps() : spec.epochs() * batches;
 }

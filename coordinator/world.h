@@ -1,7 +1,10 @@
 // What every job shares: the rest of the coordinator, as a job sees it.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "coordinator/logs.h"
 #include "coordinator/membership.h"
 #include "coordinator/spec_check.h"
+#include "coordinator/step_marks.h"
 
 namespace muster::coordinator {
 
@@ -54,6 +58,15 @@ struct JobOptions {
   std::string checkpoints_directory;
 };
 
+// The coordinator process before this one, as far as it is known.
+struct Predecessor {
+  // When it was last alive; nothing: there was none, or nobody knows.
+  std::optional<std::chrono::system_clock::time_point> alive = std::nullopt;
+  std::uint32_t pid = 0;
+  // "signal SIGKILL", from whoever is the parent of both.
+  std::string how = {};
+};
+
 // Threading: the strand's. Lifetime: everything outlives the jobs.
 struct World {
   Scheduler& scheduler;
@@ -65,6 +78,7 @@ struct World {
   Logs& logs;
   Checkpoints& checkpoints;
   Drivers& drivers;
+  StepMarks& marks;
   JobOptions options;
   // Each event as it happens, for the daemon's own log.
   std::function<void(const std::string& job_id, const v1::Event&)> on_event;

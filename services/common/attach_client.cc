@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/words.h"
 #include "common/telemetry/log.h"
 
 namespace muster::services {
@@ -214,8 +215,9 @@ void AttachClient::Reply(std::uint64_t stream, v1::CommandResult result) {
 
 void AttachClient::Flush() {
   if (dropped_ > 0) {
-    log::Warning("{} messages for the coordinator were dropped while it was away",
-                 std::exchange(dropped_, 0));
+    log::Warning("{} for the coordinator {} dropped while it was away",
+                 Counted(dropped_, "message"), Agreeing(dropped_, "was", "were"));
+    dropped_ = 0;
   }
   for (v1::DaemonMessage& message : kept_) stream_->Write(std::move(message));
   kept_.clear();

@@ -4,6 +4,8 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "common/base/words.h"
+
 namespace muster::services {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
@@ -28,7 +30,8 @@ void Authorize(grpc::ClientContext& context, const Token& token) {
 }
 
 Status FromGrpc(const grpc::Status& status) {
-  return MakeStatus(static_cast<StatusCode>(status.error_code()), status.error_message());
+  return MakeStatus(static_cast<StatusCode>(status.error_code()),
+                    TransportWords(status.error_message()));
 }
 
 grpc::Status ToGrpc(const Status& status) {

@@ -1,5 +1,7 @@
 #include "services/coordinator/alive_mark.h"
 
+#include <fstream>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,9 +25,19 @@ std::optional<std::chrono::system_clock::time_point> AliveMark::Last() const {
                                                std::chrono::nanoseconds(info.st_mtim.tv_nsec));
 }
 
+std::uint32_t AliveMark::LastPid() const {
+  std::uint32_t pid = 0;
+  std::ifstream(path_) >> pid;
+  return pid;
+}
+
 void AliveMark::Renew(Scheduler& scheduler) {
   scheduler_ = &scheduler;
-  if (fd_ < 0) fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd_ < 0) {
+    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const std::string pid = std::to_string(getpid());
+    if (fd_ >= 0) (void)!write(fd_, pid.data(), pid.size());
+  }
   if (fd_ < 0) return;
   (void)futimens(fd_, nullptr);
   timer_ = scheduler.RunAfter(kPeriod, [this] { Renew(*scheduler_); });

@@ -1,8 +1,9 @@
-// <state directory>/alive: a file whose time of change says when a coordinator last lived, so that
-// the next one can tell how long there was none.
+// <state directory>/alive: a file whose time of change says when a coordinator last lived, and
+// which holds its process's number, so that the next one can tell who has gone and for how long.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -19,8 +20,9 @@ class AliveMark {
   AliveMark(const AliveMark&) = delete;
   AliveMark& operator=(const AliveMark&) = delete;
 
-  // Of the coordinator before this one; nullopt: there was none.
+  // Of the coordinator before this one, before Renew() is called; nullopt and 0: there was none.
   std::optional<std::chrono::system_clock::time_point> Last() const;
+  std::uint32_t LastPid() const;
   // From now on, every quarter of a second.
   void Renew(Scheduler& scheduler);
 

@@ -91,7 +91,8 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
   Parts& all = *parts;
   std::unique_ptr<CoordinatorNode> node(new CoordinatorNode(std::move(parts)));
 
-  options.coordinator.last_alive = all.alive.Last();
+  options.coordinator.before.alive = all.alive.Last();
+  options.coordinator.before.pid = all.alive.LastPid();
   const Status created = all.OnStrand([&]() -> Status {
     all.alive.Renew(all.strand);
     MUSTER_TRY_ASSIGN(

@@ -54,6 +54,9 @@ const services::Role kRole{
                 "checkpoints are not.",
          .least = 1,
          .most = 100'000},
+        {.name = "predecessor-end",
+         .doc = "How the coordinator's process before this one ended (\"signal SIGKILL\"), for the "
+                "events of its jobs; its parent knows."},
         {.name = "expect",
          .doc = "Who will come, where TF_CONFIG does not say: ps=2,worker=3. A job waits for these "
                 "and names who is missing; others may come too."},
@@ -117,6 +120,7 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   core.max_running_jobs = static_cast<std::size_t>(config.values.Int("max-jobs"));
   core.keep_jobs = static_cast<std::size_t>(config.values.Int("keep-jobs"));
   MUSTER_TRY_ASSIGN(core.expected, ParseExpected(config.values.String("expect")));
+  core.before.how = config.values.String("predecessor-end").substr(0, 200);
   core.version = services::kVersion;
   // Checkpoint paths go to other processes, which have other working directories.
   core.state_directory = std::filesystem::absolute(StateDirectory(config)).string();

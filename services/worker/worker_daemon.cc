@@ -10,6 +10,7 @@
 #include <grpcpp/client_context.h>
 #include <unistd.h>
 
+#include "common/base/words.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
 #include "muster/v1/cluster.grpc.pb.h"
@@ -138,7 +139,7 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   if (error) {
     return FromErrno(error.value(), fmt::format("cache folder {}", options.cache_directory));
   }
-  log::Info("executors have {} thread(s); cache in {}", options.threads, cache);
+  log::Info("executors have {}; cache in {}", Counted(options.threads, "thread"), cache);
   std::unique_ptr<WorkerDaemon> worker(
       new WorkerDaemon(daemon, grpc, std::move(options), cache + "/archives"));
   if (::access(worker->executor_program_.c_str(), X_OK) != 0) {

@@ -2,6 +2,8 @@
 #include <csignal>
 #include <mutex>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
@@ -71,6 +73,36 @@ TEST_CASE("a cluster refuses strangers, unknown jobs and bad files by their code
   CHECK(data.err.find("train-imagos") != std::string::npos);
   CHECK(cluster.Drain() == 0);
   CHECK(ProcessesOf(cluster.state()).empty());
+}
+
+TEST_CASE("with -o json stdout is one document, also for ends and errors", "[cluster]") {
+  Cluster cluster({.ps = 1, .workers = 1});
+  const TempFolder folder;
+  const SumJob sums(folder, 100, 10, 2, 0);
+  const auto read = [](const RunResult& result) {
+    CAPTURE(result.out, result.err);
+    REQUIRE(nlohmann::json::accept(result.out));
+    return nlohmann::json::parse(result.out);
+  };
+
+  const auto ended = read(cluster.Muster({"submit", "-f", sums.file, "--wait", "-o", "json"}));
+  CHECK(ended.at("state") == "JOB_STATE_SUCCEEDED");
+  CHECK(ended.at("progress").at("step") == "20");
+  CHECK(read(cluster.Muster({"wait", "sums", "-o", "json"})).at("id") == "sums-1");
+  CHECK(read(cluster.Muster({"describe", "none", "-o", "json"})).at("error").at("code") == 5);
+  CHECK(read(cluster.Muster({"checkpoints", "verify", "sums", "-o", "json"})).at("step") == "20");
+  const RunResult exported = cluster.Muster({"checkpoints", "export", "sums", "-o", "-"});
+  CHECK(exported.code == 0);
+  CHECK(exported.out.find("\"dtype\":\"F32\"") != std::string::npos);
+
+  // What was edited after its end is a new job.
+  ReplaceInFile(sums.file, "epochs: 2", "epochs: 3");
+  const auto again = read(cluster.Muster({"submit", "-f", sums.file, "--wait", "-o", "json"}));
+  CHECK(again.at("id") == "sums-2");
+  CHECK(again.at("progress").at("step") == "30");
+  const RunResult story = cluster.Muster({"describe", "sums-1"});
+  CHECK(story.out.find("State        SUCCEEDED\n") != std::string::npos);
+  CHECK(story.out.find("on 1 parameter server (view 1)") != std::string::npos);
 }
 
 TEST_CASE("Ctrl-C leaves a job that is followed alone, and drains a cluster", "[cluster]") {

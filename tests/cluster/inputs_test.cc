@@ -1,4 +1,5 @@
 // What a job is given to read and to run: broken files are located, NaN is named, archives train.
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -79,7 +80,7 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   RunResult result = run("short", JobText(times_a, read_csv));
   CHECK(result.code == 2);
   has(result, short_csv + ":19 on host");
-  has(result, "1 fields, 2 are needed");
+  has(result, "1 field, 2 are needed");
   has(result, "data.bad_records.skip_up_to");
 
   result = run("skip", JobText(times_a, read_csv + "  bad_records: {skip_up_to: 1}\n"));
@@ -87,6 +88,9 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   v1::Job job = cluster.Describe("skip");
   CHECK(job.progress().bad_records() == 1);
   CHECK(job.progress().total_steps() == 6);
+  const RunResult logs = cluster.Muster({"logs", "skip", "worker:0"});
+  CAPTURE(logs.out);
+  CHECK(logs.out.find("data: skipped " + short_csv + ":19 on host") != std::string::npos);
 
   // One bit of the second record.
   std::string records =
@@ -156,6 +160,56 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   } else {
     CHECK(result.code == 0);
   }
+}
+
+TEST_CASE("what is not UTF-8, misspelled or without a shape is answered at once", "[cluster]") {
+  Cluster cluster({.ps = 1, .workers = 1});
+  const TempFolder folder;
+  const auto run = [&](const std::string& name, const std::string& text) {
+    const std::string file = folder.Write(name + ".yaml", text);
+    return cluster.Muster({"submit", "-f", file, "--wait"});
+  };
+  const auto has = [](const RunResult& result, const std::string& text) {
+    INFO(result.err);
+    CHECK(result.err.find(text) != std::string::npos);
+  };
+  const auto read = [&](const std::string& file) {
+    return fmt::format("  csv: {{files: {}, columns: {{a: {{}}}}}}\n", file);
+  };
+  // An error text that is not UTF-8 used to be lost on its way: the wait for it took a minute.
+  const auto begin = std::chrono::steady_clock::now();
+  RunResult result =
+      run("latin", JobText(Times("a", "a"), read(folder.Write("latin.csv", "pre\xE7o,b\n1,2\n"))));
+  CHECK(result.code == 2);
+  has(result, "no column a; its first line names pre\\xe7o, b");
+  (void)folder.Write("\xFF.csv", "a\n1\xFF\n");
+  result = run("bytes", JobText(Times("a", "a"), read(folder / "?.csv")));
+  CHECK(result.code == 2);
+  has(result, "/\\xff.csv:2 on host");
+  has(result, "'1\\xff' is not a float32 number");
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+
+  const std::string good = read(folder.Write("good.csv", "a\n1\n2\n3\n"));
+  result = run("written", JobText(Times("a", "a"), good) + "# \xE9\n");
+  CHECK(result.code == 2);
+  has(result, "written.yaml:16:3: byte \\xe9 is not UTF-8");
+
+  std::string text = JobText(Times("a", "a"), good);
+  text.replace(text.find("return self"), 6, "retrn");
+  result = run("retrn", text);
+  CHECK(result.code == 2);
+  has(result,
+      "retrn.yaml:6:15: forward: invalid syntax: expected an operator, '=' or the end of the "
+      "line; did you mean \"return\"?");
+
+  text = JobText(Times("a", "a"), good);
+  text.replace(text.find("shape: [1], "), 12, "");
+  result = run("scalar", text);
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  const std::string file = folder / "exported";
+  REQUIRE(cluster.Muster({"checkpoints", "export", "scalar", "-o", file}).code == 0);
+  CHECK(ReadSafetensors(file).at("w").size() == 1);
 }
 
 }  // namespace

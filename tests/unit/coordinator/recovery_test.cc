@@ -218,6 +218,28 @@ TEST_CASE("A damaged checkpoint is refused, said so, and the one before it is us
   CHECK_FALSE(described.checkpoints(1).refused().empty());
 }
 
+TEST_CASE("A job whose checkpoints are all damaged says so when it begins anew",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 10).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(10).ok());
+  cluster.checkpoints.damaged.insert(10);
+
+  cluster.Kill({"ps", 0});
+  cluster.Pass(Millis(1'000));
+  (void)cluster.Join({"ps", 0}, "boot-2");
+
+  const auto event = cluster.EventOf("JOB_RESTORED");
+  REQUIRE(event);
+  CHECK(event->message() ==
+        "goes back to its initial values (1 checkpoint is damaged, there is no other): 10 steps "
+        "done since are lost and done again");
+  CHECK(event->fields().at("steps_lost") == "10");
+}
+
 TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(2, 2);
@@ -231,13 +253,19 @@ TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordin
     return cluster.at({"worker", 0}).given[0].attempt();
   }();
 
-  cluster.options.last_alive = cluster.time.WallNow() - Millis(2'500);
+  cluster.options.before = {
+      .alive = cluster.time.WallNow() - Millis(2'500), .pid = 77, .how = "signal SIGKILL"};
   cluster.RestartCoordinator();
   CHECK(cluster.core->epoch() == Epoch(epoch.value() + 1));
   const auto restarted = cluster.EventOf("COORDINATOR_RESTARTED");
   REQUIRE(restarted);
   CHECK(restarted->fields().at("gap_ms") == "2500");
   CHECK(restarted->message().find("away for 2.5 s") != std::string::npos);
+  CHECK(
+      restarted->message().starts_with("the coordinator (process 77) ended by signal SIGKILL and "
+                                       "was started again as process "));
+  CHECK(restarted->fields().at("lost_pid") == "77");
+  CHECK(restarted->fields().at("how") == "signal SIGKILL");
   CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
   cluster.Settle();
   CHECK(cluster.job().record().job().reason() == "WAITING_FOR_TASKS");
@@ -254,6 +282,49 @@ TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordin
   CHECK(cluster.at({"worker", 0}).given[0].attempt() > attempt);
   cluster.WorkAll();
   CHECK(cluster.JoinNow()->steps_done() == 100);
+}
+
+TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the last one",
+          "[coordinator][unit]") {
+  const muster::testing::TempDir state;
+  Coordinator::Options options;
+  options.state_directory = state.path();
+  Cluster cluster(options);
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 30).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(30).ok());
+  REQUIRE(cluster.Schedule(31, 57).ok());
+  cluster.WorkAll();  // and nobody reports progress: the journal knows nothing of these 27
+
+  cluster.RestartCoordinator();
+  cluster.JoinAll(1, 1);
+
+  const auto restored = cluster.EventOf("JOB_RESTORED");
+  REQUIRE(restored);
+  CHECK(restored->fields().at("steps_lost") == "27");
+  CHECK(restored->message() ==
+        "goes back to the checkpoint of step 30: 27 steps done since are lost and done again");
+}
+
+TEST_CASE("Marks of steps belong to a job and a view", "[coordinator][unit]") {
+  const muster::testing::TempDir directory;
+  {
+    StepMarks marks(directory.path());
+    marks.Set(7, 1, 100);
+    marks.Set(7, 2, 40);
+    marks.Set(8, 1, 5);
+  }
+  StepMarks marks(directory.path());
+  CHECK(marks.Get(7, 2) == 40u);
+  CHECK_FALSE(marks.Get(7, 1).has_value());
+  CHECK(marks.Get(8, 1) == 5u);
+  CHECK_FALSE(marks.Get(9, 1).has_value());
+  StepMarks none("");
+  none.Set(7, 1, 1);
+  CHECK_FALSE(none.Get(7, 1).has_value());
+  CHECK_FALSE(StepMarks(directory.path() + "/absent").Get(7, 2).has_value());
 }
 
 TEST_CASE("An ended job stays ended over a restart", "[coordinator][unit]") {

@@ -94,6 +94,48 @@ TEST_CASE("Submitting is idempotent by name; another spec of that name is refuse
   CHECK(cluster.Submit(other).status().code() == StatusCode::kAlreadyExists);
 }
 
+TEST_CASE("What was edited is a new job once the one of its name has ended",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  v1::JobSpec edited = Cluster::Spec();
+  edited.set_batch_size(20);
+  const Status running = cluster.Submit(edited).status();
+  CHECK(running.code() == StatusCode::kAlreadyExists);
+  CHECK(Message(running).find("job-1 (RUNNING)") != std::string::npos);
+  REQUIRE(cluster.FinishJob().ok());
+
+  const auto fresh = cluster.Submit(edited);
+
+  REQUIRE(fresh.ok());
+  CHECK_FALSE(fresh->existing());
+  CHECK(fresh->job().id() == "job-2");
+  CHECK(cluster.job().id() == "job-2");  // the name is the new one's
+  CHECK(cluster.State("job-1") == v1::JOB_STATE_SUCCEEDED);
+  CHECK(cluster.Submit(edited)->existing());
+  cluster.RestartCoordinator();
+  CHECK(cluster.job().id() == "job-2");
+}
+
+TEST_CASE("A forgotten job does not take its name from a newer one", "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.keep_jobs = 1;
+  Cluster cluster(options);
+  cluster.JoinAll(1, 1);
+  v1::JobSpec spec = Cluster::Spec();
+  for (const std::uint32_t batch : {10, 20, 30}) {
+    spec.set_batch_size(batch);
+    REQUIRE(cluster.Submit(spec).ok());
+    REQUIRE(cluster.FinishJob().ok());
+    cluster.Settle();
+  }
+
+  CHECK_FALSE(cluster.core->Find("job-1").ok());
+  REQUIRE(cluster.core->Find("job").ok());
+  CHECK(cluster.job().id() == "job-3");
+}
+
 TEST_CASE("What a worker finds wrong with a spec refuses the submission", "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);
