@@ -37,7 +37,8 @@ ExitCode CodeOf(const Status& status) {
 ExitCode CodeOf(const v1::Job& job) {
   switch (job.state()) {
     case v1::JOB_STATE_FAILED:
-      return ExitCode::kJobFailed;
+      // The same mistake that a submission is refused for, found when no one waited for the answer.
+      return job.reason() == "REFUSED" ? ExitCode::kUsage : ExitCode::kJobFailed;
     case v1::JOB_STATE_CANCELLED:
       return ExitCode::kCancelled;
     default:

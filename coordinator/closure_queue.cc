@@ -4,6 +4,12 @@
 
 namespace muster::coordinator {
 
+std::string Ids(std::span<const ClosureKey> closures) {
+  std::string text;
+  for (const ClosureKey& key : closures) text += (text.empty() ? "" : ",") + std::to_string(key.id);
+  return text;
+}
+
 ClosureQueue::PutResult ClosureQueue::Put(ClosureKey key) {
   if (failed()) return PutResult::kFailed;
   IntervalSet& known = known_[key.kind];
@@ -20,6 +26,14 @@ std::optional<ClosureKey> ClosureQueue::Get() {
   queue_.pop_front();
   in_flight_.insert(key);
   return key;
+}
+
+bool ClosureQueue::Take(ClosureKey key) {
+  const auto found = std::find(queue_.begin(), queue_.end(), key);
+  if (failed() || found == queue_.end()) return false;
+  queue_.erase(found);
+  in_flight_.insert(key);
+  return true;
 }
 
 Status ClosureQueue::TakeFromFlight(ClosureKey key) {

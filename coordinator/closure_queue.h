@@ -14,6 +14,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 
 #include "common/base/status.h"
 #include "coordinator/interval_set.h"
@@ -26,6 +28,8 @@ struct ClosureKey {
   std::uint64_t id = 0;
   auto operator<=>(const ClosureKey&) const = default;
 };
+// "7,9"
+std::string Ids(std::span<const ClosureKey> closures);
 
 class ClosureQueue {
  public:
@@ -40,8 +44,12 @@ class ClosureQueue {
   PutResult Put(ClosureKey key);
   // The oldest queued closure, now in flight. None: nothing is queued, or an error is pending.
   std::optional<ClosureKey> Get();
+  // That one, out of its turn. False: it is not queued, or an error is pending.
+  bool Take(ClosureKey key);
+  // What is queued, the next one first.
+  const std::deque<ClosureKey>& waiting() const { return queue_; }
   // Back to the end of the queue, to be run again (even beyond the capacity: it was admitted once);
-  // to its front where closures run in their order alone.
+  // or to its front: what is known to be troublesome, or to be needed by what comes after it.
   // With an error pending the closure is cancelled instead. kInternal: it is not in flight.
   enum class Place { kEnd, kFront };
   Status PutBack(ClosureKey key, Place place = Place::kEnd);

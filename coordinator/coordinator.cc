@@ -311,6 +311,7 @@ void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome
     for (const v1::VariableLayout& variable : outcome->parameters) {
       *record.add_parameters() = variable;
     }
+    record.mutable_data()->insert(outcome->data.begin(), outcome->data.end());
   }
   if (const absl::Status status = parts_.journal.SaveJob(record); !status.ok()) return then(status);
   auto made = std::make_unique<Job>(world_, std::move(stored));

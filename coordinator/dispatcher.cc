@@ -1,12 +1,15 @@
 #include "coordinator/dispatcher.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
-#include "common/base/words.h"
-
 namespace muster::coordinator {
+namespace {
+
+// Suspects are at the front of the queue; before them is only what a lost worker gave back.
+constexpr std::size_t kLookAhead = 256;
+
+}  // namespace
 
 Dispatcher::Dispatcher(Options options, const Clock& clock, Send send)
     : options_(std::move(options)),
@@ -21,44 +24,112 @@ std::vector<ClosureKey> Dispatcher::RemoveWorker(const TaskId& worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return requeued;
   std::deque<InFlight>& in_flight = found->second.in_flight;
-  if (options_.in_order) std::reverse(in_flight.begin(), in_flight.end());
-  for (const InFlight& item : in_flight) {
-    if (queue_.PutBack(item.key, PlaceBack()).ok()) requeued.push_back(item.key);
+  for (auto item = in_flight.rbegin(); item != in_flight.rend(); ++item) {
+    if (queue_.PutBack(item->key, ClosureQueue::Place::kFront).ok()) requeued.push_back(item->key);
   }
-  if (options_.in_order) std::reverse(requeued.begin(), requeued.end());
+  std::reverse(requeued.begin(), requeued.end());
   workers_.erase(found);
   return requeued;
 }
 
-Dispatcher::Crash Dispatcher::CrashWorker(const TaskId& worker, const std::string& how) {
+Dispatcher::Crash Dispatcher::CrashWorker(const TaskId& worker, const std::string& how,
+                                          Cause cause) {
   Crash crash;
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return crash;
-  if (!found->second.in_flight.empty()) {
-    const ClosureKey blamed = found->second.in_flight.front().key;
-    std::vector<TaskId>& by = crashes_[blamed];
-    by.push_back(worker);
-    const std::set<TaskId> distinct(by.begin(), by.end());
-    if (static_cast<int>(by.size()) >= options_.crash_limit &&
-        (distinct.size() >= 2 || workers_.size() == 1)) {
-      std::string where;
-      for (const TaskId& task : distinct) where += (where.empty() ? "" : ", ") + task.ToString();
-      crash.poison = Internal(
-          "closure {} has ended its executor {} ({}; the last time by {}): it would do so for "
-          "ever; "
-          "the executor's last lines are in the job's events",
-          blamed.id, Counted(by.size(), "time"), where, how);
-      (void)queue_.MarkFailed(blamed, *crash.poison);
+  const std::deque<InFlight>& in_flight = found->second.in_flight;
+  if (!in_flight.empty()) {
+    const bool alone = in_flight.size() == 1;
+    for (const InFlight& item : in_flight) {
+      Suspect& suspect = suspects_[item.key];
+      suspect.on.insert(worker);
+      if (cause != Cause::kOutside) {
+        ++suspect.crashes;
+        if (alone) ++suspect.alone;
+      } else if (alone) {
+        ++suspect.alone_outside;
+      }
     }
+    if (cause != Cause::kOutside) ++barren_crashes_;
+    if (cause == Cause::kEndless) ++endless_steps_;
+    crash.poison = Judge(in_flight.front().key, alone, how);
   }
   crash.requeued = RemoveWorker(worker);
   return crash;
+}
+
+std::optional<Dispatcher::Verdict> Dispatcher::Judge(const ClosureKey& blamed, bool alone,
+                                                     const std::string& how) const {
+  const Suspect& suspect = suspects_.at(blamed);
+  std::string where;
+  for (const TaskId& task : suspect.on) where += (where.empty() ? "" : ", ") + task.ToString();
+  // One worker may be at fault itself.
+  const bool excluded = suspect.on.size() >= 2 || workers_.size() == 1;
+  if (alone && excluded && suspect.crashes >= options_.crash_limit &&
+      suspect.alone >= options_.crash_limit - 1) {
+    return Verdict{blamed, fmt::format("closure {} has ended its executor {} times, {} of them "
+                                       "with nothing else in flight ({}; the last time by {})",
+                                       blamed.id, suspect.crashes, suspect.alone, where, how)};
+  }
+  const int killed = suspect.alone + suspect.alone_outside;
+  if (alone && excluded && killed >= options_.kill_limit) {
+    return Verdict{blamed, fmt::format("closure {} has ended its executor {} times with nothing "
+                                       "else in flight ({}; the last time by {}): if nobody kills "
+                                       "executors here, it needs more memory than there is",
+                                       blamed.id, killed, where, how)};
+  }
+  if (barren_crashes_ >= options_.barren_limit || endless_steps_ >= options_.endless_limit) {
+    return Verdict{blamed, fmt::format("executors have ended {} times and no closure has succeeded "
+                                       "in between, the last one by closure {} on {} by {}",
+                                       barren_crashes_, blamed.id, where, how)};
+  }
+  return std::nullopt;
 }
 
 void Dispatcher::HoldWorker(const TaskId& worker, TimePoint until) {
   if (const auto found = workers_.find(worker); found != workers_.end()) {
     found->second.hold_until = until;
   }
+}
+
+bool Dispatcher::EndsExecutors(const ClosureKey& key) const {
+  const auto found = suspects_.find(key);
+  return found != suspects_.end() && found->second.crashes > 0;
+}
+
+bool Dispatcher::BetterElsewhere(const Suspect& suspect, const TaskId& task) const {
+  if (!suspect.on.contains(task)) return false;
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& other) {
+    return !suspect.on.contains(other.first) && other.second.hold_until != TimePoint::max();
+  });
+}
+
+std::optional<ClosureKey> Dispatcher::Next(const TaskId& task, const Worker& worker) {
+  if (suspects_.empty()) return queue_.Get();
+  // It runs a suspect: alone.
+  if (!worker.in_flight.empty() && IsSuspect(worker.in_flight.front().key)) return std::nullopt;
+  std::optional<ClosureKey> ordinary;
+  // What ended an executor by its own doing may be a program that always does: nobody begins
+  // anything else before that is known.
+  bool held = std::any_of(workers_.begin(), workers_.end(), [this](const auto& other) {
+    return !other.second.in_flight.empty() && EndsExecutors(other.second.in_flight.front().key);
+  });
+  std::size_t looked = 0;
+  for (const ClosureKey key : queue_.waiting()) {
+    if (++looked > kLookAhead) break;
+    const auto suspect = suspects_.find(key);
+    if (suspect == suspects_.end()) {
+      if (!ordinary) ordinary = key;
+      continue;
+    }
+    held = held || suspect->second.crashes > 0;
+    if (BetterElsewhere(suspect->second, task)) continue;
+    // Else it takes nothing more until it is free for the suspect.
+    if (!worker.in_flight.empty() || !queue_.Take(key)) return std::nullopt;
+    return key;
+  }
+  if (!held && ordinary && queue_.Take(*ordinary)) return ordinary;
+  return std::nullopt;
 }
 
 void Dispatcher::Pump() {
@@ -68,11 +139,12 @@ void Dispatcher::Pump() {
   for (std::size_t depth = 0; depth < options_.in_flight_per_worker; ++depth) {
     for (auto& [task, worker] : workers_) {
       if (worker.in_flight.size() > depth || now < worker.hold_until) continue;
-      const std::optional<ClosureKey> key = queue_.Get();
-      if (!key) {
-        if (queue_.queued() == 0 && !dry_since_) dry_since_ = now;
+      const std::optional<ClosureKey> key = Next(task, worker);
+      if (!key && queue_.queued() == 0) {
+        if (!dry_since_) dry_since_ = now;
         return;
       }
+      if (!key) continue;
       dry_since_.reset();
       v1::ClosureAssignment assignment;
       assignment.set_job_id(options_.job_id);
@@ -100,17 +172,20 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
   const auto code = static_cast<StatusCode>(result.status().code());
   if (code == StatusCode::kUnavailable || code == StatusCode::kAborted ||
       code == StatusCode::kCancelled || code == StatusCode::kDeadlineExceeded) {
-    (void)queue_.PutBack(key, PlaceBack());
+    const bool first = options_.in_order || IsSuspect(key);
+    (void)queue_.PutBack(key, first ? ClosureQueue::Place::kFront : ClosureQueue::Place::kEnd);
     return Outcome::kAgain;
   }
   if (code != StatusCode::kOk) {
     const std::string message =
         fmt::format("closure {} on {}: {}", key.id, worker.ToString(), result.status().message());
     (void)queue_.MarkFailed(key, MakeStatus(code, message));
+    suspects_.erase(key);
     return Outcome::kFailed;
   }
   (void)queue_.MarkFinished(key);
-  crashes_.erase(key);
+  suspects_.erase(key);
+  barren_crashes_ = endless_steps_ = 0;
   ++done_by_[worker];
   if (key.kind == v1::CLOSURE_KIND_TRAIN) ++train_done_;
   std::deque<v1::ClosureResult>& results = results_[key.kind];
@@ -139,6 +214,7 @@ std::uint64_t Dispatcher::done_by(const TaskId& worker) const {
 void Dispatcher::Forget(v1::ClosureKind kind) {
   queue_.Forget(kind);
   results_[kind].clear();
+  std::erase_if(suspects_, [&](const auto& entry) { return entry.first.kind == kind; });
 }
 
 }  // namespace muster::coordinator

@@ -4,6 +4,11 @@
 // coordinator (epoch << 32 | n); a result counts only for the attempt that the closure has now, so
 // a worker that was given up is never believed.
 //
+// Closures that were in flight when their executor ended are suspects: they go to the front of the
+// queue and run again alone, so that the next crash has one culprit; after a crash by its own doing
+// nothing else is begun before they are cleared. A suspect that succeeds is
+// cleared. One that is alone when its executors end, again and again, is poison.
+//
 // Threading: not thread-safe; the coordinator's strand owns it.
 #pragma once
 
@@ -12,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,9 +38,16 @@ class Dispatcher {
     // Closures given to one worker at a time: one runs, the other's batch is being read.
     std::size_t in_flight_per_worker = 2;
     std::size_t queue_capacity = ClosureQueue::kCapacity;
-    // A closure that crashes its executor this often, on two workers or on the only one, is given
-    // up.
+    // A closure whose executor ends this often by its own doing, all times but the first with
+    // nothing else in flight, on two workers or on the only one, is given up.
     int crash_limit = 3;
+    // The same for ends that somebody else may have brought about (kill -9, a machine without
+    // memory): chance must be as good as excluded.
+    int kill_limit = 6;
+    // So many crashes of any closures, none of which succeeded in between.
+    int barren_limit = 5;
+    // The same for steps without an end, each of which takes a whole --step-timeout.
+    int endless_limit = 3;
     // One worker, and each closure needs what the one before it has done: what comes back goes to
     // the front of the queue.
     bool in_order = false;
@@ -52,13 +65,22 @@ class Dispatcher {
   void AddWorker(const TaskId& worker);
   // What it had in flight goes back to the queue (returned, the oldest first).
   std::vector<ClosureKey> RemoveWorker(const TaskId& worker);
-  // As RemoveWorker; its oldest closure in flight is blamed for the crash. A status: that closure
-  // has crashed too often and the queue has failed with it.
+  // As RemoveWorker, after its executor has ended; what it had in flight is suspect from now on.
+  enum class Cause {
+    kItself,   // a signal of its own making, an exit code
+    kEndless,  // a step without an end
+    kOutside,  // may have been somebody else: weak evidence
+  };
+  struct Verdict {
+    ClosureKey closure;
+    std::string why;  // "closure 7 has ended its executor 3 times ..."
+  };
   struct Crash {
     std::vector<ClosureKey> requeued;
-    std::optional<Status> poison;
+    // This closure is to be given up.
+    std::optional<Verdict> poison;
   };
-  Crash CrashWorker(const TaskId& worker, const std::string& how);
+  Crash CrashWorker(const TaskId& worker, const std::string& how, Cause cause);
   // No closures for this worker until then.
   void HoldWorker(const TaskId& worker, TimePoint until);
   std::size_t workers() const { return workers_.size(); }
@@ -96,17 +118,31 @@ class Dispatcher {
     std::deque<InFlight> in_flight;
     TimePoint hold_until;
   };
+  struct Suspect {
+    int crashes = 0;        // by their own doing
+    int alone = 0;          // of these, with nothing else in flight
+    int alone_outside = 0;  // from outside, with nothing else in flight
+    std::set<TaskId> on;
+  };
 
-  ClosureQueue::Place PlaceBack() const {
-    return options_.in_order ? ClosureQueue::Place::kFront : ClosureQueue::Place::kEnd;
-  }
+  bool IsSuspect(const ClosureKey& key) const { return suspects_.contains(key); }
+  // A suspect whose executor has ended by its own doing.
+  bool EndsExecutors(const ClosureKey& key) const;
+  // The closure that this worker should have now. None: there is none for it.
+  std::optional<ClosureKey> Next(const TaskId& task, const Worker& worker);
+  // It ended that worker's executor, and there is another one to try.
+  bool BetterElsewhere(const Suspect& suspect, const TaskId& task) const;
+  std::optional<Verdict> Judge(const ClosureKey& blamed, bool alone, const std::string& how) const;
 
   const Options options_;
   const Clock& clock_;
   const Send send_;
   ClosureQueue queue_;
   std::map<TaskId, Worker> workers_;
-  std::map<ClosureKey, std::vector<TaskId>> crashes_;
+  std::map<ClosureKey, Suspect> suspects_;
+  // Since a closure succeeded.
+  int barren_crashes_ = 0;
+  int endless_steps_ = 0;
   std::map<v1::ClosureKind, std::deque<v1::ClosureResult>> results_;
   std::map<TaskId, std::uint64_t> done_by_;
   std::uint32_t last_attempt_ = 0;

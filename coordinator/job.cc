@@ -16,14 +16,13 @@ bool IsEnd(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
-// The cluster's trouble: the same may work when a task is back.
-bool IsTransient(const Status& status) {
+}  // namespace
+
+bool Job::IsTransient(const Status& status) {
   return status.code() == StatusCode::kUnavailable ||
          status.code() == StatusCode::kDeadlineExceeded ||
          status.code() == StatusCode::kCancelled || status.code() == StatusCode::kAborted;
 }
-
-}  // namespace
 
 Job::Job(World& world, StoredJob stored)
     : world_(world),
@@ -103,13 +102,14 @@ void Job::Resume(bool anew) {
   // The old one is on its way out, and its end nobody's concern.
   driver_ = Driver();
   driver_lost_at_.reset();
-  driver_failures_ = executor_failures_ = 0;
+  driver_failures_ = 0;
+  unfit_.clear();
   not_before_ = TimePoint();
   // Onto the servers that there are now, however many there were.
   replan_ = !SpecNamesPs();
   record_.set_stop_requested(false);
   save_failure_.clear();
-  crashes_ = 0;
+  crashes_ = own_crashes_ = without_room_ = 0;
   v1::Job& job = *record_.mutable_job();
   job.set_ended_ms(0);
   job.clear_error();
@@ -255,13 +255,15 @@ void Job::BeginCheck() {
                            for (const std::string& problem : outcome->problems) {
                              text += (text.empty() ? "" : "\n") + problem;
                            }
-                           return Fail(InvalidArgument("{}", text));
+                           return Refuse(InvalidArgument("{}", text));
                          }
                          record_.set_checked(true);
                          record_.clear_parameters();
                          for (const v1::VariableLayout& variable : outcome->parameters) {
                            *record_.add_parameters() = variable;
                          }
+                         record_.mutable_data()->clear();
+                         record_.mutable_data()->insert(outcome->data.begin(), outcome->data.end());
                          record_.set_training_examples(outcome->training_examples);
                          record_.set_evaluation_examples(outcome->evaluation_examples);
                          phase_ = Phase::kWaiting;
@@ -278,6 +280,7 @@ void Job::BeginView() {
   assigned_ = false;
   home_.reset();
   home_pid_ = 0;
+  judging_ = false;
   reruns_.clear();
   dispatcher_.reset();
   const bool again = record_.plan().view() > 0;
@@ -429,14 +432,29 @@ void Job::OnVariablesCreated(const Status& status, const std::string& restored_f
       return RetryAfter(Millis(1'000), "CREATING_VARIABLES",
                         "could not make the variables, tries again: " + Message(status));
     }
+    // They had room for the view before this one, which a request on its way may still hold.
+    if (status.code() == StatusCode::kResourceExhausted && record_.plan().view() > 1 &&
+        ++without_room_ < world_.options.room_limit) {
+      if (without_room_ == 1) {
+        Tell("SERVERS_FULL", "no room for the variables yet, tries again: " + Message(status));
+      }
+      return RetryAfter(Millis(5'000), "SERVERS_FULL",
+                        "no room for the variables yet, tries again: " + Message(status));
+    }
     return Fail(status);
   }
+  without_room_ = 0;
   phase_ = Phase::kStarting;
   restored_from_ = restored_from;
   dispatcher_ = std::make_unique<Dispatcher>(
-      Dispatcher::Options{id(), record_.plan().view(), world_.epoch,
-                          world_.options.in_flight_per_worker, world_.options.queue_capacity,
-                          world_.options.crash_limit, /*in_order=*/HasHome()},
+      Dispatcher::Options{.job_id = id(),
+                          .view = record_.plan().view(),
+                          .epoch = world_.epoch,
+                          .in_flight_per_worker = world_.options.in_flight_per_worker,
+                          .queue_capacity = world_.options.queue_capacity,
+                          .crash_limit = world_.options.crash_limit,
+                          .kill_limit = world_.options.kill_limit,
+                          .in_order = HasHome()},
       world_.scheduler, [this](const TaskId& task, const v1::ClosureAssignment& assignment) {
         SendClosure(task, assignment);
       });
@@ -484,6 +502,11 @@ void Job::EndView(const std::string& reason, const std::string& message) {
 
 void Job::Fail(const Status& status) { End(v1::JOB_STATE_FAILED, status, Message(status)); }
 
+void Job::Refuse(const Status& status) {
+  const bool has_run = record_.job().started_ms() > 0;
+  End(v1::JOB_STATE_FAILED, status, Message(status), has_run ? "" : "REFUSED");
+}
+
 void Job::End(v1::JobState state, const Status& error, const std::string& message,
               const std::string& why) {
   if (ended()) return;
@@ -521,11 +544,7 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
 }
 
 void Job::ReleaseTasks() {
-  for (const Member* worker : world_.members.Up("worker")) {
-    v1::Command command;
-    command.mutable_stop_executor()->set_job_id(id());
-    world_.commands.Send(*worker, command, Millis(30'000), [](auto) {});
-  }
+  for (const Member* worker : world_.members.Up("worker")) StopExecutor(*worker);
   for (const v1::PsAddress& address : record_.plan().ps()) {
     const Member* ps = world_.members.Find({"ps", static_cast<int>(address.index())});
     if (ps == nullptr) continue;

@@ -12,10 +12,11 @@
 // A job whose strategy needs no parameter servers has its variables in one worker's executor (its
 // home). They end with it: then the view ends, as with a lost parameter server.
 //
-// The class stands in seven files: job.cc (states and views), job_tasks.cc (workers, parameter
-// servers, closures), job_home.cc (jobs without parameter servers), job_driver.cc (what its driver
-// asks), job_watch.cc (the driver's process), job_buffers.cc (what an archive's module holds beside
-// its variables), job_story.cc (rows, events, describe).
+// The class stands in eight files: job.cc (states and views), job_tasks.cc (workers, parameter
+// servers, closures), job_executors.cc (what workers start), job_home.cc (jobs without parameter
+// servers), job_driver.cc (what its driver asks), job_watch.cc (the driver's process),
+// job_buffers.cc (what an archive's module holds beside its variables), job_story.cc (rows, events,
+// describe).
 #pragma once
 
 #include <deque>
@@ -109,10 +110,23 @@ class Job {
     bool waits_for_assign = false;
     std::uint32_t pid = 0;
     int crashes = 0;
+    bool restart_planned = false;
+    // Closures that it has handed back for a peer's sake since the last one that succeeded.
+    int returned = 0;
+    TimePoint returning_since;
     // It has made a step, so its buffers have.
     bool trained = false;
     // Of the buffers that it was given to evaluate with.
     std::uint64_t buffers = 0;
+  };
+  // A worker that could not start an executor, over views.
+  struct Unfit {
+    Status why;
+    // It is not a peer's fault: no executor is asked for before then.
+    bool left_out = false;
+    TimePoint until;
+    int refusals = 0;
+    int crashes = 0;  // executors that ended before they were ready
   };
   // Closures of a lost worker that have not been given to another yet.
   struct Rerun {
@@ -147,6 +161,8 @@ class Job {
   struct Save;
 
   // job.cc
+  // The cluster's trouble: the same may work when a task is back.
+  static bool IsTransient(const Status& status);
   void Advance();
   void RetryAfter(Millis delay, const std::string& reason, const std::string& message);
   std::string MissingTasks();
@@ -163,6 +179,8 @@ class Job {
   void OpenView();
   void EndView(const std::string& reason, const std::string& message);
   void Fail(const Status& status);
+  // What was submitted is wrong. Before the first step that is a refusal, whoever found it.
+  void Refuse(const Status& status);
   // `why`: the machine reason, where it is not the state's name.
   void End(v1::JobState state, const Status& error, const std::string& message,
            const std::string& why = "");
@@ -180,25 +198,42 @@ class Job {
   template <class Reply>
   Then<Reply> Heard(Then<Reply> then);
 
-  // job_tasks.cc
+  // job_executors.cc
   void StartExecutor(const Member& member);
   void StartExecutors();
+  void StopExecutor(const Member& member);
   void OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status);
   void OnExecutorReady(const TaskId& task);
   void OnExecutorGone(const Member& member, const v1::ExecutorEvent& event);
   void RestartExecutorLater(const TaskId& task, int crashes);
+  // This worker cannot start an executor: others go on, it is asked again later.
+  void LeaveOut(const TaskId& task, const Status& why);
+  // What the data files must be there.
+  v1::DataFiles DataOn(const std::string& host) const;
+  bool IsPausing(const TaskId& worker) const;
+  // Every worker that is there says the user's error.
+  bool AllRefuse() const;
+  // Each worker that is there, with its reason; empty: one of them has none.
+  std::string UnfitWorkers() const;
+  // Fails the job with the closure, the records that it has and how it ended its executors.
+  void GiveUp(const Dispatcher::Verdict& verdict, const TaskId& task,
+              const std::vector<std::string>& lines);
+  bool NeedsAssign() const;
+
+  // job_tasks.cc
   void Requeued(const TaskId& from, const std::vector<ClosureKey>& closures);
   void SendClosure(const TaskId& task, const v1::ClosureAssignment& assignment);
   void Pump();
+  // The worker hands a closure back: a peer is out of its reach.
+  void OnClosureReturned(const Member& member, const v1::ClosureResult& result);
   void RefreshReason();
-  bool NeedsAssign() const;
 
   // job_home.cc
   bool HasHome() const;
   void StartHome();
   // It, or its executor, is gone, and the variables with it. `requeued`: what it had in flight.
   void OnHomeGone(const std::string& reason, const std::string& what,
-                  const std::vector<ClosureKey>& requeued);
+                  const std::vector<ClosureKey>& requeued, Dispatcher::Cause cause);
   // Has another process of the home taken the place of the one with the variables?
   bool HomeReplaced(const TaskId& task, const v1::ExecutorEvent& event);
   // "2 devices (mirrored) of worker:0", or "2 parameter servers".
@@ -269,6 +304,7 @@ class Job {
   std::optional<TimePoint> waiting_since_;
   bool wait_told_ = false;
   bool replan_ = false;
+  int without_room_ = 0;  // views in a row
 
   // Of the view.
   std::unique_ptr<Dispatcher> dispatcher_;
@@ -278,12 +314,16 @@ class Job {
   std::optional<TaskId> assigner_;
   bool assigned_ = false;
   std::vector<Rerun> reruns_;
-  int executor_failures_ = 0;
+  std::map<TaskId, Unfit> unfit_;
+  // A closure is being given up: nothing more is handed out.
+  bool judging_ = false;
   std::optional<TaskId> home_;
   std::uint32_t home_pid_ = 0;  // of the executor that has the variables; 0: none yet
-  // Over views: the closure that ended the home's executor last, and how often in a row.
+  // Over views: the closure that ended the home's executor last, how often in a row, and how often
+  // by its own doing.
   ClosureKey crashed_;
   int crashes_ = 0;
+  int own_crashes_ = 0;
   TimePoint unreachable_told_;
   std::set<std::string> refused_;
   std::string restored_from_;

@@ -45,6 +45,7 @@ void Job::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::strin
   v1::Command command;
   v1::GetValues& get = *command.mutable_get_values();
   get.set_job_id(id());
+  get.set_epoch(world_.epoch.value());
   get.set_view(record_.plan().view());
   get.set_frozen(frozen);
   get.set_offset(got->size());
@@ -115,6 +116,7 @@ void Job::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
   v1::Command command;
   v1::SetBuffers& set = *command.mutable_set_buffers();
   set.set_job_id(id());
+  set.set_epoch(world_.epoch.value());
   set.set_view(record_.plan().view());
   set.set_version(buffers_version_);
   *set.mutable_buffers() = buffers_;

@@ -12,9 +12,12 @@ bool Job::HasHome() const { return !NeedsPs(record_.job().spec()); }
 
 void Job::StartHome() {
   if (!home_) {
-    const std::vector<const Member*> workers = world_.members.Up("worker");
-    if (workers.empty()) return RefreshReason();
-    home_ = workers.front()->task;
+    for (const Member* worker : world_.members.Up("worker")) {
+      if (IsPausing(worker->task)) continue;
+      home_ = worker->task;
+      break;
+    }
+    if (!home_) return RefreshReason();
   }
   const Member* member = world_.members.Find(*home_);
   const auto found = executors_.find(*home_);
@@ -25,23 +28,24 @@ void Job::StartHome() {
 }
 
 void Job::OnHomeGone(const std::string& reason, const std::string& what,
-                     const std::vector<ClosureKey>& requeued) {
+                     const std::vector<ClosureKey>& requeued, Dispatcher::Cause cause) {
   // Going back to the same checkpoint leads to the same closure. One that ends its executor every
   // time would do so for ever. Nothing in flight: whatever comes after the last step does it.
   ClosureKey blamed = requeued.empty()
                           ? ClosureKey{v1::CLOSURE_KIND_UNSPECIFIED, record_.steps_done()}
                           : requeued.front();
   if (blamed.kind == v1::CLOSURE_KIND_EVALUATE) blamed.id &= 0xffffffff;  // of any round
-  crashes_ = std::exchange(crashed_, blamed) == blamed ? crashes_ + 1 : 1;
-  if (reason != "WORKER_LOST" && crashes_ >= world_.options.crash_limit) {
+  const bool same = std::exchange(crashed_, blamed) == blamed;
+  crashes_ = same ? crashes_ + 1 : 1;
+  own_crashes_ = (same ? own_crashes_ : 0) + (cause == Dispatcher::Cause::kOutside ? 0 : 1);
+  if (reason != "WORKER_LOST" &&
+      (own_crashes_ >= world_.options.crash_limit || crashes_ >= world_.options.kill_limit)) {
     const std::string where = requeued.empty() ? fmt::format("after step {}", blamed.id)
                                                : fmt::format("closure {}", blamed.id);
-    const Status poison = Internal(
-        "{} has ended its executor {} ({}): it would do so for ever; the executor's last "
-        "lines are in the job's events",
-        where, Counted(static_cast<std::uint64_t>(crashes_), "time"), what);
-    Tell("POISON_CLOSURE", Message(poison), home_ ? &*home_ : nullptr);
-    return Fail(poison);
+    return GiveUp(
+        {blamed, fmt::format("{} has ended its executor {} ({})", where,
+                             Counted(static_cast<std::uint64_t>(crashes_), "time"), what)},
+        home_.value_or(TaskId{}), {});
   }
   EndView(reason, what);
 }

@@ -1,4 +1,4 @@
-// Workers, parameter servers and closures.
+// Workers that come and go, parameter servers, closures.
 #include <algorithm>
 
 #include "common/base/words.h"
@@ -7,19 +7,15 @@
 namespace muster::coordinator {
 namespace {
 
-// While a peer of a worker is out of reach, the worker is not given the next closure at once.
+// While a peer of a worker is out of reach, the worker is not given the next closure at once; the
+// pause grows while that lasts.
 constexpr Millis kHold{200};
+constexpr Millis kLongestHold{5'000};
 
 std::string Gap(const Arrival& arrival) {
   return arrival.gap
              ? fmt::format(" after {:.1f} s", static_cast<double>(arrival.gap->count()) / 1000)
              : std::string();
-}
-
-std::string List(const std::vector<ClosureKey>& closures) {
-  std::string text;
-  for (const ClosureKey& key : closures) text += (text.empty() ? "" : ",") + std::to_string(key.id);
-  return text;
 }
 
 }  // namespace
@@ -39,6 +35,8 @@ void Job::OnUp(const Member& member, const Arrival& arrival) {
                      arrival.same_process ? "; it is the same process, with its memory" : ""),
          &task, fields);
   }
+  // Whoever started it anew may have mended what was wrong there.
+  if (!arrival.same_process) unfit_.erase(task);
   if (task.type == "worker" && open) {
     // Assignments on the old stream may have been lost with it.
     if (arrival.same_process && !arrival.gap) {
@@ -84,12 +82,12 @@ void Job::OnLost(const Member& member) {
     if (HasHome() && home_ != task) return RefreshReason();
     const std::vector<ClosureKey> closures = dispatcher_->RemoveWorker(task);
     Fields more = fields;
-    more.emplace_back("closures", List(closures));
+    more.emplace_back("closures", Ids(closures));
     if (HasHome()) {
       const std::string what = fmt::format("{} (process {}) was lost with the job's variables: {}",
                                            task.ToString(), member.info.pid(), member.how);
       Tell("WORKER_LOST", what, &task, more, lines);
-      return OnHomeGone("WORKER_LOST", what, {});
+      return OnHomeGone("WORKER_LOST", what, {}, Dispatcher::Cause::kOutside);
     }
     Tell("WORKER_LOST",
          fmt::format("{} (process {}) was lost: {}; {} it had {} to others", task.ToString(),
@@ -125,173 +123,6 @@ void Job::OnLost(const Member& member) {
   Pump();
 }
 
-bool Job::NeedsAssign() const {
-  if (HasHome() || assigned_ || record_.plan().start_step() > 0 || !restored_from_.empty())
-    return false;
-  return std::any_of(record_.plan().variables().begin(), record_.plan().variables().end(),
-                     [](const v1::VariableLayout& variable) {
-                       return variable.initializer().kind() == v1::INITIALIZER_KIND_ARCHIVE;
-                     });
-}
-
-void Job::StartExecutors() {
-  if (phase_ != Phase::kStarting && phase_ != Phase::kOpen) return;
-  if (HasHome()) return StartHome();
-  for (const Member* worker : world_.members.Up("worker")) {
-    const auto found = executors_.find(worker->task);
-    if (found != executors_.end() && found->second.session == worker->session) continue;
-    // One worker gives the archive's values to the servers before any other may start.
-    if (NeedsAssign() && assigner_) continue;
-    StartExecutor(*worker);
-  }
-  RefreshReason();
-}
-
-void Job::StartExecutor(const Member& member) {
-  Executor& executor = executors_[member.task];
-  executor.session = member.session;
-  executor.ready = false;
-  executor.trained = false;
-  executor.buffers = 0;
-  v1::Command command;
-  v1::StartExecutor& start = *command.mutable_start_executor();
-  *start.mutable_plan() = record_.plan();
-  *start.mutable_spec() = record_.job().spec();
-  if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
-  if (HasHome()) start.set_restore_from(restored_from_);
-  if (NeedsAssign()) {
-    assigner_ = member.task;
-    start.set_assign_initial_values(true);
-  }
-  world_.commands.Send(member, command, world_.options.command_limit,
-                       Guard([this, task = member.task, session = member.session](auto result) {
-                         OnExecutorAnswer(task, session, result.status());
-                       }));
-}
-
-void Job::OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status) {
-  const auto found = executors_.find(task);
-  if (found == executors_.end() || found->second.session != session) return;
-  if (status.ok()) return OnExecutorReady(task);
-  if (assigner_ == task) assigner_.reset();
-  if (HasHome() && status.code() == StatusCode::kDataLoss && !restored_from_.empty()) {
-    MarkRefused({restored_from_, StepOfDirectory(restored_from_), Message(status)});
-    return BeginView();
-  }
-  switch (status.code()) {
-    case StatusCode::kUnavailable:
-    case StatusCode::kDeadlineExceeded:
-    case StatusCode::kAborted:
-    case StatusCode::kCancelled:
-      RestartExecutorLater(task, ++found->second.crashes);
-      break;
-    default:
-      Fail(Annotate(status, "executor on " + task.ToString()));
-  }
-}
-
-void Job::OnExecutorReady(const TaskId& task) {
-  const auto found = executors_.find(task);
-  if (found == executors_.end() || found->second.ready) return;
-  found->second.ready = true;
-  executor_failures_ = 0;
-  dispatcher_->AddWorker(task);
-  if (assigner_ == task) {
-    assigned_ = true;
-    assigner_.reset();
-    StartExecutors();
-  }
-  if (phase_ == Phase::kStarting) OpenView();
-  RefreshReason();
-  Pump();
-}
-
-void Job::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) {
-  if (phase_ != Phase::kStarting && phase_ != Phase::kOpen) return;
-  if (event.view() != record_.plan().view()) return;
-  const auto found = executors_.find(member.task);
-  if (found == executors_.end() || found->second.session != member.session) return;
-  if (HomeReplaced(member.task, event)) {
-    return OnHomeGone("EXECUTOR_LOST",
-                      fmt::format("the executor of {} (process {}) is another one now: the job's "
-                                  "variables ended with the one before it",
-                                  member.task.ToString(), event.pid()),
-                      {});
-  }
-  switch (event.kind()) {
-    case v1::ExecutorEvent::KIND_STARTED:
-      found->second.pid = event.pid();
-      break;
-    case v1::ExecutorEvent::KIND_READY:
-      found->second.pid = event.pid();
-      OnExecutorReady(member.task);
-      break;
-    case v1::ExecutorEvent::KIND_EXITED:
-      OnExecutorGone(member, event);
-      break;
-    default:
-      break;
-  }
-}
-
-void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
-  const TaskId task = member.task;
-  Executor& executor = executors_[task];
-  const bool was_ready = executor.ready;
-  executor.pid = 0;
-  if (assigner_ == task) assigner_.reset();
-  std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
-  if (lines.empty()) lines = world_.logs.Last(id(), task.ToString());
-  const Dispatcher::Crash crash = dispatcher_->CrashWorker(task, event.how());
-  const std::string reason = event.stuck() ? "EXECUTOR_STUCK" : "EXECUTOR_LOST";
-  const std::string what =
-      fmt::format("the executor of {} (process {}) {} by {}", task.ToString(), event.pid(),
-                  event.stuck() ? "was killed" : "ended", event.how());
-  Tell(reason,
-       HasHome()
-           ? what + "; the job's variables ended with it"
-           : fmt::format("{}; {} it had {} again", what, Counted(crash.requeued.size(), "closure"),
-                         Agreeing(crash.requeued.size(), "runs", "run")),
-       &task,
-       {{"pid", std::to_string(event.pid())},
-        {"how", event.how()},
-        {"closures", List(crash.requeued)}},
-       lines);
-  if (HasHome() && was_ready) return OnHomeGone(reason, what, crash.requeued);
-  Requeued(task, crash.requeued);
-  if (crash.poison) {
-    Tell("POISON_CLOSURE", Message(*crash.poison), &task, {}, lines);
-    return Fail(*crash.poison);
-  }
-  if (!was_ready && ++executor_failures_ >= world_.options.executor_limit) {
-    return Fail(Internal("executors have ended {} before they were ready, the last one on {} by {}",
-                         Counted(static_cast<std::uint64_t>(executor_failures_), "time"),
-                         task.ToString(), event.how()));
-  }
-  home_pid_ = 0;
-  RestartExecutorLater(task, ++executor.crashes);
-  RefreshReason();
-  Pump();
-}
-
-void Job::RestartExecutorLater(const TaskId& task, int crashes) {
-  Executor& executor = executors_[task];
-  executor.ready = false;
-  const SessionId session = executor.session;
-  const Millis delay{std::min(5'000, 100 << std::min(crashes, 6))};
-  (void)world_.scheduler.RunAfter(
-      delay, Guard([this, task, session] {
-        const auto found = executors_.find(task);
-        const Member* member = world_.members.Find(task);
-        if (found == executors_.end() || found->second.session != session || found->second.ready ||
-            member == nullptr || member->session != session ||
-            member->state != Member::State::kUp || (NeedsAssign() && assigner_)) {
-          return;
-        }
-        StartExecutor(*member);
-      }));
-}
-
 void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result) {
   if (!dispatcher_ || result.view() != record_.plan().view()) return;
   const Dispatcher::Outcome outcome = dispatcher_->OnResult(member.task, result);
@@ -300,6 +131,7 @@ void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result)
       return;
     case Dispatcher::Outcome::kDone:
       executors_[member.task].crashes = 0;
+      executors_[member.task].returned = 0;
       ++closures_by_[member.task];
       ++settled_;
       if (result.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
@@ -314,24 +146,45 @@ void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result)
                        result.status().message()),
            &member.task, {{"closure", std::to_string(result.closure().id())}});
       break;
-    case Dispatcher::Outcome::kAgain: {
-      Requeued(member.task, {{result.closure().kind(), result.closure().id()}});
-      const TimePoint now = world_.scheduler.Now();
-      dispatcher_->HoldWorker(member.task, now + kHold);
-      (void)world_.scheduler.RunAfter(kHold, Guard([this] { Pump(); }));
-      // One event for an outage, not one for each closure that meets it.
-      if (missing_ps_.empty() && now - unreachable_told_ > std::chrono::seconds(10)) {
-        unreachable_told_ = now;
-        Tell("PEER_UNREACHABLE",
-             fmt::format("{} hands closure {} back, which runs again: {}", member.task.ToString(),
-                         result.closure().id(), result.status().message()),
-             &member.task, {{"closure", std::to_string(result.closure().id())}});
-      }
+    case Dispatcher::Outcome::kAgain:
+      OnClosureReturned(member, result);
+      if (phase_ != Phase::kOpen) return;
       break;
-    }
   }
   if (dispatcher_->queue().idle() || dispatcher_->queue().failed()) parked_.Recheck();
   Pump();
+}
+
+void Job::OnClosureReturned(const Member& member, const v1::ClosureResult& result) {
+  const TaskId task = member.task;
+  Requeued(task, {{result.closure().kind(), result.closure().id()}});
+  const TimePoint now = world_.scheduler.Now();
+  Executor& executor = executors_[task];
+  // While a server is known to be away nobody can do better.
+  if (executor.returned == 0 || !missing_ps_.empty()) executor.returning_since = now;
+  const Millis hold = std::min(kLongestHold, kHold * (1 << std::min(executor.returned / 4, 5)));
+  ++executor.returned;
+  dispatcher_->HoldWorker(task, now + hold);
+  (void)world_.scheduler.RunAfter(hold, Guard([this] { Pump(); }));
+  // One event for an outage, not one for each closure that meets it.
+  if (missing_ps_.empty() && now - unreachable_told_ > std::chrono::seconds(10)) {
+    unreachable_told_ = now;
+    Tell("PEER_UNREACHABLE",
+         fmt::format("{} hands closure {} back, which runs again: {}", task.ToString(),
+                     result.closure().id(), result.status().message()),
+         &task, {{"closure", std::to_string(result.closure().id())}});
+  }
+  if (now - executor.returning_since < world_.options.return_limit) return;
+  const std::string what = fmt::format(
+      "{} has handed {} closures back for {} s and has done none: its executor is started again",
+      task.ToString(), executor.returned, world_.options.return_limit.count() / 1000);
+  Tell("EXECUTOR_RESTARTED", what, &task, {{"why", result.status().message()}});
+  if (HasHome()) return EndView("EXECUTOR_RESTARTED", what);
+  Requeued(task, dispatcher_->RemoveWorker(task));
+  StopExecutor(member);
+  executor.returned = 0;
+  RestartExecutorLater(task, ++executor.crashes);
+  RefreshReason();
 }
 
 void Job::Requeued(const TaskId& from, const std::vector<ClosureKey>& closures) {
@@ -372,7 +225,7 @@ void Job::SendClosure(const TaskId& task, const v1::ClosureAssignment& assignmen
 }
 
 void Job::Pump() {
-  if (phase_ != Phase::kOpen) return;
+  if (phase_ != Phase::kOpen || judging_) return;
   dispatcher_->set_paused(!missing_ps_.empty() || saving_ != nullptr);
   const bool was_full = dispatcher_->queue().queued() >= world_.options.queue_capacity;
   dispatcher_->Pump();
@@ -395,7 +248,13 @@ void Job::Pump() {
 
 // What a running job waits for, if it does.
 void Job::RefreshReason() {
-  if (phase_ != Phase::kOpen) return;
+  if (phase_ == Phase::kStarting) {
+    const std::string unfit = UnfitWorkers();
+    if (unfit.empty()) return;
+    return SetState(record_.job().state(), "NO_FIT_WORKER",
+                    "no worker can start an executor; they are asked again: " + unfit);
+  }
+  if (phase_ != Phase::kOpen || judging_) return;
   const bool stopping = record_.stop_requested();
   if (!missing_ps_.empty()) {
     std::string names;
@@ -412,6 +271,10 @@ void Job::RefreshReason() {
                     stopping ? "saving a checkpoint, then ends" : "");
   }
   if (!world_.members.Up("worker").empty()) {
+    if (const std::string unfit = UnfitWorkers(); !unfit.empty()) {
+      return SetState(state, "NO_FIT_WORKER",
+                      "no worker can start an executor; they are asked again: " + unfit);
+    }
     return SetState(state, "STARTING_EXECUTORS", "every executor was lost; new ones are started");
   }
   SetState(state, "WAITING_FOR_TASKS", "waiting for " + MissingTasks());

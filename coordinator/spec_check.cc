@@ -1,7 +1,6 @@
 #include "coordinator/spec_check.h"
 
-#include <memory>
-#include <optional>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -13,17 +12,25 @@ namespace {
 // First use decodes compressed files and indexes records.
 constexpr Millis kLimit{110'000};
 
+}  // namespace
+
 // Answers of several workers on their way.
-struct Gathering {
+struct SpecChecker::Gathering {
+  v1::JobSpec spec;
   CheckOutcome outcome;
   Status lost;
   int waiting = 0;
   std::string counted_by;
+  // What kept a host from looking: a problem only when no other host could.
+  std::vector<std::string> troubles;
+  // Those that have not been asked to check yet.
+  std::deque<SessionId> others;
   std::function<void(Result<CheckOutcome>)> then;
 
   void Done() {
     if (--waiting > 0) return;
     if (!lost.ok()) return then(lost);
+    if (counted_by.empty() && outcome.problems.empty()) outcome.problems = troubles;
     then(std::move(outcome));
   }
   // The cluster's trouble, not the spec's? A deadline is the spec's: a forward that never ends
@@ -42,14 +49,55 @@ struct Gathering {
   }
 };
 
-void OnChecked(Gathering& all, const std::string& who, const Result<v1::CommandResult>& result) {
+namespace {
+
+// A full disk, too many open files, a program that is missing: another worker may be able to.
+bool IsHostsTrouble(const Status& status) {
+  return status.code() == StatusCode::kResourceExhausted ||
+         status.code() == StatusCode::kPermissionDenied || status.code() == StatusCode::kNotFound;
+}
+
+std::string NameOf(const Member& member) {
+  return fmt::format("{} on {}", member.task.ToString(), member.info.hostname());
+}
+
+// The first file in which two hosts differ, or empty.
+std::string Difference(const google::protobuf::RepeatedPtrField<v1::DataFile>& ours,
+                       const google::protobuf::RepeatedPtrField<v1::DataFile>& theirs) {
+  if (ours.size() != theirs.size()) {
+    return fmt::format("{} files and {} files", ours.size(), theirs.size());
+  }
+  for (int i = 0; i < ours.size(); ++i) {
+    const v1::DataFile &a = ours[i], &b = theirs[i];
+    if (a.path() == b.path() && a.size() == b.size() && a.records() == b.records() &&
+        a.index_hash() == b.index_hash()) {
+      continue;
+    }
+    const auto describe = [](const v1::DataFile& file) {
+      return fmt::format("{} of {} bytes, {} records, index {:016x}", file.path(), file.size(),
+                         file.records(), file.index_hash());
+    };
+    return fmt::format("{} and {}", describe(a), describe(b));
+  }
+  return {};
+}
+
+}  // namespace
+
+void SpecChecker::OnChecked(Gathering& all, const std::string& who,
+                            const Result<v1::CommandResult>& result) {
   if (!result.ok()) return all.Fail(who, result.status());
   const v1::CheckReport& report = result->check();
   for (const std::string& problem : report.problems()) all.outcome.problems.push_back(problem);
   all.outcome.parameters.assign(report.parameters().begin(), report.parameters().end());
 }
 
-void OnProbed(Gathering& all, const std::string& who, const Result<v1::CommandResult>& result) {
+void SpecChecker::OnProbed(Gathering& all, const std::string& who, const std::string& host,
+                           const Result<v1::CommandResult>& result) {
+  if (!result.ok() && IsHostsTrouble(result.status())) {
+    all.troubles.push_back(fmt::format("{}: {}", who, Message(result.status())));
+    return;
+  }
   if (!result.ok()) return all.Fail(who, result.status());
   const v1::ProbeReport& report = result->probe();
   for (const std::string& problem : report.problems()) {
@@ -68,41 +116,67 @@ void OnProbed(Gathering& all, const std::string& who, const Result<v1::CommandRe
         "{} and {}",
         all.counted_by, outcome.training_examples, outcome.evaluation_examples, who,
         report.training_examples(), report.evaluation_examples()));
+  } else {
+    const v1::DataFiles& first = outcome.data.begin()->second;
+    std::string difference = Difference(first.training(), report.data().training());
+    if (difference.empty()) {
+      difference = Difference(first.evaluation(), report.data().evaluation());
+    }
+    if (!difference.empty()) {
+      outcome.problems.push_back(fmt::format("the data differs between hosts: {} and {} have {}",
+                                             outcome.data.begin()->first, host, difference));
+    }
   }
+  outcome.data[host] = report.data();
 }
-
-}  // namespace
 
 void SpecChecker::Check(const v1::JobSpec& spec, std::function<void(Result<CheckOutcome>)> then) {
   const std::vector<const Member*> workers = members_.Up("worker");
   if (workers.empty()) return then(Unavailable("no worker is up to check the job"));
+  auto all = std::make_shared<Gathering>();
   std::vector<const Member*> probes;
   std::set<std::string> hosts;
   for (const Member* worker : workers) {
     if (hosts.insert(worker->info.hostname()).second) probes.push_back(worker);
+    all->others.push_back(worker->session);
   }
-  auto all = std::make_shared<Gathering>();
+  all->spec = spec;
   all->then = std::move(then);
   all->waiting = 1 + static_cast<int>(probes.size());
 
-  v1::Command check;
-  *check.mutable_check_job()->mutable_spec() = spec;
-  const auto name = [](const Member& member) {
-    return fmt::format("{} on {}", member.task.ToString(), member.info.hostname());
-  };
-  commands_.Send(*workers.front(), check, kLimit,
-                 [all, who = name(*workers.front())](Result<v1::CommandResult> result) {
-                   OnChecked(*all, who, result);
-                   all->Done();
-                 });
+  SendCheck(all);
   for (const Member* worker : probes) {
     v1::Command probe;
     *probe.mutable_probe_data()->mutable_spec() = spec;
-    commands_.Send(*worker, probe, kLimit, [all, who = name(*worker)](auto result) {
-      OnProbed(*all, who, result);
-      all->Done();
-    });
+    commands_.Send(*worker, probe, kLimit,
+                   [all, who = NameOf(*worker), host = worker->info.hostname()](auto result) {
+                     OnProbed(*all, who, host, result);
+                     all->Done();
+                   });
   }
+}
+
+// To the first worker that is there and can.
+void SpecChecker::SendCheck(const std::shared_ptr<Gathering>& all) {
+  const Member* worker = nullptr;
+  while (worker == nullptr && !all->others.empty()) {
+    worker = members_.Find(all->others.front());
+    all->others.pop_front();
+  }
+  if (worker == nullptr) {
+    all->Fail("the check", Unavailable("its workers were lost"));
+    return all->Done();
+  }
+  v1::Command check;
+  *check.mutable_check_job()->mutable_spec() = all->spec;
+  commands_.Send(*worker, check, kLimit,
+                 [this, all, who = NameOf(*worker)](Result<v1::CommandResult> result) {
+                   if (!result.ok() && IsHostsTrouble(result.status()) && !all->others.empty()) {
+                     return SendCheck(all);
+                   }
+                   OnChecked(*all, who, result);
+                   all->Done();
+                 });
 }
 
 }  // namespace muster::coordinator

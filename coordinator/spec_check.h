@@ -1,10 +1,12 @@
 // Asks the cluster's workers whether a spec can run there: one compiles it, and one on each host
-// opens the data.
+// opens the data. A worker whose host is in trouble (a full disk) is passed over while another can.
 //
 // Threading: one strand. Lifetime: `members` and `commands` outlive it.
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,8 @@ struct CheckOutcome {
   std::vector<v1::VariableLayout> parameters;
   std::uint64_t training_examples = 0;
   std::uint64_t evaluation_examples = 0;
+  // The data files by host.
+  std::map<std::string, v1::DataFiles> data;
 };
 
 class SpecChecker {
@@ -32,6 +36,13 @@ class SpecChecker {
   void Check(const v1::JobSpec& spec, std::function<void(Result<CheckOutcome>)> then);
 
  private:
+  struct Gathering;
+  static void OnChecked(Gathering& all, const std::string& who,
+                        const Result<v1::CommandResult>& result);
+  static void OnProbed(Gathering& all, const std::string& who, const std::string& host,
+                       const Result<v1::CommandResult>& result);
+  void SendCheck(const std::shared_ptr<Gathering>& all);
+
   const Membership& members_;
   Commands& commands_;
 };

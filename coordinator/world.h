@@ -45,14 +45,22 @@ struct JobOptions {
   Millis save_limit{900'000};
   std::size_t queue_capacity = ClosureQueue::kCapacity;
   std::size_t in_flight_per_worker = 2;
+  // See Dispatcher::Options.
   int crash_limit = 3;
+  int kill_limit = 6;
   // Drivers that end without progress in between, before the job fails.
   int driver_limit = 5;
   // A driver that asks nothing for so long is killed and replaced; 0: never. It asks many times in
   // a second.
   Millis driver_timeout{15'000};
-  // Executors that end before they are ready, one after another on all workers, before it fails.
-  int executor_limit = 6;
+  // Executors of one worker that end before they are ready, by their own doing and one after
+  // another, before it is left out of the job.
+  int executor_limit = 3;
+  // A worker that hands its closures back for so long, and does none, gets another executor.
+  Millis return_limit{60'000};
+  // Views that servers without memory have no room for, before the job fails: an older view may
+  // take its time to go.
+  int room_limit = 12;
   Millis stop_grace{60'000};
   // <this>/<job id> where the spec names no directory.
   std::string checkpoints_directory;

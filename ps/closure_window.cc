@@ -8,7 +8,8 @@ Result<ApplyOutcome> ClosureWindow::Admit(PushId push) {
   if (push.closure == 0) return InvalidArgument("closure 0 does not exist; they begin at 1");
   if (push.closure <= watermark_) return ApplyOutcome::kDuplicate;
   if (push.closure - watermark_ > kWindow) {
-    return ResourceExhausted(
+    // Not for good: it may come again when the one that holds it up is done.
+    return Unavailable(
         "closure {} is too far ahead: closure {} has not been applied here, and {} at most are "
         "accepted beyond it",
         push.closure, watermark_ + 1, kWindow);

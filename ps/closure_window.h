@@ -22,7 +22,7 @@ class ClosureWindow {
   explicit ClosureWindow(std::uint64_t watermark = 0) : watermark_(watermark) {}
 
   // May `push` be applied now? Remembers its attempt in any case. kDuplicate: its closure has been
-  // applied. kInvalidArgument: closure 0. kAborted: a later attempt was seen. kResourceExhausted:
+  // applied. kInvalidArgument: closure 0. kAborted: a later attempt was seen. kUnavailable:
   // beyond the window.
   Result<ApplyOutcome> Admit(PushId push);
   // After Admit() said kApplied.

@@ -66,7 +66,7 @@ class JobShards {
 
   // Applies a closure's gradient: lr and step come from the closure number. kInvalidArgument: the
   // size is wrong. kAborted: a later attempt of this closure has been seen. Closure 0: refused.
-  // kResourceExhausted: the closure is too far above the watermark (window of 65,536).
+  // kUnavailable: the closure is too far above the watermark (window of 65,536).
   virtual Result<ApplyOutcome> ApplyDense(std::uint32_t shard, PushId id,
                                           std::span<const float> gradient) = 0;
   // ids unique, local. No ids: only the mark is made.

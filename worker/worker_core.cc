@@ -10,7 +10,8 @@ namespace muster::worker {
 namespace {
 
 constexpr std::size_t kLastLines = 20;
-constexpr int kMostLinesWaiting = 1'000;
+// WorkerIo bounds their rate; this is for what comes within one log_delay.
+constexpr int kMostLinesWaiting = 4'000;
 constexpr std::size_t kLongestLine = 4 * 1024;
 
 std::string Cut(const std::string& line) {
@@ -70,9 +71,12 @@ void WorkerCore::OnCommand(std::uint64_t stream, const v1::Command& command) {
   switch (command.body_case()) {
     case v1::Command::kStartExecutor:
       return StartExecutor(waiter, command.start_executor());
-    case v1::Command::kStopExecutor:
-      StopExecutor(command.stop_executor().job_id());
-      return Answer(waiter, Ok());
+    case v1::Command::kStopExecutor: {
+      const v1::StopExecutor& stop = command.stop_executor();
+      const Status fence = CheckFence(stop.job_id(), stop.epoch(), stop.view());
+      if (fence.ok()) StopExecutor(stop.job_id());
+      return Answer(waiter, fence);
+    }
     case v1::Command::kCheckJob: {
       v1::ToExecutor message;
       *message.mutable_check() = command.check_job();
@@ -105,10 +109,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   }
   Job& job = jobs_[plan.job_id()];
   if (plan.epoch() < job.epoch || plan.view() < job.view) {
-    return Answer(waiter, Aborted("job {}: epoch {}, view {} is over; worker:{} is at epoch {}, "
-                                  "view {}",
-                                  plan.job_id(), plan.epoch(), plan.view(), options_.worker_index,
-                                  job.epoch, job.view));
+    return Answer(waiter, IsOver(plan.job_id(), job, plan.epoch(), plan.view()));
   }
   const bool same = plan.epoch() == job.epoch && plan.view() == job.view;
   job.claimed = true;
@@ -159,6 +160,21 @@ void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_
   const int pid = processes_[*process].pid;
   log::With({{"job", job_id}}).Info("executor {} starts view {}", pid, job.view);
   Tell(v1::ExecutorEvent::KIND_STARTED, job_id, job, pid);
+}
+
+Status WorkerCore::CheckFence(const std::string& job_id, std::uint64_t epoch,
+                              std::uint64_t view) const {
+  const auto found = jobs_.find(job_id);
+  if (found == jobs_.end()) return Ok();
+  const Job& job = found->second;
+  if ((epoch == 0 || epoch >= job.epoch) && (view == 0 || view >= job.view)) return Ok();
+  return IsOver(job_id, job, epoch, view);
+}
+
+Status WorkerCore::IsOver(const std::string& job_id, const Job& job, std::uint64_t epoch,
+                          std::uint64_t view) const {
+  return Aborted("job {}: epoch {}, view {} is over; worker:{} is at epoch {}, view {}", job_id,
+                 epoch, view, options_.worker_index, job.epoch, job.view);
 }
 
 void WorkerCore::StopExecutor(const std::string& job_id) {
@@ -333,9 +349,12 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
 }
 
 void WorkerCore::OnLine(ProcessId process, std::int64_t time_us, const std::string& line) {
+  std::string text = Cut(line);
+  if (const auto dying = dying_.find(process); dying != dying_.end()) {
+    return AddLine(dying->second, time_us, std::move(text));
+  }
   const auto found = processes_.find(process);
   if (found == processes_.end()) return;
-  std::string text = Cut(line);
   if (TellsWhy(text)) found->second.cause = text;
   found->second.last_lines.push_back(text);
   if (found->second.last_lines.size() > kLastLines) found->second.last_lines.pop_front();
@@ -343,7 +362,10 @@ void WorkerCore::OnLine(ProcessId process, std::int64_t time_us, const std::stri
     log::Debug("executor {}: {}", found->second.pid, text);
     return;
   }
-  const std::string& job_id = found->second.job_id;
+  AddLine(found->second.job_id, time_us, std::move(text));
+}
+
+void WorkerCore::AddLine(const std::string& job_id, std::int64_t time_us, std::string text) {
   Job& job = jobs_[job_id];
   if (job.lines.lines_size() >= kMostLinesWaiting) {
     ++job.dropped_lines;
@@ -375,7 +397,12 @@ void WorkerCore::FlushLines(const std::string& job_id) {
   io_.ToCoordinator(std::move(message));
 }
 
-void WorkerCore::OnExited(ProcessId id, const std::string& how) {
+void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside) {
+  if (const auto dying = dying_.find(id); dying != dying_.end()) {
+    FlushLines(dying->second);
+    dying_.erase(dying);
+    return;
+  }
   const auto found = processes_.find(id);
   if (found == processes_.end()) return;  // killed by us
   Process process = std::move(found->second);
@@ -397,21 +424,22 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how) {
                       Internal("the executor ended while {}: {}{}", checks_[id].what, how, last),
                       {}, false);
     case Use::kJob:
-      return OnJobExited(process.job_id, process, how);
+      return OnJobExited(process.job_id, process,
+                         {.how = how, .stuck = false, .from_outside = from_outside});
   }
 }
 
 void WorkerCore::OnJobExited(const std::string& job_id, const Process& process,
-                             const std::string& how, bool stuck) {
+                             const ExecutorEnd& end) {
   Job& job = jobs_[job_id];
-  log::With({{"job", job_id}}).Warning("executor {} ended: {}", process.pid, how);
+  log::With({{"job", job_id}}).Warning("executor {} ended: {}", process.pid, end.how);
   job.process.reset();
   job.starting = job.ready = false;
   job.running.clear();
   FlushLines(job_id);
-  Tell(v1::ExecutorEvent::KIND_EXITED, job_id, job, process.pid, how, process.last_lines, stuck);
+  Tell(v1::ExecutorEvent::KIND_EXITED, job_id, job, process.pid, end, process.last_lines);
   AnswerAll(job, Unavailable("the executor of job {} on worker:{} ended before it was ready: {}",
-                             job_id, options_.worker_index, how));
+                             job_id, options_.worker_index, end.how));
   if (draining_) FinishDrain();
 }
 
@@ -456,7 +484,11 @@ void WorkerCore::KeepWarm(Millis delay) {
 }
 
 void WorkerCore::KillProcess(ProcessId process) {
-  if (processes_.erase(process) > 0) io_.Kill(process);
+  const auto found = processes_.find(process);
+  if (found == processes_.end()) return;
+  if (found->second.use == Use::kJob) dying_[process] = found->second.job_id;
+  processes_.erase(found);
+  io_.Kill(process);
 }
 
 void WorkerCore::WithArchive(const v1::JobSpec& spec, OnPath then) {
@@ -494,16 +526,16 @@ void WorkerCore::AnswerAll(Job& job, const Status& status) {
 }
 
 void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job,
-                      int pid, const std::string& how, const std::deque<std::string>& lines,
-                      bool stuck) {
+                      int pid, const ExecutorEnd& end, const std::deque<std::string>& lines) {
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(job_id);
   event.set_view(job.view);
   event.set_pid(static_cast<std::uint32_t>(pid));
   event.set_kind(kind);
-  event.set_how(how);
-  event.set_stuck(stuck);
+  event.set_how(end.how);
+  event.set_stuck(end.stuck);
+  event.set_from_outside(end.from_outside);
   for (const std::string& line : lines) event.add_last_lines(line);
   io_.ToCoordinator(std::move(message));
 }

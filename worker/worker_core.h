@@ -38,7 +38,7 @@ class WorkerIo {
   // Starts muster-executor; its lines, messages and end come to the core under this id. Returns the
   // pid.
   virtual Result<int> Launch(ProcessId process) = 0;
-  // Kills it; nothing is reported of it after that but its end. Never blocks.
+  // Kills it; nothing is reported of it after that but its last lines and its end. Never blocks.
   virtual void Kill(ProcessId process) = 0;
   // Processor time that it has used since it began; kNotFound once it has ended.
   virtual Result<Millis> CpuTime(ProcessId process) const = 0;
@@ -47,6 +47,13 @@ class WorkerIo {
   virtual void Fetch(const std::string& sha256) = 0;
   virtual void ToCoordinator(v1::DaemonMessage message) = 0;
   virtual void Reply(std::uint64_t stream, v1::CommandResult result) = 0;
+};
+
+// How a job's executor ended; see v1.ExecutorEvent.
+struct ExecutorEnd {
+  std::string how;
+  bool stuck = false;
+  bool from_outside = false;
 };
 
 class WorkerCore {
@@ -83,7 +90,8 @@ class WorkerCore {
 
   void OnLine(ProcessId process, std::int64_t time_us, const std::string& line);
   void OnMessage(ProcessId process, const v1::FromExecutor& message);
-  void OnExited(ProcessId process, const std::string& how);
+  // `from_outside`: as v1.ExecutorEvent says.
+  void OnExited(ProcessId process, const std::string& how, bool from_outside = false);
   void OnFetched(const std::string& sha256, const Result<std::string>& path);
 
   // Takes no more work; calls `done` when no closure runs, or after `limit`. Then all executors are
@@ -135,6 +143,10 @@ class WorkerCore {
 
   void StartExecutor(Waiter waiter, const v1::StartExecutor& start);
   void BeginJob(const std::string& job_id, const std::string& archive_path);
+  // kAborted: of an older epoch or view than the job's here; 0: not compared.
+  Status CheckFence(const std::string& job_id, std::uint64_t epoch, std::uint64_t view) const;
+  Status IsOver(const std::string& job_id, const Job& job, std::uint64_t epoch,
+                std::uint64_t view) const;
   void StopExecutor(const std::string& job_id);
   void RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec, std::string what);
   void BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what);
@@ -142,17 +154,16 @@ class WorkerCore {
   void EndCheck(ProcessId process, const Status& status, v1::CommandResult result, bool keep);
   void OnReady(ProcessId process, const v1::ExecutorReady& ready);
   void OnClosure(ProcessId process, v1::ClosureResult result);
-  void OnJobExited(const std::string& job_id, const Process& process, const std::string& how,
-                   bool stuck = false);
+  void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
   void GetValues(Waiter waiter, const v1::GetValues& request);
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
   void SaveVariables(Waiter waiter, const v1::SaveVariables& request);
-  // The job whose executor can be asked. kUnavailable, kAborted.
-  Result<Job*> Serving(const std::string& job_id, std::uint64_t view);
+  // The job whose executor can be asked. kUnavailable; kAborted: CheckFence().
+  Result<Job*> Serving(const std::string& job_id, std::uint64_t epoch, std::uint64_t view);
   // The watchdog looks at every executor that has closures; kLooks times in stuck_limit.
   void Watch();
   void Look();
-  std::string WhyStuck(Job& job);
+  std::optional<ExecutorEnd> Stuck(Job& job);
 
   void WithArchive(const v1::JobSpec& spec, OnPath then);
   Result<ProcessId> TakeProcess(Use use, const std::string& job_id);
@@ -163,8 +174,8 @@ class WorkerCore {
   void AnswerAll(Job& job, const Status& status);
   void Refuse(const v1::ClosureAssignment& assignment, const Status& status);
   void Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job, int pid,
-            const std::string& how = {}, const std::deque<std::string>& lines = {},
-            bool stuck = false);
+            const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {});
+  void AddLine(const std::string& job_id, std::int64_t time_us, std::string text);
   void FlushLines(const std::string& job_id);
   void EndUnclaimed();
   void FinishDrain();
@@ -176,6 +187,8 @@ class WorkerCore {
   const std::shared_ptr<int> alive_ = std::make_shared<int>(0);
   std::uint64_t next_process_ = 1;
   std::map<ProcessId, Process> processes_;
+  // Executors of jobs that were killed and have not ended yet: what they had written still comes.
+  std::map<ProcessId, std::string> dying_;
   std::optional<ProcessId> spare_;
   bool spare_planned_ = false;
   std::map<std::string, Job> jobs_;  // ended ones too: their fences stay

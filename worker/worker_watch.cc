@@ -16,11 +16,10 @@ constexpr int kBusyShare = 100;
 
 // ---- Values of the model
 
-Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, std::uint64_t view) {
+Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, std::uint64_t epoch,
+                                             std::uint64_t view) {
+  MUSTER_TRY(CheckFence(job_id, epoch, view));
   const auto found = jobs_.find(job_id);
-  if (found != jobs_.end() && view < found->second.view) {
-    return Aborted("job {}: view {} is over, view {} runs", job_id, view, found->second.view);
-  }
   if (found == jobs_.end() || view != found->second.view || !found->second.ready) {
     return Unavailable("worker:{} has no executor of job {} for view {}", options_.worker_index,
                        job_id, view);
@@ -29,7 +28,7 @@ Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, std::uin
 }
 
 void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
-  const Result<Job*> job = Serving(request.job_id(), request.view());
+  const Result<Job*> job = Serving(request.job_id(), request.epoch(), request.view());
   if (!job.ok()) return Answer(waiter, job.status());
   (*job)->values_waiters.push_back(waiter);
   v1::ToExecutor message;
@@ -38,7 +37,7 @@ void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
 }
 
 void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
-  const Result<Job*> job = Serving(request.job_id(), request.view());
+  const Result<Job*> job = Serving(request.job_id(), request.epoch(), request.view());
   if (job.ok()) {
     v1::ToExecutor message;
     *message.mutable_set_buffers() = request;
@@ -48,7 +47,7 @@ void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
 }
 
 void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) {
-  const Result<Job*> job = Serving(request.job_id(), request.view());
+  const Result<Job*> job = Serving(request.job_id(), 0, request.view());
   if (!job.ok()) return Answer(waiter, job.status());
   (*job)->save_waiters.push_back(waiter);
   v1::ToExecutor message;
@@ -71,21 +70,21 @@ void WorkerCore::Look() {
   bool any = false;
   for (auto& [id, job] : jobs_) {
     if (job.running.empty() || !job.process) continue;
-    const std::string why = WhyStuck(job);
-    if (why.empty()) {
+    const std::optional<ExecutorEnd> end = Stuck(job);
+    if (!end) {
       any = true;
       continue;
     }
     const ProcessId killed = *job.process;
     const Process process = processes_[killed];
     KillProcess(killed);
-    OnJobExited(id, process, why, /*stuck=*/true);
+    OnJobExited(id, process, *end);
   }
   if (any) Watch();
 }
 
 // Counts looks, not time: a daemon that was stopped itself looks once when it goes on.
-std::string WorkerCore::WhyStuck(Job& job) {
+std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   const Millis cpu = io_.CpuTime(*job.process).value_or(Millis(0));
   const Millis used = cpu - std::exchange(job.cpu, cpu);
   const Millis passed = options_.stuck_limit / kLooks;
@@ -94,18 +93,27 @@ std::string WorkerCore::WhyStuck(Job& job) {
   const bool idle = job.idle_looks > kLooks;
   const bool long_step =
       options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;
-  if (!idle && !long_step) return {};
+  if (!idle && !long_step) return std::nullopt;
   const auto oldest = std::min_element(
       job.running.begin(), job.running.end(),
       [](const auto& a, const auto& b) { return a.second.attempt() < b.second.attempt(); });
   const auto seconds = [](Millis time) { return static_cast<double>(time.count()) / 1000; };
+  const std::uint64_t closure = oldest->second.closure().id();
+  // One that stands still may have been stopped.
   if (idle) {
-    return fmt::format(
-        "its worker's watchdog: closure {} got nowhere for {:g} s and used no processor time",
-        oldest->second.closure().id(), seconds(options_.stuck_limit));
+    return ExecutorEnd{
+        .how = fmt::format("its worker's watchdog: closure {} got nowhere for {:g} s and "
+                           "used no processor time",
+                           closure, seconds(options_.stuck_limit)),
+        .stuck = true,
+        .from_outside = true};
   }
-  return fmt::format("its worker's watchdog: closure {} has computed for {:g} s without an end",
-                     oldest->second.closure().id(), seconds(options_.step_limit));
+  return ExecutorEnd{
+      .how = fmt::format("its worker's watchdog: closure {} has computed for {:g} s without "
+                         "an end: no answer within the step limit (--step-timeout)",
+                         closure, seconds(options_.step_limit)),
+      .stuck = true,
+      .from_outside = false};
 }
 
 }  // namespace muster::worker

@@ -30,16 +30,25 @@ class ReaderBatches final : public BatchSource {
     return reader_->BadRecordPlaces(limit);
   }
 
+  std::vector<FileState> files() const override { return reader_->files(); }
+  std::string RecordsOf(std::uint64_t closure) override {
+    return closure == 0 ? std::string() : reader_->Name(RecordNumbers(closure));
+  }
+
   Result<Element> Batch(std::uint64_t closure) override {
     if (closure == 0) return OutOfRange("there is no batch of closure 0: closures count from 1");
+    return reader_->Read(RecordNumbers(closure));
+  }
+
+ private:
+  std::vector<std::uint64_t> RecordNumbers(std::uint64_t closure) {
     const std::uint64_t epoch = (closure - 1) / batches_;
     const std::uint64_t begin = (closure - 1) % batches_ * batch_size_;
     std::vector<std::uint64_t> records(std::min(batch_size_, examples() - begin));
     order_.Fill(epoch, begin, records);
-    return reader_->Read(records);
+    return records;
   }
 
- private:
   const std::unique_ptr<Reader> reader_;
   const std::uint64_t batch_size_;
   const std::uint64_t batches_;
@@ -62,7 +71,9 @@ Result<std::unique_ptr<BatchSource>> BatchSource::Open(const v1::DataSpec& spec,
                     Cache::Open({.directory = options.cache_directory,
                                  .limit_bytes = spec.cache_bytes() == 0 ? kDefaultCacheBytes
                                                                         : spec.cache_bytes()}));
+  MUSTER_TRY(CompareOnDisk(options.expected));
   MUSTER_TRY_ASSIGN(std::unique_ptr<Reader> reader, OpenReader(spec, cache));
+  if (!options.expected.empty()) MUSTER_TRY(CompareFiles(options.expected, reader->files()));
   const std::uint64_t examples = reader->records();
   if (examples == 0) {
     return InvalidArgument("data: the files have no {}records (host {})",

@@ -17,6 +17,7 @@
 
 #include "common/base/status.h"
 #include "common/data/element.h"
+#include "common/data/file_state.h"
 
 namespace muster::v1 {
 class DataSpec;
@@ -33,11 +34,14 @@ class BatchSource {
     std::uint32_t batch_size = 1;
     // Used where the spec does not say: true for training, false for evaluation.
     bool shuffle = true;
+    // What the files must be, from an earlier files(). Empty: whatever they are.
+    std::vector<FileState> expected = {};
   };
 
   // Finds, checks and indexes the files.
   //   kNotFound: a file or glob matches nothing (named, with this host's name).
-  //   kDataLoss: a file is cut short or damaged (file, line or offset), beyond the skip budget.
+  //   kDataLoss: a file is cut short or damaged (file, line or offset), beyond the skip budget, or
+  //   is not what was expected.
   //   kInvalidArgument: the spec names no reader or a column that the files do not have.
   static Result<std::unique_ptr<BatchSource>> Open(const v1::DataSpec& spec, Options options);
   virtual ~BatchSource() = default;
@@ -53,6 +57,15 @@ class BatchSource {
   // Where the first `limit` of them are and what is wrong: "/a.csv:7 on host h: 3 fields, ...".
   virtual std::vector<std::string> BadRecordPlaces(std::size_t limit) const {
     (void)limit;
+    return {};
+  }
+
+  // The files as they were when they were opened.
+  virtual std::vector<FileState> files() const { return {}; }
+  // Which records the batch of this closure has, without reading them: "records 3, 7-9 of /a.csv"
+  // (good records, counted from 1 in each file). Empty: the source does not say.
+  virtual std::string RecordsOf(std::uint64_t closure) {
+    (void)closure;
     return {};
   }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include <xxhash.h>
+
 #include "common/base/words.h"
 #include "common/data/reader.h"
 #include "muster/v1/job_spec.pb.h"
@@ -53,7 +55,7 @@ void SwapBytes(std::byte* data, std::size_t size, std::size_t width) {
 }
 
 struct IdxFile {
-  std::string path;
+  SourceFile source;
   Mapping mapping;
   const std::byte* values = nullptr;
   std::uint64_t rows = 0;
@@ -140,15 +142,15 @@ class IdxReader final : public Reader {
     column.files.resize(sources.size());
     const auto prepare = [&](std::size_t i) -> Status {
       MUSTER_TRY_ASSIGN(column.files[i].mapping, cache.Content(sources[i]));
-      column.files[i].path = sources[i].path;
+      column.files[i].source = sources[i];
       return ParseIdx(fmt::format("{} on host {}", sources[i].path, HostName()), column.files[i]);
     };
     MUSTER_TRY(cache.ForEachLocked(sources, prepare));
     const IdxFile& first = column.files.front();
     for (const IdxFile& file : column.files) {
       if (file.dtype != first.dtype || file.row_shape != first.row_shape) {
-        return InvalidArgument("column {}: {} holds {}, but {} holds {}", name, first.path,
-                               Describe(first), file.path, Describe(file));
+        return InvalidArgument("column {}: {} holds {}, but {} holds {}", name, first.source.path,
+                               Describe(first), file.source.path, Describe(file));
       }
       column.starts.push_back(column.starts.back() + file.rows);
     }
@@ -164,6 +166,31 @@ class IdxReader final : public Reader {
     infos_.push_back(std::move(info));
     columns_.push_back(std::move(column));
     return Ok();
+  }
+
+  std::vector<FileState> files() const override {
+    std::vector<FileState> states;
+    for (const IdxColumn& column : columns_) {
+      for (const IdxFile& file : column.files) {
+        const std::span<const std::byte> bytes = file.mapping.bytes();
+        const auto header = static_cast<std::size_t>(file.values - bytes.data());
+        states.push_back({.path = file.source.path,
+                          .size = file.source.size,
+                          .mtime_ns = file.source.mtime_ns,
+                          .records = file.rows,
+                          .index_hash = XXH3_64bits(bytes.data(), header)});
+      }
+    }
+    return states;
+  }
+  std::string Name(std::span<const std::uint64_t> records) const override {
+    std::string text;
+    for (const IdxColumn& column : columns_) {
+      std::vector<std::string> paths;
+      for (const IdxFile& file : column.files) paths.push_back(file.source.path);
+      text += (text.empty() ? "" : "; ") + NameRecords(records, column.starts, paths);
+    }
+    return text;
   }
 
   Result<Element> Read(std::span<const std::uint64_t> records) const override {

@@ -60,6 +60,23 @@ class IndexedReader final : public Reader {
     return places;
   }
 
+  std::vector<FileState> files() const override {
+    std::vector<FileState> states;
+    for (const IndexedFile& file : files_) {
+      states.push_back({.path = file.source.path,
+                        .size = file.source.size,
+                        .mtime_ns = file.source.mtime_ns,
+                        .records = file.index.offsets().size(),
+                        .index_hash = file.index.hash()});
+    }
+    return states;
+  }
+  std::string Name(std::span<const std::uint64_t> records) const override {
+    std::vector<std::string> paths;
+    for (const IndexedFile& file : files_) paths.push_back(file.source.path);
+    return NameRecords(records, starts_, paths);
+  }
+
   Result<Element> Read(std::span<const std::uint64_t> records) const override {
     const std::vector<ColumnInfo>& infos = columns();
     MUSTER_TRY_ASSIGN(Element element, AllocateBatch(infos, records.size()));

@@ -1,5 +1,6 @@
 #include "common/data/reader.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -66,6 +67,36 @@ Result<Element> AllocateBatch(const std::vector<ColumnInfo>& columns, std::size_
     element.columns.push_back(std::move(column));
   }
   return element;
+}
+
+std::string NameRecords(std::span<const std::uint64_t> records,
+                        std::span<const std::uint64_t> starts, std::span<const std::string> paths) {
+  constexpr int kMostRuns = 24;  // a message, not a table
+  std::vector<std::uint64_t> sorted(records.begin(), records.end());
+  std::sort(sorted.begin(), sorted.end());
+  std::string text;
+  std::size_t at = 0;
+  for (std::size_t file = 0; file < paths.size(); ++file) {
+    std::string runs;
+    int count = 0;
+    const std::size_t begin = at;
+    while (at < sorted.size() && sorted[at] < starts[file + 1]) {
+      const std::uint64_t first = sorted[at] - starts[file] + 1;
+      std::uint64_t last = first;
+      while (++at < sorted.size() && sorted[at] < starts[file + 1] &&
+             sorted[at] - starts[file] + 1 <= last + 1) {
+        last = sorted[at] - starts[file] + 1;
+      }
+      if (++count > kMostRuns) continue;
+      runs += fmt::format("{}{}", runs.empty() ? "" : ", ", first);
+      if (last > first) runs += fmt::format("-{}", last);
+    }
+    if (at == begin) continue;
+    if (count > kMostRuns) runs += fmt::format(" and others, {} in all,", at - begin);
+    text += fmt::format("{}record{} {} of {}", text.empty() ? "" : "; ", at - begin == 1 ? "" : "s",
+                        runs, paths[file]);
+  }
+  return text;
 }
 
 Result<std::unique_ptr<Reader>> OpenReader(const v1::DataSpec& spec, const Cache& cache) {

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/data/cache.h"
 #include "common/data/element.h"
+#include "common/data/file_state.h"
 
 namespace muster::v1 {
 class DataSpec;
@@ -32,6 +33,10 @@ class Reader {
   virtual std::uint64_t bad_records() const = 0;
   virtual std::vector<std::string> BadRecordPlaces(std::size_t limit) const = 0;
 
+  // The files as they were when they were opened, in the order in which they are read.
+  virtual std::vector<FileState> files() const = 0;
+  // Where these records are: "records 3, 7-9 of /a.csv; record 1 of /b.csv". Long lists are cut.
+  virtual std::string Name(std::span<const std::uint64_t> records) const = 0;
   // These records, in this order, in memory of their own. Every number is below records().
   //   kDataLoss: a file was changed after it was opened.
   virtual Result<Element> Read(std::span<const std::uint64_t> records) const = 0;
@@ -42,6 +47,11 @@ class Reader {
 Result<std::unique_ptr<Reader>> OpenReader(const v1::DataSpec& spec, const Cache& cache);
 
 Result<std::unique_ptr<Reader>> OpenIdx(const v1::IdxData& spec, const Cache& cache);
+
+// "records 3, 7-9 of /a.csv; record 1 of /b.csv": the file with paths[i] begins with record
+// starts[i], and `starts` has one more at the end.
+std::string NameRecords(std::span<const std::uint64_t> records,
+                        std::span<const std::uint64_t> starts, std::span<const std::string> paths);
 
 // Room for `rows` rows of `columns` in one piece of memory, each column aligned to 64 bytes.
 //   kResourceExhausted: there is not that much memory.

@@ -109,6 +109,10 @@ std::optional<RecordIndex> RecordIndex::Load(Mapping entry) {
   return index;
 }
 
+std::uint64_t RecordIndex::hash() const {
+  return XXH3_64bits(offsets_.data(), offsets_.size_bytes());
+}
+
 Status RecordIndex::Store(const Cache& cache, const SourceFile& file, std::string_view kind) const {
   std::vector<std::byte> texts;
   for (const BadRecord& bad : bad_) {

@@ -226,6 +226,10 @@ std::string Exit::ToString() const {
   return fmt::format("signal SIG{}", name);
 }
 
+bool Exit::from_outside() const {
+  return ok() || signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+}
+
 Result<std::unique_ptr<Child>> Child::Start(Options options) {
   auto child = std::make_unique<RealChild>(std::move(options));
   MUSTER_TRY(child->Begin());

@@ -26,6 +26,9 @@ struct Exit {
   int code = 0;
   int signal = 0;
   bool ok() const { return code == 0 && signal == 0; }
+  // Asked for by somebody else, as far as one can see: SIGKILL (also the kernel's, when memory runs
+  // out), SIGTERM and the like, or an orderly end.
+  bool from_outside() const;
   // "exit code 3", "signal SIGKILL".
   std::string ToString() const;
 };

@@ -358,8 +358,13 @@ Result<std::span<std::byte>> Connection::Stage(std::uint64_t bytes) {
     return std::span(small_).first(bytes);
   }
   lease_.reset();
-  MUSTER_TRY_ASSIGN(net::StagePool::Lease lease, context_.stage.Take(bytes, TransferDeadline()));
-  lease_.emplace(std::move(lease));
+  Result<net::StagePool::Lease> lease = context_.stage.Take(bytes, TransferDeadline());
+  // Other transfers have the room just now: this one may come again. It is no error of its job.
+  if (!lease.ok() && lease.status().code() == StatusCode::kResourceExhausted) {
+    return Unavailable("{}", Message(lease.status()));
+  }
+  MUSTER_TRY(lease.status());
+  lease_.emplace(*std::move(lease));
   return lease_->bytes();
 }
 

@@ -1,5 +1,7 @@
 #include "services/common/attach_stream.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -14,11 +16,60 @@
 namespace muster::services {
 namespace {
 
+// How many calls gRPC still has.
+struct OpenCalls {
+  std::mutex mutex;  // guards what follows
+  std::condition_variable ended;
+  int count = 0;
+};
+
+class CallMark {
+ public:
+  explicit CallMark(std::shared_ptr<OpenCalls> calls) : calls_(std::move(calls)) {
+    const std::scoped_lock lock(calls_->mutex);
+    ++calls_->count;
+  }
+  CallMark(const CallMark&) = delete;
+  CallMark& operator=(const CallMark&) = delete;
+  ~CallMark() {
+    const std::scoped_lock lock(calls_->mutex);
+    --calls_->count;
+    calls_->ended.notify_all();
+  }
+
+ private:
+  const std::shared_ptr<OpenCalls> calls_;
+};
+
+// The channel of all streams. The last reference to a channel may not be dropped by a thread of
+// gRPC's, which would wait for itself (gRPC 1.51 aborts): so its owner waits for the calls.
+class OwnedChannel {
+ public:
+  explicit OwnedChannel(const std::string& address) : channel_(MakeChannel(address)) {}
+  OwnedChannel(const OwnedChannel&) = delete;
+  OwnedChannel& operator=(const OwnedChannel&) = delete;
+  ~OwnedChannel() {
+    std::unique_lock lock(calls_->mutex);
+    constexpr std::chrono::seconds kPatience{2};
+    if (calls_->ended.wait_for(lock, kPatience, [this] { return calls_->count == 0; })) return;
+    // It is leaked, which harms a process at its end less than an abort.
+    (void)new std::shared_ptr<grpc::Channel>(channel_);
+  }
+
+  const std::shared_ptr<grpc::Channel>& get() const { return channel_; }
+  const std::shared_ptr<OpenCalls>& calls() const { return calls_; }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::shared_ptr<OpenCalls> calls_ = std::make_shared<OpenCalls>();
+};
+
 // Lives until gRPC is done with it, longer than the GrpcStream that its owner drops.
 class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::CoordinatorMessage> {
  public:
-  Reactor(std::shared_ptr<grpc::Channel> channel, const Token& token, AttachEvents events)
-      : channel_(std::move(channel)),
+  Reactor(const OwnedChannel& channel, const Token& token, AttachEvents events)
+      : mark_(channel.calls()),
+        channel_(channel.get()),
         stub_(v1::ClusterService::NewStub(channel_)),
         events_(std::move(events)) {
     Authorize(context_, token);
@@ -80,9 +131,7 @@ class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::Coor
     }
   }
 
-  // Lets go of the channel before it tells the owner, who may end the process then: the last
-  // reference to a channel may not be dropped by a thread of gRPC's, which would wait for itself
-  // (gRPC 1.51 aborts).
+  // Lets go of the channel before it tells the owner, who may end the process then.
   void OnDone(const grpc::Status& status) override {
     const Status why = FromGrpc(status);
     const auto on_closed = events_.on_closed;
@@ -91,6 +140,7 @@ class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::Coor
   }
 
  private:
+  const CallMark mark_;  // outlives what holds the channel
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::ClusterService::Stub> stub_;
   const AttachEvents events_;
@@ -119,9 +169,10 @@ class GrpcStream final : public AttachStream {
 }  // namespace
 
 OpenAttachStream GrpcAttachStreams(const std::string& coordinator, Token token) {
-  return [channel = MakeChannel(coordinator), token = std::move(token)](AttachEvents events) {
-    grpc::experimental::ChannelResetConnectionBackoff(channel.get());
-    auto reactor = std::make_shared<Reactor>(channel, token, std::move(events));
+  return [channel = std::make_shared<const OwnedChannel>(coordinator),
+          token = std::move(token)](AttachEvents events) {
+    grpc::experimental::ChannelResetConnectionBackoff(channel->get().get());
+    auto reactor = std::make_shared<Reactor>(*channel, token, std::move(events));
     reactor->Begin(reactor);
     return std::make_unique<GrpcStream>(std::move(reactor));
   };

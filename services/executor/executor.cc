@@ -78,9 +78,9 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       return Check(message);
     case v1::ToExecutor::kProbe: {
       v1::FromExecutor answer;
-      Set(Ok(), *answer.mutable_probe()->mutable_status());
-      *answer.mutable_probe()->mutable_report() =
-          ProbeData(message.probe().spec(), message.cache_directory());
+      Result<v1::ProbeReport> report = ProbeData(message.probe(), message.cache_directory());
+      Set(report.status(), *answer.mutable_probe()->mutable_status());
+      if (report.ok()) *answer.mutable_probe()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
     case v1::ToExecutor::kGetValues:

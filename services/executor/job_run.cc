@@ -30,14 +30,46 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec, const std::string& cache,
-                                                std::uint64_t seed, std::uint32_t batch_size,
-                                                bool shuffle) {
-  MUSTER_TRY_ASSIGN(auto source, data::BatchSource::Open(spec, {.cache_directory = cache,
-                                                                .seed = seed,
-                                                                .batch_size = batch_size,
-                                                                .shuffle = shuffle}));
-  return std::make_unique<BatchReader>(std::move(source));
+// What errors of the two kinds of data begin with; the coordinator goes by it (StartExecutor).
+constexpr std::string_view kTraining = "data";
+constexpr std::string_view kEvaluation = "evaluation.data";
+
+using DataFiles = google::protobuf::RepeatedPtrField<v1::DataFile>;
+
+void SetFile(const data::FileState& state, v1::DataFile& file) {
+  file.set_path(state.path);
+  file.set_size(state.size);
+  file.set_mtime_ns(state.mtime_ns);
+  file.set_records(state.records);
+  file.set_index_hash(state.index_hash);
+}
+
+Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec,
+                                                data::BatchSource::Options options,
+                                                const DataFiles& expected, std::string_view what) {
+  for (const v1::DataFile& file : expected) {
+    options.expected.push_back({.path = file.path(),
+                                .size = file.size(),
+                                .mtime_ns = file.mtime_ns(),
+                                .records = file.records(),
+                                .index_hash = file.index_hash()});
+  }
+  auto source = data::BatchSource::Open(spec, std::move(options));
+  if (!source.ok()) {
+    return MakeStatus(source.status().code(), data::InSection(what, Message(source.status())));
+  }
+  return std::make_unique<BatchReader>(*std::move(source));
+}
+
+// Of an evaluation closure without its round.
+std::uint64_t BatchNumber(const v1::Closure& closure) {
+  return closure.kind() == v1::CLOSURE_KIND_EVALUATE ? closure.id() & 0xffffffff : closure.id();
+}
+
+// Another host may well be able to open the data.
+bool IsHostsTrouble(const Status& status) {
+  return status.code() == StatusCode::kResourceExhausted ||
+         status.code() == StatusCode::kUnavailable;
 }
 
 // Says in the job's log which records it does without.
@@ -85,15 +117,20 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
   std::unique_ptr<JobRun> run(new JobRun);
   run->job_id_ = plan.job_id();
   run->view_ = plan.view();
-  MUSTER_TRY_ASSIGN(run->training_, OpenReader(spec.data(), start.cache_directory(), spec.seed(),
-                                               spec.batch_size(), /*shuffle=*/true));
+  const v1::DataFiles& expected = start.start().data();
+  data::BatchSource::Options options{.cache_directory = start.cache_directory(),
+                                     .seed = spec.seed(),
+                                     .batch_size = spec.batch_size()};
+  MUSTER_TRY_ASSIGN(run->training_,
+                    OpenReader(spec.data(), options, expected.training(), kTraining));
   if (spec.has_evaluation()) {
-    MUSTER_TRY_ASSIGN(run->evaluation_,
-                      OpenReader(InOrder(spec.evaluation().data()), start.cache_directory(),
-                                 spec.seed(), EvaluationBatch(spec), /*shuffle=*/false));
+    options.batch_size = EvaluationBatch(spec);
+    options.shuffle = false;
+    MUSTER_TRY_ASSIGN(run->evaluation_, OpenReader(InOrder(spec.evaluation().data()), options,
+                                                   expected.evaluation(), kEvaluation));
   }
-  TellBadRecords(run->training_->source(), "data");
-  if (run->evaluation_) TellBadRecords(run->evaluation_->source(), "evaluation.data");
+  TellBadRecords(run->training_->source(), kTraining);
+  if (run->evaluation_) TellBadRecords(run->evaluation_->source(), kEvaluation);
   const std::vector<data::ColumnInfo> columns = run->training_->source().columns();
   MUSTER_TRY_ASSIGN(run->steps_, plan.ps().empty() ? OpenLocalSteps(start, columns)
                                                    : OpenPsSteps(start, columns, token));
@@ -106,7 +143,7 @@ void JobRun::Expect(const v1::ClosureAssignment& assignment) {
   if (closure.kind() == v1::CLOSURE_KIND_TRAIN) {
     training_->Request(closure.id());
   } else if (evaluation_ != nullptr) {
-    evaluation_->Request(closure.id() & 0xffffffff);
+    evaluation_->Request(BatchNumber(closure));
   }
 }
 
@@ -152,7 +189,7 @@ Status JobRun::Train(const v1::ClosureAssignment& assignment, v1::ClosureResult&
 }
 
 Status JobRun::Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResult& result) {
-  const std::uint64_t number = assignment.closure().id() & 0xffffffff;
+  const std::uint64_t number = BatchNumber(assignment.closure());
   if (evaluation_ == nullptr) {
     return FailedPrecondition("closure {}: the job has no evaluation", assignment.closure().id());
   }
@@ -206,25 +243,41 @@ Result<v1::SaveReport> JobRun::Save(const v1::SaveVariables& request) {
   return steps_->Save(request.step(), request.directory());
 }
 
-v1::ProbeReport ProbeData(const v1::JobSpec& spec, const std::string& cache_directory) {
+Result<v1::ProbeReport> ProbeData(const v1::ProbeData& request,
+                                  const std::string& cache_directory) {
+  const v1::JobSpec& spec = request.spec();
+  const v1::Closure& closure = request.closure();
   v1::ProbeReport report;
-  const auto count = [&](const v1::DataSpec& data, std::uint32_t batch_size, std::string_view what,
-                         auto set) {
-    auto source = data::BatchSource::Open(
-        data, {.cache_directory = cache_directory, .seed = spec.seed(), .batch_size = batch_size});
+  const auto look = [&](const v1::DataSpec& data, std::uint32_t batch_size, std::string_view what,
+                        bool evaluation) -> Status {
+    auto source = data::BatchSource::Open(data, {.cache_directory = cache_directory,
+                                                 .seed = spec.seed(),
+                                                 .batch_size = std::max(1u, batch_size),
+                                                 .shuffle = !evaluation});
     if (!source.ok()) {
+      if (IsHostsTrouble(source.status())) return Annotate(source.status(), what);
       report.add_problems(data::InSection(what, Message(source.status())));
-    } else if ((*source)->examples() == 0) {
-      report.add_problems(fmt::format("{}: no examples", what));
-    } else {
-      set((*source)->examples());
+      return Ok();
     }
+    const std::uint64_t examples = (*source)->examples();
+    if (examples == 0) report.add_problems(fmt::format("{}: no examples", what));
+    if (evaluation) {
+      report.set_evaluation_examples(examples);
+    } else {
+      report.set_training_examples(examples);
+    }
+    for (const data::FileState& file : (*source)->files()) {
+      SetFile(file, evaluation ? *report.mutable_data()->add_evaluation()
+                               : *report.mutable_data()->add_training());
+    }
+    if (closure.kind() == (evaluation ? v1::CLOSURE_KIND_EVALUATE : v1::CLOSURE_KIND_TRAIN)) {
+      report.set_records((*source)->RecordsOf(BatchNumber(closure)));
+    }
+    return Ok();
   };
-  count(spec.data(), std::max(1u, spec.batch_size()), "data",
-        [&](std::uint64_t n) { report.set_training_examples(n); });
+  MUSTER_TRY(look(spec.data(), spec.batch_size(), kTraining, false));
   if (spec.has_evaluation()) {
-    count(InOrder(spec.evaluation().data()), std::max(1u, EvaluationBatch(spec)), "evaluation.data",
-          [&](std::uint64_t n) { report.set_evaluation_examples(n); });
+    MUSTER_TRY(look(InOrder(spec.evaluation().data()), EvaluationBatch(spec), kEvaluation, true));
   }
   return report;
 }

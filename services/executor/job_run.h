@@ -18,6 +18,7 @@ class ClosureResult;
 class ExecutorStart;
 class GetValues;
 class Piece;
+class ProbeData;
 class ProbeReport;
 class JobSpec;
 class SaveReport;
@@ -63,7 +64,8 @@ class JobRun {
   std::uint64_t buffers_version_ = 0;
 };
 
-// Opens the data on this host and counts.
-v1::ProbeReport ProbeData(const v1::JobSpec& spec, const std::string& cache_directory);
+// Opens the data on this host and counts. An error is this host's alone: its disk is full, it has
+// too many files open.
+Result<v1::ProbeReport> ProbeData(const v1::ProbeData& request, const std::string& cache_directory);
 
 }  // namespace muster::executor

@@ -49,6 +49,8 @@ int Serve() {
     fmt::print(stderr, "muster-executor: {}\n", muster::Message(token.status()));
     return kConfig;
   }
+  // What a forward prints is in the pipe when its process dies, whatever it dies of.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   // Quietly: the daemon that asks for it knows why.
   std::signal(SIGTERM, [](int) { _exit(0); });
   muster::process::MessagePipe pipe(kPipe);

@@ -24,6 +24,8 @@ namespace {
 using worker::ProcessId;
 
 constexpr Millis kGoodbye{2'000};
+// Between two looks at what an executor has written.
+constexpr Millis kLinePause{100};
 constexpr std::chrono::seconds kFetchLimit{60};
 
 std::string CacheDirectory(const DaemonConfig& config) {
@@ -212,18 +214,29 @@ void WorkerDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }
 
 // ---- For the core
 
+void WorkerDaemon::PassLines(ProcessId process, const std::shared_ptr<process::LineGate>& lines) {
+  const std::vector<process::LineGate::Line> taken = lines->Take();
+  for (const process::LineGate::Line& line : taken) {
+    const auto since = line.time.time_since_epoch();
+    core_.OnLine(process, std::chrono::duration_cast<std::chrono::microseconds>(since).count(),
+                 line.text);
+  }
+  if (taken.empty()) return;
+  (void)strand_.RunAfter(kLinePause, [this, process, lines] { PassLines(process, lines); });
+}
+
 Result<int> WorkerDaemon::Launch(ProcessId process) {
+  // Before the strand: a program that prints without end may not take the daemon's heartbeats.
+  const auto lines = std::make_shared<process::LineGate>();
   MUSTER_TRY_ASSIGN(
       auto executor,
       ExecutorProcess::Start(
           executor_program_, std::filesystem::absolute(daemon_.config().token_file).string(),
           {.on_line =
-               [this, process](std::chrono::system_clock::time_point time, std::string line) {
-                 const auto micros =
-                     std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch());
-                 strand_.Post([this, process, time_us = micros.count(), line = std::move(line)] {
-                   core_.OnLine(process, time_us, line);
-                 });
+               [this, process, lines](std::chrono::system_clock::time_point time,
+                                      std::string line) {
+                 if (!lines->Add(time, std::move(line))) return;
+                 strand_.Post([this, process, lines] { PassLines(process, lines); });
                },
            .on_message =
                [this, process](v1::FromExecutor message) {
@@ -232,9 +245,10 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
                  });
                },
            .on_exit =
-               [this, process](process::Exit exit) {
-                 strand_.Post([this, process, how = exit.ToString()] {
-                   core_.OnExited(process, how);
+               [this, process, lines](process::Exit exit) {
+                 strand_.Post([this, process, lines, exit] {
+                   PassLines(process, lines);
+                   core_.OnExited(process, exit.ToString(), exit.from_outside());
                    Kill(process);  // what is left of it
                  });
                }}));

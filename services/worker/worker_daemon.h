@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/scheduler.h"
+#include "common/process/line_gate.h"
 #include "services/common/attach_client.h"
 #include "services/common/daemon.h"
 #include "services/worker/executor_process.h"
@@ -47,6 +48,9 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void Fetch(const std::string& sha256) override;
   void ToCoordinator(v1::DaemonMessage message) override;
   void Reply(std::uint64_t stream, v1::CommandResult result) override;
+
+  // Hands on what an executor has written, and looks again soon when there was something.
+  void PassLines(worker::ProcessId process, const std::shared_ptr<process::LineGate>& lines);
 
   Daemon& daemon_;
   GrpcServer& grpc_;

@@ -35,6 +35,10 @@ class Picked final : public data::Reader {
   std::vector<std::string> BadRecordPlaces(std::size_t limit) const override {
     return reader_->BadRecordPlaces(limit);
   }
+  std::vector<data::FileState> files() const override { return reader_->files(); }
+  std::string Name(std::span<const std::uint64_t> records) const override {
+    return reader_->Name(records);
+  }
   Result<data::Element> Read(std::span<const std::uint64_t> records) const override {
     MUSTER_TRY_ASSIGN(const data::Element read, reader_->Read(records));
     data::Element picked;

@@ -24,6 +24,10 @@ TEST_CASE_METHOD(Fixture, "wait ends with the code of the job's end", "[cli][uni
   CHECK(Said("job j-1 FAILED: w1 became NaN at step 7"));
   CHECK(Said("`muster describe j-1` tells the story"));
 
+  failed.set_reason("REFUSED");
+  api.watches = {failed};
+  CHECK(Run({"wait", "j-1"}) == ExitCode::kUsage);
+
   api.watches = {MakeJob("j-1", v1::JOB_STATE_CANCELLED, 4)};
   CHECK(Run({"wait", "j-1"}) == ExitCode::kCancelled);
 }

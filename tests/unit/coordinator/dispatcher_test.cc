@@ -91,6 +91,8 @@ TEST_CASE("While paused nothing is given out", "[coordinator][unit]") {
   CHECK(f.sent.size() == 2);
 }
 
+using Cause = Dispatcher::Cause;
+
 TEST_CASE("Three crashes on the only worker are enough to call a closure poison",
           "[coordinator][unit]") {
   Dispatching f;
@@ -98,7 +100,7 @@ TEST_CASE("Three crashes on the only worker are enough to call a closure poison"
     f.dispatcher.AddWorker(f.w0);
     if (crash == 1) f.Put(1, 1);
     f.dispatcher.Pump();
-    const auto outcome = f.dispatcher.CrashWorker(f.w0, "signal SIGSEGV");
+    const auto outcome = f.dispatcher.CrashWorker(f.w0, "signal SIGSEGV", Cause::kItself);
     CHECK(outcome.poison.has_value() == (crash == 3));
   }
 }
@@ -112,11 +114,155 @@ TEST_CASE("Three crashes on one of two workers are not: it may be the worker's f
     f.dispatcher.AddWorker(f.w0);
     if (crash == 1) f.Put(1, 1);
     f.dispatcher.Pump();
-    CHECK_FALSE(f.dispatcher.CrashWorker(f.w0, "signal SIGSEGV").poison);
+    CHECK_FALSE(f.dispatcher.CrashWorker(f.w0, "signal SIGSEGV", Cause::kItself).poison);
   }
   f.dispatcher.HoldWorker(f.w1, TimePoint::min());
   f.dispatcher.Pump();
-  CHECK(f.dispatcher.CrashWorker(f.w1, "signal SIGSEGV").poison);
+  CHECK(f.dispatcher.CrashWorker(f.w1, "signal SIGSEGV", Cause::kItself).poison);
+}
+
+TEST_CASE("What was in flight at a crash runs again first, alone, and elsewhere",
+          "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.AddWorker(f.w1);
+  f.Put(1, 20);
+  REQUIRE(f.sent.size() == 4);  // 1 and 3 on w0, 2 and 4 on w1
+
+  const auto crash = f.dispatcher.CrashWorker(f.w0, "signal SIGSEGV", Cause::kItself);
+  REQUIRE(crash.requeued.size() == 2);
+  CHECK_FALSE(crash.poison);
+  f.dispatcher.Pump();
+  CHECK(f.sent.size() == 4);  // w1 has other work: a suspect would not be alone
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.Pump();
+  CHECK(f.sent.size() == 4);  // w0 ended with them, and nothing else is begun
+  REQUIRE(f.dispatcher.OnResult(f.w1, Dispatching::ResultOf(f.sent[1].second)) ==
+          Dispatcher::Outcome::kDone);
+  REQUIRE(f.dispatcher.OnResult(f.w1, Dispatching::ResultOf(f.sent[3].second)) ==
+          Dispatcher::Outcome::kDone);
+  f.dispatcher.Pump();
+  REQUIRE(f.sent.size() == 5);
+  CHECK(f.sent[4].first == f.w1);
+  CHECK(f.sent[4].second.closure().id() == 1);
+  // Cleared by its success; the other one is next.
+  REQUIRE(f.dispatcher.OnResult(f.w1, Dispatching::ResultOf(f.sent[4].second)) ==
+          Dispatcher::Outcome::kDone);
+  f.dispatcher.Pump();
+  REQUIRE(f.sent.size() == 6);
+  CHECK(f.sent[5].second.closure().id() == 3);
+  const auto second = f.dispatcher.CrashWorker(f.w1, "signal SIGSEGV", Cause::kItself);
+  CHECK(second.requeued == std::vector<ClosureKey>{{v1::CLOSURE_KIND_TRAIN, 3}});
+  CHECK_FALSE(second.poison);
+}
+
+TEST_CASE("One poisonous closure among good ones is found by its third crash",
+          "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.AddWorker(f.w1);
+  f.Put(1, 1'000);
+  int crashes = 0;
+  std::optional<Dispatcher::Verdict> verdict;
+  for (std::size_t at = 0; at < f.sent.size() && !verdict; ++at) {
+    const auto [task, assignment] = f.sent[at];
+    if (assignment.closure().id() == 7) {
+      verdict = f.dispatcher.CrashWorker(task, "signal SIGSEGV", Cause::kItself).poison;
+      ++crashes;
+      f.dispatcher.AddWorker(task);
+    } else {
+      (void)f.dispatcher.OnResult(task, Dispatching::ResultOf(assignment));
+    }
+    f.dispatcher.Pump();
+  }
+  REQUIRE(verdict);
+  CHECK(verdict->closure.id == 7);
+  CHECK(crashes == 3);
+  CHECK(
+      verdict->why.starts_with("closure 7 has ended its executor 3 times, 2 of them with nothing"
+                               " else in flight (worker:0, worker:1; the last time by signal"));
+}
+
+TEST_CASE("A program that always crashes ends within five crashes, whatever the workers",
+          "[coordinator][unit]") {
+  Dispatching f;
+  std::vector<TaskId> workers;
+  const int count = GENERATE(1, 2, 3, 4);
+  for (int i = 0; i < count; ++i) workers.push_back({"worker", i});
+  for (const TaskId& task : workers) f.dispatcher.AddWorker(task);
+  f.Put(1, 100);
+  int crashes = 0;
+  bool found = false;
+  for (; !found && crashes < 20; ++crashes) {
+    const TaskId& task = workers[static_cast<std::size_t>(crashes) % workers.size()];
+    f.dispatcher.Pump();
+    found = f.dispatcher.CrashWorker(task, "signal SIGSEGV", Cause::kItself).poison.has_value();
+    f.dispatcher.AddWorker(task);
+  }
+  CHECK(found);
+  CHECK(crashes <= 5);
+}
+
+TEST_CASE("Three steps without an end are enough when nothing succeeds between them",
+          "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.AddWorker(f.w1);
+  f.Put(1, 100);
+  CHECK_FALSE(f.dispatcher.CrashWorker(f.w0, "watchdog", Cause::kEndless).poison);
+  CHECK_FALSE(f.dispatcher.CrashWorker(f.w1, "watchdog", Cause::kEndless).poison);
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.Pump();
+  CHECK(f.dispatcher.CrashWorker(f.w0, "watchdog", Cause::kEndless).poison);
+}
+
+TEST_CASE("An executor that is killed from outside holds nobody else up", "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.AddWorker(f.w1);
+  f.Put(1, 20);
+  (void)f.dispatcher.CrashWorker(f.w0, "signal SIGKILL", Cause::kOutside);
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.Pump();
+  // w1 makes itself free for a suspect; w0 goes on with what comes next.
+  REQUIRE(f.sent.size() == 6);
+  CHECK(f.sent[4].first == f.w0);
+  CHECK(f.sent[4].second.closure().id() == 5);
+}
+
+TEST_CASE("Executors that are killed from outside make no closure poison", "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.AddWorker(f.w1);
+  f.Put(1, 1'000);
+  // Every kill hits closures in flight; now and then one succeeds in between.
+  for (int kill = 0; kill < 200; ++kill) {
+    const auto [task, assignment] = f.sent.back();
+    if (kill % 4 == 3) (void)f.dispatcher.OnResult(task, Dispatching::ResultOf(assignment));
+    const TaskId victim = kill % 2 == 0 ? f.w0 : f.w1;
+    REQUIRE_FALSE(
+        f.dispatcher.CrashWorker(victim, "signal SIGKILL", Cause::kOutside).poison.has_value());
+    f.dispatcher.AddWorker(victim);
+    f.dispatcher.Pump();
+  }
+}
+
+TEST_CASE("A closure that is killed every time it is alone is given up in the end",
+          "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.Put(1, 9);
+  std::optional<Dispatcher::Verdict> verdict;
+  int kills = 0;
+  for (; !verdict && kills < 20; ++kills) {
+    verdict = f.dispatcher.CrashWorker(f.w0, "signal SIGKILL", Cause::kOutside).poison;
+    f.dispatcher.AddWorker(f.w0);
+    f.dispatcher.Pump();
+  }
+  REQUIRE(verdict);
+  CHECK(verdict->closure.id == 1);
+  CHECK(kills == 7);  // once in company, six times alone
+  CHECK(verdict->why.find("needs more memory") != std::string::npos);
 }
 
 TEST_CASE("Results are fetched once, in order, a message at a time", "[coordinator][unit]") {

@@ -13,6 +13,7 @@
 
 #include "coordinator/coordinator.h"
 #include "tests/unit/coordinator/fake_parts.h"
+#include "tests/unit/coordinator/sample_spec.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator::testing {
@@ -33,7 +34,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   void Finish(const v1::ClosureAssignment& closure, const Status& status = Ok());
   // Finishes everything it has been given.
   void Work();
-  void ExecutorExits(const std::string& how);
+  void ExecutorExits(const std::string& how, bool from_outside = false);
 
   SessionId session;
   bool silent = false;
@@ -44,6 +45,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   std::map<v1::Command::BodyCase, Status> refuse;
   v1::CheckReport check;
   std::uint64_t examples = 1'000;
+  v1::DataFiles data;
   v1::JobPlan plan;
   v1::ModelValues values;
   v1::StartExecutor start;
@@ -84,14 +86,15 @@ class Cluster {
     Start();
   }
 
-  FakeDaemon& Join(const TaskId& task, const std::string& boot_id = "boot-1") {
+  FakeDaemon& Join(const TaskId& task, const std::string& boot_id = "boot-1",
+                   const std::string& host = "host") {
     auto daemon = std::make_shared<FakeDaemon>(*this, task, boot_id);
     daemons[task] = daemon;
     v1::Register info;
     *info.mutable_task() = ToProto(task);
     info.set_boot_id(boot_id);
     info.set_pid(static_cast<std::uint32_t>(1'000 + ++last_pid));
-    info.set_hostname("host");
+    info.set_hostname(host);
     info.mutable_data()->set_tcp_address("127.0.0.1:" + std::to_string(5'000 + last_pid));
     const Result<SessionId> session = core->Register(info, daemon);
     joined = session.status();
@@ -134,24 +137,7 @@ class Cluster {
     }
   }
 
-  static v1::JobSpec Spec(const std::string& name = "job") {
-    v1::JobSpec spec;
-    spec.set_name(name);
-    v1::ParameterSpec& w = (*spec.mutable_model()->mutable_parameters())["w"];
-    w.add_shape(4);
-    w.add_shape(2);
-    spec.mutable_model()->set_forward("def forward(self, x):\n    return x @ self.w\n");
-    v1::IdxData& idx = *spec.mutable_data()->mutable_idx();
-    (*idx.mutable_columns())["x"].add_files("/data/x.idx");
-    (*idx.mutable_columns())["y"].add_files("/data/y.idx");
-    spec.mutable_loss()->set_kind(v1::LOSS_KIND_MSE);
-    spec.mutable_loss()->set_label("y");
-    spec.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_SGD);
-    spec.mutable_optimizer()->set_learning_rate(0.1);
-    spec.set_batch_size(10);
-    spec.set_steps(100);
-    return spec;
-  }
+  static v1::JobSpec Spec(const std::string& name = "job") { return SampleSpec(name); }
   Result<v1::SubmitJobReply> Submit(const v1::JobSpec& spec, bool dry_run = false,
                                     bool restart = false) {
     v1::SubmitJobRequest request;
@@ -310,7 +296,7 @@ inline void FakeDaemon::Work() {
   }
 }
 
-inline void FakeDaemon::ExecutorExits(const std::string& how) {
+inline void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
   given.clear();
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
@@ -318,6 +304,7 @@ inline void FakeDaemon::ExecutorExits(const std::string& how) {
   event.set_view(plan.view());
   event.set_kind(v1::ExecutorEvent::KIND_EXITED);
   event.set_how(how);
+  event.set_from_outside(from_outside);
   event.add_last_lines("terminate called");
   Say(message);
 }
@@ -337,6 +324,11 @@ inline void FakeDaemon::Obey(const v1::Command& command) {
       break;
     case v1::Command::kProbeData:
       result.mutable_probe()->set_training_examples(examples);
+      *result.mutable_probe()->mutable_data() = data;
+      if (command.probe_data().has_closure()) {
+        result.mutable_probe()->set_records(
+            fmt::format("record {} of /data/x.idx", command.probe_data().closure().id()));
+      }
       break;
     case v1::Command::kSaveVariables:
       result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));

@@ -349,6 +349,31 @@ TEST_CASE("A job whose last checkpoint could not be saved has failed, and says w
   CHECK(job.progress().phase().empty());
 }
 
+TEST_CASE("What is found wrong only after the job was accepted is a refusal too",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  // The check at the submission is interrupted, as a lost stream would do it.
+  worker.refuse[v1::Command::kProbeData] = Unavailable("the stream was lost");
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  worker.refuse[v1::Command::kProbeData] = DataLoss("data: /x.tfrecord: fails its checksum");
+  cluster.Pass(Millis(5'000));
+
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job().record().job().reason() == "REFUSED");
+  CHECK(cluster.job().record().job().error().code() == 3);
+
+  // Once it has run, an error is a failure.
+  worker.refuse.clear();
+  REQUIRE(cluster.Submit(Cluster::Spec("second")).ok());
+  worker.refuse[v1::Command::kStartExecutor] = DataLoss("data: /x.tfrecord: was changed");
+  worker.ExecutorExits("signal SIGKILL", /*from_outside=*/true);
+  cluster.Pass(Millis(1'000));
+  CHECK(cluster.State("second") == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job("second").record().job().reason() == "FAILED");
+}
+
 TEST_CASE("A model whose check does not end is refused, not tried for ever",
           "[coordinator][unit]") {
   Cluster cluster;

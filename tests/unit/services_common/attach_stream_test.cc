@@ -139,5 +139,19 @@ TEST_CASE("a daemon with another token is refused for good", "[services][unit]")
   scheduler.Stop();
 }
 
+TEST_CASE("streams to a coordinator that is not there end with their owner, not the process",
+          "[services][unit]") {
+  // A call that is given up is gRPC's for a while yet, and would drop the last reference to the
+  // channel on one of its threads.
+  const Token token = MakeToken("a-token-of-enough-characters");
+  for (int round = 0; round < 200; ++round) {
+    OpenAttachStream open = GrpcAttachStreams("127.0.0.1:1", token);
+    auto stream = open({.on_message = [](const auto&) {}, .on_closed = [](const auto&) {}});
+    stream->Write(v1::DaemonMessage());
+    stream.reset();
+    open = nullptr;
+  }
+}
+
 }  // namespace
 }  // namespace muster::services

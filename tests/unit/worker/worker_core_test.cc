@@ -273,11 +273,28 @@ TEST_CASE_METHOD(Fixture, "an executor that ends before it is ready answers its 
   CHECK(Events().back().kind() == Event::KIND_EXITED);
 }
 
+TEST_CASE_METHOD(Fixture, "what a killed executor had written still reaches the job's log",
+                 "[worker][unit]") {
+  StartReady(1);
+  core.OnRun(Assignment(1, 5));
+  scheduler.Advance(Millis(60'000));
+  REQUIRE(io.killed.contains(io.launched[0]));
+
+  core.OnLine(io.launched[0], 7, "the last words");
+  core.OnExited(io.launched[0], "signal SIGKILL");
+
+  REQUIRE(io.up.back().has_log());
+  CHECK(io.up.back().log().lines(0).text() == "the last words");
+  core.OnLine(io.launched[0], 8, "a ghost");
+  scheduler.Advance(Millis(1'000));
+  CHECK(io.up.back().log().lines(0).text() == "the last words");
+}
+
 TEST_CASE_METHOD(Fixture, "lines are sent together, as UTF-8, and bounded", "[worker][unit]") {
   StartReady(1);
   core.OnLine(io.launched[0], 5, "bad \xFF byte");
   core.OnLine(io.launched[0], 6, std::string(10'000, 'x'));
-  for (int i = 0; i < 2'000; ++i) core.OnLine(io.launched[0], 7, "spam");
+  for (int i = 0; i < 5'000; ++i) core.OnLine(io.launched[0], 7, "spam");
 
   scheduler.Advance(Millis(100));
 
@@ -287,8 +304,8 @@ TEST_CASE_METHOD(Fixture, "lines are sent together, as UTF-8, and bounded", "[wo
   CHECK(lines.lines(0).text() == "bad \\xff byte");
   CHECK(lines.lines(0).time_us() == 5);
   CHECK(lines.lines(1).text().size() < 5'000);
-  CHECK(lines.lines_size() == 1'001);
-  CHECK(lines.lines(1'000).text().find("1002 lines dropped") != std::string::npos);
+  CHECK(lines.lines_size() == 4'001);
+  CHECK(lines.lines(4'000).text().find("1002 lines dropped") != std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "an archive is fetched first, and its error answers the command",
@@ -379,6 +396,28 @@ TEST_CASE_METHOD(Fixture, "a stopped executor is killed without an event", "[wor
   CHECK(Code(90) == StatusCode::kOk);
   CHECK(io.killed.contains(io.launched[0]));
   CHECK(Events().size() == events);
+}
+
+TEST_CASE_METHOD(Fixture, "what an older coordinator or view still asks for is refused",
+                 "[worker][unit]") {
+  Start(3, /*epoch=*/2);
+  Ready(io.launched.back());
+  const auto ask = [&](auto* (v1::Command::*body)(), std::uint64_t epoch, std::uint64_t view) {
+    v1::Command command;
+    command.set_id(next_command++);
+    (command.*body)()->set_job_id("j");
+    (command.*body)()->set_epoch(epoch);
+    (command.*body)()->set_view(view);
+    core.OnCommand(7, command);
+    return Code(command.id());
+  };
+  CHECK(ask(&v1::Command::mutable_stop_executor, 1, 3) == StatusCode::kAborted);
+  CHECK(ask(&v1::Command::mutable_stop_executor, 2, 2) == StatusCode::kAborted);
+  CHECK(ask(&v1::Command::mutable_get_values, 1, 3) == StatusCode::kAborted);
+  CHECK(ask(&v1::Command::mutable_set_buffers, 1, 3) == StatusCode::kAborted);
+  CHECK(io.killed.empty());
+  CHECK(ask(&v1::Command::mutable_stop_executor, 2, 3) == StatusCode::kOk);
+  CHECK(io.killed.contains(io.launched.back()));
 }
 
 TEST_CASE_METHOD(Fixture, "after a reconnect an executor that nobody asks for is ended",
@@ -494,6 +533,7 @@ TEST_CASE_METHOD(Fixture, "an executor that stands still with a closure is kille
   CHECK(event.how() ==
         "its worker's watchdog: closure 6 got nowhere for 30 s and used no processor time");
   CHECK(event.last_lines(0) == "waits for nothing");
+  CHECK(event.from_outside());  // it may have been stopped
   scheduler.Advance(Millis(300'000));
   CHECK(io.killed.size() == 1);
 }
@@ -514,7 +554,9 @@ TEST_CASE_METHOD(Fixture, "an executor that computes has the longer limit", "[wo
 
   CHECK(io.killed.contains(io.launched[0]));
   CHECK(Events().back().how() ==
-        "its worker's watchdog: closure 5 has computed for 600 s without an end");
+        "its worker's watchdog: closure 5 has computed for 600 s without an end: no "
+        "answer within the step limit (--step-timeout)");
+  CHECK_FALSE(Events().back().from_outside());
 }
 
 TEST_CASE_METHOD(Fixture, "values of the model are asked of the job's executor, in order",

@@ -1,0 +1,78 @@
+#include "common/data/file_state.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include <sys/stat.h>
+
+#include "common/data/source_file.h"
+
+namespace muster::data {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+// "2026-01-02T03:04:05.000000006Z"
+std::string Time(std::int64_t mtime_ns) {
+  const std::time_t seconds = mtime_ns / kSecond;
+  std::tm utc = {};
+  ::gmtime_r(&seconds, &utc);
+  char text[32];
+  const std::size_t size = std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &utc);
+  return fmt::format("{}.{:09}Z", std::string_view(text, size), mtime_ns % kSecond);
+}
+
+Status Changed(const std::string& path, const std::string& what) {
+  return DataLoss(
+      "{} on host {}: was changed after the job was checked: {}; put the file back as it was (with "
+      "its time), or submit a job of another name for the new data",
+      path, HostName(), what);
+}
+
+Status CompareSizeAndTime(const FileState& expected, std::uint64_t size, std::int64_t mtime_ns) {
+  if (size != expected.size) {
+    return Changed(expected.path, fmt::format("{} bytes, {} then", size, expected.size));
+  }
+  if (expected.mtime_ns != 0 && mtime_ns != expected.mtime_ns) {
+    return Changed(expected.path, fmt::format("last written {}, {} then", Time(mtime_ns),
+                                              Time(expected.mtime_ns)));
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Status CompareOnDisk(std::span<const FileState> expected) {
+  for (const FileState& file : expected) {
+    struct stat info = {};
+    if (::stat(file.path.c_str(), &info) != 0) continue;
+    MUSTER_TRY(CompareSizeAndTime(file, static_cast<std::uint64_t>(info.st_size),
+                                  info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec));
+  }
+  return Ok();
+}
+
+Status CompareFiles(std::span<const FileState> expected, std::span<const FileState> found) {
+  for (std::size_t i = 0; i < std::max(expected.size(), found.size()); ++i) {
+    if (i >= found.size()) return Changed(expected[i].path, "it is not among the files any more");
+    const FileState& file = found[i];
+    if (i >= expected.size() || file.path != expected[i].path) {
+      return Changed(file.path, fmt::format("it stands where {} stood; {} files, {} then",
+                                            i < expected.size() ? expected[i].path : "no file",
+                                            found.size(), expected.size()));
+    }
+    MUSTER_TRY(CompareSizeAndTime(expected[i], file.size, file.mtime_ns));
+    if (file.records != expected[i].records) {
+      return Changed(file.path,
+                     fmt::format("{} good records, {} then", file.records, expected[i].records));
+    }
+    if (file.index_hash != expected[i].index_hash) {
+      return Changed(file.path, fmt::format("its records begin at other places (hash {:016x}, "
+                                            "{:016x} then)",
+                                            file.index_hash, expected[i].index_hash));
+    }
+  }
+  return Ok();
+}
+
+}  // namespace muster::data
