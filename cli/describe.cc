@@ -140,7 +140,8 @@ void Events(const v1::Job& job, std::string& text) {
   for (const v1::Event& event : job.events()) {
     const std::string task = TaskName(event.task());
     text += fmt::format("{}  {:<20} {}{}\n", ClockTime(event.time_ms()), event.reason(),
-                        event.message().starts_with(task) ? "" : task + ": ", event.message());
+                        event.message().find(task) != std::string::npos ? "" : task + ": ",
+                        event.message());
     for (const std::string& line : event.log_lines()) text += "    | " + line + "\n";
   }
 }

@@ -56,6 +56,8 @@ std::string TransportWords(std::string_view grpc_message) {
       {"Socket closed", "the connection was closed"},
       {"Transport closed", "the connection was closed"},
       {"Endpoint read failed", "the connection was closed"},
+      {"RST_STREAM", "the call was broken off there"},
+      {"Stream removed", "the connection was closed"},
       {"GOAWAY", "it is shutting down"},
       {"Deadline Exceeded", "no answer came in time"},
   };

@@ -174,7 +174,7 @@ TEST_CASE("what is not UTF-8, misspelled or without a shape is answered at once"
     CHECK(result.err.find(text) != std::string::npos);
   };
   const auto read = [&](const std::string& file) {
-    return fmt::format("  csv: {{files: {}, columns: {{a: {{}}}}}}\n", file);
+    return fmt::format("  csv: {{files: '{}', columns: {{a: {{}}}}}}\n", file);
   };
   // An error text that is not UTF-8 used to be lost on its way: the wait for it took a minute.
   const auto begin = std::chrono::steady_clock::now();
@@ -192,7 +192,7 @@ TEST_CASE("what is not UTF-8, misspelled or without a shape is answered at once"
   const std::string good = read(folder.Write("good.csv", "a\n1\n2\n3\n"));
   result = run("written", JobText(Times("a", "a"), good) + "# \xE9\n");
   CHECK(result.code == 2);
-  has(result, "written.yaml:16:3: byte \\xe9 is not UTF-8");
+  has(result, "written.yaml:17:3: byte \\xe9 is not UTF-8");
 
   std::string text = JobText(Times("a", "a"), good);
   text.replace(text.find("return self"), 6, "retrn");

@@ -262,6 +262,18 @@ TEST_CASE_METHOD(Fixture, "with -o json errors are data, and words all the same"
   CHECK(std::get<EarlyExit>(ParseCommandLine({"jobs", "--colour"})).json.empty());
 }
 
+TEST_CASE_METHOD(Fixture, "an event names its task once", "[cli][unit]") {
+  api.job = MakeJob("j-1", v1::JOB_STATE_RUNNING);
+  v1::Event* event = api.job.add_events();
+  event->set_reason("CLOSURE_FAILED");
+  event->set_message("closure 1 failed on worker:1: odd");
+  event->mutable_task()->set_type("worker");
+  event->mutable_task()->set_index(1);
+  CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
+  CHECK(out.str().find("CLOSURE_FAILED       closure 1 failed on worker:1: odd\n") !=
+        std::string::npos);
+}
+
 TEST_CASE_METHOD(Fixture, "a state is not given as its own reason", "[cli][unit]") {
   api.job = MakeJob("j-1", v1::JOB_STATE_SUCCEEDED);
   api.job.set_reason("SUCCEEDED");
