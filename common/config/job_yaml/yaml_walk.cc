@@ -6,12 +6,14 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "common/base/suggest.h"
@@ -350,6 +352,41 @@ bool Walker::SetNumber(const std::string& text, const Field* field, pb::Message&
   }
 }
 
+// Where each document of a text begins. YAML::LoadAll() would go round for ever, with a document
+// more each time, at a token that begins none (a comma in front).
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  // Throws YAML::Exception.
+  explicit DocumentStarts(std::string_view text) {
+    std::istringstream in{std::string(text)};
+    YAML::Parser parser(in);
+    while (parser.HandleNextDocument(*this)) {
+    }
+  }
+  const std::vector<YAML::Mark>& marks() const { return marks_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (!marks_.empty() && marks_.back().pos == mark.pos) {
+      throw YAML::ParserException(mark, "nothing can begin with this character");
+    }
+    marks_.push_back(mark);
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  std::vector<YAML::Mark> marks_;
+};
+
 }  // namespace
 
 WalkResult WalkYaml(std::string_view text, const std::vector<std::string>& hidden,
@@ -358,14 +395,17 @@ WalkResult WalkYaml(std::string_view text, const std::vector<std::string>& hidde
   Walker walker(hidden, result);
   // The library's exceptions end here.
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.empty() || documents[0].IsNull()) {
-      walker.Report(YAML::Mark(), "", "the file says nothing");
-    } else if (documents.size() > 1) {
-      walker.Report(documents[1].Mark(), "",
+    const std::vector<YAML::Mark> documents = DocumentStarts(text).marks();
+    if (documents.size() > 1) {
+      walker.Report(documents[1], "",
                     fmt::format("{} YAML documents; expected one", documents.size()));
+      return result;
+    }
+    const YAML::Node document = YAML::Load(std::string(text));
+    if (document.IsNull()) {
+      walker.Report(YAML::Mark(), "", "the file says nothing");
     } else {
-      walker.Message(documents[0], "", message);
+      walker.Message(document, "", message);
     }
   } catch (const Enough&) {
     // Reported where it was thrown.

@@ -160,6 +160,7 @@ TEST_CASE("text that is not YAML is an error with its place", "[config][unit]") 
   Contains(ProblemsOf("a: *nowhere"), "not YAML: ");
   Contains(ProblemsOf(""), "the file says nothing");
   Contains(ProblemsOf("# only words\n"), "the file says nothing");
+  Contains(ProblemsOf(","), "job.yaml:1:1: not YAML: nothing can begin with this character");
   Contains(ProblemsOf(kGoodJob + "---\nname: second\n"), "2 YAML documents; expected one");
   Contains(ProblemsOf("just text"), "expected a mapping");
   Contains(ProblemsOf(std::string("name: a\0b", 9)), "name");
