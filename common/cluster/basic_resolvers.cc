@@ -16,6 +16,11 @@ bool HasAtMostOneTask(const ClusterSpec& spec) {
   return jobs.empty() || (jobs.size() == 1 && jobs.begin()->second.size() == 1);
 }
 
+// The lone task of a sparse job, {"3": ..}: one of several that this process is not told of.
+bool HasOthers(const ClusterSpec& spec) {
+  return !spec.jobs().empty() && !IsDense(spec.jobs().begin()->second);
+}
+
 }  // namespace
 
 // --- TF_CONFIG -----------------------------------------------------------------------------------
@@ -60,12 +65,14 @@ Result<std::optional<std::string>> TfConfigResolver::RpcLayer() {
 Result<std::string> TfConfigResolver::Master(const TaskChoice& choice) {
   MUSTER_TRY_ASSIGN(const TfConfig config, Read());
   if (config.session_master) return *config.session_master;
-  if (HasAtMostOneTask(config.cluster)) return std::string();
   const std::optional<std::string>& own_type = own_.task_type ? own_.task_type : config.task_type;
   const std::optional<int>& own_id = own_.task_id ? own_.task_id : config.task_index;
   const std::optional<std::string>& own_rpc = own_.rpc_layer ? own_.rpc_layer : config.rpc_layer;
   const std::optional<std::string>& type = choice.task_type ? choice.task_type : own_type;
   const std::optional<int>& id = choice.task_id ? choice.task_id : own_id;
+  if (HasAtMostOneTask(config.cluster) && !(HasOthers(config.cluster) && type && id)) {
+    return std::string();
+  }
   if (!type || !id) {
     return FailedPrecondition(
         "TF_CONFIG has a cluster but no task.{}, and none was given: whose address is wanted?",

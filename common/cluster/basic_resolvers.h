@@ -24,7 +24,8 @@ class TfConfigResolver : public ClusterResolver {
   TfConfigResolver(Environment environment, Options options);
 
   Result<ClusterSpec> Cluster() override;
-  // TF_CONFIG's session_master where it has one; "" for no cluster or one of a single task.
+  // TF_CONFIG's session_master where it has one; "" for no cluster or one of a single
+  // task, unless that is a known task of a sparse job.
   //   kFailedPrecondition: neither TF_CONFIG nor the caller says which task.
   Result<std::string> Master(const TaskChoice& choice = {}) override;
   Result<std::optional<std::string>> TaskType() override;

@@ -80,10 +80,13 @@ Result<std::vector<json>> KubernetesResolver::ListPods(const std::string& select
     MUSTER_TRY_ASSIGN(json page,
                       FetchJson(request, {.deadline = deadline, .ca_file = options_.ca_file}));
     const json* items = ListAt(page, "/items");
-    if (items == nullptr) {
+    // A server without pods may say null, which is how Go writes an empty list.
+    const json::json_pointer at("/items");
+    const bool none = page.contains(at) && page.at(at).is_null();
+    if (items == nullptr && !none) {
       return Unavailable("GET {}: the answer has no list of pods (\"items\")", request.url);
     }
-    pods.insert(pods.end(), items->begin(), items->end());
+    if (items != nullptr) pods.insert(pods.end(), items->begin(), items->end());
     next = TextAt(page, "/metadata/continue");
   } while (!next.empty());
   std::stable_sort(pods.begin(), pods.end(),

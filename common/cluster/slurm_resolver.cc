@@ -161,6 +161,40 @@ Result<SlurmResolver::Nodes> SlurmResolver::ReadNodes(const Environment& environ
   return nodes;
 }
 
+Result<std::vector<SlurmResolver::Place>> SlurmResolver::ReadPlaces(const Environment& environment,
+                                                                    const Nodes& nodes) {
+  // "cyclic:block,Pack": how ranks go to nodes, to sockets, to cores.
+  const std::string text = environment("SLURM_DISTRIBUTION").value_or("");
+  const std::string how = text.substr(0, text.find_first_of(":,="));
+  int each = std::numeric_limits<int>::max();
+  if (how == "cyclic") {
+    each = 1;
+  } else if (how == "plane") {
+    MUSTER_TRY_ASSIGN(each, SlurmNumber(environment, "DIST_PLANESIZE"));
+    if (each < 1) return InvalidArgument("SLURM_DIST_PLANESIZE: {}; 1 and more are allowed", each);
+  } else if (!how.empty() && how != "block" && how != "*") {
+    return FailedPrecondition(
+        "SLURM_DISTRIBUTION is {}: block, cyclic and plane tell which rank is on which node; start "
+        "the step by one of them",
+        text);
+  }
+  std::vector<Place> places;
+  std::vector<int> placed(nodes.size());
+  std::map<std::string, int> on_host;
+  for (bool more = true; more;) {
+    more = false;
+    for (std::size_t node = 0; node < nodes.size(); ++node) {
+      const int now = std::min(each, nodes[node].second - placed[node]);
+      for (int k = 0; k < now; ++k) {
+        places.push_back({.node = node, .local = on_host[nodes[node].first]++});
+      }
+      placed[node] += now;
+      more = more || placed[node] < nodes[node].second;
+    }
+  }
+  return places;
+}
+
 Result<int> SlurmResolver::CountGpus(const Environment& environment, const Options& options) {
   if (options.gpus_per_node) return *options.gpus_per_node;
   if (const auto visible = environment("CUDA_VISIBLE_DEVICES")) {
@@ -204,10 +238,11 @@ Result<std::unique_ptr<SlurmResolver>> SlurmResolver::Create(const Environment& 
   MUSTER_TRY_ASSIGN(const int rank, SlurmNumber(environment, "PROCID"));
   MUSTER_TRY_ASSIGN(Nodes nodes, ReadNodes(environment, options));
   std::int64_t assigned = 0;
+  std::map<std::string, int> on_host;
   int fullest = 0;
   for (const auto& [host, tasks] : nodes) {
     assigned += tasks;
-    fullest = std::max(fullest, tasks);
+    fullest = std::max(fullest, on_host[host] += tasks);
   }
   if (options.jobs.empty()) {
     MUSTER_TRY_ASSIGN(options.jobs["worker"], SlurmNumber(environment, "STEP_NUM_TASKS"));
@@ -229,23 +264,24 @@ Result<std::unique_ptr<SlurmResolver>> SlurmResolver::Create(const Environment& 
                            options.port_base, fullest);
   }
   MUSTER_TRY_ASSIGN(const Gpus gpus, ReadGpus(environment, options, fullest));
+  MUSTER_TRY_ASSIGN(std::vector<Place> places, ReadPlaces(environment, nodes));
   return std::unique_ptr<SlurmResolver>(
-      new SlurmResolver(std::move(options), std::move(nodes), gpus, rank));
+      new SlurmResolver(std::move(options), std::move(nodes), std::move(places), gpus, rank));
 }
 
-SlurmResolver::SlurmResolver(Options options, Nodes nodes, Gpus gpus, int rank)
+SlurmResolver::SlurmResolver(Options options, Nodes nodes, std::vector<Place> places, Gpus gpus,
+                             int rank)
     : ClusterResolver({.rpc_layer = options.rpc_layer}),
       options_(std::move(options)),
       nodes_(std::move(nodes)),
+      places_(std::move(places)),
       gpus_(gpus),
       rank_(rank) {}
 
 Result<ClusterSpec> SlurmResolver::Cluster() {
   std::vector<std::string> addresses;
-  for (const auto& [host, tasks] : nodes_) {
-    for (int k = 0; k < tasks; ++k) {
-      addresses.push_back(fmt::format("{}:{}", host, options_.port_base + k));
-    }
+  for (const auto& [node, local] : places_) {
+    addresses.push_back(fmt::format("{}:{}", nodes_[node].first, options_.port_base + local));
   }
   ClusterSpec::DenseJobs jobs;
   int first = 0;
@@ -265,11 +301,7 @@ Result<AcceleratorCounts> SlurmResolver::NumAccelerators(const TaskChoice&) {
 }
 
 std::string SlurmResolver::VisibleGpus() const {
-  int local = rank_;
-  for (const auto& [host, tasks] : nodes_) {
-    if (local < tasks) break;
-    local -= tasks;
-  }
+  const int local = places_[static_cast<std::size_t>(rank_)].local;
   std::vector<int> gpus;
   for (int k = 0; k < gpus_.per_task; ++k) gpus.push_back(local * gpus_.per_task + k);
   return fmt::format("{}", fmt::join(gpus, ","));

@@ -23,10 +23,11 @@ namespace muster::cluster {
 //   kInvalidArgument: any other form, or more than 65536 nodes.
 [[nodiscard]] Result<std::vector<int>> ExpandTasksPerNode(std::string_view text);
 
-// Task r of the step (SLURM_PROCID) is the r-th of the tasks node by node, in the order of the node
-// list, which is Slurm's "block" distribution of ranks. The jobs, by name, take their tasks from
-// the front of that sequence. The k-th task of a node listens on port_base + k and sees the GPUs k
-// * gpus_per_task and up.
+// Task r of the step (SLURM_PROCID) is the r-th in Slurm's distribution of ranks: node by node in
+// the order of the node list ("block"), or dealt to the nodes in turn, one or SLURM_DIST_PLANESIZE
+// at a time ("cyclic" and "plane" in SLURM_DISTRIBUTION). The jobs, by name, take their tasks from
+// the front of that sequence. The k-th task of a host, which may be listed twice, listens on
+// port_base + k and sees the GPUs k * gpus_per_task and up.
 class SlurmResolver : public ClusterResolver {
  public:
   struct Options {
@@ -45,8 +46,8 @@ class SlurmResolver : public ClusterResolver {
 
   // Reads the environment once.
   //   kFailedPrecondition: a SLURM_ variable is missing, node list and tasks per node do not fit,
-  //                        more GPUs are asked for than a node has, or the jobs do not add up to
-  //                        the step's tasks.
+  //                        more GPUs are asked for than a node has, the jobs do not add up to
+  //                        the step's tasks, or their distribution is another ("arbitrary").
   //   kInvalidArgument: a variable of another form, a negative number, a port beyond 65535.
   static Result<std::unique_ptr<SlurmResolver>> Create(const Environment& environment,
                                                        Options options);
@@ -60,19 +61,26 @@ class SlurmResolver : public ClusterResolver {
   [[nodiscard]] std::string VisibleGpus() const;
 
  private:
-  using Nodes = std::vector<std::pair<std::string, int>>;  // host, tasks
+  using Nodes = std::vector<std::pair<std::string, int>>;  // host, tasks; as listed
+  struct Place {
+    std::size_t node = 0;
+    int local = 0;  // among the tasks of its host
+  };
   struct Gpus {
     int per_node = 0;
     int per_task = 0;
   };
   static Result<Nodes> ReadNodes(const Environment& environment, const Options& options);
+  // The place of each rank.
+  static Result<std::vector<Place>> ReadPlaces(const Environment& environment, const Nodes& nodes);
   static Result<int> CountGpus(const Environment& environment, const Options& options);
   static Result<Gpus> ReadGpus(const Environment& environment, const Options& options,
                                int fullest_node);
-  SlurmResolver(Options options, Nodes nodes, Gpus gpus, int rank);
+  SlurmResolver(Options options, Nodes nodes, std::vector<Place> places, Gpus gpus, int rank);
 
   Options options_;
   Nodes nodes_;
+  std::vector<Place> places_;
   Gpus gpus_;
   int rank_;
 };

@@ -114,6 +114,18 @@ TEST_CASE("a sparse job keeps its indices", "[cluster][unit][spec][TFC-07]") {
   CHECK(resolver.Master().value() == "worker1:2222");
 }
 
+TEST_CASE("a lone task of a sparse job has a master: there are others", "[cluster][unit]") {
+  const auto master = [](const std::string& worker) {
+    return WithTfConfig("{\"cluster\": {\"worker\": " + worker +
+                        "}, \"task\": {\"type\": \"worker\", \"index\": " +
+                        (worker[0] == '[' ? "0" : "3") + "}}")
+        .Master()
+        .value();
+  };
+  CHECK(master(R"({"3": "worker3:2222"})") == "worker3:2222");
+  CHECK(master(R"(["worker0:2222"])").empty());
+}
+
 TEST_CASE("accelerators are those of the task, without CPUs", "[cluster][unit][spec][TFC-08]") {
   FakeDevices devices({
       "/job:worker/replica:0/task:0/device:TPU:0", "/job:worker/replica:0/task:0/device:TPU:1",

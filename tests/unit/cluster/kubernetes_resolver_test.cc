@@ -86,6 +86,14 @@ TEST_CASE("pods are sorted by name within a selector", "[cluster][unit][spec][K8
              {"ps", {"10.0.1.1:8470", "10.0.1.2:8470"}}}));
 }
 
+TEST_CASE("a list of pods that is null has none", "[cluster][unit]") {
+  HttpServer server([](const ServerRequest&) -> std::optional<std::string> {
+    return HttpText(200, R"({"kind": "PodList", "items": null})");
+  });
+
+  CHECK(OffCluster(server)->Cluster().value().CountTasks("worker") == 0);
+}
+
 TEST_CASE("a list of several pages is read to its end", "[cluster][unit][spec][K8S-02]") {
   HttpServer server([](const ServerRequest& request) -> std::optional<std::string> {
     if (request.target.find("&continue=next%3D%3D") != std::string::npos) {

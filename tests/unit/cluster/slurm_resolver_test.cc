@@ -158,6 +158,39 @@ TEST_CASE("ranks follow the node list, not the alphabet", "[cluster][unit]") {
   CHECK(resolver->TaskId().value() == 2);
 }
 
+TEST_CASE("ranks are dealt to the nodes as SLURM_DISTRIBUTION says", "[cluster][unit]") {
+  using Tasks = std::vector<std::string>;
+  const auto workers = [](int rank, const std::map<std::string, std::string>& more) {
+    auto resolver = Resolver(Step(rank, "n[1-2]", "3,2", 5, more), {.gpus_per_node = 3});
+    const ClusterSpec cluster = resolver->Cluster().value();
+    Tasks addresses;
+    for (const auto& [index, address] : cluster.jobs().at("worker")) addresses.push_back(address);
+    addresses.push_back(resolver->VisibleGpus());
+    return addresses;
+  };
+  CHECK(workers(3, {{"SLURM_DISTRIBUTION", "block:cyclic"}}) ==
+        Tasks{"n1:8888", "n1:8889", "n1:8890", "n2:8888", "n2:8889", "0"});
+  CHECK(workers(3, {{"SLURM_DISTRIBUTION", "cyclic:block,Pack"}}) ==
+        Tasks{"n1:8888", "n2:8888", "n1:8889", "n2:8889", "n1:8890", "1"});
+  CHECK(workers(4, {{"SLURM_DISTRIBUTION", "plane=2"}, {"SLURM_DIST_PLANESIZE", "2"}}) ==
+        Tasks{"n1:8888", "n1:8889", "n2:8888", "n2:8889", "n1:8890", "2"});
+  const Status refused =
+      Refused(Step(0, "n[1-2]", "3,2", 5, {{"SLURM_DISTRIBUTION", "arbitrary"}}));
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(refused).find("SLURM_DISTRIBUTION is arbitrary") != std::string::npos);
+}
+
+TEST_CASE("a host that is listed twice has each port once", "[cluster][unit]") {
+  auto resolver = Resolver(Step(2, "n1,n2,n1", "1,1,2", 4), {.gpus_per_node = 3});
+
+  const ClusterSpec cluster = resolver->Cluster().value();
+
+  std::vector<std::string> addresses;
+  for (const auto& [index, address] : cluster.jobs().at("worker")) addresses.push_back(address);
+  CHECK(addresses == std::vector<std::string>{"n1:8888", "n2:8888", "n1:8889", "n1:8890"});
+  CHECK(resolver->VisibleGpus() == "1");
+}
+
 TEST_CASE("tasks without GPUs are tasks", "[cluster][unit]") {
   const auto none = Resolver(Step(1, "n1", "4", 4, {{"CUDA_VISIBLE_DEVICES", ""}}));
   const auto fewer = Resolver(Step(1, "n1", "4", 4), {.gpus_per_node = 2});  // 2 / 4 is 0 each
