@@ -106,6 +106,8 @@ struct ShardChoice {
   ShardBy by = ShardBy::kNothing;
   // AUTO wanted files and there are none: worth one warning.
   bool fell_back = false;
+  // By file: how many file names the branch with the fewest has; -1: unknown.
+  std::int64_t files = -1;
 };
 //   kNotFound: policy FILE, several workers, and no file names.   As CheckShard.
 [[nodiscard]] Result<ShardChoice> ChooseSharding(AutoShardPolicy policy, const Shard& shard,

@@ -98,6 +98,11 @@ class InputRange {
 
 template <class T = torch::Tensor>
 class Dataset {
+  static_assert(
+      internal::IsElement<T>::value,
+      "an element of a dataset is made of tensors, numbers and strings, in tuples, pairs, "
+      "vectors, maps, or a struct with NestFields (strategy/nest.h)");
+
  public:
   using value_type = T;
 
@@ -148,6 +153,30 @@ class Dataset {
   // Without a count: for ever.
   Dataset repeat(std::optional<std::int64_t> count = std::nullopt) const {
     return Dataset(graph_.repeat(count));
+  }
+  // Elements of `options.size` elements: std::vector<T>, fewer at the end.
+  Dataset<std::vector<T>> window(const WindowOptions& options) const {
+    return Dataset<std::vector<T>>(graph_.window(options));
+  }
+  // (start, element), (start + 1, element), ...
+  Dataset<std::tuple<std::int64_t, T>> enumerate(std::int64_t start = 0) const {
+    return Dataset<std::tuple<std::int64_t, T>>(
+        internal::Graph::zip({internal::Graph::range(start, std::int64_t{1} << 61, 1), graph_}));
+  }
+  // Ends before the first element that F: T -> bool is false for.
+  template <class F>
+  Dataset take_while(F function) const {
+    return Dataset(graph_.take_while([function](const data::Element& element) {
+      return static_cast<bool>(function(internal::unpack<T>(element)));
+    }));
+  }
+  // The rows of each element. INVALID_ARGUMENT, from next(): leaves without rows, or different
+  // numbers of them.
+  Dataset unbatch() const { return Dataset(graph_.unbatch()); }
+  // As batch(), of leaves of different shapes: shorter ones are filled up behind. Leaves are
+  // numbers and tensors.
+  Dataset padded_batch(std::int64_t batch_size, const PaddedBatchOptions& options = {}) const {
+    return Dataset(graph_.padded_batch(batch_size, options));
   }
   // Leaves get a first dimension.
   Dataset batch(std::int64_t batch_size, bool drop_remainder = false) const {
@@ -262,6 +291,21 @@ inline Dataset<std::string> list_files(const std::vector<std::string>& patterns)
 template <class... T>
 Dataset<std::tuple<T...>> zip(const Dataset<T>&... inputs) {
   return Dataset<std::tuple<T...>>(internal::Graph::zip({inputs.graph()...}));
+}
+
+// Elements of the datasets, each next one of a dataset that is drawn by weight (all alike without
+// any), until all have ended; with `stop_on_empty_dataset` until one has that is drawn. Every pass
+// draws the same; without a seed every program run draws others.
+//   INVALID_ARGUMENT: no datasets, or weights that do not fit.
+template <class T>
+Dataset<T> sample_from_datasets(const std::vector<Dataset<T>>& datasets,
+                                std::vector<double> weights = {},
+                                std::optional<std::uint64_t> seed = std::nullopt,
+                                bool stop_on_empty_dataset = false) {
+  std::vector<internal::Graph> graphs;
+  for (const Dataset<T>& one : datasets) graphs.push_back(one.graph());
+  return Dataset<T>(
+      internal::Graph::sample(graphs, std::move(weights), seed, stop_on_empty_dataset));
 }
 
 // For functions of a dataset that wait: `length`, or until told to stop (false).

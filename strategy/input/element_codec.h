@@ -46,6 +46,20 @@ template <class T>
 constexpr bool is_element_leaf =
     std::is_same_v<T, torch::Tensor> || std::is_same_v<T, std::string> || std::is_arithmetic_v<T>;
 
+// Can a T be an element? Dataset<T> says so; where it cannot, nothing here complains once more.
+template <class T>
+struct IsElement : std::bool_constant<is_element_leaf<T>> {};
+template <class... T>
+struct IsElement<std::tuple<T...>> : std::bool_constant<(IsElement<T>::value && ...)> {};
+template <class A, class B>
+struct IsElement<std::pair<A, B>> : IsElement<std::tuple<A, B>> {};
+template <class T, class A>
+struct IsElement<std::vector<T, A>> : IsElement<T> {};
+template <class K, class V, class C, class A>
+struct IsElement<std::map<K, V, C, A>> : IsElement<V> {};
+template <nest::Tied T>
+struct IsElement<T> : std::true_type {};
+
 class ElementPacker {
  public:
   template <class T>
@@ -63,8 +77,7 @@ class ElementPacker {
       for (const auto& [key, one] : value) add(join_path(path, key), one);
     } else if constexpr (nest::IsTuple<T>::value) {
       add_tuple(path, value);
-    } else {
-      static_assert(nest::Tied<T>, "an element is made of tensors, numbers and strings");
+    } else if constexpr (nest::Tied<T>) {
       add_tuple(path, NestFields<T>::tie(const_cast<T&>(value)));
     }
   }
@@ -112,8 +125,9 @@ class ElementUnpacker {
         return T{get<std::tuple_element_t<I, T>>(join_path(path, std::to_string(I)))...};
       };
       return all(std::make_index_sequence<std::tuple_size_v<T>>());
+    } else if constexpr (!nest::Tied<T>) {
+      return T{};
     } else {
-      static_assert(nest::Tied<T>, "an element is made of tensors, numbers and strings");
       T value{};
       auto fields = NestFields<T>::tie(value);
       const auto all = [&]<std::size_t... I>(std::index_sequence<I...>) {

@@ -17,20 +17,6 @@
 namespace muster::internal {
 namespace {
 
-template <class R>
-Result<R> call_user(const std::function<R()>& call) {
-  const torch::NoGradGuard no_grad;
-  try {
-    return call();
-  } catch (const Error& error) {
-    return ToStatus(error);
-  } catch (const c10::Error& error) {
-    return Unknown("{}", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return data::FromException(error, "a function of the dataset");
-  }
-}
-
 data::ExpandFunction expanding(Graph::ExpandFunction function) {
   return [function = std::move(function)](const data::Element& element) {
     return call_user<data::Pipeline>([&] { return function(element).pipeline(); });

@@ -34,6 +34,22 @@ struct TensorSpec {
 // "image Float [?, 28, 28]"
 std::ostream& operator<<(std::ostream& out, const TensorSpec& spec);
 
+struct WindowOptions {
+  std::int64_t size = 1;
+  // From one window's first element to the next one's; 0: `size`.
+  std::int64_t shift = 0;
+  // From one element of a window to the next.
+  std::int64_t stride = 1;
+  bool drop_remainder = false;
+};
+
+struct PaddedBatchOptions {
+  bool drop_remainder = false;
+  double padding = 0;
+  // For each leaf; -1: as long as the longest of the batch. Empty: all so.
+  std::vector<std::vector<std::int64_t>> shapes = {};
+};
+
 namespace internal {
 
 // A value, as Dataset is: a step makes a new one. Errors of all of them are thrown: the steps'
@@ -56,6 +72,8 @@ class Graph {
   static Graph file_names(std::vector<std::string> names);
   static Graph list_files(const std::vector<std::string>& patterns);
   static Graph zip(const std::vector<Graph>& inputs);
+  static Graph sample(const std::vector<Graph>& inputs, std::vector<double> weights,
+                      std::optional<std::uint64_t> seed, bool stop_on_empty);
 
   Graph map(MapFunction function, int num_parallel_calls) const;
   Graph filter(FilterFunction function) const;
@@ -72,6 +90,10 @@ class Graph {
   Graph skip(std::int64_t count) const;
   Graph prefetch(std::int64_t buffer_size) const;
   Graph cache() const;
+  Graph unbatch() const;
+  Graph take_while(FilterFunction function) const;
+  Graph window(const WindowOptions& options) const;
+  Graph padded_batch(std::int64_t size, const PaddedBatchOptions& options) const;
   Graph with_policy(data::AutoShardPolicy policy) const;
 
   std::int64_t cardinality() const;

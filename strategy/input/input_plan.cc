@@ -237,6 +237,15 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
         "this is meant");
     log::Warning("{}", plan.warnings.back());
   }
+  if (sharded.choice.files >= 0 && sharded.choice.files < plan.workers.count) {
+    plan.warnings.push_back(fmt::format(
+        "auto-sharding a dataset by file: it has {} {} for {} workers, so {} of them {} nothing to "
+        "read; with_options({{.auto_shard_policy = kData}}) splits by element",
+        sharded.choice.files, sharded.choice.files == 1 ? "file" : "files", plan.workers.count,
+        plan.workers.count - sharded.choice.files,
+        plan.workers.count - sharded.choice.files == 1 ? "has" : "have"));
+    log::Warning("{}", plan.warnings.back());
+  }
   plan.original = graph.pipeline();
   finish_plan(plan, {sharded.pipeline});
   return std::make_shared<const InputPlan>(std::move(plan));

@@ -46,6 +46,17 @@ NodePtr ShardFiles(const NodePtr& node, const Shard& shard) {
   return node->WithInputs(std::move(inputs));
 }
 
+// -1: not known.
+std::int64_t FewestFiles(const Node& node) {
+  if (node.kind() == NodeKind::kFileNames) return node.cardinality();
+  std::int64_t fewest = -1;
+  for (const NodePtr& input : node.inputs()) {
+    const std::int64_t files = FewestFiles(*input);
+    if (files >= 0 && (fewest < 0 || files < fewest)) fewest = files;
+  }
+  return fewest;
+}
+
 // At the end, but below a trailing prefetch: what is read ahead is then this worker's.
 NodePtr ShardData(const NodePtr& node, const Shard& shard) {
   if (node->kind() == NodeKind::kPrefetch || node->kind() == NodeKind::kOptions) {
@@ -143,12 +154,12 @@ Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
   if (!policy) policy = PolicyOf(*node).value_or(AutoShardPolicy::kAuto);
   MUSTER_TRY(CheckShard(shard));
   const NodePtr by_file = ShardFiles(node, shard);
-  MUSTER_TRY_ASSIGN(const ShardChoice choice,
-                    ChooseSharding(*policy, shard,
-                                   {.has_file_names = by_file != nullptr,
-                                    .has_placeholder = HasPlaceholder(*node)}));
+  MUSTER_TRY_ASSIGN(ShardChoice choice, ChooseSharding(*policy, shard,
+                                                       {.has_file_names = by_file != nullptr,
+                                                        .has_placeholder = HasPlaceholder(*node)}));
   switch (choice.by) {
     case ShardBy::kFile:
+      choice.files = FewestFiles(*node);
       return Sharded{by_file, choice};
     case ShardBy::kData:
       return Sharded{ShardData(node, shard), choice};
