@@ -125,7 +125,7 @@ void Store(const Acc* sums, std::size_t count, std::size_t divisor, Out* out) {
     if constexpr (kNarrow<Out>) {
       FromFloat(kMean ? sums[i] / static_cast<float>(divisor) : sums[i], out[i]);
     } else if constexpr (kMean && std::is_same_v<Acc, std::int64_t>) {
-      out[i] = static_cast<float>(static_cast<double>(sums[i]) / static_cast<double>(divisor));
+      out[i] = static_cast<double>(sums[i]) / static_cast<double>(divisor);
     } else if constexpr (kMean) {
       out[i] = sums[i] / static_cast<Acc>(divisor);
     } else {
@@ -138,7 +138,7 @@ template <class T, bool kMean>
 void ReduceTyped(std::span<const void* const> sources, std::span<void* const> destinations,
                  std::size_t begin, std::size_t end) {
   using Acc = decltype(SumType<T, kMean>());
-  using Out = std::conditional_t<kMean && std::is_integral_v<T>, float, T>;
+  using Out = std::conditional_t<kMean && std::is_integral_v<T>, double, T>;
   constexpr bool kAsSummed = !kMean && sizeof(Out) == sizeof(Acc);
   const bool streamed = (end - begin) * sizeof(Out) * destinations.size() >= kStreamed;
   alignas(64) Acc sums[kBlock];
@@ -204,7 +204,7 @@ DType ResultType(Reduction reduction, DType type) {
     case DType::kBfloat16:
       return type;
     default:
-      return DType::kFloat32;
+      return DType::kFloat64;
   }
 }
 

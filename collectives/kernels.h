@@ -18,7 +18,7 @@ enum class Reduction : unsigned char { kSum, kMean };
 
 // Numbers; neither bool nor strings.
 bool Reducible(DType type);
-// MEAN of integers is float32; everything else keeps its type.
+// MEAN of integers is float64; everything else keeps its type.
 DType ResultType(Reduction reduction, DType type);
 
 // Elements [begin, end) of every destination become the sum or mean of the same elements of all

@@ -16,6 +16,18 @@ namespace internal {
 namespace {
 
 std::atomic<Strategy*> g_global_strategy{nullptr};
+// Of a global strategy that is no more.
+std::atomic<bool> g_global_destroyed{false};
+
+// Null: none.
+Strategy* GlobalStrategy() {
+  if (g_global_destroyed.load()) {
+    raise(
+        FailedPrecondition("the global strategy has been destroyed: call "
+                           "set_global_strategy(nullptr), or with another one, before that"));
+  }
+  return g_global_strategy.load();
+}
 
 bool SaysStrategy(const Frame& frame) {
   return frame.kind != Frame::Kind::kDevice && frame.kind != Frame::Kind::kCreator;
@@ -83,6 +95,12 @@ std::vector<Frame> Frames::Exchange(std::vector<Frame> frames) {
   return std::exchange(frames_, std::move(frames));
 }
 
+void ForgetGlobalStrategy(const Strategy* strategy) {
+  if (g_global_strategy.load() != strategy) return;
+  g_global_strategy.store(nullptr);
+  g_global_destroyed.store(true);
+}
+
 void RequireNoOther(const Strategy& strategy) {
   const Frame* const frame = Frames::OfThisThread().Context();
   if (frame != nullptr && frame->strategy != &strategy) {
@@ -110,7 +128,7 @@ using internal::Frames;
 
 Strategy& get_strategy() {
   if (const Frame* const frame = Frames::OfThisThread().Context()) return *frame->strategy;
-  if (Strategy* const global = internal::g_global_strategy.load()) return *global;
+  if (Strategy* const global = internal::GlobalStrategy()) return *global;
   return default_strategy();
 }
 
@@ -120,14 +138,14 @@ bool in_cross_replica_context() { return get_cross_replica_context() != nullptr;
 
 Strategy* get_cross_replica_context() {
   const Frame* const frame = Frames::OfThisThread().Context();
-  if (frame == nullptr) return internal::g_global_strategy.load();
+  if (frame == nullptr) return internal::GlobalStrategy();
   return frame->kind == Frame::Kind::kReplica ? nullptr : frame->strategy;
 }
 
 ReplicaContext* get_replica_context() {
   const Frame* const frame = Frames::OfThisThread().Context();
   if (frame == nullptr) {
-    return internal::g_global_strategy.load() == nullptr ? &default_replica_context() : nullptr;
+    return internal::GlobalStrategy() == nullptr ? &default_replica_context() : nullptr;
   }
   return frame->kind == Frame::Kind::kReplica ? frame->replica : nullptr;
 }
@@ -147,6 +165,7 @@ void set_global_strategy(Strategy* strategy) {
   }
   if (strategy == &default_strategy()) strategy = nullptr;
   internal::g_global_strategy.store(strategy);
+  internal::g_global_destroyed.store(false);
 }
 
 std::optional<int> get_update_replica_id() {

@@ -27,7 +27,8 @@ ReplicaContext* get_replica_context();
 ReplicaContext& replica_context();
 
 // Makes `strategy` current for every thread without a scope of its own; null: the default strategy.
-// It must outlive its reign. FAILED_PRECONDITION: inside a scope.
+// It must outlive its reign: where it has not, all that asks for the current strategy throws
+// FAILED_PRECONDITION. FAILED_PRECONDITION: inside a scope.
 void set_global_strategy(Strategy* strategy);
 
 // In the function of update(): the component that is being updated; else absent.

@@ -247,7 +247,9 @@ std::vector<torch::Tensor> ReductionToOneDevice::reduce_implementation(
     std::vector<torch::Tensor> together;
     for (const torch::Tensor& value : values) together.push_back(internal::here(value));
     sum = accumulate_(together);
-    if (op == ReduceOp::kMean) sum = sum / static_cast<std::int64_t>(values.size());
+    if (op == ReduceOp::kMean) {
+      sum = internal::mean_of(sum, static_cast<double>(values.size()));
+    }
   }
   return CopyToAll(sum, to);
 }

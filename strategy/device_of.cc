@@ -4,7 +4,7 @@
 
 namespace muster {
 
-std::string device_of(const torch::Tensor& tensor) {
+std::string DeviceOf::operator()(const torch::Tensor& tensor) const {
   return device::DeviceAt(device::PlaceOf(tensor)).Canonical();
 }
 

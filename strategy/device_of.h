@@ -11,7 +11,10 @@ namespace muster {
 // CPU:0's, so is an undefined tensor's; a sparse tensor lies where its values do. A tensor on a
 // card is on its logical GPU; where a card has several, on the one that Muster put it on
 // (variables, copies, results of collective calls), else on the first of them. Threading: any
-// thread. Write muster::device_of also inside the namespace: libtorch has a device_of of its own.
-std::string device_of(const torch::Tensor& tensor);
+// thread. An object, so that a call finds this one alone: libtorch's at::device_of() is not asked.
+struct DeviceOf {
+  std::string operator()(const torch::Tensor& tensor) const;
+};
+inline constexpr DeviceOf device_of;
 
 }  // namespace muster

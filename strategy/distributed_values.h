@@ -41,6 +41,8 @@ class PerReplica {
     return values_[static_cast<std::size_t>(replica)];
   }
   const std::vector<T>& values() const { return values_; }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
 
   // Its component for the replica that asks. INVALID_ARGUMENT: "not inside a replica context".
   typename std::vector<T>::const_reference get() const {
@@ -80,6 +82,8 @@ class Mirrored {
   int size() const { return static_cast<int>(values_.size()); }
   const T& operator[](int replica) const { return values_.at(static_cast<std::size_t>(replica)); }
   const std::vector<T>& values() const { return values_; }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
   // The replica's own copy in a replica context, else the first.
   const T& get() const {
     const int replica = detail::current_replica();

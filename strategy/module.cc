@@ -1,12 +1,16 @@
 #include "strategy/module.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
 
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/module_state.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/runs.h"
+#include "strategy/internal/shape_text.h"
 #include "strategy/sparse.h"
 #include "worker/engine/device/place.h"
 
@@ -144,6 +148,7 @@ class Distribution {
   void AddMirrored(const Group& group, const std::vector<NamedTensors>& named,
                    VariableState& variable, bool parameters) {
     const bool plain = &strategy_ == &default_strategy();
+    variable.of_copies = state_.size() > 1;
     for (int copy = 0; copy < state_.size(); ++copy) {
       Component& component = variable.at(copy);
       const torch::Tensor leaf = Find(copy, named, group.names[0]);
@@ -156,7 +161,8 @@ class Distribution {
       std::vector<torch::Tensor> readers(static_cast<std::size_t>(copy) + 2);
       readers.back() = leaf;
       if (plain) readers[0] = leaf;  // there is no run() that would tell its replica from others
-      component.Adopt(leaf, std::move(readers));
+      // Of several copies the value has a name of its own: the leaf may be given other memory.
+      component.Adopt(variable.of_copies ? leaf.detach() : leaf, std::move(readers));
       if (parameters) Master(copy).push_back(leaf);
     }
   }
@@ -165,6 +171,7 @@ class Distribution {
   void AddShared(const Group& group, const std::vector<NamedTensors>& named,
                  VariableState& variable) {
     Component& component = variable.at(0);
+    variable.of_copies = true;
     torch::Tensor master = group.alias >= 0
                                ? Master(0)[static_cast<std::size_t>(group.alias)].detach()
                                : CloneOn(component.device(), group.tensor);
@@ -243,7 +250,7 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
   RequireCrossReplica(strategy, "distribute()", "it before run()");
   if (module == nullptr) raise(InvalidArgument("distribute(): no module"));
   const auto state = std::make_shared<ModuleState>();
-  state->strategy = &strategy;
+  state->strategy = strategy.ref();
   state->name = module->name();
   state->copies.push_back(module);
   // With one replica too, so that what works with one works with more.
@@ -260,7 +267,59 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
                             state->name, state->flat[0].size(), flat.size()));
     }
   }
+  if (state->size() > 1) strategy.runs().Add(state);
   return state;
+}
+
+void ModuleState::Sync() const {
+  if (size() == 1 || strategy->runs().any()) return;
+  for (const auto* list : {&parameters, &buffers}) {
+    for (const Variable& one : *list) one.state()->TakeChanges();
+  }
+}
+
+void ModuleState::ShowMeans() const {
+  if (size() == 1 || strategy->runs().any()) return;
+  for (const Variable& one : buffers) one.state()->ShowAcross();
+}
+
+void ModuleState::BeginRun() const {
+  for (const auto* list : {&parameters, &buffers}) {
+    for (const Variable& one : *list) one.state()->TakeChanges();
+  }
+  for (const Variable& one : buffers) one.state()->HideAcross();
+}
+
+void ModuleState::EndRun() const {
+  for (const auto* list : {&parameters, &buffers}) {
+    for (const Variable& one : *list) one.state()->Settle();
+  }
+}
+
+void Runs::Add(const std::shared_ptr<ModuleState>& module) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(modules_, [](const auto& one) { return one.expired(); });
+  modules_.push_back(module);
+}
+
+void Runs::Begin() {
+  const std::lock_guard lock(mutex_);
+  if (active_.load(std::memory_order_relaxed) == 0) {
+    for (const auto& one : modules_) {
+      if (const auto module = one.lock()) module->BeginRun();
+    }
+  }
+  active_.fetch_add(1, std::memory_order_release);
+}
+
+void Runs::End() {
+  const std::lock_guard lock(mutex_);
+  if (active_.load(std::memory_order_relaxed) == 1) {
+    for (const auto& one : modules_) {
+      if (const auto module = one.lock()) module->EndRun();
+    }
+  }
+  active_.fetch_sub(1, std::memory_order_release);
 }
 
 int ModuleState::parameter_device(int master) const {
@@ -270,7 +329,7 @@ int ModuleState::parameter_device(int master) const {
 ReplicaContext* ModuleState::Replica() const {
   ReplicaContext* const current = get_replica_context();
   if (current == nullptr) return nullptr;
-  if (&current->strategy() == strategy) return current;
+  if (&current->strategy() == &*strategy) return current;
   if (current->num_replicas_in_sync() > 1) {
     raise(
         FailedPrecondition("Mixing different Strategy objects: module {} of a {} is used in a "
@@ -282,9 +341,12 @@ ReplicaContext* ModuleState::Replica() const {
 
 int ModuleState::Here() const {
   int here = 0;
-  if (const ReplicaContext* const replica = Replica()) {
+  const ReplicaContext* const replica = Replica();
+  if (replica == nullptr) Sync();
+  if (replica != nullptr) {
     here = replica->replica_id_in_sync_group();
-  } else if (const auto updated = get_update_replica_id(); updated && &get_strategy() == strategy) {
+  } else if (const auto updated = get_update_replica_id();
+             updated && &get_strategy() == &*strategy) {
     here = std::min(*updated, size() - 1);
   }
   Check(here);
@@ -329,6 +391,54 @@ void ModuleState::ZeroGrad() const {
   };
   if (Replica() != nullptr) return drop(static_cast<std::size_t>(Here()));
   for (std::size_t copy = 0; copy < copies.size(); ++copy) drop(copy);
+}
+
+void ModuleState::Load(const std::string& path) const {
+  RequireCrossReplica(*strategy, "load()", "it outside run()");
+  Sync();
+  if (!std::filesystem::exists(path)) raise(NotFound("{}: no such file", path));
+  // Into a copy first: what does not fit changes nothing.
+  const std::shared_ptr<Module> loaded = CopyOf(*copies[0]);
+  try {
+    torch::serialize::InputArchive archive;
+    archive.load_from(path);
+    loaded->load(archive);
+  } catch (const std::exception& error) {
+    const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
+    raise(InvalidArgument("{} does not fit module {}: {}", path, name,
+                          torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
+  }
+  const auto each = [&](const std::function<void(const torch::Tensor&, const torch::Tensor&)>& to) {
+    for (const bool of_buffers : {false, true}) {
+      const NamedTensors ours =
+          of_buffers ? copies[0]->named_buffers() : copies[0]->named_parameters();
+      const NamedTensors theirs = of_buffers ? loaded->named_buffers() : loaded->named_parameters();
+      for (const auto& item : ours) to(item.value(), theirs[item.key()]);
+    }
+  };
+  each([&](const torch::Tensor& ours, const torch::Tensor& theirs) {
+    if (ours.sizes().equals(theirs.sizes())) return;
+    raise(InvalidArgument("{} does not fit module {}: a tensor has shape {}, the module's {}", path,
+                          name, ShapeText(theirs), ShapeText(ours)));
+  });
+  const torch::NoGradGuard no_grad;
+  each([](const torch::Tensor& ours, const torch::Tensor& theirs) { ours.copy_(theirs); });
+  Sync();
+}
+
+void ModuleState::Save(const std::string& path) const {
+  RequireCrossReplica(*strategy, "save()", "it outside run()");
+  Sync();
+  ShowMeans();
+  try {
+    torch::serialize::OutputArchive archive;
+    copies[0]->save(archive);
+    archive.save_to(path);
+  } catch (const std::exception& error) {
+    const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
+    raise(Unavailable("{} cannot be written: {}", path,
+                      torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
+  }
 }
 
 OutsideUse::OutsideUse(std::shared_ptr<ModuleState> module) : module_(std::move(module)) {
@@ -395,6 +505,8 @@ Variable DistributedModuleBase::variable(const std::string& name) const {
 
 void DistributedModuleBase::train(bool on) const { state_->Train(on); }
 void DistributedModuleBase::zero_grad() const { state_->ZeroGrad(); }
+void DistributedModuleBase::load(const std::string& path) const { state_->Load(path); }
+void DistributedModuleBase::save(const std::string& path) const { state_->Save(path); }
 
 int DistributedModuleBase::here() const { return state_->Here(); }
 
@@ -415,6 +527,7 @@ void DistributedModuleBase::raise_other_type() const {
 
 std::shared_ptr<internal::OutsideUse> DistributedModuleBase::outside() const {
   if (state_->size() == 1 || state_->Replica() != nullptr) return nullptr;
+  state_->ShowMeans();
   return std::make_shared<internal::OutsideUse>(state_);
 }
 

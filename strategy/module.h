@@ -78,6 +78,15 @@ class DistributedModuleBase {
   // then gets none is left alone by the optimizer.
   void zero_grad() const;
 
+  // Parameters and buffers of all copies, from a file of torch::save() or of Python's
+  // torch.jit.save(), by their names in the module; outside run().
+  //   NOT_FOUND: no such file.   INVALID_ARGUMENT: no archive, or it lacks a tensor of the module,
+  //   or has one of another shape; then nothing is changed.
+  void load(const std::string& path) const;
+  // As torch::save() does: buffers as they are read outside run().
+  //   UNAVAILABLE: the file cannot be written.
+  void save(const std::string& path) const;
+
   // For the code of strategy/.
   const std::shared_ptr<internal::ModuleState>& state() const { return state_; }
 

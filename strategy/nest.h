@@ -54,6 +54,22 @@ template <class T>
 constexpr bool is_leaf =
     std::is_arithmetic_v<T> || std::is_same_v<T, torch::Tensor> || std::is_same_v<T, IndexedSlices>;
 
+// A leaf, or a nest of nothing but leaves.
+template <class T>
+struct IsReducible : std::bool_constant<is_leaf<T>> {};
+template <class... T>
+struct IsReducible<std::tuple<T...>> : std::bool_constant<(IsReducible<T>::value && ...)> {};
+template <class A, class B>
+struct IsReducible<std::pair<A, B>> : IsReducible<std::tuple<A, B>> {};
+template <class T, class A>
+struct IsReducible<std::vector<T, A>> : IsReducible<T> {};
+template <class K, class V, class C, class A>
+struct IsReducible<std::map<K, V, C, A>> : IsReducible<V> {};
+template <Tied T>
+struct IsReducible<T> : std::true_type {};
+template <class T>
+constexpr bool is_reducible = IsReducible<T>::value;
+
 // The type after a leaf-wise operation that makes tensors: numbers become scalar tensors.
 template <class T>
 struct Tensors {

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include <c10/util/Type.h>
+#include <fmt/ranges.h>
 
 #include "strategy/cross_device_ops.h"
 #include "strategy/internal/frames.h"
@@ -64,7 +65,7 @@ class OptimizerState final : public SavedState {
     Choose();
     for (std::size_t master = 0; master < masters_.size(); ++master) {
       const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
-      optimizers_.push_back(make(masters_[master]));
+      optimizers_.push_back(make(masters_[master], names_));
     }
     name_ = fmt::format("{} of module {}", c10::demangle(typeid(*optimizers_[0]).name()),
                         module_->name);
@@ -278,7 +279,7 @@ class OptimizerState final : public SavedState {
   }
 
   void UpdateShared() {
-    const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = module_->strategy});
+    const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &*module_->strategy});
     const device::PlaceScope here(module_->parameter_device(0));
     std::vector<std::vector<torch::Tensor>> gradients;
     for (const auto& leaves : leaves_) {
@@ -305,11 +306,39 @@ class OptimizerState final : public SavedState {
   mutable std::mutex rate_mutex_;
 };
 
+std::vector<std::vector<std::size_t>> group_parameters(
+    const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& groups) {
+  std::vector<std::vector<std::size_t>> places(groups.size() + 1);
+  std::vector<std::size_t> group_of(names.size(), groups.size());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const std::string& wanted : groups[g]) {
+      bool found = false;
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i] != wanted && !names[i].starts_with(wanted + ".")) continue;
+        found = true;
+        if (group_of[i] != groups.size() && group_of[i] != g) {
+          raise(InvalidArgument("optimizer(): parameter {} is in groups {} and {}", names[i],
+                                group_of[i], g));
+        }
+        group_of[i] = g;
+      }
+      if (!found) {
+        raise(InvalidArgument(
+            "optimizer(): group {} names \"{}\", which is no trained parameter and no part that "
+            "has one; there are {}",
+            g, wanted, fmt::join(names, ", ")));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) places[group_of[i]].push_back(i);
+  return places;
+}
+
 std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
                                                     std::shared_ptr<ModuleState> module,
                                                     const MakeOptimizer& make,
                                                     const OptimizerOptions& how) {
-  if (module->strategy != &strategy) {
+  if (module->strategy.get() != &strategy) {
     raise(InvalidArgument("optimizer(): module {} was distributed by another strategy ({})",
                           module->name, module->strategy->name()));
   }

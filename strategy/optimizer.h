@@ -26,11 +26,24 @@ struct OptimizerOptions {
   bool all_reduce_gradients = true;
 };
 
+// Parameters with options of their own, by name: of a parameter ("fc.bias"), or of a part of the
+// module, for all parameters in it ("fc").
+template <class Options>
+struct ParameterGroup {
+  std::vector<std::string> parameters;
+  Options options;
+};
+
 namespace internal {
 class OptimizerState;
 class SavedState;
-using MakeOptimizer =
-    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
+// Of these parameters, and their names.
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(
+    std::vector<torch::Tensor>, const std::vector<std::string>&)>;
+// The places in `names` of each group's parameters; in the end, those of no group.
+//   INVALID_ARGUMENT: a name of no parameter that is trained, or one that comes in two groups.
+std::vector<std::vector<std::size_t>> group_parameters(
+    const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& groups);
 std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
                                                     std::shared_ptr<ModuleState> module,
                                                     const MakeOptimizer& make,
@@ -62,7 +75,8 @@ class DistributedOptimizerBase {
   // The module's: drops the gradients of the replica's copy inside run(), else of all copies.
   void zero_grad() const;
 
-  // Of all parameters. Setting it inside run() is for all replicas together.
+  // Of all parameters; where there are groups, the first group's is read and that of all is set.
+  // Setting it inside run() is for all replicas together.
   //   UNIMPLEMENTED: an optimizer without a learning rate.
   double learning_rate() const;
   void set_learning_rate(double rate) const;
@@ -104,10 +118,38 @@ DistributedOptimizer<Torch> Strategy::optimizer(const DistributedModule<M>& modu
                                                 const OptimizerOptions& how) {
   return DistributedOptimizer<Torch>(internal::DistributeOptimizer(
       *this, module.state(),
-      [&](std::vector<torch::Tensor> parameters) {
+      [&](std::vector<torch::Tensor> parameters, const std::vector<std::string>&) {
         return std::make_unique<Torch>(std::move(parameters), options);
       },
       how));
+}
+template <class Torch, class M, class Options>
+DistributedOptimizer<Torch> Strategy::optimizer(const DistributedModule<M>& module,
+                                                const std::vector<ParameterGroup<Options>>& groups,
+                                                Options others, const OptimizerOptions& how) {
+  return DistributedOptimizer<Torch>(internal::DistributeOptimizer(
+      *this, module.state(),
+      [&](const std::vector<torch::Tensor>& parameters, const std::vector<std::string>& names) {
+        std::vector<std::vector<std::string>> wanted;
+        for (const auto& group : groups) wanted.push_back(group.parameters);
+        const auto places = internal::group_parameters(names, wanted);
+        std::vector<torch::optim::OptimizerParamGroup> all;
+        for (std::size_t g = 0; g < places.size(); ++g) {
+          std::vector<torch::Tensor> own;
+          for (const std::size_t i : places[g]) own.push_back(parameters[i]);
+          if (own.empty()) continue;
+          all.emplace_back(std::move(own), std::make_unique<Options>(
+                                               g < groups.size() ? groups[g].options : others));
+        }
+        return std::make_unique<Torch>(std::move(all), others);
+      },
+      how));
+}
+template <class Torch, class M, class Options>
+DistributedOptimizer<Torch> Strategy::optimizer(const DistributedModule<M>& module,
+                                                const std::vector<ParameterGroup<Options>>& groups,
+                                                Options others) {
+  return optimizer<Torch>(module, groups, std::move(others), OptimizerOptions{});
 }
 template <class Torch, class M, class Options>
 DistributedOptimizer<Torch> Strategy::optimizer(const DistributedModule<M>& module,

@@ -66,6 +66,11 @@ void check_op(ReduceOp op) {
   raise(InvalidArgument("reduce op {} is not one of: SUM, MEAN", static_cast<int>(op)));
 }
 
+torch::Tensor mean_of(const torch::Tensor& sum, double count) {
+  const bool integers = torch::isIntegralType(sum.scalar_type(), /*includeBool=*/true);
+  return (integers ? sum.to(torch::kDouble) : sum) / count;
+}
+
 std::optional<DType> dtype_of(torch::ScalarType type) {
   switch (type) {
     case torch::kFloat32:
@@ -171,7 +176,7 @@ torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& valu
                                    static_cast<double>(std::max<std::int64_t>(1, part.numel()))
                              : 1.0;
   }
-  if (op == ReduceOp::kMean) sum = sum / elements;
+  if (op == ReduceOp::kMean) sum = mean_of(sum, elements);
   return sum_type(type) == type ? sum : sum.to(type);
 }
 

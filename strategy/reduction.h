@@ -12,7 +12,7 @@ namespace muster::internal {
 
 // Sum or mean of tensors of equal shape, element by element; of the axes too when they are given
 // (then shapes may differ along them). Sums are made in the order of `values`, on all threads of
-// current_crew(); float16 and bfloat16 in float32; MEAN of integers is float32. Differentiable.
+// current_crew(); float16 and bfloat16 in float32; MEAN of integers is float64. Differentiable.
 // Several values, some of them on a GPU or to go to one, are added on this thread's device.
 //   INVALID_ARGUMENT as in Strategy::reduce(); an op that is neither; bool.
 torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& values,
@@ -30,6 +30,8 @@ void check_gather(const std::vector<std::vector<std::int64_t>>& shapes, int axis
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
                     const std::vector<int>& devices, std::vector<torch::Tensor>& results);
 
+// sum / count: of integers in float64.
+torch::Tensor mean_of(const torch::Tensor& sum, double count);
 // INVALID_ARGUMENT: neither SUM nor MEAN.
 void check_op(ReduceOp op);
 // Absent: no type that collectives/ knows (complex, quantised).

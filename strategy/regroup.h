@@ -144,10 +144,24 @@ auto select_nest(int replica, const T& value) {
     std::map<typename T::key_type, decltype(select_nest(replica, value.begin()->second))> result;
     for (const auto& [key, one] : value) result.emplace(key, select_nest(replica, one));
     return result;
-  } else {
+  } else if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
     return typename T::value_type(value[replica]);
+  } else {
+    return value;  // the same for all
   }
 }
+
+// Is T distributed, or a nest with something distributed in it?
+template <class T>
+struct HasDistributed : std::bool_constant<IsPerReplica<T>::value || IsMirrored<T>::value> {};
+template <class... T>
+struct HasDistributed<std::tuple<T...>> : std::bool_constant<(HasDistributed<T>::value || ...)> {};
+template <class A, class B>
+struct HasDistributed<std::pair<A, B>> : HasDistributed<std::tuple<A, B>> {};
+template <class T>
+struct HasDistributed<std::vector<T>> : HasDistributed<T> {};
+template <class K, class V>
+struct HasDistributed<std::map<K, V>> : HasDistributed<V> {};
 
 }  // namespace detail
 

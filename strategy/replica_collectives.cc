@@ -223,9 +223,26 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
     // Not in place: a mean of integers is of another type.
     if (call.op != ReduceOp::kMean) continue;
     torch::Tensor& values = results.back().values;
-    values = values / call.context.num_replicas_in_sync();
+    values = internal::mean_of(values, call.context.num_replicas_in_sync());
   }
   return results;
+}
+
+// What one replica gets: values of its own, as from several. Whoever writes into a result must not
+// write into the argument.
+std::vector<std::variant<torch::Tensor, IndexedSlices>> Alone(
+    std::vector<std::variant<torch::Tensor, IndexedSlices>> leaves) {
+  for (auto& leaf : leaves) {
+    if (auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
+      slices->values = slices->values.clone();
+      slices->indices = slices->indices.clone();
+      continue;
+    }
+    auto& tensor = std::get<torch::Tensor>(leaf);
+    if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
+    tensor = tensor.clone();
+  }
+  return leaves;
 }
 
 }  // namespace
@@ -234,7 +251,7 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
                                                      const CommunicationOptions& options) {
   require_mine();
   internal::check_op(op);
-  if (group_ == nullptr) return leaves;
+  if (group_ == nullptr) return Alone(leaves);
   const Call call{.context = *this, .op = op, .options = options};
   variable_list dense;
   std::vector<IndexedSlices> sparse;

@@ -17,6 +17,7 @@
 #include "strategy/indexed_slices.h"
 #include "strategy/nest.h"
 #include "strategy/options.h"
+#include "strategy/regroup.h"
 #include "strategy/torch.h"
 
 namespace muster {
@@ -45,23 +46,31 @@ class ReplicaContext {
   torch::Device device() const;
 
   // Runs fn(strategy, PerReplica of each argument...) once, in cross-replica context, when all
-  // replicas have called merge_call with the same function type; each gets the result, or its own
-  // component of a PerReplica result. An exception of fn is thrown in every replica.
+  // replicas have called merge_call with the same function type; each gets the result, with its own
+  // component for each PerReplica and Mirrored in it (tuples, pairs, vectors and maps of them and
+  // of others). An exception of fn is thrown in every replica.
   template <class F, class... Args>
   auto merge_call(F&& fn, const Args&... args) {
-    using R = std::invoke_result_t<F&, Strategy&, const PerReplica<Args>&...>;
-    using Call = MergeCall<R, std::remove_reference_t<F>, Args...>;
-    Call mine{fn, std::tuple<const Args&...>(args...), {}};
-    meet(std::string("merge_call of ") + kind_of(fn), &mine, [this](std::vector<void*>& all) {
-      run_merged([&](Strategy& strategy) { Call::run(strategy, all); });
-    });
-    if constexpr (!std::is_void_v<R>) return select(std::move(*mine.result));
+    constexpr bool kFits = std::is_invocable_v<F&, Strategy&, const PerReplica<Args>&...>;
+    static_assert(kFits,
+                  "merge_call(): the function takes a Strategy&, then a PerReplica<Argument> "
+                  "for each argument");
+    if constexpr (kFits) {
+      using R = std::invoke_result_t<F&, Strategy&, const PerReplica<Args>&...>;
+      using Call = MergeCall<R, std::remove_reference_t<F>, Args...>;
+      Call mine{fn, std::tuple<const Args&...>(args...), {}};
+      meet(std::string("merge_call of ") + kind_of(fn), &mine, [this](std::vector<void*>& all) {
+        run_merged([&](Strategy& strategy) { Call::run(strategy, all); });
+      });
+      if constexpr (!std::is_void_v<R>) return select(std::move(*mine.result));
+    }
   }
 
   // The sum or mean of `value` over all replicas, in every replica, by the strategy's cross-device
   // ops. A nest of tensors, numbers and IndexedSlices is reduced in one call. Differentiable in its
   // dense leaves: the gradient is the same reduction of the replicas' gradients, and is made in the
-  // replica function, too. MEAN of integers is float32.
+  // replica function, too. MEAN of integers is float64. The
+  // result is never the memory of `value`.
   //   INVALID_ARGUMENT: shapes, types or structures differ between replicas; neither SUM nor MEAN.
   //   UNIMPLEMENTED, in backward: through IndexedSlices.
   torch::Tensor all_reduce(ReduceOp op, const torch::Tensor& value,
@@ -149,8 +158,8 @@ class ReplicaContext {
   template <class R>
   auto select(R&& result) {
     using Plain = std::remove_cvref_t<R>;
-    if constexpr (IsPerReplica<Plain>::value || IsMirrored<Plain>::value) {
-      return typename Plain::value_type(result[replica_]);
+    if constexpr (detail::HasDistributed<Plain>::value) {
+      return detail::select_nest(replica_, result);
     } else {
       return Plain(result);
     }

@@ -77,10 +77,12 @@ IndexedSlices aggregate(const std::vector<IndexedSlices>& values) {
           values[0].dense_shape};
 }
 
-torch::Tensor divide_by(const torch::Tensor& value, int divisor) { return value / divisor; }
+torch::Tensor divide_by(const torch::Tensor& value, int divisor) {
+  return internal::mean_of(value, divisor);
+}
 
 IndexedSlices divide_by(const IndexedSlices& value, int divisor) {
-  return {value.values / divisor, value.indices, value.dense_shape};
+  return {internal::mean_of(value.values, divisor), value.indices, value.dense_shape};
 }
 
 torch::Tensor copy_to_device(const torch::Tensor& value, const std::string& device) {

@@ -14,6 +14,8 @@
 #include "strategy/internal/crew.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/runs.h"
+#include "strategy/internal/strategy_ref.h"
 #include "strategy/reduction.h"
 #include "worker/engine/device/cpu_allocator.h"
 #include "worker/engine/device/place.h"
@@ -144,6 +146,10 @@ struct Strategy::Impl {
   bool uses_gpus = false;
   int threads_per_replica = 1;
   std::shared_ptr<CrossDeviceOps> ops;
+  internal::Runs runs;
+  const std::shared_ptr<internal::StrategyRef::Life> life =
+      std::make_shared<internal::StrategyRef::Life>(nullptr);
+  const internal::StrategyRef ref{life};
   std::mutex mutex;
   std::vector<std::unique_ptr<device::ReplicaGroup>> idle;  // guarded by mutex
 };
@@ -153,6 +159,7 @@ Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_
     : worker_devices_(CanonicalNames(compute_devices)),
       parameter_devices_(CanonicalNames(parameter_devices)),
       impl_(std::make_unique<Impl>()) {
+  impl_->life->store(this);
   device::InstallCpuAllocator();
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   impl_->threads_per_replica = std::max(1, static_cast<int>(cores / compute_devices.size()));
@@ -161,7 +168,20 @@ Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_
   impl_->ops = ops != nullptr ? std::move(ops) : select_cross_device_ops(worker_devices_);
 }
 
-Strategy::~Strategy() = default;
+Strategy::~Strategy() {
+  impl_->life->store(nullptr);
+  internal::ForgetGlobalStrategy(this);
+}
+
+const internal::StrategyRef& Strategy::ref() const { return impl_->ref; }
+
+internal::Runs& Strategy::runs() const { return impl_->runs; }
+
+void internal::StrategyRef::RaiseDestroyed() {
+  raise(
+      FailedPrecondition("the strategy that this was made under has been destroyed: a strategy "
+                         "must outlive its variables, modules and optimizers"));
+}
 
 torch::Device Strategy::torch_device(int replica) const {
   if (replica < 0 || replica >= num_replicas_in_sync()) {
@@ -192,6 +212,7 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
   for (const Frame& frame : Frames::OfThisThread().all()) {
     if (frame.kind == Frame::Kind::kCreator) inherited.push_back(frame);
   }
+  const internal::Runs::Scope going_on(impl_->runs);
   Impl::Lease lease(*impl_);
   lease.group().Run([&](int r) {
     const at::ThreadLocalStateGuard torch_guard(torch_state);

@@ -26,7 +26,13 @@ template <class M>
 class DistributedModule;
 class Extended;
 struct OptimizerOptions;
+template <class Options>
+struct ParameterGroup;
 class Variable;
+namespace internal {
+class Runs;
+class StrategyRef;
+}  // namespace internal
 
 // fn takes these arguments, a replica's component of each distributed one. Anything else does not
 // compile: a list of arguments is one argument.
@@ -42,9 +48,9 @@ struct RunOptions {
 };
 
 // Threading: run(), reduce() and the like from any thread, several at once. Lifetime: variables and
-// scopes must not outlive their strategy. Errors, for all calls: FAILED_PRECONDITION inside a
-// replica function ("requires cross-replica context, use merge_call") and inside a scope of another
-// strategy
+// scopes must not outlive their strategy (they throw FAILED_PRECONDITION then). Errors, for all
+// calls: FAILED_PRECONDITION inside a replica function ("requires cross-replica context, use
+// merge_call") and inside a scope of another strategy
 // ("Mixing different Strategy objects").
 class Strategy {
  public:
@@ -99,50 +105,32 @@ class Strategy {
 
   // The sum or mean over replicas and, with axes, over those axes too: MEAN then divides by the
   // number of elements. Leaf by leaf for a nest. Sums of float16 and bfloat16 are made in float32;
-  // MEAN of integers is float32.
+  // MEAN of integers is float64.
   // IndexedSlices are joined, duplicates kept. The result lies on the device that is current here:
   // CPU:0, unless a DeviceScope says otherwise.
   // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range, or SUM of one object
   // that was never distributed over more than one replica. UNIMPLEMENTED: axes of IndexedSlices.
   template <class T>
   nest::tensors_t<T> reduce(ReduceOp op, const PerReplica<T>& value, const Axes& axes = {}) {
-    require_cross_replica("reduce()");
-    check_components(value);
-    const bool distributed = num_replicas_in_sync() == 1 || !value.same_object();
-    nest::Components<T> components;
-    for (const T& component : value.values()) components.push_back(&component);
-    return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
-      if constexpr (std::is_same_v<L, IndexedSlices>) {
-        std::vector<IndexedSlices> slices;
-        for (const L* leaf : leaves) slices.push_back(*leaf);
-        if (!distributed) slices.resize(1);
-        return reduce_slices(op, slices, axes);
-      } else {
-        if (!distributed) return reduce_undistributed(op, nest::to_tensor(*leaves[0]), axes);
-        std::vector<torch::Tensor> tensors;
-        for (const L* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
-        return reduce_components(op, tensors, axes);
-      }
-    });
+    static_assert(nest::is_reducible<T>,
+                  "reduce(): leaves are tensors, IndexedSlices and numbers, in tuples, pairs, "
+                  "vectors, maps, or a struct with NestFields (strategy/nest.h)");
+    if constexpr (nest::is_reducible<T>) {
+      return reduce_nest(op, value, axes);
+    } else {
+      return value[0];
+    }
   }
   template <class T>
-    requires(nest::is_leaf<T> || nest::is_container<T>)
   nest::tensors_t<T> reduce(ReduceOp op, const T& value, const Axes& axes = {}) {
-    require_cross_replica("reduce()");
-    return nest::combine(nest::Components<T>{&value},
-                         [&]<class L>(const nest::Components<L>& leaf) {
-                           if constexpr (std::is_same_v<L, IndexedSlices>) {
-                             return reduce_slices(op, {*leaf[0]}, axes);
-                           } else {
-                             const torch::Tensor tensor = nest::to_tensor(*leaf[0]);
-                             // A plain 0 may stand for "nothing was added", whatever the number of
-                             // replicas.
-                             if constexpr (std::is_arithmetic_v<L>) {
-                               if (*leaf[0] == 0) return tensor;
-                             }
-                             return reduce_undistributed(op, tensor, axes);
-                           }
-                         });
+    static_assert(nest::is_reducible<T>,
+                  "reduce(): leaves are tensors, IndexedSlices and numbers, in tuples, pairs, "
+                  "vectors, maps, or a struct with NestFields (strategy/nest.h)");
+    if constexpr (nest::is_reducible<T>) {
+      return reduce_undistributed_nest(op, value, axes);
+    } else {
+      return value;
+    }
   }
   template <class T>
   auto reduce(std::string_view op, const T& value, const Axes& axes = {}) {
@@ -154,20 +142,14 @@ class Strategy {
   // UNIMPLEMENTED: IndexedSlices.
   template <class T>
   nest::tensors_t<T> gather(const PerReplica<T>& value, int axis) {
-    require_cross_replica("gather()", "all_gather()");
-    check_components(value);
-    nest::Components<T> components;
-    for (const T& component : value.values()) components.push_back(&component);
-    return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
-      if constexpr (std::is_same_v<L, IndexedSlices>) {
-        refuse_gather_of_slices();
-        return *leaves[0];
-      } else {
-        std::vector<torch::Tensor> tensors;
-        for (const L* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
-        return gather_components(tensors, axis);
-      }
-    });
+    static_assert(nest::is_reducible<T>,
+                  "gather(): leaves are tensors and numbers, in tuples, pairs, vectors, maps, or a "
+                  "struct with NestFields (strategy/nest.h)");
+    if constexpr (nest::is_reducible<T>) {
+      return gather_nest(value, axis);
+    } else {
+      return value[0];
+    }
   }
 
   // The components on this process: N of a PerReplica; a lone value as one; a nest that was never
@@ -218,6 +200,17 @@ class Strategy {
   DistributedOptimizer<Torch> optimizer(const DistributedModule<M>& module, Options options,
                                         const OptimizerOptions& how);
 
+  // Parameters in groups with options of their own; `others` are those of the rest.
+  //   INVALID_ARGUMENT: as above, and a group's name of no parameter, or in two groups.
+  template <class Torch, class M, class Options>
+  DistributedOptimizer<Torch> optimizer(const DistributedModule<M>& module,
+                                        const std::vector<ParameterGroup<Options>>& groups,
+                                        Options others);
+  template <class Torch, class M, class Options>
+  DistributedOptimizer<Torch> optimizer(const DistributedModule<M>& module,
+                                        const std::vector<ParameterGroup<Options>>& groups,
+                                        Options others, const OptimizerOptions& how);
+
   // Updates, reductions to given devices, where variables are made: strategy/extended.h.
   Extended extended();
 
@@ -229,6 +222,10 @@ class Strategy {
   virtual bool should_checkpoint() const { return true; }
   virtual bool should_save_summary() const { return true; }
   virtual bool require_static_shapes() const { return false; }
+
+  // For the code of strategy/.
+  const internal::StrategyRef& ref() const;
+  internal::Runs& runs() const;
 
  protected:
   // Devices as Destinations numbers them; one replica each. No ops: what select_cross_device_ops()
@@ -248,6 +245,63 @@ class Strategy {
   void check_components(const T& value) const {
     if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) check_size(value.size());
   }
+  template <class T>
+  nest::tensors_t<T> reduce_nest(ReduceOp op, const PerReplica<T>& value, const Axes& axes) {
+    require_cross_replica("reduce()");
+    check_components(value);
+    const bool distributed = num_replicas_in_sync() == 1 || !value.same_object();
+    nest::Components<T> components;
+    for (const T& component : value.values()) components.push_back(&component);
+    return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
+      if constexpr (std::is_same_v<L, IndexedSlices>) {
+        std::vector<IndexedSlices> slices;
+        for (const L* leaf : leaves) slices.push_back(*leaf);
+        if (!distributed) slices.resize(1);
+        return reduce_slices(op, slices, axes);
+      } else {
+        if (!distributed) return reduce_undistributed(op, nest::to_tensor(*leaves[0]), axes);
+        std::vector<torch::Tensor> tensors;
+        for (const L* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
+        return reduce_components(op, tensors, axes);
+      }
+    });
+  }
+  template <class T>
+  nest::tensors_t<T> reduce_undistributed_nest(ReduceOp op, const T& value, const Axes& axes) {
+    require_cross_replica("reduce()");
+    return nest::combine(nest::Components<T>{&value},
+                         [&]<class L>(const nest::Components<L>& leaf) {
+                           if constexpr (std::is_same_v<L, IndexedSlices>) {
+                             return reduce_slices(op, {*leaf[0]}, axes);
+                           } else {
+                             const torch::Tensor tensor = nest::to_tensor(*leaf[0]);
+                             // A plain 0 may stand for "nothing was added", whatever the number of
+                             // replicas.
+                             if constexpr (std::is_arithmetic_v<L>) {
+                               if (*leaf[0] == 0) return tensor;
+                             }
+                             return reduce_undistributed(op, tensor, axes);
+                           }
+                         });
+  }
+  template <class T>
+  nest::tensors_t<T> gather_nest(const PerReplica<T>& value, int axis) {
+    require_cross_replica("gather()", "all_gather()");
+    check_components(value);
+    nest::Components<T> components;
+    for (const T& component : value.values()) components.push_back(&component);
+    return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
+      if constexpr (std::is_same_v<L, IndexedSlices>) {
+        refuse_gather_of_slices();
+        return *leaves[0];
+      } else {
+        std::vector<torch::Tensor> tensors;
+        for (const L* leaf : leaves) tensors.push_back(nest::to_tensor(*leaf));
+        return gather_components(tensors, axis);
+      }
+    });
+  }
+
   torch::Tensor reduce_components(ReduceOp op, const std::vector<torch::Tensor>& values,
                                   const Axes& axes) const;
   torch::Tensor reduce_undistributed(ReduceOp op, const torch::Tensor& value,

@@ -1,5 +1,7 @@
 #include "strategy/variable.h"
 
+#include <ostream>
+
 #include "strategy/context.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
@@ -145,7 +147,7 @@ void Variable::initialize() const {
   if (replica == nullptr) return state.Initialize(state.initial_value());
   replica->meet("initialize variable " + state.name, nullptr, [&](std::vector<void*>&) {
     const internal::FrameGuard merge(
-        {.kind = internal::Frame::Kind::kMerge, .strategy = state.strategy});
+        {.kind = internal::Frame::Kind::kMerge, .strategy = &*state.strategy});
     state.Initialize(state.initial_value());
   });
 }
@@ -184,6 +186,20 @@ torch::Tensor Variable::scatter_max(const IndexedSlices& slices, bool read_value
 }
 torch::Tensor Variable::scatter_update(const IndexedSlices& slices, bool read_value) const {
   return WriteRows(*this, WriteKind::kScatterUpdate, slices, read_value);
+}
+
+std::ostream& operator<<(std::ostream& out, const Variable& variable) {
+  if (!variable.valid()) return out << "no variable";
+  out << "variable " << variable.name();
+  if (!variable.is_initialized()) return out << ", not initialised";
+  const bool apart = variable.component_index() < 0 &&
+                     variable.kind() == Variable::Kind::kSyncOnRead &&
+                     variable.aggregation() == VariableAggregation::kNone;
+  if (!apart) return out << '\n' << variable.value();
+  for (const Variable& component : variable.components()) {
+    out << '\n' << component.name() << '\n' << component.value();
+  }
+  return out;
 }
 
 std::vector<Variable> Strategy::local_results(const Variable& variable) const {

@@ -15,8 +15,10 @@
 // A component of a variable is a Variable too: it is read and written by itself, everywhere.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,6 +140,7 @@ class Variable {
   // context all replicas must create it together; it gets replica 0's name and value. Without a
   // name it is called "Variable".
   //   INVALID_ARGUMENT: synchronization NONE under a strategy, or no mode at all.
+  //   RESOURCE_EXHAUSTED: the system gives a device no more memory or addresses.
   //   FAILED_PRECONDITION: replicas create variables of different names (a last "_<number>" does
   //   not count), or strategies are mixed.
   static Variable create(std::string name, InitialValue initial_value,
@@ -192,6 +195,29 @@ class Variable {
   torch::Tensor assign(const VariableValue& value, bool read_value = true) const;
   torch::Tensor assign_add(const VariableValue& value, bool read_value = true) const;
   torch::Tensor assign_sub(const VariableValue& value, bool read_value = true) const;
+
+  // As assign_add() and assign_sub().
+  const Variable& operator+=(const VariableValue& value) const {
+    (void)assign_add(value, /*read_value=*/false);
+    return *this;
+  }
+  const Variable& operator-=(const VariableValue& value) const {
+    (void)assign_sub(value, /*read_value=*/false);
+    return *this;
+  }
+
+  // Of value().
+  template <std::integral I>
+  torch::Tensor operator[](I index) const {
+    return value()[static_cast<std::int64_t>(index)];
+  }
+  torch::Tensor operator[](const torch::Tensor& index) const { return value()[index]; }
+  torch::Tensor sum() const { return value().sum(); }
+  torch::Tensor mean() const { return value().mean(); }
+  template <class T>
+  T item() const {
+    return value().item<T>();
+  }
 
   // On rows (axis 0). An index that comes twice counts twice, in order. Integers divide toward 0.
   //   UNIMPLEMENTED: ON_READ; min, max and update with aggregation SUM or MEAN.
@@ -253,6 +279,42 @@ torch::Tensor operator/(const A& a, const B& b) {
   return detail::operand(a) / detail::operand(b);
 }
 inline torch::Tensor operator-(const Variable& a) { return -a.value(); }
+
+// Element by element, as libtorch compares tensors. Whether two handles are of one variable:
+// is_same().
+template <class A, class B>
+  requires detail::VariableOperands<A, B>
+torch::Tensor operator==(const A& a, const B& b) {
+  return detail::operand(a) == detail::operand(b);
+}
+template <class A, class B>
+  requires detail::VariableOperands<A, B>
+torch::Tensor operator!=(const A& a, const B& b) {
+  return detail::operand(a) != detail::operand(b);
+}
+template <class A, class B>
+  requires detail::VariableOperands<A, B>
+torch::Tensor operator<(const A& a, const B& b) {
+  return detail::operand(a) < detail::operand(b);
+}
+template <class A, class B>
+  requires detail::VariableOperands<A, B>
+torch::Tensor operator<=(const A& a, const B& b) {
+  return detail::operand(a) <= detail::operand(b);
+}
+template <class A, class B>
+  requires detail::VariableOperands<A, B>
+torch::Tensor operator>(const A& a, const B& b) {
+  return detail::operand(a) > detail::operand(b);
+}
+template <class A, class B>
+  requires detail::VariableOperands<A, B>
+torch::Tensor operator>=(const A& a, const B& b) {
+  return detail::operand(a) >= detail::operand(b);
+}
+
+// Its name and its value here; of a variable that has no value here, those of its components.
+std::ostream& operator<<(std::ostream& out, const Variable& variable);
 
 // Sees each variable that is created on this thread (and, opened around run(), in its replicas)
 // while it is open, the innermost creator first; calls `next` to have it made, or makes another.

@@ -123,6 +123,20 @@ Variable CreateFrom(const std::vector<std::shared_ptr<VariableCreator>>& creator
       std::move(spec));
 }
 
+void GiveFirstValue(VariableState& state, const VariableSpec& spec, int device) {
+  if (spec.restored) return state.Restore(spec.restored());
+  if (!spec.options.initialize) return;
+  torch::Tensor value;
+  {
+    const device::PlaceScope here(device);
+    value = spec.initial_value();
+  }
+  if (!value.defined()) {
+    raise(InvalidArgument("the initial value of variable {} is undefined", spec.name));
+  }
+  state.Initialize(value);
+}
+
 }  // namespace
 
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
@@ -133,7 +147,7 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
 
   const auto state = std::make_shared<VariableState>();
   state->name = spec.name;
-  state->strategy = &strategy;
+  state->strategy = strategy.ref();
   state->synchronization = options.synchronization == VariableSynchronization::kAuto
                                ? VariableSynchronization::kOnWrite
                                : options.synchronization;
@@ -141,6 +155,7 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   state->trainable = options.trainable.value_or(!on_read);
   state->dtype = options.dtype;
   state->initial_value = spec.initial_value;
+  if (options.dtype) state->CheckType(*options.dtype);
   if (!strategy.distributes_variables()) {
     state->kind = Variable::Kind::kPlain;
   } else if (on_read) {
@@ -154,18 +169,10 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
     state->components.push_back(std::make_unique<Component>(
         r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r), devices[r]));
   }
-  if (spec.restored) {
-    state->Restore(spec.restored());
-  } else if (options.initialize) {
-    torch::Tensor value;
-    {
-      const device::PlaceScope here(devices[0]);
-      value = spec.initial_value();
-    }
-    if (!value.defined()) {
-      raise(InvalidArgument("the initial value of variable {} is undefined", spec.name));
-    }
-    state->Initialize(value);
+  try {
+    GiveFirstValue(*state, spec, devices[0]);
+  } catch (const c10::OutOfMemoryError& error) {
+    raise(ResourceExhausted("variable {}: {}", spec.name, error.what_without_backtrace()));
   }
   return Variable(state);
 }

@@ -40,6 +40,8 @@ Status Guarded(const Function& function) {
     return Ok();
   } catch (const Error& error) {
     return MakeStatus(static_cast<StatusCode>(error.code()), error.message());
+  } catch (const c10::OutOfMemoryError& error) {
+    return ResourceExhausted("{}", error.what_without_backtrace());
   } catch (const c10::Error& error) {
     return Internal("{}", error.what_without_backtrace());
   } catch (const std::bad_alloc&) {

@@ -69,6 +69,8 @@ void RequireCrossReplica(const Strategy& strategy, std::string_view call, std::s
 // The creator that a scope of the default strategy opens: it refuses to make variables under any
 // other strategy.
 std::shared_ptr<void> DefaultScopeCreator();
+// `strategy` ends: when it is the global one, whoever asks for the current strategy is told so.
+void ForgetGlobalStrategy(const Strategy* strategy);
 // Throws "Mixing different Strategy objects" when another strategy than `strategy` is current.
 void RequireNoOther(const Strategy& strategy);
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "strategy/internal/strategy_ref.h"
 #include "strategy/internal/variable_state.h"
 #include "strategy/torch.h"
 #include "strategy/variable.h"
@@ -17,11 +18,15 @@ namespace internal {
 
 // Invariant: variable i of `parameters` has the tensor leaves[r][i] of copy r, variable j of
 // `buffers` leaves[r][parameters.size() + j]. A parameter under several names is one variable.
+// What is done to the first copy's tensors outside run(), in place or by giving them other memory,
+// is taken over by all copies at the next use of any of them. While the first copy is used outside
+// run(), its ON_READ MEAN buffers show the mean over the copies.
+//
 // Threading: nothing changes after creation but the tensors' values; a copy belongs to its replica.
-// Lifetime: the strategy outlives it.
+// Lifetime: the strategy outlives it; else FAILED_PRECONDITION.
 class ModuleState {
  public:
-  Strategy* strategy = nullptr;
+  StrategyRef strategy;
   std::string name;
   std::vector<std::shared_ptr<torch::nn::Module>> copies;  // one for each replica
   std::vector<Variable> parameters;
@@ -47,6 +52,17 @@ class ModuleState {
 
   void Train(bool on) const;
   void ZeroGrad() const;
+
+  // Of several copies; outside run(), else nothing is done. FAILED_PRECONDITION: a copy that is not
+  // the first was changed alone, or a tensor has another shape or type now; the text names it.
+  void Sync() const;
+  void ShowMeans() const;
+  void Load(const std::string& path) const;
+  void Save(const std::string& path) const;
+  // Around run(): as Sync(), and copies show their own buffers again; what they are afterwards is
+  // as it should be.
+  void BeginRun() const;
+  void EndRun() const;
 };
 
 // INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it.

@@ -8,6 +8,8 @@
 #include "strategy/default_strategy.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
+#include "strategy/internal/runs.h"
+#include "strategy/internal/shape_text.h"
 #include "strategy/reduction.h"
 #include "strategy/replica_context.h"
 #include "strategy/sparse.h"
@@ -24,6 +26,11 @@ struct Ordinary {
   const torch::NoGradGuard no_grad;
   const device::PlaceScope here;
 };
+
+std::int64_t VersionOf(const torch::Tensor& tensor) {
+  const bool counts = tensor.defined() && !tensor.is_inference();
+  return counts ? static_cast<std::int64_t>(tensor._version()) : 0;
+}
 
 bool HasGradients(torch::ScalarType type) {
   return torch::isFloatingType(type) || torch::isComplexType(type);
@@ -76,7 +83,10 @@ void Component::Store(const torch::Tensor& fresh) {
   }
   const Ordinary ordinary(device_);
   data_.copy_(fresh);
+  if (shown_.defined() || Moved()) Front().set_data(data_);
+  shown_ = torch::Tensor();
   RefreshCopies();
+  Note();
 }
 
 bool Component::ChangeUnshared(const std::function<void(const torch::Tensor&)>& change) {
@@ -106,6 +116,69 @@ void Component::Adopt(torch::Tensor data, std::vector<torch::Tensor> leaves) {
       copies_.push_back(leaf);
     }
   }
+  Note();
+}
+
+const torch::Tensor& Component::Front() const {
+  return *std::find_if(adopted_.begin(), adopted_.end(),
+                       [](const torch::Tensor& leaf) { return leaf.defined(); });
+}
+
+bool Component::Moved() const {
+  const torch::Tensor& front = Front();
+  return device::SameDevice(front.device(), data_.device()) &&
+         !front.is_alias_of(shown_.defined() ? shown_ : data_);
+}
+
+void Component::Note() {
+  settled_ = VersionOfAdopted();
+  settled_front_ = VersionOf(Front());
+}
+
+bool Component::TakeChanges() {
+  const std::lock_guard lock(mutex_);
+  const torch::Tensor& front = Front();
+  const bool moved = Moved();
+  if (!moved && VersionOfAdopted() == settled_) return false;
+  CheckAdopted();
+  if (!front.sizes().equals(data_.sizes())) {
+    raise(FailedPrecondition(
+        "{} has shape {} now, but had {} when its module was distributed: a module keeps its "
+        "shapes after distribute()",
+        name_, ShapeText(front), ShapeText(data_)));
+  }
+  const Ordinary ordinary(device_);
+  const bool near = device::SameDevice(front.device(), data_.device());
+  // Else it was written in the memory of the value itself.
+  const bool apart = moved || shown_.defined() || !near;
+  if (moved || (apart && VersionOf(front) != settled_front_)) {
+    data_.copy_(front);
+    if (near) front.set_data(data_);
+    shown_ = torch::Tensor();
+  }
+  leaves_.clear();
+  RefreshCopies();
+  return true;
+}
+
+void Component::Settle() {
+  const std::lock_guard lock(mutex_);
+  Note();
+}
+
+void Component::Show(const torch::Tensor& value) {
+  const std::lock_guard lock(mutex_);
+  const Ordinary ordinary(device_);
+  shown_ = value;
+  Front().set_data(shown_);
+}
+
+void Component::Hide() {
+  const std::lock_guard lock(mutex_);
+  if (!shown_.defined()) return;
+  const Ordinary ordinary(device_);
+  Front().set_data(data_);
+  shown_ = torch::Tensor();
 }
 
 void Component::RefreshCopies() {
@@ -114,12 +187,8 @@ void Component::RefreshCopies() {
 
 std::int64_t Component::VersionOfAdopted() const {
   if (adopted_.empty()) return 0;
-  const auto version_of = [](const torch::Tensor& tensor) {
-    const bool counts = tensor.defined() && !tensor.is_inference();
-    return counts ? static_cast<std::int64_t>(tensor._version()) : 0;
-  };
-  std::int64_t version = version_of(data_);
-  for (const torch::Tensor& leaf : adopted_) version += version_of(leaf);
+  std::int64_t version = VersionOf(data_);
+  for (const torch::Tensor& leaf : adopted_) version += VersionOf(leaf);
   return version;
 }
 
@@ -159,7 +228,8 @@ torch::Tensor Component::Copy(const torch::Tensor& value, torch::ScalarType dtyp
 
 ReplicaContext* VariableState::Replica() const {
   const Frame* const frame = Frames::OfThisThread().Context();
-  if (frame == nullptr || frame->kind != Frame::Kind::kReplica || frame->strategy != strategy) {
+  if (frame == nullptr || frame->kind != Frame::Kind::kReplica ||
+      frame->strategy != strategy.get()) {
     return nullptr;
   }
   return frame->replica;
@@ -168,7 +238,7 @@ ReplicaContext* VariableState::Replica() const {
 int VariableState::OwnComponent() const {
   if (kind == Variable::Kind::kPlain) return 0;
   const Frame* const frame = Frames::OfThisThread().Context();
-  if (frame == nullptr || frame->strategy != strategy) return -1;
+  if (frame == nullptr || frame->strategy != strategy.get()) return -1;
   int index = -1;
   if (frame->kind == Frame::Kind::kReplica) index = frame->replica->replica_id_in_sync_group();
   if (frame->kind == Frame::Kind::kUpdate) index = frame->update_replica;
@@ -176,6 +246,7 @@ int VariableState::OwnComponent() const {
 }
 
 torch::Tensor VariableState::ReadComponent(int index) {
+  Sync();
   torch::Tensor leaf = at(index).Leaf(detail::current_replica() + 1, trainable);
   if (!leaf.defined()) {
     raise(FailedPrecondition(
@@ -185,6 +256,7 @@ torch::Tensor VariableState::ReadComponent(int index) {
 }
 
 torch::Tensor VariableState::Primary() {
+  Sync();
   torch::Tensor value = at(0).Snapshot();
   if (!value.defined()) {
     raise(FailedPrecondition(
@@ -194,6 +266,14 @@ torch::Tensor VariableState::Primary() {
 }
 
 torch::Tensor VariableState::Read() {
+  const Frame* const frame = Frames::OfThisThread().Context();
+  if (frame != nullptr && frame->kind == Frame::Kind::kReplica && frame->strategy != &*strategy &&
+      &*strategy != &default_strategy()) {
+    raise(FailedPrecondition(
+        "Mixing different Strategy objects: variable {} of a {} is read in a replica of another "
+        "strategy ({})",
+        name, strategy->name(), frame->strategy->name()));
+  }
   const int own = OwnComponent();
   if (own >= 0) return ReadComponent(own);
   return kind == Variable::Kind::kSyncOnRead ? ReadAcross() : ReadComponent(0);
@@ -215,6 +295,12 @@ torch::Tensor VariableState::ReadAcross() {
   std::vector<torch::Tensor> values;
   for (const auto& component : components) values.push_back(component->Snapshot());
   const bool sum = aggregation == VariableAggregation::kSum;
+  // The mean of equal values is that value, to the last bit: what is saved is what is restored.
+  if (!sum && std::all_of(values.begin(), values.end(), [&](const torch::Tensor& value) {
+        return value.equal(values[0].to(value.device()));
+      })) {
+    return first;
+  }
   const torch::Tensor result =
       reduce_tensors(sum ? ReduceOp::kSum : ReduceOp::kMean, values, Axes());
   // A sum of one is that one: nobody may get hold of a component's own storage to write in.
@@ -240,6 +326,7 @@ void VariableState::Store(WriteKind write, int index, const WriteArgument& argum
                                name_of(write), name));
     }
     const torch::ScalarType type = dtype.value_or(argument.values.scalar_type());
+    CheckType(type);
     component.Store(component.Copy(argument.values, type));
     return;
   }
@@ -254,6 +341,7 @@ void VariableState::Store(WriteKind write, int index, const WriteArgument& argum
 
 void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& argument) {
   const std::lock_guard lock(at(index).write_mutex());
+  HideAcross();
   Store(write, index, argument);
 }
 
@@ -264,7 +352,9 @@ void VariableState::WriteAll(WriteKind write, const ArgumentOf& argument) {
 
 void VariableState::Write(WriteKind write, int component, const ArgumentOf& argument) {
   // A plain variable of no strategy belongs to everybody.
-  if (strategy != &default_strategy()) RequireNoOther(*strategy);
+  if (&*strategy != &default_strategy()) RequireNoOther(*strategy);
+  // What is assigned to all replaces what was done to one, too.
+  if (component >= 0 || write != WriteKind::kAssign) Sync();
   if (component >= 0) return WriteOne(write, component, argument(component));
   if (kind == Variable::Kind::kPlain) return WriteOne(write, 0, argument(0));
   if (is_scatter(write)) {
@@ -351,8 +441,74 @@ torch::Tensor VariableState::Share(const torch::Tensor& total, int index) const 
   return index == 0 ? total - each * (size() - 1) : each;
 }
 
-void VariableState::Initialize(const torch::Tensor& value) {
+torch::Tensor VariableState::ToSave() {
+  Sync();
+  return ReadAcross();
+}
+
+void VariableState::Sync() {
+  const Strategy& of = *strategy;
+  if (of_copies && !of.runs().any()) TakeChanges();
+}
+
+void VariableState::TakeChanges() {
   const std::lock_guard lock(mutex_);
+  std::vector<int> changed;
+  for (int index = 0; index < size(); ++index) {
+    if (at(index).TakeChanges()) changed.push_back(index);
+  }
+  if (changed.empty()) return;
+  HideAcross();
+  const bool on_read = kind == Variable::Kind::kSyncOnRead;
+  if (changed[0] != 0 && !on_read) {
+    raise(FailedPrecondition(
+        "{} was changed outside run(), {} was not: the copies of a module must stay equal; change "
+        "the first one (net->), which all others follow, or assign() to its variable",
+        at(changed[0]).name(), name));
+  }
+  if (changed[0] == 0 && !(on_read && static_cast<int>(changed.size()) == size())) {
+    const torch::Tensor value = at(0).Snapshot();
+    for (int index = 1; index < size(); ++index) {
+      const std::lock_guard write(at(index).write_mutex());
+      at(index).Store(at(index).Copy(value, value.scalar_type()));
+    }
+  }
+  for (const auto& component : components) component->Settle();
+}
+
+void VariableState::ShowAcross() {
+  if (kind != Variable::Kind::kSyncOnRead || aggregation != VariableAggregation::kMean) return;
+  const std::lock_guard lock(mutex_);
+  if (shows_across_.exchange(true)) return;
+  const torch::Tensor across = at(0).Copy(ReadAcross(), *dtype);
+  if (!across.equal(at(0).Snapshot())) at(0).Show(across);
+}
+
+void VariableState::HideAcross() {
+  if (shows_across_.exchange(false)) at(0).Hide();
+}
+
+void VariableState::Settle() {
+  for (const auto& component : components) component->Settle();
+}
+
+void VariableState::CheckType(torch::ScalarType type) const {
+  if (synchronization != VariableSynchronization::kOnRead ||
+      aggregation != VariableAggregation::kMean ||
+      !torch::isIntegralType(type, /*includeBool=*/true)) {
+    return;
+  }
+  raise(InvalidArgument(
+      "variable {} is ON_READ with aggregation MEAN and {}: the mean of integers is none; use a "
+      "floating type, SUM, or ONLY_FIRST_REPLICA",
+      name, torch::toString(type)));
+}
+
+void VariableState::Initialize(const torch::Tensor& value) {
+  (void)*strategy;
+  CheckType(dtype.value_or(value.scalar_type()));
+  const std::lock_guard lock(mutex_);
+  HideAcross();
   for (const auto& component : components) {
     const std::lock_guard write(component->write_mutex());
     component->Store(component->Copy(value, dtype.value_or(value.scalar_type())));
@@ -360,6 +516,7 @@ void VariableState::Initialize(const torch::Tensor& value) {
 }
 
 void VariableState::Restore(const torch::Tensor& value) {
+  (void)*strategy;
   const bool spread =
       kind == Variable::Kind::kSyncOnRead && aggregation == VariableAggregation::kSum;
   WriteAll(WriteKind::kAssign, [&](int index) {

@@ -1,11 +1,13 @@
 // What is behind the handles of a variable: its components, and the rules for writing them.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "strategy/internal/strategy_ref.h"
 #include "strategy/variable.h"
 
 namespace muster {
@@ -47,6 +49,15 @@ class Component {
   // Adopted, and its type is another than at its adoption: FAILED_PRECONDITION naming it.
   void CheckAdopted() const;
 
+  // Adopted. Was the value written through one of its tensors, or was the first of them given other
+  // memory, since the last Settle()? Then that tensor's value is the component's from here on.
+  //   FAILED_PRECONDITION: its type or its shape was changed; the text names it.
+  bool TakeChanges();
+  void Settle();
+  // Adopted. The first of its tensors has another value than the component until Hide() or Store().
+  void Show(const torch::Tensor& value);
+  void Hide();
+
   // Nobody else writes or copies the value while it lives. Several at a time: in the order in which
   // the module has its parameters.
   class InPlace {
@@ -71,6 +82,11 @@ class Component {
   std::int64_t VersionOfAdopted() const;
   // Gives the value to the adopted tensors on other cards; with mutex_ held.
   void RefreshCopies();
+  // With mutex_ held, as the next ones. The first tensor; of the first copy that has one.
+  const torch::Tensor& Front() const;
+  // It lies neither over the value nor, on another card, over its copy, nor over what is shown.
+  bool Moved() const;
+  void Note();
 
   const std::string name_;
   const int device_;
@@ -82,6 +98,9 @@ class Component {
   std::vector<torch::Tensor> copies_;   // guarded by mutex_; those of adopted_ on other cards
   torch::ScalarType adopted_type_ = torch::kFloat;
   std::int64_t version_of_leaves_ = 0;  // guarded by mutex_; what the value was when they were made
+  torch::Tensor shown_;                 // guarded by mutex_; undefined: the value itself
+  std::int64_t settled_ = 0;            // guarded by mutex_; VersionOfAdopted() when it was noted
+  std::int64_t settled_front_ = 0;      // guarded by mutex_; of the first tensor alone
 };
 
 enum class WriteKind : std::uint8_t {
@@ -125,7 +144,7 @@ class VariableState {
   using ArgumentOf = std::function<WriteArgument(int component)>;
 
   std::string name;
-  Strategy* strategy = nullptr;
+  StrategyRef strategy;
   Variable::Kind kind = Variable::Kind::kPlain;
   VariableSynchronization synchronization = VariableSynchronization::kOnWrite;
   VariableAggregation aggregation = VariableAggregation::kNone;
@@ -133,6 +152,8 @@ class VariableState {
   std::optional<torch::ScalarType> dtype;  // as asked for; else the initial value's
   InitialValue initial_value = 0;
   std::vector<std::unique_ptr<Component>> components;
+  // Its components are the tensors of several copies of a module.
+  bool of_copies = false;
 
   int size() const { return static_cast<int>(components.size()); }
   Component& at(int index) { return *components[static_cast<std::size_t>(index)]; }
@@ -152,8 +173,23 @@ class VariableState {
   void WriteOne(WriteKind kind, int index, const WriteArgument& argument);
   void Initialize(const torch::Tensor& value);
   // What goes into a checkpoint (one tensor, table 2.9), and back.
-  torch::Tensor ToSave() { return ReadAcross(); }
+  torch::Tensor ToSave();
   void Restore(const torch::Tensor& value);
+
+  // Of a module with several copies; not while a run() goes on.
+  // What was done to the tensor of the first copy becomes the value of all. Where all copies of an
+  // ON_READ variable were changed, each keeps its own.
+  //   FAILED_PRECONDITION: a mirrored value was changed on another copy than the first alone.
+  void TakeChanges();
+  // The first copy's tensor has the aggregated value, until HideAcross().
+  void ShowAcross();
+  void HideAcross();
+  // The values are as they should be.
+  void Settle();
+  // TakeChanges(), unless a run() goes on. FAILED_PRECONDITION: the strategy is destroyed.
+  void Sync();
+  // INVALID_ARGUMENT: no variable of these modes can have this type.
+  void CheckType(torch::ScalarType type) const;
 
  private:
   void WriteFromReplica(WriteKind kind, ReplicaContext& replica, const ArgumentOf& argument);
@@ -163,7 +199,10 @@ class VariableState {
   // With the write_mutex of the component held.
   void Store(WriteKind kind, int index, const WriteArgument& argument);
 
-  std::mutex mutex_;  // one write of all components at a time; taken before theirs
+  // One write of all components at a time; taken before theirs. A write may read the variable.
+  std::recursive_mutex mutex_;
+  // The first tensor has the aggregated value, whether it is another than its own or not.
+  std::atomic<bool> shows_across_ = false;
 };
 
 // Makes a variable under `strategy`, without asking creators. Cross-replica context.

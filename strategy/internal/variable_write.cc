@@ -136,6 +136,23 @@ WriteArgument SumRows(const std::string& name, const std::vector<WriteArgument>&
   return {.values = sums, .indices = unique};
 }
 
+// All rows of all replicas, in replica order: one that comes twice counts twice.
+WriteArgument JoinRows(const std::string& name, const std::vector<WriteArgument>& all,
+                       const torch::Tensor& like) {
+  RequireRows(name, like);
+  std::vector<torch::Tensor> indices;
+  std::vector<torch::Tensor> rows;
+  for (const WriteArgument& one : all) {
+    indices.push_back(Indices(name, one.indices, like.size(0)));
+    rows.push_back(Rows(name, one.values, indices.back().numel(), like));
+  }
+  return {.values = torch::cat(rows), .indices = torch::cat(indices)};
+}
+
+bool Multiplies(WriteKind kind) {
+  return kind == WriteKind::kScatterMul || kind == WriteKind::kScatterDiv;
+}
+
 }  // namespace
 
 std::string_view name_of(WriteKind kind) {
@@ -215,7 +232,8 @@ WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggrega
         name_of(kind), name, all[0].number ? "number" : "tensor object", all.size()));
   }
   if (is_scatter(kind)) {
-    WriteArgument rows = SumRows(name, all, like);
+    // Factors are no summands: each is applied.
+    WriteArgument rows = Multiplies(kind) ? JoinRows(name, all, like) : SumRows(name, all, like);
     if (!sum) rows.values = Mean(rows.values, all.size());
     rows.values = rows.values.to(like.scalar_type());
     return rows;
@@ -223,7 +241,10 @@ WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggrega
   std::vector<torch::Tensor> values;
   bool numbers = true;
   for (const WriteArgument& one : all) {
-    values.push_back(Converted(name, one.values, like));
+    const torch::Tensor value = Converted(name, one.values, like);
+    // A sum that has no room in a narrow type has one in its mean.
+    const bool wide = !sum && torch::isIntegralType(value.scalar_type(), /*includeBool=*/false);
+    values.push_back(wide ? value.to(torch::kLong) : value);
     numbers = numbers && one.number;
   }
   const torch::Tensor total = reduce_tensors(ReduceOp::kSum, values, Axes());

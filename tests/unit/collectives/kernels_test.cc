@@ -49,21 +49,21 @@ TEST_CASE("sums of every number type and length", "[collectives][unit]") {
   CheckSums<std::uint8_t>(DType::kUint8);
 }
 
-TEST_CASE("a mean of floating numbers keeps its type, one of integers is float32",
+TEST_CASE("a mean of floating numbers keeps its type, one of integers is float64",
           "[collectives][unit]") {
   CHECK(Reduced<double>(Reduction::kMean, DType::kFloat64, {{1, 2}, {2, 2}, {4, 2}}) ==
         std::vector<double>{7.0 / 3, 2});
   CHECK(ResultType(Reduction::kMean, DType::kFloat16) == DType::kFloat16);
-  CHECK(ResultType(Reduction::kMean, DType::kInt64) == DType::kFloat32);
+  CHECK(ResultType(Reduction::kMean, DType::kInt64) == DType::kFloat64);
   CHECK(ResultType(Reduction::kSum, DType::kInt64) == DType::kInt64);
 
   // The sum does not fit into 32 bits; the mean does.
   const std::vector<std::int32_t> large(3, std::numeric_limits<std::int32_t>::max());
   const void* sources[] = {large.data(), large.data(), large.data()};
-  std::vector<float> mean(3);
+  std::vector<double> mean(3);
   void* to = mean.data();
   ReduceRange(Reduction::kMean, DType::kInt32, sources, {&to, 1}, 0, 3);
-  CHECK(mean == std::vector<float>(3, 2147483647.0f));
+  CHECK(mean == std::vector<double>(3, 2147483647.0));
 }
 
 TEST_CASE("results that no cache holds are the same, also where nothing is aligned",

@@ -5,6 +5,9 @@
 #include <stdexcept>
 #include <string>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/support/catch.h"
 
 namespace muster::device {
@@ -160,6 +163,32 @@ TEST_CASE("what the joint work throws is thrown in every replica", "[device][spe
   CHECK(error == "in the merge");
   CHECK(caught == 3);
 }
+
+// ThreadSanitizer does not follow a fork() of a process with threads.
+#ifndef __SANITIZE_THREAD__
+TEST_CASE("in a child that was forked a run is refused, and the group goes without a wait",
+          "[device][unit]") {
+  auto group = std::make_unique<ReplicaGroup>(3, Throw);
+  group->Run([](int) {});
+
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool refused = ErrorOf(*group, [](int) {}).find("forked") != std::string::npos;
+    group.reset();
+    ReplicaGroup own(2, Throw);  // made here: it has threads
+    std::atomic<int> ran{0};
+    own.Run([&](int) { ++ran; });
+    _exit(refused && ran == 2 ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(child > 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+
+  CHECK(status == 0);
+  CHECK(ErrorOf(*group, [](int) {}).empty());
+}
+#endif
 
 }  // namespace
 }  // namespace muster::device

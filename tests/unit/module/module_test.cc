@@ -301,10 +301,11 @@ TEST_CASE("central storage: a parameter that no longer shares the value is refus
   CentralStorageStrategy strategy({"CPU:0", "CPU:1"});
   const auto net = strategy.distribute(float64_net());
 
-  net->to(torch::kFloat32);
-  net.copy(0)->to(torch::kFloat64);
+  net.copy(1)->to(torch::kFloat32);
+  net.copy(1)->to(torch::kFloat64);
 
-  CHECK(throws(ErrorCode::kFailedPrecondition, "first.weight", [&] { (void)net->first; }));
+  CHECK(throws(ErrorCode::kFailedPrecondition, "first.weight",
+               [&] { strategy.run([&] { (void)net->first; }); }));
 }
 
 TEST_CASE("modules that cannot be copied are refused by name", "[strategy][unit]") {

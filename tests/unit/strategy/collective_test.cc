@@ -10,6 +10,7 @@
 #include <torch/version.h>
 
 #include "strategy/cross_device_ops.h"
+#include "strategy/default_strategy.h"
 #include "strategy/device_of.h"
 #include "strategy/mirrored_strategy.h"
 #include "strategy/one_device_strategy.h"
@@ -258,7 +259,7 @@ TEST_CASE("large batches in packs of any size give the sums and gradients of all
           for (const int i : {0, 1, 2}) {
             found.push_back(leaves[static_cast<std::size_t>(i)].grad().sum().item<double>());
           }
-          found.push_back(reduced[3].scalar_type() == torch::kFloat ? 1 : 0);
+          found.push_back(reduced[3].scalar_type() == torch::kDouble ? 1 : 0);
           return found;
         });
         const double mean = (n + 1) / 2.0;
@@ -286,7 +287,7 @@ TEST_CASE("all_reduce of every type", "[strategy][unit]") {
     for (const auto& [sum, mean] : sums.values()) {
       CHECK(sum.equal(torch::full({5}, 6, type)));
       const bool whole = torch::isIntegralType(type, /*includeBool=*/false);
-      CHECK(mean.equal(torch::full({5}, 2, whole ? torch::kFloat : type)));
+      CHECK(mean.equal(torch::full({5}, 2, whole ? torch::kDouble : type)));
     }
   }
   CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum", [&] {
@@ -553,6 +554,34 @@ TEST_CASE("each replica computes with its share of the cores, read back inside",
           std::vector<int>(static_cast<std::size_t>(n), share));
   }
   CHECK(MirroredStrategy(cpus(4, 0)).run(Count).values() == std::vector<int>{4, 4, 4, 4});
+}
+
+TEST_CASE("the result of a collective call is never its argument's memory", "[strategy][unit]") {
+  OneDeviceStrategy one("CPU:1");
+  MirroredStrategy two(cpus(2));
+  for (Strategy* const strategy : std::vector<Strategy*>{&one, &two, &default_strategy()}) {
+    const auto shared = strategy->run([] {
+      const torch::Tensor value = torch::ones({3});
+      const torch::Tensor sum = replica_context().all_reduce(ReduceOp::kSum, value);
+      const torch::Tensor all = replica_context().all_gather(value, 0);
+      return int{sum.is_alias_of(value) || all.is_alias_of(value)};
+    });
+    for (int r = 0; r < strategy->num_replicas_in_sync(); ++r) CHECK(shared[r] == 0);
+  }
+}
+
+TEST_CASE("a mean of integers is float64: large ones lose nothing", "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  constexpr std::int64_t kLarge = (std::int64_t{1} << 40) + 1;
+  const auto results = strategy.run([] {
+    return replica_context().all_reduce(ReduceOp::kMean, torch::full({2}, kLarge + 2 * id()));
+  });
+  const auto values = strategy.run([] { return torch::full({2}, kLarge + 2 * id()); });
+  const torch::Tensor expected = torch::full({2}, static_cast<double>(kLarge + 1), torch::kDouble);
+  CHECK(results[0].scalar_type() == torch::kDouble);
+  CHECK(results[0].equal(expected));
+  CHECK(strategy.reduce(ReduceOp::kMean, values).equal(expected));
+  CHECK(strategy.reduce(ReduceOp::kMean, values, 0).scalar_type() == torch::kDouble);
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include <set>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include <ATen/Parallel.h>
 
@@ -195,6 +199,30 @@ TEST_CASE("components never share storage", "[strategy][unit]") {
 
   CHECK(sums[0].data_ptr() != sums[1].data_ptr());
   CHECK(device::Arena::IndexOf(sums[1].data_ptr()) == 1);
+}
+
+TEST_CASE("each replica gets its own part of a nest that merge_call returns", "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1", "CPU:2"});
+
+  const auto seen = strategy.run([&] {
+    const auto [mine, list, label] = replica_context().merge_call(
+        [](Strategy&, const PerReplica<int>& ids) {
+          std::vector<int> squares;
+          for (const int one : ids.values()) squares.push_back(one * one);
+          const PerReplica<int> square(squares);
+          return std::tuple(square, std::vector{square, ids},
+                            std::pair(std::string("all"), Mirrored<int>({7, 8, 9})));
+        },
+        replica_context().replica_id_in_sync_group());
+    static_assert(std::is_same_v<decltype(mine), const int>);
+    return std::tuple(mine, list, label);
+  });
+
+  for (int r = 0; r < 3; ++r) {
+    CHECK(std::get<0>(seen[r]) == r * r);
+    CHECK(std::get<1>(seen[r]) == std::vector<int>{r * r, r});
+    CHECK(std::get<2>(seen[r]) == std::pair(std::string("all"), 7 + r));
+  }
 }
 
 }  // namespace

@@ -151,6 +151,25 @@ TEST_CASE("rows of matrices, indices that come twice, no rows at all", "[strateg
   CheckComponents(v, {3, 4, 24});
 }
 
+TEST_CASE("factors of one row are applied one after the other, none is lost in a sum",
+          "[strategy][unit]") {
+  for (const int n : {1, 2}) {
+    MirroredStrategy strategy(cpus(n));
+    const Variable product = on_write(strategy, floats(1, 1), kSum);
+    const Variable quotient = on_write(strategy, floats(64 * 64, 1), kSum);
+    const Variable mean = on_write(strategy, floats(1, 1), kMean);
+    strategy.run([&] {
+      product.scatter_mul(rows(floats(2, 3, 5), ints(0, 0, 1)));
+      quotient.scatter_div(rows(floats(2, 4), ints(0, 0)));
+      mean.scatter_mul(rows(floats(2.0 * n, 3.0 * n), ints(0, 0)));
+    });
+    const double times = n == 1 ? 1 : 6;
+    CheckComponents(product, {6 * times, n == 1 ? 5.0 : 25.0});
+    CheckComponents(quotient, {n == 1 ? 512.0 : 64.0, 1});
+    CheckComponents(mean, {6 * times, 1});
+  }
+}
+
 TEST_CASE("rows that do not fit are refused and change nothing", "[strategy][unit]") {
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_write(strategy, torch::zeros({3, 2}), kNone);

@@ -1,8 +1,13 @@
 // ON_WRITE variables: assign, assign_add, assign_sub, and who writes what.
 #include <atomic>
+#include <fstream>
 #include <optional>
 #include <set>
 #include <thread>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/variable_support.h"
@@ -390,6 +395,81 @@ TEST_CASE("a handle of no variable says so", "[strategy][unit]") {
   CHECK(code_of([&] { (void)none.value(); }) == ErrorCode::kFailedPrecondition);
   CHECK(code_of([&] { none.assign(1); }) == ErrorCode::kFailedPrecondition);
   CHECK(code_of([&] { (void)none.name(); }) == ErrorCode::kFailedPrecondition);
+}
+
+TEST_CASE("a mean that fits is written, though the sum does not fit into the type",
+          "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  const Variable v = on_write(strategy, torch::zeros({}, torch::kInt), kMean);
+  constexpr int kLarge = 2'000'000'000;
+  strategy.run([&] { v.assign(torch::scalar_tensor(kLarge + 2 * id(), torch::kInt)); });
+  CHECK(numbers(v) == std::vector<double>(2, kLarge + 1.0));
+}
+
+TEST_CASE("a mean of integers that replicas read is refused when the variable is made",
+          "[strategy][unit]") {
+  MirroredStrategy mirrored(cpus(2));
+  OneDeviceStrategy one("CPU:1");
+  for (Strategy* const strategy : std::vector<Strategy*>{&mirrored, &one}) {
+    const auto scope = strategy->scope();
+    const VariableOptions options{.synchronization = kOnRead, .aggregation = kMean};
+    VariableOptions typed = options;
+    typed.dtype = torch::kLong;
+    typed.initialize = false;
+    const std::string part = "ON_READ with aggregation MEAN";
+    CHECK(throws(ErrorCode::kInvalidArgument, part,
+                 [&] { (void)Variable::create("v", 1, options); }));
+    CHECK(throws(ErrorCode::kInvalidArgument, part,
+                 [&] { (void)Variable::create("v", 1.0, typed); }));
+    CHECK(Variable::create("v", 1.0, options).valid());
+  }
+}
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("where addresses are short a variable that does not fit is RESOURCE_EXHAUSTED",
+          "[strategy][unit]") {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  statm >> pages;
+  const std::size_t bytes =
+      pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (std::size_t{1} << 30);
+  const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    bool good = setrlimit(RLIMIT_AS, &limit) == 0;
+    {
+      MirroredStrategy strategy(cpus(2, 30));  // arenas that nothing has asked before
+      const auto scope = strategy.scope();
+      const Variable small = Variable::create("small", torch::ones({1000}));
+      const auto sums = strategy.run([&] { return (small + 1).sum().item<double>(); });
+      good = good && sums[0] == 2000 && sums[1] == 2000 &&
+             throws(ErrorCode::kResourceExhausted, "variable large: logical device CPU:30", [] {
+               (void)Variable::create(
+                   "large", InitialValue([] { return torch::empty({std::int64_t{1} << 30}); }));
+             });
+    }
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(child > 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
+
+TEST_CASE("a variable of another strategy is not read in a replica", "[strategy][unit]") {
+  MirroredStrategy first(cpus(2));
+  MirroredStrategy second(cpus(2));
+  OneDeviceStrategy third("CPU:3");
+  const Variable v = on_write(first, 1.0, kMean);
+  const Variable plain = Variable::create("plain", 2.0);
+  for (Strategy* const other : std::vector<Strategy*>{&second, &third}) {
+    CHECK(throws(ErrorCode::kFailedPrecondition, "variable v",
+                 [&] { other->run([&] { return v.value(); }); }));
+    CHECK(number(other->run([&] { return plain.value(); })[0]) == 2);
+  }
+  CHECK(number(v) == 1);
 }
 
 }  // namespace

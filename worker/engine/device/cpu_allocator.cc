@@ -36,9 +36,10 @@ class LogicalCpuAllocator final : public at::Allocator {
     if (arena == nullptr) return g_plain->allocate(bytes);
     void* const block = arena->Allocate(bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr,
-                     "logical device CPU:", ArenaScope::Current(), " gets no ", bytes,
-                     " bytes more from the system: the process is at its limit of addresses "
-                     "(ulimit -v) or of memory");
+                     "logical device CPU:", ArenaScope::Current(), ": not enough memory for ",
+                     bytes,
+                     " bytes more: the process is at its limit of addresses (ulimit -v), or the "
+                     "machine at that of its memory");
     return {block, block, &FreeInArena, at::Device(at::DeviceType::CPU)};
   }
 

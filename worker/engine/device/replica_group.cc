@@ -2,11 +2,22 @@
 
 #include <utility>
 
+#include <pthread.h>
+
 namespace muster::device {
 namespace {
 
 // Thrown through a replica's stack when it is not its own failure; never leaves the group.
 thread_local bool t_unwinding = false;
+
+// The fork()s between the program's start and this process.
+std::atomic<unsigned> g_forks{0};
+unsigned Forks() {
+  static const int watched =
+      pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)watched;
+  return g_forks.load(std::memory_order_relaxed);
+}
 
 // What waking a thread takes, about: who looks longer loses more than sleep would have cost.
 constexpr auto kLook = std::chrono::microseconds(50);
@@ -22,26 +33,38 @@ void LookBeforeSleep(const std::atomic<bool>& over) {
 
 ReplicaGroup::ReplicaGroup(int replicas, Throw make_exception)
     : make_exception_(std::move(make_exception)),
+      forks_(Forks()),
+      threads_(std::make_unique<Threads>()),
       states_(static_cast<std::size_t>(replicas), State::kIdle),
       arrivals_(static_cast<std::size_t>(replicas)),
       errors_(static_cast<std::size_t>(replicas)),
       unwound_(static_cast<std::size_t>(replicas)) {
-  threads_.reserve(static_cast<std::size_t>(replicas));
-  for (int r = 0; r < replicas; ++r) threads_.emplace_back([this, r] { ThreadMain(r); });
+  threads_->all.reserve(static_cast<std::size_t>(replicas));
+  for (int r = 0; r < replicas; ++r) threads_->all.emplace_back([this, r] { ThreadMain(r); });
 }
 
 ReplicaGroup::~ReplicaGroup() {
+  if (Forks() != forks_) {
+    (void)threads_.release();
+    return;
+  }
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(threads_->mutex);
     stopping_ = true;
   }
-  first_.notify_all();
-  start_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  threads_->first.notify_all();
+  threads_->start.notify_all();
+  for (std::thread& thread : threads_->all) thread.join();
 }
 
 void ReplicaGroup::Run(const std::function<void(int)>& replica) {
-  std::unique_lock lock(mutex_);
+  if (Forks() != forks_) {
+    std::rethrow_exception(make_exception_(FailedPrecondition(
+        "this process was forked from one that had used this strategy, and the threads of its {} "
+        "replicas stayed there: make the strategy after fork(), or start the child by exec()",
+        size())));
+  }
+  std::unique_lock lock(threads_->mutex);
   function_ = &replica;
   running_ = size();
   waiting_ = 0;
@@ -53,8 +76,8 @@ void ReplicaGroup::Run(const std::function<void(int)>& replica) {
     unwound_[r] = false;
   }
   ++run_;
-  first_.notify_one();
-  done_.wait(lock, [this] { return running_ == 0; });
+  threads_->first.notify_one();
+  threads_->done.wait(lock, [this] { return running_ == 0; });
   function_ = nullptr;
 
   std::exception_ptr first;
@@ -72,18 +95,18 @@ void ReplicaGroup::ThreadMain(int replica) {
   while (true) {
     const std::function<void(int)>* function = nullptr;
     {
-      std::unique_lock lock(mutex_);
+      std::unique_lock lock(threads_->mutex);
       if (replica == 0) {
-        first_.wait(lock, [&] { return stopping_ || run_ != seen; });
+        threads_->first.wait(lock, [&] { return stopping_ || run_ != seen; });
         started_ = run_;
       } else {
-        start_.wait(lock, [&] { return stopping_ || started_ != seen; });
+        threads_->start.wait(lock, [&] { return stopping_ || started_ != seen; });
       }
       if (stopping_) return;
       seen = started_;
       function = function_;
     }
-    if (replica == 0) start_.notify_all();
+    if (replica == 0) threads_->start.notify_all();
     std::exception_ptr error;
     t_unwinding = false;
     try {
@@ -97,14 +120,14 @@ void ReplicaGroup::ThreadMain(int replica) {
 
 void ReplicaGroup::Finish(int replica, std::exception_ptr error) {
   const auto r = static_cast<std::size_t>(replica);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(threads_->mutex);
   states_[r] = error == nullptr ? State::kReturned : State::kFailed;
   unwound_[r] = error != nullptr && t_unwinding;
   if (error != nullptr) cancelled_ = true;
   // The caller's from here on: the last owner frees it, with no thread of ours beside it.
   errors_[r] = std::move(error);
   FailMeetingIfStuck();
-  if (--running_ == 0) done_.notify_all();
+  if (--running_ == 0) threads_->done.notify_all();
 }
 
 void ReplicaGroup::FailMeetingIfStuck() {
@@ -136,7 +159,7 @@ void ReplicaGroup::EndMeeting(std::exception_ptr error) {
   meeting_->error = std::move(error);
   meeting_->over = true;
   meeting_ = std::make_shared<Meeting>();
-  meet_.notify_all();
+  threads_->meet.notify_all();
 }
 
 std::string ReplicaGroup::Describe() const {
@@ -166,7 +189,7 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
                         const std::function<void(std::vector<void*>&)>& joint,
                         std::optional<std::chrono::milliseconds> timeout) {
   const auto r = static_cast<std::size_t>(replica);
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(threads_->mutex);
   if (cancelled_) {
     t_unwinding = true;
     std::rethrow_exception(make_exception_(
@@ -183,12 +206,12 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
     lock.lock();
     const auto over = [&] { return meeting->over.load(); };
     if (!timeout.has_value() || timeout->count() <= 0) {
-      meet_.wait(lock, over);
-    } else if (!meet_.wait_for(lock, *timeout, over) && waiting_ < size()) {
+      threads_->meet.wait(lock, over);
+    } else if (!threads_->meet.wait_for(lock, *timeout, over) && waiting_ < size()) {
       EndMeeting(make_exception_(DeadlineExceeded("not all replicas came within {} ms: {}",
                                                   timeout->count(), Describe())));
     } else {
-      meet_.wait(lock, over);  // all have come: the last one is at the joint work
+      threads_->meet.wait(lock, over);  // all have come: the last one is at the joint work
     }
   } else if (!SameCalls()) {
     EndMeeting(make_exception_(MismatchedCalls()));

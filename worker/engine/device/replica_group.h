@@ -13,6 +13,9 @@
 // that wait get kFailedPrecondition, which names the replicas. Run() returns only when all threads
 // rest.
 //
+// The threads do not follow a fork(): in the child Run() throws kFailedPrecondition, and the group
+// goes without a wait for threads that are not there.
+//
 // Threading: Run() from one thread at a time; Meet() from the replicas' threads inside Run().
 #pragma once
 
@@ -48,10 +51,10 @@ class ReplicaGroup {
   ReplicaGroup(int replicas, Throw make_exception);
   ~ReplicaGroup();
 
-  int size() const { return static_cast<int>(threads_.size()); }
+  int size() const { return static_cast<int>(states_.size()); }
 
   // Runs `replica(r)` for every r on r's thread; rethrows the exception of the lowest replica that
-  // failed by itself (one that was only unwound does not count).
+  // failed by itself (one that was only unwound does not count). kFailedPrecondition: in a child.
   void Run(const std::function<void(int)>& replica);
 
   // Called by replica r. The last to arrive runs `joint` with everybody's arguments in replica
@@ -64,23 +67,31 @@ class ReplicaGroup {
   enum class State { kIdle, kRunning, kWaiting, kReturned, kFailed };
   // Each one who waits keeps its own meeting: the next one may begin before the last has left this.
   struct Meeting {
-    std::atomic<bool> over = false;  // written with mutex_ held
+    std::atomic<bool> over = false;  // written with the mutex held
     std::exception_ptr error;        // read once it is over
   };
 
   void ThreadMain(int replica);
   void Finish(int replica, std::exception_ptr error);
-  // All with mutex_ held.
+  // All with the mutex held.
   void FailMeetingIfStuck();  // when those who have not arrived never will
   void EndMeeting(std::exception_ptr error);
   bool SameCalls() const;
   Status MismatchedCalls() const;
-  std::string Describe() const;  // with mutex_ held
+  std::string Describe() const;  // with the mutex held
+
+  // What a child that was forked must not touch: a condition variable waits in its destructor for
+  // threads that wait for it, and there they never do.
+  struct Threads {
+    std::mutex mutex;
+    std::condition_variable first, start, meet, done;
+    std::vector<std::thread> all;
+  };
 
   const Throw make_exception_;
-  std::mutex mutex_;
-  std::condition_variable first_, start_, meet_, done_;
-  const std::function<void(int)>* function_ = nullptr;  // guarded by mutex_, as all below
+  const unsigned forks_;  // before this group was made
+  std::unique_ptr<Threads> threads_;
+  const std::function<void(int)>* function_ = nullptr;  // guarded by the mutex, as all below
   std::uint64_t run_ = 0;
   std::uint64_t started_ = 0;  // the run that replica 0 has begun
   std::shared_ptr<Meeting> meeting_;
@@ -92,7 +103,6 @@ class ReplicaGroup {
   std::vector<Arrival> arrivals_;
   std::vector<std::exception_ptr> errors_;
   std::vector<bool> unwound_;
-  std::vector<std::thread> threads_;
 };
 
 }  // namespace muster::device

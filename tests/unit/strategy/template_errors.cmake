@@ -1,0 +1,31 @@
+# Mistakes that only templates can notice are told in a sentence, and in ten lines each.
+# COMPILER, SOURCE, INCLUDES and DEFINITIONS (separated by |) are given.
+foreach(list INCLUDES DEFINITIONS)
+  string(REPLACE "|" ";" ${list} "${${list}}")
+endforeach()
+set(folders)
+foreach(folder IN LISTS INCLUDES)
+  file(REAL_PATH "${folder}" folder)
+  list(APPEND folders ${folder})
+endforeach()
+list(REMOVE_DUPLICATES folders)
+# Named again, it would come before the compiler's own.
+list(REMOVE_ITEM folders /usr/include)
+list(TRANSFORM folders PREPEND -isystem)
+list(TRANSFORM DEFINITIONS PREPEND -D)
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${DEFINITIONS} ${folders} ${SOURCE}
+  RESULT_VARIABLE result ERROR_VARIABLE text OUTPUT_QUIET)
+if(result EQUAL 0)
+  message(FATAL_ERROR "three mistakes were compiled")
+endif()
+foreach(sentence "reduce\\(\\): leaves are tensors" "merge_call\\(\\): the function takes a Strategy&"
+        "an element of a dataset is made of tensors")
+  if(NOT text MATCHES "${sentence}")
+    message(FATAL_ERROR "no \"${sentence}\" in:\n${text}")
+  endif()
+endforeach()
+string(REGEX MATCHALL "\n" lines "${text}")
+list(LENGTH lines count)
+if(count GREATER 30)
+  message(FATAL_ERROR "${count} lines for three mistakes:\n${text}")
+endif()
