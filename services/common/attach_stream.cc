@@ -42,7 +42,8 @@ class CallMark {
 };
 
 // The channel of all streams. The last reference to a channel may not be dropped by a thread of
-// gRPC's, which would wait for itself (gRPC 1.51 aborts): so its owner waits for the calls.
+// gRPC's, which would wait for itself (gRPC 1.51 aborts), and no event may come when whoever takes
+// them is gone: so its owner waits for the calls.
 class OwnedChannel {
  public:
   explicit OwnedChannel(const std::string& address) : channel_(MakeChannel(address)) {}
@@ -68,7 +69,7 @@ class OwnedChannel {
 class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::CoordinatorMessage> {
  public:
   Reactor(const OwnedChannel& channel, const Token& token, AttachEvents events)
-      : mark_(channel.calls()),
+      : mark_(std::make_shared<const CallMark>(channel.calls())),
         channel_(channel.get()),
         stub_(v1::ClusterService::NewStub(channel_)),
         events_(std::move(events)) {
@@ -135,12 +136,13 @@ class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::Coor
   void OnDone(const grpc::Status& status) override {
     const Status why = FromGrpc(status);
     const auto on_closed = events_.on_closed;
+    const auto mark = mark_;  // until the owner has been told: it is there at least so long
     std::exchange(self_, nullptr).reset();  // `this` may be gone from here on
     on_closed(why);
   }
 
  private:
-  const CallMark mark_;  // outlives what holds the channel
+  const std::shared_ptr<const CallMark> mark_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::ClusterService::Stub> stub_;
   const AttachEvents events_;
