@@ -13,6 +13,7 @@
 
 #include "common/telemetry/log.h"
 #include "services/common/notify.h"
+#include "services/common/open_files.h"
 
 namespace muster::services {
 namespace {
@@ -75,7 +76,7 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   ConfigureLog(*config);
   if (config->insecure_network) WarnOfInsecureNetwork(*config);
   for (const std::string& line : config->values.Describe()) log::Debug("setting {}", line);
-  Daemon daemon(*std::move(config), *std::move(token), environment);
+  Daemon daemon(*std::move(config), *std::move(token), environment, RaiseOpenFiles());
   const Status status = body(daemon);
   if (!status.ok()) {
     log::Error("{}", ToString(status));
@@ -102,10 +103,14 @@ struct Daemon::Stop {
   }
 };
 
-Daemon::Daemon(DaemonConfig config, Token token, Environment environment)
+Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files)
     : config_(std::move(config)),
       token_(std::move(token)),
       notify_socket_(environment("NOTIFY_SOCKET").value_or("")),
+      open_files_(open_files),
+      // All come to the chief; the others' port is for health checks.
+      most_connections_(config_.task.type == "chief" ? ConnectionsFor(open_files, 0.5, 4'096)
+                                                     : ConnectionsFor(open_files, 0.125, 256)),
       stop_(std::make_unique<Stop>()) {
   stop_->signals = std::jthread([this](const std::stop_token& end) {
     const sigset_t signals = StopSignals();

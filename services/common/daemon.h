@@ -34,14 +34,19 @@ enum ExitCode : int {
 // Threading: any thread.
 class Daemon {
  public:
-  Daemon(DaemonConfig config, Token token, Environment environment);
+  // `open_files`: how many this process may have.
+  Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files);
   ~Daemon();
 
   const DaemonConfig& config() const { return config_; }
   const Token& token() const { return token_; }
   GrpcServer::Options ServerOptions() const {
-    return {.listen = config_.listen, .services = {}, .port_file = config_.port_file};
+    return {.listen = config_.listen,
+            .services = {},
+            .port_file = config_.port_file,
+            .most_connections = most_connections_};
   }
+  std::size_t open_files() const { return open_files_; }
 
   // Tells systemd and the log that it serves now, or what it does.
   void Ready(std::string_view status);
@@ -60,6 +65,8 @@ class Daemon {
   const DaemonConfig config_;
   const Token token_;
   const std::string notify_socket_;
+  const std::size_t open_files_;
+  const std::size_t most_connections_;
   std::unique_ptr<Stop> stop_;
 };
 

@@ -63,8 +63,6 @@ Status WriteFileAtomically(const std::string& path, const std::string& text) {
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
   SetUpGrpcOnce();
   grpc::ServerBuilder builder;
-  // Otherwise a second daemon could listen on the same port and get half of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 2'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -72,20 +70,27 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1'000);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
-  int port = 0;
-  builder.AddListeningPort(options.listen.ToString(), grpc::InsecureServerCredentials(), &port);
+  // Who connects and says nothing is gone after this.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5'000);
+  // Not AddListeningPort(): see Acceptor.
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          grpc::InsecureServerCredentials());
   for (grpc::Service* service : options.services) builder.RegisterService(service);
 
-  MUSTER_TRY(ProbeBind(options.listen));  // gRPC would not say why
+  MUSTER_TRY_ASSIGN(auto acceptor, Acceptor::Bind(options.listen, options.most_connections));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return FailedPrecondition("listen on {}: gRPC could not bind it", options.listen.ToString());
-  }
-  const Endpoint chosen{.host = options.listen.host, .port = port};
-  std::unique_ptr<GrpcServer> result(new GrpcServer(std::move(server), chosen));
+  if (server == nullptr) return Internal("gRPC does not start a server");
+  std::unique_ptr<GrpcServer> result(new GrpcServer(std::move(server), std::move(acceptor)));
   result->SetReady(false);
+  result->acceptor_->Start([connections](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    connections->HandleNewConnection(&connection);
+  });
   if (!options.port_file.empty()) {
-    MUSTER_TRY(WriteFileAtomically(options.port_file, chosen.ToString() + "\n"));
+    MUSTER_TRY(WriteFileAtomically(options.port_file, result->endpoint().ToString() + "\n"));
   }
   return result;
 }
@@ -97,6 +102,7 @@ void GrpcServer::SetReady(bool ready) {
 }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
+  acceptor_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
 }
 

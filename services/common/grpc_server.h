@@ -13,6 +13,7 @@
 #include <grpcpp/support/status.h>
 
 #include "common/base/status.h"
+#include "services/common/acceptor.h"
 #include "services/common/network.h"
 #include "services/common/token.h"
 
@@ -30,6 +31,8 @@ class GrpcServer {
     std::vector<grpc::Service*> services = {};
     // Where the chosen address is written once it listens; empty: nowhere.
     std::string port_file = {};
+    // Open at once; who comes then is refused, and may try again.
+    std::size_t most_connections = 1'024;
   };
 
   // Listens. Health says SERVING for "" (alive) and NOT_SERVING for "muster.ready" until
@@ -39,17 +42,17 @@ class GrpcServer {
   ~GrpcServer();
 
   // With the port that was chosen.
-  const Endpoint& endpoint() const { return endpoint_; }
+  const Endpoint& endpoint() const { return acceptor_->endpoint(); }
   void SetReady(bool ready);
   // Refuses new calls, gives running ones `grace`, then cancels them. Idempotent.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, Endpoint endpoint)
-      : server_(std::move(server)), endpoint_(std::move(endpoint)) {}
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Acceptor> acceptor)
+      : server_(std::move(server)), acceptor_(std::move(acceptor)) {}
 
   std::unique_ptr<grpc::Server> server_;
-  Endpoint endpoint_;
+  std::unique_ptr<Acceptor> acceptor_;
 };
 
 // Replaces a small file in one step: readers see the old or the new text, never half of it.

@@ -38,6 +38,23 @@ bool IsLoopbackAddress(const sockaddr* address) {
   return false;
 }
 
+void SetPort(sockaddr* address, int port) {
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(static_cast<std::uint16_t>(port));
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(static_cast<std::uint16_t>(port));
+  }
+}
+
+int PortOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  (void)::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  return address.ss_family == AF_INET6
+             ? ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port)
+             : ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
 }  // namespace
 
 std::string Endpoint::ToString() const {
@@ -80,19 +97,38 @@ Result<std::string> FirstAddress(const std::string& host) {
   return std::string(text);
 }
 
-Status ProbeBind(const Endpoint& endpoint) {
-  MUSTER_TRY_ASSIGN(const AddressList list, Resolve(endpoint.host, endpoint.port));
-  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    const int fd = ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;  // a family that this kernel lacks
-    const int on = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    const bool bound = ::bind(fd, entry->ai_addr, entry->ai_addrlen) == 0 && ::listen(fd, 1) == 0;
-    const int error = errno;
-    ::close(fd);
-    if (!bound) return FromErrno(error, fmt::format("listen on {}", endpoint.ToString()));
+Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
+  constexpr int kBacklog = 4'096;
+  constexpr int kTries = 8;
+  for (int left = kTries;; --left) {
+    MUSTER_TRY_ASSIGN(const AddressList list, Resolve(endpoint.host, endpoint.port));
+    int port = endpoint.port;
+    std::vector<net::Fd> listeners;
+    Status status;
+    for (const addrinfo* entry = list.get(); entry != nullptr && status.ok();
+         entry = entry->ai_next) {
+      net::Fd fd(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (!fd.valid()) continue;  // a family that this kernel lacks
+      const int on = 1;
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      SetPort(entry->ai_addr, port);
+      if (::bind(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
+          ::listen(fd.get(), kBacklog) != 0) {
+        status = FromErrno(errno, fmt::format("listen on {}", endpoint.ToString()));
+        break;
+      }
+      port = PortOf(fd.get());
+      listeners.push_back(std::move(fd));
+    }
+    // The free port of one address may be taken on the next.
+    if (!status.ok() && endpoint.port == 0 && !listeners.empty() && left > 1) continue;
+    MUSTER_TRY(status);
+    if (listeners.empty()) {
+      return Unavailable("listen on {}: no address that this kernel knows", endpoint.ToString());
+    }
+    endpoint.port = port;
+    return listeners;
   }
-  return Ok();
 }
 
 }  // namespace muster::services

@@ -4,8 +4,10 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
+#include "common/net/fd.h"
 
 namespace muster::services {
 
@@ -26,8 +28,8 @@ Result<bool> IsLoopback(const std::string& host);
 // The first address of `host` as text ("127.0.0.1"). kNotFound: it does not resolve.
 Result<std::string> FirstAddress(const std::string& host);
 
-// Tries to bind and closes again: tells why a listen would fail.
-//   kFailedPrecondition: somebody listens there.
-Status ProbeBind(const Endpoint& endpoint);
+// Listens on all addresses of the host; `endpoint` gets the port that was chosen for port 0.
+//   kFailedPrecondition: somebody listens there.  kNotFound: the host does not resolve.
+Result<std::vector<net::Fd>> Listen(Endpoint& endpoint);
 
 }  // namespace muster::services

@@ -11,6 +11,7 @@
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
 #include "services/common/attach_stream.h"
+#include "services/common/open_files.h"
 #include "services/common/registration.h"
 
 namespace muster::services {
@@ -81,6 +82,8 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
   options.token = daemon.token().value();
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   options.stage_budget_bytes = values.Size("stage-budget");
+  options.max_connections =
+      static_cast<std::uint32_t>(ConnectionsFor(daemon.open_files(), 0.5, options.max_connections));
   options.on_warning = [](const std::string& line) { log::Warning("data plane: {}", line); };
   const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const auto asked = static_cast<int>(values.Int("apply-threads"));

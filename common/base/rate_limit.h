@@ -1,0 +1,47 @@
+// How often the same thing is said: the first time at once, then at most once in an interval, with
+// the number that was held back.
+//
+//   if (const auto held = refused_.Ask()) log::Warning("refused {}{}", who, MoreTimes(*held));
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "common/base/scheduler.h"
+
+namespace muster {
+
+// Threading: any thread.
+class RateLimit {
+ public:
+  explicit RateLimit(Millis every) : every_(every) {}
+
+  // How many were held back since it was last said; nullopt: hold this one back too.
+  std::optional<std::uint64_t> Ask(TimePoint now = std::chrono::steady_clock::now()) {
+    const std::lock_guard lock(mutex_);
+    if (said_ && now - *said_ < every_) {
+      ++held_;
+      return std::nullopt;
+    }
+    said_ = now;
+    return std::exchange(held_, 0);
+  }
+
+ private:
+  const Millis every_;
+  std::mutex mutex_;
+  std::optional<TimePoint> said_;  // guarded by mutex_
+  std::uint64_t held_ = 0;         // guarded by mutex_
+};
+
+// " (and 37 times more since that was last said)"; nothing for 0.
+inline std::string MoreTimes(std::uint64_t held) {
+  return held == 0 ? "" : fmt::format(" (and {} times more since that was last said)", held);
+}
+
+}  // namespace muster

@@ -1,0 +1,108 @@
+// What a gRPC port does when descriptors run out, or too many come.
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/net/fd.h"
+#include "services/common/grpc_channel.h"
+#include "services/common/grpc_server.h"
+#include "tests/support/catch.h"
+
+namespace muster::services {
+namespace {
+
+using std::chrono::seconds;
+
+// A connection that says nothing.
+net::Fd ConnectTo(int port) {
+  net::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return net::Fd();
+  }
+  return fd;
+}
+
+// Whether the peer closes within `limit`.
+bool ClosedWithin(const net::Fd& fd, seconds limit) {
+  const timeval timeout{.tv_sec = 0, .tv_usec = 50'000};
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (std::chrono::steady_clock::now() < end) {
+    char bytes[512];  // what the server says first
+    const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, 0);
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) return true;
+  }
+  return false;
+}
+
+bool Answers(const GrpcServer& server, seconds limit) {
+  const auto channel = MakeChannel(server.endpoint().ToString());
+  return channel->WaitForConnected(std::chrono::system_clock::now() + limit);
+}
+
+// No more descriptors than are open now, until the end of the scope.
+class NoMoreDescriptors {
+ public:
+  NoMoreDescriptors() {
+    (void)::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit now = before_;
+    net::Fd next(::dup(0));
+    now.rlim_cur = static_cast<rlim_t>(next.get());
+    next.Reset();
+    (void)::setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~NoMoreDescriptors() { (void)::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("a server without a free descriptor goes on when there is one again",
+          "[services][unit]") {
+  const auto server = GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0}});
+  REQUIRE(server.ok());
+  REQUIRE(Answers(**server, seconds(10)));
+  {
+    // The connection is made by the kernel and waits to be accepted.
+    net::Fd mine(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>((*server)->endpoint().port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const NoMoreDescriptors none;
+    REQUIRE(::connect(mine.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
+            0);
+    CHECK_FALSE(ClosedWithin(mine, seconds(1)));
+  }
+
+  CHECK(Answers(**server, seconds(10)));
+}
+
+TEST_CASE("silent peers are refused above the limit, dropped after a while, and block nobody",
+          "[services][unit]") {
+  const auto server =
+      GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0}, .most_connections = 20});
+  REQUIRE(server.ok());
+  std::vector<net::Fd> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(ConnectTo((*server)->endpoint().port));
+
+  const net::Fd refused = ConnectTo((*server)->endpoint().port);
+  CHECK(ClosedWithin(refused, seconds(2)));
+  CHECK(ClosedWithin(silent.front(), seconds(10)));
+  CHECK(Answers(**server, seconds(10)));
+}
+
+}  // namespace
+}  // namespace muster::services
