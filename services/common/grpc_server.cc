@@ -8,6 +8,7 @@
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
@@ -16,6 +17,13 @@
 
 namespace muster::services {
 namespace {
+
+// gRPC reads a unary call's message whole before anybody can ask for the caller's token, and looks
+// at its size after that. So all messages under way together are bounded: beyond this gRPC breaks
+// streams off, ours too, which are made again.
+constexpr std::size_t kMostMemory = std::size_t{128} << 20;
+// Of one connection. Our own clients have a handful.
+constexpr int kMostStreams = 64;
 
 // What gRPC itself says goes into our log; its errors are of connections that we report better.
 void OnGrpcLog(gpr_log_func_args* args) { log::Debug("grpc: {}", args->message); }
@@ -68,6 +76,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+  builder.SetResourceQuota(grpc::ResourceQuota("muster").Resize(kMostMemory));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   // Who connects and says nothing is gone after this.

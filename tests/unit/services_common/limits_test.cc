@@ -1,11 +1,15 @@
-// What a gRPC port does when descriptors run out, or too many come.
+// What a gRPC port does when descriptors run out, or too many come, or with too much.
 #include <cerrno>
 #include <chrono>
+#include <fstream>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <arpa/inet.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -101,6 +105,51 @@ TEST_CASE("silent peers are refused above the limit, dropped after a while, and 
   const net::Fd refused = ConnectTo((*server)->endpoint().port);
   CHECK(ClosedWithin(refused, seconds(2)));
   CHECK(ClosedWithin(silent.front(), seconds(10)));
+  CHECK(Answers(**server, seconds(10)));
+}
+
+// Of this process, in MiB: the most that was resident since it was asked last.
+std::uint64_t PeakMiB() {
+  std::uint64_t kib = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) kib = std::stoull(line.substr(6));
+  }
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return kib >> 10;
+}
+
+TEST_CASE("large messages of callers without a token do not add up", "[services][unit]") {
+  const auto server = GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0}});
+  REQUIRE(server.ok());
+  // One message for all of them, so that what grows is the server.
+  const std::string text(15 << 20, '\xff');
+  const grpc::Slice slice(text);
+  (void)PeakMiB();
+  const std::uint64_t before = PeakMiB();
+
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 60; ++i) {
+    callers.emplace_back([&] {
+      grpc::GenericStub stub(MakeChannel((*server)->endpoint().ToString()));
+      grpc::ByteBuffer request(&slice, 1);
+      grpc::ByteBuffer reply;
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + seconds(30));
+      grpc::CompletionQueue queue;
+      const auto call =
+          stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+      call->StartCall();
+      grpc::Status status;
+      call->Finish(&reply, &status, nullptr);
+      void* tag = nullptr;
+      bool ok = false;
+      (void)queue.Next(&tag, &ok);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+
+  CHECK(PeakMiB() - before < 450);
   CHECK(Answers(**server, seconds(10)));
 }
 
