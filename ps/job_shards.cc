@@ -278,6 +278,12 @@ Status Shards::NotFinite(const Shard& shard, PushId id, std::span<const float> g
                          std::span<const std::int64_t> ids) const {
   const auto bad = std::find_if(gradient.begin(), gradient.end(),
                                 [](float value) { return !std::isfinite(value); });
+  if (bad == gradient.end()) {  // a peer's memory, which it may write to at any time
+    return InvalidArgument(
+        "step {}: the gradient of {} was not finite and changed while it was looked at; its worker "
+        "writes to what it has sent",
+        id.closure, shard.layout.name);
+  }
   const auto place = bad - gradient.begin();
   const ShardInfo& info = shard.layout.info;
   std::int64_t row = place / info.row_elements;

@@ -1,5 +1,5 @@
-// How often the same thing is said: the first time at once, then at most once in an interval, with
-// the number that was held back.
+// How often the same thing is said: `burst` times at once, then nothing until the interval is over,
+// and after that how many were held back.
 //
 //   if (const auto held = refused_.Ask()) log::Warning("refused {}{}", who, MoreTimes(*held));
 #pragma once
@@ -19,24 +19,30 @@ namespace muster {
 // Threading: any thread.
 class RateLimit {
  public:
-  explicit RateLimit(Millis every) : every_(every) {}
+  explicit RateLimit(Millis every, std::uint64_t burst = 1) : every_(every), burst_(burst) {}
 
   // How many were held back since it was last said; nullopt: hold this one back too.
   std::optional<std::uint64_t> Ask(TimePoint now = std::chrono::steady_clock::now()) {
     const std::lock_guard lock(mutex_);
-    if (said_ && now - *said_ < every_) {
+    if (!begin_ || now - *begin_ >= every_) {
+      begin_ = now;
+      said_ = 0;
+    }
+    if (said_ >= burst_) {
       ++held_;
       return std::nullopt;
     }
-    said_ = now;
+    ++said_;
     return std::exchange(held_, 0);
   }
 
  private:
   const Millis every_;
+  const std::uint64_t burst_;
   std::mutex mutex_;
-  std::optional<TimePoint> said_;  // guarded by mutex_
-  std::uint64_t held_ = 0;         // guarded by mutex_
+  std::optional<TimePoint> begin_;  // of the interval; guarded by mutex_
+  std::uint64_t said_ = 0;          // in it; guarded by mutex_
+  std::uint64_t held_ = 0;          // guarded by mutex_
 };
 
 // " (and 37 times more since that was last said)"; nothing for 0.

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 namespace muster::net {
 namespace {
@@ -16,6 +18,32 @@ constexpr std::size_t kAlign = 64;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::size_t RoundUp(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+
+// A memfd whose size can never change again.
+Result<Fd> MakeMemory(std::size_t bytes) {
+  Fd fd(::memfd_create("muster-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return FromErrno(errno, "memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return ResourceExhausted("arena of {} bytes: {}", bytes, Message(FromErrno(errno, "resize")));
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return FromErrno(errno, "seal arena");
+  return fd;
+}
+
+// What was ever written, to the same places of another file; holes stay holes.
+Status CopyData(int from, const std::byte* base, int to) {
+  for (off_t at = ::lseek(from, 0, SEEK_DATA); at >= 0; at = ::lseek(from, at, SEEK_DATA)) {
+    const off_t end = ::lseek(from, at, SEEK_HOLE);
+    if (end < 0) return FromErrno(errno, "read the arena");
+    while (at < end) {
+      const ssize_t n = ::pwrite(to, base + at, static_cast<std::size_t>(end - at), at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return FromErrno(errno, "copy the arena");
+      at += n;
+    }
+  }
+  return errno == ENXIO ? Ok() : FromErrno(errno, "read the arena");
+}
 
 }  // namespace
 
@@ -37,12 +65,7 @@ Result<Arena> Arena::Create(std::size_t bytes, bool shared) {
   bytes = RoundUp(std::max<std::size_t>(bytes, 1), kHugePage);
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
   if (shared) {
-    arena.fd_ = Fd(::memfd_create("muster-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!arena.fd_.valid()) return FromErrno(errno, "memfd_create");
-    if (::ftruncate(arena.fd_.get(), static_cast<off_t>(bytes)) != 0) {
-      return ResourceExhausted("arena of {} bytes: {}", bytes, Message(FromErrno(errno, "resize")));
-    }
-    if (::fcntl(arena.fd_.get(), F_ADD_SEALS, kSeals) != 0) return FromErrno(errno, "seal arena");
+    MUSTER_TRY_ASSIGN(arena.fd_, MakeMemory(bytes));
     flags = MAP_SHARED;
   }
   void* base =
@@ -55,6 +78,21 @@ Result<Arena> Arena::Create(std::size_t bytes, bool shared) {
   arena.mapping_ = Mapping(static_cast<std::byte*>(base), bytes);
   (void)::madvise(base, bytes, MADV_DONTDUMP);
   return arena;
+}
+
+Status Arena::Renew() {
+  if (!fd_.valid()) return Ok();
+  MUSTER_TRY_ASSIGN(Fd fresh, MakeMemory(size()));
+  MUSTER_TRY(CopyData(fd_.get(), base(), fresh.get()));
+  void* at = ::mmap(base(), size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
+                    fresh.get(), 0);
+  if (at == MAP_FAILED) return FromErrno(errno, "map the arena anew");
+  (void)::madvise(base(), size(), MADV_DONTDUMP);
+  for (const std::span<std::byte> memory : huge_) {
+    (void)::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
+  }
+  fd_ = std::move(fresh);
+  return Ok();
 }
 
 std::size_t Arena::OffsetOf(const void* in_arena) const {
@@ -84,7 +122,10 @@ Result<std::span<std::byte>> Arena::AllocateWarm(std::size_t bytes) {
   const bool large = bytes >= kHugePage;
   MUSTER_TRY_ASSIGN(const auto memory, AllocateAt(bytes, large ? kHugePage : kAlign));
   // Advice only: a kernel without huge pages, or without this call, leaves it to the first touch.
-  if (large) (void)::madvise(memory.data(), bytes, MADV_HUGEPAGE);
+  if (large) {
+    (void)::madvise(memory.data(), bytes, MADV_HUGEPAGE);
+    huge_.push_back(memory);
+  }
 #ifdef MADV_POPULATE_WRITE
   if (large) (void)::madvise(memory.data(), bytes / kPage * kPage, MADV_POPULATE_WRITE);
 #endif
@@ -100,6 +141,13 @@ Result<PeerArena> PeerArena::Map(Fd fd, std::size_t limit) {
   // Without the seal a peer could shrink the file and end this process with SIGBUS.
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return InvalidArgument("arena is not a memfd sealed against shrinking");
+  }
+  // Huge pages come from a pool of the host's: a touch when that is empty is SIGBUS too.
+  struct statfs kind{};
+  if (::fstatfs(fd.get(), &kind) != 0) return FromErrno(errno, "fstatfs arena");
+  if (kind.f_type != TMPFS_MAGIC) {
+    return InvalidArgument("arena is a memfd of kind {:x}, not of ordinary pages",
+                           static_cast<unsigned long>(kind.f_type));
   }
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return FromErrno(errno, "fstat arena");

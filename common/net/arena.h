@@ -51,6 +51,11 @@ class Arena {
   // The same, at a huge page's boundary where it is large, with its pages in place: fresh ones cost
   // a fault each.
   Result<std::span<std::byte>> AllocateWarm(std::size_t bytes);
+  // Puts the same contents, at the same addresses, into memory of its own: who has mapped the
+  // arena before keeps what it was, and sees nothing of what is written from now on. Harmless for
+  // private memory.
+  //   kResourceExhausted, kUnavailable: no memory for it; nothing has changed.
+  Status Renew();
   // What either may take of the arena.
   static std::size_t Footprint(std::size_t bytes);
 
@@ -60,12 +65,15 @@ class Arena {
   Fd fd_;
   Mapping mapping_;
   std::size_t used_ = 0;
+  // Where huge pages were asked for.
+  std::vector<std::span<std::byte>> huge_;
 };
 
 // The peer's side: every offset is checked against the sealed size. Threading: one thread.
 class PeerArena {
  public:
-  // kInvalidArgument: not a memfd sealed against shrinking, or larger than `limit`.
+  // kInvalidArgument: not a memfd of ordinary pages, sealed against shrinking, or larger than
+  // `limit`.
   static Result<PeerArena> Map(Fd fd, std::size_t limit);
 
   std::size_t size() const { return mapping_.size(); }

@@ -15,6 +15,8 @@ iovec PartOf(std::span<const std::byte> bytes) {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
+TimePoint After(Millis time) { return std::chrono::steady_clock::now() + time; }
+
 }  // namespace
 
 Status Channel::Send(FrameHeader header, std::span<const std::byte> meta,
@@ -53,14 +55,14 @@ Status Channel::SendError(const FrameHeader& request, FrameKind kind, const Stat
   return Send(header, std::as_bytes(std::span(message)), {}, deadline);
 }
 
-Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest) {
+Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest, TimePoint latest) {
   MUSTER_INVARIANT(n <= buffer_.size());
   if (buffer_.size() - begin_ < n) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
-  TimePoint deadline = end_ > begin_ ? std::chrono::steady_clock::now() + rest : first;
+  TimePoint deadline = std::min(end_ > begin_ ? After(rest) : first, latest);
   while (end_ - begin_ < n) {
     MUSTER_TRY_ASSIGN(const std::size_t got,
                       socket_.Read(std::span(buffer_).subspan(end_), deadline,
@@ -70,16 +72,17 @@ Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest) {
       return DataLoss("{} closed the connection inside a frame: {} of {} bytes came",
                       socket_.peer(), end_ - begin_, n);
     }
-    if (end_ == begin_ && got < n) deadline = std::chrono::steady_clock::now() + rest;
+    if (end_ == begin_ && got < n) deadline = std::min(After(rest), latest);
     end_ += got;
   }
   return true;
 }
 
-Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis rest) {
+Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis rest,
+                                                      TimePoint latest) {
   MUSTER_INVARIANT(payload_left_ == 0);
   if (begin_ == end_) begin_ = end_ = 0;
-  MUSTER_TRY_ASSIGN(const bool more, Fill(kHeaderBytes, first, rest));
+  MUSTER_TRY_ASSIGN(const bool more, Fill(kHeaderBytes, first, rest, latest));
   if (!more) return std::optional<FrameHeader>();
   const std::span<const std::byte> raw(buffer_.data() + begin_, kHeaderBytes);
   auto header = DecodeHeader(raw.first<kHeaderBytes>(), limits_);
@@ -89,7 +92,7 @@ Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis re
 
   meta_.resize(current_.meta_bytes);
   if (!meta_.empty()) {
-    MUSTER_TRY(Fetch(meta_, std::chrono::steady_clock::now() + rest));
+    MUSTER_TRY(Fetch(meta_, std::min(After(rest), latest)));
     if (Crc32c(meta_) != current_.meta_crc) {
       return DataLoss("{}: frame {}: meta of {} bytes fails its checksum", socket_.peer(),
                       current_.request, meta_.size());

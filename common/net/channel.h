@@ -42,9 +42,11 @@ class Channel {
   Status SendError(const FrameHeader& request, FrameKind kind, const Status& error,
                    TimePoint deadline);
 
-  // Waits until `first` for a frame to begin, then at most `rest` for header and meta to be there.
-  // Empty: the peer closed between two frames. meta() is valid until the next call.
-  Result<std::optional<FrameHeader>> ReadFrame(TimePoint first, Millis rest);
+  // Waits until `first` for a frame to begin, then at most `rest` for its header, and again for its
+  // meta, to be there; never longer than `latest`. Empty: the peer closed between two frames.
+  // meta() is valid until the next call.
+  Result<std::optional<FrameHeader>> ReadFrame(TimePoint first, Millis rest,
+                                               TimePoint latest = TimePoint::max());
   std::span<const std::byte> meta() const { return meta_; }
 
   // The payload of the frame read last, piece by piece; the last piece checks the checksum.
@@ -61,7 +63,7 @@ class Channel {
 
  private:
   // Makes at least `n` bytes available in the buffer. False: closed before the first of them.
-  Result<bool> Fill(std::size_t n, TimePoint first, Millis rest);
+  Result<bool> Fill(std::size_t n, TimePoint first, Millis rest, TimePoint latest);
   Status Fetch(std::span<std::byte> into, TimePoint deadline);
 
   Socket socket_;

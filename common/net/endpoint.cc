@@ -93,11 +93,17 @@ void SetTcpOptions(int fd) {
   const int idle_s = 15;
   const int interval_s = 5;
   const int probes = 3;
+  // More than a peer may lawfully let a sender wait (a parameter server short of stage memory
+  // does, for 30 s): after that, what nobody acknowledged ends the connection instead of being
+  // sent for a quarter of an hour. Requests have deadlines of their own.
+  const int unacknowledged_ms = 45'000;
   (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   (void)::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   (void)::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   (void)::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
   (void)::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms,
+                     sizeof(unacknowledged_ms));
 }
 
 Status FinishConnect(int fd, const std::string& peer, TimePoint deadline) {

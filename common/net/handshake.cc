@@ -88,7 +88,7 @@ Proof ServerProof(const std::string& token, const Nonce& server, const Nonce& cl
 Result<FrameHeader> Expect(Channel& channel, FrameKind kind, TimePoint deadline) {
   const auto rest = std::chrono::ceil<Millis>(deadline - std::chrono::steady_clock::now());
   MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header,
-                    channel.ReadFrame(deadline, std::max(rest, Millis(1))));
+                    channel.ReadFrame(deadline, std::max(rest, Millis(1)), deadline));
   const std::string& peer = channel.socket().peer();
   if (!header.has_value()) return Unavailable("{} closed the connection in the handshake", peer);
   if (header->status != 0) return Annotate(StatusOf(*header, channel.meta()), peer);
@@ -112,9 +112,8 @@ Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const
 
 }  // namespace
 
-Result<Hello> WelcomeClient(Channel& channel, const Identity& self, Millis limit,
+Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit) {
-  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
   const Nonce nonce = RandomNonce();
   MUSTER_TRY(channel.Send({.kind = FrameKind::kNonce}, nonce, {}, deadline));
   auto received = ReceiveHello(channel, self, nonce, deadline);

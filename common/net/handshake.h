@@ -31,9 +31,10 @@ struct Hello {
   std::uint64_t view = 0;
 };
 
-// The server's side, in `limit` altogether. `admit` decides about a proven hello (a view too old:
-// kAborted); its error goes to the client. Any error has been answered where that was possible.
-Result<Hello> WelcomeClient(Channel& channel, const Identity& self, Millis limit,
+// The server's side, until `deadline` altogether. `admit` decides about a proven hello (a view too
+// old: kAborted); its error goes to the client. Any error has been answered where that was
+// possible.
+Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit);
 
 // The client's side. A refusal is returned as it was said, "peer: " before it.

@@ -45,6 +45,21 @@ std::size_t Window(std::span<const iovec> parts, std::span<iovec> window) {
   return count;
 }
 
+// Alignment leaves room for two where one was asked for: the kernel installs both, and one that is
+// not taken here would stay open.
+void TakeDescriptors(msghdr& message, Fd& into) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int received = -1;
+      std::memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof(received));
+      into.Reset(received);  // the last one stays
+    }
+  }
+}
+
 // The parts without their first n bytes.
 std::span<iovec> Advance(std::span<iovec> parts, std::size_t n) {
   while (!parts.empty() && n >= parts.front().iov_len) {
@@ -75,13 +90,7 @@ ssize_t Socket::ReceiveOnce(std::span<std::byte> into, Fd* descriptor) {
   message.msg_controllen = control.size();
   const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0) return n;
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-      header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int received = -1;
-    std::memcpy(&received, CMSG_DATA(header), sizeof(received));
-    descriptor->Reset(received);
-  }
+  TakeDescriptors(message, *descriptor);
   return n;
 }
 

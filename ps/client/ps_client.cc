@@ -52,6 +52,10 @@ class PsClientImpl final : public PsClient {
   Status AddRowGradient(const RowGradient& gradient);
   // Makes the calls: all are sent before the first answer is awaited.
   Status Execute();
+  Status CallAll();
+  // After a call: no server may read later what the next call writes. One that was given up (it
+  // was stopped, say) may still have its request before it.
+  Status LeaveAbandoned();
   Status CheckCount(const VariableRef& variable, std::size_t rows) const;
 
   VariableMap variables_;
@@ -59,6 +63,8 @@ class PsClientImpl final : public PsClient {
   const Options options_;
   net::SpinLimit spin_;
   std::vector<Server> servers_;
+  // Not OK: the arena could not be renewed, nothing may be sent from it.
+  Status arena_status_;
 };
 
 Status PsClientImpl::Open(const v1::JobPlan& plan) {
@@ -222,6 +228,21 @@ Status PsClientImpl::Assign(std::uint32_t id, std::span<const float> value) {
 }
 
 Status PsClientImpl::Execute() {
+  MUSTER_TRY(arena_status_);
+  const Status status = CallAll();
+  arena_status_ = LeaveAbandoned();
+  return status.ok() ? arena_status_ : status;
+}
+
+Status PsClientImpl::LeaveAbandoned() {
+  bool abandoned = false;
+  for (Server& server : servers_) abandoned = server.link->TakeAbandoned() || abandoned;
+  if (!abandoned) return Ok();
+  for (Server& server : servers_) server.link->CloseLocal();
+  return arena_.Renew();
+}
+
+Status PsClientImpl::CallAll() {
   std::uint64_t bytes = 0;
   for (const Server& server : servers_) {
     for (const CallEntry& entry : server.call.entries) bytes += entry.values.size_bytes();

@@ -126,10 +126,7 @@ Status ServerLink::Send(Call& call, TimePoint deadline) {
     const Frame frame{.request = next_request_++, .entries = NextFrame(call, left)};
     left = left.subspan(frame.entries.size());
     const Status status = SendFrame(call, frame, deadline);
-    if (!status.ok()) {
-      Close();
-      return status;
-    }
+    if (!status.ok()) return GiveUp(status);
     sent_.push_back(frame);
   }
   return Ok();
@@ -165,6 +162,13 @@ Status ServerLink::SendFrame(const Call& call, const Frame& frame, TimePoint dea
   return channel_->Send(header, std::as_bytes(std::span(table_)), parts_, deadline);
 }
 
+// A server whose end is closed reads nothing more.
+Status ServerLink::GiveUp(const Status& error) {
+  if (Local() && error.code() != StatusCode::kUnavailable) abandoned_ = true;
+  Close();
+  return error;
+}
+
 Status ServerLink::Receive(Call& call, TimePoint deadline) {
   Status first;
   for (const Frame& frame : sent_) {
@@ -176,26 +180,22 @@ Status ServerLink::Receive(Call& call, TimePoint deadline) {
 }
 
 Status ServerLink::ReceiveFrame(const Call& call, const Frame& frame, TimePoint deadline) {
-  const auto broken = [this](const Status& status) {
-    Close();
-    return status;
-  };
   std::span<CallEntry> left = frame.entries;
   while (!left.empty()) {
     auto reply = channel_->ReadFrame(deadline, Until(deadline));
-    if (!reply.ok()) return broken(reply.status());
-    if (!reply->has_value()) return broken(Unavailable("{} closed the connection", name_));
+    if (!reply.ok()) return GiveUp(reply.status());
+    if (!reply->has_value()) return GiveUp(Unavailable("{} closed the connection", name_));
     const FrameHeader& header = **reply;
     const Status said = Annotate(net::StatusOf(header, channel_->meta()), name_);
     if (header.request != frame.request) {
       // Request 0 names no request: the server's last words before it closes.
-      if (!said.ok() && header.request == 0) return broken(said);
-      return broken(
+      if (!said.ok() && header.request == 0) return GiveUp(said);
+      return GiveUp(
           DataLoss("{} answers request {}, asked was {}", name_, header.request, frame.request));
     }
     if (!said.ok()) return said;
     const Status status = ReceiveAnswer(call, header, left, deadline);
-    if (!status.ok()) return broken(status);
+    if (!status.ok()) return GiveUp(status);
   }
   return Ok();
 }

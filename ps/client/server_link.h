@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/scheduler.h"
@@ -60,6 +61,13 @@ class ServerLink {
   Status ConnectOnce(TimePoint deadline);
   bool connected() const { return channel_ != nullptr; }
   void Close() { channel_.reset(); }
+  // Lets go of a local link: the server forgets the arena.
+  void CloseLocal() {
+    if (Local()) Close();
+  }
+  // Whether, since it was asked last, a local link was given up with a request in it that its
+  // server may still be reading from the arena.
+  bool TakeAbandoned() { return std::exchange(abandoned_, false); }
 
   // Send() the whole call, then Receive() its answers into the entries. An error that the server
   // said leaves the link connected; after any other it is closed.
@@ -86,6 +94,8 @@ class ServerLink {
   Status ReceiveAnswer(const Call& call, const net::FrameHeader& header, std::span<CallEntry>& left,
                        TimePoint deadline);
   void Count(std::uint64_t bytes);
+  // Closes for an error in the middle of a request, which it answers.
+  Status GiveUp(const Status& error);
 
   const Target target_;
   const Job job_;
@@ -97,6 +107,7 @@ class ServerLink {
   std::uint64_t next_request_ = 1;
   std::vector<Frame> sent_;
   LinkBytes bytes_;
+  bool abandoned_ = false;
   // Kept between calls, for their memory.
   std::vector<WireEntry> table_;
   std::vector<iovec> parts_;

@@ -112,6 +112,7 @@ TimePoint Connection::TransferDeadline() const {
 void Connection::Run() {
   const bool local = channel_.socket().kind() == LinkKind::kUnix;
   Status status = Open();
+  handshaking_ = false;
   --context_.handshaking;
   if (!status.ok()) ++context_.handshakes_refused;
   if (status.ok() && local) ++context_.local_links;
@@ -140,7 +141,7 @@ void Connection::Run() {
 void Connection::Refuse(const Status& error) {
   // A peer that went away is no news: its daemon reports it.
   if (error.code() == StatusCode::kUnavailable) return;
-  context_.Warn(fmt::format("data connection closed: {}", ToString(error)));
+  context_.Warn(context_.closings, fmt::format("data connection closed: {}", ToString(error)));
   if (error.code() == StatusCode::kUnauthenticated || error.code() == StatusCode::kAborted) return;
   ++context_.bad_frames;
   (void)channel_.SendError({}, FrameKind::kReply, error,
@@ -153,18 +154,17 @@ Status Connection::Open() {
   const auto admit = [this](const net::Hello& hello) {
     return context_.jobs.Admit(hello.job, hello.view);
   };
-  MUSTER_TRY_ASSIGN(
-      [[maybe_unused]] const net::Hello hello,
-      net::WelcomeClient(channel_, context_.identity, context_.options.handshake_timeout, admit));
-  if (channel_.socket().kind() == LinkKind::kUnix) MUSTER_TRY(ReceiveArena());
+  const TimePoint deadline = std::chrono::steady_clock::now() + context_.options.handshake_timeout;
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const net::Hello hello,
+                    net::WelcomeClient(channel_, context_.identity, deadline, admit));
+  if (channel_.socket().kind() == LinkKind::kUnix) MUSTER_TRY(ReceiveArena(deadline));
   channel_.SetLimits({});
   return Ok();
 }
 
-Status Connection::ReceiveArena() {
-  const Millis limit = context_.options.handshake_timeout;
-  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
-  MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header, channel_.ReadFrame(deadline, limit));
+Status Connection::ReceiveArena(TimePoint deadline) {
+  MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header,
+                    channel_.ReadFrame(deadline, context_.options.handshake_timeout, deadline));
   if (!header.has_value()) return Unavailable("peer left before it gave its arena");
   net::Fd fd = channel_.TakeDescriptor();
   if (header->kind != FrameKind::kArena || !fd.valid()) {
@@ -264,28 +264,31 @@ Status Connection::PullTcp(const FrameHeader& request, const JobTable::Served& s
   while (!entries.empty()) {
     const Entries group = FirstGroup(entries);
     entries = entries.subspan(group.size());
-    MUSTER_TRY(SendGroup(request, served, group, ids, staging.subspan(id_bytes), !entries.empty()));
+    MUSTER_TRY_ASSIGN(const bool goes_on, SendGroup(request, served, group, ids,
+                                                    staging.subspan(id_bytes), !entries.empty()));
+    if (!goes_on) return Ok();
     for (const WireEntry& entry : group) ids = ids.subspan(IdBytes(entry));
   }
   return Ok();
 }
 
-Status Connection::SendGroup(const FrameHeader& request, const JobTable::Served& served,
-                             Entries group, std::span<const std::byte> ids,
-                             std::span<std::byte> values, bool more) {
+Result<bool> Connection::SendGroup(const FrameHeader& request, const JobTable::Served& served,
+                                   Entries group, std::span<const std::byte> ids,
+                                   std::span<std::byte> values, bool more) {
   results_.clear();
   std::uint64_t used = 0;
-  const auto fail = [&](const Status& error) {
-    answered_ = true;
-    return channel_.SendError(request, FrameKind::kReply, error, TransferDeadline());
-  };
   for (const WireEntry& entry : group) {
     const auto into = AsFloats(values.subspan(used, ValueBytes(entry)));
     const bool dense = entry.access == static_cast<std::uint32_t>(WireAccess::kDense);
     const auto version =
         dense ? served.shards->ReadDense(entry.shard, into)
               : served.shards->ReadRows(entry.shard, AsIds(ids.first(IdBytes(entry))), into);
-    if (!version.ok()) return fail(version.status());
+    if (!version.ok()) {
+      answered_ = true;
+      MUSTER_TRY(
+          channel_.SendError(request, FrameKind::kReply, version.status(), TransferDeadline()));
+      return false;
+    }
     results_.push_back(*version);
     ids = ids.subspan(IdBytes(entry));
     used += PaddedTo8(ValueBytes(entry));
@@ -298,8 +301,9 @@ Status Connection::SendGroup(const FrameHeader& request, const JobTable::Served&
                           .view = request.view};
   const iovec payload{.iov_base = values.data(), .iov_len = used};
   answered_ = true;
-  return channel_.Send(reply, std::as_bytes(std::span(results_)), std::span(&payload, 1),
-                       TransferDeadline());
+  MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), std::span(&payload, 1),
+                           TransferDeadline()));
+  return true;
 }
 
 Status Connection::PushLocal(const FrameHeader& request, const JobTable::Served& served,

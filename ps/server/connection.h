@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/rate_limit.h"
 #include "common/base/status.h"
 #include "common/net/arena.h"
 #include "common/net/channel.h"
@@ -28,6 +29,8 @@ namespace muster::ps {
 
 // What the connections of one server share.
 struct ServerContext {
+  static constexpr Millis kWarnEvery{5'000};
+
   explicit ServerContext(PsServer::Options given, int cores)
       : options(std::move(given)),
         identity{.token = options.token, .host_id = options.host_id},
@@ -48,9 +51,14 @@ struct ServerContext {
   std::atomic<std::uint64_t> bad_frames{0};
   std::atomic<std::uint64_t> unix_socket_bytes{0};
 
-  void Warn(const std::string& line) const {
-    if (options.on_warning) options.on_warning(line);
+  // `limit` belongs to what is said: peers can cause these lines as often as they like.
+  void Warn(RateLimit& limit, const std::string& line) const {
+    if (!options.on_warning) return;
+    if (const auto held = limit.Ask()) options.on_warning(line + MoreTimes(*held));
   }
+  RateLimit refusals{kWarnEvery};
+  RateLimit failures{kWarnEvery};
+  RateLimit closings{kWarnEvery, 10};
 };
 
 class Connection {
@@ -61,12 +69,13 @@ class Connection {
   void Run();
   void Stop() { channel_.socket().ShutDown(); }
   bool done() const { return done_; }
+  bool handshaking() const { return handshaking_; }
 
  private:
   using Entries = std::span<const WireEntry>;
 
   Status Open();
-  Status ReceiveArena();
+  Status ReceiveArena(TimePoint deadline);
   // OK: the stream stands between two frames. An error ends the connection.
   Status ServeOne(const net::FrameHeader& request);
   // The request itself; its error is the client's answer.
@@ -76,8 +85,10 @@ class Connection {
 
   Status PullLocal(const JobTable::Served& served, Entries entries);
   Status PullTcp(const net::FrameHeader& request, const JobTable::Served& served, Entries entries);
-  Status SendGroup(const net::FrameHeader& request, const JobTable::Served& served, Entries group,
-                   std::span<const std::byte> ids, std::span<std::byte> values, bool more);
+  // False: the group was answered with an error, which ends the request.
+  Result<bool> SendGroup(const net::FrameHeader& request, const JobTable::Served& served,
+                         Entries group, std::span<const std::byte> ids, std::span<std::byte> values,
+                         bool more);
   Status PushLocal(const net::FrameHeader& request, const JobTable::Served& served,
                    Entries entries);
   Status PushTcp(const net::FrameHeader& request, const JobTable::Served& served, Entries entries);
@@ -102,6 +113,7 @@ class Connection {
   net::Channel channel_;
   std::optional<net::PeerArena> arena_;
   std::atomic<bool> done_{false};
+  std::atomic<bool> handshaking_{true};
   // The current request's staging, answers per entry, and whether its answer has been sent.
   std::vector<std::byte> small_;
   std::optional<net::StagePool::Lease> lease_;

@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <filesystem>
 #include <list>
+#include <map>
 #include <mutex>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -14,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/private_directory.h"
 #include "common/net/checksum.h"
 #include "common/net/socket.h"
 #include "muster/v1/common.pb.h"
@@ -43,6 +46,7 @@ Result<net::Listener> ListenIn(const std::string& directory) {
   if (::mkdir(directory.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
     return FromErrno(errno, "make directory " + directory);
   }
+  MUSTER_TRY(RequireOwnDirectory(directory));
   RemoveStaleSockets(directory);
   const net::Nonce nonce = net::RandomNonce();
   return net::ListenUnix(fmt::format("{}/ps-{}-{:02x}{:02x}.sock", directory, ::getpid(),
@@ -71,13 +75,17 @@ class PsServerImpl final : public PsServer {
  private:
   struct Peer {
     Peer(ServerContext& context, net::Fd fd, net::LinkKind kind, const std::string& name)
-        : connection(context, std::move(fd), kind, name), thread([this] { connection.Run(); }) {}
+        : host(name.substr(0, name.rfind(':'))),
+          connection(context, std::move(fd), kind, name),
+          thread([this] { connection.Run(); }) {}
+    const std::string host;
     Connection connection;
     std::thread thread;
   };
 
   void AcceptAll();
   void Admit(net::Accepted accepted);
+  void MakeWay();
   void Reap();
 
   ServerContext context_;
@@ -116,8 +124,9 @@ void PsServerImpl::AcceptAll() {
     Reap();
     if (stopping_) return;
     if (!accepted.ok()) {
-      context_.Warn(
-          fmt::format("cannot accept a data connection: {}", ToString(accepted.status())));
+      context_.Warn(context_.failures,
+                    fmt::format("cannot accept a data connection at the moment: {}; trying again",
+                                Message(accepted.status())));
       (void)net::Accept({}, wake_.get(), kBreather);
       continue;
     }
@@ -128,13 +137,18 @@ void PsServerImpl::AcceptAll() {
 void PsServerImpl::Admit(net::Accepted accepted) {
   ++context_.connections_accepted;
   const auto& options = context_.options;
+  const bool crowded = context_.handshaking >= options.max_handshakes;
+  if (crowded) MakeWay();
+  // Those that made way need a moment to end.
   if (context_.connections_now >= options.max_connections ||
-      context_.handshaking >= options.max_handshakes) {
+      context_.handshaking >= 2 * options.max_handshakes) {
     ++context_.handshakes_refused;
-    context_.Warn(fmt::format(
-        "data connection from {} refused: {} open (limit {}), {} in the handshake (limit {})",
-        accepted.peer, context_.connections_now, options.max_connections, context_.handshaking,
-        options.max_handshakes));
+    context_.Warn(
+        context_.refusals,
+        fmt::format(
+            "data connection from {} refused: {} open (limit {}), {} in the handshake (limit {})",
+            accepted.peer, context_.connections_now, options.max_connections, context_.handshaking,
+            options.max_handshakes));
     return;
   }
   ++context_.connections_now;
@@ -145,9 +159,30 @@ void PsServerImpl::Admit(net::Accepted accepted) {
   } catch (const std::system_error& error) {
     --context_.connections_now;
     --context_.handshaking;
-    context_.Warn(
-        fmt::format("no thread for a data connection from {}: {}", accepted.peer, error.what()));
+    context_.Warn(context_.failures, fmt::format("no thread for a data connection from {}: {}",
+                                                 accepted.peer, error.what()));
   }
+}
+
+// Who greets does so at once: of too many that have not, the oldest one of the host with most of
+// them is let go, so that silent peers keep nobody out.
+void PsServerImpl::MakeWay() {
+  std::map<std::string_view, std::size_t> waiting;
+  for (const Peer& peer : peers_) {
+    if (peer.connection.handshaking()) ++waiting[peer.host];
+  }
+  const auto most =
+      std::ranges::max_element(waiting, {}, [](const auto& host) { return host.second; });
+  if (most == waiting.end()) return;
+  const auto oldest = std::ranges::find_if(peers_, [&](const Peer& peer) {
+    return peer.connection.handshaking() && peer.host == most->first;
+  });
+  oldest->connection.Stop();
+  context_.Warn(
+      context_.refusals,
+      fmt::format("{} data connections have not greeted (limit {}): the oldest from {} is "
+                  "closed",
+                  context_.handshaking, context_.options.max_handshakes, oldest->host));
 }
 
 void PsServerImpl::Reap() {

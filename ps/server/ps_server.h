@@ -61,7 +61,8 @@ class PsServer {
     std::string tcp_address = "127.0.0.1:0";
     // What endpoint() says instead of the bound host, for 0.0.0.0. Empty: the bound one.
     std::string advertised_host{};
-    // Where the Unix socket is made, 0700; empty: no local links.
+    // Where the Unix socket is made; empty: no local links. Made with mode 0700, or there already
+    // and nobody else's to change.
     std::string unix_directory{};
     std::string token{};
     // net::HostId() of this process.
@@ -78,6 +79,7 @@ class PsServer {
   };
 
   // kInvalidArgument: an address that is none.  kUnavailable: the address is in use (named).
+  // kPermissionDenied, kFailedPrecondition: others may change `unix_directory`, or it is a link.
   static Result<std::unique_ptr<PsServer>> Start(Options options);
   // Stops.
   virtual ~PsServer() = default;

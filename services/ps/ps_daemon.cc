@@ -1,6 +1,8 @@
 #include "services/ps/ps_daemon.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -8,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "common/base/private_directory.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
 #include "services/common/attach_stream.h"
@@ -19,15 +22,41 @@ namespace {
 
 constexpr Millis kGoodbye{2'000};
 
+namespace fs = std::filesystem;
+
+// "muster-<uid>-<pid>-" of a process that has ended without removing its folder.
+void CollectFolders(const fs::path& directory, const std::string& prefix) {
+  std::error_code ignored;
+  std::vector<fs::path> left;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const int pid = std::atoi(name.c_str() + prefix.size());
+    const bool gone = pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH;
+    if (gone && RequireOwnDirectory(entry.path().string()).ok()) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) {
+    for (const auto& entry : fs::directory_iterator(path, ignored)) {
+      if (fs::is_socket(entry.symlink_status(ignored))) fs::remove(entry.path(), ignored);
+    }
+    fs::remove(path, ignored);  // stays if there is anything else in it
+  }
+}
+
 // Unix socket paths have room for some 100 characters, so a deep state directory will not do.
-std::string SocketDirectory(const DaemonConfig& config) {
+Result<std::string> SocketDirectory(const DaemonConfig& config) {
   const std::string given = config.values.String("socket-dir");
-  if (given == "none") return "";
+  if (given == "none") return std::string();
   if (!given.empty()) return given;
   constexpr std::size_t kRoomForName = 60;
   if (!config.state_dir.empty() && config.state_dir.size() < kRoomForName) return config.state_dir;
-  const std::string name = fmt::format("muster-{}-{}", ::geteuid(), ::getpid());
-  return (std::filesystem::temp_directory_path() / name).string();
+  // Of a name that nobody can have made before us.
+  const fs::path temporary = fs::temp_directory_path();
+  const std::string prefix = fmt::format("muster-{}-", ::geteuid());
+  CollectFolders(temporary, prefix);
+  std::string path = (temporary / fmt::format("{}{}-XXXXXX", prefix, ::getpid())).string();
+  if (::mkdtemp(path.data()) == nullptr) return FromErrno(errno, "make the folder " + path);
+  return path;
 }
 
 v1::Register Registration(const Daemon& daemon, const GrpcServer& grpc, const PsNode& node) {
@@ -78,7 +107,7 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
     }
   }
   options.advertised_host = values.String("data-advertise");
-  options.unix_directory = SocketDirectory(daemon.config());
+  MUSTER_TRY_ASSIGN(options.unix_directory, SocketDirectory(daemon.config()));
   options.token = daemon.token().value();
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   options.stage_budget_bytes = values.Size("stage-budget");

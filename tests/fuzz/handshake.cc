@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const net::Identity self{.token = "secret", .host_id = "host"};
   if ((data[0] & 1) != 0) {
     const auto hello =
-        net::WelcomeClient(channel, self, Millis(2'000), [](const net::Hello&) { return Ok(); });
+        net::WelcomeClient(channel, self, std::chrono::steady_clock::now() + Millis(2'000),
+                           [](const net::Hello&) { return Ok(); });
     fuzz::Require(!hello.ok(), "nobody is let in without the token");
   } else {
     const Status status = net::GreetServer(channel, self, "worker", 1, 1,

@@ -1,10 +1,14 @@
 #include "common/net/handshake.h"
 
 #include <array>
+#include <atomic>
+#include <cstring>
 #include <memory>
 #include <thread>
 
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "tests/support/catch.h"
 #include "tests/unit/net/deadline.h"
@@ -26,7 +30,7 @@ Meeting Meet(const Identity& client, const Identity& server, const Status& admit
   Channel b(Fd(ends[1]), LinkKind::kTcp, "10.0.0.1:5", SpinMode::kOff, nullptr);
   Meeting meeting;
   std::thread other([&] {
-    meeting.server = WelcomeClient(b, server, Millis(5'000), [&](const Hello&) { return admit; });
+    meeting.server = WelcomeClient(b, server, Soon(), [&](const Hello&) { return admit; });
   });
   meeting.client = GreetServer(a, client, role, 7, 3, Soon());
   other.join();
@@ -75,6 +79,73 @@ TEST_CASE("a server that cannot prove the token is not believed", "[net][unit]")
   const Status status = GreetServer(a, {"secret", "h"}, "worker", 1, 1, Soon());
 
   CHECK(status.code() == StatusCode::kUnauthenticated);
+}
+
+TEST_CASE("a peer that greets byte by byte has one limit for all of it", "[net][unit]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0);
+  const Fd slow(ends[0]);
+  Channel server(Fd(ends[1]), LinkKind::kTcp, "client", SpinMode::kOff, nullptr);
+  std::array<std::byte, kHeaderBytes> hello{};
+  EncodeHeader({.kind = FrameKind::kHello, .meta_bytes = 200}, hello);
+  std::atomic<bool> done{false};
+  // Each part takes nearly as long as all together may.
+  std::thread other([&] {
+    for (std::size_t at = 0; !done && at < 10 * hello.size(); at += 10) {
+      pollfd none{.fd = -1, .events = 0, .revents = 0};
+      (void)::poll(&none, 1, 110);
+      (void)::send(slow.get(), hello.data() + at % hello.size(), 10, MSG_NOSIGNAL);
+    }
+  });
+
+  const TimePoint begin = std::chrono::steady_clock::now();
+  const auto hello_read = WelcomeClient(server, {"secret", "h"}, begin + Millis(1'000),
+                                        [](const Hello&) { return Ok(); });
+  const auto took = std::chrono::steady_clock::now() - begin;
+  done = true;
+  other.join();
+
+  CHECK(hello_read.status().code() == StatusCode::kDeadlineExceeded);
+  CHECK(took < Millis(1'600));
+}
+
+TEST_CASE("descriptors that nobody asked for are closed, however many come along", "[net][unit]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0);
+  const Fd sender(ends[0]);
+  Socket socket(Fd(ends[1]), LinkKind::kUnix, "client", SpinMode::kOff, nullptr);
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe(pipe.data()) == 0);
+  const Fd read_end(pipe[0]);
+  Fd write_end(pipe[1]);
+  const std::array<int, 2> both = {write_end.get(), write_end.get()};
+  char byte = 'x';
+  iovec part{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(both))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(both));
+  std::memcpy(CMSG_DATA(header), both.data(), sizeof(both));
+  REQUIRE(::sendmsg(sender.get(), &message, 0) == 1);
+  write_end.Reset();
+
+  std::array<std::byte, 16> bytes{};
+  {
+    Fd received;
+    REQUIRE(socket.Read(bytes, Soon(), &received).ok());
+    CHECK(received.valid());
+  }
+
+  // The pipe ends once nobody holds its other end.
+  pollfd entry{.fd = read_end.get(), .events = POLLIN, .revents = 0};
+  CHECK(::poll(&entry, 1, 0) == 1);
+  CHECK((entry.revents & POLLHUP) != 0);
 }
 
 }  // namespace muster::net

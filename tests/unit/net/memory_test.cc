@@ -69,6 +69,43 @@ TEST_CASE("memory that its maker could shrink is not mapped", "[net][unit]") {
         StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("memory of huge pages, which a touch may not find, is not mapped", "[net][unit]") {
+  Fd huge(::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!huge.valid()) return;  // a kernel without them
+  REQUIRE(::ftruncate(huge.get(), 4 * kMiB) == 0);
+  REQUIRE(::fcntl(huge.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+
+  const auto mapped = PeerArena::Map(std::move(huge), kLimit);
+
+  CHECK(mapped.status().code() == StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("a renewed arena has its contents where they were; who mapped it before sees no more",
+          "[net][unit]") {
+  auto arena = Arena::Create(64 * kMiB, true);
+  REQUIRE(arena.ok());
+  auto memory = arena->AllocateWarm(4 * kMiB);
+  auto far = arena->Allocate(32 * kMiB);
+  REQUIRE(memory.ok());
+  REQUIRE(far.ok());
+  std::memcpy(memory->data() + 100, "before", 6);
+  std::memcpy(far->data() + 31 * kMiB, "far", 3);
+  PeerArena old = MapOf(*arena);
+  const auto seen = old.At(arena->OffsetOf(memory->data()) + 100, 6, 1);
+  REQUIRE(seen.ok());
+
+  REQUIRE(arena->Renew().ok());
+  PeerArena fresh = MapOf(*arena);
+
+  CHECK(std::memcmp(memory->data() + 100, "before", 6) == 0);
+  CHECK(std::memcmp(far->data() + 31 * kMiB, "far", 3) == 0);
+  std::memcpy(memory->data() + 100, "after!", 6);
+  CHECK(std::memcmp(seen->data(), "before", 6) == 0);
+  const auto now = fresh.At(arena->OffsetOf(memory->data()) + 100, 6, 1);
+  REQUIRE(now.ok());
+  CHECK(std::memcmp(now->data(), "after!", 6) == 0);
+}
+
 TEST_CASE("no offset leads out of an arena", "[net][unit]") {
   auto arena = Arena::Create(2 * kMiB, true);
   REQUIRE(arena.ok());

@@ -7,6 +7,8 @@
 #include <random>
 #include <thread>
 
+#include <sys/mman.h>
+
 #include "common/storage/checkpoint.h"
 #include "ps/apply_pool.h"
 #include "tests/support/catch.h"
@@ -54,6 +56,34 @@ TEST_CASE_METHOD(Fixture, "a server holds its shards in the order of variable an
   CHECK(shards->shards()[2].rows == 1);
   CHECK(Make(plan, 1)->shards().size() == 2);
   CHECK(shards->view() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "a value that changes while it is looked at leads nowhere else",
+                 "[ps][unit]") {
+  constexpr std::size_t kPage = 4096;
+  const auto shards = Make(Plan({Variable("w", {4})}, Sgd(1)));
+  // A worker's memory: the gradient is the last of it, and another thread writes to it.
+  void* pages =
+      ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(::mprotect(static_cast<std::byte*>(pages) + kPage, kPage, PROT_NONE) == 0);
+  auto* values = reinterpret_cast<float*>(static_cast<std::byte*>(pages) + kPage) - 4;
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    const std::atomic_ref<float> last(values[3]);
+    while (!done) {
+      last = std::numeric_limits<float>::quiet_NaN();
+      last = 0;
+    }
+  });
+
+  for (std::uint64_t closure = 1; closure <= 20'000; ++closure) {
+    const auto outcome = shards->ApplyDense(0, {closure, 1}, std::span<const float>(values, 4));
+    if (!outcome.ok()) REQUIRE(outcome.status().code() == StatusCode::kInvalidArgument);
+  }
+  done = true;
+  writer.join();
+  ::munmap(pages, 2 * kPage);
 }
 
 TEST_CASE_METHOD(Fixture, "a push changes the values once, whatever comes again", "[ps][unit]") {

@@ -1,11 +1,15 @@
 // What goes wrong on the data port: strangers, wrong tokens, lost servers, superseded views.
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +76,14 @@ void CheckAlive(SmallCluster& cluster) {
   INFO(ToString(client.status()));
   REQUIRE(client.ok());
   CHECK((*client)->PullDense(kW).ok());
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  for (const TimePoint end = Soon(); std::chrono::steady_clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 bool Warned(const SmallCluster& cluster, const std::string& what) {
@@ -185,7 +197,8 @@ TEST_CASE("a peer that does not greet is let go after the handshake's limit", "[
   CheckAlive(cluster);
 }
 
-TEST_CASE("more half-open handshakes than allowed are turned away", "[ps_server][unit]") {
+TEST_CASE("of too many peers that do not greet the oldest is let go, who greets comes in",
+          "[ps_server][unit]") {
   PsServer::Options options;
   options.max_handshakes = 2;
   SmallCluster cluster(OneVariable(), 1, options);
@@ -196,10 +209,118 @@ TEST_CASE("more half-open handshakes than allowed are turned away", "[ps_server]
   REQUIRE(second->ReadFrame(Soon(), Millis(5'000)).ok());
 
   auto third = Dial(cluster);
-  const auto frame = third->ReadFrame(Soon(), Millis(5'000));
+  const auto gone = first->ReadFrame(Soon(), Millis(5'000));
 
-  CHECK((!frame.ok() || !frame->has_value()));
-  CHECK(Warned(cluster, "2 in the handshake (limit 2)"));
+  CHECK((!gone.ok() || !gone->has_value()));
+  CHECK(Eventually([&] {
+    return Warned(cluster,
+                  "2 data connections have not greeted (limit 2): the oldest from 127.0.0.1");
+  }));
+  const auto nonce = third->ReadFrame(Soon(), Millis(5'000));
+  REQUIRE(nonce.ok());
+  CHECK(nonce->has_value());
+  CheckAlive(cluster);
+}
+
+TEST_CASE("what strangers can cause at will is said ten times, not a thousand",
+          "[ps_server][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  const std::vector<std::byte> garbage(200, std::byte{'x'});
+  for (int i = 0; i < 20; ++i) {
+    auto channel = Dial(cluster);
+    WriteRaw(*channel, garbage);
+    (void)LastWords(*channel);
+  }
+
+  CHECK(cluster.warnings().size() == 10);
+  CHECK(cluster.server(0).links().handshakes_refused == 20);
+}
+
+TEST_CASE("a folder that others may change is not used for sockets", "[ps_server][unit]") {
+  SmallCluster cluster(OneVariable(), 1);  // its folder is ours
+  const std::string open = cluster.directory() + "/open";
+  REQUIRE(::mkdir(open.c_str(), 0700) == 0);
+  REQUIRE(::chmod(open.c_str(), 0777) == 0);
+  const std::string link = cluster.directory() + "/link";
+  REQUIRE(::symlink(cluster.directory().c_str(), link.c_str()) == 0);
+
+  CHECK(PsServer::Start({.unix_directory = open, .token = kToken}).status().code() ==
+        StatusCode::kPermissionDenied);
+  CHECK(PsServer::Start({.unix_directory = link, .token = kToken}).status().code() ==
+        StatusCode::kFailedPrecondition);
+}
+
+namespace {
+
+// Shards that a test can hold up, or have fail.
+class HeldShards : public testing::FakeShards {
+ public:
+  using FakeShards::FakeShards;
+
+  Result<ApplyOutcome> ApplyDense(std::uint32_t shard, PushId id,
+                                  std::span<const float> gradient) override {
+    began.set_value();
+    release.get_future().wait();
+    return FakeShards::ApplyDense(shard, id, gradient);
+  }
+  Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const override {
+    if (failing && shard == 0) return Unavailable("this shard cannot be read now");
+    return FakeShards::ReadDense(shard, into);
+  }
+
+  std::promise<void> began;
+  std::promise<void> release;
+  std::atomic<bool> failing{false};
+};
+
+}  // namespace
+
+TEST_CASE("a push that was given up reads nothing of what is written after it",
+          "[ps_client][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  const auto shards = std::make_shared<HeldShards>(cluster.plan(), 0);
+  cluster.server(0).Publish(kJob, shards);
+  PsClient::Options options = cluster.ClientOptions(LinkMode::kLocal);
+  options.timeout = Millis(300);
+  auto client = PsClient::Connect(cluster.plan(), options);
+  REQUIRE(client.ok());
+  const std::span<float> gradient = (*client)->Gradient(0);
+  std::ranges::fill(gradient, -1.0F);
+
+  // The server stands still in the middle of it, as a stopped one does.
+  CHECK((*client)->Push(1, 1, kW, {}).code() == StatusCode::kDeadlineExceeded);
+  shards->began.get_future().wait();
+  CHECK(gradient[999] == -1.0F);
+  std::ranges::fill(gradient, -100.0F);
+  shards->release.set_value();
+
+  REQUIRE(Eventually([&] { return (*client)->PullDense(kW).ok() && (*client)->Value(0)[0] != 0; }));
+  CHECK((*client)->Value(0)[0] == 1.0F);
+  CHECK((*client)->Value(0)[999] == 1.0F);
+  CHECK((*client)->bytes().tcp == 0);
+}
+
+TEST_CASE("an error ends a pull's answer, and the connection goes on", "[ps_client][unit]") {
+  // Two shards on one server, each a frame of its own.
+  v1::JobPlan plan;
+  constexpr std::int64_t kRows = 9 << 20;
+  AddVariable(plan, "a", {kRows}, 1);
+  AddVariable(plan, "b", {kRows}, 1);
+  SmallCluster cluster(std::move(plan), 1);
+  const auto shards = std::make_shared<HeldShards>(cluster.plan(), 0);
+  cluster.server(0).Publish(kJob, shards);
+  auto client = cluster.Connect(LinkMode::kTcp);
+  REQUIRE(client.ok());
+  const std::vector<std::uint32_t> both = {0, 1};
+  shards->failing = true;
+
+  CHECK(Message((*client)->PullDense(both)).find("cannot be read now") != std::string::npos);
+  shards->failing = false;
+
+  const Status status = (*client)->PullDense(both);
+  INFO(ToString(status));
+  CHECK(status.ok());
+  CHECK(cluster.server(0).links().connections_accepted == 1);
 }
 
 TEST_CASE("an older view is refused with kAborted, a newer one with kUnavailable",
