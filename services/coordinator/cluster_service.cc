@@ -4,6 +4,8 @@
 #include <fstream>
 #include <optional>
 
+#include "services/coordinator/stalled_call.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -124,7 +126,10 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
 // Streams a file; it touches nothing but that file, so it stays on gRPC's threads.
 class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
  public:
-  FileStream(const Status& authorized, const FileStore& files, const std::string& sha256) {
+  FileStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
+             const std::string& sha256)
+      : stalled_(front.strand, context, front.stall_limit) {
+    const Status authorized = front.authorize(*context);
     const Status opened = authorized.ok() ? Open(files, sha256) : authorized;
     if (opened.ok()) {
       Next();
@@ -133,6 +138,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
     }
   }
   void OnWriteDone(bool ok) override {
+    stalled_.Went();
     if (!ok) return Finish(grpc::Status::CANCELLED);
     Next();
   }
@@ -151,11 +157,13 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
     file_.read(data.data(), static_cast<std::streamsize>(data.size()));
     data.resize(static_cast<std::size_t>(file_.gcount()));
     if (data.empty()) return Finish(grpc::Status::OK);
+    stalled_.Waits();
     StartWrite(&chunk_);
   }
 
   std::ifstream file_;
   v1::FileChunk chunk_;
+  StalledCall stalled_;
 };
 
 }  // namespace
@@ -169,7 +177,7 @@ grpc::ServerBidiReactor<v1::DaemonMessage, v1::CoordinatorMessage>* ClusterServi
 
 grpc::ServerWriteReactor<v1::FileChunk>* ClusterServiceImpl::FetchFile(
     grpc::CallbackServerContext* context, const v1::FetchFileRequest* request) {
-  return new FileStream(front_.authorize(*context), files_, request->sha256());
+  return new FileStream(front_, context, files_, request->sha256());
 }
 
 }  // namespace muster::coordinator

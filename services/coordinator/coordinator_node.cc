@@ -47,7 +47,8 @@ struct CoordinatorNode::Parts {
         front{strand, nullptr,
               [token](const grpc::ServerContextBase& context) {
                 return services::FromGrpc(services::CheckToken(context, token));
-              }},
+              },
+              options.stall_limit},
         cluster_service(front, files),
         driver_service(front),
         job_service(front, files) {}

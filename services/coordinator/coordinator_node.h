@@ -20,6 +20,8 @@ class CoordinatorNode {
     services::GrpcServer::Options server;
     Coordinator::Options coordinator;  // state_directory is required
     std::string token_file;
+    // See Front.
+    Millis stall_limit{60'000};
     // The driver's program.
     std::string trainer;
   };

@@ -1,6 +1,7 @@
 #include "services/coordinator/job_service.h"
 
 #include "services/coordinator/log_stream.h"
+#include "services/coordinator/stalled_call.h"
 
 namespace muster::coordinator {
 namespace {
@@ -10,22 +11,28 @@ constexpr Millis kMostWatch{60'000};
 // Receives one upload; it touches nothing but its file, so it stays on gRPC's threads.
 class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
  public:
-  UploadStream(const Status& authorized, const FileStore& files, v1::UploadFileReply* reply)
-      : files_(files), reply_(reply) {
-    if (authorized.ok()) {
-      StartRead(&in_);
+  UploadStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
+               v1::UploadFileReply* reply)
+      : files_(files), reply_(reply), stalled_(front.strand, context, front.stall_limit) {
+    if (const Status authorized = front.authorize(*context); authorized.ok()) {
+      Next();
     } else {
       End(authorized);
     }
   }
   void OnReadDone(bool ok) override {
+    stalled_.Went();
     if (!ok) return End(Complete());
     if (const Status status = Take(); !status.ok()) return End(status);
-    StartRead(&in_);
+    Next();
   }
   void OnDone() override { delete this; }
 
  private:
+  void Next() {
+    stalled_.Waits();
+    StartRead(&in_);
+  }
   Status Take() {
     if (writer_ == nullptr) {
       MUSTER_TRY_ASSIGN(writer_, files_.Begin(in_.sha256()));
@@ -44,6 +51,7 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
   v1::UploadFileReply* const reply_;
   v1::UploadFileRequest in_;
   std::unique_ptr<FileStore::Writer> writer_;
+  StalledCall stalled_;
 };
 
 }  // namespace
@@ -62,7 +70,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::HasFile(grpc::CallbackServerContext* c
 
 grpc::ServerReadReactor<v1::UploadFileRequest>* JobServiceImpl::UploadFile(
     grpc::CallbackServerContext* context, v1::UploadFileReply* reply) {
-  return new UploadStream(front_.authorize(*context), files_, reply);
+  return new UploadStream(front_, context, files_, reply);
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
@@ -110,7 +118,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::StopJob(grpc::CallbackServerContext* c
 
 grpc::ServerWriteReactor<v1::LogRecord>* JobServiceImpl::ReadLogs(
     grpc::CallbackServerContext* context, const v1::ReadLogsRequest* request) {
-  return StreamLogs(front_, front_.authorize(*context), *request);
+  return StreamLogs(front_, context, *request);
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::GetStatus(grpc::CallbackServerContext* context,

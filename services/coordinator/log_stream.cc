@@ -2,6 +2,8 @@
 
 #include <deque>
 
+#include "services/coordinator/stalled_call.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -13,8 +15,11 @@ constexpr int kPollsAfterEnd = 3;
 class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
                   public std::enable_shared_from_this<LogStream> {
  public:
-  LogStream(Front& front, const v1::ReadLogsRequest& request)
-      : front_(front), job_(request.job()), follow_(request.follow()) {
+  LogStream(Front& front, grpc::CallbackServerContext* context, const v1::ReadLogsRequest& request)
+      : front_(front),
+        job_(request.job()),
+        follow_(request.follow()),
+        stalled_(front.strand, context, front.stall_limit) {
     query_.task = request.task();
     query_.cursor = request.cursor();
     query_.tail = request.tail();
@@ -30,6 +35,7 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
   }
 
   void OnWriteDone(bool ok) override {
+    stalled_.Went();
     Post([this, ok] {
       if (!ok) return End(Cancelled("the reader has gone"));
       records_.pop_front();
@@ -63,7 +69,10 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
   }
 
   void Write() {
-    if (!records_.empty()) return StartWrite(&records_.front());
+    if (!records_.empty()) {
+      stalled_.Waits();
+      return StartWrite(&records_.front());
+    }
     if (!at_end_) return Post([this] { Next(); });
     if (!follow_ || polls_after_end_ >= kPollsAfterEnd) return End(Ok());
     (void)front_.strand.RunAfter(kPoll, [self = shared_from_this()] { self->Next(); });
@@ -92,6 +101,7 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
   Front& front_;
   const std::string job_;
   const bool follow_;
+  StalledCall stalled_;
   LogStore::Query query_;
   std::shared_ptr<LogStream> self_;
   std::deque<v1::LogRecord> records_;
@@ -103,10 +113,11 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::LogRecord>* StreamLogs(Front& front, const Status& authorized,
+grpc::ServerWriteReactor<v1::LogRecord>* StreamLogs(Front& front,
+                                                    grpc::CallbackServerContext* context,
                                                     const v1::ReadLogsRequest& request) {
-  auto stream = std::make_shared<LogStream>(front, request);
-  stream->Begin(authorized);
+  auto stream = std::make_shared<LogStream>(front, context, request);
+  stream->Begin(front.authorize(*context));
   return stream.get();
 }
 

@@ -8,7 +8,8 @@
 namespace muster::coordinator {
 
 // gRPC owns the result. Lifetime: `front` outlives it.
-grpc::ServerWriteReactor<v1::LogRecord>* StreamLogs(Front& front, const Status& authorized,
+grpc::ServerWriteReactor<v1::LogRecord>* StreamLogs(Front& front,
+                                                    grpc::CallbackServerContext* context,
                                                     const v1::ReadLogsRequest& request);
 
 }  // namespace muster::coordinator

@@ -1,4 +1,5 @@
 // The daemon's services over real gRPC on loopback, with a daemon that this test plays.
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -18,7 +19,7 @@ namespace muster::coordinator {
 namespace {
 
 struct Fixture {
-  Fixture() {
+  explicit Fixture(Millis stall_limit = Millis(60'000)) {
     const std::string path = dir.path() + "/token";
     std::ofstream(path) << "0123456789abcdef0123\n";
     chmod(path.c_str(), 0600);
@@ -28,6 +29,7 @@ struct Fixture {
     options.coordinator.state_directory = dir.path() + "/state";
     options.token_file = path;
     options.trainer = "/bin/false";
+    options.stall_limit = stall_limit;
     auto started = CoordinatorNode::Start(options, *token);
     REQUIRE(started.ok());
     node = std::move(*started);
@@ -124,6 +126,28 @@ TEST_CASE("A stream that does not begin with Register is refused", "[services][u
   beat.mutable_heartbeat();
   REQUIRE(stream->Write(beat));
   CHECK(stream->Finish().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_CASE("An upload that stands still is ended, and leaves nothing", "[services][unit]") {
+  Fixture f(Millis(300));
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::UploadFileReply reply;
+  auto writer = jobs->UploadFile(&context, &reply);
+  v1::UploadFileRequest request;
+  request.set_sha256(kAbc);
+  request.set_data("ab");
+  REQUIRE(writer->Write(request));
+
+  CHECK(writer->Finish().error_code() == grpc::StatusCode::CANCELLED);
+
+  const std::string files = f.dir.path() + "/state/files";
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!std::filesystem::is_empty(files) && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  CHECK(std::filesystem::is_empty(files));
 }
 
 TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
