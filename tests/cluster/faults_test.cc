@@ -163,6 +163,13 @@ TEST_CASE_METHOD(FaultFixture, "a coordinator that stands still fails nothing", 
   CAPTURE(Story(job));
   CHECK(FindEvent(job, "DRIVER_STUCK") == nullptr);
   CHECK(FindEvent(job, "DRIVER_LOST") == nullptr);
+  // It heard nobody meanwhile, and gave nobody up for that.
+  const v1::Event* slept = FindEvent(job, "COORDINATOR_STALLED");
+  REQUIRE(slept != nullptr);
+  CHECK(Field(*slept, "slept_ms") >= 19'000);
+  CHECK(FindEvent(job, "PS_LOST") == nullptr);
+  CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
+  CHECK(job.view() == 1);
 }
 
 TEST_CASE_METHOD(FaultFixture, "tasks that sleep past their lease are used again", "[cluster]") {
