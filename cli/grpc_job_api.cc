@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "cli/job_api.h"
+#include "cli/printable.h"
 #include "common/base/words.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
@@ -23,6 +24,7 @@ constexpr std::chrono::hours kLogs{24 * 365};
 // Above the longest wait inside Watch.
 constexpr seconds kWatchSlack{5};
 
+// Its words may quote a job's own.
 Status FromGrpc(const grpc::Status& status, const std::string& address) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
@@ -38,13 +40,13 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
     return Unauthenticated("the coordinator at {} refused the token: {}", address,
                            status.error_message());
   }
-  return MakeStatus(code, status.error_message());
+  return MakeStatus(code, Printable(status.error_message()));
 }
 
 class GrpcJobApi final : public JobApi {
  public:
-  GrpcJobApi(std::string address, std::string token)
-      : address_(std::move(address)), token_(std::move(token)) {
+  GrpcJobApi(std::string address, std::string token, bool printable)
+      : address_(std::move(address)), token_(std::move(token)), printable_(printable) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     // Also the time that one attempt to connect may take: on a busy host 100 ms would be too short.
@@ -123,7 +125,10 @@ class GrpcJobApi final : public JobApi {
     Call call(*this, kLogs);
     const auto reader = stub_->ReadLogs(&call.context, request);
     v1::LogRecord record;
-    while (reader->Read(&record)) on_record(record);
+    while (reader->Read(&record)) {
+      if (printable_) MakePrintable(record);
+      on_record(record);
+    }
     return FromGrpc(reader->Finish(), address_);
   }
 
@@ -161,11 +166,13 @@ class GrpcJobApi final : public JobApi {
     Call call(*this, limit);
     Reply reply;
     MUSTER_TRY(FromGrpc(((*stub_).*method)(&call.context, request, &reply), address_));
+    if (printable_) MakePrintable(reply);
     return reply;
   }
 
   const std::string address_;
   const std::string token_;
+  const bool printable_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> stub_;
   std::mutex mutex_;  // guards what follows
@@ -175,8 +182,9 @@ class GrpcJobApi final : public JobApi {
 
 }  // namespace
 
-std::unique_ptr<JobApi> NewGrpcJobApi(const std::string& address, const std::string& token) {
-  return std::make_unique<GrpcJobApi>(address, token);
+std::unique_ptr<JobApi> NewGrpcJobApi(const std::string& address, const std::string& token,
+                                      bool printable) {
+  return std::make_unique<GrpcJobApi>(address, token, printable);
 }
 
 }  // namespace muster::cli

@@ -40,6 +40,8 @@ class JobApi {
 };
 
 // A client of the coordinator at `address` ("127.0.0.1:4711"). Connects with the first call.
-std::unique_ptr<JobApi> NewGrpcJobApi(const std::string& address, const std::string& token);
+// `printable`: what it answers is shown as it is, so control characters are spelled out.
+std::unique_ptr<JobApi> NewGrpcJobApi(const std::string& address, const std::string& token,
+                                      bool printable = false);
 
 }  // namespace muster::cli

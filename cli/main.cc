@@ -3,6 +3,8 @@
 #include <optional>
 #include <thread>
 
+#include <unistd.h>
+
 #include "cli/cluster_finder.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -40,6 +42,9 @@ ExitCode Run(const Options& options) {
   const ThreadScheduler clock;
   if (options.command == "up") return Up(options, terminal, environment, clock, interrupt);
 
+  // JSON spells them out itself; a file or a program gets what was written.
+  const bool printable = options.output != Output::kJson &&
+                         (::isatty(STDOUT_FILENO) == 1 || ::isatty(STDERR_FILENO) == 1);
   std::unique_ptr<JobApi> api;
   const Context context{
       .options = options,
@@ -49,7 +54,7 @@ ExitCode Run(const Options& options) {
       .connect = [&]() -> Result<JobApi*> {
         if (!api) {
           MUSTER_TRY_ASSIGN(const Cluster cluster, FindCluster(options, environment));
-          api = NewGrpcJobApi(cluster.address, cluster.token);
+          api = NewGrpcJobApi(cluster.address, cluster.token, printable);
           interrupt.OnRaise([&api] { api->CancelCalls(); });
         }
         return api.get();

@@ -13,8 +13,9 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/private_directory.h"
 
 namespace muster::cli {
 namespace {
@@ -61,24 +62,6 @@ std::optional<Registration> Read(const fs::path& path) {
 }
 
 }  // namespace
-
-Status MakePrivateDirectory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return FromErrno(errno, "make the folder " + path);
-  }
-  struct stat info{};
-  if (::lstat(path.c_str(), &info) != 0) return FromErrno(errno, "look at " + path);
-  if (!S_ISDIR(info.st_mode)) return FailedPrecondition("{} is no folder", path);
-  if (info.st_uid != ::geteuid()) {
-    return PermissionDenied("{} belongs to user {}, not to you ({})", path, info.st_uid,
-                            ::geteuid());
-  }
-  if ((info.st_mode & 077) != 0) {
-    return PermissionDenied("{} has mode {:o}: others may enter; chmod 700 it, or name another",
-                            path, info.st_mode & 0777);
-  }
-  return Ok();
-}
 
 Result<std::string> RuntimeDirectory(const Environment& environment) {
   const std::string xdg = environment("XDG_RUNTIME_DIR").value_or("");

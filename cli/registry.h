@@ -26,9 +26,6 @@ struct Registration {
 //   kPermissionDenied: it is there but belongs to somebody else, or others may enter it.
 Result<std::string> RuntimeDirectory(const Environment& environment);
 
-// Makes `path` a folder that only this user may enter; kPermissionDenied as above.
-Status MakePrivateDirectory(const std::string& path);
-
 // Writes this process's registration; it replaces an earlier one of the same pid.
 Status Register(const std::string& runtime_directory, Registration registration);
 void Unregister(const std::string& runtime_directory);

@@ -31,7 +31,7 @@ struct Daemons::Daemon {
   Backoff backoff;
   bool draining = false;
   mutable std::mutex lines_mutex;
-  std::ofstream log;             // guarded by lines_mutex
+  std::optional<LogFile> log;    // guarded by lines_mutex
   std::deque<std::string> last;  // guarded by lines_mutex
 };
 
@@ -50,8 +50,8 @@ Daemons::Daemon* Daemons::Find(const std::string& task) const {
 Status Daemons::Start(DaemonPlan plan) {
   auto daemon = std::make_unique<Daemon>();
   daemon->plan = std::move(plan);
-  daemon->log.open(daemon->plan.log_file, std::ios::app);
-  if (!daemon->log) return Unavailable("cannot write the log {}", daemon->plan.log_file);
+  daemon->log.emplace(daemon->plan.log_file, clock_);
+  MUSTER_TRY(daemon->log->Open());
   MUSTER_TRY(Launch(*daemon));
   daemons_.push_back(std::move(daemon));
   return Ok();
@@ -69,7 +69,7 @@ Status Daemons::Launch(Daemon& daemon) {
                                     const std::string& line) {
     {
       const std::scoped_lock lock(daemon.lines_mutex);
-      daemon.log << line << std::endl;
+      daemon.log->Write(line);
       daemon.last.push_back(line);
       if (daemon.last.size() > kLastLines) daemon.last.pop_front();
     }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "cli/up/backoff.h"
+#include "cli/up/log_file.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/process/child.h"
@@ -26,7 +26,8 @@ struct DaemonPlan {
   std::string log_file;
 };
 
-// Starts the daemons it is given, one process each, their output appended to their log files.
+// Starts the daemons it is given, one process each, their output appended to their log files (see
+// LogFile).
 //
 // Threading: Start, Poll and Drain from one thread. Lifetime: `say` outlives it. Destruction kills
 // what still runs.

@@ -15,8 +15,10 @@
 
 #include "cli/cluster_finder.h"
 #include "cli/job_api.h"
+#include "cli/printable.h"
 #include "cli/registry.h"
 #include "cli/up/daemons.h"
+#include "common/base/private_directory.h"
 #include "common/base/words.h"
 
 namespace muster::cli {
@@ -76,7 +78,7 @@ class LocalCluster {
   void Say(const std::string& text) { terminal_.err << "up: " + text + "\n" << std::flush; }
   std::function<void(const std::string&, const std::string&)> PrintLine() {
     return [this](const std::string& task, const std::string& line) {
-      terminal_.err << fmt::format("{} | {}\n", task, line) << std::flush;
+      terminal_.err << fmt::format("{} | {}\n", task, Printable(line)) << std::flush;
     };
   }
   // The coordinator sees a broken connection; only the parent knows the signal.

@@ -22,6 +22,17 @@ TEST_CASE("early deaths rest longer and longer, a long life forgives", "[cli][un
   CHECK(backoff.Next(milliseconds(30'000)) == milliseconds(200));
 }
 
+TEST_CASE("a daemon that worked for ten times its last rest is started again at once",
+          "[cli][unit]") {
+  Backoff backoff;
+  for (int i = 0; i < 3; ++i) CHECK(backoff.Next(milliseconds(6'000)) == milliseconds(200));
+  CHECK(backoff.Next(milliseconds(4'000)) == milliseconds(400));
+  CHECK(backoff.Next(milliseconds(4'000)) == milliseconds(800));
+  CHECK(backoff.Next(milliseconds(4'000)) == milliseconds(1'600));
+  CHECK(backoff.Next(milliseconds(15'000)) == milliseconds(3'200));
+  CHECK(backoff.Next(milliseconds(30'000)) == milliseconds(200));
+}
+
 // Shell scripts as daemons.
 struct DaemonsFixture {
   DaemonsFixture() { REQUIRE(mkdtemp(folder.data()) != nullptr); }

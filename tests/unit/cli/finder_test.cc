@@ -98,17 +98,6 @@ TEST_CASE_METHOD(FinderFixture, "an `up` that has died is forgotten", "[cli][uni
   CHECK_FALSE(std::filesystem::exists(fmt::format("{}/{}.json", up, getpid())));
 }
 
-TEST_CASE_METHOD(FinderFixture, "a folder that others may enter is not trusted", "[cli][unit]") {
-  const std::string open = folder + "/open";
-  REQUIRE(::mkdir(open.c_str(), 0755) == 0);
-  REQUIRE(::chmod(open.c_str(), 0755) == 0);
-  CHECK(MakePrivateDirectory(open).code() == StatusCode::kPermissionDenied);
-  REQUIRE(::symlink(open.c_str(), (folder + "/link").c_str()) == 0);
-  CHECK_FALSE(MakePrivateDirectory(folder + "/link").ok());
-  CHECK(MakePrivateDirectory(folder + "/new").ok());
-  CHECK(MakePrivateDirectory(folder + "/new").ok());
-}
-
 TEST_CASE_METHOD(FinderFixture, "an address that is none is a mistake of who named it",
                  "[cli][unit]") {
   variables["MUSTER_TOKEN_FILE"] = folder + "/token";

@@ -1,0 +1,53 @@
+#include "cli/up/log_file.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace muster::cli {
+
+LogFile::LogFile(std::string path, const Clock& clock, Options options)
+    : path_(std::move(path)), clock_(clock), options_(options), second_(clock.Now()) {}
+
+Status LogFile::Open() {
+  stream_.open(path_, std::ios::app);
+  if (!stream_) return Unavailable("cannot write the log {}", path_);
+  std::error_code ignored;
+  size_ = std::filesystem::file_size(path_, ignored);
+  if (ignored) size_ = 0;
+  return Ok();
+}
+
+void LogFile::Write(std::string_view line) {
+  const TimePoint now = clock_.Now();
+  if (now - second_ >= std::chrono::seconds(1)) {
+    second_ = now;
+    lines_ = 0;
+    if (held_ > 0) {
+      Put(fmt::format("[{} lines are missing here: more than {} came in a second]",
+                      std::exchange(held_, 0), options_.lines_per_second));
+    }
+  }
+  if (++lines_ > options_.lines_per_second) {
+    ++held_;
+    return;
+  }
+  Put(line);
+}
+
+void LogFile::Put(std::string_view line) {
+  if (size_ > 0 && size_ + line.size() + 1 > options_.bytes) {
+    stream_.close();
+    (void)std::rename(path_.c_str(), (path_ + ".1").c_str());
+    stream_.clear();
+    stream_.open(path_, std::ios::trunc);
+    size_ = 0;
+  }
+  // A disk that was full may have room again.
+  if (!stream_) stream_.clear();
+  stream_ << line << std::endl;
+  size_ += line.size() + 1;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,55 @@
+#include "cli/up/log_file.h"
+
+#include <filesystem>
+#include <iterator>
+
+#include <stdlib.h>
+
+#include "tests/support/catch.h"
+
+namespace muster::cli {
+namespace {
+
+struct LogFixture {
+  LogFixture() { REQUIRE(::mkdtemp(folder.data()) != nullptr); }
+  ~LogFixture() { std::filesystem::remove_all(folder); }
+  std::string Read(const std::string& name) const {
+    std::ifstream stream(folder + "/" + name);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  FakeScheduler clock;
+  std::string folder = "/tmp/muster-log-XXXXXX";
+};
+
+TEST_CASE_METHOD(LogFixture, "a daemon's log is put aside when it is large, and goes on",
+                 "[cli][unit]") {
+  LogFile log(folder + "/ps-0.log", clock, {.bytes = 20});
+  REQUIRE(log.Open().ok());
+  for (const char* line : {"first line", "second", "third line", "fourth"}) log.Write(line);
+
+  CHECK(Read("ps-0.log.1") == "first line\nsecond\n");
+  CHECK(Read("ps-0.log") == "third line\nfourth\n");
+  log.Write("fifth line of many");
+  CHECK(Read("ps-0.log.1") == "third line\nfourth\n");
+  CHECK(Read("ps-0.log") == "fifth line of many\n");
+  LogFile again(folder + "/ps-0.log", clock, {.bytes = 20});
+  REQUIRE(again.Open().ok());
+  again.Write("of another up");
+  CHECK(Read("ps-0.log") == "of another up\n");
+}
+
+TEST_CASE_METHOD(LogFixture, "a daemon that prints without end is held back, and that is said",
+                 "[cli][unit]") {
+  LogFile log(folder + "/log", clock, {.lines_per_second = 3});
+  REQUIRE(log.Open().ok());
+  for (int i = 0; i < 10; ++i) log.Write("x");
+  CHECK(Read("log") == "x\nx\nx\n");
+
+  clock.Advance(Millis(1'000));
+  log.Write("y");
+
+  CHECK(Read("log") == "x\nx\nx\n[7 lines are missing here: more than 3 came in a second]\ny\n");
+}
+
+}  // namespace
+}  // namespace muster::cli
