@@ -28,7 +28,9 @@ inline bool IsTiny(std::string_view number) {
     if (digits.starts_with('+')) digits.remove_prefix(1);
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), exponent);
-    if (error != std::errc()) return digits.starts_with('-');  // beyond 64 bits
+    // Beyond 64 bits, or so far that the number's own digits make no difference.
+    constexpr std::int64_t kFar = std::int64_t{1} << 62;
+    if (error != std::errc() || exponent > kFar || exponent < -kFar) return digits.starts_with('-');
     number = number.substr(0, at);
   }
   const std::size_t point = std::min(number.find('.'), number.size());

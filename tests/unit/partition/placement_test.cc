@@ -179,7 +179,8 @@ TEST_CASE("impossible variables are refused by name", "[partition][unit]") {
   CHECK_THAT(message({Variable("w", {3, 0})}), Contains("variable w: dimension 1 is 0"));
   CHECK_THAT(message({Variable("w", {1}), Variable("w", {2})}), Contains("w is declared twice"));
   CHECK_THAT(message({Variable("", {1})}), Contains("no name"));
-  CHECK_THAT(message({Variable("e", {4}, true)}), Contains("embedding e has 1 dimension; it must have 2"));
+  CHECK_THAT(message({Variable("e", {4}, true)}),
+             Contains("embedding e has 1 dimension; it must have 2"));
   const std::int64_t huge = std::int64_t{1} << 40;
   CHECK_THAT(message({Variable("w", {huge, huge})}), Contains("more than 2^62"));
   CHECK(PlaceVariables({}, none, 0).status().code() == StatusCode::kFailedPrecondition);
