@@ -29,14 +29,13 @@ class Watcher {
       trying_ = false;
       return reply;
     }
-    // The first call: nothing was ever there.
-    if (version == 0) return reply;
     if (!trying_) {
       trying_ = true;
       lost_since_ = context_.clock.Now();
       view_.Say("the coordinator does not answer; trying again");
     }
-    if (context_.clock.Now() - lost_since_ >= kPatience) {
+    const bool seen = version > 0;
+    if (context_.clock.Now() - lost_since_ >= (seen ? milliseconds(kPatience) : kFirstPatience)) {
       trying_ = false;
       return reply;
     }

@@ -118,6 +118,9 @@ CLI::App* AddUp(CLI::App& app, Options& options) {
   up->add_option("--state-dir", options.state_dir,
                  "Where jobs, checkpoints and logs are kept (default: a new folder in /tmp or "
                  "XDG_RUNTIME_DIR)");
+  AddDuration(*up, "--drain-timeout",
+              "Time for checkpoints of running jobs and closures in flight when it ends (30s)",
+              [&options](milliseconds limit) { options.drain_timeout = limit; });
   up->add_flag("-v,--verbose", options.verbose, "Print the daemons' logs too");
   return up;
 }

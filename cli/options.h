@@ -54,6 +54,7 @@ struct Options {
   int workers = 2;
   bool restart = true;
   bool verbose = false;
+  std::chrono::milliseconds drain_timeout{30'000};
   std::string state_dir;
 
   // bench: handed on as they are.

@@ -44,9 +44,44 @@ Coordinator::Coordinator(Options options, Parts parts)
              marks_,
              options_.jobs,
              parts_.on_event,
-             [this] { AdmitJobs(); }} {}
+             [this] { AdmitJobs(); },
+             [this] { OnSettled(); }} {}
 
 Coordinator::~Coordinator() = default;
+
+void Coordinator::Drain(Millis limit, std::function<void()> done) {
+  world_.draining = true;
+  drained_ = std::move(done);
+  for (const auto& [number, job] : jobs_) job->OnClusterDraining();
+  (void)parts_.scheduler.RunAfter(limit, [weak = std::weak_ptr(self_), limit] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    const std::string why =
+        fmt::format("not within {:.1f} s", static_cast<double>(limit.count()) / 1000);
+    for (const auto& [number, job] : (*self)->jobs_) job->GiveUpCut(why);
+  });
+  OnSettled();
+}
+
+// Not from a job's own call: it is in the middle of something.
+void Coordinator::OnSettled() {
+  parts_.scheduler.Post([weak = std::weak_ptr(self_)] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    Coordinator& core = **self;
+    for (const Member* member : core.members_.Draining()) {
+      const bool free = std::all_of(core.jobs_.begin(), core.jobs_.end(),
+                                    [&](const auto& job) { return job.second->MayLeave(*member); });
+      if (!free || !core.released_.insert(member->session).second) continue;
+      v1::CoordinatorMessage message;
+      (void)message.mutable_release();
+      member->link->Send(message);
+    }
+    const bool settled = std::all_of(core.jobs_.begin(), core.jobs_.end(),
+                                     [](const auto& job) { return job.second->Settled(); });
+    if (settled && core.drained_) std::exchange(core.drained_, nullptr)();
+  });
+}
 
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts parts) {
   std::unique_ptr<Coordinator> self(new Coordinator(std::move(options), std::move(parts)));
@@ -92,18 +127,21 @@ void Coordinator::AdmitJobs() {
   parts_.scheduler.Post([weak = std::weak_ptr(self_)] {
     if (const auto self = weak.lock()) (*self)->ForgetJobs();
   });
+  if (world_.draining) return;
   std::size_t running = 0;
   for (const auto& [number, job] : jobs_) running += job->admitted() && !job->ended() ? 1 : 0;
   for (const auto& [number, job] : jobs_) {
-    if (running >= options_.max_running_jobs) return;
     if (job->ended() || job->admitted()) continue;
-    ++running;
+    const bool admit = running < options_.max_running_jobs && job->WantsSlot();
+    running += admit ? 1 : 0;
     // Not from here: a job that ends is in the middle of something.
-    parts_.scheduler.Post([weak = std::weak_ptr(self_), number] {
+    parts_.scheduler.Post([weak = std::weak_ptr(self_), number, admit] {
       const auto self = weak.lock();
       if (self == nullptr) return;
       const auto found = (*self)->jobs_.find(number);
-      if (found != (*self)->jobs_.end()) found->second->Admit();
+      if (found == (*self)->jobs_.end()) return;
+      if (admit) return found->second->Admit();
+      found->second->AwaitTurn();
     });
   }
 }
@@ -123,17 +161,17 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
     case v1::DaemonMessage::kResult:
       return commands_.OnResult(session, std::move(*message.mutable_result()));
     case v1::DaemonMessage::kClosure: {
-      const Result<Job*> job = Find(message.closure().job_id());
+      const Result<Job*> job = FindById(message.closure().job_id());
       if (job.ok()) (*job)->OnClosureResult(member, message.closure());
       return;
     }
     case v1::DaemonMessage::kExecutor: {
-      const Result<Job*> job = Find(message.executor().job_id());
+      const Result<Job*> job = FindById(message.executor().job_id());
       if (job.ok()) (*job)->OnExecutorEvent(member, message.executor());
       return;
     }
     case v1::DaemonMessage::kLog: {
-      const Result<Job*> job = Find(message.log().job_id());
+      const Result<Job*> job = FindById(message.log().job_id());
       if (job.ok()) {
         parts_.logs.Append((*job)->id(), member.task.ToString(), message.log().lines());
       }
@@ -154,10 +192,12 @@ void Coordinator::OnDaemonExit(const TaskId& task, std::uint32_t pid, const std:
 
 void Coordinator::OnUp(const Member& member, const Arrival& arrival) {
   for (const auto& [number, job] : jobs_) job->OnUp(member, arrival);
+  AdmitJobs();
 }
 
 void Coordinator::OnDraining(const Member& member, const std::string&) {
   for (const auto& [number, job] : jobs_) job->OnDraining(member);
+  OnSettled();
 }
 
 void Coordinator::OnSessionEnded(SessionId session, const std::string& why) {
@@ -166,6 +206,8 @@ void Coordinator::OnSessionEnded(SessionId session, const std::string& why) {
 
 void Coordinator::OnLost(const Member& member) {
   for (const auto& [number, job] : jobs_) job->OnLost(member);
+  released_.erase(member.session);
+  OnSettled();
 }
 
 void Coordinator::OnStall(Millis slept) {
@@ -174,7 +216,8 @@ void Coordinator::OnStall(Millis slept) {
 
 void Coordinator::OnDriverExit(const std::string& job_id, std::uint64_t driver, bool success,
                                const std::string& how) {
-  if (const Result<Job*> job = Find(job_id); job.ok()) (*job)->OnDriverExit(driver, success, how);
+  if (const Result<Job*> job = FindById(job_id); job.ok())
+    (*job)->OnDriverExit(driver, success, how);
 }
 
 void Coordinator::OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line) {
@@ -188,14 +231,30 @@ void Coordinator::OnDriverLine(const std::string& job_id, std::int64_t time_us, 
 // --- Drivers and people.
 
 Result<Job*> Coordinator::Find(const std::string& job) {
-  if (const auto found = by_id_.find(job); found != by_id_.end()) {
+  const auto by_name = by_name_.find(job);
+  const auto by_id = by_id_.find(job);
+  if (by_name == by_name_.end()) return FindById(job);
+  if (by_id != by_id_.end() && by_id->second != by_name->second) {
+    return FailedPrecondition(
+        "\"{}\" is the id of one job and the name of another, {}: give that id", job,
+        jobs_.at(by_name->second)->id());
+  }
+  return jobs_.at(by_name->second).get();
+}
+
+Result<Job*> Coordinator::FindById(const std::string& id) {
+  if (const auto found = by_id_.find(id); found != by_id_.end()) {
     return jobs_.at(found->second).get();
   }
-  if (const auto found = by_name_.find(job); found != by_name_.end()) {
-    return jobs_.at(found->second).get();
-  }
-  return NotFound("no job has the id or the name \"{}\" ({} known)", job,
+  return NotFound("no job has the id or the name \"{}\" ({} known)", id,
                   Agreeing(jobs_.size(), "1 job is", std::to_string(jobs_.size()) + " jobs are"));
+}
+
+muster::Status Coordinator::CheckName(const std::string& name) const {
+  const auto found = by_id_.find(name);
+  if (found == by_id_.end()) return Ok();
+  return AlreadyExists("\"{}\" is the id of the job \"{}\": choose another name", name,
+                       jobs_.at(found->second)->record().job().name());
 }
 
 std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
@@ -230,6 +289,9 @@ std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
 
 void Coordinator::Submit(const v1::SubmitJobRequest& request,
                          std::function<void(Result<v1::SubmitJobReply>)> then) {
+  if (world_.draining) {
+    return then(Unavailable("the coordinator was asked to end: submit when it is back"));
+  }
   const v1::JobSpec& spec = request.spec();
   std::vector<std::string> problems = FindProblems(spec);
   if (!problems.empty()) {
@@ -292,13 +354,21 @@ void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome
                          const std::function<void(Result<v1::SubmitJobReply>)>& then) {
   // While a worker looked at it, the same may have been submitted again.
   if (auto existing = Existing(request)) return then(std::move(*existing));
-  const std::uint64_t number = ++last_number_;
+  if (const absl::Status status = CheckName(request.spec().name()); !status.ok()) {
+    return then(status);
+  }
+  // An id that is another job's name would hide it.
+  const auto id = [&] { return fmt::format("{}-{}", request.spec().name(), last_number_); };
+  do {
+    ++last_number_;
+  } while (by_name_.contains(id()));
+  const std::uint64_t number = last_number_;
   StoredJob stored;
   v1::JobRecord& record = stored.record;
   record.set_number(number);
   v1::Job& job = *record.mutable_job();
   job.set_name(request.spec().name());
-  job.set_id(fmt::format("{}-{}", job.name(), number));
+  job.set_id(id());
   job.set_state(v1::JOB_STATE_PENDING);
   job.set_submitted_ms(
       std::chrono::duration_cast<Millis>(parts_.scheduler.WallNow().time_since_epoch()).count());

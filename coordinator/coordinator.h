@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ class Coordinator : private Membership::Observer {
   static Result<std::unique_ptr<Coordinator>> Create(Options options, Parts parts);
   ~Coordinator() override;
 
+  // The coordinator is asked to end: no job begins, closures in flight finish, a checkpoint of each
+  // running job is saved; then, or after `limit` (jobs that are not saved by then tell so), `done`.
+  void Drain(Millis limit, std::function<void()> done);
+
   Epoch epoch() const { return world_.epoch; }
   void set_grpc_address(std::string address) { grpc_address_ = std::move(address); }
 
@@ -64,8 +69,11 @@ class Coordinator : private Membership::Observer {
                     const std::string& how);
   void OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line);
 
-  // --- Drivers and people. By id or by name; kNotFound.
+  // --- Drivers and people. By id or by name; kNotFound. kFailedPrecondition: it is one job's id
+  // and another one's name.
   Result<Job*> Find(const std::string& job);
+  // As processes name it.
+  Result<Job*> FindById(const std::string& id);
   // Errors are those of jobs.proto.
   void Submit(const v1::SubmitJobRequest& request,
               std::function<void(Result<v1::SubmitJobReply>)> then);
@@ -88,6 +96,8 @@ class Coordinator : private Membership::Observer {
   // The job of this name, if there is one: the same spec answers (and goes on, where it was stopped
   // or has failed), another is refused.
   std::optional<Result<v1::SubmitJobReply>> Existing(const v1::SubmitJobRequest& request);
+  // kAlreadyExists: the name is the id of another job, which people could not tell from it.
+  muster::Status CheckName(const std::string& name) const;
   void Accept(const v1::SubmitJobRequest& request, const CheckOutcome* outcome,
               const std::function<void(Result<v1::SubmitJobReply>)>& then);
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
@@ -95,6 +105,8 @@ class Coordinator : private Membership::Observer {
   // Is it a task that has written nothing, or no task at all?
   muster::Status CheckTask(const Job& job, const std::string& task) const;
   void AdmitJobs();
+  // Lets go whom no job needs any more: daemons that were asked to end, and this one.
+  void OnSettled();
   void ForgetJobs();
 
   const Options options_;
@@ -109,6 +121,8 @@ class Coordinator : private Membership::Observer {
   std::map<std::string, std::uint64_t> by_id_;
   std::map<std::string, std::uint64_t> by_name_;
   std::uint64_t last_number_ = 0;
+  std::set<SessionId> released_;
+  std::function<void()> drained_;
   // What is posted holds this weakly: it does nothing once the coordinator is gone.
   std::shared_ptr<Coordinator*> self_ = std::make_shared<Coordinator*>(this);
   std::string grpc_address_;

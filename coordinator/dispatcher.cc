@@ -105,6 +105,7 @@ bool Dispatcher::BetterElsewhere(const Suspect& suspect, const TaskId& task) con
 }
 
 std::optional<ClosureKey> Dispatcher::Next(const TaskId& task, const Worker& worker) {
+  if (draining_) return NextOfCut(worker);
   if (suspects_.empty()) return queue_.Get();
   // It runs a suspect: alone.
   if (!worker.in_flight.empty() && IsSuspect(worker.in_flight.front().key)) return std::nullopt;
@@ -132,6 +133,18 @@ std::optional<ClosureKey> Dispatcher::Next(const TaskId& task, const Worker& wor
   return std::nullopt;
 }
 
+std::optional<ClosureKey> Dispatcher::NextOfCut(const Worker& worker) {
+  // One at a time: it may be a suspect, and little is left.
+  if (!worker.in_flight.empty()) return std::nullopt;
+  const auto& waiting = queue_.waiting();
+  const auto found = std::find_if(waiting.begin(), waiting.end(), [this](const ClosureKey& key) {
+    return key.kind == v1::CLOSURE_KIND_TRAIN && key.id <= last_step_;
+  });
+  if (found == waiting.end()) return std::nullopt;
+  const ClosureKey key = *found;
+  return queue_.Take(key) ? std::optional(key) : std::nullopt;
+}
+
 void Dispatcher::Pump() {
   if (paused_) return;
   const TimePoint now = clock_.Now();
@@ -146,6 +159,7 @@ void Dispatcher::Pump() {
       }
       if (!key) continue;
       dry_since_.reset();
+      if (key->kind == v1::CLOSURE_KIND_TRAIN) last_step_ = std::max(last_step_, key->id);
       v1::ClosureAssignment assignment;
       assignment.set_job_id(options_.job_id);
       assignment.set_view(options_.view);

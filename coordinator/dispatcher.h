@@ -88,6 +88,10 @@ class Dispatcher {
   // Gives out as much as workers may have. Paused: nothing (a parameter server is missing).
   void Pump();
   void set_paused(bool paused) { paused_ = paused; }
+  // Draining: only steps up to the newest that was given out, so that steps 1..last_step() are
+  // done, and none above, once nothing is in flight.
+  void set_draining(bool draining) { draining_ = draining; }
+  std::uint64_t last_step() const { return last_step_; }
 
   enum class Outcome {
     kDone,    // counted; the result is kept for TakeResults()
@@ -130,6 +134,8 @@ class Dispatcher {
   bool EndsExecutors(const ClosureKey& key) const;
   // The closure that this worker should have now. None: there is none for it.
   std::optional<ClosureKey> Next(const TaskId& task, const Worker& worker);
+  // The same while draining.
+  std::optional<ClosureKey> NextOfCut(const Worker& worker);
   // It ended that worker's executor, and there is another one to try.
   bool BetterElsewhere(const Suspect& suspect, const TaskId& task) const;
   std::optional<Verdict> Judge(const ClosureKey& blamed, bool alone, const std::string& how) const;
@@ -148,6 +154,8 @@ class Dispatcher {
   std::uint32_t last_attempt_ = 0;
   std::uint64_t train_done_ = 0;
   bool paused_ = false;
+  bool draining_ = false;
+  std::uint64_t last_step_ = 0;  // the highest train closure that was given out; 0: none
   std::optional<TimePoint> dry_since_;
 };
 

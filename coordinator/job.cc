@@ -50,10 +50,12 @@ Job::Job(World& world, StoredJob stored)
 Job::~Job() { (void)world_.scheduler.Cancel(stop_timer_); }
 
 void Job::Admit() {
-  if (admitted_ || ended()) return;
-  admitted_ = true;
+  if (admitted_ || world_.draining) return;
+  admitted_ = WantsSlot();
   Advance();
 }
+
+bool Job::WantsSlot() const { return !ended() && !admitted_ && MissingTasks().empty(); }
 
 void Job::NoteRestart(const Predecessor& before) {
   if (ended()) return;
@@ -102,6 +104,9 @@ void Job::Resume(bool anew) {
   // The old one is on its way out, and its end nobody's concern.
   driver_ = Driver();
   driver_lost_at_.reset();
+  unwritten_end_.reset();
+  waiting_since_.reset();
+  wait_told_ = false;
   driver_failures_ = 0;
   unfit_.clear();
   not_before_ = TimePoint();
@@ -135,10 +140,6 @@ void Job::Advance() {
   if (phase_ != Phase::kWaiting) return;
   const v1::JobState state =
       record_.plan().view() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_PENDING;
-  if (!admitted_) {
-    return SetState(state, "WAITING_FOR_SLOT",
-                    "other jobs run; this one begins when one has ended");
-  }
   if (world_.scheduler.Now() < not_before_) return;
   const std::string missing = MissingTasks();
   if (!missing.empty()) {
@@ -147,6 +148,10 @@ void Job::Advance() {
   }
   waiting_since_.reset();
   wait_told_ = false;
+  if (!admitted_) {
+    return SetState(state, "WAITING_FOR_SLOT",
+                    "other jobs run; this one begins when one has ended");
+  }
   if (!record_.checked()) {
     BeginCheck();
   } else {
@@ -191,7 +196,7 @@ bool Job::SpecNamesPs() const {
 }
 
 // "ps:1 (lost: its connection was reset) and a worker"; empty: nobody is missing.
-std::string Job::MissingTasks() {
+std::string Job::MissingTasks() const {
   std::vector<std::string> missing;
   const std::set<int> required = RequiredPs();
   if (required.empty() && !HasHome()) missing.push_back("a parameter server");
@@ -236,7 +241,10 @@ void Job::WatchTheWait() {
       waiting_since_.reset();
       Tell("PS_REPLACED", "goes on with the parameter servers that are there");
     }
+    // Others need not wait with it.
+    if (!MissingTasks().empty()) admitted_ = false;
     Advance();
+    if (!admitted_ && world_.on_slots) world_.on_slots();
   };
   (void)world_.scheduler.RunAfter(world_.options.ps_wait, look);
 }
@@ -478,6 +486,7 @@ void Job::OpenView() {
   (void)Persist();
   if (!driver_.running) StartDriver();
   parked_.Recheck();
+  UpdateCut();
 }
 
 // Nothing of the open (or opening) view counts any more; the job goes back to a checkpoint.
@@ -494,9 +503,11 @@ void Job::EndView(const std::string& reason, const std::string& message) {
   missing_ps_.clear();
   reruns_.clear();
   saving_.reset();
+  cut_ = Cut::kNone;
   SetState(v1::JOB_STATE_RESTORING, reason, message);
   (void)Persist();
   parked_.Recheck();
+  if (world_.on_settled) world_.on_settled();
   Advance();
 }
 
@@ -527,20 +538,24 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
     job.mutable_error()->set_code(static_cast<int>(error.code()));
     job.mutable_error()->set_message(Message(error));
   }
+  const v1::JobState before = job.state();
   const std::string reason = StateName(state);
   Tell("JOB_" + reason, message, nullptr,
        {{"step", std::to_string(record_.steps_done())},
         {"code", std::string(CodeName(error.code()))}});
   SetState(state, why.empty() ? reason : why, message);
+  if (journal_failing_) unwritten_end_ = before;
   ReleaseTasks();
   dispatcher_.reset();
   executors_.clear();
   saving_.reset();
+  cut_ = Cut::kNone;
   admitted_ = false;
   if (driver_.running) world_.drivers.Stop(id(), Millis(driver_.finished ? 5'000 : 1'000));
   parked_.Recheck();
   DropEvents();
-  if (world_.on_job_ended) world_.on_job_ended();
+  if (world_.on_slots) world_.on_slots();
+  if (world_.on_settled) world_.on_settled();
 }
 
 void Job::ReleaseTasks() {
@@ -549,7 +564,10 @@ void Job::ReleaseTasks() {
     const Member* ps = world_.members.Find({"ps", static_cast<int>(address.index())});
     if (ps == nullptr) continue;
     v1::Command command;
-    command.mutable_drop_job()->set_job_id(id());
+    v1::DropJob& drop = *command.mutable_drop_job();
+    drop.set_job_id(id());
+    drop.set_epoch(world_.epoch.value());
+    drop.set_view(record_.plan().view());
     world_.commands.Send(*ps, command, Millis(30'000), [](auto) {});
   }
 }
@@ -565,6 +583,7 @@ void Job::Stop(Millis grace) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                fmt::format("stopped while it was not training ({})", record_.job().message()));
   }
+  if (cut_ == Cut::kSettled) return SettleCut();  // saved already, and nothing will be given out
   SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "saving a checkpoint, then ends");
   (void)world_.scheduler.Cancel(stop_timer_);
   stop_timer_ = world_.scheduler.RunAfter(

@@ -12,9 +12,10 @@
 // A job whose strategy needs no parameter servers has its variables in one worker's executor (its
 // home). They end with it: then the view ends, as with a lost parameter server.
 //
-// The class stands in eight files: job.cc (states and views), job_tasks.cc (workers, parameter
+// The class stands in nine files: job.cc (states and views), job_tasks.cc (workers, parameter
 // servers, closures), job_executors.cc (what workers start), job_home.cc (jobs without parameter
-// servers), job_driver.cc (what its driver asks), job_watch.cc (the driver's process),
+// servers), job_driver.cc (what its driver asks), job_watch.cc (the driver's process), job_drain.cc
+// (the cluster is asked to end),
 // job_buffers.cc (what an archive's module holds beside its variables), job_story.cc (rows, events,
 // describe).
 #pragma once
@@ -56,8 +57,12 @@ class Job {
   // Nobody waits for an answer.
   bool unwatched() const { return parked_.empty(); }
   bool admitted() const { return admitted_; }
+  // Nothing but a slot is missing for it to begin. Who waits for tasks needs none.
+  bool WantsSlot() const;
   // It may use the cluster now (not too many jobs run). Before: WAITING_FOR_SLOT.
   void Admit();
+  // It may not, yet: its state says what it waits for.
+  void AwaitTurn() { Advance(); }
   // The coordinator has been restarted: an unfinished job goes back to its last checkpoint.
   void NoteRestart(const Predecessor& before);
   // The coordinator stood still for so long, and heard nobody.
@@ -68,11 +73,19 @@ class Job {
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);
   void OnDraining(const Member& member);
+  void OnClusterDraining();
   void OnLost(const Member& member);
   void OnClosureResult(const Member& member, const v1::ClosureResult& result);
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event);
   // `driver`: the number it was started with; of an earlier one than the present it is old news.
   void OnDriverExit(std::uint64_t driver, bool success, const std::string& how);
+
+  // --- What those that were asked to end wait for.
+  // Nothing of it would be lost if everything ended now, or nothing more can be done about it.
+  bool Settled() const;
+  bool MayLeave(const Member& member) const;
+  // Time is up: what is not saved is lost, and an event says so.
+  void GiveUpCut(const std::string& why);
 
   // --- What its driver asks; errors are those of driver.proto.
   // The number that its calls must carry; 0: there is none.
@@ -84,6 +97,10 @@ class Job {
   void SaveCheckpoint(const v1::SaveCheckpointRequest& request, Then<v1::SaveCheckpointReply> then);
   Result<v1::ReportProgressReply> ReportProgress(const v1::ReportProgressRequest& request);
   Status FinishJob(const v1::FinishJobRequest& request);
+
+  // kUnavailable: what was changed last is not in the database yet. It is tried until it is; a
+  // coordinator that is restarted before that knows nothing of it.
+  Status Written() const;
 
   // --- What people ask.
   void Stop(Millis grace);
@@ -165,7 +182,7 @@ class Job {
   static bool IsTransient(const Status& status);
   void Advance();
   void RetryAfter(Millis delay, const std::string& reason, const std::string& message);
-  std::string MissingTasks();
+  std::string MissingTasks() const;
   std::set<int> RequiredPs() const;
   bool SpecNamesPs() const;
   void WatchTheWait();
@@ -228,6 +245,15 @@ class Job {
   void OnClosureReturned(const Member& member, const v1::ClosureResult& result);
   void RefreshReason();
 
+  // job_drain.cc
+  // A cut without the driver, because the cluster or a task that the job cannot do without was
+  // asked to end: nothing new is given out, and when nothing is in flight a checkpoint is saved.
+  enum class Cut { kNone, kWanted, kSettled };
+  bool Leaving() const;
+  void UpdateCut();
+  void TryCut();
+  void SettleCut();
+
   // job_home.cc
   bool HasHome() const;
   void StartHome();
@@ -280,8 +306,11 @@ class Job {
   std::vector<v1::Event> Events() const;
   // The journal has all of them: nothing keeps them here.
   void DropEvents();
-  // Writes the row. A failure is told once; the next change tries again.
+  // Writes the row. A failure is told once; it is tried again until it is written.
   Status Persist();
+  void PersistLater();
+  // An end counts when it is written: until then people see the state before it.
+  void HideUnwrittenEnd(v1::Job& job) const;
   void MarkRefused(const Checkpoints::Refusal& refusal);
   // "there is no checkpoint", or how many are damaged.
   std::string NoSoundCheckpoint() const;
@@ -294,6 +323,8 @@ class Job {
   std::vector<v1::CheckpointInfo> checkpoints_;
   std::uint64_t last_event_ = 0;
   bool journal_failing_ = false;
+  // The state before the end, while that is not written.
+  std::optional<v1::JobState> unwritten_end_;
   bool events_unsaved_ = false;
 
   Phase phase_ = Phase::kWaiting;
@@ -342,6 +373,7 @@ class Job {
   // Closures and checkpoints that were done, over all views: a driver that adds none got nowhere.
   std::uint64_t settled_ = 0;
   std::shared_ptr<Save> saving_;
+  Cut cut_ = Cut::kNone;
   // Why the newest checkpoint that was tried could not be saved; empty when it was.
   std::string save_failure_;
 

@@ -375,6 +375,7 @@ void Job::AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply) {
   for (const auto& then : std::exchange(save.waiting, {})) then(reply);
   parked_.Recheck();
   Pump();
+  TryCut();
 }
 
 Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequest& request) {
@@ -396,7 +397,7 @@ Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequ
 Status Job::FinishJob(const v1::FinishJobRequest& request) {
   const bool repeated =
       ended() && driver_.finished && driver_.number != 0 && request.driver() == driver_.number;
-  if (repeated) return Ok();
+  if (repeated) return Written();
   MUSTER_TRY(CheckCall(request.view(), request.driver()));
   driver_.finished = driver_.heard = true;
   v1::Job& job = *record_.mutable_job();
@@ -429,7 +430,7 @@ Status Job::FinishJob(const v1::FinishJobRequest& request) {
   } else {
     Fail(status);
   }
-  return Ok();
+  return Written();
 }
 
 }  // namespace muster::coordinator

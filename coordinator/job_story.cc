@@ -79,12 +79,37 @@ Status Job::Persist() {
   const Status status = world_.journal.SaveJob(record_);
   if (status.ok()) {
     journal_failing_ = false;
+    if (std::exchange(unwritten_end_, std::nullopt)) Touch();
   } else if (!std::exchange(journal_failing_, true)) {
     Tell("JOURNAL_FAILED",
          "the coordinator cannot write its database (" + ToString(status) +
              "); until it can, a restart of the coordinator would lose what happens now");
+    PersistLater();
   }
   return status;
+}
+
+void Job::PersistLater() {
+  (void)world_.scheduler.RunAfter(Millis(1'000), [this, weak = std::weak_ptr<Job*>(self_)] {
+    if (!weak.expired() && journal_failing_ && !Persist().ok()) PersistLater();
+  });
+}
+
+Status Job::Written() const {
+  if (!journal_failing_) return Ok();
+  return Unavailable(
+      "the coordinator cannot write its database: what was asked of job {} holds until the "
+      "coordinator is restarted; `muster describe {}` tells when it is written",
+      id(), id());
+}
+
+void Job::HideUnwrittenEnd(v1::Job& job) const {
+  if (!unwritten_end_) return;
+  job.set_message(fmt::format("has ended ({}), which cannot be written to the database yet: {}",
+                              StateName(job.state()), job.message()));
+  job.set_reason("JOURNAL_UNAVAILABLE");
+  job.set_state(*unwritten_end_);
+  job.set_ended_ms(0);
 }
 
 void Job::MarkRefused(const Checkpoints::Refusal& refusal) {
@@ -111,6 +136,7 @@ void Job::MarkRefused(const Checkpoints::Refusal& refusal) {
 
 v1::Job Job::Describe() const {
   v1::Job job = record_.job();
+  HideUnwrittenEnd(job);
   for (v1::TaskState& state : world_.members.Describe()) {
     if (state.task().type() == "worker") {
       const auto done = closures_by_.find(FromProto(state.task()));
@@ -130,6 +156,7 @@ v1::Job Job::Describe() const {
 
 v1::Job Job::Summary() const {
   v1::Job job = record_.job();
+  HideUnwrittenEnd(job);
   job.clear_spec();
   job.clear_variables();
   return job;

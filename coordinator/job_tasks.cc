@@ -44,6 +44,7 @@ void Job::OnUp(const Member& member, const Arrival& arrival) {
       executors_.erase(task);
     }
     StartExecutors();
+    UpdateCut();
     Pump();
   }
   if (task.type == "ps" && open) {
@@ -61,13 +62,6 @@ void Job::OnUp(const Member& member, const Arrival& arrival) {
     Pump();
   }
   Advance();
-}
-
-void Job::OnDraining(const Member& member) {
-  if (ended() || record_.plan().view() == 0) return;
-  const TaskId task = member.task;
-  Tell("TASK_DRAINING", fmt::format("{} was asked to end and is draining", task.ToString()), &task);
-  if (dispatcher_) dispatcher_->HoldWorker(task, TimePoint::max());
 }
 
 void Job::OnLost(const Member& member) {
@@ -119,6 +113,8 @@ void Job::OnLost(const Member& member) {
                                          task.ToString(), world_.options.ps_wait.count() / 1000));
         }));
   }
+  UpdateCut();
+  TryCut();
   RefreshReason();
   Pump();
 }
@@ -153,6 +149,7 @@ void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result)
   }
   if (dispatcher_->queue().idle() || dispatcher_->queue().failed()) parked_.Recheck();
   Pump();
+  TryCut();
 }
 
 void Job::OnClosureReturned(const Member& member, const v1::ClosureResult& result) {
@@ -226,7 +223,8 @@ void Job::SendClosure(const TaskId& task, const v1::ClosureAssignment& assignmen
 
 void Job::Pump() {
   if (phase_ != Phase::kOpen || judging_) return;
-  dispatcher_->set_paused(!missing_ps_.empty() || saving_ != nullptr);
+  dispatcher_->set_paused(!missing_ps_.empty() || saving_ != nullptr || cut_ == Cut::kSettled);
+  dispatcher_->set_draining(cut_ != Cut::kNone);
   const bool was_full = dispatcher_->queue().queued() >= world_.options.queue_capacity;
   dispatcher_->Pump();
   if (was_full) parked_.Recheck();
@@ -262,6 +260,13 @@ void Job::RefreshReason() {
       names += fmt::format("{}{} (lost: {})", names.empty() ? "" : ", ", task.ToString(), how);
     }
     return SetState(v1::JOB_STATE_RESTORING, "WAITING_FOR_TASKS", "waiting for " + names);
+  }
+  if (cut_ != Cut::kNone) {
+    return SetState(stopping ? v1::JOB_STATE_STOPPING : v1::JOB_STATE_RUNNING, "DRAINING",
+                    cut_ == Cut::kWanted ? "the cluster is asked to end: saving a checkpoint"
+                                         : fmt::format("waits at step {}: the cluster is asked to "
+                                                       "end",
+                                                       StepsDone()));
   }
   const bool any = std::any_of(executors_.begin(), executors_.end(),
                                [](const auto& one) { return one.second.ready; });

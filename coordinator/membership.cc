@@ -254,6 +254,14 @@ std::vector<const Member*> Membership::Up(std::string_view type) const {
   return up;
 }
 
+std::vector<const Member*> Membership::Draining() const {
+  std::vector<const Member*> draining;
+  for (const auto& [task, member] : members_) {
+    if (member.state == Member::State::kDraining) draining.push_back(&member);
+  }
+  return draining;
+}
+
 std::vector<v1::TaskState> Membership::Describe() const {
   std::set<TaskId> tasks;
   for (const TaskId& task : options_.tasks) {

@@ -117,6 +117,8 @@ class Membership {
   const Member* Known(const TaskId& task) const;
   // Alive members of a type, by index. Draining ones are left out.
   std::vector<const Member*> Up(std::string_view type) const;
+  // Those that were asked to end and have not.
+  std::vector<const Member*> Draining() const;
   // Every known task and those of the spec that were never seen.
   std::vector<v1::TaskState> Describe() const;
   const Options& options() const { return options_; }

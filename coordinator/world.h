@@ -90,8 +90,13 @@ struct World {
   JobOptions options;
   // Each event as it happens, for the daemon's own log.
   std::function<void(const std::string& job_id, const v1::Event&)> on_event;
-  // A job has ended: another may have its place.
-  std::function<void()> on_job_ended;
+  // A job has ended, or gives up its place, or could have one now.
+  std::function<void()> on_slots;
+  // A job has nothing unsaved any more that a task which was asked to end, or all of them, must
+  // wait for.
+  std::function<void()> on_settled = {};
+  // The coordinator was asked to end.
+  bool draining = false;
 };
 
 }  // namespace muster::coordinator

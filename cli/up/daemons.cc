@@ -134,10 +134,9 @@ std::optional<process::Exit> Daemons::Ended(const std::string& task) const {
   return exit.ok() ? std::optional(*exit) : std::nullopt;
 }
 
-bool Daemons::Drain(const std::string& prefix) {
+bool Daemons::Drain() {
   std::vector<Daemon*> ending;
   for (const auto& daemon : daemons_) {
-    if (!daemon->plan.task.starts_with(prefix)) continue;
     daemon->draining = true;
     daemon->due.reset();
     if (daemon->exit) continue;

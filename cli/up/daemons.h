@@ -61,9 +61,9 @@ class Daemons {
   // Has it ended, and how? nullopt: it runs.
   std::optional<process::Exit> Ended(const std::string& task) const;
 
-  // SIGTERM to the tasks whose name begins with `prefix`, and their end; true: all left with code
-  // 0. They are not started again.
-  bool Drain(const std::string& prefix);
+  // SIGTERM to all, who know whom to wait for, and their end; true: all left with code 0. They are
+  // not started again.
+  bool Drain();
 
   // The last lines of a daemon's log, for an error message.
   std::vector<std::string> LastLines(const std::string& task) const;

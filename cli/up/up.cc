@@ -30,6 +30,8 @@ using std::chrono::seconds;
 
 constexpr seconds kListenLimit{30};
 constexpr seconds kRegisterLimit{60};
+// A daemon that keeps its own limit needs a little more to say goodbye.
+constexpr milliseconds kDrainSlack{5'000};
 constexpr milliseconds kTick{100};
 constexpr milliseconds kFirstTick{20};
 
@@ -60,6 +62,7 @@ class LocalCluster {
         clock_(clock),
         interrupt_(interrupt),
         daemons_({.restart = options.restart,
+                  .grace = options.drain_timeout + kDrainSlack,
                   .say = [this](const std::string& text) { Say(text); },
                   .on_death = [this](const std::string& task, int pid,
                                      const process::Exit& exit) { ReportDeath(task, pid, exit); },
@@ -149,7 +152,9 @@ DaemonPlan LocalCluster::Plan(const std::string& role, int index, const std::str
                                 "--state-dir",
                                 InState(name),
                                 "--port-file",
-                                InState(name + ".port")};
+                                InState(name + ".port"),
+                                "--drain-timeout",
+                                fmt::format("{}ms", options_.drain_timeout.count())};
   if (coordinator) {
     argv.insert(argv.end(),
                 {"--expect", fmt::format("ps={},worker={}", options_.ps, options_.workers)});
@@ -272,14 +277,12 @@ void LocalCluster::Serve() {
 bool LocalCluster::Drain() {
   if (!runtime_.empty()) Unregister(runtime_);
   if (interrupt_.raised()) Say("draining");
-  const bool workers = daemons_.Drain("worker");
-  const bool ps = daemons_.Drain("ps");
-  const bool coordinator = daemons_.Drain("coordinator");
+  const bool clean = daemons_.Drain();
   std::error_code error;
   fs::remove(InState("address"), error);
   // Nobody asked to keep what this `up` made up; its logs would pile up in /tmp.
-  if (options_.state_dir.empty() && workers && ps && coordinator) fs::remove_all(state_, error);
-  return workers && ps && coordinator;
+  if (options_.state_dir.empty() && clean) fs::remove_all(state_, error);
+  return clean;
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace muster::cli {
 // coordinator/ ps-0/ worker-0/ ... (theirs), logs/<task>.log.
 //
 // Prints one line beginning with "ready" on stdout when every task is registered. Ends on SIGINT or
-// SIGTERM: workers, then parameter servers, then the coordinator drain.
+// SIGTERM: a checkpoint of each running job is saved, closures in flight finish (within
+// --drain-timeout), and all daemons end.
 //   kDone: drained.  kJobFailed: a daemon did not start or did not drain.  kRefused: another `up`
 //   holds the state folder.
 ExitCode Up(const Options& options, const Terminal& terminal, const Environment& environment,

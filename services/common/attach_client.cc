@@ -90,6 +90,8 @@ void AttachClient::OnMessage(const v1::CoordinatorMessage& message) {
       return handler_.OnCommand(generation_, message.command());
     case Body::kRun:
       return handler_.OnRun(message.run());
+    case Body::kRelease:
+      return Left();
     default:
       log::Warning("a message of the coordinator that this version does not know is passed over");
   }
@@ -113,7 +115,7 @@ void AttachClient::OnWelcome(const v1::Welcome& welcome) {
   log::Info("registered with the coordinator at {}: epoch {}, session {}", options_.coordinator,
             welcome.epoch(), welcome.session());
   handler_.OnAttached(welcome);
-  if (draining_) AnnounceDraining(draining_reason_);
+  if (draining_) AnnounceDraining();
   Flush();
   Heartbeat();
 }
@@ -167,6 +169,7 @@ void AttachClient::Abandon(const Status& why) {
     next_complaint_ = detached_since_;
     handler_.OnDetached(why);
   }
+  Left();
   if (closing_) return Finish();
   Retry(why);
 }
@@ -223,13 +226,25 @@ void AttachClient::Flush() {
   kept_.clear();
 }
 
-void AttachClient::AnnounceDraining(const std::string& reason) {
+void AttachClient::Leave(const std::string& reason, Millis limit, std::function<void()> then) {
   draining_ = true;
   draining_reason_ = reason;
-  if (!attached_) return;
+  left_ = std::move(then);
+  if (!attached_) return Left();
+  AnnounceDraining();
+  (void)scheduler_.RunAfter(limit, [this, alive = std::weak_ptr<int>(alive_)] {
+    if (!alive.expired()) Left();
+  });
+}
+
+void AttachClient::AnnounceDraining() {
   v1::DaemonMessage message;
-  message.mutable_draining()->set_reason(reason);
+  message.mutable_draining()->set_reason(draining_reason_);
   stream_->Write(std::move(message));
+}
+
+void AttachClient::Left() {
+  if (left_) std::exchange(left_, nullptr)();
 }
 
 void AttachClient::Close(Millis limit, std::function<void()> done) {

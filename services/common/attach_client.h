@@ -86,8 +86,9 @@ class AttachClient {
   // Answers a command that came on `stream`; dropped when that stream has ended, since a new
   // coordinator counts its commands anew.
   void Reply(std::uint64_t stream, v1::CommandResult result);
-  // Tells the coordinator that this daemon takes no more work.
-  void AnnounceDraining(const std::string& reason);
+  // Tells the coordinator that this daemon is asked to end, and goes on working until `then`: when
+  // the coordinator has released it, when there is none (any more), or after `limit`.
+  void Leave(const std::string& reason, Millis limit, std::function<void()> then);
   // Sends what is queued, ends the stream, then calls `done` (after `limit` at the latest). Does
   // not connect again.
   void Close(Millis limit, std::function<void()> done);
@@ -110,6 +111,8 @@ class AttachClient {
   void Abandon(const Status& why);
   void Heartbeat();
   void Retry(const Status& why);
+  void AnnounceDraining();
+  void Left();
   void Flush();
   void Finish();
   // Runs `task` on the strand if this object still lives and the stream is still the same.
@@ -127,6 +130,7 @@ class AttachClient {
   bool closing_ = false;
   bool draining_ = false;
   std::string draining_reason_;
+  std::function<void()> left_;
   std::function<void()> closed_;
   std::optional<v1::Welcome> welcome_;
   std::uint64_t highest_epoch_ = 0;

@@ -127,6 +127,14 @@ CoordinatorNode::~CoordinatorNode() { Shutdown(); }
 const services::Endpoint& CoordinatorNode::endpoint() const { return parts_->server->endpoint(); }
 Epoch CoordinatorNode::epoch() const { return parts_->journal->epoch(); }
 
+void CoordinatorNode::Drain(Millis limit) {
+  Parts& all = *parts_;
+  all.server->SetReady(false);
+  std::promise<void> drained;
+  all.strand.Post([&] { all.core->Drain(limit, [&drained] { drained.set_value(); }); });
+  drained.get_future().wait();  // bounded by `limit`
+}
+
 void CoordinatorNode::Shutdown() {
   Parts& all = *parts_;
   if (std::exchange(all.shut_down, true)) return;

@@ -33,6 +33,9 @@ class CoordinatorNode {
 
   const services::Endpoint& endpoint() const;
   Epoch epoch() const;
+  // What SIGTERM does first: closures in flight finish and a checkpoint of each running job is
+  // saved, within `limit`.
+  void Drain(Millis limit);
   // Stops admitting, ends the drivers, closes the streams. What runs goes on from the last
   // checkpoint when a coordinator is started again. Idempotent.
   void Shutdown();

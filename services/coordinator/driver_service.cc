@@ -8,7 +8,7 @@ template <class Reply, class Request, class Call>
 grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* context,
                                    const Request* request, Reply* reply, Call call) {
   return Serve(front, context, reply, [request, call](Coordinator& core, auto then) {
-    const Result<Job*> job = core.Find(request->job_id());
+    const Result<Job*> job = core.FindById(request->job_id());
     if (!job.ok()) return then(job.status());
     call(**job, *request, std::move(then));
   });

@@ -112,7 +112,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::StopJob(grpc::CallbackServerContext* c
     const Result<Job*> job = core.Find(request->job());
     if (!job.ok()) return then(job.status());
     (*job)->Stop(Millis(request->grace_ms()));
-    then((*job)->Describe());
+    const Status written = (*job)->Written();
+    then(written.ok() ? Result<v1::Job>((*job)->Describe()) : written);
   });
 }
 

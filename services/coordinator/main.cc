@@ -141,6 +141,7 @@ Status Run(services::Daemon& daemon) {
   daemon.Ready(fmt::format("coordinator serves on {}, epoch {}", node->endpoint().ToString(),
                            node->epoch().value()));
   const Status status = daemon.WaitForStop();
+  if (status.ok()) node->Drain(daemon.config().values.Duration("drain-timeout") * 9 / 10);
   node->Shutdown();
   return status;
 }

@@ -155,11 +155,13 @@ PsDaemon::~PsDaemon() {
 void PsDaemon::Drain() {
   grpc_.SetReady(false);
   std::promise<void> closed;
-  strand_.Post([this, &closed] {
-    client_.AnnounceDraining("SIGTERM");
-    client_.Close(kGoodbye, [&closed] { closed.set_value(); });
+  // Jobs whose variables are here are saved first.
+  const auto limit = daemon_.config().values.Duration("drain-timeout") * 9 / 10;
+  strand_.Post([this, limit, &closed] {
+    client_.Leave("SIGTERM", limit,
+                  [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
   });
-  closed.get_future().wait();  // bounded by kGoodbye
+  closed.get_future().wait();  // bounded by the limit and kGoodbye
 }
 
 void PsDaemon::OnAttached(const v1::Welcome& welcome) {

@@ -46,7 +46,7 @@ v1::CommandResult PsNode::Execute(const v1::Command& command) {
     status = report.status();
     if (report.ok()) *result.mutable_ps() = *std::move(report);
   } else if (command.has_drop_job()) {
-    Drop(command.drop_job().job_id());
+    status = Drop(command.drop_job());
   } else {
     status = InvalidArgument("ps:{} was sent a command that is not for a parameter server", index_);
   }
@@ -120,13 +120,19 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
   return report;
 }
 
-void PsNode::Drop(const std::string& job_id) {
+Status PsNode::Drop(const v1::DropJob& command) {
+  const std::string& job_id = command.job_id();
   const auto found = jobs_.find(job_id);
-  if (found == jobs_.end()) return;
+  if (found == jobs_.end()) return Ok();
+  if (command.view() < found->second.view && command.view() > 0) {
+    return Aborted("ps:{}: {} is at view {}; view {} is over", index_, job_id, found->second.view,
+                   command.view());
+  }
   server_->Drop(found->second.number);
   // The entry stays without its shards: it still refuses older views.
   found->second.shards = nullptr;
   found->second.created = FailedPrecondition("ps:{}: {} was dropped", index_, job_id);
+  return Ok();
 }
 
 }  // namespace muster::services

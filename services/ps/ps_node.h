@@ -25,6 +25,7 @@ class Command;
 class CommandResult;
 class CreateVariables;
 class DataEndpoint;
+class DropJob;
 class PsReport;
 class SaveReport;
 class SaveVariables;
@@ -70,7 +71,7 @@ class PsNode {
   Status Create(const v1::CreateVariables& command);
   Result<v1::SaveReport> Save(const v1::SaveVariables& command);
   Result<v1::PsReport> Report(const std::string& job_id) const;
-  void Drop(const std::string& job_id);
+  Status Drop(const v1::DropJob& command);
   Result<const Job*> Find(const std::string& job_id) const;
 
   const std::uint32_t index_;

@@ -178,12 +178,14 @@ void WorkerDaemon::Drain() {
   grpc_.SetReady(false);
   const auto grace = daemon_.config().values.Duration("drain-timeout");
   std::promise<void> closed;
-  strand_.Post([this, grace, &closed] {
-    client_.AnnounceDraining("SIGTERM");
-    core_.Drain(grace / 2,
-                [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
+  strand_.Post([this, grace, begin = strand_.Now(), &closed] {
+    client_.Leave("SIGTERM", grace * 9 / 10, [this, grace, begin, &closed] {
+      const auto spent = std::chrono::duration_cast<Millis>(strand_.Now() - begin);
+      core_.Drain(std::max(grace - spent, grace / 10),
+                  [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
+    });
   });
-  closed.get_future().wait();  // bounded by half of the grace and the goodbye
+  closed.get_future().wait();  // bounded by the grace and the goodbye
 }
 
 // ---- From the coordinator

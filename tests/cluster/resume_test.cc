@@ -3,6 +3,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <stdexcept>
 
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -144,10 +146,84 @@ TEST_CASE("a damaged checkpoint is refused, told, and the one before it is used"
   CheckResult(cluster, folder, id, sums);
 }
 
+TEST_CASE("a cluster that is asked to end saves its jobs, and no step is lost", "[cluster]") {
+  const TempFolder folder;
+  const SumJob sums(folder, 2000, 10, 10, 200);  // no periodic checkpoints
+  const std::string state = folder / "state";
+  std::string id;
+  {
+    Cluster first({.ps = 2, .workers = 2, .state = state});
+    id = first.Submit(sums.file);
+    REQUIRE(first.WaitForStep(id, 200, seconds(60)));
+    CHECK(first.Drain() == 0);
+    CAPTURE(first.up_log());
+    CHECK(ProcessesOf(state).empty());
+  }
+  Cluster second({.ps = 2, .workers = 2, .state = state});
+  const int code = second.Wait(id, seconds(120));
+  const v1::Job job = second.Describe(id);
+  CAPTURE(Story(job));
+  REQUIRE(code == 0);
+  CHECK(FindEvent(job, "CLUSTER_DRAINING") != nullptr);
+  CHECK(FindEvent(job, "DRAIN_UNSAVED") == nullptr);
+  const v1::Event* restored = FindEvent(job, "JOB_RESTORED");
+  REQUIRE(restored != nullptr);
+  CHECK(Field(*restored, "step") >= 200);
+  CHECK(Field(*restored, "steps_lost") == 0);
+  CheckResult(second, folder, id, sums);
+}
+
+TEST_CASE("daemons that are asked to end one by one, or all at once, lose no step", "[cluster]") {
+  const TempFolder folder;
+  const SumJob sums(folder, 2000, 10, 20, 200);
+  Cluster cluster({.ps = 2, .workers = 2});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 200, seconds(60)));
+
+  // Asks until the coordinator, which may just be on its way, answers.
+  const auto eventually = [&](const std::function<bool()>& condition) {
+    return Eventually(seconds(60), [&] {
+      try {
+        return condition();
+      } catch (const std::runtime_error&) {
+        return false;
+      }
+    });
+  };
+  // `up` starts them again.
+  const auto end = [&](const std::vector<std::string>& tasks) {
+    std::vector<int> pids;
+    for (const std::string& task : tasks) {
+      REQUIRE(eventually([&] { return cluster.PidOf(task) > 1; }));
+      pids.push_back(cluster.PidOf(task));
+    }
+    const int restored = CountEvents(cluster.Describe(id), "JOB_RESTORED");
+    for (const int pid : pids) REQUIRE(::kill(pid, SIGTERM) == 0);
+    REQUIRE(eventually([&] {
+      const v1::Job job = cluster.Describe(id);
+      return CountEvents(job, "JOB_RESTORED") > restored || job.ended_ms() != 0;
+    }));
+  };
+  end({"ps:0"});
+  end({"worker:0", "worker:1", "ps:0", "ps:1", "coordinator"});
+  end({"coordinator"});
+
+  const int code = cluster.Wait(id, seconds(120));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job), cluster.up_log());
+  REQUIRE(code == 0);
+  for (const v1::Event& event : job.events()) {
+    if (event.reason() != "JOB_RESTORED") continue;
+    CHECK(Field(event, "steps_lost") == 0);
+    CHECK(Field(event, "step") >= 200);
+  }
+  CheckResult(cluster, folder, id, sums);
+}
+
 TEST_CASE("a failed job goes on when it is submitted again, and so does one of another name",
           "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 400, 10, 10, 100,
+  const SumJob sums(folder, 1500, 10, 10, 200,
                     "checkpoint: {every_steps: 100, directory: " + (folder / "saved") + "}\n");
   Cluster cluster({.ps = 2, .workers = 2});
   const std::string id = cluster.Submit(sums.file);

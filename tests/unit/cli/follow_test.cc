@@ -110,10 +110,22 @@ TEST_CASE_METHOD(Fixture, "an unknown job is 3", "[cli][unit]") {
   CHECK(err.str() == "error: no job nothing\n");
 }
 
-TEST_CASE_METHOD(Fixture, "a coordinator that was never there is 6 at once", "[cli][unit]") {
-  api.watches = {Unavailable("no coordinator answers at h:1")};
+TEST_CASE_METHOD(Fixture, "a coordinator that was never there is 6 after some seconds",
+                 "[cli][unit]") {
+  for (int i = 0; i < 10'000; ++i) {
+    api.watches.push_back(Unavailable("no coordinator answers at h:1"));
+  }
+  const TimePoint begin = api.clock.Now();
   CHECK(Run({"wait", "j-1"}) == ExitCode::kUnreachable);
-  CHECK(api.watched.size() == 1);
+  CHECK(api.clock.Now() - begin >= kFirstPatience);
+  CHECK(api.clock.Now() - begin < kFirstPatience * 2);
+}
+
+TEST_CASE_METHOD(Fixture, "a wait that begins while the coordinator is restarted outlives that",
+                 "[cli][unit]") {
+  api.watches = {Unavailable("gone"), Unavailable("gone"),
+                 MakeJob("j-1", v1::JOB_STATE_SUCCEEDED, 7)};
+  CHECK(Run({"wait", "j-1"}) == ExitCode::kDone);
 }
 
 TEST_CASE_METHOD(Fixture, "a coordinator that comes back is waited for", "[cli][unit]") {

@@ -38,6 +38,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
 
   SessionId session;
   bool silent = false;
+  bool released = false;
   std::optional<Status> ended;
   std::deque<v1::ClosureAssignment> given;
   std::vector<v1::Command> commands;
@@ -66,7 +67,7 @@ class Cluster {
   void Start() {
     auto opened = OpenSqliteJournal(directory.path() + "/state");
     MUSTER_INVARIANT(opened.ok());
-    journal = std::move(*opened);
+    journal = std::make_unique<FlakyJournal>(std::move(*opened), journal_full);
     logs.emplace(LogStore::Options{.directory = directory.path() + "/logs"}, log_thread);
     auto made = Coordinator::Create(options, {.scheduler = time,
                                               .journal = *journal,
@@ -251,10 +252,12 @@ class Cluster {
   std::map<TaskId, std::shared_ptr<FakeDaemon>> daemons;
   Status joined;
   bool silent_drivers = false;
+  bool journal_full = false;
   int last_pid = 0;
 };
 
 inline void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
+  released = released || message.has_release();
   if (message.has_run()) given.push_back(message.run());
   if (!message.has_command()) return;
   commands.push_back(message.command());

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "coordinator/checkpoints.h"
+#include "coordinator/journal.h"
 #include "coordinator/world.h"
 
 namespace muster::coordinator::testing {
@@ -87,6 +89,38 @@ class FakeDrivers : public Drivers {
     (grace.count() > 0 ? stopped : killed).push_back(job_id);
   }
   std::vector<std::string> started, stopped, killed;
+};
+
+// A journal whose disk may be full.
+class FlakyJournal : public Journal {
+ public:
+  FlakyJournal(std::unique_ptr<Journal> real, const bool& full)
+      : real_(std::move(real)), full_(full) {}
+  Epoch epoch() const override { return real_->epoch(); }
+  Result<std::vector<StoredJob>> LoadJobs() override { return real_->LoadJobs(); }
+  Result<std::vector<v1::Event>> LoadEvents(const std::string& job_id) const override {
+    return real_->LoadEvents(job_id);
+  }
+  Status DeleteJob(const std::string& job_id) override {
+    return full_ ? Full() : real_->DeleteJob(job_id);
+  }
+  Status SaveJob(const v1::JobRecord& record) override {
+    return full_ ? Full() : real_->SaveJob(record);
+  }
+  Status AddEvent(const std::string& job_id, const v1::Event& event) override {
+    return full_ ? Full() : real_->AddEvent(job_id, event);
+  }
+  Status SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info) override {
+    return full_ ? Full() : real_->SaveCheckpoint(job_id, info);
+  }
+  Status DeleteCheckpoint(const std::string& job_id, std::uint64_t step) override {
+    return full_ ? Full() : real_->DeleteCheckpoint(job_id, step);
+  }
+
+ private:
+  static Status Full() { return ResourceExhausted("database or disk is full"); }
+  const std::unique_ptr<Journal> real_;
+  const bool& full_;
 };
 
 }  // namespace muster::coordinator::testing

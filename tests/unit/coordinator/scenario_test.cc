@@ -306,6 +306,7 @@ TEST_CASE("Jobs beyond the limit wait for their turn", "[coordinator][unit]") {
   REQUIRE(cluster.Submit(Cluster::Spec("second")).ok());
 
   CHECK(cluster.State("second") == v1::JOB_STATE_PENDING);
+  CHECK(cluster.job("second").record().job().reason() == "WAITING_FOR_SLOT");
   REQUIRE(cluster.FinishJob().ok());
   cluster.Settle();
   CHECK(cluster.State("second") == v1::JOB_STATE_RUNNING);

@@ -157,6 +157,21 @@ TEST_CASE_METHOD(Fixture, "a dropped job is forgotten", "[services][unit]") {
   CHECK(client->PullDense(std::vector<std::uint32_t>{kW}).code() == StatusCode::kAborted);
 }
 
+TEST_CASE_METHOD(Fixture, "a job is not dropped for a view that is over", "[services][unit]") {
+  REQUIRE(CodeOf(Create(Plan(1, 2))) == StatusCode::kOk);
+  v1::Command drop;
+  drop.mutable_drop_job()->set_job_id("job-1");
+  drop.mutable_drop_job()->set_view(1);
+  v1::Command report;
+  report.mutable_get_ps_report()->set_job_id("job-1");
+
+  CHECK(CodeOf(node->Execute(drop)) == StatusCode::kAborted);
+  CHECK(CodeOf(node->Execute(report)) == StatusCode::kOk);
+  drop.mutable_drop_job()->set_view(2);
+  CHECK(CodeOf(node->Execute(drop)) == StatusCode::kOk);
+  CHECK(CodeOf(node->Execute(report)) == StatusCode::kNotFound);
+}
+
 TEST_CASE_METHOD(Fixture, "a worker's command is refused", "[services][unit]") {
   v1::Command command;
   command.mutable_start_executor();

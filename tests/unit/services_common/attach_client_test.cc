@@ -296,7 +296,7 @@ TEST_CASE_METHOD(Fixture, "closing sends what is queued and does not come back",
                  "[services][unit]") {
   Attach();
   bool done = false;
-  client.AnnounceDraining("SIGTERM");
+  client.Leave("SIGTERM", Millis(5'000), [] {});
   client.Close(Millis(1'000), [&done] { done = true; });
   CHECK(last().Count(Body::kDraining) == 1);
   CHECK(last().finished);
@@ -323,13 +323,51 @@ TEST_CASE_METHOD(Fixture, "closing ends at its limit when the coordinator does n
 TEST_CASE_METHOD(Fixture, "a daemon that drains says so again after it reconnects",
                  "[services][unit]") {
   Attach();
-  client.AnnounceDraining("SIGTERM");
+  client.Leave("SIGTERM", Millis(5'000), [] {});
   last().events.on_closed(Unavailable("reset"));
   scheduler.Advance(Millis(50));
   last().Welcome(1);
   scheduler.RunReady();
 
   CHECK(last().Count(Body::kDraining) == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "a daemon that is asked to end works until it is released",
+                 "[services][unit]") {
+  Attach();
+  int left = 0;
+  client.Leave("SIGTERM", Millis(60'000), [&left] { ++left; });
+  CHECK(last().Count(Body::kDraining) == 1);
+  scheduler.Advance(Millis(1'000));
+  CHECK(left == 0);
+
+  v1::CoordinatorMessage release;
+  (void)release.mutable_release();
+  last().events.on_message(release);
+  scheduler.Advance(Millis(100'000));
+  CHECK(left == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "a daemon that is asked to end waits for nobody who is not there",
+                 "[services][unit]") {
+  int left = 0;
+  SECTION("there was no coordinator") {
+    client.Start();
+    client.Leave("SIGTERM", Millis(60'000), [&left] { ++left; });
+  }
+  SECTION("the coordinator went away") {
+    Attach();
+    client.Leave("SIGTERM", Millis(60'000), [&left] { ++left; });
+    CHECK(left == 0);
+    last().events.on_closed(Unavailable("reset"));
+    scheduler.RunReady();
+  }
+  SECTION("the coordinator does not answer") {
+    Attach();
+    client.Leave("SIGTERM", Millis(300), [&left] { ++left; });
+    scheduler.Advance(Millis(300));
+  }
+  CHECK(left == 1);
 }
 
 }  // namespace

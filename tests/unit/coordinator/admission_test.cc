@@ -1,0 +1,118 @@
+// Who runs and who waits; names and ids; what cannot be written to the database.
+#include "tests/support/catch.h"
+#include "tests/unit/coordinator/fake_cluster.h"
+
+namespace muster::coordinator {
+namespace {
+
+using testing::Cluster;
+
+v1::JobSpec WithoutServers(const std::string& name) {
+  v1::JobSpec spec = Cluster::Spec(name);
+  spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_ONE_DEVICE);
+  return spec;
+}
+
+TEST_CASE("Jobs that wait for tasks hold back no others", "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.max_running_jobs = 2;
+  Cluster cluster(options);
+  (void)cluster.Join({"worker", 0});
+  for (const char* name : {"a", "b", "c"}) REQUIRE(cluster.Submit(Cluster::Spec(name)).ok());
+  REQUIRE(cluster.Submit(WithoutServers("d")).ok());
+
+  for (const char* name : {"a", "b", "c"}) {
+    CHECK(cluster.job(name).record().job().reason() == "WAITING_FOR_TASKS");
+  }
+  CHECK(cluster.State("d") == v1::JOB_STATE_RUNNING);
+  // The oldest goes first when its tasks come.
+  (void)cluster.Join({"ps", 0});
+  CHECK(cluster.State("a") == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job("b").record().job().reason() == "WAITING_FOR_SLOT");
+}
+
+TEST_CASE("A job whose servers stay away gives its slot up, and takes the next one that is free",
+          "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.max_running_jobs = 1;
+  options.tasks = {{"ps", 0}, {"worker", 0}};
+  Cluster cluster(options);
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec("job")).ok());
+  REQUIRE(cluster.Submit(WithoutServers("second")).ok());
+  CHECK(cluster.job("second").record().job().reason() == "WAITING_FOR_SLOT");
+
+  cluster.Kill({"ps", 0});
+  cluster.Pass(Millis(30'000));
+  CHECK(cluster.State("second") == v1::JOB_STATE_PENDING);
+  cluster.Pass(Millis(100'000));
+  CHECK(cluster.State("second") == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().record().job().reason() == "WAITING_FOR_TASKS");
+  (void)cluster.Join({"ps", 0}, "boot-2");
+  CHECK(cluster.job().record().job().reason() == "WAITING_FOR_SLOT");
+  cluster.job("second").Stop(Millis(10));
+  cluster.Pass(Millis(200));
+  CHECK(cluster.State("second") == v1::JOB_STATE_CANCELLED);
+  CHECK(cluster.State("job") == v1::JOB_STATE_RUNNING);
+}
+
+TEST_CASE(
+    "A name that is another job's id is refused, and an id that is another job's name is not "
+    "given",
+    "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec("job")).ok());
+  REQUIRE(cluster.job("job").id() == "job-1");
+
+  CHECK(cluster.Submit(Cluster::Spec("job-1")).status().code() == StatusCode::kAlreadyExists);
+  REQUIRE(cluster.Submit(Cluster::Spec("other-3")).ok());  // other-3-2
+  REQUIRE(cluster.Submit(Cluster::Spec("other")).ok());
+  CHECK(cluster.job("other").id() == "other-4");
+  CHECK(cluster.job("other-3").id() == "other-3-2");
+}
+
+TEST_CASE("An end that cannot be written is not told as one until it is", "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 100).ok());
+  cluster.WorkAll();
+  REQUIRE(cluster.Save(100).ok());
+  const std::uint64_t driver = cluster.job().driver();
+
+  cluster.journal_full = true;
+  CHECK(cluster.FinishJob().code() == StatusCode::kUnavailable);
+  CHECK(cluster.job().Describe().state() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().Describe().reason() == "JOURNAL_UNAVAILABLE");
+  CHECK(cluster.job().Describe().ended_ms() == 0);
+  CHECK(cluster.core->List().jobs(0).state() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().FinishJob(cluster.As<v1::FinishJobRequest>(driver)).code() ==
+        StatusCode::kUnavailable);
+
+  cluster.journal_full = false;
+  cluster.Pass(Millis(2'000));
+  CHECK(cluster.job().Describe().state() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(cluster.job().FinishJob(cluster.As<v1::FinishJobRequest>(driver)).ok());
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("A stop that cannot be written says so, holds, and is written as soon as it can be",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  CHECK(cluster.job().Written().ok());
+  cluster.journal_full = true;
+  cluster.job().Stop(Millis(60'000));
+  CHECK(cluster.job().Written().code() == StatusCode::kUnavailable);
+  CHECK(cluster.JoinNow()->stop_requested());
+  cluster.journal_full = false;
+  cluster.Pass(Millis(2'000));
+  CHECK(cluster.job().Written().ok());
+  CHECK(cluster.journal->LoadJobs()->at(0).record.stop_requested());
+}
+
+}  // namespace
+}  // namespace muster::coordinator
