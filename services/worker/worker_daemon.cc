@@ -1,6 +1,7 @@
 #include "services/worker/worker_daemon.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -8,8 +9,10 @@
 #include <utility>
 
 #include <grpcpp/client_context.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/private_directory.h"
 #include "common/base/words.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
@@ -41,6 +44,18 @@ std::string CacheDirectory(const DaemonConfig& config) {
   }
   return fmt::format("{}/muster-cache-{}", std::filesystem::temp_directory_path().string(),
                      ::geteuid());
+}
+
+// Ours alone to change: what stands in it is believed. Its place may be one where others make
+// folders too.
+Status MakeCache(const std::string& cache) {
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::path(cache).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (::mkdir(cache.c_str(), 0700) != 0 && errno != EEXIST) {
+    return FromErrno(errno, "cache folder " + cache);
+  }
+  return Annotate(RequireOwnDirectory(cache), "cache folder");
 }
 
 // All cores of this host, divided by the workers that TF_CONFIG puts on it.
@@ -98,8 +113,8 @@ std::vector<config::Setting> WorkerSettings() {
        .doc = "How executors reach parameter servers; auto: shared memory on one host.",
        .choices = {"auto", "tcp", "local"}},
       {.name = "cache-dir",
-       .doc = "Archives, decoded data and indexes. Default: cache in --state-dir, else the user's "
-              "cache folder."},
+       .doc = "Archives, decoded data and indexes; a folder that others cannot change. Default: "
+              "cache in --state-dir, else the user's cache folder."},
       {.name = "warm-executor",
        .kind = Kind::kBool,
        .fallback = "true",
@@ -131,6 +146,7 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   options.link = config.values.String("link");
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   const std::string cache = CacheDirectory(config);
+  MUSTER_TRY(MakeCache(cache));
   options.cache_directory = cache + "/data";
   options.warm = config.values.Bool("warm-executor");
   options.check_limit = config.values.Duration("check-timeout");

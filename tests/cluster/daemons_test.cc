@@ -2,6 +2,8 @@
 #include <fstream>
 
 #include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
@@ -101,6 +103,31 @@ TEST_CASE("a parameter server that does not come is named, and used when it come
   CHECK(ps0.Drain() == 0);
   CHECK(ps1.Drain() == 0);
   CHECK(coordinator.Drain() == 0);
+}
+
+TEST_CASE("a worker believes no cache that others may write into", "[cluster]") {
+  const TempFolder folder;
+  const std::string token = folder.Write("token", "0123456789abcdef0123456789abcdef\n");
+  REQUIRE(::chmod(token.c_str(), 0600) == 0);
+  const auto start = [&](const std::string& cache) {
+    return RunProgram("muster-worker",
+                      {"--task", "worker:0", "--listen", "127.0.0.1:0", "--coordinator",
+                       "127.0.0.1:1", "--token-file", token, "--cache-dir", cache},
+                      {}, seconds(20));
+  };
+  const std::string open = folder / "open";
+  REQUIRE(::mkdir(open.c_str(), 0700) == 0);
+  REQUIRE(::chmod(open.c_str(), 0777) == 0);
+  RunResult result = start(open);
+  CHECK(result.code == 1);
+  CHECK(result.err.find("cache folder: " + open + " has mode 777: others may change it") !=
+        std::string::npos);
+
+  const std::string link = folder / "link";
+  REQUIRE(::symlink(open.c_str(), link.c_str()) == 0);
+  result = start(link);
+  CHECK(result.code == 1);
+  CHECK(result.err.find(link + " is no folder") != std::string::npos);
 }
 
 }  // namespace
