@@ -185,7 +185,8 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
 
   const auto code = static_cast<StatusCode>(result.status().code());
   if (code == StatusCode::kUnavailable || code == StatusCode::kAborted ||
-      code == StatusCode::kCancelled || code == StatusCode::kDeadlineExceeded) {
+      code == StatusCode::kCancelled || code == StatusCode::kDeadlineExceeded ||
+      code == StatusCode::kUnknown) {
     const bool first = options_.in_order || IsSuspect(key);
     (void)queue_.PutBack(key, first ? ClosureQueue::Place::kFront : ClosureQueue::Place::kEnd);
     return Outcome::kAgain;

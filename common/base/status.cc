@@ -81,17 +81,43 @@ Status FromErrno(int error, std::string_view what) {
       return MakeStatus(StatusCode::kAlreadyExists, message);
     case EACCES:
     case EPERM:
+    case EROFS:
       return MakeStatus(StatusCode::kPermissionDenied, message);
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
     case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
     case EFBIG:
       return MakeStatus(StatusCode::kResourceExhausted, message);
+    // No path of a file, whoever looks.
+    case EISDIR:
+    case ENOTDIR:
+    case ENAMETOOLONG:
+      return MakeStatus(StatusCode::kInvalidArgument, message);
     case EADDRINUSE:
       return MakeStatus(StatusCode::kFailedPrecondition, message);
-    default:
+    // A peer is away, or the call may be made again.
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case ENOTCONN:
+    case ESHUTDOWN:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+    case EAGAIN:
+    case EINTR:
+    case EINPROGRESS:
       return MakeStatus(StatusCode::kUnavailable, message);
+    // This host failed: EIO, ESTALE, ENODEV... Trying again at a peer does not help.
+    default:
+      return MakeStatus(StatusCode::kUnknown, message);
   }
 }
 

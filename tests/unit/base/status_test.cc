@@ -35,7 +35,19 @@ TEST_CASE("errno becomes the code that says what to do", "[base][unit]") {
   CHECK(FromErrno(ENOSPC, "write").code() == StatusCode::kResourceExhausted);
   CHECK(FromErrno(EFBIG, "write").code() == StatusCode::kResourceExhausted);
   CHECK(FromErrno(ENOENT, "open").code() == StatusCode::kNotFound);
+  CHECK(FromErrno(EMFILE, "open").code() == StatusCode::kResourceExhausted);
+  CHECK(FromErrno(EISDIR, "read").code() == StatusCode::kInvalidArgument);
+  CHECK(FromErrno(EROFS, "create").code() == StatusCode::kPermissionDenied);
   CHECK(FromErrno(ECONNRESET, "read").code() == StatusCode::kUnavailable);
+  CHECK(FromErrno(EPIPE, "write").code() == StatusCode::kUnavailable);
+}
+
+TEST_CASE("a disk that fails is nobody's absence", "[base][unit]") {
+  for (const int error : {EIO, ESTALE, ENODEV, ENXIO, EBADF}) {
+    const Status status = FromErrno(error, "fdatasync /x");
+    CAPTURE(ToString(status));
+    CHECK(status.code() == StatusCode::kUnknown);
+  }
 }
 
 }  // namespace
