@@ -112,7 +112,9 @@ void WriteAll(const std::string& directory, std::uint64_t step, const Checkpoint
   std::vector<storage::TensorToWrite> tensors;
   v1::CheckpointManifest manifest;
   storage::FileSystem& disk = storage::RealFileSystem();
-  const bool taken = disk.Exists(storage::JoinPath(directory, kFile));
+  const Result<bool> there = disk.Exists(storage::JoinPath(directory, kFile));
+  raise_unless_ok(there.status());
+  const bool taken = *there;
   const std::string name_of_file = taken ? kOtherFile : kFile;
   for (const auto& [name, value] : values) {
     const DType dtype = FromTorch(name, value.scalar_type());

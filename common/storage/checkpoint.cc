@@ -143,6 +143,15 @@ Status WriteManifest(FileSystem& files, const std::string& staged, const std::st
   return file->Close();
 }
 
+// A writer that wakes up late finds its file gone, and cannot rename it over one that counts.
+Status RemoveTemporaries(FileSystem& files, const std::string& directory) {
+  MUSTER_TRY_ASSIGN(const std::vector<std::string> names, files.List(directory));
+  for (const std::string& name : names) {
+    if (name.ends_with(".tmp")) MUSTER_TRY(files.Remove(JoinPath(directory, name)));
+  }
+  return Ok();
+}
+
 // Parameters in the order of their names, with their shapes.
 Result<std::vector<TensorDeclaration>> Parameters(const Checkpoint& checkpoint) {
   std::map<std::string, TensorDeclaration> tensors;
@@ -197,12 +206,13 @@ Result<v1::CheckpointFile> WriteSafetensors(const std::string& directory, const 
 
 Status Commit(const std::string& directory, v1::CheckpointManifest manifest, FileSystem& files) {
   if (const Status sound = CheckSlices(manifest); !sound.ok()) return Annotate(sound, directory);
+  MUSTER_TRY(RemoveTemporaries(files, directory));
   MUSTER_TRY_ASSIGN(const auto opened, OpenAll(files, directory, manifest));
   MUSTER_TRY(opened->VerifyAll());
   MUSTER_TRY_ASSIGN(const std::string text, EncodeManifest(std::move(manifest)));
 
   const std::string path = JoinPath(directory, kManifestName);
-  const std::string staged = path + ".tmp";
+  const std::string staged = TemporaryName(path);
   Status status = WriteManifest(files, staged, text);
   if (status.ok()) status = files.Rename(staged, path);
   if (!status.ok()) {
@@ -210,6 +220,7 @@ Status Commit(const std::string& directory, v1::CheckpointManifest manifest, Fil
     return status;
   }
   status = files.SyncFolder(directory);
+  if (status.ok()) status = files.SyncFolder(ParentOf(directory));
   if (!status.ok()) (void)files.Remove(path);  // it might be gone after a crash: then it never was
   return status;
 }

@@ -40,8 +40,9 @@ Result<v1::CheckpointFile> WriteSafetensors(const std::string& directory, const 
                                             FileSystem& files = RealFileSystem());
 
 // Makes a checkpoint visible: reads each file back and checks that it is what its writer reported,
-// then writes the manifest (format version and hash filled in), syncs and renames. Until the rename
-// nothing sees the checkpoint, so a crash at any point leaves the one before it current.
+// then writes the manifest (format version and hash filled in), syncs and renames it, and syncs the
+// folder and the one above. Until the rename nothing sees the checkpoint, so a crash at any point
+// leaves the one before it current. Removes what writers that were given up have left (*.tmp).
 //   kDataLoss: a file is not what was reported.  kInvalidArgument: the slices do not cover each
 //   tensor exactly once (somebody has not reported).
 Status Commit(const std::string& directory, v1::CheckpointManifest manifest,
@@ -76,8 +77,13 @@ std::string CheckpointDirectory(const std::string& root, std::uint64_t step);
 // Committed ones, newest first (by manifest's presence; not verified). A missing folder: none.
 Result<std::vector<std::string>> ListCheckpoints(const std::string& root,
                                                  FileSystem& files = RealFileSystem());
+// It has a manifest (which is not read).
+Result<bool> IsCommitted(const std::string& directory, FileSystem& files = RealFileSystem());
+// Deletes a checkpoint, or what there is of one, its manifest first: a crash in the middle leaves
+// no checkpoint with holes. One that is not there is no error.
+Status RemoveCheckpoint(const std::string& directory, FileSystem& files = RealFileSystem());
 // Deletes uncommitted directories (`except` may be one that is being written) and all but the
-// newest `keep` committed ones, never `except`.
+// newest `keep` committed ones, never `except`. Answers the first error, after trying all.
 Status Collect(const std::string& root, std::uint32_t keep, const std::string& except,
                FileSystem& files = RealFileSystem());
 // All parameters (no slots) as one safetensors file that any reader opens; replaces `file` whole or

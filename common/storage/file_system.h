@@ -15,6 +15,11 @@
 
 namespace muster::storage {
 
+// Errors of all: kNotFound, kAlreadyExists, kPermissionDenied (a read-only mount too),
+// kResourceExhausted (no room, no descriptors), kUnknown: the disk failed (EIO, ESTALE...). Never
+// kUnavailable, which means a peer of ours: a network mount that does not answer is this host's
+// disk.
+
 // Destruction without Close() closes and keeps the file. kResourceExhausted: the disk is full.
 class WritableFile {
  public:
@@ -43,6 +48,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   virtual Result<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  // Rename() that replaces nothing. kAlreadyExists: `to` is there.
+  virtual Status RenameNew(const std::string& from, const std::string& to) = 0;
   // Makes entries of a folder (creations, renames, removals) durable.
   virtual Status SyncFolder(const std::string& path) = 0;
   // A missing file is no error.
@@ -50,7 +57,8 @@ class FileSystem {
   virtual Status RemoveTree(const std::string& path) = 0;
   // With its parents; durable.
   virtual Status MakeFolders(const std::string& path) = 0;
-  virtual bool Exists(const std::string& path) = 0;
+  // False: it is certainly not there.
+  virtual Result<bool> Exists(const std::string& path) = 0;
   // Names in a folder, unsorted. kNotFound.
   virtual Result<std::vector<std::string>> List(const std::string& folder) = 0;
 };
@@ -60,6 +68,9 @@ FileSystem& RealFileSystem();
 
 // "a/b" + "c" = "a/b/c"; "" + "c" = "c".
 std::string JoinPath(const std::string& folder, const std::string& name);
+// A name beside `path` for what will be renamed to it; ends in ".tmp". No two calls answer the
+// same: a writer that was given up and wakes late has another file.
+std::string TemporaryName(const std::string& path);
 // Folder of a path; "." for a bare name.
 std::string ParentOf(const std::string& path);
 

@@ -37,23 +37,29 @@ Result<std::vector<Numbered>> Scan(FileSystem& files, const std::string& root) {
     const std::optional<std::uint64_t> step = StepOf(name);
     if (!step) continue;
     const std::string path = JoinPath(root, name);
-    found.push_back({*step, path, files.Exists(JoinPath(path, kManifestName))});
+    // Not knowing is not "no manifest": what has none is deleted.
+    MUSTER_TRY_ASSIGN(const bool committed, IsCommitted(path, files));
+    found.push_back({*step, path, committed});
   }
   std::sort(found.begin(), found.end(),
             [](const Numbered& a, const Numbered& b) { return a.step > b.step; });
   return found;
 }
 
-// The manifest goes first: a crash in the middle leaves no checkpoint with holes.
-Status Delete(FileSystem& files, const Numbered& checkpoint) {
-  if (checkpoint.committed) {
-    MUSTER_TRY(files.Remove(JoinPath(checkpoint.path, kManifestName)));
-    MUSTER_TRY(files.SyncFolder(checkpoint.path));
-  }
-  return files.RemoveTree(checkpoint.path);
+}  // namespace
+
+Result<bool> IsCommitted(const std::string& directory, FileSystem& files) {
+  return files.Exists(JoinPath(directory, kManifestName));
 }
 
-}  // namespace
+Status RemoveCheckpoint(const std::string& directory, FileSystem& files) {
+  MUSTER_TRY_ASSIGN(const bool committed, IsCommitted(directory, files));
+  if (committed) {
+    MUSTER_TRY(files.Remove(JoinPath(directory, kManifestName)));
+    MUSTER_TRY(files.SyncFolder(directory));
+  }
+  return files.RemoveTree(directory);
+}
 
 std::string CheckpointDirectory(const std::string& root, std::uint64_t step) {
   return JoinPath(root, fmt::format("{}{:012}", kPrefix, step));
@@ -72,14 +78,18 @@ Status Collect(const std::string& root, std::uint32_t keep, const std::string& e
                FileSystem& files) {
   MUSTER_TRY_ASSIGN(const std::vector<Numbered> found, Scan(files, root));
   std::uint32_t kept = 0;
+  Status first;
   for (const Numbered& checkpoint : found) {
     if (checkpoint.committed && kept < keep) {
       ++kept;
       continue;
     }
-    if (checkpoint.path != except) MUSTER_TRY(Delete(files, checkpoint));
+    if (checkpoint.path == except) continue;
+    // One that cannot be removed does not keep the others.
+    const Status removed = RemoveCheckpoint(checkpoint.path, files);
+    if (first.ok()) first = removed;
   }
-  return Ok();
+  return first;
 }
 
 }  // namespace muster::storage

@@ -164,7 +164,7 @@ Result<std::string> EncodeHeader(std::span<const TensorDeclaration> tensors,
 class Writer : public SafetensorsWriter {
  public:
   Writer(FileSystem& files, std::string path)
-      : files_(files), path_(std::move(path)), staged_(path_ + ".tmp") {}
+      : files_(files), path_(std::move(path)), staged_(TemporaryName(path_)) {}
 
   ~Writer() override {
     file_.reset();

@@ -25,6 +25,8 @@ class FakeFileSystem : public FileSystem {
   void FailFrom(std::uint64_t call) { fail_from_ = calls_ + call; }
   // The n-th changing call alone fails.
   void FailAt(std::uint64_t call) { fail_at_ = calls_ + call; }
+  // No folder can be listed, no name looked up.
+  void SetUnreadable(bool unreadable) { unreadable_ = unreadable; }
   void Heal() { fail_from_ = fail_at_ = UINT64_MAX; }
   std::uint64_t calls() const { return calls_; }
   // Bytes that all files together may have.
@@ -67,6 +69,10 @@ class FakeFileSystem : public FileSystem {
     entries_.erase(from);
     return Ok();
   }
+  Status RenameNew(const std::string& from, const std::string& to) override {
+    if (entries_.contains(to)) return AlreadyExists("{} exists", to);
+    return Rename(from, to);
+  }
   Status SyncFolder(const std::string& path) override {
     MUSTER_TRY(Call("sync " + path));
     std::erase_if(durable_entries_, [&](const auto& e) { return ParentOf(e.first) == path; });
@@ -91,10 +97,12 @@ class FakeFileSystem : public FileSystem {
     for (std::string at = path; at != "." && at != "/"; at = ParentOf(at)) folders_.insert(at);
     return Ok();
   }
-  bool Exists(const std::string& path) override {
+  Result<bool> Exists(const std::string& path) override {
+    if (unreadable_) return Unknown("look at {}: made to fail", path);
     return entries_.contains(path) || folders_.contains(path);
   }
   Result<std::vector<std::string>> List(const std::string& folder) override {
+    if (unreadable_) return Unknown("list {}: made to fail", folder);
     if (!folders_.contains(folder)) return NotFound("{} does not exist", folder);
     std::set<std::string> names;
     const auto add = [&](const std::string& path) {
@@ -154,7 +162,7 @@ class FakeFileSystem : public FileSystem {
 
   Status Call(const std::string& what) {
     const std::uint64_t call = calls_++;
-    if (call >= fail_from_ || call == fail_at_) return Unavailable("{}: made to fail", what);
+    if (call >= fail_from_ || call == fail_at_) return Unknown("{}: made to fail", what);
     return Ok();
   }
   Status CheckRoom(std::uint64_t bytes) const {
@@ -167,6 +175,7 @@ class FakeFileSystem : public FileSystem {
   std::map<std::string, std::shared_ptr<File>> entries_;
   std::map<std::string, std::shared_ptr<File>> durable_entries_;
   std::set<std::string> folders_;
+  bool unreadable_ = false;
   std::uint64_t calls_ = 0;
   std::uint64_t fail_from_ = UINT64_MAX;
   std::uint64_t fail_at_ = UINT64_MAX;

@@ -238,11 +238,11 @@ TEST_CASE("collecting keeps the newest and what it is told to", "[storage][unit]
 
   CHECK(ListCheckpoints("root", files).value() ==
         std::vector<std::string>{listed[0], listed[1], listed[3]});
-  CHECK_FALSE(files.Exists("root/step-000000000030"));
-  CHECK(files.Exists("root/notes"));
+  CHECK_FALSE(files.Exists("root/step-000000000030").value());
+  CHECK(files.Exists("root/notes").value());
   REQUIRE(files.MakeFolders("root/step-000000000050").ok());
   REQUIRE(Collect("root", 9, "root/step-000000000050", files).ok());
-  CHECK(files.Exists("root/step-000000000050"));
+  CHECK(files.Exists("root/step-000000000050").value());
 }
 
 }  // namespace

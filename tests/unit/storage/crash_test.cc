@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/storage/checkpoint.h"
+#include "common/storage/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_file_system.h"
 #include "tests/unit/storage/support.h"
@@ -60,7 +61,7 @@ TEST_CASE("an error at any call is reported and leaves no temporary file", "[sto
     const Status status = WriteSample("root", 2, files);
 
     INFO("call " << call);
-    REQUIRE(status.code() == StatusCode::kUnavailable);
+    REQUIRE(status.code() == StatusCode::kUnknown);
     REQUIRE_FALSE(AnyTemporary(files));
     REQUIRE(ListCheckpoints("root", files).value().size() == 1);
     REQUIRE(Verify(CheckpointDirectory("root", 1), files).ok());
@@ -87,6 +88,53 @@ TEST_CASE("a full disk is named, leaves nothing behind, and the old checkpoint r
   }
   files.SetCapacity(2 * used);
   CHECK(WriteSample("root", 2, files).ok());
+}
+
+TEST_CASE("what cannot be looked at is not deleted as if it had no manifest", "[storage][unit]") {
+  FakeFileSystem files;
+  REQUIRE(WriteSample("root", 1, files).ok());
+  files.SetUnreadable(true);
+
+  CHECK(Collect("root", 3, "", files).code() == StatusCode::kUnknown);
+  CHECK(ListCheckpoints("root", files).status().code() == StatusCode::kUnknown);
+  CHECK(RemoveCheckpoint(CheckpointDirectory("root", 1), files).code() == StatusCode::kUnknown);
+
+  files.SetUnreadable(false);
+  CHECK(Verify(CheckpointDirectory("root", 1), files).ok());
+}
+
+TEST_CASE("a writer that wakes up late has a file of its own, and finds it gone after the commit",
+          "[storage][unit]") {
+  FakeFileSystem files;
+  const std::string directory = CheckpointDirectory("root", 1);
+  const std::string path = directory + "/ps-0-of-2.safetensors";
+  REQUIRE(files.MakeFolders(directory).ok());
+  const std::vector<TensorDeclaration> tensors{{"w", DType::kFloat32, {3}}};
+  auto zombie = SafetensorsWriter::Create(files, path, tensors).value();
+  REQUIRE(WriteSample("root", 1, files).ok());
+
+  REQUIRE(zombie->Append(Bytes("not the same")).ok());
+  CHECK_FALSE(zombie->Finish().ok());
+  zombie.reset();
+
+  CHECK(Verify(directory, files).ok());
+  CHECK_FALSE(AnyTemporary(files));
+}
+
+TEST_CASE("a crash while removing a checkpoint leaves a whole one or none", "[storage][unit]") {
+  for (std::uint64_t call = 0; call < 4; ++call) {
+    FakeFileSystem files;
+    REQUIRE(WriteSample("root", 1, files).ok());
+    files.FailFrom(call);
+    (void)RemoveCheckpoint(CheckpointDirectory("root", 1), files);
+
+    files.Crash(FakeFileSystem::UnsyncedNames::kKept);
+
+    const auto found = ListCheckpoints("root", files).value();
+    for (const std::string& directory : found) {
+      REQUIRE(Verify(directory, files).ok());
+    }
+  }
 }
 
 TEST_CASE("a crash while collecting leaves no checkpoint with holes", "[storage][unit]") {

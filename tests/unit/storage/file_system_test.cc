@@ -35,7 +35,7 @@ void Conform(FileSystem& files, const std::string& root) {
   const std::string folder = root + "/a/b";
   REQUIRE(files.MakeFolders(folder).ok());
   REQUIRE(files.MakeFolders(folder).ok());
-  CHECK(files.Exists(folder));
+  CHECK(files.Exists(folder).value());
   CHECK(files.Open(folder + "/none").status().code() == StatusCode::kNotFound);
   CHECK(files.List(root + "/none").status().code() == StatusCode::kNotFound);
   CHECK(files.Create(root + "/none/file").status().code() == StatusCode::kNotFound);
@@ -49,7 +49,12 @@ void Conform(FileSystem& files, const std::string& root) {
   }
   REQUIRE(files.Rename(folder + "/file", folder + "/other").ok());
   REQUIRE(files.SyncFolder(folder).ok());
-  CHECK_FALSE(files.Exists(folder + "/file"));
+  REQUIRE(files.Create(folder + "/new").ok());
+  CHECK(files.RenameNew(folder + "/new", folder + "/other").code() == StatusCode::kAlreadyExists);
+  REQUIRE(files.RenameNew(folder + "/new", folder + "/newer").ok());
+  CHECK_FALSE(files.Exists(folder + "/new").value());
+  REQUIRE(files.Remove(folder + "/newer").ok());
+  CHECK_FALSE(files.Exists(folder + "/file").value());
   CHECK(files.List(folder).value() == std::vector<std::string>{"other"});
   const auto opened = files.Open(folder + "/other").value();
   CHECK(opened->size() == 5);
@@ -61,7 +66,7 @@ void Conform(FileSystem& files, const std::string& root) {
   REQUIRE(files.Remove(folder + "/other").ok());
   REQUIRE(files.Create(folder + "/x").ok());
   REQUIRE(files.RemoveTree(root + "/a").ok());
-  CHECK_FALSE(files.Exists(folder));
+  CHECK_FALSE(files.Exists(folder).value());
 }
 
 TEST_CASE("the real file system keeps the contract", "[storage][unit]") {
