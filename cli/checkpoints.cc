@@ -36,11 +36,25 @@ Status NoCheckpoint(const Options& options, const v1::ListCheckpointsReply& repl
                   options.job, Agreeing(count, "is", "are"), options.job);
 }
 
+// A folder that was given in place of a job: without one it is the command line that is wrong.
+Result<std::string> GivenFolder(const std::string& path) {
+  MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(path));
+  if (committed) return path;
+  MUSTER_TRY_ASSIGN(const bool there, storage::RealFileSystem().Exists(path));
+  if (!there) return NotFound("there is no folder {}", path);
+  const auto below = storage::ListCheckpoints(path);
+  return InvalidArgument(
+      "{} is no checkpoint: it has no MANIFEST.json{}", path,
+      below.ok() && !below->empty()
+          ? fmt::format("; the newest of {} in it is {}", below->size(), below->front())
+          : std::string("; name a job, or a folder like step-000000000100"));
+}
+
 // The folder that JOB and --step mean. JOB may itself be a folder, by its path or, where it is
 // below the working directory, by its name: checkpoints can be looked at without a cluster.
 Result<std::string> FindCheckpoint(const Context& context) {
   const Options& options = context.options;
-  if (options.job.find('/') != std::string::npos) return options.job;
+  if (options.job.find('/') != std::string::npos) return GivenFolder(options.job);
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::path(options.job) / storage::kManifestName, error)) {
     return options.job;

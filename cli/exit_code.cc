@@ -17,6 +17,7 @@ ExitCode CodeOf(const Status& status) {
     case StatusCode::kFailedPrecondition:
     case StatusCode::kResourceExhausted:
     case StatusCode::kAborted:
+    case StatusCode::kUnknown:  // a disk failed
     case StatusCode::kUnimplemented:
       return ExitCode::kRefused;
     case StatusCode::kUnauthenticated:

@@ -14,7 +14,7 @@ enum class ExitCode : int {
   kJobFailed = 1,  // also: a checkpoint is damaged, a daemon of `up` did not start
   kUsage = 2,      // command line or job file
   kNotFound = 3,
-  kRefused = 4,    // conflict, precondition, capacity
+  kRefused = 4,    // conflict, precondition, capacity, a disk that fails
   kForbidden = 5,  // no token, or a wrong one
   kUnreachable = 6,
   kTimedOut = 7,  // `wait` gave up; the job goes on

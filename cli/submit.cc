@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cstdlib>
 
 #include <fmt/core.h>
@@ -21,7 +22,12 @@ namespace pb = google::protobuf;
 // The job file, with --name; its problems go to err, and into `problems`.
 Result<config::JobFile> ReadJob(const Context& context, std::vector<std::string>& problems) {
   Result<config::JobFile> file = config::LoadJobYaml(context.options.file);
-  if (!file.ok()) return InvalidArgument("{}", Message(file.status()));
+  if (!file.ok()) {
+    // A disk that fails is no mistake in the file.
+    const bool disk = file.status().code() == StatusCode::kUnknown ||
+                      file.status().code() == StatusCode::kResourceExhausted;
+    return disk ? file.status() : InvalidArgument("{}", Message(file.status()));
+  }
   for (const config::LocatedProblem& problem : file->problems) {
     problems.push_back(file->Describe(problem));
     context.terminal.err << problems.back() << '\n';
@@ -64,19 +70,24 @@ class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text) {
     const int fd = ::mkstemp(path_.data());
-    if (fd < 0) return;
-    good_ = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    if (fd < 0) {
+      status_ = FromErrno(errno, "make " + path_);
+      return;
+    }
+    if (::write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+      status_ = FromErrno(errno, "write " + path_);
+    }
     ::close(fd);
   }
   ~TemporaryFile() { (void)::unlink(path_.c_str()); }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
-  bool good() const { return good_; }
+  const Status& status() const { return status_; }
   const std::string& path() const { return path_; }
 
  private:
   std::string path_ = "/tmp/muster-spec-XXXXXX";
-  bool good_ = false;
+  Status status_;
 };
 
 void PrintProblems(const Context& context, const config::JobFile& job,
@@ -92,7 +103,7 @@ ExitCode CheckHere(const Context& context, const config::JobFile& job) {
   const v1::JobSpec& spec = job.spec;
   context.terminal.err << "no cluster runs; checking the model on this machine\n";
   const TemporaryFile file(Json(spec));
-  if (!file.good()) return Fail(context, Unavailable("cannot write {}", file.path()));
+  if (!file.status().ok()) return Fail(context, file.status());
   std::vector<std::string> arguments{"--check", file.path()};
   if (!spec.model().archive().empty()) {
     arguments.insert(arguments.end(), {"--archive", spec.model().archive()});

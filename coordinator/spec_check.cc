@@ -33,16 +33,17 @@ struct SpecChecker::Gathering {
     if (counted_by.empty() && outcome.problems.empty()) outcome.problems = troubles;
     then(std::move(outcome));
   }
-  // The cluster's trouble, not the spec's? A deadline is the spec's: a forward that never ends
-  // would be tried for ever.
+  // The cluster's trouble (a worker's full disk too), not the spec's? A deadline is the spec's: a
+  // forward that never ends would be tried for ever.
   bool IsLoss(const Status& status) {
     const StatusCode code = status.code();
     return code == StatusCode::kUnavailable || code == StatusCode::kAborted ||
-           code == StatusCode::kCancelled;
+           code == StatusCode::kCancelled || code == StatusCode::kUnknown ||
+           code == StatusCode::kResourceExhausted;
   }
   void Fail(const std::string& who, const Status& status) {
     if (IsLoss(status)) {
-      if (lost.ok()) lost = Unavailable("{}: {}", who, Message(status));
+      if (lost.ok()) lost = Annotate(status, who);
     } else {
       outcome.problems.push_back(fmt::format("{}: {}", who, Message(status)));
     }

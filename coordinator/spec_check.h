@@ -32,7 +32,8 @@ class SpecChecker {
   SpecChecker(const Membership& members, Commands& commands)
       : members_(members), commands_(commands) {}
 
-  // kUnavailable: no worker is up, or one was lost while it looked; ask again.
+  // kUnavailable: no worker is up, or one was lost while it looked; ask again. kUnknown,
+  // kResourceExhausted: a worker's disk failed or is full.
   void Check(const v1::JobSpec& spec, std::function<void(Result<CheckOutcome>)> then);
 
  private:

@@ -7,7 +7,10 @@
 
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/storage/file_system.h"
 
 namespace muster::coordinator {
 namespace {
@@ -63,6 +66,7 @@ class FileWriter : public FileStore::Writer {
     if (rename(temporary_.c_str(), path_.c_str()) != 0)
       return FromErrno(errno, "rename to " + path_);
     committed_ = true;
+    MUSTER_TRY(storage::RealFileSystem().SyncFolder(storage::ParentOf(path_)));
     return bytes_;
   }
 
@@ -100,6 +104,27 @@ Result<std::unique_ptr<FileStore::Writer>> FileStore::Begin(const std::string& s
   const int fd = mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return FromErrno(errno, "make " + temporary);
   return std::unique_ptr<Writer>(std::make_unique<FileWriter>(fd, temporary, path, sha256));
+}
+
+void FileStore::Touch(const std::string& sha256) const {
+  const Result<std::string> path = Path(sha256);
+  if (path.ok()) (void)utimensat(AT_FDCWD, path->c_str(), nullptr, 0);
+}
+
+std::size_t FileStore::Collect(const std::set<std::string>& used,
+                               std::chrono::seconds unused) const {
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::size_t removed = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory_, error), end; !error && at != end;
+       at.increment(error)) {
+    if (used.contains(at->path().filename().string())) continue;
+    std::error_code one;
+    const auto touched = at->last_write_time(one);
+    if (one || now - touched <= unused) continue;
+    if (std::filesystem::remove(at->path(), one)) ++removed;
+  }
+  return removed;
 }
 
 }  // namespace muster::coordinator

@@ -3,8 +3,11 @@
 // Threading: any thread; a Writer belongs to one caller at a time.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -34,6 +37,11 @@ class FileStore {
   bool Has(const std::string& sha256) const;
   // Where a file lies, whether or not it is there. kInvalidArgument as above.
   Result<std::string> Path(const std::string& sha256) const;
+  // Somebody counts on the file: it is not collected for another `unused` (see below).
+  void Touch(const std::string& sha256) const;
+  // Removes what has been touched by nobody for longer than `unused`: uploads that were broken off,
+  // and files but those in `used`. Answers how many.
+  std::size_t Collect(const std::set<std::string>& used, std::chrono::seconds unused) const;
 
  private:
   const std::string directory_;

@@ -63,6 +63,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::HasFile(grpc::CallbackServerContext* c
     const Result<std::string> path = files_.Path(request->sha256());
     if (!path.ok()) return then(path.status());
     v1::HasFileReply answer;
+    files_.Touch(request->sha256());
     answer.set_present(files_.Has(request->sha256()));
     then(std::move(answer));
   });

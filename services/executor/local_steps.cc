@@ -13,6 +13,7 @@
 
 #include "common/config/job_yaml/validate_job.h"
 #include "common/data/pipeline/element_ops.h"
+#include "common/storage/checkpoint.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/executor.pb.h"
@@ -309,6 +310,9 @@ class LocalSteps final : public Steps {
       return FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done here",
                                 step, done_);
     }
+    // A process that was stopped and wakes late must not write over what counts.
+    MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(directory));
+    if (committed) return Aborted("{} has been committed without this executor", directory);
     v1::SaveReport report;
     MUSTER_TRY(Guarded([&] { report = variables_->Save(directory); }));
     return report;

@@ -1,5 +1,6 @@
 #include "cli/commands.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -25,6 +26,7 @@ TEST_CASE("every status has its exit code", "[cli][unit]") {
   CHECK(CodeOf(AlreadyExists("x")) == ExitCode::kRefused);
   CHECK(CodeOf(FailedPrecondition("x")) == ExitCode::kRefused);
   CHECK(CodeOf(ResourceExhausted("x")) == ExitCode::kRefused);
+  CHECK(CodeOf(FromErrno(EIO, "x")) == ExitCode::kRefused);
   CHECK(CodeOf(Unauthenticated("x")) == ExitCode::kForbidden);
   CHECK(CodeOf(PermissionDenied("x")) == ExitCode::kForbidden);
   CHECK(CodeOf(Unavailable("x")) == ExitCode::kUnreachable);
@@ -173,6 +175,9 @@ TEST_CASE_METHOD(Fixture, "a checkpoint is verified without a cluster by its fol
                  "[cli][unit]") {
   connect = Unavailable("no cluster");
   CHECK(Run({"checkpoints", "verify", "/no/such/folder"}) == ExitCode::kNotFound);
+  CHECK(Run({"checkpoints", "verify", "../.."}) == ExitCode::kUsage);
+  CHECK(Said("../.. is no checkpoint: it has no MANIFEST.json"));
+  CHECK(Run({"checkpoints", "export", "/proc", "-o", "/no/such/file"}) == ExitCode::kUsage);
   CHECK(Run({"checkpoints", "verify", "j-1"}) == ExitCode::kUnreachable);
   connect = Ok();
   CHECK(Run({"checkpoints", "verify", "j-1"}) == ExitCode::kNotFound);

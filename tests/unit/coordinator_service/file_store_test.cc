@@ -1,5 +1,6 @@
 #include "services/coordinator/file_store.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -37,6 +38,31 @@ TEST_CASE("A name that is no hash never becomes a path", "[services][unit]") {
   const FileStore files("/nowhere");
   CHECK(files.Begin("../../etc/passwd").status().code() == StatusCode::kInvalidArgument);
   CHECK_FALSE(files.Has("../../etc/passwd"));
+}
+
+TEST_CASE("What was broken off and what no job needs is collected once it is old",
+          "[services][unit]") {
+  const muster::testing::TempDir dir;
+  const FileStore files(dir.path());
+  const std::string used(64, 'a'), unused(64, 'b'), wanted(64, 'c'), young(64, 'd');
+  const std::string broken = used + ".x7Kp2q";
+  for (const std::string& name : {used, unused, wanted, young, broken}) {
+    std::ofstream(dir.path() + "/" + name) << "x";
+    if (name == young) continue;
+    std::filesystem::last_write_time(
+        dir.path() + "/" + name,
+        std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+  }
+  files.Touch(wanted);
+
+  CHECK(files.Collect({used}, std::chrono::hours(24)) == 2);
+
+  CHECK(files.Has(used));
+  CHECK(files.Has(wanted));
+  CHECK(files.Has(young));
+  CHECK_FALSE(files.Has(unused));
+  CHECK_FALSE(std::filesystem::exists(dir.path() + "/" + broken));
+  CHECK(FileStore(dir.path() + "/none").Collect({}, std::chrono::hours(24)) == 0);
 }
 
 }  // namespace
