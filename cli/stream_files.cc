@@ -36,11 +36,14 @@ class StreamFiles : public storage::FileSystem {
     return storage::RealFileSystem().Open(path);
   }
   Status Rename(const std::string&, const std::string&) override { return Ok(); }
+  Status RenameNew(const std::string&, const std::string&) override { return Ok(); }
   Status SyncFolder(const std::string&) override { return Ok(); }
   Status Remove(const std::string&) override { return Ok(); }
   Status RemoveTree(const std::string&) override { return Ok(); }
   Status MakeFolders(const std::string&) override { return Ok(); }
-  bool Exists(const std::string& path) override { return storage::RealFileSystem().Exists(path); }
+  Result<bool> Exists(const std::string& path) override {
+    return storage::RealFileSystem().Exists(path);
+  }
   Result<std::vector<std::string>> List(const std::string& folder) override {
     return storage::RealFileSystem().List(folder);
   }

@@ -1,11 +1,15 @@
 // Checkpoint directories of a job, seen from the coordinator: which one to go back to, making and
-// committing new ones. Everything here touches disks, so answers come later, on the strand.
+// committing new ones. Everything here touches disks, so answers come later, on the strand; a
+// folder that hangs holds up nobody but who asked for it. (An error that is none of those named is
+// the disk's own: storage::FileSystem.)
 //
-// Threading: one strand. Lifetime: the Offload outlives it; answers may come after a job has ended.
+// Threading: one strand. Lifetime: the LaneOffload outlives it; answers may come after a job has
+// ended.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,32 +36,58 @@ class Checkpoints {
     std::vector<Refusal> refused;
     // Of an archive's module, when the checkpoint holds any.
     v1::TensorSet buffers;
+    // The folder was another cluster's, which is gone: the sentence to tell.
+    std::string taken_over;
   };
   struct Committed {
     std::uint64_t bytes = 0;
-    // What retention has left, newest first.
-    std::vector<std::string> kept;
+    // What retention has left, newest first; none when the folder could not be listed.
+    std::optional<std::vector<std::string>> kept;
+    // Why old ones could not be removed.
+    Status retention;
+  };
+  // A job that wants a folder for itself.
+  struct Claimant {
+    // Its mark; where the coordinator runs is filled in.
+    v1::CheckpointOwner mark;
+    // Jobs of its cluster that have not ended: what belongs to others of them is free.
+    std::set<std::string> live;
+  };
+  struct Search {
+    std::string root;
+    // Is this a checkpoint that the job may go on from? Asked on any thread.
+    std::function<bool(const v1::CheckpointManifest&)> ours;
+    // Passed over.
+    std::set<std::string> refused;
+    // What the journal lists, oldest first. With any, an empty folder is not what it was.
+    std::vector<std::string> known;
+    Claimant claimant;
   };
 
   virtual ~Checkpoints() = default;
-  // Is this a checkpoint that the job may go on from? Asked on any thread.
-  using IsOurs = std::function<bool(const v1::CheckpointManifest&)>;
-  // The newest committed checkpoint below `root` whose every byte is as it was written. Those in
-  // `refused` are passed over. kFailedPrecondition: `root` holds checkpoints of another job's spec.
-  virtual void FindNewest(const std::string& root, IsOurs ours,
-                          const std::set<std::string>& refused,
-                          std::function<void(Result<Found>)> then) = 0;
+  // Whether a job may have this folder, and could write there. Makes nothing.
+  // kFailedPrecondition: another's (named), or it cannot be written.
+  virtual void Look(const std::string& root, const Claimant& claimant,
+                    std::function<void(Status)> then) = 0;
+  // Claims the folder, then the newest committed checkpoint in it whose every byte is as it was
+  // written. kFailedPrecondition: it is another's, or holds checkpoints of another job's spec; with
+  // nothing known: it cannot be written. Anything else: it cannot be read now, or what is known is
+  // not there; nothing is concluded from that.
+  virtual void FindNewest(const Search& search, std::function<void(Result<Found>)> then) = 0;
   // Moves all checkpoints below `root` into a folder of its own there, where nobody looks for them;
-  // its path, empty when there were none.
-  virtual void SetAside(const std::string& root, std::function<void(Result<std::string>)> then) = 0;
-  // An empty directory for the step, in place of whatever had its name.
-  virtual void Prepare(const std::string& root, std::uint64_t step,
+  // its path, empty when there were none. kFailedPrecondition: the folder is another's.
+  virtual void SetAside(const std::string& root, const Claimant& claimant,
+                        std::function<void(Result<std::string>)> then) = 0;
+  // An empty directory for the step, in place of whatever had its name. kFailedPrecondition: the
+  // folder has become another's.
+  virtual void Prepare(const std::string& root, std::uint64_t step, const Claimant& claimant,
                        std::function<void(Result<std::string>)> then) = 0;
   // What an archive's module holds beside its variables, into files of their own; one report for
   // each file, none where there is nothing. Errors of storage::WriteSafetensors().
   virtual void WriteValues(const std::string& directory, v1::ModelValues values,
                            std::function<void(Result<std::vector<v1::SaveReport>>)> then) = 0;
-  // The manifest is the commit point. Then retention: `keep` committed ones stay.
+  // The manifest is the commit point: an error means that there is no checkpoint. Then retention:
+  // `keep` committed ones stay.
   virtual void Commit(const std::string& root, const std::string& directory,
                       v1::CheckpointManifest manifest, std::uint32_t keep,
                       std::function<void(Result<Committed>)> then) = 0;
@@ -65,16 +95,20 @@ class Checkpoints {
                             std::function<void(Result<v1::CheckpointManifest>)> then) = 0;
   // Removes what a failed save has left.
   virtual void Discard(const std::string& directory) = 0;
+  // The job has ended: the folder is free for others.
+  virtual void Release(const std::string& root, const v1::CheckpointOwner& mark) = 0;
 };
 
 // On the coordinator's file system, by common/storage.
 class DiskCheckpoints : public Checkpoints {
  public:
-  explicit DiskCheckpoints(Offload& offload) : offload_(offload) {}
-  void FindNewest(const std::string& root, IsOurs ours, const std::set<std::string>& refused,
-                  std::function<void(Result<Found>)> then) override;
-  void SetAside(const std::string& root, std::function<void(Result<std::string>)> then) override;
-  void Prepare(const std::string& root, std::uint64_t step,
+  explicit DiskCheckpoints(LaneOffload& offload) : offload_(offload) {}
+  void Look(const std::string& root, const Claimant& claimant,
+            std::function<void(Status)> then) override;
+  void FindNewest(const Search& search, std::function<void(Result<Found>)> then) override;
+  void SetAside(const std::string& root, const Claimant& claimant,
+                std::function<void(Result<std::string>)> then) override;
+  void Prepare(const std::string& root, std::uint64_t step, const Claimant& claimant,
                std::function<void(Result<std::string>)> then) override;
   void WriteValues(const std::string& directory, v1::ModelValues values,
                    std::function<void(Result<std::vector<v1::SaveReport>>)> then) override;
@@ -84,10 +118,14 @@ class DiskCheckpoints : public Checkpoints {
   void ReadManifest(const std::string& directory,
                     std::function<void(Result<v1::CheckpointManifest>)> then) override;
   void Discard(const std::string& directory) override;
+  void Release(const std::string& root, const v1::CheckpointOwner& mark) override;
 
  private:
-  Offload& offload_;
+  LaneOffload& offload_;
 };
+
+// Milliseconds since 1970 as manifests and marks have them: "2026-01-02T03:04:05Z".
+std::string Rfc3339(std::int64_t ms);
 
 // "step-000000000400" -> 400; 0 for another name.
 std::uint64_t StepOfDirectory(const std::string& directory);

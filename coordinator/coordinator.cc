@@ -11,6 +11,9 @@
 namespace muster::coordinator {
 namespace {
 
+constexpr Millis kLookLimit{10'000};
+constexpr std::chrono::hours kCollectEvery{24};
+
 std::string Join(const std::vector<std::string>& problems) {
   std::string text;
   for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + problem;
@@ -45,7 +48,9 @@ Coordinator::Coordinator(Options options, Parts parts)
              options_.jobs,
              parts_.on_event,
              [this] { AdmitJobs(); },
-             [this] { OnSettled(); }} {}
+             [this] { OnSettled(); },
+             /*draining=*/false,
+             [this](const v1::Job& job) { return ClaimantOf(job); }} {}
 
 Coordinator::~Coordinator() = default;
 
@@ -97,6 +102,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
     self->jobs_[number] = std::move(job);
   }
   self->AdmitJobs();
+  self->KeepFiles();
   return self;
 }
 
@@ -121,6 +127,19 @@ void Coordinator::ForgetJobs() {
     }
     jobs_.erase(ended[i]);
   }
+}
+
+// Each day, and when it begins.
+void Coordinator::KeepFiles() {
+  if (!parts_.keep_files) return;
+  std::set<std::string> used;
+  for (const auto& [number, job] : jobs_) {
+    used.insert(job->record().job().spec().model().archive_sha256());
+  }
+  parts_.keep_files(std::move(used));
+  (void)parts_.scheduler.RunAfter(kCollectEvery, [weak = std::weak_ptr(self_)] {
+    if (const auto self = weak.lock()) (*self)->KeepFiles();
+  });
 }
 
 void Coordinator::AdmitJobs() {
@@ -192,7 +211,22 @@ void Coordinator::OnDaemonExit(const TaskId& task, std::uint32_t pid, const std:
 
 void Coordinator::OnUp(const Member& member, const Arrival& arrival) {
   for (const auto& [number, job] : jobs_) job->OnUp(member, arrival);
+  DropLeftovers(member);
   AdmitJobs();
+}
+
+void Coordinator::DropLeftovers(const Member& ps) {
+  for (const v1::HeldJob& held : ps.info.jobs()) {
+    const auto known = by_id_.find(held.job_id());
+    if (known != by_id_.end() && jobs_.at(known->second)->Uses(ps.task, held.view())) continue;
+    v1::Command command;
+    v1::DropJob& drop = *command.mutable_drop_job();
+    drop.set_job_id(held.job_id());
+    drop.set_epoch(epoch().value());
+    // A later view that is being made there meanwhile stays.
+    drop.set_view(held.view());
+    commands_.Send(ps, command, options_.jobs.command_limit, [](auto) {});
+  }
 }
 
 void Coordinator::OnDraining(const Member& member, const std::string&) {
@@ -257,12 +291,17 @@ muster::Status Coordinator::CheckName(const std::string& name) const {
                        jobs_.at(found->second)->record().job().name());
 }
 
+Job* Coordinator::Named(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : jobs_.at(found->second).get();
+}
+
 std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
     const v1::SubmitJobRequest& request) {
   const v1::JobSpec& spec = request.spec();
-  const auto found = by_name_.find(spec.name());
-  if (found == by_name_.end()) return std::nullopt;
-  Job& job = *jobs_.at(found->second);
+  Job* const found = Named(spec.name());
+  if (found == nullptr) return std::nullopt;
+  Job& job = *found;
   const v1::Job& known = job.record().job();
   if (SpecHash(known.spec()) != SpecHash(spec)) {
     // What has ended does not stand in the way of what was edited since.
@@ -278,6 +317,7 @@ std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
         StateName(known.state()));
   }
   if (request.restart() || (job.ended() && known.state() != v1::JOB_STATE_SUCCEEDED)) {
+    if (const absl::Status used = FolderInUse(job.CheckpointRoot(), &job); !used.ok()) return used;
     job.Resume(request.restart());
     AdmitJobs();
   }
@@ -306,6 +346,62 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request,
     return then(
         FailedPrecondition("model.archive: no file with SHA-256 {} has been uploaded", archive));
   }
+  LookAtFolder(spec, [this, request, then](const absl::Status& folder) {
+    if (folder.ok()) return Check(request, then);
+    if (request.dry_run()) return then(DryRun(request.spec(), {Message(folder)}, {}));
+    then(folder);
+  });
+}
+
+absl::Status Coordinator::FolderInUse(const std::string& folder, const Job* but) const {
+  for (const auto& [number, job] : jobs_) {
+    if (job.get() == but || job->ended() || job->CheckpointRoot() != folder) continue;
+    return FailedPrecondition(
+        "checkpoint.directory {} belongs to job {}, which has not ended ({}): give this job a "
+        "checkpoint.directory of its own, or wait for that one's end",
+        folder, job->id(), StateName(job->record().job().state()));
+  }
+  return Ok();
+}
+
+Checkpoints::Claimant Coordinator::ClaimantOf(const v1::Job& job) const {
+  Checkpoints::Claimant claimant;
+  claimant.mark.set_cluster_id(parts_.journal.cluster_id());
+  claimant.mark.set_job_id(job.id());
+  claimant.mark.set_job_name(job.name());
+  claimant.mark.set_since(Rfc3339(
+      std::chrono::duration_cast<Millis>(parts_.scheduler.WallNow().time_since_epoch()).count()));
+  claimant.mark.set_state_directory(options_.state_directory);
+  for (const auto& [number, other] : jobs_) {
+    if (!other->ended() && other->id() != job.id()) claimant.live.insert(other->id());
+  }
+  return claimant;
+}
+
+void Coordinator::LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then) {
+  if (spec.checkpoint().directory().empty()) return then(Ok());
+  const std::string folder = CheckpointFolder(spec);
+  if (const absl::Status used = FolderInUse(folder, Named(spec.name())); !used.ok()) {
+    return then(used);
+  }
+  v1::Job job;
+  job.set_name(spec.name());
+  auto open = std::make_shared<std::function<void(absl::Status)>>(std::move(then));
+  const auto answer = [open](const absl::Status& status) {
+    if (auto once = std::exchange(*open, nullptr)) once(status);
+  };
+  parts_.checkpoints.Look(folder, ClaimantOf(job), answer);
+  (void)parts_.scheduler.RunAfter(kLookLimit, [answer, folder] {
+    answer(
+        FailedPrecondition("checkpoint.directory {} has not answered for {} s: is its file system "
+                           "there?",
+                           folder, kLookLimit.count() / 1000));
+  });
+}
+
+void Coordinator::Check(const v1::SubmitJobRequest& request,
+                        std::function<void(Result<v1::SubmitJobReply>)> then) {
+  const v1::JobSpec& spec = request.spec();
   if (members_.Up("worker").empty()) {
     if (request.dry_run()) {
       return then(Unavailable(
@@ -318,6 +414,11 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request,
     if (request.dry_run()) {
       if (!outcome.ok()) return then(outcome.status());
       return then(DryRun(request.spec(), outcome->problems, *outcome));
+    }
+    // Every worker's disk is full or fails: no mistake of the spec's, and nothing to begin with.
+    const StatusCode code = outcome.status().code();
+    if (code == StatusCode::kResourceExhausted || code == StatusCode::kUnknown) {
+      return then(outcome.status());
     }
     if (!outcome.ok()) return Accept(request, nullptr, then);
     if (!outcome->problems.empty()) return then(InvalidArgument("{}", Join(outcome->problems)));
@@ -354,6 +455,8 @@ void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome
                          const std::function<void(Result<v1::SubmitJobReply>)>& then) {
   // While a worker looked at it, the same may have been submitted again.
   if (auto existing = Existing(request)) return then(std::move(*existing));
+  const std::string folder = CheckpointFolder(request.spec());
+  if (const absl::Status used = FolderInUse(folder, nullptr); !used.ok()) return then(used);
   if (const absl::Status status = CheckName(request.spec().name()); !status.ok()) {
     return then(status);
   }

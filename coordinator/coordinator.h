@@ -45,6 +45,8 @@ class Coordinator : private Membership::Observer {
     Drivers& drivers;
     // Has this archive been uploaded? (SHA-256)
     std::function<bool(const std::string&)> has_file;
+    // These archives are jobs'; others may go.
+    std::function<void(std::set<std::string> used)> keep_files = nullptr;
     std::function<void(const std::string& job_id, const v1::Event&)> on_event;
   };
 
@@ -93,11 +95,22 @@ class Coordinator : private Membership::Observer {
   void OnLost(const Member& member) override;
   void OnStall(Millis slept) override;
 
+  // Null: there is none.
+  Job* Named(const std::string& name) const;
   // The job of this name, if there is one: the same spec answers (and goes on, where it was stopped
   // or has failed), another is refused.
   std::optional<Result<v1::SubmitJobReply>> Existing(const v1::SubmitJobRequest& request);
   // kAlreadyExists: the name is the id of another job, which people could not tell from it.
   muster::Status CheckName(const std::string& name) const;
+  // Its checkpoint.directory, before anything is stored.
+  void LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
+  // Of another job that has not ended.
+  absl::Status FolderInUse(const std::string& folder, const Job* but) const;
+  Checkpoints::Claimant ClaimantOf(const v1::Job& job) const;
+  // What a parameter server still holds of jobs that ended or moved on while it was away.
+  void DropLeftovers(const Member& ps);
+  void Check(const v1::SubmitJobRequest& request,
+             std::function<void(Result<v1::SubmitJobReply>)> then);
   void Accept(const v1::SubmitJobRequest& request, const CheckOutcome* outcome,
               const std::function<void(Result<v1::SubmitJobReply>)>& then);
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
@@ -108,6 +121,7 @@ class Coordinator : private Membership::Observer {
   // Lets go whom no job needs any more: daemons that were asked to end, and this one.
   void OnSettled();
   void ForgetJobs();
+  void KeepFiles();
 
   const Options options_;
   Parts parts_;

@@ -1,33 +1,19 @@
-#include <array>
-#include <cerrno>
+#include <algorithm>
 #include <charconv>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <utility>
 
-#include <unistd.h>
-
 #include "common/storage/checkpoint.h"
+#include "common/storage/owner.h"
 #include "common/storage/safetensors.h"
+#include "coordinator/checkpoint_folder.h"
 #include "coordinator/checkpoints.h"
 
 namespace muster::coordinator {
 namespace {
-
-// Said before the first step, not after hours of training.
-Status RequireWritable(const std::string& root) {
-  std::error_code error;
-  std::filesystem::create_directories(root, error);
-  const int cause = error ? error.value() : access(root.c_str(), W_OK | X_OK) != 0 ? errno : 0;
-  if (cause == 0) return Ok();
-  std::array<char, 256> host{};
-  (void)gethostname(host.data(), host.size() - 1);
-  return FailedPrecondition(
-      "the checkpoint folder {} cannot be written on host {}: {}; change checkpoint.directory or "
-      "its permissions",
-      root, host.data(), std::generic_category().message(cause));
-}
 
 constexpr char kBuffersFile[] = "buffers.safetensors";
 constexpr char kFrozenFile[] = "frozen.safetensors";
@@ -84,15 +70,28 @@ Result<std::vector<v1::SaveReport>> WriteAll(const std::string& directory,
   return reports;
 }
 
-Result<Checkpoints::Found> Search(const std::string& root, const Checkpoints::IsOurs& ours,
-                                  const std::set<std::string>& refused) {
-  MUSTER_TRY(RequireWritable(root));
+// A folder that has lost everything is a mount that is not there, mostly. (What the journal lists
+// need not be there itself: a coordinator may have ended between a commit and its row.)
+Status RequireKnown(const Checkpoints::Search& search, const std::vector<std::string>& listed) {
+  if (search.known.empty() || !listed.empty()) return Ok();
+  return NotFound(
+      "{} holds none of the {} checkpoints that were written there, {} the newest: is it mounted? "
+      "If "
+      "they are gone for good, stop the job and submit it with --restart",
+      search.root, search.known.size(), search.known.back());
+}
+
+Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
   Checkpoints::Found found;
-  MUSTER_TRY_ASSIGN(const std::vector<std::string> directories, storage::ListCheckpoints(root));
+  if (search.known.empty()) MUSTER_TRY(RequireWritable(search.root));
+  MUSTER_TRY_ASSIGN(const std::vector<std::string> directories,
+                    storage::ListCheckpoints(search.root));
+  MUSTER_TRY(RequireKnown(search, directories));
+  MUSTER_TRY_ASSIGN(found.taken_over, ClaimIfPossible(search.root, search.claimant));
   for (const std::string& directory : directories) {
-    if (refused.contains(directory)) continue;
+    if (search.refused.contains(directory)) continue;
     const Result<v1::CheckpointManifest> manifest = storage::ReadManifest(directory);
-    if (manifest.ok() && !ours(*manifest)) {
+    if (manifest.ok() && !search.ours(*manifest)) {
       return FailedPrecondition(
           "{} holds a checkpoint of job {} (\"{}\"), whose spec is another: give this job a "
           "checkpoint.directory of its own (or submit it with --restart: what is there is then set "
@@ -110,12 +109,16 @@ Result<Checkpoints::Found> Search(const std::string& root, const Checkpoints::Is
       found.step = manifest->step();
       return found;
     }
+    // Only bytes that are proven wrong are damage; what cannot be read now may be good.
+    if (status.code() != StatusCode::kDataLoss) return status;
     found.refused.push_back({directory, StepOfDirectory(directory), Message(status)});
   }
   return found;
 }
 
-Result<std::string> MoveAside(const std::string& root) {
+Result<std::string> MoveAside(const std::string& root, const Checkpoints::Claimant& claimant) {
+  MUSTER_TRY(RequireWritable(root));
+  MUSTER_TRY(Claim(root, claimant).status());
   MUSTER_TRY_ASSIGN(const std::vector<std::string> directories, storage::ListCheckpoints(root));
   if (directories.empty()) return std::string();
   std::error_code error;
@@ -133,13 +136,13 @@ Result<std::string> MoveAside(const std::string& root) {
   return aside;
 }
 
-Result<std::string> MakeEmpty(const std::string& root, std::uint64_t step) {
+Result<std::string> MakeEmpty(const std::string& root, std::uint64_t step,
+                              const Checkpoints::Claimant& claimant) {
   const std::string directory = storage::CheckpointDirectory(root, step);
-  std::error_code error;
-  std::filesystem::remove_all(directory, error);
-  if (error) return FromErrno(error.value(), "remove " + directory);
-  std::filesystem::create_directories(directory, error);
-  if (error) return FromErrno(error.value(), "make " + directory);
+  MUSTER_TRY(storage::RealFileSystem().MakeFolders(root));
+  MUSTER_TRY(Claim(root, claimant).status());
+  MUSTER_TRY(storage::RemoveCheckpoint(directory));
+  MUSTER_TRY(storage::RealFileSystem().MakeFolders(directory));
   return directory;
 }
 
@@ -148,23 +151,36 @@ Result<Checkpoints::Committed> CommitAndCollect(const std::string& root,
                                                 const v1::CheckpointManifest& manifest,
                                                 std::uint32_t keep) {
   MUSTER_TRY(storage::Commit(directory, manifest));
+  // From here on it counts, whatever becomes of old ones.
   Checkpoints::Committed committed;
   for (const v1::CheckpointFile& file : manifest.files()) committed.bytes += file.bytes();
-  // The checkpoint counts whether or not old ones could be removed.
-  (void)storage::Collect(root, keep, directory);
-  MUSTER_TRY_ASSIGN(committed.kept, storage::ListCheckpoints(root));
+  committed.retention = storage::Collect(root, keep, directory);
+  Result<std::vector<std::string>> kept = storage::ListCheckpoints(root);
+  if (kept.ok()) committed.kept = *std::move(kept);
   return committed;
 }
 
 // Runs `work` off the strand and hands its value to `then` on it.
 template <class Value, class Work>
-void RunThen(Offload& offload, Work work, std::function<void(Result<Value>)> then) {
-  auto result = std::make_shared<Result<Value>>(Unknown("not run"));
-  offload.Run([result, work = std::move(work)] { *result = work(); },
-              [result, then = std::move(then)] { then(std::move(*result)); });
+void RunThen(LaneOffload& offload, const std::string& root, Work work,
+             std::function<void(Result<Value>)> then) {
+  auto result = std::make_shared<Result<Value>>(
+      ResourceExhausted("no thread can be started to look at {}", root));
+  offload.Run(
+      root, [result, work = std::move(work)] { *result = work(); },
+      [result, then = std::move(then)] { then(std::move(*result)); });
 }
 
 }  // namespace
+
+std::string Rfc3339(std::int64_t ms) {
+  const std::time_t seconds = static_cast<std::time_t>(ms / 1000);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  const std::size_t size = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {text, size};
+}
 
 std::uint64_t StepOfDirectory(const std::string& directory) {
   const std::string name = std::filesystem::path(directory).filename().string();
@@ -175,28 +191,38 @@ std::uint64_t StepOfDirectory(const std::string& directory) {
   return step;
 }
 
-void DiskCheckpoints::FindNewest(const std::string& root, IsOurs ours,
-                                 const std::set<std::string>& refused,
-                                 std::function<void(Result<Found>)> then) {
-  RunThen<Found>(
-      offload_, [root, ours = std::move(ours), refused] { return Search(root, ours, refused); },
-      std::move(then));
+void DiskCheckpoints::Look(const std::string& root, const Claimant& claimant,
+                           std::function<void(Status)> then) {
+  RunThen<bool>(
+      offload_, root,
+      [root, claimant]() -> Result<bool> {
+        MUSTER_TRY(LookAt(root, claimant));
+        return true;
+      },
+      [then = std::move(then)](const Result<bool>& looked) { then(looked.status()); });
 }
 
-void DiskCheckpoints::SetAside(const std::string& root,
+void DiskCheckpoints::FindNewest(const Search& search, std::function<void(Result<Found>)> then) {
+  RunThen<Found>(offload_, search.root, [search] { return FindIn(search); }, std::move(then));
+}
+
+void DiskCheckpoints::SetAside(const std::string& root, const Claimant& claimant,
                                std::function<void(Result<std::string>)> then) {
-  RunThen<std::string>(offload_, [root] { return MoveAside(root); }, std::move(then));
+  RunThen<std::string>(
+      offload_, root, [root, claimant] { return MoveAside(root, claimant); }, std::move(then));
 }
 
-void DiskCheckpoints::Prepare(const std::string& root, std::uint64_t step,
+void DiskCheckpoints::Prepare(const std::string& root, std::uint64_t step, const Claimant& claimant,
                               std::function<void(Result<std::string>)> then) {
-  RunThen<std::string>(offload_, [root, step] { return MakeEmpty(root, step); }, std::move(then));
+  RunThen<std::string>(
+      offload_, root, [root, step, claimant] { return MakeEmpty(root, step, claimant); },
+      std::move(then));
 }
 
 void DiskCheckpoints::WriteValues(const std::string& directory, v1::ModelValues values,
                                   std::function<void(Result<std::vector<v1::SaveReport>>)> then) {
   RunThen<std::vector<v1::SaveReport>>(
-      offload_,
+      offload_, storage::ParentOf(directory),
       [directory, values = std::make_shared<v1::ModelValues>(std::move(values))] {
         return WriteAll(directory, *values);
       },
@@ -207,7 +233,7 @@ void DiskCheckpoints::Commit(const std::string& root, const std::string& directo
                              v1::CheckpointManifest manifest, std::uint32_t keep,
                              std::function<void(Result<Committed>)> then) {
   RunThen<Committed>(
-      offload_,
+      offload_, root,
       [root, directory, manifest = std::move(manifest), keep] {
         return CommitAndCollect(root, directory, manifest, keep);
       },
@@ -217,16 +243,20 @@ void DiskCheckpoints::Commit(const std::string& root, const std::string& directo
 void DiskCheckpoints::ReadManifest(const std::string& directory,
                                    std::function<void(Result<v1::CheckpointManifest>)> then) {
   RunThen<v1::CheckpointManifest>(
-      offload_, [directory] { return storage::ReadManifest(directory); }, std::move(then));
+      offload_, storage::ParentOf(directory),
+      [directory] { return storage::ReadManifest(directory); }, std::move(then));
 }
 
 void DiskCheckpoints::Discard(const std::string& directory) {
+  // What stays is collected after the next commit.
   offload_.Run(
-      [directory] {
-        std::error_code error;
-        std::filesystem::remove_all(directory, error);
-      },
+      storage::ParentOf(directory), [directory] { (void)storage::RemoveCheckpoint(directory); },
       [] {});
+}
+
+void DiskCheckpoints::Release(const std::string& root, const v1::CheckpointOwner& mark) {
+  // A mark that stays is that of a job that has ended: its cluster's next one takes it over.
+  offload_.Run(root, [root, mark] { (void)storage::ReleaseFolder(root, mark); }, [] {});
 }
 
 }  // namespace muster::coordinator

@@ -16,12 +16,19 @@ bool IsEnd(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
+// What keeps a task from reading a checkpoint that is good: its host's disk or mount.
+bool CannotRead(const Status& status) {
+  return status.code() == StatusCode::kUnknown || status.code() == StatusCode::kNotFound ||
+         status.code() == StatusCode::kPermissionDenied;
+}
+
 }  // namespace
 
 bool Job::IsTransient(const Status& status) {
   return status.code() == StatusCode::kUnavailable ||
          status.code() == StatusCode::kDeadlineExceeded ||
-         status.code() == StatusCode::kCancelled || status.code() == StatusCode::kAborted;
+         status.code() == StatusCode::kCancelled || status.code() == StatusCode::kAborted ||
+         status.code() == StatusCode::kUnknown;
 }
 
 Job::Job(World& world, StoredJob stored)
@@ -294,52 +301,9 @@ void Job::BeginView() {
   const bool again = record_.plan().view() > 0;
   SetState(again ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
            again ? "RESTORING" : "CREATING_VARIABLES", "looking for a checkpoint");
+  WatchTheFolder();
   if (record_.begin_anew()) return SetCheckpointsAside();
   FindCheckpoint();
-}
-
-void Job::SetCheckpointsAside() {
-  world_.checkpoints.SetAside(
-      CheckpointRoot(), Guard([this](const Result<std::string>& aside) {
-        if (!aside.ok()) {
-          if (IsTransient(aside.status())) {
-            return RetryAfter(Millis(2'000), "CHECKPOINTS_UNREADABLE", Message(aside.status()));
-          }
-          return Fail(aside.status());
-        }
-        for (const v1::CheckpointInfo& info : checkpoints_) {
-          (void)world_.journal.DeleteCheckpoint(id(), info.step());
-        }
-        checkpoints_.clear();
-        if (!aside->empty()) {
-          Tell("CHECKPOINTS_SET_ASIDE",
-               fmt::format("its checkpoints are in {} now; delete them when they are not needed",
-                           *aside),
-               nullptr, {{"directory", *aside}});
-        }
-        // Written with the view's number; asked for again before that, there is nothing to move.
-        record_.set_begin_anew(false);
-        FindCheckpoint();
-      }));
-}
-
-void Job::FindCheckpoint() {
-  world_.checkpoints.FindNewest(
-      CheckpointRoot(),
-      [spec = record_.job().spec()](const auto& manifest) { return GoesOnFrom(spec, manifest); },
-      refused_,
-      Guard([this](Result<Checkpoints::Found> found) { OnCheckpointFound(std::move(found)); }));
-}
-
-void Job::OnCheckpointFound(Result<Checkpoints::Found> found) {
-  if (!found.ok()) {
-    if (IsTransient(found.status())) {
-      return RetryAfter(Millis(2'000), "CHECKPOINTS_UNREADABLE", Message(found.status()));
-    }
-    return Fail(found.status());
-  }
-  for (const Checkpoints::Refusal& refusal : found->refused) MarkRefused(refusal);
-  CreateVariables(*found);
 }
 
 void Job::CreateVariables(const Checkpoints::Found& found) {
@@ -382,7 +346,9 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
   if (const Status status = Persist(); !status.ok()) {
     return RetryAfter(Millis(1'000), "JOURNAL_UNAVAILABLE", Message(status));
   }
-  if (again) {
+  // Not at each try.
+  const bool told = std::exchange(restored_told_, found.step) == found.step;
+  if (again && !told) {
     const std::uint64_t lost = lost_from > found.step ? lost_from - found.step : 0;
     const std::string from = found.directory.empty()
                                  ? fmt::format("its initial values ({})", NoSoundCheckpoint())
@@ -398,7 +364,7 @@ void Job::CreateVariables(const Checkpoints::Found& found) {
           {"steps_lost", std::to_string(lost)},
           {"ps", std::to_string(servers.size())},
           {"directory", found.directory}});
-  } else if (!found.directory.empty()) {
+  } else if (!again && !found.directory.empty()) {
     Tell("CHECKPOINT_FOUND", fmt::format("begins from the checkpoint of step {}", found.step),
          nullptr, {{"step", std::to_string(found.step)}, {"directory", found.directory}});
   }
@@ -436,6 +402,7 @@ void Job::OnVariablesCreated(const Status& status, const std::string& restored_f
       MarkRefused({restored_from, StepOfDirectory(restored_from), Message(status)});
       return BeginView();
     }
+    if (!restored_from.empty() && CannotRead(status)) return WaitForCheckpoints(status);
     if (IsTransient(status)) {
       return RetryAfter(Millis(1'000), "CREATING_VARIABLES",
                         "could not make the variables, tries again: " + Message(status));
@@ -453,6 +420,7 @@ void Job::OnVariablesCreated(const Status& status, const std::string& restored_f
   }
   without_room_ = 0;
   phase_ = Phase::kStarting;
+  unreadable_told_.clear();
   restored_from_ = restored_from;
   dispatcher_ = std::make_unique<Dispatcher>(
       Dispatcher::Options{.job_id = id(),
@@ -474,6 +442,7 @@ void Job::OnVariablesCreated(const Status& status, const std::string& restored_f
 void Job::OpenView() {
   phase_ = Phase::kOpen;
   replan_ = false;
+  restored_told_.reset();
   v1::Job& job = *record_.mutable_job();
   if (job.started_ms() == 0) job.set_started_ms(WallMs());
   Tell("JOB_RUNNING",
@@ -546,6 +515,7 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
   SetState(state, why.empty() ? reason : why, message);
   if (journal_failing_) unwritten_end_ = before;
   ReleaseTasks();
+  world_.checkpoints.Release(CheckpointRoot(), world_.claimant(record_.job()).mark);
   dispatcher_.reset();
   executors_.clear();
   saving_.reset();

@@ -12,10 +12,10 @@
 // A job whose strategy needs no parameter servers has its variables in one worker's executor (its
 // home). They end with it: then the view ends, as with a lost parameter server.
 //
-// The class stands in nine files: job.cc (states and views), job_tasks.cc (workers, parameter
-// servers, closures), job_executors.cc (what workers start), job_home.cc (jobs without parameter
-// servers), job_driver.cc (what its driver asks), job_watch.cc (the driver's process), job_drain.cc
-// (the cluster is asked to end),
+// The class stands in ten files: job.cc (states and views), job_folder.cc (its checkpoints when a
+// view begins), job_tasks.cc (workers, parameter servers, closures), job_executors.cc (what workers
+// start), job_home.cc (jobs without parameter servers), job_driver.cc (what its driver asks),
+// job_watch.cc (the driver's process), job_drain.cc (the cluster is asked to end),
 // job_buffers.cc (what an archive's module holds beside its variables), job_story.cc (rows, events,
 // describe).
 #pragma once
@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "coordinator/dispatcher.h"
+#include "coordinator/job_parts.h"
 #include "coordinator/parked_calls.h"
 #include "coordinator/world.h"
 #include "muster/v1/driver.pb.h"
@@ -40,7 +41,7 @@ namespace muster::coordinator {
 // "RUNNING", as people read it.
 std::string StateName(v1::JobState state);
 
-class Job {
+class Job : private JobParts {
  public:
   template <class Reply>
   using Then = std::function<void(Result<Reply>)>;
@@ -110,6 +111,8 @@ class Job {
   void Watch(std::uint64_t version, Millis limit, Then<v1::Job> then);
   const std::vector<v1::CheckpointInfo>& checkpoints() const { return checkpoints_; }
   std::string CheckpointRoot() const;
+  // Its current view has shards of this view on that parameter server.
+  bool Uses(const TaskId& ps, std::uint64_t view) const;
 
  private:
   enum class Phase {
@@ -120,60 +123,6 @@ class Job {
     kStarting,  // workers start executors
     kOpen,      // closures run
     kEnded,
-  };
-  struct Executor {
-    SessionId session;
-    bool ready = false;
-    bool waits_for_assign = false;
-    std::uint32_t pid = 0;
-    int crashes = 0;
-    bool restart_planned = false;
-    // Closures that it has handed back for a peer's sake since the last one that succeeded.
-    int returned = 0;
-    TimePoint returning_since;
-    // It has made a step, so its buffers have.
-    bool trained = false;
-    // Of the buffers that it was given to evaluate with.
-    std::uint64_t buffers = 0;
-  };
-  // A worker that could not start an executor, over views.
-  struct Unfit {
-    Status why;
-    // It is not a peer's fault: no executor is asked for before then.
-    bool left_out = false;
-    TimePoint until;
-    int refusals = 0;
-    int crashes = 0;  // executors that ended before they were ready
-  };
-  // Closures of a lost worker that have not been given to another yet.
-  struct Rerun {
-    TaskId from;
-    std::set<ClosureKey> waiting;
-    std::string placed;
-    std::size_t count = 0;
-  };
-  // The process that drives the job. The number that its calls carry is never used again: one that
-  // was given up and wakes is not obeyed.
-  struct Driver {
-    std::uint64_t number = 0;
-    int pid = 0;
-    bool running = false;
-    bool finished = false;
-    std::uint64_t settled_before = 0;
-    // Its calls that wait for us, and whether one came since the last look.
-    int calls = 0;
-    bool heard = false;
-    int silent_looks = 0;
-    TimePoint heard_at;
-  };
-  // How far the driver has brought the view: what one that takes its place must know.
-  struct Position {
-    std::uint64_t scheduled = 0;
-    std::uint32_t evaluation_round = 0;
-    std::optional<std::uint64_t> evaluated;
-    std::optional<v1::CheckpointInfo> saved;
-    // A closure's error that the driver was told: it has nothing left but to end the job with it.
-    std::optional<Status> raised;
   };
   struct Save;
 
@@ -188,9 +137,6 @@ class Job {
   void WatchTheWait();
   void BeginCheck();
   void BeginView();
-  void SetCheckpointsAside();
-  void FindCheckpoint();
-  void OnCheckpointFound(Result<Checkpoints::Found> found);
   void CreateVariables(const Checkpoints::Found& found);
   void OnVariablesCreated(const Status& status, const std::string& restored_from);
   void OpenView();
@@ -214,6 +160,15 @@ class Job {
   // `then`, counted as a call that the driver waits in.
   template <class Reply>
   Then<Reply> Heard(Then<Reply> then);
+
+  // job_folder.cc
+  // Says so when it does not answer.
+  void WatchTheFolder();
+  void SetCheckpointsAside();
+  void FindCheckpoint();
+  void OnCheckpointFound(Result<Checkpoints::Found> found);
+  // The folder of checkpoints, or what is in it, cannot be read now. Said once for each cause.
+  void WaitForCheckpoints(const Status& why);
 
   // job_executors.cc
   void StartExecutor(const Member& member);
@@ -295,6 +250,10 @@ class Job {
   void OnShardsSaved(std::shared_ptr<Save> save);
   void OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed> committed);
   void AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply);
+  // `then`, guarded, not later than `limit`: kDeadlineExceeded names the folder, which counts as
+  // silent until its answer does come.
+  template <class Value, class Function>
+  std::function<void(Result<Value>)> FromFolder(Millis limit, Function then);
 
   // job_story.cc
   using Fields = std::vector<std::pair<std::string, std::string>>;
@@ -334,6 +293,7 @@ class Job {
   TimePoint not_before_;
   std::optional<TimePoint> waiting_since_;
   bool wait_told_ = false;
+  std::optional<std::uint64_t> restored_told_;  // the step, until a view is open
   bool replan_ = false;
   int without_room_ = 0;  // views in a row
 
@@ -341,7 +301,7 @@ class Job {
   std::unique_ptr<Dispatcher> dispatcher_;
   std::map<TaskId, Executor> executors_;
   std::map<TaskId, std::uint64_t> closures_by_;  // over all views
-  std::map<TaskId, std::string> missing_ps_;     // lost; their process may come back
+  std::map<TaskId, Loss> missing_ps_;            // their process may come back
   std::optional<TaskId> assigner_;
   bool assigned_ = false;
   std::vector<Rerun> reruns_;
@@ -376,6 +336,9 @@ class Job {
   Cut cut_ = Cut::kNone;
   // Why the newest checkpoint that was tried could not be saved; empty when it was.
   std::string save_failure_;
+  bool folder_silent_ = false;
+  // What WaitForCheckpoints() has told last.
+  std::string unreadable_told_;
 
   Scheduler::TimerId stop_timer_ = 0;
   ParkedCalls parked_;

@@ -9,6 +9,8 @@ namespace muster::coordinator {
 namespace {
 
 constexpr Millis kAgain{300};
+// About a minute: executors start again, workers come back.
+constexpr int kMostFetches = 200;
 // As much as an archive may hold, and what it takes to say so.
 constexpr std::uint64_t kMostValues = (256u << 20) + (16u << 20);
 
@@ -129,24 +131,24 @@ void Job::SaveValues(std::shared_ptr<Save> save) {
   if (!HasArchive()) return SaveOnServers(save);
   FetchValues(/*frozen=*/true, [this, save](Result<v1::ModelValues> values) {
     if (!values.ok()) {
-      if (values.status().code() == StatusCode::kInternal) {
-        save->first = values.status();
-        return OnShardsSaved(save);
+      if (values.status().code() == StatusCode::kInternal || ++save->tries >= kMostFetches) {
+        return OnCommitted(save, values.status());
       }
       (void)world_.scheduler.RunAfter(kAgain, Guard([this, save] { SaveValues(save); }));
       return;
     }
     TakeBuffers(*values);
-    world_.checkpoints.WriteValues(save->directory, *std::move(values),
-                                   Guard([this, save](Result<std::vector<v1::SaveReport>> reports) {
-                                     if (!reports.ok()) {
-                                       save->first =
-                                           Annotate(reports.status(), "the archive's buffers");
-                                       return OnShardsSaved(save);
-                                     }
-                                     save->values = *std::move(reports);
-                                     SaveOnServers(save);
-                                   }));
+    save->tries = 0;
+    world_.checkpoints.WriteValues(
+        save->directory, *std::move(values),
+        FromFolder<std::vector<v1::SaveReport>>(
+            world_.options.save_limit, [this, save](Result<std::vector<v1::SaveReport>> reports) {
+              if (!reports.ok()) {
+                return OnCommitted(save, Annotate(reports.status(), "the archive's buffers"));
+              }
+              save->values = *std::move(reports);
+              SaveOnServers(save);
+            }));
   });
 }
 

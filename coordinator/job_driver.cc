@@ -15,14 +15,8 @@ constexpr Millis kScheduleLimit{30'000};
 constexpr Millis kJoinMost{30'000};
 constexpr std::uint32_t kKeepDefault = 3;
 
-std::string Rfc3339(std::int64_t ms) {
-  const std::time_t seconds = static_cast<std::time_t>(ms / 1000);
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  char text[32];
-  const std::size_t size = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return {text, size};
-}
+// A server that is there and says that it cannot is not asked without end.
+constexpr int kMostTries = 20;
 
 void AddReport(const v1::SaveReport& report, v1::CheckpointManifest& manifest) {
   *manifest.add_files() = report.file();
@@ -257,15 +251,19 @@ void Job::BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then) {
     AnswerSave(*save, status);
     return true;
   });
-  world_.checkpoints.Prepare(CheckpointRoot(), save->step,
-                             Guard([this, save](Result<std::string> directory) {
-                               if (!directory.ok()) {
-                                 save->first = directory.status();
-                                 return OnShardsSaved(save);
-                               }
-                               save->directory = *directory;
-                               SaveValues(save);
-                             }));
+  if (folder_silent_) {
+    return OnCommitted(
+        save, DeadlineExceeded("the checkpoint folder {} still does not answer", CheckpointRoot()));
+  }
+  world_.checkpoints.Prepare(CheckpointRoot(), save->step, world_.claimant(record_.job()),
+                             FromFolder<std::string>(world_.options.folder_limit,
+                                                     [this, save](Result<std::string> directory) {
+                                                       if (!directory.ok())
+                                                         return OnCommitted(save,
+                                                                            directory.status());
+                                                       save->directory = *directory;
+                                                       SaveValues(save);
+                                                     }));
 }
 
 void Job::SaveOnServers(std::shared_ptr<Save> save) {
@@ -276,6 +274,7 @@ void Job::SaveOnServers(std::shared_ptr<Save> save) {
   if (HasHome() && home_) holders.push_back(*home_);
   save->left = holders.size();
   save->first = Ok();
+  save->away = false;
   save->manifest.Clear();
   for (const v1::SaveReport& report : save->values) AddReport(report, save->manifest);
   for (const TaskId& task : holders) {
@@ -289,6 +288,7 @@ void Job::SaveOnServers(std::shared_ptr<Save> save) {
     });
     const Member* member = world_.members.Find(task);
     if (member == nullptr) {
+      save->away = true;
       world_.scheduler.Post([answered, task]() mutable {
         answered(Result<v1::CommandResult>(Unavailable("{} is not there", task.ToString())));
       });
@@ -300,13 +300,14 @@ void Job::SaveOnServers(std::shared_ptr<Save> save) {
     variables.set_view(save->view);
     variables.set_step(save->step);
     variables.set_directory(save->directory);
+    variables.set_epoch(world_.epoch.value());
     world_.commands.Send(*member, command, world_.options.save_limit, answered);
   }
 }
 
 void Job::OnShardsSaved(std::shared_ptr<Save> save) {
   const Status& status = save->first;
-  if (status.code() == StatusCode::kUnavailable && !save->directory.empty()) {
+  if (status.code() == StatusCode::kUnavailable && (save->away || ++save->tries < kMostTries)) {
     // A server is away. Either its process comes back, or the view ends.
     (void)world_.scheduler.RunAfter(Millis(500), Guard([this, save] { SaveOnServers(save); }));
     return;
@@ -322,7 +323,9 @@ void Job::OnShardsSaved(std::shared_ptr<Save> save) {
   const std::uint32_t keep = record_.job().spec().checkpoint().keep();
   world_.checkpoints.Commit(
       CheckpointRoot(), save->directory, manifest, keep > 0 ? keep : kKeepDefault,
-      Guard([this, save](auto committed) { OnCommitted(save, std::move(committed)); }));
+      FromFolder<Checkpoints::Committed>(world_.options.save_limit, [this, save](auto committed) {
+        OnCommitted(save, std::move(committed));
+      }));
 }
 
 void Job::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed> committed) {
@@ -332,13 +335,16 @@ void Job::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed>
                       {"directory", save->directory}};
   if (!committed.ok()) {
     if (!save->directory.empty()) world_.checkpoints.Discard(save->directory);
-    const bool full = committed.status().code() == StatusCode::kResourceExhausted;
-    Tell("CHECKPOINT_FAILED",
-         fmt::format("no checkpoint of step {}: {}{}", save->step, Message(committed.status()),
-                     full ? "; the job goes on, and the next one is tried" : ""),
-         nullptr, fields);
     save_failure_ = Message(committed.status());
-    return AnswerSave(*save, committed.status());
+    Fields more = fields;
+    more.emplace_back("code", std::string(CodeName(committed.status().code())));
+    Tell("CHECKPOINT_FAILED",
+         fmt::format("no checkpoint of step {}: {}; the job goes on, and the next one is tried",
+                     save->step, save_failure_),
+         nullptr, more);
+    v1::SaveCheckpointReply reply;
+    reply.set_failure(save_failure_);
+    return AnswerSave(*save, reply);
   }
   v1::CheckpointInfo info;
   info.set_step(save->step);
@@ -347,9 +353,10 @@ void Job::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed>
   info.set_bytes(committed->bytes);
   info.set_stall_ms(static_cast<std::uint64_t>(stall.count()));
   std::erase_if(checkpoints_, [&](const v1::CheckpointInfo& old) {
-    const bool gone = old.step() == info.step() ||
-                      std::find(committed->kept.begin(), committed->kept.end(), old.directory()) ==
-                          committed->kept.end();
+    const bool gone =
+        old.step() == info.step() ||
+        (committed->kept && std::find(committed->kept->begin(), committed->kept->end(),
+                                      old.directory()) == committed->kept->end());
     if (gone) (void)world_.journal.DeleteCheckpoint(id(), old.step());
     return gone;
   });
@@ -361,8 +368,11 @@ void Job::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed>
   (void)world_.journal.SaveCheckpoint(id(), info);
   record_.mutable_job()->set_checkpoint_stall_ms(info.stall_ms());
   Tell("CHECKPOINT_SAVED",
-       fmt::format("checkpoint of step {} saved: {} bytes, training waited {} ms", info.step(),
-                   info.bytes(), info.stall_ms()),
+       fmt::format("checkpoint of step {} saved: {} bytes, training waited {} ms{}", info.step(),
+                   info.bytes(), info.stall_ms(),
+                   committed->retention.ok()
+                       ? std::string()
+                       : "; old ones could not be removed: " + Message(committed->retention)),
        nullptr, fields);
   v1::SaveCheckpointReply reply;
   reply.set_directory(info.directory());

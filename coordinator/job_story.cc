@@ -3,6 +3,7 @@
 
 #include "common/base/words.h"
 #include "coordinator/job.h"
+#include "coordinator/plan.h"
 
 namespace muster::coordinator {
 
@@ -171,7 +172,7 @@ void Job::Watch(std::uint64_t version, Millis limit, Then<v1::Job> then) {
 }
 
 std::string Job::CheckpointRoot() const {
-  const std::string& directory = record_.job().spec().checkpoint().directory();
+  const std::string directory = CheckpointFolder(record_.job().spec());
   return directory.empty() ? world_.options.checkpoints_directory + "/" + id() : directory;
 }
 

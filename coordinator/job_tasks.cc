@@ -99,15 +99,17 @@ void Job::OnLost(const Member& member) {
         std::any_of(record_.plan().ps().begin(), record_.plan().ps().end(),
                     [&](const auto& ps) { return static_cast<int>(ps.index()) == task.index; });
     if (!planned) return;
-    missing_ps_[task] = member.how;
+    missing_ps_[task] = {member.session, member.how};
     Tell("PS_LOST",
          fmt::format("{} (process {}) was lost: {}; the job waits for it", task.ToString(),
                      member.info.pid(), member.how),
          &task, fields, lines);
     // With ps_wait over, its process will hardly come back: make do with the others, if there are.
     (void)world_.scheduler.RunAfter(
-        world_.options.ps_wait, Guard([this, task] {
-          if (!missing_ps_.contains(task)) return;
+        world_.options.ps_wait, Guard([this, task, session = member.session] {
+          // It may have come back and been lost again: that loss has a timer of its own.
+          const auto missing = missing_ps_.find(task);
+          if (missing == missing_ps_.end() || missing->second.session != session) return;
           replan_ = !SpecNamesPs();
           EndView("PS_LOST", fmt::format("{} was lost and has not come back for {} s",
                                          task.ToString(), world_.options.ps_wait.count() / 1000));
@@ -117,6 +119,13 @@ void Job::OnLost(const Member& member) {
   TryCut();
   RefreshReason();
   Pump();
+}
+
+bool Job::Uses(const TaskId& ps, std::uint64_t view) const {
+  if (ended() || view != record_.plan().view()) return false;
+  return std::any_of(
+      record_.plan().ps().begin(), record_.plan().ps().end(),
+      [&](const v1::PsAddress& one) { return static_cast<int>(one.index()) == ps.index; });
 }
 
 void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result) {
@@ -256,8 +265,8 @@ void Job::RefreshReason() {
   const bool stopping = record_.stop_requested();
   if (!missing_ps_.empty()) {
     std::string names;
-    for (const auto& [task, how] : missing_ps_) {
-      names += fmt::format("{}{} (lost: {})", names.empty() ? "" : ", ", task.ToString(), how);
+    for (const auto& [task, loss] : missing_ps_) {
+      names += fmt::format("{}{} (lost: {})", names.empty() ? "" : ", ", task.ToString(), loss.how);
     }
     return SetState(v1::JOB_STATE_RESTORING, "WAITING_FOR_TASKS", "waiting for " + names);
   }

@@ -27,6 +27,8 @@ class Journal {
   virtual ~Journal() = default;
   // Raised by one, durably, when the journal was opened.
   virtual Epoch epoch() const = 0;
+  // Random, made with the database: tells this cluster from others.
+  virtual std::string cluster_id() const = 0;
   virtual Result<std::vector<StoredJob>> LoadJobs() = 0;
   // Of one job, oldest first.
   virtual Result<std::vector<v1::Event>> LoadEvents(const std::string& job_id) const = 0;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <future>
+#include <string>
 #include <utility>
 
 #include <absl/functional/any_invocable.h>
 
+#include "common/base/lanes.h"
 #include "common/base/scheduler.h"
 
 namespace muster::coordinator {
@@ -16,6 +18,15 @@ class Offload {
   virtual ~Offload() = default;
   // Runs `work` elsewhere, then `then` on the strand; one piece of work after another.
   virtual void Run(Function work, Function then) = 0;
+};
+
+// In lanes (common/base/lanes.h): work that hangs holds up its own lane alone, and outlives whoever
+// has asked for it.
+class LaneOffload {
+ public:
+  using Function = absl::AnyInvocable<void()>;
+  virtual ~LaneOffload() = default;
+  virtual void Run(const std::string& lane, Function work, Function then) = 0;
 };
 
 // One thread of its own. Lifetime: `strand` outlives it.
@@ -43,10 +54,28 @@ class ThreadOffload : public Offload {
   ThreadScheduler thread_;
 };
 
-// For tests: at once, on the strand.
-class InlineOffload : public Offload {
+// Lifetime: `strand` outlives Stop().
+class ThreadLanes : public LaneOffload {
  public:
+  explicit ThreadLanes(Scheduler& strand) : lanes_(strand) {}
+  void Run(const std::string& lane, Function work, Function then) override {
+    lanes_.Run(lane, std::move(work), std::move(then));
+  }
+  // Drops what waits, and gives what runs so long to end.
+  void Stop(Millis limit) { lanes_.Stop(limit); }
+
+ private:
+  Lanes lanes_;
+};
+
+// For tests: at once, on the strand.
+class InlineOffload : public Offload, public LaneOffload {
+ public:
+  using Function = Offload::Function;
   explicit InlineOffload(Scheduler& strand) : strand_(strand) {}
+  void Run(const std::string&, Function work, Function then) override {
+    Run(std::move(work), std::move(then));
+  }
   void Run(Function work, Function then) override {
     strand_.Post([work = std::move(work), then = std::move(then)]() mutable {
       work();

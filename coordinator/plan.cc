@@ -39,6 +39,12 @@ std::vector<std::string> FindProblems(const v1::JobSpec& spec) {
   return problems;
 }
 
+std::string CheckpointFolder(const v1::JobSpec& spec) {
+  std::string folder = spec.checkpoint().directory();
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return folder;
+}
+
 Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training_examples) {
   const std::uint64_t batch = std::max<std::uint32_t>(1, spec.batch_size());
   const std::uint64_t batches = spec.data().drop_remainder()

@@ -26,6 +26,9 @@ Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training
 // machine.
 bool NeedsPs(const v1::JobSpec& spec);
 
+// Its checkpoint.directory without a slash at the end; empty: the spec names none.
+std::string CheckpointFolder(const v1::JobSpec& spec);
+
 // Parameters (of the spec, or else of the archive) and embeddings, with their initializers written
 // out, placed over the servers in `ps`; whole and without a place where the job needs none.
 Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::PsAddress>& ps);

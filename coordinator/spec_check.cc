@@ -23,6 +23,8 @@ struct SpecChecker::Gathering {
   std::string counted_by;
   // What kept a host from looking: a problem only when no other host could.
   std::vector<std::string> troubles;
+  // One of them that is no mistake of the spec's either: a disk that is full or fails.
+  Status disk;
   // Those that have not been asked to check yet.
   std::deque<SessionId> others;
   std::function<void(Result<CheckOutcome>)> then;
@@ -30,6 +32,7 @@ struct SpecChecker::Gathering {
   void Done() {
     if (--waiting > 0) return;
     if (!lost.ok()) return then(lost);
+    if (counted_by.empty() && !disk.ok()) return then(disk);
     if (counted_by.empty() && outcome.problems.empty()) outcome.problems = troubles;
     then(std::move(outcome));
   }
@@ -52,10 +55,15 @@ struct SpecChecker::Gathering {
 
 namespace {
 
-// A full disk, too many open files, a program that is missing: another worker may be able to.
+// It is full, or fails; or too many files are open.
+bool IsDisk(const Status& status) {
+  return status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kUnknown;
+}
+
+// A program that is missing, too: another worker may be able to.
 bool IsHostsTrouble(const Status& status) {
-  return status.code() == StatusCode::kResourceExhausted ||
-         status.code() == StatusCode::kPermissionDenied || status.code() == StatusCode::kNotFound;
+  return IsDisk(status) || status.code() == StatusCode::kPermissionDenied ||
+         status.code() == StatusCode::kNotFound;
 }
 
 std::string NameOf(const Member& member) {
@@ -97,6 +105,7 @@ void SpecChecker::OnProbed(Gathering& all, const std::string& who, const std::st
                            const Result<v1::CommandResult>& result) {
   if (!result.ok() && IsHostsTrouble(result.status())) {
     all.troubles.push_back(fmt::format("{}: {}", who, Message(result.status())));
+    if (IsDisk(result.status())) all.disk = Annotate(result.status(), who);
     return;
   }
   if (!result.ok()) return all.Fail(who, result.status());

@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <map>
+#include <random>
 #include <utility>
 
 #include <fcntl.h>
@@ -106,12 +107,18 @@ class SqliteJournal : public Journal {
     MUSTER_TRY_ASSIGN(const std::uint64_t epoch, Meta("epoch", 0));
     MUSTER_TRY(SetMeta("schema", kSchemaVersion));
     MUSTER_TRY(SetMeta("epoch", epoch + 1));
+    std::random_device random;
+    // 62 bits: SQLite's numbers have a sign.
+    const std::uint64_t fresh = (std::uint64_t{random()} << 30) ^ random();
+    MUSTER_TRY_ASSIGN(cluster_, Meta("cluster", fresh));
+    MUSTER_TRY(SetMeta("cluster", cluster_));
     MUSTER_TRY(Execute("COMMIT"));
     epoch_ = Epoch(epoch + 1);
     return Ok();
   }
 
   Epoch epoch() const override { return epoch_; }
+  std::string cluster_id() const override { return fmt::format("{:016x}", cluster_); }
 
   Result<std::vector<StoredJob>> LoadJobs() override {
     std::vector<StoredJob> jobs;
@@ -251,6 +258,7 @@ class SqliteJournal : public Journal {
   sqlite3* const db_;
   int lock_;
   Epoch epoch_;
+  std::uint64_t cluster_ = 0;
 };
 
 // The lock file holds the pid of its owner, for the message that the other one gets.

@@ -41,8 +41,10 @@ struct JobOptions {
   Millis command_limit{120'000};
   // CreateVariables may read a whole checkpoint.
   Millis restore_limit{900'000};
-  // SaveVariables writes one.
+  // SaveVariables writes one, a commit reads it back.
   Millis save_limit{900'000};
+  // For what a folder of checkpoints answers at once, if its file system is there.
+  Millis folder_limit{60'000};
   std::size_t queue_capacity = ClosureQueue::kCapacity;
   std::size_t in_flight_per_worker = 2;
   // See Dispatcher::Options.
@@ -97,6 +99,8 @@ struct World {
   std::function<void()> on_settled = {};
   // The coordinator was asked to end.
   bool draining = false;
+  // What marks the job's folder of checkpoints as its own.
+  std::function<Checkpoints::Claimant(const v1::Job&)> claimant = {};
 };
 
 }  // namespace muster::coordinator

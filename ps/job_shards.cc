@@ -370,6 +370,11 @@ Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
 
 Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& directory) const {
   const std::lock_guard save_lock(save_mutex_);
+  // A process that was stopped and wakes late must not write over what counts.
+  MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(directory));
+  if (committed) {
+    return Aborted("job {}: {} has been committed without this server's answer", job_, directory);
+  }
   // Held while writing: an update in between would tear the cut. The coordinator has quiesced the
   // job, so nobody waits.
   std::vector<std::shared_lock<ReadWriteLock>> locks;

@@ -67,6 +67,7 @@ void AttachClient::Open() {
   v1::DaemonMessage message;
   *message.mutable_register_() = options_.registration;
   message.mutable_register_()->set_epoch(highest_epoch_);
+  handler_.FillRegistration(*message.mutable_register_());
   renewed_ = scheduler_.Now();
   stream_->Write(std::move(message));
   (void)scheduler_.RunAfter(options_.welcome_limit,

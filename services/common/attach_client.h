@@ -56,6 +56,8 @@ class AttachHandler {
   // `stream` goes back with the result (AttachClient::Reply).
   virtual void OnCommand(std::uint64_t stream, const v1::Command& command) = 0;
   virtual void OnRun(const v1::ClosureAssignment& assignment) = 0;
+  // What changes between one registration and the next.
+  virtual void FillRegistration(v1::Register&) {}
   // Fills in everything but the sequence.
   virtual void FillHeartbeat(v1::Heartbeat& heartbeat) = 0;
   // The coordinator refuses us for good: wrong token, or a task that is not in its cluster.

@@ -1,6 +1,8 @@
 #include "services/coordinator/coordinator_node.h"
 
+#include <chrono>
 #include <future>
+#include <set>
 #include <utility>
 
 #include "common/telemetry/log.h"
@@ -16,6 +18,10 @@ namespace muster::coordinator {
 namespace {
 
 constexpr Millis kShutdownGrace{300};
+// For a piece of disk work that runs; one that hangs is left behind.
+constexpr Millis kDiskGrace{2'000};
+// Of an archive that was sent, and whose job is submitted then or has been forgotten.
+constexpr std::chrono::hours kUnusedFile{24};
 
 void LogEvent(const std::string& job, const v1::Event& event) {
   log::With({{"job", job}, {"reason", event.reason()}}).Info("{}", event.message());
@@ -31,8 +37,8 @@ struct CoordinatorNode::Parts {
         files(options.coordinator.state_directory + "/files"),
         log_thread(strand),
         logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
-        offload(strand),
-        checkpoints(offload),
+        disks(strand),
+        checkpoints(disks),
         drivers(strand, {.program = options.trainer,
                          .token_file = options.token_file,
                          .on_line =
@@ -69,7 +75,7 @@ struct CoordinatorNode::Parts {
   // Of their own, since a checkpoint takes minutes.
   ThreadOffload log_thread;
   Logs logs;
-  ThreadOffload offload;
+  ThreadLanes disks;
   DiskCheckpoints checkpoints;
   DriverProcesses drivers;
   Front front;
@@ -97,16 +103,31 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
   const Status created = all.OnStrand([&]() -> Status {
     all.alive.Renew(all.strand);
     MUSTER_TRY_ASSIGN(
-        all.core,
-        Coordinator::Create(
-            options.coordinator,
-            {.scheduler = all.strand,
-             .journal = *all.journal,
-             .logs = all.logs,
-             .checkpoints = all.checkpoints,
-             .drivers = all.drivers,
-             .has_file = [&files = all.files](const auto& sha256) { return files.Has(sha256); },
-             .on_event = LogEvent}));
+        all.core, Coordinator::Create(
+                      options.coordinator,
+                      {.scheduler = all.strand,
+                       .journal = *all.journal,
+                       .logs = all.logs,
+                       .checkpoints = all.checkpoints,
+                       .drivers = all.drivers,
+                       .has_file =
+                           [&files = all.files](const auto& sha256) {
+                             files.Touch(sha256);
+                             return files.Has(sha256);
+                           },
+                       .keep_files =
+                           [&all](std::set<std::string> used) {
+                             all.disks.Run(
+                                 "files",
+                                 [files = all.files, used = std::move(used)] {
+                                   if (const std::size_t gone = files.Collect(used, kUnusedFile);
+                                       gone > 0) {
+                                     log::Info("removed {} uploaded files that no job needs", gone);
+                                   }
+                                 },
+                                 [] {});
+                           },
+                       .on_event = LogEvent}));
     all.front.core = all.core.get();
     return Ok();
   });
@@ -144,8 +165,9 @@ void CoordinatorNode::Shutdown() {
     all.drivers.Close();
     all.core.reset();
   });
+  // First: calls that wait for a disk are answered by it.
+  all.disks.Stop(kDiskGrace);
   if (all.server) all.server->Shutdown(kShutdownGrace);
-  all.offload.Stop();
   all.log_thread.Finish();
   all.OnStrand([] {});  // what the end of the streams has posted
   all.strand.Stop();

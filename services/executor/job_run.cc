@@ -69,7 +69,7 @@ std::uint64_t BatchNumber(const v1::Closure& closure) {
 // Another host may well be able to open the data.
 bool IsHostsTrouble(const Status& status) {
   return status.code() == StatusCode::kResourceExhausted ||
-         status.code() == StatusCode::kUnavailable;
+         status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kUnknown;
 }
 
 // Says in the job's log which records it does without.

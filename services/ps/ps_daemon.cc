@@ -21,6 +21,15 @@ namespace muster::services {
 namespace {
 
 constexpr Millis kGoodbye{2'000};
+// At the end, for a command that runs; one whose disk hangs is left behind.
+constexpr Millis kLastCommands{2'000};
+
+// Commands of one job run one after another; forgetting it waits for nothing.
+std::string LaneOf(const v1::Command& command) {
+  if (command.has_create_variables()) return command.create_variables().plan().job_id();
+  if (command.has_save_variables()) return command.save_variables().job_id();
+  return "";
+}
 
 namespace fs = std::filesystem;
 
@@ -126,13 +135,14 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
   return result;
 }
 
-PsDaemon::PsDaemon(Daemon& daemon, GrpcServer& grpc, std::unique_ptr<PsNode> node)
+PsDaemon::PsDaemon(Daemon& daemon, GrpcServer& grpc, std::shared_ptr<PsNode> node)
     : daemon_(daemon),
       grpc_(grpc),
       registration_(Registration(daemon, grpc, *node)),
       node_(std::move(node)),
       client_({.coordinator = daemon.config().coordinator, .registration = registration_}, strand_,
-              *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())) {
+              *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())),
+      work_(strand_) {
   node_->set_boot_id(registration_.boot_id());
   log::Info("data plane on {}{}", registration_.data().tcp_address(),
             registration_.data().unix_path().empty() ? std::string()
@@ -140,7 +150,7 @@ PsDaemon::PsDaemon(Daemon& daemon, GrpcServer& grpc, std::unique_ptr<PsNode> nod
 }
 
 PsDaemon::~PsDaemon() {
-  work_.Stop();
+  work_.Stop(kLastCommands);
   strand_.Stop();
   node_->Stop();
   // The folder that was made for the socket alone; one that was given stays.
@@ -176,18 +186,27 @@ void PsDaemon::OnDetached(const Status& why) {
 }
 
 void PsDaemon::OnCommand(std::uint64_t stream, const v1::Command& command) {
-  work_.Post([this, stream, command] {
-    v1::CommandResult result = node_->Execute(command);
-    if (result.status().code() != 0) {
-      log::Warning("command {}: {}", command.id(), result.status().message());
-    }
-    strand_.Post([this, stream, result = std::move(result)] { client_.Reply(stream, result); });
-  });
+  auto result = std::make_shared<v1::CommandResult>();
+  result->set_command_id(command.id());
+  result->mutable_status()->set_code(static_cast<int>(StatusCode::kResourceExhausted));
+  result->mutable_status()->set_message("no thread can be started for the command");
+  work_.Run(
+      LaneOf(command), [node = node_, command, result] { *result = node->Execute(command); },
+      [this, stream, result] {
+        if (result->status().code() != 0) {
+          log::Warning("command {}: {}", result->command_id(), result->status().message());
+        }
+        client_.Reply(stream, *result);
+      });
 }
 
 void PsDaemon::OnRun(const v1::ClosureAssignment& assignment) {
   log::Warning("closure {} of job {} was sent to a parameter server; passed over",
                assignment.closure().id(), assignment.job_id());
+}
+
+void PsDaemon::FillRegistration(v1::Register& registration) {
+  node_->FillRegistration(registration);
 }
 
 void PsDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {

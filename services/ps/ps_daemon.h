@@ -1,5 +1,6 @@
 // A parameter server daemon: the data plane, the stream to the coordinator, and the commands that
-// come over it, which run on a thread of their own so that heartbeats go on meanwhile.
+// come over it, which run on threads of their own so that heartbeats go on meanwhile, and a job
+// whose disk hangs holds up no other job.
 //
 // Threading: Start() and Drain() from main; the rest lives on its strand.
 // Lifetime: the daemon outlives it.
@@ -8,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/base/lanes.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "services/common/attach_client.h"
@@ -28,23 +30,23 @@ class PsDaemon final : private AttachHandler {
   void Drain();
 
  private:
-  PsDaemon(Daemon& daemon, GrpcServer& grpc, std::unique_ptr<PsNode> node);
+  PsDaemon(Daemon& daemon, GrpcServer& grpc, std::shared_ptr<PsNode> node);
 
   void OnAttached(const v1::Welcome& welcome) override;
   void OnDetached(const Status& why) override;
   void OnCommand(std::uint64_t stream, const v1::Command& command) override;
   void OnRun(const v1::ClosureAssignment& assignment) override;
+  void FillRegistration(v1::Register& registration) override;
   void FillHeartbeat(v1::Heartbeat& heartbeat) override;
   void OnRefused(const Status& why) override;
 
   Daemon& daemon_;
   GrpcServer& grpc_;
   const v1::Register registration_;
-  const std::unique_ptr<PsNode> node_;  // its commands run on work_'s thread
+  const std::shared_ptr<PsNode> node_;  // shared with the commands that run
   ThreadScheduler strand_;
   AttachClient client_;
-  // Last, so that it is stopped first: its tasks use all of the above.
-  ThreadScheduler work_;
+  Lanes work_;
 };
 
 }  // namespace muster::services

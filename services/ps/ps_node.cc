@@ -54,13 +54,18 @@ v1::CommandResult PsNode::Execute(const v1::Command& command) {
   return result;
 }
 
-Status PsNode::Create(const v1::CreateVariables& command) {
-  const v1::JobPlan& plan = command.plan();
-  if (plan.epoch() < epoch_) {
+Status PsNode::Obey(std::uint64_t epoch) {
+  if (epoch < epoch_) {
     return Aborted("ps:{} obeys epoch {} of the coordinator; this command is of epoch {}", index_,
-                   epoch_, plan.epoch());
+                   epoch_, epoch);
   }
-  epoch_ = plan.epoch();
+  epoch_ = epoch;
+  return Ok();
+}
+
+std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  if (Status status = Obey(plan.epoch()); !status.ok()) return status;
   for (const v1::PsAddress& address : plan.ps()) {
     if (address.index() != index_ || boot_id_.empty() || address.boot_id() == boot_id_) continue;
     return Aborted("ps:{} is process {}; view {} of {} was planned for its predecessor {}", index_,
@@ -72,12 +77,20 @@ Status PsNode::Create(const v1::CreateVariables& command) {
                    plan.job_id(), plan.view());
   }
   if (plan.view() == job.view && plan.epoch() == job.epoch) return job.created;
-
   // The old view goes first: two of them would not fit in memory where one does.
   server_->Drop(plan.job_number());
   job = Job{plan.job_number(), plan.epoch(), plan.view(), nullptr, Ok()};
+  return std::nullopt;
+}
+
+Status PsNode::Create(const v1::CreateVariables& command) {
+  const v1::JobPlan& plan = command.plan();
+  if (std::optional<Status> answer = Begin(plan)) return *std::move(answer);
   Result<std::shared_ptr<ps::JobShards>> shards =
       ps::JobShards::Create(plan, index_, command.restore_from(), pool_);
+  const std::lock_guard lock(mutex_);
+  Job& job = jobs_[plan.job_id()];
+  if (!job.created.ok()) return job.created;  // dropped meanwhile
   if (!shards.ok()) {
     job.created = Annotate(
         shards.status(), fmt::format("ps:{} cannot make its shards of {}", index_, plan.job_id()));
@@ -88,28 +101,38 @@ Status PsNode::Create(const v1::CreateVariables& command) {
   return Ok();
 }
 
-Result<const PsNode::Job*> PsNode::Find(const std::string& job_id) const {
+Result<PsNode::Job> PsNode::Find(const std::string& job_id) const {
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end() || found->second.shards == nullptr) {
     return NotFound("ps:{} holds no variables of {}", index_, job_id);
   }
-  return &found->second;
+  return found->second;
 }
 
 Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
-  MUSTER_TRY_ASSIGN(const Job* const job, Find(command.job_id()));
-  if (command.view() != job->view) {
-    return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job->view,
-                   command.job_id(), command.view());
+  std::shared_ptr<ps::JobShards> shards;
+  {
+    const std::lock_guard lock(mutex_);
+    MUSTER_TRY(Obey(command.epoch()));
+    MUSTER_TRY_ASSIGN(const Job job, Find(command.job_id()));
+    if (command.view() != job.view) {
+      return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,
+                     command.job_id(), command.view());
+    }
+    shards = job.shards;
   }
-  return job->shards->Save(command.step(), command.directory());
+  return shards->Save(command.step(), command.directory());
 }
 
 Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
-  MUSTER_TRY_ASSIGN(const Job* const job, Find(job_id));
+  Job job;
+  {
+    const std::lock_guard lock(mutex_);
+    MUSTER_TRY_ASSIGN(job, Find(job_id));
+  }
   v1::PsReport report;
-  job->shards->Report(report);
-  const ps::ServerCounters counters = server_->counters(job->number);
+  job.shards->Report(report);
+  const ps::ServerCounters counters = server_->counters(job.number);
   report.set_pulls(counters.pulls);
   report.set_pushes(counters.pushes);
   report.set_duplicates_refused(counters.duplicates);
@@ -121,18 +144,32 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
 }
 
 Status PsNode::Drop(const v1::DropJob& command) {
-  const std::string& job_id = command.job_id();
-  const auto found = jobs_.find(job_id);
+  std::shared_ptr<ps::JobShards> freed;  // without the lock
+  const std::lock_guard lock(mutex_);
+  MUSTER_TRY(Obey(command.epoch()));
+  const auto found = jobs_.find(command.job_id());
   if (found == jobs_.end()) return Ok();
-  if (command.view() < found->second.view && command.view() > 0) {
-    return Aborted("ps:{}: {} is at view {}; view {} is over", index_, job_id, found->second.view,
-                   command.view());
+  Job& job = found->second;
+  if (job.view > command.view()) {
+    return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,
+                   command.job_id(), command.view());
   }
-  server_->Drop(found->second.number);
+  server_->Drop(job.number);
   // The entry stays without its shards: it still refuses older views.
-  found->second.shards = nullptr;
-  found->second.created = FailedPrecondition("ps:{}: {} was dropped", index_, job_id);
+  freed = std::exchange(job.shards, nullptr);
+  job.created = FailedPrecondition("ps:{}: {} was dropped", index_, command.job_id());
   return Ok();
+}
+
+void PsNode::FillRegistration(v1::Register& registration) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, job] : jobs_) {
+    if (job.shards == nullptr) continue;
+    v1::HeldJob& held = *registration.add_jobs();
+    held.set_job_id(id);
+    held.set_epoch(job.epoch);
+    held.set_view(job.view);
+  }
 }
 
 }  // namespace muster::services

@@ -4,14 +4,15 @@
 // Fences: a command of an older epoch, or of an older view of its job, is refused with kAborted; a
 // repeat of the same view answers as the first did, and changes nothing.
 //
-// Threading: Execute() from one thread at a time (it may take as long as a checkpoint does); the
-// rest from any thread.
+// Threading: any thread. Execute() may take as long as a checkpoint does; what concerns one job
+// must come one after another (but DropJob, which waits for nothing).
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,9 +24,11 @@
 namespace muster::v1 {
 class Command;
 class CommandResult;
+class DropJob;
+class Register;
 class CreateVariables;
 class DataEndpoint;
-class DropJob;
+class JobPlan;
 class PsReport;
 class SaveReport;
 class SaveVariables;
@@ -53,6 +56,8 @@ class PsNode {
   // Of this process: a plan that was made for another one is refused from now on (kAborted). Before
   // the first command.
   void set_boot_id(std::string boot_id) { boot_id_ = std::move(boot_id); }
+  // Says which jobs' shards are here.
+  void FillRegistration(v1::Register& registration) const;
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.
   v1::CommandResult Execute(const v1::Command& command);
@@ -69,18 +74,23 @@ class PsNode {
 
   explicit PsNode(Options options);
   Status Create(const v1::CreateVariables& command);
+  // Takes the place of the older view. No status: the shards are to be made now.
+  std::optional<Status> Begin(const v1::JobPlan& plan);
   Result<v1::SaveReport> Save(const v1::SaveVariables& command);
   Result<v1::PsReport> Report(const std::string& job_id) const;
   Status Drop(const v1::DropJob& command);
-  Result<const Job*> Find(const std::string& job_id) const;
+  // kAborted: this server has obeyed a later one.
+  Status Obey(std::uint64_t epoch);
+  Result<Job> Find(const std::string& job_id) const;
 
   const std::uint32_t index_;
   std::string boot_id_;
   // Declared first: shards use it until they are gone.
   ps::ApplyPool pool_;
   std::unique_ptr<ps::PsServer> server_;
-  std::uint64_t epoch_ = 0;
-  std::map<std::string, Job> jobs_;
+  mutable std::mutex mutex_;
+  std::uint64_t epoch_ = 0;          // guarded by mutex_
+  std::map<std::string, Job> jobs_;  // guarded by mutex_
 };
 
 }  // namespace muster::services

@@ -179,18 +179,17 @@ Status Trainer::Drain(View& view) {
 Status Trainer::SaveCheckpoint(View& view) {
   if (view.saved == view.done && view.done != 0) return Ok();
   const bool final = view.stop || view.done == view.total_steps;
-  Result<v1::SaveCheckpointReply> saved = ResourceExhausted("not tried");
+  Result<v1::SaveCheckpointReply> saved = v1::SaveCheckpointReply();
   for (int attempt = 0; attempt < (final ? options_.final_attempts : 1); ++attempt) {
     if (attempt > 0) options_.sleep(options_.rest);
     MUSTER_TRY(Report(view, "saving a checkpoint", nullptr));
     saved = api_.SaveCheckpoint(view.number, view.done);
-    if (saved.status().code() != StatusCode::kResourceExhausted) break;
+    if (!saved.ok()) return saved.status();
+    if (saved->failure().empty()) break;
   }
-  // A full disk costs this checkpoint, not the job, unless it is the last: the coordinator has
-  // written the event, and decides in the end.
-  if (saved.status().code() == StatusCode::kResourceExhausted) return Ok();
-  if (!saved.ok()) return saved.status();
-  view.saved = view.done;
+  // A disk costs this checkpoint, not the job, unless it is the last: the coordinator has written
+  // the event, and decides in the end.
+  if (saved->failure().empty()) view.saved = view.done;
   return Ok();
 }
 

@@ -4,6 +4,7 @@
 
 #include "common/base/scheduler.h"
 #include "coordinator/checkpoints.h"
+#include "coordinator/journal.h"
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
@@ -11,21 +12,67 @@ namespace muster::coordinator {
 namespace {
 
 struct CheckpointFolder {
-  Result<Checkpoints::Found> Find(const std::string& root) {
+  Result<Checkpoints::Found> Find(const std::string& root,
+                                  const std::vector<std::string>& known = {}) {
     std::optional<Result<Checkpoints::Found>> answer;
-    checkpoints.FindNewest(
-        root, [](const auto& manifest) { return manifest.spec_hash() == "hash"; }, {},
-        [&](Result<Checkpoints::Found> found) { answer = std::move(found); });
+    checkpoints.FindNewest({root,
+                            [](const auto& manifest) { return manifest.spec_hash() == "hash"; },
+                            {},
+                            known,
+                            claimant},
+                           [&](Result<Checkpoints::Found> found) { answer = std::move(found); });
     strand.RunReady();
     return answer.value();
   }
   std::string SetAside(const std::string& root) {
     std::string aside = "no answer";
-    checkpoints.SetAside(root, [&](Result<std::string> answer) { aside = answer.value(); });
+    checkpoints.SetAside(root, claimant,
+                         [&](Result<std::string> answer) { aside = answer.value(); });
     strand.RunReady();
     return aside;
   }
 
+  Result<std::string> Prepare(const std::string& root, std::uint64_t step) {
+    std::optional<Result<std::string>> answer;
+    checkpoints.Prepare(root, step, claimant,
+                        [&](Result<std::string> made) { answer = std::move(made); });
+    strand.RunReady();
+    return answer.value();
+  }
+  Status Look(const std::string& root) {
+    std::optional<Status> answer;
+    checkpoints.Look(root, claimant, [&](const Status& looked) { answer = looked; });
+    strand.RunReady();
+    return answer.value();
+  }
+  // A committed checkpoint without tensors; its directory.
+  std::string Write(const std::string& root, std::uint64_t step) {
+    const std::string directory = Prepare(root, step).value();
+    v1::CheckpointManifest manifest;
+    manifest.set_step(step);
+    manifest.set_spec_hash("hash");
+    std::optional<Status> answer;
+    checkpoints.Commit(root, directory, manifest, 3, [&](auto done) { answer = done.status(); });
+    strand.RunReady();
+    REQUIRE(Message(answer.value()) == "");
+    return directory;
+  }
+  // As another job, of this cluster or of another.
+  void Become(const std::string& cluster, const std::string& job,
+              const std::string& state = "/no/such/state") {
+    claimant.mark.set_cluster_id(cluster);
+    claimant.mark.set_job_id(job);
+    claimant.mark.set_state_directory(state);
+  }
+
+  Checkpoints::Claimant claimant = [] {
+    Checkpoints::Claimant one;
+    one.mark.set_cluster_id("cluster-1");
+    one.mark.set_job_id("job-1");
+    one.mark.set_job_name("job");
+    one.mark.set_state_directory("/no/such/state");
+    return one;
+  }();
   muster::testing::TempDir folder;
   FakeScheduler strand;
   InlineOffload offload{strand};
@@ -54,6 +101,140 @@ TEST_CASE_METHOD(CheckpointFolder, "a checkpoint folder is made when it is missi
   REQUIRE(found.ok());
   CHECK(found->directory.empty());
   CHECK(std::filesystem::is_directory(root));
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "what cannot be read is not damaged, and not passed over",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path();
+  Write(root, 4);
+  const std::string newest = Write(root, 8);
+  // A loop is no missing file and no wrong byte, for root too.
+  std::filesystem::rename(newest + "/MANIFEST.json", root + "/kept");
+  std::filesystem::create_symlink("MANIFEST.json", newest + "/MANIFEST.json");
+
+  const Result<Checkpoints::Found> unreadable = Find(root);
+  CHECK(unreadable.status().code() == StatusCode::kUnknown);
+  CHECK(Message(unreadable.status()).find("MANIFEST.json") != std::string::npos);
+
+  std::filesystem::rename(root + "/kept", newest + "/MANIFEST.json");
+  const Result<Checkpoints::Found> again = Find(root);
+  REQUIRE(again.ok());
+  CHECK(again->step == 8);
+  CHECK(again->refused.empty());
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "a folder without what the journal lists is no beginning",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/mount";
+  const std::string known = root + "/step-000000000004";
+
+  const Result<Checkpoints::Found> missing = Find(root, {known});
+  CHECK(missing.status().code() == StatusCode::kNotFound);
+  CHECK(Message(missing.status()).find("is it mounted?") != std::string::npos);
+  // Nothing is made in the place of a mount.
+  CHECK_FALSE(std::filesystem::exists(root));
+  std::filesystem::create_directory(root);
+  CHECK(Find(root, {known}).status().code() == StatusCode::kNotFound);
+
+  Write(root, 4);
+  CHECK(Find(root, {known})->step == 4);
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "a folder belongs to one job until that has ended",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path();
+  Write(root, 4);
+  Become("cluster-1", "job-2");
+  claimant.live = {"job-1"};
+
+  for (const Status& refused : {Look(root), Find(root).status(), Prepare(root, 8).status()}) {
+    CHECK(refused.code() == StatusCode::kFailedPrecondition);
+    CHECK(Message(refused).find("belongs to job job-1 of this cluster") != std::string::npos);
+  }
+
+  claimant.live.clear();
+  CHECK(Look(root).ok());
+  REQUIRE(Find(root).ok());
+  CHECK(Find(root)->step == 4);
+  Become("cluster-1", "job-1");
+  claimant.live = {"job-2"};
+  CHECK(Message(Prepare(root, 8).status()).find("belongs to job job-2") != std::string::npos);
+}
+
+TEST_CASE_METHOD(CheckpointFolder,
+                 "a folder of another cluster is refused while that lives, and taken over when it "
+                 "is gone",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/checkpoints";
+  const std::string state = folder.path() + "/state";
+  auto living = OpenSqliteJournal(state).value();
+  Become("cluster-1", "job-1", state);
+  REQUIRE(Find(root).ok());
+  Become("cluster-2", "job-9", "/elsewhere");
+
+  const Status refused = Look(root);
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(refused).find("belongs to job job-1 of another cluster") != std::string::npos);
+  CHECK(Message(refused).find(state) != std::string::npos);
+  CHECK(Message(refused).find("remove " + root + "/OWNER.json") != std::string::npos);
+  CHECK(Find(root).status().code() == StatusCode::kFailedPrecondition);
+
+  living.reset();
+  const Result<Checkpoints::Found> taken = Find(root);
+  REQUIRE(taken.ok());
+  CHECK(taken->taken_over.find("taken over from job job-1") != std::string::npos);
+  CHECK(taken->taken_over.find(state) != std::string::npos);
+  CHECK(Find(root)->taken_over.empty());
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "an ended job leaves its folder free, and only its own",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path();
+  REQUIRE(Find(root).ok());
+  v1::CheckpointOwner other = claimant.mark;
+  other.set_job_id("job-2");
+  checkpoints.Release(root, other);
+  strand.RunReady();
+  CHECK(std::filesystem::exists(root + "/OWNER.json"));
+
+  checkpoints.Release(root, claimant.mark);
+  strand.RunReady();
+
+  CHECK_FALSE(std::filesystem::exists(root + "/OWNER.json"));
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "looking says whether a folder could be written, and makes none",
+                 "[coordinator][unit]") {
+  const std::string file = folder.path() + "/file";
+  std::ofstream(file) << "not a folder";
+
+  CHECK(Look(folder.path() + "/a/b").ok());
+  CHECK_FALSE(std::filesystem::exists(folder.path() + "/a"));
+  CHECK(Look(folder.path()).ok());
+  const Status refused = Look(file + "/checkpoints");
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(refused).find("cannot be written on host ") != std::string::npos);
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "a committed checkpoint stays whatever becomes of old ones",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path();
+  const std::string directory = Prepare(root, 4).value();
+  // Retention and listing meet a name that can be neither looked at nor removed.
+  const std::string strange = root + "/step-000000000001";
+  std::filesystem::create_directory(strange);
+  std::filesystem::create_symlink("MANIFEST.json", strange + "/MANIFEST.json");
+  v1::CheckpointManifest manifest;
+  manifest.set_step(4);
+
+  std::optional<Result<Checkpoints::Committed>> answer;
+  checkpoints.Commit(root, directory, manifest, 1, [&](auto done) { answer = std::move(done); });
+  strand.RunReady();
+
+  REQUIRE(answer.value().ok());
+  CHECK_FALSE((*answer)->kept.has_value());
+  CHECK((*answer)->retention.code() == StatusCode::kUnknown);
+  CHECK(std::filesystem::exists(directory + "/MANIFEST.json"));
 }
 
 TEST_CASE_METHOD(CheckpointFolder,

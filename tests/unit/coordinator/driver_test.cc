@@ -155,7 +155,7 @@ TEST_CASE_METHOD(Driven, "a silent driver is killed and replaced", "[coordinator
 
 TEST_CASE_METHOD(Driven, "a driver that waits for an answer is not silent", "[coordinator][unit]") {
   Train(1, 10);
-  at({"ps", 0}).refuse[v1::Command::kSaveVariables] = Unavailable("busy");
+  checkpoints.commits_hang = true;
   const auto saved = BeginSave(10);
   silent_drivers = true;
   Pass(Millis(120'000));

@@ -154,7 +154,7 @@ TEST_CASE("A worker whose host is in trouble does not decide over a spec", "[coo
   // None can: then it is said.
   cluster.at(kTwo).refuse = broken.refuse;
   const auto refused = cluster.Submit(Cluster::Spec("second"));
-  CHECK(refused.status().code() == StatusCode::kInvalidArgument);
+  CHECK(refused.status().code() == StatusCode::kResourceExhausted);
   CHECK(Message(refused.status()).find("Too many open files") != std::string::npos);
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/coordinator.h"
@@ -87,11 +88,13 @@ class Cluster {
     Start();
   }
 
+  // `info`: what else it says of itself. `refuse`: what it refuses from the first command on.
   FakeDaemon& Join(const TaskId& task, const std::string& boot_id = "boot-1",
-                   const std::string& host = "host") {
+                   const std::string& host = "host", v1::Register info = {},
+                   const std::map<v1::Command::BodyCase, Status>& refuse = {}) {
     auto daemon = std::make_shared<FakeDaemon>(*this, task, boot_id);
+    daemon->refuse = refuse;
     daemons[task] = daemon;
-    v1::Register info;
     *info.mutable_task() = ToProto(task);
     info.set_boot_id(boot_id);
     info.set_pid(static_cast<std::uint32_t>(1'000 + ++last_pid));
@@ -192,6 +195,8 @@ class Cluster {
     job().Join(request, [&](auto reply) { answer = std::move(reply); });
     return answer;
   }
+  // A checkpoint that could not be written is kSaveFailed with its reason.
+  static constexpr StatusCode kSaveFailed = StatusCode::kUnimplemented;
   Status Save(std::uint64_t step) {
     const auto answer = BeginSave(step);
     Settle();
@@ -202,7 +207,10 @@ class Cluster {
     auto request = As<v1::SaveCheckpointRequest>();
     request.set_step(step);
     auto answer = std::make_shared<Status>(Unknown("no answer"));
-    job().SaveCheckpoint(request, [answer](auto reply) { *answer = reply.status(); });
+    job().SaveCheckpoint(request, [answer](Result<v1::SaveCheckpointReply> reply) {
+      const bool failed = reply.ok() && !reply->failure().empty();
+      *answer = failed ? MakeStatus(kSaveFailed, reply->failure()) : reply.status();
+    });
     return answer;
   }
   Status FinishJob(const Status& status = Ok()) {

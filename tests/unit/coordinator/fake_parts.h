@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/checkpoints.h"
@@ -19,9 +20,16 @@ class FakeCheckpoints : public Checkpoints {
  public:
   explicit FakeCheckpoints(Scheduler& strand) : strand_(strand) {}
 
-  void FindNewest(const std::string&, IsOurs, const std::set<std::string>& refused,
-                  std::function<void(Result<Found>)> then) override {
+  void Look(const std::string&, const Claimant&, std::function<void(Status)> then) override {
+    strand_.Post([then, status = look] { then(status); });
+  }
+  void FindNewest(const Search& search, std::function<void(Result<Found>)> then) override {
+    searches.push_back(search);
+    if (hangs) return;
+    if (!unreadable.ok()) return strand_.Post([then, status = unreadable] { then(status); });
+    const std::set<std::string>& refused = search.refused;
     Found found;
+    found.taken_over = taken_over;
     for (auto one = steps.rbegin(); one != steps.rend(); ++one) {
       const std::string name = "step-" + std::to_string(*one);
       if (refused.contains(name)) continue;
@@ -36,23 +44,31 @@ class FakeCheckpoints : public Checkpoints {
     }
     strand_.Post([found, then] { then(found); });
   }
-  void SetAside(const std::string&, std::function<void(Result<std::string>)> then) override {
+  void SetAside(const std::string&, const Claimant&,
+                std::function<void(Result<std::string>)> then) override {
     const std::string aside = steps.empty() ? "" : "set-aside-1";
     steps.clear();
     strand_.Post([aside, then] { then(aside); });
   }
-  void Prepare(const std::string&, std::uint64_t step,
+  void Prepare(const std::string&, std::uint64_t step, const Claimant&,
                std::function<void(Result<std::string>)> then) override {
+    if (hangs) return waiting.push_back([then, step] { then("step-" + std::to_string(step)); });
+    if (!unwritable.ok()) return strand_.Post([then, status = unwritable] { then(status); });
     strand_.Post([step, then] { then("step-" + std::to_string(step)); });
   }
   void Commit(const std::string&, const std::string&, v1::CheckpointManifest manifest,
               std::uint32_t, std::function<void(Result<Committed>)> then) override {
+    if (commits_hang) return;
     manifests.push_back(manifest);
     steps.insert(manifest.step());
     Committed committed;
     committed.bytes = 8;
-    for (const std::uint64_t step : steps) {
-      committed.kept.push_back("step-" + std::to_string(step));
+    committed.retention = retention;
+    if (retention.ok()) {
+      committed.kept.emplace();
+      for (const std::uint64_t step : steps) {
+        committed.kept->push_back("step-" + std::to_string(step));
+      }
     }
     strand_.Post([committed, then] { then(committed); });
   }
@@ -68,7 +84,19 @@ class FakeCheckpoints : public Checkpoints {
     then(manifests.back());
   }
   void Discard(const std::string& directory) override { discarded.push_back(directory); }
+  void Release(const std::string& root, const v1::CheckpointOwner& mark) override {
+    released.emplace_back(root, mark.job_id());
+  }
 
+  // What calls answer instead.
+  Status look, unreadable, unwritable, retention;
+  std::string taken_over;
+  // Nothing answers; what Prepare() was asked waits.
+  bool hangs = false;
+  bool commits_hang = false;
+  std::vector<std::function<void()>> waiting;
+  std::vector<Search> searches;
+  std::vector<std::pair<std::string, std::string>> released;
   std::set<std::uint64_t> steps, damaged;
   std::vector<v1::CheckpointManifest> manifests;
   std::vector<v1::ModelValues> saved_values;
@@ -97,6 +125,7 @@ class FlakyJournal : public Journal {
   FlakyJournal(std::unique_ptr<Journal> real, const bool& full)
       : real_(std::move(real)), full_(full) {}
   Epoch epoch() const override { return real_->epoch(); }
+  std::string cluster_id() const override { return real_->cluster_id(); }
   Result<std::vector<StoredJob>> LoadJobs() override { return real_->LoadJobs(); }
   Result<std::vector<v1::Event>> LoadEvents(const std::string& job_id) const override {
     return real_->LoadEvents(job_id);

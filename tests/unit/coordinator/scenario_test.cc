@@ -318,7 +318,7 @@ TEST_CASE("A full disk costs the checkpoint, not the job", "[coordinator][unit]"
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
   cluster.at({"ps", 0}).refuse[v1::Command::kSaveVariables] = ResourceExhausted("no space left");
 
-  CHECK(cluster.Save(0).code() == StatusCode::kResourceExhausted);
+  CHECK(cluster.Save(0).code() == Cluster::kSaveFailed);
   CHECK(cluster.EventOf("CHECKPOINT_FAILED"));
   CHECK(cluster.checkpoints.discarded == std::vector<std::string>{"step-0"});
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);

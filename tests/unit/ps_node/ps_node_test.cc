@@ -1,6 +1,7 @@
 #include "services/ps/ps_node.h"
 
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include <stdlib.h>
@@ -124,6 +125,7 @@ TEST_CASE_METHOD(Fixture, "shards are saved at a cut only, and reported", "[serv
   v1::Command save;
   save.mutable_save_variables()->set_job_id("job-1");
   save.mutable_save_variables()->set_view(1);
+  save.mutable_save_variables()->set_epoch(1);
   save.mutable_save_variables()->set_directory(directory + "/step-1");
   std::filesystem::create_directory(directory + "/step-1");
 
@@ -148,6 +150,8 @@ TEST_CASE_METHOD(Fixture, "a dropped job is forgotten", "[services][unit]") {
   const auto client = Connect(plan);
   v1::Command drop;
   drop.mutable_drop_job()->set_job_id("job-1");
+  drop.mutable_drop_job()->set_epoch(1);
+  drop.mutable_drop_job()->set_view(1);
   v1::Command report;
   report.mutable_get_ps_report()->set_job_id("job-1");
 
@@ -162,6 +166,7 @@ TEST_CASE_METHOD(Fixture, "a job is not dropped for a view that is over", "[serv
   v1::Command drop;
   drop.mutable_drop_job()->set_job_id("job-1");
   drop.mutable_drop_job()->set_view(1);
+  drop.mutable_drop_job()->set_epoch(1);
   v1::Command report;
   report.mutable_get_ps_report()->set_job_id("job-1");
 
@@ -170,6 +175,68 @@ TEST_CASE_METHOD(Fixture, "a job is not dropped for a view that is over", "[serv
   drop.mutable_drop_job()->set_view(2);
   CHECK(CodeOf(node->Execute(drop)) == StatusCode::kOk);
   CHECK(CodeOf(node->Execute(report)) == StatusCode::kNotFound);
+}
+
+TEST_CASE_METHOD(Fixture, "a late command of an older epoch or view neither drops nor saves",
+                 "[services][unit]") {
+  REQUIRE(CodeOf(Create(Plan(2, 5))) == StatusCode::kOk);
+  v1::Command drop;
+  drop.mutable_drop_job()->set_job_id("job-1");
+  drop.mutable_drop_job()->set_epoch(2);
+  drop.mutable_drop_job()->set_view(4);
+  CHECK(CodeOf(node->Execute(drop)) == StatusCode::kAborted);
+  drop.mutable_drop_job()->set_epoch(1);
+  drop.mutable_drop_job()->set_view(5);
+  CHECK(CodeOf(node->Execute(drop)) == StatusCode::kAborted);
+  v1::Command save;
+  save.mutable_save_variables()->set_job_id("job-1");
+  save.mutable_save_variables()->set_view(5);
+  save.mutable_save_variables()->set_epoch(1);
+  save.mutable_save_variables()->set_directory(directory + "/step-0");
+  CHECK(CodeOf(node->Execute(save)) == StatusCode::kAborted);
+  CHECK_FALSE(std::filesystem::exists(directory + "/step-0"));
+
+  save.mutable_save_variables()->set_epoch(2);
+  CHECK(CodeOf(node->Execute(save)) == StatusCode::kOk);
+}
+
+TEST_CASE_METHOD(Fixture, "a server that wakes up late does not write over a committed checkpoint",
+                 "[services][unit]") {
+  REQUIRE(CodeOf(Create(Plan(1, 1))) == StatusCode::kOk);
+  const std::string step = directory + "/step-0";
+  std::filesystem::create_directory(step);
+  std::ofstream(step + "/MANIFEST.json") << "committed";
+  v1::Command save;
+  save.mutable_save_variables()->set_job_id("job-1");
+  save.mutable_save_variables()->set_view(1);
+  save.mutable_save_variables()->set_epoch(1);
+  save.mutable_save_variables()->set_directory(step);
+
+  const v1::CommandResult refused = node->Execute(save);
+
+  CHECK(CodeOf(refused) == StatusCode::kAborted);
+  CHECK(refused.status().message().find(step + " has been committed") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(step + "/ps-0-of-1.safetensors"));
+}
+
+TEST_CASE_METHOD(Fixture, "a registration names the jobs whose shards are here",
+                 "[services][unit]") {
+  REQUIRE(CodeOf(Create(Plan(2, 5))) == StatusCode::kOk);
+  v1::Register registration;
+  node->FillRegistration(registration);
+  REQUIRE(registration.jobs_size() == 1);
+  CHECK(registration.jobs(0).job_id() == "job-1");
+  CHECK(registration.jobs(0).epoch() == 2);
+  CHECK(registration.jobs(0).view() == 5);
+
+  v1::Command drop;
+  drop.mutable_drop_job()->set_job_id("job-1");
+  drop.mutable_drop_job()->set_epoch(2);
+  drop.mutable_drop_job()->set_view(5);
+  REQUIRE(CodeOf(node->Execute(drop)) == StatusCode::kOk);
+  v1::Register after;
+  node->FillRegistration(after);
+  CHECK(after.jobs().empty());
 }
 
 TEST_CASE_METHOD(Fixture, "a worker's command is refused", "[services][unit]") {

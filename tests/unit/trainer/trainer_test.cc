@@ -101,7 +101,11 @@ class ScriptedCoordinator : public DriverApi {
     MUSTER_TRY(CheckView(view));
     if (!queue_.empty()) return FailedPrecondition("{} closures are queued", queue_.size());
     if (step != steps_done_) return FailedPrecondition("{} steps are done", steps_done_);
-    if (disk_full) return ResourceExhausted("no space");
+    if (disk_full) {
+      v1::SaveCheckpointReply reply;
+      reply.set_failure("no space");
+      return Leave(reply);
+    }
     if (saved.empty() || saved.back() != step) {
       saving_ = step;
       // The driver dies while servers write.
