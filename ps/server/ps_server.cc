@@ -177,12 +177,12 @@ void PsServerImpl::MakeWay() {
   const auto oldest = std::ranges::find_if(peers_, [&](const Peer& peer) {
     return peer.connection.handshaking() && peer.host == most->first;
   });
-  oldest->connection.Stop();
   context_.Warn(
       context_.refusals,
       fmt::format("{} data connections have not greeted (limit {}): the oldest from {} is "
                   "closed",
                   context_.handshaking, context_.options.max_handshakes, oldest->host));
+  oldest->connection.Stop();
 }
 
 void PsServerImpl::Reap() {
