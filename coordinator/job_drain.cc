@@ -69,8 +69,9 @@ void Job::TryCut() {
   if (done < dispatcher_->last_step()) return;
   BeginSave(done, [this, weak = std::weak_ptr<Job*>(self_)](const auto& reply) {
     if (weak.expired()) return;
-    if (reply.ok()) return TryCut();
-    GiveUpCut(Message(reply.status()));
+    if (!reply.ok()) return GiveUpCut(Message(reply.status()));
+    if (!reply->failure().empty()) return GiveUpCut(reply->failure());
+    TryCut();
   });
 }
 

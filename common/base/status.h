@@ -56,8 +56,8 @@ MUSTER_STATUS_MAKER(Unauthenticated, StatusCode::kUnauthenticated)
 MUSTER_STATUS_MAKER(Unknown, StatusCode::kUnknown)
 #undef MUSTER_STATUS_MAKER
 
-// A status from errno, for example "open /x: No such file or directory": ENOENT is NotFound, ENOSPC
-// ResourceExhausted, EACCES PermissionDenied, EEXIST AlreadyExists, everything else Unavailable.
+// A status from errno: ENOENT is NotFound, ENOSPC and EMFILE ResourceExhausted, EACCES and EROFS
+// PermissionDenied; of a connection Unavailable; what else fails on this host (EIO, ESTALE) Unknown.
 [[nodiscard]] Status FromErrno(int error, std::string_view what);
 
 }  // namespace muster
