@@ -57,7 +57,7 @@ MUSTER_STATUS_MAKER(Unknown, StatusCode::kUnknown)
 #undef MUSTER_STATUS_MAKER
 
 // A status from errno: ENOENT is NotFound, ENOSPC and EMFILE ResourceExhausted, EACCES and EROFS
-// PermissionDenied; of a connection Unavailable; what else fails on this host (EIO, ESTALE) Unknown.
+// PermissionDenied; of a connection Unavailable; what else fails here (EIO, ESTALE) Unknown.
 [[nodiscard]] Status FromErrno(int error, std::string_view what);
 
 }  // namespace muster
