@@ -1,4 +1,4 @@
-// replay_main CORPUS [MUTANTS]: runs a target over every file of a folder and over mutants of them.
+// replay_main CORPUS MUTANTS: runs a target over every file of a folder and over mutants of them.
 //
 // Not a search, which libFuzzer does (preset `fuzz`): it keeps the targets alive in the default
 // suite and finds again what was found before. Mutants come from a fixed seed, so a failure is
@@ -107,8 +107,8 @@ Input Mutant(const std::vector<Input>& corpus, std::mt19937_64& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: %s CORPUS [MUTANTS]\n", argv[0]);
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s CORPUS MUTANTS\n", argv[0]);
     return 2;
   }
   const std::vector<Input> corpus = ReadCorpus(argv[1]);
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s holds no input\n", argv[1]);
     return 2;
   }
-  const unsigned long mutants = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 20'000;
+  const unsigned long mutants = std::strtoul(argv[2], nullptr, 10);
   crash_file = "crash-" + std::filesystem::path(argv[0]).filename().string();
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL})
     std::signal(signal, KeepInput);
