@@ -76,7 +76,7 @@ struct ExactlyOnce {
 
 TEST_CASE_METHOD(ExactlyOnce, "every update is applied exactly once, whoever is killed or stopped",
                  "[cluster]") {
-  const SumJob sums(folder, 2000, 10, 30, 150, "checkpoint: {every_steps: 250}\n");
+  const SumJob sums(folder, 2000, 10, 30, 400, "checkpoint: {every_steps: 250}\n");
   Cluster cluster({.ps = 2, .workers = 3, .environment = {{"MUSTER_DRIVER_TIMEOUT", "5s"}}});
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));
@@ -92,7 +92,7 @@ TEST_CASE_METHOD(ExactlyOnce, "every update is applied exactly once, whoever is 
 TEST_CASE_METHOD(ExactlyOnce,
                  "without periodic checkpoints a killed driver or worker loses nothing",
                  "[cluster]") {
-  const SumJob sums(folder, 2000, 10, 30, 150);
+  const SumJob sums(folder, 2000, 10, 30, 400);
   Cluster cluster({.ps = 2, .workers = 3, .environment = {{"MUSTER_DRIVER_TIMEOUT", "5s"}}});
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));

@@ -98,7 +98,7 @@ TEST_CASE(
 TEST_CASE("a job that is stopped goes on, and every update counts once", "[cluster]") {
   Cluster cluster({.ps = 0, .workers = 2});
   const TempFolder folder;
-  const SumJob sums(folder, 1000, 10, 6, 150, "checkpoint: {every_steps: 100}\n");
+  const SumJob sums(folder, 1000, 10, 6, 1000, "checkpoint: {every_steps: 100}\n");
   ReplaceInFile(sums.file, "kind: parameter_server\n  partitioner: {kind: fixed, num_shards: 2}",
                 "kind: one_device");
   const std::string id = cluster.Submit(sums.file);

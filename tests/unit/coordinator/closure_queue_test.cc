@@ -22,7 +22,7 @@ TEST_CASE("What is put back is taken again, and done only when finished",
   CHECK(queue.idle());
 }
 
-TEST_CASE("Closures come out in order; one put back goes to the end",
+TEST_CASE("Closures come out in order, one put back goes to the end",
           "[coordinator][unit][spec][CCQ-02]") {
   ClosureQueue queue;
   for (std::uint64_t id = 1; id <= 3; ++id) (void)queue.Put(Train(id));

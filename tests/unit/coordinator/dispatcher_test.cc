@@ -65,7 +65,7 @@ TEST_CASE("A result counts once, and only for the attempt that runs", "[coordina
   CHECK(f.dispatcher.train_done() == 1);
 }
 
-TEST_CASE("A lost peer sends the closure round again; a held worker waits", "[coordinator][unit]") {
+TEST_CASE("A lost peer sends the closure round again, a held worker waits", "[coordinator][unit]") {
   Dispatching f;
   f.dispatcher.AddWorker(f.w0);
   f.Put(1, 1);

@@ -152,7 +152,7 @@ TEST_CASE_METHOD(Draining, "a worker among others is released at once, and the j
   CHECK(checkpoints.steps.empty());
 }
 
-TEST_CASE_METHOD(Draining, "the last worker stays until the job is saved; the next one goes on",
+TEST_CASE_METHOD(Draining, "the last worker stays until the job is saved, the next one goes on",
                  "[coordinator][unit]") {
   AskToEnd({"worker", 0});
   AskToEnd({"worker", 1});

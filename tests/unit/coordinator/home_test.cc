@@ -140,7 +140,7 @@ TEST_CASE("A closure that ends the only executor every time is given up", "[coor
             .starts_with("closure 5 has ended its executor 3 times"));
 }
 
-TEST_CASE("A checkpoint that the executor finds damaged is refused; the one before it is used",
+TEST_CASE("A checkpoint that the executor finds damaged is refused, the one before it is used",
           "[coordinator][unit]") {
   Running running;
   Cluster& cluster = running.cluster;

@@ -112,7 +112,7 @@ TEST_CASE("A line that is too long is cut, and says so", "[coordinator][unit]") 
   CHECK(logs.Newest("job").at("worker:0")[0] == "aaaaaaaaaa [cut: 50 bytes]");
 }
 
-TEST_CASE("Only so many jobs' logs are open; the others are read again, a forgotten one is gone",
+TEST_CASE("Only so many jobs' logs are open, the others are read again, a forgotten one is gone",
           "[coordinator][unit]") {
   const muster::testing::TempDir dir;
   LogStore logs({.directory = dir.path(), .open_jobs = 2});

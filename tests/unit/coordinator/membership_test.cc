@@ -90,7 +90,7 @@ TEST_CASE("Strangers and those who saw a later coordinator are refused", "[coord
   CHECK(code({"worker", 0}, 2) == StatusCode::kOk);
 }
 
-TEST_CASE("Heartbeats keep a lease; silence loses it", "[coordinator][unit]") {
+TEST_CASE("Heartbeats keep a lease, silence loses it", "[coordinator][unit]") {
   Joining f;
   auto link = std::make_shared<Link>();
   const SessionId session = *f.Join("a", link);

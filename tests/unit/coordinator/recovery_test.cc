@@ -12,7 +12,7 @@ bool Contains(const std::vector<std::string>& reasons, const std::string& reason
   return std::find(reasons.begin(), reasons.end(), reason) != reasons.end();
 }
 
-TEST_CASE("A killed worker is noticed within a second; its closures run on another",
+TEST_CASE("A killed worker is noticed within a second, its closures run on another",
           "[coordinator][unit][spec][CCF-02]") {
   Cluster cluster;
   cluster.JoinAll(1, 2);
@@ -77,7 +77,7 @@ TEST_CASE("A worker that comes back is used again, and the gap is told",
   CHECK(cluster.JoinNow()->steps_done() == 4);
 }
 
-TEST_CASE("A worker that connects again within the grace is not lost; what it had runs again",
+TEST_CASE("A worker that connects again within the grace is not lost, what it had runs again",
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);
@@ -389,7 +389,7 @@ TEST_CASE("A driver that always crashes fails the job", "[coordinator][unit]") {
   CHECK(cluster.drivers.started.size() == 5);
 }
 
-TEST_CASE("A newer process takes a task over; the older one cannot take it back",
+TEST_CASE("A newer process takes a task over, the older one cannot take it back",
           "[coordinator][unit]") {
   Cluster cluster;
   (void)cluster.Join({"worker", 0}, "boot-1");

@@ -79,7 +79,7 @@ TEST_CASE("A ps of the cluster spec that never comes is named after a while, and
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
 }
 
-TEST_CASE("Submitting is idempotent by name; another spec of that name is refused",
+TEST_CASE("Submitting is idempotent by name, another spec of that name is refused",
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);
@@ -182,7 +182,7 @@ TEST_CASE("A user's error in a closure is the driver's, once, and fails the job"
   CHECK(cluster.job().record().job().error().message() == "closure 1 on worker:0: loss is nan");
 }
 
-TEST_CASE("A stopped job saves and ends cancelled; submitted again it goes on from there",
+TEST_CASE("A stopped job saves and ends cancelled, submitted again it goes on from there",
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);
@@ -225,7 +225,7 @@ TEST_CASE("A failed job that is submitted again goes on from its newest checkpoi
   CHECK(cluster.EventOf("JOB_RESUMED"));
 }
 
-TEST_CASE("A job that is submitted with --restart begins at step 0; its checkpoints are set aside",
+TEST_CASE("A job that is submitted with --restart begins at step 0, its checkpoints are set aside",
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);

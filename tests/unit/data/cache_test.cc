@@ -74,7 +74,7 @@ TEST_CASE("a file that has changed is decoded and indexed anew", "[data][unit]")
   CHECK(Decoded(files) == 1);  // the old copy is gone
 }
 
-TEST_CASE("over cache_bytes the error names the knob; unused copies make room", "[data][unit]") {
+TEST_CASE("over cache_bytes the error names the knob, unused copies make room", "[data][unit]") {
   const TempFiles files;
   v1::DataSpec first = Numbers(files.Write("1.gz", Gzip(IdxNumbers(1000))));
   v1::DataSpec second = Numbers(files.Write("2.gz", Gzip(IdxNumbers(1000, 5))));

@@ -51,7 +51,7 @@ TEST_CASE("CSV columns are found by name, quoted, with LF and CRLF", "[data][uni
                                   HashBucket("z", 0, 1000)});
 }
 
-TEST_CASE("each CSV file has its own header; a .tsv is separated by tabs", "[data][unit]") {
+TEST_CASE("each CSV file has its own header, a .tsv is separated by tabs", "[data][unit]") {
   const TempFiles files;
   files.Write("1.tsv", "a\tb\n1\t2\n");
   files.Write("2.tsv.gz", testing::Gzip("b\tc\ta\n20\t0\t10\n"));

@@ -83,7 +83,7 @@ TEST_CASE("a bad Criteo row is named by file, line and field", "[data][unit]") {
   CHECK(Contains(error("1\t" + ClickRow("1", "1", "a")), place + "41 fields"));
 }
 
-TEST_CASE("lines of text are padded with 0; longer ones are bad", "[data][unit]") {
+TEST_CASE("lines of text are padded with 0, longer ones are bad", "[data][unit]") {
   const TempFiles files;
   v1::DataSpec spec;
   spec.set_shuffle(false);

@@ -51,7 +51,7 @@ TEST_CASE("bce with logits takes labels of any number type and [batch, 1] output
   CHECK(AreaUnderCurve(evaluated) == 1.0);
 }
 
-TEST_CASE("mse is the mean over all elements; [batch] and [batch, 1] are the same shape",
+TEST_CASE("mse is the mean over all elements, [batch] and [batch, 1] are the same shape",
           "[engine][unit]") {
   const v1::JobSpec spec = Linear(v1::LOSS_KIND_MSE);
   const data::Element batch{

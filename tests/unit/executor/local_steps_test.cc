@@ -210,7 +210,9 @@ TEST_CASE("deterministic: the same bits on any number of devices", "[executor][u
     spec.mutable_strategy()->set_devices(devices);
     const auto steps = Open(spec);
     auto losses = Losses(*steps, 1, 60);
-    return std::pair(losses, TensorsOf(*steps, 60, folder / "c"));
+    const std::string saved = folder / fmt::format("{}-{}", static_cast<int>(kind), devices);
+    std::filesystem::remove_all(saved);
+    return std::pair(losses, TensorsOf(*steps, 60, saved));
   };
   const auto one = run(kOneDevice, 1);
   for (const auto& [kind, devices] :
@@ -332,7 +334,7 @@ TEST_CASE("a step is made once and in its order", "[executor][unit]") {
   CHECK(steps->Save(2, folder / "c").status().code() == StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("an error on one device alone is the step's error; nothing hangs", "[executor][unit]") {
+TEST_CASE("an error on one device alone is the step's error, nothing hangs", "[executor][unit]") {
   const auto steps = Open(Spec(kMirrored, 3));
   data::Element batch = Batch(1);
   std::vector<float> y(kBatch, 1.0f);

@@ -80,7 +80,7 @@ TEST_CASE("memory of huge pages, which a touch may not find, is not mapped", "[n
   CHECK(mapped.status().code() == StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("a renewed arena has its contents where they were; who mapped it before sees no more",
+TEST_CASE("a renewed arena has its contents where they were, who mapped it before sees no more",
           "[net][unit]") {
   auto arena = Arena::Create(64 * kMiB, true);
   REQUIRE(arena.ok());

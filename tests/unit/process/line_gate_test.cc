@@ -17,7 +17,7 @@ std::vector<std::string> Texts(const std::vector<LineGate::Line>& lines) {
   return texts;
 }
 
-TEST_CASE("Few lines pass as they are; their taker is told once", "[process][unit]") {
+TEST_CASE("Few lines pass as they are, their taker is told once", "[process][unit]") {
   LineGate gate;
   CHECK(gate.Add(kStart, "a"));
   CHECK_FALSE(gate.Add(kStart, "b"));

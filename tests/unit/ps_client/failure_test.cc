@@ -95,7 +95,7 @@ bool Warned(const SmallCluster& cluster, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("garbage on the data port is answered, logged and closed; the server lives on",
+TEST_CASE("garbage on the data port is answered, logged and closed, the server lives on",
           "[ps_server][unit]") {
   SmallCluster cluster(OneVariable(), 1);
   auto channel = Dial(cluster);

@@ -186,7 +186,7 @@ MixedNest Mixed() {
       {torch::full({2, 2}, id() + 1, torch::kLong), torch::zeros({0}), torch::tensor(id() + 1.0)}};
 }
 
-TEST_CASE("all_reduce of a nest keeps its order; sparse leaves are joined", "[spec][XDO-22]") {
+TEST_CASE("all_reduce of a nest keeps its order, sparse leaves are joined", "[spec][XDO-22]") {
   for (const auto& ops : OpsOfReplicas()) {
     for (const int n : {1, 2, 4}) {
       for (const std::int64_t pack : {0, 1, 16}) {
@@ -213,7 +213,7 @@ TEST_CASE("all_reduce of a nest keeps its order; sparse leaves are joined", "[sp
   }
 }
 
-TEST_CASE("sparse tensors with one sparse dimension are reduced as IndexedSlices; no gradient",
+TEST_CASE("sparse tensors with one sparse dimension are reduced as IndexedSlices, no gradient",
           "[spec][XDO-22]") {
   MirroredStrategy strategy(cpus(2, 0));
   const auto means = strategy.run([] {

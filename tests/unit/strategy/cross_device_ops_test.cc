@@ -129,7 +129,7 @@ PerReplica<IndexedSlices> Slices() {
         std::vector<std::int64_t>{5, 2}}});
 }
 
-TEST_CASE("sparse values are joined; duplicates add up", "[spec][XDO-04][XDO-05]") {
+TEST_CASE("sparse values are joined, duplicates add up", "[spec][XDO-04][XDO-05]") {
   torch::Tensor sum = torch::zeros({5, 2}), mean = torch::zeros({5, 2});
   sum[1] = torch::tensor({4.0f, 6.0f});
   sum[3] = torch::tensor({5.0f, 6.0f});

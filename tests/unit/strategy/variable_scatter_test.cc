@@ -189,7 +189,7 @@ TEST_CASE("rows that do not fit are refused and change nothing", "[strategy][uni
   CheckComponents(v, List(6, 0));
 }
 
-TEST_CASE("rows of a value that nobody holds are changed in place; what was read stays",
+TEST_CASE("rows of a value that nobody holds are changed in place, what was read stays",
           "[strategy][unit]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   const Scope scope = strategy.scope();
