@@ -50,7 +50,7 @@ void StopAfter(const Cluster& cluster, const std::string& id, std::uint64_t step
 
 TEST_CASE("a job outlives its whole cluster, on fewer servers and on more", "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 1000, 10, 10, 300, "checkpoint: {every_steps: 100}\n");
+  const SumJob sums(folder, 1000, 10, 10, 800, "checkpoint: {every_steps: 100}\n");
   ReplaceInFile(sums.file, "{kind: fixed, num_shards: 2}", "{kind: min_size, min_shard_bytes: 4}");
   const std::string state = folder / "state";
   std::string id;
@@ -101,7 +101,7 @@ TEST_CASE("a job outlives its whole cluster, on fewer servers and on more", "[cl
 
 TEST_CASE("a damaged checkpoint is refused, told, and the one before it is used", "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 700, 10, 10, 150, "checkpoint: {every_steps: 100, keep: 5}\n");
+  const SumJob sums(folder, 700, 10, 10, 1200, "checkpoint: {every_steps: 100, keep: 5}\n");
   Cluster cluster({.ps = 2, .workers = 2});
   std::string id = cluster.Submit(sums.file);
 
@@ -148,7 +148,7 @@ TEST_CASE("a damaged checkpoint is refused, told, and the one before it is used"
 
 TEST_CASE("a cluster that is asked to end saves its jobs, and no step is lost", "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 2000, 10, 10, 200);  // no periodic checkpoints
+  const SumJob sums(folder, 2000, 10, 10, 500);  // no periodic checkpoints
   const std::string state = folder / "state";
   std::string id;
   {
@@ -223,7 +223,7 @@ TEST_CASE("daemons that are asked to end one by one, or all at once, lose no ste
 TEST_CASE("a failed job goes on when it is submitted again, and so does one of another name",
           "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 1500, 10, 10, 200,
+  const SumJob sums(folder, 1500, 10, 10, 600,
                     "checkpoint: {every_steps: 100, directory: " + (folder / "saved") + "}\n");
   Cluster cluster({.ps = 2, .workers = 2});
   const std::string id = cluster.Submit(sums.file);
@@ -296,7 +296,7 @@ class SmallDisk {
 TEST_CASE("a job goes on when there is no room for a checkpoint", "[cluster]") {
   const TempFolder folder;
   const SmallDisk disk(folder / "disk");
-  const SumJob sums(folder, 1200, 10, 10, 200,
+  const SumJob sums(folder, 1200, 10, 10, 600,
                     "checkpoint: {every_steps: 100, directory: " + (folder / "disk") + "}\n");
   Cluster cluster({.ps = 2, .workers = 2});
   const int ps = cluster.PidOf("ps:1");
