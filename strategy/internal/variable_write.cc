@@ -115,27 +115,6 @@ bool SameOnAll(const std::vector<WriteArgument>& all) {
   });
 }
 
-// The sum of each row over replicas; every index once, ascending.
-WriteArgument SumRows(const std::string& name, const std::vector<WriteArgument>& all,
-                      const torch::Tensor& like) {
-  RequireRows(name, like);
-  std::vector<torch::Tensor> indices;
-  std::vector<torch::Tensor> rows;
-  for (const WriteArgument& one : all) {
-    indices.push_back(Indices(name, one.indices, like.size(0)));
-    rows.push_back(Rows(name, one.values, indices.back().numel(), like));
-  }
-  const auto [unique, inverse, counts] =
-      torch::_unique2(torch::cat(indices), /*sorted=*/true, /*return_inverse=*/true);
-  (void)counts;
-  std::vector<std::int64_t> shape = like.sizes().vec();
-  shape[0] = unique.numel();
-  const torch::ScalarType wide = sum_type(like.scalar_type());
-  torch::Tensor sums = torch::zeros(shape, torch::dtype(wide).device(like.device()));
-  sums.index_add_(0, inverse.to(like.device()), torch::cat(rows).to(wide));
-  return {.values = sums, .indices = unique};
-}
-
 // All rows of all replicas, in replica order: one that comes twice counts twice.
 WriteArgument JoinRows(const std::string& name, const std::vector<WriteArgument>& all,
                        const torch::Tensor& like) {
@@ -147,6 +126,21 @@ WriteArgument JoinRows(const std::string& name, const std::vector<WriteArgument>
     rows.push_back(Rows(name, one.values, indices.back().numel(), like));
   }
   return {.values = torch::cat(rows), .indices = torch::cat(indices)};
+}
+
+// The sum of each row over replicas; every index once, ascending.
+WriteArgument SumRows(const std::string& name, const std::vector<WriteArgument>& all,
+                      const torch::Tensor& like) {
+  const WriteArgument joined = JoinRows(name, all, like);
+  const auto [unique, inverse, counts] =
+      torch::_unique2(joined.indices, /*sorted=*/true, /*return_inverse=*/true);
+  (void)counts;
+  std::vector<std::int64_t> shape = like.sizes().vec();
+  shape[0] = unique.numel();
+  const torch::ScalarType wide = sum_type(like.scalar_type());
+  torch::Tensor sums = torch::zeros(shape, torch::dtype(wide).device(like.device()));
+  sums.index_add_(0, inverse.to(like.device()), joined.values.to(wide));
+  return {.values = sums, .indices = unique};
 }
 
 bool Multiplies(WriteKind kind) {
