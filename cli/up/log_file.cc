@@ -8,7 +8,10 @@
 namespace muster::cli {
 
 LogFile::LogFile(std::string path, const Clock& clock, Options options)
-    : path_(std::move(path)), clock_(clock), options_(options), second_(clock.Now()) {}
+    : path_(std::move(path)),
+      clock_(clock),
+      options_(options),
+      rate_(std::chrono::seconds(1), options.lines_per_second) {}
 
 Status LogFile::Open() {
   stream_.open(path_, std::ios::app);
@@ -20,18 +23,11 @@ Status LogFile::Open() {
 }
 
 void LogFile::Write(std::string_view line) {
-  const TimePoint now = clock_.Now();
-  if (now - second_ >= std::chrono::seconds(1)) {
-    second_ = now;
-    lines_ = 0;
-    if (held_ > 0) {
-      Put(fmt::format("[{} lines are missing here: more than {} came in a second]",
-                      std::exchange(held_, 0), options_.lines_per_second));
-    }
-  }
-  if (++lines_ > options_.lines_per_second) {
-    ++held_;
-    return;
+  const auto held = rate_.Ask(clock_.Now());
+  if (!held) return;
+  if (*held > 0) {
+    Put(fmt::format("[{} lines are missing here: more than {} came in a second]", *held,
+                    options_.lines_per_second));
   }
   Put(line);
 }

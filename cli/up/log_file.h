@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/rate_limit.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 
@@ -38,9 +39,7 @@ class LogFile {
   const Options options_;
   std::ofstream stream_;
   std::uint64_t size_ = 0;
-  TimePoint second_;
-  std::uint64_t lines_ = 0;  // in that second
-  std::uint64_t held_ = 0;
+  RateLimit rate_;
 };
 
 }  // namespace muster::cli
