@@ -58,17 +58,21 @@ std::string IdxOfFloats(int rows) {
   return bytes;
 }
 
-TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
-  Cluster cluster({.ps = 1, .workers = 1});
-  const TempFolder folder;
-  const auto run = [&](const std::string& name, const std::string& text) {
-    const std::string file = folder.Write(name + ".yaml", text);
-    return cluster.Muster({"submit", "-f", file, "--wait"});
-  };
-  const auto has = [](const RunResult& result, const std::string& text) {
+struct InputsFixture {
+  // Submits the job and waits for its end.
+  RunResult Run(const std::string& name, const std::string& text) const {
+    return cluster.Muster({"submit", "-f", folder.Write(name + ".yaml", text), "--wait"});
+  }
+  static void Has(const RunResult& result, const std::string& text) {
     INFO(result.err);
     CHECK(result.err.find(text) != std::string::npos);
-  };
+  }
+
+  Cluster cluster{{.ps = 1, .workers = 1}};
+  TempFolder folder;
+};
+
+TEST_CASE_METHOD(InputsFixture, "broken data, NaN and archives in jobs", "[cluster]") {
   const std::string times_a = Times("a", "a");
 
   // A row without its second field, on line 19.
@@ -77,13 +81,13 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   const std::string short_csv = folder.Write("short.csv", csv);
   const std::string read_csv =
       fmt::format("  csv: {{files: {}, columns: {{a: {{}}, b: {{}}}}}}\n", short_csv);
-  RunResult result = run("short", JobText(times_a, read_csv));
+  RunResult result = Run("short", JobText(times_a, read_csv));
   CHECK(result.code == 2);
-  has(result, short_csv + ":19 on host");
-  has(result, "1 field, 2 are needed");
-  has(result, "data.bad_records.skip_up_to");
+  Has(result, short_csv + ":19 on host");
+  Has(result, "1 field, 2 are needed");
+  Has(result, "data.bad_records.skip_up_to");
 
-  result = run("skip", JobText(times_a, read_csv + "  bad_records: {skip_up_to: 1}\n"));
+  result = Run("skip", JobText(times_a, read_csv + "  bad_records: {skip_up_to: 1}\n"));
   CHECK(result.code == 0);
   v1::Job job = cluster.Describe("skip");
   CHECK(job.progress().bad_records() == 1);
@@ -101,30 +105,30 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   const std::string read_tfrecord =
       fmt::format("  tfrecord: {{files: {}, features: {{weight: {{dtype: float32}}}}}}\n", flipped);
   const std::string times_weight = Times("weight", "weight");
-  result = run("flip", JobText(times_weight, read_tfrecord));
+  result = Run("flip", JobText(times_weight, read_tfrecord));
   CHECK(result.code == 2);
-  has(result, flipped + " on host");
-  has(result, "byte 97: a record of 104 bytes fails its checksum");
+  Has(result, flipped + " on host");
+  Has(result, "byte 97: a record of 104 bytes fails its checksum");
 
   // Which no policy skips.
   const std::string idx = IdxOfFloats(40);
   const std::string cut = folder.Write("cut.idx", idx.substr(0, idx.size() - 5));
-  result = run("cut", JobText(Times("x", "x"), fmt::format("  idx: {{columns: {{x: {}}}}}\n"
+  result = Run("cut", JobText(Times("x", "x"), fmt::format("  idx: {{columns: {{x: {}}}}}\n"
                                                            "  bad_records: {{skip_up_to: 9}}\n",
                                                            cut)));
   CHECK(result.code == 2);
-  has(result, cut + " on host");
-  has(result, "cut short: 475 bytes of values after its header");
+  Has(result, cut + " on host");
+  Has(result, "cut short: 475 bytes of values after its header");
 
   // The root of a negative number in step 21 of 30.
   csv = "a\n";
   for (int i = 0; i < 300; ++i) csv += fmt::format("{}\n", i == 205 ? -4 : i);
-  result = run("nan", JobText(Times("a", "torch.sqrt(a)"),
+  result = Run("nan", JobText(Times("a", "torch.sqrt(a)"),
                               fmt::format("  csv: {{files: {}, columns: {{a: {{}}}}}}\n"
                                           "  shuffle: false\n",
                                           folder.Write("negative.csv", csv))));
   CHECK(result.code == 1);
-  has(result, R"(step 21: the loss is nan, the gradient of parameter "w" is not finite)");
+  Has(result, R"(step 21: the loss is nan, the gradient of parameter "w" is not finite)");
   job = cluster.Describe("nan");
   CHECK(job.error().code() == 3);
   REQUIRE(FindEvent(job, "CLOSURE_FAILED") != nullptr);
@@ -133,7 +137,7 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   const std::string read_idx =
       fmt::format("  idx: {{columns: {{x: {}}}}}\n", folder.Write("x.idx", idx));
   const auto archive = [&](const std::string& name) {
-    return run("archive-" + name,
+    return Run("archive-" + name,
                JobText(fmt::format("model: {{archive: {}/torchscript/{}.pt}}", kFixtures, name),
                        read_idx));
   };
@@ -155,56 +159,48 @@ TEST_CASE("broken data, NaN and archives in jobs", "[cluster]") {
   // An operator that libtorch has since 2.0.
   if (std::string_view(MUSTER_TORCH_VERSION).starts_with("1.")) {
     CHECK(result.code == 2);
-    has(result, "archive attention-2.15.pt: uses operator aten::scaled_dot_product_attention");
-    has(result, "MUSTER_TORCH");
+    Has(result, "archive attention-2.15.pt: uses operator aten::scaled_dot_product_attention");
+    Has(result, "MUSTER_TORCH");
   } else {
     CHECK(result.code == 0);
   }
 }
 
-TEST_CASE("what is not UTF-8, misspelled or without a shape is answered at once", "[cluster]") {
-  Cluster cluster({.ps = 1, .workers = 1});
-  const TempFolder folder;
-  const auto run = [&](const std::string& name, const std::string& text) {
-    const std::string file = folder.Write(name + ".yaml", text);
-    return cluster.Muster({"submit", "-f", file, "--wait"});
-  };
-  const auto has = [](const RunResult& result, const std::string& text) {
-    INFO(result.err);
-    CHECK(result.err.find(text) != std::string::npos);
-  };
+TEST_CASE_METHOD(InputsFixture,
+                 "what is not UTF-8, misspelled or without a shape is answered at once",
+                 "[cluster]") {
   const auto read = [&](const std::string& file) {
     return fmt::format("  csv: {{files: '{}', columns: {{a: {{}}}}}}\n", file);
   };
   // An error text that is not UTF-8 used to be lost on its way: the wait for it took a minute.
   const auto begin = std::chrono::steady_clock::now();
   RunResult result =
-      run("latin", JobText(Times("a", "a"), read(folder.Write("latin.csv", "pre\xE7o,b\n1,2\n"))));
+      Run("latin", JobText(Times("a", "a"), read(folder.Write("latin.csv", "pre\xE7o,b\n1,2\n"))));
   CHECK(result.code == 2);
-  has(result, "no column a; its first line names pre\\xe7o, b");
+  Has(result, "no column a; its first line names pre\\xe7o, b");
   (void)folder.Write("\xFF.csv", "a\n1\xFF\n");
-  result = run("bytes", JobText(Times("a", "a"), read(folder / "?.csv")));
+  result = Run("bytes", JobText(Times("a", "a"), read(folder / "?.csv")));
   CHECK(result.code == 2);
-  has(result, "/\\xff.csv:2 on host");
-  has(result, "'1\\xff' is not a float32 number");
+  Has(result, "/\\xff.csv:2 on host");
+  Has(result, "'1\\xff' is not a float32 number");
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 
   const std::string good = read(folder.Write("good.csv", "a\n1\n2\n3\n"));
-  result = run("written", JobText(Times("a", "a"), good) + "# \xE9\n");
+  result = Run("written", JobText(Times("a", "a"), good) + "# \xE9\n");
   CHECK(result.code == 2);
-  has(result, "written.yaml:17:3: byte \\xe9 is not UTF-8");
+  Has(result, "written.yaml:17:3: byte \\xe9 is not UTF-8");
 
   std::string text = JobText(Times("a", "a"), good);
   text.replace(text.find("return self"), 6, "retrn");
-  result = run("retrn", text);
+  result = Run("retrn", text);
   CHECK(result.code == 2);
-  has(result,
+  Has(result,
       "retrn.yaml:6:15: forward: invalid syntax: expected an operator, '=' or the end of the "
       "line; did you mean \"return\"?");
 
   text = JobText(Times("a", "a"), good);
   text.replace(text.find("shape: [1], "), 12, "");
-  result = run("scalar", text);
+  result = Run("scalar", text);
   INFO(result.err);
   REQUIRE(result.code == 0);
   const std::string file = folder / "exported";

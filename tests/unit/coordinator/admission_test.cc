@@ -76,9 +76,7 @@ TEST_CASE("An end that cannot be written is not told as one until it is", "[coor
   Cluster cluster;
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 100).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(100).ok());
+  cluster.TrainAndSave(1, 100);
   const std::uint64_t driver = cluster.job().driver();
 
   cluster.journal_full = true;

@@ -160,9 +160,7 @@ TEST_CASE("an archive whose buffers are constant saves them and evaluates withou
   v1::JobSpec spec = NormedSpec();
   spec.mutable_model()->clear_buffers();
   REQUIRE(cluster.Submit(spec).ok());
-  REQUIRE(cluster.Schedule(1, 2).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(2).ok());
+  cluster.TrainAndSave(1, 2);
   REQUIRE(cluster
               .Schedule(std::uint64_t{1} << 32 | 1, std::uint64_t{1} << 32 | 1,
                         v1::CLOSURE_KIND_EVALUATE)

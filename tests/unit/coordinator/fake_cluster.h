@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
+#include "tests/support/catch.h"
 #include "tests/unit/coordinator/fake_parts.h"
 #include "tests/unit/coordinator/sample_spec.h"
 #include "tests/unit/coordinator/temp_dir.h"
@@ -201,6 +202,12 @@ class Cluster {
     const auto answer = BeginSave(step);
     Settle();
     return *answer;
+  }
+  // Steps from..to are done, and a checkpoint of them is saved.
+  void TrainAndSave(std::uint64_t from, std::uint64_t to) {
+    REQUIRE(Schedule(from, to).ok());
+    WorkAll();
+    REQUIRE(Save(to).ok());
   }
   // kUnknown until it is answered.
   std::shared_ptr<Status> BeginSave(std::uint64_t step) {

@@ -159,9 +159,7 @@ TEST_CASE("A ps that lost its memory sends the job back to its last checkpoint",
   Cluster cluster;
   cluster.JoinAll(2, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 20).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(20).ok());
+  cluster.TrainAndSave(1, 20);
   REQUIRE(cluster.Schedule(21, 50).ok());
   for (int i = 0; i < 5; ++i) cluster.at({"worker", 0}).Work();
   const std::uint64_t done = cluster.JoinNow()->steps_done();
@@ -199,12 +197,8 @@ TEST_CASE("A damaged checkpoint is refused, said so, and the one before it is us
   Cluster cluster;
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 10).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(10).ok());
-  REQUIRE(cluster.Schedule(11, 20).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(20).ok());
+  cluster.TrainAndSave(1, 10);
+  cluster.TrainAndSave(11, 20);
   cluster.checkpoints.damaged.insert(20);
 
   cluster.Kill({"ps", 0});
@@ -223,9 +217,7 @@ TEST_CASE("A job whose checkpoints are all damaged says so when it begins anew",
   Cluster cluster;
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 10).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(10).ok());
+  cluster.TrainAndSave(1, 10);
   cluster.checkpoints.damaged.insert(10);
 
   cluster.Kill({"ps", 0});
@@ -244,9 +236,7 @@ TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordin
   Cluster cluster;
   cluster.JoinAll(2, 2);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 30).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(30).ok());
+  cluster.TrainAndSave(1, 30);
   const auto epoch = cluster.core->epoch();
   const std::uint64_t attempt = [&] {
     REQUIRE(cluster.Schedule(31, 31).ok());
@@ -292,9 +282,7 @@ TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the la
   Cluster cluster(options);
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 30).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(30).ok());
+  cluster.TrainAndSave(1, 30);
   REQUIRE(cluster.Schedule(31, 57).ok());
   cluster.WorkAll();  // and nobody reports progress: the journal knows nothing of these 27
 
@@ -344,9 +332,7 @@ TEST_CASE("After the wait a job makes do with the parameter servers that are the
   Cluster cluster;
   cluster.JoinAll(3, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 10).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(10).ok());
+  cluster.TrainAndSave(1, 10);
 
   cluster.Kill({"ps", 2});
   cluster.Pass(Millis(30'000));

@@ -211,9 +211,7 @@ TEST_CASE("A failed job that is submitted again goes on from its newest checkpoi
   Cluster cluster;
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 40).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(40).ok());
+  cluster.TrainAndSave(1, 40);
   REQUIRE(cluster.FinishJob(InvalidArgument("loss is nan")).ok());
   REQUIRE(cluster.State() == v1::JOB_STATE_FAILED);
 
@@ -230,9 +228,7 @@ TEST_CASE("A job that is submitted with --restart begins at step 0, its checkpoi
   Cluster cluster;
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 40).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(40).ok());
+  cluster.TrainAndSave(1, 40);
   const auto early = cluster.Submit(Cluster::Spec(), false, /*restart=*/true);
   CHECK(early.status().code() == StatusCode::kFailedPrecondition);
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
@@ -254,9 +250,7 @@ TEST_CASE("A job that is submitted with --restart begins at step 0, its checkpoi
   REQUIRE(cluster.EventOf("CHECKPOINTS_SET_ASIDE"));
   CHECK(cluster.EventOf("CHECKPOINTS_SET_ASIDE")->fields().at("directory") == "set-aside-1");
   // Once: after a loss it goes back to what it has saved since.
-  REQUIRE(cluster.Schedule(1, 10).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(10).ok());
+  cluster.TrainAndSave(1, 10);
   cluster.RestartCoordinator();
   cluster.JoinAll(1, 1);
   CHECK(cluster.Open()->plan().start_step() == 10);
@@ -413,9 +407,7 @@ TEST_CASE("Checkpoints are listed newest first", "[coordinator][unit]") {
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
   REQUIRE(cluster.Save(0).ok());
-  REQUIRE(cluster.Schedule(1, 2).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(2).ok());
+  cluster.TrainAndSave(1, 2);
 
   v1::ListCheckpointsReply listed;
   cluster.core->ListCheckpoints("job", [&](auto reply) { listed = *reply; });
@@ -433,9 +425,7 @@ TEST_CASE("A checkpoint that failed on the way is forgotten when a later one is 
   cluster.at({"ps", 0}).refuse[v1::Command::kSaveVariables] = ResourceExhausted("no space left");
   REQUIRE_FALSE(cluster.Save(0).ok());
   cluster.at({"ps", 0}).refuse.clear();
-  REQUIRE(cluster.Schedule(1, 100).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(100).ok());
+  cluster.TrainAndSave(1, 100);
   REQUIRE(cluster.FinishJob().ok());
 
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);

@@ -12,9 +12,7 @@ using testing::FakeDaemon;
 void RunAndLose(Cluster& cluster) {
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  REQUIRE(cluster.Schedule(1, 10).ok());
-  cluster.WorkAll();
-  REQUIRE(cluster.Save(10).ok());
+  cluster.TrainAndSave(1, 10);
   cluster.Kill({"ps", 0});
   cluster.Pass(Millis(1'000));
 }
