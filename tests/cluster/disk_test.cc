@@ -99,6 +99,8 @@ TEST_CASE_METHOD(DiskFixture, "a folder that becomes read-only costs checkpoints
   WaitFor(id, "CHECKPOINT_FAILED", CountEvents(restored, "CHECKPOINT_FAILED") + 1);
   SetFaults("");
   CheckEnd(id);
+  // A driver that ended because of it would be started again, and the job would go on all the same.
+  CHECK(FindEvent(cluster.Describe(id), "DRIVER_LOST") == nullptr);
 }
 
 TEST_CASE_METHOD(DiskFixture,
