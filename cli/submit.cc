@@ -9,6 +9,7 @@
 #include "cli/follow.h"
 #include "cli/format.h"
 #include "cli/upload.h"
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/config/job_yaml/job_yaml.h"
 #include "common/config/job_yaml/validate_job.h"
@@ -24,9 +25,8 @@ Result<config::JobFile> ReadJob(const Context& context, std::vector<std::string>
   Result<config::JobFile> file = config::LoadJobYaml(context.options.file);
   if (!file.ok()) {
     // A disk that fails is no mistake in the file.
-    const bool disk = file.status().code() == StatusCode::kUnknown ||
-                      file.status().code() == StatusCode::kResourceExhausted;
-    return disk ? file.status() : InvalidArgument("{}", Message(file.status()));
+    return IsDiskTrouble(file.status().code()) ? file.status()
+                                               : InvalidArgument("{}", Message(file.status()));
   }
   for (const config::LocatedProblem& problem : file->problems) {
     problems.push_back(file->Describe(problem));

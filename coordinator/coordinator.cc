@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/plan.h"
 
@@ -416,10 +417,7 @@ void Coordinator::Check(const v1::SubmitJobRequest& request,
       return then(DryRun(request.spec(), outcome->problems, *outcome));
     }
     // Every worker's disk is full or fails: no mistake of the spec's, and nothing to begin with.
-    const StatusCode code = outcome.status().code();
-    if (code == StatusCode::kResourceExhausted || code == StatusCode::kUnknown) {
-      return then(outcome.status());
-    }
+    if (IsDiskTrouble(outcome.status().code())) return then(outcome.status());
     if (!outcome.ok()) return Accept(request, nullptr, then);
     if (!outcome->problems.empty()) return then(InvalidArgument("{}", Join(outcome->problems)));
     Accept(request, &*outcome, then);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/trouble.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -184,9 +186,7 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
   in_flight.erase(item);
 
   const auto code = static_cast<StatusCode>(result.status().code());
-  if (code == StatusCode::kUnavailable || code == StatusCode::kAborted ||
-      code == StatusCode::kCancelled || code == StatusCode::kDeadlineExceeded ||
-      code == StatusCode::kUnknown) {
+  if (IsTransient(code)) {
     const bool first = options_.in_order || IsSuspect(key);
     (void)queue_.PutBack(key, first ? ClosureQueue::Place::kFront : ClosureQueue::Place::kEnd);
     return Outcome::kAgain;

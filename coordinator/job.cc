@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/plan.h"
 
@@ -23,13 +24,6 @@ bool CannotRead(const Status& status) {
 }
 
 }  // namespace
-
-bool Job::IsTransient(const Status& status) {
-  return status.code() == StatusCode::kUnavailable ||
-         status.code() == StatusCode::kDeadlineExceeded ||
-         status.code() == StatusCode::kCancelled || status.code() == StatusCode::kAborted ||
-         status.code() == StatusCode::kUnknown;
-}
 
 Job::Job(World& world, StoredJob stored)
     : world_(world),
@@ -403,7 +397,7 @@ void Job::OnVariablesCreated(const Status& status, const std::string& restored_f
       return BeginView();
     }
     if (!restored_from.empty() && CannotRead(status)) return WaitForCheckpoints(status);
-    if (IsTransient(status)) {
+    if (IsTransient(status.code())) {
       return RetryAfter(Millis(1'000), "CREATING_VARIABLES",
                         "could not make the variables, tries again: " + Message(status));
     }

@@ -127,8 +127,6 @@ class Job : private JobParts {
   struct Save;
 
   // job.cc
-  // The cluster's trouble: the same may work when a task is back.
-  static bool IsTransient(const Status& status);
   void Advance();
   void RetryAfter(Millis delay, const std::string& reason, const std::string& message);
   std::string MissingTasks() const;

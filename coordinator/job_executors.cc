@@ -1,6 +1,7 @@
 // The executors of a job: started on each worker, watched, started again; workers that cannot.
 #include <algorithm>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/job.h"
 
@@ -116,7 +117,7 @@ void Job::OnExecutorAnswer(const TaskId& task, SessionId session, const Status& 
     MarkRefused({restored_from_, StepOfDirectory(restored_from_), Message(status)});
     return BeginView();
   }
-  if (IsTransient(status)) {
+  if (IsTransient(status.code())) {
     RestartExecutorLater(task, ++found->second.crashes);
     Unfit& unfit = unfit_[task];
     unfit.why = status;

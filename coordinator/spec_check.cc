@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/trouble.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
@@ -41,8 +42,7 @@ struct SpecChecker::Gathering {
   bool IsLoss(const Status& status) {
     const StatusCode code = status.code();
     return code == StatusCode::kUnavailable || code == StatusCode::kAborted ||
-           code == StatusCode::kCancelled || code == StatusCode::kUnknown ||
-           code == StatusCode::kResourceExhausted;
+           code == StatusCode::kCancelled || IsDiskTrouble(code);
   }
   void Fail(const std::string& who, const Status& status) {
     if (IsLoss(status)) {
@@ -55,14 +55,9 @@ struct SpecChecker::Gathering {
 
 namespace {
 
-// It is full, or fails; or too many files are open.
-bool IsDisk(const Status& status) {
-  return status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kUnknown;
-}
-
 // A program that is missing, too: another worker may be able to.
 bool IsHostsTrouble(const Status& status) {
-  return IsDisk(status) || status.code() == StatusCode::kPermissionDenied ||
+  return IsDiskTrouble(status.code()) || status.code() == StatusCode::kPermissionDenied ||
          status.code() == StatusCode::kNotFound;
 }
 
@@ -105,7 +100,7 @@ void SpecChecker::OnProbed(Gathering& all, const std::string& who, const std::st
                            const Result<v1::CommandResult>& result) {
   if (!result.ok() && IsHostsTrouble(result.status())) {
     all.troubles.push_back(fmt::format("{}: {}", who, Message(result.status())));
-    if (IsDisk(result.status())) all.disk = Annotate(result.status(), who);
+    if (IsDiskTrouble(result.status().code())) all.disk = Annotate(result.status(), who);
     return;
   }
   if (!result.ok()) return all.Fail(who, result.status());

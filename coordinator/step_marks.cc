@@ -46,8 +46,8 @@ void StepMarks::Set(std::uint64_t job_number, std::uint64_t view, std::uint64_t 
   if (marks_ == nullptr) return;
   Mark& mark = marks_[job_number % kMarks];
   if (Load(mark.job_number) != job_number || Load(mark.view) != view) {
-    Store(mark.job_number,
-          0);  // a kill between these stores leaves no mark rather than a wrong one
+    // A kill between these stores leaves no mark rather than a wrong one.
+    Store(mark.job_number, 0);
     Store(mark.view, view);
     Store(mark.steps, steps);
     Store(mark.job_number, job_number);

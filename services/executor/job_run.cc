@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
@@ -68,8 +69,7 @@ std::uint64_t BatchNumber(const v1::Closure& closure) {
 
 // Another host may well be able to open the data.
 bool IsHostsTrouble(const Status& status) {
-  return status.code() == StatusCode::kResourceExhausted ||
-         status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kUnknown;
+  return IsDiskTrouble(status.code()) || status.code() == StatusCode::kUnavailable;
 }
 
 // Says in the job's log which records it does without.
