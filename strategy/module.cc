@@ -271,11 +271,15 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
   return state;
 }
 
+void ModuleState::Each(void (VariableState::*call)()) const {
+  for (const auto* list : {&parameters, &buffers}) {
+    for (const Variable& one : *list) ((*one.state()).*call)();
+  }
+}
+
 void ModuleState::Sync() const {
   if (size() == 1 || strategy->runs().any()) return;
-  for (const auto* list : {&parameters, &buffers}) {
-    for (const Variable& one : *list) one.state()->TakeChanges();
-  }
+  Each(&VariableState::TakeChanges);
 }
 
 void ModuleState::ShowMeans() const {
@@ -284,17 +288,11 @@ void ModuleState::ShowMeans() const {
 }
 
 void ModuleState::BeginRun() const {
-  for (const auto* list : {&parameters, &buffers}) {
-    for (const Variable& one : *list) one.state()->TakeChanges();
-  }
+  Each(&VariableState::TakeChanges);
   for (const Variable& one : buffers) one.state()->HideAcross();
 }
 
-void ModuleState::EndRun() const {
-  for (const auto* list : {&parameters, &buffers}) {
-    for (const Variable& one : *list) one.state()->Settle();
-  }
-}
+void ModuleState::EndRun() const { Each(&VariableState::Settle); }
 
 void Runs::Add(const std::shared_ptr<ModuleState>& module) {
   const std::lock_guard lock(mutex_);

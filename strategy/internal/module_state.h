@@ -63,6 +63,10 @@ class ModuleState {
   // as it should be.
   void BeginRun() const;
   void EndRun() const;
+
+ private:
+  // Calls it on each parameter and buffer.
+  void Each(void (VariableState::*call)()) const;
 };
 
 // INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it.

@@ -7,19 +7,13 @@ namespace {
 
 using testing::Cluster;
 
-v1::JobSpec WithoutServers(const std::string& name) {
-  v1::JobSpec spec = Cluster::Spec(name);
-  spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_ONE_DEVICE);
-  return spec;
-}
-
 TEST_CASE("Jobs that wait for tasks hold back no others", "[coordinator][unit]") {
   Coordinator::Options options;
   options.max_running_jobs = 2;
   Cluster cluster(options);
   (void)cluster.Join({"worker", 0});
   for (const char* name : {"a", "b", "c"}) REQUIRE(cluster.Submit(Cluster::Spec(name)).ok());
-  REQUIRE(cluster.Submit(WithoutServers("d")).ok());
+  REQUIRE(cluster.Submit(Cluster::WithoutServers("d")).ok());
 
   for (const char* name : {"a", "b", "c"}) {
     CHECK(cluster.job(name).record().job().reason() == "WAITING_FOR_TASKS");
@@ -39,7 +33,7 @@ TEST_CASE("A job whose servers stay away gives its slot up, and takes the next o
   Cluster cluster(options);
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec("job")).ok());
-  REQUIRE(cluster.Submit(WithoutServers("second")).ok());
+  REQUIRE(cluster.Submit(Cluster::WithoutServers("second")).ok());
   CHECK(cluster.job("second").record().job().reason() == "WAITING_FOR_SLOT");
 
   cluster.Kill({"ps", 0});

@@ -273,9 +273,7 @@ TEST_CASE("Without servers, a home that only hands closures back sends the job t
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(0, 1);
-  v1::JobSpec spec = Cluster::Spec();
-  spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_ONE_DEVICE);
-  REQUIRE(cluster.Submit(spec).ok());
+  REQUIRE(cluster.Submit(Cluster::WithoutServers()).ok());
   REQUIRE(cluster.Schedule(1, 4).ok());
   HandBack(cluster, kOne, Millis(70'000));
   CHECK(cluster.EventOf("EXECUTOR_RESTARTED"));
@@ -307,9 +305,7 @@ TEST_CASE("A home executor that dies while its worker's stream is made anew ends
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(0, 1);
-  v1::JobSpec spec = Cluster::Spec();
-  spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_ONE_DEVICE);
-  REQUIRE(cluster.Submit(spec).ok());
+  REQUIRE(cluster.Submit(Cluster::WithoutServers()).ok());
   REQUIRE(cluster.Schedule(1, 6).ok());
   FakeDaemon& before = cluster.at(kOne);
   before.Finish(before.given[0]);

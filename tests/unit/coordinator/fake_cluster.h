@@ -143,6 +143,12 @@ class Cluster {
   }
 
   static v1::JobSpec Spec(const std::string& name = "job") { return SampleSpec(name); }
+  // Its variables live in one worker's executor.
+  static v1::JobSpec WithoutServers(const std::string& name = "job") {
+    v1::JobSpec spec = Spec(name);
+    spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_ONE_DEVICE);
+    return spec;
+  }
   Result<v1::SubmitJobReply> Submit(const v1::JobSpec& spec, bool dry_run = false,
                                     bool restart = false) {
     v1::SubmitJobRequest request;
