@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "common/base/words.h"
 #include "strategy/default_strategy.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/raise.h"
@@ -86,7 +87,13 @@ void Frames::DropAbandoned() {
 
 const Frame* Frames::Context() const {
   for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
-    if (SaysStrategy(*frame)) return &*frame;
+    if (!SaysStrategy(*frame)) continue;
+    if (frame->kind == Frame::Kind::kScope && frame->scoped.get() == nullptr) {
+      raise(
+          FailedPrecondition("the strategy of the open scope has been destroyed: a strategy must "
+                             "outlive its scopes; close this one first"));
+    }
+    return &*frame;
   }
   return nullptr;
 }
@@ -176,7 +183,7 @@ std::optional<int> get_update_replica_id() {
 
 namespace detail {
 void raise_no_component(int replica, int size) {
-  raise(OutOfRange("replica {} of a value with {} components", replica, size));
+  raise(OutOfRange("replica {} of a value with {}", replica, Counted(size, "component")));
 }
 
 int current_replica() {
@@ -213,7 +220,8 @@ Scope::Scope(Strategy& strategy) {
     return;
   }
   internal::RequireCrossReplica(strategy, "scope()", "merge_call()");
-  ticket_ = Frames::OfThisThread().Push({.kind = Frame::Kind::kScope, .strategy = &strategy});
+  ticket_ = Frames::OfThisThread().Push(
+      {.kind = Frame::Kind::kScope, .strategy = &strategy, .scoped = strategy.ref()});
 }
 
 Scope::Scope(Scope&& other) noexcept : ticket_(std::exchange(other.ticket_, 0)) {}

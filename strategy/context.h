@@ -49,7 +49,9 @@ class DeviceScope {
   std::unique_ptr<Impl> impl_;
 };
 
-// Opened by Strategy::scope(); ends with the block that it stands in.
+// Opened by Strategy::scope(); ends with the block that it stands in, and before the strategy:
+// while the scope of a destroyed one is open, all that asks for the current strategy on its thread
+// throws FAILED_PRECONDITION.
 //   close() ends it early; FAILED_PRECONDITION "... scope nesting error" while a device scope or a
 //   variable creator scope that was opened inside it is open. The destructor never throws: it logs,
 //   and the scope ends when the inner one does.

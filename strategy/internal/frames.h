@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "strategy/internal/strategy_ref.h"
 
 namespace muster {
 class ReplicaContext;
@@ -22,6 +23,7 @@ struct Frame {
   // Unique on its thread; 0 is no frame.
   std::size_t ticket = 0;
   Strategy* strategy = nullptr;       // kScope, kReplica, kMerge, kUpdate
+  StrategyRef scoped = {};            // kScope: the same, which may end before its scope does
   ReplicaContext* replica = nullptr;  // kReplica
   int update_replica = 0;             // kUpdate
   // Its owner is gone while frames above it are open: it goes when they do.
@@ -38,7 +40,8 @@ class Frames {
   Status Pop(std::size_t ticket);
   // Pop, or mark as abandoned.
   Status Abandon(std::size_t ticket);
-  // The innermost frame that says which strategy is current; null: none.
+  // The innermost frame that says which strategy is current; null: none. FAILED_PRECONDITION: that
+  // strategy has been destroyed within its own scope.
   const Frame* Context() const;
   const std::vector<Frame>& all() const { return frames_; }
   // Replaces the stack: a replica's thread takes over its caller's creators.

@@ -240,6 +240,36 @@ TEST_CASE("what outlives its strategy throws", "[strategy][unit]") {
   CHECK(alone.name() == "alone");
 }
 
+TEST_CASE("in an open scope of a destroyed strategy everything is refused until it is closed",
+          "[strategy][unit]") {
+  const auto refused = [](const std::function<void()>& use) {
+    return throws(ErrorCode::kFailedPrecondition,
+                  "the strategy of the open scope has been destroyed", use);
+  };
+  for (const bool by_close : {true, false}) {
+    CAPTURE(by_close);
+    auto strategy = std::make_unique<MirroredStrategy>(std::vector<std::string>{"CPU:0", "CPU:1"});
+    std::optional<Scope> scope(strategy->scope());
+
+    strategy.reset();
+    // Perhaps at the same address.
+    MirroredStrategy other({"CPU:0", "CPU:1"});
+
+    CHECK(refused([] { (void)get_strategy(); }));
+    CHECK(refused([] { (void)get_replica_context(); }));
+    CHECK(refused([] { (void)in_cross_replica_context(); }));
+    CHECK(refused([] { (void)Variable::create("v", 1.0); }));
+    CHECK(refused([&] { (void)other.run([] { return 1; }); }));
+    CHECK(refused([&] { const auto inner = other.scope(); }));
+    CHECK(refused([&] { (void)other.distribute(float64_net()); }));
+    CHECK(refused([] { set_global_strategy(nullptr); }));
+    by_close ? scope->close() : scope.reset();
+
+    CHECK(&get_strategy() == &default_strategy());
+    CHECK(other.run([] { return 1; })[0] == 1);
+  }
+}
+
 TEST_CASE("a global strategy that was destroyed is told, until there is another",
           "[strategy][unit]") {
   auto strategy = std::make_unique<OneDeviceStrategy>("CPU:0");
