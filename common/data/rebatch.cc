@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/words.h"
+
 namespace muster::data {
 
 Status CheckShard(const Shard& shard) {
@@ -27,8 +29,8 @@ Result<InputContext> InputContext::Create(int num_pipelines, int pipeline_id,
 Result<std::int64_t> InputContext::PerReplicaBatchSize(std::int64_t global_batch_size) const {
   if (global_batch_size < 0 || num_replicas_in_sync_ == 0 ||
       global_batch_size % num_replicas_in_sync_ != 0) {
-    return InvalidArgument("a global batch of {} is not divisible by {} replicas in sync",
-                           global_batch_size, num_replicas_in_sync_);
+    return InvalidArgument("a global batch of {} is not divisible by {} in sync", global_batch_size,
+                           Counted(num_replicas_in_sync_, "replica"));
   }
   return global_batch_size / num_replicas_in_sync_;
 }
@@ -44,8 +46,8 @@ Result<std::vector<std::int64_t>> RebatchSizes(std::int64_t global_batch, const 
   constexpr std::int64_t kMostReplicas = 1 << 20;
   const std::int64_t replicas = std::int64_t{shard.workers} * replicas_per_worker;
   if (replicas_per_worker < 1 || replicas > kMostReplicas) {
-    return InvalidArgument("{} replicas on each of {} workers; 1 to {} in all are allowed",
-                           replicas_per_worker, shard.workers, kMostReplicas);
+    return InvalidArgument("replicas_per_worker is {} on {}; 1 to {} in all are allowed",
+                           replicas_per_worker, Counted(shard.workers, "worker"), kMostReplicas);
   }
   if (global_batch < 1) {
     return InvalidArgument("a global batch of {}; at least 1 is wanted", global_batch);
@@ -76,8 +78,8 @@ std::vector<Piece> CutCyclically(std::int64_t elements, const std::vector<std::i
 
 Result<std::vector<std::int64_t>> EvenSplit(std::int64_t batch, int pieces) {
   if (pieces < 1 || batch < 0) {
-    return InvalidArgument("a batch of {} into {} pieces; 0 and more into at least 1 is allowed",
-                           batch, pieces);
+    return InvalidArgument(
+        "cannot cut a batch of {} into {}; 0 and more into at least 1 is allowed", batch, pieces);
   }
   const std::int64_t most = batch / pieces + (batch % pieces == 0 ? 0 : 1);
   std::vector<std::int64_t> sizes;
@@ -130,7 +132,16 @@ Result<ShardChoice> ChooseSharding(AutoShardPolicy policy, const Shard& shard,
   if (shard.workers == 1) return ShardChoice{};
   if (policy == AutoShardPolicy::kData) return ShardChoice{.by = ShardBy::kData};
   if (facts.has_file_names) return ShardChoice{.by = ShardBy::kFile};
-  if (policy == AutoShardPolicy::kAuto) return ShardChoice{.by = ShardBy::kData, .fell_back = true};
+  if (policy == AutoShardPolicy::kAuto) {
+    return ShardChoice{
+        .by = ShardBy::kData, .fell_back = true, .hider_of_files = facts.hider_of_files};
+  }
+  if (!facts.hider_of_files.empty()) {
+    return NotFound(
+        "sharding by file over {} workers is not possible through {}, which needs all elements in "
+        "order; shard by data instead",
+        shard.workers, facts.hider_of_files);
+  }
   return NotFound(
       "sharding by file over {} workers, but no reader with file names was found in the pipeline; "
       "shard by data instead",

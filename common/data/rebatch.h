@@ -99,13 +99,15 @@ enum class ShardBy { kNothing, kFile, kData, kPlaceholder };
 
 // What is known of a pipeline when its sharding is chosen.
 struct PipelineFacts {
-  bool has_file_names = false;  // a reader whose file names are themselves a stream
+  bool has_file_names = false;      // a reader whose file names are themselves a stream
+  std::string hider_of_files = {};  // the step behind which there is one, out of reach; or empty
   bool has_placeholder = false;
 };
 struct ShardChoice {
   ShardBy by = ShardBy::kNothing;
-  // AUTO wanted files and there are none: worth one warning.
+  // AUTO wanted files and there are none, or this step hides them: worth one warning.
   bool fell_back = false;
+  std::string hider_of_files = {};
   // By file: how many file names the branch with the fewest has; -1: unknown.
   std::int64_t files = -1;
 };

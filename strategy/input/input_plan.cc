@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/pipeline/rewrite.h"
 #include "common/telemetry/log.h"
 #include "strategy/default_strategy.h"
@@ -62,19 +63,20 @@ InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorke
   }
   if (workers.replicas == 0) workers.replicas = workers.count * plan.replicas;
   if (workers.replicas % workers.count != 0) {
-    raise(InvalidArgument(
-        "{} replicas in sync on {} workers: distributed input requires every worker to have the "
-        "same number of replicas",
-        workers.replicas, workers.count));
+    raise(
+        InvalidArgument("{} in sync on {}: distributed input requires every worker to have the "
+                        "same number of replicas",
+                        Counted(workers.replicas, "replica"), Counted(workers.count, "worker")));
   }
   if (workers.replicas / workers.count != plan.replicas) {
-    raise(InvalidArgument("{} replicas in sync on {} workers are {} on each, but {} has {}",
-                          workers.replicas, workers.count, workers.replicas / workers.count,
+    raise(InvalidArgument("{} in sync on {} {} {} on each, but {} has {}",
+                          Counted(workers.replicas, "replica"), Counted(workers.count, "worker"),
+                          Agreeing(workers.replicas, "is", "are"), workers.replicas / workers.count,
                           strategy.name(), plan.replicas));
   }
   if (workers.link != nullptr && workers.link->workers() != workers.count) {
-    raise(InvalidArgument("a link of {} workers was given for {}", workers.link->workers(),
-                          workers.count));
+    raise(InvalidArgument("a link of {} was given for {}",
+                          Counted(workers.link->workers(), "worker"), workers.count));
   }
   if (options.experimental_fetch_to_device.value_or(true)) plan.devices = devices;
   plan.workers = std::move(workers);
@@ -205,7 +207,8 @@ Result<data::Element> on_device(data::Element element, int device) {
     device::Arena& arena = device::Arena::Of(device);
     auto* const memory = static_cast<std::byte*>(arena.Allocate(bytes));
     if (memory == nullptr) {
-      return ResourceExhausted("no {} bytes for a batch on CPU:{}", bytes, device);
+      return ResourceExhausted("no memory for a batch of {} on CPU:{}", Counted(bytes, "byte"),
+                               device);
     }
     std::copy_n(column.data, bytes, memory);
     column.owner =
@@ -231,19 +234,20 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
   }
   const data::Sharded sharded = value_of(data::AutoShard(mine, shard));
   if (sharded.choice.fell_back) {
-    plan.warnings.push_back(
-        "auto-sharding a dataset by data: no reader of file names was found in it, so every worker "
-        "reads everything and keeps its part; with_options({.auto_shard_policy = kData}) says that "
-        "this is meant");
+    const std::string& hider = sharded.choice.hider_of_files;
+    plan.warnings.push_back(fmt::format(
+        "auto-sharding a dataset by data: {}, so every worker reads everything and keeps its part; "
+        "with_options({{.auto_shard_policy = kData}}) says that this is meant",
+        hider.empty() ? "no reader of file names was found in it"
+                      : hider + " needs all elements in order"));
     log::Warning("{}", plan.warnings.back());
   }
-  if (sharded.choice.files >= 0 && sharded.choice.files < plan.workers.count) {
+  const std::int64_t files = sharded.choice.files;
+  if (const int count = plan.workers.count; files >= 0 && files < count) {
     plan.warnings.push_back(fmt::format(
-        "auto-sharding a dataset by file: it has {} {} for {} workers, so {} of them {} nothing to "
+        "auto-sharding a dataset by file: it has {} for {} workers, so {} of them {} nothing to "
         "read; with_options({{.auto_shard_policy = kData}}) splits by element",
-        sharded.choice.files, sharded.choice.files == 1 ? "file" : "files", plan.workers.count,
-        plan.workers.count - sharded.choice.files,
-        plan.workers.count - sharded.choice.files == 1 ? "has" : "have"));
+        Counted(files, "file"), count, count - files, Agreeing(count - files, "has", "have")));
     log::Warning("{}", plan.warnings.back());
   }
   plan.original = graph.pipeline();

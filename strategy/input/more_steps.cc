@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/pipeline/pipeline.h"
 #include "strategy/input/element_codec.h"
 #include "strategy/input/graph.h"
@@ -210,8 +211,8 @@ Graph Graph::window(const WindowOptions& options) const {
   const auto make = [how](Input input, const data::IteratorContext&) -> Result<Input> {
     return std::make_unique<Windows>(std::move(input), how);
   };
-  return Graph(
-      pipeline().Custom("window", make, {.spec = {}, .cardinality = LikeInput(pipeline())}));
+  return Graph(pipeline().Custom(
+      "window", make, {.spec = {}, .cardinality = LikeInput(pipeline()), .passes_files = true}));
 }
 
 Graph Graph::padded_batch(std::int64_t size, const PaddedBatchOptions& options) const {
@@ -220,7 +221,8 @@ Graph Graph::padded_batch(std::int64_t size, const PaddedBatchOptions& options) 
     return std::make_unique<PaddedBatches>(std::move(input), size, options);
   };
   return Graph(
-      pipeline().Custom("padded_batch", make, {.spec = {}, .cardinality = LikeInput(pipeline())}));
+      pipeline().Custom("padded_batch", make,
+                        {.spec = {}, .cardinality = LikeInput(pipeline()), .passes_files = true}));
 }
 
 Graph Graph::sample(const std::vector<Graph>& inputs, std::vector<double> weights,
@@ -230,9 +232,8 @@ Graph Graph::sample(const std::vector<Graph>& inputs, std::vector<double> weight
   const bool good = std::all_of(weights.begin(), weights.end(), [](double w) { return w >= 0; });
   if (weights.size() != inputs.size() || !good ||
       std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; })) {
-    raise(InvalidArgument(
-        "sample_from_datasets(): {} weights for {} datasets; each has one of 0 or more, not all 0",
-        weights.size(), inputs.size()));
+    raise(InvalidArgument("sample_from_datasets(): {} for {}; each has one of 0 or more, not all 0",
+                          Counted(weights.size(), "weight"), Counted(inputs.size(), "dataset")));
   }
   const std::uint64_t drawn = seed.value_or(std::random_device()());
   const auto start = [inputs, weights, drawn, stop_on_empty]() -> GeneratorPass {

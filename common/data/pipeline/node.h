@@ -93,6 +93,8 @@ struct NodeFacts {
   int pieces = 0;
   // Elements of its input are names of files, which it reads.
   bool reads_files = false;
+  // Of a custom step: policy FILE may shard below it.
+  bool passes_files = false;
   // shard() whose numbers are still to be filled in.
   bool shard_placeholder = false;
   std::optional<AutoShardPolicy> policy = std::nullopt;

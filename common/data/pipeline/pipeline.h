@@ -78,6 +78,8 @@ class Pipeline {
   struct CustomOptions {
     ElementSpec spec;
     std::int64_t cardinality = kUnknownCardinality;
+    // Each element comes of neighbours alone, as a batch does: policy FILE may shard below it.
+    bool passes_files = false;
   };
 
   // kInvalidArgument from any of these, and from the steps below, is reported by MakeIterator() and

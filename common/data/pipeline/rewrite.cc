@@ -1,5 +1,6 @@
 #include "common/data/pipeline/rewrite.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "common/data/pipeline/element_ops.h"
@@ -32,12 +33,31 @@ NodePtr ShardNames(const NodePtr& node, const Shard& shard) {
   }
 }
 
+bool HidesFiles(const Node& node) {
+  return node.kind() == NodeKind::kCustom && !node.facts().passes_files;
+}
+
+bool ReadsFiles(const Node& node) {
+  return node.facts().reads_files ||
+         std::any_of(node.inputs().begin(), node.inputs().end(),
+                     [](const NodePtr& input) { return ReadsFiles(*input); });
+}
+
+// The step over a reader of file names through which policy FILE cannot go; empty: there is none.
+std::string HiderOfFiles(const Node& node) {
+  if (HidesFiles(node) && ReadsFiles(node)) return node.Describe();
+  for (const NodePtr& input : node.inputs()) {
+    if (std::string hider = HiderOfFiles(*input); !hider.empty()) return hider;
+  }
+  return "";
+}
+
 // Null: no reader of file names, or a step that hides whether there is one.
 NodePtr ShardFiles(const NodePtr& node, const Shard& shard) {
   if (node->facts().reads_files) {
     return OverInputs(node, [&](const NodePtr& input) { return ShardNames(input, shard); });
   }
-  if (node->inputs().empty() || node->kind() == NodeKind::kCustom) return nullptr;
+  if (node->inputs().empty() || HidesFiles(*node)) return nullptr;
   std::vector<NodePtr> inputs;
   for (const NodePtr& input : node->inputs()) {
     inputs.push_back(ShardFiles(input, shard));
@@ -156,6 +176,7 @@ Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
   const NodePtr by_file = ShardFiles(node, shard);
   MUSTER_TRY_ASSIGN(ShardChoice choice, ChooseSharding(*policy, shard,
                                                        {.has_file_names = by_file != nullptr,
+                                                        .hider_of_files = HiderOfFiles(*node),
                                                         .has_placeholder = HasPlaceholder(*node)}));
   switch (choice.by) {
     case ShardBy::kFile:

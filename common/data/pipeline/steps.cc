@@ -395,6 +395,7 @@ class CustomNode final : public Node {
         options_(std::move(options)) {}
   NodeKind kind() const override { return NodeKind::kCustom; }
   std::string Describe() const override { return fmt::format("custom({})", name_); }
+  NodeFacts facts() const override { return {.passes_files = options_.passes_files}; }
   ElementSpec spec() const override { return options_.spec; }
   std::int64_t cardinality() const override { return options_.cardinality; }
   NodePtr WithInputs(std::vector<NodePtr> inputs) const override {

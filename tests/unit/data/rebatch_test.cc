@@ -48,6 +48,13 @@ TEST_CASE("an input context knows its place and its share", "[data][unit][spec][
   CHECK(Message(status).find("13 is not divisible by 6") != std::string::npos);
 }
 
+TEST_CASE("one worker and one replica are told of in the singular", "[data][unit]") {
+  CHECK(Message(RebatchSizes(8, {.workers = 1}, 0).status()) ==
+        "replicas_per_worker is 0 on 1 worker; 1 to 1048576 in all are allowed");
+  CHECK(Message(InputContext::Create(1, 0, 1)->PerReplicaBatchSize(-3).status()) ==
+        "a global batch of -3 is not divisible by 1 replica in sync");
+}
+
 TEST_CASE("an input context as text", "[data][unit][spec][INP-02]") {
   CHECK(InputContext::Create(3, 1, 1).value().ToString() ==
         "tf.distribute.InputContext(input pipeline id 1, total: 3)");

@@ -131,8 +131,56 @@ TEST_CASE("samples come from all datasets by weight, each in its order", "[input
   CHECK(stopped.size() == 1000);
   CHECK(throws(kInvalid, "3 weights for 2 datasets",
                [&] { (void)dataset::sample_from_datasets(sources, {1, 1, 1}); }));
+  CHECK(throws(kInvalid, "1 weight for 2 datasets",
+               [&] { (void)dataset::sample_from_datasets(sources, {1}); }));
   CHECK(
       throws(kInvalid, "not all 0", [&] { (void)dataset::sample_from_datasets(sources, {0, 0}); }));
+}
+
+// Two files of two rows of different length; a row of file f begins with 10 f.
+Dataset<> rows_of_two_files() {
+  return dataset::file_names({"0", "1"}).flat_map([](const std::string& name) {
+    const std::int64_t first = name == "0" ? 0 : 10;
+    return dataset::range(2).map([first](const torch::Tensor& row) {
+      const auto n = row.item<std::int64_t>();
+      return torch::arange(first, first + 1 + n);
+    });
+  });
+}
+
+TEST_CASE("padded_batch and window are sharded by file, take_while by data", "[input][unit]") {
+  const auto of_workers = [](const auto& dataset) {
+    using Element = std::decay_t<decltype(*dataset.begin())>;
+    return testing::on_workers<std::vector<Element>>(
+        2, 1, [&](Strategy& strategy, const InputWorkers& workers) {
+          std::vector<Element> taken;
+          for (const auto& step :
+               experimental_distribute_dataset(strategy, dataset, {}, workers, /*split=*/false)) {
+            taken.push_back(step[0]);
+          }
+          return taken;
+        });
+  };
+  const Dataset<> rows =
+      rows_of_two_files().with_options({.auto_shard_policy = data::AutoShardPolicy::kFile});
+
+  const auto batches = of_workers(rows.padded_batch(2));
+  REQUIRE(batches[1].size() == 1);
+  CHECK(numbers(batches[0][0]) == Numbers{0, 0, 0, 1});
+  CHECK(numbers(batches[1][0]) == Numbers{10, 0, 10, 11});
+  const auto windows = of_workers(rows.window({.size = 2}));
+  REQUIRE(windows[1].size() == 1);
+  CHECK(numbers(windows[1][0][1]) == Numbers{10, 11});
+
+  const auto begin =
+      rows.take_while([](const torch::Tensor& row) { return row[0].item<int>() < 10; });
+  CHECK(throws(ErrorCode::kNotFound, "not possible through custom(take_while)",
+               [&] { (void)of_workers(begin); }));
+  // Both workers find the same end.
+  const auto taken =
+      of_workers(begin.with_options({.auto_shard_policy = data::AutoShardPolicy::kData}));
+  CHECK(taken[0].size() == 1);
+  CHECK(numbers(taken[1].at(0)) == Numbers{0, 1});
 }
 
 TEST_CASE("a position of these steps goes on where it was", "[input][unit]") {

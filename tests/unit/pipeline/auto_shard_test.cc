@@ -129,6 +129,26 @@ TEST_CASE("FILE without a reader is not found", "[pipeline][unit][spec][SHD-05]"
   CHECK(CodeOf(Range(10).Batch(2).Prefetch(1), 3, 1, kFile) == StatusCode::kNotFound);
 }
 
+TEST_CASE("files are shared out below a custom step only where it says that they may be",
+          "[pipeline][unit]") {
+  const Pipeline reader = Files(10).FlatMap(ReadFile());
+  const auto same = [](std::unique_ptr<NodeIterator> input,
+                       const IteratorContext&) -> Result<std::unique_ptr<NodeIterator>> {
+    return input;
+  };
+  const Pipeline open = reader.Custom("pairs", same, {.spec = {}, .passes_files = true});
+  const Pipeline hidden = reader.Custom("until", same, {.spec = {}}).Batch(10);
+
+  CHECK(AllNumbers(Sharded(open, 5, 3, kFile)) == AllNumbers(Sharded(reader, 5, 3, kFile)));
+  const Status refused = AutoShard(hidden, {.workers = 2, .index = 0}, kFile).status();
+  CHECK(refused.code() == StatusCode::kNotFound);
+  CHECK(Mentions(refused, "sharding by file over 2 workers is not possible through custom(until)"));
+  const auto fallen = AutoShard(hidden, {.workers = 2, .index = 0}, kAuto);
+  REQUIRE(fallen.ok());
+  CHECK(fallen->choice.fell_back);
+  CHECK(fallen->choice.hider_of_files == "custom(until)");
+}
+
 TEST_CASE("AUTO without a reader is by data", "[pipeline][unit][spec][SHD-06]") {
   const auto sharded = AutoShard(Range(1024), {.workers = 2, .index = 0}, kAuto);
 
