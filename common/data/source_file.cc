@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include <fcntl.h>
@@ -148,16 +149,20 @@ const std::string& HostName() {
 Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns) {
   if (patterns.empty()) return InvalidArgument("no files given");
   std::vector<SourceFile> files;
-  std::set<std::string> seen;
+  std::map<std::string, std::string> seen;  // by where its name leads: the name
   for (const std::string& pattern : patterns) {
     if (pattern.empty()) return InvalidArgument("an empty path in the list of files");
     MUSTER_TRY_ASSIGN(const std::vector<std::string> paths, Matches(pattern));
     for (const std::string& path : paths) {
-      if (!seen.insert(path).second) {
-        return InvalidArgument("{} is named twice; its records would be used twice in an epoch",
-                               path);
-      }
       MUSTER_TRY_ASSIGN(SourceFile file, Inspect(path));
+      std::error_code gone;
+      const std::filesystem::path target = std::filesystem::canonical(path, gone);
+      const auto [first, added] = seen.try_emplace(gone ? path : target.string(), path);
+      if (!added) {
+        return InvalidArgument(
+            "{} {}; its records would be used twice in an epoch", path,
+            first->second == path ? "is named twice" : "is the same file as " + first->second);
+      }
       files.push_back(std::move(file));
     }
   }

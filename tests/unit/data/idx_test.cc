@@ -262,5 +262,23 @@ TEST_CASE("specs that cannot be read say what they need", "[data][unit]") {
         StatusCode::kOutOfRange);
 }
 
+TEST_CASE("a link to a file that is read already is refused, by both names", "[data][unit]") {
+  const TempFiles files;
+  const std::string path = files.Write("day-1.idx", IdxNumbers(3));
+  const std::string link = files.Path("day-latest.idx");
+  std::filesystem::create_symlink("day-1.idx", link);
+  const std::string folder = files.Path("same");
+  std::filesystem::create_directory_symlink(".", folder);
+
+  CHECK(Contains(
+      OpenError(OneColumn(files.Path("day-*.idx")), files),
+      link + " is the same file as " + path + "; its records would be used twice in an epoch"));
+  v1::DataSpec through = OneColumn(path);
+  (*through.mutable_idx()->mutable_columns())["x"].add_files(folder + "/day-1.idx");
+  CHECK(Contains(OpenError(through, files), "is the same file as " + path));
+  // A link alone is a file like others.
+  CHECK(MustOpen(OneColumn(link), files.Options(1))->examples() == 3);
+}
+
 }  // namespace
 }  // namespace muster::data
