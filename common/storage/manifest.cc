@@ -86,6 +86,15 @@ Result<std::string> EncodeManifest(v1::CheckpointManifest manifest) {
 }
 
 Result<v1::CheckpointManifest> DecodeManifest(std::string text) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  v1::CheckpointManifest manifest;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &manifest, options);
+  // Before the hash: a newer format may compute that in another way, and is no damage.
+  if (parsed.ok() && manifest.format_version() > kFormatVersion) {
+    return FailedPrecondition("it has format version {}; this program reads version {}",
+                              manifest.format_version(), kFormatVersion);
+  }
   const std::size_t at = FindHash(text);
   if (at == std::string::npos) return DataLoss("it has no hash");
   const std::string written = text.substr(at, kNoHash.size());
@@ -93,15 +102,8 @@ Result<v1::CheckpointManifest> DecodeManifest(std::string text) {
   if (written != computed) {
     return DataLoss("its hash is {}; the one it carries is {}", computed, written);
   }
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  v1::CheckpointManifest manifest;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &manifest, options);
   if (!parsed.ok()) return DataLoss("{}", parsed.ToString());
-  if (manifest.format_version() != kFormatVersion) {
-    return FailedPrecondition("it has format version {}; this program reads version {}",
-                              manifest.format_version(), kFormatVersion);
-  }
+  if (manifest.format_version() != kFormatVersion) return DataLoss("it has no format version");
   return manifest;
 }
 

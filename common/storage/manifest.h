@@ -13,8 +13,8 @@ inline constexpr std::uint32_t kFormatVersion = 1;
 
 // The text of a manifest, its hash computed and filled in.
 Result<std::string> EncodeManifest(v1::CheckpointManifest manifest);
-// kDataLoss: no manifest, or one whose hash does not fit. kFailedPrecondition: written by a newer
-// version.
+// kFailedPrecondition: of a newer format, whatever its hash is. kDataLoss: no manifest, or one
+// whose hash does not fit.
 Result<v1::CheckpointManifest> DecodeManifest(std::string text);
 // The slices name files of the manifest and cover each tensor exactly once.
 // kInvalidArgument names the tensor and the rows.
