@@ -75,13 +75,20 @@ Result<double> ParseDouble(std::string_view text) {
 
 namespace {
 
+// A limit as it would be written in a flag.
+std::string LimitText(const Setting& setting, double limit) {
+  if (setting.kind != Kind::kDuration) return fmt::format("{}", limit);
+  return FormatDuration(std::chrono::nanoseconds(std::llround(limit * 1e9)));
+}
+
 Status CheckRange(const Setting& setting, double value, const std::string& text) {
   if (value >= setting.least && value <= setting.most) return Ok();
   if (std::isinf(setting.most)) {
-    return InvalidArgument("{} is too small; at least {} is allowed", text, setting.least);
+    return InvalidArgument("{} is too small; at least {} is allowed", text,
+                           LimitText(setting, setting.least));
   }
-  return InvalidArgument("{} is out of range; {} to {} is allowed", text, setting.least,
-                         setting.most);
+  return InvalidArgument("{} is out of range; {} to {} is allowed", text,
+                         LimitText(setting, setting.least), LimitText(setting, setting.most));
 }
 
 Status CheckKind(const Setting& setting, const std::string& text) {
@@ -96,8 +103,10 @@ Status CheckKind(const Setting& setting, const std::string& text) {
     }
     case Kind::kBool:
       return ParseBool(text).status();
-    case Kind::kDuration:
-      return ParseDuration(text).status();
+    case Kind::kDuration: {
+      MUSTER_TRY_ASSIGN(const std::chrono::nanoseconds value, ParseDuration(text));
+      return CheckRange(setting, std::chrono::duration<double>(value).count(), text);
+    }
     case Kind::kSize:
       return ParseSize(text).status();
     case Kind::kList:

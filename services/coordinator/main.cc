@@ -20,18 +20,18 @@ const services::Role kRole{
     .about = "The chief task: keeps the jobs, hands out their closures, knows who is alive.",
     .task_type = "chief",
     .settings = {
-        {.name = "lease-ms",
-         .kind = Kind::kInt,
-         .fallback = "3000",
+        {.name = "lease",
+         .kind = Kind::kDuration,
+         .fallback = "3s",
          .doc = "Silence longer than this loses a task.",
-         .least = 200,
-         .most = 600'000},
-        {.name = "heartbeat-ms",
-         .kind = Kind::kInt,
-         .fallback = "250",
-         .doc = "How often tasks report; at most half of lease-ms.",
-         .least = 20,
-         .most = 60'000},
+         .least = 0.2,
+         .most = 600},
+        {.name = "heartbeat",
+         .kind = Kind::kDuration,
+         .fallback = "250ms",
+         .doc = "How often tasks report; at most half of the lease.",
+         .least = 0.02,
+         .most = 60},
         {.name = "ps-wait",
          .kind = Kind::kDuration,
          .fallback = "60s",
@@ -104,11 +104,13 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   options.token_file = config.token_file;
   options.trainer = process::SiblingProgram("muster-trainer");
   Coordinator::Options& core = options.coordinator;
-  core.lease = Millis(config.values.Int("lease-ms"));
-  core.heartbeat = Millis(config.values.Int("heartbeat-ms"));
+  core.lease = config.values.Duration("lease");
+  core.heartbeat = config.values.Duration("heartbeat");
   if (core.heartbeat * 2 > core.lease) {
-    return InvalidArgument("heartbeat-ms is {} and lease-ms {}: two heartbeats must fit in a lease",
-                           core.heartbeat.count(), core.lease.count());
+    return InvalidArgument(
+        "heartbeat is {} ms and lease {} ms: two heartbeats must fit in a lease; shorten the "
+        "heartbeat or give a longer lease",
+        core.heartbeat.count(), core.lease.count());
   }
   core.jobs.ps_wait = config.values.Duration("ps-wait");
   core.jobs.driver_timeout = config.values.Duration("driver-timeout");

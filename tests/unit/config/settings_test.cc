@@ -25,7 +25,10 @@ const std::vector<Setting> kSettings = {
     {.name = "lease",
      .kind = Kind::kDuration,
      .fallback = "3s",
-     .doc = "Silence that loses a task."},
+     .doc = "Silence that loses a task.",
+     .least = 0.2,
+     .most = 600},
+    {.name = "patience", .kind = Kind::kDuration, .doc = "Patience.", .least = 1},
     {.name = "stage-budget", .kind = Kind::kSize, .fallback = "64MiB", .doc = "Bytes staged."},
     {.name = "allow-insecure-network", .kind = Kind::kBool, .fallback = "false", .doc = "Danger."},
     {.name = "link", .fallback = "auto", .doc = "Link.", .choices = {"tcp", "local", "auto"}},
@@ -129,6 +132,12 @@ TEST_CASE("a bad flag is refused with what was given and what is allowed", "[con
   CHECK(error({"--rate=nan"}) == "INVALID_ARGUMENT: --rate: \"nan\" is not a number");
   CHECK(error({"--link=tpc"}) ==
         "INVALID_ARGUMENT: --link: \"tpc\" is not one of tcp, local, auto; did you mean \"tcp\"?");
+  CHECK(error({"--lease=100ms"}) ==
+        "INVALID_ARGUMENT: --lease: 100ms is out of range; 200ms to 10m is allowed");
+  CHECK(error({"--lease=11m"}) ==
+        "INVALID_ARGUMENT: --lease: 11m is out of range; 200ms to 10m is allowed");
+  CHECK(error({"--patience=0"}) ==
+        "INVALID_ARGUMENT: --patience: 0 is too small; at least 1s is allowed");
   CHECK(error({"--lease=3"}).find("--lease: \"3\" is not a duration") != std::string::npos);
   CHECK(error({"start"}) ==
         "INVALID_ARGUMENT: unexpected argument \"start\"; --help lists the flags");
