@@ -4,6 +4,7 @@
 #include "collectives/hierarchy.h"
 #include "collectives/local_group.h"
 #include "collectives/packing.h"
+#include "common/base/words.h"
 #include "strategy/cross_device_ops.h"
 #include "strategy/internal/nccl.h"
 #include "strategy/internal/raise.h"
@@ -280,8 +281,8 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
                             (*said)[r][0], (*said)[0][0]));
     }
     if (all[r].size() != all[0].size()) {
-      raise(InvalidArgument("all_gather: replica {} brings {} tensors, replica 0 {}", r,
-                            all[r].size(), all[0].size()));
+      raise(InvalidArgument("all_gather: replica {} brings {}, replica 0 {}", r,
+                            Counted(all[r].size(), "tensor"), all[0].size()));
     }
   }
   std::vector<torch::Tensor> inputs, results;

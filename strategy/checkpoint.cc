@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "common/base/dtype.h"
+#include "common/base/words.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"
 #include "strategy/context.h"
@@ -267,8 +268,9 @@ const RestoreStatus& RestoreStatus::assert_consumed() const {
   assert_existing_matched();
   const std::vector<std::string> names = unused();
   if (names.empty()) return *this;
-  raise(FailedPrecondition("{} tensors of the checkpoint belong to no variable: {}", names.size(),
-                           fmt::join(names, ", ")));
+  raise(FailedPrecondition("{} of the checkpoint {} to no variable: {}",
+                           Counted(names.size(), "tensor"),
+                           Agreeing(names.size(), "belongs", "belong"), fmt::join(names, ", ")));
 }
 
 Checkpoint::Checkpoint(std::map<std::string, Variable> variables)

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "collectives/packing.h"
+#include "common/base/words.h"
 #include "common/telemetry/log.h"
 #include "strategy/internal/crew.h"
 #include "strategy/internal/nccl.h"
@@ -55,8 +56,8 @@ std::vector<std::vector<torch::Tensor>> Transposed(const std::vector<void*>& cal
   std::vector<std::vector<torch::Tensor>> values(values_of(0).size());
   for (std::size_t r = 0; r < calls.size(); ++r) {
     if (values_of(r).size() != values.size()) {
-      raise(InvalidArgument("replica {} brings {} tensors, replica 0 {}", r, values_of(r).size(),
-                            values.size()));
+      raise(InvalidArgument("replica {} brings {}, replica 0 {}", r,
+                            Counted(values_of(r).size(), "tensor"), values.size()));
     }
     for (std::size_t i = 0; i < values.size(); ++i) values[i].push_back(values_of(r)[i]);
   }

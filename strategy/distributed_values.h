@@ -49,8 +49,8 @@ class PerReplica {
     const int replica = detail::current_replica();
     if (replica < 0) {
       raise(ErrorCode::kInvalidArgument,
-            "a PerReplica of " + std::to_string(size()) +
-                " components has no single value: not inside a replica context; pass it to run(), "
+            "a PerReplica of size " + std::to_string(size()) +
+                " has no single value: not inside a replica context; pass it to run(), "
                 "reduce() or local_results()");
     }
     return (*this)[replica];

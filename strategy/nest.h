@@ -120,8 +120,8 @@ void check_same_structure(const Components<T>& components) {
   for (std::size_t r = 1; r < components.size(); ++r) {
     if constexpr (IsVector<T>::value) {
       if (components[r]->size() != components[0]->size()) {
-        raise_mismatch(r, "a list of " + std::to_string(components[r]->size()) +
-                              " elements, not of " + std::to_string(components[0]->size()));
+        raise_mismatch(r, "a list of length " + std::to_string(components[r]->size()) + ", not " +
+                              std::to_string(components[0]->size()));
       }
     } else if constexpr (IsMap<T>::value) {
       auto other = components[r]->begin();

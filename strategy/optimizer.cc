@@ -198,7 +198,7 @@ class OptimizerState final : public SavedState {
   }
 
   [[noreturn]] void RaiseOutside(std::string_view call) const {
-    raise(FailedPrecondition("{} of {} must be called by all {} replicas, inside run()", call,
+    raise(FailedPrecondition("{} of {} must be called by every replica ({}), inside run()", call,
                              name_, module_->size()));
   }
 

@@ -10,6 +10,7 @@
 #include <c10/core/AutogradState.h>
 #include <torch/version.h>
 
+#include "common/base/words.h"
 #include "strategy/cross_device_ops.h"
 #include "strategy/internal/crew.h"
 #include "strategy/internal/frames.h"
@@ -243,8 +244,9 @@ void Strategy::require_cross_replica(std::string_view call, std::string_view ins
 
 void Strategy::check_size(int components) const {
   if (components == num_replicas_in_sync()) return;
-  raise(InvalidArgument("a value with {} components was given to a strategy of {} replicas",
-                        components, num_replicas_in_sync()));
+  raise(InvalidArgument("a value with {} was given to a strategy of {}",
+                        Counted(components, "component"),
+                        Counted(num_replicas_in_sync(), "replica")));
 }
 
 CrossDeviceOps& Strategy::cross_device_ops() const { return *impl_->ops; }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/words.h"
 #include "common/cluster/json_text.h"
 #include "muster/v1/cluster_def.pb.h"
 
@@ -197,8 +198,8 @@ Result<std::string> ClusterSpec::TaskAddress(const std::string& job, int index) 
   MUSTER_TRY_ASSIGN(const Tasks* tasks, Find(job));
   if (const auto found = tasks->find(index); found != tasks->end()) return found->second;
   if (IsDense(*tasks)) {
-    return InvalidArgument("no task {}:{} in the cluster; {} has {} task{}", job, index, job,
-                           tasks->size(), tasks->size() == 1 ? "" : "s");
+    return InvalidArgument("no task {}:{} in the cluster; {} has {}", job, index, job,
+                           Counted(tasks->size(), "task"));
   }
   return InvalidArgument("no task {}:{} in the cluster; {} has {}", job, index, job, Text(*tasks));
 }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/words.h"
 #include "common/cluster/device_name.h"
 #include "common/cluster/http_client.h"
 #include "common/cluster/json_fields.h"
@@ -216,10 +217,9 @@ Result<std::vector<std::string>> TpuResolver::ListDevicesWithRetries() {
     if (names.status().code() != StatusCode::kDeadlineExceeded) return names;
     if (attempt >= options_.retries) {
       return FailedPrecondition(
-          "Failed to connect to master {} in {} attempts ({}); the TPU may not be ready yet, or "
-          "the "
+          "Failed to connect to master {} in {} ({}); the TPU may not be ready yet, or the "
           "address is wrong",
-          master, attempt + 1, Message(names.status()));
+          master, Counted(attempt + 1, "attempt"), Message(names.status()));
     }
   }
 }

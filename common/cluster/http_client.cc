@@ -24,6 +24,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
+#include "common/base/words.h"
 #include "common/cluster/json_text.h"
 #include "common/cluster/url.h"
 
@@ -286,8 +287,8 @@ Result<nlohmann::json> FetchJson(const HttpRequest& request, const HttpOptions& 
   MUSTER_TRY_ASSIGN(const std::string text, FetchText(request, options));
   Result<nlohmann::json> parsed = ParseJson(text, "the answer");
   if (parsed.ok()) return parsed;
-  return Unavailable("{}: {} (it is {} bytes: {})", Named(request), Message(parsed.status()),
-                     text.size(), Snippet(text));
+  return Unavailable("{}: {} (it is {}: {})", Named(request), Message(parsed.status()),
+                     Counted(text.size(), "byte"), Snippet(text));
 }
 
 Result<std::pair<std::string, std::string>> BearerHeader(std::string_view token,

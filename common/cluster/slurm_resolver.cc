@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/words.h"
+
 namespace muster::cluster {
 namespace {
 
@@ -154,8 +156,8 @@ Result<SlurmResolver::Nodes> SlurmResolver::ReadNodes(const Environment& environ
   if (!tasks.ok()) return Annotate(tasks.status(), "SLURM_STEP_TASKS_PER_NODE");
   if (tasks->size() != hosts->size()) {
     return FailedPrecondition(
-        "SLURM_STEP_NODELIST has {} nodes ({}), SLURM_STEP_TASKS_PER_NODE has {} ({})",
-        hosts->size(), list, tasks->size(), text);
+        "SLURM_STEP_NODELIST has {} ({}), SLURM_STEP_TASKS_PER_NODE has {} ({})",
+        Counted(hosts->size(), "node"), list, tasks->size(), text);
   }
   for (std::size_t i = 0; i < hosts->size(); ++i) nodes.emplace_back((*hosts)[i], (*tasks)[i]);
   return nodes;
@@ -215,13 +217,13 @@ Result<SlurmResolver::Gpus> SlurmResolver::ReadGpus(const Environment& environme
   const int per_task =
       options.gpus_per_task.value_or(fullest_node == 0 ? 0 : per_node / fullest_node);
   if (per_node < 0 || per_task < 0) {
-    return InvalidArgument("{} GPUs per node and {} per task; neither may be negative", per_node,
+    return InvalidArgument("GPUs per node: {}, per task: {}; neither may be negative", per_node,
                            per_task);
   }
   if (std::int64_t{per_task} * fullest_node > per_node) {
     return FailedPrecondition(
-        "requested more GPUs per node than available: {} tasks with {} each, the node has {}",
-        fullest_node, per_task, per_node);
+        "requested more GPUs per node than available: {} with {} each, the node has {}",
+        Counted(fullest_node, "task"), per_task, per_node);
   }
   return Gpus{.per_node = per_node, .per_task = per_task};
 }
@@ -253,15 +255,17 @@ Result<std::unique_ptr<SlurmResolver>> SlurmResolver::Create(const Environment& 
     requested += tasks;
   }
   if (requested != assigned) {
-    return FailedPrecondition("requested {} tasks but {} were assigned to the step", requested,
-                              assigned);
+    return FailedPrecondition("requested {} but {} {} assigned to the step",
+                              Counted(requested, "task"), assigned,
+                              Agreeing(assigned, "was", "were"));
   }
   if (rank >= assigned) {
-    return FailedPrecondition("SLURM_PROCID is {}, but the step has {} tasks", rank, assigned);
+    return FailedPrecondition("SLURM_PROCID is {}, but the step has {}", rank,
+                              Counted(assigned, "task"));
   }
   if (options.port_base < 1 || std::int64_t{options.port_base} + fullest - 1 > 65535) {
-    return InvalidArgument("ports {} and up for {} tasks on a node; 1 to 65535 is allowed",
-                           options.port_base, fullest);
+    return InvalidArgument("ports {} and up for {} on a node; 1 to 65535 is allowed",
+                           options.port_base, Counted(fullest, "task"));
   }
   MUSTER_TRY_ASSIGN(const Gpus gpus, ReadGpus(environment, options, fullest));
   MUSTER_TRY_ASSIGN(std::vector<Place> places, ReadPlaces(environment, nodes));

@@ -9,14 +9,16 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include "common/base/words.h"
+
 namespace muster::data {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 
 Status CutShort(std::string_view path, std::size_t size, std::string_view format) {
-  return DataLoss("{} on host {}: cut short: its {} stream does not end within its {} bytes", path,
-                  HostName(), format, size);
+  return DataLoss("{} on host {}: cut short: its {} stream does not end within its {}", path,
+                  HostName(), format, Counted(size, "byte"));
 }
 
 Status Damaged(std::string_view path, std::size_t offset, std::string_view format,

@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include "common/base/words.h"
 #include "common/data/source_file.h"
 
 namespace muster::data {
@@ -31,7 +32,7 @@ Status Changed(const std::string& path, const std::string& what) {
 
 Status CompareSizeAndTime(const FileState& expected, std::uint64_t size, std::int64_t mtime_ns) {
   if (size != expected.size) {
-    return Changed(expected.path, fmt::format("{} bytes, {} then", size, expected.size));
+    return Changed(expected.path, fmt::format("{}, {} then", Counted(size, "byte"), expected.size));
   }
   if (expected.mtime_ns != 0 && mtime_ns != expected.mtime_ns) {
     return Changed(expected.path, fmt::format("last written {}, {} then", Time(mtime_ns),
@@ -57,14 +58,14 @@ Status CompareFiles(std::span<const FileState> expected, std::span<const FileSta
     if (i >= found.size()) return Changed(expected[i].path, "it is not among the files any more");
     const FileState& file = found[i];
     if (i >= expected.size() || file.path != expected[i].path) {
-      return Changed(file.path, fmt::format("it stands where {} stood; {} files, {} then",
+      return Changed(file.path, fmt::format("it stands where {} stood; {}, {} then",
                                             i < expected.size() ? expected[i].path : "no file",
-                                            found.size(), expected.size()));
+                                            Counted(found.size(), "file"), expected.size()));
     }
     MUSTER_TRY(CompareSizeAndTime(expected[i], file.size, file.mtime_ns));
     if (file.records != expected[i].records) {
-      return Changed(file.path,
-                     fmt::format("{} good records, {} then", file.records, expected[i].records));
+      return Changed(file.path, fmt::format("{}, {} then", Counted(file.records, "good record"),
+                                            expected[i].records));
     }
     if (file.index_hash != expected[i].index_hash) {
       return Changed(file.path, fmt::format("its records begin at other places (hash {:016x}, "

@@ -74,8 +74,8 @@ std::string Describe(const IdxFile& file) {
 Status ParseIdx(const std::string& at, IdxFile& file) {
   const std::span<const std::byte> bytes = file.mapping.bytes();
   if (bytes.size() < 4) {
-    return DataLoss("{}: cut short: {} bytes, an IDX file begins with 4 bytes of magic", at,
-                    bytes.size());
+    return DataLoss("{}: cut short: {}, an IDX file begins with 4 bytes of magic", at,
+                    Counted(bytes.size(), "byte"));
   }
   file.dtype = DTypeOf(bytes[2]);
   const auto dimensions = std::to_integer<std::size_t>(bytes[3]);
@@ -103,9 +103,10 @@ Status ParseIdx(const std::string& at, IdxFile& file) {
     expected *= size;
   }
   if (bytes.size() - header != expected) {
-    return DataLoss("{}: {}: {} bytes of values after its header, {} records of {} need {}", at,
+    return DataLoss("{}: {}: {} of values after its header, {} of {} {} {}", at,
                     bytes.size() - header < expected ? "cut short" : "too long",
-                    bytes.size() - header, file.rows, Describe(file), expected);
+                    Counted(bytes.size() - header, "byte"), Counted(file.rows, "record"),
+                    Describe(file), Agreeing(file.rows, "needs", "need"), expected);
   }
   file.values = bytes.data() + header;
   return Ok();

@@ -5,6 +5,7 @@
 
 #include <isa-l/crc.h>
 
+#include "common/base/words.h"
 #include "common/data/example_wire.h"
 #include "common/data/record_format.h"
 #include "muster/v1/job_spec.pb.h"
@@ -57,22 +58,21 @@ class TfRecordParser final : public RecordParser {
   Parsed Parse(std::uint64_t offset, std::span<std::byte* const> rows) const override {
     const std::uint64_t left = content_.size() - offset;
     if (left < kHeader) {
-      return Parsed::Bad(
-          content_.size(),
-          fmt::format("cut short: {} bytes, a record begins with {}", left, kHeader));
+      return Parsed::Bad(content_.size(), fmt::format("cut short: {}, a record begins with {}",
+                                                      Counted(left, "byte"), kHeader));
     }
     if (!LengthHolds(content_, offset)) {
       return Parsed::Bad(NextRecord(offset + 1), "a record's length fails its checksum");
     }
     const auto length = Load<std::uint64_t>(content_, offset);
     if (length > left - kHeader || left - kHeader - length < kTrailer) {
-      return Parsed::Bad(
-          content_.size(),
-          fmt::format("cut short: a record of {} bytes, {} are left", length, left - kHeader));
+      return Parsed::Bad(content_.size(), fmt::format("cut short: a record of {}, {} left",
+                                                      Counted(length, "byte"), left - kHeader));
     }
     const std::uint64_t next = offset + kHeader + length + kTrailer;
     if (!DataHolds(offset, length)) {
-      return Parsed::Bad(next, fmt::format("a record of {} bytes fails its checksum", length));
+      return Parsed::Bad(next,
+                         fmt::format("a record of {} fails its checksum", Counted(length, "byte")));
     }
     std::string problem = ReadExample(content_.substr(offset + kHeader, length), plans_, rows);
     if (!problem.empty()) return Parsed::Bad(next, std::move(problem));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "strategy/internal/raise.h"
 #include "strategy/sparse.h"
@@ -103,8 +104,8 @@ void raise_columns(const data::Element& element, std::size_t used) {
   for (const data::Column& column : element.columns) {
     columns += (columns.empty() ? "" : ", ") + data::ToText(column.info);
   }
-  raise(Internal("an element of {} columns ({}) does not fit the dataset's type, which took {}",
-                 element.columns.size(), columns, used));
+  raise(Internal("an element of {} ({}) does not fit the dataset's type, which took {}",
+                 Counted(element.columns.size(), "column"), columns, used));
 }
 
 }  // namespace muster::internal

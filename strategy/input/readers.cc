@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/base/status.h"
+#include "common/base/words.h"
 #include "common/data/cache.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/pipeline.h"
@@ -99,8 +100,8 @@ Graph open(const char* format, v1::DataSpec spec, const ReaderOptions& options,
     raise(InvalidArgument("dataset::{}: column {} is named twice", format, *twice));
   }
   if (names && names->size() != wanted.size()) {
-    raise(InvalidArgument("dataset::{}: {} columns for an element type of {} tensors", format,
-                          wanted.size(), names->size()));
+    raise(InvalidArgument("dataset::{}: {} for an element type of {}", format,
+                          Counted(wanted.size(), "column"), Counted(names->size(), "tensor")));
   }
   spec.mutable_bad_records()->set_skip_up_to(options.skip_up_to);
   const data::Cache cache = value_of(data::Cache::Open(

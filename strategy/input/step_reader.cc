@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/iterator.h"
 #include "strategy/input/input_link.h"
@@ -124,9 +125,9 @@ StepReader::StepReader(InputPlanPtr plan, std::uint64_t pass,
   }
   if (!left.empty()) {
     raise(
-        FailedPrecondition("the position has {} bytes more than this dataset's: was it made with "
+        FailedPrecondition("the position has {} more than this dataset's: was it made with "
                            "another replication mode, or more replicas?",
-                           left.size()));
+                           Counted(left.size(), "byte")));
   }
   const InputWorkers& workers = state_->plan->workers;
   if (state_->plan->agrees) state_->session = workers.link->join(workers.index);

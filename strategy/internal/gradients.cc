@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/words.h"
 #include "strategy/cross_device_ops.h"
 #include "strategy/internal/raise.h"
 #include "strategy/replica_context.h"
@@ -28,8 +29,8 @@ std::vector<Kind> KindsOf(const std::vector<torch::Tensor>& gradients) {
 // Dense if it is so anywhere.
 void Join(std::vector<Kind>& all, const std::vector<Kind>& one, std::size_t replica) {
   if (one.size() != all.size()) {
-    raise(InvalidArgument("replica 0 brings {} gradients, replica {} {}", all.size(), replica,
-                          one.size()));
+    raise(InvalidArgument("replica 0 brings {}, replica {} {}", Counted(all.size(), "gradient"),
+                          replica, one.size()));
   }
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], one[i]);
 }

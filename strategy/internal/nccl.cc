@@ -1,5 +1,6 @@
 #include "strategy/internal/nccl.h"
 
+#include "common/base/words.h"
 #include "strategy/internal/raise.h"
 #include "strategy/reduction.h"
 
@@ -55,7 +56,7 @@ bool nccl_all_reduce(ReduceOp op, const std::vector<torch::Tensor>& values,
   try {
     if (inputs[0].numel() > 0) torch::cuda::nccl::all_reduce(inputs, results);
   } catch (const c10::Error& error) {
-    raise(Unavailable("all-reduce by NCCL over {} cards: {}", inputs.size(),
+    raise(Unavailable("all-reduce by NCCL over {}: {}", Counted(inputs.size(), "card"),
                       error.what_without_backtrace()));
   }
   for (torch::Tensor& result : results) {

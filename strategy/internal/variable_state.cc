@@ -4,6 +4,7 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include "common/base/words.h"
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
 #include "strategy/internal/frames.h"
@@ -385,10 +386,11 @@ void VariableState::WriteFromReplica(WriteKind write, ReplicaContext& replica,
   if (kind == Variable::Kind::kSyncOnRead) return WriteOne(write, own, argument(own));
   if (aggregation == VariableAggregation::kNone) {
     if (kind == Variable::Kind::kAggregating) {
+      const int replicas = replica.num_replicas_in_sync();
       raise(InvalidArgument(
-          "{} of variable {} inside run(): {} replicas share its one value, so create it with an "
+          "{} of variable {} inside run(): {} {} its one value, so create it with an "
           "aggregation (SUM, MEAN or ONLY_FIRST_REPLICA) that makes one of theirs",
-          name_of(write), name, replica.num_replicas_in_sync()));
+          name_of(write), name, Counted(replicas, "replica"), Agreeing(replicas, "has", "share")));
     }
     return WriteOne(write, own, argument(own));
   }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/nodes.h"
 #include "common/data/pipeline/rewrite.h"
@@ -167,8 +168,9 @@ class RebatchNode final : public Node {
       MUSTER_TRY_ASSIGN(const std::int64_t batches, input_->Skip(rows / full_));
       if (batches < rows / full_) {
         over_ = true;
-        return DataLoss("rebatch: {} batches of {} were wanted, there are {}", rows / full_, full_,
-                        batches);
+        return DataLoss("rebatch: {} of {} {} wanted, {} there", Counted(rows / full_, "batch"),
+                        full_, Agreeing(rows / full_, "was", "were"),
+                        batches == 1 ? "1 is" : fmt::format("{} are", batches));
       }
       MUSTER_TRY_ASSIGN(const std::int64_t ready, Await(rows % full_));
       if (ready >= rows % full_ && rows % full_ > 0) {

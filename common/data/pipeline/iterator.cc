@@ -8,6 +8,8 @@
 
 #include <xxhash.h>
 
+#include "common/base/words.h"
+
 namespace muster::data {
 namespace {
 
@@ -50,7 +52,8 @@ std::string Encode(const Place& place) {
 Result<Place> Decode(std::string_view bytes) {
   const std::size_t words = bytes.size() / 8;
   if (bytes.size() % 8 != 0 || words < kFixedWords + 1 || WordAt(bytes, 0) != kMagic) {
-    return InvalidArgument("these {} bytes are no position of an iterator", bytes.size());
+    return InvalidArgument("{} that {} no position of an iterator", Counted(bytes.size(), "byte"),
+                           Agreeing(bytes.size(), "is", "are"));
   }
   if (WordAt(bytes, 1) != kVersion) {
     return InvalidArgument("a position of version {}; this build reads {}", WordAt(bytes, 1),
@@ -59,7 +62,8 @@ Result<Place> Decode(std::string_view bytes) {
   const std::size_t hashed = 8 * (words - 1);
   if (WordAt(bytes, 5) != words - kFixedWords - 1 ||
       WordAt(bytes, words - 1) != XXH3_64bits(bytes.data(), hashed)) {
-    return InvalidArgument("the position of an iterator is damaged: {} bytes", bytes.size());
+    return InvalidArgument("the position of an iterator is damaged: {}",
+                           Counted(bytes.size(), "byte"));
   }
   Place place{.fingerprint = WordAt(bytes, 2),
               .pass = WordAt(bytes, 3),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "common/base/words.h"
 #include "common/data/pipeline/nodes.h"
 #include "common/data/random.h"
 
@@ -56,7 +57,8 @@ class Shuffle final : public NodeIterator {
         return replay.drawn;
       }
       if (attempt > 0) {
-        return DataLoss("shuffle: the input had {} elements, and then {}", length, *shorter);
+        return DataLoss("shuffle: the input had {}, and then {}", Counted(length, "element"),
+                        *shorter);
       }
       // Now its length is known: once more, from its beginning.
       length = *shorter;

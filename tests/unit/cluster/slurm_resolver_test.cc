@@ -128,6 +128,18 @@ TEST_CASE("what the step does not have is refused", "[cluster][unit][spec][SLU-0
   CHECK(Refused(Step(4, "n[1-2]", "2(x2)", 4)).code() == StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE("a step of one node and one task is told of in the singular", "[cluster][unit]") {
+  const Environment one = Step(0, "n1", "1", 1);
+
+  CHECK(Message(Refused(Step(0, "n1", "2(x2)", 4))) ==
+        "SLURM_STEP_NODELIST has 1 node (n1), SLURM_STEP_TASKS_PER_NODE has 2 (2(x2))");
+  CHECK(Message(Refused(one, {.jobs = {{"worker", 3}}})) ==
+        "requested 3 tasks but 1 was assigned to the step");
+  CHECK(Message(Refused(Step(1, "n1", "1", 1))) == "SLURM_PROCID is 1, but the step has 1 task");
+  CHECK(Message(Refused(one, {.gpus_per_node = 1, .gpus_per_task = 2})) ==
+        "requested more GPUs per node than available: 1 task with 2 each, the node has 1");
+}
+
 TEST_CASE("a SLURM_ variable that is missing is named", "[cluster][unit][spec][SLU-08]") {
   for (const char* name : {"SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE",
                            "SLURM_STEP_NUM_TASKS"}) {
