@@ -220,13 +220,9 @@ void Coordinator::DropLeftovers(const Member& ps) {
   for (const v1::HeldJob& held : ps.info.jobs()) {
     const auto known = by_id_.find(held.job_id());
     if (known != by_id_.end() && jobs_.at(known->second)->Uses(ps.task, held.view())) continue;
-    v1::Command command;
-    v1::DropJob& drop = *command.mutable_drop_job();
-    drop.set_job_id(held.job_id());
-    drop.set_epoch(epoch().value());
     // A later view that is being made there meanwhile stays.
-    drop.set_view(held.view());
-    commands_.Send(ps, command, options_.jobs.command_limit, [](auto) {});
+    commands_.Send(ps, DropCommand(held.job_id(), epoch(), held.view()),
+                   options_.jobs.command_limit, [](auto) {});
   }
 }
 

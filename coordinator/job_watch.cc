@@ -21,7 +21,7 @@ std::string Name(int pid) {
 void Job::StartDriver() {
   driver_ = Driver();
   driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
-  driver_.settled_before = settled_;
+  driver_.settled_before = lasting_.settled;
   driver_.heard_at = world_.scheduler.Now();
   const Status status = world_.drivers.Start(id(), driver_.number);
   if (!status.ok()) {
@@ -66,18 +66,18 @@ void Job::OnDriverExit(std::uint64_t driver, bool success, const std::string& ho
              {{"pid", std::to_string(driver_.pid)}, {"how", how}});
 }
 
-void Job::LoseDriver(const std::string& reason, const std::string& what, Fields fields) {
-  if (settled_ > driver_.settled_before) driver_failures_ = 0;
+void Job::LoseDriver(const std::string& reason, const std::string& what, Story::Fields fields) {
+  if (lasting_.settled > driver_.settled_before) driver_failures_ = 0;
   if (!driver_lost_at_) driver_lost_at_ = driver_.heard_at;
   driver_ = Driver();
   ++driver_failures_;
-  const bool again = driver_failures_ < world_.options.driver_limit && !position_.raised;
+  const bool again = driver_failures_ < world_.options.driver_limit && !(view_ && view_->raised());
   fields.emplace_back("failures", std::to_string(driver_failures_));
-  Tell(reason, what + (again ? "; another takes its place" : "; it is not started again"), nullptr,
-       fields, world_.logs.Last(id(), "trainer"));
+  story_.Tell(reason, what + (again ? "; another takes its place" : "; it is not started again"),
+              nullptr, fields, world_.logs.Last(id(), "trainer"));
   // What it waited in is answered: whoever wakes up learns that it was replaced.
-  parked_.Recheck();
-  if (position_.raised) return Fail(*position_.raised);
+  story_.parked().Recheck();
+  if (view_ && view_->raised()) return Fail(Status(*view_->raised()));
   if (!again) {
     return Fail(Internal(
         "the job's driver was lost {} times without getting on, the last time: {}; `muster logs {} "
@@ -86,7 +86,7 @@ void Job::LoseDriver(const std::string& reason, const std::string& what, Fields 
   }
   (void)world_.scheduler.RunAfter(
       Millis(250 << driver_failures_), [this, weak = std::weak_ptr<Job*>(self_)] {
-        if (weak.expired() || ended() || driver_.running || phase_ != Phase::kOpen) return;
+        if (weak.expired() || ended() || driver_.running || !view_ || !view_->open()) return;
         StartDriver();
       });
 }
@@ -95,15 +95,15 @@ void Job::NoteDriverBack() {
   if (!driver_lost_at_) return;
   const auto gap = std::chrono::duration_cast<Millis>(world_.scheduler.Now() - *driver_lost_at_);
   driver_lost_at_.reset();
-  Tell(
+  story_.Tell(
       "DRIVER_REPLACED",
       fmt::format("process {} drives the job now, {:.1f} s after the one before it was last heard; "
                   "it goes on at step {}",
-                  driver_.pid, static_cast<double>(gap.count()) / 1000, StepsDone()),
+                  driver_.pid, static_cast<double>(gap.count()) / 1000, view_->StepsDone()),
       nullptr,
       {{"pid", std::to_string(driver_.pid)},
        {"gap_ms", std::to_string(gap.count())},
-       {"step", std::to_string(StepsDone())}});
+       {"step", std::to_string(view_->StepsDone())}});
 }
 
 }  // namespace muster::coordinator

@@ -1,8 +1,10 @@
-// What a job keeps of those who work for it. Internal to the Job.
+// What a view keeps of those who work for it, and a job of them over its views.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,16 +13,14 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "coordinator/closure_queue.h"
-#include "muster/v1/driver.pb.h"
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::coordinator {
 
-struct JobParts {
+struct ViewParts {
   struct Executor {
     SessionId session;
     bool ready = false;
-    bool waits_for_assign = false;
     std::uint32_t pid = 0;
     int crashes = 0;
     bool restart_planned = false;
@@ -29,17 +29,8 @@ struct JobParts {
     TimePoint returning_since;
     // It has made a step, so its buffers have.
     bool trained = false;
-    // Of the buffers that it was given to evaluate with.
+    // The version of the buffers that it was given to evaluate with.
     std::uint64_t buffers = 0;
-  };
-  // A worker that could not start an executor, over views.
-  struct Unfit {
-    Status why;
-    // It is not a peer's fault: no executor is asked for before then.
-    bool left_out = false;
-    TimePoint until;
-    int refusals = 0;
-    int crashes = 0;  // executors that ended before they were ready
   };
   // Closures of a lost worker that have not been given to another yet.
   struct Rerun {
@@ -47,20 +38,6 @@ struct JobParts {
     std::set<ClosureKey> waiting;
     std::string placed;
     std::size_t count = 0;
-  };
-  // The process that drives the job. The number that its calls carry is never used again: one that
-  // was given up and wakes is not obeyed.
-  struct Driver {
-    std::uint64_t number = 0;
-    int pid = 0;
-    bool running = false;
-    bool finished = false;
-    std::uint64_t settled_before = 0;
-    // Its calls that wait for us, and whether one came since the last look.
-    int calls = 0;
-    bool heard = false;
-    int silent_looks = 0;
-    TimePoint heard_at;
   };
   // How far the driver has brought the view: what one that takes its place must know.
   struct Position {
@@ -71,11 +48,38 @@ struct JobParts {
     // A closure's error that the driver was told: it has nothing left but to end the job with it.
     std::optional<Status> raised;
   };
-  // Of a parameter server; its process may come back.
+  // A parameter server that is away; its process may come back.
   struct Loss {
     SessionId session;
     std::string how;
   };
+};
+
+// What a job has learned in all its views.
+struct Lasting {
+  // A worker that could not start an executor.
+  struct Unfit {
+    Status why;
+    // It is not a peer's fault: no executor is asked for before `until`.
+    bool left_out = false;
+    TimePoint until;
+    int refusals = 0;
+    int crashes = 0;  // executors that ended before they were ready
+  };
+  std::map<TaskId, Unfit> unfit;
+  std::map<TaskId, std::uint64_t> closures_by;
+  // Closures and checkpoints that were done: a driver that adds none got nowhere.
+  std::uint64_t settled = 0;
+  // Views in a row that the servers had no room for.
+  int without_room = 0;
+  // The step that JOB_RESTORED has told, until a view is open: not at each try.
+  std::optional<std::uint64_t> restored_told;
+  // What CHECKPOINTS_UNREADABLE has told last.
+  std::string unreadable_told;
+  // Why the newest checkpoint that was tried could not be saved; empty when it was.
+  std::string save_failure;
+  // The folder of checkpoints owes an answer. Whoever waits for that shares it.
+  std::shared_ptr<bool> folder_silent = std::make_shared<bool>(false);
 };
 
 }  // namespace muster::coordinator

@@ -4,6 +4,7 @@
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/job.h"
+#include "coordinator/view.h"
 
 namespace muster::coordinator {
 namespace {
@@ -35,47 +36,25 @@ bool IsChangedData(const Status& status) {
 
 }  // namespace
 
-bool Job::NeedsAssign() const {
-  if (HasHome() || assigned_ || record_.plan().start_step() > 0 || !restored_from_.empty())
-    return false;
-  return std::any_of(record_.plan().variables().begin(), record_.plan().variables().end(),
-                     [](const v1::VariableLayout& variable) {
-                       return variable.initializer().kind() == v1::INITIALIZER_KIND_ARCHIVE;
-                     });
-}
-
 // On a host that the check has not seen: what another host has, but for the time.
-v1::DataFiles Job::DataOn(const std::string& host) const {
-  if (const auto found = record_.data().find(host); found != record_.data().end()) {
+v1::DataFiles View::DataOn(const std::string& host) const {
+  if (const auto found = story_.record().data().find(host); found != story_.record().data().end()) {
     return found->second;
   }
-  if (record_.data().empty()) return {};
-  v1::DataFiles data = record_.data().begin()->second;
+  if (story_.record().data().empty()) return {};
+  v1::DataFiles data = story_.record().data().begin()->second;
   for (v1::DataFile& file : *data.mutable_training()) file.clear_mtime_ns();
   for (v1::DataFile& file : *data.mutable_evaluation()) file.clear_mtime_ns();
   return data;
 }
 
-bool Job::IsPausing(const TaskId& worker) const {
-  const auto found = unfit_.find(worker);
-  return found != unfit_.end() && world_.scheduler.Now() < found->second.until;
+bool View::IsPausing(const TaskId& worker) const {
+  const auto found = lasting_.unfit.find(worker);
+  return found != lasting_.unfit.end() && world_.scheduler.Now() < found->second.until;
 }
 
-void Job::StartExecutors() {
-  if (phase_ != Phase::kStarting && phase_ != Phase::kOpen) return;
-  if (HasHome()) return StartHome();
-  for (const Member* worker : world_.members.Up("worker")) {
-    const auto found = executors_.find(worker->task);
-    if (found != executors_.end() && found->second.session == worker->session) continue;
-    // One worker gives the archive's values to the servers before any other may start.
-    if (NeedsAssign() && assigner_) continue;
-    if (IsPausing(worker->task)) continue;
-    StartExecutor(*worker);
-  }
-  RefreshReason();
-}
-
-void Job::StartExecutor(const Member& member) {
+// Asks the worker for one, in place of whatever it was asked before.
+void View::StartExecutor(const Member& member) {
   Executor& executor = executors_[member.task];
   executor.session = member.session;
   executor.ready = false;
@@ -83,59 +62,60 @@ void Job::StartExecutor(const Member& member) {
   executor.buffers = 0;
   v1::Command command;
   v1::StartExecutor& start = *command.mutable_start_executor();
-  *start.mutable_plan() = record_.plan();
-  *start.mutable_spec() = record_.job().spec();
+  *start.mutable_plan() = story_.plan();
+  *start.mutable_spec() = story_.spec();
   if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
   *start.mutable_data() = DataOn(member.info.hostname());
-  if (HasHome()) start.set_restore_from(restored_from_);
-  if (NeedsAssign()) {
-    assigner_ = member.task;
-    start.set_assign_initial_values(true);
-  }
+  FillStart(member.task, start);
   world_.commands.Send(member, command, world_.options.command_limit,
                        Guard([this, task = member.task, session = member.session](auto result) {
                          OnExecutorAnswer(task, session, result.status());
                        }));
 }
 
-void Job::StopExecutor(const Member& member) {
+void View::StopExecutor(World& world, const Story& story, const Member& member) {
   v1::Command command;
   v1::StopExecutor& stop = *command.mutable_stop_executor();
-  stop.set_job_id(id());
-  stop.set_epoch(world_.epoch.value());
-  stop.set_view(record_.plan().view());
-  world_.commands.Send(member, command, kStopLimit, [](auto) {});
+  stop.set_job_id(story.id());
+  stop.set_epoch(world.epoch.value());
+  stop.set_view(story.plan().view());
+  world.commands.Send(member, command, kStopLimit, [](auto) {});
 }
 
-void Job::OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status) {
+std::uint32_t View::ExecutorPid(const TaskId& worker) const {
+  const auto found = executors_.find(worker);
+  return found == executors_.end() ? 0 : found->second.pid;
+}
+
+// It is ready; or the worker could not start it: for a peer's sake (it tries again soon), by the
+// user's mistake or by its own host's (others go on without it).
+void View::OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status) {
   const auto found = executors_.find(task);
   if (found == executors_.end() || found->second.session != session) return;
   if (status.ok()) return OnExecutorReady(task);
-  if (assigner_ == task) assigner_.reset();
-  if (IsChangedData(status)) return Refuse(Annotate(status, "executor on " + task.ToString()));
-  if (HasHome() && status.code() == StatusCode::kDataLoss && !restored_from_.empty()) {
-    MarkRefused({restored_from_, StepOfDirectory(restored_from_), Message(status)});
-    return BeginView();
-  }
+  OnStartEnded(task);
+  if (IsChangedData(status)) return job_.Refuse(Annotate(status, "executor on " + task.ToString()));
+  if (RefusesCheckpoint(status)) return;
   if (IsTransient(status.code())) {
     RestartExecutorLater(task, ++found->second.crashes);
-    Unfit& unfit = unfit_[task];
+    Lasting::Unfit& unfit = lasting_.unfit[task];
     unfit.why = status;
     if (++unfit.refusals == kQuietRefusals) {
-      Tell("WORKER_UNFIT",
-           fmt::format("{} could not start an executor {} times; it goes on trying: {}",
-                       task.ToString(), unfit.refusals, Message(status)),
-           &task, {{"code", std::string(CodeName(status.code()))}});
+      story_.Tell("WORKER_UNFIT",
+                  fmt::format("{} could not start an executor {} times; it goes on trying: {}",
+                              task.ToString(), unfit.refusals, Message(status)),
+                  &task, {{"code", std::string(CodeName(status.code()))}});
     }
     return RefreshReason();
   }
   LeaveOut(task, status);
 }
 
-void Job::LeaveOut(const TaskId& task, const Status& why) {
+// Each time for longer. With all workers left out for the user's error the job has failed.
+void View::LeaveOut(const TaskId& task, const Status& why) {
   executors_.erase(task);
-  if (assigner_ == task) assigner_.reset();
-  Unfit& unfit = unfit_[task];
+  OnStartEnded(task);
+  Lasting::Unfit& unfit = lasting_.unfit[task];
   const bool told = unfit.left_out && Message(unfit.why) == Message(why);
   const Millis pause = std::min(kLongestPause, kFirstPause * (1 << std::min(unfit.refusals, 6)));
   unfit.why = why;
@@ -143,72 +123,59 @@ void Job::LeaveOut(const TaskId& task, const Status& why) {
   ++unfit.refusals;
   unfit.until = world_.scheduler.Now() + pause;
   if (!told) {
-    Tell("WORKER_UNFIT",
-         fmt::format("{} cannot start an executor and is left out of this job: {}; it is asked "
-                     "again in {} s, then less often",
-                     task.ToString(), Message(why), pause.count() / 1000),
-         &task, {{"code", std::string(CodeName(why.code()))}});
+    story_.Tell(
+        "WORKER_UNFIT",
+        fmt::format("{} cannot start an executor and is left out of this job: {}; it is asked "
+                    "again in {} s, then less often",
+                    task.ToString(), Message(why), pause.count() / 1000),
+        &task, {{"code", std::string(CodeName(why.code()))}});
   }
   if (AllRefuse()) {
     const Status status = Annotate(why, "executor on " + task.ToString());
-    return why.code() == StatusCode::kInternal ? Fail(status) : Refuse(status);
+    return why.code() == StatusCode::kInternal ? job_.Fail(status) : job_.Refuse(status);
   }
-  if (HasHome()) {
-    if (phase_ == Phase::kOpen) return EndView("WORKER_UNFIT", Message(why));
-    home_.reset();
-    home_pid_ = 0;
-  }
+  if (OnLeftOut(task, why)) return;
   (void)world_.scheduler.RunAfter(pause, Guard([this] { StartExecutors(); }));
   StartExecutors();
 }
 
-bool Job::AllRefuse() const {
+bool View::AllRefuse() const {
   const std::vector<const Member*> workers = world_.members.Up("worker");
   return std::all_of(workers.begin(), workers.end(), [this](const Member* worker) {
-    const auto found = unfit_.find(worker->task);
-    return found != unfit_.end() && found->second.left_out && IsUsersError(found->second.why);
+    const auto found = lasting_.unfit.find(worker->task);
+    return found != lasting_.unfit.end() && found->second.left_out &&
+           IsUsersError(found->second.why);
   });
 }
 
-std::string Job::UnfitWorkers() const {
+std::string View::UnfitWorkers() const {
   std::string text;
   for (const Member* worker : world_.members.Up("worker")) {
-    const auto found = unfit_.find(worker->task);
-    if (found == unfit_.end() || found->second.why.ok()) return {};
+    const auto found = lasting_.unfit.find(worker->task);
+    if (found == lasting_.unfit.end() || found->second.why.ok()) return {};
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", worker->task.ToString(),
                         Message(found->second.why));
   }
   return text;
 }
 
-void Job::OnExecutorReady(const TaskId& task) {
+void View::OnExecutorReady(const TaskId& task) {
   const auto found = executors_.find(task);
   if (found == executors_.end() || found->second.ready) return;
   found->second.ready = true;
-  unfit_.erase(task);
+  lasting_.unfit.erase(task);
   dispatcher_->AddWorker(task);
-  if (assigner_ == task) {
-    assigned_ = true;
-    assigner_.reset();
-    StartExecutors();
-  }
-  if (phase_ == Phase::kStarting) OpenView();
+  OnReady(task);
+  if (phase_ == Phase::kStarting) Open();
   RefreshReason();
   Pump();
 }
 
-void Job::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) {
-  if (phase_ != Phase::kStarting && phase_ != Phase::kOpen) return;
-  if (event.view() != record_.plan().view()) return;
+void View::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) {
+  if (!running() || event.view() != story_.plan().view()) return;
   const auto found = executors_.find(member.task);
   if (found == executors_.end() || found->second.session != member.session) return;
-  if (HomeReplaced(member.task, event)) {
-    return OnHomeGone("EXECUTOR_LOST",
-                      fmt::format("the executor of {} (process {}) is another one now: the job's "
-                                  "variables ended with the one before it",
-                                  member.task.ToString(), event.pid()),
-                      {}, Dispatcher::Cause::kOutside);
-  }
+  if (OnOtherProcess(member.task, event)) return;
   switch (event.kind()) {
     case v1::ExecutorEvent::KIND_STARTED:
       found->second.pid = event.pid();
@@ -225,14 +192,15 @@ void Job::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) 
   }
 }
 
-void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
+// What it had runs again, and it is started again; one whose executors never get ready is left out.
+void View::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
   const TaskId task = member.task;
   Executor& executor = executors_[task];
   const bool was_ready = executor.ready;
   executor.pid = 0;
-  if (assigner_ == task) assigner_.reset();
+  OnStartEnded(task);
   std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
-  if (lines.empty()) lines = world_.logs.Last(id(), task.ToString());
+  if (lines.empty()) lines = world_.logs.Last(story_.id(), task.ToString());
   const auto cause = event.from_outside() ? Dispatcher::Cause::kOutside
                      : event.stuck()      ? Dispatcher::Cause::kEndless
                                           : Dispatcher::Cause::kItself;
@@ -241,35 +209,26 @@ void Job::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
   const std::string what =
       fmt::format("the executor of {} (process {}) {} by {}", task.ToString(), event.pid(),
                   event.stuck() ? "was killed" : "ended", event.how());
-  Tell(reason,
-       HasHome()
-           ? what + "; the job's variables ended with it"
-           : fmt::format("{}; {} it had {} again", what, Counted(crash.requeued.size(), "closure"),
-                         Agreeing(crash.requeued.size(), "runs", "run")),
-       &task,
-       {{"pid", std::to_string(event.pid())},
-        {"how", event.how()},
-        {"closures", Ids(crash.requeued)}},
-       lines);
-  // In an open view it had the variables, also when its worker has just come back without it.
-  if (HasHome() && (was_ready || phase_ == Phase::kOpen)) {
-    return OnHomeGone(reason, what, crash.requeued, cause);
-  }
+  story_.Tell(reason, what + "; " + Consequence(crash.requeued), &task,
+              {{"pid", std::to_string(event.pid())},
+               {"how", event.how()},
+               {"closures", Ids(crash.requeued)}},
+              lines);
+  if (OnExecutorEnd(task, {reason, what, was_ready, crash.requeued, cause})) return;
   Requeued(task, crash.requeued);
   if (crash.poison) return GiveUp(*crash.poison, task, lines);
-  home_pid_ = 0;
   if (!was_ready && cause != Dispatcher::Cause::kOutside &&
-      ++unfit_[task].crashes >= world_.options.executor_limit) {
+      ++lasting_.unfit[task].crashes >= world_.options.executor_limit) {
     return LeaveOut(task, Internal("its executors end before they are ready, {} times until now, "
                                    "the last one by {}",
-                                   unfit_[task].crashes, event.how()));
+                                   lasting_.unfit[task].crashes, event.how()));
   }
   RestartExecutorLater(task, ++executor.crashes);
   RefreshReason();
   Pump();
 }
 
-void Job::RestartExecutorLater(const TaskId& task, int crashes) {
+void View::RestartExecutorLater(const TaskId& task, int crashes) {
   Executor& executor = executors_[task];
   executor.ready = false;
   // Its end is told by an event and by the answer to the command.
@@ -286,8 +245,7 @@ void Job::RestartExecutorLater(const TaskId& task, int crashes) {
             member->state != Member::State::kUp) {
           return;
         }
-        // Another one gives the initial values just now: this one follows it.
-        if (NeedsAssign() && assigner_) {
+        if (MustWait(task)) {
           executors_.erase(found);
           return;
         }
@@ -295,25 +253,28 @@ void Job::RestartExecutorLater(const TaskId& task, int crashes) {
       }));
 }
 
-void Job::GiveUp(const Dispatcher::Verdict& verdict, const TaskId& task,
-                 const std::vector<std::string>& lines) {
+// Fails the job with the closure, the records that it has and how it ended its executors. One
+// worker is asked for the records first.
+void View::GiveUp(const Dispatcher::Verdict& verdict, const TaskId& task,
+                  const std::vector<std::string>& lines) {
   if (std::exchange(judging_, true)) return;
   const auto end = [this, verdict, task, lines](const std::string& records) {
     const Status poison = Internal(
         "{}: it would do so for ever. {}. The executor's last lines are in the job's events",
         verdict.why, records);
-    Tell("POISON_CLOSURE", Message(poison), task.type.empty() ? nullptr : &task,
-         {{"closure", std::to_string(verdict.closure.id)}, {"records", records}}, lines);
-    Fail(poison);
+    story_.Tell("POISON_CLOSURE", Message(poison), task.type.empty() ? nullptr : &task,
+                {{"closure", std::to_string(verdict.closure.id)}, {"records", records}}, lines);
+    job_.Fail(poison);
   };
   const std::vector<const Member*> workers = world_.members.Up("worker");
   if (workers.empty() || verdict.closure.kind == v1::CLOSURE_KIND_UNSPECIFIED) {
     return end("Which records it has is not known");
   }
-  SetState(record_.job().state(), "POISON_CLOSURE", verdict.why + "; looks up its records");
+  story_.SetState(story_.record().job().state(), "POISON_CLOSURE",
+                  verdict.why + "; looks up its records");
   v1::Command command;
   v1::ProbeData& probe = *command.mutable_probe_data();
-  *probe.mutable_spec() = record_.job().spec();
+  *probe.mutable_spec() = story_.spec();
   probe.mutable_closure()->set_kind(verdict.closure.kind);
   probe.mutable_closure()->set_id(verdict.closure.id);
   world_.commands.Send(

@@ -1,8 +1,9 @@
-// Rows, events, and what describe shows.
+#include "coordinator/story.h"
+
 #include <algorithm>
+#include <iterator>
 
 #include "common/base/words.h"
-#include "coordinator/job.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
@@ -11,18 +12,30 @@ std::string StateName(v1::JobState state) {
   return v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
 }
 
-std::string Job::NoSoundCheckpoint() const {
-  if (refused_.empty()) return "there is no checkpoint";
-  return fmt::format("{} {} damaged, there is no other", Counted(refused_.size(), "checkpoint"),
-                     Agreeing(refused_.size(), "is", "are"));
+Story::Story(World& world, StoredJob stored)
+    : world_(world),
+      record_(std::move(stored.record)),
+      events_(std::make_move_iterator(stored.events.begin()),
+              std::make_move_iterator(stored.events.end())),
+      checkpoints_(std::move(stored.checkpoints)),
+      parked_(world.scheduler) {
+  // An ended job has none here, and tells no more.
+  if (!events_.empty()) last_event_ = events_.back().sequence();
+  for (const v1::CheckpointInfo& info : checkpoints_) {
+    if (!info.refused().empty()) refused_.insert(info.directory());
+  }
+  // Changes after the last row that was written may have been seen by readers: go past them.
+  record_.mutable_job()->set_version(record_.job().version() + 10'000);
 }
 
-std::int64_t Job::WallMs() const {
+std::int64_t Story::WallMs() const {
   return std::chrono::duration_cast<Millis>(world_.scheduler.WallNow().time_since_epoch()).count();
 }
 
-void Job::Tell(const std::string& reason, const std::string& message, const TaskId* task,
-               const Fields& fields, const std::vector<std::string>& lines) {
+// --- Events and states.
+
+void Story::Tell(const std::string& reason, const std::string& message, const TaskId* task,
+                 const Fields& fields, const std::vector<std::string>& lines) {
   v1::Event event;
   event.set_sequence(++last_event_);
   event.set_time_ms(WallMs());
@@ -39,28 +52,24 @@ void Job::Tell(const std::string& reason, const std::string& message, const Task
   Touch();
 }
 
-std::vector<v1::Event> Job::Events() const {
-  if (ended() && events_.empty()) {
+std::vector<v1::Event> Story::Events() const {
+  if (events_.empty()) {
     if (auto events = world_.journal.LoadEvents(id()); events.ok()) return *std::move(events);
   }
   return {events_.begin(), events_.end()};
 }
 
-void Job::DropEvents() {
+void Story::RecallEvents() {
+  if (!events_.empty()) return;
+  for (v1::Event& event : Events()) events_.push_back(std::move(event));
+  if (!events_.empty()) last_event_ = events_.back().sequence();
+}
+
+void Story::DropEvents() {
   if (!events_unsaved_) std::deque<v1::Event>().swap(events_);
 }
 
-void Job::NoteStall(Millis slept) {
-  if (ended() || record_.plan().view() == 0) return;
-  Tell("COORDINATOR_STALLED",
-       fmt::format(
-           "the coordinator itself slept {:.1f} s (stopped, or its machine or its disk stood "
-           "still); it heard nobody meanwhile and gives nobody up for that",
-           static_cast<double>(slept.count()) / 1000),
-       nullptr, {{"slept_ms", std::to_string(slept.count())}});
-}
-
-void Job::SetState(v1::JobState state, const std::string& reason, const std::string& message) {
+void Story::SetState(v1::JobState state, const std::string& reason, const std::string& message) {
   v1::Job& job = *record_.mutable_job();
   if (job.state() == state && job.reason() == reason && job.message() == message) return;
   const bool durable = job.state() != state;
@@ -71,12 +80,14 @@ void Job::SetState(v1::JobState state, const std::string& reason, const std::str
   if (durable) (void)Persist();
 }
 
-void Job::Touch() {
+void Story::Touch() {
   record_.mutable_job()->set_version(record_.job().version() + 1);
   parked_.Recheck();
 }
 
-Status Job::Persist() {
+// --- The row.
+
+Status Story::Persist() {
   const Status status = world_.journal.SaveJob(record_);
   if (status.ok()) {
     journal_failing_ = false;
@@ -90,13 +101,13 @@ Status Job::Persist() {
   return status;
 }
 
-void Job::PersistLater() {
-  (void)world_.scheduler.RunAfter(Millis(1'000), [this, weak = std::weak_ptr<Job*>(self_)] {
+void Story::PersistLater() {
+  (void)world_.scheduler.RunAfter(Millis(1'000), [this, weak = std::weak_ptr<Story*>(self_)] {
     if (!weak.expired() && journal_failing_ && !Persist().ok()) PersistLater();
   });
 }
 
-Status Job::Written() const {
+Status Story::Written() const {
   if (!journal_failing_) return Ok();
   return Unavailable(
       "the coordinator cannot write its database: what was asked of job {} holds until the "
@@ -104,16 +115,38 @@ Status Job::Written() const {
       id(), id());
 }
 
-void Job::HideUnwrittenEnd(v1::Job& job) const {
-  if (!unwritten_end_) return;
+void Story::NoteEnd(v1::JobState before) {
+  if (journal_failing_) unwritten_end_ = before;
+}
+
+v1::Job Story::Shown() const {
+  v1::Job job = record_.job();
+  if (!unwritten_end_) return job;
   job.set_message(fmt::format("has ended ({}), which cannot be written to the database yet: {}",
                               StateName(job.state()), job.message()));
   job.set_reason("JOURNAL_UNAVAILABLE");
   job.set_state(*unwritten_end_);
   job.set_ended_ms(0);
+  return job;
 }
 
-void Job::MarkRefused(const Checkpoints::Refusal& refusal) {
+// --- Its checkpoints.
+
+void Story::AddCheckpoint(const v1::CheckpointInfo& info,
+                          const std::optional<std::vector<std::string>>& kept) {
+  std::erase_if(checkpoints_, [&](const v1::CheckpointInfo& old) {
+    const bool gone =
+        old.step() == info.step() ||
+        (kept && std::find(kept->begin(), kept->end(), old.directory()) == kept->end());
+    if (gone) (void)world_.journal.DeleteCheckpoint(id(), old.step());
+    return gone;
+  });
+  refused_.erase(info.directory());
+  checkpoints_.push_back(info);
+  (void)world_.journal.SaveCheckpoint(id(), info);
+}
+
+void Story::MarkRefused(const Checkpoints::Refusal& refusal) {
   refused_.insert(refusal.directory);
   auto known = std::find_if(checkpoints_.begin(), checkpoints_.end(), [&](const auto& info) {
     return info.directory() == refusal.directory;
@@ -135,44 +168,21 @@ void Job::MarkRefused(const Checkpoints::Refusal& refusal) {
         {"why", refusal.why}});
 }
 
-v1::Job Job::Describe() const {
-  v1::Job job = record_.job();
-  HideUnwrittenEnd(job);
-  for (v1::TaskState& state : world_.members.Describe()) {
-    if (state.task().type() == "worker") {
-      const auto done = closures_by_.find(FromProto(state.task()));
-      state.set_closures_done(done == closures_by_.end() ? 0 : done->second);
-      state.set_executor_pid(0);
-      const auto executor = executors_.find(FromProto(state.task()));
-      if (executor != executors_.end() && executor->second.pid != 0) {
-        state.set_executor_pid(executor->second.pid);
-      }
-    }
-    *job.add_tasks() = std::move(state);
+void Story::ForgetCheckpoints() {
+  for (const v1::CheckpointInfo& info : checkpoints_) {
+    (void)world_.journal.DeleteCheckpoint(id(), info.step());
   }
-  for (v1::Event& event : Events()) *job.add_events() = std::move(event);
-  for (const v1::CheckpointInfo& info : checkpoints_) *job.add_checkpoints() = info;
-  return job;
+  checkpoints_.clear();
 }
 
-v1::Job Job::Summary() const {
-  v1::Job job = record_.job();
-  HideUnwrittenEnd(job);
-  job.clear_spec();
-  job.clear_variables();
-  return job;
+std::string Story::NoSoundCheckpoint() const {
+  if (refused_.empty()) return "there is no checkpoint";
+  return fmt::format("{} {} damaged, there is no other", Counted(refused_.size(), "checkpoint"),
+                     Agreeing(refused_.size(), "is", "are"));
 }
 
-void Job::Watch(std::uint64_t version, Millis limit, Then<v1::Job> then) {
-  parked_.Add(limit, [this, version, then = std::move(then)](bool last) {
-    if (!last && record_.job().version() <= version) return false;
-    then(Describe());
-    return true;
-  });
-}
-
-std::string Job::CheckpointRoot() const {
-  const std::string directory = CheckpointFolder(record_.job().spec());
+std::string Story::CheckpointRoot() const {
+  const std::string directory = CheckpointFolder(spec());
   return directory.empty() ? world_.options.checkpoints_directory + "/" + id() : directory;
 }
 

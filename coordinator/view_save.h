@@ -1,4 +1,4 @@
-// One checkpoint of a job on its way. Internal to the Job's files.
+// One checkpoint of a view on its way. Internal to the View's files.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/job.h"
+#include "coordinator/view.h"
 
 namespace muster::coordinator {
 
-struct Job::Save {
+struct View::Save {
   std::uint64_t step = 0;
   std::uint64_t view = 0;
   TimePoint began;
@@ -30,20 +30,20 @@ struct Job::Save {
 };
 
 template <class Value, class Function>
-std::function<void(Result<Value>)> Job::FromFolder(Millis limit, Function then) {
+std::function<void(Result<Value>)> View::FromFolder(Millis limit, Function then) {
   auto open = std::make_shared<std::function<void(Result<Value>)>>(Guard(std::move(then)));
+  // Over views: an answer that comes when this one has ended shows that the folder is there again.
+  const std::shared_ptr<bool> silent = lasting_.folder_silent;
   const auto timer =
-      world_.scheduler.RunAfter(limit, [this, weak = std::weak_ptr<Job*>(self_), open, limit] {
-        if (weak.expired() || !*open) return;
-        folder_silent_ = true;
-        std::exchange(
-            *open, nullptr)(DeadlineExceeded("the checkpoint folder {} has not answered for {} s",
-                                             CheckpointRoot(), limit.count() / 1000));
+      world_.scheduler.RunAfter(limit, [open, silent, limit, root = story_.CheckpointRoot()] {
+        if (!*open) return;
+        *silent = true;
+        std::exchange(*open, nullptr)(DeadlineExceeded(
+            "the checkpoint folder {} has not answered for {} s", root, limit.count() / 1000));
       });
-  return [this, weak = std::weak_ptr<Job*>(self_), open, timer](Result<Value> result) {
-    if (weak.expired()) return;
-    folder_silent_ = false;
-    (void)world_.scheduler.Cancel(timer);
+  return [&scheduler = world_.scheduler, open, silent, timer](Result<Value> result) {
+    *silent = false;
+    (void)scheduler.Cancel(timer);
     if (auto answer = std::exchange(*open, nullptr)) answer(std::move(result));
   };
 }

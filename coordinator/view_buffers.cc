@@ -3,7 +3,8 @@
 // With `buffers: worker_local` every executor trains with buffers of its own, and worker 0's count:
 // at a quiesced cut they are fetched, saved with the checkpoint, and handed to whoever evaluates.
 #include "coordinator/job.h"
-#include "coordinator/job_save.h"
+#include "coordinator/view.h"
+#include "coordinator/view_save.h"
 
 namespace muster::coordinator {
 namespace {
@@ -16,11 +17,11 @@ constexpr std::uint64_t kMostValues = (256u << 20) + (16u << 20);
 
 }  // namespace
 
-bool Job::WorkerLocal() const {
-  return HasArchive() && record_.job().spec().model().buffers() == v1::BUFFER_POLICY_WORKER_LOCAL;
+bool View::WorkerLocal() const {
+  return HasArchive() && story_.spec().model().buffers() == v1::BUFFER_POLICY_WORKER_LOCAL;
 }
 
-const TaskId* Job::BuffersOf() const {
+const TaskId* View::BuffersOf() const {
   const TaskId* first = nullptr;
   for (const auto& [task, executor] : executors_) {
     if (!executor.ready) continue;
@@ -30,7 +31,7 @@ const TaskId* Job::BuffersOf() const {
   return first;
 }
 
-void Job::FetchValues(bool frozen, ThenValues then) {
+void View::FetchValues(bool frozen, ThenValues then) {
   const TaskId* task = BuffersOf();
   if (task == nullptr) {
     world_.scheduler.Post(
@@ -40,15 +41,15 @@ void Job::FetchValues(bool frozen, ThenValues then) {
   FetchPiece(*task, frozen, std::make_shared<std::string>(), std::move(then));
 }
 
-void Job::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::string> got,
-                     ThenValues then) {
+void View::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::string> got,
+                      ThenValues then) {
   const Member* member = world_.members.Find(task);
   if (member == nullptr) return then(Unavailable("{} is not there", task.ToString()));
   v1::Command command;
   v1::GetValues& get = *command.mutable_get_values();
-  get.set_job_id(id());
+  get.set_job_id(story_.id());
   get.set_epoch(world_.epoch.value());
-  get.set_view(record_.plan().view());
+  get.set_view(story_.plan().view());
   get.set_frozen(frozen);
   get.set_offset(got->size());
   world_.commands.Send(
@@ -68,27 +69,28 @@ void Job::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::strin
           return then(Internal("{} sent values that are none", task.ToString()));
         }
         got->clear();
-        if (buffers_of_ != task && WorkerLocal() && task.index != 0 && !HasHome()) {
-          Tell("BUFFERS_OF_ANOTHER",
-               fmt::format(
-                   "worker:0 is not there or has made no step: the buffers of {} are saved and "
-                   "evaluated with",
-                   task.ToString()),
-               &task);
+        if (buffers_of_ != task && WorkerLocal() && task.index != 0 && !OneWorker()) {
+          story_.Tell(
+              "BUFFERS_OF_ANOTHER",
+              fmt::format(
+                  "worker:0 is not there or has made no step: the buffers of {} are saved and "
+                  "evaluated with",
+                  task.ToString()),
+              &task);
         }
         buffers_of_ = task;
         then(std::move(values));
       }));
 }
 
-void Job::TakeBuffers(const v1::ModelValues& values) {
+void View::TakeBuffers(const v1::ModelValues& values) {
   if (!WorkerLocal()) return;
   buffers_ = values.buffers();
   ++buffers_version_;
   buffers_step_ = StepsDone();
 }
 
-bool Job::BuffersReady() {
+bool View::BuffersReady() {
   const std::uint64_t step = StepsDone();
   if (!WorkerLocal() || buffers_step_ == step) return true;
   if (std::exchange(fetching_buffers_, true)) return false;
@@ -96,19 +98,19 @@ bool Job::BuffersReady() {
     if (values.ok()) {
       fetching_buffers_ = false;
       TakeBuffers(*values);
-      return parked_.Recheck();
+      return story_.parked().Recheck();
     }
-    if (values.status().code() == StatusCode::kInternal) return Fail(values.status());
+    if (values.status().code() == StatusCode::kInternal) return job_.Fail(values.status());
     // The worker is gone or its executor starts again: whoever has the lowest index then.
     (void)world_.scheduler.RunAfter(kAgain, Guard([this] {
                                       fetching_buffers_ = false;
-                                      parked_.Recheck();
+                                      story_.parked().Recheck();
                                     }));
   });
   return false;
 }
 
-void Job::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
+void View::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
   const auto executor = executors_.find(task);
   const Member* member = world_.members.Find(task);
   if (executor == executors_.end() || member == nullptr) return;
@@ -117,9 +119,9 @@ void Job::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
   executor->second.buffers = buffers_version_;
   v1::Command command;
   v1::SetBuffers& set = *command.mutable_set_buffers();
-  set.set_job_id(id());
+  set.set_job_id(story_.id());
   set.set_epoch(world_.epoch.value());
-  set.set_view(record_.plan().view());
+  set.set_view(story_.plan().view());
   set.set_version(buffers_version_);
   *set.mutable_buffers() = buffers_;
   // Unanswered it does no harm: closures name the version.
@@ -127,8 +129,8 @@ void Job::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
 }
 
 // Before the parameter servers' files; then it is their turn.
-void Job::SaveValues(std::shared_ptr<Save> save) {
-  if (!HasArchive()) return SaveOnServers(save);
+void View::SaveValues(std::shared_ptr<Save> save) {
+  if (!HasArchive()) return SaveOnHolders(save);
   FetchValues(/*frozen=*/true, [this, save](Result<v1::ModelValues> values) {
     if (!values.ok()) {
       if (values.status().code() == StatusCode::kInternal || ++save->tries >= kMostFetches) {
@@ -147,7 +149,7 @@ void Job::SaveValues(std::shared_ptr<Save> save) {
                 return OnCommitted(save, Annotate(reports.status(), "the archive's buffers"));
               }
               save->values = *std::move(reports);
-              SaveOnServers(save);
+              SaveOnHolders(save);
             }));
   });
 }

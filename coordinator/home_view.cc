@@ -1,0 +1,147 @@
+#include "coordinator/home_view.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "common/base/words.h"
+#include "coordinator/job.h"
+
+namespace muster::coordinator {
+
+std::unique_ptr<View> HomeKind::NewView(Job& job) { return std::make_unique<HomeView>(job, *this); }
+
+// Counts the end, whoever is to blame.
+std::optional<std::string> HomeKind::BlameFor(const ClosureKey& closure, bool in_flight,
+                                              Dispatcher::Cause cause, bool worker_lost,
+                                              const std::string& what) {
+  const bool same = std::exchange(crashed_, closure) == closure;
+  crashes_ = same ? crashes_ + 1 : 1;
+  own_crashes_ = (same ? own_crashes_ : 0) + (cause == Dispatcher::Cause::kOutside ? 0 : 1);
+  if (worker_lost ||
+      (own_crashes_ < world_.options.crash_limit && crashes_ < world_.options.kill_limit)) {
+    return std::nullopt;
+  }
+  const std::string where =
+      in_flight ? fmt::format("closure {}", closure.id) : fmt::format("after step {}", closure.id);
+  return fmt::format("{} has ended its executor {} ({})", where,
+                     Counted(static_cast<std::uint64_t>(crashes_), "time"), what);
+}
+
+// They are made by the executor, when it starts.
+void HomeView::MakeVariables(const std::string& restored_from) {
+  OnVariablesMade(Ok(), restored_from);
+}
+
+std::vector<TaskId> HomeView::Holders() const {
+  return home_ ? std::vector<TaskId>{*home_} : std::vector<TaskId>();
+}
+
+std::string HomeView::WhereVariablesLive() const {
+  const v1::StrategySpec& strategy = story_.spec().strategy();
+  std::string kind = v1::StrategyKind_Name(strategy.kind()).substr(sizeof("STRATEGY_KIND_") - 1);
+  std::transform(kind.begin(), kind.end(), kind.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::uint32_t devices = std::max(1u, strategy.devices());
+  return fmt::format("{} of {} ({})", Counted(devices, "device"),
+                     home_ ? home_->ToString() : "a worker", kind);
+}
+
+// On the home; the first worker that is not left out becomes it.
+void HomeView::StartExecutors() {
+  if (!running()) return;
+  if (!home_) {
+    for (const Member* worker : world_.members.Up("worker")) {
+      if (IsPausing(worker->task)) continue;
+      home_ = worker->task;
+      break;
+    }
+    if (!home_) return RefreshReason();
+  }
+  const Member* member = world_.members.Find(*home_);
+  const auto found = executors_.find(*home_);
+  const bool known =
+      member != nullptr && found != executors_.end() && found->second.session == member->session;
+  if (member != nullptr && member->state == Member::State::kUp && !known) StartExecutor(*member);
+  RefreshReason();
+}
+
+void HomeView::FillStart(const TaskId&, v1::StartExecutor& start) {
+  start.set_restore_from(restored_from_);
+}
+
+void HomeView::OnWorkerLost(const Member& worker) {
+  const TaskId task = worker.task;
+  if (home_ != task) return;
+  const std::vector<ClosureKey> closures = dispatcher_->RemoveWorker(task);
+  Story::Fields fields = FieldsOf(worker);
+  fields.emplace_back("closures", Ids(closures));
+  const std::string what = fmt::format("{} (process {}) was lost with the job's variables: {}",
+                                       task.ToString(), worker.info.pid(), worker.how);
+  story_.Tell("WORKER_LOST", what, &task, fields, world_.logs.Last(story_.id(), task.ToString()));
+  OnHomeGone({"WORKER_LOST", what, false, {}, Dispatcher::Cause::kOutside});
+}
+
+bool HomeView::RefusesCheckpoint(const Status& answer) {
+  if (answer.code() != StatusCode::kDataLoss || restored_from_.empty()) return false;
+  story_.MarkRefused({restored_from_, StepOfDirectory(restored_from_), Message(answer)});
+  job_.BeginView();
+  return true;
+}
+
+bool HomeView::OnLeftOut(const TaskId&, const Status& why) {
+  if (open()) {
+    job_.EndView("WORKER_UNFIT", Message(why));
+    return true;
+  }
+  home_.reset();
+  home_pid_ = 0;
+  return false;
+}
+
+bool HomeView::OnOtherProcess(const TaskId& worker, const v1::ExecutorEvent& event) {
+  if (home_ != worker || event.kind() == v1::ExecutorEvent::KIND_EXITED) return false;
+  const std::uint32_t before = std::exchange(home_pid_, event.pid());
+  if (before == 0 || before == event.pid()) return false;
+  OnHomeGone({"EXECUTOR_LOST",
+              fmt::format("the executor of {} (process {}) is another one now: the job's variables "
+                          "ended with the one before it",
+                          worker.ToString(), event.pid()),
+              false,
+              {},
+              Dispatcher::Cause::kOutside});
+  return true;
+}
+
+std::string HomeView::Consequence(const std::vector<ClosureKey>&) const {
+  return "the job's variables ended with it";
+}
+
+bool HomeView::OnExecutorEnd(const TaskId&, const ExecutorEnd& end) {
+  // In an open view it had the variables, also when its worker has just come back without it.
+  if (end.was_ready || open()) {
+    OnHomeGone(end);
+    return true;
+  }
+  home_pid_ = 0;
+  return false;
+}
+
+void HomeView::RenewExecutor(const Member&, const std::string& what) {
+  job_.EndView("EXECUTOR_RESTARTED", what);
+}
+
+// Ends the view, or the job with the closure that is to blame.
+void HomeView::OnHomeGone(const ExecutorEnd& end) {
+  // Nothing in flight: whatever comes after the last step does it.
+  const bool in_flight = !end.requeued.empty();
+  ClosureKey blamed = in_flight
+                          ? end.requeued.front()
+                          : ClosureKey{v1::CLOSURE_KIND_UNSPECIFIED, story_.record().steps_done()};
+  if (blamed.kind == v1::CLOSURE_KIND_EVALUATE) blamed.id &= 0xffffffff;  // in any round
+  const auto why =
+      kind_.BlameFor(blamed, in_flight, end.cause, end.reason == "WORKER_LOST", end.what);
+  if (why) return GiveUp({blamed, *why}, home_.value_or(TaskId{}), {});
+  job_.EndView(end.reason, end.what);
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,14 @@
+#include "coordinator/kind.h"
+
+#include "coordinator/home_view.h"
+#include "coordinator/plan.h"
+#include "coordinator/ps_view.h"
+
+namespace muster::coordinator {
+
+std::unique_ptr<Kind> Kind::Make(const World& world, const Story& story) {
+  if (NeedsPs(story.spec())) return std::make_unique<PsKind>(world, story);
+  return std::make_unique<HomeKind>(world);
+}
+
+}  // namespace muster::coordinator

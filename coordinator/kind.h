@@ -1,0 +1,38 @@
+// What kind of work a job is: who must be there before it can begin, and what it makes of them.
+//
+// Two are here: a model whose variables live on parameter servers (ps_view.h) and one whose
+// variables live in one worker's executor, its home (home_view.h). Everything else of a job is the
+// same for both, so nothing outside of a kind and its View asks which one it is. A kind outlives
+// the views that it makes and keeps what it has learned in them.
+//
+// Threading: the coordinator's strand. Lifetime: World and Story outlive it, it outlives its views'
+// calls.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/story.h"
+
+namespace muster::coordinator {
+
+class Job;
+class View;
+
+class Kind {
+ public:
+  // The one that the spec asks for.
+  static std::unique_ptr<Kind> Make(const World& world, const Story& story);
+  virtual ~Kind() = default;
+
+  // Those beside a worker that it cannot begin without and that are not there, in words.
+  virtual std::vector<std::string> Missing() const = 0;
+  // They have not come for long. True: from now on it makes do with those who are there.
+  virtual bool MakeDo() = 0;
+  // The job was submitted again: what was learned before says nothing about now.
+  virtual void Reset() = 0;
+  virtual std::unique_ptr<View> NewView(Job& job) = 0;
+};
+
+}  // namespace muster::coordinator

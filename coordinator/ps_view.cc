@@ -1,0 +1,243 @@
+#include "coordinator/ps_view.h"
+
+#include <algorithm>
+
+#include "common/base/words.h"
+#include "coordinator/job.h"
+
+namespace muster::coordinator {
+
+// --- The kind.
+
+bool PsKind::SpecNamesServers() const {
+  const std::vector<TaskId>& tasks = world_.members.options().tasks;
+  return std::any_of(tasks.begin(), tasks.end(),
+                     [](const TaskId& task) { return task.type == "ps"; });
+}
+
+std::set<int> PsKind::Required() const {
+  std::set<int> required;
+  for (const TaskId& task : world_.members.options().tasks) {
+    if (task.type == "ps") required.insert(task.index);
+  }
+  if (!required.empty()) return required;
+  if (!replan_) {
+    for (const v1::PsAddress& ps : story_.plan().ps()) {
+      required.insert(static_cast<int>(ps.index()));
+    }
+  }
+  if (!required.empty()) return required;
+  if (!replan_) {
+    for (const TaskId& task : world_.members.options().expected) {
+      if (task.type == "ps") required.insert(task.index);
+    }
+  }
+  if (!required.empty()) return required;
+  for (const Member* ps : world_.members.Up("ps")) required.insert(ps->task.index);
+  return required;
+}
+
+std::vector<std::string> PsKind::Missing() const {
+  std::vector<std::string> missing;
+  const std::set<int> required = Required();
+  if (required.empty()) missing.push_back("a parameter server");
+  for (const int index : required) {
+    const TaskId task{"ps", index};
+    const Member* member = world_.members.Known(task);
+    if (member != nullptr && member->state == Member::State::kUp) continue;
+    std::string how = "has never registered";
+    if (member != nullptr) how = member->alive() ? "is draining" : "lost: " + member->how;
+    missing.push_back(fmt::format("{} ({})", task.ToString(), how));
+  }
+  return missing;
+}
+
+bool PsKind::MakeDo() {
+  if (SpecNamesServers() || replan_ || world_.members.Up("ps").empty()) return false;
+  replan_ = true;
+  return true;
+}
+
+std::unique_ptr<View> PsKind::NewView(Job& job) { return std::make_unique<PsView>(job, *this); }
+
+// --- Its view.
+
+std::vector<v1::PsAddress> PsView::Servers() const {
+  std::vector<v1::PsAddress> servers;
+  for (const int index : kind_.Required()) {
+    const Member* member = world_.members.Find({"ps", index});
+    v1::PsAddress& address = servers.emplace_back();
+    address.set_index(static_cast<std::uint32_t>(index));
+    address.set_boot_id(member->info.boot_id());
+    *address.mutable_data() = member->info.data();
+  }
+  return servers;
+}
+
+// Asks each server for its shards, and waits for all of them.
+void PsView::MakeVariables(const std::string& restored_from) {
+  struct Waiting {
+    std::size_t left = 0;
+    Status first;
+  };
+  auto waiting = std::make_shared<Waiting>();
+  const std::vector<TaskId> servers = Holders();
+  waiting->left = servers.size();
+  for (const TaskId& task : servers) {
+    v1::Command command;
+    v1::CreateVariables& create = *command.mutable_create_variables();
+    *create.mutable_plan() = story_.plan();
+    create.set_restore_from(restored_from);
+    world_.commands.Send(*world_.members.Find(task), command, world_.options.restore_limit,
+                         Guard([this, waiting, task, restored_from](auto result) {
+                           if (!result.ok() && waiting->first.ok()) {
+                             waiting->first = Annotate(result.status(), task.ToString());
+                           }
+                           if (--waiting->left == 0) OnVariablesMade(waiting->first, restored_from);
+                         }));
+  }
+}
+
+const v1::PsAddress* PsView::Planned(const TaskId& server) const {
+  for (const v1::PsAddress& ps : story_.plan().ps()) {
+    if (server.type == "ps" && static_cast<int>(ps.index()) == server.index) return &ps;
+  }
+  return nullptr;
+}
+
+std::vector<TaskId> PsView::Holders() const {
+  std::vector<TaskId> holders;
+  for (const v1::PsAddress& ps : story_.plan().ps()) {
+    holders.push_back({"ps", static_cast<int>(ps.index())});
+  }
+  return holders;
+}
+
+std::string PsView::WhereVariablesLive() const {
+  return Counted(static_cast<std::uint64_t>(story_.plan().ps_size()), "parameter server");
+}
+
+bool PsView::NeedsDrainingTask() const {
+  const std::vector<TaskId> servers = Holders();
+  if (std::any_of(servers.begin(), servers.end(),
+                  [this](const TaskId& server) { return IsDraining(server); })) {
+    return true;
+  }
+  // The last worker is needed for closures that have come back, and for what its module holds.
+  return world_.members.Up("worker").empty() &&
+         std::any_of(executors_.begin(), executors_.end(),
+                     [this](const auto& one) { return IsDraining(one.first); });
+}
+
+bool PsView::Needs(const TaskId& task) const {
+  if (task.type == "ps") return Planned(task) != nullptr;
+  return world_.draining || world_.members.Up("worker").empty();
+}
+
+void PsView::StartExecutors() {
+  if (!running()) return;
+  for (const Member* worker : world_.members.Up("worker")) {
+    const auto found = executors_.find(worker->task);
+    if (found != executors_.end() && found->second.session == worker->session) continue;
+    // One worker gives the archive's values to the servers before any other may start.
+    if (MustWait(worker->task) || IsPausing(worker->task)) continue;
+    StartExecutor(*worker);
+  }
+  RefreshReason();
+}
+
+bool PsView::NeedsAssign() const {
+  if (assigned_ || story_.plan().start_step() > 0 || !restored_from_.empty()) return false;
+  const auto& variables = story_.plan().variables();
+  return std::any_of(variables.begin(), variables.end(), [](const v1::VariableLayout& variable) {
+    return variable.initializer().kind() == v1::INITIALIZER_KIND_ARCHIVE;
+  });
+}
+
+void PsView::FillStart(const TaskId& worker, v1::StartExecutor& start) {
+  if (!NeedsAssign()) return;
+  assigner_ = worker;
+  start.set_assign_initial_values(true);
+}
+
+void PsView::OnReady(const TaskId& worker) {
+  if (assigner_ != worker) return;
+  assigned_ = true;
+  assigner_.reset();
+  StartExecutors();
+}
+
+void PsView::OnStartEnded(const TaskId& worker) {
+  if (assigner_ == worker) assigner_.reset();
+}
+
+// Its closures go to others.
+void PsView::OnWorkerLost(const Member& worker) {
+  const TaskId task = worker.task;
+  const std::vector<ClosureKey> closures = dispatcher_->RemoveWorker(task);
+  Story::Fields fields = FieldsOf(worker);
+  fields.emplace_back("closures", Ids(closures));
+  story_.Tell("WORKER_LOST",
+              fmt::format("{} (process {}) was lost: {}; {} it had {} to others", task.ToString(),
+                          worker.info.pid(), worker.how, Counted(closures.size(), "closure"),
+                          Agreeing(closures.size(), "goes", "go")),
+              &task, fields, world_.logs.Last(story_.id(), task.ToString()));
+  executors_.erase(task);
+  if (assigner_ == task) {
+    assigner_.reset();
+    StartExecutors();
+  }
+  Requeued(task, closures);
+}
+
+// Nothing is given out until its process is back, or is given up.
+void PsView::OnServerLost(const Member& server) {
+  const TaskId task = server.task;
+  if (Planned(task) == nullptr) return;
+  missing_[task] = {server.session, server.how};
+  story_.Tell("PS_LOST",
+              fmt::format("{} (process {}) was lost: {}; the job waits for it", task.ToString(),
+                          server.info.pid(), server.how),
+              &task, FieldsOf(server), world_.logs.Last(story_.id(), task.ToString()));
+  // With ps_wait over, its process will hardly come back: make do with the others, if there are.
+  (void)world_.scheduler.RunAfter(
+      world_.options.ps_wait, Guard([this, task, session = server.session] {
+        // It may have come back and been lost again: that loss has a timer of its own.
+        const auto missing = missing_.find(task);
+        if (missing == missing_.end() || missing->second.session != session) return;
+        kind_.Replan();
+        job_.EndView("PS_LOST",
+                     fmt::format("{} was lost and has not come back for {} s", task.ToString(),
+                                 world_.options.ps_wait.count() / 1000));
+      }));
+}
+
+void PsView::OnServerUp(const Member& server) {
+  const v1::PsAddress* planned = Planned(server.task);
+  if (planned == nullptr) return;
+  missing_.erase(server.task);
+  if (planned->boot_id() != server.info.boot_id()) {
+    return job_.EndView("PS_LOST",
+                        fmt::format("{} is another process now (pid {}): its memory was lost",
+                                    server.task.ToString(), server.info.pid()));
+  }
+  RefreshReason();
+  Pump();
+}
+
+std::string PsView::Consequence(const std::vector<ClosureKey>& requeued) const {
+  return fmt::format("{} it had {} again", Counted(requeued.size(), "closure"),
+                     Agreeing(requeued.size(), "runs", "run"));
+}
+
+void PsView::RenewExecutor(const Member& worker, const std::string&) {
+  const TaskId task = worker.task;
+  Requeued(task, dispatcher_->RemoveWorker(task));
+  StopExecutor(world_, story_, worker);
+  Executor& executor = executors_[task];
+  executor.returned = 0;
+  RestartExecutorLater(task, ++executor.crashes);
+  RefreshReason();
+}
+
+}  // namespace muster::coordinator

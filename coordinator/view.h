@@ -1,0 +1,284 @@
+// One view of a job: what it has between two returns to a checkpoint. It looks for the newest good
+// checkpoint, has the variables made, has executors started, and then hands out closures, saves
+// checkpoints and answers the driver. When the variables are lost nothing of it counts any more:
+// the job drops it whole and makes another.
+//
+// Where variables live, and so whose loss ends the view, differs between kinds: PsView and HomeView
+// say it in the virtual functions.
+//
+// Calls of the job that end the view (Job::EndView, RetryAfter, Fail, ...) come back into its
+// functions; from then on it is kGone and its functions do nothing.
+//
+// Threading: not thread-safe; the coordinator's strand. Lifetime: the Job outlives Leave(); after
+// that it touches the Job no more.
+//
+// The class stands in these files: view.cc (from its beginning until it is open), view_folder.cc
+// (the search for a checkpoint), view_executors.cc (what workers start, and who cannot),
+// view_tasks.cc (workers and closures), view_driver.cc (what the driver asks), view_saving.cc (its
+// checkpoints), view_drain.cc (the cluster is asked to end), view_buffers.cc (what an archive's
+// module holds beside its variables).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/dispatcher.h"
+#include "coordinator/story.h"
+#include "coordinator/view_parts.h"
+#include "muster/v1/driver.pb.h"
+
+namespace muster::coordinator {
+
+class Job;
+
+class View : protected ViewParts {
+ public:
+  template <class Reply>
+  using Then = std::function<void(Result<Reply>)>;
+
+  explicit View(Job& job);
+  virtual ~View();
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  void Begin();
+  // It has ended. What is on its way to it does nothing when it comes.
+  void Leave();
+  // Closures run.
+  bool open() const { return phase_ == Phase::kOpen; }
+  // It has taken a number, made its variables, and starts executors, or is open.
+  bool running() const { return phase_ == Phase::kStarting || open(); }
+
+  // --- What happens to its tasks.
+  void OnUp(const Member& member, const Arrival& arrival);
+  void OnDraining(const TaskId& task);
+  void OnLost(const Member& member);
+  void OnClosureResult(const Member& member, const v1::ClosureResult& result);
+  void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event);
+  // 0: it has none there.
+  std::uint32_t ExecutorPid(const TaskId& worker) const;
+  // A holder of variables is away, and the view waits for it.
+  bool waits_for_holders() const { return !missing_.empty(); }
+
+  // --- The cluster, or a task of its own, was asked to end.
+  bool Settled() const { return !open() || cut_ == Cut::kSettled; }
+  bool MayLeave(const Member& member) const { return Settled() || !Needs(member.task); }
+  // A checkpoint of everything that was done is saved, and nothing more is given out.
+  bool cut_is_settled() const { return cut_ == Cut::kSettled; }
+  void UpdateCut();
+  void GiveUpCut(const std::string& why);
+  void SettleCut();
+
+  // --- What the driver asks, while the view is open.
+  v1::OpenJobReply Opened();
+  // `next`: how many of the request's closures are queued. Nothing: not all, ask again later;
+  // with `last` there is an answer.
+  std::optional<Result<v1::ScheduleReply>> Schedule(const v1::ScheduleRequest& request, int& next,
+                                                    bool last);
+  std::optional<Result<v1::JoinReply>> Join(bool last);
+  void TakeResults(v1::ClosureKind kind, v1::FetchReply& reply) {
+    dispatcher_->TakeResults(kind, reply);
+  }
+  void SaveCheckpoint(std::uint64_t step, Then<v1::SaveCheckpointReply> then);
+  // Those who wait for a checkpoint that will not come are told so.
+  void RefuseSaves(const Status& why);
+  void NoteEvaluated(std::uint64_t step) { position_.evaluated = step; }
+  const std::optional<Status>& raised() const { return position_.raised; }
+  std::uint64_t StepsDone() const;
+  // Some closures have been put back into its queue, or a driver has gone: whoever waits is asked.
+  void Pump();
+  // What the open job waits for, if it does.
+  void RefreshReason();
+
+  // Asks an executor of this job to end, whichever view it is of.
+  static void StopExecutor(World& world, const Story& story, const Member& member);
+
+ protected:
+  enum class Phase {
+    kFinding,   // the newest good checkpoint is looked for
+    kCreating,  // the variables are made
+    kStarting,  // workers start executors
+    kOpen,      // closures run
+    kGone,
+  };
+
+  // --- What differs between kinds.
+  // Who would hold the variables now.
+  virtual std::vector<v1::PsAddress> Servers() const = 0;
+  // Has them made, from the checkpoint in `restored_from` where there is one; OnVariablesMade().
+  virtual void MakeVariables(const std::string& restored_from) = 0;
+  // One worker has all closures, in order.
+  virtual bool OneWorker() const = 0;
+  // Those who hold variables and save them.
+  virtual std::vector<TaskId> Holders() const = 0;
+  // "2 devices (mirrored) of worker:0", or "2 parameter servers".
+  virtual std::string WhereVariablesLive() const = 0;
+  // One of those that it cannot do without was asked to end.
+  virtual bool NeedsDrainingTask() const = 0;
+  virtual bool Needs(const TaskId& task) const = 0;
+  // On each worker that should have one and has none.
+  virtual void StartExecutors() = 0;
+  virtual void FillStart(const TaskId& worker, v1::StartExecutor& start) = 0;
+  // Its first executor is ready.
+  virtual void OnOpen() {}
+  virtual void OnServerUp(const Member& server) = 0;
+  virtual void OnWorkerLost(const Member& worker) = 0;
+  virtual void OnServerLost(const Member& server) = 0;
+  virtual void OnReady(const TaskId& /*worker*/) {}
+  // It does not start any more: refused, left out, or ended.
+  virtual void OnStartEnded(const TaskId& /*worker*/) {}
+  // True: not now; StartExecutors() thinks of it again.
+  virtual bool MustWait(const TaskId& /*worker*/) const { return false; }
+  // True: what the executor answered has ended the view.
+  virtual bool RefusesCheckpoint(const Status& /*answer*/) { return false; }
+  // True: it has ended the view.
+  virtual bool OnLeftOut(const TaskId& worker, const Status& why) = 0;
+  // The process with the variables is another one now. True: that has ended the view.
+  virtual bool OnOtherProcess(const TaskId& worker, const v1::ExecutorEvent& event) = 0;
+  // What follows from an executor's end, for its event.
+  virtual std::string Consequence(const std::vector<ClosureKey>& requeued) const = 0;
+  struct ExecutorEnd {
+    std::string reason, what;
+    bool was_ready = false;
+    std::vector<ClosureKey> requeued;
+    Dispatcher::Cause cause;
+  };
+  // True: it has ended the view.
+  virtual bool OnExecutorEnd(const TaskId& worker, const ExecutorEnd& end) = 0;
+  // It hands everything back, for whatever reason: another executor might not.
+  virtual void RenewExecutor(const Member& worker, const std::string& what) = 0;
+
+  // --- What kinds use.
+  void OnVariablesMade(const Status& status, const std::string& restored_from);
+  bool IsDraining(const TaskId& task) const;
+  void StartExecutor(const Member& member);
+  void RestartExecutorLater(const TaskId& task, int crashes);
+  bool IsPausing(const TaskId& worker) const;
+  void Requeued(const TaskId& from, const std::vector<ClosureKey>& closures);
+  void GiveUp(const Dispatcher::Verdict& verdict, const TaskId& task,
+              const std::vector<std::string>& lines);
+  // What the event of a lost task says of it.
+  static Story::Fields FieldsOf(const Member& lost);
+
+  // Wraps a function so that it runs only while the view counts.
+  template <class Function>
+  auto Guard(Function function) {
+    return [weak = std::weak_ptr<View*>(self_),
+            function = std::move(function)](auto&&... args) mutable {
+      if (weak.expired()) return;
+      function(std::forward<decltype(args)>(args)...);
+    };
+  }
+
+  Job& job_;
+  World& world_;
+  Story& story_;
+  Lasting& lasting_;
+  Phase phase_ = Phase::kFinding;
+  std::unique_ptr<Dispatcher> dispatcher_;  // from kStarting on
+  std::map<TaskId, Executor> executors_;
+  // Holders of variables that are away; their processes may come back.
+  std::map<TaskId, Loss> missing_;
+  // The checkpoint that the variables come from; empty: none.
+  std::string restored_from_;
+
+ private:
+  struct Save;
+
+  // view.cc
+  void CreateVariables(const Checkpoints::Found& found);
+  void TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from, bool again);
+  void Open();
+
+  // view_folder.cc
+  // Says so when it does not answer.
+  void WatchTheFolder();
+  void SetCheckpointsAside();
+  void FindCheckpoint();
+  void OnCheckpointFound(Result<Checkpoints::Found> found);
+  // The folder of checkpoints, or what is in it, cannot be read now. Said once for each cause.
+  void WaitForCheckpoints(const Status& why);
+
+  // view_executors.cc
+  void OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status);
+  void OnExecutorReady(const TaskId& task);
+  void OnExecutorGone(const Member& member, const v1::ExecutorEvent& event);
+  // This worker cannot start an executor: others go on, it is asked again later.
+  void LeaveOut(const TaskId& task, const Status& why);
+  // What the data files must be there.
+  v1::DataFiles DataOn(const std::string& host) const;
+  // Every worker that is there says the user's error.
+  bool AllRefuse() const;
+  // Each worker that is there, with its reason; empty: one of them has none.
+  std::string UnfitWorkers() const;
+
+  // view_tasks.cc
+  void SendClosure(const TaskId& task, const v1::ClosureAssignment& assignment);
+  // The worker hands a closure back: a peer is out of its reach.
+  void OnClosureReturned(const Member& member, const v1::ClosureResult& result);
+  void TellReruns();
+
+  // view_drain.cc
+  // A cut without the driver, because the cluster or a task that the job cannot do without was
+  // asked to end: nothing new is given out, and when nothing is in flight a checkpoint is saved.
+  enum class Cut { kNone, kWanted, kSettled };
+  bool Leaving() const;
+  void TryCut();
+  std::uint64_t SavedStep() const;
+
+  // view_buffers.cc
+  bool HasArchive() const { return !story_.spec().model().archive_sha256().empty(); }
+  bool WorkerLocal() const;
+  // The worker whose buffers count: the lowest index whose executor is ready and has made a step,
+  // else the lowest that is ready.
+  const TaskId* BuffersOf() const;
+  using ThenValues = std::function<void(Result<v1::ModelValues>)>;
+  void FetchValues(bool frozen, ThenValues then);
+  void FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::string> got,
+                  ThenValues then);
+  void TakeBuffers(const v1::ModelValues& values);
+  // They are those of this cut. Else they are fetched, and parked calls asked again.
+  bool BuffersReady();
+  void GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment);
+  void SaveValues(std::shared_ptr<Save> save);
+
+  // view_driver.cc
+  // An error of a closure, once, when nothing is in flight any more.
+  std::optional<Status> RaiseError();
+  void NoteScheduled(const v1::Closure& closure);
+
+  // view_saving.cc
+  void BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then);
+  void SaveOnHolders(std::shared_ptr<Save> save);
+  void OnShardsSaved(std::shared_ptr<Save> save);
+  void OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed> committed);
+  void AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply);
+  // `then`, guarded, not later than `limit`: kDeadlineExceeded names the folder, which counts as
+  // silent until its answer does come.
+  template <class Value, class Function>
+  std::function<void(Result<Value>)> FromFolder(Millis limit, Function then);
+
+  std::vector<Rerun> reruns_;
+  // A closure is being given up: nothing more is handed out.
+  bool judging_ = false;
+  TimePoint unreachable_told_;
+  Position position_;
+  std::shared_ptr<Save> saving_;
+  Cut cut_ = Cut::kNone;
+  // buffers: worker_local: the newest known, in which version, and of which step.
+  v1::TensorSet buffers_;
+  std::uint64_t buffers_version_ = 0;
+  std::optional<std::uint64_t> buffers_step_;
+  bool fetching_buffers_ = false;
+  TaskId buffers_of_;
+
+  // Timers and answers hold this weakly: they do nothing once the view has ended.
+  std::shared_ptr<View*> self_;
+};
+
+}  // namespace muster::coordinator

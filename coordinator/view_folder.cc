@@ -1,0 +1,92 @@
+// The job's folder of checkpoints, when a view begins.
+#include "coordinator/job.h"
+#include "coordinator/plan.h"
+#include "coordinator/view.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr Millis kUnreadableAgain{2'000};
+
+}  // namespace
+
+void View::WatchTheFolder() {
+  (void)world_.scheduler.RunAfter(
+      world_.options.folder_limit, Guard([this] {
+        if (phase_ != Phase::kFinding) return;
+        const std::string text = fmt::format(
+            "the checkpoint folder {} has not answered for {} s: is its file system "
+            "there? The job waits for it",
+            story_.CheckpointRoot(), world_.options.folder_limit.count() / 1000);
+        story_.Tell("CHECKPOINTS_UNREADABLE", text);
+        story_.SetState(story_.record().job().state(), "CHECKPOINTS_UNREADABLE", text);
+      }));
+}
+
+// The job begins anew: what it saved before is moved out of the way, then none is found.
+void View::SetCheckpointsAside() {
+  world_.checkpoints.SetAside(
+      story_.CheckpointRoot(), world_.claimant(story_.record().job()),
+      Guard([this](const Result<std::string>& aside) {
+        if (!aside.ok()) {
+          // Another's folder, or one that cannot be written.
+          if (aside.status().code() == StatusCode::kFailedPrecondition) {
+            return job_.Fail(aside.status());
+          }
+          return WaitForCheckpoints(aside.status());
+        }
+        story_.ForgetCheckpoints();
+        if (!aside->empty()) {
+          story_.Tell(
+              "CHECKPOINTS_SET_ASIDE",
+              fmt::format("its checkpoints are in {} now; delete them when they are not needed",
+                          *aside),
+              nullptr, {{"directory", *aside}});
+        }
+        // Written with the view's number; asked for again before that, there is nothing to move.
+        story_.record().set_begin_anew(false);
+        FindCheckpoint();
+      }));
+}
+
+void View::FindCheckpoint() {
+  Checkpoints::Search search{
+      story_.CheckpointRoot(),
+      [spec = story_.spec()](const auto& manifest) { return GoesOnFrom(spec, manifest); },
+      story_.refused(),
+      {},
+      world_.claimant(story_.record().job())};
+  for (const v1::CheckpointInfo& info : story_.checkpoints()) {
+    if (info.refused().empty()) search.known.push_back(info.directory());
+  }
+  world_.checkpoints.FindNewest(search, Guard([this](Result<Checkpoints::Found> found) {
+                                  OnCheckpointFound(std::move(found));
+                                }));
+}
+
+void View::WaitForCheckpoints(const Status& why) {
+  const std::string text = Message(why);
+  if (std::exchange(lasting_.unreadable_told, text) != text) {
+    story_.Tell(
+        "CHECKPOINTS_UNREADABLE",
+        fmt::format("{}; the job waits and tries again every {} s", text,
+                    kUnreadableAgain.count() / 1000),
+        nullptr,
+        {{"directory", story_.CheckpointRoot()}, {"code", std::string(CodeName(why.code()))}});
+  }
+  job_.RetryAfter(kUnreadableAgain, "CHECKPOINTS_UNREADABLE", text);
+}
+
+void View::OnCheckpointFound(Result<Checkpoints::Found> found) {
+  if (!found.ok()) {
+    // Another's folder, another's spec.
+    if (found.status().code() == StatusCode::kFailedPrecondition) return job_.Fail(found.status());
+    return WaitForCheckpoints(found.status());
+  }
+  if (!found->taken_over.empty()) story_.Tell("CHECKPOINTS_TAKEN_OVER", found->taken_over);
+  for (const Checkpoints::Refusal& refusal : found->refused) story_.MarkRefused(refusal);
+  if (!job_.TasksAreThere()) return;
+  CreateVariables(*found);
+}
+
+}  // namespace muster::coordinator
