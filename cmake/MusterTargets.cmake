@@ -8,7 +8,7 @@
 #   3      common/config common/cluster common/storage common/partition
 #   4      common/data common/net
 #   10     ps collectives
-#   11     ps/client
+#   11     ps/client ps/server
 #   20     coordinator worker
 #   30     strategy
 #   40     services cli bench

@@ -15,8 +15,6 @@ iovec PartOf(std::span<const std::byte> bytes) {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
-TimePoint After(Millis time) { return std::chrono::steady_clock::now() + time; }
-
 }  // namespace
 
 Status Channel::Send(FrameHeader header, std::span<const std::byte> meta,
@@ -42,17 +40,23 @@ Status Channel::Send(FrameHeader header, std::span<const std::byte> meta,
   }
   if (payload_crc_ && header.payload_bytes > 0) header.flags |= kFlagPayloadCrc;
   EncodeHeader(header, raw);
-  return socket_.Write(parts, deadline, descriptor);
+  const Status status = WriteAll(*link_, clock_, parts, deadline, descriptor);
+  if (status.code() != StatusCode::kDeadlineExceeded) return status;
+  return Annotate(status, fmt::format("frame {} of kind {}", header.request, header.kind));
 }
 
 Status Channel::SendError(const FrameHeader& request, FrameKind kind, const Status& error,
                           TimePoint deadline) {
   std::string message = Message(error);
   if (message.size() > kMaxMessage) message.resize(kMaxMessage);
-  FrameHeader header{
-      .kind = kind, .request = request.request, .job = request.job, .view = request.view};
+  FrameHeader header{.kind = kind, .request = request.request, .ids = request.ids};
   header.status = static_cast<std::uint32_t>(error.code());
   return Send(header, std::as_bytes(std::span(message)), {}, deadline);
+}
+
+std::string Channel::Took(TimePoint began) const {
+  const std::chrono::duration<double> took = clock_.Now() - began;
+  return fmt::format("{:.3g} s", took.count());
 }
 
 Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest, TimePoint latest) {
@@ -62,20 +66,35 @@ Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest, TimePoin
     end_ -= begin_;
     begin_ = 0;
   }
-  TimePoint deadline = std::min(end_ > begin_ ? After(rest) : first, latest);
+  TimePoint began = clock_.Now();
+  TimePoint deadline = std::min(end_ > begin_ ? began + rest : first, latest);
   while (end_ - begin_ < n) {
-    MUSTER_TRY_ASSIGN(const std::size_t got,
-                      socket_.Read(std::span(buffer_).subspan(end_), deadline,
-                                   expect_descriptor_ ? &descriptor_ : nullptr));
-    if (got == 0) {
-      if (end_ == begin_) return false;
-      return DataLoss("{} closed the connection inside a frame: {} of {} bytes came",
-                      socket_.peer(), end_ - begin_, n);
+    const Result<std::size_t> got = link_->Read(std::span(buffer_).subspan(end_), deadline,
+                                                expect_descriptor_ ? &descriptor_ : nullptr);
+    if (got.status().code() == StatusCode::kDeadlineExceeded) {
+      if (end_ == begin_)
+        return DeadlineExceeded("{}: no frame for {}", link_->peer(), Took(began));
+      return DeadlineExceeded("{}: {} of {} bytes of a frame's header came in {}", link_->peer(),
+                              end_ - begin_, n, Took(began));
     }
-    if (end_ == begin_ && got < n) deadline = std::min(After(rest), latest);
-    end_ += got;
+    MUSTER_TRY(got.status());
+    if (*got == 0) {
+      if (end_ == begin_) return false;
+      return DataLoss("{} closed the connection inside a frame: {} of {} bytes came", link_->peer(),
+                      end_ - begin_, n);
+    }
+    if (end_ == begin_ && *got < n) {
+      began = clock_.Now();
+      deadline = std::min(began + rest, latest);
+    }
+    end_ += *got;
   }
   return true;
+}
+
+Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint deadline) {
+  const auto rest = std::chrono::ceil<Millis>(deadline - clock_.Now());
+  return ReadFrame(deadline, std::max(rest, Millis(1)), deadline);
 }
 
 Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis rest,
@@ -86,15 +105,16 @@ Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis re
   if (!more) return std::optional<FrameHeader>();
   const std::span<const std::byte> raw(buffer_.data() + begin_, kHeaderBytes);
   auto header = DecodeHeader(raw.first<kHeaderBytes>(), limits_);
-  if (!header.ok()) return Annotate(header.status(), socket_.peer());
+  if (!header.ok()) return Annotate(header.status(), link_->peer());
   begin_ += kHeaderBytes;
   current_ = *header;
+  frame_began_ = clock_.Now();
 
   meta_.resize(current_.meta_bytes);
   if (!meta_.empty()) {
-    MUSTER_TRY(Fetch(meta_, std::min(After(rest), latest)));
+    MUSTER_TRY(Fetch(meta_, std::min(frame_began_ + rest, latest), "meta", 0, meta_.size()));
     if (Crc32c(meta_) != current_.meta_crc) {
-      return DataLoss("{}: frame {}: meta of {} bytes fails its checksum", socket_.peer(),
+      return DataLoss("{}: frame {}: meta of {} bytes fails its checksum", link_->peer(),
                       current_.request, meta_.size());
     }
   }
@@ -103,31 +123,39 @@ Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis re
   return std::optional(current_);
 }
 
-Status Channel::Fetch(std::span<std::byte> into, TimePoint deadline) {
+Status Channel::Fetch(std::span<std::byte> into, TimePoint deadline, std::string_view part,
+                      std::uint64_t first, std::uint64_t all) {
   const std::size_t ahead = std::min(into.size(), end_ - begin_);
   std::memcpy(into.data(), buffer_.data() + begin_, ahead);
   begin_ += ahead;
-  const std::size_t all = into.size();
-  into = into.subspan(ahead);
-  while (!into.empty()) {
-    MUSTER_TRY_ASSIGN(const std::size_t got, socket_.Read(into, deadline));
-    if (got == 0) {
-      return DataLoss("{} closed the connection inside a frame: {} of {} bytes missing",
-                      socket_.peer(), into.size(), all);
+  std::span<std::byte> left = into.subspan(ahead);
+  const auto came = [&] { return first + into.size() - left.size(); };
+  while (!left.empty()) {
+    const Result<std::size_t> got = link_->Read(left, deadline, nullptr);
+    if (got.status().code() == StatusCode::kDeadlineExceeded) {
+      return DeadlineExceeded("{}: frame {} of kind {}: {} of {} bytes of its {} came in {}",
+                              link_->peer(), current_.request, current_.kind, came(), all, part,
+                              Took(frame_began_));
     }
-    into = into.subspan(got);
+    MUSTER_TRY(got.status());
+    if (*got == 0) {
+      return DataLoss("{} closed the connection inside frame {}: {} of {} bytes of its {} came",
+                      link_->peer(), current_.request, came(), all, part);
+    }
+    left = left.subspan(*got);
   }
   return Ok();
 }
 
 Status Channel::ReadPayload(std::span<std::byte> into, TimePoint deadline) {
   MUSTER_INVARIANT(into.size() <= payload_left_);
-  MUSTER_TRY(Fetch(into, deadline));
+  MUSTER_TRY(Fetch(into, deadline, "payload", current_.payload_bytes - payload_left_,
+                   current_.payload_bytes));
   payload_left_ -= into.size();
   if (!payload_crc_ || (current_.flags & kFlagPayloadCrc) == 0) return Ok();
   crc_so_far_ = Crc32c(into, crc_so_far_);
   if (payload_left_ == 0 && crc_so_far_ != current_.payload_crc) {
-    return DataLoss("{}: frame {}: payload of {} bytes fails its checksum", socket_.peer(),
+    return DataLoss("{}: frame {}: payload of {} bytes fails its checksum", link_->peer(),
                     current_.request, current_.payload_bytes);
   }
   return Ok();
@@ -137,7 +165,8 @@ Status Channel::SkipPayload(TimePoint deadline) {
   std::vector<std::byte> scratch(std::min<std::uint64_t>(payload_left_, 1U << 16));
   while (payload_left_ > 0) {
     const std::size_t n = std::min<std::uint64_t>(payload_left_, scratch.size());
-    MUSTER_TRY(Fetch(std::span(scratch).first(n), deadline));
+    MUSTER_TRY(Fetch(std::span(scratch).first(n), deadline, "payload",
+                     current_.payload_bytes - payload_left_, current_.payload_bytes));
     payload_left_ -= n;
   }
   return Ok();

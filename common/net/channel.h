@@ -1,34 +1,48 @@
-// Frames over a socket.
+// Frames over a link.
 //
-// Threading: one thread. Errors: those of Socket and DecodeHeader; kDataLoss, the peer stopped in
-// the middle of a frame, or a checksum fails. After any error the stream may stand mid-frame:
-// close.
+// Threading: one thread. Lifetime: the clock outlives it.
+// Errors: those of Link and DecodeHeader; kDeadlineExceeded also says for how long it was waited
+// and how many bytes of how many had come; kDataLoss, the peer stopped in the middle of a frame, or
+// a checksum fails. After any error the stream may stand mid-frame: close.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <sys/uio.h>
 
+#include "common/base/real_clock.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/frame.h"
+#include "common/net/link.h"
 #include "common/net/socket.h"
 
 namespace muster::net {
 
 class Channel {
  public:
+  explicit Channel(std::unique_ptr<Link> link, FrameLimits limits = {},
+                   const Clock& clock = RealClock())
+      : link_(std::move(link)), clock_(clock), limits_(limits) {}
+  // Over a socket.
   Channel(Fd fd, LinkKind kind, std::string peer, SpinMode spin, SpinLimit* limit,
           FrameLimits limits = {})
-      : socket_(std::move(fd), kind, std::move(peer), spin, limit), limits_(limits) {}
+      : Channel(std::make_unique<Socket>(std::move(fd), kind, std::move(peer), spin, limit),
+                limits) {}
 
-  Socket& socket() { return socket_; }
-  const Socket& socket() const { return socket_; }
+  Link& link() { return *link_; }
+  const Link& link() const { return *link_; }
+  const Clock& clock() const { return clock_; }
+  // The moment `time` from now.
+  TimePoint After(Millis time) const { return clock_.Now() + time; }
 
   // Before the handshake a peer may send little; after it, what requests need.
   void SetLimits(const FrameLimits& limits) { limits_ = limits; }
@@ -38,7 +52,7 @@ class Channel {
   // Fills in lengths and checksums.
   Status Send(FrameHeader header, std::span<const std::byte> meta, std::span<const iovec> payload,
               TimePoint deadline, int descriptor = -1);
-  // A reply that ends a request with an error.
+  // An answer that ends a request with an error.
   Status SendError(const FrameHeader& request, FrameKind kind, const Status& error,
                    TimePoint deadline);
 
@@ -47,6 +61,8 @@ class Channel {
   // meta() is valid until the next call.
   Result<std::optional<FrameHeader>> ReadFrame(TimePoint first, Millis rest,
                                                TimePoint latest = TimePoint::max());
+  // The same with one limit for all of it.
+  Result<std::optional<FrameHeader>> ReadFrame(TimePoint deadline);
   std::span<const std::byte> meta() const { return meta_; }
 
   // The payload of the frame read last, piece by piece; the last piece checks the checksum.
@@ -64,18 +80,26 @@ class Channel {
  private:
   // Makes at least `n` bytes available in the buffer. False: closed before the first of them.
   Result<bool> Fill(std::size_t n, TimePoint first, Millis rest, TimePoint latest);
-  Status Fetch(std::span<std::byte> into, TimePoint deadline);
+  // Bytes [first, first + into.size()) of the `all` that the current frame's `part` has.
+  Status Fetch(std::span<std::byte> into, TimePoint deadline, std::string_view part,
+               std::uint64_t first, std::uint64_t all);
+  // In words for a message, since `began`.
+  std::string Took(TimePoint began) const;
 
-  Socket socket_;
+  std::unique_ptr<Link> link_;
+  const Clock& clock_;
   FrameLimits limits_;
   bool payload_crc_ = false;
   bool expect_descriptor_ = false;
   Fd descriptor_;
+  // The frame read last, and when its header was there.
   FrameHeader current_;
+  TimePoint frame_began_;
   std::uint64_t payload_left_ = 0;
   std::uint32_t crc_so_far_ = 0;
   std::vector<std::byte> meta_;
-  // Bytes read ahead, [begin_, end_): header and table of a small request come in one call.
+  // Bytes [begin_, end_) have been read ahead: header and table of a small request come in one
+  // call.
   std::array<std::byte, 8192> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

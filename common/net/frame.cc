@@ -20,10 +20,7 @@ struct Raw {
   std::uint8_t kind;
   std::uint16_t flags;
   std::uint64_t request;
-  std::uint64_t job;
-  std::uint64_t view;
-  std::uint64_t closure;
-  std::uint64_t attempt;
+  FrameIds ids;
   std::uint64_t payload_bytes;
   std::uint32_t meta_bytes;
   std::uint32_t status;
@@ -34,35 +31,16 @@ struct Raw {
 };
 static_assert(sizeof(Raw) == kHeaderBytes);
 
-bool Known(std::uint8_t kind) {
-  switch (static_cast<FrameKind>(kind)) {
-    case FrameKind::kNonce:
-    case FrameKind::kHello:
-    case FrameKind::kWelcome:
-    case FrameKind::kArena:
-    case FrameKind::kPullDense:
-    case FrameKind::kPullRows:
-    case FrameKind::kPush:
-    case FrameKind::kAssign:
-    case FrameKind::kReply:
-      return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 void EncodeHeader(const FrameHeader& header, std::span<std::byte, kHeaderBytes> into) {
   Raw raw{};
   raw.magic = kMagic;
   raw.version = kFrameVersion;
-  raw.kind = static_cast<std::uint8_t>(header.kind);
+  raw.kind = header.kind;
   raw.flags = header.flags;
   raw.request = header.request;
-  raw.job = header.job;
-  raw.view = header.view;
-  raw.closure = header.closure;
-  raw.attempt = header.attempt;
+  raw.ids = header.ids;
   raw.payload_bytes = header.payload_bytes;
   raw.meta_bytes = header.meta_bytes;
   raw.status = header.status;
@@ -90,7 +68,6 @@ Result<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes,
     return Unimplemented("frame version {}; this program speaks version {}", raw.version,
                          kFrameVersion);
   }
-  if (!Known(raw.kind)) return Unimplemented("frame kind {} is unknown", raw.kind);
   if (raw.meta_bytes > limits.meta_bytes) {
     return ResourceExhausted("frame {}: {} bytes of meta, limit {}", raw.request, raw.meta_bytes,
                              limits.meta_bytes);
@@ -99,13 +76,10 @@ Result<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes,
     return ResourceExhausted("frame {}: {} bytes of payload, limit {}", raw.request,
                              raw.payload_bytes, limits.payload_bytes);
   }
-  return FrameHeader{.kind = static_cast<FrameKind>(raw.kind),
+  return FrameHeader{.kind = raw.kind,
                      .flags = raw.flags,
                      .request = raw.request,
-                     .job = raw.job,
-                     .view = raw.view,
-                     .closure = raw.closure,
-                     .attempt = raw.attempt,
+                     .ids = raw.ids,
                      .status = raw.status,
                      .meta_bytes = raw.meta_bytes,
                      .payload_bytes = raw.payload_bytes,

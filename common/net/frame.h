@@ -1,5 +1,9 @@
 // The frame of the data plane: a fixed little-endian header, a small table ("meta"), raw tensor
 // bytes. docs/formats/frame.md shows one byte by byte.
+//
+// What a frame asks for is the business of the protocol that runs over the connection: it numbers
+// its own kinds, gives the header's ids their meaning, and refuses the kinds that it does not know
+// (ps/wire.h is one).
 #pragma once
 
 #include <array>
@@ -14,33 +18,33 @@ namespace muster::net {
 inline constexpr std::size_t kHeaderBytes = 80;
 inline constexpr std::uint8_t kFrameVersion = 1;
 
-enum class FrameKind : std::uint8_t {
-  // Handshake, in this order.
-  kNonce = 1,
-  kHello = 2,
-  kWelcome = 3,
-  // Client to server, once, on a local link: carries the arena's descriptor.
-  kArena = 4,
-  kPullDense = 16,
-  kPullRows = 17,
-  kPush = 18,
-  kAssign = 19,
-  kReply = 32,
-};
+using FrameKind = std::uint8_t;
+
+// The kinds below 16 are those of connections, whatever runs over them.
+// Handshake, in this order.
+inline constexpr FrameKind kNonce = 1;
+inline constexpr FrameKind kHello = 2;
+inline constexpr FrameKind kWelcome = 3;
+// Client to server, once, on a local link: carries the arena's descriptor.
+inline constexpr FrameKind kArena = 4;
+// Protocols number theirs from here on.
+inline constexpr FrameKind kFirstOfProtocols = 16;
 
 // Set: payload_crc holds the payload's CRC32C.
 inline constexpr std::uint16_t kFlagPayloadCrc = 1;
 // In a reply: more frames of the same reply follow.
 inline constexpr std::uint16_t kFlagMore = 2;
 
+// What the request is about and what it must not be older than, as the protocol lays it out. Here
+// it is carried, and repeated in an answer that is an error.
+using FrameIds = std::array<std::byte, 32>;
+
 struct FrameHeader {
-  FrameKind kind = FrameKind::kReply;
+  FrameKind kind = 0;
   std::uint16_t flags = 0;
+  // Chosen by who asks, repeated in the answer; 0: the last words before a connection is closed.
   std::uint64_t request = 0;
-  std::uint64_t job = 0;
-  std::uint64_t view = 0;
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
+  FrameIds ids{};
   // Canonical code; not OK: meta is the message.
   std::uint32_t status = 0;
   std::uint32_t meta_bytes = 0;
@@ -59,8 +63,7 @@ struct FrameLimits {
 void EncodeHeader(const FrameHeader& header, std::span<std::byte, kHeaderBytes> into);
 
 // kDataLoss: wrong magic or checksum: the peer speaks something else, or the stream is damaged.
-// kUnimplemented: another version or an unknown kind.  kResourceExhausted: a length is over its
-// limit.
+// kUnimplemented: another version.  kResourceExhausted: a length is over its limit.
 Result<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes> raw,
                                  const FrameLimits& limits);
 

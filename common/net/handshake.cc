@@ -18,15 +18,14 @@ using Bytes = std::span<const std::byte>;
 
 Bytes BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// job, view, nonce, u16 length + role, u16 length + host id.
+// Subject, nonce, u16 length + role, u16 length + host id.
 std::vector<std::byte> EncodeHello(const Hello& hello, const Nonce& nonce) {
   std::vector<std::byte> out;
   const auto put = [&out](const void* data, std::size_t n) {
     const auto* bytes = static_cast<const std::byte*>(data);
     out.insert(out.end(), bytes, bytes + n);
   };
-  put(&hello.job, sizeof(hello.job));
-  put(&hello.view, sizeof(hello.view));
+  put(hello.subject.data(), hello.subject.size());
   put(nonce.data(), nonce.size());
   for (const std::string* name : {&hello.role, &hello.host_id}) {
     const auto length = static_cast<std::uint16_t>(name->size());
@@ -58,7 +57,7 @@ Result<ReceivedHello> DecodeHello(Bytes meta) {
     return true;
   };
   Hello& hello = received.hello;
-  if (!take(&hello.job, sizeof(hello.job)) || !take(&hello.view, sizeof(hello.view)) ||
+  if (!take(hello.subject.data(), hello.subject.size()) ||
       !take(received.nonce.data(), received.nonce.size())) {
     return malformed;
   }
@@ -86,26 +85,22 @@ Proof ServerProof(const std::string& token, const Nonce& server, const Nonce& cl
 }
 
 Result<FrameHeader> Expect(Channel& channel, FrameKind kind, TimePoint deadline) {
-  const auto rest = std::chrono::ceil<Millis>(deadline - std::chrono::steady_clock::now());
-  MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header,
-                    channel.ReadFrame(deadline, std::max(rest, Millis(1)), deadline));
-  const std::string& peer = channel.socket().peer();
+  MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header, channel.ReadFrame(deadline));
+  const std::string& peer = channel.link().peer();
   if (!header.has_value()) return Unavailable("{} closed the connection in the handshake", peer);
   if (header->status != 0) return Annotate(StatusOf(*header, channel.meta()), peer);
   if (header->kind != kind || header->payload_bytes != 0) {
-    return DataLoss("{}: frame of kind {} where the handshake needs {}", peer,
-                    static_cast<int>(header->kind), static_cast<int>(kind));
+    return DataLoss("{}: frame of kind {} where the handshake needs {}", peer, header->kind, kind);
   }
   return *header;
 }
 
 Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const Nonce& nonce,
                                    TimePoint deadline) {
-  MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader header,
-                    Expect(channel, FrameKind::kHello, deadline));
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader header, Expect(channel, kHello, deadline));
   MUSTER_TRY_ASSIGN(ReceivedHello received, DecodeHello(channel.meta()));
   if (!SameProof(received.proof, ClientProof(self.token, nonce, received.body))) {
-    return Unauthenticated("{} does not know this cluster's token", channel.socket().peer());
+    return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
   }
   return received;
 }
@@ -115,33 +110,32 @@ Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit) {
   const Nonce nonce = RandomNonce();
-  MUSTER_TRY(channel.Send({.kind = FrameKind::kNonce}, nonce, {}, deadline));
+  MUSTER_TRY(channel.Send({.kind = kNonce}, nonce, {}, deadline));
   auto received = ReceiveHello(channel, self, nonce, deadline);
   Status verdict = received.status();
   if (verdict.ok()) verdict = admit(received->hello);
   if (!verdict.ok()) {
-    (void)channel.SendError({}, FrameKind::kWelcome, verdict, deadline);
+    (void)channel.SendError({}, kWelcome, verdict, deadline);
     return verdict;
   }
   const bool crc =
-      channel.socket().kind() == LinkKind::kTcp && received->hello.host_id != self.host_id;
+      channel.link().kind() == LinkKind::kTcp && received->hello.host_id != self.host_id;
   const std::byte options = crc ? kPayloadCrc : std::byte{0};
   const Proof proof = ServerProof(self.token, nonce, received->nonce, options);
   std::array<std::byte, 1 + sizeof(Proof)> meta;
   meta[0] = options;
   std::memcpy(meta.data() + 1, proof.data(), proof.size());
-  MUSTER_TRY(channel.Send({.kind = FrameKind::kWelcome}, meta, {}, deadline));
+  MUSTER_TRY(channel.Send({.kind = kWelcome}, meta, {}, deadline));
   if (crc) channel.UsePayloadCrc();
   return std::move(received->hello);
 }
 
 Status GreetServer(Channel& channel, const Identity& self, const std::string& role,
-                   std::uint64_t job, std::uint64_t view, TimePoint deadline) {
-  MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader first,
-                    Expect(channel, FrameKind::kNonce, deadline));
+                   const Subject& subject, TimePoint deadline) {
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader first, Expect(channel, kNonce, deadline));
   Nonce theirs{};
   if (channel.meta().size() != theirs.size()) {
-    return DataLoss("{}: NONCE of {} bytes, must be {}", channel.socket().peer(),
+    return DataLoss("{}: NONCE of {} bytes, must be {}", channel.link().peer(),
                     channel.meta().size(), theirs.size());
   }
   std::memcpy(theirs.data(), channel.meta().data(), theirs.size());
@@ -149,25 +143,23 @@ Status GreetServer(Channel& channel, const Identity& self, const std::string& ro
   const Nonce ours = RandomNonce();
   const Hello hello{.role = role.substr(0, kMaxName),
                     .host_id = self.host_id.substr(0, kMaxName),
-                    .job = job,
-                    .view = view};
+                    .subject = subject};
   std::vector<std::byte> meta = EncodeHello(hello, ours);
   const Proof proof = ClientProof(self.token, theirs, meta);
   meta.insert(meta.end(), proof.begin(), proof.end());
-  MUSTER_TRY(
-      channel.Send({.kind = FrameKind::kHello, .job = job, .view = view}, meta, {}, deadline));
+  MUSTER_TRY(channel.Send({.kind = kHello}, meta, {}, deadline));
 
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader welcome,
-                    Expect(channel, FrameKind::kWelcome, deadline));
+                    Expect(channel, kWelcome, deadline));
   Proof got{};
   if (channel.meta().size() != 1 + got.size()) {
-    return DataLoss("{}: WELCOME of {} bytes, must be {}", channel.socket().peer(),
+    return DataLoss("{}: WELCOME of {} bytes, must be {}", channel.link().peer(),
                     channel.meta().size(), 1 + got.size());
   }
   const std::byte options = channel.meta()[0];
   std::memcpy(got.data(), channel.meta().data() + 1, got.size());
   if (!SameProof(got, ServerProof(self.token, theirs, ours, options))) {
-    return Unauthenticated("{} does not know this cluster's token", channel.socket().peer());
+    return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
   }
   if ((options & kPayloadCrc) != std::byte{0}) channel.UsePayloadCrc();
   return Ok();

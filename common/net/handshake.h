@@ -8,6 +8,8 @@
 // kDataLoss, what came is no handshake.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -22,23 +24,25 @@ struct Identity {
   std::string host_id;
 };
 
+// What a client comes for, as the protocol lays it out (ps/wire.h: job and view).
+using Subject = std::array<std::byte, 16>;
+
 // What a client says of itself.
 struct Hello {
   // "worker", "bench".
   std::string role;
   std::string host_id;
-  std::uint64_t job = 0;
-  std::uint64_t view = 0;
+  Subject subject{};
 };
 
-// The server's side, until `deadline` altogether. `admit` decides about a proven hello (a view too
-// old: kAborted); its error goes to the client. Any error has been answered where that was
-// possible.
+// The server's side, until `deadline` altogether. `admit` decides about a proven hello (what it
+// comes for is over: kAborted); its error goes to the client. Any error has been answered where
+// that was possible.
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit);
 
 // The client's side. A refusal is returned as it was said, "peer: " before it.
 Status GreetServer(Channel& channel, const Identity& self, const std::string& role,
-                   std::uint64_t job, std::uint64_t view, TimePoint deadline);
+                   const Subject& subject, TimePoint deadline);
 
 }  // namespace muster::net

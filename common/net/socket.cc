@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -14,11 +13,11 @@
 namespace muster::net {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using RealTime = std::chrono::steady_clock;
 
 int PollTimeout(TimePoint deadline) {
   if (deadline == TimePoint::max()) return -1;
-  const auto left = std::chrono::ceil<Millis>(deadline - Clock::now()).count();
+  const auto left = std::chrono::ceil<Millis>(deadline - RealTime::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
@@ -60,19 +59,6 @@ void TakeDescriptors(msghdr& message, Fd& into) {
   }
 }
 
-// The parts without their first n bytes.
-std::span<iovec> Advance(std::span<iovec> parts, std::size_t n) {
-  while (!parts.empty() && n >= parts.front().iov_len) {
-    n -= parts.front().iov_len;
-    parts = parts.subspan(1);
-  }
-  if (!parts.empty()) {
-    parts.front().iov_base = static_cast<char*>(parts.front().iov_base) + n;
-    parts.front().iov_len -= n;
-  }
-  return parts;
-}
-
 }  // namespace
 
 Socket::Socket(Fd fd, LinkKind kind, std::string peer, SpinMode spin, SpinLimit* limit)
@@ -95,12 +81,12 @@ ssize_t Socket::ReceiveOnce(std::span<std::byte> into, Fd* descriptor) {
 }
 
 ssize_t Socket::SpinReceive(std::span<std::byte> into, Fd* descriptor) {
-  const TimePoint start = Clock::now();
+  const TimePoint start = RealTime::now();
   ssize_t n = -1;
   do {
     for (int i = 0; i < 16; ++i) Pause();
     n = ReceiveOnce(into, descriptor);
-  } while (n < 0 && WouldBlock(errno) && Clock::now() - start < Spinner::kWindow);
+  } while (n < 0 && WouldBlock(errno) && RealTime::now() - start < Spinner::kWindow);
   const int error = errno;
   spinner_.End(n >= 0);
   errno = error;
@@ -121,34 +107,33 @@ Result<std::size_t> Socket::Read(std::span<std::byte> into, TimePoint deadline, 
   return static_cast<std::size_t>(n);
 }
 
-Status Socket::Write(std::span<iovec> parts, TimePoint deadline, int descriptor) {
+Result<std::size_t> Socket::Write(std::span<const iovec> parts, TimePoint deadline,
+                                  int descriptor) {
   std::array<iovec, 64> window{};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  parts = Advance(parts, 0);
-  while (!parts.empty()) {
-    msghdr message{};
-    message.msg_iov = window.data();
-    message.msg_iovlen = Window(parts, window);
-    if (descriptor >= 0) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
-    }
-    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && (WouldBlock(errno) || errno == EINTR)) {
-      MUSTER_TRY(Wait(POLLOUT, deadline));
-      continue;
-    }
-    if (n < 0) return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
-    descriptor = -1;
-    bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
-    parts = Advance(parts, static_cast<std::size_t>(n));
+  msghdr message{};
+  message.msg_iov = window.data();
+  message.msg_iovlen = Window(parts, window);
+  if (descriptor >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
   }
-  return Ok();
+  for (;;) {
+    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n >= 0) {
+      bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+      return static_cast<std::size_t>(n);
+    }
+    if (!WouldBlock(errno) && errno != EINTR) {
+      return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
+    }
+    MUSTER_TRY(Wait(POLLOUT, deadline));
+  }
 }
 
 Status Socket::Wait(short events, TimePoint deadline) {
@@ -157,25 +142,14 @@ Status Socket::Wait(short events, TimePoint deadline) {
     const int ready = ::poll(&entry, 1, PollTimeout(deadline));
     if (ready > 0) return Ok();
     if (ready < 0 && errno != EINTR) return FromErrno(errno, "poll");
-    if (Clock::now() >= deadline) {
-      return DeadlineExceeded("{}: {} before the deadline", peer_,
-                              events == POLLIN ? "no bytes came" : "it took no more bytes");
+    if (RealTime::now() >= deadline) {
+      return DeadlineExceeded("{}: {}", peer_,
+                              events == POLLIN ? "no bytes came" : "it took no bytes");
     }
   }
 }
 
-Status Socket::Finish(TimePoint deadline) {
-  constexpr std::size_t kMost = std::size_t{64} << 20;
-  (void)::shutdown(fd_.get(), SHUT_WR);
-  std::vector<std::byte> scratch(std::size_t{64} << 10);
-  for (std::size_t discarded = 0; discarded < kMost;) {
-    if (Clock::now() >= deadline) break;
-    MUSTER_TRY_ASSIGN(const std::size_t n, Read(scratch, deadline));
-    if (n == 0) break;
-    discarded += n;
-  }
-  return Ok();
-}
+void Socket::EndWrites() { (void)::shutdown(fd_.get(), SHUT_WR); }
 
 void Socket::ShutDown() { (void)::shutdown(fd_.get(), SHUT_RDWR); }
 

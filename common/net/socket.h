@@ -1,13 +1,11 @@
 // Blocking use of stream sockets with deadlines: spin, then poll.
 //
-// Threading: one thread, but ShutDown() and the byte counts from any.
-// Errors: kUnavailable, the peer is gone (named); kDeadlineExceeded, it was silent (named).
+// Threading and errors: those of Link.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 
@@ -16,36 +14,27 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/fd.h"
+#include "common/net/link.h"
 #include "common/net/spin.h"
 
 namespace muster::net {
 
-enum class LinkKind { kTcp, kUnix };
-
 // No more than this passes in one call of the kernel: more gains nothing, 64 KiB costs a factor 3.
 inline constexpr std::size_t kBytesPerOperation = 1U << 20;
 
-class Socket {
+class Socket final : public Link {
  public:
-  // `peer` is how messages name the other side. `limit` outlives the socket.
+  // `fd` does not block; `limit` outlives the socket.
   Socket(Fd fd, LinkKind kind, std::string peer, SpinMode spin, SpinLimit* limit);
 
-  LinkKind kind() const { return kind_; }
-  const std::string& peer() const { return peer_; }
-
-  // Reads at least one byte. 0: the peer closed its side. With `descriptor`, a descriptor that came
-  // along is stored there.
-  Result<std::size_t> Read(std::span<std::byte> into, TimePoint deadline, Fd* descriptor = nullptr);
-  // Writes all parts (and changes them); `descriptor` rides on the first byte.
-  Status Write(std::span<iovec> parts, TimePoint deadline, int descriptor = -1);
-  // Ends a wait in Read() or Write(), now and later.
-  void ShutDown();
-  // Says that no more will be written, and discards what the peer still sends (64 MiB at most)
-  // until it closes, so that the last words arrive.
-  Status Finish(TimePoint deadline);
-
-  // All bytes, both directions.
-  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  LinkKind kind() const override { return kind_; }
+  const std::string& peer() const override { return peer_; }
+  Result<std::size_t> Read(std::span<std::byte> into, TimePoint deadline, Fd* descriptor) override;
+  Result<std::size_t> Write(std::span<const iovec> parts, TimePoint deadline,
+                            int descriptor) override;
+  void EndWrites() override;
+  void ShutDown() override;
+  std::uint64_t bytes() const override { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   Status Wait(short events, TimePoint deadline);

@@ -13,8 +13,6 @@
 namespace muster::ps {
 namespace {
 
-using net::FrameKind;
-
 // A large request may take longer than the timeout of a small one, at this rate or better.
 constexpr std::uint64_t kSlowBytesPerSecond = 50'000'000;
 
@@ -47,7 +45,7 @@ class PsClientImpl final : public PsClient {
     Status status;
   };
 
-  void Begin(FrameKind kind, std::uint64_t closure = 0, std::uint64_t attempt = 0);
+  void Begin(Verb verb, std::uint64_t closure = 0, std::uint64_t attempt = 0);
   void AddDense(const VariableRef& variable, std::span<float> whole);
   Status AddRowGradient(const RowGradient& gradient);
   // Makes the calls: all are sent before the first answer is awaited.
@@ -80,7 +78,7 @@ Status PsClientImpl::Open(const v1::JobPlan& plan) {
                                     .tcp_address = address->data().tcp_address(),
                                     .unix_path = address->data().unix_path(),
                                     .host_id = address->data().host_id()};
-    const ServerLink::Job job{.number = plan.job_number(), .view = plan.view()};
+    const WireSubject job{.job = plan.job_number(), .view = plan.view()};
     servers_.push_back({.link = std::make_unique<ServerLink>(target, job, options_, arena_, &spin_),
                         .call = {},
                         .status = {}});
@@ -99,9 +97,9 @@ std::span<float> PsClientImpl::Gradient(std::uint32_t variable) {
   return found.ok() ? (*found)->gradient : std::span<float>();
 }
 
-void PsClientImpl::Begin(FrameKind kind, std::uint64_t closure, std::uint64_t attempt) {
+void PsClientImpl::Begin(Verb verb, std::uint64_t closure, std::uint64_t attempt) {
   for (Server& server : servers_) {
-    server.call.kind = kind;
+    server.call.verb = verb;
     server.call.closure = closure;
     server.call.attempt = attempt;
     server.call.entries.clear();
@@ -121,7 +119,7 @@ void PsClientImpl::AddDense(const VariableRef& variable, std::span<float> whole)
 }
 
 Status PsClientImpl::PullDense(std::span<const std::uint32_t> variables) {
-  Begin(FrameKind::kPullDense);
+  Begin(Verb::kPullDense);
   for (const std::uint32_t id : variables) {
     MUSTER_TRY_ASSIGN(const VariableRef* variable, variables_.FindDense(id));
     AddDense(*variable, variable->value);
@@ -147,7 +145,7 @@ Result<std::span<float>> PsClientImpl::PullRows(std::uint32_t id,
   const std::span<float> out = variable->pull.rows.first(ids.size() * row);
   const std::span<float> into = split.order.empty() ? out : variable->pull.sorted.first(out.size());
 
-  Begin(FrameKind::kPullRows);
+  Begin(Verb::kPullRows);
   for (const RowSplit::Segment& segment : split.segments) {
     if (segment.count == 0) continue;
     servers_[segment.shard->server].call.entries.push_back(
@@ -204,7 +202,7 @@ Status PsClientImpl::AddRowGradient(const RowGradient& gradient) {
 
 Status PsClientImpl::Push(std::uint64_t closure, std::uint64_t attempt,
                           std::span<const std::uint32_t> dense, std::span<const RowGradient> rows) {
-  Begin(FrameKind::kPush, closure, attempt);
+  Begin(Verb::kPush, closure, attempt);
   for (const std::uint32_t id : dense) {
     MUSTER_TRY_ASSIGN(const VariableRef* variable, variables_.FindDense(id));
     AddDense(*variable, variable->gradient);
@@ -222,7 +220,7 @@ Status PsClientImpl::Assign(std::uint32_t id, std::span<const float> value) {
   if (value.data() != variable->value.data()) {
     std::memmove(variable->value.data(), value.data(), value.size_bytes());
   }
-  Begin(FrameKind::kAssign);
+  Begin(Verb::kAssign);
   AddDense(*variable, variable->value);
   return Execute();
 }

@@ -10,14 +10,14 @@ namespace muster::ps {
 namespace {
 
 using net::FrameHeader;
-using net::FrameKind;
 
 constexpr Millis kFirstRetry{10};
 constexpr Millis kLastRetry{200};
 constexpr std::array<std::byte, 8> kZeros{};
 
-bool IsPull(FrameKind kind) {
-  return kind == FrameKind::kPullDense || kind == FrameKind::kPullRows;
+std::string_view NameOf(Verb verb) {
+  if (verb == Verb::kPush) return "push";
+  return verb == Verb::kAssign ? "assignment" : "pull";
 }
 
 std::uint64_t BytesOf(const CallEntry& entry) {
@@ -38,7 +38,7 @@ iovec PartOf(std::span<T> data) {
 
 }  // namespace
 
-ServerLink::ServerLink(Target target, Job job, const PsClient::Options& options,
+ServerLink::ServerLink(Target target, WireSubject job, const PsClient::Options& options,
                        const net::Arena& arena, net::SpinLimit* spin)
     : target_(std::move(target)),
       job_(job),
@@ -48,7 +48,7 @@ ServerLink::ServerLink(Target target, Job job, const PsClient::Options& options,
       name_(fmt::format("ps:{} ({})", target_.index, target_.tcp_address)) {}
 
 bool ServerLink::Local() const {
-  return channel_ != nullptr && channel_->socket().kind() == net::LinkKind::kUnix;
+  return channel_ != nullptr && channel_->link().kind() == net::LinkKind::kUnix;
 }
 
 bool ServerLink::WantsLocal() const {
@@ -91,7 +91,7 @@ Status ServerLink::Greet(TimePoint deadline) {
   if (!fd.ok()) return Annotate(fd.status(), name_);
   channel_ = std::make_unique<net::Channel>(*std::move(fd), net::LinkKind::kTcp, name_,
                                             options_.spin, spin_);
-  return net::GreetServer(*channel_, self, "worker", job_.number, job_.view, deadline);
+  return net::GreetServer(*channel_, self, "worker", SubjectOf(job_), deadline);
 }
 
 Status ServerLink::ConnectLocal(TimePoint deadline) {
@@ -100,15 +100,15 @@ Status ServerLink::ConnectLocal(TimePoint deadline) {
   channel_ = std::make_unique<net::Channel>(*std::move(fd), net::LinkKind::kUnix, name_,
                                             options_.spin, spin_);
   const net::Identity self{.token = options_.token, .host_id = options_.host_id};
-  MUSTER_TRY(net::GreetServer(*channel_, self, "worker", job_.number, job_.view, deadline));
-  MUSTER_TRY(channel_->Send({.kind = FrameKind::kArena}, {}, {}, deadline, arena_.fd()));
-  MUSTER_TRY_ASSIGN(const auto reply, channel_->ReadFrame(deadline, Until(deadline)));
+  MUSTER_TRY(net::GreetServer(*channel_, self, "worker", SubjectOf(job_), deadline));
+  MUSTER_TRY(channel_->Send({.kind = net::kArena}, {}, {}, deadline, arena_.fd()));
+  MUSTER_TRY_ASSIGN(const auto reply, channel_->ReadFrame(deadline));
   if (!reply.has_value()) return Unavailable("{} closed the connection", name_);
   return Annotate(net::StatusOf(*reply, channel_->meta()), name_);
 }
 
 std::span<CallEntry> ServerLink::NextFrame(const Call& call, std::span<CallEntry> left) const {
-  const bool bounded = !Local() && !IsPull(call.kind);
+  const bool bounded = !Local() && !IsPull(call.verb);
   std::uint64_t bytes = 0;
   std::size_t n = 0;
   while (n < left.size() && n < kMaxEntries) {
@@ -126,7 +126,7 @@ Status ServerLink::Send(Call& call, TimePoint deadline) {
     const Frame frame{.request = next_request_++, .entries = NextFrame(call, left)};
     left = left.subspan(frame.entries.size());
     const Status status = SendFrame(call, frame, deadline);
-    if (!status.ok()) return GiveUp(status);
+    if (!status.ok()) return GiveUp(call, frame.request, status);
     sent_.push_back(frame);
   }
   return Ok();
@@ -148,25 +148,25 @@ Status ServerLink::SendFrame(const Call& call, const Frame& frame, TimePoint dea
       continue;
     }
     parts_.push_back(PartOf(entry.ids));
-    if (IsPull(call.kind)) continue;
+    if (IsPull(call.verb)) continue;
     const std::size_t bytes = entry.values.size_bytes();
     parts_.push_back(PartOf(entry.values));
     parts_.push_back(PartOf(std::span(kZeros).first(PaddedTo8(bytes) - bytes)));
   }
-  const FrameHeader header{.kind = call.kind,
-                           .request = frame.request,
-                           .job = job_.number,
-                           .view = job_.view,
-                           .closure = call.closure,
-                           .attempt = call.attempt};
+  const FrameHeader header = MakeHeader(
+      call.verb, frame.request,
+      {.job = job_.job, .view = job_.view, .closure = call.closure, .attempt = call.attempt});
   return channel_->Send(header, std::as_bytes(std::span(table_)), parts_, deadline);
 }
 
 // A server whose end is closed reads nothing more.
-Status ServerLink::GiveUp(const Status& error) {
+Status ServerLink::GiveUp(const Call& call, std::uint64_t request, const Status& error) {
   if (Local() && error.code() != StatusCode::kUnavailable) abandoned_ = true;
   Close();
-  return error;
+  if (error.code() != StatusCode::kDeadlineExceeded) return error;
+  const std::string of = call.closure > 0 ? fmt::format(" of closure {}", call.closure) : "";
+  return Annotate(error, fmt::format("{}{}, request {} for {} shards", NameOf(call.verb), of,
+                                     request, call.entries.size()));
 }
 
 Status ServerLink::Receive(Call& call, TimePoint deadline) {
@@ -182,20 +182,22 @@ Status ServerLink::Receive(Call& call, TimePoint deadline) {
 Status ServerLink::ReceiveFrame(const Call& call, const Frame& frame, TimePoint deadline) {
   std::span<CallEntry> left = frame.entries;
   while (!left.empty()) {
-    auto reply = channel_->ReadFrame(deadline, Until(deadline));
-    if (!reply.ok()) return GiveUp(reply.status());
-    if (!reply->has_value()) return GiveUp(Unavailable("{} closed the connection", name_));
+    auto reply = channel_->ReadFrame(deadline);
+    if (!reply.ok()) return GiveUp(call, frame.request, reply.status());
+    if (!reply->has_value())
+      return GiveUp(call, frame.request, Unavailable("{} closed the connection", name_));
     const FrameHeader& header = **reply;
     const Status said = Annotate(net::StatusOf(header, channel_->meta()), name_);
     if (header.request != frame.request) {
       // Request 0 names no request: the server's last words before it closes.
-      if (!said.ok() && header.request == 0) return GiveUp(said);
+      if (!said.ok() && header.request == 0) return GiveUp(call, frame.request, said);
       return GiveUp(
+          call, frame.request,
           DataLoss("{} answers request {}, asked was {}", name_, header.request, frame.request));
     }
     if (!said.ok()) return said;
     const Status status = ReceiveAnswer(call, header, left, deadline);
-    if (!status.ok()) return GiveUp(status);
+    if (!status.ok()) return GiveUp(call, frame.request, status);
   }
   return Ok();
 }
@@ -209,7 +211,7 @@ Status ServerLink::ReceiveAnswer(const Call& call, const FrameHeader& header,
     return DataLoss("{} answers with {} bytes of meta for {} shards", name_, meta.size(),
                     left.size());
   }
-  const bool payload = !Local() && IsPull(call.kind);
+  const bool payload = !Local() && IsPull(call.verb);
   std::uint64_t expected = 0;
   for (std::size_t i = 0; i < count; ++i) {
     std::memcpy(&left[i].result, meta.data() + i * sizeof(std::uint64_t), sizeof(std::uint64_t));

@@ -17,7 +17,7 @@
 #include "common/net/channel.h"
 #include "common/net/handshake.h"
 #include "ps/client/ps_client.h"
-#include "ps/client/wire.h"
+#include "ps/wire.h"
 
 namespace muster::ps {
 
@@ -33,7 +33,7 @@ struct CallEntry {
 };
 
 struct Call {
-  net::FrameKind kind = net::FrameKind::kPullDense;
+  Verb verb = Verb::kPullDense;
   std::uint64_t closure = 0;
   std::uint64_t attempt = 0;
   std::vector<CallEntry> entries;
@@ -47,13 +47,9 @@ class ServerLink {
     std::string unix_path;
     std::string host_id;
   };
-  struct Job {
-    std::uint64_t number = 0;
-    std::uint64_t view = 0;
-  };
 
-  ServerLink(Target target, Job job, const PsClient::Options& options, const net::Arena& arena,
-             net::SpinLimit* spin);
+  ServerLink(Target target, WireSubject job, const PsClient::Options& options,
+             const net::Arena& arena, net::SpinLimit* spin);
 
   // Connects, local where the mode allows it; tries again until `deadline` while nobody listens.
   Status Connect(TimePoint deadline);
@@ -94,11 +90,12 @@ class ServerLink {
   Status ReceiveAnswer(const Call& call, const net::FrameHeader& header, std::span<CallEntry>& left,
                        TimePoint deadline);
   void Count(std::uint64_t bytes);
-  // Closes for an error in the middle of a request, which it answers.
-  Status GiveUp(const Status& error);
+  // Closes for an error in the middle of a request; returns it, with the request named where it was
+  // waited for in vain.
+  Status GiveUp(const Call& call, std::uint64_t request, const Status& error);
 
   const Target target_;
-  const Job job_;
+  const WireSubject job_;
   const PsClient::Options options_;
   const net::Arena& arena_;
   net::SpinLimit* spin_;

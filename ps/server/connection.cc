@@ -8,7 +8,6 @@ namespace muster::ps {
 namespace {
 
 using net::FrameHeader;
-using net::FrameKind;
 using net::LinkKind;
 
 // Up to here a transfer uses the connection's own buffer.
@@ -16,13 +15,7 @@ constexpr std::size_t kSmall = std::size_t{64} << 10;
 // More ids than this in one entry are refused before anything is sized by them.
 constexpr std::uint64_t kMaxIds = 1ULL << 28;
 constexpr Millis kLinger{200};
-
-bool IsPull(FrameKind kind) {
-  return kind == FrameKind::kPullDense || kind == FrameKind::kPullRows;
-}
-bool IsRequest(FrameKind kind) {
-  return IsPull(kind) || kind == FrameKind::kPush || kind == FrameKind::kAssign;
-}
+constexpr auto kReply = static_cast<net::FrameKind>(Verb::kReply);
 
 std::uint64_t IdBytes(const WireEntry& entry) { return entry.ids * sizeof(std::int64_t); }
 std::uint64_t ValueBytes(const WireEntry& entry) { return entry.floats * sizeof(float); }
@@ -62,26 +55,25 @@ std::uint64_t LargestGroup(std::span<const WireEntry> entries) {
   return largest;
 }
 
-std::uint64_t ExpectedPayload(FrameKind kind, std::span<const WireEntry> entries) {
+std::uint64_t ExpectedPayload(Verb verb, std::span<const WireEntry> entries) {
   std::uint64_t bytes = 0;
   for (const WireEntry& entry : entries) {
-    bytes += IdBytes(entry) + (IsPull(kind) ? 0 : PaddedTo8(ValueBytes(entry)));
+    bytes += IdBytes(entry) + (IsPull(verb) ? 0 : PaddedTo8(ValueBytes(entry)));
   }
   return bytes;
 }
 
-Status CheckEntry(const WireEntry& entry, FrameKind kind, std::span<const ShardInfo> shards) {
+Status CheckEntry(const WireEntry& entry, Verb verb, std::span<const ShardInfo> shards) {
   if (entry.shard >= shards.size()) {
     return InvalidArgument("shard {} of {}: this server was asked for another plan", entry.shard,
                            shards.size());
   }
   const ShardInfo& shard = shards[entry.shard];
   const bool rows = entry.access == static_cast<std::uint32_t>(WireAccess::kRows);
-  if (entry.access > 1 || (kind == FrameKind::kPullRows && !rows) ||
-      ((kind == FrameKind::kPullDense || kind == FrameKind::kAssign) && rows) ||
-      (!rows && entry.ids != 0)) {
+  if (entry.access > 1 || (verb == Verb::kPullRows && !rows) ||
+      ((verb == Verb::kPullDense || verb == Verb::kAssign) && rows) || (!rows && entry.ids != 0)) {
     return InvalidArgument("shard {}: access {} does not fit a request of kind {}", entry.shard,
-                           entry.access, static_cast<int>(kind));
+                           entry.access, static_cast<int>(verb));
   }
   if (entry.ids > kMaxIds) {
     return ResourceExhausted("shard {}: {} ids in one request, limit {}", entry.shard, entry.ids,
@@ -106,11 +98,11 @@ Connection::Connection(ServerContext& context, net::Fd fd, LinkKind kind, const 
 }
 
 TimePoint Connection::TransferDeadline() const {
-  return std::chrono::steady_clock::now() + context_.options.transfer_timeout;
+  return channel_.After(context_.options.transfer_timeout);
 }
 
 void Connection::Run() {
-  const bool local = channel_.socket().kind() == LinkKind::kUnix;
+  const bool local = channel_.link().kind() == LinkKind::kUnix;
   Status status = Open();
   handshaking_ = false;
   --context_.handshaking;
@@ -126,14 +118,14 @@ void Connection::Run() {
     }
     status = ServeOne(**frame);
     if (local) {
-      const std::uint64_t bytes = channel_.socket().bytes();
+      const std::uint64_t bytes = channel_.link().bytes();
       context_.unix_socket_bytes += bytes - std::exchange(counted, bytes);
     }
   }
   if (opened && local) --context_.local_links;
   if (!status.ok()) Refuse(status);
   arena_.reset();
-  channel_.socket().ShutDown();
+  channel_.link().ShutDown();
   --context_.connections_now;
   done_ = true;
 }
@@ -144,91 +136,89 @@ void Connection::Refuse(const Status& error) {
   context_.Warn(context_.closings, fmt::format("data connection closed: {}", ToString(error)));
   if (error.code() == StatusCode::kUnauthenticated || error.code() == StatusCode::kAborted) return;
   ++context_.bad_frames;
-  (void)channel_.SendError({}, FrameKind::kReply, error,
-                           std::chrono::steady_clock::now() + kLinger);
-  // Closing with unread bytes resets the connection and would destroy the answer on its way.
-  (void)channel_.socket().Finish(std::chrono::steady_clock::now() + kLinger);
+  (void)channel_.SendError({}, kReply, error, channel_.After(kLinger));
+  (void)net::Finish(channel_.link(), channel_.clock(), channel_.After(kLinger));
 }
 
 Status Connection::Open() {
   const auto admit = [this](const net::Hello& hello) {
-    return context_.jobs.Admit(hello.job, hello.view);
+    const WireSubject subject = SubjectOf(hello);
+    return context_.jobs.Admit(subject.job, subject.view);
   };
-  const TimePoint deadline = std::chrono::steady_clock::now() + context_.options.handshake_timeout;
+  const TimePoint deadline = channel_.After(context_.options.handshake_timeout);
   MUSTER_TRY_ASSIGN([[maybe_unused]] const net::Hello hello,
                     net::WelcomeClient(channel_, context_.identity, deadline, admit));
-  if (channel_.socket().kind() == LinkKind::kUnix) MUSTER_TRY(ReceiveArena(deadline));
+  if (channel_.link().kind() == LinkKind::kUnix) MUSTER_TRY(ReceiveArena(deadline));
   channel_.SetLimits({});
   return Ok();
 }
 
 Status Connection::ReceiveArena(TimePoint deadline) {
-  MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header,
-                    channel_.ReadFrame(deadline, context_.options.handshake_timeout, deadline));
+  MUSTER_TRY_ASSIGN(const std::optional<FrameHeader> header, channel_.ReadFrame(deadline));
   if (!header.has_value()) return Unavailable("peer left before it gave its arena");
   net::Fd fd = channel_.TakeDescriptor();
-  if (header->kind != FrameKind::kArena || !fd.valid()) {
-    return DataLoss("frame of kind {} where a local link needs an arena",
-                    static_cast<int>(header->kind));
+  if (header->kind != net::kArena || !fd.valid()) {
+    return DataLoss("frame of kind {} where a local link needs an arena", header->kind);
   }
   MUSTER_TRY_ASSIGN(net::PeerArena arena, net::PeerArena::Map(std::move(fd), kMaxArenaBytes));
   arena_.emplace(std::move(arena));
-  return channel_.Send({.kind = FrameKind::kReply, .request = header->request}, {}, {}, deadline);
+  return channel_.Send(MakeHeader(Verb::kReply, header->request, {}), {}, {}, deadline);
 }
 
-Status Connection::ServeOne(const FrameHeader& request) {
-  if (!IsRequest(request.kind)) {
-    return DataLoss("{}: frame of kind {} where a request was expected", channel_.socket().peer(),
-                    static_cast<int>(request.kind));
+// Answers one request, whatever it asks: what the stream holds of it is read in any case, so that
+// the next one can follow.
+Status Connection::ServeOne(const FrameHeader& frame) {
+  const Request request{.frame = frame, .verb = static_cast<Verb>(frame.kind), .ids = IdsOf(frame)};
+  if (!IsRequest(request.verb)) {
+    return Unimplemented("{}: a frame of kind {} is no request to a parameter server",
+                         channel_.link().peer(), frame.kind);
   }
   answered_ = false;
-  auto served = context_.jobs.Find(request.job, request.view);
+  auto served = context_.jobs.Find(request.ids.job, request.ids.view);
   Status status = served.ok() ? Execute(request, *served) : served.status();
   lease_.reset();
   if (answered_) return status;
   // Nothing has been sent: the client gets the error, and the stream goes on behind the payload.
   MUSTER_TRY(channel_.SkipPayload(TransferDeadline()));
   if (!status.ok()) {
-    return channel_.SendError(request, FrameKind::kReply, status, TransferDeadline());
+    return channel_.SendError(frame, kReply, status, TransferDeadline());
   }
-  const FrameHeader reply{.kind = FrameKind::kReply,
-                          .request = request.request,
-                          .job = request.job,
-                          .view = request.view};
+  const FrameHeader reply =
+      MakeHeader(Verb::kReply, frame.request, {.job = request.ids.job, .view = request.ids.view});
   MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), {}, TransferDeadline()));
   if (arena_ && arena_->resident() > ResidentLimit()) arena_->Release();
   return Ok();
 }
 
-Result<std::vector<WireEntry>> Connection::ParseEntries(const FrameHeader& request,
+Result<std::vector<WireEntry>> Connection::ParseEntries(const Request& request,
                                                         const JobShards& shards) const {
   const auto meta = channel_.meta();
   const std::size_t count = meta.size() / sizeof(WireEntry);
   if (meta.size() % sizeof(WireEntry) != 0 || count == 0 || count > kMaxEntries) {
     return InvalidArgument("request {}: {} bytes of meta are not 1 to {} entries of {}",
-                           request.request, meta.size(), kMaxEntries, sizeof(WireEntry));
+                           request.frame.request, meta.size(), kMaxEntries, sizeof(WireEntry));
   }
   std::vector<WireEntry> entries(count);
   std::memcpy(entries.data(), meta.data(), meta.size());
   for (const WireEntry& entry : entries) {
-    MUSTER_TRY(CheckEntry(entry, request.kind, shards.shards()));
+    MUSTER_TRY(CheckEntry(entry, request.verb, shards.shards()));
   }
-  const std::uint64_t payload = arena_ ? 0 : ExpectedPayload(request.kind, entries);
-  if (request.payload_bytes != payload) {
-    return InvalidArgument("request {}: payload of {} bytes, its entries make {}", request.request,
-                           request.payload_bytes, payload);
+  const std::uint64_t payload = arena_ ? 0 : ExpectedPayload(request.verb, entries);
+  if (request.frame.payload_bytes != payload) {
+    return InvalidArgument("request {}: payload of {} bytes, its entries make {}",
+                           request.frame.request, request.frame.payload_bytes, payload);
   }
   return entries;
 }
 
-Status Connection::Execute(const FrameHeader& request, const JobTable::Served& served) {
+Status Connection::Execute(const Request& request, const JobTable::Served& served) {
   MUSTER_TRY_ASSIGN(const std::vector<WireEntry> entries, ParseEntries(request, *served.shards));
   results_.clear();
-  if (IsPull(request.kind)) {
+  if (IsPull(request.verb)) {
     ++served.counters->pulls;
     return arena_ ? PullLocal(served, entries) : PullTcp(request, served, entries);
   }
-  if (request.kind == FrameKind::kPush) ++served.counters->pushes;
+  if (request.verb == Verb::kPush) ++served.counters->pushes;
   return arena_ ? PushLocal(request, served, entries) : PushTcp(request, served, entries);
 }
 
@@ -249,10 +239,10 @@ Status Connection::PullLocal(const JobTable::Served& served, Entries entries) {
   return Ok();
 }
 
-Status Connection::PullTcp(const FrameHeader& request, const JobTable::Served& served,
+Status Connection::PullTcp(const Request& request, const JobTable::Served& served,
                            Entries entries) {
   // One piece of memory for ids and values: two that wait for each other could wait for ever.
-  const std::uint64_t id_bytes = request.payload_bytes;
+  const std::uint64_t id_bytes = request.frame.payload_bytes;
   MUSTER_TRY_ASSIGN(const auto staging, Stage(id_bytes + LargestGroup(entries)));
   std::span<const std::byte> ids = staging.first(id_bytes);
   if (const Status read = channel_.ReadPayload(staging.first(id_bytes), TransferDeadline());
@@ -272,7 +262,7 @@ Status Connection::PullTcp(const FrameHeader& request, const JobTable::Served& s
   return Ok();
 }
 
-Result<bool> Connection::SendGroup(const FrameHeader& request, const JobTable::Served& served,
+Result<bool> Connection::SendGroup(const Request& request, const JobTable::Served& served,
                                    Entries group, std::span<const std::byte> ids,
                                    std::span<std::byte> values, bool more) {
   results_.clear();
@@ -285,8 +275,7 @@ Result<bool> Connection::SendGroup(const FrameHeader& request, const JobTable::S
               : served.shards->ReadRows(entry.shard, AsIds(ids.first(IdBytes(entry))), into);
     if (!version.ok()) {
       answered_ = true;
-      MUSTER_TRY(
-          channel_.SendError(request, FrameKind::kReply, version.status(), TransferDeadline()));
+      MUSTER_TRY(channel_.SendError(request.frame, kReply, version.status(), TransferDeadline()));
       return false;
     }
     results_.push_back(*version);
@@ -294,11 +283,9 @@ Result<bool> Connection::SendGroup(const FrameHeader& request, const JobTable::S
     used += PaddedTo8(ValueBytes(entry));
     served.counters->tcp_bytes_out += ValueBytes(entry);
   }
-  const FrameHeader reply{.kind = FrameKind::kReply,
-                          .flags = more ? net::kFlagMore : std::uint16_t{0},
-                          .request = request.request,
-                          .job = request.job,
-                          .view = request.view};
+  const FrameHeader reply = MakeHeader(Verb::kReply, request.frame.request,
+                                       {.job = request.ids.job, .view = request.ids.view},
+                                       more ? net::kFlagMore : std::uint16_t{0});
   const iovec payload{.iov_base = values.data(), .iov_len = used};
   answered_ = true;
   MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), std::span(&payload, 1),
@@ -306,7 +293,7 @@ Result<bool> Connection::SendGroup(const FrameHeader& request, const JobTable::S
   return true;
 }
 
-Status Connection::PushLocal(const FrameHeader& request, const JobTable::Served& served,
+Status Connection::PushLocal(const Request& request, const JobTable::Served& served,
                              Entries entries) {
   for (const WireEntry& entry : entries) {
     MUSTER_TRY_ASSIGN(const auto ids, LocalIds(entry));
@@ -318,9 +305,9 @@ Status Connection::PushLocal(const FrameHeader& request, const JobTable::Served&
   return Ok();
 }
 
-Status Connection::PushTcp(const FrameHeader& request, const JobTable::Served& served,
+Status Connection::PushTcp(const Request& request, const JobTable::Served& served,
                            Entries entries) {
-  MUSTER_TRY_ASSIGN(const auto payload, Stage(request.payload_bytes));
+  MUSTER_TRY_ASSIGN(const auto payload, Stage(request.frame.payload_bytes));
   if (const Status read = channel_.ReadPayload(payload, TransferDeadline()); !read.ok()) {
     answered_ = true;
     return read;
@@ -337,14 +324,14 @@ Status Connection::PushTcp(const FrameHeader& request, const JobTable::Served& s
   return Ok();
 }
 
-Status Connection::Change(const FrameHeader& request, const JobTable::Served& served,
+Status Connection::Change(const Request& request, const JobTable::Served& served,
                           const WireEntry& entry, std::span<const std::int64_t> ids,
                           std::span<const float> values) {
-  if (request.kind == FrameKind::kAssign) {
+  if (request.verb == Verb::kAssign) {
     results_.push_back(0);
     return served.shards->Assign(entry.shard, values);
   }
-  const PushId id{.closure = request.closure, .attempt = request.attempt};
+  const PushId id{.closure = request.ids.closure, .attempt = request.ids.attempt};
   const bool dense = entry.access == static_cast<std::uint32_t>(WireAccess::kDense);
   MUSTER_TRY_ASSIGN(const ApplyOutcome outcome,
                     dense ? served.shards->ApplyDense(entry.shard, id, values)

@@ -20,10 +20,10 @@
 #include "common/net/handshake.h"
 #include "common/net/spin.h"
 #include "common/net/stage_pool.h"
-#include "ps/client/wire.h"
 #include "ps/server/job_table.h"
 #include "ps/server/ps_server.h"
 #include "ps/server/reclaimer.h"
+#include "ps/wire.h"
 
 namespace muster::ps {
 
@@ -67,35 +67,37 @@ class Connection {
 
   // Returns when the peer has gone, broken the protocol, or Stop() was called.
   void Run();
-  void Stop() { channel_.socket().ShutDown(); }
+  void Stop() { channel_.link().ShutDown(); }
   bool done() const { return done_; }
   bool handshaking() const { return handshaking_; }
 
  private:
   using Entries = std::span<const WireEntry>;
+  struct Request {
+    net::FrameHeader frame;
+    Verb verb;
+    WireIds ids;
+  };
 
   Status Open();
   Status ReceiveArena(TimePoint deadline);
   // OK: the stream stands between two frames. An error ends the connection.
-  Status ServeOne(const net::FrameHeader& request);
+  Status ServeOne(const net::FrameHeader& frame);
   // The request itself; its error is the client's answer.
-  Status Execute(const net::FrameHeader& request, const JobTable::Served& served);
-  Result<std::vector<WireEntry>> ParseEntries(const net::FrameHeader& request,
+  Status Execute(const Request& request, const JobTable::Served& served);
+  Result<std::vector<WireEntry>> ParseEntries(const Request& request,
                                               const JobShards& shards) const;
 
   Status PullLocal(const JobTable::Served& served, Entries entries);
-  Status PullTcp(const net::FrameHeader& request, const JobTable::Served& served, Entries entries);
+  Status PullTcp(const Request& request, const JobTable::Served& served, Entries entries);
   // False: the group was answered with an error, which ends the request.
-  Result<bool> SendGroup(const net::FrameHeader& request, const JobTable::Served& served,
-                         Entries group, std::span<const std::byte> ids, std::span<std::byte> values,
-                         bool more);
-  Status PushLocal(const net::FrameHeader& request, const JobTable::Served& served,
-                   Entries entries);
-  Status PushTcp(const net::FrameHeader& request, const JobTable::Served& served, Entries entries);
+  Result<bool> SendGroup(const Request& request, const JobTable::Served& served, Entries group,
+                         std::span<const std::byte> ids, std::span<std::byte> values, bool more);
+  Status PushLocal(const Request& request, const JobTable::Served& served, Entries entries);
+  Status PushTcp(const Request& request, const JobTable::Served& served, Entries entries);
   // Applies or assigns one shard's part.
-  Status Change(const net::FrameHeader& request, const JobTable::Served& served,
-                const WireEntry& entry, std::span<const std::int64_t> ids,
-                std::span<const float> values);
+  Status Change(const Request& request, const JobTable::Served& served, const WireEntry& entry,
+                std::span<const std::int64_t> ids, std::span<const float> values);
 
   // Memory of this connection for a small transfer, of the stage pool for a large one.
   Result<std::span<std::byte>> Stage(std::uint64_t bytes);

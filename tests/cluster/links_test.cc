@@ -68,7 +68,7 @@ class Stranger {
   net::Channel& channel() { return *channel_; }
   void Send(std::span<const std::byte> bytes) {
     iovec part{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
-    REQUIRE(channel_->socket().Write(std::span(&part, 1), Soon()).ok());
+    REQUIRE(net::WriteAll(channel_->link(), channel_->clock(), std::span(&part, 1), Soon()).ok());
   }
   // What the server says before it closes.
   Status LastWords() {
@@ -116,30 +116,24 @@ TEST_CASE("strangers on a data port disturb nobody", "[cluster]") {
   garbage.Send(std::vector<std::byte>(1'000'000, std::byte{'x'}));
   CHECK(garbage.LastWords().code() == StatusCode::kDataLoss);
   Stranger half(address);
-  const auto hello = Header({.kind = net::FrameKind::kHello});
+  const auto hello = Header({.kind = net::kHello});
   half.Send(std::span(hello).first(30));
-  (void)half.channel().socket().Finish(Soon());
+  (void)net::Finish(half.channel().link(), half.channel().clock(), Soon());
   (void)half.LastWords();
   Stranger oversize(address);
-  oversize.Send(Header({.kind = net::FrameKind::kHello, .meta_bytes = 1U << 31}));
+  oversize.Send(Header({.kind = net::kHello, .meta_bytes = 1U << 31}));
   CHECK(oversize.LastWords().code() == StatusCode::kResourceExhausted);
   Stranger guesser(address);
   const Status refused = net::GreetServer(
-      guesser.channel(), {.token = "a guess", .host_id = "here"}, "test", 1, 1, Soon());
+      guesser.channel(), {.token = "a guess", .host_id = "here"}, "test", {}, Soon());
   CHECK(refused.code() == StatusCode::kUnauthenticated);
   // Who has the token may still be broken.
   Stranger proven(address);
   const Status greeted = net::GreetServer(
-      proven.channel(), {.token = token, .host_id = *net::HostId()}, "test", 1, 1, Soon());
+      proven.channel(), {.token = token, .host_id = *net::HostId()}, "test", {}, Soon());
   INFO(ToString(greeted));
   REQUIRE(greeted.ok());
-  proven.Send(Header({.kind = net::FrameKind::kPush,
-                      .request = 1,
-                      .job = 1,
-                      .view = 1,
-                      .closure = 1,
-                      .attempt = 1,
-                      .payload_bytes = 1ULL << 40}));
+  proven.Send(Header({.kind = 18, .request = 1, .payload_bytes = 1ULL << 40}));
   CHECK(proven.LastWords().code() == StatusCode::kResourceExhausted);
 
   REQUIRE(cluster.Describe(id).ended_ms() == 0);

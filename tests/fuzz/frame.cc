@@ -29,13 +29,10 @@ void Decode(const std::array<std::byte, kHeaderBytes>& raw) {
 // The input as fields: whatever they are, their checksum is right.
 FrameHeader FromFields(const std::array<std::byte, kHeaderBytes>& raw) {
   FrameHeader header;
-  header.kind = static_cast<muster::net::FrameKind>(raw[0]);
+  header.kind = std::to_integer<muster::net::FrameKind>(raw[0]);
   std::memcpy(&header.flags, &raw[1], sizeof header.flags);
   std::memcpy(&header.request, &raw[8], sizeof header.request);
-  std::memcpy(&header.job, &raw[16], sizeof header.job);
-  std::memcpy(&header.view, &raw[24], sizeof header.view);
-  std::memcpy(&header.closure, &raw[32], sizeof header.closure);
-  std::memcpy(&header.attempt, &raw[40], sizeof header.attempt);
+  std::memcpy(header.ids.data(), &raw[16], header.ids.size());
   std::memcpy(&header.status, &raw[48], sizeof header.status);
   std::memcpy(&header.meta_bytes, &raw[52], sizeof header.meta_bytes);
   std::memcpy(&header.payload_bytes, &raw[56], sizeof header.payload_bytes);

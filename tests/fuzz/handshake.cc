@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                            [](const net::Hello&) { return Ok(); });
     fuzz::Require(!hello.ok(), "nobody is let in without the token");
   } else {
-    const Status status = net::GreetServer(channel, self, "worker", 1, 1,
+    const Status status = net::GreetServer(channel, self, "worker", {},
                                            std::chrono::steady_clock::now() + Millis(2'000));
     fuzz::Require(!status.ok(), "no server is believed without the token");
   }

@@ -1,7 +1,6 @@
 #include "common/net/handshake.h"
 
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -15,6 +14,8 @@
 
 namespace muster::net {
 namespace {
+
+constexpr Subject kSubject = {std::byte{7}, std::byte{0}, std::byte{3}};
 
 struct Meeting {
   Status client;
@@ -32,7 +33,7 @@ Meeting Meet(const Identity& client, const Identity& server, const Status& admit
   std::thread other([&] {
     meeting.server = WelcomeClient(b, server, Soon(), [&](const Hello&) { return admit; });
   });
-  meeting.client = GreetServer(a, client, role, 7, 3, Soon());
+  meeting.client = GreetServer(a, client, role, kSubject, Soon());
   other.join();
   return meeting;
 }
@@ -46,8 +47,7 @@ TEST_CASE("peers with the same token learn of each other", "[net][unit]") {
   REQUIRE(meeting.server.ok());
   CHECK(meeting.server->role == "worker");
   CHECK(meeting.server->host_id == "host a");
-  CHECK(meeting.server->job == 7);
-  CHECK(meeting.server->view == 3);
+  CHECK(meeting.server->subject == kSubject);
 }
 
 TEST_CASE("peers with different tokens part as unauthenticated", "[net][unit]") {
@@ -73,40 +73,12 @@ TEST_CASE("a server that cannot prove the token is not believed", "[net][unit]")
   Channel b(Fd(ends[1]), LinkKind::kTcp, "client", SpinMode::kOff, nullptr);
   const std::array<std::byte, 32> nonce{};
   const std::array<std::byte, 33> made_up{};
-  REQUIRE(b.Send({.kind = FrameKind::kNonce}, nonce, {}, Soon()).ok());
-  REQUIRE(b.Send({.kind = FrameKind::kWelcome}, made_up, {}, Soon()).ok());
+  REQUIRE(b.Send({.kind = kNonce}, nonce, {}, Soon()).ok());
+  REQUIRE(b.Send({.kind = kWelcome}, made_up, {}, Soon()).ok());
 
-  const Status status = GreetServer(a, {"secret", "h"}, "worker", 1, 1, Soon());
+  const Status status = GreetServer(a, {"secret", "h"}, "worker", kSubject, Soon());
 
   CHECK(status.code() == StatusCode::kUnauthenticated);
-}
-
-TEST_CASE("a peer that greets byte by byte has one limit for all of it", "[net][unit]") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0);
-  const Fd slow(ends[0]);
-  Channel server(Fd(ends[1]), LinkKind::kTcp, "client", SpinMode::kOff, nullptr);
-  std::array<std::byte, kHeaderBytes> hello{};
-  EncodeHeader({.kind = FrameKind::kHello, .meta_bytes = 200}, hello);
-  std::atomic<bool> done{false};
-  // Each part takes nearly as long as all together may.
-  std::thread other([&] {
-    for (std::size_t at = 0; !done && at < 10 * hello.size(); at += 10) {
-      pollfd none{.fd = -1, .events = 0, .revents = 0};
-      (void)::poll(&none, 1, 110);
-      (void)::send(slow.get(), hello.data() + at % hello.size(), 10, MSG_NOSIGNAL);
-    }
-  });
-
-  const TimePoint begin = std::chrono::steady_clock::now();
-  const auto hello_read = WelcomeClient(server, {"secret", "h"}, begin + Millis(1'000),
-                                        [](const Hello&) { return Ok(); });
-  const auto took = std::chrono::steady_clock::now() - begin;
-  done = true;
-  other.join();
-
-  CHECK(hello_read.status().code() == StatusCode::kDeadlineExceeded);
-  CHECK(took < Millis(1'600));
 }
 
 TEST_CASE("descriptors that nobody asked for are closed, however many come along", "[net][unit]") {

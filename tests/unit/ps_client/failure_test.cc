@@ -16,7 +16,7 @@
 #include "common/net/arena.h"
 #include "common/net/channel.h"
 #include "common/net/handshake.h"
-#include "ps/client/wire.h"
+#include "ps/wire.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps_client/small_cluster.h"
 
@@ -25,7 +25,6 @@ namespace {
 
 using net::Channel;
 using net::FrameHeader;
-using net::FrameKind;
 using testing::AddVariable;
 using testing::kJob;
 using testing::kToken;
@@ -51,13 +50,14 @@ std::unique_ptr<Channel> Dial(SmallCluster& cluster) {
 std::unique_ptr<Channel> DialAndGreet(SmallCluster& cluster, std::uint64_t view = 1) {
   auto channel = Dial(cluster);
   const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
-  REQUIRE(net::GreetServer(*channel, self, "test", kJob, view, Soon()).ok());
+  REQUIRE(net::GreetServer(*channel, self, "test", SubjectOf({.job = kJob, .view = view}), Soon())
+              .ok());
   return channel;
 }
 
 void WriteRaw(Channel& channel, std::span<const std::byte> bytes) {
   iovec part{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
-  REQUIRE(channel.socket().Write(std::span(&part, 1), Soon()).ok());
+  REQUIRE(net::WriteAll(channel.link(), channel.clock(), std::span(&part, 1), Soon()).ok());
 }
 
 // Waits for the server's last words and for the end of the stream.
@@ -116,10 +116,10 @@ TEST_CASE("half a frame ends its own connection only", "[ps_server][unit]") {
   SmallCluster cluster(OneVariable(), 1);
   auto channel = DialAndGreet(cluster);
   std::array<std::byte, net::kHeaderBytes> raw{};
-  net::EncodeHeader({.kind = FrameKind::kPullDense}, raw);
+  net::EncodeHeader(MakeHeader(Verb::kPullDense, 1, {}), raw);
 
   WriteRaw(*channel, std::span(raw).first(30));
-  (void)channel->socket().Finish(Soon());
+  (void)net::Finish(channel->link(), channel->clock(), Soon());
 
   CHECK(Warned(cluster, "closed the connection inside a frame: 30 of 80 bytes came"));
   CheckAlive(cluster);
@@ -129,7 +129,7 @@ TEST_CASE("a length over its limit is refused before it sizes anything", "[ps_se
   SmallCluster cluster(OneVariable(), 1);
   auto channel = DialAndGreet(cluster);
   std::array<std::byte, net::kHeaderBytes> raw{};
-  FrameHeader header{.kind = FrameKind::kPush};
+  FrameHeader header = MakeHeader(Verb::kPush, 1, {});
   const bool meta = GENERATE(true, false);
   if (meta) {
     header.meta_bytes = 0xffffffff;
@@ -147,14 +147,30 @@ TEST_CASE("a length over its limit is refused before it sizes anything", "[ps_se
   CheckAlive(cluster);
 }
 
+TEST_CASE("a kind that no parameter server knows is refused before anything is done",
+          "[ps_server][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  auto channel = DialAndGreet(cluster);
+  const net::FrameKind kind = GENERATE(net::kNonce, net::kFirstOfProtocols + 4, 32, 99);
+
+  REQUIRE(channel->Send({.kind = kind, .request = 1}, {}, {}, Soon()).ok());
+  const Status said = LastWords(*channel);
+
+  CHECK(said.code() == StatusCode::kUnimplemented);
+  CHECK(Message(said).find(fmt::format("a frame of kind {} is no request", kind)) !=
+        std::string::npos);
+  CHECK(cluster.server(0).links().bad_frames == 1);
+  CheckAlive(cluster);
+}
+
 TEST_CASE("a payload that its entries do not make is refused", "[ps_server][unit]") {
   SmallCluster cluster(OneVariable(), 1);
   auto channel = DialAndGreet(cluster);
   const WireEntry entry{.shard = 0, .floats = 1000};
   const std::vector<float> too_few(10);
   const iovec payload{.iov_base = const_cast<float*>(too_few.data()), .iov_len = 40};
-  const FrameHeader header{
-      .kind = FrameKind::kPush, .request = 1, .job = kJob, .view = 1, .closure = 1, .attempt = 1};
+  const FrameHeader header =
+      MakeHeader(Verb::kPush, 1, {.job = kJob, .view = 1, .closure = 1, .attempt = 1});
 
   REQUIRE(channel->Send(header, std::as_bytes(std::span(&entry, 1)), std::span(&payload, 1), Soon())
               .ok());
@@ -288,7 +304,11 @@ TEST_CASE("a push that was given up reads nothing of what is written after it",
   std::ranges::fill(gradient, -1.0F);
 
   // The server stands still in the middle of it, as a stopped one does.
-  CHECK((*client)->Push(1, 1, kW, {}).code() == StatusCode::kDeadlineExceeded);
+  const Status late = (*client)->Push(1, 1, kW, {});
+  CHECK(late.code() == StatusCode::kDeadlineExceeded);
+  INFO(Message(late));
+  CHECK(Message(late).find("push of closure 1, request 1 for 1 shards: ps:0 (") == 0);
+  CHECK(Message(late).find("): no frame for 0.3") != std::string::npos);
   shards->began.get_future().wait();
   CHECK(gradient[999] == -1.0F);
   std::ranges::fill(gradient, -100.0F);
@@ -353,8 +373,8 @@ TEST_CASE("a push that breaks off half-way is not applied", "[ps_server][unit]")
   SmallCluster cluster(OneVariable(), 1);
   auto channel = DialAndGreet(cluster);
   const WireEntry entry{.shard = 0, .floats = 1000};
-  FrameHeader header{
-      .kind = FrameKind::kPush, .request = 1, .job = kJob, .view = 1, .closure = 1, .attempt = 1};
+  const FrameHeader header =
+      MakeHeader(Verb::kPush, 1, {.job = kJob, .view = 1, .closure = 1, .attempt = 1});
   // A whole frame, made on a socket pair, of which the server gets the first 2,000 bytes.
   std::array<int, 2> pair{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
@@ -368,7 +388,7 @@ TEST_CASE("a push that breaks off half-way is not applied", "[ps_server][unit]")
   REQUIRE(::recv(reader.get(), bytes.data(), bytes.size(), MSG_WAITALL) == 2000);
 
   WriteRaw(*channel, bytes);
-  (void)channel->socket().Finish(Soon());
+  (void)net::Finish(channel->link(), channel->clock(), Soon());
   auto client = cluster.Connect(LinkMode::kTcp);
   REQUIRE(client.ok());
   REQUIRE((*client)->PullDense(kW).ok());
@@ -384,15 +404,16 @@ TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit
   REQUIRE(fd.ok());
   Channel channel(*std::move(fd), net::LinkKind::kUnix, "server", net::SpinMode::kOff, nullptr);
   const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
-  REQUIRE(net::GreetServer(channel, self, "test", kJob, 1, Soon()).ok());
+  REQUIRE(
+      net::GreetServer(channel, self, "test", SubjectOf({.job = kJob, .view = 1}), Soon()).ok());
   auto arena = net::Arena::Create(1, true);
   REQUIRE(arena.ok());
-  REQUIRE(channel.Send({.kind = FrameKind::kArena}, {}, {}, Soon(), arena->fd()).ok());
+  REQUIRE(channel.Send({.kind = net::kArena}, {}, {}, Soon(), arena->fd()).ok());
   REQUIRE((**channel.ReadFrame(Soon(), Millis(5'000))).status == 0);
   const std::uint64_t offset = GENERATE(~std::uint64_t{0} - 100, std::uint64_t{1} << 21,
                                         (std::uint64_t{1} << 21) - 3996, std::uint64_t{2});
   const WireEntry entry{.shard = 0, .floats = 1000, .values_offset = offset};
-  const FrameHeader header{.kind = FrameKind::kPullDense, .request = 9, .job = kJob, .view = 1};
+  const FrameHeader header = MakeHeader(Verb::kPullDense, 9, {.job = kJob, .view = 1});
 
   REQUIRE(channel.Send(header, std::as_bytes(std::span(&entry, 1)), {}, Soon()).ok());
   const auto reply = channel.ReadFrame(Soon(), Millis(5'000));

@@ -1,4 +1,5 @@
-// The tables of the parameter server's frames. docs/formats/frame.md shows them byte by byte.
+// The parameter server's protocol: the kinds of its frames, the ids in their headers, their tables.
+// docs/formats/frame.md shows them byte by byte.
 //
 // A request's meta is one WireEntry per shard. Its payload, on TCP only, has for each entry the ids
 // (rows only) and then the values (push and assign only), each padded to 8 bytes. On a local link
@@ -9,10 +10,60 @@
 // carry kFlagMore. A reply with a status other than 0 ends the request; its meta is the message.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
+#include "common/net/frame.h"
+#include "common/net/handshake.h"
+
 namespace muster::ps {
+
+enum class Verb : net::FrameKind {
+  kPullDense = net::kFirstOfProtocols,
+  kPullRows,
+  kPush,
+  kAssign,
+  kReply = 32,
+};
+
+constexpr bool IsPull(Verb verb) { return verb == Verb::kPullDense || verb == Verb::kPullRows; }
+constexpr bool IsRequest(Verb verb) {
+  return IsPull(verb) || verb == Verb::kPush || verb == Verb::kAssign;
+}
+
+// What each frame of the protocol says of itself.
+struct WireIds {
+  // The job's number.
+  std::uint64_t job = 0;
+  std::uint64_t view = 0;
+  // Of a push: the update's number, from 1, and the execution that it comes from.
+  std::uint64_t closure = 0;
+  std::uint64_t attempt = 0;
+};
+
+inline WireIds IdsOf(const net::FrameHeader& header) { return std::bit_cast<WireIds>(header.ids); }
+
+inline net::FrameHeader MakeHeader(Verb verb, std::uint64_t request, const WireIds& ids,
+                                   std::uint16_t flags = 0) {
+  return {.kind = static_cast<net::FrameKind>(verb),
+          .flags = flags,
+          .request = request,
+          .ids = std::bit_cast<net::FrameIds>(ids)};
+}
+
+// What a client's hello asks for.
+struct WireSubject {
+  std::uint64_t job = 0;
+  std::uint64_t view = 0;
+};
+
+inline net::Subject SubjectOf(const WireSubject& subject) {
+  return std::bit_cast<net::Subject>(subject);
+}
+inline WireSubject SubjectOf(const net::Hello& hello) {
+  return std::bit_cast<WireSubject>(hello.subject);
+}
 
 enum class WireAccess : std::uint32_t { kDense = 0, kRows = 1 };
 enum class WireOutcome : std::uint64_t { kApplied = 0, kDuplicate = 1 };
