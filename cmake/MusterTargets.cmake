@@ -7,7 +7,7 @@
 #   2      common/telemetry common/process
 #   3      common/config common/cluster common/storage common/partition
 #   4      common/data common/net
-#   10     ps collectives
+#   10     ps collectives dispatch/core
 #   11     ps/client ps/server
 #   20     coordinator worker
 #   30     strategy

@@ -1,0 +1,37 @@
+// What a worker is given, and what it says of it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "dispatch/core/closure_error.h"
+
+#include "common/base/ids.h"
+
+namespace muster::dispatch {
+
+// Nobody waits for the value: it need not be sent.
+inline constexpr std::uint32_t kFlagNoValue = 1;
+
+struct Assignment {
+  ClosureId closure;
+  Attempt attempt;
+  std::uint32_t function = 0;
+  std::uint32_t flags = 0;
+  // Valid during the call that hands it over.
+  std::span<const std::byte> arguments;
+};
+
+struct ClosureResult {
+  ClosureId closure;
+  Attempt attempt;
+  // How long the function ran; zero: not measured.
+  std::chrono::nanoseconds run{0};
+  std::span<const std::byte> value = {};
+  // Null: it has succeeded.
+  const ClosureError* error = nullptr;
+};
+
+}  // namespace muster::dispatch

@@ -1,0 +1,298 @@
+#include "dispatch/core/closure_dispatcher.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "dispatch/core/attempt.h"
+
+namespace muster::dispatch {
+
+ClosureDispatcher::ClosureDispatcher(Options options)
+    : options_(std::move(options)),
+      // What is handed out lies within the window; what comes back needs no room of the queue.
+      slab_(options_.settled + 1, options_.capacity + 2 * options_.window),
+      per_worker_(options_.epoch, options_.incarnation, results_),
+      suspects_(options_.limits),
+      policy_(options_.errors),
+      last_given_(options_.settled_beyond.empty() ? options_.settled
+                                                  : options_.settled_beyond.back().last) {}
+
+ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
+                                                         std::span<const std::byte> arguments,
+                                                         bool want_value) {
+  if (failed()) {
+    Scheduled cancelled{.admission = Admission::kFailed};
+    if (!want_value) return cancelled;
+    cancelled.result = results_.Create();
+    results_.SetError(cancelled.result, CancelledError());
+    return cancelled;
+  }
+  if (queue_.size() >= options_.capacity || slab_.full() ||
+      argument_bytes_ + arguments.size() > options_.argument_bytes) {
+    return {.admission = Admission::kFull};
+  }
+  ClosureRecord& record = slab_.Append();
+  record.function = function;
+  if (want_value) {
+    record.result = results_.Create();
+    results_.AddReference(record.result);
+  }
+  const Scheduled scheduled{.closure = ClosureId(record.id), .result = record.result};
+  if (inherited_ < options_.settled_beyond.size()) {
+    while (inherited_ < options_.settled_beyond.size() &&
+           options_.settled_beyond[inherited_].last < record.id) {
+      ++inherited_;
+    }
+    if (inherited_ < options_.settled_beyond.size() &&
+        options_.settled_beyond[inherited_].first <= record.id) {
+      SettleInherited(record);
+      return scheduled;
+    }
+  }
+  record.arguments.Assign(arguments);
+  argument_bytes_ += arguments.size();
+  queue_.PushBack(slab_, record);
+  return scheduled;
+}
+
+void ClosureDispatcher::SettleInherited(ClosureRecord& record) {
+  if (record.result != ResultSlab::kNone) results_.SetValue(record.result, {});
+  Settle(record);
+}
+
+std::optional<ClosureError> ClosureDispatcher::Raise() {
+  if (!failed() || in_flight_ > 0) return std::nullopt;
+  while (!queue_.empty()) {
+    ClosureRecord& record = slab_.At(queue_.front());
+    queue_.Remove(slab_, record);
+    Cancel(record);
+  }
+  suspects_.Clear();
+  cancel_pending_ = false;
+  return std::exchange(error_, std::nullopt);
+}
+
+void ClosureDispatcher::Settle(ClosureRecord& record) {
+  record.state = ClosureState::kSettled;
+  argument_bytes_ -= record.arguments.size();
+  record.arguments.Clear();
+  if (record.result != ResultSlab::kNone) results_.Release(record.result);
+  record.result = ResultSlab::kNone;
+  slab_.DropSettled();
+}
+
+void ClosureDispatcher::Cancel(ClosureRecord& record) {
+  if (record.result != ResultSlab::kNone) results_.SetError(record.result, CancelledError());
+  Settle(record);
+}
+
+void ClosureDispatcher::Fail(ClosureRecord& record, ClosureError error) {
+  suspects_.Forget(record.id);
+  if (record.result != ResultSlab::kNone) results_.SetError(record.result, error);
+  if (!failed()) {
+    error_ = std::move(error);
+    cancel_pending_ = true;
+  }
+  Settle(record);
+}
+
+std::optional<ClosureId> ClosureDispatcher::TakeCancel() {
+  if (!cancel_pending_) return std::nullopt;
+  cancel_pending_ = false;
+  if (in_flight_ == 0) return std::nullopt;
+  return ClosureId(last_given_);
+}
+
+void ClosureDispatcher::TakeFromFlight(ClosureRecord& record) {
+  Worker& worker = workers_[record.worker];
+  worker.in_flight.Remove(slab_, record);
+  if (record.suspect) --worker.suspects;
+  --in_flight_;
+}
+
+void ClosureDispatcher::PutBack(ClosureRecord& record) {
+  TakeFromFlight(record);
+  if (failed()) {
+    suspects_.Forget(record.id);
+    return Cancel(record);
+  }
+  if (record.executions == kMostExecutions) {
+    return Fail(record, {.status = Internal("closure {} was handed out {} times and never ended: "
+                                            "given up",
+                                            record.id, record.executions),
+                         .origin = Origin::kWorker,
+                         .phase = Phase::kRun,
+                         .task = workers_[record.worker].task,
+                         .incarnation = workers_[record.worker].incarnation,
+                         .retries = record.executions});
+  }
+  record.state = ClosureState::kQueued;
+  // Few are before it: what else came back, and is older.
+  RecordSlot at = queue_.front();
+  while (at != kNoRecord && slab_.At(at).id < record.id) at = slab_.At(at).next;
+  queue_.InsertBefore(slab_, at, record);
+}
+
+ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
+                                                       const ClosureResult& result, TimePoint now) {
+  Worker* worker = Find(handle);
+  if (worker == nullptr) return Outcome::kStale;
+  if ((result.closure.value() & PerWorkerValues::kPinned) != 0) {
+    return per_worker_.OnResult(handle.index, result) ? Outcome::kDone : Outcome::kStale;
+  }
+  ClosureRecord* record = slab_.Find(result.closure.value());
+  if (record == nullptr || record->state != ClosureState::kInFlight ||
+      record->worker != handle.index ||
+      result.attempt != MakeAttempt(options_.epoch, options_.incarnation, record->executions)) {
+    return Outcome::kStale;
+  }
+  worker->credit.OnResult(record->id, result.run, now);
+  if (result.error != nullptr) {
+    const Outcome outcome = OnError(handle, *record, *result.error, now);
+    Refresh(handle.index);
+    return outcome;
+  }
+  TakeFromFlight(*record);
+  suspects_.OnSuccess(record->id);
+  worker->back_off = std::chrono::milliseconds(0);
+  ++succeeded_;
+  // Its own reference alone: the future is gone.
+  if (record->result != ResultSlab::kNone && results_.references(record->result) > 1) {
+    results_.SetValue(record->result, result.value);
+  }
+  Settle(*record);
+  Refresh(handle.index);
+  return Outcome::kDone;
+}
+
+ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, ClosureRecord& record,
+                                                      ClosureError error, TimePoint now) {
+  const Worker& worker = workers_[handle.index];
+  error.retries = record.executions - 1U;
+  if (error.task.empty()) {
+    error.task = worker.task;
+    error.incarnation = worker.incarnation;
+  }
+  const bool ours = error.origin != Origin::kUser && error.origin != Origin::kInput;
+  if (failed() && (ours || error.status.code() == StatusCode::kCancelled)) {
+    TakeFromFlight(record);
+    suspects_.Forget(record.id);
+    Cancel(record);
+    return Outcome::kCancelled;
+  }
+  if (policy_.Decide(error, here_, now) == ErrorPolicy::Remedy::kPutBack) {
+    PutBack(record);
+    BackOff(handle.index, now);
+    return failed() ? Outcome::kFailed : Outcome::kAgain;
+  }
+  TakeFromFlight(record);
+  error.status = Annotate(error.status, fmt::format("closure {}", record.id));
+  Fail(record, std::move(error));
+  return Outcome::kFailed;
+}
+
+std::uint64_t ClosureDispatcher::Limit() const {
+  const std::uint64_t window = settled() + options_.window;
+  return draining_ ? std::min(window, last_given_) : window;
+}
+
+void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoint now, Send send) {
+  Worker& worker = workers_[index];
+  if (worker.in_flight.empty()) worker.credit.OnSentToIdle(record.id, now);
+  queue_.Remove(slab_, record);
+  worker.in_flight.PushBack(slab_, record);
+  if (record.suspect) ++worker.suspects;
+  ++in_flight_;
+  record.state = ClosureState::kInFlight;
+  record.worker = index;
+  ++record.executions;
+  last_given_ = std::max(last_given_, record.id);
+  const bool unwanted =
+      record.result == ResultSlab::kNone || results_.references(record.result) == 1;
+  send({index, worker.generation},
+       {.closure = ClosureId(record.id),
+        .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
+        .function = record.function,
+        .flags = unwanted ? kFlagNoValue : 0,
+        .arguments = record.arguments.view()});
+  Refresh(index);
+}
+
+void ClosureDispatcher::PumpBuilds(Send send) {
+  if (per_worker_.size() == 0 || !per_worker_.any_waiting()) return;
+  for (std::uint32_t index = 0; index < workers_.size(); ++index) {
+    while (const auto build = per_worker_.Next(index)) {
+      send({index, workers_[index].generation}, *build);
+    }
+  }
+}
+
+void ClosureDispatcher::Pump(TimePoint now, Send send) {
+  if (holds_ > 0) EndHolds(now);
+  PumpBuilds(send);
+  if (paused_ || failed()) return;
+  if (!suspects_.empty() || draining_) return PumpCarefully(now, send);
+  const std::uint64_t limit = Limit();
+  while (ready_ != kNoWorker && !queue_.empty()) {
+    ClosureRecord& record = slab_.At(queue_.front());
+    if (record.id > limit) return;
+    const std::uint32_t index = ready_;
+    ready_ = workers_[index].next;
+    Give(index, record, now, send);
+  }
+}
+
+void ClosureDispatcher::PumpCarefully(TimePoint now, Send send) {
+  for (bool given = true; given;) {
+    given = false;
+    std::vector<std::uint32_t> ready;
+    for (std::uint32_t index = 0; index < workers_.size(); ++index) {
+      if (workers_[index].ready) ready.push_back(index);
+    }
+    for (const std::uint32_t index : ready) {
+      if (ClosureRecord* record = NextFor(workers_[index])) {
+        Give(index, *record, now, send);
+        given = true;
+      }
+    }
+  }
+}
+
+ClosureRecord* ClosureDispatcher::NextFor(const Worker& worker) {
+  // Suspects are at the front of the queue; before them is only what a lost worker gave back.
+  constexpr std::size_t kLookAhead = 256;
+  const std::uint64_t limit = Limit();
+  // It runs a suspect: alone. While draining one at a time: it may be one, and little is left.
+  if (worker.suspects > 0 || (draining_ && !worker.in_flight.empty())) return nullptr;
+  // What ended an executor by its own doing may be a program that always does: nobody begins
+  // anything else before that is known.
+  bool held = std::ranges::any_of(workers_, [this](const Worker& other) {
+    return other.suspects > 0 && suspects_.EndsExecutors(slab_.At(other.in_flight.front()).id);
+  });
+  ClosureRecord* ordinary = nullptr;
+  std::size_t looked = 0;
+  for (RecordSlot at = queue_.front(); at != kNoRecord && looked < kLookAhead; ++looked) {
+    ClosureRecord& record = slab_.At(at);
+    at = record.next;
+    if (record.id > limit) break;
+    if (!record.suspect) {
+      if (ordinary == nullptr) ordinary = &record;
+      continue;
+    }
+    held = held || suspects_.EndsExecutors(record.id);
+    if (BetterElsewhere(record.id, worker)) continue;
+    // Else it takes nothing more until it is free for the suspect.
+    return worker.in_flight.empty() ? &record : nullptr;
+  }
+  return held ? nullptr : ordinary;
+}
+
+bool ClosureDispatcher::BetterElsewhere(std::uint64_t closure, const Worker& worker) const {
+  if (!suspects_.EndedOn(closure, worker.task)) return false;
+  return std::ranges::any_of(workers_, [&](const Worker& other) {
+    return other.here && !suspects_.EndedOn(closure, other.task) &&
+           (!other.held || other.hold_until != TimePoint::max());
+  });
+}
+
+}  // namespace muster::dispatch

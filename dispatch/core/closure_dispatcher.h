@@ -1,0 +1,228 @@
+// Hands the closures of one driver to workers and takes their results: events and the time go in,
+// what to send comes out. Knows no jobs, no sockets and no messages.
+//
+// Closures are numbered from 1, or from behind what an earlier incarnation has settled. The queue
+// is in the order of ids, always: what a lost worker had comes back to the front, oldest first.
+// Every closure settles exactly once: with a value, its own error, or cancelled with others.
+//
+// The first error of a user's closure fails the queue: nothing more is handed out, what is in
+// flight is cancelled or ends, and then Raise() gives the error, cancels what is queued, and all is
+// new.
+//
+// Threading: not thread-safe; the driver's lock or strand owns it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/core/assignment.h"
+#include "dispatch/core/closure_error.h"
+#include "dispatch/core/closure_slab.h"
+#include "dispatch/core/credit.h"
+#include "dispatch/core/per_worker_values.h"
+#include "dispatch/core/result_slab.h"
+#include "dispatch/core/suspects.h"
+#include <absl/functional/function_ref.h>
+
+#include "common/base/ids.h"
+#include "common/base/scheduler.h"
+
+namespace muster::dispatch {
+
+// A worker's membership: one that left is never meant by the handle of the next.
+struct WorkerHandle {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  auto operator<=>(const WorkerHandle&) const = default;
+};
+
+class ClosureDispatcher {
+ public:
+  // Inclusive.
+  struct IdRange {
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;
+  };
+  struct Options {
+    Epoch epoch = {};
+    std::uint16_t incarnation = 1;
+    // Queued closures, and bytes of arguments of all that are not settled; more must wait.
+    std::size_t capacity = 262'144;
+    std::size_t argument_bytes = std::size_t{256} << 20;
+    // No id beyond settled() + window is handed out: parameter servers remember as many marks.
+    std::uint64_t window = 32'768;
+    CreditOptions credit = {};
+    Suspects::Limits limits = {};
+    ErrorPolicy::Options errors = {};
+    // What an earlier incarnation has settled: all up to here, and these beyond, in order.
+    // Scheduled again, they settle at once, without a value.
+    std::uint64_t settled = 0;
+    std::vector<IdRange> settled_beyond = {};
+  };
+
+  explicit ClosureDispatcher(Options options);
+
+  // --- What the program does.
+  enum class Admission {
+    kQueued,
+    // No room: call again when there is.
+    kFull,
+    // The queue has failed: the closure is cancelled, and Raise() has why.
+    kFailed,
+  };
+  struct Scheduled {
+    Admission admission = Admission::kQueued;
+    ClosureId closure = {};  // 0 unless kQueued
+    // With `want_value`: the future, with one reference of the caller's; else and if kFull, kNone.
+    ResultSlab::Slot result = ResultSlab::kNone;
+  };
+  //   The arguments are copied. More than Options::argument_bytes in one closure is never admitted.
+  Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value);
+  // The pending error, once nothing is in flight; then what was queued is cancelled and the error
+  // cleared. None: no error, or something is still in flight.
+  std::optional<ClosureError> Raise();
+  bool failed() const { return error_.has_value(); }
+  // Nothing queued, nothing in flight.
+  bool idle() const { return queue_.empty() && in_flight_ == 0; }
+  // Futures. The caller releases its references.
+  ResultSlab& results() { return results_; }
+  PerWorkerValues& per_worker() { return per_worker_; }
+
+  // --- Who is there.
+  // A worker that runs `slots` closures at a time. Its task may have been there before; must not be
+  // there now.
+  WorkerHandle AddWorker(const std::string& task, std::uint64_t incarnation, std::uint32_t slots);
+  // Its link is gone, which says nothing of why: what it had goes back to the queue, the ids are
+  // returned. Harmless for a handle of the past.
+  std::vector<std::uint64_t> RemoveWorker(WorkerHandle worker, const Status& why);
+  // The verdict, before or after RemoveWorker: the task's executor has ended. What it had, or if
+  // that is known what it was `running`, is suspect. The closure that is given up for it, if any,
+  // has failed.
+  struct Crash {
+    std::vector<std::uint64_t> requeued;
+    std::optional<std::uint64_t> given_up;
+  };
+  Crash CrashWorker(const std::string& task, const std::string& how, Suspects::Cause cause,
+                    std::span<const std::uint64_t> running);
+  // No closures for it until then.
+  void HoldWorker(WorkerHandle worker, TimePoint until);
+  std::size_t workers() const { return here_; }
+
+  // --- What goes out and what comes in.
+  using Send = absl::FunctionRef<void(WorkerHandle, const Assignment&)>;
+  // Gives out as much as workers may have, one closure to each before any gets its second.
+  void Pump(TimePoint now, Send send);
+  // When to call Pump() next though nothing happens: a hold ends. TimePoint::max(): never.
+  TimePoint next_timer() const;
+  // After a failure, once: closures in flight up to this id are to be cancelled by all executors.
+  std::optional<ClosureId> TakeCancel();
+
+  enum class Outcome {
+    kDone,       // it has succeeded
+    kStale,      // not the current attempt: dropped
+    kAgain,      // trouble of the cluster's: it is in the queue again
+    kFailed,     // its own error
+    kCancelled,  // ended while the queue failed
+  };
+  Outcome OnResult(WorkerHandle worker, const ClosureResult& result, TimePoint now);
+  // The link's own measurement.
+  void NoteRoundTrip(WorkerHandle worker, std::chrono::nanoseconds time);
+
+  // Nothing is handed out while paused (a parameter server is missing).
+  void set_paused(bool paused) { paused_ = paused; }
+  // Draining: only closures up to the newest that was handed out, so that all up to last_given()
+  // are done, and none above, once nothing is in flight.
+  void set_draining(bool draining) { draining_ = draining; }
+
+  // All closures up to here are settled, for good.
+  std::uint64_t settled() const { return slab_.base() - 1; }
+  std::uint64_t last_given() const { return last_given_; }
+  std::size_t queued() const { return queue_.size(); }
+  std::size_t in_flight() const { return in_flight_; }
+  std::size_t in_flight(WorkerHandle worker) const;
+  std::size_t argument_bytes() const { return argument_bytes_; }
+  std::uint32_t credit(WorkerHandle worker) const;
+  std::uint64_t succeeded() const { return succeeded_; }
+
+ private:
+  static constexpr std::uint32_t kNoWorker = ~std::uint32_t{0};
+  struct Worker {
+    std::string task;
+    std::uint64_t incarnation = 0;
+    std::uint32_t generation = 0;
+    bool here = false;
+    RecordList in_flight;
+    std::uint32_t suspects = 0;  // of these
+    Credit credit;
+    bool held = false;
+    TimePoint hold_until;
+    std::chrono::milliseconds back_off{0};
+    // The ring of those that may have more.
+    bool ready = false;
+    std::uint32_t previous = kNoWorker;
+    std::uint32_t next = kNoWorker;
+    // What it had when it was removed, until the verdict or until it is back.
+    std::vector<std::uint64_t> had;
+  };
+
+  Worker* Find(WorkerHandle worker);
+  const Worker* Find(WorkerHandle worker) const;
+  void SetReady(std::uint32_t index, bool ready);
+  // Ready if it has credit and is not held.
+  void Refresh(std::uint32_t index);
+  void EndHolds(TimePoint now);
+  void BackOff(std::uint32_t index, TimePoint now);
+
+  // The highest id that may be handed out now.
+  std::uint64_t Limit() const;
+  void Give(std::uint32_t index, ClosureRecord& record, TimePoint now, Send send);
+  void PumpBuilds(Send send);
+  // With suspects, or draining: looks for what each worker may have.
+  void PumpCarefully(TimePoint now, Send send);
+  ClosureRecord* NextFor(const Worker& worker);
+  // It ended that worker's executor, and there is another one to try.
+  bool BetterElsewhere(std::uint64_t closure, const Worker& worker) const;
+
+  void TakeFromFlight(ClosureRecord& record);
+  // In flight -> the queue, in the order of ids; cancelled if the queue has failed.
+  void PutBack(ClosureRecord& record);
+  void PutBackAll(Worker& worker, std::vector<std::uint64_t>& ids);
+  Outcome OnError(WorkerHandle worker, ClosureRecord& record, ClosureError error, TimePoint now);
+  // Its own error, and the queue's if it is the first.
+  void Fail(ClosureRecord& record, ClosureError error);
+  // Its end: the future's state is set already.
+  void Settle(ClosureRecord& record);
+  void Cancel(ClosureRecord& record);
+  void SettleInherited(ClosureRecord& record);
+
+  const Options options_;
+  ResultSlab results_;
+  ClosureSlab slab_;
+  RecordList queue_;
+  PerWorkerValues per_worker_;
+  std::deque<Worker> workers_;  // an index stays with its task
+  std::map<std::string, std::uint32_t> by_task_;
+  std::uint32_t ready_ = kNoWorker;
+  std::size_t here_ = 0;
+  std::size_t holds_ = 0;
+  Suspects suspects_;
+  ErrorPolicy policy_;
+  std::optional<ClosureError> error_;
+  bool cancel_pending_ = false;
+  bool paused_ = false;
+  bool draining_ = false;
+  std::size_t in_flight_ = 0;
+  std::size_t argument_bytes_ = 0;
+  std::uint64_t last_given_ = 0;
+  std::uint64_t succeeded_ = 0;
+  std::size_t inherited_ = 0;  // ranges of settled_beyond that ids have passed
+};
+
+}  // namespace muster::dispatch

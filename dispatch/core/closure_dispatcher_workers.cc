@@ -1,0 +1,196 @@
+// Who is there: joining, leaving, crashing, holding.
+#include <algorithm>
+
+#include "dispatch/core/closure_dispatcher.h"
+
+namespace muster::dispatch {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstBackOff{10};
+constexpr std::chrono::milliseconds kLongestBackOff{1'000};
+
+}  // namespace
+
+ClosureDispatcher::Worker* ClosureDispatcher::Find(WorkerHandle worker) {
+  if (worker.index >= workers_.size()) return nullptr;
+  Worker& found = workers_[worker.index];
+  return found.here && found.generation == worker.generation ? &found : nullptr;
+}
+
+const ClosureDispatcher::Worker* ClosureDispatcher::Find(WorkerHandle worker) const {
+  return const_cast<ClosureDispatcher*>(this)->Find(worker);
+}
+
+std::size_t ClosureDispatcher::in_flight(WorkerHandle worker) const {
+  const Worker* found = Find(worker);
+  return found == nullptr ? 0 : found->in_flight.size();
+}
+
+std::uint32_t ClosureDispatcher::credit(WorkerHandle worker) const {
+  const Worker* found = Find(worker);
+  return found == nullptr ? 0 : found->credit.value();
+}
+
+WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, std::uint64_t incarnation,
+                                          std::uint32_t slots) {
+  const auto [place, fresh] =
+      by_task_.try_emplace(task, static_cast<std::uint32_t>(workers_.size()));
+  if (fresh) workers_.emplace_back();
+  Worker& worker = workers_[place->second];
+  MUSTER_INVARIANT(!worker.here);
+  worker.task = task;
+  worker.incarnation = incarnation;
+  ++worker.generation;
+  worker.here = true;
+  worker.credit = Credit(options_.credit, slots);
+  worker.back_off = std::chrono::milliseconds(0);
+  worker.had.clear();
+  ++here_;
+  per_worker_.Join(place->second);
+  Refresh(place->second);
+  return {place->second, worker.generation};
+}
+
+void ClosureDispatcher::PutBackAll(Worker& worker, std::vector<std::uint64_t>& ids) {
+  for (RecordSlot at = worker.in_flight.front(); at != kNoRecord; at = slab_.At(at).next) {
+    ids.push_back(slab_.At(at).id);
+  }
+  std::ranges::sort(ids);
+  // The highest first: each goes before the one that went before it.
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) PutBack(*slab_.Find(*id));
+}
+
+std::vector<std::uint64_t> ClosureDispatcher::RemoveWorker(WorkerHandle handle, const Status& why) {
+  std::vector<std::uint64_t> ids;
+  Worker* worker = Find(handle);
+  if (worker == nullptr) return ids;
+  PutBackAll(*worker, ids);
+  worker->had = ids;
+  worker->here = false;
+  if (worker->held) --holds_;
+  worker->held = false;
+  --here_;
+  SetReady(handle.index, false);
+  per_worker_.Leave(handle.index,
+                    {.status = Aborted("The corresponding function is aborted. Please reschedule "
+                                       "the function. {}: {}",
+                                       worker->task, Message(why)),
+                     .origin = Origin::kWorker,
+                     .phase = Phase::kBuild,
+                     .task = worker->task,
+                     .incarnation = worker->incarnation});
+  return ids;
+}
+
+ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
+                                                        const std::string& how,
+                                                        Suspects::Cause cause,
+                                                        std::span<const std::uint64_t> running) {
+  Crash crash;
+  const auto found = by_task_.find(task);
+  if (found == by_task_.end()) return crash;
+  Worker& worker = workers_[found->second];
+  if (worker.here) {
+    crash.requeued = RemoveWorker({found->second, worker.generation}, Unavailable("{}", how));
+  }
+  const std::vector<std::uint64_t> had = std::exchange(worker.had, {});
+  const bool alone = had.size() == 1;
+  std::uint64_t blamed = 0;
+  for (const std::uint64_t id : had) {
+    ClosureRecord* record = slab_.Find(id);
+    if (record == nullptr || record->state == ClosureState::kSettled) continue;
+    if (!running.empty() && std::ranges::find(running, id) == running.end()) continue;
+    suspects_.Blame(id, task, cause, alone);
+    if (!record->suspect && record->state == ClosureState::kInFlight) {
+      ++workers_[record->worker].suspects;
+    }
+    record->suspect = true;
+    if (blamed == 0) blamed = id;
+  }
+  if (blamed == 0) return crash;
+  suspects_.CountEnd(cause);
+  ClosureRecord& record = *slab_.Find(blamed);
+  // One that runs elsewhere by now speaks for itself.
+  if (record.state != ClosureState::kQueued) return crash;
+  if (const auto why = suspects_.Judge(blamed, alone, here_ == 0, how)) {
+    crash.given_up = blamed;
+    queue_.Remove(slab_, record);
+    Fail(record, {.status = Internal("{}", *why),
+                  .origin = Origin::kUser,
+                  .phase = Phase::kRun,
+                  .task = task,
+                  .incarnation = worker.incarnation,
+                  .retries = record.executions - 1U});
+  }
+  return crash;
+}
+
+void ClosureDispatcher::SetReady(std::uint32_t index, bool ready) {
+  Worker& worker = workers_[index];
+  if (worker.ready == ready) return;
+  worker.ready = ready;
+  if (ready && ready_ == kNoWorker) {
+    worker.previous = worker.next = ready_ = index;
+  } else if (ready) {
+    // The last of the ring.
+    worker.next = ready_;
+    worker.previous = workers_[ready_].previous;
+    workers_[worker.previous].next = index;
+    workers_[ready_].previous = index;
+  } else if (worker.next == index) {
+    ready_ = kNoWorker;
+  } else {
+    workers_[worker.previous].next = worker.next;
+    workers_[worker.next].previous = worker.previous;
+    if (ready_ == index) ready_ = worker.next;
+  }
+}
+
+void ClosureDispatcher::Refresh(std::uint32_t index) {
+  const Worker& worker = workers_[index];
+  SetReady(index, worker.here && !worker.held && worker.in_flight.size() < worker.credit.value());
+}
+
+void ClosureDispatcher::HoldWorker(WorkerHandle handle, TimePoint until) {
+  Worker* worker = Find(handle);
+  if (worker == nullptr) return;
+  if (!worker->held) ++holds_;
+  worker->held = true;
+  worker->hold_until = until;
+  Refresh(handle.index);
+}
+
+void ClosureDispatcher::EndHolds(TimePoint now) {
+  for (std::uint32_t index = 0; index < workers_.size(); ++index) {
+    Worker& worker = workers_[index];
+    if (!worker.held || worker.hold_until > now) continue;
+    worker.held = false;
+    --holds_;
+    Refresh(index);
+  }
+}
+
+void ClosureDispatcher::BackOff(std::uint32_t index, TimePoint now) {
+  Worker& worker = workers_[index];
+  worker.back_off = std::clamp(2 * worker.back_off, kFirstBackOff, kLongestBackOff);
+  const TimePoint until = now + worker.back_off;
+  if (!worker.held || worker.hold_until < until) HoldWorker({index, worker.generation}, until);
+}
+
+TimePoint ClosureDispatcher::next_timer() const {
+  TimePoint next = TimePoint::max();
+  if (holds_ == 0) return next;
+  for (const Worker& worker : workers_) {
+    if (worker.held) next = std::min(next, worker.hold_until);
+  }
+  return next;
+}
+
+void ClosureDispatcher::NoteRoundTrip(WorkerHandle handle, std::chrono::nanoseconds time) {
+  Worker* worker = Find(handle);
+  if (worker == nullptr) return;
+  worker->credit.OnRoundTrip(time);
+  Refresh(handle.index);
+}
+
+}  // namespace muster::dispatch

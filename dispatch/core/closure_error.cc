@@ -1,0 +1,88 @@
+#include "dispatch/core/closure_error.h"
+
+#include <algorithm>
+
+#include "common/base/trouble.h"
+
+namespace muster::dispatch {
+namespace {
+
+const char* Name(Origin origin) {
+  switch (origin) {
+    case Origin::kUser:
+      return "the function";
+    case Origin::kInput:
+      return "an input";
+    case Origin::kWorker:
+      return "a worker";
+    case Origin::kPs:
+      return "a parameter server";
+    case Origin::kCoordinator:
+      return "the coordinator";
+  }
+  return "an unknown part";
+}
+
+const char* Name(Phase phase) {
+  switch (phase) {
+    case Phase::kQueued:
+      return "in the queue";
+    case Phase::kInputs:
+      return "taking its inputs";
+    case Phase::kRun:
+      return "running";
+    case Phase::kWrites:
+      return "writing";
+    case Phase::kResult:
+      return "sending its result";
+    case Phase::kBuild:
+      return "building a value of the worker";
+  }
+  return "at an unknown time";
+}
+
+}  // namespace
+
+std::string ClosureError::ToString() const {
+  std::string where = task.empty() ? Name(origin) : task;
+  if (incarnation != 0) where += fmt::format(", incarnation {}", incarnation);
+  const std::string again = retries == 0 ? "" : fmt::format(", after {} retries", retries);
+  return fmt::format("{}: {} ({}, {}{})", CodeName(status.code()), Message(status), where,
+                     Name(phase), again);
+}
+
+ClosureError CancelledError() {
+  return {.status = Cancelled("The corresponding function is cancelled. Please reschedule the "
+                              "function."),
+          .origin = Origin::kCoordinator,
+          .phase = Phase::kQueued};
+}
+
+std::size_t WindowedCount::Add(TimePoint now) {
+  std::erase_if(events_, [&](TimePoint event) { return event + window_ <= now; });
+  events_.push_back(now);
+  return events_.size();
+}
+
+ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, std::size_t workers,
+                                        TimePoint now) {
+  const StatusCode code = error.status.code();
+  const bool ours = error.origin == Origin::kWorker || error.origin == Origin::kPs ||
+                    error.origin == Origin::kCoordinator;
+  if (!ours) return Remedy::kFail;
+  if (error.origin == Origin::kPs && code == StatusCode::kResourceExhausted) {
+    return Remedy::kPutBack;  // back-pressure
+  }
+  if (error.origin == Origin::kPs &&
+      (code == StatusCode::kUnavailable || code == StatusCode::kAborted)) {
+    const auto count = ps_failures_.try_emplace(error.task, options_.window).first;
+    return count->second.Add(now) < options_.ps_failures ? Remedy::kPutBack : Remedy::kFail;
+  }
+  if (code == StatusCode::kDeadlineExceeded) {
+    const std::size_t allowed = options_.timeouts.value_or(workers / 10);
+    return timeouts_.Add(now) < allowed ? Remedy::kPutBack : Remedy::kFail;
+  }
+  return IsTransient(code) ? Remedy::kPutBack : Remedy::kFail;
+}
+
+}  // namespace muster::dispatch

@@ -1,0 +1,82 @@
+// What went wrong with a closure, whose trouble that is, and what is done about it.
+//
+// Only trouble of workers and parameter servers sends a closure round again; an error of the user's
+// function, whatever its code, is the user's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+
+namespace muster::dispatch {
+
+enum class Origin : std::uint8_t {
+  kUser = 1,     // the function itself
+  kInput,        // a value that it was given holds an error
+  kWorker,       // the executor, its process or its host
+  kPs,           // a parameter server
+  kCoordinator,  // the daemon or the driver
+};
+
+// Where in the closure's life it happened.
+enum class Phase : std::uint8_t { kQueued = 1, kInputs, kRun, kWrites, kResult, kBuild };
+
+struct ClosureError {
+  Status status;
+  Origin origin = Origin::kUser;
+  Phase phase = Phase::kRun;
+  // "worker:1", "ps:0"; empty: unknown.
+  std::string task = {};
+  std::uint64_t incarnation = 0;
+  // How often the closure had been sent round again before.
+  std::uint32_t retries = 0;
+
+  // "UNAVAILABLE: ps:0 (incarnation 7, while it wrote, 2 retries): connection refused".
+  std::string ToString() const;
+};
+
+// What the future of a closure holds that another one's error took along.
+ClosureError CancelledError();
+
+// Events within a time that goes along. Not thread-safe.
+class WindowedCount {
+ public:
+  explicit WindowedCount(std::chrono::milliseconds window) : window_(window) {}
+  // How many there are with this one.
+  std::size_t Add(TimePoint now);
+
+ private:
+  std::chrono::milliseconds window_;
+  std::vector<TimePoint> events_;
+};
+
+// Decides what an error means, in the order of the table in README.md. Not thread-safe.
+class ErrorPolicy {
+ public:
+  struct Options {
+    // A parameter server that fails this often within `window` is lost.
+    std::size_t ps_failures = 3;
+    // So many deadlines may pass within `window` before one is fatal; none: a tenth of the workers.
+    std::optional<std::size_t> timeouts = {};
+    std::chrono::milliseconds window = std::chrono::minutes(10);
+  };
+  enum class Remedy {
+    kPutBack,  // to the front of the queue
+    kFail,     // the closure's own error, and the queue's if it is the first
+  };
+
+  explicit ErrorPolicy(Options options) : options_(options), timeouts_(options.window) {}
+  Remedy Decide(const ClosureError& error, std::size_t workers, TimePoint now);
+
+ private:
+  const Options options_;
+  std::map<std::string, WindowedCount> ps_failures_;
+  WindowedCount timeouts_;
+};
+
+}  // namespace muster::dispatch

@@ -1,0 +1,134 @@
+// The closures that are not settled, by id: a ring of chunks, so that finding one is an index,
+// making one allocates nothing (but a chunk for each 4,096), and what a long queue took is given
+// back.
+//
+// A record is in at most one list at a time: the queue, or what a worker has in flight.
+//
+// Threading: not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dispatch/core/result_slab.h"
+#include "dispatch/core/small_bytes.h"
+
+#include "common/base/status.h"
+
+namespace muster::dispatch {
+
+// A place in the slab; one that is not there.
+using RecordSlot = std::uint32_t;
+inline constexpr RecordSlot kNoRecord = ~RecordSlot{0};
+
+enum class ClosureState : std::uint8_t { kQueued, kInFlight, kSettled };
+
+struct ClosureRecord {
+  std::uint64_t id = 0;
+  RecordSlot previous = kNoRecord;
+  RecordSlot next = kNoRecord;
+  std::uint32_t worker = 0;  // while in flight
+  std::uint32_t function = 0;
+  std::uint16_t executions = 0;
+  ClosureState state = ClosureState::kQueued;
+  bool suspect = false;
+  ResultSlab::Slot result = ResultSlab::kNone;
+  SmallBytes<64> arguments;
+};
+
+class ClosureSlab {
+ public:
+  // The first record gets the id `first`. At most `most` records at a time, up to 2^30.
+  ClosureSlab(std::uint64_t first, std::size_t most)
+      : base_(first),
+        next_(first),
+        mask_(std::bit_ceil(std::max(most, kChunk)) - 1),
+        chunks_((mask_ + 1) / kChunk) {}
+
+  // Ids in [base, next) are here.
+  std::uint64_t base() const { return base_; }
+  std::uint64_t next() const { return next_; }
+
+  bool full() const { return next_ - base_ > mask_; }
+
+  // Not when it is full.
+  ClosureRecord& Append() {
+    MUSTER_INVARIANT(!full());
+    std::unique_ptr<ClosureRecord[]>& chunk = chunks_[(next_ & mask_) / kChunk];
+    if (chunk == nullptr) {
+      chunk = spare_ != nullptr ? std::move(spare_) : std::make_unique<ClosureRecord[]>(kChunk);
+    }
+    ClosureRecord& record = At(SlotOf(next_));
+    record.id = next_++;
+    record.previous = record.next = kNoRecord;
+    record.executions = 0;
+    record.state = ClosureState::kQueued;
+    record.suspect = false;
+    record.result = ResultSlab::kNone;
+    return record;
+  }
+
+  // Null: never made, or gone.
+  ClosureRecord* Find(std::uint64_t id) {
+    return id >= base_ && id < next_ ? &At(SlotOf(id)) : nullptr;
+  }
+  ClosureRecord& At(RecordSlot slot) { return chunks_[slot / kChunk][slot % kChunk]; }
+  RecordSlot SlotOf(std::uint64_t id) const { return static_cast<RecordSlot>(id & mask_); }
+
+  // Forgets the lowest records that are settled.
+  void DropSettled() {
+    while (base_ < next_ && At(SlotOf(base_)).state == ClosureState::kSettled) {
+      const std::size_t chunk = (base_ & mask_) / kChunk;
+      ++base_;
+      // One is kept: a short queue goes round and round.
+      if ((base_ & (kChunk - 1)) == 0) spare_ = std::move(chunks_[chunk]);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kChunk = 4096;
+
+  std::uint64_t base_;
+  std::uint64_t next_;
+  const std::uint64_t mask_;
+  std::vector<std::unique_ptr<ClosureRecord[]>> chunks_;
+  std::unique_ptr<ClosureRecord[]> spare_;
+};
+
+// Records linked through themselves. Every call names the slab that they are in.
+class RecordList {
+ public:
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  RecordSlot front() const { return front_; }
+
+  void PushBack(ClosureSlab& slab, ClosureRecord& record) { InsertBefore(slab, kNoRecord, record); }
+  // Before `at`; kNoRecord: at the end.
+  void InsertBefore(ClosureSlab& slab, RecordSlot at, ClosureRecord& record) {
+    const RecordSlot slot = slab.SlotOf(record.id);
+    const RecordSlot before = at == kNoRecord ? back_ : slab.At(at).previous;
+    record.previous = before;
+    record.next = at;
+    (before == kNoRecord ? front_ : slab.At(before).next) = slot;
+    (at == kNoRecord ? back_ : slab.At(at).previous) = slot;
+    ++size_;
+  }
+  void Remove(ClosureSlab& slab, ClosureRecord& record) {
+    (record.previous == kNoRecord ? front_ : slab.At(record.previous).next) = record.next;
+    (record.next == kNoRecord ? back_ : slab.At(record.next).previous) = record.previous;
+    record.previous = record.next = kNoRecord;
+    --size_;
+  }
+
+ private:
+  RecordSlot front_ = kNoRecord;
+  RecordSlot back_ = kNoRecord;
+  std::size_t size_ = 0;
+};
+
+}  // namespace muster::dispatch

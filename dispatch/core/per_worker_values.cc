@@ -1,0 +1,108 @@
+#include "dispatch/core/per_worker_values.h"
+
+#include "dispatch/core/attempt.h"
+
+#include "common/base/trouble.h"
+
+namespace muster::dispatch {
+namespace {
+
+bool OfTheCluster(const ClosureError& error) {
+  return (error.origin == Origin::kWorker || error.origin == Origin::kPs ||
+          error.origin == Origin::kCoordinator) &&
+         IsTransient(error.status.code());
+}
+
+}  // namespace
+
+ClosureId PerWorkerValues::Create(std::uint32_t function, std::span<const std::byte> arguments) {
+  const std::uint64_t id = ++last_;
+  Value& value = values_[id];
+  value.function = function;
+  value.arguments.assign(arguments.begin(), arguments.end());
+  value.places.resize(workers_.size());
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    value.places[i].result = results_.Create();
+    if (workers_[i].here) {
+      workers_[i].waiting.push_back(id);
+    } else {
+      results_.SetAborted(value.places[i].result, workers_[i].why);
+    }
+  }
+  return ClosureId(id);
+}
+
+void PerWorkerValues::Release(ClosureId value) {
+  const auto found = values_.find(value.value());
+  if (found == values_.end()) return;
+  for (const Place& place : found->second.places) results_.Release(place.result);
+  for (Worker& worker : workers_) std::erase(worker.waiting, value.value());
+  values_.erase(found);
+  released_.push_back(value);
+}
+
+std::optional<ResultSlab::Slot> PerWorkerValues::At(ClosureId value, std::uint32_t worker) const {
+  const auto found = values_.find(value.value());
+  if (found == values_.end() || worker >= found->second.places.size()) return std::nullopt;
+  return found->second.places[worker].result;
+}
+
+void PerWorkerValues::Join(std::uint32_t worker) {
+  if (worker >= workers_.size()) workers_.resize(worker + 1);
+  workers_[worker].here = true;
+  workers_[worker].waiting.clear();
+  for (auto& [id, value] : values_) {
+    while (value.places.size() < workers_.size()) {
+      value.places.push_back({.result = results_.Create()});
+    }
+    Place& place = value.places[worker];
+    place.sent = false;
+    results_.SetNotReady(place.result);
+    workers_[worker].waiting.push_back(id);
+  }
+}
+
+void PerWorkerValues::Leave(std::uint32_t worker, const ClosureError& why) {
+  if (worker >= workers_.size()) return;
+  workers_[worker].here = false;
+  workers_[worker].why = why;
+  workers_[worker].waiting.clear();
+  for (auto& [id, value] : values_) {
+    value.places[worker].sent = false;
+    results_.SetAborted(value.places[worker].result, why);
+  }
+}
+
+std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker) {
+  if (!waiting(worker)) return std::nullopt;
+  const std::uint64_t id = workers_[worker].waiting.front();
+  workers_[worker].waiting.pop_front();
+  Value& value = values_.at(id);
+  Place& place = value.places[worker];
+  place.sent = true;
+  ++place.executions;
+  return Assignment{.closure = ClosureId(id),
+                    .attempt = MakeAttempt(epoch_, incarnation_, place.executions),
+                    .function = value.function,
+                    .arguments = value.arguments};
+}
+
+bool PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result) {
+  const auto found = values_.find(result.closure.value());
+  if (found == values_.end() || worker >= found->second.places.size()) return false;
+  Place& place = found->second.places[worker];
+  if (!place.sent || result.attempt != MakeAttempt(epoch_, incarnation_, place.executions)) {
+    return false;
+  }
+  place.sent = false;
+  if (result.error == nullptr) {
+    results_.SetValue(place.result, result.value);
+  } else if (OfTheCluster(*result.error) && place.executions < kMostExecutions) {
+    workers_[worker].waiting.push_back(result.closure.value());
+  } else {
+    results_.SetError(place.result, *result.error);
+  }
+  return true;
+}
+
+}  // namespace muster::dispatch

@@ -1,0 +1,87 @@
+// Values that every worker has one of: datasets, iterators, tables. Each is built by a closure that
+// belongs to its worker and goes before the closures of the queue, and is built again when a worker
+// comes back. Join and done do not wait for builds, and an error of one stays with its value.
+//
+// Their ids are a range of their own (kPinned), since a build for a worker that is away must not
+// hold the settled watermark.
+//
+// Threading: not thread-safe. Lifetime: the slab outlives this.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/core/assignment.h"
+#include "dispatch/core/closure_error.h"
+#include "dispatch/core/result_slab.h"
+
+namespace muster::dispatch {
+
+class PerWorkerValues {
+ public:
+  // Set in the ids of per-worker values.
+  static constexpr std::uint64_t kPinned = std::uint64_t{1} << 63;
+
+  PerWorkerValues(Epoch epoch, std::uint16_t incarnation, ResultSlab& results)
+      : epoch_(epoch), incarnation_(incarnation), results_(results) {}
+
+  // Builds wait for each worker that is there; for the others the value is kAborted until they
+  // come.
+  ClosureId Create(std::uint32_t function, std::span<const std::byte> arguments);
+  // Forgets it, what of it is being built too. Harmless when it is forgotten already.
+  void Release(ClosureId value);
+  // The state of the value on a worker. Belongs to the value: gone with Release().
+  //   nullopt: no such value, or the worker has never been there.
+  std::optional<ResultSlab::Slot> At(ClosureId value, std::uint32_t worker) const;
+
+  void Join(std::uint32_t worker);
+  void Leave(std::uint32_t worker, const ClosureError& why);
+  // The next build for a worker; valid until the next call of anything here.
+  std::optional<Assignment> Next(std::uint32_t worker);
+  bool waiting(std::uint32_t worker) const {
+    return worker < workers_.size() && !workers_[worker].waiting.empty();
+  }
+  bool any_waiting() const {
+    return std::ranges::any_of(workers_, [](const Worker& one) { return !one.waiting.empty(); });
+  }
+  // False: not its current attempt. Trouble of the cluster's makes it wait again.
+  bool OnResult(std::uint32_t worker, const ClosureResult& result);
+
+  // Values that executors may drop, each told once.
+  std::vector<ClosureId> TakeReleased() { return std::exchange(released_, {}); }
+  std::size_t size() const { return values_.size(); }
+
+ private:
+  struct Place {
+    ResultSlab::Slot result = ResultSlab::kNone;
+    std::uint16_t executions = 0;
+    bool sent = false;
+  };
+  struct Value {
+    std::uint32_t function = 0;
+    std::vector<std::byte> arguments;
+    std::vector<Place> places;  // by worker
+  };
+  struct Worker {
+    bool here = false;
+    ClosureError why;  // while it is away
+    std::deque<std::uint64_t> waiting;
+  };
+
+  const Epoch epoch_;
+  const std::uint16_t incarnation_;
+  ResultSlab& results_;
+  std::uint64_t last_ = kPinned;
+  std::map<std::uint64_t, Value> values_;
+  std::vector<Worker> workers_;
+  std::vector<ClosureId> released_;
+};
+
+}  // namespace muster::dispatch

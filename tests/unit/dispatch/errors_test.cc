@@ -1,0 +1,131 @@
+// Which errors send a closure round again, in the order of the table in dispatch/README.md.
+#include "tests/support/catch.h"
+#include "tests/unit/dispatch/fixture.h"
+
+namespace muster::dispatch {
+namespace {
+
+using namespace std::chrono_literals;
+using Outcome = ClosureDispatcher::Outcome;
+
+struct OneWorker : Bench {
+  explicit OneWorker(ClosureDispatcher::Options options = {}) : Bench(std::move(options)) {
+    worker = dispatcher.AddWorker("worker:3", 9, 1);
+  }
+  // The one closure, handed out when the worker's pause is over.
+  Sent Next() {
+    now =
+        std::max(now, dispatcher.next_timer() == TimePoint::max() ? now : dispatcher.next_timer());
+    return Pump().at(0);
+  }
+  WorkerHandle worker;
+};
+
+TEST_CASE("an error of the user's function is the user's, whatever its code", "[dispatch][unit]") {
+  const StatusCode code =
+      GENERATE(StatusCode::kUnavailable, StatusCode::kAborted, StatusCode::kDeadlineExceeded,
+               StatusCode::kUnknown, StatusCode::kCancelled, StatusCode::kOutOfRange);
+  OneWorker bench;
+  bench.Schedule();
+
+  CHECK(bench.Failed(bench.Next(), MakeStatus(code, "thrown")) == Outcome::kFailed);
+
+  CHECK(bench.dispatcher.Raise()->status.code() == code);
+}
+
+TEST_CASE("an input that holds an error fails the closure as an input error",
+          "[dispatch][unit][CCE-07]") {
+  OneWorker bench;
+  const ResultSlab::Slot future = bench.ScheduleWanted();
+
+  bench.Failed(bench.Next(), Unavailable("the dataset"), Origin::kInput);
+
+  CHECK(bench.dispatcher.Raise()->origin == Origin::kInput);
+  CHECK(bench.dispatcher.results().error(future)->origin == Origin::kInput);
+}
+
+TEST_CASE("trouble of a worker sends the closure to the front, and the worker pauses",
+          "[dispatch][unit]") {
+  OneWorker bench({.credit = {.least = 2, .most = 2}});
+  for (int i = 0; i < 3; ++i) bench.Schedule();
+  const std::vector<Sent> sent = bench.Pump();
+
+  CHECK(bench.Failed(sent[0], Unavailable("shutting down"), Origin::kWorker) == Outcome::kAgain);
+
+  CHECK(bench.Pump().empty());
+  CHECK(bench.dispatcher.next_timer() == bench.now + 10ms);
+  bench.now += 10ms;
+  CHECK(bench.PumpIds() == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("an error of a worker that another attempt cannot mend fails the closure",
+          "[dispatch][unit]") {
+  OneWorker bench;
+  bench.Schedule();
+  CHECK(bench.Failed(bench.Next(), ResourceExhausted("a result of 100 MB"), Origin::kWorker) ==
+        Outcome::kFailed);
+}
+
+TEST_CASE("a parameter server may fail twice within the window, another one counts by itself",
+          "[dispatch][unit][CCF-10]") {
+  OneWorker bench;
+  bench.Schedule();
+  const Status gone = Unavailable("refused");
+
+  CHECK(bench.Failed(bench.Next(), gone, Origin::kPs, "ps:0") == Outcome::kAgain);
+  CHECK(bench.Failed(bench.Next(), gone, Origin::kPs, "ps:0") == Outcome::kAgain);
+  CHECK(bench.Failed(bench.Next(), gone, Origin::kPs, "ps:1") == Outcome::kAgain);
+  CHECK(bench.Failed(bench.Next(), gone, Origin::kPs, "ps:0") == Outcome::kFailed);
+
+  const ClosureError raised = *bench.dispatcher.Raise();
+  CHECK(raised.origin == Origin::kPs);
+  CHECK(raised.task == "ps:0");
+  CHECK(raised.retries == 3);
+  CHECK(raised.status.code() == StatusCode::kUnavailable);
+  CHECK(raised.ToString() == "UNAVAILABLE: closure 1: refused (ps:0, running, after 3 retries)");
+}
+
+TEST_CASE("blips of a parameter server further apart than the window are never fatal",
+          "[dispatch][unit]") {
+  OneWorker bench({.errors = {.ps_failures = 2, .window = 60s}});
+  bench.Schedule();
+  for (int i = 0; i < 20; ++i) {
+    CHECK(bench.Failed(bench.Next(), Unavailable("refused"), Origin::kPs, "ps:0") ==
+          Outcome::kAgain);
+    bench.now += 60s;
+  }
+}
+
+TEST_CASE("a full parameter server is back-pressure and never fatal", "[dispatch][unit]") {
+  OneWorker bench;
+  bench.Schedule();
+  for (int i = 0; i < 50; ++i) {
+    CHECK(bench.Failed(bench.Next(), ResourceExhausted("window full"), Origin::kPs, "ps:0") ==
+          Outcome::kAgain);
+  }
+}
+
+TEST_CASE("deadlines may pass for fewer closures than a tenth of the workers", "[dispatch][unit]") {
+  OneWorker few;
+  few.Schedule();
+  CHECK(few.Failed(few.Next(), DeadlineExceeded("slow"), Origin::kWorker) == Outcome::kFailed);
+
+  OneWorker set({.errors = {.timeouts = 3}});
+  set.Schedule();
+  CHECK(set.Failed(set.Next(), DeadlineExceeded("slow"), Origin::kWorker) == Outcome::kAgain);
+  CHECK(set.Failed(set.Next(), DeadlineExceeded("slow"), Origin::kPs, "ps:0") == Outcome::kAgain);
+  CHECK(set.Failed(set.Next(), DeadlineExceeded("slow"), Origin::kWorker) == Outcome::kFailed);
+}
+
+TEST_CASE("the error says the worker, its incarnation and the retries", "[dispatch][unit]") {
+  OneWorker bench;
+  bench.Schedule();
+  bench.Failed(bench.Next(), Aborted("superseded"), Origin::kWorker);
+  bench.Failed(bench.Next(), Internal("broken"), Origin::kWorker);
+
+  CHECK(bench.dispatcher.Raise()->ToString() ==
+        "INTERNAL: closure 1: broken (worker:3, incarnation 9, running, after 1 retries)");
+}
+
+}  // namespace
+}  // namespace muster::dispatch
