@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
+
+#include <fmt/format.h>
 
 #include "strategy/context.h"
 #include "strategy/default_strategy.h"
 #include "strategy/internal/frames.h"
 #include "strategy/internal/module_state.h"
+#include "strategy/internal/python_state.h"
 #include "strategy/internal/raise.h"
 #include "strategy/internal/runs.h"
 #include "strategy/internal/shape_text.h"
@@ -81,6 +85,20 @@ std::shared_ptr<Module> CopyOf(const Module& module) {
     raise(InvalidArgument("distribute(): module {} cannot be copied for the replicas: {}",
                           module.name(), error.what_without_backtrace()));
   }
+}
+
+// What a file holds under the names of `module`, whoever wrote it. What libtorch throws, too.
+std::map<std::string, torch::Tensor> TensorsOf(const std::string& path, const Module& module) {
+  if (IsPythonState(path)) return ReadPythonState(path);
+  const std::shared_ptr<Module> loaded = CopyOf(module);
+  torch::serialize::InputArchive archive;
+  archive.load_from(path);
+  loaded->load(archive);
+  std::map<std::string, torch::Tensor> tensors;
+  for (const NamedTensors& named : {loaded->named_parameters(), loaded->named_buffers()}) {
+    for (const auto& item : named) tensors[item.key()] = item.value();
+  }
+  return tensors;
 }
 
 torch::Tensor CloneOn(int place, const torch::Tensor& tensor) {
@@ -395,32 +413,34 @@ void ModuleState::Load(const std::string& path) const {
   RequireCrossReplica(*strategy, "load()", "it outside run()");
   Sync();
   if (!std::filesystem::exists(path)) raise(NotFound("{}: no such file", path));
-  // Into a copy first: what does not fit changes nothing.
-  const std::shared_ptr<Module> loaded = CopyOf(*copies[0]);
-  try {
-    torch::serialize::InputArchive archive;
-    archive.load_from(path);
-    loaded->load(archive);
-  } catch (const std::exception& error) {
-    const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
-    raise(InvalidArgument("{} does not fit module {}: {}", path, name,
-                          torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
-  }
-  const auto each = [&](const std::function<void(const torch::Tensor&, const torch::Tensor&)>& to) {
-    for (const bool of_buffers : {false, true}) {
-      const NamedTensors ours =
-          of_buffers ? copies[0]->named_buffers() : copies[0]->named_parameters();
-      const NamedTensors theirs = of_buffers ? loaded->named_buffers() : loaded->named_parameters();
-      for (const auto& item : ours) to(item.value(), theirs[item.key()]);
-    }
+  const auto refuse = [&](std::string_view why) {
+    raise(InvalidArgument("{} does not fit module {}: {}", path, name, why));
   };
-  each([&](const torch::Tensor& ours, const torch::Tensor& theirs) {
-    if (ours.sizes().equals(theirs.sizes())) return;
-    raise(InvalidArgument("{} does not fit module {}: a tensor has shape {}, the module's {}", path,
-                          name, ShapeText(theirs), ShapeText(ours)));
-  });
+  std::map<std::string, torch::Tensor> theirs;
+  try {
+    theirs = TensorsOf(path, *copies[0]);
+  } catch (const Error& error) {
+    refuse(error.message());
+  } catch (const c10::Error& error) {
+    refuse(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    refuse(error.what());
+  }
+  // All before any: what does not fit changes nothing.
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> changes;
+  for (const NamedTensors& tensors : {copies[0]->named_parameters(), copies[0]->named_buffers()}) {
+    for (const auto& item : tensors) {
+      const auto found = theirs.find(item.key());
+      if (found == theirs.end()) refuse(fmt::format("it has no tensor {}", item.key()));
+      if (!item.value().sizes().equals(found->second.sizes())) {
+        refuse(fmt::format("its tensor {} has shape {}, the module's {}", item.key(),
+                           ShapeText(found->second), ShapeText(item.value())));
+      }
+      changes.emplace_back(item.value(), found->second);
+    }
+  }
   const torch::NoGradGuard no_grad;
-  each([](const torch::Tensor& ours, const torch::Tensor& theirs) { ours.copy_(theirs); });
+  for (auto& [ours, value] : changes) ours.copy_(value);
   Sync();
 }
 

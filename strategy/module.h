@@ -78,8 +78,9 @@ class DistributedModuleBase {
   // then gets none is left alone by the optimizer.
   void zero_grad() const;
 
-  // Parameters and buffers of all copies, from a file of torch::save() or of Python's
-  // torch.jit.save(), by their names in the module; outside run().
+  // Parameters and buffers of all copies, from a file of torch::save(), or of Python's
+  // torch.save(module.state_dict(), path) or torch.jit.save(), by their names in the module;
+  // outside run(). What else the file holds is passed over.
   //   NOT_FOUND: no such file.   INVALID_ARGUMENT: no archive, or it lacks a tensor of the module,
   //   or has one of another shape; then nothing is changed.
   void load(const std::string& path) const;

@@ -1,6 +1,7 @@
 // Optimizers with parameter groups; modules from files.
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -113,6 +114,72 @@ TEST_CASE("a module is loaded from a file into all copies, and saved", "[strateg
     CHECK(difference(*back, *net.copy(0)) == 0);
   }
   std::filesystem::remove(file);
+}
+
+// As tests/fixtures/torchscript/make.py builds it in Python.
+struct FromPythonImpl : torch::nn::Cloneable<FromPythonImpl> {
+  FromPythonImpl() { reset(); }
+  void reset() override {
+    linear = register_module("linear", torch::nn::Linear(3, 2));
+    bn = register_module("bn", torch::nn::BatchNorm1d(2));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return bn->forward(linear->forward(x)); }
+  torch::nn::Linear linear = nullptr;
+  torch::nn::BatchNorm1d bn = nullptr;
+};
+TORCH_MODULE(FromPython);
+
+TEST_CASE("what Python's torch wrote is loaded into all copies", "[strategy][unit]") {
+  const std::string file =
+      GENERATE("normed-1.13.pt", "normed-2.15.pt", "normed-state-1.13.pt", "normed-state-2.15.pt");
+  CAPTURE(file);
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const FromPython normed;
+  const auto net = strategy.distribute(normed);
+  {
+    const torch::NoGradGuard no_grad;
+    normed->bn->running_var.fill_(9);
+  }
+
+  net.load(std::string(MUSTER_FIXTURES) + "/torchscript/" + file);
+
+  for (int r = 0; r < net.size(); ++r) {
+    const torch::Tensor sines = torch::sin(torch::arange(1, 7)).reshape({2, 3});
+    CHECK(net.copy(r)->linear->weight.allclose(sines));
+    CHECK(net.copy(r)->linear->bias.allclose(sines.flatten().narrow(0, 0, 2)));
+    CHECK(net.copy(r)->bn->running_var.equal(torch::ones({2})));
+    CHECK(net.copy(r)->linear->weight.requires_grad());
+  }
+}
+
+TEST_CASE("a Python file that does not fit is refused with what it lacks, and changes nothing",
+          "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto net = strategy.distribute(float64_net());
+  const torch::Tensor before = net->first->weight.clone();
+  const std::string state = std::string(MUSTER_FIXTURES) + "/torchscript/normed-state-1.13.pt";
+  const std::string copy =
+      (std::filesystem::temp_directory_path() / fmt::format("muster-state-{}.pt", getpid()))
+          .string();
+  const auto refused = [&](const std::string& path, const std::string& why) {
+    return throws(ErrorCode::kInvalidArgument, why, [&] { net.load(path); });
+  };
+
+  CHECK(refused(state, "it has no tensor first.weight"));
+  std::stringstream text;
+  text << std::ifstream(state, std::ios::binary).rdbuf();
+  // Each byte that could decide something: no crash, and never a tensor that is not there.
+  std::string bytes = text.str();
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x15);
+    std::ofstream(copy, std::ios::binary) << damaged;
+    CHECK(refused(copy, "does not fit module"));
+  }
+  std::ofstream(copy, std::ios::binary) << std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", 9);
+  CHECK(refused(copy, "torch.save(module.state_dict(), path)"));
+  CHECK(net->first->weight.equal(before));
+  std::filesystem::remove(copy);
 }
 
 }  // namespace
