@@ -49,11 +49,23 @@ Status Located(const config::JobFile& job, const Status& status) {
   return MakeStatus(status.code(), config::LocateScript(job, Message(status)));
 }
 
+std::string CheckpointTimes(const v1::CheckpointSpec& checkpoint, const v1::JobPlan& plan) {
+  std::string times;
+  if (checkpoint.every_steps() > 0)
+    times = fmt::format("every {} steps, ", checkpoint.every_steps());
+  if (plan.checkpoint_seconds() > 0) {
+    times += fmt::format("every {} s{}, ", plan.checkpoint_seconds(),
+                         checkpoint.has_every_seconds() ? "" : " (default)");
+  }
+  return times + "at the end and on stop";
+}
+
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {
   const Terminal& terminal = context.terminal;
   terminal.err << fmt::format("{} can run: {} of {}\n", spec.name(),
                               Counted(plan.total_steps(), "step"),
                               Counted(spec.batch_size(), "example"));
+  terminal.err << "  checkpoints: " << CheckpointTimes(spec.checkpoint(), plan) << "\n";
   for (const v1::VariableLayout& variable : plan.variables()) {
     std::string shards;
     for (const v1::ShardPlacement& shard : variable.shards()) {

@@ -28,6 +28,15 @@ v1::Initializer WrittenOut(const v1::Initializer& given, v1::InitializerKind oth
   return initializer;
 }
 
+// A job of which nobody said when it is to be saved must not begin anew, after an hour, because a
+// parameter server died.
+constexpr std::uint32_t kDefaultCheckpointSeconds = 60;
+
+std::uint32_t CheckpointSeconds(const v1::CheckpointSpec& checkpoint) {
+  if (checkpoint.has_every_seconds()) return checkpoint.every_seconds();
+  return checkpoint.every_steps() > 0 ? 0 : kDefaultCheckpointSeconds;
+}
+
 }  // namespace
 
 std::vector<std::string> FindProblems(const v1::JobSpec& spec) {
@@ -103,6 +112,7 @@ Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::
   *plan.mutable_optimizer() = spec.optimizer();
   MUSTER_TRY_ASSIGN(const std::uint64_t steps, TotalSteps(spec, record.training_examples()));
   plan.set_total_steps(steps);
+  plan.set_checkpoint_seconds(CheckpointSeconds(spec.checkpoint()));
   v1::PartitionerSpec partitioner = spec.strategy().partitioner();
   auto servers = static_cast<std::uint32_t>(ps.size());
   if (!NeedsPs(spec)) {

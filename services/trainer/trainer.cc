@@ -6,6 +6,7 @@
 
 #include "services/trainer/metrics.h"
 #include "services/trainer/progress.h"
+#include "services/trainer/save_timer.h"
 
 namespace muster::trainer {
 namespace {
@@ -45,6 +46,7 @@ struct Trainer::View {
         evaluated(reply.has_evaluated_step() ? std::optional(reply.evaluated_step())
                                              : std::nullopt),
         round(reply.evaluation_round()),
+        timer(clock, std::chrono::seconds(reply.plan().checkpoint_seconds()), reply.steps_done()),
         meter(clock, opened.spec(), total_steps, steps_per_epoch, reply.progress()),
         last_report(clock.Now()) {}
 
@@ -58,6 +60,7 @@ struct Trainer::View {
   std::optional<std::uint64_t> evaluated;  // the newest step that was
   std::uint32_t round;  // of the newest evaluation; no other driver uses it again
   bool stop = false;
+  SaveTimer timer;
   ProgressMeter meter;
   TimePoint last_report;
 };
@@ -108,7 +111,7 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
                   evaluates ? MultipleFrom(from, evaluate_every) : UINT64_MAX});
     if (const Status status = TrainUntil(view, cut); !status.ok()) return finish(status, nullptr);
     const bool last = view.done == view.total_steps;
-    if (view.stop || last || (save_every > 0 && view.done % save_every == 0)) {
+    if (view.stop || last || view.timer.due() || (save_every > 0 && view.done % save_every == 0)) {
       if (const Status status = SaveCheckpoint(view); !status.ok()) return finish(status, nullptr);
     }
     if (last) break;
@@ -121,6 +124,7 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
       const Result<v1::EvaluationResult> result = Evaluate(view);
       if (!result.ok()) return finish(result.status(), nullptr);
       MUSTER_TRY(Report(view, "training", &*result));
+      view.evaluated = view.done;
     }
   }
   if (!evaluates) return finish(Ok(), nullptr);
@@ -140,8 +144,10 @@ Status Trainer::TakeOver(View& view) {
 Status Trainer::TrainUntil(View& view, std::uint64_t cut) {
   while (view.done < cut) {
     // Refilled when half empty: one call carries many closures.
-    if (!view.stop && view.scheduled < cut && view.scheduled - view.done <= options_.window / 2) {
-      const std::uint64_t until = std::min(cut, view.done + options_.window);
+    const bool ends = view.stop || view.timer.due();
+    const std::uint64_t window = std::min(options_.window, view.timer.StepsUntilDue(view.done));
+    if (!ends && view.scheduled < cut && view.scheduled - view.done <= window / 2) {
+      const std::uint64_t until = std::min(cut, view.done + window);
       std::vector<v1::Closure> closures;
       closures.reserve(until - view.scheduled);
       for (std::uint64_t step = view.scheduled + 1; step <= until; ++step) {
@@ -150,7 +156,7 @@ Status Trainer::TrainUntil(View& view, std::uint64_t cut) {
       MUSTER_TRY(ScheduleAll(view, closures));
       view.scheduled = until;
     }
-    if (view.stop) {
+    if (ends) {
       MUSTER_TRY(Drain(view));
       return Ok();
     }
@@ -177,7 +183,11 @@ Status Trainer::Drain(View& view) {
 }
 
 Status Trainer::SaveCheckpoint(View& view) {
-  if (view.saved == view.done && view.done != 0) return Ok();
+  const TimePoint began = clock_.Now();
+  if (view.saved == view.done && view.done != 0) {
+    view.timer.Saved(view.done, began);
+    return Ok();
+  }
   const bool final = view.stop || view.done == view.total_steps;
   Result<v1::SaveCheckpointReply> saved = v1::SaveCheckpointReply();
   for (int attempt = 0; attempt < (final ? options_.final_attempts : 1); ++attempt) {
@@ -190,6 +200,7 @@ Status Trainer::SaveCheckpoint(View& view) {
   // A disk costs this checkpoint, not the job, unless it is the last: the coordinator has written
   // the event, and decides in the end.
   if (saved->failure().empty()) view.saved = view.done;
+  view.timer.Saved(view.done, began);
   return Ok();
 }
 

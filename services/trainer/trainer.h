@@ -47,7 +47,8 @@ class Trainer {
   Status RunView(const v1::OpenJobReply& opened);
   // What the driver before this one has left: a checkpoint on its way, closures in flight.
   Status TakeOver(View& view);
-  // Trains steps up to and with `cut`; fewer when a stop is requested.
+  // Trains steps up to and with `cut`; fewer when a stop is requested or a checkpoint is due by
+  // time. Nothing is in flight then.
   Status TrainUntil(View& view, std::uint64_t cut);
   Status Drain(View& view);
   Status SaveCheckpoint(View& view);

@@ -84,6 +84,25 @@ TEST_CASE_METHOD(FaultFixture, "a job returns to its checkpoint when a ps is kil
   CHECK(job.view() > 1);
 }
 
+TEST_CASE("a job that is saved by time does not begin anew when a ps is killed", "[cluster]") {
+  const TempFolder folder;
+  const SumJob sums(folder, 2000, 10, 20, 800, "checkpoint: {every_seconds: 1}\n");
+  Cluster cluster;
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(Eventually(
+      seconds(60), [&] { return FindEvent(cluster.Describe(id), "CHECKPOINT_SAVED") != nullptr; }));
+  REQUIRE(::kill(cluster.PidOf("ps:0"), SIGKILL) == 0);
+
+  REQUIRE(cluster.Wait(id, seconds(120)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  const v1::Event* restored = FindEvent(job, "JOB_RESTORED");
+  REQUIRE(restored != nullptr);
+  CHECK(Field(*restored, "step") > 0);
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
+  CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
+}
+
 TEST_CASE_METHOD(FaultFixture, "a job outlives its coordinator", "[cluster]") {
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 700, seconds(60)));

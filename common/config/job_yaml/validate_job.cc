@@ -21,6 +21,7 @@ namespace {
 constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
 constexpr std::uint32_t kMostShards = 100'000;
 constexpr std::uint32_t kMostCheckpoints = 10'000;
+constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
 
 bool IsJobName(const std::string& name) {
   return !name.empty() && name.size() <= kLongestJobName && name[0] != '-' && name[0] != '.' &&
@@ -453,6 +454,10 @@ void JobCheck::Checkpoint() {
   const v1::CheckpointSpec& checkpoint = spec_.checkpoint();
   if (checkpoint.keep() > kMostCheckpoints) {
     Report("checkpoint.keep", "at most {}; given {}", kMostCheckpoints, checkpoint.keep());
+  }
+  if (checkpoint.every_seconds() > kLongestCheckpointSeconds) {
+    Report("checkpoint.every_seconds", "at most {} (a week); given {}", kLongestCheckpointSeconds,
+           checkpoint.every_seconds());
   }
   if (!checkpoint.durability().empty() && checkpoint.durability() != "checkpoint") {
     const bool planned =

@@ -93,6 +93,15 @@ TEST_CASE_METHOD(SubmitFixture, "a dry run tells problems by exit code 2", "[cli
   CHECK(Said("digits can run"));
 }
 
+TEST_CASE_METHOD(SubmitFixture, "a dry run says when checkpoints will be saved", "[cli][unit]") {
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK(Said("  checkpoints: at the end and on stop\n"));
+
+  api.submit->mutable_plan()->set_checkpoint_seconds(60);
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK(Said("  checkpoints: every 60 s (default), at the end and on stop\n"));
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a dry run without a cluster asks an executor here",
                  "[cli][unit]") {
   connect = Unavailable("no cluster");

@@ -59,6 +59,24 @@ TEST_CASE("The hash of a spec does not depend on the order of its maps", "[coord
   CHECK(SpecHash(one) != SpecHash(other));
 }
 
+TEST_CASE("A job of which nobody says when to save is saved by time", "[coordinator][unit]") {
+  v1::JobRecord record;
+  *record.mutable_job()->mutable_spec() = testing::Cluster::Spec("one");
+  record.set_training_examples(1000);
+  v1::CheckpointSpec& checkpoint = *record.mutable_job()->mutable_spec()->mutable_checkpoint();
+  const auto seconds = [&] { return MakePlan(record, Servers({0})).value().checkpoint_seconds(); };
+
+  checkpoint.clear_every_steps();
+  CHECK(seconds() == 60);
+  checkpoint.set_every_steps(7);
+  CHECK(seconds() == 0);
+  checkpoint.set_every_seconds(5);
+  CHECK(seconds() == 5);
+  checkpoint.clear_every_steps();
+  checkpoint.set_every_seconds(0);
+  CHECK(seconds() == 0);
+}
+
 TEST_CASE("A job goes on from a checkpoint of another name, not from one of another training",
           "[coordinator][unit]") {
   const v1::JobSpec spec = testing::Cluster::Spec("one");

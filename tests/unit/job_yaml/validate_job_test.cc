@@ -224,6 +224,8 @@ TEST_CASE("strategies of one machine take devices and no partitioner", "[config]
 }
 
 TEST_CASE("what is not built yet is refused in those words", "[config][unit]") {
+  ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_every_seconds(604'801); }),
+              "checkpoint.every_seconds: at most 604800 (a week); given 604801");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_durability("replicated"); }),
               "checkpoint.durability: 'replicated' is not built yet; use checkpoint");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_durability("solid"); }),

@@ -236,6 +236,49 @@ TEST_CASE_METHOD(Fixture, "checkpoints are cut where asked, with nothing in flig
   CHECK(coordinator.saved == std::vector<std::uint64_t>{15, 30, 40});
 }
 
+TEST_CASE_METHOD(Fixture, "checkpoints are cut by time, with nothing in flight",
+                 "[trainer][unit]") {
+  // A round of the coordinator is 50 ms and 7 steps.
+  coordinator.opened.set_training_examples(20'000);
+  coordinator.opened.mutable_plan()->set_total_steps(2000);
+  coordinator.opened.mutable_plan()->set_checkpoint_seconds(5);
+
+  REQUIRE(trainer.Run().ok());
+
+  CHECK(TrainedOnce() == Steps(1, 2000));
+  CHECK(coordinator.saved.size() == 3);  // 14.3 s
+  CHECK(coordinator.saved.back() == 2000);
+  CHECK(coordinator.saved[0] >= 700);
+  CHECK(coordinator.saved[0] <= 700 + 16);
+}
+
+TEST_CASE_METHOD(Fixture, "a save by time that fails is tried again after as long a time",
+                 "[trainer][unit]") {
+  coordinator.opened.set_training_examples(20'000);
+  coordinator.opened.mutable_plan()->set_total_steps(1000);
+  coordinator.opened.mutable_plan()->set_checkpoint_seconds(1);
+  coordinator.disk_full = true;
+
+  REQUIRE(trainer.Run().ok());
+
+  CHECK(coordinator.finished.value().ok());
+  CHECK(TrainedOnce() == Steps(1, 1000));
+}
+
+TEST_CASE_METHOD(Fixture, "an evaluation longer than the time between saves does not hold the job",
+                 "[trainer][unit]") {
+  coordinator.opened.mutable_spec()->mutable_checkpoint()->set_every_steps(10);
+  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
+  coordinator.opened.mutable_spec()->mutable_evaluation()->set_every_epochs(1);
+  coordinator.opened.set_evaluation_examples(3000);  // 300 batches: 2 s
+  coordinator.opened.mutable_plan()->set_checkpoint_seconds(1);
+
+  REQUIRE(trainer.Run().ok());
+
+  CHECK(coordinator.finished.value().ok());
+  CHECK(coordinator.saved == std::vector<std::uint64_t>{10, 20, 30, 40});
+}
+
 TEST_CASE_METHOD(Fixture, "a job that went back goes on from its checkpoint in the new view",
                  "[trainer][unit]") {
   coordinator.opened.mutable_spec()->mutable_checkpoint()->set_every_steps(10);
