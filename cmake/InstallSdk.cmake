@@ -6,7 +6,8 @@ include(GNUInstallDirs)
 
 # The objects of what its headers call into; the archives behind them give what these need.
 set(objects)
-foreach(library strategy device collectives data base)
+foreach(library strategy strategy_train strategy_kinds strategy_input strategy_variables strategy_reduce
+        strategy_core strategy_values strategy_base device collectives data base)
   list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
 endforeach()
 add_library(muster_sdk SHARED ${objects})
@@ -21,7 +22,7 @@ install(DIRECTORY strategy DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPON
   FILES_MATCHING PATTERN "*.h" PATTERN internal EXCLUDE)
 # What public headers take from below; nothing of it needs another library.
 foreach(header common/base/dtype.h common/data/auto_shard_policy.h common/data/element.h
-        worker/engine/device/random.h)
+        device/random.h)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/${folder} COMPONENT sdk)
 endforeach()

@@ -7,10 +7,10 @@
 #   2      common/telemetry common/process
 #   3      common/config common/cluster common/storage common/partition
 #   4      common/data common/net
-#   10     ps collectives dispatch/core
+#   10     ps collectives device dispatch/core
 #   11     ps/client ps/server
 #   20     coordinator worker
-#   30     strategy
+#   30-35  the rooms of strategy, then strategy
 #   40     services cli bench
 
 # muster_library(<name> LAYER <n> SRCS <files> DEPS <libraries>)

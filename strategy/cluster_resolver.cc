@@ -7,7 +7,7 @@
 #include "common/cluster/kubernetes_resolver.h"
 #include "common/cluster/resolver.h"
 #include "common/cluster/slurm_resolver.h"
-#include "strategy/internal/raise.h"
+#include "strategy/base/internal/raise.h"
 
 namespace muster {
 namespace {

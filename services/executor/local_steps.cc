@@ -19,12 +19,12 @@
 #include "muster/v1/executor.pb.h"
 #include "services/executor/local_variables.h"
 #include "services/executor/steps.h"
-#include "strategy/central_storage_strategy.h"
-#include "strategy/error.h"
-#include "strategy/mirrored_strategy.h"
-#include "strategy/one_device_strategy.h"
-#include "strategy/random.h"
-#include "strategy/replica_context.h"
+#include "strategy/base/error.h"
+#include "strategy/base/random.h"
+#include "strategy/core/replica_context.h"
+#include "strategy/kinds/central_storage_strategy.h"
+#include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/kinds/one_device_strategy.h"
 #include "worker/engine/metrics.h"
 
 namespace muster::executor {

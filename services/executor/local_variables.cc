@@ -14,10 +14,10 @@
 #include "ps/initializers.h"
 #include "ps/kernels.h"
 #include "ps/region.h"
-#include "strategy/checkpoint.h"
-#include "strategy/context.h"
-#include "strategy/error.h"
-#include "strategy/extended.h"
+#include "strategy/base/error.h"
+#include "strategy/core/context.h"
+#include "strategy/train/checkpoint.h"
+#include "strategy/variables/extended.h"
 
 namespace muster::executor {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "common/base/status.h"
 #include "ps/optimizer.h"
-#include "strategy/error.h"
-#include "strategy/indexed_slices.h"
-#include "strategy/strategy.h"
-#include "strategy/variable.h"
+#include "strategy/base/error.h"
+#include "strategy/core/strategy.h"
+#include "strategy/values/indexed_slices.h"
+#include "strategy/variables/variable.h"
 
 namespace muster::v1 {
 class JobPlan;

@@ -101,7 +101,7 @@ class Dataset {
   static_assert(
       internal::IsElement<T>::value,
       "an element of a dataset is made of tensors, numbers and strings, in tuples, pairs, "
-      "vectors, maps, or a struct with NestFields (strategy/nest.h)");
+      "vectors, maps, or a struct with NestFields (strategy/values/nest.h)");
 
  public:
   using value_type = T;

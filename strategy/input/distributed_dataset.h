@@ -17,13 +17,13 @@
 #include <utility>
 #include <vector>
 
-#include "strategy/default_strategy.h"
-#include "strategy/distributed_values.h"
+#include "strategy/core/default_strategy.h"
+#include "strategy/core/strategy.h"
 #include "strategy/input/dataset.h"
 #include "strategy/input/input_link.h"
 #include "strategy/input/input_options.h"
 #include "strategy/input/step_reader.h"
-#include "strategy/strategy.h"
+#include "strategy/values/distributed_values.h"
 
 namespace muster {
 

@@ -6,8 +6,8 @@
 #include "common/base/status.h"
 #include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
-#include "strategy/internal/raise.h"
-#include "strategy/sparse.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/values/sparse.h"
 
 namespace muster::internal {
 

@@ -1,6 +1,7 @@
 // Typed values as elements of a pipeline: a tensor, a number, a string, and tuples, pairs, vectors,
-// maps and aggregates (NestFields, strategy/nest.h) of them. Each leaf is a column, in order. A
-// leaf's column is named by its path: "value" alone, "1" in a tuple, "image" in a map, "0/image".
+// maps and aggregates (NestFields, strategy/values/nest.h) of them. Each leaf is a column, in
+// order. A leaf's column is named by its path: "value" alone, "1" in a tuple, "image" in a map,
+// "0/image".
 #pragma once
 
 #include <map>
@@ -14,8 +15,8 @@
 
 #include "common/base/dtype.h"
 #include "common/data/element.h"
-#include "strategy/nest.h"
-#include "strategy/torch.h"
+#include "strategy/base/torch.h"
+#include "strategy/values/nest.h"
 
 namespace muster::internal {
 

@@ -8,11 +8,11 @@
 
 #include "common/data/pipeline/iterator.h"
 #include "common/data/pipeline/pipeline.h"
-#include "strategy/error.h"
+#include "strategy/base/error.h"
+#include "strategy/base/internal/raise.h"
 #include "strategy/input/dataset.h"
 #include "strategy/input/element_codec.h"
 #include "strategy/input/internal/pipelines.h"
-#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "common/data/auto_shard_policy.h"
 #include "common/data/element.h"
-#include "strategy/torch.h"
+#include "strategy/base/torch.h"
 
 namespace muster {
 namespace data {

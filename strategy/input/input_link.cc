@@ -8,7 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/data/rebatch.h"
-#include "strategy/internal/raise.h"
+#include "strategy/base/internal/raise.h"
 
 namespace muster {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/data/element.h"
-#include "strategy/error.h"
+#include "strategy/base/error.h"
 
 namespace muster {
 

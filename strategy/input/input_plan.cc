@@ -6,13 +6,13 @@
 #include "common/base/words.h"
 #include "common/data/pipeline/rewrite.h"
 #include "common/telemetry/log.h"
-#include "strategy/default_strategy.h"
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/default_strategy.h"
+#include "strategy/core/internal/frames.h"
+#include "strategy/core/strategy.h"
 #include "strategy/input/element_codec.h"
 #include "strategy/input/input_link.h"
-#include "strategy/internal/frames.h"
-#include "strategy/internal/raise.h"
-#include "strategy/strategy.h"
-#include "worker/engine/device/place.h"
 
 namespace muster::internal {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "common/base/words.h"
 #include "common/data/pipeline/pipeline.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
 #include "strategy/input/element_codec.h"
 #include "strategy/input/graph.h"
 #include "strategy/input/internal/pipelines.h"
-#include "strategy/internal/raise.h"
-#include "strategy/internal/shape_text.h"
 
 namespace muster::internal {
 namespace {

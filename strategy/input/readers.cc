@@ -11,8 +11,8 @@
 #include "common/data/pipeline/pipeline.h"
 #include "common/data/reader.h"
 #include "muster/v1/job_spec.pb.h"
+#include "strategy/base/internal/raise.h"
 #include "strategy/input/internal/pipelines.h"
-#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {

@@ -28,9 +28,9 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/base/torch.h"
 #include "strategy/input/dataset.h"
 #include "strategy/input/element_codec.h"
-#include "strategy/torch.h"
 
 namespace muster {
 

@@ -6,10 +6,10 @@
 #include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/iterator.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/frames.h"
 #include "strategy/input/input_link.h"
 #include "strategy/input/internal/input_plan.h"
-#include "strategy/internal/frames.h"
-#include "strategy/internal/raise.h"
 
 namespace muster::internal {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "common/base/status.h"
 #include "common/data/pipeline/node.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/torch.h"
 #include "strategy/input/graph.h"
-#include "strategy/internal/raise.h"
-#include "strategy/torch.h"
 
 namespace muster::internal {
 

@@ -1,4 +1,4 @@
-#include "worker/engine/device/arena.h"
+#include "device/arena.h"
 
 #include <ATen/ATen.h>
 #undef CHECK
@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "device/cpu_allocator.h"
 #include "tests/support/catch.h"
-#include "worker/engine/device/cpu_allocator.h"
 
 namespace muster::device {
 namespace {

@@ -1,10 +1,10 @@
 // Which logical GPU is on which card, on machines as they may be.
-#include "worker/engine/device/gpu.h"
+#include "device/gpu.h"
 
 #include <vector>
 
+#include "device/place.h"
 #include "tests/support/catch.h"
-#include "worker/engine/device/place.h"
 
 namespace muster::device {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/engine/device/replica_group.h"
+#include "device/replica_group.h"
 
 #include <atomic>
 #include <set>

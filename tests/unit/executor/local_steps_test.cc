@@ -20,8 +20,8 @@
 #include "ps/job_shards.h"
 #include "ps/server/ps_server.h"
 #include "services/executor/steps.h"
-#include "strategy/checkpoint.h"
-#include "strategy/mirrored_strategy.h"
+#include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/train/checkpoint.h"
 #include "tests/support/catch.h"
 
 namespace muster::executor {

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "strategy/error.h"
+#include "strategy/base/error.h"
 #include "tests/support/catch.h"
 #include "tests/unit/cluster/http_server.h"
 #include "tests/unit/strategy/errors.h"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "strategy/error.h"
+#include "strategy/base/error.h"
 
 namespace muster::testing {
 

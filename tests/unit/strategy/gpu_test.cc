@@ -9,17 +9,17 @@
 
 #include <unistd.h>
 
-#include "strategy/checkpoint.h"
-#include "strategy/cross_device_ops.h"
+#include "strategy/base/logical_devices.h"
 #include "strategy/input/dataset.h"
 #include "strategy/input/distributed_dataset.h"
-#include "strategy/logical_devices.h"
-#include "strategy/metrics.h"
-#include "strategy/module.h"
-#include "strategy/optimizer.h"
-#include "strategy/sparse.h"
+#include "strategy/reduce/cross_device_ops.h"
+#include "strategy/train/checkpoint.h"
+#include "strategy/train/metrics.h"
+#include "strategy/train/module.h"
+#include "strategy/train/optimizer.h"
+#include "strategy/values/sparse.h"
 #include "tests/support/catch.h"
-#include "tests/unit/strategy/variable_support.h"
+#include "tests/unit/strategy/variables/variable_support.h"
 
 namespace muster {
 namespace {

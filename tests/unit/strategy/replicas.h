@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "strategy/replica_context.h"
+#include "strategy/core/replica_context.h"
 
 namespace muster::testing {
 

@@ -1,6 +1,6 @@
 // Three mistakes in a program. Not built: template_errors.cmake reads what the compiler says of it.
+#include "strategy/core/strategy.h"
 #include "strategy/input/dataset.h"
-#include "strategy/strategy.h"
 
 struct Loss {
   torch::Tensor sum;

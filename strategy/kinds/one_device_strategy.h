@@ -1,0 +1,20 @@
+// Everything on one device: the program of many replicas, with one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "strategy/core/strategy.h"
+
+namespace muster {
+
+class OneDeviceStrategy final : public Strategy {
+ public:
+  // INVALID_ARGUMENT: not a device's name, or a GPU that this machine does not have.
+  explicit OneDeviceStrategy(const std::string& device);
+
+  std::string_view name() const override { return "OneDeviceStrategy"; }
+  bool distributes_variables() const override { return false; }
+};
+
+}  // namespace muster

@@ -1,0 +1,57 @@
+#include <set>
+
+#include "device/gpu.h"
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/kinds/central_storage_strategy.h"
+#include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/kinds/one_device_strategy.h"
+#include "strategy/reduce/cross_device_ops.h"
+
+namespace muster {
+namespace {
+
+// None named: all GPUs of this machine, else CPU:0.
+std::vector<std::string> OrAll(const std::vector<std::string>& names) {
+  if (!names.empty()) return names;
+  std::vector<std::string> all;
+  const std::size_t gpus = device::LogicalGpus::OfProcess().Cards().size();
+  for (std::size_t i = 0; i < gpus; ++i) all.push_back(fmt::format("GPU:{}", i));
+  if (all.empty()) all.emplace_back("CPU:0");
+  return all;
+}
+
+std::vector<int> Places(const std::vector<std::string>& names) {
+  std::vector<int> places;
+  std::set<int> seen;
+  for (const std::string& name : OrAll(names)) {
+    places.push_back(value_of(device::FindPlace(name)));
+    if (!seen.insert(places.back()).second) {
+      raise(InvalidArgument("device {} is named twice", name));
+    }
+  }
+  return places;
+}
+
+int ParameterPlace(const std::vector<int>& compute, const std::optional<std::string>& named) {
+  if (named.has_value()) return value_of(device::FindPlace(*named));
+  return compute.size() == 1 ? compute[0] : 0;
+}
+
+}  // namespace
+
+OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
+    : Strategy({value_of(device::FindPlace(device))}, {value_of(device::FindPlace(device))}) {}
+
+MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
+                                   std::shared_ptr<CrossDeviceOps> cross_device_ops)
+    : Strategy(Places(devices), Places(devices),
+               cross_device_ops != nullptr ? std::move(cross_device_ops)
+                                           : mirrored_cross_device_ops(OrAll(devices))) {}
+
+CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
+                                               const std::optional<std::string>& parameter_device)
+    : Strategy(Places(compute_devices),
+               {ParameterPlace(Places(compute_devices), parameter_device)}) {}
+
+}  // namespace muster

@@ -1,0 +1,323 @@
+// all_reduce and all_gather of a replica context: leaves of nests, and their gradients. How values
+// travel is up to the strategy's cross-device ops.
+#include <algorithm>
+
+#include "collectives/local_group.h"
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/context.h"
+#include "strategy/core/replica_context.h"
+#include "strategy/core/strategy.h"
+#include "strategy/reduce/cross_device_ops.h"
+#include "strategy/reduce/internal/replica_meeting.h"
+#include "strategy/values/internal/reduction.h"
+#include "strategy/values/sparse.h"
+
+namespace muster {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// What a forward needs besides tensors; on its caller's stack.
+struct Call {
+  ReplicaContext& context;
+  ReduceOp op = ReduceOp::kSum;
+  int axis = 0;
+  const CommunicationOptions& options;
+};
+
+const Call& CallAt(std::int64_t address) { return *reinterpret_cast<const Call*>(address); }
+std::int64_t AddressOf(const Call& call) { return reinterpret_cast<std::int64_t>(&call); }
+
+// Which replica made the forward call. The context object itself ends with its run.
+void Save(AutogradContext* saved, const Call& call) {
+  saved->saved_data["strategy"] = reinterpret_cast<std::int64_t>(&call.context.strategy());
+  saved->saved_data["replica"] = call.context.replica_id_in_sync_group();
+  saved->saved_data["op"] = static_cast<int>(call.op);
+  saved->saved_data["axis"] = call.axis;
+  saved->saved_data["pack"] = static_cast<std::int64_t>(std::size_t{call.options.bytes_per_pack});
+  saved->saved_data["timeout"] = static_cast<std::int64_t>(
+      call.options.timeout.value_or(std::chrono::milliseconds(0)).count());
+}
+
+// The context of a backward call: replicas meet in it, so it must be made where the forward was.
+ReplicaContext& ContextOf(AutogradContext* saved) {
+  const auto replica = saved->saved_data["replica"].toInt();
+  ReplicaContext* const context = get_replica_context();
+  if (context == nullptr || context->replica_id_in_sync_group() != replica ||
+      reinterpret_cast<std::int64_t>(&context->strategy()) !=
+          saved->saved_data["strategy"].toInt()) {
+    raise(FailedPrecondition(
+        "the gradient of a collective call of replica {} needs the other replicas: call backward() "
+        "inside the replica function",
+        replica));
+  }
+  return *context;
+}
+
+CommunicationOptions OptionsOf(AutogradContext* saved) {
+  CommunicationOptions options{.bytes_per_pack = saved->saved_data["pack"].toInt()};
+  if (const auto timeout = saved->saved_data["timeout"].toInt(); timeout > 0) {
+    options.timeout = std::chrono::milliseconds(timeout);
+  }
+  return options;
+}
+
+// Where the values of the forward lie: what comes back to them lies there, too.
+void SaveDevices(AutogradContext* saved, at::TensorList values) {
+  std::vector<std::int64_t> cards;
+  for (const torch::Tensor& value : values) {
+    cards.push_back(value.device().is_cpu() ? -1 : value.device().index());
+  }
+  saved->saved_data["cards"] = cards;
+}
+void ReturnToDevices(AutogradContext* saved, variable_list& gradients) {
+  const std::vector<std::int64_t> cards = saved->saved_data["cards"].toIntVector();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const torch::Device to =
+        cards[i] < 0 ? torch::Device(torch::kCPU)
+                     : torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(cards[i]));
+    if (!device::SameDevice(gradients[i].device(), to)) gradients[i] = gradients[i].to(to);
+  }
+}
+
+bool IsDifferentiable(const torch::Tensor& value) {
+  return value.is_floating_point() || value.is_complex();
+}
+
+// Integers have no gradients, whatever they become.
+void MarkIntegers(AutogradContext* saved, at::TensorList values, const variable_list& results) {
+  variable_list integers;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (!IsDifferentiable(values[i])) integers.push_back(results[i]);
+  }
+  saved->mark_non_differentiable(integers);
+}
+
+// The gradients that backward was given for differentiable results, summed or averaged; undefined
+// elsewhere.
+variable_list ReduceGradients(ReplicaContext& context, ReduceOp op, const variable_list& gradients,
+                              const CommunicationOptions& options) {
+  variable_list wanted;
+  for (const torch::Tensor& gradient : gradients) {
+    if (IsDifferentiable(gradient)) wanted.push_back(gradient);
+  }
+  const torch::NoGradGuard no_grad;
+  variable_list reduced =
+      context.strategy().cross_device_ops().all_reduce(context, op, wanted, options);
+  variable_list result;
+  auto next = reduced.begin();
+  for (const torch::Tensor& gradient : gradients) {
+    result.push_back(IsDifferentiable(gradient) ? std::move(*next++) : torch::Tensor());
+  }
+  return result;
+}
+
+struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
+  static variable_list forward(AutogradContext* saved, at::TensorList values,
+                               std::int64_t address) {
+    const Call& call = CallAt(address);
+    Save(saved, call);
+    SaveDevices(saved, values);
+    variable_list results = call.context.strategy().cross_device_ops().all_reduce(
+        call.context, call.op, values.vec(), call.options);
+    MarkIntegers(saved, values, results);
+    return results;
+  }
+  static variable_list backward(AutogradContext* saved, const variable_list& gradients) {
+    const auto op = static_cast<ReduceOp>(saved->saved_data["op"].toInt());
+    variable_list result = ReduceGradients(ContextOf(saved), op, gradients, OptionsOf(saved));
+    ReturnToDevices(saved, result);
+    result.emplace_back();
+    return result;
+  }
+};
+
+// Each replica's gradient is the sum, over replicas, of its own piece of their gradients.
+struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
+  static variable_list forward(AutogradContext* saved, at::TensorList values,
+                               std::int64_t address) {
+    const Call& call = CallAt(address);
+    Save(saved, call);
+    SaveDevices(saved, values);
+    variable_list results = call.context.strategy().cross_device_ops().all_gather(
+        call.context, values.vec(), call.axis, call.options);
+    std::vector<std::int64_t> sizes;
+    for (const torch::Tensor& value : values) sizes.push_back(value.size(call.axis));
+    saved->saved_data["sizes"] = sizes;
+    MarkIntegers(saved, values, results);
+    return results;
+  }
+  static variable_list backward(AutogradContext* saved, const variable_list& gradients) {
+    ReplicaContext& context = ContextOf(saved);
+    const CommunicationOptions options = OptionsOf(saved);
+    const auto replica = static_cast<std::size_t>(saved->saved_data["replica"].toInt());
+    const std::vector<std::int64_t> mine = saved->saved_data["sizes"].toIntVector();
+    internal::ReplicaMeeting meeting(context);
+    collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
+                                  context.num_replicas_in_sync());
+    const auto sizes = group.Exchange("gradient of all_gather", mine, options.timeout);
+    raise_unless_ok(sizes.status());
+    variable_list result = ReduceGradients(context, ReduceOp::kSum, gradients, options);
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if (!result[i].defined()) continue;
+      std::int64_t offset = 0;
+      for (std::size_t r = 0; r < replica; ++r) offset += (*sizes)[r][i];
+      result[i] = result[i].narrow(saved->saved_data["axis"].toInt(), offset, mine[i]);
+    }
+    ReturnToDevices(saved, result);
+    result.emplace_back();
+    return result;
+  }
+};
+
+// `result` of sparse values that may want a gradient, which there is none of.
+struct RefuseGradient : torch::autograd::Function<RefuseGradient> {
+  static torch::Tensor forward(AutogradContext*, const torch::Tensor&, torch::Tensor result) {
+    return result.detach();
+  }
+  static variable_list backward(AutogradContext*, const variable_list&) {
+    raise(Unimplemented("the gradient of all_reduce through IndexedSlices is not supported"));
+  }
+};
+
+torch::Tensor WithoutGradient(const torch::Tensor& value, const torch::Tensor& result) {
+  const bool wanted = torch::GradMode::is_enabled() && value.requires_grad();
+  return wanted ? RefuseGradient::apply(value, result) : result;
+}
+
+// All replicas' slices joined, one leaf after another; the result is a copy on this replica's
+// device.
+std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<IndexedSlices>& mine) {
+  struct Part {
+    const std::vector<IndexedSlices>& mine;
+    std::vector<IndexedSlices> joined = {};
+  } part{mine};
+  const torch::NoGradGuard no_grad;
+  call.context.strategy().cross_device_ops().note_sparse();
+  const auto joint = [&](std::vector<void*>& all) {
+    std::vector<IndexedSlices> joined;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      std::vector<IndexedSlices> leaf;
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        const auto& theirs = static_cast<Part*>(all[r])->mine;
+        if (theirs.size() != mine.size()) {
+          raise(InvalidArgument("all_reduce: replica {} brings {} IndexedSlices, replica {} {}", r,
+                                theirs.size(), call.context.replica_id_in_sync_group(),
+                                mine.size()));
+        }
+        leaf.push_back(theirs[i]);
+      }
+      joined.push_back(aggregate(leaf));
+    }
+    for (void* one : all) static_cast<Part*>(one)->joined = joined;
+  };
+  call.context.meet(fmt::format("all_reduce {} of IndexedSlices", name_of(call.op)), &part, joint,
+                    call.options.timeout);
+  std::vector<IndexedSlices> results;
+  const int place = device::PlaceScope::Current();
+  for (const IndexedSlices& joined : part.joined) {
+    results.push_back(internal::copy_to(joined, place));
+    // Not in place: a mean of integers is of another type.
+    if (call.op != ReduceOp::kMean) continue;
+    torch::Tensor& values = results.back().values;
+    values = internal::mean_of(values, call.context.num_replicas_in_sync());
+  }
+  return results;
+}
+
+// What one replica gets: values of its own, as from several. Whoever writes into a result must not
+// write into the argument.
+std::vector<std::variant<torch::Tensor, IndexedSlices>> Alone(
+    std::vector<std::variant<torch::Tensor, IndexedSlices>> leaves) {
+  for (auto& leaf : leaves) {
+    if (auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
+      slices->values = slices->values.clone();
+      slices->indices = slices->indices.clone();
+      continue;
+    }
+    auto& tensor = std::get<torch::Tensor>(leaf);
+    if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
+    tensor = tensor.clone();
+  }
+  return leaves;
+}
+
+}  // namespace
+
+ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& leaves,
+                                                     const CommunicationOptions& options) {
+  require_mine();
+  internal::check_op(op);
+  if (group_ == nullptr) return Alone(leaves);
+  const Call call{.context = *this, .op = op, .options = options};
+  variable_list dense;
+  std::vector<IndexedSlices> sparse;
+  for (const Leaf& leaf : leaves) {
+    if (const auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
+      sparse.push_back(*slices);
+      continue;
+    }
+    const auto& tensor = std::get<torch::Tensor>(leaf);
+    if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
+    if (is_slices(tensor)) {
+      sparse.push_back(to_slices(tensor));
+    } else {
+      dense.push_back(tensor);
+    }
+  }
+  if (!dense.empty()) dense = AllReduceFunction::apply(at::TensorList(dense), AddressOf(call));
+  if (!sparse.empty()) sparse = ReduceSlices(call, sparse);
+
+  Leaves results;
+  auto next_dense = dense.begin();
+  auto next_sparse = sparse.begin();
+  for (const Leaf& leaf : leaves) {
+    if (const auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
+      next_sparse->values = WithoutGradient(slices->values, next_sparse->values);
+      results.emplace_back(std::move(*next_sparse++));
+    } else if (const auto& tensor = std::get<torch::Tensor>(leaf); tensor.is_sparse()) {
+      results.emplace_back(WithoutGradient(tensor, to_sparse(*next_sparse++)));
+    } else {
+      results.emplace_back(std::move(*next_dense++));
+    }
+  }
+  return results;
+}
+
+ReplicaContext::Leaves ReplicaContext::gather_leaves(const Leaves& leaves, int axis,
+                                                     const CommunicationOptions& options) {
+  require_mine();
+  variable_list values;
+  for (const Leaf& leaf : leaves) {
+    const auto* const tensor = std::get_if<torch::Tensor>(&leaf);
+    if (tensor == nullptr || tensor->is_sparse()) {
+      raise(Unimplemented("all_gather does not support IndexedSlices"));
+    }
+    if (!tensor->defined()) raise(InvalidArgument("all_gather of an undefined tensor"));
+    if (group_ == nullptr) {
+      values.push_back(internal::gather_tensors({*tensor}, axis));
+    } else {
+      values.push_back(*tensor);
+    }
+  }
+  if (group_ != nullptr && !values.empty()) {
+    const Call call{.context = *this, .axis = axis, .options = options};
+    values = AllGatherFunction::apply(at::TensorList(values), AddressOf(call));
+  }
+  return {values.begin(), values.end()};
+}
+
+torch::Tensor ReplicaContext::all_reduce(ReduceOp op, const torch::Tensor& value,
+                                         const CommunicationOptions& options) {
+  return std::get<torch::Tensor>(reduce_leaves(op, {value}, options)[0]);
+}
+
+torch::Tensor ReplicaContext::all_gather(const torch::Tensor& value, int axis,
+                                         const CommunicationOptions& options) {
+  return std::get<torch::Tensor>(gather_leaves({value}, axis, options)[0]);
+}
+
+}  // namespace muster

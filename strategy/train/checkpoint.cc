@@ -1,0 +1,453 @@
+#include "strategy/train/checkpoint.h"
+
+#include <algorithm>
+#include <ctime>
+#include <future>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/dtype.h"
+#include "common/base/words.h"
+#include "common/storage/checkpoint.h"
+#include "muster/v1/checkpoint.pb.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
+#include "strategy/core/context.h"
+#include "strategy/core/default_strategy.h"
+#include "strategy/train/internal/saved_state.h"
+#include "strategy/train/module.h"
+#include "strategy/train/optimizer.h"
+#include "strategy/variables/internal/variable_state.h"
+
+namespace muster {
+namespace {
+
+// A checkpoint that is written over another uses the name that the other one does not, so that the
+// old one is whole until the new manifest takes its place.
+constexpr char kFile[] = "variables.safetensors";
+constexpr char kOtherFile[] = "variables-2.safetensors";
+
+struct Named {
+  std::string name;
+  torch::Tensor value;
+};
+
+DType FromTorch(const std::string& name, torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat:
+      return DType::kFloat32;
+    case torch::kDouble:
+      return DType::kFloat64;
+    case torch::kInt:
+      return DType::kInt32;
+    case torch::kLong:
+      return DType::kInt64;
+    case torch::kByte:
+      return DType::kUint8;
+    case torch::kBool:
+      return DType::kBool;
+    case torch::kHalf:
+      return DType::kFloat16;
+    case torch::kBFloat16:
+      return DType::kBfloat16;
+    case torch::kChar:
+      return DType::kInt8;
+    case torch::kShort:
+      return DType::kInt16;
+    default:
+      raise(
+          InvalidArgument("variable {}: checkpoints do not hold {}", name, torch::toString(type)));
+  }
+}
+
+torch::ScalarType ToTorch(const std::string& name, DType type) {
+  switch (type) {
+    case DType::kFloat32:
+      return torch::kFloat;
+    case DType::kFloat64:
+      return torch::kDouble;
+    case DType::kInt32:
+      return torch::kInt;
+    case DType::kInt64:
+      return torch::kLong;
+    case DType::kUint8:
+      return torch::kByte;
+    case DType::kBool:
+      return torch::kBool;
+    case DType::kFloat16:
+      return torch::kHalf;
+    case DType::kBfloat16:
+      return torch::kBFloat16;
+    case DType::kInt8:
+      return torch::kChar;
+    case DType::kInt16:
+      return torch::kShort;
+    default:
+      raise(InvalidArgument("tensor {} of the checkpoint has type {}, which no variable has", name,
+                            NameOf(type)));
+  }
+}
+
+std::string Now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+void RequireOutsideReplicas(const char* call) {
+  const ReplicaContext* const replica = get_replica_context();
+  if (replica == nullptr || &replica->strategy() == &default_strategy()) return;
+  raise(FailedPrecondition(
+      "{} requires cross-replica context, use merge_call: this is inside a replica function",
+      call));
+}
+
+void WriteAll(const std::string& directory, std::uint64_t step, const CheckpointJob& job,
+              const std::vector<Named>& values) {
+  std::vector<storage::TensorToWrite> tensors;
+  v1::CheckpointManifest manifest;
+  storage::FileSystem& disk = storage::RealFileSystem();
+  const Result<bool> there = disk.Exists(storage::JoinPath(directory, kFile));
+  raise_unless_ok(there.status());
+  const bool taken = *there;
+  const std::string name_of_file = taken ? kOtherFile : kFile;
+  for (const auto& [name, value] : values) {
+    const DType dtype = FromTorch(name, value.scalar_type());
+    const auto* const data = static_cast<const std::byte*>(value.data_ptr());
+    tensors.push_back({name, dtype, value.sizes().vec(), {data, value.nbytes()}});
+    v1::TensorSlice& slice = *manifest.add_slices();
+    slice.set_name(name);
+    slice.set_dtype(static_cast<v1::DType>(dtype));
+    for (const std::int64_t size : value.sizes()) slice.add_shape(size);
+    slice.set_rows(value.dim() == 0 ? 1 : value.size(0));
+    slice.set_file(name_of_file);
+    slice.set_key(name);
+  }
+  auto file = storage::WriteSafetensors(directory, name_of_file, tensors);
+  raise_unless_ok(file.status());
+  *manifest.add_files() = *std::move(file);
+  manifest.set_job_id(job.id);
+  manifest.set_job_name(job.name);
+  manifest.set_spec_hash(job.spec_hash);
+  manifest.set_step(step);
+  manifest.set_created_at(Now());
+  raise_unless_ok(storage::Commit(directory, std::move(manifest)));
+  // The old one's file; that of a save that failed is written over by the next.
+  (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));
+}
+
+}  // namespace
+
+namespace {
+
+// The state of an optimizer; its names in files begin with `prefix`.
+struct TrackedState {
+  std::string prefix;
+  std::shared_ptr<const internal::SavedState> state;
+  std::set<std::string> names;  // in files
+};
+
+using Tensors = std::map<std::string, torch::Tensor>;
+
+}  // namespace
+
+struct RestoreStatus::Impl {
+  mutable std::mutex mutex;
+  std::map<std::string, Variable> variables;
+  std::vector<TrackedState> states;
+  std::unique_ptr<storage::Checkpoint> restored;
+  std::map<std::string, DType> saved;  // what `restored` holds
+  CheckpointJob job;
+  std::uint64_t step = 0;
+  mutable std::mutex saving;              // held while a save begins or is waited for
+  mutable std::shared_future<void> save;  // guarded by saving
+
+  ~Impl() {
+    if (save.valid()) save.wait();
+  }
+
+  // With `saving` held: the error of a save in the background is thrown once.
+  void Wait() const {
+    if (save.valid()) std::exchange(save, {}).get();
+  }
+
+  std::vector<Named> Collect() const {
+    std::vector<Named> values;
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, variable] : variables) {
+      values.push_back({name, variable.state()->ToSave().to(torch::kCPU).contiguous()});
+    }
+    for (const TrackedState& tracked : states) {
+      for (const auto& [name, value] : tracked.state->Values()) {
+        values.push_back({tracked.prefix + name, value.to(torch::kCPU).contiguous()});
+      }
+    }
+    return values;
+  }
+
+  torch::Tensor Read(const std::string& name) const {
+    const auto shape = restored->Shape(name);
+    raise_unless_ok(shape.status());
+    const torch::Tensor value = torch::empty(*shape, ToTorch(name, saved.at(name)));
+    const std::int64_t rows = shape->empty() ? 1 : shape->front();
+    raise_unless_ok(restored->ReadRows(
+        name, 0, rows, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()}));
+    return value;
+  }
+
+  // Read, and checked against what the variable is now.
+  torch::Tensor ReadFor(const std::string& name, const Variable& variable) const {
+    torch::Tensor value = Read(name);
+    if (variable.is_initialized() && value.sizes() != variable.sizes()) {
+      raise(InvalidArgument("tensor {} of the checkpoint has shape {}, variable {} has {}", name,
+                            ShapeText(value), variable.name(), ShapeText(variable.sizes())));
+    }
+    return value;
+  }
+
+  // What the checkpoint has of it, checked.
+  Tensors ReadFor(const TrackedState& tracked) const {
+    Tensors values;
+    for (const std::string& name : tracked.names) {
+      if (saved.contains(name)) values[name.substr(tracked.prefix.size())] = Read(name);
+    }
+    // A job's optimizers count steps all together: by the checkpoint's.
+    const std::string count = "/slot/step";
+    for (const std::string& full : tracked.names) {
+      const std::string name = full.substr(tracked.prefix.size());
+      if (!name.ends_with(count) || values.contains(name)) continue;
+      const std::string slots = name.substr(0, name.size() - std::string("step").size());
+      const auto other = values.lower_bound(slots);
+      if (other == values.end() || !other->first.starts_with(slots)) continue;
+      values[name] = torch::scalar_tensor(static_cast<std::int64_t>(restored->manifest().step()),
+                                          torch::kLong);
+    }
+    tracked.state->Check(values);
+    return values;
+  }
+
+  bool Tracks(const std::string& name) const {
+    return variables.contains(name) ||
+           std::any_of(states.begin(), states.end(),
+                       [&](const TrackedState& tracked) { return tracked.names.contains(name); });
+  }
+};
+
+std::vector<std::string> RestoreStatus::unused() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, dtype] : impl_->saved) {
+    if (!impl_->Tracks(name)) names.push_back(name);
+  }
+  return names;
+}
+
+std::vector<std::string> RestoreStatus::unmatched() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, variable] : impl_->variables) {
+    if (!impl_->saved.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+const RestoreStatus& RestoreStatus::assert_existing_matched() const {
+  const std::vector<std::string> names = unmatched();
+  if (names.empty()) return *this;
+  raise(FailedPrecondition("the checkpoint has no value for {} of the variables: {}", names.size(),
+                           fmt::join(names, ", ")));
+}
+
+const RestoreStatus& RestoreStatus::assert_consumed() const {
+  assert_existing_matched();
+  const std::vector<std::string> names = unused();
+  if (names.empty()) return *this;
+  raise(FailedPrecondition("{} of the checkpoint {} to no variable: {}",
+                           Counted(names.size(), "tensor"),
+                           Agreeing(names.size(), "belongs", "belong"), fmt::join(names, ", ")));
+}
+
+Checkpoint::Checkpoint(std::map<std::string, Variable> variables)
+    : impl_(std::make_shared<RestoreStatus::Impl>()) {
+  for (const auto& [name, variable] : variables) track(name, variable);
+}
+
+void Checkpoint::track(const std::string& name, const Variable& variable) {
+  if (!variable.valid()) raise(FailedPrecondition("{}: a handle of no variable", name));
+  const std::lock_guard lock(impl_->mutex);
+  const auto [known, added] = impl_->variables.try_emplace(name, variable.container());
+  if (!added && !known->second.is_same(variable.container())) {
+    raise(AlreadyExists("the checkpoint tracks another variable as {}", name));
+  }
+  if (added && impl_->saved.contains(name)) {
+    variable.state()->Restore(impl_->ReadFor(name, variable));
+  }
+}
+
+void Checkpoint::track(const DistributedModuleBase& module, const std::string& prefix) {
+  for (const auto* variables : {&module.parameters(), &module.buffers()}) {
+    for (const Variable& variable : *variables) track(prefix + variable.name(), variable);
+  }
+}
+
+void Checkpoint::track(const DistributedOptimizerBase& optimizer, const std::string& prefix) {
+  TrackedState tracked{prefix, optimizer.saved_state(), {}};
+  for (const std::string& name : tracked.state->Names()) tracked.names.insert(prefix + name);
+  const std::lock_guard lock(impl_->mutex);
+  for (const TrackedState& other : impl_->states) {
+    if (other.state == tracked.state && other.prefix == prefix) return;
+    for (const std::string& name : tracked.names) {
+      if (!other.names.contains(name)) continue;
+      raise(AlreadyExists("the checkpoint tracks another optimizer that has {}: give one a prefix",
+                          name));
+    }
+  }
+  if (impl_->restored != nullptr) tracked.state->Restore(impl_->ReadFor(tracked));
+  impl_->states.push_back(std::move(tracked));
+}
+
+Variable Checkpoint::create(const std::string& name, InitialValue initial_value,
+                            const VariableOptions& options) {
+  std::function<torch::Tensor()> restored;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->saved.contains(name)) {
+      restored = [value = impl_->Read(name)] { return value; };
+    }
+  }
+  const VariableCreatorScope creator(
+      [&](const std::function<Variable(VariableSpec)>& next, VariableSpec spec) {
+        spec.restored = restored;
+        return next(std::move(spec));
+      });
+  Variable variable = Variable::create(name, std::move(initial_value), options);
+  const std::lock_guard lock(impl_->mutex);
+  const auto [known, added] = impl_->variables.try_emplace(name, variable);
+  if (!added && !known->second.is_same(variable)) {
+    raise(AlreadyExists("the checkpoint tracks another variable as {}", name));
+  }
+  return variable;
+}
+
+void Checkpoint::save(const std::string& directory, std::uint64_t step) const {
+  save_async(directory, step);
+  wait();
+}
+
+void Checkpoint::save_async(const std::string& directory, std::uint64_t step) const {
+  RequireOutsideReplicas("Checkpoint::save()");
+  const std::lock_guard saving(impl_->saving);
+  impl_->Wait();
+  std::vector<Named> values;
+  CheckpointJob job;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    values = impl_->Collect();
+    job = impl_->job;
+  }
+  impl_->save = std::async(std::launch::async, [=, values = std::move(values)] {
+                  WriteAll(directory, step, job, values);
+                }).share();
+}
+
+void Checkpoint::wait() const {
+  const std::lock_guard saving(impl_->saving);
+  impl_->Wait();
+}
+
+RestoreStatus Checkpoint::restore(const std::string& directory) {
+  RequireOutsideReplicas("Checkpoint::restore()");
+  wait();
+  auto opened = storage::Checkpoint::Open(directory);
+  raise_unless_ok(opened.status());
+  std::map<std::string, DType> saved;
+  for (const v1::TensorSlice& slice : (*opened)->manifest().slices()) {
+    saved[slice.name()] = static_cast<DType>(slice.dtype());
+  }
+
+  const std::lock_guard lock(impl_->mutex);
+  std::swap(impl_->restored, *opened);
+  std::swap(impl_->saved, saved);
+  std::vector<std::pair<Variable, torch::Tensor>> values;
+  std::vector<Tensors> states;
+  try {
+    for (const auto& [name, variable] : impl_->variables) {
+      if (impl_->saved.contains(name))
+        values.emplace_back(variable, impl_->ReadFor(name, variable));
+    }
+    for (const TrackedState& tracked : impl_->states) states.push_back(impl_->ReadFor(tracked));
+  } catch (...) {
+    std::swap(impl_->restored, *opened);
+    std::swap(impl_->saved, saved);
+    throw;
+  }
+  for (const auto& [variable, value] : values) variable.state()->Restore(value);
+  for (std::size_t i = 0; i < states.size(); ++i) impl_->states[i].state->Restore(states[i]);
+  const v1::CheckpointManifest& manifest = impl_->restored->manifest();
+  impl_->step = manifest.step();
+  impl_->job = {manifest.job_id(), manifest.job_name(), manifest.spec_hash()};
+  return RestoreStatus(impl_);
+}
+
+std::uint64_t Checkpoint::step() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->step;
+}
+
+CheckpointJob Checkpoint::job() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->job;
+}
+
+void Checkpoint::set_job(CheckpointJob job) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->job = std::move(job);
+}
+
+CheckpointManager::CheckpointManager(Checkpoint checkpoint, std::string directory, int max_to_keep)
+    : checkpoint_(std::move(checkpoint)),
+      directory_(std::move(directory)),
+      max_to_keep_(max_to_keep) {
+  if (max_to_keep >= 1) return;
+  raise(InvalidArgument("max_to_keep is {}: at least 1 checkpoint must be kept", max_to_keep));
+}
+
+std::string CheckpointManager::save(std::uint64_t step) const {
+  std::string path = storage::CheckpointDirectory(directory_, step);
+  checkpoint_.save(path, step);
+  // The checkpoint counts whether or not old ones could be removed.
+  (void)storage::Collect(directory_, static_cast<std::uint32_t>(max_to_keep_), path);
+  return path;
+}
+
+std::vector<std::string> CheckpointManager::checkpoints() const {
+  auto found = storage::ListCheckpoints(directory_);
+  raise_unless_ok(found.status());
+  std::reverse(found->begin(), found->end());
+  return *std::move(found);
+}
+
+std::optional<std::string> CheckpointManager::latest_checkpoint() const {
+  const std::vector<std::string> all = checkpoints();
+  if (all.empty()) return std::nullopt;
+  return all.back();
+}
+
+std::optional<std::string> CheckpointManager::restore_latest() {
+  checkpoint_.wait();
+  std::vector<std::string> all = checkpoints();
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    if (storage::Verify(*path).code() == StatusCode::kDataLoss) continue;
+    checkpoint_.restore(*path);
+    return *path;
+  }
+  return std::nullopt;
+}
+
+}  // namespace muster

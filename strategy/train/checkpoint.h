@@ -1,0 +1,120 @@
+// Values of variables on disk, in the format that jobs write too (docs/formats/checkpoint.md): a
+// program restores what a job has saved, and the other way round, on any number of devices.
+//
+//   Checkpoint checkpoint({{"w", w}, {"b", b}});
+//   checkpoint.track(net);        // a distributed module: its parameters and buffers
+//   checkpoint.track(optimizer);  // what it remembers of each parameter
+//   CheckpointManager manager(checkpoint, "/data/checkpoints", 3);
+//   manager.restore_latest();
+//   ... manager.save(step);
+//
+// A file holds one tensor for each variable: the value of ON_WRITE, the aggregated value of ON_READ
+// (a SUM is spread over the replicas when it is restored). What an optimizer remembers is there
+// once, whatever the number of replicas, as "<parameter>/slot/<slot>".
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strategy/variables/variable.h"
+
+namespace muster {
+
+class DistributedModuleBase;
+class DistributedOptimizerBase;
+
+// Which job a checkpoint is of; a job goes on from those alone that carry its own spec's hash.
+struct CheckpointJob {
+  std::string id;
+  std::string name;
+  std::string spec_hash;
+};
+
+// What a restore has found so far: variables that are tracked later still get their values.
+class RestoreStatus {
+ public:
+  // In the file, but no variable of that name is tracked; and the reverse. Sorted.
+  std::vector<std::string> unused() const;
+  std::vector<std::string> unmatched() const;
+  // FAILED_PRECONDITION naming what unmatched() gives.
+  const RestoreStatus& assert_existing_matched() const;
+  // The same for both.
+  const RestoreStatus& assert_consumed() const;
+
+  struct Impl;
+  explicit RestoreStatus(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+// Threading: any thread. Errors of calls that touch files: NOT_FOUND (no checkpoint there),
+// DATA_LOSS (damaged), RESOURCE_EXHAUSTED (disk full); FAILED_PRECONDITION inside run().
+// Lifetime: the destructor waits for a save that goes on; copies are the same checkpoint.
+class Checkpoint {
+ public:
+  explicit Checkpoint(std::map<std::string, Variable> variables = {});
+
+  // Adds a variable under the name that it has in files. After a restore() it gets its saved value
+  // at once. ALREADY_EXISTS: another variable has that name.
+  void track(const std::string& name, const Variable& variable);
+  // All variables of a module, as `prefix` and their names in it.
+  void track(const DistributedModuleBase& module, const std::string& prefix = {});
+  // An optimizer. In a restore it gets what the checkpoint has for it; without any it is as before
+  // its first step. Counts of steps that a job's checkpoint lacks are the checkpoint's step.
+  //   ALREADY_EXISTS: another optimizer of parameters of these names.
+  //   UNIMPLEMENTED: other than SGD, Adam, AdamW, Adagrad and RMSprop.
+  void track(const DistributedOptimizerBase& optimizer, const std::string& prefix = {});
+  // Creates a variable and tracks it. After a restore() it begins with the saved value, and
+  // `initial_value` is not asked for one.
+  Variable create(const std::string& name, InitialValue initial_value,
+                  const VariableOptions& options = {});
+
+  // Writes all tracked variables into `directory`, which becomes a checkpoint when all is there.
+  //   INVALID_ARGUMENT: an ON_READ variable without aggregation has no one value to save.
+  void save(const std::string& directory, std::uint64_t step = 0) const;
+  // Takes the values now and writes them meanwhile; wait(), the next save and a restore wait for
+  // it, and throw its error.
+  void save_async(const std::string& directory, std::uint64_t step = 0) const;
+  void wait() const;
+
+  // All tracked variables that are in the checkpoint get its values: all of them, or on an error
+  // none. Saves from now on carry its job.
+  //   INVALID_ARGUMENT: a tensor has another shape than its variable, or is not what the optimizer
+  //   remembers.
+  RestoreStatus restore(const std::string& directory);
+
+  // Of the checkpoint that was restored last.
+  std::uint64_t step() const;
+  CheckpointJob job() const;
+  void set_job(CheckpointJob job);
+
+ private:
+  std::shared_ptr<RestoreStatus::Impl> impl_;
+};
+
+// Checkpoints numbered by step below one folder, the newest `max_to_keep` of them.
+class CheckpointManager {
+ public:
+  // INVALID_ARGUMENT: max_to_keep < 1.
+  CheckpointManager(Checkpoint checkpoint, std::string directory, int max_to_keep);
+
+  // The new checkpoint's folder. Older ones beyond the limit are deleted after it is committed.
+  std::string save(std::uint64_t step) const;
+  // Oldest first.
+  std::vector<std::string> checkpoints() const;
+  std::optional<std::string> latest_checkpoint() const;
+  // The newest checkpoint that is not damaged; nothing when there is none.
+  std::optional<std::string> restore_latest();
+
+ private:
+  Checkpoint checkpoint_;
+  std::string directory_;
+  int max_to_keep_;
+};
+
+}  // namespace muster

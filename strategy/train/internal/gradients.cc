@@ -1,0 +1,118 @@
+#include "strategy/train/internal/gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/words.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/replica_context.h"
+#include "strategy/reduce/cross_device_ops.h"
+
+namespace muster::internal {
+namespace {
+
+// Large enough that a meeting costs nothing beside it, small enough to be a fraction of the memory.
+constexpr std::int64_t kPackBytes = std::int64_t{64} << 20;
+
+// What a gradient is on one replica, or on all of them.
+enum class Kind : std::uint8_t { kNone, kRows, kDense };
+
+std::vector<Kind> KindsOf(const std::vector<torch::Tensor>& gradients) {
+  std::vector<Kind> kinds;
+  for (const torch::Tensor& gradient : gradients) {
+    const bool rows = gradient.defined() && gradient.is_sparse() && gradient.sparse_dim() == 1;
+    kinds.push_back(!gradient.defined() ? Kind::kNone : rows ? Kind::kRows : Kind::kDense);
+  }
+  return kinds;
+}
+
+// Dense if it is so anywhere.
+void Join(std::vector<Kind>& all, const std::vector<Kind>& one, std::size_t replica) {
+  if (one.size() != all.size()) {
+    raise(InvalidArgument("replica 0 brings {}, replica {} {}", Counted(all.size(), "gradient"),
+                          replica, one.size()));
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], one[i]);
+}
+
+std::vector<Kind> AgreeOnKinds(ReplicaContext& replica,
+                               const std::vector<torch::Tensor>& gradients) {
+  std::vector<Kind> mine = KindsOf(gradients);
+  replica.meet("sum of gradients", &mine, [](std::vector<void*>& all) {
+    auto& joined = *static_cast<std::vector<Kind>*>(all[0]);
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      Join(joined, *static_cast<std::vector<Kind>*>(all[r]), r);
+    }
+    for (void* one : all) *static_cast<std::vector<Kind>*>(one) = joined;
+  });
+  return mine;
+}
+
+torch::Tensor NoRows(const torch::Tensor& parameter) {
+  std::vector<std::int64_t> shape = parameter.sizes().vec();
+  shape[0] = 0;
+  const torch::Tensor indices =
+      torch::empty({1, 0}, torch::dtype(torch::kLong).device(parameter.device()));
+  const torch::Tensor values =
+      torch::empty(shape, torch::dtype(parameter.scalar_type()).device(parameter.device()));
+  return torch::sparse_coo_tensor(indices, values, parameter.sizes());
+}
+
+// The gradient in the form that all replicas bring it in.
+torch::Tensor InForm(Kind kind, const torch::Tensor& gradient, const torch::Tensor& parameter) {
+  if (kind == Kind::kRows) return gradient.defined() ? gradient.detach() : NoRows(parameter);
+  if (!gradient.defined()) {
+    return torch::zeros(parameter.sizes(),
+                        torch::dtype(parameter.scalar_type()).device(parameter.device()));
+  }
+  return gradient.is_sparse() ? gradient.to_dense() : gradient.detach();
+}
+
+// `sums` of those that are there, in the places of all.
+std::vector<torch::Tensor> Spread(const std::vector<Kind>& kinds, std::vector<torch::Tensor> sums) {
+  std::vector<torch::Tensor> all(kinds.size());
+  auto next = sums.begin();
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] == Kind::kNone) continue;
+    all[i] = kinds[i] == Kind::kRows ? next->coalesce() : std::move(*next);
+    ++next;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<torch::Tensor> SumOverReplicas(ReplicaContext& replica,
+                                           const std::vector<torch::Tensor>& gradients,
+                                           const std::vector<torch::Tensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  const std::vector<Kind> kinds = AgreeOnKinds(replica, gradients);
+  std::vector<torch::Tensor> mine;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] != Kind::kNone) mine.push_back(InForm(kinds[i], gradients[i], parameters[i]));
+  }
+  if (mine.empty()) return gradients;
+  return Spread(kinds, replica.all_reduce(ReduceOp::kSum, mine, {.bytes_per_pack = kPackBytes}));
+}
+
+std::vector<torch::Tensor> SumOnto(CrossDeviceOps& ops, const std::string& device,
+                                   const std::vector<std::vector<torch::Tensor>>& gradients,
+                                   const std::vector<torch::Tensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Kind> kinds = KindsOf(gradients[0]);
+  for (std::size_t r = 1; r < gradients.size(); ++r) Join(kinds, KindsOf(gradients[r]), r);
+  std::vector<torch::Tensor> sums;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] == Kind::kNone) continue;
+    std::vector<torch::Tensor> values;
+    for (const auto& of_replica : gradients) {
+      // A replica that has none adds none.
+      if (of_replica[i].defined()) values.push_back(InForm(kinds[i], of_replica[i], parameters[i]));
+    }
+    const PerReplica<torch::Tensor> value(std::move(values));
+    sums.push_back(ops.reduce(ReduceOp::kSum, value, device, {.bytes_per_pack = kPackBytes})[0]);
+  }
+  return Spread(kinds, std::move(sums));
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,96 @@
+// What is behind a distributed module: its copies, and the variables that their tensors belong to.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strategy/base/torch.h"
+#include "strategy/core/internal/runs.h"
+#include "strategy/core/internal/strategy_ref.h"
+#include "strategy/variables/internal/variable_state.h"
+#include "strategy/variables/variable.h"
+
+namespace muster {
+class ReplicaContext;
+class Strategy;
+
+namespace internal {
+
+// Invariant: variable i of `parameters` has the tensor leaves[r][i] of copy r, variable j of
+// `buffers` leaves[r][parameters.size() + j]. A parameter under several names is one variable.
+// What is done to the first copy's tensors outside run(), in place or by giving them other memory,
+// is taken over by all copies at the next use of any of them. While the first copy is used outside
+// run(), its ON_READ MEAN buffers show the mean over the copies.
+//
+// Threading: nothing changes after creation but the tensors' values; a copy belongs to its replica.
+// Lifetime: the strategy outlives it; else FAILED_PRECONDITION.
+class ModuleState final : public BetweenRuns {
+ public:
+  StrategyRef strategy;
+  std::string name;
+  std::vector<std::shared_ptr<torch::nn::Module>> copies;  // one for each replica
+  std::vector<Variable> parameters;
+  std::vector<Variable> buffers;
+  std::vector<std::vector<torch::Tensor>> leaves;
+  std::vector<torch::ScalarType> types;  // of the tensors of leaves[r]
+  // What optimizers write: the parameters of leaves[r]; of central storage tensors over the one
+  // value.
+  std::vector<std::vector<torch::Tensor>> masters;
+  std::vector<std::vector<torch::nn::Module*>> flat;  // of each copy, in one order
+
+  int size() const { return static_cast<int>(copies.size()); }
+  // One value for several replicas.
+  bool central() const { return masters.size() < copies.size(); }
+  int parameter_device(int master) const;
+
+  // This strategy's replica context, when this is one. FAILED_PRECONDITION: another strategy's.
+  ReplicaContext* Replica() const;
+  // The copy that is meant here: the replica's own, else the first. FAILED_PRECONDITION: the type
+  // of one of its tensors was changed.
+  int Here() const;
+  void Check(int copy) const;
+
+  void Train(bool on) const;
+  void ZeroGrad() const;
+
+  // Of several copies; outside run(), else nothing is done. FAILED_PRECONDITION: a copy that is not
+  // the first was changed alone, or a tensor has another shape or type now; the text names it.
+  void Sync() const;
+  void ShowMeans() const;
+  void Load(const std::string& path) const;
+  void Save(const std::string& path) const;
+  // Around run(): as Sync(), and copies show their own buffers again; what they are afterwards is
+  // as it should be.
+  void BeginRun() override;
+  void EndRun() override;
+
+ private:
+  // Calls it on each parameter and buffer.
+  void Each(void (VariableState::*call)()) const;
+};
+
+// INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it.
+std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
+                                              const std::shared_ptr<torch::nn::Module>& module);
+
+// While the first copy is used outside run(): what the user does to it by train(), eval() and
+// zero_grad() is done to the other copies in the end.
+class OutsideUse {
+ public:
+  explicit OutsideUse(std::shared_ptr<ModuleState> module);
+  ~OutsideUse();
+  OutsideUse(const OutsideUse&) = delete;
+  OutsideUse& operator=(const OutsideUse&) = delete;
+
+ private:
+  void SpreadModes() const;
+  void SpreadZeros() const;
+
+  const std::shared_ptr<ModuleState> module_;
+  // Of the first copy's gradients; -1: there was none.
+  std::vector<std::int64_t> versions_;
+};
+
+}  // namespace internal
+}  // namespace muster

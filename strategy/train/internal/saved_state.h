@@ -1,0 +1,27 @@
+// What a checkpoint holds besides variables: tensors that come into being while a program trains.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "strategy/base/torch.h"
+
+namespace muster::internal {
+
+// Threading: outside run(), one thread at a time.
+class SavedState {
+ public:
+  virtual ~SavedState() = default;
+
+  // All that there may be.
+  virtual std::vector<std::string> Names() const = 0;
+  // What there is: copies.
+  virtual std::map<std::string, torch::Tensor> Values() const = 0;
+  // INVALID_ARGUMENT: `values` cannot be restored.
+  virtual void Check(const std::map<std::string, torch::Tensor>& values) const = 0;
+  // `values` have been checked. What they lack is as in the beginning.
+  virtual void Restore(const std::map<std::string, torch::Tensor>& values) const = 0;
+};
+
+}  // namespace muster::internal

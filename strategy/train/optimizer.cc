@@ -1,0 +1,380 @@
+#include "strategy/train/optimizer.h"
+
+#include <mutex>
+#include <optional>
+#include <typeinfo>
+
+#include <c10/util/Type.h>
+#include <fmt/ranges.h>
+
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/frames.h"
+#include "strategy/core/replica_context.h"
+#include "strategy/reduce/cross_device_ops.h"
+#include "strategy/train/internal/gradients.h"
+#include "strategy/train/internal/module_state.h"
+#include "strategy/train/internal/optimizer_slots.h"
+#include "strategy/train/internal/saved_state.h"
+
+namespace muster {
+namespace internal {
+namespace {
+
+using torch::optim::Optimizer;
+
+// Gives parameters other gradients while it lives.
+class LentGradients {
+ public:
+  explicit LentGradients(const std::vector<torch::Tensor>& parameters) : parameters_(parameters) {}
+  ~LentGradients() { Restore(); }
+  LentGradients(const LentGradients&) = delete;
+  LentGradients& operator=(const LentGradients&) = delete;
+
+  void Lend(std::vector<torch::Tensor> gradients) {
+    Restore();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      own_.push_back(parameters_[i].grad());
+      parameters_[i].mutable_grad() = std::move(gradients[i]);
+    }
+  }
+  void Restore() {
+    for (std::size_t i = 0; i < own_.size(); ++i) parameters_[i].mutable_grad() = own_[i];
+    own_.clear();
+  }
+
+ private:
+  const std::vector<torch::Tensor>& parameters_;
+  std::vector<torch::Tensor> own_;
+};
+
+std::vector<torch::Tensor> GradientsOf(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> gradients;
+  for (const torch::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+}  // namespace
+
+// What is behind the handles of an optimizer.
+class OptimizerState final : public SavedState {
+ public:
+  OptimizerState(std::shared_ptr<ModuleState> module, const MakeOptimizer& make,
+                 const OptimizerOptions& how)
+      : module_(std::move(module)), how_(how) {
+    Choose();
+    for (std::size_t master = 0; master < masters_.size(); ++master) {
+      const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
+      optimizers_.push_back(make(masters_[master], names_));
+    }
+    name_ = fmt::format("{} of module {}", c10::demangle(typeid(*optimizers_[0]).name()),
+                        module_->name);
+  }
+
+  const std::string& name() const { return name_; }
+  const ModuleState& module() const { return *module_; }
+  Optimizer& instance(int replica) const {
+    if (replica < 0 || replica >= module_->size()) {
+      raise(OutOfRange("replica {} of {}, which has {}", replica, name_, module_->size()));
+    }
+    return *optimizers_[masters_.size() == 1 ? 0 : static_cast<std::size_t>(replica)];
+  }
+
+  torch::Tensor Step(const DistributedOptimizerBase::Closure* closure) {
+    RequireNoOther(*module_->strategy);
+    ReplicaContext* const replica = module_->Replica();
+    if (replica == nullptr && module_->size() > 1) {
+      if (closure != nullptr) RaiseOutside("step(closure)");
+      module_->strategy->run([this] { Step(nullptr); });
+      return {};
+    }
+    const int copy = replica == nullptr ? 0 : replica->replica_id_in_sync_group();
+    module_->Check(copy);
+    return module_->central() ? StepShared(*replica, copy, closure)
+                              : StepOwn(replica, copy, closure);
+  }
+
+  void ReduceGradients() {
+    RequireNoOther(*module_->strategy);
+    if (module_->size() == 1) return;
+    ReplicaContext* const replica = module_->Replica();
+    if (replica == nullptr) RaiseOutside("reduce_gradients()");
+    const int copy = replica->replica_id_in_sync_group();
+    module_->Check(copy);
+    const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
+    std::vector<torch::Tensor> sums =
+        SumOverReplicas(*replica, GradientsOf(parameters), parameters);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].mutable_grad() = std::move(sums[i]);
+    }
+  }
+
+  double LearningRate() const {
+    const std::lock_guard lock(rate_mutex_);
+    try {
+      return instance(module_->Here()).param_groups().at(0).options().get_lr();
+    } catch (const c10::Error&) {
+      raise(Unimplemented("{} has no learning rate", name_));
+    }
+  }
+  void SetLearningRate(double rate) const {
+    const std::lock_guard lock(rate_mutex_);
+    const ReplicaContext* const replica = module_->Replica();
+    for (int copy = 0; copy < static_cast<int>(optimizers_.size()); ++copy) {
+      const bool mine =
+          replica == nullptr || module_->central() || replica->replica_id_in_sync_group() == copy;
+      if (!mine) continue;
+      try {
+        for (auto& group : optimizers_[static_cast<std::size_t>(copy)]->param_groups()) {
+          group.options().set_lr(rate);
+        }
+      } catch (const c10::Error&) {
+        raise(Unimplemented("{} has no learning rate", name_));
+      }
+    }
+  }
+
+  std::vector<std::string> Names() const override {
+    return SlotNames(*optimizers_[0], masters_[0], names_);
+  }
+  std::map<std::string, torch::Tensor> Values() const override {
+    RequireCrossReplica(*module_->strategy, "state()", "it outside run()");
+    return ReadSlots(*optimizers_[0], masters_[0], names_);
+  }
+  void Check(const std::map<std::string, torch::Tensor>& slots) const override {
+    RequireCrossReplica(*module_->strategy, "load_state()", "it outside run()");
+    CheckSlots(*optimizers_[0], masters_[0], names_, slots);
+  }
+  void Restore(const std::map<std::string, torch::Tensor>& slots) const override {
+    for (std::size_t master = 0; master < masters_.size(); ++master) {
+      const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
+      WriteSlots(*optimizers_[master], masters_[master], names_, slots);
+    }
+  }
+
+ private:
+  // Holds the components that the optimizer of `master` writes in place.
+  class Writing {
+   public:
+    Writing(const OptimizerState& state, int master) : state_(state), master_(master) {}
+    void Lock() {
+      for (const std::size_t i : state_.chosen_) {
+        held_.emplace_back(state_.module_->parameters[i].state()->at(master_));
+      }
+    }
+    void Unlock() { held_.clear(); }
+
+   private:
+    const OptimizerState& state_;
+    const int master_;
+    std::vector<Component::InPlace> held_;
+  };
+
+  // The parameters that are to be trained.
+  void Choose() {
+    const ModuleState& module = *module_;
+    for (std::size_t i = 0; i < module.parameters.size(); ++i) {
+      if (!module.masters[0][i].requires_grad()) continue;
+      chosen_.push_back(i);
+      names_.push_back(module.parameters[i].name());
+    }
+    if (chosen_.empty()) {
+      raise(InvalidArgument("optimizer(): module {} has no parameter that requires a gradient",
+                            module.name));
+    }
+    const auto take = [&](const std::vector<std::vector<torch::Tensor>>& from) {
+      std::vector<std::vector<torch::Tensor>> taken(from.size());
+      for (std::size_t r = 0; r < from.size(); ++r) {
+        for (const std::size_t i : chosen_) taken[r].push_back(from[r][i]);
+      }
+      return taken;
+    };
+    masters_ = take(module.masters);
+    leaves_ = take(module.leaves);
+  }
+
+  const std::vector<torch::Tensor>& LeavesOf(int copy) const {
+    return leaves_[static_cast<std::size_t>(copy)];
+  }
+
+  [[noreturn]] void RaiseOutside(std::string_view call) const {
+    raise(FailedPrecondition("{} of {} must be called by every replica ({}), inside run()", call,
+                             name_, module_->size()));
+  }
+
+  // INVALID_ARGUMENT: gradients that this optimizer cannot work with (sparse ones, most of them).
+  void Update(Optimizer& optimizer) const {
+    try {
+      optimizer.step();
+    } catch (const c10::Error& error) {
+      raise(InvalidArgument("step() of {}: {}", name_, error.what_without_backtrace()));
+    }
+  }
+
+  // Updates one copy.
+  torch::Tensor StepOwn(ReplicaContext* replica, int copy,
+                        const DistributedOptimizerBase::Closure* closure) {
+    const device::PlaceScope here(module_->parameter_device(copy));
+    Optimizer& optimizer = instance(copy);
+    const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
+    const bool reduces = how_.all_reduce_gradients && module_->size() > 1;
+    LentGradients lent(parameters);
+    const auto reduce = [&] {
+      if (reduces) lent.Lend(SumOverReplicas(*replica, GradientsOf(parameters), parameters));
+    };
+    Writing writing(*this, copy);
+    if (closure == nullptr) {
+      reduce();
+      writing.Lock();
+      Update(optimizer);
+      return {};
+    }
+    const auto evaluate = [&] {
+      writing.Unlock();
+      lent.Restore();
+      torch::Tensor loss = (*closure)();
+      reduce();
+      if (reduces) loss = SumOfLosses(*replica, loss);
+      writing.Lock();
+      return loss;
+    };
+    writing.Lock();
+    return optimizer.step(evaluate);
+  }
+
+  static torch::Tensor SumOfLosses(ReplicaContext& replica, const torch::Tensor& loss) {
+    const torch::NoGradGuard no_grad;
+    return replica.all_reduce(ReduceOp::kSum, loss.detach());
+  }
+
+  // Updates the one value of all replicas, once.
+  torch::Tensor StepShared(ReplicaContext& replica, int copy,
+                           const DistributedOptimizerBase::Closure* closure) {
+    torch::Tensor loss;
+    if (closure != nullptr) {
+      if (dynamic_cast<torch::optim::LBFGS*>(optimizers_[0].get()) != nullptr) {
+        raise(
+            Unimplemented("{} asks for gradients in the midst of its update, which under central "
+                          "storage no replica makes: use a MirroredStrategy",
+                          name_));
+      }
+      const torch::AutoGradMode gradients(true);
+      loss = (*closure)();
+      if (how_.all_reduce_gradients) loss = SumOfLosses(replica, loss);
+    }
+    struct Arrival {
+      OptimizerState* optimizer;
+      int copy;
+    } mine{this, copy};
+    replica.meet("step of " + name_, &mine, [this](std::vector<void*>& all) {
+      for (void* one : all) {
+        const auto& arrival = *static_cast<Arrival*>(one);
+        if (arrival.optimizer == this) continue;
+        raise(FailedPrecondition("replica {} calls step() of another optimizer than the others",
+                                 arrival.copy));
+      }
+      UpdateShared();
+    });
+    return loss;
+  }
+
+  void UpdateShared() {
+    const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &*module_->strategy});
+    const device::PlaceScope here(module_->parameter_device(0));
+    std::vector<std::vector<torch::Tensor>> gradients;
+    for (const auto& leaves : leaves_) {
+      gradients.push_back(GradientsOf(leaves));
+      if (!how_.all_reduce_gradients) break;  // they are all equal
+    }
+    LentGradients lent(masters_[0]);
+    Strategy& strategy = *module_->strategy;
+    lent.Lend(SumOnto(strategy.cross_device_ops(), strategy.parameter_devices()[0], gradients,
+                      masters_[0]));
+    Writing writing(*this, 0);
+    writing.Lock();
+    Update(*optimizers_[0]);
+  }
+
+  const std::shared_ptr<ModuleState> module_;
+  const OptimizerOptions how_;
+  std::string name_;
+  std::vector<std::size_t> chosen_;  // of the module's parameters
+  std::vector<std::string> names_;
+  std::vector<std::vector<torch::Tensor>> masters_;  // of the chosen; one for each optimizer
+  std::vector<std::vector<torch::Tensor>> leaves_;   // of the chosen; one for each copy
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;
+  mutable std::mutex rate_mutex_;
+};
+
+std::vector<std::vector<std::size_t>> group_parameters(
+    const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& groups) {
+  std::vector<std::vector<std::size_t>> places(groups.size() + 1);
+  std::vector<std::size_t> group_of(names.size(), groups.size());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const std::string& wanted : groups[g]) {
+      bool found = false;
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i] != wanted && !names[i].starts_with(wanted + ".")) continue;
+        found = true;
+        if (group_of[i] != groups.size() && group_of[i] != g) {
+          raise(InvalidArgument("optimizer(): parameter {} is in groups {} and {}", names[i],
+                                group_of[i], g));
+        }
+        group_of[i] = g;
+      }
+      if (!found) {
+        raise(InvalidArgument(
+            "optimizer(): group {} names \"{}\", which is no trained parameter and no part that "
+            "has one; there are {}",
+            g, wanted, fmt::join(names, ", ")));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) places[group_of[i]].push_back(i);
+  return places;
+}
+
+std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
+                                                    std::shared_ptr<ModuleState> module,
+                                                    const MakeOptimizer& make,
+                                                    const OptimizerOptions& how) {
+  if (module->strategy.get() != &strategy) {
+    raise(InvalidArgument("optimizer(): module {} was distributed by another strategy ({})",
+                          module->name, module->strategy->name()));
+  }
+  RequireCrossReplica(strategy, "optimizer()", "it before run()");
+  try {
+    return std::make_shared<OptimizerState>(std::move(module), make, how);
+  } catch (const c10::Error& error) {
+    raise(InvalidArgument("optimizer(): {}", error.what_without_backtrace()));
+  }
+}
+
+}  // namespace internal
+
+void DistributedOptimizerBase::step() const { (void)state_->Step(nullptr); }
+torch::Tensor DistributedOptimizerBase::step(const Closure& closure) const {
+  return state_->Step(&closure);
+}
+void DistributedOptimizerBase::reduce_gradients() const { state_->ReduceGradients(); }
+void DistributedOptimizerBase::zero_grad() const { state_->module().ZeroGrad(); }
+double DistributedOptimizerBase::learning_rate() const { return state_->LearningRate(); }
+void DistributedOptimizerBase::set_learning_rate(double rate) const {
+  state_->SetLearningRate(rate);
+}
+std::map<std::string, torch::Tensor> DistributedOptimizerBase::state() const {
+  return state_->Values();
+}
+void DistributedOptimizerBase::load_state(const std::map<std::string, torch::Tensor>& state) const {
+  state_->Check(state);
+  state_->Restore(state);
+}
+std::shared_ptr<const internal::SavedState> DistributedOptimizerBase::saved_state() const {
+  return state_;
+}
+const std::string& DistributedOptimizerBase::name() const { return state_->name(); }
+torch::optim::Optimizer& DistributedOptimizerBase::instance(int replica) const {
+  return state_->instance(replica);
+}
+
+}  // namespace muster

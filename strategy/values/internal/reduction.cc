@@ -1,0 +1,216 @@
+#include "strategy/values/internal/reduction.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "collectives/kernels.h"
+#include "collectives/packing.h"
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
+#include "strategy/values/internal/crew.h"
+#include "strategy/values/sparse.h"
+
+namespace muster::internal {
+namespace {
+
+// Below this many bytes of one value waking other threads costs more than they save.
+constexpr std::size_t kSharedBytes = std::size_t{256} << 10;
+
+torch::Tensor SumOver(const torch::Tensor& value, const Axes& axes) {
+  if (!axes.given()) return value;
+  const std::vector<std::int64_t> resolved = axes.resolve(value.dim());
+  return value.sum(resolved, /*keepdim=*/false, sum_type(value.scalar_type()));
+}
+
+bool HasKernel(const std::vector<torch::Tensor>& values) {
+  for (const torch::Tensor& value : values) {
+    if (!value.defined() || value.layout() != torch::kStrided || !value.device().is_cpu() ||
+        value.scalar_type() != values[0].scalar_type() ||
+        !value.sizes().equals(values[0].sizes()) ||
+        (torch::GradMode::is_enabled() && value.requires_grad())) {
+      return false;
+    }
+  }
+  const std::optional<DType> type = dtype_of(values[0].scalar_type());
+  return type.has_value() && collectives::Reducible(*type);
+}
+
+void CheckSummable(const std::vector<torch::Tensor>& values) {
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    if (!values[r].defined()) raise(InvalidArgument("replica {} holds an undefined tensor", r));
+    if (values[r].scalar_type() != values[0].scalar_type()) {
+      raise(InvalidArgument("replica {} holds {}, replica 0 holds {}", r,
+                            torch::toString(values[r].scalar_type()),
+                            torch::toString(values[0].scalar_type())));
+    }
+  }
+}
+
+}  // namespace
+
+void check_op(ReduceOp op) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
+  raise(InvalidArgument("reduce op {} is not one of: SUM, MEAN", static_cast<int>(op)));
+}
+
+torch::Tensor mean_of(const torch::Tensor& sum, double count) {
+  const bool integers = torch::isIntegralType(sum.scalar_type(), /*includeBool=*/true);
+  return (integers ? sum.to(torch::kDouble) : sum) / count;
+}
+
+std::optional<DType> dtype_of(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat32:
+      return DType::kFloat32;
+    case torch::kFloat64:
+      return DType::kFloat64;
+    case torch::kFloat16:
+      return DType::kFloat16;
+    case torch::kBFloat16:
+      return DType::kBfloat16;
+    case torch::kInt64:
+      return DType::kInt64;
+    case torch::kInt32:
+      return DType::kInt32;
+    case torch::kInt16:
+      return DType::kInt16;
+    case torch::kInt8:
+      return DType::kInt8;
+    case torch::kUInt8:
+      return DType::kUint8;
+    case torch::kBool:
+      return DType::kBool;
+    default:
+      return std::nullopt;
+  }
+}
+
+torch::ScalarType scalar_type_of(DType type) {
+  for (const torch::ScalarType candidate :
+       {torch::kFloat32, torch::kFloat64, torch::kFloat16, torch::kBFloat16, torch::kInt64,
+        torch::kInt32, torch::kInt16, torch::kInt8, torch::kUInt8}) {
+    if (dtype_of(candidate) == type) return candidate;
+  }
+  return torch::kBool;
+}
+
+torch::ScalarType sum_type(torch::ScalarType type) {
+  return type == torch::kHalf || type == torch::kBFloat16 ? torch::kFloat : type;
+}
+
+bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
+                    const std::vector<int>& devices, std::vector<torch::Tensor>& results) {
+  check_op(op);
+  if (!HasKernel(values) || std::any_of(devices.begin(), devices.end(), device::IsGpu)) {
+    return false;
+  }
+  const torch::NoGradGuard no_grad;
+  const DType type = *dtype_of(values[0].scalar_type());
+  const auto reduction =
+      op == ReduceOp::kSum ? collectives::Reduction::kSum : collectives::Reduction::kMean;
+  std::vector<torch::Tensor> contiguous;
+  std::vector<const void*> sources;
+  for (const torch::Tensor& value : values) {
+    contiguous.push_back(value.contiguous());
+    sources.push_back(contiguous.back().data_ptr());
+  }
+  results.clear();
+  std::vector<void*> destinations;
+  for (const int index : devices) {
+    const device::PlaceScope scope(index);
+    results.push_back(torch::empty(
+        values[0].sizes(), torch::dtype(scalar_type_of(collectives::ResultType(reduction, type)))));
+    destinations.push_back(results.back().data_ptr());
+  }
+  const auto count = static_cast<std::size_t>(values[0].numel());
+  const collectives::Crew& crew = current_crew();
+  if (crew.size <= 1 || count * SizeOf(type) < kSharedBytes) {
+    collectives::ReduceRange(reduction, type, sources, destinations, 0, count);
+    return true;
+  }
+  crew.run([&](int part) {
+    const collectives::Range slice = collectives::SliceOf(count, static_cast<std::size_t>(part),
+                                                          static_cast<std::size_t>(crew.size));
+    collectives::ReduceRange(reduction, type, sources, destinations, slice.begin, slice.end);
+  });
+  return true;
+}
+
+torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& values,
+                             const Axes& axes) {
+  check_op(op);
+  std::vector<torch::Tensor> one;
+  if (!axes.given() && values.size() > 1 &&
+      reduce_buffers(op, values, {device::PlaceScope::Current()}, one)) {
+    return one[0];
+  }
+  CheckSummable(values);
+  const torch::ScalarType type = values[0].scalar_type();
+  if (type == torch::kBool && values.size() > 1 && !axes.given()) {
+    raise(InvalidArgument("bool has no sum over replicas; convert it to a number type"));
+  }
+  torch::Tensor sum;
+  double elements = 0;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const torch::Tensor part = SumOver(values[r], axes);
+    if (sum.defined() && !part.sizes().equals(sum.sizes())) {
+      raise(InvalidArgument("Shape mismatch: replica {} holds shape {}, replica 0 shape {}", r,
+                            ShapeText(values[r]), ShapeText(values[0])));
+    }
+    const torch::Tensor wide = (values.size() > 1 ? here(part) : part).to(sum_type(type));
+    sum = sum.defined() ? sum + wide : wide;
+    elements += axes.given() ? static_cast<double>(values[r].numel()) /
+                                   static_cast<double>(std::max<std::int64_t>(1, part.numel()))
+                             : 1.0;
+  }
+  if (op == ReduceOp::kMean) sum = mean_of(sum, elements);
+  return sum_type(type) == type ? sum : sum.to(type);
+}
+
+void check_gather(const std::vector<std::vector<std::int64_t>>& shapes, int axis) {
+  const auto& first = shapes[0];
+  for (std::size_t r = 0; r < shapes.size(); ++r) {
+    if (shapes[r].empty()) {
+      raise(
+          InvalidArgument("replica {} holds a scalar: there is no axis to gather along; give it "
+                          "a dimension, reshape({{1}})",
+                          r));
+    }
+    if (shapes[r].size() != first.size()) {
+      raise(InvalidArgument("ranks differ: replica {} holds shape [{}], replica 0 shape [{}]", r,
+                            fmt::join(shapes[r], ", "), fmt::join(first, ", ")));
+    }
+  }
+  if (axis < 0 || static_cast<std::size_t>(axis) >= first.size()) {
+    raise(InvalidArgument("axis out of range for value with rank {}: {} is not in [0, {})",
+                          first.size(), axis, first.size()));
+  }
+  for (std::size_t r = 1; r < shapes.size(); ++r) {
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      if (i == static_cast<std::size_t>(axis) || shapes[r][i] == first[i]) continue;
+      raise(InvalidArgument(
+          "Shape mismatch: Dimension {} in both shapes must be equal: replica {} holds [{}], "
+          "replica 0 [{}]",
+          i, r, fmt::join(shapes[r], ", "), fmt::join(first, ", ")));
+    }
+  }
+}
+
+torch::Tensor gather_tensors(const std::vector<torch::Tensor>& values, int axis) {
+  CheckSummable(values);
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (const torch::Tensor& value : values) {
+    if (value.is_sparse()) raise(Unimplemented("gather does not support IndexedSlices"));
+    shapes.push_back(value.sizes().vec());
+  }
+  check_gather(shapes, axis);
+  if (values.size() == 1) return torch::cat(values, axis);
+  std::vector<torch::Tensor> together;
+  for (const torch::Tensor& value : values) together.push_back(here(value));
+  return torch::cat(together, axis);
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,227 @@
+// Nested structures in typed C++: std::tuple, std::pair, std::vector, std::map, and aggregates that
+// say how they are tied together. Leaves are tensors, IndexedSlices and numbers.
+//
+//   struct Output { torch::Tensor loss, accuracy; };
+//   template <> struct muster::NestFields<Output> {
+//     static auto tie(auto& value) { return std::tie(value.loss, value.accuracy); }
+//   };
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "strategy/base/error.h"
+#include "strategy/base/torch.h"
+#include "strategy/values/indexed_slices.h"
+
+namespace muster {
+
+// Specialise for an aggregate: static auto tie(auto& value) returns std::tie of its members.
+template <class T>
+struct NestFields;
+
+namespace nest {
+
+template <class T>
+concept Tied = requires(T& value) { NestFields<T>::tie(value); };
+
+template <class T>
+struct IsTuple : std::false_type {};
+template <class... T>
+struct IsTuple<std::tuple<T...>> : std::true_type {};
+template <class A, class B>
+struct IsTuple<std::pair<A, B>> : std::true_type {};
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T, class A>
+struct IsVector<std::vector<T, A>> : std::true_type {};
+
+template <class T>
+struct IsMap : std::false_type {};
+template <class K, class V, class C, class A>
+struct IsMap<std::map<K, V, C, A>> : std::true_type {};
+
+template <class T>
+constexpr bool is_container = IsTuple<T>::value || IsVector<T>::value || IsMap<T>::value || Tied<T>;
+
+// A leaf that can be reduced.
+template <class T>
+constexpr bool is_leaf =
+    std::is_arithmetic_v<T> || std::is_same_v<T, torch::Tensor> || std::is_same_v<T, IndexedSlices>;
+
+// A leaf, or a nest of nothing but leaves.
+template <class T>
+struct IsReducible : std::bool_constant<is_leaf<T>> {};
+template <class... T>
+struct IsReducible<std::tuple<T...>> : std::bool_constant<(IsReducible<T>::value && ...)> {};
+template <class A, class B>
+struct IsReducible<std::pair<A, B>> : IsReducible<std::tuple<A, B>> {};
+template <class T, class A>
+struct IsReducible<std::vector<T, A>> : IsReducible<T> {};
+template <class K, class V, class C, class A>
+struct IsReducible<std::map<K, V, C, A>> : IsReducible<V> {};
+template <Tied T>
+struct IsReducible<T> : std::true_type {};
+template <class T>
+constexpr bool is_reducible = IsReducible<T>::value;
+
+// The type after a leaf-wise operation that makes tensors: numbers become scalar tensors.
+template <class T>
+struct Tensors {
+  using type = T;  // Tied: its leaves must be tensors
+};
+template <class T>
+  requires std::is_arithmetic_v<T>
+struct Tensors<T> {
+  using type = torch::Tensor;
+};
+template <class... T>
+struct Tensors<std::tuple<T...>> {
+  using type = std::tuple<typename Tensors<T>::type...>;
+};
+template <class A, class B>
+struct Tensors<std::pair<A, B>> {
+  using type = std::pair<typename Tensors<A>::type, typename Tensors<B>::type>;
+};
+template <class T>
+struct Tensors<std::vector<T>> {
+  using type = std::vector<typename Tensors<T>::type>;
+};
+template <class K, class V>
+struct Tensors<std::map<K, V>> {
+  using type = std::map<K, typename Tensors<V>::type>;
+};
+template <class T>
+using tensors_t = typename Tensors<T>::type;
+
+inline torch::Tensor to_tensor(const torch::Tensor& value) { return value; }
+template <class T>
+  requires std::is_arithmetic_v<T>
+torch::Tensor to_tensor(T value) {
+  return torch::scalar_tensor(value, c10::CppTypeToScalarType<T>::value);
+}
+
+// The components of one nest on all replicas, in replica order.
+template <class T>
+using Components = std::vector<const T*>;
+
+[[noreturn]] inline void raise_mismatch(std::size_t replica, const std::string& what) {
+  raise(ErrorCode::kInternal, "replica " + std::to_string(replica) +
+                                  " returned another structure than replica 0: " + what);
+}
+
+template <class T>
+void check_same_structure(const Components<T>& components) {
+  for (std::size_t r = 1; r < components.size(); ++r) {
+    if constexpr (IsVector<T>::value) {
+      if (components[r]->size() != components[0]->size()) {
+        raise_mismatch(r, "a list of length " + std::to_string(components[r]->size()) + ", not " +
+                              std::to_string(components[0]->size()));
+      }
+    } else if constexpr (IsMap<T>::value) {
+      auto other = components[r]->begin();
+      bool same = components[r]->size() == components[0]->size();
+      for (const auto& [key, value] : *components[0]) {
+        (void)value;
+        same = same && other->first == key;
+        if (!same) raise_mismatch(r, "a mapping with other keys");
+        ++other;
+      }
+      if (!same) raise_mismatch(r, "a mapping with other keys");
+    }
+  }
+}
+
+// Puts leaf(all components of a leaf) in every leaf's place. `leaf` takes Components<Leaf>.
+template <class T, class Leaf>
+tensors_t<T> combine(const Components<T>& components, Leaf&& leaf);
+
+namespace detail {
+
+template <class Tuple, class Leaf, std::size_t... I>
+auto combine_tuple(const Components<Tuple>& components, Leaf&& leaf, std::index_sequence<I...>) {
+  const auto one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
+    Components<std::remove_cvref_t<std::tuple_element_t<J, Tuple>>> inner;
+    for (const Tuple* component : components) inner.push_back(&std::get<J>(*component));
+    return combine(inner, leaf);
+  };
+  return tensors_t<Tuple>{one(std::integral_constant<std::size_t, I>())...};
+}
+
+}  // namespace detail
+
+template <class T, class Leaf>
+tensors_t<T> combine(const Components<T>& components, Leaf&& leaf) {
+  check_same_structure(components);
+  if constexpr (IsTuple<T>::value) {
+    return detail::combine_tuple(components, leaf,
+                                 std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (IsVector<T>::value) {
+    tensors_t<T> result;
+    for (std::size_t i = 0; i < components[0]->size(); ++i) {
+      Components<typename T::value_type> inner;
+      for (const T* component : components) inner.push_back(&(*component)[i]);
+      result.push_back(combine(inner, leaf));
+    }
+    return result;
+  } else if constexpr (IsMap<T>::value) {
+    tensors_t<T> result;
+    for (const auto& [key, value] : *components[0]) {
+      (void)value;
+      Components<typename T::mapped_type> inner;
+      for (const T* component : components) inner.push_back(&component->at(key));
+      result.emplace(key, combine(inner, leaf));
+    }
+    return result;
+  } else if constexpr (Tied<T>) {
+    T result = *components[0];
+    auto fields = NestFields<T>::tie(result);
+    const auto each = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      const auto one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
+        Components<std::remove_cvref_t<std::tuple_element_t<J, decltype(fields)>>> inner;
+        for (const T* component : components) {
+          inner.push_back(&std::get<J>(NestFields<T>::tie(const_cast<T&>(*component))));
+        }
+        std::get<J>(fields) = combine(inner, leaf);
+      };
+      (one(std::integral_constant<std::size_t, I>()), ...);
+    };
+    each(std::make_index_sequence<std::tuple_size_v<decltype(fields)>>());
+    return result;
+  } else {
+    return leaf(components);
+  }
+}
+
+// Are all components of every leaf one and the same tensor?
+template <class T>
+bool same_objects(const std::vector<T>& components) {
+  bool same = true;
+  Components<T> pointers;
+  for (const T& component : components) pointers.push_back(&component);
+  combine(pointers, [&]<class L>(const Components<L>& leaves) {
+    for (const L* one : leaves) {
+      if constexpr (std::is_same_v<L, torch::Tensor>) {
+        same = same && one->is_same(*leaves[0]);
+      } else if constexpr (std::is_same_v<L, IndexedSlices>) {
+        same = same && one->values.is_same(leaves[0]->values);
+      } else {
+        same = false;
+      }
+    }
+    if constexpr (std::is_arithmetic_v<L>) {
+      return torch::Tensor();
+    } else {
+      return *leaves[0];
+    }
+  });
+  return same;
+}
+
+}  // namespace nest
+}  // namespace muster

@@ -1,0 +1,116 @@
+#include "strategy/values/sparse.h"
+
+#include <fmt/ranges.h>
+
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/values/destinations.h"
+#include "strategy/values/internal/reduction.h"
+
+namespace muster {
+namespace {
+
+const std::vector<std::int64_t>& DenseShape(const IndexedSlices& slices) {
+  if (!slices.dense_shape.has_value()) {
+    raise(InvalidArgument("IndexedSlices without a dense_shape cannot become a whole tensor"));
+  }
+  return *slices.dense_shape;
+}
+
+}  // namespace
+
+bool is_slices(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_sparse()) return false;
+  if (tensor.sparse_dim() != 1) {
+    raise(InvalidArgument(
+        "a sparse tensor with {} sparse dimensions cannot be reduced: one stands for rows of a "
+        "tensor (IndexedSlices); make the others dense",
+        tensor.sparse_dim()));
+  }
+  return true;
+}
+
+IndexedSlices to_slices(const torch::Tensor& sparse) {
+  if (!is_slices(sparse)) raise(InvalidArgument("this tensor is dense: it has no slices"));
+  return {sparse._values(), sparse._indices()[0], sparse.sizes().vec()};
+}
+
+torch::Tensor to_sparse(const IndexedSlices& slices) {
+  return torch::sparse_coo_tensor(
+      slices.indices.to(slices.values.device(), torch::kLong).unsqueeze(0), slices.values,
+      DenseShape(slices));
+}
+
+torch::Tensor to_dense(const IndexedSlices& slices) {
+  return torch::zeros(DenseShape(slices), slices.values.options())
+      .index_add(0, slices.indices.to(slices.values.device(), torch::kLong), slices.values);
+}
+
+torch::Tensor aggregate(const std::vector<torch::Tensor>& values) {
+  if (values.empty()) raise(InvalidArgument("aggregate() needs at least one value"));
+  if (!is_slices(values[0])) return internal::reduce_tensors(ReduceOp::kSum, values, Axes());
+  std::vector<IndexedSlices> slices;
+  for (const torch::Tensor& value : values) slices.push_back(to_slices(value));
+  return to_sparse(aggregate(slices));
+}
+
+IndexedSlices aggregate(const std::vector<IndexedSlices>& values) {
+  if (values.empty()) raise(InvalidArgument("aggregate() needs at least one value"));
+  std::vector<torch::Tensor> rows, indices;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const IndexedSlices& one = values[r];
+    if (!one.values.defined() || !one.indices.defined() || one.indices.dim() != 1 ||
+        one.values.dim() == 0 || one.values.size(0) != one.indices.size(0)) {
+      raise(InvalidArgument("IndexedSlices {}: values need one row for each index", r));
+    }
+    if (one.dense_shape != values[0].dense_shape) {
+      raise(InvalidArgument(
+          "Shape mismatch: IndexedSlices {} are rows of [{}], IndexedSlices 0 of [{}]", r,
+          one.dense_shape ? fmt::format("{}", fmt::join(*one.dense_shape, ", ")) : "no shape",
+          values[0].dense_shape ? fmt::format("{}", fmt::join(*values[0].dense_shape, ", "))
+                                : "no shape"));
+    }
+    rows.push_back(one.values);
+    indices.push_back(one.indices);
+  }
+  return {internal::gather_tensors(rows, 0), internal::gather_tensors(indices, 0),
+          values[0].dense_shape};
+}
+
+torch::Tensor divide_by(const torch::Tensor& value, int divisor) {
+  return internal::mean_of(value, divisor);
+}
+
+IndexedSlices divide_by(const IndexedSlices& value, int divisor) {
+  return {internal::mean_of(value.values, divisor), value.indices, value.dense_shape};
+}
+
+torch::Tensor copy_to_device(const torch::Tensor& value, const std::string& device) {
+  return internal::copy_to(value, Destinations(device).indices()[0]);
+}
+
+IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& device) {
+  return internal::copy_to(value, Destinations(device).indices()[0]);
+}
+
+namespace internal {
+
+torch::Tensor copy_to(const torch::Tensor& value, int place) {
+  const device::PlaceScope scope(place);
+  const torch::Device to = device::TorchDevice(place);
+  if (device::SameDevice(value.device(), to)) return device::Placed(value.clone(), place);
+  return device::Placed(value.to(to, value.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+                        place);
+}
+
+IndexedSlices copy_to(const IndexedSlices& value, int place) {
+  return {copy_to(value.values, place), copy_to(value.indices, place), value.dense_shape};
+}
+
+torch::Tensor here(const torch::Tensor& value) {
+  const torch::Device to = device::TorchDevice(device::PlaceScope::Current());
+  return device::SameDevice(value.device(), to) ? value : value.to(to, value.scalar_type());
+}
+
+}  // namespace internal
+}  // namespace muster

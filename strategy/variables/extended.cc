@@ -1,0 +1,109 @@
+#include "strategy/variables/extended.h"
+
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/context.h"
+#include "strategy/core/internal/frames.h"
+#include "strategy/values/sparse.h"
+#include "strategy/variables/internal/variable_state.h"
+
+namespace muster {
+namespace internal {
+namespace {
+
+void RequireVariableOf(const Strategy& strategy, const Variable& variable, std::string_view call) {
+  if (&variable.strategy() == &strategy) return;
+  raise(InvalidArgument("{}: variable {} was created under another strategy ({}), not this {}",
+                        call, variable.name(), variable.strategy().name(), strategy.name()));
+}
+
+void UpdateOne(Strategy& strategy, VariableState& state, int index,
+               const std::function<void(int)>& body) {
+  const FrameGuard update(
+      {.kind = Frame::Kind::kUpdate, .strategy = &strategy, .update_replica = index});
+  const device::PlaceScope here(state.at(index).device());
+  body(index);
+}
+
+}  // namespace
+
+bool same_argument(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.is_same(b)) return true;
+  return a.defined() && b.defined() && a.scalar_type() == b.scalar_type() &&
+         a.equal(b.to(a.device()));
+}
+
+void raise_per_replica_argument() {
+  raise(
+      InvalidArgument("update() takes values that are the same on all components: a PerReplica "
+                      "argument must be reduced first (reduce_to)"));
+}
+
+void run_update(Strategy& strategy, const Variable& variable, UpdateCall& call) {
+  RequireVariableOf(strategy, variable, "update()");
+  VariableState& state = *variable.state();
+  ReplicaContext* const replica = state.Replica();
+  if (replica == nullptr) {
+    RequireNoOther(strategy);
+    const int one = variable.component_index();
+    if (one >= 0) return UpdateOne(strategy, state, one, *call.body);
+    for (int index = 0; index < state.size(); ++index) {
+      UpdateOne(strategy, state, index, *call.body);
+    }
+    return;
+  }
+  if (state.kind != Variable::Kind::kAggregating) {
+    return UpdateOne(strategy, state, state.OwnComponent(), *call.body);
+  }
+  replica->meet("update of variable " + state.name + " by " + call.type, &call,
+                [&](std::vector<void*>& all) {
+                  auto& first = *static_cast<UpdateCall*>(all[0]);
+                  for (std::size_t r = 1; r < all.size(); ++r) {
+                    const auto& other = *static_cast<UpdateCall*>(all[r]);
+                    if (!first.same_arguments(first.arguments, other.arguments)) {
+                      raise(InvalidArgument(
+                          "update() of variable {}, which all replicas share: replica {} came with "
+                          "other arguments than replica 0; reduce them first (all_reduce)",
+                          state.name, r));
+                    }
+                  }
+                  UpdateOne(strategy, state, 0, *first.body);
+                  for (std::size_t r = 1; r < all.size(); ++r) {
+                    first.copy_results(static_cast<UpdateCall*>(all[r])->results, first.results);
+                  }
+                });
+}
+
+}  // namespace internal
+
+Extended Strategy::extended() { return Extended(*this); }
+
+Mirrored<torch::Tensor> Extended::place(const torch::Tensor& value, const Destinations& to) {
+  std::vector<torch::Tensor> copies;
+  for (const int place : to.indices()) copies.push_back(internal::copy_to(value, place));
+  return Mirrored<torch::Tensor>(std::move(copies));
+}
+
+VariableCreatorScope Extended::colocate_vars_with(const Variable& variable) {
+  if (&get_strategy() != &strategy_) {
+    raise(FailedPrecondition("colocate_vars_with: Need to be inside scope of this {}",
+                             strategy_.name()));
+  }
+  internal::RequireVariableOf(strategy_, variable, "colocate_vars_with()");
+  return VariableCreatorScope(
+      [devices = variable.devices()](const std::function<Variable(VariableSpec)>& next,
+                                     VariableSpec spec) {
+        spec.colocated_devices = devices;
+        return next(std::move(spec));
+      });
+}
+
+bool Extended::variable_created_in_scope(const Variable& variable) const {
+  return &variable.strategy() == &strategy_;
+}
+
+torch::Tensor Extended::read_var(const Variable& variable) const {
+  return variable.container().state()->ReadAcross();
+}
+
+}  // namespace muster

@@ -1,0 +1,221 @@
+// How variables come into being: creators, then the strategy.
+#include <algorithm>
+#include <cctype>
+
+#include "device/place.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/context.h"
+#include "strategy/core/default_strategy.h"
+#include "strategy/core/internal/frames.h"
+#include "strategy/core/strategy.h"
+#include "strategy/variables/internal/variable_state.h"
+
+namespace muster {
+namespace internal {
+namespace {
+
+void CheckModes(const Strategy& strategy, const VariableSpec& spec) {
+  const VariableOptions& options = spec.options;
+  if (options.synchronization > VariableSynchronization::kOnRead) {
+    raise(InvalidArgument(
+        "Invalid variable synchronization mode: {} for variable: {}; it is one of AUTO, NONE, "
+        "ON_WRITE, ON_READ",
+        static_cast<int>(options.synchronization), spec.name));
+  }
+  if (options.aggregation > VariableAggregation::kOnlyFirstReplica) {
+    raise(InvalidArgument(
+        "Invalid variable aggregation mode: {} for variable: {}; it is one of NONE, SUM, MEAN, "
+        "ONLY_FIRST_REPLICA",
+        static_cast<int>(options.aggregation), spec.name));
+  }
+  if (options.synchronization == VariableSynchronization::kNone &&
+      &strategy != &default_strategy()) {
+    raise(InvalidArgument(
+        "NONE variable synchronization mode is not supported with {} (variable: {}); use ON_WRITE "
+        "or ON_READ",
+        strategy.name(), spec.name));
+  }
+}
+
+// One for each component.
+std::vector<int> DevicesFor(const Strategy& strategy, const VariableSpec& spec, bool on_read) {
+  std::vector<std::string> names;
+  if (&strategy != &default_strategy()) {
+    names = on_read ? strategy.worker_devices() : strategy.parameter_devices();
+  }
+  const std::vector<std::string>& others = spec.colocated_devices;
+  const std::size_t count = std::max<std::size_t>(1, names.size());
+  std::vector<int> devices;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!others.empty()) {
+      devices.push_back(value_of(device::FindPlace(others[std::min(i, others.size() - 1)])));
+    } else {
+      devices.push_back(names.empty() ? device::PlaceScope::Current()
+                                      : value_of(device::FindPlace(names[i])));
+    }
+  }
+  return devices;
+}
+
+// Without a last "_<number>": replicas may number what they create.
+std::string_view CanonicalName(std::string_view name) {
+  std::size_t end = name.size();
+  while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1])) != 0) --end;
+  return end < name.size() && end > 0 && name[end - 1] == '_' ? name.substr(0, end - 1) : name;
+}
+
+// All replicas create the variable together.
+Variable CreateInReplica(ReplicaContext& replica, const VariableSpec& spec) {
+  struct Arrival {
+    const VariableSpec& spec;
+    Variable result;
+  } mine{spec, {}};
+  Strategy& strategy = replica.strategy();
+  replica.meet("creation of a variable", &mine, [&](std::vector<void*>& all) {
+    const VariableSpec& first = static_cast<Arrival*>(all[0])->spec;
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      const VariableSpec& other = static_cast<Arrival*>(all[r])->spec;
+      if (CanonicalName(other.name) != CanonicalName(first.name)) {
+        raise(FailedPrecondition(
+            "replicas must create the same variables in the same order, but replica 0 creates "
+            "\"{}\" and replica {} \"{}\"",
+            first.name, r, other.name));
+      }
+    }
+    const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &strategy});
+    const Variable made = MakeVariable(strategy, first);
+    for (void* one : all) static_cast<Arrival*>(one)->result = made;
+  });
+  return mine.result;
+}
+
+Variable CreateByStrategy(const VariableSpec& spec) {
+  ReplicaContext* const replica = get_replica_context();
+  if (replica == nullptr || &replica->strategy() == &default_strategy()) {
+    return MakeVariable(get_strategy(), spec);
+  }
+  return CreateInReplica(*replica, spec);
+}
+
+void RequireDefaultStrategy() {
+  if (!has_strategy()) return;
+  raise(FailedPrecondition(
+      "Mixing different Strategy objects: a variable was created under {} inside a scope of the "
+      "default strategy",
+      get_strategy().name()));
+}
+
+// What a scope of the default strategy opens: it refuses to make variables under any other
+// strategy.
+std::shared_ptr<VariableCreator> DefaultScopeCreator() {
+  return std::make_shared<VariableCreator>(
+      [](const std::function<Variable(VariableSpec)>& next, VariableSpec spec) {
+        RequireDefaultStrategy();
+        return next(std::move(spec));
+      });
+}
+
+// Open creators, innermost first. In a merge call this thread's replica has nothing to say: which
+// one of them runs it is chance.
+std::vector<std::shared_ptr<VariableCreator>> OpenCreators() {
+  std::vector<std::shared_ptr<VariableCreator>> creators;
+  const std::vector<Frame>& frames = Frames::OfThisThread().all();
+  bool skip = false;
+  for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+    if (frame->kind == Frame::Kind::kMerge) skip = true;
+    if (frame->kind == Frame::Kind::kReplica) skip = false;
+    if (!skip && frame->kind == Frame::Kind::kCreator) {
+      creators.push_back(frame->creator == nullptr
+                             ? DefaultScopeCreator()
+                             : std::static_pointer_cast<VariableCreator>(frame->creator));
+    }
+  }
+  return creators;
+}
+
+Variable CreateFrom(const std::vector<std::shared_ptr<VariableCreator>>& creators,
+                    std::size_t begin, VariableSpec spec) {
+  if (begin == creators.size()) return CreateByStrategy(spec);
+  return (*creators[begin])(
+      [&creators, begin](VariableSpec changed) {
+        return CreateFrom(creators, begin + 1, std::move(changed));
+      },
+      std::move(spec));
+}
+
+void GiveFirstValue(VariableState& state, const VariableSpec& spec, int device) {
+  if (spec.restored) return state.Restore(spec.restored());
+  if (!spec.options.initialize) return;
+  torch::Tensor value;
+  {
+    const device::PlaceScope here(device);
+    value = spec.initial_value();
+  }
+  if (!value.defined()) {
+    raise(InvalidArgument("the initial value of variable {} is undefined", spec.name));
+  }
+  state.Initialize(value);
+}
+
+}  // namespace
+
+Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
+  CheckModes(strategy, spec);
+  const VariableOptions& options = spec.options;
+  const bool on_read = options.synchronization == VariableSynchronization::kOnRead;
+  const std::vector<int> devices = DevicesFor(strategy, spec, on_read);
+
+  const auto state = std::make_shared<VariableState>();
+  state->name = spec.name;
+  state->strategy = strategy.ref();
+  state->synchronization = options.synchronization == VariableSynchronization::kAuto
+                               ? VariableSynchronization::kOnWrite
+                               : options.synchronization;
+  state->aggregation = options.aggregation;
+  state->trainable = options.trainable.value_or(!on_read);
+  state->dtype = options.dtype;
+  state->initial_value = spec.initial_value;
+  if (options.dtype) state->CheckType(*options.dtype);
+  if (!strategy.distributes_variables()) {
+    state->kind = Variable::Kind::kPlain;
+  } else if (on_read) {
+    state->kind = Variable::Kind::kSyncOnRead;
+  } else if (devices.size() == 1 && strategy.num_replicas_in_sync() > 1) {
+    state->kind = Variable::Kind::kAggregating;
+  } else {
+    state->kind = Variable::Kind::kMirrored;
+  }
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    state->components.push_back(std::make_unique<Component>(
+        r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r), devices[r]));
+  }
+  try {
+    GiveFirstValue(*state, spec, devices[0]);
+  } catch (const c10::OutOfMemoryError& error) {
+    raise(ResourceExhausted("variable {}: {}", spec.name, error.what_without_backtrace()));
+  }
+  return Variable(state);
+}
+
+}  // namespace internal
+
+Variable Variable::create(std::string name, InitialValue initial_value, VariableOptions options) {
+  return internal::CreateFrom(
+      internal::OpenCreators(), 0,
+      VariableSpec{std::move(name), std::move(initial_value), std::move(options)});
+}
+
+Variable Variable::create(InitialValue initial_value, VariableOptions options) {
+  return create("Variable", std::move(initial_value), std::move(options));
+}
+
+VariableCreatorScope::VariableCreatorScope(VariableCreator creator)
+    : ticket_(internal::Frames::OfThisThread().Push(
+          {.kind = internal::Frame::Kind::kCreator,
+           .creator = std::make_shared<VariableCreator>(std::move(creator))})) {}
+
+VariableCreatorScope::~VariableCreatorScope() {
+  (void)internal::Frames::OfThisThread().Abandon(ticket_);
+}
+
+}  // namespace muster

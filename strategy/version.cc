@@ -1,8 +1,0 @@
-#include "strategy/version.h"
-
-namespace muster {
-
-std::string_view version() { return MUSTER_VERSION; }
-std::string_view torch_version() { return MUSTER_TORCH_VERSION; }
-
-}  // namespace muster

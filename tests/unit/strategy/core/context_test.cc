@@ -1,0 +1,351 @@
+#include "strategy/core/context.h"
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <type_traits>
+
+#include "device/device.h"
+#include "strategy/cluster_resolver.h"
+#include "strategy/core/default_strategy.h"
+#include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/kinds/one_device_strategy.h"
+#include "strategy/variables/extended.h"
+#include "tests/support/catch.h"
+#include "tests/unit/strategy/errors.h"
+
+namespace muster {
+namespace {
+
+using testing::throws;
+
+void CheckDefaultState() {
+  CHECK(&get_strategy() == &default_strategy());
+  CHECK_FALSE(has_strategy());
+  CHECK(get_replica_context() == &default_replica_context());
+  CHECK(get_cross_replica_context() == nullptr);
+  CHECK_FALSE(in_cross_replica_context());
+}
+
+TEST_CASE("outside any scope the default strategy is current", "[spec][LIB-01]") {
+  CheckDefaultState();
+}
+
+TEST_CASE("inside a scope its strategy is current, in cross-replica context",
+          "[spec][LIB-02][LIB-06]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  {
+    const auto scope = strategy.scope();
+    CHECK(&get_strategy() == &strategy);
+    CHECK(has_strategy());
+    CHECK(in_cross_replica_context());
+    CHECK(get_replica_context() == nullptr);
+    CHECK(get_cross_replica_context() == &strategy);
+  }
+  CheckDefaultState();
+  try {
+    const auto scope = strategy.scope();
+    throw std::runtime_error("out");
+  } catch (const std::runtime_error&) {
+  }
+  CheckDefaultState();
+}
+
+TEST_CASE("inside run() there is a replica context and no cross-replica one", "[spec][LIB-03]") {
+  for (const int replicas : {1, 2, 3}) {
+    std::vector<std::string> devices;
+    for (int i = 0; i < replicas; ++i) devices.push_back("CPU:" + std::to_string(i));
+    MirroredStrategy strategy(devices);
+
+    const auto right = strategy.run([&] {
+      return get_replica_context() != nullptr && get_cross_replica_context() == nullptr &&
+             &get_strategy() == &strategy && &replica_context().strategy() == &strategy;
+    });
+
+    for (int r = 0; r < replicas; ++r) CHECK(right[r]);
+  }
+  CheckDefaultState();
+}
+
+TEST_CASE("merge_call runs its function once in cross-replica context", "[spec][LIB-04]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1", "CPU:2"});
+  std::atomic<int> calls{0};
+
+  const auto results = strategy.run([&] {
+    return replica_context().merge_call(
+        [&](Strategy& s, const PerReplica<int>& ids) {
+          ++calls;
+          const bool cross = &s == &strategy && get_cross_replica_context() == &strategy &&
+                             get_replica_context() == nullptr;
+          return cross ? ids[0] + ids[1] * 10 + ids[2] * 100 : -1;
+        },
+        replica_context().replica_id_in_sync_group() + 1);
+  });
+
+  CHECK(calls == 1);
+  for (int r = 0; r < 3; ++r) CHECK(results[r] == 321);
+}
+
+TEST_CASE("merge_call works in the default replica context", "[spec][LIB-05]") {
+  const std::string result = get_replica_context()->merge_call(
+      [](Strategy& s, const PerReplica<std::string>& x) {
+        return &s == &default_strategy() ? "foo_" + x[0] : "";
+      },
+      std::string("bar"));
+
+  CHECK(result == "foo_bar");
+  CheckDefaultState();
+}
+
+TEST_CASE("scopes of one strategy nest, the outermost exit ends it", "[spec][LIB-07]") {
+  OneDeviceStrategy strategy("CPU:0");
+  {
+    const auto outer = strategy.scope();
+    {
+      const auto middle = strategy.scope();
+      const auto inner = strategy.scope();
+    }
+    CHECK(&get_strategy() == &strategy);
+  }
+  CheckDefaultState();
+}
+
+TEST_CASE("scopes of two strategies do not nest", "[spec][LIB-08][LIB-22]") {
+  MirroredStrategy one({"CPU:0", "CPU:1"});
+  MirroredStrategy two({"CPU:0", "CPU:1"});
+  const auto scope = one.scope();
+
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects",
+               [&] { const auto inner = two.scope(); }));
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Must not nest",
+               [&] { const auto inner = default_strategy().scope(); }));
+  CHECK(&get_strategy() == &one);
+}
+
+TEST_CASE("a global strategy is current on threads without a scope", "[spec][LIB-10]") {
+  MirroredStrategy one({"CPU:0", "CPU:1"});
+  OneDeviceStrategy two("CPU:0");
+  const auto current_elsewhere = [] {
+    Strategy* seen = nullptr;
+    std::thread([&] { seen = &get_strategy(); }).join();
+    return seen;
+  };
+
+  set_global_strategy(&one);
+  CHECK(current_elsewhere() == &one);
+  CHECK(in_cross_replica_context());
+  set_global_strategy(&two);
+  CHECK(current_elsewhere() == &two);
+  CHECK(&get_strategy() == &two);
+  set_global_strategy(nullptr);
+  CHECK(current_elsewhere() == &default_strategy());
+  CheckDefaultState();
+}
+
+TEST_CASE("the global strategy cannot change inside a scope", "[spec][LIB-11]") {
+  MirroredStrategy one({"CPU:0", "CPU:1"});
+  OneDeviceStrategy two("CPU:0");
+  const auto scope = one.scope();
+
+  for (Strategy* strategy : {static_cast<Strategy*>(&one), static_cast<Strategy*>(&two),
+                             static_cast<Strategy*>(nullptr)}) {
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Must not be called inside a Strategy scope",
+                 [&] { set_global_strategy(strategy); }));
+  }
+}
+
+TEST_CASE("a scope cannot close while a device scope inside it is open", "[spec][LIB-12]") {
+  OneDeviceStrategy strategy("CPU:0");
+  auto scope = strategy.scope();
+  auto inner = std::make_unique<DeviceScope>("CPU:1");
+
+  CHECK(
+      throws(ErrorCode::kFailedPrecondition, "Device scope nesting error", [&] { scope.close(); }));
+  CHECK(&get_strategy() == &strategy);
+  inner.reset();
+  scope.close();
+  CheckDefaultState();
+}
+
+TEST_CASE("a scope that ends out of order ends when the inner one does", "[spec][LIB-12]") {
+  OneDeviceStrategy strategy("CPU:0");
+  auto scope = std::make_unique<Scope>(strategy.scope());
+  auto inner = std::make_unique<DeviceScope>("CPU:1");
+
+  scope.reset();
+  CHECK(&get_strategy() == &strategy);
+  inner.reset();
+  CheckDefaultState();
+}
+
+TEST_CASE("exceptions keep their kind through run and merge_call, nested either way",
+          "[spec][LIB-17]") {
+  for (const int replicas : {1, 2}) {
+    std::vector<std::string> devices;
+    for (int i = 0; i < replicas; ++i) devices.push_back("CPU:" + std::to_string(i));
+    MirroredStrategy strategy(devices);
+    const auto fail = [] { throw std::domain_error("ill"); };
+    const auto in_merge = [&](auto body) {
+      return [&, body] {
+        replica_context().merge_call([&](Strategy&, const PerReplica<int>&) { body(); }, 1);
+      };
+    };
+
+    CHECK_THROWS_AS(strategy.run(fail), std::domain_error);
+    CHECK_THROWS_AS(strategy.run(in_merge(fail)), std::domain_error);
+    CHECK_THROWS_AS(strategy.run(in_merge([&] { strategy.run(fail); })), std::domain_error);
+    CHECK_THROWS_AS(strategy.run(in_merge([&] { strategy.run(in_merge(fail)); })),
+                    std::domain_error);
+    CheckDefaultState();
+    CHECK(strategy.run([] { return 1; }).values() ==
+          std::vector<int>(static_cast<std::size_t>(replicas), 1));
+  }
+}
+
+TEST_CASE("a strategy cannot be copied", "[spec][LIB-18]") {
+  static_assert(!std::is_copy_constructible_v<MirroredStrategy>);
+  static_assert(!std::is_copy_assignable_v<OneDeviceStrategy>);
+  SUCCEED("it does not compile");
+}
+
+template <class F, class... Args>
+concept CanRun = requires(Strategy& strategy, F fn, const Args&... args) {
+  strategy.run(fn, args...);
+  strategy.run(RunOptions(), fn, args...);
+};
+
+// GPUs have a test of their own (gpu_test.cc); those of a cluster need other processes.
+TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[spec][MIR-01]") {
+  MirroredStrategy strategy;
+  CHECK(strategy.num_replicas_in_sync() == 1);
+  REQUIRE(strategy.worker_devices().size() == 1);
+  CHECK(device::ParseDevice(strategy.worker_devices()[0])->index == 0);
+  CHECK(strategy.run([] { return replica_context().replica_id_in_sync_group(); }).values() ==
+        std::vector<int>{0});
+}
+
+TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14]") {
+  using Two = int (*)(int, int);
+  static_assert(CanRun<Two, int, PerReplica<int>>);
+  static_assert(!CanRun<Two, std::vector<int>>);
+  static_assert(!CanRun<Two, std::string, int>);
+  static_assert(!CanRun<Two, int>);
+  static_assert(!CanRun<Two, int, int, int>);
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  CHECK(strategy.run([](int a, int b) { return a * b; }, 3, PerReplica<int>({4, 5})).values() ==
+        std::vector<int>{12, 15});
+}
+
+// A strategy of a cluster, as far as its resolver goes.
+class ClusterStrategy final : public Strategy {
+ public:
+  explicit ClusterStrategy(std::shared_ptr<ClusterResolver> resolver)
+      : Strategy({0}, {0}), resolver_(std::move(resolver)) {}
+  std::string_view name() const override { return "ClusterStrategy"; }
+  std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
+
+ private:
+  std::shared_ptr<ClusterResolver> resolver_;
+};
+
+TEST_CASE("a strategy and its extended part have one cluster resolver, or none", "[spec][LIB-15]") {
+  MirroredStrategy alone({"CPU:0", "CPU:1"});
+  const auto resolver = std::make_shared<SimpleClusterResolver>(ClusterSpec());
+  ClusterStrategy in_cluster(resolver);
+
+  CHECK(default_strategy().cluster_resolver() == nullptr);
+  CHECK(alone.cluster_resolver() == nullptr);
+  CHECK(alone.extended().cluster_resolver() == nullptr);
+  CHECK(in_cluster.cluster_resolver() == resolver);
+  CHECK(in_cluster.extended().cluster_resolver() == resolver);
+}
+
+TEST_CASE("the default strategy has no devices to name", "[spec][LIB-19]") {
+  CHECK(testing::code_of([] { (void)default_strategy().worker_devices(); }) ==
+        ErrorCode::kFailedPrecondition);
+  CHECK(testing::code_of([] { (void)default_strategy().parameter_devices(); }) ==
+        ErrorCode::kFailedPrecondition);
+}
+
+TEST_CASE("cross-replica calls inside a replica function are refused", "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const PerReplica<torch::Tensor> value({torch::ones({2}), torch::ones({2})});
+  const auto refused = [&](const std::string& text, const std::function<void()>& call) {
+    return throws(ErrorCode::kFailedPrecondition, text, [&] { strategy.run(call); });
+  };
+
+  CHECK(refused("requires cross-replica context, use merge_call",
+                [&] { strategy.reduce(ReduceOp::kSum, value); }));
+  CHECK(refused("use all_gather", [&] { strategy.gather(value, 0); }));
+  CHECK(refused("requires cross-replica context", [&] { strategy.run([] {}); }));
+  CHECK(refused("requires cross-replica context", [&] { const auto s = strategy.scope(); }));
+  CHECK(strategy.reduce(ReduceOp::kSum, value).sum().item<float>() == 4);
+
+  OneDeviceStrategy other("CPU:0");
+  const auto scope = other.scope();
+  CHECK(throws(ErrorCode::kFailedPrecondition, "Mixing different Strategy objects",
+               [&] { strategy.reduce(ReduceOp::kSum, value); }));
+}
+
+TEST_CASE("a replica context serves its own replica, thread and strategy only", "[spec][LIB-21]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  OneDeviceStrategy other("CPU:0");
+  std::vector<ReplicaContext*> contexts(2);
+  std::atomic<int> known{0}, mismatches{0};
+  bool outside = false;
+  const auto merge = [](ReplicaContext& context) {
+    context.merge_call([](Strategy&, const PerReplica<int>&) {}, 1);
+  };
+
+  strategy.run([&] {
+    const int id = replica_context().replica_id_in_sync_group();
+    contexts[static_cast<std::size_t>(id)] = &replica_context();
+    ++known;
+    while (known.load() < 2) std::this_thread::yield();
+    if (throws(ErrorCode::kFailedPrecondition, "Mismatching ReplicaContext",
+               [&] { merge(*contexts[static_cast<std::size_t>(1 - id)]); })) {
+      ++mismatches;
+    }
+    replica_context().merge_call(
+        [&](Strategy&, const PerReplica<int>&) {
+          outside = throws(ErrorCode::kFailedPrecondition, "Need to be inside",
+                           [&] { merge(*contexts[0]); });
+        },
+        1);
+  });
+  CHECK(mismatches == 2);
+  CHECK(outside);
+  other.run([&] {
+    ReplicaContext foreign(strategy, 0, nullptr);
+    CHECK(throws(ErrorCode::kFailedPrecondition, "Mismatching Strategy", [&] { merge(foreign); }));
+  });
+}
+
+TEST_CASE("merge_call can use what all replicas bring", "[spec][LIB-24]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+
+  const auto result = strategy.run([] {
+    const int v = 3 + replica_context().replica_id_in_sync_group();
+    const int sum = replica_context().merge_call(
+        [](Strategy&, const PerReplica<int>& all) { return all[0] + all[1]; }, v);
+    return sum + v;
+  });
+
+  CHECK(result.values() == std::vector<int>{10, 11});
+}
+
+TEST_CASE("single-machine strategies checkpoint, write summaries and take dynamic shapes",
+          "[spec][LIB-25]") {
+  MirroredStrategy mirrored({"CPU:0", "CPU:1"});
+  OneDeviceStrategy one("CPU:1");
+  for (const Strategy* strategy :
+       {static_cast<Strategy*>(&mirrored), static_cast<Strategy*>(&one)}) {
+    CHECK(strategy->should_checkpoint());
+    CHECK(strategy->should_save_summary());
+    CHECK_FALSE(strategy->require_static_shapes());
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,219 @@
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "strategy/core/default_strategy.h"
+#include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/kinds/one_device_strategy.h"
+#include "tests/support/catch.h"
+#include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/replicas.h"
+
+namespace muster {
+
+struct Outputs {
+  torch::Tensor loss, score;
+};
+template <>
+struct NestFields<Outputs> {
+  static auto tie(auto& value) { return std::tie(value.loss, value.score); }
+};
+
+namespace {
+
+using testing::cpus;
+using testing::id;
+using testing::throws;
+
+TEST_CASE("a reduce op may be given by name in any case", "[strategy][unit]") {
+  CHECK(reduce_op("mean") == ReduceOp::kMean);
+  CHECK(reduce_op("MEAN") == ReduceOp::kMean);
+  CHECK(reduce_op("sum") == ReduceOp::kSum);
+  CHECK(reduce_op("SUM") == ReduceOp::kSum);
+  CHECK(default_strategy().reduce("Sum", torch::ones({3}), 0).item<float>() == 3);
+}
+
+TEST_CASE("another reduce op is refused", "[spec][RED-02]") {
+  CHECK(throws(ErrorCode::kInvalidArgument, "\"max\" is not one of", [] { reduce_op("max"); }));
+}
+
+TEST_CASE("the default strategy reduces over axes", "[spec][RED-03][RED-04]") {
+  Strategy& strategy = default_strategy();
+  const torch::Tensor x = torch::tensor({{1.0f, 2.0f}, {3.0f, 4.0f}});
+
+  CHECK(strategy.reduce(ReduceOp::kMean, x).equal(x));
+  CHECK(strategy.reduce(ReduceOp::kMean, x, 0).equal(torch::tensor({2.0f, 3.0f})));
+  CHECK(strategy.reduce(ReduceOp::kMean, x, {0, 1}).item<float>() == 2.5f);
+  CHECK(strategy.reduce(ReduceOp::kSum, x).equal(x));
+  CHECK(strategy.reduce(ReduceOp::kSum, x, 0).equal(torch::tensor({4.0f, 6.0f})));
+  CHECK(strategy.reduce(ReduceOp::kSum, x, {0, 1}).item<float>() == 10.0f);
+}
+
+TEST_CASE("sums and means over replicas", "[spec][RED-05][RED-06]") {
+  for (const int n : {1, 2, 3, 4}) {
+    MirroredStrategy strategy(cpus(n, 0));
+    const auto ones = strategy.run([] { return 1.0; });
+    CHECK(strategy.reduce(ReduceOp::kSum, ones).item<double>() == n);
+    {
+      const auto scope = strategy.scope();
+      CHECK(strategy.reduce(ReduceOp::kSum, ones).item<double>() == n);
+    }
+    const auto pair = strategy.run([] { return torch::tensor({1.0f, 2.0f}); });
+    CHECK(strategy.reduce(ReduceOp::kMean, pair, 0).item<float>() == 1.5f);
+    CHECK(strategy.reduce(ReduceOp::kSum, pair, 0).item<float>() == 3.0f * static_cast<float>(n));
+  }
+}
+
+TEST_CASE("with an axis MEAN divides by the number of elements", "[spec][RED-07][RED-08][RED-09]") {
+  for (const auto type : {torch::kFloat, torch::kInt, torch::kLong, torch::kBFloat16}) {
+    for (const int n : {2, 4}) {
+      MirroredStrategy strategy(cpus(n, 0));
+      const auto value = strategy.run([&] { return torch::full({id() + 1}, id(), type); });
+      double sum = 0, elements = 0;
+      for (int r = 0; r < n; ++r) {
+        sum += r * (r + 1);
+        elements += r + 1;
+      }
+      CHECK(sum == (n == 2 ? 2 : 20));
+      CHECK(strategy.reduce(ReduceOp::kSum, value, 0).item<double>() == sum);
+      const torch::Tensor mean = strategy.reduce(ReduceOp::kMean, value, 0);
+      CHECK(torch::is_floating_point(mean));
+      CHECK(mean.item<double>() ==
+            Approx(sum / elements).epsilon(type == torch::kBFloat16 ? 1e-2 : 1e-6));
+    }
+  }
+}
+
+TEST_CASE("sums of bfloat16 are made in float32", "[spec][RED-09]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run([] { return torch::full({1000}, 1, torch::kBFloat16); });
+
+  // In bfloat16 a running sum stops growing at 256.
+  CHECK(strategy.reduce(ReduceOp::kSum, value, 0).item<float>() == 2000.0f);
+}
+
+TEST_CASE("uneven pieces of a batch: not a mean of means", "[spec][RED-10]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  const PerReplica<torch::Tensor> value(
+      {torch::tensor({0.0f, 1.0f, 2.0f, 3.0f}), torch::tensor({4.0f, 5.0f})});
+
+  CHECK(strategy.reduce(ReduceOp::kMean, value, 0).item<float>() == 2.5f);
+}
+
+TEST_CASE("axes count from the end when negative and must be in range", "[spec][RED-11]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run([] { return torch::ones({2, 3}); });
+
+  CHECK(strategy.reduce(ReduceOp::kSum, value, -1).equal(torch::full({2}, 6.0f)));
+  CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank",
+               [&] { strategy.reduce(ReduceOp::kSum, value, 2); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank",
+               [&] { strategy.reduce(ReduceOp::kSum, value, -3); }));
+}
+
+TEST_CASE("an axis is an integer or a list of them", "[spec][RED-12]") {
+  static_assert(!std::is_constructible_v<Axes, double>);
+  static_assert(!std::is_constructible_v<Axes, const char*>);
+  static_assert(!std::is_constructible_v<Axes, torch::Tensor>);
+  SUCCEED("it does not compile");
+}
+
+TEST_CASE("the structure of what run returns is kept", "[spec][RED-13]") {
+  for (const int n : {1, 2, 3}) {
+    MirroredStrategy strategy(cpus(n, 0));
+    const auto value = strategy.run([](int x) { return std::tuple(x + 1, x - 1); }, 3);
+
+    const auto [sum, difference] = strategy.reduce(ReduceOp::kSum, value);
+
+    CHECK(sum.item<int>() == 4 * n);
+    CHECK(difference.item<int>() == 2 * n);
+  }
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto outputs =
+      strategy.run([] { return Outputs{torch::ones({2}), torch::full({}, id())}; });
+  const Outputs sums = strategy.reduce(ReduceOp::kSum, outputs);
+  CHECK(sums.loss.equal(torch::full({2}, 2.0f)));
+  CHECK(sums.score.item<int>() == 1);
+}
+
+TEST_CASE("local results are N structures", "[spec][RED-14][RED-15]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  using Map = std::map<std::string, int>;
+
+  const auto same = strategy.run([] { return Map{{"a", 1}, {"b", 2}}; });
+  CHECK(strategy.local_results(same) == std::vector<Map>(2, {{"a", 1}, {"b", 2}}));
+  const auto lists = strategy.run([] { return std::vector<int>{1, 2}; });
+  CHECK(strategy.local_results(lists) == std::vector<std::vector<int>>(2, {1, 2}));
+  const auto nested = strategy.run([] { return std::tuple(1, std::vector<int>{2, 3}); });
+  CHECK(std::get<1>(strategy.local_results(nested)[1]) == std::vector<int>{2, 3});
+  const auto own = strategy.run([] { return Map{{"a", id() + 1}, {"b", id() + 2}}; });
+  CHECK(strategy.local_results(own) ==
+        std::vector<Map>{{{"a", 1}, {"b", 2}}, {{"a", 2}, {"b", 3}}});
+}
+
+TEST_CASE("local results of a value that was never distributed", "[spec][RED-16]") {
+  MirroredStrategy strategy(cpus(3, 0));
+
+  CHECK(strategy.local_results(7) == std::vector<int>{7});
+  CHECK((strategy.local_results(std::tuple(1, 2)) == std::vector<std::tuple<int, int>>(3, {1, 2})));
+}
+
+TEST_CASE("what one run returns the next takes", "[spec][RED-17][RED-18]") {
+  using Map = std::map<std::string, int>;
+  MirroredStrategy two(cpus(2, 0));
+  const auto o1 = two.run([] { return id() + 1; });
+  const auto o2 = two.run([](int x) { return Map{{"a", 2 * x}, {"b", x * x}}; }, o1);
+  const auto o3 =
+      two.run([](const Map& m, int) { return m.at("a") + 2 * m.at("b") + 2; }, o2, o2.size());
+  CHECK(o1.values() == std::vector<int>{1, 2});
+  CHECK(o2.values() == std::vector<Map>{{{"a", 2}, {"b", 1}}, {{"a", 4}, {"b", 4}}});
+  CHECK(o3.values() == std::vector<int>{6, 14});
+
+  OneDeviceStrategy one("CPU:0");
+  const auto m = one.run([](int x) { return Map{{"a", 2 * x}, {"b", x * x}}; }, 4);
+  CHECK(one.run([](const Map& map) { return map.at("a") + 2 * map.at("b") + 2; }, m)[0] == 42);
+}
+
+TEST_CASE("replicas that return lists of different length are an error", "[spec][RED-19]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto lists =
+      strategy.run([] { return std::vector<int>(static_cast<std::size_t>(id() + 1)); });
+
+  CHECK(throws(ErrorCode::kInternal, "replica 1 returned another structure",
+               [&] { strategy.reduce(ReduceOp::kSum, lists); }));
+}
+
+TEST_CASE("one object on all replicas cannot be summed", "[spec][RED-20]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  const torch::Tensor value = torch::ones({2});
+  const auto same = strategy.run([&] { return value; });
+
+  for (const auto& reduce_it :
+       std::vector<std::function<void()>>{[&] { strategy.reduce(ReduceOp::kSum, value); },
+                                          [&] { strategy.reduce(ReduceOp::kSum, same); },
+                                          [&] { strategy.reduce(ReduceOp::kSum, 1.0); }}) {
+    CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op",
+                 reduce_it));
+  }
+  CHECK(strategy.reduce(ReduceOp::kMean, value).equal(value));
+  CHECK(strategy.reduce(ReduceOp::kMean, same).equal(value));
+  CHECK(strategy.reduce(ReduceOp::kSum, 0).item<int>() == 0);
+}
+
+TEST_CASE("run options are accepted", "[spec][RED-22]") {
+  MirroredStrategy strategy(cpus(2, 0));
+
+  CHECK(strategy.run(RunOptions{}, [](int x) { return x; }, 5).values() == std::vector<int>{5, 5});
+}
+
+TEST_CASE("shapes that differ between replicas are an error that names both", "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto value = strategy.run([] { return torch::ones({id() + 1}); });
+
+  CHECK(throws(ErrorCode::kInvalidArgument, "replica 1 holds shape [2], replica 0 shape [1]",
+               [&] { strategy.reduce(ReduceOp::kSum, value); }));
+}
+
+}  // namespace
+}  // namespace muster

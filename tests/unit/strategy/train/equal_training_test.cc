@@ -1,0 +1,197 @@
+// An MLP on Fashion-MNIST over 1, 2 and 4 devices has the losses of one plain libtorch loop with
+// the same seed and global batch. The table in docs/modules.md is of this test.
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+
+#include <zlib.h>
+
+#include "tests/support/catch.h"
+#include "tests/unit/strategy/train/nets.h"
+
+namespace muster {
+namespace {
+
+using testing::replica_id;
+
+constexpr std::int64_t kExamples = 1024;
+constexpr std::int64_t kBatch = 16;
+constexpr std::array<std::uint64_t, 5> kSeeds = {1, 2, 3, 5, 8};
+
+struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
+  MlpImpl() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(784, 16));
+    out = register_module("out", torch::nn::Linear(16, 10));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out->forward(torch::relu(hidden->forward(x)));
+  }
+  torch::nn::Linear hidden = nullptr;
+  torch::nn::Linear out = nullptr;
+};
+
+struct Examples {
+  torch::Tensor images;
+  torch::Tensor labels;
+};
+
+// The bytes of a compressed IDX file behind its header; empty: it is not there.
+std::vector<std::uint8_t> ReadIdx(const std::string& name, std::size_t header, std::size_t bytes) {
+  const gzFile file = gzopen(("/usr/share/datasets/fashion-mnist/" + name).c_str(), "rb");
+  if (file == nullptr) return {};
+  std::vector<std::uint8_t> all(header + bytes);
+  const int got = gzread(file, all.data(), static_cast<unsigned>(all.size()));
+  gzclose(file);
+  if (got != static_cast<int>(all.size())) return {};
+  return {all.begin() + static_cast<std::ptrdiff_t>(header), all.end()};
+}
+
+// Real ones where this machine has them, else as many of the same shape that can be told apart.
+const Examples& AllExamples() {
+  static const Examples all = [] {
+    auto images = ReadIdx("t10k-images-idx3-ubyte.gz", 16, kExamples * 784);
+    auto labels = ReadIdx("t10k-labels-idx1-ubyte.gz", 8, kExamples);
+    if (!images.empty() && !labels.empty()) {
+      return Examples{
+          torch::from_blob(images.data(), {kExamples, 784}, torch::kByte).to(torch::kDouble) / 255,
+          torch::from_blob(labels.data(), {kExamples}, torch::kByte).to(torch::kLong)};
+    }
+    torch::manual_seed(0);
+    const torch::Tensor label = torch::randint(10, {kExamples}, torch::kLong);
+    const torch::Tensor kinds = torch::rand({10, 784}, torch::kDouble);
+    return Examples{
+        kinds.index_select(0, label) * 0.5 + torch::rand({kExamples, 784}, torch::kDouble) * 0.5,
+        label};
+  }();
+  return all;
+}
+
+// What one run is made of, whoever makes it.
+struct Course {
+  std::uint64_t seed;
+  torch::ScalarType type;
+  int steps;
+  torch::Tensor order = {};
+
+  std::shared_ptr<MlpImpl> Begin() {
+    torch::manual_seed(seed);
+    auto net = std::make_shared<MlpImpl>();
+    net->to(type);
+    std::vector<torch::Tensor> epochs;
+    for (std::int64_t rows = 0; rows < steps * kBatch; rows += kExamples) {
+      epochs.push_back(torch::randperm(kExamples));
+    }
+    order = torch::cat(epochs);
+    return net;
+  }
+  Examples Rows(int step, std::int64_t begin, std::int64_t count) const {
+    const torch::Tensor rows = order.narrow(0, step * kBatch + begin, count);
+    return {AllExamples().images.index_select(0, rows).to(type),
+            AllExamples().labels.index_select(0, rows)};
+  }
+};
+
+template <class Torch, class Options>
+std::vector<double> PlainLosses(Course course, const Options& options) {
+  const auto net = course.Begin();
+  Torch optimizer(net->parameters(), options);
+  std::vector<double> losses;
+  for (int step = 0; step < course.steps; ++step) {
+    const Examples batch = course.Rows(step, 0, kBatch);
+    optimizer.zero_grad();
+    const torch::Tensor loss =
+        torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels);
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.template item<double>());
+  }
+  return losses;
+}
+
+template <class Torch, class Options>
+std::vector<double> LossesOver(int devices, Course course, const Options& options) {
+  std::vector<std::string> names;
+  for (int device = 0; device < devices; ++device) names.push_back("CPU:" + std::to_string(device));
+  MirroredStrategy strategy(names);
+  const auto scope = strategy.scope();
+  const auto net = strategy.distribute(course.Begin());
+  const auto optimizer = strategy.optimizer<Torch>(net, options);
+  const auto each = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
+  std::vector<double> losses;
+  for (int step = 0; step < course.steps; ++step) {
+    const auto parts = strategy.run([&] {
+      const std::int64_t rows = kBatch / devices;
+      const Examples mine = course.Rows(step, rows * replica_id(), rows);
+      optimizer.zero_grad();
+      const torch::Tensor loss = compute_average_loss(
+          torch::nn::functional::cross_entropy(net->forward(mine.images), mine.labels, each),
+          kBatch);
+      loss.backward();
+      optimizer.step();
+      return loss.detach();
+    });
+    losses.push_back(strategy.reduce(ReduceOp::kSum, parts).template item<double>());
+  }
+  return losses;
+}
+
+double LargestDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double distance = std::abs(a[i] - b[i]);
+    most = std::isnan(distance) ? distance : std::max(most, distance);
+  }
+  return most;
+}
+
+template <class Torch, class Options>
+void CheckEqual(const std::string& optimizer, const Options& options) {
+  // Where to write the figures that docs/modules.md shows.
+  const char* const table = std::getenv("MUSTER_TRAINING_TABLE");
+  for (const auto& [type, steps, limit] :
+       {std::tuple{torch::kFloat64, 200, 1e-9}, std::tuple{torch::kFloat32, 20, 1e-5}}) {
+    std::array<double, 5> most{};
+    for (const std::uint64_t seed : kSeeds) {
+      const Course course{seed, type, steps};
+      const std::vector<double> expected = PlainLosses<Torch>(course, options);
+      const double begin = std::accumulate(expected.begin(), expected.begin() + 10, 0.0);
+      const double end = std::accumulate(expected.rbegin(), expected.rbegin() + 10, 0.0);
+      CHECK(end < (steps == 200 ? 0.7 : 1.0) * begin);
+      for (const int devices : {1, 2, 4}) {
+        const double difference =
+            LargestDifference(LossesOver<Torch>(devices, course, options), expected);
+        CAPTURE(optimizer, seed, devices, torch::toString(type));
+        CHECK(difference <= limit);
+        auto& worst = most[static_cast<std::size_t>(devices)];
+        worst = std::max(worst, difference);
+      }
+    }
+    if (table != nullptr) {
+      std::ofstream(table, std::ios::app)
+          << "| " << optimizer << " | " << torch::toString(type) << " | " << steps << " | "
+          << most[1] << " | " << most[2] << " | " << most[4] << " |\n";
+    }
+  }
+}
+
+TEST_CASE("sgd over 1, 2 and 4 devices has the losses of one process", "[strategy][unit]") {
+  CheckEqual<torch::optim::SGD>("sgd", torch::optim::SGDOptions(0.1));
+}
+
+TEST_CASE("momentum over 1, 2 and 4 devices has the losses of one process", "[strategy][unit]") {
+  CheckEqual<torch::optim::SGD>("momentum", torch::optim::SGDOptions(0.02).momentum(0.9));
+}
+
+TEST_CASE("adagrad over 1, 2 and 4 devices has the losses of one process", "[strategy][unit]") {
+  CheckEqual<torch::optim::Adagrad>("adagrad", torch::optim::AdagradOptions(0.02));
+}
+
+TEST_CASE("adam over 1, 2 and 4 devices has the losses of one process", "[strategy][unit]") {
+  CheckEqual<torch::optim::Adam>("adam", torch::optim::AdamOptions(2e-3));
+}
+
+}  // namespace
+}  // namespace muster
