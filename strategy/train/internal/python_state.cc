@@ -1,9 +1,11 @@
 #include "strategy/train/internal/python_state.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -187,15 +189,17 @@ class Unpickler {
     const std::vector<std::int64_t> sizes = numbers(parts[2]);
     const std::vector<std::int64_t> strides = numbers(parts[3]);
     if (offset < 0 || sizes.size() != strides.size()) RaiseDamaged("a tensor without a shape");
-    const auto [memory, bytes] = archive_.getRecord("data/" + storage.key);
+    auto [memory, bytes] = archive_.getRecord("data/" + storage.key);
     const auto there = static_cast<std::int64_t>(bytes / torch::elementSize(storage.type));
     std::int64_t last = offset;
+    std::int64_t elements = 1;  // a stride of 0 gives more of them than the storage has
     bool empty = false;
     for (std::size_t d = 0; d < sizes.size(); ++d) {
       empty = empty || sizes[d] == 0;
       std::int64_t reach = 0;
       if (__builtin_mul_overflow(std::max<std::int64_t>(0, sizes[d] - 1), strides[d], &reach) ||
-          __builtin_add_overflow(last, reach, &last)) {
+          __builtin_add_overflow(last, reach, &last) ||
+          __builtin_mul_overflow(elements, sizes[d], &elements)) {
         RaiseDamaged("a tensor is beyond its storage");
       }
     }
@@ -203,7 +207,9 @@ class Unpickler {
     if (empty) return torch::empty(sizes, storage.type);
     auto* const begin = static_cast<std::byte*>(memory.get()) +
                         static_cast<std::size_t>(offset) * torch::elementSize(storage.type);
-    return torch::from_blob(begin, sizes, strides, torch::dtype(storage.type)).clone();
+    // Not a copy, which a stride of 0 could make as large as the file likes.
+    const auto keep = std::make_shared<at::DataPtr>(std::move(memory));
+    return torch::from_blob(begin, sizes, strides, [keep](void*) {}, torch::dtype(storage.type));
   }
 
   void Reduce() {
