@@ -5,21 +5,12 @@
 
 #include <unistd.h>
 
-#include "common/base/trouble.h"
 #include "common/base/words.h"
-#include "coordinator/plan.h"
 
 namespace muster::coordinator {
 namespace {
 
-constexpr Millis kLookLimit{10'000};
 constexpr std::chrono::hours kCollectEvery{24};
-
-std::string Join(const std::vector<std::string>& problems) {
-  std::string text;
-  for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + problem;
-  return text;
-}
 
 }  // namespace
 
@@ -65,6 +56,7 @@ void Coordinator::Drain(Millis limit, std::function<void()> done) {
     const std::string why =
         fmt::format("not within {:.1f} s", static_cast<double>(limit.count()) / 1000);
     for (const auto& [number, job] : (*self)->jobs_) job->GiveUpCut(why);
+    (*self)->OnSettled();  // none may have been under way
   });
   OnSettled();
 }
@@ -91,6 +83,11 @@ void Coordinator::OnSettled() {
 
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts parts) {
   std::unique_ptr<Coordinator> self(new Coordinator(std::move(options), std::move(parts)));
+  self->parts_.journal.on_slow = [core = self.get(), weak = std::weak_ptr(self->self_)](
+                                     Millis waited, std::size_t rows) {
+    if (weak.expired()) return;
+    for (const auto& [number, job] : core->jobs_) job->NoteSlowJournal(waited, rows);
+  };
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
   for (StoredJob& one : stored) {
     const std::uint64_t number = one.record.number();
@@ -118,7 +115,7 @@ void Coordinator::ForgetJobs() {
     if (!job.unwatched()) continue;  // next time
     const std::string id = job.id();
     // A row that cannot be deleted now is there again after a restart, and is tried again.
-    (void)parts_.journal.DeleteJob(id);
+    parts_.journal.DeleteJob(id);
     parts_.logs.Forget(id);
     by_id_.erase(id);
     // A newer job may have the name.
@@ -293,74 +290,6 @@ Job* Coordinator::Named(const std::string& name) const {
   return found == by_name_.end() ? nullptr : jobs_.at(found->second).get();
 }
 
-std::optional<Result<v1::SubmitJobReply>> Coordinator::Existing(
-    const v1::SubmitJobRequest& request) {
-  const v1::JobSpec& spec = request.spec();
-  Job* const found = Named(spec.name());
-  if (found == nullptr) return std::nullopt;
-  Job& job = *found;
-  const v1::Job& known = job.record().job();
-  if (SpecHash(known.spec()) != SpecHash(spec)) {
-    // What has ended does not stand in the way of what was edited since.
-    if (job.ended()) return std::nullopt;
-    return AlreadyExists(
-        "job {} ({}) has the name \"{}\" and another spec: stop it first, choose another name, or "
-        "submit what was submitted then",
-        job.id(), StateName(known.state()), spec.name());
-  }
-  if (request.restart() && !job.ended()) {
-    return FailedPrecondition(
-        "job {} ({}) runs: only a job that has ended begins anew; stop it first", job.id(),
-        StateName(known.state()));
-  }
-  if (request.restart() || (job.ended() && known.state() != v1::JOB_STATE_SUCCEEDED)) {
-    if (const absl::Status used = FolderInUse(job.CheckpointRoot(), &job); !used.ok()) return used;
-    job.Resume(request.restart());
-    AdmitJobs();
-  }
-  v1::SubmitJobReply reply;
-  *reply.mutable_job() = job.Describe();
-  reply.set_existing(true);
-  return reply;
-}
-
-void Coordinator::Submit(const v1::SubmitJobRequest& request,
-                         std::function<void(Result<v1::SubmitJobReply>)> then) {
-  if (world_.draining) {
-    return then(Unavailable("the coordinator was asked to end: submit when it is back"));
-  }
-  const v1::JobSpec& spec = request.spec();
-  std::vector<std::string> problems = FindProblems(spec);
-  if (!problems.empty()) {
-    if (request.dry_run()) return then(DryRun(spec, std::move(problems), {}));
-    return then(InvalidArgument("{}", Join(problems)));
-  }
-  if (!request.dry_run()) {
-    if (auto existing = Existing(request)) return then(std::move(*existing));
-  }
-  const std::string& archive = spec.model().archive_sha256();
-  if (!archive.empty() && !parts_.has_file(archive)) {
-    return then(
-        FailedPrecondition("model.archive: no file with SHA-256 {} has been uploaded", archive));
-  }
-  LookAtFolder(spec, [this, request, then](const absl::Status& folder) {
-    if (folder.ok()) return Check(request, then);
-    if (request.dry_run()) return then(DryRun(request.spec(), {Message(folder)}, {}));
-    then(folder);
-  });
-}
-
-absl::Status Coordinator::FolderInUse(const std::string& folder, const Job* but) const {
-  for (const auto& [number, job] : jobs_) {
-    if (job.get() == but || job->ended() || job->CheckpointRoot() != folder) continue;
-    return FailedPrecondition(
-        "checkpoint.directory {} belongs to job {}, which has not ended ({}): give this job a "
-        "checkpoint.directory of its own, or wait for that one's end",
-        folder, job->id(), StateName(job->record().job().state()));
-  }
-  return Ok();
-}
-
 Checkpoints::Claimant Coordinator::ClaimantOf(const v1::Job& job) const {
   Checkpoints::Claimant claimant;
   claimant.mark.set_cluster_id(parts_.journal.cluster_id());
@@ -373,122 +302,6 @@ Checkpoints::Claimant Coordinator::ClaimantOf(const v1::Job& job) const {
     if (!other->ended() && other->id() != job.id()) claimant.live.insert(other->id());
   }
   return claimant;
-}
-
-void Coordinator::LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then) {
-  if (spec.checkpoint().directory().empty()) return then(Ok());
-  const std::string folder = CheckpointFolder(spec);
-  if (const absl::Status used = FolderInUse(folder, Named(spec.name())); !used.ok()) {
-    return then(used);
-  }
-  v1::Job job;
-  job.set_name(spec.name());
-  auto open = std::make_shared<std::function<void(absl::Status)>>(std::move(then));
-  const auto answer = [open](const absl::Status& status) {
-    if (auto once = std::exchange(*open, nullptr)) once(status);
-  };
-  parts_.checkpoints.Look(folder, ClaimantOf(job), answer);
-  (void)parts_.scheduler.RunAfter(kLookLimit, [answer, folder] {
-    answer(
-        FailedPrecondition("checkpoint.directory {} has not answered for {} s: is its file system "
-                           "there?",
-                           folder, kLookLimit.count() / 1000));
-  });
-}
-
-void Coordinator::Check(const v1::SubmitJobRequest& request,
-                        std::function<void(Result<v1::SubmitJobReply>)> then) {
-  const v1::JobSpec& spec = request.spec();
-  if (members_.Up("worker").empty()) {
-    if (request.dry_run()) {
-      return then(Unavailable(
-          "no worker is registered, and a dry run is answered by one; start one, or use "
-          "muster-executor --check"));
-    }
-    return Accept(request, nullptr, then);  // looked at when a worker comes
-  }
-  checker_.Check(spec, [this, request, then](Result<CheckOutcome> outcome) {
-    if (request.dry_run()) {
-      if (!outcome.ok()) return then(outcome.status());
-      return then(DryRun(request.spec(), outcome->problems, *outcome));
-    }
-    // Every worker's disk is full or fails: no mistake of the spec's, and nothing to begin with.
-    if (IsDiskTrouble(outcome.status().code())) return then(outcome.status());
-    if (!outcome.ok()) return Accept(request, nullptr, then);
-    if (!outcome->problems.empty()) return then(InvalidArgument("{}", Join(outcome->problems)));
-    Accept(request, &*outcome, then);
-  });
-}
-
-v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
-                                       const CheckOutcome& outcome) const {
-  v1::SubmitJobReply reply;
-  if (problems.empty()) {
-    v1::JobRecord record;
-    *record.mutable_job()->mutable_spec() = spec;
-    record.set_training_examples(outcome.training_examples);
-    for (const v1::VariableLayout& variable : outcome.parameters) {
-      *record.add_parameters() = variable;
-    }
-    std::vector<v1::PsAddress> servers;
-    for (const Member* ps : members_.Up("ps")) {
-      servers.emplace_back().set_index(static_cast<std::uint32_t>(ps->task.index));
-    }
-    const Result<v1::JobPlan> plan = MakePlan(record, servers);
-    if (plan.ok()) {
-      *reply.mutable_plan() = *plan;
-    } else {
-      problems.push_back(Message(plan.status()));
-    }
-  }
-  for (std::string& problem : problems) reply.add_problems(std::move(problem));
-  return reply;
-}
-
-void Coordinator::Accept(const v1::SubmitJobRequest& request, const CheckOutcome* outcome,
-                         const std::function<void(Result<v1::SubmitJobReply>)>& then) {
-  // While a worker looked at it, the same may have been submitted again.
-  if (auto existing = Existing(request)) return then(std::move(*existing));
-  const std::string folder = CheckpointFolder(request.spec());
-  if (const absl::Status used = FolderInUse(folder, nullptr); !used.ok()) return then(used);
-  if (const absl::Status status = CheckName(request.spec().name()); !status.ok()) {
-    return then(status);
-  }
-  // An id that is another job's name would hide it.
-  const auto id = [&] { return fmt::format("{}-{}", request.spec().name(), last_number_); };
-  do {
-    ++last_number_;
-  } while (by_name_.contains(id()));
-  const std::uint64_t number = last_number_;
-  StoredJob stored;
-  v1::JobRecord& record = stored.record;
-  record.set_number(number);
-  v1::Job& job = *record.mutable_job();
-  job.set_name(request.spec().name());
-  job.set_id(id());
-  job.set_state(v1::JOB_STATE_PENDING);
-  job.set_submitted_ms(
-      std::chrono::duration_cast<Millis>(parts_.scheduler.WallNow().time_since_epoch()).count());
-  *job.mutable_spec() = request.spec();
-  record.set_begin_anew(request.restart());
-  if (outcome != nullptr) {
-    record.set_checked(true);
-    record.set_training_examples(outcome->training_examples);
-    record.set_evaluation_examples(outcome->evaluation_examples);
-    for (const v1::VariableLayout& variable : outcome->parameters) {
-      *record.add_parameters() = variable;
-    }
-    record.mutable_data()->insert(outcome->data.begin(), outcome->data.end());
-  }
-  if (const absl::Status status = parts_.journal.SaveJob(record); !status.ok()) return then(status);
-  auto made = std::make_unique<Job>(world_, std::move(stored));
-  by_id_[made->id()] = number;
-  by_name_[made->record().job().name()] = number;
-  Job& kept = *(jobs_[number] = std::move(made));
-  AdmitJobs();
-  v1::SubmitJobReply reply;
-  *reply.mutable_job() = kept.Describe();
-  then(std::move(reply));
 }
 
 v1::ListJobsReply Coordinator::List() const {

@@ -5,6 +5,7 @@
 // Lifetime: what Parts names outlives it.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,12 +40,12 @@ class Coordinator : private Membership::Observer {
   };
   struct Parts {
     Scheduler& scheduler;
-    Journal& journal;
+    JournalWriter& journal;
     Logs& logs;
     Checkpoints& checkpoints;
     Drivers& drivers;
-    // Has this archive been uploaded? (SHA-256)
-    std::function<bool(const std::string&)> has_file;
+    // Has this archive been uploaded? (SHA-256) It is on a disk, so the answer may take its time.
+    std::function<void(const std::string& sha256, std::function<void(bool)> then)> has_file;
     // These archives are jobs'; others may go.
     std::function<void(std::set<std::string> used)> keep_files = nullptr;
     std::function<void(const std::string& job_id, const v1::Event&)> on_event;
@@ -76,9 +77,9 @@ class Coordinator : private Membership::Observer {
   Result<Job*> Find(const std::string& job);
   // As processes name it.
   Result<Job*> FindById(const std::string& id);
+  using ThenSubmitted = std::function<void(Result<v1::SubmitJobReply>)>;
   // Errors are those of jobs.proto.
-  void Submit(const v1::SubmitJobRequest& request,
-              std::function<void(Result<v1::SubmitJobReply>)> then);
+  void Submit(const v1::SubmitJobRequest& request, ThenSubmitted then);
   v1::ListJobsReply List() const;
   v1::ClusterStatus Status() const;
   void ListCheckpoints(const std::string& job,
@@ -97,22 +98,29 @@ class Coordinator : private Membership::Observer {
 
   // Null: there is none.
   Job* Named(const std::string& name) const;
+  // `then`, once, and not later than `limit` (with the error `late`).
+  template <class Value>
+  std::function<void(Value)> Within(Millis limit, const absl::Status& late,
+                                    std::function<void(Value)> then);
   // The job of this name, if there is one: the same spec answers (and goes on, where it was stopped
-  // or has failed), another is refused.
-  std::optional<Result<v1::SubmitJobReply>> Existing(const v1::SubmitJobRequest& request);
+  // or has failed), another is refused. False: there is none, and `then` is not called.
+  bool Existing(const v1::SubmitJobRequest& request, const ThenSubmitted& then);
   // kAlreadyExists: the name is the id of another job, which people could not tell from it.
   muster::Status CheckName(const std::string& name) const;
-  // Its checkpoint.directory, before anything is stored.
+  // Its archive, and its checkpoint.directory, before anything is stored.
+  void LookForArchive(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   void LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   // Of another job that has not ended.
   absl::Status FolderInUse(const std::string& folder, const Job* but) const;
   Checkpoints::Claimant ClaimantOf(const v1::Job& job) const;
   // What a parameter server still holds of jobs that ended or moved on while it was away.
   void DropLeftovers(const Member& ps);
-  void Check(const v1::SubmitJobRequest& request,
-             std::function<void(Result<v1::SubmitJobReply>)> then);
-  void Accept(const v1::SubmitJobRequest& request, const CheckOutcome* outcome,
-              const std::function<void(Result<v1::SubmitJobReply>)>& then);
+  void Check(const v1::SubmitJobRequest& request, ThenSubmitted then);
+  void Accept(const v1::SubmitJobRequest& request, const std::optional<CheckOutcome>& outcome,
+              const ThenSubmitted& then);
+  void AcceptNow(const v1::SubmitJobRequest& request, const std::optional<CheckOutcome>& outcome,
+                 const ThenSubmitted& then);
+  void AcceptNext();
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
                             const CheckOutcome& outcome) const;
   // Is it a task that has written nothing, or no task at all?
@@ -135,6 +143,8 @@ class Coordinator : private Membership::Observer {
   std::map<std::string, std::uint64_t> by_id_;
   std::map<std::string, std::uint64_t> by_name_;
   std::uint64_t last_number_ = 0;
+  // The first one is being accepted, the others wait for it.
+  std::deque<std::function<void()>> accepting_;
   std::set<SessionId> released_;
   std::function<void()> drained_;
   // What is posted holds this weakly: it does nothing once the coordinator is gone.

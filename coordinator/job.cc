@@ -96,9 +96,20 @@ void Job::NoteStall(Millis slept) {
       nullptr, {{"slept_ms", std::to_string(slept.count())}});
 }
 
+void Job::NoteSlowJournal(Millis waited, std::size_t rows) {
+  if (ended() || record().plan().view() == 0) return;
+  story_.Tell("JOURNAL_SLOW",
+              fmt::format("the disk of the coordinator's database has not answered for {} s ({} "
+                          "wait): what runs goes on; what needs a row waits for it",
+                          waited.count() / 1000, Counted(rows, "row")),
+              nullptr,
+              {{"waited_ms", std::to_string(waited.count())}, {"rows", std::to_string(rows)}});
+}
+
 // As if it had just been submitted, but for its checkpoints and, unless `anew`, what is known of
 // its progress.
 void Job::Resume(bool anew) {
+  Release();
   ++generation_;
   phase_ = Phase::kWaiting;
   admitted_ = false;
@@ -288,7 +299,7 @@ void Job::EndView(const std::string& reason, const std::string& message) {
   DropView();
   phase_ = Phase::kWaiting;
   story_.SetState(v1::JOB_STATE_RESTORING, reason, message);
-  (void)story_.Persist();
+  story_.Persist();
   story_.parked().Recheck();
   if (world_.on_settled) world_.on_settled();
   Advance();
@@ -368,7 +379,8 @@ void Job::Refuse(const Status& status) {
   End(v1::JOB_STATE_FAILED, status, Message(status), has_run ? "" : "REFUSED");
 }
 
-// Tells and writes it, lets go of tasks, driver and slot.
+// Tells and writes it. Tasks, driver and slot are let go when it is written: whoever takes their
+// place must not be found by a coordinator that knows nothing of the end.
 void Job::End(v1::JobState state, const Status& error, const std::string& message,
               const std::string& why) {
   if (ended()) return;
@@ -389,18 +401,29 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
     job.mutable_error()->set_code(static_cast<int>(error.code()));
     job.mutable_error()->set_message(Message(error));
   }
-  const v1::JobState before = job.state();
+  v1::Job before;
+  before.set_state(job.state());
+  before.set_reason(job.reason());
+  before.set_message(job.message());
   const std::string reason = StateName(state);
   story_.Tell("JOB_" + reason, message, nullptr,
               {{"step", std::to_string(record().steps_done())},
                {"code", std::string(CodeName(error.code()))}});
-  story_.SetState(state, why.empty() ? reason : why, message);
+  releasing_ = true;
+  story_.SetState(state, why.empty() ? reason : why, message,
+                  [this, weak = std::weak_ptr(self_)](const Status&) {
+                    if (!weak.expired()) Release();
+                  });
   story_.NoteEnd(before);
+  story_.parked().Recheck();
+}
+
+void Job::Release() {
+  if (!std::exchange(releasing_, false)) return;
   ReleaseTasks();
   world_.checkpoints.Release(CheckpointRoot(), world_.claimant(record().job()).mark);
   admitted_ = false;
   if (driver_.running) world_.drivers.Stop(id(), Millis(driver_.finished ? 5'000 : 1'000));
-  story_.parked().Recheck();
   story_.DropEvents();
   if (world_.on_slots) world_.on_slots();
   if (world_.on_settled) world_.on_settled();
@@ -426,7 +449,7 @@ void Job::Stop(Millis grace) {
     story_.record().set_stop_requested(true);
     story_.Tell("STOP_REQUESTED", "asked to stop");
   }
-  (void)story_.Persist();
+  story_.Persist();
   if (!view_ || !view_->open() || view_->waits_for_holders()) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                fmt::format("stopped while it was not training ({})", record().job().message()));
@@ -456,9 +479,20 @@ v1::Job Job::Describe() const {
     }
     *job.add_tasks() = std::move(state);
   }
-  for (v1::Event& event : story_.Events()) *job.add_events() = std::move(event);
+  for (const v1::Event& event : story_.events()) *job.add_events() = event;
   for (const v1::CheckpointInfo& info : story_.checkpoints()) *job.add_checkpoints() = info;
   return job;
+}
+
+void Job::Describe(Then<v1::Job> then) const {
+  story_.LoadEvents([this, weak = std::weak_ptr(self_),
+                     then = std::move(then)](const Result<std::vector<v1::Event>>& events) {
+    if (!events.ok()) return then(events.status());
+    if (weak.expired()) return then(NotFound("the job was forgotten meanwhile"));
+    v1::Job job = Describe();
+    job.mutable_events()->Assign(events->begin(), events->end());
+    then(std::move(job));
+  });
 }
 
 v1::Job Job::Summary() const {
@@ -471,7 +505,7 @@ v1::Job Job::Summary() const {
 void Job::Watch(std::uint64_t version, Millis limit, Then<v1::Job> then) {
   story_.parked().Add(limit, [this, version, then = std::move(then)](bool last) {
     if (!last && record().job().version() <= version) return false;
-    then(Describe());
+    Describe(then);
     return true;
   });
 }

@@ -88,14 +88,20 @@ class Job {
   Result<v1::FetchReply> Fetch(const v1::FetchRequest& request);
   void SaveCheckpoint(const v1::SaveCheckpointRequest& request, Then<v1::SaveCheckpointReply> then);
   Result<v1::ReportProgressReply> ReportProgress(const v1::ReportProgressRequest& request);
-  Status FinishJob(const v1::FinishJobRequest& request);
+  // Answers OK when the end is on disk.
+  void FinishJob(const v1::FinishJobRequest& request, Story::Done then);
 
   // See Story.
-  Status Written() const { return story_.Written(); }
+  void WhenWritten(Story::Done then) { story_.WhenWritten(std::move(then)); }
+  // The journal's disk has not answered for so long.
+  void NoteSlowJournal(Millis waited, std::size_t rows);
 
   // --- What people ask.
   void Stop(Millis grace);
+  // As far as it is known here: without the events of a job that has ended.
   v1::Job Describe() const;
+  // With all events, which the journal may have to be asked for.
+  void Describe(Then<v1::Job> then) const;
   // Without spec, events, variables.
   v1::Job Summary() const;
   void Watch(std::uint64_t version, Millis limit, Then<v1::Job> then);
@@ -156,6 +162,8 @@ class Job {
   void BeginCheck();
   void OnChecked(const Result<CheckOutcome>& outcome);
   void DropView();
+  // The end is on disk, or could not be written: lets go of tasks, folder and driver.
+  void Release();
   void ReleaseTasks();
 
   // job_watch.cc
@@ -192,6 +200,8 @@ class Job {
   int driver_failures_ = 0;
   std::optional<TimePoint> driver_lost_at_;
   Scheduler::TimerId stop_timer_ = 0;
+  // It has ended, and Release() is still to come.
+  bool releasing_ = false;
 
   // Raised with each change of phase: timers and answers of an earlier one do nothing.
   std::uint64_t generation_ = 0;

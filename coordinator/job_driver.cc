@@ -132,7 +132,7 @@ Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequ
     view_->NoteEvaluated(request.evaluation().step());
   }
   story_.Touch();
-  (void)story_.Persist();
+  story_.Persist();
   v1::ReportProgressReply reply;
   reply.set_stop_requested(story_.record().stop_requested());
   return reply;
@@ -151,11 +151,13 @@ std::string Job::Unsaved() const {
 }
 
 // Ends the job as its driver says, but for what the driver does not know.
-Status Job::FinishJob(const v1::FinishJobRequest& request) {
+void Job::FinishJob(const v1::FinishJobRequest& request, Story::Done then) {
   const bool repeated =
       ended() && driver_.finished && driver_.number != 0 && request.driver() == driver_.number;
-  if (repeated) return Written();
-  MUSTER_TRY(CheckCall(request.view(), request.driver()));
+  if (repeated) return WhenWritten(std::move(then));
+  if (const Status called = CheckCall(request.view(), request.driver()); !called.ok()) {
+    return then(called);
+  }
   driver_.finished = driver_.heard = true;
   v1::Job& job = *story_.record().mutable_job();
   if (request.has_evaluation()) *job.mutable_evaluation() = request.evaluation();
@@ -179,7 +181,7 @@ Status Job::FinishJob(const v1::FinishJobRequest& request) {
   } else {
     Fail(status);
   }
-  return Written();
+  WhenWritten(std::move(then));
 }
 
 }  // namespace muster::coordinator

@@ -2,7 +2,8 @@
 //
 // Every call is one durable transaction: when it returns OK, the rows survive kill -9 and a power
 // cut. Assignments and heartbeats are not journaled.
-// Threading: not thread-safe; one strand.
+// Threading: not thread-safe; one caller at a time, whichever thread. Every call may block for as
+// long as the disk does: behind a JournalWriter it blocks nobody else.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ struct StoredJob {
   v1::JobRecord record;
   std::vector<v1::Event> events;                // oldest first; none of a job that has ended
   std::vector<v1::CheckpointInfo> checkpoints;  // oldest first
+  std::uint64_t last_event = 0;  // sequence of the newest, also of one that has ended
 };
 
 class Journal {

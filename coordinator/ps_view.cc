@@ -84,17 +84,22 @@ void PsView::MakeVariables(const std::string& restored_from) {
   const std::vector<TaskId> servers = Holders();
   waiting->left = servers.size();
   for (const TaskId& task : servers) {
+    auto answered = Guard([this, waiting, task, restored_from](Result<v1::CommandResult> result) {
+      if (!result.ok() && waiting->first.ok()) {
+        waiting->first = Annotate(result.status(), task.ToString());
+      }
+      if (--waiting->left == 0) OnVariablesMade(waiting->first, restored_from);
+    });
+    const Member* server = world_.members.Find(task);
+    if (server == nullptr) {  // lost since the plan was made
+      world_.scheduler.Post([answered]() mutable { answered(Unavailable("it was lost")); });
+      continue;
+    }
     v1::Command command;
     v1::CreateVariables& create = *command.mutable_create_variables();
     *create.mutable_plan() = story_.plan();
     create.set_restore_from(restored_from);
-    world_.commands.Send(*world_.members.Find(task), command, world_.options.restore_limit,
-                         Guard([this, waiting, task, restored_from](auto result) {
-                           if (!result.ok() && waiting->first.ok()) {
-                             waiting->first = Annotate(result.status(), task.ToString());
-                           }
-                           if (--waiting->left == 0) OnVariablesMade(waiting->first, restored_from);
-                         }));
+    world_.commands.Send(*server, command, world_.options.restore_limit, answered);
   }
 }
 

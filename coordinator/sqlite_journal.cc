@@ -141,6 +141,13 @@ class SqliteJournal : public Journal {
       if (place == places.end()) continue;
       MUSTER_TRY(Parse(events.Text(1), "event", jobs[place->second].events.emplace_back()));
     }
+    Statement last(db_, "SELECT job, MAX(sequence) FROM events GROUP BY job");
+    while (true) {
+      MUSTER_TRY_ASSIGN(const bool row, last.Step());
+      if (!row) break;
+      const auto place = places.find(last.Text(0));
+      if (place != places.end()) jobs[place->second].last_event = last.Number(1);
+    }
     Statement saved(db_, "SELECT job, record FROM checkpoints ORDER BY job, step");
     while (true) {
       MUSTER_TRY_ASSIGN(const bool row, saved.Step());

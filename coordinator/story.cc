@@ -17,10 +17,10 @@ Story::Story(World& world, StoredJob stored)
       record_(std::move(stored.record)),
       events_(std::make_move_iterator(stored.events.begin()),
               std::make_move_iterator(stored.events.end())),
+      events_complete_(!events_.empty() || stored.last_event == 0),
       checkpoints_(std::move(stored.checkpoints)),
+      last_event_(stored.last_event),
       parked_(world.scheduler) {
-  // An ended job has none here, and tells no more.
-  if (!events_.empty()) last_event_ = events_.back().sequence();
   for (const v1::CheckpointInfo& info : checkpoints_) {
     if (!info.refused().empty()) refused_.insert(info.directory());
   }
@@ -46,30 +46,47 @@ void Story::Tell(const std::string& reason, const std::string& message, const Ta
   for (const std::string& line : lines) event.add_log_lines(line);
   if (world_.on_event) world_.on_event(id(), event);
   // An event that the disk refuses is still shown while this coordinator lives.
-  if (!world_.journal.AddEvent(id(), event).ok()) events_unsaved_ = true;
+  world_.journal.AddEvent(id(), event, [this, weak = std::weak_ptr(self_)](const Status& status) {
+    if (!weak.expired() && !status.ok()) events_unsaved_ = true;
+  });
   events_.push_back(std::move(event));
   if (events_.size() > Journal::kMaxEvents) events_.pop_front();
   Touch();
 }
 
-std::vector<v1::Event> Story::Events() const {
-  if (events_.empty()) {
-    if (auto events = world_.journal.LoadEvents(id()); events.ok()) return *std::move(events);
-  }
-  return {events_.begin(), events_.end()};
+// What the journal has, then what it may not have yet.
+void Story::LoadEvents(std::function<void(Result<std::vector<v1::Event>>)> then) const {
+  if (events_complete_) return then(std::vector<v1::Event>(events_.begin(), events_.end()));
+  world_.journal.LoadEvents(id(), [this, weak = std::weak_ptr(self_),
+                                   then = std::move(then)](Result<std::vector<v1::Event>> loaded) {
+    if (weak.expired()) return then(NotFound("the job was forgotten meanwhile"));
+    if (!loaded.ok()) return then(loaded.status());
+    const std::uint64_t here = events_.empty() ? UINT64_MAX : events_.front().sequence();
+    std::erase_if(*loaded, [here](const v1::Event& event) { return event.sequence() >= here; });
+    loaded->insert(loaded->end(), events_.begin(), events_.end());
+    then(std::move(loaded));
+  });
 }
 
 void Story::RecallEvents() {
-  if (!events_.empty()) return;
-  for (v1::Event& event : Events()) events_.push_back(std::move(event));
-  if (!events_.empty()) last_event_ = events_.back().sequence();
+  if (events_complete_) return;
+  LoadEvents([this, weak = std::weak_ptr(self_)](Result<std::vector<v1::Event>> all) {
+    // Not read: they are asked for again when somebody wants to see them.
+    if (weak.expired() || !all.ok() || events_complete_) return;
+    events_.assign(std::make_move_iterator(all->begin()), std::make_move_iterator(all->end()));
+    while (events_.size() > Journal::kMaxEvents) events_.pop_front();
+    events_complete_ = true;
+  });
 }
 
 void Story::DropEvents() {
-  if (!events_unsaved_) std::deque<v1::Event>().swap(events_);
+  if (events_unsaved_) return;
+  std::deque<v1::Event>().swap(events_);
+  events_complete_ = false;
 }
 
-void Story::SetState(v1::JobState state, const std::string& reason, const std::string& message) {
+void Story::SetState(v1::JobState state, const std::string& reason, const std::string& message,
+                     Done done) {
   v1::Job& job = *record_.mutable_job();
   if (job.state() == state && job.reason() == reason && job.message() == message) return;
   const bool durable = job.state() != state;
@@ -77,7 +94,7 @@ void Story::SetState(v1::JobState state, const std::string& reason, const std::s
   job.set_reason(reason);
   job.set_message(message);
   Touch();
-  if (durable) (void)Persist();
+  if (durable) Persist(std::move(done));
 }
 
 void Story::Touch() {
@@ -87,45 +104,74 @@ void Story::Touch() {
 
 // --- The row.
 
-Status Story::Persist() {
-  const Status status = world_.journal.SaveJob(record_);
+void Story::Persist(Done done) {
+  world_.journal.SaveJob(record_, [this, weak = std::weak_ptr(self_), change = ++changes_,
+                                   done = std::move(done)](const Status& status) {
+    if (weak.expired()) return;
+    OnWritten(change, status);
+    if (done) done(status);
+  });
+}
+
+// Counts it, and tells when the journal begins to fail.
+void Story::OnWritten(std::uint64_t change, const Status& status) {
+  answered_ = std::max(answered_, change);
   if (status.ok()) {
+    written_ = std::max(written_, change);
     journal_failing_ = false;
-    if (std::exchange(unwritten_end_, std::nullopt)) Touch();
+    if (before_end_ && written_ >= end_change_) {
+      before_end_.reset();
+      Touch();
+    }
   } else if (!std::exchange(journal_failing_, true)) {
     Tell("JOURNAL_FAILED",
          "the coordinator cannot write its database (" + ToString(status) +
              "); until it can, a restart of the coordinator would lose what happens now");
     PersistLater();
   }
-  return status;
+  parked_.Recheck();
 }
 
 void Story::PersistLater() {
-  (void)world_.scheduler.RunAfter(Millis(1'000), [this, weak = std::weak_ptr<Story*>(self_)] {
-    if (!weak.expired() && journal_failing_ && !Persist().ok()) PersistLater();
+  (void)world_.scheduler.RunAfter(Millis(1'000), [this, weak = std::weak_ptr(self_)] {
+    if (weak.expired() || !journal_failing_) return;
+    Persist([this](const Status& status) {
+      if (!status.ok()) PersistLater();
+    });
   });
 }
 
-Status Story::Written() const {
-  if (!journal_failing_) return Ok();
+Status Story::NotWritten() const {
   return Unavailable(
-      "the coordinator cannot write its database: what was asked of job {} holds until the "
-      "coordinator is restarted; `muster describe {}` tells when it is written",
-      id(), id());
+      "the coordinator {}: what was asked of job {} holds until the coordinator is restarted; "
+      "`muster describe {}` tells when it is written",
+      journal_failing_ ? "cannot write its database" : "waits for its database's disk", id(), id());
 }
 
-void Story::NoteEnd(v1::JobState before) {
-  if (journal_failing_) unwritten_end_ = before;
+void Story::WhenWritten(Done then) {
+  parked_.Add(JournalWriter::kAnswerLimit,
+              [this, change = changes_, then = std::move(then)](bool last) {
+                const bool answered = written_ >= change || answered_ >= change || last;
+                if (answered) then(written_ >= change ? Ok() : NotWritten());
+                return answered;
+              });
+}
+
+void Story::NoteEnd(const v1::Job& before) {
+  before_end_ = before;
+  end_change_ = changes_;
 }
 
 v1::Job Story::Shown() const {
   v1::Job job = record_.job();
-  if (!unwritten_end_) return job;
-  job.set_message(fmt::format("has ended ({}), which cannot be written to the database yet: {}",
-                              StateName(job.state()), job.message()));
-  job.set_reason("JOURNAL_UNAVAILABLE");
-  job.set_state(*unwritten_end_);
+  if (!before_end_) return job;
+  const std::string ended = fmt::format(
+      "has ended ({}), which cannot be written to the database "
+      "yet: {}",
+      StateName(job.state()), job.message());
+  job.set_state(before_end_->state());
+  job.set_reason(journal_failing_ ? "JOURNAL_UNAVAILABLE" : before_end_->reason());
+  job.set_message(journal_failing_ ? ended : before_end_->message());
   job.set_ended_ms(0);
   return job;
 }
@@ -138,12 +184,12 @@ void Story::AddCheckpoint(const v1::CheckpointInfo& info,
     const bool gone =
         old.step() == info.step() ||
         (kept && std::find(kept->begin(), kept->end(), old.directory()) == kept->end());
-    if (gone) (void)world_.journal.DeleteCheckpoint(id(), old.step());
+    if (gone) world_.journal.DeleteCheckpoint(id(), old.step());
     return gone;
   });
   refused_.erase(info.directory());
   checkpoints_.push_back(info);
-  (void)world_.journal.SaveCheckpoint(id(), info);
+  world_.journal.SaveCheckpoint(id(), info);
 }
 
 void Story::MarkRefused(const Checkpoints::Refusal& refusal) {
@@ -157,7 +203,7 @@ void Story::MarkRefused(const Checkpoints::Refusal& refusal) {
     known->set_directory(refusal.directory);
   }
   known->set_refused(refusal.why);
-  (void)world_.journal.SaveCheckpoint(id(), *known);
+  world_.journal.SaveCheckpoint(id(), *known);
   Tell("CHECKPOINT_REFUSED",
        fmt::format("the checkpoint of step {} is damaged and is not used: {}; the one before it is "
                    "tried",
@@ -170,7 +216,7 @@ void Story::MarkRefused(const Checkpoints::Refusal& refusal) {
 
 void Story::ForgetCheckpoints() {
   for (const v1::CheckpointInfo& info : checkpoints_) {
-    (void)world_.journal.DeleteCheckpoint(id(), info.step());
+    world_.journal.DeleteCheckpoint(id(), info.step());
   }
   checkpoints_.clear();
 }

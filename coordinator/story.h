@@ -25,6 +25,7 @@ std::string StateName(v1::JobState state);
 class Story {
  public:
   using Fields = std::vector<std::pair<std::string, std::string>>;
+  using Done = JournalWriter::Done;
 
   // The row is in the journal already.
   Story(World& world, StoredJob stored);
@@ -41,27 +42,34 @@ class Story {
   // An event now. `lines`: the task's last output.
   void Tell(const std::string& reason, const std::string& message, const TaskId* task = nullptr,
             const Fields& fields = {}, const std::vector<std::string>& lines = {});
-  // Written when the state itself changes; reason and message alone are not.
-  void SetState(v1::JobState state, const std::string& reason, const std::string& message);
+  // Written when the state itself changes; reason and message alone are not. `done` as for
+  // Persist(), where it is written.
+  void SetState(v1::JobState state, const std::string& reason, const std::string& message,
+                Done done = nullptr);
   // Something that people see has changed: readers that wait are asked again.
   void Touch();
-  // Of a job that has ended they are read from the journal when nothing keeps them here.
-  std::vector<v1::Event> Events() const;
-  // Those in the journal are here again: more will be told.
+  // The newest, oldest first, as far as they are kept here: of a job that has ended none.
+  const std::deque<v1::Event>& events() const { return events_; }
+  // All of them, now or when they were read from the journal.
+  void LoadEvents(std::function<void(Result<std::vector<v1::Event>>)> then) const;
+  // A job that had ended goes on: they are kept here again.
   void RecallEvents();
-  // The job has ended: the journal has all of them, so nothing keeps them here.
+  // The job has ended, and the journal has all of them: nothing keeps them here.
   void DropEvents();
 
   // --- The row.
-  // Writes it. A failure is told once; it is tried again until it is written.
-  Status Persist();
-  // kUnavailable: what was changed last is not in the database yet. It is tried until it is; a
-  // coordinator that is restarted before that knows nothing of it.
-  Status Written() const;
-  // The job has just ended, and was in state `before`: readers see that until the end is written.
-  void NoteEnd(v1::JobState before);
+  // Writes it. `done` comes when it is on disk, or could not be written; never inside the call. A
+  // failure is told once; it is tried again until it is written.
+  void Persist(Done done = nullptr);
+  // `then` comes when what was changed until now is on disk. kUnavailable: it could not be written,
+  // or not yet (JournalWriter::kAnswerLimit). It is tried until it is; a coordinator that is
+  // restarted before that knows nothing of it.
+  void WhenWritten(Done then);
+  // The job has just ended, and was in this state before: readers see that until the end is
+  // written.
+  void NoteEnd(const v1::Job& before);
   // It goes on after all.
-  void ForgetEnd() { unwritten_end_.reset(); }
+  void ForgetEnd() { before_end_.reset(); }
   // The job as people see it, without events and checkpoints.
   v1::Job Shown() const;
 
@@ -87,19 +95,29 @@ class Story {
 
  private:
   void PersistLater();
+  void OnWritten(std::uint64_t change, const Status& status);
+  Status NotWritten() const;
 
   World& world_;
   v1::JobRecord record_;
   std::deque<v1::Event> events_;
+  // `events_` begins with the oldest that the journal keeps.
+  bool events_complete_;
   std::vector<v1::CheckpointInfo> checkpoints_;
   std::set<std::string> refused_;
   std::uint64_t last_event_ = 0;
   bool events_unsaved_ = false;
+  // Changes of the row: how many there were, and the newest that is on disk, or was refused.
+  std::uint64_t changes_ = 0;
+  std::uint64_t written_ = 0;
+  std::uint64_t answered_ = 0;
   bool journal_failing_ = false;
-  // The state before the end, while that is not written.
-  std::optional<v1::JobState> unwritten_end_;
+  // What people saw before the end, while that is not written, and the change that it is.
+  std::optional<v1::Job> before_end_;
+  std::uint64_t end_change_ = 0;
   ParkedCalls parked_;
-  // Timers hold this weakly: they do nothing once the job is gone.
+  // Timers and what comes back from the journal hold this weakly: they do nothing once the job is
+  // gone.
   std::shared_ptr<Story*> self_ = std::make_shared<Story*>(this);
 };
 

@@ -48,8 +48,7 @@ void View::Leave() {
 // Takes a number, writes it, and has the variables made under it.
 void View::CreateVariables(const Checkpoints::Found& found) {
   v1::JobRecord& record = story_.record();
-  std::vector<v1::PsAddress> servers = Servers();
-  Result<v1::JobPlan> plan = MakePlan(record, servers);
+  Result<v1::JobPlan> plan = MakePlan(record, Servers());
   if (!plan.ok()) return job_.Fail(plan.status());
   const bool again = record.plan().view() > 0;
   const std::uint64_t lost_from = again ? record.steps_done() : 0;
@@ -67,18 +66,23 @@ void View::CreateVariables(const Checkpoints::Found& found) {
   buffers_ = found.buffers;
   record.mutable_job()->set_view(plan->view());
   *record.mutable_job()->mutable_variables() = plan->variables();
-  // The number of the view must be on disk before anybody obeys it.
-  if (const Status status = story_.Persist(); !status.ok()) {
-    return job_.RetryAfter(Millis(1'000), "JOURNAL_UNAVAILABLE", Message(status));
-  }
-  TellRestored(found, lost_from, again);
   phase_ = Phase::kCreating;
-  if (!servers.empty()) {
-    story_.SetState(Beginning(again), "CREATING_VARIABLES",
-                    fmt::format("{} {} the variables", Counted(servers.size(), "parameter server"),
-                                Agreeing(servers.size(), "makes", "make")));
-  }
-  MakeVariables(found.directory);
+  story_.SetState(Beginning(again), "CREATING_VARIABLES",
+                  "the coordinator writes the view's number to its database");
+  // The number of the view must be on disk before anybody obeys it.
+  story_.Persist(Guard([this, found, lost_from, again](const Status& status) {
+    if (!status.ok()) {
+      return job_.RetryAfter(Millis(1'000), "JOURNAL_UNAVAILABLE", Message(status));
+    }
+    TellRestored(found, lost_from, again);
+    const auto servers = static_cast<std::uint64_t>(story_.plan().ps_size());
+    if (servers > 0) {
+      story_.SetState(Beginning(again), "CREATING_VARIABLES",
+                      fmt::format("{} {} the variables", Counted(servers, "parameter server"),
+                                  Agreeing(servers, "makes", "make")));
+    }
+    MakeVariables(found.directory);
+  }));
 }
 
 void View::TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from, bool again) {
@@ -164,7 +168,7 @@ void View::Open() {
               nullptr,
               {{"view", std::to_string(plan.view())}, {"step", std::to_string(plan.start_step())}});
   story_.SetState(v1::JOB_STATE_RUNNING, "", "");
-  (void)story_.Persist();
+  story_.Persist();
   job_.OnViewOpen();
   story_.parked().Recheck();
   UpdateCut();

@@ -208,6 +208,9 @@ class View : protected ViewParts {
   void OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status);
   void OnExecutorReady(const TaskId& task);
   void OnExecutorGone(const Member& member, const v1::ExecutorEvent& event);
+  // Its executor has ended before it was ready. An error: so often that the worker is left out; it
+  // is the job's (kInternal) where nobody else may have killed them.
+  Status EndsTooEarly(const TaskId& task, Dispatcher::Cause cause, const std::string& how);
   // This worker cannot start an executor: others go on, it is asked again later.
   void LeaveOut(const TaskId& task, const Status& why);
   // What the data files must be there.

@@ -64,7 +64,7 @@ void View::GiveUpCut(const std::string& why) {
 void View::SettleCut() {
   cut_ = Cut::kSettled;
   // The next coordinator tells by this how many steps were lost.
-  (void)story_.Persist();
+  story_.Persist();
   if (story_.record().stop_requested()) {
     return job_.End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                     fmt::format("stopped as asked at step {}", StepsDone()));

@@ -217,15 +217,29 @@ void View::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) 
   if (OnExecutorEnd(task, {reason, what, was_ready, crash.requeued, cause})) return;
   Requeued(task, crash.requeued);
   if (crash.poison) return GiveUp(*crash.poison, task, lines);
-  if (!was_ready && cause != Dispatcher::Cause::kOutside &&
-      ++lasting_.unfit[task].crashes >= world_.options.executor_limit) {
-    return LeaveOut(task, Internal("its executors end before they are ready, {} times until now, "
-                                   "the last one by {}",
-                                   lasting_.unfit[task].crashes, event.how()));
+  if (!was_ready) {
+    if (const Status why = EndsTooEarly(task, cause, event.how()); !why.ok()) {
+      return LeaveOut(task, why);
+    }
   }
   RestartExecutorLater(task, ++executor.crashes);
   RefreshReason();
   Pump();
+}
+
+Status View::EndsTooEarly(const TaskId& task, Dispatcher::Cause cause, const std::string& how) {
+  Lasting::Unfit& unfit = lasting_.unfit[task];
+  if (cause != Dispatcher::Cause::kOutside) {
+    if (++unfit.crashes < world_.options.executor_limit) return Ok();
+    return Internal(
+        "its executors end before they are ready, {} times until now, the last one by {}",
+        unfit.crashes, how);
+  }
+  if (++unfit.kills < world_.options.kill_limit) return Ok();
+  return Unavailable(
+      "its executors are killed before they are ready, {} times until now, the last one by {}: is "
+      "there enough memory on its host?",
+      unfit.kills, how);
 }
 
 void View::RestartExecutorLater(const TaskId& task, int crashes) {

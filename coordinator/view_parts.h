@@ -64,7 +64,9 @@ struct Lasting {
     bool left_out = false;
     TimePoint until;
     int refusals = 0;
-    int crashes = 0;  // executors that ended before they were ready
+    // Executors that ended before they were ready: by their own doing, and killed by others.
+    int crashes = 0;
+    int kills = 0;
   };
   std::map<TaskId, Unfit> unfit;
   std::map<TaskId, std::uint64_t> closures_by;

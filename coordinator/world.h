@@ -13,7 +13,7 @@
 #include "coordinator/checkpoints.h"
 #include "coordinator/closure_queue.h"
 #include "coordinator/commands.h"
-#include "coordinator/journal.h"
+#include "coordinator/journal_writer.h"
 #include "coordinator/logs.h"
 #include "coordinator/membership.h"
 #include "coordinator/spec_check.h"
@@ -84,7 +84,7 @@ struct World {
   const Membership& members;
   Commands& commands;
   SpecChecker& checker;
-  Journal& journal;
+  JournalWriter& journal;
   Logs& logs;
   Checkpoints& checkpoints;
   Drivers& drivers;

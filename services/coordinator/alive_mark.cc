@@ -31,16 +31,23 @@ std::uint32_t AliveMark::LastPid() const {
   return pid;
 }
 
-void AliveMark::Renew(Scheduler& scheduler) {
+void AliveMark::Renew(Scheduler& scheduler, Offload& offload) {
   scheduler_ = &scheduler;
-  if (fd_ < 0) {
-    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    const std::string pid = std::to_string(getpid());
-    if (fd_ >= 0) (void)!write(fd_, pid.data(), pid.size());
-  }
+  offload_ = &offload;
+  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd_ < 0) return;
-  (void)futimens(fd_, nullptr);
-  timer_ = scheduler.RunAfter(kPeriod, [this] { Renew(*scheduler_); });
+  const std::string pid = std::to_string(getpid());
+  (void)!write(fd_, pid.data(), pid.size());
+  RenewLater();
+}
+
+// The next one only when this one is done: on a disk that hangs there is one, not a queue.
+void AliveMark::RenewLater() {
+  offload_->Run([fd = fd_] { (void)futimens(fd, nullptr); },
+                [this, weak = std::weak_ptr(self_)] {
+                  if (weak.expired()) return;
+                  timer_ = scheduler_->RunAfter(kPeriod, [this] { RenewLater(); });
+                });
 }
 
 }  // namespace muster::coordinator

@@ -4,15 +4,17 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "common/base/scheduler.h"
+#include "coordinator/offload.h"
 
 namespace muster::coordinator {
 
-// Threading: one strand, the scheduler's; destroyed there, or when it has stopped. A mark that
-// cannot be written costs the figure, nothing else.
+// Threading: one strand, the scheduler's; destroyed there, or when it has stopped, and after the
+// offload's last piece. A mark that cannot be written costs the figure, nothing else.
 class AliveMark {
  public:
   explicit AliveMark(std::string path) : path_(std::move(path)) {}
@@ -23,14 +25,19 @@ class AliveMark {
   // Of the coordinator before this one, before Renew() is called; nullopt and 0: there was none.
   std::optional<std::chrono::system_clock::time_point> Last() const;
   std::uint32_t LastPid() const;
-  // From now on, every quarter of a second.
-  void Renew(Scheduler& scheduler);
+  // From now on, every quarter of a second; the disk is touched by `offload`.
+  void Renew(Scheduler& scheduler, Offload& offload);
 
  private:
+  void RenewLater();
+
   const std::string path_;
+  Offload* offload_ = nullptr;
   Scheduler* scheduler_ = nullptr;
   Scheduler::TimerId timer_ = 0;
   int fd_ = -1;
+  // What comes back from the offload holds this weakly.
+  std::shared_ptr<AliveMark*> self_ = std::make_shared<AliveMark*>(this);
 };
 
 }  // namespace muster::coordinator

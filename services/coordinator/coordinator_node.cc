@@ -20,6 +20,9 @@ namespace {
 constexpr Millis kShutdownGrace{300};
 // For a piece of disk work that runs; one that hangs is left behind.
 constexpr Millis kDiskGrace{2'000};
+// For rows that wait for the database's disk when the coordinator ends. Longer than a disk needs
+// that works, and shorter than those who end a coordinator wait for it.
+constexpr Millis kFlushGrace{10'000};
 // Of an archive that was sent, and whose job is submitted then or has been forgotten.
 constexpr std::chrono::hours kUnusedFile{24};
 
@@ -33,6 +36,8 @@ void LogEvent(const std::string& job, const v1::Event& event) {
 struct CoordinatorNode::Parts {
   Parts(const Options& options, const services::Token& token, std::unique_ptr<Journal> opened)
       : journal(std::move(opened)),
+        journal_thread(strand),
+        writer(*journal, journal_thread, strand),
         alive(options.coordinator.state_directory + "/alive"),
         files(options.coordinator.state_directory + "/files"),
         log_thread(strand),
@@ -54,7 +59,7 @@ struct CoordinatorNode::Parts {
               [token](const grpc::ServerContextBase& context) {
                 return services::FromGrpc(services::CheckToken(context, token));
               },
-              options.stall_limit},
+              disks, options.stall_limit},
         cluster_service(front, files),
         driver_service(front),
         job_service(front, files) {}
@@ -68,11 +73,25 @@ struct CoordinatorNode::Parts {
     return result.get();
   }
 
+  // Waits until all rows are written. False: the disk hangs, and they are lost.
+  bool Flush() {
+    auto idle = std::make_shared<std::promise<void>>();
+    auto flushed = idle->get_future();
+    strand.Post([this, idle] { writer.WhenIdle([idle] { idle->set_value(); }); });
+    if (flushed.wait_for(kFlushGrace) == std::future_status::ready) return true;
+    log::Error("the disk of the coordinator's database has not answered for {} s: rows are lost",
+               kFlushGrace.count() / 1000);
+    OnStrand([this] { writer.Abandon(); });
+    return false;
+  }
+
   ThreadScheduler strand;
   std::unique_ptr<Journal> journal;
+  ThreadOffload journal_thread;
+  JournalWriter writer;
   AliveMark alive;
   FileStore files;
-  // Of their own, since a checkpoint takes minutes.
+  // Each has a thread of its own, since a checkpoint takes minutes.
   ThreadOffload log_thread;
   Logs logs;
   ThreadLanes disks;
@@ -101,19 +120,18 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
   options.coordinator.before.alive = all.alive.Last();
   options.coordinator.before.pid = all.alive.LastPid();
   const Status created = all.OnStrand([&]() -> Status {
-    all.alive.Renew(all.strand);
+    all.alive.Renew(all.strand, all.journal_thread);
     MUSTER_TRY_ASSIGN(
         all.core, Coordinator::Create(
                       options.coordinator,
                       {.scheduler = all.strand,
-                       .journal = *all.journal,
+                       .journal = all.writer,
                        .logs = all.logs,
                        .checkpoints = all.checkpoints,
                        .drivers = all.drivers,
                        .has_file =
-                           [&files = all.files](const auto& sha256) {
-                             files.Touch(sha256);
-                             return files.Has(sha256);
+                           [&all](const std::string& sha256, std::function<void(bool)> then) {
+                             all.files.Look(all.disks, sha256, std::move(then));
                            },
                        .keep_files =
                            [&all](std::set<std::string> used) {
@@ -156,7 +174,9 @@ void CoordinatorNode::Drain(Millis limit) {
   drained.get_future().wait();  // bounded by `limit`
 }
 
+// Every row that was asked for is on disk when this returns, unless the disk hangs.
 void CoordinatorNode::Shutdown() {
+  if (parts_ == nullptr) return;
   Parts& all = *parts_;
   if (std::exchange(all.shut_down, true)) return;
   if (all.server) all.server->SetReady(false);
@@ -165,12 +185,16 @@ void CoordinatorNode::Shutdown() {
     all.drivers.Close();
     all.core.reset();
   });
-  // First: calls that wait for a disk are answered by it.
+  const bool flushed = all.Flush();
+  // Before the server: calls that wait for a disk are answered by it.
   all.disks.Stop(kDiskGrace);
   if (all.server) all.server->Shutdown(kShutdownGrace);
   all.log_thread.Finish();
+  if (flushed) all.journal_thread.Finish();
   all.OnStrand([] {});  // what the end of the streams has posted
   all.strand.Stop();
+  // The thread that hangs still needs them; the process ends now.
+  if (!flushed) (void)parts_.release();
 }
 
 }  // namespace muster::coordinator

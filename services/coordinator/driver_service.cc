@@ -65,8 +65,9 @@ grpc::ServerUnaryReactor* DriverServiceImpl::FinishJob(grpc::CallbackServerConte
                                                        const v1::FinishJobRequest* request,
                                                        v1::FinishJobReply* reply) {
   return ServeJob(front_, context, request, reply, [](Job& job, const auto& asked, auto then) {
-    const Status status = job.FinishJob(asked);
-    then(status.ok() ? Result<v1::FinishJobReply>(v1::FinishJobReply()) : status);
+    job.FinishJob(asked, [then](const Status& status) {
+      then(status.ok() ? Result<v1::FinishJobReply>(v1::FinishJobReply()) : status);
+    });
   });
 }
 

@@ -111,6 +111,18 @@ void FileStore::Touch(const std::string& sha256) const {
   if (path.ok()) (void)utimensat(AT_FDCWD, path->c_str(), nullptr, 0);
 }
 
+void FileStore::Look(LaneOffload& disks, const std::string& sha256,
+                     std::function<void(bool)> then) const {
+  auto there = std::make_shared<bool>(false);
+  disks.Run(
+      "files",
+      [files = *this, sha256, there] {
+        files.Touch(sha256);
+        *there = files.Has(sha256);
+      },
+      [there, then = std::move(then)] { then(*there); });
+}
+
 std::size_t FileStore::Collect(const std::set<std::string>& used,
                                std::chrono::seconds unused) const {
   const auto now = std::filesystem::file_time_type::clock::now();

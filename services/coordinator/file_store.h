@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "common/base/status.h"
+#include "coordinator/offload.h"
 
 namespace muster::coordinator {
 
@@ -39,6 +41,8 @@ class FileStore {
   Result<std::string> Path(const std::string& sha256) const;
   // Somebody counts on the file: it is not collected for another `unused` (see below).
   void Touch(const std::string& sha256) const;
+  // Has and Touch, away from the strand.
+  void Look(LaneOffload& disks, const std::string& sha256, std::function<void(bool)> then) const;
   // Removes what has been touched by nobody for longer than `unused`: uploads that were broken off,
   // and files but those in `used`. Answers how many.
   std::size_t Collect(const std::set<std::string>& used, std::chrono::seconds unused) const;

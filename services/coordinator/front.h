@@ -21,6 +21,8 @@ struct Front {
   Coordinator* core = nullptr;
   // Does the call carry the cluster's token?
   std::function<Status(const grpc::ServerContextBase&)> authorize;
+  // For what blocks on a disk.
+  LaneOffload& disks;
   // How long the peer of a stream may stand still before the stream is ended.
   Millis stall_limit{60'000};
 

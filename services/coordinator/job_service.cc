@@ -62,10 +62,11 @@ grpc::ServerUnaryReactor* JobServiceImpl::HasFile(grpc::CallbackServerContext* c
   return Serve(front_, context, reply, [this, request](Coordinator&, auto then) {
     const Result<std::string> path = files_.Path(request->sha256());
     if (!path.ok()) return then(path.status());
-    v1::HasFileReply answer;
-    files_.Touch(request->sha256());
-    answer.set_present(files_.Has(request->sha256()));
-    then(std::move(answer));
+    files_.Look(front_.disks, request->sha256(), [then](bool there) {
+      v1::HasFileReply answer;
+      answer.set_present(there);
+      then(std::move(answer));
+    });
   });
 }
 
@@ -91,7 +92,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* co
                                                  const v1::GetJobRequest* request, v1::Job* reply) {
   return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
     const Result<Job*> job = core.Find(request->job());
-    then(job.ok() ? Result<v1::Job>((*job)->Describe()) : job.status());
+    if (!job.ok()) return then(job.status());
+    (*job)->Describe(std::move(then));
   });
 }
 
@@ -113,8 +115,10 @@ grpc::ServerUnaryReactor* JobServiceImpl::StopJob(grpc::CallbackServerContext* c
     const Result<Job*> job = core.Find(request->job());
     if (!job.ok()) return then(job.status());
     (*job)->Stop(Millis(request->grace_ms()));
-    const Status written = (*job)->Written();
-    then(written.ok() ? Result<v1::Job>((*job)->Describe()) : written);
+    (*job)->WhenWritten([job = *job, then](const Status& written) {
+      if (!written.ok()) return then(written);
+      job->Describe(then);
+    });
   });
 }
 

@@ -75,17 +75,17 @@ TEST_CASE("An end that cannot be written is not told as one until it is", "[coor
 
   cluster.journal_full = true;
   CHECK(cluster.FinishJob().code() == StatusCode::kUnavailable);
-  CHECK(cluster.job().Describe().state() == v1::JOB_STATE_RUNNING);
-  CHECK(cluster.job().Describe().reason() == "JOURNAL_UNAVAILABLE");
-  CHECK(cluster.job().Describe().ended_ms() == 0);
+  CHECK(cluster.Described().state() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Described().reason() == "JOURNAL_UNAVAILABLE");
+  CHECK(cluster.Described().ended_ms() == 0);
   CHECK(cluster.core->List().jobs(0).state() == v1::JOB_STATE_RUNNING);
-  CHECK(cluster.job().FinishJob(cluster.As<v1::FinishJobRequest>(driver)).code() ==
+  CHECK(cluster.Finish(cluster.As<v1::FinishJobRequest>(driver)).code() ==
         StatusCode::kUnavailable);
 
   cluster.journal_full = false;
   cluster.Pass(Millis(2'000));
-  CHECK(cluster.job().Describe().state() == v1::JOB_STATE_SUCCEEDED);
-  CHECK(cluster.job().FinishJob(cluster.As<v1::FinishJobRequest>(driver)).ok());
+  CHECK(cluster.Described().state() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(cluster.Finish(cluster.As<v1::FinishJobRequest>(driver)).ok());
   cluster.RestartCoordinator();
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
 }
@@ -95,14 +95,14 @@ TEST_CASE("A stop that cannot be written says so, holds, and is written as soon 
   Cluster cluster;
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
-  CHECK(cluster.job().Written().ok());
+  CHECK(cluster.Written().ok());
   cluster.journal_full = true;
   cluster.job().Stop(Millis(60'000));
-  CHECK(cluster.job().Written().code() == StatusCode::kUnavailable);
+  CHECK(cluster.Written().code() == StatusCode::kUnavailable);
   CHECK(cluster.JoinNow()->stop_requested());
   cluster.journal_full = false;
   cluster.Pass(Millis(2'000));
-  CHECK(cluster.job().Written().ok());
+  CHECK(cluster.Written().ok());
   CHECK(cluster.journal->LoadJobs()->at(0).record.stop_requested());
 }
 

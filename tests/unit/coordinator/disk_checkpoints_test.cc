@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/base/scheduler.h"
+#include "common/storage/owner.h"
 #include "coordinator/checkpoints.h"
 #include "coordinator/journal.h"
 #include "tests/support/catch.h"
@@ -121,6 +122,41 @@ TEST_CASE_METHOD(CheckpointFolder, "what cannot be read is not damaged, and not 
   REQUIRE(again.ok());
   CHECK(again->step == 8);
   CHECK(again->refused.empty());
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "a folder's mark is judged by job, cluster, host and state",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/checkpoints";
+  const std::string state = folder.path() + "/state";
+  const auto living = OpenSqliteJournal(state).value();
+  Become("cluster-1", "job-1", state);
+  REQUIRE(Find(root).ok());
+
+  SECTION("its own, though the job counts as one that has not ended") {
+    claimant.live = {"job-1"};
+    CHECK(Look(root).ok());
+    CHECK(Prepare(root, 8).ok());
+  }
+  SECTION("a cluster whose database was replaced in its place does not come back") {
+    Become("cluster-2", "job-9", state);
+    CHECK(Find(root)->taken_over.find("taken over from job job-1") != std::string::npos);
+  }
+  SECTION("from another host nobody sees whether that coordinator lives") {
+    v1::CheckpointOwner far = **storage::ReadOwner(root);
+    far.set_place("another-host mnt:[1]");
+    far.set_hostname("another-host");
+    far.set_state_directory("/no/such/state");
+    REQUIRE(storage::TakeOverFolder(root, far).ok());
+    Become("cluster-2", "job-9", "/elsewhere");
+    const Status refused = Look(root);
+    CHECK(refused.code() == StatusCode::kFailedPrecondition);
+    CHECK(Message(refused).find("host another-host") != std::string::npos);
+  }
+  SECTION("a mark that cannot be read is another's, until somebody removes it") {
+    std::ofstream(root + "/OWNER.json") << "{ no mark";
+    CHECK(Look(root).code() == StatusCode::kFailedPrecondition);
+    CHECK(Prepare(root, 8).status().code() == StatusCode::kFailedPrecondition);
+  }
 }
 
 TEST_CASE_METHOD(CheckpointFolder, "a folder without what the journal lists is no beginning",

@@ -230,6 +230,40 @@ TEST_CASE("An executor that is killed from outside holds nobody else up", "[coor
   CHECK(f.sent[4].second.closure().id() == 5);
 }
 
+TEST_CASE("A worker that runs a suspect is given nothing beside it", "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.Put(1, 1);
+  (void)f.dispatcher.CrashWorker(f.w0, "signal SIGKILL", Cause::kOutside);
+  f.dispatcher.AddWorker(f.w0);
+  f.Put(2, 9);
+
+  REQUIRE(f.sent.size() == 2);
+  CHECK(f.sent[1].second.closure().id() == 1);
+  CHECK(f.dispatcher.OnResult(f.w0, Dispatching::ResultOf(f.sent[1].second)) ==
+        Dispatcher::Outcome::kDone);
+  f.dispatcher.Pump();
+  CHECK(f.sent.size() == 4);
+}
+
+TEST_CASE("A suspect waits until a worker has nothing else in flight", "[coordinator][unit]") {
+  Dispatching f;
+  f.dispatcher.AddWorker(f.w0);
+  f.dispatcher.AddWorker(f.w1);
+  f.Put(1, 9);  // 1 and 3, 2 and 4
+  (void)f.dispatcher.CrashWorker(f.w0, "signal SIGKILL", Cause::kOutside);
+  CHECK(f.dispatcher.OnResult(f.w1, Dispatching::ResultOf(f.sent[1].second)) ==
+        Dispatcher::Outcome::kDone);
+  f.dispatcher.Pump();
+  CHECK(f.sent.size() == 4);  // 4 is still there
+
+  CHECK(f.dispatcher.OnResult(f.w1, Dispatching::ResultOf(f.sent[3].second)) ==
+        Dispatcher::Outcome::kDone);
+  f.dispatcher.Pump();
+  REQUIRE(f.sent.size() == 5);
+  CHECK(f.sent[4].second.closure().id() == 1);
+}
+
 TEST_CASE("Executors that are killed from outside make no closure poison", "[coordinator][unit]") {
   Dispatching f;
   f.dispatcher.AddWorker(f.w0);

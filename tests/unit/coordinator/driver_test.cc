@@ -124,7 +124,7 @@ TEST_CASE_METHOD(Driven, "a driver that was replaced is not obeyed when it wakes
   job().Schedule(As<v1::ScheduleRequest>(old), [&](auto reply) { late = reply.status(); });
   CHECK(late.code() == StatusCode::kAborted);
   CHECK(job().Fetch(As<v1::FetchRequest>(old)).status().code() == StatusCode::kAborted);
-  CHECK(job().FinishJob(As<v1::FinishJobRequest>(old)).code() == StatusCode::kAborted);
+  CHECK(Finish(As<v1::FinishJobRequest>(old)).code() == StatusCode::kAborted);
   CHECK(Open(old).status().code() == StatusCode::kFailedPrecondition);
   CHECK(Open(0).status().code() == StatusCode::kFailedPrecondition);
   // And its end is no news.
@@ -272,9 +272,9 @@ TEST_CASE_METHOD(Driven, "the end of a job may be told twice", "[coordinator][un
   const std::uint64_t driver = job().driver();
   REQUIRE(FinishJob().ok());
   auto again = As<v1::FinishJobRequest>(driver);
-  CHECK(job().FinishJob(again).ok());
+  CHECK(Finish(again).ok());
   again.set_driver(driver + 1);
-  CHECK(job().FinishJob(again).code() == StatusCode::kFailedPrecondition);
+  CHECK(Finish(again).code() == StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ TEST_CASE("A worker whose host is in trouble does not decide over a spec", "[coo
   CHECK(Message(refused.status()).find("Too many open files") != std::string::npos);
 }
 
-TEST_CASE("Executors that are killed while they start are started again, however often",
+TEST_CASE("Executors that are killed while they start are started again, ever more seldom",
           "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);
@@ -167,13 +167,19 @@ TEST_CASE("Executors that are killed while they start are started again, however
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
   worker.plan = cluster.job().record().plan();
   for (int kill = 0; kill < 20; ++kill) {
+    const std::size_t asked = worker.commands.size();
     worker.ExecutorExits("signal SIGKILL", /*from_outside=*/true);
     cluster.Pass(Millis(6'000));
+    CHECK((worker.commands.size() > asked) == (kill < 5));
+    cluster.Pass(Millis(61'000), Millis(250));
   }
   CHECK(cluster.State() == v1::JOB_STATE_STARTING);
+  CHECK(cluster.job().record().job().reason() == "NO_FIT_WORKER");
   CHECK(TimesTold(cluster, "EXECUTOR_LOST") == 20);
+  REQUIRE(cluster.EventOf("WORKER_UNFIT"));
+  CHECK(cluster.EventOf("WORKER_UNFIT")->message().find("enough memory") != std::string::npos);
   worker.refuse.clear();
-  cluster.Pass(Millis(6'000));
+  cluster.Pass(Millis(61'000), Millis(250));
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
 }
 

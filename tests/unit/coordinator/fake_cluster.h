@@ -64,26 +64,33 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
 class Cluster {
  public:
   explicit Cluster(Coordinator::Options with = {}) : options(std::move(with)) { Start(); }
-  ~Cluster() { core.reset(); }
+  ~Cluster() {
+    core.reset();
+    writer.reset();
+  }
 
   void Start() {
     auto opened = OpenSqliteJournal(directory.path() + "/state");
     MUSTER_INVARIANT(opened.ok());
     journal = std::make_unique<FlakyJournal>(std::move(*opened), journal_full);
+    writer.emplace(*journal, journal_disk, time);
     logs.emplace(LogStore::Options{.directory = directory.path() + "/logs"}, log_thread);
-    auto made = Coordinator::Create(options, {.scheduler = time,
-                                              .journal = *journal,
-                                              .logs = *logs,
-                                              .checkpoints = checkpoints,
-                                              .drivers = drivers,
-                                              .has_file = [](const auto&) { return true; },
-                                              .on_event = nullptr});
+    auto made =
+        Coordinator::Create(options, {.scheduler = time,
+                                      .journal = *writer,
+                                      .logs = *logs,
+                                      .checkpoints = checkpoints,
+                                      .drivers = drivers,
+                                      .has_file = [](const auto&, auto then) { then(true); },
+                                      .on_event = nullptr});
     MUSTER_INVARIANT(made.ok());
     core = std::move(*made);
   }
   // kill -9 of the coordinator, and a new one on the same state. Daemons must join again.
   void RestartCoordinator() {
     core.reset();
+    writer.reset();
+    journal_disk.Kill();
     journal.reset();
     for (auto& [task, daemon] : daemons) daemon->silent = true;
     Start();
@@ -227,10 +234,32 @@ class Cluster {
     return answer;
   }
   Status FinishJob(const Status& status = Ok()) {
+    const auto answer = BeginFinish(status);
+    Settle();
+    return *answer;
+  }
+  // kUnknown until it is answered.
+  std::shared_ptr<Status> BeginFinish(const Status& status = Ok()) {
     auto request = As<v1::FinishJobRequest>();
     request.mutable_status()->set_code(static_cast<int>(status.code()));
     request.mutable_status()->set_message(Message(status));
-    return job().FinishJob(request);
+    auto answer = std::make_shared<Status>(Unknown("no answer"));
+    job().FinishJob(request, [answer](const Status& finished) { *answer = finished; });
+    return answer;
+  }
+  // The same from whoever sends this; kUnknown until it is answered.
+  Status Finish(const v1::FinishJobRequest& request, const std::string& name = "job") {
+    auto answer = std::make_shared<Status>(Unknown("no answer"));
+    job(name).FinishJob(request, [answer](const Status& finished) { *answer = finished; });
+    Settle();
+    return *answer;
+  }
+  // Whether what was asked of the job is on disk; kUnknown: nobody knows yet.
+  Status Written() {
+    auto answer = std::make_shared<Status>(Unknown("no answer"));
+    job().WhenWritten([answer](const Status& written) { *answer = written; });
+    Settle();
+    return *answer;
   }
   // Workers finish what they have until nothing is left.
   void WorkAll() {
@@ -245,16 +274,23 @@ class Cluster {
     }
   }
 
+  // With the events that the journal has.
+  v1::Job Described(const std::string& name = "job") {
+    v1::Job described;
+    job(name).Describe([&](Result<v1::Job> all) { described = *std::move(all); });
+    Settle();
+    return described;
+  }
   std::vector<std::string> Reasons() {
     std::vector<std::string> reasons;
-    const v1::Job described = job().Describe();
+    const v1::Job described = Described();
     for (const v1::Event& event : described.events()) reasons.push_back(event.reason());
     return reasons;
   }
   // The newest event of this reason.
   std::optional<v1::Event> EventOf(const std::string& reason) {
     std::optional<v1::Event> found;
-    const v1::Job described = job().Describe();
+    const v1::Job described = Described();
     for (const v1::Event& event : described.events()) {
       if (event.reason() == reason) found = event;
     }
@@ -265,6 +301,8 @@ class Cluster {
   muster::testing::TempDir directory;
   Coordinator::Options options;
   std::unique_ptr<Journal> journal;
+  FakeDisk journal_disk{time};
+  std::optional<JournalWriter> writer;
   InlineOffload log_thread{time};
   std::optional<Logs> logs;
   FakeCheckpoints checkpoints{time};
@@ -276,105 +314,5 @@ class Cluster {
   bool journal_full = false;
   int last_pid = 0;
 };
-
-inline void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
-  released = released || message.has_release();
-  if (message.has_run()) given.push_back(message.run());
-  if (!message.has_command()) return;
-  commands.push_back(message.command());
-  if (silent) return;
-  // Another process may have taken its place before it has obeyed.
-  cluster_.time.Post([weak = weak_from_this(), command = message.command()] {
-    if (const auto self = weak.lock()) self->Obey(command);
-  });
-}
-
-inline void FakeDaemon::Beat() {
-  v1::DaemonMessage message;
-  message.mutable_heartbeat()->set_sequence(++beats_);
-  Say(message);
-}
-
-inline void FakeDaemon::Say(const v1::DaemonMessage& message) {
-  cluster_.core->OnMessage(session, message);
-}
-
-inline void FakeDaemon::Finish(const v1::ClosureAssignment& closure, const Status& status) {
-  v1::DaemonMessage message;
-  v1::ClosureResult& result = *message.mutable_closure();
-  result.set_job_id(closure.job_id());
-  result.set_view(closure.view());
-  *result.mutable_closure() = closure.closure();
-  result.set_attempt(closure.attempt());
-  result.mutable_status()->set_code(static_cast<int>(status.code()));
-  result.mutable_status()->set_message(Message(status));
-  result.mutable_metrics()->set_examples(10);
-  Say(message);
-}
-
-inline void FakeDaemon::Work() {
-  while (!given.empty()) {
-    const v1::ClosureAssignment closure = given.front();
-    given.pop_front();
-    Finish(closure);
-  }
-}
-
-inline void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
-  given.clear();
-  v1::DaemonMessage message;
-  v1::ExecutorEvent& event = *message.mutable_executor();
-  event.set_job_id(plan.job_id());
-  event.set_view(plan.view());
-  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
-  event.set_how(how);
-  event.set_from_outside(from_outside);
-  event.add_last_lines("terminate called");
-  Say(message);
-}
-
-inline void FakeDaemon::Obey(const v1::Command& command) {
-  v1::DaemonMessage message;
-  v1::CommandResult& result = *message.mutable_result();
-  result.set_command_id(command.id());
-  if (const auto refused = refuse.find(command.body_case()); refused != refuse.end()) {
-    result.mutable_status()->set_code(static_cast<int>(refused->second.code()));
-    result.mutable_status()->set_message(Message(refused->second));
-    return Say(message);
-  }
-  switch (command.body_case()) {
-    case v1::Command::kCheckJob:
-      *result.mutable_check() = check;
-      break;
-    case v1::Command::kProbeData:
-      result.mutable_probe()->set_training_examples(examples);
-      *result.mutable_probe()->mutable_data() = data;
-      if (command.probe_data().has_closure()) {
-        result.mutable_probe()->set_records(
-            fmt::format("record {} of /data/x.idx", command.probe_data().closure().id()));
-      }
-      break;
-    case v1::Command::kSaveVariables:
-      result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
-      break;
-    case v1::Command::kGetValues: {
-      const std::string all = values.SerializeAsString();
-      result.mutable_values()->set_total(all.size());
-      result.mutable_values()->set_data(all.substr(command.get_values().offset(), 7));
-      break;
-    }
-    case v1::Command::kCreateVariables:
-      plan = command.create_variables().plan();
-      break;
-    case v1::Command::kStartExecutor:
-      start = command.start_executor();
-      plan = start.plan();
-      given.clear();
-      break;
-    default:
-      break;
-  }
-  Say(message);
-}
 
 }  // namespace muster::coordinator::testing

@@ -2,15 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "coordinator/checkpoints.h"
-#include "coordinator/journal.h"
+#include "coordinator/journal_writer.h"
 #include "coordinator/world.h"
 
 namespace muster::coordinator::testing {
@@ -117,6 +119,47 @@ class FakeDrivers : public Drivers {
     (grace.count() > 0 ? stopped : killed).push_back(job_id);
   }
   std::vector<std::string> started, stopped, killed;
+};
+
+// The thread that writes the journal: what it is given is done at once, unless a test says
+// otherwise, and never after a kill.
+class FakeDisk : public Offload {
+ public:
+  explicit FakeDisk(Scheduler& strand) : strand_(strand) {}
+  void Run(Function work, Function then) override {
+    queue_.push_back({std::move(work), std::move(then)});
+    if (!hangs) Post();
+  }
+  // It answers again.
+  void Go() {
+    hangs = false;
+    Post();
+  }
+  // The process is killed: what has not begun never happens, and nobody hears of what is done.
+  void Kill() {
+    queue_.clear();
+    mute_after.reset();
+    hangs = false;
+  }
+
+  bool hangs = false;
+  // After so many pieces of work rows still get to the disk, and nobody hears of it.
+  std::optional<int> mute_after;
+
+ private:
+  void Post() {
+    strand_.Post([this] {
+      if (hangs || queue_.empty()) return;
+      auto [work, then] = std::move(queue_.front());
+      queue_.pop_front();
+      work();
+      if (!mute_after || (*mute_after)-- > 0) then();
+      if (!queue_.empty()) Post();
+    });
+  }
+
+  Scheduler& strand_;
+  std::deque<std::pair<Function, Function>> queue_;
 };
 
 // A journal whose disk may be full.

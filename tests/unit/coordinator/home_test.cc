@@ -152,11 +152,31 @@ TEST_CASE("A checkpoint that the executor finds damaged is refused, the one befo
   cluster.Settle();
   // This worker finds all of them damaged.
   std::vector<std::string> refused;
-  const v1::Job described = cluster.job().Describe();
+  const v1::Job described = cluster.Described();
   for (const v1::Event& event : described.events()) {
     if (event.reason() == "CHECKPOINT_REFUSED") refused.push_back(event.fields().at("step"));
   }
   CHECK(refused == std::vector<std::string>{"9", "4"});
+}
+
+TEST_CASE("A checkpoint that the executor cannot read now is not refused for that",
+          "[coordinator][unit]") {
+  Running running;
+  Cluster& cluster = running.cluster;
+  const Status error = GENERATE(Unknown("read /x: Stale file handle"), NotFound("no /x here"),
+                                PermissionDenied("open /x: Permission denied"));
+  for (const TaskId& task : {kFirst, kSecond}) {
+    cluster.at(task).refuse[v1::Command::kStartExecutor] = error;
+  }
+  cluster.at(kFirst).ExecutorExits("signal SIGKILL");
+  cluster.Pass(Millis(10'000));
+
+  CHECK_FALSE(cluster.EventOf("CHECKPOINT_REFUSED"));
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  for (const TaskId& task : {kFirst, kSecond}) cluster.at(task).refuse.clear();
+  cluster.Pass(Millis(61'000), Millis(250));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Open()->plan().start_step() == 4);
 }
 
 TEST_CASE("Closures that a connection has lost run again in their order", "[coordinator][unit]") {

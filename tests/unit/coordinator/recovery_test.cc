@@ -208,7 +208,7 @@ TEST_CASE("A damaged checkpoint is refused, said so, and the one before it is us
   const auto event = cluster.EventOf("CHECKPOINT_REFUSED");
   REQUIRE(event);
   CHECK(event->fields().at("step") == "20");
-  const v1::Job described = cluster.job().Describe();
+  const v1::Job described = cluster.Described();
   CHECK_FALSE(described.checkpoints(1).refused().empty());
 }
 

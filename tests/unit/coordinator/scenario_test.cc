@@ -219,7 +219,7 @@ TEST_CASE("A failed job that is submitted again goes on from its newest checkpoi
 
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
   CHECK(cluster.Open()->plan().start_step() == 40);
-  CHECK_FALSE(cluster.job().Describe().has_error());
+  CHECK_FALSE(cluster.Described().has_error());
   CHECK(cluster.EventOf("JOB_RESUMED"));
 }
 
@@ -334,7 +334,7 @@ TEST_CASE("A job whose last checkpoint could not be saved has failed, and says w
   REQUIRE(cluster.job().ReportProgress(report).ok());
   REQUIRE(cluster.FinishJob().ok());
 
-  const v1::Job job = cluster.job().Describe();
+  const v1::Job job = cluster.Described();
   CHECK(job.state() == v1::JOB_STATE_FAILED);
   CHECK(job.reason() == "CHECKPOINT_FAILED");
   CHECK(job.error().code() == static_cast<int>(StatusCode::kResourceExhausted));
@@ -442,10 +442,10 @@ TEST_CASE("What an ended job shows is its own: its steps, its closures, its even
   v1::DaemonMessage beat;
   beat.mutable_heartbeat()->set_closures_done(900);
   cluster.at({"worker", 0}).Say(beat);
-  const v1::Job running = cluster.job().Describe();
+  const v1::Job running = cluster.Described();
   REQUIRE(cluster.FinishJob(InvalidArgument("nan")).ok());
 
-  const v1::Job job = cluster.job().Describe();
+  const v1::Job job = cluster.Described();
   CHECK(job.progress().step() == 3);
   CHECK(job.progress().total_steps() == 100);
   std::uint64_t closures = 0;
@@ -479,7 +479,7 @@ TEST_CASE("Of ended jobs the newest are remembered, also over a restart", "[coor
   cluster.RestartCoordinator();
   cluster.JoinAll(1, 1);
   CHECK(cluster.core->List().jobs_size() == 2);
-  const v1::Job old = cluster.job("c").Describe();
+  const v1::Job old = cluster.Described("c");
   CHECK(old.events(old.events_size() - 1).reason() == "JOB_CANCELLED");
   REQUIRE(cluster.Submit(Cluster::Spec("e")).ok());
   CHECK(cluster.job("e").id() == "e-5");  // numbers are never used again
@@ -487,7 +487,7 @@ TEST_CASE("Of ended jobs the newest are remembered, also over a restart", "[coor
   // A stopped job that goes on has its story from the beginning.
   REQUIRE(cluster.Submit(Cluster::Spec("c")).ok());
   cluster.Pass(Millis(200));
-  const v1::Job again = cluster.job("c").Describe();
+  const v1::Job again = cluster.Described("c");
   CHECK(again.events(0).reason() == old.events(0).reason());
   CHECK(again.events_size() > old.events_size());
   for (int i = 0; i < again.events_size(); ++i) {

@@ -231,7 +231,7 @@ TEST_CASE("A ps that comes back is told to drop what ended, moved on, or was nev
   v1::FinishJobRequest finish;
   finish.set_view(1);
   finish.set_driver(cluster.job("ended").driver());
-  REQUIRE(cluster.job("ended").FinishJob(finish).ok());
+  REQUIRE(cluster.Finish(finish, "ended").ok());
   REQUIRE(cluster.Submit(Cluster::Spec("job")).ok());
   const std::string running = cluster.job().id();
   v1::Register info;

@@ -1,0 +1,94 @@
+// Rows on their way to the journal. They are written elsewhere (a thread of their own), in the
+// order of the calls, so that a slow disk holds up neither leases nor closures. Whoever depends on
+// a row goes on in its `done`: then it is on disk, or could not be written.
+//
+// What waits is bounded: a row of a job that still waits is replaced by the newer one, and beyond
+// kMostWaiting bytes events and checkpoints are refused (kResourceExhausted). When the disk has not
+// answered for `slow`, on_slow is told, once for each piece of work.
+//
+// Threading: one strand, that of `offload`. Lifetime: `journal` and `strand` outlive it; `offload`
+// outlives it or has been stopped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/scheduler.h"
+#include "coordinator/journal.h"
+#include "coordinator/offload.h"
+
+namespace muster::coordinator {
+
+class JournalWriter {
+ public:
+  // Runs on the strand, never inside the call, in the order of the calls.
+  using Done = std::function<void(const Status&)>;
+
+  static constexpr std::size_t kMostWaiting = 32 << 20;
+  // How long who has asked for something waits for its row, before it is told kUnavailable.
+  static constexpr Millis kAnswerLimit{30'000};
+
+  JournalWriter(Journal& journal, Offload& offload, Scheduler& strand, Millis slow = Millis(5'000));
+  ~JournalWriter();
+  JournalWriter(const JournalWriter&) = delete;
+  JournalWriter& operator=(const JournalWriter&) = delete;
+
+  Epoch epoch() const { return journal_.epoch(); }
+  std::string cluster_id() const { return journal_.cluster_id(); }
+  // Before anything was written: it blocks.
+  Result<std::vector<StoredJob>> LoadJobs() { return journal_.LoadJobs(); }
+
+  // See Journal.
+  void SaveJob(const v1::JobRecord& record, Done done);
+  void AddEvent(const std::string& job_id, v1::Event event, Done done);
+  void SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info);
+  void DeleteCheckpoint(const std::string& job_id, std::uint64_t step);
+  void DeleteJob(const std::string& job_id);
+  // With what was written before.
+  void LoadEvents(const std::string& job_id,
+                  std::function<void(Result<std::vector<v1::Event>>)> then);
+  // `then` runs when nothing waits any more.
+  void WhenIdle(std::function<void()> then);
+
+  // Nobody waits any more for what is not written.
+  void Abandon();
+
+  // The disk has not answered for so long, and so many rows wait.
+  std::function<void(Millis waited, std::size_t rows)> on_slow;
+
+ private:
+  struct Row {
+    std::string job;
+    std::size_t bytes = 0;
+    bool is_job = false;  // the job's own row, which a newer one replaces
+    std::function<Status(Journal&)> write;
+    std::vector<Done> done;
+  };
+
+  void Add(Row row);
+  // Refused for want of room.
+  bool Refuse(const Row& row);
+  Row* Replaceable(const std::string& job);
+  void WriteNext();
+  void OnWritten(const std::vector<Status>& statuses);
+
+  Journal& journal_;
+  Offload& offload_;
+  Scheduler& strand_;
+  const Millis slow_;
+  std::deque<Row> waiting_;
+  std::size_t waiting_bytes_ = 0;
+  // Those who wait for the piece of work that runs, row by row.
+  std::vector<std::vector<Done>> writing_;
+  Scheduler::TimerId slow_timer_ = 0;
+  std::vector<std::function<void()>> idle_;
+  // What comes back from the offload holds this weakly.
+  std::shared_ptr<JournalWriter*> self_ = std::make_shared<JournalWriter*>(this);
+};
+
+}  // namespace muster::coordinator

@@ -1,0 +1,105 @@
+#include "tests/unit/coordinator/fake_cluster.h"
+
+namespace muster::coordinator::testing {
+
+void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
+  released = released || message.has_release();
+  if (message.has_run()) given.push_back(message.run());
+  if (!message.has_command()) return;
+  commands.push_back(message.command());
+  if (silent) return;
+  // Another process may have taken its place before it has obeyed.
+  cluster_.time.Post([weak = weak_from_this(), command = message.command()] {
+    if (const auto self = weak.lock()) self->Obey(command);
+  });
+}
+
+void FakeDaemon::Beat() {
+  v1::DaemonMessage message;
+  message.mutable_heartbeat()->set_sequence(++beats_);
+  Say(message);
+}
+
+void FakeDaemon::Say(const v1::DaemonMessage& message) {
+  cluster_.core->OnMessage(session, message);
+}
+
+void FakeDaemon::Finish(const v1::ClosureAssignment& closure, const Status& status) {
+  v1::DaemonMessage message;
+  v1::ClosureResult& result = *message.mutable_closure();
+  result.set_job_id(closure.job_id());
+  result.set_view(closure.view());
+  *result.mutable_closure() = closure.closure();
+  result.set_attempt(closure.attempt());
+  result.mutable_status()->set_code(static_cast<int>(status.code()));
+  result.mutable_status()->set_message(Message(status));
+  result.mutable_metrics()->set_examples(10);
+  Say(message);
+}
+
+void FakeDaemon::Work() {
+  while (!given.empty()) {
+    const v1::ClosureAssignment closure = given.front();
+    given.pop_front();
+    Finish(closure);
+  }
+}
+
+void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
+  given.clear();
+  v1::DaemonMessage message;
+  v1::ExecutorEvent& event = *message.mutable_executor();
+  event.set_job_id(plan.job_id());
+  event.set_view(plan.view());
+  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
+  event.set_how(how);
+  event.set_from_outside(from_outside);
+  event.add_last_lines("terminate called");
+  Say(message);
+}
+
+void FakeDaemon::Obey(const v1::Command& command) {
+  v1::DaemonMessage message;
+  v1::CommandResult& result = *message.mutable_result();
+  result.set_command_id(command.id());
+  if (const auto refused = refuse.find(command.body_case()); refused != refuse.end()) {
+    result.mutable_status()->set_code(static_cast<int>(refused->second.code()));
+    result.mutable_status()->set_message(Message(refused->second));
+    return Say(message);
+  }
+  switch (command.body_case()) {
+    case v1::Command::kCheckJob:
+      *result.mutable_check() = check;
+      break;
+    case v1::Command::kProbeData:
+      result.mutable_probe()->set_training_examples(examples);
+      *result.mutable_probe()->mutable_data() = data;
+      if (command.probe_data().has_closure()) {
+        result.mutable_probe()->set_records(
+            fmt::format("record {} of /data/x.idx", command.probe_data().closure().id()));
+      }
+      break;
+    case v1::Command::kSaveVariables:
+      result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
+      break;
+    case v1::Command::kGetValues: {
+      const std::string all = values.SerializeAsString();
+      result.mutable_values()->set_total(all.size());
+      result.mutable_values()->set_data(all.substr(command.get_values().offset(), 7));
+      break;
+    }
+    case v1::Command::kCreateVariables:
+      plan = command.create_variables().plan();
+      break;
+    case v1::Command::kStartExecutor:
+      start = command.start_executor();
+      plan = start.plan();
+      given.clear();
+      break;
+    default:
+      break;
+  }
+  Say(message);
+}
+
+}  // namespace muster::coordinator::testing
