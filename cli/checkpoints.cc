@@ -79,6 +79,12 @@ std::int64_t CreatedMs(const std::string& rfc3339) {
   return static_cast<std::int64_t>(timegm(&utc)) * 1000;
 }
 
+// As Fail(), for what this host's own files answer: that they refuse is no question of the token.
+ExitCode FailOnFiles(const Context& context, const Status& status) {
+  const ExitCode code = Fail(context, status);
+  return status.code() == StatusCode::kPermissionDenied ? ExitCode::kRefused : code;
+}
+
 }  // namespace
 
 ExitCode CheckpointsList(const Context& context) {
@@ -109,9 +115,9 @@ ExitCode CheckpointsVerify(const Context& context) {
   const Result<std::string> directory = FindCheckpoint(context);
   if (!directory.ok()) return Fail(context, directory.status());
   const Result<v1::CheckpointManifest> manifest = storage::ReadManifest(*directory);
-  if (!manifest.ok()) return Fail(context, manifest.status());
+  if (!manifest.ok()) return FailOnFiles(context, manifest.status());
   if (const Status status = storage::Verify(*directory); !status.ok()) {
-    return Fail(context, status);
+    return FailOnFiles(context, status);
   }
   std::uint64_t bytes = 0;
   for (const v1::CheckpointFile& file : manifest->files()) bytes += file.bytes();
@@ -139,7 +145,7 @@ ExitCode CheckpointsExport(const Context& context) {
   if (const Status status =
           storage::Export(*directory, file, to_stdout ? *stream : storage::RealFileSystem());
       !status.ok()) {
-    return Fail(context, status);
+    return FailOnFiles(context, status);
   }
   context.terminal.err << fmt::format("wrote {} from {}\n", to_stdout ? "to standard output" : file,
                                       *directory);

@@ -225,6 +225,14 @@ TEST_CASE_METHOD(SampleFixture, "verify -o json tells step, folder and size, or 
   CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "DATA_LOSS");
 }
 
+TEST_CASE_METHOD(SampleFixture,
+                 "a folder that takes no file is a refusal and no question of tokens",
+                 "[cli][unit]") {
+  // Nobody makes files there, root included.
+  CHECK(Run({"checkpoints", "export", folder, "-o", "/sys/muster-export"}) == ExitCode::kRefused);
+  CHECK(err.str().find("/sys/muster-export") != std::string::npos);
+}
+
 TEST_CASE_METHOD(SampleFixture, "export -o - writes the same bytes to standard output",
                  "[cli][unit]") {
   const std::string file = root + "/all.safetensors";
