@@ -47,7 +47,7 @@ void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
 }
 
 void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) {
-  const Result<Job*> job = Serving(request.job_id(), 0, request.view());
+  const Result<Job*> job = Serving(request.job_id(), request.epoch(), request.view());
   if (!job.ok()) return Answer(waiter, job.status());
   (*job)->save_waiters.push_back(waiter);
   v1::ToExecutor message;

@@ -415,6 +415,8 @@ TEST_CASE_METHOD(Fixture, "what an older coordinator or view still asks for is r
   CHECK(ask(&v1::Command::mutable_stop_executor, 2, 2) == StatusCode::kAborted);
   CHECK(ask(&v1::Command::mutable_get_values, 1, 3) == StatusCode::kAborted);
   CHECK(ask(&v1::Command::mutable_set_buffers, 1, 3) == StatusCode::kAborted);
+  CHECK(ask(&v1::Command::mutable_save_variables, 1, 3) == StatusCode::kAborted);
+  CHECK(ask(&v1::Command::mutable_save_variables, 2, 2) == StatusCode::kAborted);
   CHECK(io.killed.empty());
   CHECK(ask(&v1::Command::mutable_stop_executor, 2, 3) == StatusCode::kOk);
   CHECK(io.killed.contains(io.launched.back()));
