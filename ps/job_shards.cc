@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/storage/checkpoint.h"
+#include "common/storage/safetensors.h"
 #include "muster/v1/cluster.pb.h"
 #include "ps/apply_pool.h"
 #include "ps/closure_window.h"
@@ -55,6 +56,16 @@ struct Shard {
   std::vector<Region> slots;
   ClosureWindow window;
   std::uint64_t version;
+  // Counts changes of anything above: what a save has copied is one cut while this stands still.
+  std::uint64_t changes = 0;
+};
+
+// One tensor of a file that is being saved.
+struct SavedTensor {
+  const Shard* shard;
+  const Region* region;
+  // Shard::changes at the cut.
+  std::uint64_t changes;
 };
 
 class Shards : public JobShards {
@@ -81,7 +92,8 @@ class Shards : public JobShards {
   Result<ApplyOutcome> ApplyRows(std::uint32_t shard, PushId id, std::span<const std::int64_t> ids,
                                  std::span<const float> gradients) override;
   Status Assign(std::uint32_t shard, std::span<const float> value) override;
-  Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) const override;
+  Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory,
+                              storage::FileSystem& files) const override;
   void Report(v1::PsReport& report) const override;
 
  private:
@@ -101,6 +113,11 @@ class Shards : public JobShards {
   Status Initialize(const v1::JobPlan& plan, Shard& shard);
   Status Restore(const storage::Checkpoint& checkpoint, Shard& shard);
   void FillSlots(Shard& shard);
+  // Shard::changes, if the shard stands at the cut after `step`.
+  Result<std::uint64_t> ChangesAtCut(const Shard& shard, std::uint64_t step) const;
+  Status RequireUncommitted(const std::string& directory, storage::FileSystem& files) const;
+  Status CopyTensor(const SavedTensor& tensor, std::uint64_t step,
+                    storage::SafetensorsWriter& writer, std::vector<std::byte>& piece) const;
 
   const std::string job_;
   const std::uint64_t view_;
@@ -111,7 +128,6 @@ class Shards : public JobShards {
   ApplyPool& pool_;
   std::deque<Shard> shards_;
   std::vector<ShardInfo> infos_;
-  mutable std::mutex save_mutex_;  // two saves would write the same temporary file
   mutable std::atomic<std::uint64_t> pulls_{0};
   std::atomic<std::uint64_t> pushes_{0};
   std::atomic<std::uint64_t> duplicates_{0};
@@ -311,6 +327,7 @@ Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float
   apply(optimizer_.RuleOf(id.closure), shard.arrays());
   shard.window.Mark(id.closure);
   ++shard.version;
+  ++shard.changes;
   return ApplyOutcome::kApplied;
 }
 
@@ -363,28 +380,63 @@ Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
         "before the first",
         shard.layout.name, shard.version);
   }
+  ++shard.changes;
   std::memcpy(shard.values.floats().data(), value.data(), value.size_bytes());
   FillSlots(shard);
   return Ok();
 }
 
-Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& directory) const {
-  const std::lock_guard save_lock(save_mutex_);
-  // A process that was stopped and wakes late must not write over what counts.
-  MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(directory));
-  if (committed) {
-    return Aborted("job {}: {} has been committed without this server's answer", job_, directory);
+Result<std::uint64_t> Shards::ChangesAtCut(const Shard& shard, std::uint64_t step) const {
+  const std::shared_lock lock(shard.mutex);
+  if (shard.window.watermark() == step && shard.window.applied_above() == 0) return shard.changes;
+  return FailedPrecondition(
+      "job {}, step {}: variable {} has closures 1 to {} applied and {} beyond; the job must stand "
+      "still at the step",
+      job_, step, shard.layout.name, shard.window.watermark(), shard.window.applied_above());
+}
+
+// A process that was stopped and wakes late must not write over what counts.
+Status Shards::RequireUncommitted(const std::string& directory, storage::FileSystem& files) const {
+  MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(directory, files));
+  if (!committed) return Ok();
+  return Aborted("job {}: {} has been committed without this server's answer", job_, directory);
+}
+
+// Copies under the shard's lock, writes without it. The coordinator has quiesced the job, so that
+// mostly nobody waits and nothing changes; it may have given this save up, though, and gone on.
+Status Shards::CopyTensor(const SavedTensor& tensor, std::uint64_t step,
+                          storage::SafetensorsWriter& writer, std::vector<std::byte>& piece) const {
+  const std::span<const std::byte> bytes = std::as_bytes(tensor.region->floats());
+  for (std::size_t at = 0; at < bytes.size(); at += piece.size()) {
+    piece.resize(std::min<std::size_t>(storage::kChunkBytes, bytes.size() - at));
+    {
+      const std::shared_lock lock(tensor.shard->mutex);
+      if (tensor.shard->changes != tensor.changes) {
+        return FailedPrecondition(
+            "job {}, step {}: variable {} was changed before all of it was copied: the job has "
+            "gone on without waiting for this save",
+            job_, step, tensor.shard->layout.name);
+      }
+      std::memcpy(piece.data(), bytes.data() + at, piece.size());
+    }
+    MUSTER_TRY(writer.Append(piece));
   }
-  // Held while writing: an update in between would tear the cut. The coordinator has quiesced the
-  // job, so nobody waits.
-  std::vector<std::shared_lock<ReadWriteLock>> locks;
-  for (const Shard& shard : shards_) locks.emplace_back(shard.mutex);
+  return Ok();
+}
+
+// Lists what there is to save at the cut, then copies it out piece by piece.
+Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& directory,
+                                    storage::FileSystem& files) const {
+  MUSTER_TRY(RequireUncommitted(directory, files));
   v1::SaveReport report;
-  std::vector<storage::TensorToWrite> tensors;
-  const auto add = [&](const Shard& shard, const std::string& name, const Region& region) {
+  std::vector<SavedTensor> tensors;
+  std::vector<storage::TensorDeclaration> declarations;
+  const auto add = [&](const Shard& shard, std::uint64_t changes, const std::string& name,
+                       const Region& region) {
     const ShardLayout& layout = shard.layout;
     const std::string key = layout.KeyOf(name);
-    tensors.push_back({key, DType::kFloat32, layout.ShardShape(), std::as_bytes(region.floats())});
+    tensors.push_back({&shard, &region, changes});
+    declarations.push_back({key, DType::kFloat32, layout.ShardShape()});
     v1::TensorSlice* slice = report.add_slices();
     slice->set_name(name);
     slice->set_dtype(v1::DTYPE_FLOAT32);
@@ -395,20 +447,23 @@ Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& direc
     slice->set_key(key);
   };
   for (const Shard& shard : shards_) {
-    if (shard.window.watermark() != step || shard.window.applied_above() != 0) {
-      return FailedPrecondition(
-          "job {}, step {}: variable {} has closures 1 to {} applied and {} beyond; the job must "
-          "stand still at the step",
-          job_, step, shard.layout.name, shard.window.watermark(), shard.window.applied_above());
-    }
-    add(shard, shard.layout.name, shard.values);
+    MUSTER_TRY_ASSIGN(const std::uint64_t changes, ChangesAtCut(shard, step));
+    add(shard, changes, shard.layout.name, shard.values);
     for (std::size_t i = 0; i < shard.slots.size(); ++i) {
-      add(shard, storage::SlotName(shard.layout.name, std::string(optimizer_.slots()[i])),
+      add(shard, changes, storage::SlotName(shard.layout.name, std::string(optimizer_.slots()[i])),
           shard.slots[i]);
     }
   }
-  MUSTER_TRY_ASSIGN(*report.mutable_file(),
-                    storage::WriteSafetensors(directory, file_name_, tensors));
+  MUSTER_TRY(files.MakeFolders(directory));
+  MUSTER_TRY_ASSIGN(const auto writer,
+                    storage::SafetensorsWriter::Create(
+                        files, storage::JoinPath(directory, file_name_), declarations));
+  std::vector<std::byte> piece;
+  for (const SavedTensor& tensor : tensors) {
+    MUSTER_TRY(CopyTensor(tensor, step, *writer, piece));
+  }
+  MUSTER_TRY(RequireUncommitted(directory, files));
+  MUSTER_TRY_ASSIGN(*report.mutable_file(), writer->Finish());
   return report;
 }
 

@@ -21,6 +21,10 @@ class PsReport;
 class SaveReport;
 }  // namespace muster::v1
 
+namespace muster::storage {
+class FileSystem;
+}
+
 namespace muster::ps {
 
 class ApplyPool;
@@ -76,9 +80,13 @@ class JobShards {
   // Sets values before the first closure. kFailedPrecondition: one has been applied.
   virtual Status Assign(std::uint32_t shard, std::span<const float> value) = 0;
 
-  // Writes values and slots at the cut after closure `step` as one safetensors file, synced.
-  // See SaveVariables in proto/muster/v1/cluster.proto for errors.
-  virtual Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) const = 0;
+  // Writes values and slots at the cut after closure `step` as one safetensors file, synced. No
+  // lock is held while `files` works, so a disk that does not answer holds up nobody who pulls or
+  // pushes; needs one piece of 4 MiB of memory. A shard that is changed before its last piece has
+  // been copied ends the save: kFailedPrecondition, and nothing is left behind.
+  // See SaveVariables in proto/muster/v1/cluster.proto for the other errors.
+  virtual Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory,
+                                      storage::FileSystem& files) const = 0;
 
   virtual void Report(v1::PsReport& report) const = 0;
 };

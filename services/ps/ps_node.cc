@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/storage/file_system.h"
 #include "muster/v1/cluster.pb.h"
 
 namespace muster::services {
@@ -121,7 +122,7 @@ Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
     }
     shards = job.shards;
   }
-  return shards->Save(command.step(), command.directory());
+  return shards->Save(command.step(), command.directory(), storage::RealFileSystem());
 }
 
 Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <future>
 #include <limits>
 #include <random>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "common/storage/checkpoint.h"
 #include "ps/apply_pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_file_system.h"
 #include "tests/unit/ps/support.h"
 
 namespace muster::ps {
@@ -137,7 +139,7 @@ TEST_CASE_METHOD(Fixture, "a push of rows touches these rows alone", "[ps][unit]
   CHECK(shards->ReadRows(0, all, rows).value() == 2);
   CHECK(rows == std::vector<float>{0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0});
   TemporaryFolder folder;
-  const auto saved = shards->Save(2, folder.path()).value();
+  const auto saved = shards->Save(2, folder.path(), storage::RealFileSystem()).value();
   REQUIRE(saved.slices_size() == 2);
   CHECK(saved.slices(1).name() == "table/slot/sum");
 }
@@ -182,11 +184,75 @@ TEST_CASE_METHOD(Fixture, "a save needs the job to stand still at the step", "[p
   const std::vector<float> one{1};
   REQUIRE(shards->ApplyDense(0, {1, 1}, one).ok());
 
-  CHECK(shards->Save(2, folder.path()).status().code() == StatusCode::kFailedPrecondition);
-  CHECK(shards->Save(0, folder.path()).status().code() == StatusCode::kFailedPrecondition);
-  CHECK(shards->Save(1, folder.path()).ok());
+  CHECK(shards->Save(2, folder.path(), storage::RealFileSystem()).status().code() ==
+        StatusCode::kFailedPrecondition);
+  CHECK(shards->Save(0, folder.path(), storage::RealFileSystem()).status().code() ==
+        StatusCode::kFailedPrecondition);
+  CHECK(shards->Save(1, folder.path(), storage::RealFileSystem()).ok());
   REQUIRE(shards->ApplyDense(0, {3, 1}, one).ok());
-  CHECK(shards->Save(1, folder.path()).status().code() == StatusCode::kFailedPrecondition);
+  CHECK(shards->Save(1, folder.path(), storage::RealFileSystem()).status().code() ==
+        StatusCode::kFailedPrecondition);
+}
+
+// Files on a disk that stops answering before one of its calls, until it is released.
+class StuckDisk final : public storage::FakeFileSystem {
+ public:
+  explicit StuckDisk(bool at_creation) : at_creation_(at_creation) {}
+  Result<std::unique_ptr<storage::WritableFile>> Create(const std::string& path) override {
+    if (at_creation_) Stick();
+    return FakeFileSystem::Create(path);
+  }
+  Status Rename(const std::string& from, const std::string& to) override {
+    if (!at_creation_) Stick();
+    return FakeFileSystem::Rename(from, to);
+  }
+
+  std::promise<void> stuck;
+  std::promise<void> released;
+
+ private:
+  void Stick() {
+    stuck.set_value();
+    released.get_future().wait();
+  }
+  const bool at_creation_;
+};
+
+TEST_CASE_METHOD(Fixture, "a disk that does not answer a save holds up no push and no pull",
+                 "[ps][unit]") {
+  const bool before_copying = GENERATE(true, false);
+  const auto shards = Make(Plan({Variable("w", {3}), Variable("b", {1})}, Sgd(1)));
+  const auto push = [&](std::uint64_t closure) {
+    CHECK(shards->ApplyDense(0, {closure, 1}, std::vector<float>(1, 1)).ok());
+    CHECK(shards->ApplyDense(1, {closure, 1}, std::vector<float>(3, 1)).ok());
+  };
+  push(1);
+  storage::FakeFileSystem good;
+  REQUIRE(shards->Save(1, "/c", good).ok());
+  const std::vector<std::byte> cut = *good.Find("/c/ps-0-of-1.safetensors");
+
+  StuckDisk disk(before_copying);
+  auto saved = std::async(std::launch::async, [&] { return shards->Save(1, "/c", disk); });
+  disk.stuck.get_future().wait();
+  // The coordinator has given the save up, the job goes on.
+  auto pushed = std::async(std::launch::async, [&] { push(2); });
+  const bool in_time = pushed.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  const std::vector<float> now = in_time ? Read(*shards, 1, 3) : std::vector<float>();
+  disk.released.set_value();
+  pushed.wait();
+  const auto report = saved.get();
+
+  CHECK(in_time);
+  CHECK(now == std::vector<float>(3, -2));
+  if (before_copying) {
+    // Its content would be of two steps.
+    CHECK(report.status().code() == StatusCode::kFailedPrecondition);
+    CHECK_THAT(Message(report.status()), Contains("the job has gone on without waiting"));
+    CHECK(disk.Files().empty());
+  } else {
+    CHECK(report.ok());
+    CHECK(*disk.Find("/c/ps-0-of-1.safetensors") == cut);
+  }
 }
 
 // Saves a job of two servers, restores it onto `servers`, and checks every value by its row.
@@ -233,7 +299,7 @@ void SaveAndRestore(std::uint32_t before, std::uint32_t after) {
   for (std::uint32_t ps = 0; ps < before; ++ps) {
     const auto made = JobShards::Create(plan, ps, "", pool).value();
     for (std::uint64_t step = 1; step <= 3; ++step) run_step(*made, step);
-    const auto report = made->Save(3, folder.path()).value();
+    const auto report = made->Save(3, folder.path(), storage::RealFileSystem()).value();
     CHECK(report.file().name() == fmt::format("ps-{}-of-{}.safetensors", ps, before));
     *manifest.add_files() = report.file();
     manifest.mutable_slices()->MergeFrom(report.slices());
@@ -259,7 +325,7 @@ TEST_CASE_METHOD(Fixture, "a checkpoint of another model or step is refused by n
                  "[ps][unit]") {
   TemporaryFolder folder;
   const auto shards = Make(Plan({Variable("w", {4})}, Sgd(1)));
-  const auto report = shards->Save(0, folder.path()).value();
+  const auto report = shards->Save(0, folder.path(), storage::RealFileSystem()).value();
   v1::CheckpointManifest manifest;
   *manifest.add_files() = report.file();
   *manifest.mutable_slices() = report.slices();
