@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include <sys/stat.h>
 
 #include "common/base/words.h"
-#include "common/data/source_file.h"
 
 namespace muster::data {
 namespace {
@@ -23,20 +23,28 @@ std::string Time(std::int64_t mtime_ns) {
   return fmt::format("{}.{:09}Z", std::string_view(text, size), mtime_ns % kSecond);
 }
 
-Status Changed(const std::string& path, const std::string& what) {
+constexpr std::string_view kChecked = "was checked";
+constexpr std::string_view kOpened = "opened it";
+
+Status Changed(const std::string& path, const std::string& what,
+               std::string_view since = kChecked) {
   return DataLoss(
-      "{} on host {}: was changed after the job was checked: {}; put the file back as it was (with "
-      "its time), or submit a job of another name for the new data",
-      path, HostName(), what);
+      "{} on host {}: was changed after the job {}: {}; put the file back as it was (with its "
+      "time), "
+      "or submit a job of another name for the new data",
+      path, HostName(), since, what);
 }
 
-Status CompareSizeAndTime(const FileState& expected, std::uint64_t size, std::int64_t mtime_ns) {
+Status CompareSizeAndTime(const FileState& expected, std::uint64_t size, std::int64_t mtime_ns,
+                          std::string_view since = kChecked) {
   if (size != expected.size) {
-    return Changed(expected.path, fmt::format("{}, {} then", Counted(size, "byte"), expected.size));
+    return Changed(expected.path, fmt::format("{}, {} then", Counted(size, "byte"), expected.size),
+                   since);
   }
   if (expected.mtime_ns != 0 && mtime_ns != expected.mtime_ns) {
-    return Changed(expected.path, fmt::format("last written {}, {} then", Time(mtime_ns),
-                                              Time(expected.mtime_ns)));
+    return Changed(expected.path,
+                   fmt::format("last written {}, {} then", Time(mtime_ns), Time(expected.mtime_ns)),
+                   since);
   }
   return Ok();
 }
@@ -51,6 +59,28 @@ Status CompareOnDisk(std::span<const FileState> expected) {
                                   info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec));
   }
   return Ok();
+}
+
+FileWatch::FileWatch(std::vector<SourceFile> files, const Clock& clock)
+    : files_(std::move(files)),
+      due_(std::make_unique<std::atomic<TimePoint::rep>[]>(files_.size())),
+      clock_(&clock) {}
+
+Status FileWatch::Look(std::size_t number, TimePoint now) const {
+  const TimePoint::rep ticks = now.time_since_epoch().count();
+  std::atomic<TimePoint::rep>& due = due_[number];
+  if (ticks < due.load(std::memory_order_relaxed)) return Ok();
+  due.store(ticks + std::chrono::duration_cast<TimePoint::duration>(kEvery).count(),
+            std::memory_order_relaxed);
+  const SourceFile& file = files_[number];
+  // What is read of a packed file is its decoded copy in the cache.
+  if (file.compression != Compression::kNone) return Ok();
+  struct stat info = {};
+  if (::stat(file.path.c_str(), &info) != 0) return Ok();
+  if (info.st_dev != file.device || info.st_ino != file.inode) return Ok();
+  return CompareSizeAndTime({.path = file.path, .size = file.size, .mtime_ns = file.mtime_ns},
+                            static_cast<std::uint64_t>(info.st_size),
+                            info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec, kOpened);
 }
 
 Status CompareFiles(std::span<const FileState> expected, std::span<const FileState> found) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include <xxhash.h>
@@ -118,13 +119,16 @@ struct IdxColumn {
   // starts[i]: number of the first record of files[i]; one more at the end.
   std::vector<std::uint64_t> starts = {0};
   std::size_t row_bytes = 0;
+  std::optional<FileWatch> watch;
 
-  const std::byte* Row(std::uint64_t record) const {
+  //   kDataLoss: FileWatch::Look()'s.
+  Result<const std::byte*> Row(std::uint64_t record, TimePoint now) const {
     std::size_t i = 0;
     if (files.size() > 1) {
       const auto it = std::upper_bound(starts.begin(), starts.end(), record);
       i = static_cast<std::size_t>(it - starts.begin()) - 1;
     }
+    MUSTER_TRY(watch->Look(i, now));
     return files[i].values + (record - starts[i]) * row_bytes;
   }
 };
@@ -163,6 +167,7 @@ class IdxReader final : public Reader {
           "column {} has {}, column {} has {}: all columns must have as many (host {})",
           infos_.front().name, Counted(records_, "record"), name, column.starts.back(), HostName());
     }
+    column.watch.emplace(sources);
     records_ = column.starts.back();
     infos_.push_back(std::move(info));
     columns_.push_back(std::move(column));
@@ -200,8 +205,10 @@ class IdxReader final : public Reader {
       const IdxColumn& column = columns_[c];
       std::byte* const begin = Writable(element.columns[c]);
       std::byte* out = begin;
+      const TimePoint now = column.watch->Now();
       for (const std::uint64_t record : records) {
-        std::memcpy(out, column.Row(record), column.row_bytes);
+        MUSTER_TRY_ASSIGN(const std::byte* row, column.Row(record, now));
+        std::memcpy(out, row, column.row_bytes);
         out += column.row_bytes;
       }
       const std::size_t width = SizeOf(infos_[c].dtype);

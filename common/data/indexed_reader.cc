@@ -14,6 +14,12 @@ struct IndexedFile {
   RecordIndex index;
 };
 
+std::vector<SourceFile> SourcesOf(std::span<const IndexedFile> files) {
+  std::vector<SourceFile> sources;
+  for (const IndexedFile& file : files) sources.push_back(file.source);
+  return sources;
+}
+
 std::string NameAndHost(const SourceFile& file) {
   return fmt::format("{} on host {}", file.path, HostName());
 }
@@ -38,7 +44,7 @@ Status OverBudget(const std::string& place, std::uint64_t skip_up_to) {
 class IndexedReader final : public Reader {
  public:
   IndexedReader(std::unique_ptr<RecordFormat> format, std::vector<IndexedFile> files)
-      : format_(std::move(format)), files_(std::move(files)) {
+      : format_(std::move(format)), files_(std::move(files)), watch_(SourcesOf(files_)) {
     for (const IndexedFile& file : files_) {
       starts_.push_back(starts_.back() + file.index.offsets().size());
       bad_ += file.index.bad_count();
@@ -80,6 +86,7 @@ class IndexedReader final : public Reader {
   Result<Element> Read(std::span<const std::uint64_t> records) const override {
     const std::vector<ColumnInfo>& infos = columns();
     MUSTER_TRY_ASSIGN(Element element, AllocateBatch(infos, records.size()));
+    const TimePoint now = watch_.Now();
     std::vector<std::byte*> rows;
     for (Column& column : element.columns) rows.push_back(Writable(column));
     std::vector<std::size_t> widths;
@@ -89,6 +96,7 @@ class IndexedReader final : public Reader {
       const auto it = std::upper_bound(starts_.begin(), starts_.end(), record);
       const auto number = static_cast<std::size_t>(it - starts_.begin()) - 1;
       const IndexedFile& file = files_[number];
+      MUSTER_TRY(watch_.Look(number, now));
       const std::uint64_t offset = file.index.offsets()[record - starts_[number]];
       const Parsed parsed = file.parser->Parse(offset, rows);
       if (parsed.kind != Parsed::Kind::kRecord) {
@@ -104,6 +112,7 @@ class IndexedReader final : public Reader {
  private:
   const std::unique_ptr<RecordFormat> format_;
   const std::vector<IndexedFile> files_;
+  const FileWatch watch_;
   // starts_[i]: number of the first record of files_[i]; one more at the end.
   std::vector<std::uint64_t> starts_ = {0};
   std::uint64_t bad_ = 0;

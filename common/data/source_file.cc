@@ -118,6 +118,8 @@ Result<SourceFile> Inspect(const std::string& path) {
 
   SourceFile file{.path = path, .size = static_cast<std::uint64_t>(info.st_size)};
   file.mtime_ns = info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec;
+  file.device = info.st_dev;
+  file.inode = info.st_ino;
   file.compression = compression;
   if (const auto packed = PackedAs(*head); packed.has_value()) {
     return InvalidArgument(

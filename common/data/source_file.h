@@ -19,6 +19,9 @@ struct SourceFile {
   std::string path;
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;
+  // Which file it is, whatever its name leads to later.
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
   // By its first bytes, not by its name.
   Compression compression = Compression::kNone;
 };

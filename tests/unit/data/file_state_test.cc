@@ -1,6 +1,7 @@
 // Files that are not what they were when the job was checked; records by name.
 #include <filesystem>
 
+#include "common/base/scheduler.h"
 #include "common/data/reader.h"
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
@@ -110,6 +111,62 @@ TEST_CASE("IDX files are compared too, without a time where it is not known", "[
   CHECK(BatchSource::Open(spec, options).ok());
   options.expected[0].mtime_ns = 1;
   CHECK(BatchSource::Open(spec, options).status().code() == StatusCode::kDataLoss);
+}
+
+TEST_CASE("a file that is changed in place while it is open is data loss at the next look",
+          "[data][unit]") {
+  const TempFiles files;
+  const std::string path = files.Write("a.csv", "a\n1\n2\n3\n");
+  const auto reader = OpenReader(Csv({path}), *Cache::Open({.directory = files.CacheDirectory()}));
+  REQUIRE(reader.ok());
+  const std::vector<std::uint64_t> first = {0};
+
+  // Of the same size, so that every record parses.
+  const auto time = std::filesystem::last_write_time(path);
+  (void)files.Write("a.csv", "a\n7\n8\n9\n");
+  std::filesystem::last_write_time(path, time + std::chrono::seconds(1));  // clocks tick coarsely
+  const Status status = (*reader)->Read(first).status();
+
+  CHECK(status.code() == StatusCode::kDataLoss);
+  CHECK(Contains(Message(status), path + " on host"));
+  CHECK(Contains(Message(status), "last written 20"));
+}
+
+TEST_CASE("an IDX file that is changed in place while it is open is data loss", "[data][unit]") {
+  const TempFiles files;
+  v1::DataSpec spec;
+  const std::string path = files.Write("x", IdxNumbers(5));
+  (*spec.mutable_idx()->mutable_columns())["x"].add_files(path);
+  const auto reader = OpenReader(spec, *Cache::Open({.directory = files.CacheDirectory()}));
+  REQUIRE(reader.ok());
+  const std::vector<std::uint64_t> first = {0};
+
+  (void)files.Write("x", IdxNumbers(6));
+
+  CHECK(Contains(Message((*reader)->Read(first).status()), "bytes, "));
+}
+
+TEST_CASE("an open file is looked at every two seconds, one that was moved over it is not it",
+          "[data][unit]") {
+  const TempFiles files;
+  const std::string path = files.Write("a.csv", "a\n1\n");
+  FakeScheduler clock;
+  const std::vector<std::string> patterns = {path};
+  const FileWatch watch(*FindFiles(patterns), clock);
+
+  REQUIRE(watch.Look(0, watch.Now()).ok());
+  SECTION("written to in place") {
+    (void)files.Write("a.csv", "a\n1\n2\n");
+    clock.Advance(Millis(1'999));
+    CHECK(watch.Look(0, watch.Now()).ok());
+    clock.Advance(Millis(1));
+    CHECK(watch.Look(0, watch.Now()).code() == StatusCode::kDataLoss);
+  }
+  SECTION("replaced") {
+    std::filesystem::rename(files.Write("b.csv", "a\n1\n2\n"), path);
+    clock.Advance(FileWatch::kEvery);
+    CHECK(watch.Look(0, watch.Now()).ok());
+  }
 }
 
 TEST_CASE("the records of a batch are named by file and number", "[data][unit]") {
