@@ -8,12 +8,15 @@
 // A reply's meta is one u64 per entry: the shard's version (pull), or a WireOutcome (push). Over
 // TCP a pull may be answered by several frames, each for the next few entries; all but the last
 // carry kFlagMore. A reply with a status other than 0 ends the request; its meta is the message.
+//
+// Threading: values and pure functions.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <type_traits>
 
+#include "common/base/scheduler.h"
 #include "common/net/frame.h"
 #include "common/net/handshake.h"
 
@@ -37,7 +40,7 @@ struct WireIds {
   // The job's number.
   std::uint64_t job = 0;
   std::uint64_t view = 0;
-  // Of a push: the update's number, from 1, and the execution that it comes from.
+  // In a push: the update's number, from 1, and the execution that it comes from.
   std::uint64_t closure = 0;
   std::uint64_t attempt = 0;
 };
@@ -86,6 +89,9 @@ static_assert(sizeof(WireEntry) == 40 && std::is_trivially_copyable_v<WireEntry>
 inline constexpr std::uint32_t kMaxEntries = 65'536;
 // One frame carries about this much on TCP, or one shard where that is larger.
 inline constexpr std::uint64_t kFrameTarget = 32ULL << 20;
+// What a transfer may take beside the fixed limits of both sides: at this rate or better.
+inline constexpr std::uint64_t kSlowBytesPerSecond = 50'000'000;
+constexpr Millis TimeFor(std::uint64_t bytes) { return Millis(1000 * bytes / kSlowBytesPerSecond); }
 // An arena larger than this is refused; it is address space, not memory.
 inline constexpr std::uint64_t kMaxArenaBytes = 1ULL << 43;
 

@@ -59,8 +59,12 @@ std::string Channel::Took(TimePoint began) const {
   return fmt::format("{:.3g} s", took.count());
 }
 
+// Reads ahead as much as the buffer takes, so that a small frame comes in one call of the kernel.
+// The limit for the rest of a header begins with its first byte.
 Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest, TimePoint latest) {
   MUSTER_INVARIANT(n <= buffer_.size());
+  if (end_ - begin_ >= n) return true;
+  if (begin_ == end_) begin_ = end_ = 0;
   if (buffer_.size() - begin_ < n) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
@@ -92,6 +96,13 @@ Result<bool> Channel::Fill(std::size_t n, TimePoint first, Millis rest, TimePoin
   return true;
 }
 
+Result<bool> Channel::AwaitFrame(TimePoint deadline) {
+  const Result<bool> begun = Fill(1, deadline, Millis(0), deadline);
+  if (begun.status().code() == StatusCode::kDeadlineExceeded) return false;
+  MUSTER_TRY(begun.status());
+  return true;
+}
+
 Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint deadline) {
   const auto rest = std::chrono::ceil<Millis>(deadline - clock_.Now());
   return ReadFrame(deadline, std::max(rest, Millis(1)), deadline);
@@ -100,7 +111,6 @@ Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint deadline) {
 Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis rest,
                                                       TimePoint latest) {
   MUSTER_INVARIANT(payload_left_ == 0);
-  if (begin_ == end_) begin_ = end_ = 0;
   MUSTER_TRY_ASSIGN(const bool more, Fill(kHeaderBytes, first, rest, latest));
   if (!more) return std::optional<FrameHeader>();
   const std::span<const std::byte> raw(buffer_.data() + begin_, kHeaderBytes);
@@ -131,7 +141,8 @@ Status Channel::Fetch(std::span<std::byte> into, TimePoint deadline, std::string
   std::span<std::byte> left = into.subspan(ahead);
   const auto came = [&] { return first + into.size() - left.size(); };
   while (!left.empty()) {
-    const Result<std::size_t> got = link_->Read(left, deadline, nullptr);
+    const TimePoint until = quiet_limit_ ? std::min(deadline, After(*quiet_limit_)) : deadline;
+    const Result<std::size_t> got = link_->Read(left, until, nullptr);
     if (got.status().code() == StatusCode::kDeadlineExceeded) {
       return DeadlineExceeded("{}: frame {} of kind {}: {} of {} bytes of its {} came in {}",
                               link_->peer(), current_.request, current_.kind, came(), all, part,

@@ -49,6 +49,10 @@ class Channel {
   // From now on payloads carry a checksum and are checked by it (a TCP link between two hosts).
   void UsePayloadCrc() { payload_crc_ = true; }
 
+  // From now on meta and payload may not pause for longer than this, whatever their own deadlines:
+  // a peer that stopped in the middle of a frame holds what was reserved for it.
+  void SetQuietLimit(Millis limit) { quiet_limit_ = limit; }
+
   // Fills in lengths and checksums.
   Status Send(FrameHeader header, std::span<const std::byte> meta, std::span<const iovec> payload,
               TimePoint deadline, int descriptor = -1);
@@ -64,6 +68,10 @@ class Channel {
   // The same with one limit for all of it.
   Result<std::optional<FrameHeader>> ReadFrame(TimePoint deadline);
   std::span<const std::byte> meta() const { return meta_; }
+
+  // Waits until a frame has begun, or the peer has closed: ReadFrame() then has something to say.
+  // False: neither, until `deadline`; the stream stands between two frames still.
+  Result<bool> AwaitFrame(TimePoint deadline);
 
   // The payload of the frame read last, piece by piece; the last piece checks the checksum.
   Status ReadPayload(std::span<std::byte> into, TimePoint deadline);
@@ -89,6 +97,7 @@ class Channel {
   std::unique_ptr<Link> link_;
   const Clock& clock_;
   FrameLimits limits_;
+  std::optional<Millis> quiet_limit_;
   bool payload_crc_ = false;
   bool expect_descriptor_ = false;
   Fd descriptor_;

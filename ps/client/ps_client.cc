@@ -13,9 +13,6 @@
 namespace muster::ps {
 namespace {
 
-// A large request may take longer than the timeout of a small one, at this rate or better.
-constexpr std::uint64_t kSlowBytesPerSecond = 50'000'000;
-
 class PsClientImpl final : public PsClient {
  public:
   PsClientImpl(VariableMap variables, net::Arena arena, Options options)
@@ -167,6 +164,7 @@ Result<std::span<float>> PsClientImpl::RowGradientBuffer(std::uint32_t id, std::
   return variable->push.rows.first(n * static_cast<std::size_t>(variable->row_elements));
 }
 
+// Brings the rows into the shards' order where they are not in it yet, and lists each shard's part.
 Status PsClientImpl::AddRowGradient(const RowGradient& gradient) {
   MUSTER_TRY_ASSIGN(const VariableRef* variable, variables_.FindEmbedding(gradient.variable));
   MUSTER_TRY(CheckCount(*variable, gradient.ids.size()));
@@ -240,13 +238,14 @@ Status PsClientImpl::LeaveAbandoned() {
   return arena_.Renew();
 }
 
+// One round to all servers: a link that broke is made again once, and the first error is kept, but
+// that the view is over outranks it.
 Status PsClientImpl::CallAll() {
   std::uint64_t bytes = 0;
   for (const Server& server : servers_) {
     for (const CallEntry& entry : server.call.entries) bytes += entry.values.size_bytes();
   }
-  const TimePoint deadline = std::chrono::steady_clock::now() + options_.timeout +
-                             Millis(1000 * bytes / kSlowBytesPerSecond);
+  const TimePoint deadline = std::chrono::steady_clock::now() + options_.timeout + TimeFor(bytes);
   const auto make = [deadline](Server& server) {
     ServerLink& link = *server.link;
     server.status = link.connected() ? Ok() : link.ConnectOnce(deadline);
@@ -269,7 +268,6 @@ Status PsClientImpl::CallAll() {
       make(server);
       if (server.status.ok()) server.status = server.link->Receive(server.call, deadline);
     }
-    // That the view is over says more than that a server is gone.
     const bool over = server.status.code() == StatusCode::kAborted;
     if (first.ok() || (over && first.code() != StatusCode::kAborted)) first = server.status;
   }

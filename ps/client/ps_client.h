@@ -48,8 +48,13 @@ class PsClient {
     LinkMode link = LinkMode::kAuto;
     // common/net's host id of this process; servers with the same one are reached by shared memory.
     std::string host_id{};
-    // For one request; connecting retries until it has passed.
+    // For one request, and more for many bytes; connecting retries until it has passed.
     Millis timeout{10'000};
+    // A server that has not begun its answer for this long is asked for a sign of life, on a
+    // connection for that alone, again and again; one that gives none for `ping_limit` is stopped
+    // and not waited for any longer. (Its kernel would take bytes for it.)
+    Millis ping_after{1'000};
+    Millis ping_limit{4'000};
     net::SpinMode spin = net::SpinMode::kAdaptive;
   };
 

@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/words.h"
+
 namespace muster::ps {
 namespace {
 
@@ -165,8 +167,8 @@ Status ServerLink::GiveUp(const Call& call, std::uint64_t request, const Status&
   Close();
   if (error.code() != StatusCode::kDeadlineExceeded) return error;
   const std::string of = call.closure > 0 ? fmt::format(" of closure {}", call.closure) : "";
-  return Annotate(error, fmt::format("{}{}, request {} for {} shards", NameOf(call.verb), of,
-                                     request, call.entries.size()));
+  return Annotate(error, fmt::format("{}{}, request {} for {}", NameOf(call.verb), of, request,
+                                     Counted(call.entries.size(), "shard")));
 }
 
 Status ServerLink::Receive(Call& call, TimePoint deadline) {
@@ -179,9 +181,53 @@ Status ServerLink::Receive(Call& call, TimePoint deadline) {
   return first;
 }
 
+// Off the path of requests that are answered soon: those never get to the first ping.
+Status ServerLink::AwaitAnswer(TimePoint deadline) {
+  const net::Channel& channel = *channel_;
+  const TimePoint began = channel.clock().Now();
+  std::string_view alive;
+  for (TimePoint doubt = began + options_.ping_after;;) {
+    MUSTER_TRY_ASSIGN(const bool came, channel_->AwaitFrame(std::min(doubt, deadline)));
+    if (came) return Ok();
+    const TimePoint now = channel.clock().Now();
+    if (now >= deadline) {
+      const std::chrono::duration<double> waited = now - began;
+      return DeadlineExceeded("{}: no answer in {:.3g} s{}", name_, waited.count(), alive);
+    }
+    doubt = deadline;
+    if (now + options_.ping_limit >= deadline) continue;  // too late for a verdict
+    MUSTER_TRY(Ping(now + options_.ping_limit));
+    alive = ", though it is alive: it greets";
+    doubt = channel.clock().Now() + options_.ping_after;
+  }
+}
+
+Status ServerLink::Ping(TimePoint deadline) const {
+  const TimePoint began = std::chrono::steady_clock::now();
+  const bool local = Local();
+  auto fd = local ? net::ConnectUnix(target_.unix_path, deadline)
+                  : net::ConnectTcp(target_.tcp_address, deadline);
+  Status status = fd.status();
+  if (status.ok()) {
+    net::Channel channel(*std::move(fd), local ? net::LinkKind::kUnix : net::LinkKind::kTcp, name_,
+                         net::SpinMode::kOff, nullptr);
+    status = channel.ReadFrame(deadline).status();
+  }
+  // Anything else is a sign of life, or tells itself on the connection that waits.
+  if (status.code() != StatusCode::kDeadlineExceeded) return Ok();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+  return DeadlineExceeded(
+      "{}: no answer, and no greeting to a new connection for {:.3g} s: its process is stopped, or "
+      "its host hangs",
+      name_, waited.count());
+}
+
 Status ServerLink::ReceiveFrame(const Call& call, const Frame& frame, TimePoint deadline) {
   std::span<CallEntry> left = frame.entries;
   while (!left.empty()) {
+    if (const Status begun = AwaitAnswer(deadline); !begun.ok()) {
+      return GiveUp(call, frame.request, begun);
+    }
     auto reply = channel_->ReadFrame(deadline);
     if (!reply.ok()) return GiveUp(call, frame.request, reply.status());
     if (!reply->has_value())

@@ -85,6 +85,10 @@ class ServerLink {
   Status ConnectLocal(TimePoint deadline);
   std::span<CallEntry> NextFrame(const Call& call, std::span<CallEntry> left) const;
   Status SendFrame(const Call& call, const Frame& frame, TimePoint deadline);
+  // Until an answer begins. kDeadlineExceeded: it does not, or the server gives no sign of life.
+  Status AwaitAnswer(TimePoint deadline);
+  // Whether the server's process runs: it greets whoever connects.
+  Status Ping(TimePoint deadline) const;
   Status ReceiveFrame(const Call& call, const Frame& frame, TimePoint deadline);
   // One answering frame for the first of `left`; removes them.
   Status ReceiveAnswer(const Call& call, const net::FrameHeader& header, std::span<CallEntry>& left,

@@ -97,8 +97,8 @@ Connection::Connection(ServerContext& context, net::Fd fd, LinkKind kind, const 
   if (kind == LinkKind::kUnix) channel_.ExpectDescriptor();
 }
 
-TimePoint Connection::TransferDeadline() const {
-  return channel_.After(context_.options.transfer_timeout);
+TimePoint Connection::TransferDeadline(std::uint64_t bytes) const {
+  return channel_.After(context_.options.transfer_timeout + TimeFor(bytes));
 }
 
 void Connection::Run() {
@@ -106,12 +106,13 @@ void Connection::Run() {
   Status status = Open();
   handshaking_ = false;
   --context_.handshaking;
-  if (!status.ok()) ++context_.handshakes_refused;
+  // Who left without a word was not refused: it may have asked for a sign of life.
+  if (!status.ok() && status.code() != StatusCode::kUnavailable) ++context_.handshakes_refused;
   if (status.ok() && local) ++context_.local_links;
   const bool opened = status.ok();
   std::uint64_t counted = 0;
   while (status.ok()) {
-    auto frame = channel_.ReadFrame(TimePoint::max(), context_.options.transfer_timeout);
+    auto frame = channel_.ReadFrame(TimePoint::max(), context_.options.quiet_limit);
     if (!frame.ok() || !frame->has_value()) {
       status = frame.ok() ? Status() : frame.status();
       break;
@@ -150,6 +151,7 @@ Status Connection::Open() {
                     net::WelcomeClient(channel_, context_.identity, deadline, admit));
   if (channel_.link().kind() == LinkKind::kUnix) MUSTER_TRY(ReceiveArena(deadline));
   channel_.SetLimits({});
+  channel_.SetQuietLimit(context_.options.quiet_limit);
   return Ok();
 }
 
@@ -179,7 +181,7 @@ Status Connection::ServeOne(const FrameHeader& frame) {
   lease_.reset();
   if (answered_) return status;
   // Nothing has been sent: the client gets the error, and the stream goes on behind the payload.
-  MUSTER_TRY(channel_.SkipPayload(TransferDeadline()));
+  MUSTER_TRY(channel_.SkipPayload(TransferDeadline(frame.payload_bytes)));
   if (!status.ok()) {
     return channel_.SendError(frame, kReply, status, TransferDeadline());
   }
@@ -245,7 +247,7 @@ Status Connection::PullTcp(const Request& request, const JobTable::Served& serve
   const std::uint64_t id_bytes = request.frame.payload_bytes;
   MUSTER_TRY_ASSIGN(const auto staging, Stage(id_bytes + LargestGroup(entries)));
   std::span<const std::byte> ids = staging.first(id_bytes);
-  if (const Status read = channel_.ReadPayload(staging.first(id_bytes), TransferDeadline());
+  if (const Status read = channel_.ReadPayload(staging.first(id_bytes), TransferDeadline(id_bytes));
       !read.ok()) {
     answered_ = true;
     return read;
@@ -289,7 +291,7 @@ Result<bool> Connection::SendGroup(const Request& request, const JobTable::Serve
   const iovec payload{.iov_base = values.data(), .iov_len = used};
   answered_ = true;
   MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), std::span(&payload, 1),
-                           TransferDeadline()));
+                           TransferDeadline(used)));
   return true;
 }
 
@@ -308,7 +310,8 @@ Status Connection::PushLocal(const Request& request, const JobTable::Served& ser
 Status Connection::PushTcp(const Request& request, const JobTable::Served& served,
                            Entries entries) {
   MUSTER_TRY_ASSIGN(const auto payload, Stage(request.frame.payload_bytes));
-  if (const Status read = channel_.ReadPayload(payload, TransferDeadline()); !read.ok()) {
+  if (const Status read = channel_.ReadPayload(payload, TransferDeadline(payload.size()));
+      !read.ok()) {
     answered_ = true;
     return read;
   }
@@ -349,9 +352,12 @@ Result<std::span<std::byte>> Connection::Stage(std::uint64_t bytes) {
     return std::span(small_).first(bytes);
   }
   lease_.reset();
-  Result<net::StagePool::Lease> lease = context_.stage.Take(bytes, TransferDeadline());
+  Result<net::StagePool::Lease> lease =
+      context_.stage.Take(bytes, channel_.After(context_.options.stage_timeout + TimeFor(bytes)));
   // Other transfers have the room just now: this one may come again. It is no error of its job.
   if (!lease.ok() && lease.status().code() == StatusCode::kResourceExhausted) {
+    context_.Warn(context_.shortages, fmt::format("{}: {}; more by --stage-budget",
+                                                  channel_.link().peer(), Message(lease.status())));
     return Unavailable("{}", Message(lease.status()));
   }
   MUSTER_TRY(lease.status());

@@ -59,6 +59,7 @@ struct ServerContext {
   RateLimit refusals{kWarnEvery};
   RateLimit failures{kWarnEvery};
   RateLimit closings{kWarnEvery, 10};
+  RateLimit shortages{kWarnEvery};
 };
 
 class Connection {
@@ -109,7 +110,7 @@ class Connection {
   // What may stay resident of this connection's arena.
   std::uint64_t ResidentLimit() const;
   void Refuse(const Status& error);
-  TimePoint TransferDeadline() const;
+  TimePoint TransferDeadline(std::uint64_t bytes = 0) const;
 
   ServerContext& context_;
   net::Channel channel_;

@@ -93,7 +93,7 @@ class PsServerImpl final : public PsServer {
   net::Fd wake_;
   std::atomic<bool> stopping_{false};
   std::mutex stop_mutex_;
-  // Of the accepting thread; of Stop() after that has ended.
+  // Touched by the accepting thread alone, and by Stop() after that has ended.
   std::list<Peer> peers_;
   std::thread acceptor_;
 };

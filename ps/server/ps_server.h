@@ -70,8 +70,13 @@ class PsServer {
     std::uint64_t stage_budget_bytes = 256ULL << 20;
     net::SpinMode spin = net::SpinMode::kAdaptive;
     Millis handshake_timeout{5'000};
-    // For the rest of a frame once it has begun, a wait for stage memory, an answer's sending.
+    // For the rest of a frame once it has begun and for an answer's sending; more for many bytes.
     Millis transfer_timeout{30'000};
+    // Silence inside a frame: its peer is stopped or cut off, and holds stage memory.
+    Millis quiet_limit{4'000};
+    // For a wait for stage memory, and more for many bytes. Below the clients' timeout, so that
+    // they hear why.
+    Millis stage_timeout{7'000};
     std::uint32_t max_connections = 1024;
     std::uint32_t max_handshakes = 64;
     // One line for an operator, from any thread: who sent what, and what was done.

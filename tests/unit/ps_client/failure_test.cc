@@ -1,20 +1,18 @@
-// What goes wrong on the data port: strangers, wrong tokens, lost servers, superseded views.
+// What goes wrong on the data port: strangers, wrong tokens, broken frames, superseded views.
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
-#include <functional>
-#include <future>
+#include <memory>
 #include <thread>
 
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/net/arena.h"
 #include "common/net/channel.h"
+#include "common/net/checksum.h"
 #include "common/net/handshake.h"
 #include "ps/wire.h"
 #include "tests/support/catch.h"
@@ -26,19 +24,14 @@ namespace {
 using net::Channel;
 using net::FrameHeader;
 using testing::AddVariable;
+using testing::Eventually;
+using testing::HeldShards;
 using testing::kJob;
 using testing::kToken;
+using testing::kW;
+using testing::OneVariable;
 using testing::SmallCluster;
-
-const std::vector<std::uint32_t> kW = {0};
-
-v1::JobPlan OneVariable(std::int64_t rows = 1000) {
-  v1::JobPlan plan;
-  AddVariable(plan, "w", {rows}, 1);
-  return plan;
-}
-
-TimePoint Soon() { return std::chrono::steady_clock::now() + Millis(5'000); }
+using testing::Soon;
 
 std::unique_ptr<Channel> Dial(SmallCluster& cluster) {
   auto fd = net::ConnectTcp(cluster.server(0).endpoint().tcp_address(), Soon());
@@ -76,14 +69,6 @@ void CheckAlive(SmallCluster& cluster) {
   INFO(ToString(client.status()));
   REQUIRE(client.ok());
   CHECK((*client)->PullDense(kW).ok());
-}
-
-bool Eventually(const std::function<bool()>& condition) {
-  for (const TimePoint end = Soon(); std::chrono::steady_clock::now() < end;) {
-    if (condition()) return true;
-    std::this_thread::yield();
-  }
-  return false;
 }
 
 bool Warned(const SmallCluster& cluster, const std::string& what) {
@@ -266,31 +251,6 @@ TEST_CASE("a folder that others may change is not used for sockets", "[ps_server
         StatusCode::kFailedPrecondition);
 }
 
-namespace {
-
-// Shards that a test can hold up, or have fail.
-class HeldShards : public testing::FakeShards {
- public:
-  using FakeShards::FakeShards;
-
-  Result<ApplyOutcome> ApplyDense(std::uint32_t shard, PushId id,
-                                  std::span<const float> gradient) override {
-    began.set_value();
-    release.get_future().wait();
-    return FakeShards::ApplyDense(shard, id, gradient);
-  }
-  Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const override {
-    if (failing && shard == 0) return Unavailable("this shard cannot be read now");
-    return FakeShards::ReadDense(shard, into);
-  }
-
-  std::promise<void> began;
-  std::promise<void> release;
-  std::atomic<bool> failing{false};
-};
-
-}  // namespace
-
 TEST_CASE("a push that was given up reads nothing of what is written after it",
           "[ps_client][unit]") {
   SmallCluster cluster(OneVariable(), 1);
@@ -307,8 +267,8 @@ TEST_CASE("a push that was given up reads nothing of what is written after it",
   const Status late = (*client)->Push(1, 1, kW, {});
   CHECK(late.code() == StatusCode::kDeadlineExceeded);
   INFO(Message(late));
-  CHECK(Message(late).find("push of closure 1, request 1 for 1 shards: ps:0 (") == 0);
-  CHECK(Message(late).find("): no frame for 0.3") != std::string::npos);
+  CHECK(Message(late).find("push of closure 1, request 1 for 1 shard: ps:0 (") == 0);
+  CHECK(Message(late).find("): no answer in 0.3") != std::string::npos);
   shards->began.get_future().wait();
   CHECK(gradient[999] == -1.0F);
   std::ranges::fill(gradient, -100.0F);
@@ -398,6 +358,73 @@ TEST_CASE("a push that breaks off half-way is not applied", "[ps_server][unit]")
   CHECK(cluster.server(0).counters(kJob).duplicates == 0);
 }
 
+namespace {
+
+// Begins a push of 1000 floats on a connection of its own and sends half of them.
+std::unique_ptr<Channel> PushHalf(SmallCluster& cluster) {
+  auto channel = DialAndGreet(cluster);
+  const WireEntry entry{.shard = 0, .floats = 1000 * 1000};
+  const auto meta = std::as_bytes(std::span(&entry, 1));
+  FrameHeader header =
+      MakeHeader(Verb::kPush, 1, {.job = kJob, .view = 1, .closure = 1, .attempt = 1});
+  header.meta_bytes = static_cast<std::uint32_t>(meta.size());
+  header.meta_crc = net::Crc32c(meta);
+  header.payload_bytes = 4'000'000;
+  std::array<std::byte, net::kHeaderBytes> raw{};
+  net::EncodeHeader(header, raw);
+  WriteRaw(*channel, raw);
+  WriteRaw(*channel, meta);
+  WriteRaw(*channel, std::vector<std::byte>(2'000'000));
+  return channel;
+}
+
+}  // namespace
+
+TEST_CASE("who finds the stage memory full is told so, soon, and comes again",
+          "[ps_server][unit]") {
+  PsServer::Options options;
+  options.stage_budget_bytes = 2 << 20;
+  options.quiet_limit = Millis(60'000);
+  options.stage_timeout = Millis(50);
+  SmallCluster cluster(OneVariable(1000 * 1000), 1, options);
+  auto holder = PushHalf(cluster);
+  auto client = cluster.Connect(LinkMode::kTcp);
+  REQUIRE(client.ok());
+
+  Status full;
+  REQUIRE(Eventually([&] {
+    full = (*client)->Push(2, 1, kW, {});
+    return !full.ok();
+  }));
+
+  CHECK(full.code() == StatusCode::kUnavailable);
+  INFO(ToString(full));
+  CHECK(Message(full).find("no room for a transfer of 4000000 bytes: ") != std::string::npos);
+  CHECK(Message(full).find(" of the stage budget's 1048576 are in use") != std::string::npos);
+  CHECK(Warned(cluster, "more by --stage-budget"));
+  holder.reset();
+  CHECK(Eventually([&] { return (*client)->Push(2, 1, kW, {}).ok(); }));
+  // The connection was good all the time.
+  CHECK(cluster.server(0).links().connections_accepted == 2);
+}
+
+TEST_CASE("a peer that stops in the middle of a frame gives back what it holds",
+          "[ps_server][unit]") {
+  PsServer::Options options;
+  options.stage_budget_bytes = 2 << 20;
+  options.quiet_limit = Millis(100);
+  SmallCluster cluster(OneVariable(1000 * 1000), 1, options);
+  auto stopped = PushHalf(cluster);
+
+  const Status said = LastWords(*stopped);
+
+  CHECK(said.code() == StatusCode::kDeadlineExceeded);
+  CHECK(Message(said).find("2000000 of 4000000 bytes of its payload came") != std::string::npos);
+  auto client = cluster.Connect(LinkMode::kTcp);
+  REQUIRE(client.ok());
+  CHECK((*client)->Push(2, 1, kW, {}).ok());
+}
+
 TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit]") {
   SmallCluster cluster(OneVariable(), 1);
   auto fd = net::ConnectUnix(cluster.server(0).endpoint().unix_path(), Soon());
@@ -420,107 +447,6 @@ TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit
 
   REQUIRE(reply.ok());
   CHECK(net::StatusOf(**reply, channel.meta()).code() == StatusCode::kOutOfRange);
-}
-
-TEST_CASE("a lost connection is made again and the request repeated", "[ps_client][unit]") {
-  const LinkMode link = GENERATE(LinkMode::kAuto, LinkMode::kTcp);
-  SmallCluster cluster(OneVariable(), 1);
-  auto client = cluster.Connect(link);
-  REQUIRE(client.ok());
-  REQUIRE((*client)->Push(1, 1, kW, {}).ok());
-
-  cluster.Restart(0);
-
-  CHECK((*client)->Push(1, 1, kW, {}).ok());
-  CHECK((*client)->PullDense(kW).ok());
-}
-
-TEST_CASE("a server that is gone is named at once", "[ps_client][unit]") {
-  const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
-  SmallCluster cluster(OneVariable(), 1);
-  const std::string address = cluster.server(0).endpoint().tcp_address();
-  auto client = cluster.Connect(link);
-  REQUIRE(client.ok());
-
-  cluster.server(0).Stop();
-  const Status lost = (*client)->PullDense(kW);
-
-  CHECK(lost.code() == StatusCode::kUnavailable);
-  CHECK(Message(lost).find("ps:0 (" + address + ")") != std::string::npos);
-}
-
-namespace {
-
-// A server whose shards say on `told` that an apply has begun, and never end it.
-class StuckShards final : public testing::FakeShards {
- public:
-  StuckShards(const v1::JobPlan& plan, int told) : FakeShards(plan, 0), told_(told) {}
-  Result<ApplyOutcome> ApplyDense(std::uint32_t, PushId, std::span<const float>) override {
-    (void)!::write(told_, "x", 1);
-    for (;;) ::pause();
-  }
-
- private:
-  int told_;
-};
-
-std::string ReadLine(int fd) {
-  std::string line;
-  for (char c = 0; ::read(fd, &c, 1) == 1 && c != '\n';) line += c;
-  return line;
-}
-
-// In a child process: serves a plan with one variable, writes its address to `to_parent`.
-[[noreturn]] void ServeForEver(const v1::JobPlan& plan, const std::string& directory,
-                               int to_parent) {
-  PsServer::Options options;
-  options.unix_directory = directory;
-  options.token = kToken;
-  options.host_id = *net::HostId();
-  auto server = PsServer::Start(options);
-  if (!server.ok()) ::_exit(1);
-  (*server)->Publish(kJob, std::make_shared<StuckShards>(plan, to_parent));
-  const v1::DataEndpoint endpoint = (*server)->endpoint();
-  const std::string lines = endpoint.tcp_address() + "\n" + endpoint.unix_path() + "\n";
-  (void)!::write(to_parent, lines.data(), lines.size());
-  for (;;) ::pause();
-}
-
-}  // namespace
-
-TEST_CASE("a server killed in the middle of a push is named", "[ps_client][unit]") {
-  const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
-  const testing::TemporaryDirectory directory;
-  v1::JobPlan plan = OneVariable(100'000);
-  plan.set_job_number(kJob);
-  plan.set_view(1);
-  std::array<int, 2> pipe{};
-  REQUIRE(::pipe(pipe.data()) == 0);
-  const net::Fd from_child(pipe[0]);
-  const pid_t child = ::fork();
-  if (child == 0) ServeForEver(plan, directory.path(), pipe[1]);
-  const net::Fd to_parent(pipe[1]);
-  v1::PsAddress& address = *plan.add_ps();
-  address.mutable_data()->set_tcp_address(ReadLine(from_child.get()));
-  address.mutable_data()->set_unix_path(ReadLine(from_child.get()));
-  address.mutable_data()->set_host_id(*net::HostId());
-  auto client = PsClient::Connect(
-      plan, {.token = kToken, .link = link, .host_id = *net::HostId(), .timeout = Millis(20'000)});
-  REQUIRE(client.ok());
-  std::thread killer([&] {
-    char begun = 0;
-    (void)!::read(from_child.get(), &begun, 1);
-    (void)::kill(child, SIGKILL);
-  });
-
-  const TimePoint start = std::chrono::steady_clock::now();
-  const Status pushed = (*client)->Push(1, 1, kW, {});
-
-  killer.join();
-  CHECK(pushed.code() == StatusCode::kUnavailable);
-  CHECK(Message(pushed).find("ps:0 (" + address.data().tcp_address() + ")") != std::string::npos);
-  CHECK(std::chrono::steady_clock::now() - start < Millis(5'000));
-  REQUIRE(::waitpid(child, nullptr, 0) == child);
 }
 
 }  // namespace muster::ps

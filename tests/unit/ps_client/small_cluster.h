@@ -1,11 +1,16 @@
 // Parameter servers with fake shards in this process, and the plan that names them.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/net/host_id.h"
@@ -55,6 +60,24 @@ inline void AddVariable(v1::JobPlan& plan, const std::string& name, std::vector<
     shard.set_rows(n);
     offset += n;
   }
+}
+
+inline const std::vector<std::uint32_t> kW = {0};
+
+inline v1::JobPlan OneVariable(std::int64_t rows = 1000) {
+  v1::JobPlan plan;
+  AddVariable(plan, "w", {rows}, 1);
+  return plan;
+}
+
+inline TimePoint Soon() { return std::chrono::steady_clock::now() + Millis(5'000); }
+
+inline bool Eventually(const std::function<bool()>& condition) {
+  for (const TimePoint end = Soon(); std::chrono::steady_clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 class SmallCluster {
@@ -124,6 +147,27 @@ class SmallCluster {
   mutable std::mutex mutex_;
   std::vector<std::string> warnings_;
   std::vector<std::unique_ptr<PsServer>> servers_;
+};
+
+// Shards that a test can hold up, or have fail.
+class HeldShards : public FakeShards {
+ public:
+  using FakeShards::FakeShards;
+
+  Result<ApplyOutcome> ApplyDense(std::uint32_t shard, PushId id,
+                                  std::span<const float> gradient) override {
+    began.set_value();
+    release.get_future().wait();
+    return FakeShards::ApplyDense(shard, id, gradient);
+  }
+  Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const override {
+    if (failing && shard == 0) return Unavailable("this shard cannot be read now");
+    return FakeShards::ReadDense(shard, into);
+  }
+
+  std::promise<void> began;
+  std::promise<void> release;
+  std::atomic<bool> failing{false};
 };
 
 }  // namespace muster::ps::testing
