@@ -1,4 +1,4 @@
-// One server's part of a job's plan, checked.
+// One server's part of a job's plan, checked. Threading: values.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace muster::ps {
 struct ShardLayout {
   ShardInfo info;
   std::string name;
-  std::vector<std::int64_t> shape;  // of the whole variable
+  std::vector<std::int64_t> shape;  // the whole variable's
   // First element of the shard within the variable, and how many it has.
   std::uint64_t first_element = 0;
   std::uint64_t elements = 0;
 
-  // Of the checkpoint's file: "w", or "w@12" for a part of one.
+  // The name of `tensor` in the checkpoint's file: "w", or "w@12" for a part of one.
   std::string KeyOf(const std::string& tensor) const;
   std::vector<std::int64_t> ShardShape() const;
 };

@@ -1,5 +1,5 @@
 // A reader-writer lock that lets no writer starve, and that ThreadSanitizer understands (Debian's
-// absl::Mutex is opaque to it; std::shared_mutex prefers readers).
+// absl::Mutex is opaque to it; std::shared_mutex prefers readers). Threading: any thread.
 #pragma once
 
 #include <pthread.h>

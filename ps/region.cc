@@ -33,7 +33,7 @@ std::uint64_t Reclaimable(const std::string& folder) {
   return total;
 }
 
-// Of control groups v2, the whole way up.
+// The least that control groups (v2) leave, from this process's group up to the root.
 std::optional<std::uint64_t> LeftInControlGroup() {
   std::ifstream file("/proc/self/cgroup");
   std::string line;

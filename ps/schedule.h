@@ -1,4 +1,5 @@
 // The learning rate of a step. Formulas: ScheduleSpec in proto/muster/v1/job_spec.proto.
+// Threading: a value; const methods from any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// CRC32C, and the proofs of the handshake.
+// CRC32C, and the proofs of the handshake. Threading: free functions from any thread.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Owns a file descriptor.
+// Owns a file descriptor. Threading: a value, as std::unique_ptr.
 #pragma once
 
 #include <utility>

@@ -4,6 +4,8 @@
 // What a frame asks for is the business of the protocol that runs over the connection: it numbers
 // its own kinds, gives the header's ids their meaning, and refuses the kinds that it does not know
 // (ps/wire.h is one).
+//
+// Threading: values and pure functions.
 #pragma once
 
 #include <array>

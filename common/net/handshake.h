@@ -4,6 +4,7 @@
 //   client -> server  HELLO    HMAC(token, what it says and the server's nonce)
 //   server -> client  WELCOME  HMAC(token, both nonces), or an error; then the link is open
 //
+// Threading: that of the channel, one thread a side.
 // Errors: kUnauthenticated, a proof is wrong; kDeadlineExceeded and kUnavailable as Channel's;
 // kDataLoss, what came is no handshake.
 #pragma once

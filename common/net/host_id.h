@@ -1,4 +1,4 @@
-// Which processes can share memory and Unix sockets with this one.
+// Which processes can share memory and Unix sockets with this one. Threading: any thread.
 #pragma once
 
 #include <string>

@@ -34,7 +34,7 @@ class SpinLimit {
   std::atomic<int> now_{0};
 };
 
-// Of one socket. Threading: one thread.
+// One socket's share of that. Threading: one thread.
 class Spinner {
  public:
   static constexpr std::chrono::nanoseconds kWindow = std::chrono::microseconds(50);

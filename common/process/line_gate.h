@@ -24,7 +24,7 @@ class LineGate {
     std::size_t lines_per_second = 1'000;
     std::size_t burst_bytes = 1 << 20;
     std::size_t bytes_per_second = 512 << 10;
-    // Of what is beyond: the newest ones.
+    // The newest of the lines that are beyond that are kept.
     std::size_t tail_lines = 20;
     std::size_t tail_bytes = 64 << 10;
   };

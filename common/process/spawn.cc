@@ -120,6 +120,8 @@ struct Descriptor {
 
 }  // namespace
 
+// Between fork and exec the child may only call what is safe in a signal handler: a thread of ours
+// may have held any lock. What fails there comes back through a pipe that a successful exec closes.
 Result<pid_t> Spawn(const SpawnOptions& options) {
   if (options.argv.empty()) return InvalidArgument("start: no program named");
   Plan plan;

@@ -21,6 +21,7 @@ struct SpawnOptions {
 
 // Returns the pid once the program runs (its exec has succeeded). The child leads a process group
 // of its own and is killed when the calling *thread* ends: call from one that outlives the child.
+// Threading: any thread.
 //   kNotFound: no such program.   kInvalidArgument: a descriptor below 3 asked for.
 Result<pid_t> Spawn(const SpawnOptions& options);
 

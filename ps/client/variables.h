@@ -48,7 +48,7 @@ struct VariableRef {
   };
   RowMemory pull;
   RowMemory push;
-  // Of RowMemory, in rows.
+  // Rows that each RowMemory holds.
   std::size_t capacity = 0;
 };
 
