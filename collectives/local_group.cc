@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "collectives/packing.h"
+#include "common/base/arrivals.h"
 
 namespace muster::collectives {
 namespace {
@@ -56,6 +57,15 @@ Status CheckEqual(const std::vector<ReduceCall*>& all) {
   return Ok();
 }
 
+// What members brought, to be kept after the meeting.
+template <class T>
+std::vector<T*> AddressesOf(const std::vector<void*>& arguments) {
+  std::vector<T*> all;
+  all.reserve(arguments.size());
+  for (T& one : Arrivals<T>(arguments)) all.push_back(&one);
+  return all;
+}
+
 // Reduces elements `range` of all buffers laid end to end, for all members.
 void ReduceSlice(const std::vector<ReduceCall*>& all, Range range) {
   const auto& buffers = all[0]->buffers;
@@ -85,9 +95,7 @@ Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> 
     bytes += buffer.count() * SizeOf(buffer.type);
   }
   const auto joint = [&](std::vector<void*>& arguments) {
-    std::vector<ReduceCall*> all;
-    all.reserve(arguments.size());
-    for (void* one : arguments) all.push_back(static_cast<ReduceCall*>(one));
+    const std::vector<ReduceCall*> all = AddressesOf<ReduceCall>(arguments);
     const Status status = CheckEqual(all);
     const bool small = status.ok() && bytes <= kSmallBytes;
     if (small) ReduceSlice(all, {0, elements});
@@ -115,12 +123,10 @@ Result<std::vector<std::vector<std::int64_t>>> LocalGroup::Exchange(
   place_.Meet(
       rank_, fmt::format("{}: exchange of shapes", call), &brought,
       [](std::vector<void*>& arguments) {
+        const Arrivals<Call> calls(arguments);
         std::vector<std::vector<std::int64_t>> all;
-        for (void* one : arguments) {
-          const auto& values = static_cast<Call*>(one)->mine;
-          all.emplace_back(values.begin(), values.end());
-        }
-        for (void* one : arguments) static_cast<Call*>(one)->all = all;
+        for (const Call& one : calls) all.emplace_back(one.mine.begin(), one.mine.end());
+        for (Call& one : calls) one.all = all;
       },
       timeout);
   return std::move(brought.all);
@@ -135,8 +141,7 @@ Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
   place_.Meet(
       rank_, "data of all_gather", &mine,
       [](std::vector<void*>& arguments) {
-        std::vector<Call*> all;
-        for (void* one : arguments) all.push_back(static_cast<Call*>(one));
+        const std::vector<Call*> all = AddressesOf<Call>(arguments);
         Status status = Ok();
         for (std::size_t r = 1; r < all.size() && status.ok(); ++r) {
           const auto& theirs = all[r]->buffers;

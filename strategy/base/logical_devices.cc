@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "device/gpu.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 
 namespace muster {
@@ -32,11 +32,11 @@ std::vector<std::string> list_physical_devices(std::string_view type) {
 
 std::vector<std::string> list_logical_devices(std::string_view type) {
   std::vector<std::string> devices;
-  if (Wanted(type, "CPU")) devices.push_back(device::Device{}.Canonical());
+  if (Wanted(type, "CPU")) devices.push_back(device::Place{}.Canonical());
   if (!Wanted(type, "GPU")) return devices;
   const auto gpus = static_cast<int>(device::LogicalGpus::OfProcess().Cards().size());
   for (int gpu = 0; gpu < gpus; ++gpu) {
-    devices.push_back(device::Device{device::Device::Type::kGpu, gpu}.Canonical());
+    devices.push_back(device::Place::Gpu(gpu).Canonical());
   }
   return devices;
 }

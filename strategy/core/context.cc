@@ -6,7 +6,7 @@
 
 #include "common/base/words.h"
 #include "device/cpu_allocator.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/core/internal/frames.h"
@@ -194,13 +194,13 @@ int current_replica() {
 }  // namespace detail
 
 struct DeviceScope::Impl {
-  explicit Impl(int place) : here(place), frame({.kind = Frame::Kind::kDevice}) {}
+  explicit Impl(device::Place place) : here(place), frame({.kind = Frame::Kind::kDevice}) {}
   device::PlaceScope here;
   internal::FrameGuard frame;
 };
 
 DeviceScope::DeviceScope(const std::string& device) {
-  const int place = value_of(device::FindPlace(device));
+  const device::Place place = value_of(device::FindPlace(device));
   device::InstallCpuAllocator();
   impl_ = std::make_unique<Impl>(place);
 }

@@ -4,7 +4,7 @@
 
 namespace muster {
 
-DefaultStrategy::DefaultStrategy() : Strategy({0}, {0}) {}
+DefaultStrategy::DefaultStrategy() : Strategy({device::Place{}}, {device::Place{}}) {}
 
 const std::vector<std::string>& DefaultStrategy::worker_devices() const {
   raise(FailedPrecondition("worker_devices is unsupported by the default strategy"));

@@ -2,7 +2,7 @@
 
 #include <c10/util/Type.h>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "device/random.h"
 #include "device/replica_group.h"
 #include "strategy/base/internal/raise.h"
@@ -40,9 +40,9 @@ std::string ReplicaContext::kind_at(const std::string& type, const void* address
   return fmt::format("{} at {}", type, address);
 }
 
-void ReplicaContext::meet(std::string kind, void* arguments,
-                          const std::function<void(std::vector<void*>&)>& joint,
-                          std::optional<std::chrono::milliseconds> timeout) {
+void ReplicaContext::meet_any(std::string kind, void* arguments,
+                              const std::function<void(std::vector<void*>&)>& joint,
+                              std::optional<std::chrono::milliseconds> timeout) {
   require_mine();
   if (group_ == nullptr) {
     std::vector<void*> alone{arguments};
@@ -60,7 +60,7 @@ void ReplicaContext::meet(std::string kind, void* arguments,
 void ReplicaContext::run_merged(const std::function<void(Strategy&)>& body) {
   const internal::FrameGuard merge({.kind = internal::Frame::Kind::kMerge, .strategy = &strategy_});
   // Whichever replica came last: what the function makes lies where the program's own values do.
-  const device::PlaceScope here(0);
+  const device::PlaceScope here(device::Place{});
   body(strategy_);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/arrivals.h"
 #include "strategy/base/communication_options.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
@@ -25,6 +27,9 @@ namespace muster {
 class Strategy;
 namespace device {
 class ReplicaGroup;
+}
+namespace internal {
+class ReplicaMeeting;
 }
 
 // Threading: each replica has its own, to be used on its own thread only.
@@ -59,7 +64,7 @@ class ReplicaContext {
       using R = std::invoke_result_t<F&, Strategy&, const PerReplica<Args>&...>;
       using Call = MergeCall<R, std::remove_reference_t<F>, Args...>;
       Call mine{fn, std::tuple<const Args&...>(args...), {}};
-      meet(std::string("merge_call of ") + kind_of(fn), &mine, [this](std::vector<void*>& all) {
+      meet(std::string("merge_call of ") + kind_of(fn), mine, [this](const Arrivals<Call>& all) {
         run_merged([&](Strategy& strategy) { Call::run(strategy, all); });
       });
       if constexpr (!std::is_void_v<R>) return select(std::move(*mine.result));
@@ -100,39 +105,46 @@ class ReplicaContext {
                      [&](const Leaves& leaves) { return gather_leaves(leaves, axis, options); });
   }
 
-  // Low level: every replica comes with its arguments, the last to come runs `joint` with all of
-  // them. `kind` must be the same for all, and says what `arguments` point to.
+  // Low level: every replica comes with something of its own, the last to come runs `joint` with
+  // all of them, in replica order. `kind` must be the same for all, and be used for one T alone.
   //   DEADLINE_EXCEEDED: another replica did not come in time.
-  void meet(std::string kind, void* arguments,
-            const std::function<void(std::vector<void*>&)>& joint,
-            std::optional<std::chrono::milliseconds> timeout = std::nullopt);
+  template <class T, class Joint>
+    requires std::invocable<Joint&, const Arrivals<T>&>
+  void meet(std::string kind, T& mine, Joint&& joint,
+            std::optional<std::chrono::milliseconds> timeout = std::nullopt) {
+    meet_any(
+        std::move(kind), &mine, [&joint](std::vector<void*>& all) { joint(Arrivals<T>(all)); },
+        timeout);
+  }
 
  private:
+  friend class internal::ReplicaMeeting;
+
   template <class R, class F, class... Args>
   struct MergeCall {
     F& fn;
     std::tuple<const Args&...> arguments;
     std::shared_ptr<std::conditional_t<std::is_void_v<R>, char, R>> result;
 
-    static void run(Strategy& strategy, std::vector<void*>& all) {
+    static void run(Strategy& strategy, const Arrivals<MergeCall>& all) {
       run_indexed(strategy, all, std::index_sequence_for<Args...>());
     }
     template <std::size_t... I>
-    static void run_indexed(Strategy& strategy, std::vector<void*>& all,
+    static void run_indexed(Strategy& strategy, const Arrivals<MergeCall>& all,
                             std::index_sequence<I...>) {
-      auto& first = *static_cast<MergeCall*>(all[0]);
+      MergeCall& first = all[0];
       if constexpr (std::is_void_v<R>) {
         first.fn(strategy, collect<I>(all)...);
       } else {
         const auto result = std::make_shared<R>(first.fn(strategy, collect<I>(all)...));
-        for (void* one : all) static_cast<MergeCall*>(one)->result = result;
+        for (MergeCall& one : all) one.result = result;
       }
     }
     template <std::size_t I>
-    static auto collect(std::vector<void*>& all) {
+    static auto collect(const Arrivals<MergeCall>& all) {
       using Arg = std::remove_cvref_t<std::tuple_element_t<I, std::tuple<Args...>>>;
       std::vector<Arg> values;
-      for (void* one : all) values.push_back(std::get<I>(static_cast<MergeCall*>(one)->arguments));
+      for (const MergeCall& one : all) values.push_back(std::get<I>(one.arguments));
       return PerReplica<Arg>(std::move(values));
     }
   };
@@ -190,6 +202,10 @@ class ReplicaContext {
   Leaves reduce_leaves(ReduceOp op, const Leaves& leaves, const CommunicationOptions& options);
   Leaves gather_leaves(const Leaves& leaves, int axis, const CommunicationOptions& options);
 
+  // meet() without a type: `arguments` are what the kind says.
+  void meet_any(std::string kind, void* arguments,
+                const std::function<void(std::vector<void*>&)>& joint,
+                std::optional<std::chrono::milliseconds> timeout);
   // With this strategy in cross-replica context on this thread.
   void run_merged(const std::function<void(Strategy&)>& body);
   void require_mine() const;

@@ -12,7 +12,7 @@
 
 #include "common/base/words.h"
 #include "device/cpu_allocator.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "device/random.h"
 #include "device/replica_group.h"
 #include "strategy/base/internal/raise.h"
@@ -23,9 +23,9 @@
 namespace muster {
 namespace {
 
-std::vector<std::string> CanonicalNames(const std::vector<int>& devices) {
+std::vector<std::string> CanonicalNames(const std::vector<device::Place>& devices) {
   std::vector<std::string> names;
-  for (const int place : devices) names.push_back(device::DeviceAt(place).Canonical());
+  for (const device::Place place : devices) names.push_back(place.Canonical());
   return names;
 }
 
@@ -137,7 +137,7 @@ struct Strategy::Impl {
     idle.push_back(std::move(group));
   }
 
-  std::vector<int> devices;
+  std::vector<device::Place> devices;
   bool uses_gpus = false;
   int threads_per_replica = 1;
   internal::Runs runs;
@@ -148,7 +148,8 @@ struct Strategy::Impl {
   std::vector<std::unique_ptr<device::ReplicaGroup>> idle;  // guarded by mutex
 };
 
-Strategy::Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices,
+Strategy::Strategy(std::vector<device::Place> compute_devices,
+                   std::vector<device::Place> parameter_devices,
                    std::shared_ptr<CrossDeviceOps> ops)
     : worker_devices_(CanonicalNames(compute_devices)),
       parameter_devices_(CanonicalNames(parameter_devices)),

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/place.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
 #include "strategy/core/context.h"
@@ -229,9 +230,9 @@ class Strategy {
   internal::Runs& runs() const;
 
  protected:
-  // Devices as Destinations numbers them; one replica each. No ops: what select_cross_device_ops()
+  // One replica on each compute device. No ops: what select_cross_device_ops()
   // takes, chosen when they are first asked for.
-  Strategy(std::vector<int> compute_devices, std::vector<int> parameter_devices,
+  Strategy(std::vector<device::Place> compute_devices, std::vector<device::Place> parameter_devices,
            std::shared_ptr<CrossDeviceOps> ops = nullptr);
 
   // Runs replica(r) for every r in its replica context, device and thread.

@@ -63,7 +63,7 @@ torch::Tensor to_tensor(const data::Column& column) {
   return torch::from_blob(memory, column.info.shape, [owner = column.owner](void*) {}, options);
 }
 
-data::Column card_column(const data::Column& column, int place) {
+data::Column card_column(const data::Column& column, device::Place place) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor there = copy_to(to_tensor(column), place);
   const void* const memory = there.data_ptr();

@@ -15,6 +15,7 @@
 
 #include "common/base/dtype.h"
 #include "common/data/element.h"
+#include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/values/nest.h"
 
@@ -28,7 +29,7 @@ inline constexpr const char* kOnlyColumn = "value";
 torch::Tensor to_tensor(const data::Column& column);
 // The same values on a GPU (`place` as Destinations numbers devices): nothing but to_tensor() can
 // read such a column.
-data::Column card_column(const data::Column& column, int place);
+data::Column card_column(const data::Column& column, device::Place place);
 // Detached, contiguous. INVALID_ARGUMENT: a type that no column has, or a tensor that is sparse.
 data::Column to_column(std::string name, const torch::Tensor& tensor);
 std::string to_string_leaf(const data::Column& column);

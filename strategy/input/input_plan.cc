@@ -6,7 +6,7 @@
 #include "common/base/words.h"
 #include "common/data/pipeline/rewrite.h"
 #include "common/telemetry/log.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/core/internal/frames.h"
@@ -17,9 +17,9 @@
 namespace muster::internal {
 namespace {
 
-std::vector<int> devices_of(const Strategy& strategy) {
-  if (dynamic_cast<const DefaultStrategy*>(&strategy) != nullptr) return {0};
-  std::vector<int> devices;
+std::vector<device::Place> devices_of(const Strategy& strategy) {
+  if (dynamic_cast<const DefaultStrategy*>(&strategy) != nullptr) return {device::Place{}};
+  std::vector<device::Place> devices;
   for (const std::string& name : strategy.worker_devices()) {
     devices.push_back(value_of(device::FindPlace(name)));
   }
@@ -53,7 +53,7 @@ void check_options(const Strategy& strategy, const InputOptions& options) {
 InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorkers workers) {
   RequireCrossReplica(strategy, "distributing a dataset", "the iterator outside of run()");
   check_options(strategy, options);
-  const std::vector<int> devices = devices_of(strategy);
+  const std::vector<device::Place> devices = devices_of(strategy);
   InputPlan plan;
   plan.options = options;
   plan.replicas = static_cast<int>(devices.size());
@@ -97,12 +97,12 @@ bool statically_shaped(const data::ElementSpec& spec) {
 // Element n goes to device n mod their number.
 class Fetch final : public data::NodeIterator {
  public:
-  Fetch(std::unique_ptr<data::NodeIterator> input, std::vector<int> devices)
+  Fetch(std::unique_ptr<data::NodeIterator> input, std::vector<device::Place> devices)
       : input_(std::move(input)), devices_(std::move(devices)) {}
   data::Item Next() override {
     MUSTER_TRY_ASSIGN(std::optional<data::Element> element, input_->Next());
     if (!element) return std::nullopt;
-    const int device = devices_[next_++ % devices_.size()];
+    const device::Place device = devices_[next_++ % devices_.size()];
     MUSTER_TRY_ASSIGN(data::Element there, on_device(*std::move(element), device));
     return there;
   }
@@ -114,11 +114,11 @@ class Fetch final : public data::NodeIterator {
 
  private:
   const std::unique_ptr<data::NodeIterator> input_;
-  const std::vector<int> devices_;
+  const std::vector<device::Place> devices_;
   std::size_t next_ = 0;
 };
 
-data::Pipeline fetched(const data::Pipeline& pipeline, const std::vector<int>& devices) {
+data::Pipeline fetched(const data::Pipeline& pipeline, const std::vector<device::Place>& devices) {
   if (devices.empty()) return pipeline;
   return pipeline.Custom(
       "fetch_to_device",
@@ -165,7 +165,7 @@ void finish_plan(InputPlan& plan, const std::vector<data::Pipeline>& pipelines) 
     }
   }
   for (std::size_t i = 0; i < pipelines.size(); ++i) {
-    std::vector<int> devices = plan.devices;
+    std::vector<device::Place> devices = plan.devices;
     if (pipelines.size() > 1 && !devices.empty()) devices = {plan.devices[i]};
     const std::int64_t ahead = std::int64_t{plan.options.experimental_per_replica_buffer_size} *
                                (pipelines.size() > 1 ? 1 : plan.replicas);
@@ -177,13 +177,13 @@ void finish_plan(InputPlan& plan, const std::vector<data::Pipeline>& pipelines) 
 }
 
 // Strings stay in host memory.
-Result<data::Element> on_card(data::Element element, int place) {
+Result<data::Element> on_card(data::Element element, device::Place place) {
   try {
     for (data::Column& column : element.columns) {
       if (column.info.dtype != DType::kString) column = card_column(column, place);
     }
   } catch (const c10::Error& error) {  // out of memory, most of all
-    return ResourceExhausted("a batch for {}: {}", device::DeviceAt(place).ToString(),
+    return ResourceExhausted("a batch for {}: {}", place.ToString(),
                              error.what_without_backtrace());
   }
   return element;
@@ -191,24 +191,25 @@ Result<data::Element> on_card(data::Element element, int place) {
 
 }  // namespace
 
-Result<data::Element> on_device(data::Element element, int device) {
+Result<data::Element> on_device(data::Element element, device::Place device) {
   if (device::IsGpu(device)) return on_card(std::move(element), device);
   for (data::Column& column : element.columns) {
-    if (column.info.dtype == DType::kString || device::Arena::IndexOf(column.data) == device) {
+    if (column.info.dtype == DType::kString ||
+        device::Arena::IndexOf(column.data) == device.index) {
       continue;
     }
     const std::size_t bytes = column.bytes();
-    if (device == 0) {
+    if (device.index == 0) {
       auto copy = std::make_shared<std::vector<std::byte>>(column.data, column.data + bytes);
       column.data = copy->data();
       column.owner = std::move(copy);
       continue;
     }
-    device::Arena& arena = device::Arena::Of(device);
+    device::Arena& arena = device::Arena::Of(device.index);
     auto* const memory = static_cast<std::byte*>(arena.Allocate(bytes));
     if (memory == nullptr) {
-      return ResourceExhausted("no memory for a batch of {} on CPU:{}", Counted(bytes, "byte"),
-                               device);
+      return ResourceExhausted("no memory for a batch of {} on {}", Counted(bytes, "byte"),
+                               device.ToString());
     }
     std::copy_n(column.data, bytes, memory);
     column.owner =

@@ -1,7 +1,7 @@
 #include <set>
 
 #include "device/gpu.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/kinds/central_storage_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
@@ -21,9 +21,9 @@ std::vector<std::string> OrAll(const std::vector<std::string>& names) {
   return all;
 }
 
-std::vector<int> Places(const std::vector<std::string>& names) {
-  std::vector<int> places;
-  std::set<int> seen;
+std::vector<device::Place> Places(const std::vector<std::string>& names) {
+  std::vector<device::Place> places;
+  std::set<device::Place> seen;
   for (const std::string& name : OrAll(names)) {
     places.push_back(value_of(device::FindPlace(name)));
     if (!seen.insert(places.back()).second) {
@@ -33,9 +33,10 @@ std::vector<int> Places(const std::vector<std::string>& names) {
   return places;
 }
 
-int ParameterPlace(const std::vector<int>& compute, const std::optional<std::string>& named) {
+device::Place ParameterPlace(const std::vector<device::Place>& compute,
+                             const std::optional<std::string>& named) {
   if (named.has_value()) return value_of(device::FindPlace(*named));
-  return compute.size() == 1 ? compute[0] : 0;
+  return compute.size() == 1 ? compute[0] : device::Place{};
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "collectives/packing.h"
 #include "common/base/words.h"
 #include "device/gpu.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
@@ -27,21 +27,21 @@ std::size_t PacksOf(std::string_view name, int num_packs) {
 }
 
 // Where the components lie.
-std::vector<int> DevicesOf(const std::vector<torch::Tensor>& values) {
-  std::vector<int> devices;
+std::vector<device::Place> DevicesOf(const std::vector<torch::Tensor>& values) {
+  std::vector<device::Place> devices;
   for (const torch::Tensor& value : values) devices.push_back(device::PlaceOf(value));
   return devices;
 }
 
-bool AnyGpu(const std::vector<int>& devices) {
+bool AnyGpu(const std::vector<device::Place>& devices) {
   return std::any_of(devices.begin(), devices.end(), device::IsGpu);
 }
 
 // GPUs of cards of their own.
-bool NcclServes(const std::vector<int>& devices) {
+bool NcclServes(const std::vector<device::Place>& devices) {
   if (!internal::nccl_in_build() || devices.size() < 2) return false;
   std::set<int> cards;
-  return std::all_of(devices.begin(), devices.end(), [&](int place) {
+  return std::all_of(devices.begin(), devices.end(), [&](device::Place place) {
     return device::IsGpu(place) && cards.insert(device::TorchDevice(place).index()).second;
   });
 }
@@ -58,13 +58,13 @@ Values AllReduceOps::batch_reduce_implementation(ReduceOp op, const Values& valu
                                                  const Destinations& to,
                                                  const CommunicationOptions& options) {
   const bool can = std::all_of(values.begin(), values.end(), [&](const auto& components) {
-    return DevicesOf(components) == to.indices();
+    return DevicesOf(components) == to.places();
   });
-  if (can && serves(to.indices())) return all_reduce_batch(op, values, to, options);
+  if (can && serves(to.places())) return all_reduce_batch(op, values, to, options);
   if (can) note_once("these devices are reduced on one of them, and the result copied");
   Values results;
   for (const auto& components : values) {
-    results.push_back(reduce_to_one(op, components, to.indices()[0], to));
+    results.push_back(reduce_to_one(op, components, to.places()[0], to));
   }
   return results;
 }
@@ -72,7 +72,7 @@ Values AllReduceOps::batch_reduce_implementation(ReduceOp op, const Values& valu
 HierarchicalCopyAllReduce::HierarchicalCopyAllReduce(int num_packs)
     : num_packs_(PacksOf(name(), num_packs)) {}
 
-bool HierarchicalCopyAllReduce::serves(const std::vector<int>& devices) const {
+bool HierarchicalCopyAllReduce::serves(const std::vector<device::Place>& devices) const {
   return devices.size() > 1 && !AnyGpu(devices);
 }
 
@@ -100,12 +100,12 @@ Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& va
              value.scalar_type() == values[i][0].scalar_type();
     });
     if (!fits || !type.has_value() || !collectives::Reducible(*type)) {
-      results[i] = reduce_to_one(op, values[i], to.indices()[0], to);
+      results[i] = reduce_to_one(op, values[i], to.places()[0], to);
       continue;
     }
     Buffer buffer{*type, {}, {}, {}};
     for (std::size_t d = 0; d < values[i].size(); ++d) {
-      const device::PlaceScope scope(to.indices()[d]);
+      const device::PlaceScope scope(to.places()[d]);
       buffer.inputs.push_back(values[i][d].detach().contiguous());
       buffer.sources.push_back(buffer.inputs.back().data_ptr());
       results[i].push_back(torch::empty(
@@ -137,20 +137,22 @@ Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& va
 
 NcclAllReduce::NcclAllReduce(int num_packs) { (void)PacksOf(name(), num_packs); }
 
-bool NcclAllReduce::serves(const std::vector<int>& devices) const { return NcclServes(devices); }
+bool NcclAllReduce::serves(const std::vector<device::Place>& devices) const {
+  return NcclServes(devices);
+}
 
 Values NcclAllReduce::all_reduce_batch(ReduceOp op, const Values& values, const Destinations& to,
                                        const CommunicationOptions&) {
   Values results(values.size());
   for (std::size_t i = values.size(); i-- > 0;) {
     if (!internal::nccl_all_reduce(op, values[i], results[i])) {
-      results[i] = reduce_to_one(op, values[i], to.indices()[0], to);
+      results[i] = reduce_to_one(op, values[i], to.places()[0], to);
     }
   }
   return results;
 }
 
-bool CollectiveAllReduce::serves(const std::vector<int>& devices) const {
+bool CollectiveAllReduce::serves(const std::vector<device::Place>& devices) const {
   if (!AnyGpu(devices)) return true;
   return implementation_ == CommunicationImplementation::kNccl && NcclServes(devices);
 }
@@ -160,12 +162,12 @@ bool CollectiveAllReduce::serves(const std::vector<int>& devices) const {
 Values CollectiveAllReduce::all_reduce_batch(ReduceOp op, const Values& values,
                                              const Destinations& to, const CommunicationOptions&) {
   Values results(values.size());
-  const bool gpus = AnyGpu(to.indices());
+  const bool gpus = AnyGpu(to.places());
   for (std::size_t i = values.size(); i-- > 0;) {
     const bool done = gpus ? internal::nccl_all_reduce(op, values[i], results[i])
-                           : internal::reduce_buffers(op, values[i], to.indices(), results[i]);
+                           : internal::reduce_buffers(op, values[i], to.places(), results[i]);
     if (!done) {
-      results[i] = reduce_to_one(op, values[i], to.indices()[0], to);
+      results[i] = reduce_to_one(op, values[i], to.places()[0], to);
     }
   }
   return results;

@@ -7,7 +7,7 @@
 #include "common/base/words.h"
 #include "common/telemetry/log.h"
 #include "device/gpu.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
@@ -21,7 +21,7 @@ namespace {
 
 std::vector<torch::Tensor> CopyToAll(const torch::Tensor& value, const Destinations& to) {
   std::vector<torch::Tensor> copies;
-  for (const int index : to.indices()) copies.push_back(internal::copy_to(value, index));
+  for (const device::Place place : to.places()) copies.push_back(internal::copy_to(value, place));
   return copies;
 }
 
@@ -49,27 +49,23 @@ struct JointCall {
 };
 
 // values[i][r] of the r-th replica's i-th value. INVALID_ARGUMENT: not equally many.
-std::vector<std::vector<torch::Tensor>> Transposed(const std::vector<void*>& calls) {
-  const auto values_of = [&](std::size_t r) -> const std::vector<torch::Tensor>& {
-    return static_cast<const JointCall*>(calls[r])->values;
-  };
-  std::vector<std::vector<torch::Tensor>> values(values_of(0).size());
+std::vector<std::vector<torch::Tensor>> Transposed(const Arrivals<JointCall>& calls) {
+  std::vector<std::vector<torch::Tensor>> values(calls[0].values.size());
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    if (values_of(r).size() != values.size()) {
+    const std::vector<torch::Tensor>& theirs = calls[r].values;
+    if (theirs.size() != values.size()) {
       raise(InvalidArgument("replica {} brings {}, replica 0 {}", r,
-                            Counted(values_of(r).size(), "tensor"), values.size()));
+                            Counted(theirs.size(), "tensor"), values.size()));
     }
-    for (std::size_t i = 0; i < values.size(); ++i) values[i].push_back(values_of(r)[i]);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i].push_back(theirs[i]);
   }
   return values;
 }
 
-void GiveResults(const std::vector<void*>& calls,
+void GiveResults(const Arrivals<JointCall>& calls,
                  std::vector<std::vector<torch::Tensor>>& results) {
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    for (auto& result : results) {
-      static_cast<JointCall*>(calls[r])->results.push_back(std::move(result[r]));
-    }
+    for (auto& result : results) calls[r].results.push_back(std::move(result[r]));
   }
 }
 
@@ -87,11 +83,11 @@ std::vector<torch::Tensor> CrossDeviceOps::reduce_any(ReduceOp op,
     note_sparse();
     std::vector<IndexedSlices> slices;
     for (const torch::Tensor& value : values) slices.push_back(to_slices(value));
-    const device::PlaceScope scope(to.indices()[0]);
+    const device::PlaceScope scope(to.places()[0]);
     return CopyToAll(to_sparse(ReduceSlices(op, slices)), to);
   }
   // Nothing to add up: a copy, for which no transport is needed.
-  if (values.size() == 1 && to.indices().size() == 1) return CopyToAll(values[0], to);
+  if (values.size() == 1 && to.places().size() == 1) return CopyToAll(values[0], to);
   return reduce_implementation(op, values, to, options);
 }
 
@@ -106,10 +102,10 @@ Mirrored<IndexedSlices> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Ind
                                                const CommunicationOptions&) {
   internal::check_op(op);
   note_sparse();
-  const device::PlaceScope scope(to.indices()[0]);
+  const device::PlaceScope scope(to.places()[0]);
   const IndexedSlices reduced = ReduceSlices(op, value.values());
   std::vector<IndexedSlices> copies;
-  for (const int index : to.indices()) copies.push_back(internal::copy_to(reduced, index));
+  for (const device::Place place : to.places()) copies.push_back(internal::copy_to(reduced, place));
   return Mirrored<IndexedSlices>(std::move(copies));
 }
 
@@ -121,7 +117,7 @@ std::vector<Mirrored<torch::Tensor>> CrossDeviceOps::batch_reduce(
   bool together = !values.empty();
   std::vector<std::vector<torch::Tensor>> components;
   for (const auto& [value, to] : values) {
-    together = together && to.indices() == values[0].second.indices() &&
+    together = together && to.places() == values[0].second.places() &&
                value.components().size() > 1 && !AllSparse(value.components());
     components.push_back(value.components());
   }
@@ -150,12 +146,12 @@ std::vector<torch::Tensor> CrossDeviceOps::all_reduce(ReplicaContext& context, R
                                                       const std::vector<torch::Tensor>& values,
                                                       const CommunicationOptions& options) {
   JointCall mine{values};
-  const auto joint = [&](std::vector<void*>& calls) {
+  const auto joint = [&](const Arrivals<JointCall>& calls) {
     const Destinations devices(context.strategy().worker_devices());
     auto results = batch_reduce_implementation(op, Transposed(calls), devices, options);
     GiveResults(calls, results);
   };
-  context.meet(fmt::format("all_reduce {} by {}", name_of(op), name()), &mine, joint,
+  context.meet(fmt::format("all_reduce {} by {}", name_of(op), name()), mine, joint,
                options.timeout);
   return std::move(mine.results);
 }
@@ -165,7 +161,7 @@ std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
                                                       int axis,
                                                       const CommunicationOptions& options) {
   JointCall mine{values};
-  const auto joint = [&](std::vector<void*>& calls) {
+  const auto joint = [&](const Arrivals<JointCall>& calls) {
     const Destinations devices(context.strategy().worker_devices());
     std::vector<std::vector<torch::Tensor>> results;
     for (const auto& value : Transposed(calls)) {
@@ -173,8 +169,7 @@ std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
     }
     GiveResults(calls, results);
   };
-  context.meet(fmt::format("all_gather axis {} by {}", axis, name()), &mine, joint,
-               options.timeout);
+  context.meet(fmt::format("all_gather axis {} by {}", axis, name()), mine, joint, options.timeout);
   return std::move(mine.results);
 }
 
@@ -193,31 +188,32 @@ std::vector<torch::Tensor> CrossDeviceOps::gather_implementation(
     const CommunicationOptions&) {
   torch::Tensor joined;
   {
-    const device::PlaceScope scope(to.indices()[0]);
+    const device::PlaceScope scope(to.places()[0]);
     joined = internal::gather_tensors(values, axis);
     // One value alone was not moved.
-    joined = device::Placed(internal::here(joined), to.indices()[0]);
+    joined = device::Placed(internal::here(joined), to.places()[0]);
   }
   std::vector<torch::Tensor> results{joined};
-  for (std::size_t d = 1; d < to.indices().size(); ++d) {
-    results.push_back(internal::copy_to(joined, to.indices()[d]));
+  for (std::size_t d = 1; d < to.places().size(); ++d) {
+    results.push_back(internal::copy_to(joined, to.places()[d]));
   }
   return results;
 }
 
 std::vector<torch::Tensor> CrossDeviceOps::reduce_to_one(ReduceOp op,
                                                          const std::vector<torch::Tensor>& values,
-                                                         int device, const Destinations& to) {
+                                                         device::Place device,
+                                                         const Destinations& to) {
   torch::Tensor reduced;
   {
     const device::PlaceScope scope(device);
     reduced = internal::reduce_tensors(op, values, Axes());
   }
   std::vector<torch::Tensor> results;
-  for (const int index : to.indices()) {
+  for (const device::Place place : to.places()) {
     // The result itself stays where it was made, unless it is one of the values.
-    const bool own = index == device && values.size() > 1;
-    results.push_back(own ? device::Placed(reduced, index) : internal::copy_to(reduced, index));
+    const bool own = place == device && values.size() > 1;
+    results.push_back(own ? device::Placed(reduced, place) : internal::copy_to(reduced, place));
   }
   return results;
 }
@@ -234,13 +230,13 @@ void CrossDeviceOps::note_sparse() {
 ReductionToOneDevice::ReductionToOneDevice(const std::optional<std::string>& device,
                                            Accumulate accumulate)
     : accumulate_(std::move(accumulate)) {
-  if (device.has_value()) device_ = Destinations(*device).indices()[0];
+  if (device.has_value()) device_ = Destinations(*device).places()[0];
 }
 
 std::vector<torch::Tensor> ReductionToOneDevice::reduce_implementation(
     ReduceOp op, const std::vector<torch::Tensor>& values, const Destinations& to,
     const CommunicationOptions&) {
-  const int device = device_.value_or(to.indices()[0]);
+  const device::Place device = device_.value_or(to.places()[0]);
   if (accumulate_ == nullptr) return reduce_to_one(op, values, device, to);
   torch::Tensor sum;
   {
@@ -260,8 +256,8 @@ namespace {
 bool AllGpusOfTheirOwn(const std::vector<std::string>& devices, const MachineFacts& facts) {
   std::set<int> cards;
   for (const std::string& name : devices) {
-    const device::Device device = value_of(device::ParseDevice(name));
-    if (device.type != device::Device::Type::kGpu) return false;
+    const device::Place device = value_of(device::ParsePlace(name));
+    if (!device::IsGpu(device)) return false;
     const auto index = static_cast<std::size_t>(device.index);
     // A GPU that nothing is known of has a card of its own.
     const int card = index < facts.gpu_cards.size() ? facts.gpu_cards[index] : -1 - device.index;
@@ -273,8 +269,8 @@ bool AllGpusOfTheirOwn(const std::vector<std::string>& devices, const MachineFac
 // CPUs need no facts, and libtorch is not asked for its cards.
 MachineFacts FactsFor(const std::vector<std::string>& devices) {
   const bool gpus = std::any_of(devices.begin(), devices.end(), [](const std::string& name) {
-    const Result<device::Device> parsed = device::ParseDevice(name);
-    return parsed.ok() && parsed->type == device::Device::Type::kGpu;
+    const Result<device::Place> parsed = device::ParsePlace(name);
+    return parsed.ok() && device::IsGpu(*parsed);
   });
   return gpus ? machine_facts() : MachineFacts{};
 }
@@ -301,9 +297,9 @@ std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std:
 
 std::shared_ptr<CrossDeviceOps> mirrored_cross_device_ops(const std::vector<std::string>& devices,
                                                           const MachineFacts& facts) {
-  std::set<device::Device::Type> types;
+  std::set<device::Place::Type> types;
   for (const std::string& name : devices) {
-    types.insert(value_of(device::ParseDevice(name)).type);
+    types.insert(value_of(device::ParsePlace(name)).type);
   }
   if (types.size() > 1) return std::make_shared<ReductionToOneDevice>();
   const bool nccl = facts.nccl && AllGpusOfTheirOwn(devices, facts);
@@ -316,8 +312,8 @@ std::shared_ptr<CrossDeviceOps> cross_device_ops_for(const std::shared_ptr<Cross
                                                      const std::vector<std::string>& devices) {
   if (type != torch::kInt32) return ops;
   for (const std::string& name : devices) {
-    const Result<device::Device> parsed = device::ParseDevice(name);
-    if (parsed.ok() && parsed->type == device::Device::Type::kGpu) {
+    const Result<device::Place> parsed = device::ParsePlace(name);
+    if (parsed.ok() && device::IsGpu(*parsed)) {
       return std::make_shared<ReductionToOneDevice>();
     }
   }

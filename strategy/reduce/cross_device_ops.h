@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/place.h"
 #include "strategy/base/communication_options.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
@@ -100,7 +101,7 @@ class CrossDeviceOps {
   // Sums and means on one device, copied to all destinations.
   static std::vector<torch::Tensor> reduce_to_one(ReduceOp op,
                                                   const std::vector<torch::Tensor>& values,
-                                                  int device, const Destinations& to);
+                                                  device::Place device, const Destinations& to);
   // Writes `message` to the log at its first call.
   void note_once(std::string_view message);
   virtual bool is_all_reduce() const { return false; }
@@ -132,7 +133,7 @@ class ReductionToOneDevice : public CrossDeviceOps {
                                                    const CommunicationOptions& options) override;
 
  private:
-  std::optional<int> device_;
+  std::optional<device::Place> device_;
   Accumulate accumulate_;
 };
 
@@ -141,7 +142,7 @@ class ReductionToOneDevice : public CrossDeviceOps {
 class AllReduceOps : public CrossDeviceOps {
  protected:
   // Can these devices work together?
-  virtual bool serves(const std::vector<int>& devices) const = 0;
+  virtual bool serves(const std::vector<device::Place>& devices) const = 0;
   virtual std::vector<std::vector<torch::Tensor>> all_reduce_batch(
       ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values, const Destinations& to,
       const CommunicationOptions& options) = 0;
@@ -166,7 +167,7 @@ class HierarchicalCopyAllReduce final : public AllReduceOps {
   std::string_view name() const override { return "HierarchicalCopyAllReduce"; }
 
  protected:
-  bool serves(const std::vector<int>& devices) const override;
+  bool serves(const std::vector<device::Place>& devices) const override;
   std::vector<std::vector<torch::Tensor>> all_reduce_batch(
       ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values, const Destinations& to,
       const CommunicationOptions& options) override;
@@ -184,7 +185,7 @@ class NcclAllReduce final : public AllReduceOps {
   std::string_view name() const override { return "NcclAllReduce"; }
 
  protected:
-  bool serves(const std::vector<int>& devices) const override;
+  bool serves(const std::vector<device::Place>& devices) const override;
   std::vector<std::vector<torch::Tensor>> all_reduce_batch(
       ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values, const Destinations& to,
       const CommunicationOptions& options) override;
@@ -209,7 +210,7 @@ class CollectiveAllReduce final : public AllReduceOps {
                                         const CommunicationOptions& options) override;
 
  protected:
-  bool serves(const std::vector<int>& devices) const override;
+  bool serves(const std::vector<device::Place>& devices) const override;
   std::vector<std::vector<torch::Tensor>> all_reduce_batch(
       ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values, const Destinations& to,
       const CommunicationOptions& options) override;

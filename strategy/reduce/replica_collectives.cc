@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "collectives/local_group.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/replica_context.h"
@@ -197,12 +197,12 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
   } part{mine};
   const torch::NoGradGuard no_grad;
   call.context.strategy().cross_device_ops().note_sparse();
-  const auto joint = [&](std::vector<void*>& all) {
+  const auto joint = [&](const Arrivals<Part>& all) {
     std::vector<IndexedSlices> joined;
     for (std::size_t i = 0; i < mine.size(); ++i) {
       std::vector<IndexedSlices> leaf;
       for (std::size_t r = 0; r < all.size(); ++r) {
-        const auto& theirs = static_cast<Part*>(all[r])->mine;
+        const std::vector<IndexedSlices>& theirs = all[r].mine;
         if (theirs.size() != mine.size()) {
           raise(InvalidArgument("all_reduce: replica {} brings {} IndexedSlices, replica {} {}", r,
                                 theirs.size(), call.context.replica_id_in_sync_group(),
@@ -212,12 +212,12 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
       }
       joined.push_back(aggregate(leaf));
     }
-    for (void* one : all) static_cast<Part*>(one)->joined = joined;
+    for (Part& one : all) one.joined = joined;
   };
-  call.context.meet(fmt::format("all_reduce {} of IndexedSlices", name_of(call.op)), &part, joint,
+  call.context.meet(fmt::format("all_reduce {} of IndexedSlices", name_of(call.op)), part, joint,
                     call.options.timeout);
   std::vector<IndexedSlices> results;
-  const int place = device::PlaceScope::Current();
+  const device::Place place = device::PlaceScope::Current();
   for (const IndexedSlices& joined : part.joined) {
     results.push_back(internal::copy_to(joined, place));
     // Not in place: a mean of integers is of another type.

@@ -1,7 +1,7 @@
 // reduce and gather of a strategy, in cross-replica context: by its cross-device ops.
 #include <algorithm>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
@@ -12,7 +12,7 @@ namespace muster {
 namespace {
 
 // Where libtorch would allocate here.
-Destinations CurrentDevice() { return device::DeviceAt(device::PlaceScope::Current()).Canonical(); }
+Destinations CurrentDevice() { return device::PlaceScope::Current().Canonical(); }
 
 }  // namespace
 

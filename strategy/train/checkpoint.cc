@@ -181,7 +181,7 @@ struct RestoreStatus::Impl {
     std::vector<Named> values;
     const torch::NoGradGuard no_grad;
     for (const auto& [name, variable] : variables) {
-      values.push_back({name, variable.state()->ToSave().to(torch::kCPU).contiguous()});
+      values.push_back({name, variable.state()->ReadAcross().to(torch::kCPU).contiguous()});
     }
     for (const TrackedState& tracked : states) {
       for (const auto& [name, value] : tracked.state->Values()) {

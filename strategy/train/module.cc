@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
@@ -100,11 +100,11 @@ std::map<std::string, torch::Tensor> TensorsOf(const std::string& path, const Mo
   return tensors;
 }
 
-torch::Tensor CloneOn(int place, const torch::Tensor& tensor) {
+torch::Tensor CloneOn(device::Place place, const torch::Tensor& tensor) {
   return copy_to(tensor.detach(), place);
 }
 
-bool LiesOn(int place, const torch::Tensor& tensor) {
+bool LiesOn(device::Place place, const torch::Tensor& tensor) {
   return device::SameDevice(tensor.device(), device::TorchDevice(place)) &&
          (tensor.numel() == 0 || device::PlaceOf(tensor) == place);
 }
@@ -167,19 +167,19 @@ class Distribution {
     const bool plain = &strategy_ == &default_strategy();
     variable.of_copies = state_.size() > 1;
     for (int copy = 0; copy < state_.size(); ++copy) {
-      Component& component = variable.at(copy);
+      const device::Place place = variable.at(copy).place();
       const torch::Tensor leaf = Find(copy, named, group.names[0]);
       if (group.alias >= 0) {
         leaf.set_data(Leaf(copy, group.alias).detach());
-      } else if (copy > 0 || (!plain && !LiesOn(component.device(), leaf))) {
-        leaf.set_data(CloneOn(component.device(), group.tensor));
+      } else if (copy > 0 || (!plain && !LiesOn(place, leaf))) {
+        leaf.set_data(CloneOn(place, group.tensor));
       }
       Finish(copy, group, named, leaf);
       std::vector<torch::Tensor> readers(static_cast<std::size_t>(copy) + 2);
       readers.back() = leaf;
       if (plain) readers[0] = leaf;  // there is no run() that would tell its replica from others
       // Of several copies the value has a name of its own: the leaf may be given other memory.
-      component.Adopt(variable.of_copies ? leaf.detach() : leaf, std::move(readers));
+      variable.Adopt(copy, variable.of_copies ? leaf.detach() : leaf, std::move(readers));
       if (parameters) Master(copy).push_back(leaf);
     }
   }
@@ -187,24 +187,23 @@ class Distribution {
   // One value, and a leaf over it for each copy.
   void AddShared(const Group& group, const std::vector<NamedTensors>& named,
                  VariableState& variable) {
-    Component& component = variable.at(0);
     variable.of_copies = true;
     torch::Tensor master = group.alias >= 0
                                ? Master(0)[static_cast<std::size_t>(group.alias)].detach()
-                               : CloneOn(component.device(), group.tensor);
+                               : CloneOn(variable.at(0).place(), group.tensor);
     master.set_requires_grad(group.tensor.requires_grad());
     std::vector<torch::Tensor> readers(1);
     for (int copy = 0; copy < state_.size(); ++copy) {
       const torch::Tensor leaf = Find(copy, named, group.names[0]);
       // A replica on another card has a copy, which the component keeps equal.
-      const int home =
+      const device::Place home =
           device::FindPlace(strategy_.worker_devices()[static_cast<std::size_t>(copy)]).value();
       const bool near = device::SameDevice(master.device(), device::TorchDevice(home));
       leaf.set_data(near ? master.detach() : CloneOn(home, master));
       Finish(copy, group, named, leaf);
       readers.push_back(leaf);
     }
-    component.Adopt(master, std::move(readers));
+    variable.Adopt(0, master, std::move(readers));
     Master(0).push_back(std::move(master));
   }
 
@@ -311,8 +310,8 @@ void ModuleState::BeginRun() {
 
 void ModuleState::EndRun() { Each(&VariableState::Settle); }
 
-int ModuleState::parameter_device(int master) const {
-  return parameters.empty() ? 0 : parameters[0].state()->at(master).device();
+device::Place ModuleState::parameter_device(int master) const {
+  return parameters.empty() ? device::Place{} : parameters[0].state()->at(master).place();
 }
 
 ReplicaContext* ModuleState::Replica() const {

@@ -7,7 +7,7 @@
 #include <c10/util/Type.h>
 #include <fmt/ranges.h>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/replica_context.h"
@@ -159,7 +159,7 @@ class OptimizerState final : public SavedState {
     Writing(const OptimizerState& state, int master) : state_(state), master_(master) {}
     void Lock() {
       for (const std::size_t i : state_.chosen_) {
-        held_.emplace_back(state_.module_->parameters[i].state()->at(master_));
+        held_.emplace_back(state_.module_->parameters[i].state()->adopted(master_));
       }
     }
     void Unlock() { held_.clear(); }
@@ -167,7 +167,7 @@ class OptimizerState final : public SavedState {
    private:
     const OptimizerState& state_;
     const int master_;
-    std::vector<Component::InPlace> held_;
+    std::vector<AdoptedComponent::InPlace> held_;
   };
 
   // The parameters that are to be trained.
@@ -266,9 +266,8 @@ class OptimizerState final : public SavedState {
       OptimizerState* optimizer;
       int copy;
     } mine{this, copy};
-    replica.meet("step of " + name_, &mine, [this](std::vector<void*>& all) {
-      for (void* one : all) {
-        const auto& arrival = *static_cast<Arrival*>(one);
+    replica.meet("step of " + name_, mine, [this](const Arrivals<Arrival>& all) {
+      for (const Arrival& arrival : all) {
         if (arrival.optimizer == this) continue;
         raise(FailedPrecondition("replica {} calls step() of another optimizer than the others",
                                  arrival.copy));

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/cpu_allocator.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/device_of.h"
 
@@ -14,17 +14,17 @@ Destinations::Destinations(const std::vector<std::string>& devices) {
   device::InstallCpuAllocator();
   if (devices.empty()) raise(InvalidArgument("destinations can not be empty"));
   for (const std::string& name : devices) {
-    const Result<device::Device> parsed = device::ParseDevice(name);
+    const Result<device::Place> parsed = device::ParsePlace(name);
     if (!parsed.ok()) {
       raise(
           InvalidArgument("destinations must be one of: device names, a distributed value, a "
                           "variable; {}",
                           Message(parsed.status())));
     }
-    const int place = value_of(device::FindPlace(name));
-    if (std::find(indices_.begin(), indices_.end(), place) != indices_.end()) continue;
+    const device::Place place = value_of(device::FindPlace(name));
+    if (std::find(places_.begin(), places_.end(), place) != places_.end()) continue;
     devices_.push_back(parsed->Canonical());
-    indices_.push_back(place);
+    places_.push_back(place);
   }
 }
 

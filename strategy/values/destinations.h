@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/values/distributed_values.h"
 
@@ -33,14 +34,14 @@ class Destinations {
 
   // Canonical names.
   const std::vector<std::string>& devices() const { return devices_; }
-  // The same as numbers, in the same order: CPU:i is i, what GPUs are is Muster's own business.
-  const std::vector<int>& indices() const { return indices_; }
+  // The same as values, in the same order.
+  const std::vector<device::Place>& places() const { return places_; }
 
  private:
   static std::vector<std::string> devices_of(const std::vector<torch::Tensor>& tensors);
 
   std::vector<std::string> devices_;
-  std::vector<int> indices_;
+  std::vector<device::Place> places_;
 };
 
 }  // namespace muster

@@ -1,11 +1,11 @@
 #include "strategy/values/device_of.h"
 
-#include "device/place.h"
+#include "device/placing.h"
 
 namespace muster {
 
 std::string DeviceOf::operator()(const torch::Tensor& tensor) const {
-  return device::DeviceAt(device::PlaceOf(tensor)).Canonical();
+  return device::PlaceOf(tensor).Canonical();
 }
 
 }  // namespace muster

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/destinations.h"
 #include "strategy/values/internal/reduction.h"
@@ -86,16 +86,16 @@ IndexedSlices divide_by(const IndexedSlices& value, int divisor) {
 }
 
 torch::Tensor copy_to_device(const torch::Tensor& value, const std::string& device) {
-  return internal::copy_to(value, Destinations(device).indices()[0]);
+  return internal::copy_to(value, Destinations(device).places()[0]);
 }
 
 IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& device) {
-  return internal::copy_to(value, Destinations(device).indices()[0]);
+  return internal::copy_to(value, Destinations(device).places()[0]);
 }
 
 namespace internal {
 
-torch::Tensor copy_to(const torch::Tensor& value, int place) {
+torch::Tensor copy_to(const torch::Tensor& value, device::Place place) {
   const device::PlaceScope scope(place);
   const torch::Device to = device::TorchDevice(place);
   if (device::SameDevice(value.device(), to)) return device::Placed(value.clone(), place);
@@ -103,7 +103,7 @@ torch::Tensor copy_to(const torch::Tensor& value, int place) {
                         place);
 }
 
-IndexedSlices copy_to(const IndexedSlices& value, int place) {
+IndexedSlices copy_to(const IndexedSlices& value, device::Place place) {
   return {copy_to(value.values, place), copy_to(value.indices, place), value.dense_shape};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/values/indexed_slices.h"
 
@@ -33,9 +34,9 @@ torch::Tensor copy_to_device(const torch::Tensor& value, const std::string& devi
 IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& device);
 
 namespace internal {
-// The same to a device by number (Destinations::indices()).
-torch::Tensor copy_to(const torch::Tensor& value, int place);
-IndexedSlices copy_to(const IndexedSlices& value, int place);
+// The same.
+torch::Tensor copy_to(const torch::Tensor& value, device::Place place);
+IndexedSlices copy_to(const IndexedSlices& value, device::Place place);
 // For arithmetic on this thread's device: the value itself where libtorch can use it there (CPU
 // devices use each other's memory), else a copy. Differentiable.
 torch::Tensor here(const torch::Tensor& value);

@@ -1,6 +1,6 @@
 #include "strategy/variables/extended.h"
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/internal/frames.h"
@@ -17,12 +17,11 @@ void RequireVariableOf(const Strategy& strategy, const Variable& variable, std::
                         call, variable.name(), variable.strategy().name(), strategy.name()));
 }
 
-void UpdateOne(Strategy& strategy, VariableState& state, int index,
-               const std::function<void(int)>& body) {
+void UpdateOne(Strategy& strategy, VariableState& state, int index, UpdateCall& call) {
   const FrameGuard update(
       {.kind = Frame::Kind::kUpdate, .strategy = &strategy, .update_replica = index});
-  const device::PlaceScope here(state.at(index).device());
-  body(index);
+  const device::PlaceScope here(state.at(index).place());
+  call.run(index);
 }
 
 }  // namespace
@@ -46,31 +45,28 @@ void run_update(Strategy& strategy, const Variable& variable, UpdateCall& call) 
   if (replica == nullptr) {
     RequireNoOther(strategy);
     const int one = variable.component_index();
-    if (one >= 0) return UpdateOne(strategy, state, one, *call.body);
+    if (one >= 0) return UpdateOne(strategy, state, one, call);
     for (int index = 0; index < state.size(); ++index) {
-      UpdateOne(strategy, state, index, *call.body);
+      UpdateOne(strategy, state, index, call);
     }
     return;
   }
-  if (state.kind != Variable::Kind::kAggregating) {
-    return UpdateOne(strategy, state, state.OwnComponent(), *call.body);
+  if (!state.policy->shared_by_replicas()) {
+    return UpdateOne(strategy, state, state.OwnComponent(), call);
   }
-  replica->meet("update of variable " + state.name + " by " + call.type, &call,
-                [&](std::vector<void*>& all) {
-                  auto& first = *static_cast<UpdateCall*>(all[0]);
+  replica->meet("update of variable " + state.name + " by " + call.type(), call,
+                [&](const Arrivals<UpdateCall>& all) {
+                  UpdateCall& first = all[0];
                   for (std::size_t r = 1; r < all.size(); ++r) {
-                    const auto& other = *static_cast<UpdateCall*>(all[r]);
-                    if (!first.same_arguments(first.arguments, other.arguments)) {
+                    if (!first.same_arguments(all[r])) {
                       raise(InvalidArgument(
                           "update() of variable {}, which all replicas share: replica {} came with "
                           "other arguments than replica 0; reduce them first (all_reduce)",
                           state.name, r));
                     }
                   }
-                  UpdateOne(strategy, state, 0, *first.body);
-                  for (std::size_t r = 1; r < all.size(); ++r) {
-                    first.copy_results(static_cast<UpdateCall*>(all[r])->results, first.results);
-                  }
+                  UpdateOne(strategy, state, 0, first);
+                  for (std::size_t r = 1; r < all.size(); ++r) all[r].take_results(first);
                 });
 }
 
@@ -80,7 +76,7 @@ Extended Strategy::extended() { return Extended(*this); }
 
 Mirrored<torch::Tensor> Extended::place(const torch::Tensor& value, const Destinations& to) {
   std::vector<torch::Tensor> copies;
-  for (const int place : to.indices()) copies.push_back(internal::copy_to(value, place));
+  for (const device::Place place : to.places()) copies.push_back(internal::copy_to(value, place));
   return Mirrored<torch::Tensor>(std::move(copies));
 }
 

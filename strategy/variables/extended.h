@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -24,16 +26,19 @@ struct Ungrouped {};
 inline constexpr Ungrouped kUngrouped;
 
 namespace internal {
-// One replica's part of an update() of a variable with one component for several replicas.
-struct UpdateCall {
-  const std::function<void(int)>* body;
-  std::string type;
-  void* results;
-  const void* arguments;
-  bool (*same_arguments)(const void* a, const void* b);
-  void (*copy_results)(void* to, const void* from);
+// One replica's call of update(). Two of them meet where replicas share one component; they are
+// then calls of the same function type with the same argument types.
+class UpdateCall {
+ public:
+  virtual ~UpdateCall() = default;
+  // Calls the function for component `index`, in whose update context this is.
+  virtual void run(int index) = 0;
+  // Of the function; which call in the program this is.
+  virtual std::string type() const = 0;
+  virtual bool same_arguments(const UpdateCall& other) const = 0;
+  virtual void take_results(const UpdateCall& from) = 0;
 };
-// Calls body(r) for every component r that is to be updated here, in its update context.
+// Runs `call` for every component that is to be updated here.
 void run_update(Strategy& strategy, const Variable& variable, UpdateCall& call);
 [[noreturn]] void raise_per_replica_argument();
 
@@ -138,38 +143,51 @@ class Extended {
 
   template <class R, class F, class... Args>
   std::vector<R> run_update(const Variable& variable, F& fn, const Args&... args) {
-    using Result = update_result<F, Args...>;
     if ((IsPerReplica<Args>::value || ...)) internal::raise_per_replica_argument();
-    std::vector<R> results;
-    const std::function<void(int)> body = [&](int index) {
-      if constexpr (std::is_void_v<Result>) {
-        fn(variable.component(index), internal::update_argument(index, args)...);
-      } else {
-        results.push_back(fn(variable.component(index), internal::update_argument(index, args)...));
-      }
-    };
-    using Arguments = std::tuple<const Args&...>;
-    const Arguments arguments(args...);
-    internal::UpdateCall call{
-        &body,
-        typeid(F).name(),
-        &results,
-        &arguments,
-        [](const void* a, const void* b) {
-          return equal(*static_cast<const Arguments*>(a), *static_cast<const Arguments*>(b),
-                       std::index_sequence_for<Args...>());
-        },
-        [](void* into, const void* from) {
-          *static_cast<std::vector<R>*>(into) = *static_cast<const std::vector<R>*>(from);
-        }};
+    Call<R, F, Args...> call(variable, fn, args...);
     internal::run_update(strategy_, variable, call);
-    return results;
+    return std::move(call.results());
   }
-  template <class Tuple, std::size_t... I>
-  static bool equal([[maybe_unused]] const Tuple& a, [[maybe_unused]] const Tuple& b,
-                    std::index_sequence<I...>) {
-    return (internal::same_argument(std::get<I>(a), std::get<I>(b)) && ...);
-  }
+  // R is char for functions that return nothing, which leave no results.
+  template <class R, class F, class... Args>
+  class Call final : public internal::UpdateCall {
+   public:
+    Call(const Variable& variable, F& fn, const Args&... args)
+        : variable_(variable), fn_(fn), args_(args...) {}
+
+    void run(int index) override {
+      std::apply(
+          [&](const Args&... args) {
+            if constexpr (std::is_void_v<update_result<F, Args...>>) {
+              fn_(variable_.component(index), internal::update_argument(index, args)...);
+            } else {
+              results_.push_back(
+                  fn_(variable_.component(index), internal::update_argument(index, args)...));
+            }
+          },
+          args_);
+    }
+    std::string type() const override { return typeid(F).name(); }
+    bool same_arguments(const internal::UpdateCall& other) const override {
+      return equal(static_cast<const Call&>(other).args_, std::index_sequence_for<Args...>());
+    }
+    void take_results(const internal::UpdateCall& from) override {
+      results_ = static_cast<const Call&>(from).results_;
+    }
+    std::vector<R>& results() { return results_; }
+
+   private:
+    template <std::size_t... I>
+    bool equal([[maybe_unused]] const std::tuple<const Args&...>& other,
+               std::index_sequence<I...>) const {
+      return (internal::same_argument(std::get<I>(args_), std::get<I>(other)) && ...);
+    }
+
+    const Variable& variable_;
+    F& fn_;
+    const std::tuple<const Args&...> args_;
+    std::vector<R> results_;
+  };
   static Mirrored<torch::Tensor> place(const torch::Tensor& value, const Destinations& to);
 
   Strategy& strategy_;

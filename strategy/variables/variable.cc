@@ -2,7 +2,7 @@
 
 #include <ostream>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/internal/frames.h"
@@ -23,11 +23,7 @@ VariableValue::VariableValue(const Variable& variable)
 torch::Tensor VariableValue::for_component(int index, int count) const {
   if (variable_ != nullptr) {
     if (component_ >= 0) return variable_->ReadComponent(component_);
-    const bool mirrored = variable_->kind == Variable::Kind::kMirrored;
-    if (mirrored && variable_->OwnComponent() < 0 && index < variable_->size()) {
-      return variable_->ReadComponent(index);
-    }
-    return variable_->Read();
+    return variable_->policy->ReadFor(*variable_, index);
   }
   if (mirrored_.empty()) {
     if (!tensor_.defined())
@@ -49,8 +45,6 @@ VariableState& StateOf(const std::shared_ptr<VariableState>& state) {
   }
   return *state;
 }
-
-std::string CanonicalDevice(int place) { return device::DeviceAt(place).Canonical(); }
 
 torch::Tensor WriteValue(const Variable& variable, WriteKind kind, const VariableValue& value,
                          bool read_value) {
@@ -83,7 +77,7 @@ const std::string& Variable::name() const {
 }
 
 Strategy& Variable::strategy() const { return *StateOf(state_).strategy; }
-Variable::Kind Variable::kind() const { return StateOf(state_).kind; }
+Variable::Kind Variable::kind() const { return StateOf(state_).policy->kind(); }
 VariableSynchronization Variable::synchronization() const {
   return StateOf(state_).synchronization;
 }
@@ -102,15 +96,15 @@ std::vector<std::int64_t> Variable::sizes() const {
 std::string Variable::device() const {
   VariableState& state = StateOf(state_);
   const int index = component_ >= 0 ? component_ : std::max(0, state.OwnComponent());
-  return CanonicalDevice(state.at(index).device());
+  return state.at(index).place().Canonical();
 }
 
 std::vector<std::string> Variable::devices() const {
   VariableState& state = StateOf(state_);
-  if (component_ >= 0) return {CanonicalDevice(state.at(component_).device())};
+  if (component_ >= 0) return {state.at(component_).place().Canonical()};
   std::vector<std::string> devices;
   for (const auto& component : state.components) {
-    devices.push_back(CanonicalDevice(component->device()));
+    devices.push_back(component->place().Canonical());
   }
   return devices;
 }
@@ -145,7 +139,9 @@ void Variable::initialize() const {
   VariableState& state = StateOf(state_);
   ReplicaContext* const replica = state.Replica();
   if (replica == nullptr) return state.Initialize(state.initial_value());
-  replica->meet("initialize variable " + state.name, nullptr, [&](std::vector<void*>&) {
+  struct Nothing {
+  } mine;
+  replica->meet("initialize variable " + state.name, mine, [&](const Arrivals<Nothing>&) {
     const internal::FrameGuard merge(
         {.kind = internal::Frame::Kind::kMerge, .strategy = &*state.strategy});
     state.Initialize(state.initial_value());
@@ -192,9 +188,8 @@ std::ostream& operator<<(std::ostream& out, const Variable& variable) {
   if (!variable.valid()) return out << "no variable";
   out << "variable " << variable.name();
   if (!variable.is_initialized()) return out << ", not initialised";
-  const bool apart = variable.component_index() < 0 &&
-                     variable.kind() == Variable::Kind::kSyncOnRead &&
-                     variable.aggregation() == VariableAggregation::kNone;
+  const bool apart =
+      variable.component_index() < 0 && !variable.state()->policy->has_value_across();
   if (!apart) return out << '\n' << variable.value();
   for (const Variable& component : variable.components()) {
     out << '\n' << component.name() << '\n' << component.value();

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
@@ -38,14 +38,15 @@ void CheckModes(const Strategy& strategy, const VariableSpec& spec) {
 }
 
 // One for each component.
-std::vector<int> DevicesFor(const Strategy& strategy, const VariableSpec& spec, bool on_read) {
+std::vector<device::Place> DevicesFor(const Strategy& strategy, const VariableSpec& spec,
+                                      bool on_read) {
   std::vector<std::string> names;
   if (&strategy != &default_strategy()) {
     names = on_read ? strategy.worker_devices() : strategy.parameter_devices();
   }
   const std::vector<std::string>& others = spec.colocated_devices;
   const std::size_t count = std::max<std::size_t>(1, names.size());
-  std::vector<int> devices;
+  std::vector<device::Place> devices;
   for (std::size_t i = 0; i < count; ++i) {
     if (!others.empty()) {
       devices.push_back(value_of(device::FindPlace(others[std::min(i, others.size() - 1)])));
@@ -71,10 +72,10 @@ Variable CreateInReplica(ReplicaContext& replica, const VariableSpec& spec) {
     Variable result;
   } mine{spec, {}};
   Strategy& strategy = replica.strategy();
-  replica.meet("creation of a variable", &mine, [&](std::vector<void*>& all) {
-    const VariableSpec& first = static_cast<Arrival*>(all[0])->spec;
+  replica.meet("creation of a variable", mine, [&](const Arrivals<Arrival>& all) {
+    const VariableSpec& first = all[0].spec;
     for (std::size_t r = 1; r < all.size(); ++r) {
-      const VariableSpec& other = static_cast<Arrival*>(all[r])->spec;
+      const VariableSpec& other = all[r].spec;
       if (CanonicalName(other.name) != CanonicalName(first.name)) {
         raise(FailedPrecondition(
             "replicas must create the same variables in the same order, but replica 0 creates "
@@ -84,7 +85,7 @@ Variable CreateInReplica(ReplicaContext& replica, const VariableSpec& spec) {
     }
     const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &strategy});
     const Variable made = MakeVariable(strategy, first);
-    for (void* one : all) static_cast<Arrival*>(one)->result = made;
+    for (Arrival& one : all) one.result = made;
   });
   return mine.result;
 }
@@ -143,7 +144,7 @@ Variable CreateFrom(const std::vector<std::shared_ptr<VariableCreator>>& creator
       std::move(spec));
 }
 
-void GiveFirstValue(VariableState& state, const VariableSpec& spec, int device) {
+void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Place device) {
   if (spec.restored) return state.Restore(spec.restored());
   if (!spec.options.initialize) return;
   torch::Tensor value;
@@ -163,7 +164,7 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   CheckModes(strategy, spec);
   const VariableOptions& options = spec.options;
   const bool on_read = options.synchronization == VariableSynchronization::kOnRead;
-  const std::vector<int> devices = DevicesFor(strategy, spec, on_read);
+  const std::vector<device::Place> devices = DevicesFor(strategy, spec, on_read);
 
   const auto state = std::make_shared<VariableState>();
   state->name = spec.name;
@@ -175,18 +176,14 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   state->trainable = options.trainable.value_or(!on_read);
   state->dtype = options.dtype;
   state->initial_value = spec.initial_value;
-  if (options.dtype) state->CheckType(*options.dtype);
-  if (!strategy.distributes_variables()) {
-    state->kind = Variable::Kind::kPlain;
-  } else if (on_read) {
-    state->kind = Variable::Kind::kSyncOnRead;
-  } else if (devices.size() == 1 && strategy.num_replicas_in_sync() > 1) {
-    state->kind = Variable::Kind::kAggregating;
-  } else {
-    state->kind = Variable::Kind::kMirrored;
-  }
+  const bool shared = devices.size() == 1 && strategy.num_replicas_in_sync() > 1;
+  state->policy = on_read  ? OnReadPolicy(options.aggregation)
+                  : shared ? AggregatingPolicy(options.aggregation)
+                           : OnWritePolicy(options.aggregation);
+  if (!strategy.distributes_variables()) state->policy = PlainPolicy(std::move(state->policy));
+  if (options.dtype) state->policy->CheckType(*state, *options.dtype);
   for (std::size_t r = 0; r < devices.size(); ++r) {
-    state->components.push_back(std::make_unique<Component>(
+    state->components.push_back(std::make_unique<OwnComponent>(
         r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r), devices[r]));
   }
   try {

@@ -7,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "common/data/pipeline/pipeline.h"
+#include "device/place.h"
 #include "strategy/input/input_options.h"
 #include "strategy/input/internal/pipelines.h"
 #include "strategy/input/step_reader.h"
@@ -19,9 +20,9 @@ struct InputPlan {
   int replicas = 1;  // of this worker
   InputWorkers workers;
   InputOptions options;
-  // Devices by replica (as Destinations numbers them), where elements are fetched to; none: they
+  // Devices by replica, where elements are fetched to; none: they
   // stay where they are.
-  std::vector<int> devices;
+  std::vector<device::Place> devices;
   // The data may end within a step: replicas then get empty batches.
   bool partial = false;
   // Workers with finite data meet at each step.
@@ -35,6 +36,6 @@ struct InputPlan {
 };
 
 // A copy of `element` on a logical device; itself when it lies there.
-Result<data::Element> on_device(data::Element element, int device);
+Result<data::Element> on_device(data::Element element, device::Place device);
 
 }  // namespace muster::internal

@@ -15,7 +15,7 @@ class ReplicaMeeting final : public collectives::MeetingPlace {
   explicit ReplicaMeeting(ReplicaContext& context) : context_(context) {}
   void Meet(int, std::string call, void* arguments, const Joint& joint,
             collectives::Timeout timeout) override {
-    context_.meet(std::move(call), arguments, joint, timeout);
+    context_.meet_any(std::move(call), arguments, joint, timeout);
   }
 
  private:

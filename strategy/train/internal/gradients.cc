@@ -38,12 +38,10 @@ void Join(std::vector<Kind>& all, const std::vector<Kind>& one, std::size_t repl
 std::vector<Kind> AgreeOnKinds(ReplicaContext& replica,
                                const std::vector<torch::Tensor>& gradients) {
   std::vector<Kind> mine = KindsOf(gradients);
-  replica.meet("sum of gradients", &mine, [](std::vector<void*>& all) {
-    auto& joined = *static_cast<std::vector<Kind>*>(all[0]);
-    for (std::size_t r = 1; r < all.size(); ++r) {
-      Join(joined, *static_cast<std::vector<Kind>*>(all[r]), r);
-    }
-    for (void* one : all) *static_cast<std::vector<Kind>*>(one) = joined;
+  replica.meet("sum of gradients", mine, [](const Arrivals<std::vector<Kind>>& all) {
+    std::vector<Kind>& joined = all[0];
+    for (std::size_t r = 1; r < all.size(); ++r) Join(joined, all[r], r);
+    for (std::size_t r = 1; r < all.size(); ++r) all[r] = joined;
   });
   return mine;
 }

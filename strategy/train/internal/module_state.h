@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/core/internal/runs.h"
 #include "strategy/core/internal/strategy_ref.h"
@@ -42,7 +43,7 @@ class ModuleState final : public BetweenRuns {
   int size() const { return static_cast<int>(copies.size()); }
   // One value for several replicas.
   bool central() const { return masters.size() < copies.size(); }
-  int parameter_device(int master) const;
+  device::Place parameter_device(int master) const;
 
   // This strategy's replica context, when this is one. FAILED_PRECONDITION: another strategy's.
   ReplicaContext* Replica() const;

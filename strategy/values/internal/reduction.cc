@@ -7,7 +7,7 @@
 
 #include "collectives/kernels.h"
 #include "collectives/packing.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/values/internal/crew.h"
@@ -102,7 +102,8 @@ torch::ScalarType sum_type(torch::ScalarType type) {
 }
 
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
-                    const std::vector<int>& devices, std::vector<torch::Tensor>& results) {
+                    const std::vector<device::Place>& devices,
+                    std::vector<torch::Tensor>& results) {
   check_op(op);
   if (!HasKernel(values) || std::any_of(devices.begin(), devices.end(), device::IsGpu)) {
     return false;
@@ -119,8 +120,8 @@ bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
   }
   results.clear();
   std::vector<void*> destinations;
-  for (const int index : devices) {
-    const device::PlaceScope scope(index);
+  for (const device::Place place : devices) {
+    const device::PlaceScope scope(place);
     results.push_back(torch::empty(
         values[0].sizes(), torch::dtype(scalar_type_of(collectives::ResultType(reduction, type)))));
     destinations.push_back(results.back().data_ptr());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/dtype.h"
+#include "device/place.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
 
@@ -28,7 +29,7 @@ void check_gather(const std::vector<std::vector<std::int64_t>>& shapes, int axis
 // False, and nothing done, where that is not possible (GPUs, types without kernels, gradients,
 // shapes that differ): reduce_tensors() knows what to do or say.
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
-                    const std::vector<int>& devices, std::vector<torch::Tensor>& results);
+                    const std::vector<device::Place>& devices, std::vector<torch::Tensor>& results);
 
 // sum / count: of integers in float64.
 torch::Tensor mean_of(const torch::Tensor& sum, double count);

@@ -1,4 +1,5 @@
-// The arithmetic of writes.
+#include "strategy/variables/internal/variable_write.h"
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -7,7 +8,6 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/values/internal/reduction.h"
-#include "strategy/variables/internal/variable_state.h"
 
 namespace muster::internal {
 namespace {
@@ -175,9 +175,14 @@ std::string_view name_of(WriteKind kind) {
   return "write";
 }
 
-torch::Tensor Apply(WriteKind kind, const std::string& name, const torch::Tensor& old,
-                    const WriteArgument& argument) {
-  if (is_scatter(kind)) return ApplyScatter(kind, name, old, argument);
+torch::Tensor Written(WriteKind kind, const std::string& name, const torch::Tensor& old,
+                      const WriteArgument& argument) {
+  if (is_scatter(kind)) {
+    RequireRows(name, old);
+    torch::Tensor result = old.clone(at::MemoryFormat::Contiguous);
+    ScatterInto(kind, name, result, argument);
+    return result;
+  }
   const torch::Tensor value = Converted(name, argument.values, old);
   if (!argument.number && !value.sizes().equals(old.sizes())) {
     raise(InvalidArgument("variable {} has shape {} and cannot be assigned a value of shape {}",
@@ -203,14 +208,6 @@ void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
     const torch::Tensor theirs = values.index_select(0, positions);
     into.index_copy_(0, rows, Combine(kind, into.index_select(0, rows), theirs));
   }
-}
-
-torch::Tensor ApplyScatter(WriteKind kind, const std::string& name, const torch::Tensor& old,
-                           const WriteArgument& argument) {
-  RequireRows(name, old);
-  torch::Tensor result = old.clone(at::MemoryFormat::Contiguous);
-  ScatterInto(kind, name, result, argument);
-  return result;
 }
 
 WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggregation aggregation,

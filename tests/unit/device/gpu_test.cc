@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "device/place.h"
+#include "device/placing.h"
 #include "tests/support/catch.h"
 
 namespace muster::device {
@@ -71,31 +71,31 @@ TEST_CASE("a GPU that is not there is refused with the reason", "[device][unit]"
         StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("a place is a device as a number", "[device][unit]") {
-  for (const Device& device : {Device{Device::Type::kCpu, 0}, Device{Device::Type::kCpu, 63},
-                               Device{Device::Type::kGpu, 0}, Device{Device::Type::kGpu, 63}}) {
-    CHECK(DeviceAt(PlaceOf(device)) == device);
-    CHECK(IsGpu(PlaceOf(device)) == (device.type == Device::Type::kGpu));
+TEST_CASE("a place is found by its name, and has one", "[device][unit]") {
+  for (const Place place : {Place::Cpu(0), Place::Cpu(63), Place::Gpu(0), Place::Gpu(63)}) {
+    CHECK(ParsePlace(place.ToString()).value() == place);
+    CHECK(ParsePlace(place.Canonical()).value() == place);
+    CHECK(IsGpu(place) == place.ToString().starts_with("GPU"));
   }
-  CHECK(FindPlace("cpu:7").value() == 7);
+  CHECK(FindPlace("cpu:7").value() == Place::Cpu(7));
   CHECK(FindPlace("CPU:64").status().code() == StatusCode::kInvalidArgument);
   CHECK(FindPlace("GPU:63").status().code() == StatusCode::kInvalidArgument);
-  CHECK(TorchDevice(7) == c10::Device(c10::DeviceType::CPU));
+  CHECK(TorchDevice(Place::Cpu(7)) == c10::Device(c10::DeviceType::CPU));
 }
 
 TEST_CASE("a thread computes for the place of its innermost scope", "[device][unit]") {
-  CHECK(PlaceScope::Current() == 0);
+  CHECK(PlaceScope::Current() == Place::Cpu(0));
   {
-    const PlaceScope outer(3);
-    CHECK(PlaceScope::Current() == 3);
+    const PlaceScope outer(Place::Cpu(3));
+    CHECK(PlaceScope::Current() == Place::Cpu(3));
     CHECK(ArenaScope::Current() == 3);
     {
-      const PlaceScope inner(0);
-      CHECK(PlaceScope::Current() == 0);
+      const PlaceScope inner(Place::Cpu(0));
+      CHECK(PlaceScope::Current() == Place::Cpu(0));
     }
-    CHECK(PlaceScope::Current() == 3);
+    CHECK(PlaceScope::Current() == Place::Cpu(3));
   }
-  CHECK(PlaceScope::Current() == 0);
+  CHECK(PlaceScope::Current() == Place::Cpu(0));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "device/device.h"
+#include "device/placing.h"
 #include "strategy/cluster_resolver.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
@@ -220,7 +220,7 @@ TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[sp
   MirroredStrategy strategy;
   CHECK(strategy.num_replicas_in_sync() == 1);
   REQUIRE(strategy.worker_devices().size() == 1);
-  CHECK(device::ParseDevice(strategy.worker_devices()[0])->index == 0);
+  CHECK(device::ParsePlace(strategy.worker_devices()[0])->index == 0);
   CHECK(strategy.run([] { return replica_context().replica_id_in_sync_group(); }).values() ==
         std::vector<int>{0});
 }
@@ -241,7 +241,7 @@ TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14
 class ClusterStrategy final : public Strategy {
  public:
   explicit ClusterStrategy(std::shared_ptr<ClusterResolver> resolver)
-      : Strategy({0}, {0}), resolver_(std::move(resolver)) {}
+      : Strategy({device::Place{}}, {device::Place{}}), resolver_(std::move(resolver)) {}
   std::string_view name() const override { return "ClusterStrategy"; }
   std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
 

@@ -202,7 +202,7 @@ class Counting final : public CrossDeviceOps {
                                                    const Destinations& to,
                                                    const CommunicationOptions&) override {
     ++reduced;
-    return reduce_to_one(op, values, 0, to);
+    return reduce_to_one(op, values, device::Place{}, to);
   }
 };
 

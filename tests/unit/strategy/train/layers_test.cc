@@ -4,7 +4,7 @@
 
 #include "device/arena.h"
 #include "device/cpu_allocator.h"
-#include "device/place.h"
+#include "device/placing.h"
 #include "strategy/base/torch.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
@@ -253,8 +253,8 @@ TEST_CASE("every layer computes in an arena what it computes outside of one, and
     torch::manual_seed(11);
     const Tensors here = strategy.run([&] { return layer.compute(); })[0];
 
-    CHECK(device::PlaceOf(plain[0]) == 0);
-    CHECK(device::PlaceOf(here[0]) == 2);
+    CHECK(device::PlaceOf(plain[0]) == device::Place::Cpu(0));
+    CHECK(device::PlaceOf(here[0]) == device::Place::Cpu(2));
     check_equal(here, plain);
   }
 }
@@ -267,7 +267,7 @@ TEST_CASE("two replicas compute every layer at the same time", "[strategy][unit]
 
     for (int r = 0; r < 2; ++r) {
       for (const Tensor& result : results[r]) CHECK(result.isfinite().all().item<bool>());
-      CHECK(device::PlaceOf(results[r][0]) == r + 1);
+      CHECK(device::PlaceOf(results[r][0]) == device::Place::Cpu(r + 1));
     }
   }
 }
@@ -279,13 +279,13 @@ TEST_CASE("packed memory of one arena is freed in another, and outside", "[strat
   Tensor packed;
   const std::size_t before = device::Arena::Of(5).used();
   {
-    const device::PlaceScope here(5);
+    const device::PlaceScope here(device::Place::Cpu(5));
     packed = torch::randn({4, 3, 8, 8}).to_mkldnn();
     plain.reset();
     CHECK(device::Arena::Of(5).used() > before);
   }
   {
-    const device::PlaceScope there(6);
+    const device::PlaceScope there(device::Place::Cpu(6));
     packed.reset();
   }
 

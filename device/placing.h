@@ -1,0 +1,64 @@
+// What follows from a place: its name, libtorch's device for it, the place of a tensor, the place
+// that a thread computes for.
+//
+// Threading: any thread. A PlaceScope ends on the thread that opened it, in the order of blocks.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include <c10/core/Device.h>
+
+#include "common/base/status.h"
+#include "device/arena.h"
+#include "device/place.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace muster::device {
+
+// "CPU:1", "cpu:1", "/gpu:0", "/job:localhost/replica:0/task:0/device:CPU:1". INVALID_ARGUMENT:
+// another form, an index out of range, or a device of another task.
+Result<Place> ParsePlace(std::string_view name);
+// The same; INVALID_ARGUMENT, too: a GPU that this machine does not have.
+Result<Place> FindPlace(std::string_view name);
+
+// The CPU, or the card of a logical GPU. `place` exists.
+c10::Device CardOf(Place place);
+inline c10::Device TorchDevice(Place place) {
+  return IsGpu(place) ? CardOf(place) : c10::Device(c10::DeviceType::CPU);
+}
+inline bool SameDevice(c10::Device a, c10::Device b) {
+  return a == b || (a.is_cpu() && b.is_cpu());
+}
+
+// The arena that the storage lies in, or the logical GPU: that which Placed() said last, else the
+// card's first. Of a sparse tensor: where its values lie. An undefined tensor is at CPU:0.
+Place PlaceOf(const at::Tensor& tensor);
+// `tensor`, whose memory is nobody else's and lies on the card of `place`: says which of the card's
+// logical GPUs it belongs to. Nothing to do on CPUs, and on a card with one logical GPU.
+const at::Tensor& Placed(const at::Tensor& tensor, Place place);
+
+// While it lives, this thread computes for `place`: CPU memory that libtorch allocates comes from
+// its arena (a GPU's replica has that of CPU:0), and the current card is the GPU's.
+class PlaceScope {
+ public:
+  explicit PlaceScope(Place place);
+  ~PlaceScope();
+  PlaceScope(const PlaceScope&) = delete;
+  PlaceScope& operator=(const PlaceScope&) = delete;
+
+  // CPU:0 outside any scope.
+  static Place Current();
+
+ private:
+  struct Card;
+
+  const ArenaScope arena_;
+  const int outer_;
+  std::unique_ptr<Card> card_;
+};
+
+}  // namespace muster::device

@@ -1,0 +1,144 @@
+// Where one component of a variable lives.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/place.h"
+#include "strategy/base/torch.h"
+#include "strategy/variables/internal/variable_write.h"
+
+namespace muster::internal {
+
+// One copy of a variable's value. What the rules of variables need of it is here; where the value
+// is kept, and how it gets there, is up to the kind of component.
+//
+// Threading: any thread, for all kinds.
+class Component {
+ public:
+  Component(std::string name, device::Place place) : name_(std::move(name)), place_(place) {}
+  virtual ~Component() = default;
+  Component(const Component&) = delete;
+  Component& operator=(const Component&) = delete;
+
+  const std::string& name() const { return name_; }
+  device::Place place() const { return place_; }
+
+  // The value as it is now; nobody changes it afterwards. Undefined: not initialised.
+  virtual torch::Tensor Snapshot() const = 0;
+  // The value as an autograd leaf (requires_grad if `trainable` and of a type that has gradients),
+  // the same one for this slot until the value is written. Slot r + 1 is replica r's, slot 0
+  // everybody else's: readers of different slots do not share gradients. Undefined: not
+  // initialised.
+  virtual torch::Tensor Leaf(int slot, bool trainable) = 0;
+  // A copy of `value`, as `type`, becomes the value.
+  virtual void Assign(const torch::Tensor& value, torch::ScalarType type) = 0;
+  // One write. false, and nothing is done: there is no value yet. `variable`: for messages.
+  //   INVALID_ARGUMENT: the argument does not fit the value; the text names the variable.
+  virtual bool Apply(WriteKind kind, const std::string& variable,
+                     const WriteArgument& argument) = 0;
+
+  // Held from reading the old value to storing the new one.
+  std::mutex& write_mutex() { return write_mutex_; }
+
+ private:
+  const std::string name_;
+  const device::Place place_;
+  std::mutex write_mutex_;
+};
+
+// A value of its own, in this process. It is a snapshot: written once, then replaced, never
+// changed; whoever has read it keeps what was read. Leaves are made of it when they are asked for.
+class OwnComponent final : public Component {
+ public:
+  using Component::Component;
+
+  torch::Tensor Snapshot() const override;
+  torch::Tensor Leaf(int slot, bool trainable) override;
+  void Assign(const torch::Tensor& value, torch::ScalarType type) override;
+  bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
+
+ private:
+  void Store(const torch::Tensor& fresh);
+  // Writes rows in place if nobody else holds the value; else false. So a step that touches a few
+  // rows of a large table does not copy the table.
+  bool ScatterUnshared(WriteKind kind, const std::string& variable, const WriteArgument& argument);
+
+  mutable std::mutex mutex_;
+  torch::Tensor data_;                 // guarded by mutex_
+  std::vector<torch::Tensor> leaves_;  // guarded by mutex_; by slot
+};
+
+// A parameter or a buffer of a module, whose tensors must stay the same objects: it is written in
+// place, the slots that own a tensor of it read that one, and all other readers get copies. Tensors
+// on other cards than the value are copies of it, made anew after each write.
+class AdoptedComponent final : public Component {
+ public:
+  // `data` becomes the value; adopted[slot], where defined, are tensors over the same storage, or
+  // on another card with the same value, which the readers of these slots get.
+  AdoptedComponent(std::string name, device::Place place, torch::Tensor data,
+                   std::vector<torch::Tensor> adopted);
+
+  // These, and all below: FAILED_PRECONDITION, where a tensor has another type than at its
+  // adoption; the text names it.
+  torch::Tensor Snapshot() const override;
+  torch::Tensor Leaf(int slot, bool trainable) override;
+  void Assign(const torch::Tensor& value, torch::ScalarType type) override;
+  bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
+
+  // Was the value written through one of its tensors, or was the first of them given other memory,
+  // since the last Settle()? Then that tensor's value is the component's from here on.
+  //   FAILED_PRECONDITION: its shape was changed; the text names it.
+  bool TakeChanges();
+  void Settle();
+  // The first of its tensors has another value than the component until Hide() or a write.
+  void Show(const torch::Tensor& value);
+  void Hide();
+
+  // Nobody else writes or copies the value while it lives: for an optimizer, which writes in place.
+  // Several at a time: in the order in which the module has its parameters.
+  class InPlace {
+   public:
+    explicit InPlace(AdoptedComponent& component);
+    InPlace(InPlace&&) = default;
+    ~InPlace();
+
+   private:
+    AdoptedComponent* component_;
+    std::unique_lock<std::mutex> write_;
+    std::unique_lock<std::mutex> value_;
+  };
+
+ private:
+  // The next ones with mutex_ held.
+  void CheckTypes() const;
+  void Store(const torch::Tensor& value);
+  // Counts what was written in place, through whichever of the adopted tensors.
+  std::int64_t Version() const;
+  // Gives the value to the adopted tensors on other cards.
+  void RefreshCopies();
+  // The first tensor; of the first copy that has one.
+  const torch::Tensor& Front() const;
+  // It lies neither over the value nor, on another card, over its copy, nor over what is shown.
+  bool Moved() const;
+  void Note();
+
+  mutable std::mutex mutex_;
+  torch::Tensor data_;                        // guarded by mutex_
+  std::vector<torch::Tensor> leaves_;         // guarded by mutex_; by slot, where none is adopted
+  const std::vector<torch::Tensor> adopted_;  // by slot; their values are guarded by mutex_
+  std::vector<torch::Tensor> copies_;         // those of adopted_ on other cards
+  const torch::ScalarType type_;
+  std::int64_t version_of_leaves_ = 0;  // guarded by mutex_; what the value was when they were made
+  torch::Tensor shown_;                 // guarded by mutex_; undefined: the value itself
+  std::int64_t settled_ = 0;            // guarded by mutex_; Version() when it was noted
+  std::int64_t settled_front_ = 0;      // guarded by mutex_; that of the first tensor alone
+};
+
+// A copy of `value` at `place`.
+torch::Tensor CopyAt(device::Place place, const torch::Tensor& value, torch::ScalarType type);
+
+}  // namespace muster::internal

@@ -1,0 +1,76 @@
+// The rules by which the components of a variable are read and written, one class for each kind of
+// variable. The table of docs/strategies/README.md is the specification.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "strategy/base/options.h"
+#include "strategy/base/torch.h"
+#include "strategy/variables/internal/variable_write.h"
+#include "strategy/variables/variable.h"
+
+namespace muster {
+class ReplicaContext;
+namespace internal {
+class VariableState;
+
+// What component `index` is to be given.
+using ArgumentOf = std::function<WriteArgument(int component)>;
+
+// A policy decides; the state that it is given has the components and the locks. Whoever asks has
+// settled where it is: in a replica of the variable's strategy, in update context (where one
+// component is meant), or across replicas.
+//
+// Threading: any thread; a policy does not change.
+class VariablePolicy {
+ public:
+  virtual ~VariablePolicy() = default;
+  virtual Variable::Kind kind() const = 0;
+
+  // INVALID_ARGUMENT: no variable of these modes can have this type.
+  virtual void CheckType(const VariableState&, torch::ScalarType) const {}
+
+  // The component that a read or a write of the whole variable means in this thread's replica or
+  // update context; -1: no single one.
+  virtual int Own(const VariableState& state) const;
+
+  // Across replicas: the value for arithmetic, and a snapshot of it, aggregated.
+  virtual torch::Tensor Read(VariableState& state) const;
+  virtual torch::Tensor ReadAcross(VariableState& state) const;
+  // Has it such a value?
+  virtual bool has_value_across() const { return true; }
+  // What component `index` of another variable is given when it is assigned this one.
+  virtual torch::Tensor ReadFor(VariableState& state, int index) const;
+
+  // UNIMPLEMENTED: writes of this kind have no meaning for this variable.
+  virtual void CheckWrite(const VariableState& state, WriteKind write) const = 0;
+  virtual void WriteInReplica(VariableState& state, WriteKind write, ReplicaContext& replica,
+                              const ArgumentOf& argument) const = 0;
+  virtual void WriteAcross(VariableState& state, WriteKind write, const ArgumentOf& argument) const;
+  // Component `index`'s part of `value`, when that becomes the variable's value.
+  virtual torch::Tensor PartOf(const VariableState& state, int index,
+                               const torch::Tensor& value) const;
+
+  // Do all replicas use one component?
+  virtual bool shared_by_replicas() const { return false; }
+  // Must all components be equal? Else each replica has a value of its own.
+  virtual bool components_equal() const { return true; }
+  // Of a module's buffer: does its first copy show the aggregated value outside run()?
+  virtual bool shows_across() const { return false; }
+};
+
+// kPlain: one component, which belongs to everybody. `asked`: what the same modes are under a
+// strategy of several replicas; what types that has, this has.
+std::unique_ptr<const VariablePolicy> PlainPolicy(std::unique_ptr<const VariablePolicy> asked);
+// kMirrored: a component on each device, all equal. In replicas, their values are combined by
+// `aggregation`.
+std::unique_ptr<const VariablePolicy> OnWritePolicy(VariableAggregation aggregation);
+// kAggregating: the same with one component for several replicas.
+std::unique_ptr<const VariablePolicy> AggregatingPolicy(VariableAggregation aggregation);
+// kSyncOnRead: each replica has its own; across replicas they are combined by `aggregation`.
+std::unique_ptr<const VariablePolicy> OnReadPolicy(VariableAggregation aggregation);
+
+}  // namespace internal
+}  // namespace muster
