@@ -22,8 +22,8 @@ at::Allocator* g_plain = nullptr;
 
 void FreeInArena(void* block) { Arena::Of(Arena::IndexOf(block)).Free(block); }
 
-// Of libtorch's raw interface, which keeps no deleter beside the memory: oneDNN's convolutions and
-// packed weights allocate by it.
+// Frees what libtorch's raw interface gave, which keeps no deleter beside the memory: oneDNN's
+// convolutions and packed weights allocate by it.
 void FreeAnywhere(void* block) {
   if (Arena* const arena = Arena::Holding(block)) return arena->Free(block);
   g_plain->raw_deallocate(block);

@@ -17,12 +17,12 @@ class LogicalGpus {
   // What libtorch says.
   struct Machine {
     int cards = 0;
-    // Was it built with CUDA, and is its CUDA library loaded?
+    // It was built with CUDA, and its CUDA library is loaded.
     bool cuda = false;
   };
   // For tests; programs have OfProcess().
   explicit LogicalGpus(Machine machine);
-  // Of this machine; never destroyed.
+  // Those of this machine; never destroyed.
   static LogicalGpus& OfProcess();
 
   int card_count() const { return machine_.cards; }

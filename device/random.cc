@@ -19,7 +19,7 @@ namespace {
 // itself has no kernels for it: it is kept for libraries outside.
 constexpr auto kKey = c10::DispatchKey::DeferredInit;
 
-// Of one replica of one run.
+// Where the numbers of one replica in one run come from.
 struct Source {
   RunSeed* seed;
   int replica;

@@ -57,6 +57,8 @@ ReplicaGroup::~ReplicaGroup() {
   for (std::thread& thread : threads_->all) thread.join();
 }
 
+// Wakes the replicas for one run, waits until all have come to rest, and rethrows what the lowest
+// of those that failed by themselves threw.
 void ReplicaGroup::Run(const std::function<void(int)>& replica) {
   if (Forks() != forks_) {
     std::rethrow_exception(make_exception_(FailedPrecondition(

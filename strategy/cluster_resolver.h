@@ -45,7 +45,7 @@ class ClusterSpec {
   // ClusterSpec({'ps': ['a:1'], 'worker': {3: 'b:1'}})
   std::string to_string() const;
 
-  // Is there any job?
+  // Whether there is any job.
   explicit operator bool() const { return !jobs_.empty(); }
   bool operator==(const ClusterSpec&) const = default;
 

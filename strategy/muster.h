@@ -1,4 +1,6 @@
 // Everything of Muster's C++ API. A program may include single headers of strategy/ instead.
+//
+// Threading: each header says its own.
 #pragma once
 
 #include "strategy/base/communication_options.h"

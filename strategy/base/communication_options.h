@@ -1,4 +1,6 @@
 // How collective calls are made.
+//
+// Threading: plain values.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,7 @@
 // The exception of the public API. Below strategy/ errors are values; here, as in libtorch, they
 // throw.
+//
+// Threading: an Error is a plain value.
 #pragma once
 
 #include <iosfwd>

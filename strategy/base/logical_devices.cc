@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-// Is `type` asked for?
+// Whether `one` is asked for. INVALID_ARGUMENT: no type of devices.
 bool Wanted(std::string_view type, std::string_view one) {
   if (!type.empty() && type != "CPU" && type != "GPU") {
     raise(InvalidArgument("device type \"{}\" is not one of: CPU, GPU", type));

@@ -1,4 +1,6 @@
 // The words of tf.distribute as types: reduce operations, variable synchronization and aggregation.
+//
+// Threading: plain values, and functions of their arguments alone.
 #pragma once
 
 #include <cstdint>

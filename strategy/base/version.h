@@ -1,4 +1,6 @@
 // Versions of this library.
+//
+// Threading: any thread.
 #pragma once
 
 #include <string_view>

@@ -17,7 +17,7 @@ namespace internal {
 namespace {
 
 std::atomic<Strategy*> g_global_strategy{nullptr};
-// Of a global strategy that is no more.
+// The global strategy was destroyed while it was the global one.
 std::atomic<bool> g_global_destroyed{false};
 
 // Null: none.

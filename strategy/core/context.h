@@ -16,7 +16,7 @@ class Strategy;
 
 // The current strategy; the default strategy outside any scope.
 Strategy& get_strategy();
-// Is it another than the default strategy?
+// Whether it is another than the default strategy.
 bool has_strategy();
 bool in_cross_replica_context();
 // Null in a replica context, and outside any scope.

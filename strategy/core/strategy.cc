@@ -187,6 +187,8 @@ torch::Device Strategy::torch_device(int replica) const {
 
 bool Strategy::uses_gpus() const { return impl_->uses_gpus; }
 
+// One replica runs on the caller's thread. Several run on threads of their own, each with the state
+// of libtorch and the open creators that the caller has, and leaves its thread as it was.
 void Strategy::run_replicas(const std::function<void(int)>& replica) {
   using internal::Frame;
   using internal::Frames;

@@ -71,7 +71,7 @@ class Strategy {
   // libtorch's device of a replica, for tensors that its function makes: the CPU, or its card.
   // OUT_OF_RANGE.
   torch::Device torch_device(int replica) const;
-  // Does any replica compute on a GPU?
+  // Whether any replica computes on a GPU.
   bool uses_gpus() const;
 
   // Makes this strategy current on this thread until the returned object ends.

@@ -3,7 +3,7 @@
 //   auto data = experimental_distribute_dataset(strategy, examples.batch(64));
 //   for (const PerReplica<Batch>& batch : data) strategy.run(step, batch);
 //
-// Of a distributed dataset, batches are global: each is cut into one piece for every replica of
+// The batches of a distributed dataset are global: each is cut into one piece for every replica of
 // every worker, and each worker reads its share (auto-shard policy of the dataset's options). From
 // a function, each replica takes whole elements. docs/input.md has the rules.
 #pragma once
@@ -75,7 +75,7 @@ class DistributedIterator {
     return PerReplica<T>(std::move(values));
   }
 
-  // Of one replica's values; DistributedDataset::element_spec().
+  // The shapes and types of one replica's values; see DistributedDataset::element_spec().
   std::optional<std::vector<TensorSpec>> element_spec() const {
     return internal::element_spec(reader_.plan());
   }
@@ -104,8 +104,8 @@ class DistributedDataset {
   }
   InputRange<PerReplica<T>, DistributedIterator<T>> end() const { return {}; }
 
-  // Of one replica's values, one for each leaf: -1 for the batch dimension where steps differ.
-  // Nothing where only running the pipeline tells.
+  // The shapes and types of one replica's values, leaf by leaf: -1 for the batch dimension where
+  // steps differ. Absent where only running the pipeline tells.
   std::optional<std::vector<TensorSpec>> element_spec() const {
     return internal::element_spec(*plan_);
   }
@@ -152,7 +152,7 @@ auto distribute_datasets_from_function(Strategy& strategy, F&& dataset_fn,
       workers));
 }
 
-// Of the default strategy nothing is distributed: the dataset itself.
+// The default strategy distributes nothing: the dataset itself.
 template <class T>
 Dataset<T> experimental_distribute_dataset(DefaultStrategy&, const Dataset<T>& dataset) {
   return dataset;

@@ -2,6 +2,8 @@
 // maps and aggregates (NestFields, strategy/values/nest.h) of them. Each leaf is a column, in
 // order. A leaf's column is named by its path: "value" alone, "1" in a tuple, "image" in a map,
 // "0/image".
+//
+// Threading: any thread; functions of their arguments alone.
 #pragma once
 
 #include <map>
@@ -48,7 +50,8 @@ template <class T>
 constexpr bool is_element_leaf =
     std::is_same_v<T, torch::Tensor> || std::is_same_v<T, std::string> || std::is_arithmetic_v<T>;
 
-// Can a T be an element? Dataset<T> says so; where it cannot, nothing here complains once more.
+// Whether a T can be an element. Dataset<T> says so; where it cannot, nothing here complains once
+// more.
 template <class T>
 struct IsElement : std::bool_constant<is_element_leaf<T>> {};
 template <class... T>
@@ -150,7 +153,7 @@ class ElementUnpacker {
     if (used_ == element_.columns.size()) raise_columns(element_, used_);
     return element_.columns[used_++];
   }
-  // Is the next column one below `path`?
+  // Whether the next column is one below `path`.
   bool below(const std::string& path) const {
     if (used_ == element_.columns.size()) return false;
     const std::string& name = element_.columns[used_].info.name;

@@ -84,7 +84,7 @@ class Meeting {
   std::vector<std::optional<InputLink::Report>> reports_;  // guarded by mutex_, as all below
   std::vector<bool> left_;
   std::uint64_t round_ = 0;
-  // Of the last round: the next one cannot end before all have left this one.
+  // What the last round agreed on: the next one cannot end before all have left this one.
   InputLink::Report outcome_;
   const std::shared_ptr<std::atomic<std::int64_t>> rounds_;
 };

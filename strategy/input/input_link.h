@@ -20,7 +20,8 @@ class InputLink {
   // What one worker brings to a step, and what all of them make of it.
   struct Report {
     bool has_data = false;
-    // Of a batch, where it has seen one: what an empty batch is made of on a worker that has not.
+    // The columns of a batch, where it has seen one: what an empty batch is made of on a worker
+    // that has not.
     std::optional<std::vector<data::ColumnInfo>> columns = std::nullopt;
     // Its input failed: all workers fail.
     std::optional<Error> error = std::nullopt;

@@ -1,4 +1,6 @@
 // How a dataset is spread over replicas and workers.
+//
+// Threading: plain values.
 #pragma once
 
 #include <chrono>

@@ -50,6 +50,7 @@ void check_options(const Strategy& strategy, const InputOptions& options) {
   }
 }
 
+// What is settled before there is a pipeline: workers, replicas, and where elements are fetched to.
 InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorkers workers) {
   RequireCrossReplica(strategy, "distributing a dataset", "the iterator outside of run()");
   check_options(strategy, options);
@@ -83,7 +84,7 @@ InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorke
   return plan;
 }
 
-// Are all sizes known, and equal, of every element?
+// Whether all sizes are known, and equal, of every element.
 bool statically_shaped(const data::ElementSpec& spec) {
   if (!spec) return false;
   for (const data::ColumnInfo& info : *spec) {

@@ -16,6 +16,8 @@
 //
 // Errors of all: NOT_FOUND, a pattern matches nothing; DATA_LOSS, a file or record is damaged (file
 // and place named); INVALID_ARGUMENT, options that cannot be, or a T of another number of tensors.
+//
+// Threading: any thread makes a dataset; dataset.h says who may use it.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +78,7 @@ struct CsvColumn {
   torch::ScalarType dtype = torch::kFloat;
   // From 0; needed without a header.
   std::optional<std::uint32_t> index = std::nullopt;
-  // Of an empty field, which is a broken record otherwise.
+  // The value of an empty field, which is a broken record otherwise.
   std::optional<double> missing = std::nullopt;
   // Above 0, for Long: text is hashed into [0, hash_buckets).
   std::int64_t hash_buckets = 0;
@@ -115,7 +117,7 @@ struct CriteoOptions {
 
 struct TextOptions {
   Files files = {};
-  // Of the longest line, in bytes; a longer one is a broken record.
+  // Bytes of the longest line; a longer one is a broken record.
   std::uint32_t length = 256;
   ReaderOptions reader = {};
 };

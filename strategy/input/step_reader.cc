@@ -51,7 +51,7 @@ struct StepReader::State {
   InputPlanPtr plan;
   std::vector<std::unique_ptr<data::Iterator>> iterators;
   std::unique_ptr<InputLink::Session> session;  // null: nothing to agree on
-  // Of the last element that was seen, by any worker; what empty ones are made of.
+  // The columns of the last element that any worker has seen; what empty ones are made of.
   std::optional<std::vector<data::ColumnInfo>> columns;
   bool over = false;
   std::optional<Error> failure;

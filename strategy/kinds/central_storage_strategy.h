@@ -1,4 +1,6 @@
 // Several replicas that share one copy of each variable, on the parameter device.
+//
+// Threading: as Strategy.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,6 @@
 // Synchronous training on several devices of one machine: every variable has an equal copy on each.
+//
+// Threading: as Strategy.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,6 @@
 // Everything on one device: the program of many replicas, with one.
+//
+// Threading: as Strategy.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ std::vector<torch::Tensor> CopyToAll(const torch::Tensor& value, const Destinati
   return copies;
 }
 
-// Are all components sparse? INVALID_ARGUMENT: only some.
+// Whether all components are sparse. INVALID_ARGUMENT: only some.
 bool AllSparse(const std::vector<torch::Tensor>& values) {
   const bool first = is_slices(values[0]);
   for (std::size_t r = 1; r < values.size(); ++r) {

@@ -80,7 +80,7 @@ class CrossDeviceOps {
                                                 const std::vector<torch::Tensor>& values, int axis,
                                                 const CommunicationOptions& options);
 
-  // Have sparse values no faster way than to be joined on one device? Said in the log once.
+  // Says in the log, once, that sparse values are joined on one device, where that is the slow way.
   void note_sparse();
 
  protected:
@@ -141,7 +141,7 @@ class ReductionToOneDevice : public CrossDeviceOps {
 // by reduction to one device, which is said in the log once.
 class AllReduceOps : public CrossDeviceOps {
  protected:
-  // Can these devices work together?
+  // Whether these devices can work together.
   virtual bool serves(const std::vector<device::Place>& devices) const = 0;
   virtual std::vector<std::vector<torch::Tensor>> all_reduce_batch(
       ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values, const Destinations& to,
@@ -221,12 +221,13 @@ class CollectiveAllReduce final : public AllReduceOps {
 
 // What the choices below depend on, besides the names of the devices.
 struct MachineFacts {
-  // Is NCCL part of this build?
+  // NCCL is part of this build.
   bool nccl = false;
   // The card that logical GPU i is on; several may share one. Those beyond it have their own.
   std::vector<int> gpu_cards = {};
 };
-// Of this machine and this build. From here on the logical GPUs are in use (logical_devices.h).
+// The facts of this machine and this build. From here on the logical GPUs are in use
+// (logical_devices.h).
 MachineFacts machine_facts();
 
 // NcclAllReduce when all devices are GPUs of cards of their own and there is NCCL, else

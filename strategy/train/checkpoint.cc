@@ -361,6 +361,8 @@ void Checkpoint::wait() const {
   impl_->Wait();
 }
 
+// Reads and checks everything first, and writes into variables and optimizers only when all of it
+// fits: a checkpoint that does not fit changes nothing.
 RestoreStatus Checkpoint::restore(const std::string& directory) {
   RequireOutsideReplicas("Checkpoint::restore()");
   wait();

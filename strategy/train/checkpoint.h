@@ -88,7 +88,7 @@ class Checkpoint {
   //   remembers.
   RestoreStatus restore(const std::string& directory);
 
-  // Of the checkpoint that was restored last.
+  // What the checkpoint says that was restored last.
   std::uint64_t step() const;
   CheckpointJob job() const;
   void set_job(CheckpointJob job);

@@ -1,5 +1,7 @@
 // Losses of one global batch that is spread over replicas: each divides its sum by the examples of
 // all, so that the sum over replicas (of losses, and of gradients) is the mean of the whole batch.
+//
+// Threading: any thread; in a replica, for that replica.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,9 @@
 // replicas it is INVALID_ARGUMENT, for there is no replica to count it.
 // result() is 0 (AUC: 0.5) when nothing was counted. Inside run() all replicas must ask for it
 // together. Weights have the shape of the first axes of the values, or one element.
+//
+// Threading: any thread, replicas at the same time; a result() beside an update() may see a part of
+// it.
 #pragma once
 
 #include <string>

@@ -114,7 +114,7 @@ class Distribution {
  public:
   Distribution(Strategy& strategy, ModuleState& state) : strategy_(strategy), state_(state) {}
 
-  // Of the first copy; names the others' tensors.
+  // Takes the tensors of the first copy, and by their names those of the others.
   void Run() {
     const torch::NoGradGuard no_grad;
     const std::vector<Group> parameters = GroupsOf(state_.copies[0]->named_parameters());
@@ -178,7 +178,7 @@ class Distribution {
       std::vector<torch::Tensor> readers(static_cast<std::size_t>(copy) + 2);
       readers.back() = leaf;
       if (plain) readers[0] = leaf;  // there is no run() that would tell its replica from others
-      // Of several copies the value has a name of its own: the leaf may be given other memory.
+      // With several copies the value is a tensor of its own: the leaf may be given other memory.
       variable.Adopt(copy, variable.of_copies ? leaf.detach() : leaf, std::move(readers));
       if (parameters) Master(copy).push_back(leaf);
     }
@@ -381,6 +381,7 @@ void ModuleState::ZeroGrad() const {
   for (std::size_t copy = 0; copy < copies.size(); ++copy) drop(copy);
 }
 
+// Reads the file; where all of it fits, it is copied into the first copy, which the others follow.
 void ModuleState::Load(const std::string& path) const {
   RequireCrossReplica(*strategy, "load()", "it outside run()");
   Sync();

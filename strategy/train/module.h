@@ -68,7 +68,7 @@ class DistributedModuleBase {
   // Named as in the module ("fc.weight"); one for each tensor.
   const std::vector<Variable>& parameters() const;
   const std::vector<Variable>& buffers() const;
-  // Of both. NOT_FOUND.
+  // A parameter or a buffer. NOT_FOUND.
   Variable variable(const std::string& name) const;
 
   // Inside run() the replica's copy, else all copies.

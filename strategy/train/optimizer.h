@@ -37,7 +37,7 @@ struct ParameterGroup {
 namespace internal {
 class OptimizerState;
 class SavedState;
-// Of these parameters, and their names.
+// Makes the optimizer of these parameters, which have these names.
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(
     std::vector<torch::Tensor>, const std::vector<std::string>&)>;
 // The places in `names` of each group's parameters; in the end, those of no group.
@@ -75,8 +75,8 @@ class DistributedOptimizerBase {
   // The module's: drops the gradients of the replica's copy inside run(), else of all copies.
   void zero_grad() const;
 
-  // Of all parameters; where there are groups, the first group's is read and that of all is set.
-  // Setting it inside run() is for all replicas together.
+  // The rate of all parameters; where there are groups, the first group's is read and that of all
+  // is set. Setting it inside run() is for all replicas together.
   //   UNIMPLEMENTED: an optimizer without a learning rate.
   double learning_rate() const;
   void set_learning_rate(double rate) const;

@@ -1,4 +1,6 @@
 // Devices that a reduction goes to.
+//
+// Threading: a plain value.
 #pragma once
 
 #include <concepts>

@@ -1,4 +1,6 @@
 // Rows of a larger tensor: the gradient of a lookup, the argument of a scatter.
+//
+// Threading: a plain value; its tensors are shared, as tensors are.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,8 @@
 //   template <> struct muster::NestFields<Output> {
 //     static auto tie(auto& value) { return std::tie(value.loss, value.accuracy); }
 //   };
+//
+// Threading: any thread; functions of their arguments alone.
 #pragma once
 
 #include <map>
@@ -198,7 +200,7 @@ tensors_t<T> combine(const Components<T>& components, Leaf&& leaf) {
   }
 }
 
-// Are all components of every leaf one and the same tensor?
+// Whether all components of every leaf are one and the same tensor.
 template <class T>
 bool same_objects(const std::vector<T>& components) {
   bool same = true;

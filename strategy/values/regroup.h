@@ -6,6 +6,8 @@
 //
 // Leaves may be of any type. A PerReplica whose components are all one object says so
 // (same_object()): the type does not depend on it, nor on the number of replicas.
+//
+// Threading: any thread; functions of their arguments alone.
 #pragma once
 
 #include <concepts>
@@ -110,7 +112,7 @@ typename Regrouped<T>::type regroup(const std::vector<T>& replicas) {
 
 namespace detail {
 
-// Is T a nest whose leaves are all of the distributed kind Is?
+// Whether T is a nest whose leaves are all of the distributed kind Is.
 template <class T, template <class> class Is>
 struct NestOf : std::false_type {};
 template <class... T, template <class> class Is>
@@ -151,7 +153,7 @@ auto select_nest(int replica, const T& value) {
   }
 }
 
-// Is T distributed, or a nest with something distributed in it?
+// Whether T is distributed, or a nest with something distributed in it.
 template <class T>
 struct HasDistributed : std::bool_constant<IsPerReplica<T>::value || IsMirrored<T>::value> {};
 template <class... T>
@@ -171,7 +173,7 @@ template <class T>
 auto select_replica(int replica, const T& value) {
   return detail::select_nest(replica, value);
 }
-// Of Mirrored alone: a PerReplica in the nest does not compile.
+// For Mirrored alone: a PerReplica in the nest does not compile.
 template <class T>
   requires(detail::NestOf<T, IsMirrored>::value)
 auto select_replica_mirrored(int replica, const T& value) {

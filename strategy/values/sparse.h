@@ -13,7 +13,7 @@
 
 namespace muster {
 
-// Is it sparse? INVALID_ARGUMENT: with another number of sparse dimensions than one.
+// Whether it is sparse. INVALID_ARGUMENT: with another number of sparse dimensions than one.
 bool is_slices(const torch::Tensor& tensor);
 // No copies; an index may come twice.
 IndexedSlices to_slices(const torch::Tensor& sparse);

@@ -38,6 +38,8 @@ void raise_per_replica_argument() {
                       "argument must be reduced first (reduce_to)"));
 }
 
+// Across replicas every component is updated, in order; in a replica its own. Replicas that share a
+// component meet, and one of them updates it for all.
 void run_update(Strategy& strategy, const Variable& variable, UpdateCall& call) {
   RequireVariableOf(strategy, variable, "update()");
   VariableState& state = *variable.state();

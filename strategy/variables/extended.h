@@ -1,5 +1,7 @@
 // The calls of a strategy that few programs need: updates component by component, reductions to
 // given devices, and where variables are made.
+//
+// Threading: any thread, as Strategy and Variable.
 #pragma once
 
 #include <functional>
@@ -33,7 +35,7 @@ class UpdateCall {
   virtual ~UpdateCall() = default;
   // Calls the function for component `index`, in whose update context this is.
   virtual void run(int index) = 0;
-  // Of the function; which call in the program this is.
+  // The type of the function, which tells this call from others of the program.
   virtual std::string type() const = 0;
   virtual bool same_arguments(const UpdateCall& other) const = 0;
   virtual void take_results(const UpdateCall& from) = 0;
@@ -129,7 +131,7 @@ class Extended {
   }
   // The strategy's own.
   std::shared_ptr<ClusterResolver> cluster_resolver() const { return strategy_.cluster_resolver(); }
-  // Was it made under this strategy?
+  // Whether it was made under this strategy.
   bool variable_created_in_scope(const Variable& variable) const;
   // The variable that `value` is a component of, else `value` itself.
   Variable value_container(const Variable& value) const { return value.container(); }

@@ -206,7 +206,7 @@ class Variable {
     return *this;
   }
 
-  // Of value().
+  // On value().
   template <std::integral I>
   torch::Tensor operator[](I index) const {
     return value()[static_cast<std::int64_t>(index)];
@@ -249,7 +249,7 @@ template <class T>
 at::Scalar operand(T number) {
   return number;
 }
-// Of the operators below: at least one variable, and besides it tensors and numbers.
+// What the operators below take: at least one variable, and besides it tensors and numbers.
 template <class T>
 constexpr bool is_operand =
     std::is_arithmetic_v<T> || std::is_same_v<T, torch::Tensor> || std::is_same_v<T, Variable>;

@@ -160,6 +160,7 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
 
 }  // namespace
 
+// Settles the modes and devices, makes the components, then gives them their first value.
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   CheckModes(strategy, spec);
   const VariableOptions& options = spec.options;

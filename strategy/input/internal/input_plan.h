@@ -27,7 +27,7 @@ struct InputPlan {
   bool partial = false;
   // Workers with finite data meet at each step.
   bool agrees = false;
-  // Of an element of one replica.
+  // The columns of an element of one replica.
   data::ElementSpec spec;
   // Each was logged once, when the plan was made.
   std::vector<std::string> warnings;

@@ -8,7 +8,7 @@
 
 namespace muster::internal {
 
-// Is NCCL in this build?
+// Whether NCCL is in this build.
 bool nccl_in_build();
 
 // results[d]: the sum or mean of `values`, each dense and on a card of its own, on the d-th card.

@@ -55,8 +55,9 @@ class ModuleState final : public BetweenRuns {
   void Train(bool on) const;
   void ZeroGrad() const;
 
-  // Of several copies; outside run(), else nothing is done. FAILED_PRECONDITION: a copy that is not
-  // the first was changed alone, or a tensor has another shape or type now; the text names it.
+  // For a module of several copies, outside run(); else they do nothing. FAILED_PRECONDITION: a
+  // copy that is not the first was changed alone, or a tensor has another shape or type now; the
+  // text names it.
   void Sync() const;
   void ShowMeans() const;
   void Load(const std::string& path) const;
@@ -89,7 +90,7 @@ class OutsideUse {
   void SpreadZeros() const;
 
   const std::shared_ptr<ModuleState> module_;
-  // Of the first copy's gradients; -1: there was none.
+  // The versions of the first copy's gradients; -1: there was none.
   std::vector<std::int64_t> versions_;
 };
 

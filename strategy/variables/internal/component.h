@@ -89,8 +89,8 @@ class AdoptedComponent final : public Component {
   void Assign(const torch::Tensor& value, torch::ScalarType type) override;
   bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
 
-  // Was the value written through one of its tensors, or was the first of them given other memory,
-  // since the last Settle()? Then that tensor's value is the component's from here on.
+  // true: since the last Settle() the value was written through one of its tensors, or the first of
+  // them was given other memory; that tensor's value is the component's from here on.
   //   FAILED_PRECONDITION: its shape was changed; the text names it.
   bool TakeChanges();
   void Settle();

@@ -158,7 +158,7 @@ class OnRead : public VariablePolicy {
   bool components_equal() const final { return false; }
 
  protected:
-  // Of all components; initialised.
+  // The values of all components, which are initialised.
   static std::vector<torch::Tensor> Values(const VariableState& state) {
     std::vector<torch::Tensor> values;
     for (const auto& component : state.components) values.push_back(component->Snapshot());

@@ -39,7 +39,7 @@ class VariablePolicy {
   // Across replicas: the value for arithmetic, and a snapshot of it, aggregated.
   virtual torch::Tensor Read(VariableState& state) const;
   virtual torch::Tensor ReadAcross(VariableState& state) const;
-  // Has it such a value?
+  // false: there is no value across replicas; to read it is INVALID_ARGUMENT.
   virtual bool has_value_across() const { return true; }
   // What component `index` of another variable is given when it is assigned this one.
   virtual torch::Tensor ReadFor(VariableState& state, int index) const;
@@ -53,11 +53,11 @@ class VariablePolicy {
   virtual torch::Tensor PartOf(const VariableState& state, int index,
                                const torch::Tensor& value) const;
 
-  // Do all replicas use one component?
+  // true: all replicas use one component.
   virtual bool shared_by_replicas() const { return false; }
-  // Must all components be equal? Else each replica has a value of its own.
+  // true: all components are equal; else each replica has a value of its own.
   virtual bool components_equal() const { return true; }
-  // Of a module's buffer: does its first copy show the aggregated value outside run()?
+  // true: a buffer of a module shows the aggregated value in its first copy, outside run().
   virtual bool shows_across() const { return false; }
 };
 

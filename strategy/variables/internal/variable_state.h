@@ -60,7 +60,7 @@ class VariableState {
   // What ReadAcross() gave becomes the value.
   void Restore(const torch::Tensor& value);
 
-  // Of a module with several copies; not while a run() goes on.
+  // The next ones are for a module with several copies, while no run() goes on.
   // What was done to the tensor of the first copy becomes the value of all. Where all copies of an
   // ON_READ variable were changed, each keeps its own.
   //   FAILED_PRECONDITION: a mirrored value was changed on another copy than the first alone.
