@@ -34,7 +34,7 @@ class Checkpoints {
     std::uint64_t step = 0;
     // Newer ones that are damaged.
     std::vector<Refusal> refused;
-    // Of an archive's module, when the checkpoint holds any.
+    // Those of an archive's module, when the checkpoint holds any.
     v1::TensorSet buffers;
     // The folder was another cluster's, which is gone: the sentence to tell.
     std::string taken_over;

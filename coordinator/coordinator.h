@@ -110,7 +110,7 @@ class Coordinator : private Membership::Observer {
   // Its archive, and its checkpoint.directory, before anything is stored.
   void LookForArchive(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   void LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
-  // Of another job that has not ended.
+  // kFailedPrecondition: another job than `but` that has not ended has it.
   absl::Status FolderInUse(const std::string& folder, const Job* but) const;
   Checkpoints::Claimant ClaimantOf(const v1::Job& job) const;
   // What a parameter server still holds of jobs that ended or moved on while it was away.

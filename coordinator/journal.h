@@ -32,7 +32,7 @@ class Journal {
   // Random, made with the database: tells this cluster from others.
   virtual std::string cluster_id() const = 0;
   virtual Result<std::vector<StoredJob>> LoadJobs() = 0;
-  // Of one job, oldest first.
+  // All events of one job, oldest first.
   virtual Result<std::vector<v1::Event>> LoadEvents(const std::string& job_id) const = 0;
   // All its rows.
   virtual Status DeleteJob(const std::string& job_id) = 0;

@@ -21,7 +21,7 @@ namespace muster::coordinator {
 
 class LogStore {
  public:
-  // Of each task so many of its newest lines are kept in memory.
+  // So many of the newest lines of each task are kept in memory.
   static constexpr std::size_t kNewest = 20;
 
   struct Options {
@@ -73,7 +73,7 @@ class LogStore {
   struct Segment;
   struct JobLog;
   JobLog& Open(const std::string& job);
-  // Of the one that was not used for the longest time.
+  // The one that was not used for the longest time is closed.
   void CloseOne();
   Status StartSegment(JobLog& log);
 

@@ -34,7 +34,7 @@ class Logs {
             std::function<void(Result<LogStore::Page>)> then);
   // The newest lines of a task, oldest first, as far as they were appended or recalled here.
   std::vector<std::string> Last(const std::string& job, const std::string& task) const;
-  // Of a job of an earlier coordinator: Last() knows its lines, some moments later.
+  // Reads what an earlier coordinator kept of a job: Last() knows its lines, some moments later.
   void Recall(const std::string& job);
   // Its files are deleted.
   void Forget(const std::string& job);
@@ -48,10 +48,10 @@ class Logs {
   Tails& NewestOf(const std::string& job);
 
   const std::size_t most_jobs_;
-  // Of the offload's thread alone.
+  // Touched by the offload's thread alone.
   LogStore store_;
   Offload& offload_;
-  // Of the `most_jobs_` that were used last.
+  // What is kept of the `most_jobs_` jobs that were used last.
   std::map<std::string, Newest> newest_;
   std::uint64_t uses_ = 0;
   std::map<std::string, std::uint64_t> lost_;

@@ -127,7 +127,7 @@ class Membership {
   void Tick();
   void Heard(Member& member);
   void NoticeStall();
-  // Of a daemon whose stream broke.
+  // A daemon whose stream broke may connect again for a while before it is lost.
   void AwaitReturn(SessionId session);
   void Lose(Member& member, const std::string& how);
   Member* BySession(SessionId session);

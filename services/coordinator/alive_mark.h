@@ -22,7 +22,8 @@ class AliveMark {
   AliveMark(const AliveMark&) = delete;
   AliveMark& operator=(const AliveMark&) = delete;
 
-  // Of the coordinator before this one, before Renew() is called; nullopt and 0: there was none.
+  // What the coordinator before this one has left; to be asked before Renew(). nullopt and 0: there
+  // was none.
   std::optional<std::chrono::system_clock::time_point> Last() const;
   std::uint32_t LastPid() const;
   // From now on, every quarter of a second; the disk is touched by `offload`.

@@ -23,7 +23,7 @@ constexpr Millis kDiskGrace{2'000};
 // For rows that wait for the database's disk when the coordinator ends. Longer than a disk needs
 // that works, and shorter than those who end a coordinator wait for it.
 constexpr Millis kFlushGrace{10'000};
-// Of an archive that was sent, and whose job is submitted then or has been forgotten.
+// How long an archive is kept that no job needs: its job is yet to be submitted, or was forgotten.
 constexpr std::chrono::hours kUnusedFile{24};
 
 void LogEvent(const std::string& job, const v1::Event& event) {
