@@ -28,6 +28,16 @@ class Checkpoints {
     std::uint64_t step = 0;
     std::string why;
   };
+  // Folders of checkpoints that were set aside and stay, below one root.
+  static constexpr std::size_t kKeptAside = 3;
+  struct Aside {
+    // Empty: there was nothing to move.
+    std::string directory;
+    // Older ones.
+    std::vector<std::string> removed;
+    // Why one of those could not be removed; the next time tries again.
+    Status retention;
+  };
   struct Found {
     // Empty: there is none, so the job begins at step 0.
     std::string directory;
@@ -74,10 +84,11 @@ class Checkpoints {
   // nothing known: it cannot be written. Anything else: it cannot be read now, or what is known is
   // not there; nothing is concluded from that.
   virtual void FindNewest(const Search& search, std::function<void(Result<Found>)> then) = 0;
-  // Moves all checkpoints below `root` into a folder of its own there, where nobody looks for them;
-  // its path, empty when there were none. kFailedPrecondition: the folder is another's.
+  // Moves all checkpoints below `root` into a folder of its own there, where nobody looks for them,
+  // and removes the oldest of such folders beyond kKeptAside. kFailedPrecondition: the folder is
+  // another's.
   virtual void SetAside(const std::string& root, const Claimant& claimant,
-                        std::function<void(Result<std::string>)> then) = 0;
+                        std::function<void(Result<Aside>)> then) = 0;
   // An empty directory for the step, in place of whatever had its name. kFailedPrecondition: the
   // folder has become another's.
   virtual void Prepare(const std::string& root, std::uint64_t step, const Claimant& claimant,
@@ -107,7 +118,7 @@ class DiskCheckpoints : public Checkpoints {
             std::function<void(Status)> then) override;
   void FindNewest(const Search& search, std::function<void(Result<Found>)> then) override;
   void SetAside(const std::string& root, const Claimant& claimant,
-                std::function<void(Result<std::string>)> then) override;
+                std::function<void(Result<Aside>)> then) override;
   void Prepare(const std::string& root, std::uint64_t step, const Claimant& claimant,
                std::function<void(Result<std::string>)> then) override;
   void WriteValues(const std::string& directory, v1::ModelValues values,

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "common/storage/checkpoint.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr char kBuffersFile[] = "buffers.safetensors";
 constexpr char kFrozenFile[] = "frozen.safetensors";
+constexpr std::string_view kAsidePrefix = "set-aside-";
 
 Result<v1::TensorSet> ReadBuffers(const std::string& directory) {
   v1::TensorSet set;
@@ -116,22 +119,54 @@ Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
   return found;
 }
 
-Result<std::string> MoveAside(const std::string& root, const Checkpoints::Claimant& claimant) {
+std::string PathAside(const std::string& root, std::uint64_t number) {
+  return fmt::format("{}/{}{}", root, kAsidePrefix, number);
+}
+
+// Numbers of the folders that earlier restarts have made, ascending.
+Result<std::vector<std::uint64_t>> NumbersAside(const std::string& root) {
+  std::vector<std::uint64_t> numbers;
+  MUSTER_TRY_ASSIGN(const std::vector<std::string> names, storage::RealFileSystem().List(root));
+  for (const std::string& name : names) {
+    if (!name.starts_with(kAsidePrefix)) continue;
+    std::uint64_t number = 0;
+    const char* const end = name.data() + name.size();
+    const auto parsed = std::from_chars(name.data() + kAsidePrefix.size(), end, number);
+    if (parsed.ec == std::errc() && parsed.ptr == end) numbers.push_back(number);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+// Moves what there is into a new folder, then removes the oldest of such folders: nobody else
+// collects them, and each holds whole checkpoints.
+Result<Checkpoints::Aside> MoveAside(const std::string& root,
+                                     const Checkpoints::Claimant& claimant) {
   MUSTER_TRY(RequireWritable(root));
   MUSTER_TRY(Claim(root, claimant).status());
   MUSTER_TRY_ASSIGN(const std::vector<std::string> directories, storage::ListCheckpoints(root));
-  if (directories.empty()) return std::string();
+  if (directories.empty()) return Checkpoints::Aside();
   std::error_code error;
-  std::string aside;
-  for (int number = 1; aside.empty(); ++number) {
-    const std::string name = fmt::format("{}/set-aside-{}", root, number);
-    if (std::filesystem::create_directory(name, error)) aside = name;
-    if (error) return FromErrno(error.value(), "make " + name);
+  MUSTER_TRY_ASSIGN(std::vector<std::uint64_t> numbers, NumbersAside(root));
+  numbers.push_back(numbers.empty() ? 1 : numbers.back() + 1);
+  Checkpoints::Aside aside{
+      .directory = PathAside(root, numbers.back()), .removed = {}, .retention = {}};
+  // Somebody else's folder of that name is not filled.
+  if (!std::filesystem::create_directory(aside.directory, error)) {
+    return FromErrno(error ? error.value() : EEXIST, "make " + aside.directory);
   }
   for (const std::string& directory : directories) {
-    const std::string to = aside + "/" + std::filesystem::path(directory).filename().string();
+    const std::string to =
+        aside.directory + "/" + std::filesystem::path(directory).filename().string();
     std::filesystem::rename(directory, to, error);
     if (error) return FromErrno(error.value(), fmt::format("move {} to {}", directory, to));
+  }
+  while (numbers.size() > Checkpoints::kKeptAside) {
+    const std::string oldest = PathAside(root, numbers.front());
+    aside.retention = storage::RealFileSystem().RemoveTree(oldest);
+    if (!aside.retention.ok()) break;
+    aside.removed.push_back(oldest);
+    numbers.erase(numbers.begin());
   }
   return aside;
 }
@@ -207,8 +242,8 @@ void DiskCheckpoints::FindNewest(const Search& search, std::function<void(Result
 }
 
 void DiskCheckpoints::SetAside(const std::string& root, const Claimant& claimant,
-                               std::function<void(Result<std::string>)> then) {
-  RunThen<std::string>(
+                               std::function<void(Result<Aside>)> then) {
+  RunThen<Aside>(
       offload_, root, [root, claimant] { return MoveAside(root, claimant); }, std::move(then));
 }
 

@@ -8,6 +8,16 @@ namespace {
 
 constexpr Millis kUnreadableAgain{2'000};
 
+std::string Sentence(const Checkpoints::Aside& aside) {
+  std::string text = fmt::format(
+      "its checkpoints are in {} now; delete them when they are not needed (the newest {} of such "
+      "folders stay)",
+      aside.directory, Checkpoints::kKeptAside);
+  for (const std::string& removed : aside.removed) text += fmt::format("; {} was removed", removed);
+  if (!aside.retention.ok()) text += "; an older one stays: " + Message(aside.retention);
+  return text;
+}
+
 }  // namespace
 
 void View::WatchTheFolder() {
@@ -25,28 +35,25 @@ void View::WatchTheFolder() {
 
 // The job begins anew: what it saved before is moved out of the way, then none is found.
 void View::SetCheckpointsAside() {
-  world_.checkpoints.SetAside(
-      story_.CheckpointRoot(), world_.claimant(story_.record().job()),
-      Guard([this](const Result<std::string>& aside) {
-        if (!aside.ok()) {
-          // Another's folder, or one that cannot be written.
-          if (aside.status().code() == StatusCode::kFailedPrecondition) {
-            return job_.Fail(aside.status());
-          }
-          return WaitForCheckpoints(aside.status());
-        }
-        story_.ForgetCheckpoints();
-        if (!aside->empty()) {
-          story_.Tell(
-              "CHECKPOINTS_SET_ASIDE",
-              fmt::format("its checkpoints are in {} now; delete them when they are not needed",
-                          *aside),
-              nullptr, {{"directory", *aside}});
-        }
-        // Written with the view's number; asked for again before that, there is nothing to move.
-        story_.record().set_begin_anew(false);
-        FindCheckpoint();
-      }));
+  world_.checkpoints.SetAside(story_.CheckpointRoot(), world_.claimant(story_.record().job()),
+                              Guard([this](const Result<Checkpoints::Aside>& aside) {
+                                if (!aside.ok()) {
+                                  // Another's folder, or one that cannot be written.
+                                  if (aside.status().code() == StatusCode::kFailedPrecondition) {
+                                    return job_.Fail(aside.status());
+                                  }
+                                  return WaitForCheckpoints(aside.status());
+                                }
+                                story_.ForgetCheckpoints();
+                                if (!aside->directory.empty()) {
+                                  story_.Tell("CHECKPOINTS_SET_ASIDE", Sentence(*aside), nullptr,
+                                              {{"directory", aside->directory}});
+                                }
+                                // Written with the view's number; asked for again before that,
+                                // there is nothing to move.
+                                story_.record().set_begin_anew(false);
+                                FindCheckpoint();
+                              }));
 }
 
 void View::FindCheckpoint() {

@@ -25,13 +25,13 @@ struct CheckpointFolder {
     strand.RunReady();
     return answer.value();
   }
-  std::string SetAside(const std::string& root) {
-    std::string aside = "no answer";
-    checkpoints.SetAside(root, claimant,
-                         [&](Result<std::string> answer) { aside = answer.value(); });
+  Result<Checkpoints::Aside> TrySetAside(const std::string& root) {
+    std::optional<Result<Checkpoints::Aside>> aside;
+    checkpoints.SetAside(root, claimant, [&](auto answer) { aside = std::move(answer); });
     strand.RunReady();
-    return aside;
+    return aside.value();
   }
+  std::string SetAside(const std::string& root) { return TrySetAside(root).value().directory; }
 
   Result<std::string> Prepare(const std::string& root, std::uint64_t step) {
     std::optional<Result<std::string>> answer;
@@ -326,6 +326,51 @@ TEST_CASE_METHOD(CheckpointFolder,
   CHECK(damaged->directory.empty());
   REQUIRE(damaged->refused.size() == 1);
   CHECK(damaged->refused[0].why.find("buffers.safetensors") != std::string::npos);
+}
+
+TEST_CASE_METHOD(CheckpointFolder,
+                 "of the checkpoints that restarts have set aside the newest three folders stay",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/checkpoints";
+  std::vector<std::string> removed;
+  for (int restart = 1; restart <= 11; ++restart) {
+    (void)Write(root, 4);
+    const Result<Checkpoints::Aside> aside = TrySetAside(root);
+    REQUIRE(aside.ok());
+    CHECK(aside->directory == fmt::format("{}/set-aside-{}", root, restart));
+    CHECK(aside->retention.ok());
+    removed.insert(removed.end(), aside->removed.begin(), aside->removed.end());
+  }
+
+  // By their numbers, not by their names' letters.
+  REQUIRE(removed.size() == 8);
+  CHECK(removed.front() == root + "/set-aside-1");
+  CHECK(removed.back() == root + "/set-aside-8");
+  for (const int kept : {9, 10, 11}) {
+    CHECK(std::filesystem::exists(
+        fmt::format("{}/set-aside-{}/step-000000000004/MANIFEST.json", root, kept)));
+  }
+  CHECK(Find(root)->directory.empty());
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "only the folder's owner sets its checkpoints aside",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/checkpoints";
+  const std::string directory = Write(root, 4);
+
+  Become("cluster-1", "job-2");
+  claimant.live = {"job-1"};
+  CHECK(TrySetAside(root).status().code() == StatusCode::kFailedPrecondition);
+  CHECK(std::filesystem::exists(directory));
+  CHECK_FALSE(std::filesystem::exists(root + "/set-aside-1"));
+
+  Become("cluster-1", "job-1");
+  CHECK(SetAside(root) == root + "/set-aside-1");
+  // It is its owner's still, begins anew there and saves there.
+  CHECK(std::filesystem::exists(root + "/OWNER.json"));
+  (void)Write(root, 2);
+  Become("cluster-1", "job-2");
+  CHECK(Prepare(root, 3).status().code() == StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -47,8 +47,9 @@ class FakeCheckpoints : public Checkpoints {
     strand_.Post([found, then] { then(found); });
   }
   void SetAside(const std::string&, const Claimant&,
-                std::function<void(Result<std::string>)> then) override {
-    const std::string aside = steps.empty() ? "" : "set-aside-1";
+                std::function<void(Result<Aside>)> then) override {
+    const Aside aside{
+        .directory = steps.empty() ? "" : "set-aside-1", .removed = {}, .retention = {}};
     steps.clear();
     strand_.Post([aside, then] { then(aside); });
   }
