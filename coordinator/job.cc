@@ -228,8 +228,15 @@ void Job::BeginCheck() {
 // What the check has found out goes into the row; then it may begin.
 void Job::OnChecked(const Result<CheckOutcome>& outcome) {
   if (!outcome.ok()) {
-    return RetryAfter(Millis(1'000), "CHECK_INTERRUPTED", Message(outcome.status()));
+    const Status& status = outcome.status();
+    if (std::exchange(check_trouble_, status.code()) != status.code()) {
+      story_.Tell("CHECK_INTERRUPTED",
+                  "the check is tried again every second until it succeeds: " + Message(status),
+                  nullptr, {{"code", std::string(CodeName(status.code()))}});
+    }
+    return RetryAfter(Millis(1'000), "CHECK_INTERRUPTED", Message(status));
   }
+  check_trouble_ = StatusCode::kOk;
   if (!outcome->problems.empty()) {
     std::string text;
     for (const std::string& problem : outcome->problems) {

@@ -194,6 +194,8 @@ class Job {
   TimePoint not_before_;
   std::optional<TimePoint> waiting_since_;
   bool wait_told_ = false;
+  // Why the check could not be made when that was told last.
+  StatusCode check_trouble_ = StatusCode::kOk;
 
   Driver driver_;
   std::uint32_t drivers_started_ = 0;

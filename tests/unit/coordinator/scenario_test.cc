@@ -369,6 +369,35 @@ TEST_CASE("What is found wrong only after the job was accepted is a refusal too"
   CHECK(cluster.job("second").record().job().reason() == "FAILED");
 }
 
+TEST_CASE("A job that was accepted and cannot be checked because every disk is full says so once",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  worker.refuse[v1::Command::kProbeData] = Unavailable("the stream was lost");
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  worker.refuse[v1::Command::kProbeData] = ResourceExhausted("no space left on device");
+  cluster.Pass(Millis(5'000));
+
+  CHECK(cluster.job().record().job().reason() == "CHECK_INTERRUPTED");
+  const auto told = [&] {
+    std::vector<std::string> codes;
+    const v1::Job described = cluster.job().Describe();
+    for (const v1::Event& event : described.events()) {
+      if (event.reason() == "CHECK_INTERRUPTED") codes.push_back(event.fields().at("code"));
+    }
+    return codes;
+  };
+  CHECK(told() == std::vector<std::string>{"UNAVAILABLE", "RESOURCE_EXHAUSTED"});
+  CHECK(cluster.EventOf("CHECK_INTERRUPTED")->message().find("no space left on device") !=
+        std::string::npos);
+
+  worker.refuse.clear();
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(told().size() == 2);
+}
+
 TEST_CASE("A model whose check does not end is refused, not tried for ever",
           "[coordinator][unit]") {
   Cluster cluster;
