@@ -21,13 +21,6 @@ std::string NameOf(const json& pod) { return TextAt(pod, "/metadata/name"); }
 
 }  // namespace
 
-Result<ExecutableLocation> ParseExecutableLocation(std::string_view text) {
-  if (text == "within_cluster") return ExecutableLocation::kWithinCluster;
-  if (text == "off_cluster") return ExecutableLocation::kOffCluster;
-  return InvalidArgument("executable location \"{}\"; within_cluster or off_cluster is allowed",
-                         text);
-}
-
 Result<std::unique_ptr<KubernetesResolver>> KubernetesResolver::Create(
     const Environment& environment, Options options) {
   if (options.location == ExecutableLocation::kOffCluster) {

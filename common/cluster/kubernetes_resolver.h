@@ -17,9 +17,6 @@ namespace muster::cluster {
 
 // Where this process runs, hence how the API server is found.
 enum class ExecutableLocation { kWithinCluster, kOffCluster };
-// "within_cluster" or "off_cluster".
-//   kInvalidArgument: anything else.
-[[nodiscard]] Result<ExecutableLocation> ParseExecutableLocation(std::string_view text);
 
 // Every call of Cluster() asks the API server again; the token is read anew each time, because
 // Kubernetes replaces it in the file.

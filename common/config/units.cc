@@ -73,14 +73,6 @@ std::optional<std::int64_t> TakeQuantity(std::string_view& text, const std::arra
   return std::nullopt;
 }
 
-template <std::size_t n>
-std::string Format(std::int64_t count, const std::array<Unit, n>& units) {
-  for (const Unit& unit : units) {
-    if (count % unit.count == 0) return fmt::format("{}{}", count / unit.count, unit.name);
-  }
-  return fmt::format("{}{}", count, units.back().name);
-}
-
 }  // namespace
 
 Result<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
@@ -115,12 +107,12 @@ Result<std::uint64_t> ParseSize(std::string_view text) {
 
 std::string FormatDuration(std::chrono::nanoseconds duration) {
   if (duration.count() == 0) return "0s";
-  return Format(duration.count(), kTime);
-}
-
-std::string FormatSize(std::uint64_t bytes) {
-  if (bytes == 0) return "0B";
-  return Format(static_cast<std::int64_t>(bytes), kBytes);
+  for (const Unit& unit : kTime) {
+    if (duration.count() % unit.count == 0) {
+      return fmt::format("{}{}", duration.count() / unit.count, unit.name);
+    }
+  }
+  return fmt::format("{}ns", duration.count());
 }
 
 }  // namespace muster::config

@@ -19,8 +19,7 @@ namespace muster::config {
 //   kInvalidArgument: no number, an unknown unit, negative, not whole bytes, or beyond 2^63 - 1.
 [[nodiscard]] Result<std::uint64_t> ParseSize(std::string_view text);
 
-// The shortest text that ParseDuration / ParseSize reads back as the same value: "1500ms", "3MiB".
+// The shortest text that ParseDuration() reads back as the same value: "1500ms".
 [[nodiscard]] std::string FormatDuration(std::chrono::nanoseconds duration);
-[[nodiscard]] std::string FormatSize(std::uint64_t bytes);
 
 }  // namespace muster::config

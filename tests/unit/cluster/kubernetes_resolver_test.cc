@@ -139,9 +139,6 @@ TEST_CASE("the executable is within the cluster or off it", "[cluster][unit][spe
 
   CHECK(KubernetesResolver::Create(FixedEnvironment({}), neither).status().code() ==
         StatusCode::kInvalidArgument);
-  CHECK(ParseExecutableLocation("inside").status().code() == StatusCode::kInvalidArgument);
-  CHECK(ParseExecutableLocation("off_cluster").value() == ExecutableLocation::kOffCluster);
-  CHECK(ParseExecutableLocation("within_cluster").value() == ExecutableLocation::kWithinCluster);
   CHECK(KubernetesResolver::Create(FixedEnvironment({}),
                                    {.location = ExecutableLocation::kOffCluster})
             .status()
