@@ -1,11 +1,11 @@
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include <grpcpp/grpcpp.h>
 
 #include "cli/job_api.h"
 #include "cli/printable.h"
+#include "common/base/mutex.h"
 #include "common/base/words.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
@@ -138,7 +138,7 @@ class GrpcJobApi final : public JobApi {
   }
 
   void CancelCalls() override {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     cancelled_ = true;
     if (current_ != nullptr) current_->TryCancel();
   }
@@ -149,12 +149,12 @@ class GrpcJobApi final : public JobApi {
     Call(GrpcJobApi& api, milliseconds limit) : owner(api) {
       context.set_deadline(std::chrono::system_clock::now() + limit);
       context.AddMetadata("authorization", "Bearer " + api.token_);
-      const std::scoped_lock lock(api.mutex_);
+      const MutexLock lock(api.mutex_);
       api.current_ = &context;
       if (api.cancelled_) context.TryCancel();
     }
     ~Call() {
-      const std::scoped_lock lock(owner.mutex_);
+      const MutexLock lock(owner.mutex_);
       owner.current_ = nullptr;
     }
     GrpcJobApi& owner;
@@ -175,9 +175,9 @@ class GrpcJobApi final : public JobApi {
   const bool printable_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> stub_;
-  std::mutex mutex_;  // guards what follows
-  grpc::ClientContext* current_ = nullptr;
-  bool cancelled_ = false;
+  Mutex mutex_;
+  grpc::ClientContext* current_ MUSTER_GUARDED_BY(mutex_) = nullptr;
+  bool cancelled_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ Interrupt::~Interrupt() {
 }
 
 void Interrupt::OnRaise(std::function<void()> then) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   then_ = std::move(then);
   if (raised() && then_) then_();
 }
@@ -46,7 +46,7 @@ void Interrupt::Watch() {
     const int signal = ::sigtimedwait(&set, nullptr, &limit);
     if (signal <= 0) continue;
     if (signal_.exchange(signal) != 0) ::_exit(128 + signal);
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (then_) then_();
   }
 }

@@ -3,8 +3,9 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "common/base/mutex.h"
 
 namespace muster::cli {
 
@@ -29,8 +30,8 @@ class Interrupt {
 
   std::atomic<int> signal_{0};
   std::atomic<bool> done_{false};
-  std::mutex mutex_;
-  std::function<void()> then_;
+  Mutex mutex_;
+  std::function<void()> then_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

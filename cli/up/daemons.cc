@@ -30,9 +30,9 @@ struct Daemons::Daemon {
   std::optional<TimePoint> due;
   Backoff backoff;
   bool draining = false;
-  mutable std::mutex lines_mutex;
-  std::optional<LogFile> log;    // guarded by lines_mutex
-  std::deque<std::string> last;  // guarded by lines_mutex
+  mutable Mutex lines_mutex;
+  std::optional<LogFile> log MUSTER_GUARDED_BY(lines_mutex);
+  std::deque<std::string> last MUSTER_GUARDED_BY(lines_mutex);
 };
 
 Daemons::Daemons(Options options, const Clock& clock)
@@ -50,8 +50,11 @@ Daemons::Daemon* Daemons::Find(const std::string& task) const {
 Status Daemons::Start(DaemonPlan plan) {
   auto daemon = std::make_unique<Daemon>();
   daemon->plan = std::move(plan);
-  daemon->log.emplace(daemon->plan.log_file, clock_);
-  MUSTER_TRY(daemon->log->Open());
+  {
+    const MutexLock lock(daemon->lines_mutex);
+    daemon->log.emplace(daemon->plan.log_file, clock_);
+    MUSTER_TRY(daemon->log->Open());
+  }
   MUSTER_TRY(Launch(*daemon));
   daemons_.push_back(std::move(daemon));
   return Ok();
@@ -68,7 +71,7 @@ Status Daemons::Launch(Daemon& daemon) {
   options.on_line = [this, &daemon](std::chrono::system_clock::time_point,
                                     const std::string& line) {
     {
-      const std::scoped_lock lock(daemon.lines_mutex);
+      const MutexLock lock(daemon.lines_mutex);
       daemon.log->Write(line);
       daemon.last.push_back(line);
       if (daemon.last.size() > kLastLines) daemon.last.pop_front();
@@ -77,7 +80,7 @@ Status Daemons::Launch(Daemon& daemon) {
   };
   options.on_exit = [this](const process::Exit&) {
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       ++deaths_;
     }
     died_.notify_all();
@@ -106,8 +109,10 @@ void Daemons::Bury(Daemon& daemon, const process::Exit& exit) {
 
 void Daemons::Poll(milliseconds limit) {
   {
-    std::unique_lock lock(mutex_);
-    died_.wait_for(lock, limit, [this] { return deaths_ > 0; });
+    const TimePoint deadline = std::chrono::steady_clock::now() + limit;
+    const MutexLock lock(mutex_);
+    while (deaths_ == 0 && died_.wait_until(mutex_, deadline)) {
+    }
     deaths_ = 0;
   }
   for (const auto& daemon : daemons_) {
@@ -166,7 +171,7 @@ bool Daemons::Drain() {
 std::vector<std::string> Daemons::LastLines(const std::string& task) const {
   const Daemon* const daemon = Find(task);
   if (daemon == nullptr) return {};
-  const std::scoped_lock lock(daemon->lines_mutex);
+  const MutexLock lock(daemon->lines_mutex);
   return {daemon->last.begin(), daemon->last.end()};
 }
 

@@ -2,17 +2,16 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/up/backoff.h"
 #include "cli/up/log_file.h"
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/process/child.h"
@@ -77,9 +76,9 @@ class Daemons {
   const Options options_;
   const Clock& clock_;
   std::vector<std::unique_ptr<Daemon>> daemons_;
-  std::mutex mutex_;
-  std::condition_variable died_;
-  int deaths_ = 0;  // guarded by mutex_: not yet looked at
+  Mutex mutex_;
+  Condition died_;
+  int deaths_ MUSTER_GUARDED_BY(mutex_) = 0;  // not yet looked at
 };
 
 }  // namespace muster::cli

@@ -1,12 +1,12 @@
 #include "common/base/lanes.h"
 
-#include <condition_variable>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "common/base/mutex.h"
 
 namespace muster {
 
@@ -17,15 +17,19 @@ struct Lanes::State {
     Function work;
   };
 
-  std::mutex mutex;
-  std::condition_variable ended;
-  Scheduler* strand = nullptr;                     // null once stopped
-  std::map<std::string, std::deque<Piece>> lanes;  // those that have a thread
-  std::map<std::uint64_t, Function> thens;         // of pieces that have not ended
-  std::uint64_t next = 1;
+  Mutex mutex;
+  Condition ended;
+  Scheduler* strand MUSTER_GUARDED_BY(mutex) = nullptr;  // null once stopped
+  // Those that have a thread.
+  std::map<std::string, std::deque<Piece>> lanes MUSTER_GUARDED_BY(mutex);
+  // For pieces that have not ended.
+  std::map<std::uint64_t, Function> thens MUSTER_GUARDED_BY(mutex);
+  std::uint64_t next MUSTER_GUARDED_BY(mutex) = 1;
+
+  explicit State(Scheduler& with) : strand(&with) {}
 
   static void Work(const std::shared_ptr<State>& state, const std::string& lane) {
-    std::unique_lock lock(state->mutex);
+    MutexLock lock(state->mutex);
     while (true) {
       std::deque<Piece>& pieces = state->lanes.at(lane);
       if (pieces.empty()) {
@@ -47,12 +51,12 @@ struct Lanes::State {
   }
 };
 
-Lanes::Lanes(Scheduler& strand) : state_(std::make_shared<State>()) { state_->strand = &strand; }
+Lanes::Lanes(Scheduler& strand) : state_(std::make_shared<State>(strand)) {}
 
 Lanes::~Lanes() { Stop(Millis(0)); }
 
 void Lanes::Run(const std::string& lane, Function work, Function then) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (state_->strand == nullptr) return;
   const auto [pieces, fresh] = state_->lanes.try_emplace(lane);
   if (fresh) {
@@ -72,14 +76,16 @@ void Lanes::Stop(Millis limit) {
   // Destroyed without the lock.
   std::deque<State::Piece> dropped;
   std::map<std::uint64_t, Function> thens;
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->strand = nullptr;
   thens.swap(state_->thens);
   for (auto& [lane, pieces] : state_->lanes) {
     for (State::Piece& piece : pieces) dropped.push_back(std::move(piece));
     pieces.clear();
   }
-  (void)state_->ended.wait_for(lock, limit, [this] { return state_->lanes.empty(); });
+  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
+  while (!state_->lanes.empty() && state_->ended.wait_until(state_->mutex, deadline)) {
+  }
   lock.unlock();
 }
 

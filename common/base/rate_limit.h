@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <fmt/core.h>
 
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 
 namespace muster {
@@ -23,7 +23,7 @@ class RateLimit {
 
   // How many were held back since it was last said; nullopt: hold this one back too.
   std::optional<std::uint64_t> Ask(TimePoint now = std::chrono::steady_clock::now()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!begin_ || now - *begin_ >= every_) {
       begin_ = now;
       said_ = 0;
@@ -39,10 +39,10 @@ class RateLimit {
  private:
   const Millis every_;
   const std::uint64_t burst_;
-  std::mutex mutex_;
-  std::optional<TimePoint> begin_;  // of the interval; guarded by mutex_
-  std::uint64_t said_ = 0;          // in it; guarded by mutex_
-  std::uint64_t held_ = 0;          // guarded by mutex_
+  Mutex mutex_;
+  std::optional<TimePoint> begin_ MUSTER_GUARDED_BY(mutex_);  // of the interval
+  std::uint64_t said_ MUSTER_GUARDED_BY(mutex_) = 0;          // in it
+  std::uint64_t held_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 // " (and 37 times more since that was last said)"; nothing for 0.

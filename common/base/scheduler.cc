@@ -1,29 +1,29 @@
 #include "common/base/scheduler.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
+
+#include "common/base/mutex.h"
 
 namespace muster {
 
 struct ThreadScheduler::State {
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::map<std::pair<TimePoint, TimerId>, Task> timers;  // guarded by mutex
-  TimerId next = 1;                                      // guarded by mutex
-  bool stopping = false;                                 // guarded by mutex
+  Mutex mutex;
+  Condition wake;
+  std::map<std::pair<TimePoint, TimerId>, Task> timers MUSTER_GUARDED_BY(mutex);
+  TimerId next MUSTER_GUARDED_BY(mutex) = 1;
+  bool stopping MUSTER_GUARDED_BY(mutex) = false;
   std::thread thread;
 
   void Run() {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     while (!stopping) {
       if (timers.empty()) {
-        wake.wait(lock);
+        wake.wait(mutex);
         continue;
       }
       const auto first = timers.begin();
       if (first->first.first > std::chrono::steady_clock::now()) {
-        wake.wait_until(lock, first->first.first);
+        (void)wake.wait_until(mutex, TimePoint(first->first.first));
         continue;
       }
       Task task = std::move(first->second);
@@ -44,7 +44,7 @@ ThreadScheduler::~ThreadScheduler() { Stop(); }
 
 void ThreadScheduler::Stop() {
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->stopping = true;
   }
   state_->wake.notify_all();
@@ -62,7 +62,7 @@ void ThreadScheduler::Post(Task task) { (void)RunAfter(Millis(0), std::move(task
 Scheduler::TimerId ThreadScheduler::RunAfter(Millis delay, Task task) {
   TimerId id;
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     id = state_->next++;
     state_->timers.emplace(std::pair(Now() + delay, id), std::move(task));
   }
@@ -72,7 +72,7 @@ Scheduler::TimerId ThreadScheduler::RunAfter(Millis delay, Task task) {
 
 bool ThreadScheduler::Cancel(TimerId timer) {
   Task dropped;  // destroyed after the lock is gone
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   for (auto it = state_->timers.begin(); it != state_->timers.end(); ++it) {
     if (it->first.second != timer) continue;
     dropped = std::move(it->second);
