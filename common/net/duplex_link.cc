@@ -1,0 +1,312 @@
+#include "common/net/duplex_link.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "common/net/checksum.h"
+#include "common/net/socket.h"
+
+namespace muster::net {
+namespace {
+
+constexpr std::size_t kFirstBuffer = std::size_t{64} << 10;
+// More would come from a peer that means harm.
+constexpr std::size_t kMostDescriptors = 4;
+
+bool WouldWait(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+void Append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+DuplexLink::DuplexLink(Fd fd, LinkKind kind, std::string peer, Options options, const Clock& clock)
+    : fd_(std::move(fd)),
+      kind_(kind),
+      peer_(std::move(peer)),
+      options_(options),
+      clock_(clock),
+      in_(kFirstBuffer),
+      heard_(clock.Now()) {}
+
+Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
+                         std::span<const iovec> payload, Fd descriptor) {
+  header.meta_bytes = static_cast<std::uint32_t>(meta.size());
+  header.meta_crc = meta.empty() ? 0 : Crc32c(meta);
+  header.payload_bytes = 0;
+  header.payload_crc = 0;
+  for (const iovec& part : payload) {
+    header.payload_bytes += part.iov_len;
+    if (options_.payload_crc) {
+      header.payload_crc =
+          Crc32c({static_cast<const std::byte*>(part.iov_base), part.iov_len}, header.payload_crc);
+    }
+  }
+  if (options_.payload_crc && header.payload_bytes > 0) header.flags |= kFlagPayloadCrc;
+  std::array<std::byte, kHeaderBytes> raw;
+  EncodeHeader(header, raw);
+
+  const std::lock_guard lock(out_mutex_);
+  if (shut_down_) return Unavailable("{}: the link is closed", peer_);
+  const std::size_t more = raw.size() + meta.size() + header.payload_bytes;
+  const std::size_t waiting = out_.size() - sent_;
+  if (waiting > 0 && waiting + more > options_.most_unsent) {
+    return ResourceExhausted("{}: {} bytes wait to be sent, limit {}: it reads nothing", peer_,
+                             waiting, options_.most_unsent);
+  }
+  if (descriptor.valid()) attached_.push_back({out_.size(), std::move(descriptor)});
+  Append(out_, raw);
+  Append(out_, meta);
+  for (const iovec& part : payload) {
+    Append(out_, {static_cast<const std::byte*>(part.iov_base), part.iov_len});
+  }
+  unsent_.store(out_.size() - sent_, std::memory_order_release);
+  return Ok();
+}
+
+// Sends from the buffer until it is empty or the socket full. A descriptor begins a call of its
+// own, since it rides on the first byte.
+Result<bool> DuplexLink::Flush() {
+  const std::lock_guard lock(out_mutex_);
+  while (sent_ < out_.size()) {
+    std::size_t until = std::min(out_.size(), sent_ + kBytesPerOperation);
+    int riding = -1;
+    if (!attached_.empty() && attached_.front().at == sent_) {
+      riding = attached_.front().descriptor.get();
+      if (attached_.size() > 1) until = std::min(until, attached_[1].at);
+    } else if (!attached_.empty()) {
+      until = std::min(until, attached_.front().at);
+    }
+    iovec part{.iov_base = out_.data() + sent_, .iov_len = until - sent_};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (riding >= 0) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(header), &riding, sizeof(riding));
+    }
+    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && WouldWait(errno)) break;
+    if (n < 0) return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
+    if (riding >= 0) attached_.pop_front();
+    sent_ += static_cast<std::size_t>(n);
+  }
+  const bool all = sent_ == out_.size();
+  if (all || sent_ > out_.size() / 2) {
+    for (Attached& one : attached_) one.at -= sent_;
+    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(sent_));
+    sent_ = 0;
+    // What one large frame took is given back.
+    if (all && out_.capacity() > 16 * kFirstBuffer) out_.shrink_to_fit();
+  }
+  unsent_.store(out_.size() - sent_, std::memory_order_release);
+  return all;
+}
+
+void DuplexLink::ShutDown() {
+  {
+    const std::lock_guard lock(out_mutex_);
+    shut_down_ = true;
+  }
+  (void)::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+Result<std::size_t> DuplexLink::Receive(Handler handler) {
+  std::size_t handled = 0;
+  for (;;) {
+    MUSTER_TRY_ASSIGN(const std::size_t got, ReadSome());
+    if (got == 0) return handled;
+    heard_ = clock_.Now();
+    const bool filled = end_ == in_.size();
+    for (;;) {
+      MUSTER_TRY_ASSIGN(const bool whole, HandleOne(handler));
+      if (!whole) break;
+      ++handled;
+    }
+    if (!filled) return handled;
+  }
+}
+
+// Reads what is there into the buffer; 0: nothing.
+Result<std::size_t> DuplexLink::ReadSome() {
+  if (begin_ == end_) begin_ = end_ = 0;
+  iovec part{.iov_base = in_.data() + end_,
+             .iov_len = std::min(in_.size() - end_, kBytesPerOperation)};
+  ssize_t n = -1;
+  if (kind_ == LinkKind::kTcp) {
+    n = ::recv(fd_.get(), part.iov_base, part.iov_len, MSG_DONTWAIT);
+  } else {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    n = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    for (cmsghdr* header = n < 0 ? nullptr : CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int received = -1;
+        std::memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof(received));
+        Fd owned(received);
+        if (descriptors_.size() < kMostDescriptors) descriptors_.push_back(std::move(owned));
+      }
+    }
+  }
+  if (n > 0) {
+    end_ += static_cast<std::size_t>(n);
+    return static_cast<std::size_t>(n);
+  }
+  if (n == 0) return Closed();
+  if (WouldWait(errno)) return std::size_t{0};
+  return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "read")));
+}
+
+Status DuplexLink::Closed() const {
+  if (begin_ == end_) return Unavailable("{} closed the connection", peer_);
+  return DataLoss("{} closed the connection inside a frame, {} bytes of which came", peer_,
+                  end_ - begin_);
+}
+
+// Room for a frame of `wanted` bytes. The peer chose that number: memory grows with what has come.
+void DuplexLink::MakeRoom(std::size_t wanted) {
+  if (begin_ > 0) {
+    std::memmove(in_.data(), in_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (wanted > in_.size() && end_ == in_.size()) in_.resize(std::min(wanted, 2 * in_.size()));
+}
+
+Result<bool> DuplexLink::HandleOne(Handler handler) {
+  const std::span<const std::byte> have(in_.data() + begin_, end_ - begin_);
+  if (have.size() < kHeaderBytes) {
+    MakeRoom(kHeaderBytes);
+    return false;
+  }
+  auto header = DecodeHeader(have.first<kHeaderBytes>(), options_.limits);
+  if (!header.ok()) return Annotate(header.status(), peer_);
+  const std::size_t whole = kHeaderBytes + header->meta_bytes + header->payload_bytes;
+  if (have.size() < whole) {
+    MakeRoom(whole);
+    return false;
+  }
+  const auto meta = have.subspan(kHeaderBytes, header->meta_bytes);
+  const auto payload = have.subspan(kHeaderBytes + meta.size(), header->payload_bytes);
+  if (!meta.empty() && Crc32c(meta) != header->meta_crc) {
+    return DataLoss("{}: frame {}: meta of {} bytes fails its checksum", peer_, header->request,
+                    meta.size());
+  }
+  if ((header->flags & kFlagPayloadCrc) != 0 && Crc32c(payload) != header->payload_crc) {
+    return DataLoss("{}: frame {}: payload of {} bytes fails its checksum", peer_, header->request,
+                    payload.size());
+  }
+  begin_ += whole;
+  spoken_to_ = true;
+  if (header->kind == kPing || header->kind == kPong) {
+    MUSTER_TRY(HandleConnection(*header));
+  } else {
+    MUSTER_TRY(handler(*header, meta, payload));
+  }
+  // What one large frame took is given back.
+  if (begin_ == end_ && in_.size() > 16 * kFirstBuffer) {
+    begin_ = end_ = 0;
+    in_ = std::vector<std::byte>(kFirstBuffer);
+  }
+  return true;
+}
+
+Status DuplexLink::HandleConnection(const FrameHeader& header) {
+  if (header.kind == kPing) {
+    MUSTER_TRY(Queue({.kind = kPong, .request = header.request}, {}, {}));
+    return Flush().status();
+  }
+  if (pinged_ && header.request == pings_) round_trip_ = clock_.Now() - *pinged_;
+  return Ok();
+}
+
+Status DuplexLink::Tick() {
+  const TimePoint now = clock_.Now();
+  if (pinged_ && heard_ >= *pinged_) pinged_.reset();
+  if (pinged_ && now - *pinged_ >= options_.silence) {
+    return DeadlineExceeded("{} answers nothing, not a ping either, for {} ms", peer_,
+                            std::chrono::duration_cast<Millis>(now - heard_).count());
+  }
+  if (pinged_ || !spoken_to_ || now - heard_ < options_.ping_every) return Ok();
+  pinged_ = now;
+  MUSTER_TRY(Queue({.kind = kPing, .request = ++pings_}, {}, {}));
+  return Flush().status();
+}
+
+TimePoint DuplexLink::next_tick() const {
+  if (pinged_) return *pinged_ + options_.silence;
+  return spoken_to_ ? heard_ + options_.ping_every : TimePoint::max();
+}
+
+Fd DuplexLink::TakeDescriptor() {
+  if (descriptors_.empty()) return {};
+  Fd oldest = std::move(descriptors_.front());
+  descriptors_.pop_front();
+  return oldest;
+}
+
+namespace {
+
+// Looks at the links without blocking for the spinner's window. True: one has something.
+bool Spin(std::span<DuplexLink* const> links, Spinner& spinner) {
+  const auto start = std::chrono::steady_clock::now();
+  bool found = false;
+  do {
+    for (const DuplexLink* link : links) {
+      if (link == nullptr) continue;
+      std::byte first;
+      const ssize_t n = ::recv(link->fd(), &first, 1, MSG_DONTWAIT | MSG_PEEK);
+      found = found || n >= 0 || !WouldWait(errno);
+    }
+  } while (!found && std::chrono::steady_clock::now() - start < Spinner::kWindow);
+  spinner.End(found);
+  return found;
+}
+
+}  // namespace
+
+void WaitForLinks(std::span<DuplexLink* const> links, int wake, TimePoint deadline,
+                  Spinner* spinner) {
+  if (spinner != nullptr && spinner->Begin() && Spin(links, *spinner)) return;
+  // Enough for most; poll() is given the number.
+  std::vector<pollfd> entries;
+  entries.reserve(links.size() + 1);
+  for (DuplexLink* link : links) {
+    if (link == nullptr) continue;
+    const bool waits = link->unsent() > 0;
+    entries.push_back({link->fd(), static_cast<short>(POLLIN | (waits ? POLLOUT : 0)), 0});
+    deadline = std::min(deadline, link->next_tick());
+  }
+  if (wake >= 0) entries.push_back({wake, POLLIN, 0});
+  int timeout = -1;
+  if (deadline != TimePoint::max()) {
+    const auto left =
+        std::chrono::ceil<Millis>(deadline - std::chrono::steady_clock::now()).count();
+    timeout = static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
+  }
+  (void)::poll(entries.data(), entries.size(), timeout);
+}
+
+}  // namespace muster::net

@@ -1,0 +1,136 @@
+// Frames both ways at once over one socket: what cannot be written yet waits in memory while the
+// same loop goes on reading, so two peers that both send more than the kernel holds never wait for
+// each other. Frames that gather while the socket takes no more go out together.
+//
+// A peer that stands still answers no ping (its kernel would acknowledge bytes for it), and is told
+// from a slow one by that.
+//
+// Threading: Queue(), Flush(), unsent() and ShutDown() from any thread; the rest is the leader's,
+// one thread at a time (who waits for an answer reads the link itself). Lifetime: the clock
+// outlives it. Errors: kUnavailable, the peer is gone; kDeadlineExceeded, it is silent; kDataLoss,
+// it stopped inside a frame, or a checksum fails. After any error: close.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/functional/function_ref.h>
+#include <sys/uio.h>
+
+#include "common/base/real_clock.h"
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+#include "common/net/fd.h"
+#include "common/net/frame.h"
+#include "common/net/link.h"
+#include "common/net/spin.h"
+
+namespace muster::net {
+
+// Frames of the connection itself, beside those of the handshake. A PING is answered by a PONG with
+// the same request; neither has meta or payload.
+inline constexpr FrameKind kPing = 5;
+inline constexpr FrameKind kPong = 6;
+
+class DuplexLink {
+ public:
+  struct Options {
+    FrameLimits limits = {.meta_bytes = 1U << 20, .payload_bytes = 64U << 20};
+    // Payloads carry a checksum. Headers and meta always do.
+    bool payload_crc = false;
+    // More than this unsent is refused: the peer reads nothing.
+    std::size_t most_unsent = std::size_t{256} << 20;
+    // A peer that was not heard of for `ping_every` is asked, and has `silence` for an answer.
+    Millis ping_every{1'000};
+    Millis silence{3'000};
+  };
+  // `header` has been checked, meta and payload against their checksums; they are valid during the
+  // call. An error ends Receive() with it.
+  using Handler =
+      absl::FunctionRef<Status(const FrameHeader& header, std::span<const std::byte> meta,
+                               std::span<const std::byte> payload)>;
+
+  // `fd` does not block. Sends no ping before the peer has said something.
+  DuplexLink(Fd fd, LinkKind kind, std::string peer, Options options,
+             const Clock& clock = RealClock());
+
+  LinkKind kind() const { return kind_; }
+  const std::string& peer() const { return peer_; }
+  int fd() const { return fd_.get(); }
+
+  // Puts a frame behind those that wait; lengths and checksums are filled in, bytes are copied.
+  // Sends nothing yet. `descriptor` goes along on a Unix socket.
+  //   kResourceExhausted: more than Options::most_unsent wait.  kUnavailable: ShutDown() was
+  //   called.
+  Status Queue(FrameHeader header, std::span<const std::byte> meta, std::span<const iovec> payload,
+               Fd descriptor = {});
+  // Writes what the socket takes now, never waits. False: something is left, for the leader's loop.
+  Result<bool> Flush();
+  // Bytes that wait.
+  std::size_t unsent() const { return unsent_.load(std::memory_order_acquire); }
+  // Ends all waits of the peer and of the leader.
+  void ShutDown();
+
+  // Hands over what has come, without waiting; how many frames that was, pings included.
+  Result<std::size_t> Receive(Handler handler);
+  // Asks a quiet peer, after Receive().  kDeadlineExceeded: it did not answer.
+  Status Tick();
+  // When Tick() has something to do.
+  TimePoint next_tick() const;
+  // A descriptor that came along, the oldest first; invalid: none.
+  Fd TakeDescriptor();
+  // Of the last ping; zero: there was none.
+  std::chrono::nanoseconds round_trip() const { return round_trip_; }
+
+ private:
+  struct Attached {
+    std::size_t at = 0;  // in out_, of the byte that it goes with
+    Fd descriptor;
+  };
+  Result<std::size_t> ReadSome();
+  void MakeRoom(std::size_t wanted);
+  // Hands over one frame if it is there whole.
+  Result<bool> HandleOne(Handler handler);
+  Status HandleConnection(const FrameHeader& header);
+  Status Closed() const;
+
+  Fd fd_;
+  const LinkKind kind_;
+  const std::string peer_;
+  const Options options_;
+  const Clock& clock_;
+
+  std::mutex out_mutex_;
+  std::vector<std::byte> out_;  // [sent_, end) waits
+  std::size_t sent_ = 0;
+  std::deque<Attached> attached_;
+  bool shut_down_ = false;
+  std::atomic<std::size_t> unsent_{0};
+
+  // The leader's.
+  std::vector<std::byte> in_;  // [begin_, end_) is not handled
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  std::deque<Fd> descriptors_;
+  TimePoint heard_;
+  std::optional<TimePoint> pinged_;  // without an answer yet
+  bool spoken_to_ = false;
+  std::uint64_t pings_ = 0;
+  std::chrono::nanoseconds round_trip_{0};
+};
+
+// The leader's wait: until one of the links has something to read, takes more of what waits, a tick
+// is due, `wake` can be read (-1: none), or the deadline is over. Null links are left out. With
+// `spinner` it looks for a while before it blocks.
+//   What is readable is found by Receive(), not told here.
+void WaitForLinks(std::span<DuplexLink* const> links, int wake, TimePoint deadline,
+                  Spinner* spinner);
+
+}  // namespace muster::net
