@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bench/ps_peer.h"
+#include "bench/schedule_peer.h"
 #include "bench/subcommands.h"
 #include "common/process/child.h"
 
@@ -34,10 +35,12 @@ struct Subcommand {
 
 constexpr std::array kSubcommands = {
     Subcommand{"ps", "parameter server: pull, push, rows, by link", muster::bench::RunPs},
+    Subcommand{"schedule", "closures between a driver and executors", muster::bench::RunSchedule},
     Subcommand{"train", "a job on a local cluster, beside a plain libtorch loop",
                muster::bench::RunTrain},
     Subcommand{"strategy", "the C++ API, beside plain libtorch", muster::bench::RunStrategy},
     Subcommand{"ps-peer", "", [](int, char**) { return muster::bench::RunPeer(); }},
+    Subcommand{"schedule-executor", "", muster::bench::RunScheduleExecutor},
 };
 
 int Usage(std::FILE* out, int code) {

@@ -8,7 +8,7 @@
 #   3      common/config common/cluster common/storage common/partition
 #   4      common/data common/net
 #   10     ps collectives device dispatch/core
-#   11     ps/client ps/server
+#   11     ps/client ps/server dispatch
 #   20     coordinator worker
 #   30-35  the rooms of strategy, then strategy
 #   40     services cli bench

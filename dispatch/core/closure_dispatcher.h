@@ -114,10 +114,15 @@ class ClosureDispatcher {
   // No closures for it until then.
   void HoldWorker(WorkerHandle worker, TimePoint until);
   std::size_t workers() const { return here_; }
+  // Of its handles, those of the past too; nullopt: it was never there.
+  std::optional<std::uint32_t> IndexOf(const std::string& task) const;
+  // One of them has nothing to do and may have more.
+  bool any_idle() const { return idle_ > 0; }
 
   // --- What goes out and what comes in.
   using Send = absl::FunctionRef<void(WorkerHandle, const Assignment&)>;
-  // Gives out as much as workers may have, one closure to each before any gets its second.
+  // Gives out as much as workers may have, one closure to each before any gets its second, first to
+  // the one that last ran out of work.
   void Pump(TimePoint now, Send send);
   // When to call Pump() next though nothing happens: a hold ends. TimePoint::max(): never.
   TimePoint next_timer() const;
@@ -166,6 +171,7 @@ class ClosureDispatcher {
     std::chrono::milliseconds back_off{0};
     // The ring of those that may have more.
     bool ready = false;
+    bool idle = false;  // ready, with nothing in flight
     std::uint32_t previous = kNoWorker;
     std::uint32_t next = kNoWorker;
     // What it had when it was removed, until the verdict or until it is back.
@@ -212,6 +218,7 @@ class ClosureDispatcher {
   std::uint32_t ready_ = kNoWorker;
   std::size_t here_ = 0;
   std::size_t holds_ = 0;
+  std::size_t idle_ = 0;
   Suspects suspects_;
   ErrorPolicy policy_;
   std::optional<ClosureError> error_;

@@ -31,6 +31,11 @@ std::uint32_t ClosureDispatcher::credit(WorkerHandle worker) const {
   return found == nullptr ? 0 : found->credit.value();
 }
 
+std::optional<std::uint32_t> ClosureDispatcher::IndexOf(const std::string& task) const {
+  const auto found = by_task_.find(task);
+  return found == by_task_.end() ? std::nullopt : std::optional(found->second);
+}
+
 WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, std::uint64_t incarnation,
                                           std::uint32_t slots) {
   const auto [place, fresh] =
@@ -70,7 +75,7 @@ std::vector<std::uint64_t> ClosureDispatcher::RemoveWorker(WorkerHandle handle, 
   if (worker->held) --holds_;
   worker->held = false;
   --here_;
-  SetReady(handle.index, false);
+  Refresh(handle.index);
   per_worker_.Leave(handle.index,
                     {.status = Aborted("The corresponding function is aborted. Please reschedule "
                                        "the function. {}: {}",
@@ -147,8 +152,15 @@ void ClosureDispatcher::SetReady(std::uint32_t index, bool ready) {
 }
 
 void ClosureDispatcher::Refresh(std::uint32_t index) {
-  const Worker& worker = workers_[index];
+  Worker& worker = workers_[index];
+  const bool was_ready = worker.ready;
   SetReady(index, worker.here && !worker.held && worker.in_flight.size() < worker.credit.value());
+  const bool idle = worker.ready && worker.in_flight.empty();
+  if (idle == worker.idle) return;
+  worker.idle = idle;
+  idle_ += idle ? 1 : -1;
+  // One that just joined waits for its turn.
+  if (idle && was_ready) ready_ = index;
 }
 
 void ClosureDispatcher::HoldWorker(WorkerHandle handle, TimePoint until) {

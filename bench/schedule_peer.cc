@@ -1,0 +1,113 @@
+#include "bench/schedule_peer.h"
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "dispatch/executor.h"
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/net/socket.h"
+#include "common/process/child.h"
+
+namespace muster::bench {
+namespace {
+
+Result<std::string> ReadAddress(int fd) {
+  std::string line;
+  for (char c = 0;;) {
+    if (::read(fd, &c, 1) != 1) return Unavailable("the benchmark's executor ended early");
+    if (c == '\n') return line;
+    line += c;
+  }
+}
+
+Status Serve(net::SpinMode spin) {
+  std::string directory = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
+  if (::mkdtemp(directory.data()) == nullptr) return FromErrno(errno, "make " + directory);
+  std::vector<net::Listener> listeners(2);
+  MUSTER_TRY_ASSIGN(listeners[0], net::ListenUnix(directory + "/socket"));
+  MUSTER_TRY_ASSIGN(listeners[1], net::ListenTcp("127.0.0.1:0"));
+  MUSTER_TRY_ASSIGN(const auto executor,
+                    dispatch::Executor::Create(
+                        {.identity = {.token = kScheduleKey, .host_id = "bench"}, .spin = spin},
+                        ScheduleFunctions()));
+  fmt::print("{}\n{}\n", listeners[0].address, listeners[1].address);
+  (void)std::fflush(stdout);
+  std::thread until_parent_ends([&] {
+    for (char c = 0; ::read(STDIN_FILENO, &c, 1) > 0;) {
+    }
+    executor->Stop();
+  });
+  const Status status = executor->Serve(listeners);
+  until_parent_ends.join();
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  return status;
+}
+
+}  // namespace
+
+const dispatch::FunctionTable& ScheduleFunctions() {
+  static const dispatch::FunctionTable functions = [] {
+    dispatch::FunctionTable table;
+    table.Add("empty", [](dispatch::ClosureContext&) { return Ok(); });
+    return table;
+  }();
+  return functions;
+}
+
+Result<std::unique_ptr<SchedulePeer>> SchedulePeer::Start(net::SpinMode spin) {
+  std::unique_ptr<SchedulePeer> peer(new SchedulePeer);
+  std::array<int, 2> in{};
+  std::array<int, 2> out{};
+  if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
+    return FromErrno(errno, "pipe");
+  }
+  const char* mode = spin == net::SpinMode::kOff ? "blocking" : "spinning";
+  peer->pid_ = ::fork();
+  if (peer->pid_ == 0) {
+    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)::dup2(in[0], STDIN_FILENO);
+    (void)::dup2(out[1], STDOUT_FILENO);
+    (void)::execl("/proc/self/exe", "muster-bench", "schedule-executor", mode, nullptr);
+    ::_exit(127);
+  }
+  const net::Fd child_in(in[0]);
+  peer->stdin_ = net::Fd(in[1]);
+  const net::Fd from(out[0]);
+  net::Fd(out[1]).Reset();
+  if (peer->pid_ < 0) return FromErrno(errno, "fork");
+  MUSTER_TRY_ASSIGN(peer->unix_, ReadAddress(from.get()));
+  MUSTER_TRY_ASSIGN(peer->tcp_, ReadAddress(from.get()));
+  return peer;
+}
+
+SchedulePeer::~SchedulePeer() {
+  stdin_.Reset();
+  if (pid_ > 0) (void)::waitpid(pid_, nullptr, 0);
+}
+
+double SchedulePeer::CpuSeconds() const {
+  const auto time = process::CpuTime(pid_);
+  return time.ok() ? std::chrono::duration<double>(*time).count() : 0;
+}
+
+int RunScheduleExecutor(int argc, char** argv) {
+  const bool blocking = argc > 1 && std::string_view(argv[1]) == "blocking";
+  const Status status = Serve(blocking ? net::SpinMode::kOff : net::SpinMode::kAlways);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "executor: %s\n", ToString(status).c_str());
+  return 1;
+}
+
+}  // namespace muster::bench

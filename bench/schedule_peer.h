@@ -1,0 +1,47 @@
+// An executor of `muster-bench schedule` in a process of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dispatch/functions.h"
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/net/fd.h"
+#include "common/net/link.h"
+#include "common/net/spin.h"
+
+namespace muster::bench {
+
+inline constexpr const char* kScheduleKey = "bench";
+// Does nothing.
+inline constexpr std::uint32_t kEmptyFunction = 0;
+
+const dispatch::FunctionTable& ScheduleFunctions();
+
+class SchedulePeer {
+ public:
+  // Starts this program again as an executor.
+  static Result<std::unique_ptr<SchedulePeer>> Start(net::SpinMode spin);
+  ~SchedulePeer();
+
+  const std::string& address(net::LinkKind kind) const {
+    return kind == net::LinkKind::kTcp ? tcp_ : unix_;
+  }
+  // Processor time so far.
+  double CpuSeconds() const;
+
+ private:
+  SchedulePeer() = default;
+  std::string unix_;
+  std::string tcp_;
+  net::Fd stdin_;
+  pid_t pid_ = -1;
+};
+
+// main() of the executor: serves until its standard input ends.
+int RunScheduleExecutor(int argc, char** argv);
+
+}  // namespace muster::bench

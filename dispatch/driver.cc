@@ -1,0 +1,76 @@
+#include "dispatch/driver.h"
+
+#include "dispatch/driver_core.h"
+#include <sys/eventfd.h>
+
+namespace muster::dispatch {
+
+RemoteValue::RemoteValue(const RemoteValue& other) : core_(other.core_), slot_(other.slot_) {
+  if (core_ != nullptr) core_->AddReference(slot_);
+}
+
+RemoteValue::~RemoteValue() {
+  if (core_ != nullptr) core_->Release(slot_);
+}
+
+ResultSlab::State RemoteValue::state() const {
+  return core_ == nullptr ? ResultSlab::State::kNotReady : core_->StateOf(slot_);
+}
+
+Driver::Driver(Options options)
+    : core_(std::make_shared<DriverCore>(std::move(options),
+                                         net::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)))) {
+  core_->Start();
+}
+
+Driver::~Driver() { core_->Close(); }
+
+Status Driver::Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+                       const std::string& address, TimePoint deadline) {
+  return core_->Connect(task, incarnation, kind, address, deadline);
+}
+
+void Driver::Disconnect(const std::string& task, const Status& why) {
+  core_->Disconnect(task, why);
+}
+
+void Driver::Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
+                     std::span<const std::uint64_t> running) {
+  core_->Crashed(task, how, cause, running);
+}
+
+Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
+                                     TimePoint deadline) {
+  MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
+                    core_->Schedule(function, arguments, true, deadline));
+  return RemoteValue(core_, slot);
+}
+
+Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
+                            TimePoint deadline) {
+  return core_->Schedule(function, arguments, false, deadline).status();
+}
+
+Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {
+  if (value.core_ != core_) {
+    return InvalidArgument("the value is of no closure of this driver");
+  }
+  return core_->Fetch(value.slot_, deadline);
+}
+
+Status Driver::Join(TimePoint deadline) { return core_->Join(deadline); }
+Result<bool> Driver::Done() { return core_->Done(); }
+
+ClosureId Driver::CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments) {
+  return core_->CreatePerWorker(function, arguments);
+}
+
+void Driver::ReleasePerWorker(ClosureId value) { core_->ReleasePerWorker(value); }
+
+Status Driver::AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline) {
+  return core_->AwaitPerWorker(value, task, deadline);
+}
+
+Driver::Counts Driver::counts() const { return core_->counts(); }
+
+}  // namespace muster::dispatch

@@ -1,0 +1,131 @@
+// The driver's side of dispatch: schedule, fetch and join over links to executors.
+//
+// Who waits in Fetch() or Join() reads the links itself and hands out what becomes possible: a
+// closure alone costs no hand-over to another thread. While nobody waits, a thread of the driver's
+// own does so. What is scheduled goes out at once to an executor that has nothing to do, and
+// gathers otherwise until results come back.
+//
+// An executor whose link breaks loses its closures to the others at once; why it broke is for
+// others to say (Crashed()). Connecting to it again is for its owner, too.
+//
+// Errors of closures are Statuses that ErrorOf() (wire.h) takes apart: origin, task, retries. The
+// first one is returned once, by whichever of Schedule, Join and Done comes first, when nothing is
+// in flight any more; all that was queued then is cancelled.
+//
+// Threading: any thread. Lifetime: remote values may outlive the driver; those not ready then never
+// are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/core/closure_dispatcher.h"
+
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+#include "common/net/duplex_link.h"
+#include "common/net/handshake.h"
+
+namespace muster::dispatch {
+
+class DriverCore;
+
+// The future of one closure. Its value lives as long as its last copy.
+class RemoteValue {
+ public:
+  RemoteValue() = default;
+  RemoteValue(const RemoteValue& other);
+  RemoteValue(RemoteValue&& other) noexcept
+      : core_(std::exchange(other.core_, nullptr)), slot_(other.slot_) {}
+  RemoteValue& operator=(RemoteValue other) noexcept {
+    std::swap(core_, other.core_);
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
+  ~RemoteValue();
+
+  ResultSlab::State state() const;
+
+ private:
+  friend class Driver;
+  friend class DriverCore;
+  RemoteValue(std::shared_ptr<DriverCore> core, ResultSlab::Slot slot)
+      : core_(std::move(core)), slot_(slot) {}
+
+  std::shared_ptr<DriverCore> core_;
+  ResultSlab::Slot slot_ = ResultSlab::kNone;
+};
+
+class Driver {
+ public:
+  struct Options {
+    ClosureDispatcher::Options dispatch = {};
+    // The token is the job's key.
+    net::Identity identity = {};
+    // FunctionTable::hash() of the program.
+    std::uint64_t functions = 0;
+    net::SpinMode spin = net::SpinMode::kAdaptive;
+    net::DuplexLink::Options link = {};
+    // A link has broken and its closures are in the queue again; on some thread, without locks.
+    std::function<void(const std::string& task, const Status& why)> on_lost = {};
+  };
+  using Values = std::vector<std::byte>;
+
+  explicit Driver(Options options);
+  ~Driver();
+
+  // Opens a link to an executor: "127.0.0.1:7000", or the path of a Unix socket.
+  //   kUnavailable, kDeadlineExceeded: it does not answer.  kUnauthenticated: another key.
+  //   kAborted: it has a newer driver.  kInvalidArgument: another program.
+  //   kAlreadyExists: the task has a link.
+  Status Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+                 const std::string& address, TimePoint deadline);
+  // Ends a link; its closures go to others.
+  void Disconnect(const std::string& task, const Status& why);
+  // The verdict about an executor that has ended; see ClosureDispatcher::CrashWorker.
+  void Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
+               std::span<const std::uint64_t> running = {});
+
+  // Waits while the queue is full. Arguments are copied.
+  //   An earlier closure's error: this one is cancelled.  kDeadlineExceeded: no room came.
+  //   kInvalidArgument: more argument bytes than ever fit.
+  Result<RemoteValue> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
+                               TimePoint deadline = TimePoint::max());
+  // The same for a closure without a value.
+  Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
+                      TimePoint deadline = TimePoint::max());
+  // Waits for the value; returns the closure's own error.
+  Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
+  // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.
+  Status Join(TimePoint deadline = TimePoint::max());
+  // Have they?
+  Result<bool> Done();
+
+  // Values that each worker has one of; the id goes into the arguments of closures that use it.
+  ClosureId CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
+  void ReleasePerWorker(ClosureId value);
+  // Waits until it is built there, or has failed to be.
+  //   kNotFound: no such value or task.  kAborted: the worker is lost.
+  Status AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
+
+  struct Counts {
+    std::size_t queued = 0;
+    std::size_t in_flight = 0;
+    std::size_t workers = 0;
+    std::uint64_t succeeded = 0;
+    std::uint64_t settled = 0;
+    std::size_t futures = 0;
+  };
+  Counts counts() const;
+
+ private:
+  const std::shared_ptr<DriverCore> core_;
+};
+
+}  // namespace muster::dispatch

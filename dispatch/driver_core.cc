@@ -1,0 +1,383 @@
+#include "dispatch/driver_core.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace muster::dispatch {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// So many closures gather before they go to executors that are at work already.
+constexpr std::size_t kGather = 64;
+// So often who schedules looks for results itself.
+constexpr std::uint32_t kLookEvery = 128;
+// Links that nobody reads are read by the driver's own thread after this; when nothing is in flight
+// there are only pings to answer.
+constexpr Millis kUnread{2};
+constexpr Millis kResting{100};
+
+}  // namespace
+
+DriverCore::DriverCore(Driver::Options options, net::Fd wake)
+    : options_(std::move(options)),
+      wake_(std::move(wake)),
+      spin_limit_(1),
+      dispatcher_(options_.dispatch),
+      spinner_(options_.spin, &spin_limit_) {
+  options_.link.limits = kLinkLimits;
+  // All that may be scheduled fits.
+  options_.link.most_unsent = options_.dispatch.argument_bytes + kMostBytes;
+}
+
+void DriverCore::Start() {
+  reader_ = std::thread([this] { ReadWhileNobodyDoes(); });
+}
+
+void DriverCore::Close() {
+  {
+    const Lock closing(mutex_);
+    closed_ = true;
+    for (const auto& [task, peer] : peers_) peer->link->ShutDown();
+  }
+  Wake();
+  idle_.notify_all();
+  changed_.notify_all();
+  reader_.join();
+  const Lock lock(mutex_);
+  if (leading_) return;  // somebody still waits
+  peers_.clear();
+  led_.clear();
+  links_.clear();
+}
+
+void DriverCore::Wake() {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+  // After the write: what is not written yet must not count as read.
+  wake_written_ = true;
+}
+
+Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
+                                              std::span<const std::byte> arguments, bool want_value,
+                                              TimePoint deadline) {
+  if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
+    return InvalidArgument("arguments of {} bytes, at most {} fit", arguments.size(),
+                           std::min(kMostBytes, options_.dispatch.argument_bytes));
+  }
+  Lock lock(mutex_);
+  ClosureDispatcher::Scheduled scheduled = dispatcher_.Schedule(function, arguments, want_value);
+  if (scheduled.admission == ClosureDispatcher::Admission::kFull) {
+    const bool room = WaitUntil(
+        lock,
+        [&] {
+          scheduled = dispatcher_.Schedule(function, arguments, want_value);
+          return scheduled.admission != ClosureDispatcher::Admission::kFull;
+        },
+        deadline);
+    if (!room) return DeadlineExceeded("no room for another closure: {}", Waiting());
+  }
+  if (scheduled.admission == ClosureDispatcher::Admission::kFailed) {
+    if (want_value) dispatcher_.results().Release(scheduled.result);
+    return RaiseNow(lock, deadline, CancelledError().status);
+  }
+  if (dispatcher_.any_idle() || dispatcher_.queued() % kGather == 0) PumpAndFlush();
+  if (++scheduled_unread_ >= kLookEvery && !leading_) {
+    leading_ = true;
+    LookAtPeers();
+    ReadAll(lock);
+    leading_ = false;
+    ++turns_;
+    PumpAndFlush();
+    if (followers_ > 0) changed_.notify_all();
+  }
+  if (reader_rests_) {
+    reader_rests_ = false;
+    idle_.notify_one();
+  }
+  return scheduled.result;
+}
+
+Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadline) {
+  Lock lock(mutex_);
+  const ResultSlab& results = dispatcher_.results();
+  if (!WaitUntil(
+          lock, [&] { return results.state(slot) != ResultSlab::State::kNotReady; }, deadline)) {
+    return DeadlineExceeded("the value is not there: {}", Waiting());
+  }
+  if (const ClosureError* error = results.error(slot)) return ToStatus(*error);
+  const auto value = results.value(slot);
+  return Driver::Values(value.begin(), value.end());
+}
+
+Status DriverCore::Join(TimePoint deadline) {
+  Lock lock(mutex_);
+  const auto ended = [&] { return dispatcher_.failed() || dispatcher_.idle(); };
+  if (!WaitUntil(lock, ended, deadline)) {
+    return DeadlineExceeded("closures have not ended: {}", Waiting());
+  }
+  return dispatcher_.failed() ? RaiseNow(lock, deadline, Ok()) : Ok();
+}
+
+Result<bool> DriverCore::Done() {
+  Lock lock(mutex_);
+  if (dispatcher_.failed()) MUSTER_TRY(RaiseNow(lock, TimePoint::max(), Ok()));
+  return dispatcher_.idle();
+}
+
+Status DriverCore::RaiseNow(Lock& lock, TimePoint deadline, const Status& by_another) {
+  std::optional<ClosureError> raised;
+  const bool met = WaitUntil(
+      lock,
+      [&] {
+        raised = dispatcher_.Raise();
+        return raised.has_value() || !dispatcher_.failed();
+      },
+      deadline);
+  if (!met) return DeadlineExceeded("closures that were cancelled have not ended: {}", Waiting());
+  changed_.notify_all();
+  return raised ? ToStatus(*raised) : by_another;
+}
+
+std::string DriverCore::Waiting() const {
+  return fmt::format("{} queued, {} in flight, {} executors", dispatcher_.queued(),
+                     dispatcher_.in_flight(), dispatcher_.workers());
+}
+
+bool DriverCore::WaitUntil(Lock& lock, absl::FunctionRef<bool()> met, TimePoint deadline) {
+  while (!met()) {
+    if (closed_ || SteadyClock::now() >= deadline) return false;
+    if (!leading_) {
+      leading_ = true;
+      Lead(lock, deadline, &spinner_);
+      leading_ = false;
+      ++turns_;
+      if (followers_ > 0) changed_.notify_all();
+      continue;
+    }
+    // The reader gives way.
+    if (reader_leads_) Wake();
+    ++followers_;
+    if (deadline == TimePoint::max()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, deadline);
+    }
+    --followers_;
+  }
+  return true;
+}
+
+void DriverCore::LookAtPeers() {
+  if (!peers_changed_) return;
+  peers_changed_ = false;
+  led_.clear();
+  links_.clear();
+  for (const auto& [task, peer] : peers_) {
+    led_.push_back(peer);
+    links_.push_back(peer->link.get());
+  }
+}
+
+void DriverCore::Lead(Lock& lock, TimePoint deadline, net::Spinner* spinner) {
+  PumpAndFlush();
+  LookAtPeers();
+  deadline = std::min(deadline, dispatcher_.next_timer());
+  lock.unlock();
+  net::WaitForLinks(links_, wake_.get(), deadline, spinner);
+  if (wake_written_.exchange(false)) {
+    std::uint64_t woken = 0;
+    (void)!::read(wake_.get(), &woken, sizeof(woken));
+  }
+  lock.lock();
+  ReadAll(lock);
+  PumpAndFlush();
+}
+
+// Takes what has come on the leader's links. The lock is held for a frame at a time.
+void DriverCore::ReadAll(Lock& lock) {
+  scheduled_unread_ = 0;
+  bool broken = false;
+  lock.unlock();
+  for (const std::shared_ptr<Peer>& peer : led_) {
+    auto got =
+        peer->link->Receive([&](const net::FrameHeader& header, std::span<const std::byte> meta,
+                                std::span<const std::byte> payload) {
+          const Lock frame(mutex_);
+          return OnFrame(*peer, header, meta, payload);
+        });
+    Status status = got.status();
+    if (status.ok()) status = peer->link->Tick();
+    if (status.ok() && peer->link->unsent() > 0) status = peer->link->Flush().status();
+    if (status.ok()) continue;
+    broken = true;
+    const Lock mark(mutex_);
+    Break(*peer, status);
+  }
+  lock.lock();
+  if (broken) DropBroken(lock);
+}
+
+void DriverCore::DropBroken(Lock& lock) {
+  std::vector<std::shared_ptr<Peer>> gone;
+  for (const auto& [task, peer] : peers_) {
+    if (!peer->broken.ok()) gone.push_back(peer);
+  }
+  for (const std::shared_ptr<Peer>& peer : gone) {
+    peer->link->ShutDown();
+    if (peer->member) {
+      dispatcher_.RemoveWorker(peer->handle, peer->broken);
+      by_worker_[peer->handle.index] = nullptr;
+    }
+    peers_.erase(peer->task);
+    peers_changed_ = true;
+  }
+  if (gone.empty()) return;
+  changed_.notify_all();
+  if (!options_.on_lost) return;
+  lock.unlock();
+  for (const std::shared_ptr<Peer>& peer : gone) options_.on_lost(peer->task, peer->broken);
+  lock.lock();
+}
+
+Status DriverCore::OnFrame(Peer& peer, const net::FrameHeader& header,
+                           std::span<const std::byte> meta, std::span<const std::byte> payload) {
+  switch (static_cast<Verb>(header.kind)) {
+    case Verb::kResults:
+      return OnResults(peer, meta, payload);
+    case Verb::kCredit:
+      return OnCredit(peer, meta, payload);
+    case Verb::kClosures:
+    case Verb::kCancel:
+      break;
+  }
+  return DataLoss("{}: a frame of kind {} for a driver", peer.task, header.kind);
+}
+
+Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
+                             std::span<const std::byte> payload) {
+  if (!peer.member) return DataLoss("{}: results before its credit", peer.task);
+  const TimePoint now = SteadyClock::now();
+  return ReadBatch(meta, payload, [&](const WireRecord& record, std::span<const std::byte> bytes) {
+    ClosureResult result{.closure = ClosureId(record.closure),
+                         .attempt = Attempt(record.attempt),
+                         .run = std::chrono::nanoseconds(record.run_ns)};
+    if ((record.flags & kFlagError) == 0) {
+      result.value = bytes;
+      dispatcher_.OnResult(peer.handle, result, now);
+      return Ok();
+    }
+    MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(bytes));
+    result.error = &error;
+    dispatcher_.OnResult(peer.handle, result, now);
+    return Ok();
+  });
+}
+
+Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta,
+                            std::span<const std::byte> payload) {
+  return ReadBatch(meta, payload, [&](const WireRecord& record, std::span<const std::byte>) {
+    if (record.function == 0) {
+      if (peer.member) dispatcher_.HoldWorker(peer.handle, TimePoint::max());
+      return Ok();
+    }
+    if (peer.member) return DataLoss("{}: its credit twice", peer.task);
+    const auto found = peers_.find(peer.task);
+    if (found == peers_.end() || found->second.get() != &peer) {
+      return Cancelled("{} was disconnected", peer.task);
+    }
+    peer.handle = dispatcher_.AddWorker(peer.task, peer.incarnation, record.function);
+    peer.member = true;
+    if (by_worker_.size() <= peer.handle.index) by_worker_.resize(peer.handle.index + 1);
+    by_worker_[peer.handle.index] = found->second;
+    return Ok();
+  });
+}
+
+void DriverCore::PumpAndFlush() {
+  Pump();
+  FlushAll();
+}
+
+void DriverCore::Pump() {
+  dispatcher_.Pump(SteadyClock::now(), [this](WorkerHandle worker, const Assignment& one) {
+    Peer& peer = *by_worker_[worker.index];
+    const bool full = peer.closures.Add({.closure = one.closure.value(),
+                                         .attempt = one.attempt.value(),
+                                         .function = one.function,
+                                         .flags = one.flags},
+                                        one.arguments);
+    if (!full) return;
+    const Status status = peer.closures.QueueOn(*peer.link);
+    if (!status.ok()) Break(peer, status);
+  });
+  const auto cancel = dispatcher_.TakeCancel();
+  const std::vector<ClosureId> released = dispatcher_.per_worker().TakeReleased();
+  if (!cancel && released.empty()) return;
+  for (const auto& [task, peer] : peers_) {
+    Batch batch(Verb::kCancel);
+    if (cancel) batch.Add({.closure = cancel->value()});
+    for (const ClosureId value : released) {
+      batch.Add({.closure = value.value(), .flags = kFlagRelease});
+    }
+    const Status status = batch.QueueOn(*peer->link);
+    if (!status.ok()) Break(*peer, status);
+  }
+}
+
+// The leader finds the link closed and drops it.
+void DriverCore::Break(Peer& peer, const Status& why) {
+  if (!peer.broken.ok()) return;
+  peer.broken = why;
+  peer.link->ShutDown();
+}
+
+void DriverCore::FlushAll() {
+  for (const auto& [task, peer] : peers_) {
+    Status status;
+    if (!peer->closures.empty()) status = peer->closures.QueueOn(*peer->link);
+    if (status.ok() && peer->link->unsent() > 0) {
+      const auto all = peer->link->Flush();
+      status = all.status();
+      // The leader may sleep without looking for room.
+      if (status.ok() && !*all) Wake();
+    }
+    if (!status.ok()) Break(*peer, status);
+  }
+}
+
+// The driver's own thread: leads while nobody else has for a moment.
+void DriverCore::ReadWhileNobodyDoes() {
+  Lock lock(mutex_);
+  std::uint64_t before = turns_;
+  while (!closed_) {
+    const bool quiet = turns_ == std::exchange(before, turns_);
+    reader_rests_ = quiet && dispatcher_.idle();
+    idle_.wait_for(lock, reader_rests_ ? kResting : kUnread);
+    reader_rests_ = false;
+    if (closed_ || leading_ || turns_ != before) continue;
+    leading_ = reader_leads_ = true;
+    // Without spinning: nobody waits for it.
+    do {
+      Lead(lock, SteadyClock::now() + kResting, nullptr);
+    } while (!closed_ && followers_ == 0 && dispatcher_.in_flight() > 0);
+    leading_ = reader_leads_ = false;
+    if (followers_ > 0) changed_.notify_all();
+  }
+}
+
+Driver::Counts DriverCore::counts() {
+  const Lock lock(mutex_);
+  return {.queued = dispatcher_.queued(),
+          .in_flight = dispatcher_.in_flight(),
+          .workers = dispatcher_.workers(),
+          .succeeded = dispatcher_.succeeded(),
+          .settled = dispatcher_.settled(),
+          .futures = dispatcher_.results().held()};
+}
+
+}  // namespace muster::dispatch

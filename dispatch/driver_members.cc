@@ -1,0 +1,123 @@
+// Links to executors: opened, ended, judged; and what belongs to each worker.
+#include <bit>
+#include <utility>
+
+#include "dispatch/driver_core.h"
+
+#include "common/net/channel.h"
+#include "common/net/socket.h"
+
+namespace muster::dispatch {
+
+// The handshake's channel reads no byte of what follows: the executor says nothing before our first
+// frame.
+Result<std::unique_ptr<net::DuplexLink>> DriverCore::Open(net::LinkKind kind,
+                                                          const std::string& address,
+                                                          TimePoint deadline) {
+  MUSTER_TRY_ASSIGN(net::Fd fd, kind == net::LinkKind::kTcp ? net::ConnectTcp(address, deadline)
+                                                            : net::ConnectUnix(address, deadline));
+  net::Fd shared(::dup(fd.get()));
+  if (!shared.valid()) return FromErrno(errno, "dup");
+  net::Channel channel(std::move(shared), kind, address, net::SpinMode::kOff, nullptr,
+                       {.meta_bytes = 16'384, .payload_bytes = 0});
+  const WireSubject subject{.incarnation = options_.dispatch.incarnation,
+                            .epoch = static_cast<std::uint32_t>(options_.dispatch.epoch.value()),
+                            .functions = options_.functions};
+  MUSTER_TRY(net::GreetServer(channel, options_.identity, "driver",
+                              std::bit_cast<net::Subject>(subject), deadline));
+  net::DuplexLink::Options link = options_.link;
+  // Whether the executor is on another host is its to know; its payloads say themselves whether
+  // they carry a checksum.
+  link.payload_crc = kind == net::LinkKind::kTcp;
+  auto opened = std::make_unique<net::DuplexLink>(std::move(fd), kind, address, link);
+  Batch credit(Verb::kCredit);
+  credit.Add({});
+  MUSTER_TRY(credit.QueueOn(*opened));
+  MUSTER_TRY(opened->Flush().status());
+  return opened;
+}
+
+Status DriverCore::Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+                           const std::string& address, TimePoint deadline) {
+  auto peer = std::make_shared<Peer>();
+  peer->task = task;
+  peer->incarnation = incarnation;
+  auto link = Open(kind, address, deadline);
+  if (!link.ok()) return Annotate(link.status(), task);
+  peer->link = *std::move(link);
+  Lock lock(mutex_);
+  if (!peers_.try_emplace(task, peer).second) return AlreadyExists("{} has a link", task);
+  peers_changed_ = true;
+  Wake();  // the leader, to look at it, too
+  const auto met = [&] { return peer->member || !peer->broken.ok(); };
+  if (WaitUntil(lock, met, deadline)) return peer->broken;
+  const Status late = DeadlineExceeded("{}: it did not say how many closures it takes", task);
+  peer->broken = late;
+  DropBroken(lock);
+  return late;
+}
+
+void DriverCore::Disconnect(const std::string& task, const Status& why) {
+  Lock lock(mutex_);
+  const auto found = peers_.find(task);
+  if (found == peers_.end()) return;
+  found->second->broken = why.ok() ? Cancelled("{} is not wanted any more", task) : why;
+  DropBroken(lock);
+  Wake();
+}
+
+void DriverCore::Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
+                         std::span<const std::uint64_t> running) {
+  Disconnect(task, Unavailable("{} has ended by {}", task, how));
+  const Lock lock(mutex_);
+  dispatcher_.CrashWorker(task, how, cause, running);
+  PumpAndFlush();
+  changed_.notify_all();
+}
+
+ClosureId DriverCore::CreatePerWorker(std::uint32_t function,
+                                      std::span<const std::byte> arguments) {
+  const Lock lock(mutex_);
+  const ClosureId value = dispatcher_.per_worker().Create(function, arguments);
+  PumpAndFlush();
+  return value;
+}
+
+void DriverCore::ReleasePerWorker(ClosureId value) {
+  const Lock lock(mutex_);
+  dispatcher_.per_worker().Release(value);
+  PumpAndFlush();
+}
+
+Status DriverCore::AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline) {
+  Lock lock(mutex_);
+  std::optional<ResultSlab::Slot> slot;
+  const auto met = [&] {
+    const auto worker = dispatcher_.IndexOf(task);
+    slot = worker ? dispatcher_.per_worker().At(value, *worker) : std::nullopt;
+    return !slot || dispatcher_.results().state(*slot) != ResultSlab::State::kNotReady;
+  };
+  if (!WaitUntil(lock, met, deadline)) {
+    return DeadlineExceeded("the value of {} is not built: {}", task, Waiting());
+  }
+  if (!slot) return NotFound("no such value on {}", task);
+  const ClosureError* error = dispatcher_.results().error(*slot);
+  return error == nullptr ? Ok() : ToStatus(*error);
+}
+
+void DriverCore::AddReference(ResultSlab::Slot slot) {
+  const Lock lock(mutex_);
+  dispatcher_.results().AddReference(slot);
+}
+
+void DriverCore::Release(ResultSlab::Slot slot) {
+  const Lock lock(mutex_);
+  dispatcher_.results().Release(slot);
+}
+
+ResultSlab::State DriverCore::StateOf(ResultSlab::Slot slot) {
+  const Lock lock(mutex_);
+  return dispatcher_.results().state(slot);
+}
+
+}  // namespace muster::dispatch

@@ -1,0 +1,286 @@
+#include "dispatch/executor_session.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "dispatch/core/assignment.h"
+#include "dispatch/core/per_worker_values.h"
+#include <poll.h>
+#include <unistd.h>
+
+namespace muster::dispatch {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// Answers go out together, but none waits longer than this for those after it.
+constexpr std::size_t kAnswersTogether = 64;
+constexpr std::chrono::microseconds kAnswerWithin{100};
+// Jobs that one runner takes at a time while others could have some.
+constexpr std::size_t kShare = 16;
+// Pings and cancelling wait this long at most while everybody runs closures.
+constexpr Millis kUnwatched{5};
+
+bool Pinned(const WireRecord& record) { return (record.closure & PerWorkerValues::kPinned) != 0; }
+
+}  // namespace
+
+ExecutorSession::ExecutorSession(std::unique_ptr<net::DuplexLink> link,
+                                 const FunctionTable& functions, std::uint32_t closures_at_a_time,
+                                 net::SpinMode spin, net::SpinLimit* limit, net::Fd wake)
+    : link_(std::move(link)),
+      functions_(functions),
+      closures_at_a_time_(std::max<std::uint32_t>(closures_at_a_time, 1)),
+      wake_(std::move(wake)),
+      spinner_(spin, limit) {
+  for (std::uint32_t i = 0; i < closures_at_a_time_; ++i) threads_.emplace_back([this] { Run(); });
+  threads_.emplace_back([this] { Watch(); });
+}
+
+ExecutorSession::~ExecutorSession() {
+  Over();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ExecutorSession::Over() {
+  // First the link: what closures say of being cancelled is not the driver's any more.
+  link_->ShutDown();
+  cancelled_to_ = std::numeric_limits<std::uint64_t>::max();
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    jobs_.clear();
+  }
+  Wake();
+  work_.notify_all();
+  watch_.notify_all();
+}
+
+void ExecutorSession::Wake() {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+  // After the write: what is not written yet must not count as read.
+  wake_written_ = true;
+}
+
+void ExecutorSession::Run() {
+  std::vector<Job> mine;
+  std::unique_lock lock(mutex_);
+  while (!over_) {
+    TakeJobs(mine);
+    if (!mine.empty()) {
+      const bool build = Pinned(mine.front().record);
+      ++running_;
+      // The others: for what is left, and for the link.
+      const bool more = waiting_ > 0 && (!jobs_.empty() || !leading_);
+      lock.unlock();
+      if (more) work_.notify_one();
+      RunJobs(mine);
+      mine.clear();
+      lock.lock();
+      --running_;
+      if (build) {
+        build_runs_ = false;
+        work_.notify_all();
+      }
+      continue;
+    }
+    if (!leading_) {
+      leading_ = true;
+      lock.unlock();
+      Lead(&spinner_, TimePoint::max());
+      lock.lock();
+      leading_ = false;
+      ++turns_;
+      continue;
+    }
+    // The watcher gives the link to a runner that has nothing else to do.
+    if (watcher_leads_) Wake();
+    ++waiting_;
+    work_.wait(lock);
+    --waiting_;
+  }
+  // Whoever waits for the link or for a build.
+  work_.notify_all();
+}
+
+void ExecutorSession::Watch() {
+  std::unique_lock lock(mutex_);
+  std::uint64_t seen = turns_;
+  while (!over_) {
+    watch_.wait_for(lock, kUnwatched);
+    const bool unwatched = !leading_ && running_ > 0 && seen == turns_;
+    seen = turns_;
+    if (over_ || running_ == 0) continue;
+    if (unwatched) leading_ = watcher_leads_ = true;
+    lock.unlock();
+    // A runner that is in a long closure cannot send what came before it.
+    Answer();
+    if (unwatched) Lead(nullptr, SteadyClock::now() + kUnwatched);
+    lock.lock();
+    if (!unwatched) continue;
+    leading_ = watcher_leads_ = false;
+    work_.notify_one();
+  }
+}
+
+// One turn: what has come is taken, and if that is nothing, waited for.
+void ExecutorSession::Lead(net::Spinner* spinner, TimePoint until) {
+  const auto on_frame = [this](const net::FrameHeader& header, std::span<const std::byte> meta,
+                               std::span<const std::byte> payload) {
+    return OnFrame(header, meta, payload);
+  };
+  net::DuplexLink* const link = link_.get();
+  for (bool waited = false;; waited = true) {
+    auto got = link_->Receive(on_frame);
+    Status status = got.status();
+    if (status.ok()) status = link_->Tick();
+    if (status.ok() && link_->unsent() > 0) status = link_->Flush().status();
+    if (!status.ok()) return Over();
+    if (*got > 0 || waited) return;
+    net::WaitForLinks(std::span(&link, 1), wake_.get(), until, spinner);
+    if (wake_written_.exchange(false)) {
+      std::uint64_t woken = 0;
+      (void)!::read(wake_.get(), &woken, sizeof(woken));
+    }
+  }
+}
+
+Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
+                                std::span<const std::byte> payload) {
+  switch (static_cast<Verb>(header.kind)) {
+    case Verb::kCredit: {
+      Batch credit(Verb::kCredit);
+      credit.Add({.function = closures_at_a_time_});
+      MUSTER_TRY(credit.QueueOn(*link_));
+      return link_->Flush().status();
+    }
+    case Verb::kClosures: {
+      const std::lock_guard lock(mutex_);
+      return ReadBatch(meta, payload,
+                       [this](const WireRecord& record, std::span<const std::byte> arguments) {
+                         jobs_.emplace_back();
+                         jobs_.back().record = record;
+                         jobs_.back().arguments.Assign(arguments);
+                         return Ok();
+                       });
+    }
+    case Verb::kCancel:
+      return ReadBatch(meta, payload, [this](const WireRecord& record, std::span<const std::byte>) {
+        if ((record.flags & kFlagRelease) != 0) {
+          values_.Release(record.closure);
+        } else {
+          cancelled_to_ = std::max(cancelled_to_.load(), record.closure);
+        }
+        return Ok();
+      });
+    case Verb::kResults:
+      break;
+  }
+  return DataLoss("{}: a frame of kind {} for an executor", link_->peer(), header.kind);
+}
+
+void ExecutorSession::TakeJobs(std::vector<Job>& into) {
+  // A build runs alone: what comes after it may use what it builds.
+  if (jobs_.empty() || build_runs_) return;
+  if (Pinned(jobs_.front().record)) {
+    if (running_ > 0) return;
+    build_runs_ = true;
+    into.push_back(std::move(jobs_.front()));
+    jobs_.pop_front();
+    return;
+  }
+  std::size_t share = jobs_.size();
+  if (closures_at_a_time_ > 1) {
+    share = std::clamp<std::size_t>(share / closures_at_a_time_, 1, kShare);
+  }
+  while (share-- > 0 && !jobs_.empty() && !Pinned(jobs_.front().record)) {
+    into.push_back(std::move(jobs_.front()));
+    jobs_.pop_front();
+  }
+}
+
+void ExecutorSession::RunJobs(std::vector<Job>& jobs) {
+  std::vector<std::byte> value;
+  TimePoint clock = SteadyClock::now();
+  TimePoint answered = clock;
+  for (const Job& job : jobs) {
+    if (!RunOne(job, value, clock) && clock - answered < kAnswerWithin) continue;
+    Answer();
+    answered = clock;
+  }
+  Answer();
+}
+
+bool ExecutorSession::AddResult(const WireRecord& record, std::span<const std::byte> bytes) {
+  const std::lock_guard lock(results_mutex_);
+  return results_.Add(record, bytes) || results_.size() >= kAnswersTogether;
+}
+
+void ExecutorSession::Answer() {
+  std::unique_lock results(results_mutex_);
+  if (results_.empty()) return;
+  Status status = results_.QueueOn(*link_);
+  // A driver that takes results slower than they come holds this runner up; the link is read by
+  // others.
+  while (status.code() == StatusCode::kResourceExhausted) {
+    pollfd room{.fd = link_->fd(), .events = POLLOUT, .revents = 0};
+    (void)::poll(&room, 1, static_cast<int>(kUnwatched.count()));
+    status = link_->Flush().status();
+    if (status.ok()) status = results_.QueueOn(*link_);
+  }
+  results.unlock();
+  if (status.ok()) {
+    const auto all = link_->Flush();
+    status = all.status();
+    // The leader may sleep without looking for room.
+    if (status.ok() && !*all) Wake();
+  }
+  if (!status.ok()) Over();
+}
+
+// `clock` is when the run before it ended, and then when this one has.
+bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock) {
+  value.clear();
+  ClosureContext context(job.record.closure, job.arguments.view(), cancelled_to_, values_, value);
+  Status status;
+  const FunctionTable::Function* function = functions_.Find(job.record.function);
+  if (!Pinned(job.record) && context.cancelled()) {
+    status = Cancelled("cancelled before it began");
+  } else if (function == nullptr) {
+    status =
+        InvalidArgument("there is no function {}, only {}", job.record.function, functions_.size());
+  } else {
+    try {
+      status = (*function)(context);
+    } catch (const std::exception& thrown) {
+      status = Unknown("{} threw: {}", functions_.name(job.record.function), thrown.what());
+    } catch (...) {
+      status = Unknown("{} threw what is no std::exception", functions_.name(job.record.function));
+    }
+  }
+  if (status.ok() && value.size() > kMostBytes) {
+    status =
+        ResourceExhausted("its value has {} bytes, at most {} are taken", value.size(), kMostBytes);
+  }
+  const TimePoint now = SteadyClock::now();
+  const auto run = std::chrono::nanoseconds(std::exchange(clock, now) - now) * -1;
+  WireRecord record{.closure = job.record.closure, .attempt = job.record.attempt};
+  record.run_ns = static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(run.count(), 1, std::numeric_limits<std::uint32_t>::max()));
+  if (status.ok()) {
+    const bool wanted = (job.record.flags & kFlagNoValue) == 0;
+    return AddResult(record,
+                     wanted ? std::span<const std::byte>(value) : std::span<const std::byte>());
+  }
+  if (Pinned(job.record)) values_.Set(job.record.closure, status);
+  ClosureError error = context.blame();
+  error.status = status;
+  if (Pinned(job.record)) error.phase = Phase::kBuild;
+  record.flags = kFlagError;
+  return AddResult(record, EncodeError(error));
+}
+
+}  // namespace muster::dispatch

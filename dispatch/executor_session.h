@@ -1,0 +1,86 @@
+// One driver's time with an executor: its link, the closures that wait, the threads that run them.
+//
+// Threading: the constructor starts the threads; End() and the destructor from the executor's.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "dispatch/core/small_bytes.h"
+#include "dispatch/functions.h"
+#include "dispatch/wire.h"
+#include "dispatch/worker_values.h"
+
+#include "common/net/duplex_link.h"
+
+namespace muster::dispatch {
+
+class ExecutorSession {
+ public:
+  // `wake`: written to by the session to end its own wait. Functions and limit outlive it.
+  ExecutorSession(std::unique_ptr<net::DuplexLink> link, const FunctionTable& functions,
+                  std::uint32_t closures_at_a_time, net::SpinMode spin, net::SpinLimit* limit,
+                  net::Fd wake);
+  // Cancels what runs and waits for it.
+  ~ExecutorSession();
+
+ private:
+  struct Job {
+    WireRecord record;
+    SmallBytes<64> arguments;
+  };
+
+  // A runner's life: takes jobs if there are any, else reads the link if nobody does, else waits.
+  void Run();
+  // Keeps the link while all runners run, and sends what a long closure would hold up.
+  void Watch();
+  // Reads until jobs have come, somebody wants the link, or it is over. Without the lock.
+  void Lead(net::Spinner* spinner, TimePoint until);
+  Status OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
+                 std::span<const std::byte> payload);
+  // Jobs for one runner now; none while a build runs alone. Under the lock.
+  void TakeJobs(std::vector<Job>& into);
+  void RunJobs(std::vector<Job>& jobs);
+  // Runs one and adds what comes out to the results. True: these are to be sent now.
+  bool RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock);
+  bool AddResult(const WireRecord& record, std::span<const std::byte> bytes);
+  // Sends the results so far, of all runners.
+  void Answer();
+  // The link has ended: so do the threads, when their closures have.
+  void Over();
+  void Wake();
+
+  const std::unique_ptr<net::DuplexLink> link_;
+  const FunctionTable& functions_;
+  const std::uint32_t closures_at_a_time_;
+  const net::Fd wake_;
+  std::atomic<bool> wake_written_{false};
+  net::Spinner spinner_;  // the leader's
+  WorkerValues values_;
+  std::atomic<std::uint64_t> cancelled_to_{0};
+  std::mutex results_mutex_;
+  Batch results_{Verb::kResults};
+
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable watch_;
+  std::deque<Job> jobs_;
+  bool over_ = false;
+  bool leading_ = false;
+  bool watcher_leads_ = false;
+  bool build_runs_ = false;
+  std::uint32_t running_ = 0;  // runners with jobs
+  std::uint32_t waiting_ = 0;  // runners without anything to do
+  std::uint64_t turns_ = 0;    // of leading
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace muster::dispatch

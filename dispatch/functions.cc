@@ -1,0 +1,42 @@
+#include "dispatch/functions.h"
+
+#include "dispatch/program.h"
+#include "dispatch/worker_values.h"
+
+namespace muster::dispatch {
+
+void ClosureContext::Build(std::shared_ptr<void> value) { values_.Set(closure_, std::move(value)); }
+
+Result<std::shared_ptr<void>> ClosureContext::ValueOf(std::uint64_t per_worker) {
+  auto found = values_.Get(per_worker);
+  if (!found.ok()) Blame(Origin::kInput, Phase::kInputs, "");
+  return found;
+}
+
+void ClosureContext::Blame(Origin origin, Phase phase, std::string task) {
+  blame_.origin = origin;
+  blame_.phase = phase;
+  blame_.task = std::move(task);
+}
+
+FunctionTable& ProgramFunctions() {
+  // Filled before main() begins, by whatever is linked: a function's own, so that it is there by
+  // then.
+  static FunctionTable functions;
+  return functions;
+}
+
+std::uint32_t FunctionTable::Add(std::string name, Function function) {
+  // FNV-1a, the terminating zero included: "ab", "c" is another table than "a", "bc".
+  for (const char* c = name.c_str(); c <= name.c_str() + name.size(); ++c) {
+    hash_ = (hash_ ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
+  }
+  functions_.emplace_back(std::move(name), std::move(function));
+  return static_cast<std::uint32_t>(functions_.size() - 1);
+}
+
+const FunctionTable::Function* FunctionTable::Find(std::uint32_t number) const {
+  return number < functions_.size() ? &functions_[number].second : nullptr;
+}
+
+}  // namespace muster::dispatch

@@ -1,0 +1,82 @@
+// The functions that closures name by number, and what one of them is given.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/core/closure_error.h"
+
+#include "common/base/status.h"
+
+namespace muster::dispatch {
+
+// The executor's side of values that each worker has one of. Threading: builds run alone.
+class WorkerValues;
+
+// One execution. Lives as long as the call.
+class ClosureContext {
+ public:
+  ClosureContext(std::uint64_t closure, std::span<const std::byte> arguments,
+                 const std::atomic<std::uint64_t>& cancelled_to, WorkerValues& values,
+                 std::vector<std::byte>& value)
+      : closure_(closure),
+        arguments_(arguments),
+        cancelled_to_(cancelled_to),
+        values_(values),
+        value_(value) {}
+
+  std::uint64_t closure() const { return closure_; }
+  std::span<const std::byte> arguments() const { return arguments_; }
+  // Its driver takes no result any more: end soon, with kCancelled.
+  bool cancelled() const { return closure_ <= cancelled_to_.load(std::memory_order_relaxed); }
+  // What future the driver's holds; empty at first.
+  std::vector<std::byte>& value() { return value_; }
+
+  // In a build: this worker's value.
+  void Build(std::shared_ptr<void> value);
+  // This worker's value of a per-worker one.
+  //   The build's error, as an input's; kNotFound: there is none.
+  Result<std::shared_ptr<void>> ValueOf(std::uint64_t per_worker);
+  // Says that what the function is about to return is not its own trouble.
+  void Blame(Origin origin, Phase phase, std::string task);
+
+  // What Blame() said; the user's otherwise.
+  const ClosureError& blame() const { return blame_; }
+
+ private:
+  const std::uint64_t closure_;
+  const std::span<const std::byte> arguments_;
+  const std::atomic<std::uint64_t>& cancelled_to_;
+  WorkerValues& values_;
+  std::vector<std::byte>& value_;
+  ClosureError blame_;
+};
+
+// Built before anything runs, alike in driver and executors.
+class FunctionTable {
+ public:
+  // What it throws is the user's error, too.
+  using Function = std::function<Status(ClosureContext&)>;
+
+  // Its number: 0, 1, 2 ...
+  std::uint32_t Add(std::string name, Function function);
+  // Null: no such number.
+  const Function* Find(std::uint32_t number) const;
+  const std::string& name(std::uint32_t number) const { return functions_[number].first; }
+  std::size_t size() const { return functions_.size(); }
+  // Of the names in their order: tables that differ there do not work together.
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  std::vector<std::pair<std::string, Function>> functions_;
+  std::uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+}  // namespace muster::dispatch

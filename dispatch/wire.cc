@@ -1,0 +1,122 @@
+#include "dispatch/wire.h"
+
+#include <cstring>
+
+namespace muster::dispatch {
+namespace {
+
+// One frame holds no more: the peer begins while the rest is written.
+constexpr std::size_t kMostRecords = 4096;
+constexpr std::size_t kMostPayload = std::size_t{1} << 20;
+constexpr std::string_view kPayloadUrl = "muster/closure-error";
+constexpr std::size_t kMaxMessage = 16'384;
+
+// Before the task's name and the message.
+struct RawError {
+  std::uint64_t incarnation = 0;
+  std::uint32_t retries = 0;
+  std::uint8_t code = 0;
+  std::uint8_t origin = 0;
+  std::uint8_t phase = 0;
+  std::uint8_t task_bytes = 0;
+};
+static_assert(sizeof(RawError) == 16);
+
+}  // namespace
+
+bool Batch::Add(WireRecord record, std::span<const std::byte> bytes) {
+  record.bytes = static_cast<std::uint32_t>(bytes.size());
+  records_.push_back(record);
+  payload_.insert(payload_.end(), bytes.begin(), bytes.end());
+  return records_.size() >= kMostRecords || payload_.size() >= kMostPayload;
+}
+
+Status Batch::QueueOn(net::DuplexLink& link) {
+  const iovec part{.iov_base = payload_.data(), .iov_len = payload_.size()};
+  const Status status =
+      link.Queue({.kind = static_cast<net::FrameKind>(verb_)}, std::as_bytes(std::span(records_)),
+                 std::span(&part, payload_.empty() ? 0 : 1));
+  if (!status.ok()) return status;
+  records_.clear();
+  payload_.clear();
+  if (payload_.capacity() > 4 * kMostPayload) payload_.shrink_to_fit();
+  return status;
+}
+
+Status ReadBatch(std::span<const std::byte> meta, std::span<const std::byte> payload,
+                 absl::FunctionRef<Status(const WireRecord&, std::span<const std::byte>)> each) {
+  if (meta.size() % sizeof(WireRecord) != 0) {
+    return DataLoss("a table of {} bytes, not records of {}", meta.size(), sizeof(WireRecord));
+  }
+  for (; !meta.empty(); meta = meta.subspan(sizeof(WireRecord))) {
+    WireRecord record;
+    std::memcpy(&record, meta.data(), sizeof(record));
+    if (record.bytes > payload.size()) {
+      return DataLoss("closure {} has {} bytes, {} are left of the payload", record.closure,
+                      record.bytes, payload.size());
+    }
+    MUSTER_TRY(each(record, payload.first(record.bytes)));
+    payload = payload.subspan(record.bytes);
+  }
+  if (!payload.empty()) return DataLoss("{} bytes belong to no closure", payload.size());
+  return Ok();
+}
+
+std::vector<std::byte> EncodeError(const ClosureError& error) {
+  std::string task = error.task.substr(0, 255);
+  std::string message = Message(error.status);
+  if (message.size() > kMaxMessage) message.resize(kMaxMessage);
+  const RawError raw{.incarnation = error.incarnation,
+                     .retries = error.retries,
+                     .code = static_cast<std::uint8_t>(error.status.code()),
+                     .origin = static_cast<std::uint8_t>(error.origin),
+                     .phase = static_cast<std::uint8_t>(error.phase),
+                     .task_bytes = static_cast<std::uint8_t>(task.size())};
+  std::vector<std::byte> bytes(sizeof(raw) + task.size() + message.size());
+  std::memcpy(bytes.data(), &raw, sizeof(raw));
+  std::memcpy(bytes.data() + sizeof(raw), task.data(), task.size());
+  std::memcpy(bytes.data() + sizeof(raw) + task.size(), message.data(), message.size());
+  return bytes;
+}
+
+Result<ClosureError> DecodeError(std::span<const std::byte> bytes) {
+  RawError raw;
+  if (bytes.size() < sizeof(raw)) return DataLoss("an error of {} bytes", bytes.size());
+  std::memcpy(&raw, bytes.data(), sizeof(raw));
+  bytes = bytes.subspan(sizeof(raw));
+  const bool known = raw.code >= 1 && raw.code <= 16 && raw.origin >= 1 &&
+                     raw.origin <= static_cast<std::uint8_t>(Origin::kCoordinator) &&
+                     raw.phase >= 1 && raw.phase <= static_cast<std::uint8_t>(Phase::kBuild);
+  if (!known || raw.task_bytes > bytes.size()) {
+    return DataLoss("an error of code {}, origin {}, phase {}", raw.code, raw.origin, raw.phase);
+  }
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  ClosureError error;
+  error.task.assign(text, raw.task_bytes);
+  error.status = MakeStatus(static_cast<StatusCode>(raw.code),
+                            {text + raw.task_bytes, bytes.size() - raw.task_bytes});
+  error.origin = static_cast<Origin>(raw.origin);
+  error.phase = static_cast<Phase>(raw.phase);
+  error.incarnation = raw.incarnation;
+  error.retries = raw.retries;
+  return error;
+}
+
+Status ToStatus(const ClosureError& error) {
+  Status status = error.status;
+  const std::vector<std::byte> bytes = EncodeError(error);
+  status.SetPayload(
+      kPayloadUrl.data(),
+      absl::Cord(absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+  return status;
+}
+
+std::optional<ClosureError> ErrorOf(const Status& status) {
+  const auto payload = status.GetPayload(kPayloadUrl.data());
+  if (!payload) return std::nullopt;
+  const std::string bytes(*payload);
+  auto error = DecodeError(std::as_bytes(std::span(bytes)));
+  return error.ok() ? std::optional(*std::move(error)) : std::nullopt;
+}
+
+}  // namespace muster::dispatch

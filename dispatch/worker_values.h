@@ -1,0 +1,51 @@
+// This worker's values of the per-worker ones, by their id: the object, or why it could not be
+// built.
+//
+// Threading: any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace muster::dispatch {
+
+class WorkerValues {
+ public:
+  void Set(std::uint64_t id, Result<std::shared_ptr<void>> value) {
+    const std::lock_guard lock(mutex_);
+    values_.insert_or_assign(id, std::move(value));
+  }
+  //   kNotFound: not built here, or released.
+  Result<std::shared_ptr<void>> Get(std::uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(id);
+    if (found == values_.end()) {
+      return NotFound("per-worker value {} is not on this worker", id & ~(std::uint64_t{1} << 63));
+    }
+    return found->second;
+  }
+  void Release(std::uint64_t id) {
+    // Its destructor may be anything: not under the lock.
+    Result<std::shared_ptr<void>> last = std::shared_ptr<void>();
+    const std::lock_guard lock(mutex_);
+    if (const auto found = values_.find(id); found != values_.end()) {
+      last = std::move(found->second);
+      values_.erase(found);
+    }
+  }
+  std::size_t size() {
+    const std::lock_guard lock(mutex_);
+    return values_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, Result<std::shared_ptr<void>>> values_;
+};
+
+}  // namespace muster::dispatch

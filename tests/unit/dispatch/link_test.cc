@@ -1,0 +1,445 @@
+// A driver and executors over real sockets.
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+
+#include "dispatch/wire.h"
+
+#include "tests/unit/dispatch/cluster.h"
+
+namespace muster::dispatch {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A door that closures wait at until the test opens it.
+class Gate {
+ public:
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  // True: it was opened; else the closure was cancelled.
+  bool Pass(const ClosureContext& context) {
+    std::unique_lock lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    while (!open_ && !context.cancelled()) changed_.wait_for(lock, 1ms);
+    return open_;
+  }
+  void AwaitArrivals(int n) {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, 20s, [&] { return arrived_ >= n; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int arrived_ = 0;
+  bool open_ = false;
+};
+
+struct Program {
+  Program() {
+    empty = functions.Add("empty", [](ClosureContext&) { return Ok(); });
+    twice = functions.Add("twice", [](ClosureContext& context) {
+      const std::int64_t number = 2 * NumberIn(context.arguments());
+      const auto bytes = BytesOfValue(number);
+      context.value().assign(bytes.begin(), bytes.end());
+      return Ok();
+    });
+    count = functions.Add("count", [this](ClosureContext&) {
+      ++counted;
+      return Ok();
+    });
+    fail = functions.Add("fail", [](ClosureContext&) { return Unavailable("the user's own"); });
+    thrower = functions.Add("thrower",
+                            [](ClosureContext&) -> Status { throw std::runtime_error("thrown"); });
+    wait = functions.Add("wait", [this](ClosureContext& context) {
+      return gate.Pass(context) ? Ok() : Cancelled("it was told to end");
+    });
+    echo = functions.Add("echo", [](ClosureContext& context) {
+      context.value().assign(context.arguments().begin(), context.arguments().end());
+      return Ok();
+    });
+    build = functions.Add("build", [this](ClosureContext& context) {
+      if (context.arguments().empty()) return InvalidArgument("no such file");
+      context.Build(std::make_shared<std::int64_t>(100 + ++built));
+      return Ok();
+    });
+    use = functions.Add("use", [](ClosureContext& context) -> Status {
+      const auto id = static_cast<std::uint64_t>(NumberIn(context.arguments()));
+      MUSTER_TRY_ASSIGN(const std::shared_ptr<void> value, context.ValueOf(id));
+      const auto bytes = BytesOfValue(*std::static_pointer_cast<std::int64_t>(value));
+      context.value().assign(bytes.begin(), bytes.end());
+      return Ok();
+    });
+  }
+  FunctionTable functions;
+  Gate gate;
+  std::atomic<int> counted{0};
+  std::atomic<int> built{0};
+  std::uint32_t empty = 0, twice = 0, count = 0, fail = 0, thrower = 0, wait = 0, echo = 0,
+                build = 0, use = 0;
+};
+
+TEST_CASE("a value is fetched and join returns when all have ended",
+          "[dispatch][unit][CCO-06][CCO-07]") {
+  const net::LinkKind kind = GENERATE(net::LinkKind::kUnix, net::LinkKind::kTcp);
+  const std::uint32_t slots = GENERATE(1, 3);
+  Program program;
+  RunningExecutor a(program.functions, kind, slots);
+  RunningExecutor b(program.functions, kind, slots);
+  Driver driver(DriverOptions(program.functions));
+  CHECK(driver.Join(Soon()).ok());  // nothing is scheduled
+  REQUIRE(ToString(ConnectTo(driver, "worker:0", a)) == "OK");
+  REQUIRE(ConnectTo(driver, "worker:1", b).ok());
+
+  const std::int64_t number = 21;
+  auto value = driver.Schedule(program.twice, BytesOfValue(number), Soon());
+  REQUIRE(value.ok());
+  const auto fetched = driver.Fetch(*value, Soon());
+  REQUIRE(fetched.ok());
+  CHECK(NumberIn(*fetched) == 42);
+
+  for (int i = 0; i < 20'000; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(ToString(driver.Join(Soon())) == "OK");
+  CHECK(program.counted == 20'000);
+  CHECK(driver.Done().value());
+  CHECK(driver.Join(Soon()).ok());
+  CHECK(driver.counts().succeeded == 20'001);
+  CHECK(driver.counts().settled == 20'001);
+}
+
+TEST_CASE("closures go on while nobody waits for them", "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  for (int i = 0; i < 1'000; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  const TimePoint end = Soon();
+  while (program.counted < 1'000 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  CHECK(program.counted == 1'000);
+}
+
+TEST_CASE("many threads schedule and fetch at once", "[dispatch][unit][CCQ-03]") {
+  Program program;
+  RunningExecutor a(program.functions, net::LinkKind::kUnix, 2);
+  RunningExecutor b(program.functions, net::LinkKind::kTcp, 1);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", a).ok());
+  REQUIRE(ConnectTo(driver, "worker:1", b).ok());
+  std::atomic<int> right{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::int64_t i = 0; i < 200; ++i) {
+        const std::int64_t number = 1'000 * t + i;
+        auto value = driver.Schedule(program.twice, BytesOfValue(number), Soon());
+        if (!value.ok()) continue;
+        const RemoteValue copy = *value;
+        const auto fetched = driver.Fetch(copy, Soon());
+        if (fetched.ok() && NumberIn(*fetched) == 2 * number) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right == 1'600);
+  CHECK(driver.Join(Soon()).ok());
+  CHECK(driver.counts().futures == 0);
+}
+
+TEST_CASE("the user's error is returned once, with its origin, and all is new afterwards",
+          "[dispatch][unit][CCE-01][CCE-02]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 3; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+    const auto bad = driver.Schedule(round == 0 ? program.fail : program.thrower, {}, Soon());
+    REQUIRE(bad.ok());
+
+    const Status status = driver.Join(Soon());
+
+    CHECK(status.code() == (round == 0 ? StatusCode::kUnavailable : StatusCode::kUnknown));
+    const auto error = ErrorOf(status);
+    REQUIRE(error.has_value());
+    CHECK(error->origin == Origin::kUser);
+    CHECK(error->task == "worker:0");
+    CHECK(driver.Fetch(*bad, Soon()).status().code() == status.code());
+    CHECK(driver.Join(Soon()).ok());
+    CHECK(program.counted == 3 * (round + 1));
+  }
+}
+
+TEST_CASE("a failure cancels what runs and what waits", "[dispatch][unit][CCE-04][CCE-05]") {
+  Program program;
+  RunningExecutor a(program.functions, net::LinkKind::kUnix);
+  RunningExecutor b(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", a).ok());
+  REQUIRE(ConnectTo(driver, "worker:1", b).ok());
+  const auto slow = driver.Schedule(program.wait, {}, Soon());
+  REQUIRE(slow.ok());
+  program.gate.AwaitArrivals(1);
+  const auto failing = driver.Schedule(program.fail, {}, Soon());
+  std::vector<RemoteValue> queued;
+  for (int i = 0; i < 20; ++i) {
+    auto one = driver.Schedule(program.wait, {}, Soon());
+    if (!one.ok()) break;  // the error came already, here
+    queued.push_back(*one);
+  }
+  (void)driver.Join(Soon());
+
+  CHECK(driver.Fetch(*slow, Soon()).status().code() == StatusCode::kCancelled);
+  for (const RemoteValue& one : queued) {
+    CHECK(driver.Fetch(one, Soon()).status().code() == StatusCode::kCancelled);
+  }
+  CHECK(driver.counts().in_flight == 0);
+  CHECK(driver.ScheduleOnly(program.empty, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+}
+
+TEST_CASE("closures of an executor that is gone run elsewhere, a zombie changes nothing",
+          "[dispatch][unit][CCF-02]") {
+  Program program;
+  auto lost = std::make_unique<RunningExecutor>(program.functions, net::LinkKind::kUnix);
+  RunningExecutor stays(program.functions, net::LinkKind::kTcp);
+  std::mutex mutex;
+  std::vector<std::string> told;
+  Driver::Options options = DriverOptions(program.functions);
+  options.on_lost = [&](const std::string& task, const Status&) {
+    const std::lock_guard lock(mutex);
+    told.push_back(task);
+  };
+  Driver driver(std::move(options));
+  REQUIRE(ConnectTo(driver, "worker:0", *lost).ok());
+  std::vector<RemoteValue> values;
+  for (std::int64_t i = 0; i < 10; ++i) {
+    auto value = driver.Schedule(i == 0 ? program.wait : program.twice, BytesOfValue(i), Soon());
+    REQUIRE(value.ok());
+    values.push_back(*value);
+  }
+  program.gate.AwaitArrivals(1);
+  REQUIRE(ConnectTo(driver, "worker:1", stays).ok());
+  driver.Disconnect("worker:0", Unavailable("its network is cut"));
+  program.gate.AwaitArrivals(2);
+  program.gate.Open();
+
+  CHECK(ToString(driver.Join(Soon())) == "OK");
+  for (std::int64_t i = 1; i < 10; ++i) {
+    CHECK(NumberIn(driver.Fetch(values[i], Soon()).value()) == 2 * i);
+  }
+  CHECK(driver.counts().succeeded == 10);
+  lost.reset();
+  const std::lock_guard lock(mutex);
+  CHECK(told == std::vector<std::string>{"worker:0"});
+}
+
+TEST_CASE("the only executor is lost and the next one takes over", "[dispatch][unit][CCF-05]") {
+  Program program;
+  auto first = std::make_unique<RunningExecutor>(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", *first).ok());
+  REQUIRE(driver.ScheduleOnly(program.wait, {}, Soon()).ok());
+  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  first.reset();
+  CHECK(driver.Join(std::chrono::steady_clock::now() + 50ms).code() ==
+        StatusCode::kDeadlineExceeded);
+
+  RunningExecutor second(program.functions, net::LinkKind::kUnix);
+  program.gate.Open();
+  REQUIRE(ConnectTo(driver, "worker:0", second).ok());
+
+  CHECK(ToString(driver.Join(Soon())) == "OK");
+  CHECK(program.counted == 1);
+}
+
+// Proves itself, takes one closure at a time, and then reads nothing any more.
+class StoppedExecutor {
+ public:
+  explicit StoppedExecutor(const net::Listener& listener) {
+    thread_ = std::thread([this, &listener] {
+      auto accepted = net::Accept(std::span(&listener, 1), -1, Millis(20'000));
+      if (!accepted.ok()) return;
+      fd_ = std::move(accepted->fd);
+      net::Channel channel(net::Fd(::dup(fd_.get())), listener.kind, "driver", net::SpinMode::kOff,
+                           nullptr);
+      (void)net::WelcomeClient(channel, {.token = "key", .host_id = "host"}, Soon(),
+                               [](const net::Hello&) { return Ok(); });
+      (void)channel.ReadFrame(Soon());
+      const WireRecord credit{.function = 1};
+      (void)channel.Send({.kind = static_cast<net::FrameKind>(Verb::kCredit)},
+                         std::as_bytes(std::span(&credit, 1)), {}, Soon());
+    });
+  }
+  ~StoppedExecutor() { thread_.join(); }
+
+ private:
+  net::Fd fd_;
+  std::thread thread_;
+};
+
+TEST_CASE(
+    "an executor that stands still loses its closures to the others, though its kernel answers",
+    "[dispatch][unit]") {
+  Program program;
+  const auto listener = net::ListenTcp("127.0.0.1:0");
+  REQUIRE(listener.ok());
+  StoppedExecutor stopped(*listener);
+  RunningExecutor works(program.functions, net::LinkKind::kUnix);
+  std::mutex mutex;
+  Status why;
+  Driver::Options options = DriverOptions(program.functions);
+  options.link.ping_every = 50ms;
+  options.link.silence = 200ms;
+  options.on_lost = [&](const std::string&, const Status& status) {
+    const std::lock_guard lock(mutex);
+    why = status;
+  };
+  Driver driver(std::move(options));
+  REQUIRE(driver.Connect("worker:0", 1, listener->kind, listener->address, Soon()).ok());
+  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(ConnectTo(driver, "worker:1", works).ok());
+
+  CHECK(ToString(driver.Join(Soon())) == "OK");
+
+  CHECK(program.counted == 1);
+  const std::lock_guard lock(mutex);
+  CHECK(why.code() == StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("an executor refuses a wrong key, another program and a superseded driver",
+          "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kTcp);
+  Driver::Options options = DriverOptions(program.functions);
+  options.identity.token = "guess";
+  Driver stranger(options);
+  CHECK(ConnectTo(stranger, "worker:0", executor).code() == StatusCode::kUnauthenticated);
+
+  options = DriverOptions(program.functions);
+  ++options.functions;
+  Driver other(options);
+  CHECK(ConnectTo(other, "worker:0", executor).code() == StatusCode::kInvalidArgument);
+
+  options = DriverOptions(program.functions);
+  options.dispatch.incarnation = 2;
+  Driver newer(options);
+  REQUIRE(ConnectTo(newer, "worker:0", executor).ok());
+  Driver older(DriverOptions(program.functions));
+  CHECK(ConnectTo(older, "worker:0", executor).code() == StatusCode::kAborted);
+  REQUIRE(newer.ScheduleOnly(program.count, {}, Soon()).ok());
+  CHECK(newer.Join(Soon()).ok());
+}
+
+TEST_CASE("a new driver takes an executor over from one that hangs on to it", "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver old(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(old, "worker:0", executor).ok());
+  REQUIRE(old.ScheduleOnly(program.wait, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  Driver::Options options = DriverOptions(program.functions);
+  options.dispatch.incarnation = 2;
+  Driver driver(options);
+
+  REQUIRE(ToString(ConnectTo(driver, "worker:0", executor)) == "OK");  // what ran was cancelled
+
+  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+  CHECK(program.counted == 1);
+}
+
+TEST_CASE("each worker builds its own value before closures use it", "[dispatch][unit][CCO-17]") {
+  Program program;
+  RunningExecutor a(program.functions, net::LinkKind::kUnix, 2);
+  RunningExecutor b(program.functions, net::LinkKind::kUnix, 2);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", a).ok());
+  REQUIRE(ConnectTo(driver, "worker:1", b).ok());
+
+  const std::int64_t argument = 1;
+  const ClosureId value = driver.CreatePerWorker(program.build, BytesOfValue(argument));
+  const std::uint64_t id = value.value();
+  std::set<std::int64_t> seen;
+  std::vector<RemoteValue> uses;
+  for (int i = 0; i < 50; ++i)
+    uses.push_back(*driver.Schedule(program.use, BytesOfValue(id), Soon()));
+  for (const RemoteValue& use : uses) seen.insert(NumberIn(driver.Fetch(use, Soon()).value()));
+
+  CHECK(seen == std::set<std::int64_t>{101, 102});
+  CHECK(driver.AwaitPerWorker(value, "worker:0", Soon()).ok());
+  CHECK(driver.AwaitPerWorker(value, "worker:7", Soon()).code() == StatusCode::kNotFound);
+  driver.ReleasePerWorker(value);
+  CHECK(driver.AwaitPerWorker(value, "worker:0", Soon()).code() == StatusCode::kNotFound);
+}
+
+TEST_CASE("a closure whose per-worker value could not be built fails as its input",
+          "[dispatch][unit][CCE-07]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  const std::uint64_t id = driver.CreatePerWorker(program.build, {}).value();
+  CHECK(driver.AwaitPerWorker(ClosureId(id), "worker:0", Soon()).code() ==
+        StatusCode::kInvalidArgument);
+  CHECK(driver.Join(Soon()).ok());  // nobody has used it
+
+  const auto use = driver.Schedule(program.use, BytesOfValue(id), Soon());
+  const Status status = driver.Join(Soon());
+
+  REQUIRE(ErrorOf(status).has_value());
+  CHECK(ErrorOf(status)->origin == Origin::kInput);
+  CHECK(ErrorOf(driver.Fetch(*use, Soon()).status())->origin == Origin::kInput);
+}
+
+TEST_CASE("large arguments and values pass both ways at once", "[dispatch][unit]") {
+  const net::LinkKind kind = GENERATE(net::LinkKind::kUnix, net::LinkKind::kTcp);
+  Program program;
+  RunningExecutor executor(program.functions, kind);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  const std::vector<std::byte> large(6 << 20, std::byte{7});
+  std::vector<RemoteValue> values;
+  for (int i = 0; i < 8; ++i) values.push_back(*driver.Schedule(program.echo, large, Soon()));
+  for (const RemoteValue& value : values) CHECK(driver.Fetch(value, Soon()).value() == large);
+  CHECK(driver.Schedule(program.echo, std::vector<std::byte>(kMostBytes + 1), Soon())
+            .status()
+            .code() == StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("schedule waits while the queue is full", "[dispatch][unit][CCO-22]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver::Options options = DriverOptions(program.functions);
+  options.dispatch.capacity = 2;
+  Driver driver(std::move(options));
+  REQUIRE(driver.ScheduleOnly(program.count, {}).ok());
+  REQUIRE(driver.ScheduleOnly(program.count, {}).ok());
+  CHECK(driver.ScheduleOnly(program.count, {}, std::chrono::steady_clock::now() + 20ms).code() ==
+        StatusCode::kDeadlineExceeded);
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  for (int i = 0; i < 500; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+  CHECK(program.counted == 502);
+}
+
+TEST_CASE("a number that is no function is an error of the closure", "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  REQUIRE(driver.ScheduleOnly(99, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).code() == StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster::dispatch
