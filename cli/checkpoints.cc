@@ -19,9 +19,9 @@ namespace {
 
 // "steps 20, 40"
 std::string Steps(const v1::ListCheckpointsReply& reply) {
-  std::vector<std::uint64_t> steps;
-  for (const v1::CheckpointInfo& info : reply.checkpoints()) steps.push_back(info.step());
-  return fmt::format("{} {}", Agreeing(steps.size(), "step", "steps"), fmt::join(steps, ", "));
+  const auto count = static_cast<std::uint64_t>(reply.checkpoints_size());
+  return fmt::format("{} {}", Agreeing(count, "step", "steps"),
+                     Joined(reply.checkpoints(), kMostNamed, &v1::CheckpointInfo::step));
 }
 
 Status NoCheckpoint(const Options& options, const v1::ListCheckpointsReply& reply) {

@@ -5,14 +5,11 @@
 #include <fmt/core.h>
 
 #include "cli/format.h"
+#include "common/base/version.h"
+#include "common/base/wall_time.h"
 
 namespace muster::cli {
 namespace {
-
-std::int64_t NowMs(const Clock& clock) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(clock.WallNow().time_since_epoch())
-      .count();
-}
 
 std::string Percent(const v1::JobProgress& progress) {
   if (progress.total_steps() == 0) return "-";
@@ -41,7 +38,7 @@ ExitCode Jobs(const Context& context) {
   }
   std::vector<std::vector<std::string>> rows{
       {"JOB", "NAME", "STATE", "REASON", "STEP", "PROGRESS", "ETA", "AGE"}};
-  const std::int64_t now = NowMs(context.clock);
+  const std::int64_t now = UnixMillis(context.clock.WallNow());
   for (const v1::Job& job : reply->jobs()) {
     const v1::JobProgress& progress = job.progress();
     const bool eta = progress.has_eta_seconds() && !HasEnded(job);
@@ -65,7 +62,8 @@ ExitCode Describe(const Context& context) {
   if (!job.ok()) return Fail(context, job.status());
   context.terminal.out << (context.options.output == Output::kJson
                                ? Json(*job)
-                               : DescribeText(context.terminal, *job, NowMs(context.clock)));
+                               : DescribeText(context.terminal, *job,
+                                              UnixMillis(context.clock.WallNow())));
   return ExitCode::kDone;
 }
 
@@ -125,7 +123,7 @@ ExitCode ShowStatus(const Context& context) {
 }
 
 ExitCode Version(const Context& context) {
-  const std::string ours = MUSTER_VERSION;
+  const std::string ours(muster::Version());
   std::string theirs;
   if (const Result<JobApi*> api = context.connect(); api.ok()) {
     if (const auto status = (*api)->GetStatus(); status.ok()) theirs = status->version();

@@ -97,11 +97,10 @@ void Variables(const v1::Job& job, std::string& text) {
   if (job.variables().empty()) return;
   std::vector<std::vector<std::string>> rows{{"VARIABLE", "SHAPE", "SHARDS"}};
   for (const v1::VariableLayout& variable : job.variables()) {
-    std::string shards;
-    for (const v1::ShardPlacement& shard : variable.shards()) {
-      shards += fmt::format("{}ps:{} rows {}-{}", shards.empty() ? "" : ", ", shard.ps_index(),
-                            shard.row_offset(), shard.row_offset() + shard.rows());
-    }
+    std::string shards = Joined(variable.shards(), kMostNamed, [](const v1::ShardPlacement& shard) {
+      return fmt::format("ps:{} rows {}-{}", shard.ps_index(), shard.row_offset(),
+                         shard.row_offset() + shard.rows());
+    });
     if (shards.empty()) shards = "whole";  // no parameter servers
     rows.push_back(
         {variable.name(), fmt::format("[{}]", fmt::join(variable.shape(), ", ")), shards});

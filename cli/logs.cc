@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/format.h"
+#include "common/base/wall_time.h"
 
 namespace muster::cli {
 namespace {
@@ -30,9 +31,7 @@ ExitCode Logs(const Context& context) {
   request.set_follow(context.options.follow);
   request.set_tail(context.options.tail);
   if (context.options.since) {
-    const auto since = context.clock.WallNow() - *context.options.since;
-    request.set_since_us(
-        std::chrono::duration_cast<std::chrono::microseconds>(since.time_since_epoch()).count());
+    request.set_since_us(UnixMicros(context.clock.WallNow() - *context.options.since));
   }
   bool reached = false;
   TimePoint last_answer = context.clock.Now();

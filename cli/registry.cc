@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/private_directory.h"
+#include "common/base/wall_time.h"
 
 namespace muster::cli {
 namespace {
@@ -77,9 +78,7 @@ Status Register(const std::string& runtime_directory, Registration registration)
   MUSTER_TRY(MakePrivateDirectory(runtime_directory + "/up"));
   registration.pid = ::getpid();
   registration.start_ticks = StartTicks(registration.pid).value_or(0);
-  registration.started_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                                std::chrono::system_clock::now().time_since_epoch())
-                                .count();
+  registration.started_ms = UnixMillis(std::chrono::system_clock::now());
   const json entry{{"pid", registration.pid},
                    {"start_ticks", registration.start_ticks},
                    {"address", registration.address},

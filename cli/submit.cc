@@ -67,12 +67,12 @@ void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPla
                               Counted(spec.batch_size(), "example"));
   terminal.err << "  checkpoints: " << CheckpointTimes(spec.checkpoint(), plan) << "\n";
   for (const v1::VariableLayout& variable : plan.variables()) {
-    std::string shards;
-    for (const v1::ShardPlacement& shard : variable.shards()) {
-      shards +=
-          fmt::format("{}{} on ps:{}", shards.empty() ? "" : ", ",
-                      Counted(static_cast<std::uint64_t>(shard.rows()), "row"), shard.ps_index());
-    }
+    const std::string shards =
+        Joined(variable.shards(), kMostNamed, [](const v1::ShardPlacement& shard) {
+          return fmt::format("{} on ps:{}",
+                             Counted(static_cast<std::uint64_t>(shard.rows()), "row"),
+                             shard.ps_index());
+        });
     terminal.err << fmt::format("  {}: {}\n", variable.name(), shards.empty() ? "whole" : shards);
   }
 }

@@ -7,9 +7,9 @@
 #include <system_error>
 
 #include <fmt/core.h>
-#include <openssl/evp.h>
 
 #include "cli/format.h"
+#include "common/storage/sha256.h"
 
 namespace muster::cli {
 namespace {
@@ -58,23 +58,14 @@ Status CheckArchive(const std::string& path) {
 }  // namespace
 
 Result<std::string> Sha256OfFile(const std::string& path) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        EVP_MD_CTX_free);
-  if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
-    return Internal("SHA-256 is not available");
-  }
+  storage::Sha256 hash;
   MUSTER_TRY_ASSIGN(PieceReader reader, PieceReader::Open(path));
   while (true) {
     MUSTER_TRY_ASSIGN(const std::string piece, reader.Next());
     if (piece.empty()) break;
-    EVP_DigestUpdate(context.get(), piece.data(), piece.size());
+    hash.Add(piece);
   }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  EVP_DigestFinal_ex(context.get(), digest, &size);
-  std::string hex;
-  for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
+  return hash.Hex();
 }
 
 Status UploadArchive(const Terminal& terminal, JobApi& api, v1::JobSpec& spec) {

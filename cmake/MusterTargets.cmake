@@ -3,8 +3,8 @@
 #
 #   layer  what
 #   0      common/base
-#   1      proto
-#   2      common/telemetry common/process
+#   1      proto common/torch
+#   2      common/messages common/telemetry common/process
 #   3      common/config common/cluster common/storage common/partition
 #   4      common/data common/net
 #   10     ps collectives device dispatch/core

@@ -10,16 +10,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "common/base/host_name.h"
 #include "common/storage/owner.h"
 
 namespace muster::coordinator {
 namespace {
-
-std::string HostName() {
-  std::array<char, 256> host{};
-  (void)gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 // Who has the same host name and mount namespace sees the same folders and locks.
 std::string Place() {

@@ -26,7 +26,7 @@ ApplyPool::ApplyPool(int helpers) {
 
 ApplyPool::~ApplyPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   work_.notify_all();
@@ -40,22 +40,22 @@ void ApplyPool::Run(std::size_t pieces, absl::FunctionRef<void(std::size_t)> bod
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     jobs_.push_back(&job);
   }
   work_.notify_all();
   job.Work();
   // Only pieces that already run are waited for: each is short, and no helper waits for anything.
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = std::find(jobs_.begin(), jobs_.end(), &job);
   if (at != jobs_.end()) jobs_.erase(at);
-  finished_.wait(lock, [&] { return job.helpers == 0; });
+  while (job.helpers > 0) finished_.wait(mutex_);
 }
 
 void ApplyPool::Help() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    work_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    while (!stopping_ && jobs_.empty()) work_.wait(mutex_);
     if (stopping_) return;
     Job* job = jobs_.front();
     ++job->helpers;

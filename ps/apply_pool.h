@@ -4,14 +4,14 @@
 // Threading: Run() from any threads, at once too. Lifetime: no Run() may be under way at the end.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include <absl/functional/function_ref.h>
+
+#include "common/base/mutex.h"
 
 namespace muster::ps {
 
@@ -31,11 +31,11 @@ class ApplyPool {
   struct Job;
   void Help();
 
-  std::mutex mutex_;
-  std::condition_variable work_;      // jobs_ or stopping_ changed
-  std::condition_variable finished_;  // a helper has left a job
-  std::deque<Job*> jobs_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  Condition work_;      // jobs_ or stopping_ changed
+  Condition finished_;  // a helper has left a job
+  std::deque<Job*> jobs_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

@@ -10,6 +10,7 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/safetensors.h"
 #include "muster/v1/cluster.pb.h"

@@ -230,8 +230,6 @@ bool Finite(std::span<const float> values) {
   return rest == 0;
 }
 
-std::string TargetOf() { return HWY_STR(HWY_NAMESPACE) + 2; }  // "N_AVX2"
-
 }  // namespace muster::ps::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -241,7 +239,6 @@ namespace muster::ps {
 HWY_EXPORT(Dense);
 HWY_EXPORT(RowsOf);
 HWY_EXPORT(Finite);
-HWY_EXPORT(TargetOf);
 
 void ApplyDense(const Rule& rule, const Arrays& arrays, std::span<const float> gradient) {
   HWY_DYNAMIC_DISPATCH(Dense)(rule, arrays, gradient);
@@ -268,8 +265,6 @@ void GatherRows(const float* values, std::size_t row_elements, std::span<const s
                 row_elements * sizeof(float));
   }
 }
-
-std::string KernelTarget() { return HWY_DYNAMIC_DISPATCH(TargetOf)(); }
 
 }  // namespace muster::ps
 #endif

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 namespace muster::ps {
 
@@ -57,8 +56,5 @@ void ApplyRows(const Rule& rule, const Arrays& arrays, std::size_t row_elements,
 void GatherRows(const float* values, std::size_t row_elements, std::span<const std::int64_t> ids,
                 float* into);
 bool AllFinite(std::span<const float> values);
-
-// "AVX2": what the functions above run on.
-std::string KernelTarget();
 
 }  // namespace muster::ps

@@ -4,6 +4,7 @@
 
 #include "common/base/utf8.h"
 #include "common/base/words.h"
+#include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
 
 namespace muster::worker {
@@ -29,15 +30,6 @@ bool TellsWhy(std::string_view line) {
   return false;
 }
 
-Status FromProto(const v1::StatusProto& proto) {
-  return MakeStatus(static_cast<StatusCode>(proto.code()), proto.message());
-}
-
-void SetStatus(const Status& status, v1::StatusProto& proto) {
-  proto.set_code(static_cast<int>(status.code()));
-  proto.set_message(ToValidUtf8(Message(status)));
-}
-
 }  // namespace
 
 WorkerCore::WorkerCore(Options options, Scheduler& scheduler, WorkerIo& io)
@@ -52,9 +44,7 @@ void WorkerCore::OnAttached() {
     any = any || !job.claimed;
   }
   if (!any) return;
-  (void)scheduler_.RunAfter(options_.unclaimed_limit, [this, alive = std::weak_ptr<int>(alive_)] {
-    if (!alive.expired()) EndUnclaimed();
-  });
+  (void)scheduler_.RunAfter(options_.unclaimed_limit, lifeline_.Guard([this] { EndUnclaimed(); }));
 }
 
 void WorkerCore::EndUnclaimed() {
@@ -66,14 +56,14 @@ void WorkerCore::EndUnclaimed() {
   }
 }
 
-void WorkerCore::OnCommand(std::uint64_t stream, const v1::Command& command) {
-  const Waiter waiter{.stream = stream, .command = command.id()};
+void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
+  const Waiter waiter{.stream = stream, .command = CommandId(command.id())};
   switch (command.body_case()) {
     case v1::Command::kStartExecutor:
       return StartExecutor(waiter, command.start_executor());
     case v1::Command::kStopExecutor: {
       const v1::StopExecutor& stop = command.stop_executor();
-      const Status fence = CheckFence(stop.job_id(), stop.epoch(), stop.view());
+      const Status fence = CheckFence(stop.job_id(), Epoch(stop.epoch()), ViewId(stop.view()));
       if (fence.ok()) StopExecutor(stop.job_id());
       return Answer(waiter, fence);
     }
@@ -108,10 +98,12 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
     return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
   }
   Job& job = jobs_[plan.job_id()];
-  if (plan.epoch() < job.epoch || plan.view() < job.view) {
-    return Answer(waiter, IsOver(plan.job_id(), job, plan.epoch(), plan.view()));
+  const Epoch epoch(plan.epoch());
+  const ViewId view(plan.view());
+  if (epoch < job.epoch || view < job.view) {
+    return Answer(waiter, IsOver(plan.job_id(), job, epoch, view));
   }
-  const bool same = plan.epoch() == job.epoch && plan.view() == job.view;
+  const bool same = epoch == job.epoch && view == job.view;
   job.claimed = true;
   if (same && job.ready) return Answer(waiter, Ok());
   if (same && job.starting) {
@@ -119,24 +111,23 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
     return;
   }
   if (job.process) KillProcess(*std::exchange(job.process, std::nullopt));
-  AnswerAll(job, Aborted("job {}: replaced by epoch {}, view {}", plan.job_id(), plan.epoch(),
-                         plan.view()));
+  AnswerAll(job, Aborted("job {}: replaced by epoch {}, view {}", plan.job_id(), epoch, view));
   FlushLines(plan.job_id());
-  job.epoch = plan.epoch();
-  job.view = plan.view();
+  job.epoch = epoch;
+  job.view = view;
   job.start = start;
   job.waiters = {waiter};
   job.starting = true;
   job.ready = false;
   job.running.clear();
-  WithArchive(start.spec(), [this, id = plan.job_id(), epoch = job.epoch,
-                             view = job.view](const Result<std::string>& path) {
-    Job& now = jobs_[id];
-    if (now.epoch != epoch || now.view != view || !now.starting || now.process) return;
-    if (path.ok()) return BeginJob(id, *path);
-    now.starting = false;
-    AnswerAll(now, Annotate(path.status(), "the job's archive"));
-  });
+  WithArchive(start.spec(),
+              [this, id = plan.job_id(), epoch, view](const Result<std::string>& path) {
+                Job& now = jobs_[id];
+                if (now.epoch != epoch || now.view != view || !now.starting || now.process) return;
+                if (path.ok()) return BeginJob(id, *path);
+                now.starting = false;
+                AnswerAll(now, Annotate(path.status(), "the job's archive"));
+              });
 }
 
 void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_path) {
@@ -162,17 +153,17 @@ void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_
   Tell(v1::ExecutorEvent::KIND_STARTED, job_id, job, pid);
 }
 
-Status WorkerCore::CheckFence(const std::string& job_id, std::uint64_t epoch,
-                              std::uint64_t view) const {
+Status WorkerCore::CheckFence(const std::string& job_id, Epoch epoch, ViewId view) const {
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) return Ok();
   const Job& job = found->second;
-  if ((epoch == 0 || epoch >= job.epoch) && (view == 0 || view >= job.view)) return Ok();
+  if ((epoch == Epoch() || epoch >= job.epoch) && (view == ViewId() || view >= job.view))
+    return Ok();
   return IsOver(job_id, job, epoch, view);
 }
 
-Status WorkerCore::IsOver(const std::string& job_id, const Job& job, std::uint64_t epoch,
-                          std::uint64_t view) const {
+Status WorkerCore::IsOver(const std::string& job_id, const Job& job, Epoch epoch,
+                          ViewId view) const {
   return Aborted("job {}: epoch {}, view {} is over; worker:{} is at epoch {}, view {}", job_id,
                  epoch, view, options_.worker_index, job.epoch, job.view);
 }
@@ -213,11 +204,12 @@ void WorkerCore::OnRun(const v1::ClosureAssignment& assignment) {
   if (draining_) {
     return Refuse(assignment, Unavailable("worker:{} is draining", options_.worker_index));
   }
-  if (found != jobs_.end() && assignment.view() < found->second.view) {
+  if (found != jobs_.end() && ViewId(assignment.view()) < found->second.view) {
     return Refuse(assignment, Aborted("job {}: view {} is over, view {} runs", assignment.job_id(),
                                       assignment.view(), found->second.view));
   }
-  if (found == jobs_.end() || assignment.view() != found->second.view || !found->second.ready) {
+  if (found == jobs_.end() || ViewId(assignment.view()) != found->second.view ||
+      !found->second.ready) {
     return Refuse(assignment,
                   Unavailable("worker:{} has no executor of job {} for view {}",
                               options_.worker_index, assignment.job_id(), assignment.view()));
@@ -225,7 +217,7 @@ void WorkerCore::OnRun(const v1::ClosureAssignment& assignment) {
   Job& job = found->second;
   job.claimed = true;
   if (job.running.empty()) job.looks = job.idle_looks = 0;
-  job.running[{assignment.closure().kind(), assignment.closure().id()}] = assignment;
+  job.running[{assignment.closure().kind(), ClosureId(assignment.closure().id())}] = assignment;
   Watch();
   v1::ToExecutor message;
   *message.mutable_run() = assignment;
@@ -234,8 +226,9 @@ void WorkerCore::OnRun(const v1::ClosureAssignment& assignment) {
 
 void WorkerCore::OnClosure(ProcessId process, v1::ClosureResult result) {
   Job& job = jobs_[processes_[process].job_id];
-  if (job.process != process || result.view() != job.view) return;
-  const auto running = job.running.find({result.closure().kind(), result.closure().id()});
+  if (job.process != process || ViewId(result.view()) != job.view) return;
+  const auto running =
+      job.running.find({result.closure().kind(), ClosureId(result.closure().id())});
   if (running != job.running.end() && running->second.attempt() == result.attempt()) {
     job.running.erase(running);
   }
@@ -278,14 +271,13 @@ void WorkerCore::BeginCheck(Waiter waiter, v1::ToExecutor message, std::string w
   Check& check = checks_[*process];
   check.waiter = waiter;
   check.what = std::move(what);
-  check.deadline = scheduler_.RunAfter(
-      options_.check_limit, [this, alive = std::weak_ptr<int>(alive_), id = *process] {
-        if (alive.expired() || !checks_.contains(id)) return;
-        EndCheck(id,
-                 DeadlineExceeded("{} has not ended within {} s", checks_[id].what,
-                                  options_.check_limit.count() / 1'000),
-                 {}, false);
-      });
+  check.deadline = scheduler_.RunAfter(options_.check_limit, lifeline_.Guard([this, id = *process] {
+    if (!checks_.contains(id)) return;
+    EndCheck(id,
+             DeadlineExceeded("{} has not ended within {} s", checks_[id].what,
+                              options_.check_limit.count() / 1'000),
+             {}, false);
+  }));
   io_.Send(*process, message);
 }
 
@@ -375,9 +367,8 @@ void WorkerCore::AddLine(const std::string& job_id, std::int64_t time_us, std::s
   entry.set_time_us(time_us);
   entry.set_text(std::move(text));
   if (std::exchange(job.flush_planned, true)) return;
-  (void)scheduler_.RunAfter(options_.log_delay, [this, alive = std::weak_ptr<int>(alive_), job_id] {
-    if (!alive.expired()) FlushLines(job_id);
-  });
+  (void)scheduler_.RunAfter(options_.log_delay,
+                            lifeline_.Guard([this, job_id] { FlushLines(job_id); }));
 }
 
 void WorkerCore::FlushLines(const std::string& job_id) {
@@ -470,8 +461,7 @@ Result<ProcessId> WorkerCore::TakeProcess(Use use, const std::string& job_id) {
 
 void WorkerCore::KeepWarm(Millis delay) {
   if (!options_.warm || draining_ || std::exchange(spare_planned_, true)) return;
-  (void)scheduler_.RunAfter(delay, [this, alive = std::weak_ptr<int>(alive_)] {
-    if (alive.expired()) return;
+  (void)scheduler_.RunAfter(delay, lifeline_.Guard([this] {
     spare_planned_ = false;
     if (spare_ || draining_) return;
     const Result<ProcessId> spare = Launch(Use::kSpare, "");
@@ -480,7 +470,7 @@ void WorkerCore::KeepWarm(Millis delay) {
     } else {
       log::Warning("{}", Message(spare.status()));
     }
-  });
+  }));
 }
 
 void WorkerCore::KillProcess(ProcessId process) {
@@ -510,7 +500,7 @@ void WorkerCore::OnFetched(const std::string& sha256, const Result<std::string>&
 // ---- To the coordinator
 
 void WorkerCore::Answer(Waiter waiter, const Status& status, v1::CommandResult result) {
-  result.set_command_id(waiter.command);
+  result.set_command_id(waiter.command.value());
   if (!status.ok()) result.clear_body();
   SetStatus(status, *result.mutable_status());
   io_.Reply(waiter.stream, std::move(result));
@@ -530,7 +520,7 @@ void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, c
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(job_id);
-  event.set_view(job.view);
+  event.set_view(job.view.value());
   event.set_pid(static_cast<std::uint32_t>(pid));
   event.set_kind(kind);
   event.set_how(end.how);
@@ -559,8 +549,7 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
   draining_ = true;
   drained_ = std::move(done);
   if (spare_) KillProcess(*std::exchange(spare_, std::nullopt));
-  (void)scheduler_.RunAfter(limit, [this, alive = std::weak_ptr<int>(alive_)] {
-    if (alive.expired()) return;
+  (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] {
     for (auto& [id, job] : jobs_) {
       for (const auto& [key, assignment] : job.running) {
         Refuse(assignment, Unavailable("worker:{} is draining", options_.worker_index));
@@ -568,7 +557,7 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
       job.running.clear();
     }
     FinishDrain();
-  });
+  }));
   FinishDrain();
 }
 

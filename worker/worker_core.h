@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "muster/v1/executor.pb.h"
@@ -46,7 +47,7 @@ class WorkerIo {
   // Makes the uploaded file available here; OnFetched(sha256, path) follows.
   virtual void Fetch(const std::string& sha256) = 0;
   virtual void ToCoordinator(v1::DaemonMessage message) = 0;
-  virtual void Reply(std::uint64_t stream, v1::CommandResult result) = 0;
+  virtual void Reply(StreamId stream, v1::CommandResult result) = 0;
 };
 
 // How a job's executor ended; see v1.ExecutorEvent.
@@ -83,7 +84,7 @@ class WorkerCore {
 
   void Start();
   void OnAttached();
-  void OnCommand(std::uint64_t stream, const v1::Command& command);
+  void OnCommand(StreamId stream, const v1::Command& command);
   void OnRun(const v1::ClosureAssignment& assignment);
   // Closures done and the pid of an executor that has a job.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
@@ -100,8 +101,8 @@ class WorkerCore {
 
  private:
   struct Waiter {
-    std::uint64_t stream = 0;
-    std::uint64_t command = 0;
+    StreamId stream;
+    CommandId command;
   };
   enum class Use { kSpare, kCheck, kJob };
   struct Process {
@@ -113,15 +114,15 @@ class WorkerCore {
     std::string cause = {};
   };
   struct Job {
-    std::uint64_t epoch = 0;
-    std::uint64_t view = 0;
+    Epoch epoch;
+    ViewId view;
     v1::StartExecutor start;
     std::vector<Waiter> waiters;
     std::optional<ProcessId> process;
     bool starting = false;
     bool ready = false;
     bool claimed = true;
-    std::map<std::pair<int, std::uint64_t>, v1::ClosureAssignment> running;
+    std::map<std::pair<int, ClosureId>, v1::ClosureAssignment> running;
     // For the watchdog: since the last closure that ended.
     Millis cpu{0};
     int looks = 0;
@@ -144,9 +145,8 @@ class WorkerCore {
   void StartExecutor(Waiter waiter, const v1::StartExecutor& start);
   void BeginJob(const std::string& job_id, const std::string& archive_path);
   // kAborted: of an older epoch or view than the job's here; 0: not compared.
-  Status CheckFence(const std::string& job_id, std::uint64_t epoch, std::uint64_t view) const;
-  Status IsOver(const std::string& job_id, const Job& job, std::uint64_t epoch,
-                std::uint64_t view) const;
+  Status CheckFence(const std::string& job_id, Epoch epoch, ViewId view) const;
+  Status IsOver(const std::string& job_id, const Job& job, Epoch epoch, ViewId view) const;
   void StopExecutor(const std::string& job_id);
   void RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec, std::string what);
   void BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what);
@@ -159,7 +159,7 @@ class WorkerCore {
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
   void SaveVariables(Waiter waiter, const v1::SaveVariables& request);
   // The job whose executor can be asked. kUnavailable; kAborted: CheckFence().
-  Result<Job*> Serving(const std::string& job_id, std::uint64_t epoch, std::uint64_t view);
+  Result<Job*> Serving(const std::string& job_id, Epoch epoch, ViewId view);
   // The watchdog looks at every executor that has closures; kLooks times in stuck_limit.
   void Watch();
   void Look();
@@ -184,7 +184,7 @@ class WorkerCore {
   const Options options_;
   Scheduler& scheduler_;
   WorkerIo& io_;
-  const std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  const Lifeline lifeline_;
   std::uint64_t next_process_ = 1;
   std::map<ProcessId, Process> processes_;
   // Executors of jobs that were killed and have not ended yet: what they had written still comes.

@@ -16,8 +16,7 @@ constexpr int kBusyShare = 100;
 
 // ---- Values of the model
 
-Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, std::uint64_t epoch,
-                                             std::uint64_t view) {
+Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, Epoch epoch, ViewId view) {
   MUSTER_TRY(CheckFence(job_id, epoch, view));
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end() || view != found->second.view || !found->second.ready) {
@@ -28,7 +27,8 @@ Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, std::uin
 }
 
 void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
-  const Result<Job*> job = Serving(request.job_id(), request.epoch(), request.view());
+  const Result<Job*> job =
+      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
   if (!job.ok()) return Answer(waiter, job.status());
   (*job)->values_waiters.push_back(waiter);
   v1::ToExecutor message;
@@ -37,7 +37,8 @@ void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
 }
 
 void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
-  const Result<Job*> job = Serving(request.job_id(), request.epoch(), request.view());
+  const Result<Job*> job =
+      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
   if (job.ok()) {
     v1::ToExecutor message;
     *message.mutable_set_buffers() = request;
@@ -47,7 +48,8 @@ void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
 }
 
 void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) {
-  const Result<Job*> job = Serving(request.job_id(), request.epoch(), request.view());
+  const Result<Job*> job =
+      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
   if (!job.ok()) return Answer(waiter, job.status());
   (*job)->save_waiters.push_back(waiter);
   v1::ToExecutor message;
@@ -59,10 +61,7 @@ void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) 
 
 void WorkerCore::Watch() {
   if (options_.stuck_limit.count() == 0 || std::exchange(watching_, true)) return;
-  (void)scheduler_.RunAfter(options_.stuck_limit / kLooks,
-                            [this, alive = std::weak_ptr<int>(alive_)] {
-                              if (!alive.expired()) Look();
-                            });
+  (void)scheduler_.RunAfter(options_.stuck_limit / kLooks, lifeline_.Guard([this] { Look(); }));
 }
 
 void WorkerCore::Look() {

@@ -28,8 +28,30 @@ class Id {
 using Epoch = Id<struct EpochTag>;
 // Unique for each registration of a daemon with one coordinator.
 using SessionId = Id<struct SessionTag>;
+// A daemon's own count of its streams to the coordinator.
+using StreamId = Id<struct StreamTag>;
+// Unique for each command of one coordinator's life.
+using CommandId = Id<struct CommandTag>;
+// The time of a job between two returns to a checkpoint; +1 at each. A lower one is never obeyed.
+using ViewId = Id<struct ViewTag>;
 // Dense from 1 in each job.
 using ClosureId = Id<struct ClosureTag>;
+
+// One batch of one evaluation of a job, as the id of its closure: round << 32 | batch. Rounds count
+// up within a job, so that no answer is taken for one of another evaluation.
+class EvaluationId {
+ public:
+  constexpr explicit EvaluationId(std::uint64_t value) : value_(value) {}
+  constexpr EvaluationId(std::uint32_t round, std::uint32_t batch)
+      : value_(std::uint64_t{round} << 32 | batch) {}
+  constexpr std::uint64_t value() const { return value_; }
+  constexpr std::uint32_t round() const { return static_cast<std::uint32_t>(value_ >> 32); }
+  // From 1.
+  constexpr std::uint32_t batch() const { return static_cast<std::uint32_t>(value_); }
+
+ private:
+  std::uint64_t value_;
+};
 
 // One execution of a closure: epoch << 32 | n, so that attempts never repeat across restarts.
 class Attempt {
@@ -61,9 +83,11 @@ struct std::hash<muster::Id<Tag>> {
   }
 };
 
+// By its number; fmt/core.h is enough for this.
 template <class Tag>
-struct fmt::formatter<muster::Id<Tag>> : fmt::formatter<std::uint64_t> {
+struct fmt::formatter<muster::Id<Tag>> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   auto format(const muster::Id<Tag>& id, fmt::format_context& context) const {
-    return fmt::formatter<std::uint64_t>::format(id.value(), context);
+    return fmt::format_to(context.out(), "{}", id.value());
   }
 };

@@ -1,9 +1,14 @@
 // Grammar for messages: "1 worker" and "2 workers", "a float32" and "an int64".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <string_view>
+
+#include <fmt/core.h>
 
 namespace muster {
 
@@ -17,6 +22,26 @@ namespace muster {
 
 // The noun with "a" or "an" before it, by its first letter ("an int64", "a uint8").
 [[nodiscard]] std::string WithArticle(std::string_view noun);
+
+// How many of a list a message names, unless it says otherwise.
+inline constexpr std::size_t kMostNamed = 20;
+
+// "a, b, c", and of more than `most` items "a, b and 7 more": what data or a user may make long is
+// joined by this, so that no message outgrows its reader. `text` makes of an item what fmt prints.
+template <class Items, class Text = std::identity>
+[[nodiscard]] std::string Joined(const Items& items, std::size_t most = kMostNamed,
+                                 Text text = {}) {
+  std::string joined;
+  std::size_t named = 0;
+  for (const auto& item : items) {
+    if (named == most) {
+      const auto left = static_cast<std::size_t>(std::size(items)) - most;
+      return fmt::format("{} and {} more", joined, left);
+    }
+    joined += fmt::format("{}{}", named++ == 0 ? "" : ", ", std::invoke(text, item));
+  }
+  return joined;
+}
 
 // A sentence for what gRPC says when a call fails below the call itself ("Deadline Exceeded", "last
 // error: ... before receiving SETTINGS frame"); any other text as it is.

@@ -159,10 +159,9 @@ std::size_t ClusterSpec::CountTasks(const std::string& job) const {
 Result<const ClusterSpec::Tasks*> ClusterSpec::Find(const std::string& job) const {
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return &found->second;
-  std::vector<std::string> names;
-  for (const auto& entry : jobs_) names.push_back(entry.first);
+  const auto name = [](const auto& entry) { return entry.first; };
   return InvalidArgument("no job \"{}\" in the cluster; it has {}", job,
-                         names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+                         jobs_.empty() ? "none" : Joined(jobs_, kMostNamed, name));
 }
 
 Result<int> ClusterSpec::NumTasks(const std::string& job) const {

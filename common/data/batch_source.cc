@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/host_name.h"
 #include "common/base/words.h"
 #include "common/data/cache.h"
 #include "common/data/epoch_order.h"

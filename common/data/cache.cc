@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "common/base/host_name.h"
 #include "common/data/decompress.h"
 #include "common/data/file_lock.h"
 

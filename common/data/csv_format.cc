@@ -204,14 +204,6 @@ Result<FirstRecord> CutFirst(const std::string& at, std::string_view content, st
   return record;
 }
 
-std::string Listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < 20; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", Shown(names[i]));
-  }
-  return names.size() > 20 ? fmt::format("{}... ({} columns)", text, names.size()) : text;
-}
-
 class CsvFormat final : public RecordFormat {
  public:
   CsvFormat(const v1::CsvData& spec, std::vector<ColumnInfo> columns)
@@ -275,7 +267,8 @@ class CsvFormat final : public RecordFormat {
     const std::string& name = plans_[column].name;
     const auto it = std::find(fields.begin(), fields.end(), name);
     if (it == fields.end()) {
-      return InvalidArgument("{}: no column {}; its first line names {}", at, name, Listed(fields));
+      return InvalidArgument("{}: no column {}; its first line names {}", at, name,
+                             Joined(fields, kMostNamed, Shown));
     }
     if (std::find(it + 1, fields.end(), name) != fields.end()) {
       return InvalidArgument("{}: its first line names column {} twice", at, name);

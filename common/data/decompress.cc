@@ -9,6 +9,7 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include "common/base/host_name.h"
 #include "common/base/words.h"
 
 namespace muster::data {

@@ -60,7 +60,7 @@ void EpochOrder::Fill(std::uint64_t epoch, std::uint64_t begin, std::span<std::u
 // Windows are made under the lock, so that threads which want the same one make it once.
 std::shared_ptr<const EpochOrder::Window> EpochOrder::WindowAt(std::uint64_t epoch,
                                                                std::uint64_t position) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto holds = [&](const std::shared_ptr<const Window>& window) {
     return window->epoch == epoch && position >= window->begin &&
            position - window->begin < window->records.size();

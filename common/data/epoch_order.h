@@ -11,9 +11,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace muster::data {
 
@@ -43,8 +44,7 @@ class EpochOrder {
   };
 
   std::shared_ptr<const Window> WindowAt(std::uint64_t epoch, std::uint64_t position);
-  // Under mutex_.
-  std::shared_ptr<const Blocks> BlocksOf(std::uint64_t epoch);
+  std::shared_ptr<const Blocks> BlocksOf(std::uint64_t epoch) MUSTER_REQUIRES(mutex_);
   std::shared_ptr<const Window> MakeWindow(const Blocks& blocks, std::uint64_t number) const;
   // Position of the first record of the block that stands at `place` in the permutation.
   std::uint64_t PositionOf(const Blocks& blocks, std::uint64_t place) const;
@@ -54,11 +54,10 @@ class EpochOrder {
   const std::uint64_t seed_;
   const bool shuffle_;
 
-  // Not absl::Mutex, which ThreadSanitizer cannot see.
-  std::mutex mutex_;
-  // Most recently used first, bounded; under mutex_.
-  std::vector<std::shared_ptr<const Blocks>> recent_blocks_;
-  std::vector<std::shared_ptr<const Window>> recent_windows_;
+  Mutex mutex_;
+  // Most recently used first, bounded.
+  std::vector<std::shared_ptr<const Blocks>> recent_blocks_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const Window>> recent_windows_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::data

@@ -6,22 +6,14 @@
 
 #include <sys/stat.h>
 
+#include "common/base/host_name.h"
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 
 namespace muster::data {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-
-// "2026-01-02T03:04:05.000000006Z"
-std::string Time(std::int64_t mtime_ns) {
-  const std::time_t seconds = mtime_ns / kSecond;
-  std::tm utc = {};
-  ::gmtime_r(&seconds, &utc);
-  char text[32];
-  const std::size_t size = std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &utc);
-  return fmt::format("{}.{:09}Z", std::string_view(text, size), mtime_ns % kSecond);
-}
 
 constexpr std::string_view kChecked = "was checked";
 constexpr std::string_view kOpened = "opened it";
@@ -43,7 +35,8 @@ Status CompareSizeAndTime(const FileState& expected, std::uint64_t size, std::in
   }
   if (expected.mtime_ns != 0 && mtime_ns != expected.mtime_ns) {
     return Changed(expected.path,
-                   fmt::format("last written {}, {} then", Time(mtime_ns), Time(expected.mtime_ns)),
+                   fmt::format("last written {}, {} then", UtcTextOfNanos(mtime_ns),
+                               UtcTextOfNanos(expected.mtime_ns)),
                    since);
   }
   return Ok();

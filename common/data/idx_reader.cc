@@ -8,6 +8,7 @@
 
 #include <xxhash.h>
 
+#include "common/base/host_name.h"
 #include "common/base/words.h"
 #include "common/data/reader.h"
 #include "muster/v1/job_spec.pb.h"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/host_name.h"
 #include "common/data/record_format.h"
 #include "common/data/record_index.h"
 

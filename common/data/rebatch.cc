@@ -62,20 +62,6 @@ Result<std::vector<std::int64_t>> RebatchSizes(std::int64_t global_batch, const 
   return sizes;
 }
 
-std::vector<Piece> CutCyclically(std::int64_t elements, const std::vector<std::int64_t>& sizes) {
-  std::vector<Piece> pieces;
-  if (std::none_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size > 0; })) {
-    return pieces;
-  }
-  std::int64_t at = 0;
-  for (std::size_t i = 0; at < elements; i = (i + 1) % sizes.size()) {
-    const std::int64_t end = at + std::min(sizes[i], elements - at);
-    pieces.push_back({.begin = at, .end = end});
-    at = end;
-  }
-  return pieces;
-}
-
 Result<std::vector<std::int64_t>> EvenSplit(std::int64_t batch, int pieces) {
   if (pieces < 1 || batch < 0) {
     return InvalidArgument(
@@ -88,38 +74,6 @@ Result<std::vector<std::int64_t>> EvenSplit(std::int64_t batch, int pieces) {
     batch -= sizes.back();
   }
   return sizes;
-}
-
-Result<std::vector<Piece>> CutEvenly(const std::vector<std::int64_t>& batches, int pieces) {
-  std::vector<Piece> cut;
-  std::int64_t at = 0;
-  for (const std::int64_t batch : batches) {
-    MUSTER_TRY_ASSIGN(const std::vector<std::int64_t> sizes, EvenSplit(batch, pieces));
-    for (const std::int64_t size : sizes) {
-      cut.push_back({.begin = at, .end = at + size});
-      at += size;
-    }
-  }
-  return cut;
-}
-
-Result<std::int64_t> ShardLength(std::int64_t elements, const Shard& shard) {
-  MUSTER_TRY(CheckShard(shard));
-  if (elements <= shard.index) return std::int64_t{0};
-  return (elements - shard.index - 1) / shard.workers + 1;
-}
-
-std::vector<std::vector<Piece>> IntoSteps(const std::vector<Piece>& pieces, int replicas) {
-  std::vector<std::vector<Piece>> steps;
-  const auto width = static_cast<std::size_t>(std::max(1, replicas));
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (i % width == 0) steps.emplace_back();
-    steps.back().push_back(pieces[i]);
-  }
-  if (steps.empty()) return steps;
-  const std::int64_t end = pieces.back().end;
-  steps.back().resize(width, {.begin = end, .end = end});
-  return steps;
 }
 
 Result<ShardChoice> ChooseSharding(AutoShardPolicy policy, const Shard& shard,

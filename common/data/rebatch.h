@@ -1,8 +1,7 @@
 // Who gets which elements: the arithmetic of batches over workers and replicas.
 //
-// A global batch of G elements is spread over W workers with R replicas each. Elements are counted
-// from 0 along the stream that a worker sees; pieces are ranges of them. A piece may be empty: its
-// replica still takes part in the step, with a batch of no examples.
+// A global batch of G elements is spread over W workers with R replicas each. A replica's piece may
+// be empty: it still takes part in the step, with a batch of no examples.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,6 @@
 #include "common/data/auto_shard_policy.h"
 
 namespace muster::data {
-
-// Elements begin..end-1.
-struct Piece {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  bool operator==(const Piece&) const = default;
-  [[nodiscard]] std::int64_t size() const { return end - begin; }
-};
 
 // Which of how many workers.
 struct Shard {
@@ -61,40 +52,10 @@ class InputContext {
 [[nodiscard]] Result<std::vector<std::int64_t>> RebatchSizes(std::int64_t global_batch,
                                                              const Shard& shard,
                                                              int replicas_per_worker);
-// A stream of `elements` cut into `sizes`, over and over, to its end; the last piece may be short.
-// Sizes that are all 0 cut nothing.
-[[nodiscard]] std::vector<Piece> CutCyclically(std::int64_t elements,
-                                               const std::vector<std::int64_t>& sizes);
-
 // The even split, for a batch size that is not known beforehand, and after sharding by data: each
 // batch by itself into n pieces of ceil(batch / n), the last ones short or empty.
 //   kInvalidArgument: no pieces, or a negative batch.
 [[nodiscard]] Result<std::vector<std::int64_t>> EvenSplit(std::int64_t batch, int pieces);
-// The pieces of a stream of batches of these sizes, each split evenly.
-//   As EvenSplit.
-[[nodiscard]] Result<std::vector<Piece>> CutEvenly(const std::vector<std::int64_t>& batches,
-                                                   int pieces);
-
-// Every workers-th thing of a sequence, beginning with the index-th: of files, records or pieces.
-//   As CheckShard.
-template <class T>
-[[nodiscard]] Result<std::vector<T>> TakeShard(const std::vector<T>& sequence, const Shard& shard) {
-  MUSTER_TRY(CheckShard(shard));
-  std::vector<T> taken;
-  for (std::size_t i = static_cast<std::size_t>(shard.index); i < sequence.size();
-       i += static_cast<std::size_t>(shard.workers)) {
-    taken.push_back(sequence[i]);
-  }
-  return taken;
-}
-// How many of `elements` TakeShard takes.
-//   As CheckShard.
-[[nodiscard]] Result<std::int64_t> ShardLength(std::int64_t elements, const Shard& shard);
-
-// Steps of `replicas` pieces each; the last one is filled up with empty pieces at the stream's end.
-[[nodiscard]] std::vector<std::vector<Piece>> IntoSteps(const std::vector<Piece>& pieces,
-                                                        int replicas);
-
 enum class ShardBy { kNothing, kFile, kData, kPlaceholder };
 
 // What is known of a pipeline when its sharding is chosen.

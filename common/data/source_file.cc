@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/host_name.h"
+
 namespace muster::data {
 namespace {
 
@@ -139,14 +141,6 @@ Result<SourceFile> Inspect(const std::string& path) {
 }
 
 }  // namespace
-
-const std::string& HostName() {
-  static const std::string name = [] {
-    char buffer[256] = {};
-    return ::gethostname(buffer, sizeof(buffer) - 1) == 0 ? std::string(buffer) : "unknown";
-  }();
-  return name;
-}
 
 Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns) {
   if (patterns.empty()) return InvalidArgument("no files given");

@@ -26,9 +26,6 @@ struct SourceFile {
   Compression compression = Compression::kNone;
 };
 
-// This machine's name, for messages: the same path may be fine on another host.
-const std::string& HostName();
-
 // The regular files that `patterns` name, in that order, those of one pattern sorted by bytes. '*'
 // and '?' match within a folder (not a leading dot).
 //   kNotFound: a pattern matches nothing.  kInvalidArgument: no pattern, not a regular file, a

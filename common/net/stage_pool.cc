@@ -39,7 +39,7 @@ void StagePool::MakeRoom(std::size_t more) {
 Result<StagePool::Lease> StagePool::Take(std::size_t bytes, TimePoint deadline) {
   const std::size_t capacity = Capacity(bytes);
   Lease lease;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     const auto kept = free_.lower_bound(capacity);
     if (kept != free_.end() && kept->first <= 2 * capacity) {
@@ -55,7 +55,7 @@ Result<StagePool::Lease> StagePool::Take(std::size_t bytes, TimePoint deadline) 
       lent_ += capacity;
       break;
     }
-    if (room_.wait_until(lock, deadline) == std::cv_status::timeout) {
+    if (!room_.wait_until(mutex_, deadline)) {
       return ResourceExhausted(
           "no room for a transfer of {} bytes: {} of the stage budget's {} are in use", bytes,
           lent_, limit_);
@@ -68,7 +68,7 @@ Result<StagePool::Lease> StagePool::Take(std::size_t bytes, TimePoint deadline) 
 
 void StagePool::GiveBack(Mapping memory) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::size_t size = memory.size();
     lent_ -= size;
     if (lent_ + kept_ + size <= limit_) {
@@ -80,7 +80,7 @@ void StagePool::GiveBack(Mapping memory) {
 }
 
 std::size_t StagePool::held() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return lent_ + kept_;
 }
 

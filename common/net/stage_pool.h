@@ -5,13 +5,12 @@
 // Threading: any thread. Lifetime: the pool outlives its leases.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <map>
-#include <mutex>
 #include <span>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/arena.h"
@@ -52,15 +51,15 @@ class StagePool {
 
  private:
   void GiveBack(Mapping memory);
-  // Under the lock: frees kept buffers until `more` fit, or none is kept.
-  void MakeRoom(std::size_t more);
+  // Frees kept buffers until `more` fit, or none is kept.
+  void MakeRoom(std::size_t more) MUSTER_REQUIRES(mutex_);
 
   const std::size_t limit_;
-  mutable std::mutex mutex_;
-  std::condition_variable room_;
-  std::size_t lent_ = 0;
-  std::size_t kept_ = 0;
-  std::multimap<std::size_t, Mapping> free_;
+  mutable Mutex mutex_;
+  Condition room_;
+  std::size_t lent_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::size_t kept_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::multimap<std::size_t, Mapping> free_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::net

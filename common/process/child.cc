@@ -1,10 +1,8 @@
 #include "common/process/child.h"
 
 #include <cerrno>
-#include <condition_variable>
 #include <fstream>
 #include <future>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -19,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/mutex.h"
 #include "common/process/spawn.h"
 
 namespace muster::process {
@@ -100,7 +99,7 @@ class RealChild final : public Child {
   int pid() const override { return pid_; }
 
   Status Signal(int signal) override {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (pid_ == 0 || reaped_) return NotFound("process {} has ended", pid_);
     if (::kill(-pid_, signal) != 0) {
       return FromErrno(errno, fmt::format("signal {} to process group {}", signal, pid_));
@@ -109,8 +108,11 @@ class RealChild final : public Child {
   }
 
   Result<Exit> Wait(milliseconds limit) override {
-    std::unique_lock lock(mutex_);
-    if (!ended_.wait_for(lock, limit, [this] { return exit_.has_value(); })) {
+    MutexLock lock(mutex_);
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    while (!exit_ && ended_.wait_until(mutex_, deadline)) {
+    }
+    if (!exit_) {
       return DeadlineExceeded("{} (pid {}) still runs after {} ms", options_.argv.front(), pid_,
                               limit.count());
     }
@@ -121,8 +123,8 @@ class RealChild final : public Child {
     (void)Signal(SIGTERM);
     if (Result<Exit> exit = Wait(grace); exit.ok()) return *exit;
     (void)Signal(SIGKILL);
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return exit_.has_value(); });  // SIGKILL cannot be refused
+    const MutexLock lock(mutex_);
+    while (!exit_) ended_.wait(mutex_);  // SIGKILL cannot be refused
     return *exit_;
   }
 
@@ -134,7 +136,6 @@ class RealChild final : public Child {
                                                         .output = pipe_[1]}));
     if (pipe_[1] >= 0) ::close(std::exchange(pipe_[1], -1));
     pidfd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-    const std::scoped_lock lock(mutex_);
     pid_ = pid;
     return Ok();
   }
@@ -148,7 +149,7 @@ class RealChild final : public Child {
       lines.Finish();
     }
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       exit_ = exit;
     }
     ended_.notify_all();
@@ -195,7 +196,7 @@ class RealChild final : public Child {
     while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) != 0 &&
            errno == EINTR) {
     }
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     ::kill(-pid_, SIGKILL);
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -210,11 +211,12 @@ class RealChild final : public Child {
   int pipe_[2] = {-1, -1};
   int pidfd_ = -1;
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable ended_;
-  pid_t pid_ = 0;
-  bool reaped_ = false;
-  std::optional<Exit> exit_;
+  pid_t pid_ = 0;  // written once, before Start() returns
+
+  Mutex mutex_;
+  Condition ended_;
+  bool reaped_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::optional<Exit> exit_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace

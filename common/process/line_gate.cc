@@ -25,7 +25,7 @@ void LineGate::Refill(Time now) {
 }
 
 bool LineGate::Add(Time time, std::string text) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Refill(time);
   // Once one waits in the tail, those after it do too: they stay in their order.
   if (tail_.empty() && line_credit_ >= 1 && byte_credit_ >= static_cast<double>(text.size())) {
@@ -46,7 +46,7 @@ bool LineGate::Add(Time time, std::string text) {
 }
 
 std::vector<LineGate::Line> LineGate::Take() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Line> lines = std::exchange(lines_, {});
   if (dropped_ > 0) {
     lines.push_back({tail_.front().time, fmt::format("({} lines dropped: too many at once)",

@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace muster::process {
 
@@ -43,18 +44,18 @@ class LineGate {
   std::vector<Line> Take();
 
  private:
-  void Refill(Time now);
+  void Refill(Time now) MUSTER_REQUIRES(mutex_);
 
   const Options options_;
-  std::mutex mutex_;  // guards what follows
-  std::vector<Line> lines_;
-  std::deque<Line> tail_;
-  std::size_t tail_bytes_ = 0;
-  std::uint64_t dropped_ = 0;
-  bool told_ = false;
-  double line_credit_;
-  double byte_credit_;
-  Time refilled_{};
+  Mutex mutex_;
+  std::vector<Line> lines_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<Line> tail_ MUSTER_GUARDED_BY(mutex_);
+  std::size_t tail_bytes_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t dropped_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool told_ MUSTER_GUARDED_BY(mutex_) = false;
+  double line_credit_ MUSTER_GUARDED_BY(mutex_);
+  double byte_credit_ MUSTER_GUARDED_BY(mutex_);
+  Time refilled_ MUSTER_GUARDED_BY(mutex_){};
 };
 
 }  // namespace muster::process

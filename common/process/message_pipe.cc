@@ -94,7 +94,7 @@ Status MessagePipe::Send(const google::protobuf::MessageLite& message, Millis li
   }
   message.AppendToString(&bytes);
 
-  const std::lock_guard lock(send_mutex_);
+  const MutexLock lock(send_mutex_);
   const Status status = WriteFull(descriptor_, bytes, limit);
   if (!status.ok()) Shutdown();
   return status;

@@ -6,10 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 
@@ -55,7 +55,7 @@ class MessagePipe {
 
  private:
   const int descriptor_;
-  std::mutex send_mutex_;
+  Mutex send_mutex_;  // keeps messages whole
 };
 
 }  // namespace muster::process

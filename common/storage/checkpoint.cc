@@ -15,6 +15,7 @@ namespace muster::storage {
 namespace {
 
 constexpr std::string_view kSlotInfix = "/slot/";
+constexpr std::uint64_t kMaxManifestBytes = 64 << 20;
 
 class Opened : public Checkpoint {
  public:
@@ -223,6 +224,26 @@ Status Commit(const std::string& directory, v1::CheckpointManifest manifest, Fil
   if (status.ok()) status = files.SyncFolder(ParentOf(directory));
   if (!status.ok()) (void)files.Remove(path);  // it might be gone after a crash: then it never was
   return status;
+}
+
+Result<v1::CheckpointManifest> ReadManifest(const std::string& directory, FileSystem& files) {
+  const std::string path = JoinPath(directory, kManifestName);
+  Result<std::unique_ptr<ReadableFile>> file = files.Open(path);
+  if (file.status().code() == StatusCode::kNotFound) {
+    return NotFound("{} is no checkpoint: it has no {}", directory, kManifestName);
+  }
+  if (!file.ok()) return file.status();
+  if ((*file)->size() > kMaxManifestBytes) {
+    return DataLoss("{}: {} bytes, limit {}", path, (*file)->size(), kMaxManifestBytes);
+  }
+  std::string text((*file)->size(), '\0');
+  MUSTER_TRY((*file)->Read(0, std::as_writable_bytes(std::span(text))));
+  Result<v1::CheckpointManifest> manifest = DecodeManifest(std::move(text));
+  if (!manifest.ok()) return Annotate(manifest.status(), path);
+  if (const Status sound = CheckSlices(*manifest); !sound.ok()) {
+    return DataLoss("{}: {}", path, Message(sound));
+  }
+  return manifest;
 }
 
 Status Verify(const std::string& directory, FileSystem& files) {

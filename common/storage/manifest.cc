@@ -9,13 +9,11 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include "common/storage/checkpoint.h"
 #include "common/storage/hash.h"
 
 namespace muster::storage {
 namespace {
 
-constexpr std::uint64_t kMaxManifestBytes = 64 << 20;
 constexpr std::string_view kNoHash = "0000000000000000";
 
 // Where the 16 digits of the hash stand: in the last field of the last line. npos: nowhere.
@@ -126,26 +124,6 @@ Status CheckSlices(const v1::CheckpointManifest& manifest) {
   }
   for (auto& [name, slices] : tensors) MUSTER_TRY(CheckTensor(name, slices));
   return Ok();
-}
-
-Result<v1::CheckpointManifest> ReadManifest(const std::string& directory, FileSystem& files) {
-  const std::string path = JoinPath(directory, kManifestName);
-  Result<std::unique_ptr<ReadableFile>> file = files.Open(path);
-  if (file.status().code() == StatusCode::kNotFound) {
-    return NotFound("{} is no checkpoint: it has no {}", directory, kManifestName);
-  }
-  if (!file.ok()) return file.status();
-  if ((*file)->size() > kMaxManifestBytes) {
-    return DataLoss("{}: {} bytes, limit {}", path, (*file)->size(), kMaxManifestBytes);
-  }
-  std::string text((*file)->size(), '\0');
-  MUSTER_TRY((*file)->Read(0, std::as_writable_bytes(std::span(text))));
-  Result<v1::CheckpointManifest> manifest = DecodeManifest(std::move(text));
-  if (!manifest.ok()) return Annotate(manifest.status(), path);
-  if (const Status sound = CheckSlices(*manifest); !sound.ok()) {
-    return DataLoss("{}: {}", path, Message(sound));
-  }
-  return manifest;
 }
 
 }  // namespace muster::storage

@@ -281,18 +281,6 @@ Result<SafetensorsHeader> ParseHeader(std::span<const std::byte> json, std::uint
   return header;
 }
 
-Result<SafetensorsHeader> ReadHeader(const ReadableFile& file) {
-  if (file.size() < kPrefixBytes) {
-    return DataLoss("safetensors: a file of {} bytes; the smallest has 10", file.size());
-  }
-  std::array<std::byte, kPrefixBytes> prefix;
-  MUSTER_TRY(file.Read(0, prefix));
-  MUSTER_TRY_ASSIGN(const std::uint64_t size, ParseHeaderSize(prefix, file.size()));
-  std::vector<std::byte> json(size);
-  MUSTER_TRY(file.Read(kPrefixBytes, json));
-  return ParseHeader(json, file.size());
-}
-
 Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     FileSystem& files, const std::string& path, std::span<const TensorDeclaration> tensors) {
   auto writer = std::make_unique<Writer>(files, path);

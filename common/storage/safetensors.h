@@ -45,8 +45,6 @@ Result<std::uint64_t> ParseHeaderSize(std::span<const std::byte, 8> prefix,
 // `json` is the whole header, without the 8 bytes before it. kDataLoss says what is wrong: no
 // JSON, a repeated key, a hole or an overlap, a size that does not fit its shape or the file.
 Result<SafetensorsHeader> ParseHeader(std::span<const std::byte> json, std::uint64_t file_bytes);
-// Both of the above. Reads only the header.
-Result<SafetensorsHeader> ReadHeader(const ReadableFile& file);
 
 // A tensor to come: its bytes are appended later, in the order of declaration.
 struct TensorDeclaration {

@@ -58,7 +58,7 @@ Status VerifiedFile::Read(std::uint64_t offset, std::span<std::byte> into) const
     if (piece.size() == whole) {
       MUSTER_TRY(ReadChunk(chunk, piece));
     } else {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (kept_chunk_ != chunk) {
         kept_chunk_ = UINT64_MAX;
         kept_.resize(whole);

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/storage/file_system.h"
 #include "muster/v1/checkpoint.pb.h"
@@ -40,9 +40,9 @@ class VerifiedFile {
   const std::unique_ptr<ReadableFile> file_;
   const v1::CheckpointFile expected_;
   // The last chunk that was wanted in part: neighbouring small tensors share it.
-  mutable std::mutex mutex_;
-  mutable std::vector<std::byte> kept_;
-  mutable std::uint64_t kept_chunk_ = UINT64_MAX;
+  mutable Mutex mutex_;
+  mutable std::vector<std::byte> kept_ MUSTER_GUARDED_BY(mutex_);
+  mutable std::uint64_t kept_chunk_ MUSTER_GUARDED_BY(mutex_) = UINT64_MAX;
 };
 
 }  // namespace muster::storage

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -11,6 +10,8 @@
 
 #include <isa-l/crc.h>
 #include <unistd.h>
+
+#include "common/base/host_name.h"
 
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
 
@@ -54,11 +55,6 @@ std::string BeginEvent(std::chrono::system_clock::time_point time) {
   return event;
 }
 
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 }  // namespace
 
 Result<std::unique_ptr<EventFile>> EventFile::Create(const std::string& directory) {
@@ -79,7 +75,7 @@ Result<std::unique_ptr<EventFile>> EventFile::Create(const std::string& director
   std::unique_ptr<EventFile> made(new EventFile(std::move(path), file));
   std::string event = BeginEvent(std::chrono::system_clock::now());
   AppendBytes(event, 3, "brain.Event:2");
-  const std::lock_guard lock(made->mutex_);
+  const MutexLock lock(made->mutex_);
   MUSTER_TRY(made->Write(event));
   MUSTER_TRY(made->FlushLocked());
   return made;
@@ -100,7 +96,7 @@ Status EventFile::Scalar(std::string_view tag, std::int64_t step, float value,
   AppendKey(event, 2, kVarint);
   AppendVarint(event, static_cast<std::uint64_t>(step));
   AppendBytes(event, 5, summary);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return Write(event);
 }
 
@@ -129,12 +125,12 @@ Status EventFile::FlushLocked() {
 }
 
 Status EventFile::Flush() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return file_ == nullptr ? Ok() : FlushLocked();
 }
 
 Status EventFile::Close() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file_ == nullptr) return Ok();
   std::FILE* const file = std::exchange(file_, nullptr);
   if (std::fclose(file) != 0) return FromErrno(errno, "write " + path_);

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace muster::telemetry {
@@ -41,13 +41,14 @@ class EventFile {
 
  private:
   EventFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  Status Write(std::string_view event);  // with mutex_ held
-  Status FlushLocked();
+  Status Write(std::string_view event) MUSTER_REQUIRES(mutex_);
+  Status FlushLocked() MUSTER_REQUIRES(mutex_);
 
   const std::string path_;
-  std::mutex mutex_;
-  std::FILE* file_;                                                                   // guarded
-  std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();  // guarded
+  Mutex mutex_;
+  std::FILE* file_ MUSTER_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point flushed_ MUSTER_GUARDED_BY(mutex_) =
+      std::chrono::steady_clock::now();
 };
 
 }  // namespace muster::telemetry

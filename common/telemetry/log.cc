@@ -3,10 +3,10 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <mutex>
 
 #include <unistd.h>
 
+#include "common/base/mutex.h"
 #include "common/telemetry/log_format.h"
 
 namespace muster::log {
@@ -16,10 +16,10 @@ constexpr std::size_t kLongestMessage = 16 * 1024;
 
 struct Sink {
   std::atomic<Level> level{Level::kInfo};
-  std::mutex mutex;  // guards what follows, and keeps lines whole
-  bool json = false;
-  Fields fields;
-  int descriptor = 2;
+  Mutex mutex;  // keeps lines whole, too
+  bool json MUSTER_GUARDED_BY(mutex) = false;
+  Fields fields MUSTER_GUARDED_BY(mutex);
+  int descriptor MUSTER_GUARDED_BY(mutex) = 2;
 };
 
 // Never destroyed: threads log until the process ends.
@@ -41,7 +41,7 @@ void WriteAll(int descriptor, std::string_view text) {
 
 void Configure(Options options) {
   Sink& sink = TheSink();
-  const std::scoped_lock lock(sink.mutex);
+  const MutexLock lock(sink.mutex);
   sink.level = options.level;
   sink.json = options.format == Format::kJson ||
               (options.format == Format::kAuto && ::isatty(options.descriptor) == 0);
@@ -68,7 +68,7 @@ void Write(Level level, std::string_view message, const Fields& fields) {
         fmt::format("{}... ({} bytes in all)", message.substr(0, kLongestMessage), message.size());
     message = cut;
   }
-  const std::scoped_lock lock(sink.mutex);
+  const MutexLock lock(sink.mutex);
   Fields all = fields;
   all.insert(sink.fields.begin(), sink.fields.end());
   const Line line{.time = now, .level = level, .message = message, .fields = all};

@@ -7,7 +7,7 @@ namespace muster::ps {
 void JobTable::Publish(std::uint64_t job, std::shared_ptr<JobShards> shards) {
   // The older view's memory is freed outside the lock.
   std::shared_ptr<JobShards> older;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry& entry = jobs_[job];
   const std::uint64_t view = shards->view();
   if (view < entry.view) return;
@@ -19,7 +19,7 @@ void JobTable::Publish(std::uint64_t job, std::shared_ptr<JobShards> shards) {
 
 void JobTable::Drop(std::uint64_t job) {
   std::shared_ptr<JobShards> older;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
   found->second.dropped = true;
@@ -27,7 +27,7 @@ void JobTable::Drop(std::uint64_t job) {
 }
 
 Status JobTable::Admit(std::uint64_t job, std::uint64_t view) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end() || view > found->second.view) return Ok();
   if (view < found->second.view) {
@@ -38,7 +38,7 @@ Status JobTable::Admit(std::uint64_t job, std::uint64_t view) const {
 }
 
 Result<JobTable::Served> JobTable::Find(std::uint64_t job, std::uint64_t view) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) {
     return Unavailable("no variables of job {} here: not created yet, or lost in a restart", job);
@@ -56,7 +56,7 @@ Result<JobTable::Served> JobTable::Find(std::uint64_t job, std::uint64_t view) c
 }
 
 ServerCounters JobTable::counters(std::uint64_t job) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return {};
   const JobCounters& c = *found->second.served.counters;

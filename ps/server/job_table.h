@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/job_shards.h"
 #include "ps/server/ps_server.h"
@@ -49,8 +49,8 @@ class JobTable {
     bool dropped = false;
     Served served;
   };
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, Entry> jobs_;
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, Entry> jobs_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::ps

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <list>
 #include <map>
-#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -16,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/mutex.h"
 #include "common/base/private_directory.h"
 #include "common/net/checksum.h"
 #include "common/net/socket.h"
@@ -92,7 +92,7 @@ class PsServerImpl final : public PsServer {
   std::vector<net::Listener> listeners_;
   net::Fd wake_;
   std::atomic<bool> stopping_{false};
-  std::mutex stop_mutex_;
+  Mutex stop_mutex_;  // a second Stop() waits for the first
   // Touched by the accepting thread alone, and by Stop() after that has ended.
   std::list<Peer> peers_;
   std::thread acceptor_;
@@ -197,7 +197,7 @@ void PsServerImpl::Reap() {
 }
 
 void PsServerImpl::Stop() {
-  const std::lock_guard lock(stop_mutex_);
+  const MutexLock lock(stop_mutex_);
   if (stopping_.exchange(true)) return;
   const std::uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof(one));

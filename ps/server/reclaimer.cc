@@ -24,7 +24,7 @@ void Release(std::span<std::byte> bytes) {
 
 Reclaimer::~Reclaimer() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -32,27 +32,27 @@ Reclaimer::~Reclaimer() {
 }
 
 Reclaimer::Guard Reclaimer::Watch(std::span<std::byte> shared) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   watched_.push_back(shared);
   changed_.notify_all();
   return {*this, std::prev(watched_.end())};
 }
 
 void Reclaimer::Forget(Guard::Place at) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Release(*at);
   watched_.erase(at);
 }
 
 void Reclaimer::Run() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!stopping_) {
     // Under the lock, so that nothing is released that has been unmapped since.
     for (const auto bytes : watched_) Release(bytes);
     if (watched_.empty()) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
     } else {
-      (void)changed_.wait_for(lock, kEvery);
+      (void)changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kEvery);
     }
   }
 }

@@ -5,12 +5,12 @@
 // Threading: any thread. Lifetime: guards end before the Reclaimer.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <list>
-#include <mutex>
 #include <span>
 #include <thread>
+
+#include "common/base/mutex.h"
 
 namespace muster::ps {
 
@@ -40,10 +40,10 @@ class Reclaimer {
   void Forget(Guard::Place at);
   void Run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;
-  std::list<std::span<std::byte>> watched_;
+  Mutex mutex_;
+  Condition changed_;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::list<std::span<std::byte>> watched_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -42,18 +42,21 @@ void AttachClient::Start() {
 }
 
 std::function<void(std::function<void()>)> AttachClient::ForStream() {
-  return [this, alive = std::weak_ptr<int>(alive_), generation = generation_,
+  return [run = stream_lifeline_.Guard([](const std::function<void()>& task) { task(); }),
           &scheduler = scheduler_](std::function<void()> task) {
-    scheduler.Post([this, alive, generation, task = std::move(task)] {
-      if (alive.expired() || generation != generation_) return;
-      task();
-    });
+    scheduler.Post([run, task = std::move(task)]() mutable { run(task); });
   };
 }
 
-void AttachClient::Open() {
-  ++generation_;
+void AttachClient::DropStream() {
+  stream_id_ = StreamId(stream_id_.value() + 1);
+  stream_lifeline_.Cut();
   attached_ = false;
+  stream_.reset();
+}
+
+void AttachClient::Open() {
+  DropStream();
   unacked_.clear();
   const auto on_strand = ForStream();
   stream_ = open_({.on_message =
@@ -66,16 +69,15 @@ void AttachClient::Open() {
                        }});
   v1::DaemonMessage message;
   *message.mutable_register_() = options_.registration;
-  message.mutable_register_()->set_epoch(highest_epoch_);
+  message.mutable_register_()->set_epoch(highest_epoch_.value());
   handler_.FillRegistration(*message.mutable_register_());
   renewed_ = scheduler_.Now();
   stream_->Write(std::move(message));
-  (void)scheduler_.RunAfter(options_.welcome_limit,
-                            [this, alive = std::weak_ptr<int>(alive_), generation = generation_] {
-                              if (alive.expired() || generation != generation_ || attached_) return;
-                              Abandon(DeadlineExceeded("no answer to the registration within {} ms",
-                                                       options_.welcome_limit.count()));
-                            });
+  (void)scheduler_.RunAfter(options_.welcome_limit, stream_lifeline_.Guard([this] {
+    if (attached_) return;
+    Abandon(DeadlineExceeded("no answer to the registration within {} ms",
+                             options_.welcome_limit.count()));
+  }));
 }
 
 void AttachClient::OnMessage(const v1::CoordinatorMessage& message) {
@@ -88,7 +90,7 @@ void AttachClient::OnMessage(const v1::CoordinatorMessage& message) {
     case Body::kAck:
       return OnAck(message.ack().sequence());
     case Body::kCommand:
-      return handler_.OnCommand(generation_, message.command());
+      return handler_.OnCommand(stream_id_, message.command());
     case Body::kRun:
       return handler_.OnRun(message.run());
     case Body::kRelease:
@@ -99,7 +101,7 @@ void AttachClient::OnMessage(const v1::CoordinatorMessage& message) {
 }
 
 void AttachClient::OnWelcome(const v1::Welcome& welcome) {
-  if (welcome.epoch() < highest_epoch_) {
+  if (Epoch(welcome.epoch()) < highest_epoch_) {
     return Abandon(
         Aborted("the coordinator at {} has epoch {}, but epoch {} has been seen: it has "
                 "been replaced",
@@ -109,7 +111,7 @@ void AttachClient::OnWelcome(const v1::Welcome& welcome) {
     return Abandon(Internal("the coordinator's Welcome has heartbeat {} ms and lease {} ms",
                             welcome.heartbeat_ms(), welcome.lease_ms()));
   }
-  highest_epoch_ = welcome.epoch();
+  highest_epoch_ = Epoch(welcome.epoch());
   welcome_ = welcome;
   attached_ = true;
   retry_ = options_.first_retry;
@@ -140,19 +142,16 @@ void AttachClient::Heartbeat() {
   message.mutable_heartbeat()->set_sequence(++sequence_);
   unacked_.push_back({.sequence = sequence_, .at = now});
   stream_->Write(std::move(message));
-  (void)scheduler_.RunAfter(Millis(welcome_->heartbeat_ms()),
-                            [this, alive = std::weak_ptr<int>(alive_), generation = generation_] {
-                              if (!alive.expired() && generation == generation_ && attached_)
-                                Heartbeat();
-                            });
+  (void)scheduler_.RunAfter(Millis(welcome_->heartbeat_ms()), stream_lifeline_.Guard([this] {
+    if (attached_) Heartbeat();
+  }));
 }
 
 void AttachClient::OnClosed(Status status) {
   if (closing_) return Finish();
   if (status.ok()) status = Unavailable("the coordinator ended the stream");
   if (!attached_ && IsFinal(status)) {
-    ++generation_;
-    stream_.reset();
+    DropStream();
     return handler_.OnRefused(Annotate(
         status, fmt::format("the coordinator at {} refused this task", options_.coordinator)));
   }
@@ -162,9 +161,7 @@ void AttachClient::OnClosed(Status status) {
 // Gives this stream up and comes back with another one.
 void AttachClient::Abandon(const Status& why) {
   const bool was_attached = attached_;
-  ++generation_;
-  attached_ = false;
-  stream_.reset();
+  DropStream();
   if (was_attached) {
     detached_since_ = scheduler_.Now();
     next_complaint_ = detached_since_;
@@ -185,11 +182,9 @@ void AttachClient::Retry(const Status& why) {
   std::uniform_int_distribution<Millis::rep> jitter(retry_.count() / 2, retry_.count());
   const Millis pause(jitter(random_));
   retry_ = std::min(retry_ * 2, options_.longest_retry);
-  (void)scheduler_.RunAfter(pause,
-                            [this, alive = std::weak_ptr<int>(alive_), generation = generation_] {
-                              if (!alive.expired() && generation == generation_ && !closing_)
-                                Open();
-                            });
+  (void)scheduler_.RunAfter(pause, stream_lifeline_.Guard([this] {
+    if (!closing_) Open();
+  }));
 }
 
 void AttachClient::Send(v1::DaemonMessage message) {
@@ -210,8 +205,8 @@ void AttachClient::Send(v1::DaemonMessage message) {
   kept_.push_back(std::move(message));
 }
 
-void AttachClient::Reply(std::uint64_t stream, v1::CommandResult result) {
-  if (!attached_ || stream != generation_) return;
+void AttachClient::Reply(StreamId stream, v1::CommandResult result) {
+  if (!attached_ || stream != stream_id_) return;
   v1::DaemonMessage message;
   *message.mutable_result() = std::move(result);
   stream_->Write(std::move(message));
@@ -233,9 +228,7 @@ void AttachClient::Leave(const std::string& reason, Millis limit, std::function<
   left_ = std::move(then);
   if (!attached_) return Left();
   AnnounceDraining();
-  (void)scheduler_.RunAfter(limit, [this, alive = std::weak_ptr<int>(alive_)] {
-    if (!alive.expired()) Left();
-  });
+  (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] { Left(); }));
 }
 
 void AttachClient::AnnounceDraining() {
@@ -253,15 +246,11 @@ void AttachClient::Close(Millis limit, std::function<void()> done) {
   closed_ = std::move(done);
   if (!attached_) return Finish();
   stream_->FinishWrites();
-  (void)scheduler_.RunAfter(limit, [this, alive = std::weak_ptr<int>(alive_)] {
-    if (!alive.expired()) Finish();
-  });
+  (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] { Finish(); }));
 }
 
 void AttachClient::Finish() {
-  ++generation_;
-  attached_ = false;
-  stream_.reset();
+  DropStream();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

@@ -20,6 +20,8 @@
 #include <random>
 #include <string>
 
+#include "common/base/ids.h"
+#include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "muster/v1/cluster.pb.h"
@@ -54,7 +56,7 @@ class AttachHandler {
   // The coordinator is not there, or no longer. The client tries again by itself.
   virtual void OnDetached(const Status& why) = 0;
   // `stream` goes back with the result (AttachClient::Reply).
-  virtual void OnCommand(std::uint64_t stream, const v1::Command& command) = 0;
+  virtual void OnCommand(StreamId stream, const v1::Command& command) = 0;
   virtual void OnRun(const v1::ClosureAssignment& assignment) = 0;
   // What changes between one registration and the next.
   virtual void FillRegistration(v1::Register&) {}
@@ -87,7 +89,7 @@ class AttachClient {
   void Send(v1::DaemonMessage message);
   // Answers a command that came on `stream`; dropped when that stream has ended, since a new
   // coordinator counts its commands anew.
-  void Reply(std::uint64_t stream, v1::CommandResult result);
+  void Reply(StreamId stream, v1::CommandResult result);
   // Tells the coordinator that this daemon is asked to end, and goes on working until `then`: when
   // the coordinator has released it, when there is none (any more), or after `limit`.
   void Leave(const std::string& reason, Millis limit, std::function<void()> then);
@@ -117,16 +119,19 @@ class AttachClient {
   void Left();
   void Flush();
   void Finish();
-  // Runs `task` on the strand if this object still lives and the stream is still the same.
+  // Ends the stream: nothing that it brings counts any more.
+  void DropStream();
+  // Runs `task` on the strand while this object lives and the stream is still the same.
   std::function<void(std::function<void()>)> ForStream();
 
   const Options options_;
   Scheduler& scheduler_;
   AttachHandler& handler_;
   const OpenAttachStream open_;
-  const std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  Lifeline lifeline_;
 
-  std::uint64_t generation_ = 0;  // counts streams
+  StreamId stream_id_;        // +1 for each
+  Lifeline stream_lifeline_;  // the stream's, or of the pause before the next one
   std::unique_ptr<AttachStream> stream_;
   bool attached_ = false;
   bool closing_ = false;
@@ -135,7 +140,7 @@ class AttachClient {
   std::function<void()> left_;
   std::function<void()> closed_;
   std::optional<v1::Welcome> welcome_;
-  std::uint64_t highest_epoch_ = 0;
+  Epoch highest_epoch_;
 
   std::uint64_t sequence_ = 0;
   TimePoint renewed_;  // when the last acknowledged message was sent

@@ -1,15 +1,14 @@
 #include "services/common/attach_stream.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <utility>
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
+#include "common/base/mutex.h"
 #include "muster/v1/cluster.grpc.pb.h"
 #include "services/common/grpc_channel.h"
 
@@ -18,21 +17,21 @@ namespace {
 
 // How many calls gRPC still has.
 struct OpenCalls {
-  std::mutex mutex;  // guards what follows
-  std::condition_variable ended;
-  int count = 0;
+  Mutex mutex;
+  Condition ended;
+  int count MUSTER_GUARDED_BY(mutex) = 0;
 };
 
 class CallMark {
  public:
   explicit CallMark(std::shared_ptr<OpenCalls> calls) : calls_(std::move(calls)) {
-    const std::scoped_lock lock(calls_->mutex);
+    const MutexLock lock(calls_->mutex);
     ++calls_->count;
   }
   CallMark(const CallMark&) = delete;
   CallMark& operator=(const CallMark&) = delete;
   ~CallMark() {
-    const std::scoped_lock lock(calls_->mutex);
+    const MutexLock lock(calls_->mutex);
     --calls_->count;
     calls_->ended.notify_all();
   }
@@ -50,9 +49,12 @@ class OwnedChannel {
   OwnedChannel(const OwnedChannel&) = delete;
   OwnedChannel& operator=(const OwnedChannel&) = delete;
   ~OwnedChannel() {
-    std::unique_lock lock(calls_->mutex);
     constexpr std::chrono::seconds kPatience{2};
-    if (calls_->ended.wait_for(lock, kPatience, [this] { return calls_->count == 0; })) return;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const MutexLock lock(calls_->mutex);
+    while (calls_->count > 0 && calls_->ended.wait_until(calls_->mutex, deadline)) {
+    }
+    if (calls_->count == 0) return;
     // It is leaked, which harms a process at its end less than an abort.
     (void)new std::shared_ptr<grpc::Channel>(channel_);
   }
@@ -85,19 +87,19 @@ class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::Coor
   }
 
   void Write(v1::DaemonMessage message) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_ || finishing_) return;
     queue_.push_back(std::move(message));
     if (queue_.size() == 1) StartWrite(&queue_.front());
   }
 
   std::size_t Pending() {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return queue_.size();
   }
 
   void FinishWrites() {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_ || finishing_) return;
     finishing_ = true;
     if (queue_.empty()) StartWritesDone();
@@ -112,14 +114,14 @@ class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::Coor
       return;
     }
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       closed_ = true;
     }
     RemoveHold();
   }
 
   void OnWriteDone(bool ok) override {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.pop_front();
     if (!ok || closed_) {
       closed_ = true;
@@ -150,10 +152,10 @@ class Reactor final : public grpc::ClientBidiReactor<v1::DaemonMessage, v1::Coor
   v1::CoordinatorMessage incoming_;
   std::shared_ptr<Reactor> self_;
 
-  std::mutex mutex_;  // guards what follows
-  std::deque<v1::DaemonMessage> queue_;
-  bool closed_ = false;
-  bool finishing_ = false;
+  Mutex mutex_;
+  std::deque<v1::DaemonMessage> queue_ MUSTER_GUARDED_BY(mutex_);
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool finishing_ MUSTER_GUARDED_BY(mutex_) = false;
 };
 
 class GrpcStream final : public AttachStream {

@@ -1,16 +1,16 @@
 #include "services/common/daemon.h"
 
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include <signal.h>
 #include <unistd.h>
 
+#include "common/base/mutex.h"
+#include "common/base/version.h"
 #include "common/telemetry/log.h"
 #include "services/common/notify.h"
 #include "services/common/open_files.h"
@@ -62,7 +62,7 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
     return kExitDrained;
   }
   if (flags->version) {
-    std::printf("%s %s\n", role.program.c_str(), std::string(kVersion).c_str());
+    std::printf("%s %s\n", role.program.c_str(), std::string(Version()).c_str());
     return kExitDrained;
   }
   const Environment environment = ProcessEnvironment();
@@ -89,14 +89,14 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
 }  // namespace
 
 struct Daemon::Stop {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<Status> status;
+  Mutex mutex;
+  Condition changed;
+  std::optional<Status> status MUSTER_GUARDED_BY(mutex);
   std::jthread signals;
 
   void Set(Status with) {
     {
-      const std::scoped_lock lock(mutex);
+      const MutexLock lock(mutex);
       if (!status) status = std::move(with);
     }
     changed.notify_all();
@@ -142,9 +142,16 @@ void Daemon::Ready(std::string_view status) {
 
 void Daemon::SetStatus(std::string_view status) { Tell(fmt::format("STATUS={}", status)); }
 
+Status Daemon::Serve(std::string_view ready, const std::function<void()>& drain) {
+  Ready(ready);
+  const Status status = WaitForStop();
+  if (status.ok()) drain();
+  return status;
+}
+
 Status Daemon::WaitForStop() {
-  std::unique_lock lock(stop_->mutex);
-  stop_->changed.wait(lock, [this] { return stop_->status.has_value(); });
+  const MutexLock lock(stop_->mutex);
+  while (!stop_->status) stop_->changed.wait(stop_->mutex);
   return *stop_->status;
 }
 

@@ -2,9 +2,8 @@
 //
 //   int main(int argc, char** argv) {
 //     return RunDaemon(kRole, argc, argv, [](Daemon& daemon) -> Status {
-//       MUSTER_TRY_ASSIGN(auto server, GrpcServer::Start(daemon.ServerOptions()));
-//       daemon.Ready("serving");
-//       return daemon.WaitForStop();
+//       MUSTER_TRY_ASSIGN(auto node, Node::Start(daemon));
+//       return daemon.Serve("listening", [&node] { node->Drain(); });
 //     });
 //   }
 #pragma once
@@ -20,8 +19,6 @@
 #include "services/common/token.h"
 
 namespace muster::services {
-
-inline constexpr std::string_view kVersion = "0.1.0";
 
 enum ExitCode : int {
   kExitDrained = 0,
@@ -51,6 +48,10 @@ class Daemon {
   // Tells systemd and the log that it serves now, or what it does.
   void Ready(std::string_view status);
   void SetStatus(std::string_view status);
+
+  // The life of a daemon whose parts have been started: Ready(ready), WaitForStop(), and `drain`
+  // unless an error ended it.
+  Status Serve(std::string_view ready, const std::function<void()>& drain);
 
   // Waits for SIGTERM or SIGINT (OK: drain and return) or for Fail() (that error). The next signal
   // ends the process at once.

@@ -5,7 +5,8 @@
 
 #include <unistd.h>
 
-#include "services/common/daemon.h"
+#include "common/base/host_name.h"
+#include "common/base/version.h"
 
 namespace muster::services {
 
@@ -17,10 +18,9 @@ v1::Register MakeRegistration(const DaemonConfig& config, const Endpoint& grpc) 
   registration.set_boot_id(
       fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random()));
   registration.set_pid(static_cast<std::uint32_t>(::getpid()));
-  char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) == 0) registration.set_hostname(host);
+  registration.set_hostname(HostName());
   registration.set_grpc_address(grpc.ToString());
-  registration.set_version(std::string(kVersion));
+  registration.set_version(std::string(Version()));
   registration.set_insecure_network(config.insecure_network);
   return registration;
 }

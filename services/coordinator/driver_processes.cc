@@ -2,6 +2,8 @@
 
 #include <csignal>
 
+#include "common/base/wall_time.h"
+
 namespace muster::coordinator {
 
 Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
@@ -13,9 +15,7 @@ Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
                 "--driver",       std::to_string(number)};
   child.environment = {{"MUSTER_TOKEN_FILE", options_.token_file}};
   child.on_line = [this, job_id](std::chrono::system_clock::time_point time, std::string line) {
-    const std::int64_t time_us =
-        std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
-    strand_.Post([this, job_id, time_us, line = std::move(line)]() mutable {
+    strand_.Post([this, job_id, time_us = UnixMicros(time), line = std::move(line)]() mutable {
       if (!closed_) options_.on_line(job_id, time_us, std::move(line));
     });
   };

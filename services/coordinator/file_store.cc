@@ -1,25 +1,18 @@
 #include "services/coordinator/file_store.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <filesystem>
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/storage/file_system.h"
+#include "common/storage/sha256.h"
 
 namespace muster::coordinator {
 namespace {
-
-bool IsSha256(const std::string& text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
 
 class FileWriter : public FileStore::Writer {
  public:
@@ -27,10 +20,7 @@ class FileWriter : public FileStore::Writer {
       : fd_(fd),
         temporary_(std::move(temporary)),
         path_(std::move(path)),
-        sha256_(std::move(sha256)),
-        hash_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    EVP_DigestInit_ex(hash_.get(), EVP_sha256(), nullptr);
-  }
+        sha256_(std::move(sha256)) {}
   ~FileWriter() override {
     close(fd_);
     if (!committed_) unlink(temporary_.c_str());
@@ -42,7 +32,7 @@ class FileWriter : public FileStore::Writer {
                                FileStore::kMostBytes);
     }
     bytes_ += bytes.size();
-    EVP_DigestUpdate(hash_.get(), bytes.data(), bytes.size());
+    hash_.Add(bytes);
     while (!bytes.empty()) {
       const ssize_t written = write(fd_, bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
@@ -53,11 +43,7 @@ class FileWriter : public FileStore::Writer {
   }
 
   Result<std::uint64_t> Commit() override {
-    std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-    unsigned int size = 0;
-    EVP_DigestFinal_ex(hash_.get(), digest.data(), &size);
-    std::string hex;
-    for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
+    const std::string hex = hash_.Hex();
     if (hex != sha256_) {
       return DataLoss("{} bytes arrived with SHA-256 {}; {} was announced: send it again", bytes_,
                       hex, sha256_);
@@ -75,7 +61,7 @@ class FileWriter : public FileStore::Writer {
   const std::string temporary_;
   const std::string path_;
   const std::string sha256_;
-  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> hash_;
+  storage::Sha256 hash_;
   std::uint64_t bytes_ = 0;
   bool committed_ = false;
 };
@@ -83,7 +69,7 @@ class FileWriter : public FileStore::Writer {
 }  // namespace
 
 Result<std::string> FileStore::Path(const std::string& sha256) const {
-  if (!IsSha256(sha256)) {
+  if (!storage::IsSha256Hex(sha256)) {
     return InvalidArgument("\"{}\" is no SHA-256: 64 digits 0-9a-f are", sha256.substr(0, 80));
   }
   return directory_ + "/" + sha256;

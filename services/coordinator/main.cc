@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/environment.h"
+#include "common/base/version.h"
 #include "common/process/child.h"
 #include "services/common/daemon.h"
 #include "services/coordinator/coordinator_node.h"
@@ -123,7 +124,7 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   core.keep_jobs = static_cast<std::size_t>(config.values.Int("keep-jobs"));
   MUSTER_TRY_ASSIGN(core.expected, ParseExpected(config.values.String("expect")));
   core.before.how = config.values.String("predecessor-end").substr(0, 200);
-  core.version = services::kVersion;
+  core.version = std::string(Version());
   // Checkpoint paths go to other processes, which have other working directories.
   core.state_directory = std::filesystem::absolute(StateDirectory(config)).string();
   core.insecure_network = config.insecure_network;
@@ -140,10 +141,10 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
 Status Run(services::Daemon& daemon) {
   MUSTER_TRY_ASSIGN(CoordinatorNode::Options options, MakeOptions(daemon));
   MUSTER_TRY_ASSIGN(const auto node, CoordinatorNode::Start(std::move(options), daemon.token()));
-  daemon.Ready(fmt::format("coordinator serves on {}, epoch {}", node->endpoint().ToString(),
-                           node->epoch().value()));
-  const Status status = daemon.WaitForStop();
-  if (status.ok()) node->Drain(daemon.config().values.Duration("drain-timeout") * 9 / 10);
+  const Status status =
+      daemon.Serve(fmt::format("coordinator serves on {}, epoch {}", node->endpoint().ToString(),
+                               node->epoch().value()),
+                   [&] { node->Drain(daemon.config().values.Duration("drain-timeout") * 9 / 10); });
   node->Shutdown();
   return status;
 }

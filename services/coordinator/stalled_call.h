@@ -7,10 +7,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
 #include <grpcpp/server_context.h>
 
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 
 namespace muster::coordinator {
@@ -28,18 +28,18 @@ class StalledCall {
   void Waits() {
     std::uint64_t wait = 0;
     {
-      const std::lock_guard lock(state_->mutex);
+      const RecursiveMutexLock lock(state_->mutex);
       wait = state_->wait = ++state_->last;
     }
     timer_ = strand_.RunAfter(limit_, [state = state_, wait] {
-      const std::lock_guard lock(state->mutex);
+      const RecursiveMutexLock lock(state->mutex);
       if (state->wait == wait) state->context->TryCancel();
     });
   }
   // It has ended.
   void Went() {
     {
-      const std::lock_guard lock(state_->mutex);
+      const RecursiveMutexLock lock(state_->mutex);
       state_->wait = 0;
     }
     (void)strand_.Cancel(timer_);
@@ -49,10 +49,10 @@ class StalledCall {
   struct State {
     explicit State(grpc::CallbackServerContext* with) : context(with) {}
     // Cancelling may run the call's own callbacks, which come back here.
-    std::recursive_mutex mutex;
+    RecursiveMutex mutex;
     grpc::CallbackServerContext* const context;
-    std::uint64_t last = 0;
-    std::uint64_t wait = 0;  // 0: nothing is waited for
+    std::uint64_t last MUSTER_GUARDED_BY(mutex) = 0;
+    std::uint64_t wait MUSTER_GUARDED_BY(mutex) = 0;  // 0: nothing is waited for
   };
 
   Scheduler& strand_;

@@ -10,7 +10,7 @@ BatchReader::BatchReader(std::unique_ptr<data::BatchSource> source)
 
 BatchReader::~BatchReader() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
@@ -19,7 +19,7 @@ BatchReader::~BatchReader() {
 
 void BatchReader::Request(std::uint64_t closure) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool known = reading_ == closure || ready_.contains(closure) ||
                        std::ranges::find(wanted_, closure) != wanted_.end();
     if (known || wanted_.size() + ready_.size() >= kMostAhead) return;
@@ -30,22 +30,18 @@ void BatchReader::Request(std::uint64_t closure) {
 
 Result<data::Element> BatchReader::Take(std::uint64_t closure) {
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase(wanted_, closure);  // not begun: read here, ahead of the others
-    changed_.wait(lock, [&] { return reading_ != closure; });
-    if (const auto found = ready_.find(closure); found != ready_.end()) {
-      Result<data::Element> batch = std::move(found->second);
-      ready_.erase(found);
-      return batch;
-    }
+    while (reading_ == closure) changed_.wait(mutex_);
+    if (auto ready = ready_.extract(closure); !ready.empty()) return std::move(ready.mapped());
   }
   return source_->Batch(closure);
 }
 
 void BatchReader::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !wanted_.empty(); });
+    while (!stop_ && wanted_.empty()) changed_.wait(mutex_);
     if (stop_) return;
     const std::uint64_t closure = wanted_.front();
     wanted_.pop_front();

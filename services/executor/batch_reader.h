@@ -4,15 +4,14 @@
 // the requests.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/data/batch_source.h"
 
@@ -38,12 +37,12 @@ class BatchReader {
   void Run();
 
   const std::unique_ptr<data::BatchSource> source_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stop_ = false;
-  std::deque<std::uint64_t> wanted_;
-  std::optional<std::uint64_t> reading_;
-  std::map<std::uint64_t, Result<data::Element>> ready_;
+  Mutex mutex_;
+  Condition changed_;
+  bool stop_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::deque<std::uint64_t> wanted_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<std::uint64_t> reading_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Result<data::Element>> ready_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/words.h"
+#include "common/messages/status_proto.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "worker/engine/check.h"
@@ -11,11 +12,6 @@
 
 namespace muster::executor {
 namespace {
-
-void Set(const Status& status, v1::StatusProto& proto) {
-  proto.set_code(static_cast<int>(status.code()));
-  proto.set_message(Message(status));
-}
 
 // A line for the job's log, which the daemon reads from stderr.
 template <class... Args>
@@ -37,6 +33,7 @@ Status Executor::Serve() {
       return status;
     }
   }
+  const MutexLock lock(mutex_);
   return closed_;
 }
 
@@ -44,7 +41,7 @@ void Executor::Receive() {
   for (;;) {
     v1::ToExecutor message;
     const Status status = pipe_.Receive(message);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!status.ok()) {
       closed_ = status;
       lock.unlock();
@@ -60,8 +57,8 @@ void Executor::Receive() {
 }
 
 std::optional<v1::ToExecutor> Executor::Next() {
-  std::unique_lock lock(mutex_);
-  arrived_.wait(lock, [this] { return !closed_.ok() || !inbox_.empty(); });
+  const MutexLock lock(mutex_);
+  while (closed_.ok() && inbox_.empty()) arrived_.wait(mutex_);
   if (!closed_.ok()) return std::nullopt;
   v1::ToExecutor message = std::move(inbox_.front());
   inbox_.pop_front();
@@ -79,7 +76,7 @@ Status Executor::Handle(const v1::ToExecutor& message) {
     case v1::ToExecutor::kProbe: {
       v1::FromExecutor answer;
       Result<v1::ProbeReport> report = ProbeData(message.probe(), message.cache_directory());
-      Set(report.status(), *answer.mutable_probe()->mutable_status());
+      SetStatus(report.status(), *answer.mutable_probe()->mutable_status());
       if (report.ok()) *answer.mutable_probe()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
@@ -96,7 +93,7 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       Result<v1::SaveReport> report = Unavailable("this executor runs no job");
       if (run_ != nullptr) report = run_->Save(message.save());
       v1::FromExecutor answer;
-      Set(report.status(), *answer.mutable_saved()->mutable_status());
+      SetStatus(report.status(), *answer.mutable_saved()->mutable_status());
       if (report.ok()) *answer.mutable_saved()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
@@ -116,17 +113,17 @@ Status Executor::Start(const v1::ExecutorStart& start) {
         "libopenblas0-openmp");
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     run_.reset();
   }
   auto run = JobRun::Open(start, options_.token);
   v1::FromExecutor answer;
   v1::ExecutorReady& ready = *answer.mutable_ready();
-  Set(run.status(), *ready.mutable_status());
+  SetStatus(run.status(), *ready.mutable_status());
   ready.set_torch_version(engine::TorchVersion());
   ready.set_blas(blas.name);
   if (run.ok()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     run_ = *std::move(run);
   } else {
     Say("error: cannot start: {}", Message(run.status()));
@@ -141,7 +138,7 @@ Status Executor::Check(const v1::ToExecutor& message) {
   options.cache_directory = message.cache_directory();
   options.data = engine::CheckOptions::Data::kIfPresent;
   v1::FromExecutor answer;
-  Set(Ok(), *answer.mutable_check()->mutable_status());
+  SetStatus(Ok(), *answer.mutable_check()->mutable_status());
   *answer.mutable_check()->mutable_report() = engine::CheckJob(message.check().spec(), options);
   return pipe_.Send(answer);
 }
@@ -150,7 +147,7 @@ Status Executor::GiveValues(const v1::GetValues& request) {
   Result<v1::Piece> piece = Unavailable("this executor runs no job");
   if (run_ != nullptr) piece = run_->Values(request);
   v1::FromExecutor answer;
-  Set(piece.status(), *answer.mutable_values()->mutable_status());
+  SetStatus(piece.status(), *answer.mutable_values()->mutable_status());
   if (piece.ok()) *answer.mutable_values()->mutable_piece() = *std::move(piece);
   return pipe_.Send(answer);
 }
@@ -163,7 +160,7 @@ Status Executor::RunClosure(const v1::ClosureAssignment& assignment) {
     result.set_view(assignment.view());
     *result.mutable_closure() = assignment.closure();
     result.set_attempt(assignment.attempt());
-    Set(Unavailable("this executor runs no job"), *result.mutable_status());
+    SetStatus(Unavailable("this executor runs no job"), *result.mutable_status());
   } else {
     *answer.mutable_closure() = run_->Run(assignment);
     const v1::StatusProto& status = answer.closure().status();

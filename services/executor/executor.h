@@ -6,14 +6,13 @@
 // Lifetime: the pipe outlives it.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/process/message_pipe.h"
 #include "muster/v1/executor.pb.h"
@@ -47,10 +46,10 @@ class Executor {
   process::MessagePipe& pipe_;
   const Options options_;
 
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<v1::ToExecutor> inbox_;
-  Status closed_;
+  Mutex mutex_;
+  Condition arrived_;
+  std::deque<v1::ToExecutor> inbox_ MUSTER_GUARDED_BY(mutex_);
+  Status closed_ MUSTER_GUARDED_BY(mutex_);
   // Set under the mutex; the receiving thread announces closures to it.
   std::shared_ptr<JobRun> run_;
 };

@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/ids.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "common/messages/status_proto.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/executor.pb.h"
@@ -64,7 +66,8 @@ Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec,
 
 // Of an evaluation closure without its round.
 std::uint64_t BatchNumber(const v1::Closure& closure) {
-  return closure.kind() == v1::CLOSURE_KIND_EVALUATE ? closure.id() & 0xffffffff : closure.id();
+  return closure.kind() == v1::CLOSURE_KIND_EVALUATE ? EvaluationId(closure.id()).batch()
+                                                     : closure.id();
 }
 
 // Another host may well be able to open the data.
@@ -167,8 +170,7 @@ v1::ClosureResult JobRun::Run(const v1::ClosureAssignment& assignment) {
   result.set_view(assignment.view());
   *result.mutable_closure() = assignment.closure();
   result.set_attempt(assignment.attempt());
-  result.mutable_status()->set_code(static_cast<int>(status.code()));
-  result.mutable_status()->set_message(Message(status));
+  SetStatus(status, *result.mutable_status());
   const ps::LinkBytes after = steps_->bytes();
   result.set_tcp_bytes(after.tcp - before.tcp);
   result.set_local_bytes(after.local - before.local);

@@ -13,6 +13,7 @@
 
 #include "common/config/job_yaml/validate_job.h"
 #include "common/data/pipeline/element_ops.h"
+#include "common/messages/metric_sums.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
@@ -369,7 +370,7 @@ Result<v1::MetricSums> LocalSteps::OnParts(const data::Element& batch, engine::S
     });
   }));
   v1::MetricSums total;
-  for (const v1::MetricSums& one : sums) engine::AddSums(one, total);
+  for (const v1::MetricSums& one : sums) AddSums(one, total);
   return total;
 }
 

@@ -25,9 +25,9 @@ class SaveReport;
 
 namespace muster::executor {
 
-// What the API of strategy/ does with a status, done here too.
+// An error value as the exception of the API of strategy/, which goes through the caller's code.
 [[noreturn]] inline void Raise(const Status& status) {
-  throw Error(static_cast<ErrorCode>(status.code()), std::string(Message(status)));
+  raise(static_cast<ErrorCode>(status.code()), Message(status));
 }
 
 class LocalVariables {

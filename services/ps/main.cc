@@ -8,10 +8,8 @@ namespace {
 Status Serve(Daemon& daemon) {
   MUSTER_TRY_ASSIGN(const auto server, GrpcServer::Start(daemon.ServerOptions()));
   MUSTER_TRY_ASSIGN(const auto node, PsDaemon::Start(daemon, *server));
-  daemon.Ready(fmt::format("listening on {}", server->endpoint().ToString()));
-  const Status status = daemon.WaitForStop();
-  if (status.ok()) node->Drain();
-  return status;
+  return daemon.Serve(fmt::format("listening on {}", server->endpoint().ToString()),
+                      [&] { node->Drain(); });
 }
 
 }  // namespace

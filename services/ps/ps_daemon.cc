@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/private_directory.h"
+#include "common/messages/status_proto.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
 #include "services/common/attach_stream.h"
@@ -185,11 +186,11 @@ void PsDaemon::OnDetached(const Status& why) {
   daemon_.SetStatus(fmt::format("waiting for the coordinator: {}", Message(why)));
 }
 
-void PsDaemon::OnCommand(std::uint64_t stream, const v1::Command& command) {
+void PsDaemon::OnCommand(StreamId stream, const v1::Command& command) {
   auto result = std::make_shared<v1::CommandResult>();
   result->set_command_id(command.id());
-  result->mutable_status()->set_code(static_cast<int>(StatusCode::kResourceExhausted));
-  result->mutable_status()->set_message("no thread can be started for the command");
+  SetStatus(ResourceExhausted("no thread can be started for the command"),
+            *result->mutable_status());
   work_.Run(
       LaneOf(command), [node = node_, command, result] { *result = node->Execute(command); },
       [this, stream, result] {

@@ -2,18 +2,11 @@
 
 #include <utility>
 
+#include "common/messages/status_proto.h"
 #include "common/storage/file_system.h"
 #include "muster/v1/cluster.pb.h"
 
 namespace muster::services {
-namespace {
-
-void SetStatus(const Status& status, v1::CommandResult& result) {
-  result.mutable_status()->set_code(static_cast<int>(status.code()));
-  result.mutable_status()->set_message(Message(status));
-}
-
-}  // namespace
 
 Result<std::unique_ptr<PsNode>> PsNode::Start(Options options) {
   const ps::PsServer::Options server = options.server;
@@ -51,7 +44,7 @@ v1::CommandResult PsNode::Execute(const v1::Command& command) {
   } else {
     status = InvalidArgument("ps:{} was sent a command that is not for a parameter server", index_);
   }
-  SetStatus(status, result);
+  SetStatus(status, *result.mutable_status());
   return result;
 }
 
@@ -65,7 +58,7 @@ Status PsNode::Obey(std::uint64_t epoch) {
 }
 
 std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (Status status = Obey(plan.epoch()); !status.ok()) return status;
   for (const v1::PsAddress& address : plan.ps()) {
     if (address.index() != index_ || boot_id_.empty() || address.boot_id() == boot_id_) continue;
@@ -89,7 +82,7 @@ Status PsNode::Create(const v1::CreateVariables& command) {
   if (std::optional<Status> answer = Begin(plan)) return *std::move(answer);
   Result<std::shared_ptr<ps::JobShards>> shards =
       ps::JobShards::Create(plan, index_, command.restore_from(), pool_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Job& job = jobs_[plan.job_id()];
   if (!job.created.ok()) return job.created;  // dropped meanwhile
   if (!shards.ok()) {
@@ -113,7 +106,7 @@ Result<PsNode::Job> PsNode::Find(const std::string& job_id) const {
 Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
   std::shared_ptr<ps::JobShards> shards;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     MUSTER_TRY(Obey(command.epoch()));
     MUSTER_TRY_ASSIGN(const Job job, Find(command.job_id()));
     if (command.view() != job.view) {
@@ -128,7 +121,7 @@ Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
 Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
   Job job;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     MUSTER_TRY_ASSIGN(job, Find(job_id));
   }
   v1::PsReport report;
@@ -146,7 +139,7 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
 
 Status PsNode::Drop(const v1::DropJob& command) {
   std::shared_ptr<ps::JobShards> freed;  // without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   MUSTER_TRY(Obey(command.epoch()));
   const auto found = jobs_.find(command.job_id());
   if (found == jobs_.end()) return Ok();
@@ -163,7 +156,7 @@ Status PsNode::Drop(const v1::DropJob& command) {
 }
 
 void PsNode::FillRegistration(v1::Register& registration) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [id, job] : jobs_) {
     if (job.shards == nullptr) continue;
     v1::HeldJob& held = *registration.add_jobs();

@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/apply_pool.h"
 #include "ps/job_shards.h"
@@ -80,17 +80,17 @@ class PsNode {
   Result<v1::PsReport> Report(const std::string& job_id) const;
   Status Drop(const v1::DropJob& command);
   // kAborted: this server has obeyed a later one.
-  Status Obey(std::uint64_t epoch);
-  Result<Job> Find(const std::string& job_id) const;
+  Status Obey(std::uint64_t epoch) MUSTER_REQUIRES(mutex_);
+  Result<Job> Find(const std::string& job_id) const MUSTER_REQUIRES(mutex_);
 
   const std::uint32_t index_;
   std::string boot_id_;
   // Declared first: shards use it until they are gone.
   ps::ApplyPool pool_;
   std::unique_ptr<ps::PsServer> server_;
-  mutable std::mutex mutex_;
-  std::uint64_t epoch_ = 0;          // guarded by mutex_
-  std::map<std::string, Job> jobs_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Job> jobs_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::services

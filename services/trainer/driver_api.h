@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "muster/v1/driver.pb.h"
@@ -15,15 +16,13 @@ class DriverApi {
  public:
   virtual ~DriverApi() = default;
   virtual Result<v1::OpenJobReply> OpenJob() = 0;
-  virtual Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) = 0;
-  virtual Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) = 0;
-  virtual Result<v1::FetchReply> Fetch(std::uint64_t view, v1::ClosureKind kind) = 0;
-  virtual Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view,
-                                                         std::uint64_t step) = 0;
-  virtual Result<v1::ReportProgressReply> Report(std::uint64_t view,
-                                                 const v1::JobProgress& progress,
+  virtual Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) = 0;
+  virtual Result<v1::JoinReply> Join(ViewId view, Millis timeout) = 0;
+  virtual Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) = 0;
+  virtual Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) = 0;
+  virtual Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
                                                  const v1::EvaluationResult* evaluation) = 0;
-  virtual Status Finish(std::uint64_t view, const Status& status,
+  virtual Status Finish(ViewId view, const Status& status,
                         const v1::EvaluationResult* evaluation) = 0;
 };
 

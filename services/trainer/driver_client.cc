@@ -5,6 +5,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include "common/messages/status_proto.h"
 #include "muster/v1/driver.grpc.pb.h"
 #include "services/common/grpc_channel.h"
 #include "services/common/token.h"
@@ -40,14 +41,14 @@ class DriverClient final : public DriverApi {
     return reply;
   }
 
-  Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override {
+  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override {
     auto request = Request<v1::ScheduleRequest>(view);
     for (const v1::Closure& closure : closures) *request.add_closures() = closure;
     v1::ScheduleReply reply;
     return Call(&v1::DriverService::Stub::Schedule, request, reply, kDeadline);
   }
 
-  Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) override {
+  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override {
     auto request = Request<v1::JoinRequest>(view);
     request.set_timeout_ms(static_cast<std::uint32_t>(timeout.count()));
     v1::JoinReply reply;
@@ -55,7 +56,7 @@ class DriverClient final : public DriverApi {
     return reply;
   }
 
-  Result<v1::FetchReply> Fetch(std::uint64_t view, v1::ClosureKind kind) override {
+  Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) override {
     auto request = Request<v1::FetchRequest>(view);
     request.set_kind(kind);
     v1::FetchReply all;
@@ -70,7 +71,7 @@ class DriverClient final : public DriverApi {
     return all;
   }
 
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view, std::uint64_t step) override {
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override {
     auto request = Request<v1::SaveCheckpointRequest>(view);
     request.set_step(step);
     v1::SaveCheckpointReply reply;
@@ -78,7 +79,7 @@ class DriverClient final : public DriverApi {
     return reply;
   }
 
-  Result<v1::ReportProgressReply> Report(std::uint64_t view, const v1::JobProgress& progress,
+  Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
                                          const v1::EvaluationResult* evaluation) override {
     auto request = Request<v1::ReportProgressRequest>(view);
     *request.mutable_progress() = progress;
@@ -88,11 +89,10 @@ class DriverClient final : public DriverApi {
     return reply;
   }
 
-  Status Finish(std::uint64_t view, const Status& status,
+  Status Finish(ViewId view, const Status& status,
                 const v1::EvaluationResult* evaluation) override {
     auto request = Request<v1::FinishJobRequest>(view);
-    request.mutable_status()->set_code(static_cast<int>(status.code()));
-    request.mutable_status()->set_message(Message(status));
+    SetStatus(status, *request.mutable_status());
     if (evaluation != nullptr) *request.mutable_evaluation() = *evaluation;
     v1::FinishJobReply reply;
     return Call(&v1::DriverService::Stub::FinishJob, request, reply, kDeadline);
@@ -100,10 +100,10 @@ class DriverClient final : public DriverApi {
 
  private:
   template <class Message>
-  Message Request(std::uint64_t view) const {
+  Message Request(ViewId view) const {
     Message request;
     request.set_job_id(job_id_);
-    request.set_view(view);
+    request.set_view(view.value());
     request.set_driver(driver_);
     return request;
   }

@@ -37,30 +37,28 @@ Result<v1::OpenJobReply> PatientDriver::OpenJob() {
   return Ask([&] { return api_.OpenJob(); });
 }
 
-Status PatientDriver::Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) {
+Status PatientDriver::Schedule(ViewId view, const std::vector<v1::Closure>& closures) {
   return Ask([&] { return api_.Schedule(view, closures); });
 }
 
-Result<v1::JoinReply> PatientDriver::Join(std::uint64_t view, Millis timeout) {
+Result<v1::JoinReply> PatientDriver::Join(ViewId view, Millis timeout) {
   return Ask([&] { return api_.Join(view, timeout); });
 }
 
-Result<v1::FetchReply> PatientDriver::Fetch(std::uint64_t view, v1::ClosureKind kind) {
+Result<v1::FetchReply> PatientDriver::Fetch(ViewId view, v1::ClosureKind kind) {
   return Ask([&] { return api_.Fetch(view, kind); });
 }
 
-Result<v1::SaveCheckpointReply> PatientDriver::SaveCheckpoint(std::uint64_t view,
-                                                              std::uint64_t step) {
+Result<v1::SaveCheckpointReply> PatientDriver::SaveCheckpoint(ViewId view, std::uint64_t step) {
   return Ask([&] { return api_.SaveCheckpoint(view, step); });
 }
 
-Result<v1::ReportProgressReply> PatientDriver::Report(std::uint64_t view,
-                                                      const v1::JobProgress& progress,
+Result<v1::ReportProgressReply> PatientDriver::Report(ViewId view, const v1::JobProgress& progress,
                                                       const v1::EvaluationResult* evaluation) {
   return Ask([&] { return api_.Report(view, progress, evaluation); });
 }
 
-Status PatientDriver::Finish(std::uint64_t view, const Status& status,
+Status PatientDriver::Finish(ViewId view, const Status& status,
                              const v1::EvaluationResult* evaluation) {
   return Ask([&] { return api_.Finish(view, status, evaluation); });
 }

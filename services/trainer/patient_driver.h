@@ -27,14 +27,13 @@ class PatientDriver final : public DriverApi {
   PatientDriver(DriverApi& api, Options options) : api_(api), options_(std::move(options)) {}
 
   Result<v1::OpenJobReply> OpenJob() override;
-  Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override;
-  Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) override;
-  Result<v1::FetchReply> Fetch(std::uint64_t view, v1::ClosureKind kind) override;
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view, std::uint64_t step) override;
-  Result<v1::ReportProgressReply> Report(std::uint64_t view, const v1::JobProgress& progress,
+  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override;
+  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override;
+  Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) override;
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override;
+  Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
                                          const v1::EvaluationResult* evaluation) override;
-  Status Finish(std::uint64_t view, const Status& status,
-                const v1::EvaluationResult* evaluation) override;
+  Status Finish(ViewId view, const Status& status, const v1::EvaluationResult* evaluation) override;
 
  private:
   template <class Call>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/messages/metric_sums.h"
+
 namespace muster::trainer {
 namespace {
 
@@ -21,7 +23,7 @@ ProgressMeter::ProgressMeter(const Clock& clock, const v1::JobSpec& spec, std::u
       last_(before) {}
 
 void ProgressMeter::Add(const v1::ClosureResult& result) {
-  Merge(result.closure().id() > before_last_epoch_ ? tail_ : interval_, result.metrics());
+  AddSums(result.metrics(), result.closure().id() > before_last_epoch_ ? tail_ : interval_);
   ++interval_steps_;
   examples_ += result.metrics().examples();
   read_us_ += static_cast<double>(result.read_us());
@@ -79,8 +81,8 @@ v1::JobProgress ProgressMeter::Report(std::uint64_t step, const std::string& pha
   }
   if (interval_steps_ > 0) {
     ShowTimes();
-    Merge(last_epoch_, tail_);
-    Merge(interval_, tail_);
+    AddSums(tail_, last_epoch_);
+    AddSums(tail_, interval_);
     ShowMeans(interval_);
     interval_.Clear();
     tail_.Clear();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/messages/metric_sums.h"
 #include "services/trainer/metrics.h"
 #include "services/trainer/progress.h"
 #include "services/trainer/save_timer.h"
@@ -51,7 +52,7 @@ struct Trainer::View {
         last_report(clock.Now()) {}
 
   const v1::OpenJobReply opened;
-  const std::uint64_t number;
+  const ViewId number;
   const std::uint64_t steps_per_epoch;
   const std::uint64_t total_steps;
   std::uint64_t scheduled;  // steps 1..scheduled have been handed to the coordinator
@@ -225,14 +226,15 @@ Result<v1::EvaluationResult> Trainer::Evaluate(View& view) {
 }
 
 Result<Trainer::Scores> Trainer::ScoreAll(View& view, std::uint64_t batches) {
-  const std::uint64_t round = ++view.round;
+  const std::uint32_t round = ++view.round;
   Scores scores;
   const auto collect = [&]() -> Status {
     MUSTER_TRY_ASSIGN(const v1::FetchReply fetched,
                       api_.Fetch(view.number, v1::CLOSURE_KIND_EVALUATE));
     for (const v1::ClosureResult& result : fetched.results()) {
-      if (result.closure().id() >> 32 != round) continue;  // asked for by a driver before this one
-      Merge(scores.sums, result.metrics());
+      // Asked for by a driver before this one.
+      if (EvaluationId(result.closure().id()).round() != round) continue;
+      AddSums(result.metrics(), scores.sums);
       ++scores.results;
     }
     return Ok();
@@ -241,7 +243,9 @@ Result<Trainer::Scores> Trainer::ScoreAll(View& view, std::uint64_t batches) {
     std::vector<v1::Closure> closures;
     const std::uint64_t until = std::min(batches, next + options_.window - 1);
     for (; next <= until; ++next) {
-      closures.push_back(MakeClosure(v1::CLOSURE_KIND_EVALUATE, round << 32 | next));
+      closures.push_back(
+          MakeClosure(v1::CLOSURE_KIND_EVALUATE,
+                      EvaluationId(round, static_cast<std::uint32_t>(next)).value()));
     }
     MUSTER_TRY(ScheduleAll(view, closures));
     bool done = false;

@@ -9,32 +9,14 @@
 #include <string_view>
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <unistd.h>
+
+#include "common/storage/sha256.h"
 
 namespace muster::services {
 namespace {
 
 constexpr std::uint64_t kLargest = 256ULL << 20;
-
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
-    EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr);
-  }
-  void Add(std::string_view bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
-  std::string Hex() {
-    std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-    unsigned length = 0;
-    EVP_DigestFinal_ex(context_.get(), digest.data(), &length);
-    std::string hex;
-    for (unsigned i = 0; i < length; ++i) hex += fmt::format("{:02x}", digest[i]);
-    return hex;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-};
 
 class File {
  public:
@@ -54,7 +36,7 @@ class File {
 bool IsIntact(const std::string& path, const std::string& sha256) {
   const File file(path, O_RDONLY);
   if (file.fd() < 0) return false;
-  Sha256 hash;
+  storage::Sha256 hash;
   std::string buffer(1 << 20, '\0');
   ssize_t got = 0;
   while ((got = ::read(file.fd(), buffer.data(), buffer.size())) > 0) {
@@ -77,7 +59,7 @@ Status Download(const FileCache::Fetch& fetch, const std::string& sha256,
                 const std::string& staged) {
   const File file(staged, O_WRONLY | O_CREAT | O_TRUNC);
   if (file.fd() < 0) return FromErrno(errno, fmt::format("create {}", staged));
-  Sha256 hash;
+  storage::Sha256 hash;
   std::uint64_t total = 0;
   MUSTER_TRY(fetch(sha256, [&](const std::string& bytes) -> Status {
     total += bytes.size();
@@ -97,10 +79,7 @@ Status Download(const FileCache::Fetch& fetch, const std::string& sha256,
 }  // namespace
 
 Result<std::string> FileCache::Get(const std::string& sha256) const {
-  const bool hex = std::all_of(sha256.begin(), sha256.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  });
-  if (sha256.size() != 64 || !hex) {
+  if (!storage::IsSha256Hex(sha256)) {
     return InvalidArgument("\"{}\" is no SHA-256 in lower-case hex", sha256);
   }
   std::error_code error;

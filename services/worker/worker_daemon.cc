@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/private_directory.h"
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
@@ -217,7 +218,7 @@ void WorkerDaemon::OnDetached(const Status& why) {
   daemon_.SetStatus(fmt::format("waiting for the coordinator: {}", Message(why)));
 }
 
-void WorkerDaemon::OnCommand(std::uint64_t stream, const v1::Command& command) {
+void WorkerDaemon::OnCommand(StreamId stream, const v1::Command& command) {
   core_.OnCommand(stream, command);
 }
 
@@ -235,9 +236,7 @@ void WorkerDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }
 void WorkerDaemon::PassLines(ProcessId process, const std::shared_ptr<process::LineGate>& lines) {
   const std::vector<process::LineGate::Line> taken = lines->Take();
   for (const process::LineGate::Line& line : taken) {
-    const auto since = line.time.time_since_epoch();
-    core_.OnLine(process, std::chrono::duration_cast<std::chrono::microseconds>(since).count(),
-                 line.text);
+    core_.OnLine(process, UnixMicros(line.time), line.text);
   }
   if (taken.empty()) return;
   (void)strand_.RunAfter(kLinePause, [this, process, lines] { PassLines(process, lines); });
@@ -303,7 +302,7 @@ void WorkerDaemon::Fetch(const std::string& sha256) {
 
 void WorkerDaemon::ToCoordinator(v1::DaemonMessage message) { client_.Send(std::move(message)); }
 
-void WorkerDaemon::Reply(std::uint64_t stream, v1::CommandResult result) {
+void WorkerDaemon::Reply(StreamId stream, v1::CommandResult result) {
   client_.Reply(stream, std::move(result));
 }
 

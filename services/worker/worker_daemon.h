@@ -36,7 +36,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
 
   void OnAttached(const v1::Welcome& welcome) override;
   void OnDetached(const Status& why) override;
-  void OnCommand(std::uint64_t stream, const v1::Command& command) override;
+  void OnCommand(StreamId stream, const v1::Command& command) override;
   void OnRun(const v1::ClosureAssignment& assignment) override;
   void FillHeartbeat(v1::Heartbeat& heartbeat) override;
   void OnRefused(const Status& why) override;
@@ -47,7 +47,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void Send(worker::ProcessId process, const v1::ToExecutor& message) override;
   void Fetch(const std::string& sha256) override;
   void ToCoordinator(v1::DaemonMessage message) override;
-  void Reply(std::uint64_t stream, v1::CommandResult result) override;
+  void Reply(StreamId stream, v1::CommandResult result) override;
 
   // Hands on what an executor has written, and looks again soon when there was something.
   void PassLines(worker::ProcessId process, const std::shared_ptr<process::LineGate>& lines);

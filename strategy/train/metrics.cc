@@ -125,7 +125,7 @@ double AUC::compute(const std::vector<torch::Tensor>& sums) const {
   const torch::Tensor& down = sums[1];
   const torch::Tensor below = down.cumsum(0) - down;
   const double pairs = up.sum().item<double>() * down.sum().item<double>();
-  return pairs == 0 ? 0.5 : (up * (below + down / 2)).sum().item<double>() / pairs;
+  return pairs == 0 ? 0 : (up * (below + down / 2)).sum().item<double>() / pairs;
 }
 
 }  // namespace muster

@@ -10,7 +10,7 @@
 // Metrics belong to the strategy in whose scope they were made; copies are the same metric.
 // update() counts in replicas (under a strategy of one device, and under none, anywhere); across
 // replicas it is INVALID_ARGUMENT, for there is no replica to count it.
-// result() is 0 (AUC: 0.5) when nothing was counted. Inside run() all replicas must ask for it
+// result() is 0 when nothing was counted. Inside run() all replicas must ask for it
 // together. Weights have the shape of the first axes of the values, or one element.
 //
 // Threading: any thread, replicas at the same time; a result() beside an update() may see a part of
@@ -77,7 +77,7 @@ class Accuracy : public Mean {
 };
 
 // Area under the ROC curve, of scores in 4096 buckets of equal width; ties within a bucket count
-// half. Labels above 0.5 are positive.
+// half. Labels above 0.5 are positive. 0 when one class is empty.
 //   INVALID_ARGUMENT: not as many predictions as labels.
 class AUC : public Metric {
  public:

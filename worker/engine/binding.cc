@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/suggest.h"
+#include "common/base/words.h"
 #include "muster/v1/job_spec.pb.h"
 #include "worker/engine/tensors.h"
 
@@ -31,7 +32,7 @@ void CheckFeature(const EmbeddingInfo& embedding, const std::vector<data::Column
     for (const data::ColumnInfo& one : columns) names.push_back(one.name);
     problems.push_back(fmt::format(
         "embedding \"{}\": feature \"{}\" is no column of the data{}; columns: {}", embedding.name,
-        embedding.feature, DidYouMean(embedding.feature, names), fmt::join(names, ", ")));
+        embedding.feature, DidYouMean(embedding.feature, names), Joined(names)));
     return;
   }
   const bool known = column->dtype != DType::kUnspecified;
@@ -98,7 +99,7 @@ std::vector<BoundArgument> BindArguments(const std::vector<Argument>& arguments,
       }
       problems.push_back(fmt::format(
           "forward: argument \"{}\" is no column of the data and no embedding{}; there are: {}",
-          argument.name, DidYouMean(argument.name, names), fmt::join(told, ", ")));
+          argument.name, DidYouMean(argument.name, names), Joined(told)));
       continue;
     }
     if (one.kind != BoundArgument::Kind::kDefault && !argument.tensor) {

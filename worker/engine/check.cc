@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "common/base/utf8.h"
+#include "common/base/words.h"
 #include "common/data/batch_source.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
@@ -189,7 +190,7 @@ std::string TriedWith(const data::Element& batch, const Model& model) {
     told.push_back(fmt::format("{} {} [{}]", column.info.name, NameOf(column.info.dtype),
                                fmt::join(column.info.shape, ", ")));
   }
-  return fmt::format("(tried with {})", fmt::join(told, ", "));
+  return fmt::format("(tried with {})", Joined(told));
 }
 
 // What the data is, as far as the options allow to look.

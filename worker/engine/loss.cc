@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/suggest.h"
+#include "common/base/words.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/job_spec.pb.h"
 #include "worker/engine/metrics.h"
@@ -22,7 +23,7 @@ std::string UnknownColumn(std::string_view what, const std::string& name,
                           const std::vector<data::ColumnInfo>& columns) {
   const std::vector<std::string> names = NamesOf(columns);
   return fmt::format("{} \"{}\" is no column of the data{}; columns: {}", what, name,
-                     DidYouMean(name, names), fmt::join(names, ", "));
+                     DidYouMean(name, names), Joined(names));
 }
 
 // [batch] from [batch] or [batch, 1].

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/messages/metric_sums.h"
 #include "muster/v1/common.pb.h"
 
 namespace muster::engine {
@@ -33,30 +34,6 @@ void AddScores(const float* outputs, const float* labels, std::size_t n, v1::Met
     auto& counts = labels[i] > 0.5f ? positive : negative;
     ++counts[static_cast<int>(bucket)];
   }
-}
-
-void AddSums(const v1::MetricSums& part, v1::MetricSums& total) {
-  total.set_examples(total.examples() + part.examples());
-  total.set_loss_sum(total.loss_sum() + part.loss_sum());
-  total.set_correct(total.correct() + part.correct());
-  const auto add = [](const auto& from, auto& to) {
-    if (to.size() < from.size()) to.Resize(from.size(), 0);
-    for (int i = 0; i < from.size(); ++i) to.Set(i, to.Get(i) + from.Get(i));
-  };
-  add(part.auc_positive(), *total.mutable_auc_positive());
-  add(part.auc_negative(), *total.mutable_auc_negative());
-}
-
-double AreaUnderCurve(const v1::MetricSums& sums) {
-  double below = 0, area = 0, positives = 0;
-  for (int i = 0; i < sums.auc_positive_size(); ++i) {
-    const auto up = static_cast<double>(sums.auc_positive(i));
-    const auto down = static_cast<double>(sums.auc_negative(i));
-    area += up * (below + down / 2);
-    below += down;
-    positives += up;
-  }
-  return positives == 0 || below == 0 ? 0.5 : area / (positives * below);
 }
 
 }  // namespace muster::engine

@@ -1,18 +1,14 @@
 // Columns as tensors. Internal: includes libtorch.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "common/data/element.h"
+#include "common/torch/dtypes.h"
 #include "worker/engine/torch.h"
 
 namespace muster::engine {
 
-// Nothing for strings, which no model reads.
-std::optional<at::ScalarType> ScalarTypeOf(DType dtype);
-// kUnspecified for types that no DType names.
-DType DTypeOf(at::ScalarType type);
 // The column's memory as a tensor: no copy, and nobody may write into it.
 at::Tensor View(const data::Column& column);
 // "float32 [2, 10]".

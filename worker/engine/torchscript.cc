@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/suggest.h"
+#include "common/base/words.h"
 #include "muster/v1/job_spec.pb.h"
 #include "worker/engine/network.h"
 #include "worker/engine/resolver.h"
@@ -218,8 +219,8 @@ Status WithoutSuchParameter(const Status& status, const v1::ModelSpec& spec) {
   std::ranges::sort(names);
   return MakeStatus(status.code(), fmt::format("{}self.{} is no parameter{}; declared are: {}{}",
                                                match.prefix().str(), match[1].str(),
-                                               DidYouMean(match[1].str(), names),
-                                               fmt::join(names, ", "), match.suffix().str()));
+                                               DidYouMean(match[1].str(), names), Joined(names),
+                                               match.suffix().str()));
 }
 
 constexpr std::string_view kRemedy =

@@ -99,7 +99,7 @@ void JobCheck::CheckColumn(const std::string& path, const std::string& name) {
   if (columns_.empty() || std::find(columns_.begin(), columns_.end(), name) != columns_.end()) {
     return;
   }
-  Report(path, "the data has no column '{}'; it has {}{}", name, fmt::join(columns_, ", "),
+  Report(path, "the data has no column '{}'; it has {}{}", name, Joined(columns_),
          DidYouMean(name, columns_));
 }
 

@@ -110,13 +110,7 @@ class RebatchNode final : public Node {
       : Node({std::move(input)}), sizes_(std::move(sizes)) {}
 
   NodeKind kind() const override { return NodeKind::kRebatch; }
-  std::string Describe() const override {
-    std::string list;
-    for (const std::int64_t size : sizes_) {
-      list += (list.empty() ? "" : ", ") + std::to_string(size);
-    }
-    return "rebatch(" + list + ")";
-  }
+  std::string Describe() const override { return "rebatch(" + Joined(sizes_) + ")"; }
   ElementSpec spec() const override {
     const bool even = std::equal(sizes_.begin() + 1, sizes_.end(), sizes_.begin());
     const bool full = StaticBatchSize(input()) == Sum();

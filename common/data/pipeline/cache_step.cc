@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/base/mutex.h"
 #include "common/data/pipeline/nodes.h"
 #include "common/data/random.h"
 
@@ -15,19 +16,19 @@ using Elements = std::shared_ptr<const std::vector<Element>>;
 class Store {
  public:
   Elements Find(std::uint64_t key) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = kept_.find(key);
     return found == kept_.end() ? nullptr : found->second;
   }
   void Keep(std::uint64_t key, std::vector<Element> elements) {
     auto kept = std::make_shared<const std::vector<Element>>(std::move(elements));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     kept_.emplace(key, std::move(kept));
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, Elements> kept_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, Elements> kept_ MUSTER_GUARDED_BY(mutex_);
 };
 
 class FromStore final : public NodeIterator {

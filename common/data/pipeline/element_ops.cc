@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "common/base/words.h"
 #include "common/data/reader.h"
 
 namespace muster::data {
@@ -36,11 +37,8 @@ void CopyValues(Column& to, std::int64_t at, const Column& from) {
 }
 
 std::string ToText(const Element& element) {
-  std::string text;
-  for (const Column& column : element.columns) {
-    text += (text.empty() ? "" : ", ") + ToText(column.info);
-  }
-  return text;
+  return Joined(element.columns, kMostNamed,
+                [](const Column& column) { return ToText(column.info); });
 }
 
 // `from`: the first dimension that counts.

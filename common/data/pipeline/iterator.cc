@@ -2,12 +2,12 @@
 
 #include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include <xxhash.h>
 
+#include "common/base/mutex.h"
 #include "common/base/words.h"
 
 namespace muster::data {
@@ -85,8 +85,9 @@ struct Iterator::State {
 
   void Ask() {
     if (on_thread_start) on_thread_start();
-    std::unique_lock lock(mutex);
-    while (changed.wait(lock, stop.get_token(), [&] { return asked && !answer; })) {
+    MutexLock lock(mutex);
+    while (changed.wait(mutex, stop.get_token(),
+                        [this]() MUSTER_REQUIRES(mutex) { return asked && !answer; })) {
       lock.unlock();
       Item item = root->Next();
       lock.lock();
@@ -101,13 +102,13 @@ struct Iterator::State {
       if (!deadline) return root->Next();
       asker = std::thread([this] { Ask(); });
     }
-    std::unique_lock lock(mutex);
+    const MutexLock lock(mutex);
     asked = true;
     changed.notify_all();
-    const auto there = [&] { return answer.has_value(); };
+    const auto there = [this]() MUSTER_REQUIRES(mutex) { return answer.has_value(); };
     if (!deadline) {
-      if (!changed.wait(lock, stop.get_token(), there)) return Item(Stopped());
-    } else if (!changed.wait_until(lock, stop.get_token(), *deadline, there)) {
+      if (!changed.wait(mutex, stop.get_token(), there)) return Item(Stopped());
+    } else if (!changed.wait_until(mutex, stop.get_token(), *deadline, there)) {
       if (stop.stop_requested()) return Item(Stopped());
       return std::nullopt;
     }
@@ -143,11 +144,11 @@ struct Iterator::State {
   bool over = false;
   std::unique_ptr<NodeIterator> root;
 
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable_any changed;
-  bool asked = false;          // guarded by mutex
-  std::optional<Item> answer;  // guarded by mutex
-  std::thread asker;           // the consumer's; ends before `root`
+  bool asked MUSTER_GUARDED_BY(mutex) = false;
+  std::optional<Item> answer MUSTER_GUARDED_BY(mutex);
+  std::thread asker;  // the consumer's; ends before `root`
 };
 
 Iterator::Iterator(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -200,10 +201,10 @@ std::int64_t Iterator::taken() const { return static_cast<std::int64_t>(state_->
 std::uint64_t Iterator::pass() const { return state_->place.pass; }
 
 bool WaitFor(const std::stop_token& stop, std::chrono::nanoseconds length) {
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable_any never;
-  std::unique_lock lock(mutex);
-  never.wait_for(lock, stop, length, [] { return false; });
+  const MutexLock lock(mutex);
+  never.wait_for(mutex, stop, length, [] { return false; });
   return !stop.stop_requested();
 }
 

@@ -2,6 +2,7 @@
 #include <deque>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "common/data/pipeline/nodes.h"
 
 namespace muster::data {
@@ -50,8 +51,8 @@ class ParallelMap final : public NodeIterator {
     if (threads_.empty()) {
       for (int i = 0; i < parallel_; ++i) threads_.emplace_back([this] { Work(); });
     }
-    std::unique_lock lock(mutex_);
-    const bool ready = filled_.wait(lock, stop_.token(), [&] {
+    const MutexLock lock(mutex_);
+    const bool ready = filled_.wait(mutex_, stop_.token(), [this]() MUSTER_REQUIRES(mutex_) {
       return slots_.empty() ? input_over_ : slots_.front().result.has_value();
     });
     if (!ready) return Stopped();
@@ -76,10 +77,11 @@ class ParallelMap final : public NodeIterator {
   void Work() {
     if (context_.on_thread_start) context_.on_thread_start();
     const std::stop_token stop = stop_.token();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
-      const bool go = room_.wait(
-          lock, stop, [&] { return input_over_ || (!reading_ && slots_.size() < window_); });
+      const bool go = room_.wait(mutex_, stop, [this]() MUSTER_REQUIRES(mutex_) {
+        return input_over_ || (!reading_ && slots_.size() < window_);
+      });
       if (!go || input_over_) return;
       reading_ = true;
       lock.unlock();
@@ -110,11 +112,11 @@ class ParallelMap final : public NodeIterator {
   LinkedStop stop_;
   IteratorContext context_;
   Result<std::unique_ptr<NodeIterator>> made_ = Status(StatusCode::kUnknown, "not made yet");
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any room_, filled_;
-  std::deque<Slot> slots_;  // guarded by mutex_, as all below
-  bool reading_ = false;    // one thread is taking an element from the input
-  bool input_over_ = false;
+  std::deque<Slot> slots_ MUSTER_GUARDED_BY(mutex_);
+  bool reading_ MUSTER_GUARDED_BY(mutex_) = false;  // one thread takes an element from the input
+  bool input_over_ MUSTER_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // the consumer's
 };
 

@@ -2,6 +2,7 @@
 #include <deque>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "common/data/pipeline/nodes.h"
 
 namespace muster::data {
@@ -23,8 +24,9 @@ class Prefetch final : public NodeIterator {
 
   Item Next() override {
     if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
-    std::unique_lock lock(mutex_);
-    if (!filled_.wait(lock, stop_.token(), [&] { return !ready_.empty(); })) return Stopped();
+    const MutexLock lock(mutex_);
+    const auto some = [this]() MUSTER_REQUIRES(mutex_) { return !ready_.empty(); };
+    if (!filled_.wait(mutex_, stop_.token(), some)) return Stopped();
     Ready ready = std::move(ready_.front());
     ready_.pop_front();
     room_.notify_one();
@@ -46,8 +48,9 @@ class Prefetch final : public NodeIterator {
     if (on_thread_start_) on_thread_start_();
     const std::stop_token stop = stop_.token();
     bool more = true;
-    std::unique_lock lock(mutex_);
-    while (more && room_.wait(lock, stop, [&] { return ready_.size() < count_; })) {
+    MutexLock lock(mutex_);
+    const auto room = [this]() MUSTER_REQUIRES(mutex_) { return ready_.size() < count_; };
+    while (more && room_.wait(mutex_, stop, room)) {
       lock.unlock();
       Item item = input_->Next();
       lock.lock();
@@ -65,10 +68,10 @@ class Prefetch final : public NodeIterator {
   const std::size_t count_;
   const std::function<void()> on_thread_start_;
   LinkedStop stop_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any room_, filled_;
-  std::deque<Ready> ready_;  // guarded by mutex_
-  std::thread thread_;       // the consumer's
+  std::deque<Ready> ready_ MUSTER_GUARDED_BY(mutex_);
+  std::thread thread_;  // the consumer's
 };
 
 class PrefetchNode final : public Node {

@@ -4,6 +4,7 @@
 
 #include <xxhash.h>
 
+#include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/nodes.h"
 #include "common/data/reader.h"
@@ -56,9 +57,7 @@ std::vector<ColumnInfo> RowSpec(const Element& rows) {
 }
 
 std::string ToText(const std::vector<ColumnInfo>& spec) {
-  std::string text;
-  for (const ColumnInfo& info : spec) text += (text.empty() ? "" : ", ") + ToText(info);
-  return text;
+  return Joined(spec, kMostNamed, [](const ColumnInfo& info) { return ToText(info); });
 }
 
 class RangeNode final : public Source {

@@ -1,5 +1,9 @@
 #include "common/base/words.h"
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "tests/support/catch.h"
 
 namespace muster {
@@ -19,6 +23,16 @@ TEST_CASE("the article goes by the first letter as it is spoken", "[base][unit]"
   CHECK(WithArticle("int64") == "an int64");
   CHECK(WithArticle("float32") == "a float32");
   CHECK(WithArticle("uint8") == "a uint8");
+}
+
+TEST_CASE("a list is joined by commas and a long one says how many it leaves out", "[base][unit]") {
+  const std::vector<std::string> names{"a", "b", "c", "d"};
+  CHECK(Joined(std::vector<std::string>()).empty());
+  CHECK(Joined(names) == "a, b, c, d");
+  CHECK(Joined(names, 4) == "a, b, c, d");
+  CHECK(Joined(names, 3) == "a, b, c and 1 more");
+  CHECK(Joined(std::set<int>{3, 1, 2}, 2, [](int n) { return 10 * n; }) == "10, 20 and 1 more");
+  CHECK(Joined(std::vector<int>(21, 7)).ends_with(" and 1 more"));
 }
 
 TEST_CASE("verbs agree with what is counted", "[base][unit]") {

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "common/base/host_name.h"
 #include "common/data/source_file.h"
 #include "common/data/text_fields.h"
 #include "tests/support/catch.h"

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <set>
 
+#include "common/base/host_name.h"
 #include "common/data/source_file.h"
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"

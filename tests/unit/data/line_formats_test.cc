@@ -2,6 +2,7 @@
 #include <set>
 #include <string>
 
+#include "common/base/host_name.h"
 #include "common/data/source_file.h"
 #include "common/data/text_fields.h"
 #include "tests/support/catch.h"

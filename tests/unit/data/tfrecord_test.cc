@@ -2,6 +2,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/base/host_name.h"
 #include "common/data/example_wire.h"
 #include "common/data/random.h"
 #include "common/data/source_file.h"

@@ -70,12 +70,12 @@ struct FakeDaemon : AttachHandler {
   int attached = 0;
   std::vector<Status> detached;
   std::vector<Status> refused;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> commands;
+  std::vector<std::pair<StreamId, std::uint64_t>> commands;
   std::vector<v1::ClosureAssignment> runs;
 
   void OnAttached(const v1::Welcome&) override { ++attached; }
   void OnDetached(const Status& why) override { detached.push_back(why); }
-  void OnCommand(std::uint64_t stream, const v1::Command& command) override {
+  void OnCommand(StreamId stream, const v1::Command& command) override {
     commands.emplace_back(stream, command.id());
   }
   void OnRun(const v1::ClosureAssignment& assignment) override { runs.push_back(assignment); }

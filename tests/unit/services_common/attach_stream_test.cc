@@ -81,7 +81,7 @@ struct Recorder : AttachHandler {
   void OnDetached(const Status&) override {
     Note([this] { ++detached; });
   }
-  void OnCommand(std::uint64_t, const v1::Command& command) override {
+  void OnCommand(StreamId, const v1::Command& command) override {
     Note([&] { commands.push_back(command.id()); });
   }
   void OnRun(const v1::ClosureAssignment&) override {}

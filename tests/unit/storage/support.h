@@ -1,6 +1,8 @@
 // Small checkpoints for tests of common/storage.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -8,12 +10,23 @@
 #include <vector>
 
 #include "common/storage/checkpoint.h"
+#include "common/storage/safetensors.h"
 #include "muster/v1/checkpoint.pb.h"
 
 namespace muster::storage {
 
 inline std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// The header of a whole file, as another program would read it.
+inline Result<SafetensorsHeader> ReadHeader(const ReadableFile& file) {
+  std::array<std::byte, 8> prefix{};
+  MUSTER_TRY(file.Read(0, prefix));
+  MUSTER_TRY_ASSIGN(const std::uint64_t size, ParseHeaderSize(prefix, file.size()));
+  std::vector<std::byte> json(size);
+  MUSTER_TRY(file.Read(prefix.size(), json));
+  return ParseHeader(json, file.size());
 }
 
 struct Piece {

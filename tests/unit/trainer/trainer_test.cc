@@ -43,7 +43,7 @@ class ScriptedCoordinator : public DriverApi {
     if (!reports.empty()) *opened.mutable_progress() = reports.back();
     return Leave(opened);
   }
-  Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override {
+  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     if (saving_) return Internal("closures of a driver that does not know of the save");
@@ -58,7 +58,7 @@ class ScriptedCoordinator : public DriverApi {
     most_queued = std::max(most_queued, queue_.size());
     return Leave();
   }
-  Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) override {
+  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override {
     MUSTER_TRY(Enter());
     clock_.Advance(timeout);
     MUSTER_TRY(CheckView(view));
@@ -84,7 +84,7 @@ class ScriptedCoordinator : public DriverApi {
     reply.set_stop_requested(stop_at_step > 0 && steps_done_ >= stop_at_step);
     return Leave(reply);
   }
-  Result<v1::FetchReply> Fetch(std::uint64_t view, v1::ClosureKind kind) override {
+  Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     v1::FetchReply reply;
@@ -96,7 +96,7 @@ class ScriptedCoordinator : public DriverApi {
     results_[kind].clear();
     return Leave(reply);
   }
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view, std::uint64_t step) override {
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     if (!queue_.empty()) return FailedPrecondition("{} closures are queued", queue_.size());
@@ -115,7 +115,7 @@ class ScriptedCoordinator : public DriverApi {
     }
     return Leave(v1::SaveCheckpointReply());
   }
-  Result<v1::ReportProgressReply> Report(std::uint64_t view, const v1::JobProgress& progress,
+  Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
                                          const v1::EvaluationResult* evaluation) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
@@ -123,7 +123,7 @@ class ScriptedCoordinator : public DriverApi {
     if (evaluation != nullptr) evaluations.push_back(*evaluation);
     return Leave(v1::ReportProgressReply());
   }
-  Status Finish(std::uint64_t view, const Status& status,
+  Status Finish(ViewId view, const Status& status,
                 const v1::EvaluationResult* evaluation) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
@@ -165,8 +165,8 @@ class ScriptedCoordinator : public DriverApi {
     MUSTER_TRY(Leave());
     return reply;
   }
-  Status CheckView(std::uint64_t view) const {
-    if (view != opened.plan().view()) return Aborted("view {} has gone", view);
+  Status CheckView(ViewId view) const {
+    if (view != ViewId(opened.plan().view())) return Aborted("view {} has gone", view);
     return Ok();
   }
   void Run(const v1::Closure& closure) {
@@ -177,7 +177,7 @@ class ScriptedCoordinator : public DriverApi {
       trained.insert(closure.id());
       ++steps_done_;
     } else {
-      const std::uint64_t batch = closure.id() & 0xffffffff;
+      const std::uint64_t batch = EvaluationId(closure.id()).batch();
       examples = std::min<std::uint64_t>(10, opened.evaluation_examples() - (batch - 1) * 10);
       result.mutable_metrics()->set_correct(examples);
     }
@@ -444,15 +444,15 @@ TEST_CASE_METHOD(Fixture, "a driver that was replaced ends and reports nothing",
 class Flaky : public ScriptedCoordinator {
  public:
   using ScriptedCoordinator::ScriptedCoordinator;
-  Result<v1::JoinReply> Join(std::uint64_t view, Millis timeout) override {
+  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override {
     MUSTER_TRY(Answer());
     return ScriptedCoordinator::Join(view, timeout);
   }
-  Status Schedule(std::uint64_t view, const std::vector<v1::Closure>& closures) override {
+  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override {
     MUSTER_TRY(Answer());
     return ScriptedCoordinator::Schedule(view, closures);
   }
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(std::uint64_t view, std::uint64_t step) override {
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override {
     MUSTER_TRY(Answer());
     return ScriptedCoordinator::SaveCheckpoint(view, step);
   }

@@ -20,7 +20,7 @@ struct FakeIo : WorkerIo {
   std::vector<Sent> sent;
   std::vector<std::string> fetches;
   std::vector<v1::DaemonMessage> up;
-  std::vector<std::pair<std::uint64_t, v1::CommandResult>> replies;
+  std::vector<std::pair<StreamId, v1::CommandResult>> replies;
   Status launch_error;
 
   Result<int> Launch(ProcessId process) override {
@@ -36,7 +36,7 @@ struct FakeIo : WorkerIo {
   }
   void Fetch(const std::string& sha256) override { fetches.push_back(sha256); }
   void ToCoordinator(v1::DaemonMessage message) override { up.push_back(std::move(message)); }
-  void Reply(std::uint64_t stream, v1::CommandResult result) override {
+  void Reply(StreamId stream, v1::CommandResult result) override {
     replies.emplace_back(stream, std::move(result));
   }
 };
@@ -56,7 +56,7 @@ struct Fixture {
     start.mutable_plan()->set_view(view);
     start.mutable_plan()->set_epoch(epoch);
     start.mutable_spec()->mutable_model()->set_archive_sha256(sha);
-    core.OnCommand(7, command);
+    core.OnCommand(StreamId(7), command);
     return command.id();
   }
   void Ready(ProcessId process, const Status& status = Ok()) {
@@ -128,7 +128,7 @@ TEST_CASE_METHOD(Fixture,
   Ready(io.launched[0]);
 
   CHECK(Code(command) == StatusCode::kOk);
-  CHECK(io.replies[0].first == 7);
+  CHECK(io.replies[0].first == StreamId(7));
   REQUIRE(Events().size() == 2);
   CHECK(Events()[0].kind() == Event::KIND_STARTED);
   CHECK(Events()[1].kind() == Event::KIND_READY);
@@ -344,7 +344,7 @@ v1::Command CheckCommand(std::uint64_t id) {
 }
 
 TEST_CASE_METHOD(Fixture, "a job is checked in a process that ends after it", "[worker][unit]") {
-  core.OnCommand(7, CheckCommand(50));
+  core.OnCommand(StreamId(7), CheckCommand(50));
   REQUIRE(io.sent.size() == 1);
   CHECK(io.sent[0].message.check().spec().name() == "n");
   CHECK(io.sent[0].message.cache_directory() == "/cache");
@@ -360,12 +360,12 @@ TEST_CASE_METHOD(Fixture, "a job is checked in a process that ends after it", "[
 
 TEST_CASE_METHOD(Fixture, "a check has a deadline and does not survive its process",
                  "[worker][unit]") {
-  core.OnCommand(7, CheckCommand(50));
+  core.OnCommand(StreamId(7), CheckCommand(50));
   scheduler.Advance(Millis(60'000));
   CHECK(Code(50) == StatusCode::kDeadlineExceeded);
   CHECK(io.killed.contains(io.launched[0]));
 
-  core.OnCommand(7, CheckCommand(51));
+  core.OnCommand(StreamId(7), CheckCommand(51));
   core.OnLine(io.launched[1], 0, "terminate called");
   core.OnExited(io.launched[1], "signal SIGABRT");
 
@@ -390,7 +390,7 @@ TEST_CASE_METHOD(Fixture, "a stopped executor is killed without an event", "[wor
   command.mutable_stop_executor()->set_job_id("j");
   const std::size_t events = Events().size();
 
-  core.OnCommand(7, command);
+  core.OnCommand(StreamId(7), command);
   core.OnExited(io.launched[0], "signal SIGKILL");
 
   CHECK(Code(90) == StatusCode::kOk);
@@ -408,7 +408,7 @@ TEST_CASE_METHOD(Fixture, "what an older coordinator or view still asks for is r
     (command.*body)()->set_job_id("j");
     (command.*body)()->set_epoch(epoch);
     (command.*body)()->set_view(view);
-    core.OnCommand(7, command);
+    core.OnCommand(StreamId(7), command);
     return Code(command.id());
   };
   CHECK(ask(&v1::Command::mutable_stop_executor, 1, 3) == StatusCode::kAborted);
@@ -487,13 +487,13 @@ TEST_CASE_METHOD(WarmFixture, "a process is started in advance and used for the 
   scheduler.RunReady();
   REQUIRE(io.launched.size() == 1);
 
-  warm.OnCommand(7, CheckCommand(1));
+  warm.OnCommand(StreamId(7), CheckCommand(1));
   REQUIRE(io.sent.size() == 1);
   CHECK(io.sent[0].process == io.launched[0]);
   v1::FromExecutor answer;
   answer.mutable_check();
   warm.OnMessage(io.launched[0], answer);  // healthy: it is the spare one again
-  warm.OnCommand(7, CheckCommand(2));
+  warm.OnCommand(StreamId(7), CheckCommand(2));
   CHECK(io.launched.size() == 1);
   CHECK(io.sent[1].process == io.launched[0]);
 
@@ -567,18 +567,18 @@ TEST_CASE_METHOD(Fixture, "values of the model are asked of the job's executor, 
   get.set_id(60);
   get.mutable_get_values()->set_job_id("j");
   get.mutable_get_values()->set_view(1);
-  core.OnCommand(7, get);
+  core.OnCommand(StreamId(7), get);
   CHECK(Code(60) == StatusCode::kUnavailable);
   StartReady(1);
   get.set_id(61);
-  core.OnCommand(7, get);
+  core.OnCommand(StreamId(7), get);
   get.set_id(62);
-  core.OnCommand(7, get);
+  core.OnCommand(StreamId(7), get);
   v1::Command set;
   set.set_id(63);
   set.mutable_set_buffers()->set_job_id("j");
   set.mutable_set_buffers()->set_view(1);
-  core.OnCommand(7, set);
+  core.OnCommand(StreamId(7), set);
   CHECK(io.sent.back().message.has_set_buffers());
   CHECK(Code(63) == StatusCode::kOk);
 

@@ -1,0 +1,30 @@
+// SHA-256, under which uploaded files are sent, kept and asked for.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace muster::storage {
+
+// Threading: one thread at a time.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void Add(std::string_view bytes);
+  // 64 digits 0-9a-f, for all that was added. Once: nothing can be added afterwards.
+  [[nodiscard]] std::string Hex();
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+// Whether it has the form that Hex() gives.
+[[nodiscard]] bool IsSha256Hex(std::string_view text);
+
+}  // namespace muster::storage
