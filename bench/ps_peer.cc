@@ -1,8 +1,6 @@
 #include "bench/ps_peer.h"
 
-#include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,9 +10,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/net/host_id.h"
@@ -80,15 +76,6 @@ Result<std::string> MakeDirectory() {
   std::string name = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) return FromErrno(errno, "make " + name);
   return name;
-}
-
-Result<std::string> ReadLine(int fd) {
-  std::string line;
-  for (char c = 0;;) {
-    if (::read(fd, &c, 1) != 1) return Unavailable("the benchmark's server process ended early");
-    if (c == '\n') return line;
-    line += c;
-  }
 }
 
 v1::JobPlan Plan(std::uint64_t number) {
@@ -172,29 +159,12 @@ Result<std::unique_ptr<Peer>> Peer::Start() {
   MUSTER_TRY_ASSIGN(peer->host_id_, net::HostId());
   MUSTER_TRY_ASSIGN(peer->directory_, MakeDirectory());
   peer->token_ = peer->directory_;
-  std::array<int, 2> in{};
-  std::array<int, 2> out{};
-  if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
-    return FromErrno(errno, "pipe");
-  }
   (void)::setenv(kTokenVariable, peer->token_.c_str(), 1);
   (void)::setenv(kDirectoryVariable, peer->directory_.c_str(), 1);
-  peer->pid_ = ::fork();
-  if (peer->pid_ == 0) {
-    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)::dup2(in[0], STDIN_FILENO);
-    (void)::dup2(out[1], STDOUT_FILENO);
-    (void)::execl("/proc/self/exe", "muster-bench", "ps-peer", nullptr);
-    ::_exit(127);
-  }
-  const net::Fd child_in(in[0]);
-  peer->stdin_ = net::Fd(in[1]);
-  const net::Fd from(out[0]);
-  net::Fd(out[1]).Reset();
-  if (peer->pid_ < 0) return FromErrno(errno, "fork");
-  MUSTER_TRY_ASSIGN(peer->tcp_address_, ReadLine(from.get()));
-  MUSTER_TRY_ASSIGN(peer->unix_path_, ReadLine(from.get()));
-  MUSTER_TRY_ASSIGN(const std::string bare, ReadLine(from.get()));
+  MUSTER_TRY_ASSIGN(peer->process_, SelfProcess::Start("ps-peer"));
+  MUSTER_TRY_ASSIGN(peer->tcp_address_, peer->process_->ReadLine());
+  MUSTER_TRY_ASSIGN(peer->unix_path_, peer->process_->ReadLine());
+  MUSTER_TRY_ASSIGN(const std::string bare, peer->process_->ReadLine());
   MUSTER_TRY_ASSIGN(peer->bare_, net::ConnectTcp(bare, std::chrono::steady_clock::now() +
                                                            std::chrono::seconds(5)));
   Block(peer->bare_.get());
@@ -202,9 +172,8 @@ Result<std::unique_ptr<Peer>> Peer::Start() {
 }
 
 Peer::~Peer() {
-  stdin_.Reset();
   bare_.Reset();
-  if (pid_ > 0) (void)::waitpid(pid_, nullptr, 0);
+  process_.reset();
   std::error_code ignored;
   if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
 }

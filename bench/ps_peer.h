@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <sys/types.h>
-
+#include "bench/self_process.h"
 #include "common/base/status.h"
 #include "common/net/fd.h"
 #include "muster/v1/common.pb.h"
@@ -54,8 +53,7 @@ class Peer {
   std::string tcp_address_;
   std::string unix_path_;
   net::Fd bare_;
-  net::Fd stdin_;
-  pid_t pid_ = -1;
+  std::unique_ptr<SelfProcess> process_;
 };
 
 // main() of the peer: serves until its standard input ends.

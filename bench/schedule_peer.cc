@@ -1,19 +1,13 @@
 #include "bench/schedule_peer.h"
 
-#include <array>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "dispatch/executor.h"
-#include <fcntl.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/net/socket.h"
@@ -21,15 +15,6 @@
 
 namespace muster::bench {
 namespace {
-
-Result<std::string> ReadAddress(int fd) {
-  std::string line;
-  for (char c = 0;;) {
-    if (::read(fd, &c, 1) != 1) return Unavailable("the benchmark's executor ended early");
-    if (c == '\n') return line;
-    line += c;
-  }
-}
 
 Status Serve(net::SpinMode spin) {
   std::string directory = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
@@ -68,37 +53,15 @@ const dispatch::FunctionTable& ScheduleFunctions() {
 
 Result<std::unique_ptr<SchedulePeer>> SchedulePeer::Start(net::SpinMode spin) {
   std::unique_ptr<SchedulePeer> peer(new SchedulePeer);
-  std::array<int, 2> in{};
-  std::array<int, 2> out{};
-  if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
-    return FromErrno(errno, "pipe");
-  }
   const char* mode = spin == net::SpinMode::kOff ? "blocking" : "spinning";
-  peer->pid_ = ::fork();
-  if (peer->pid_ == 0) {
-    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)::dup2(in[0], STDIN_FILENO);
-    (void)::dup2(out[1], STDOUT_FILENO);
-    (void)::execl("/proc/self/exe", "muster-bench", "schedule-executor", mode, nullptr);
-    ::_exit(127);
-  }
-  const net::Fd child_in(in[0]);
-  peer->stdin_ = net::Fd(in[1]);
-  const net::Fd from(out[0]);
-  net::Fd(out[1]).Reset();
-  if (peer->pid_ < 0) return FromErrno(errno, "fork");
-  MUSTER_TRY_ASSIGN(peer->unix_, ReadAddress(from.get()));
-  MUSTER_TRY_ASSIGN(peer->tcp_, ReadAddress(from.get()));
+  MUSTER_TRY_ASSIGN(peer->process_, SelfProcess::Start("schedule-executor", mode));
+  MUSTER_TRY_ASSIGN(peer->unix_, peer->process_->ReadLine());
+  MUSTER_TRY_ASSIGN(peer->tcp_, peer->process_->ReadLine());
   return peer;
 }
 
-SchedulePeer::~SchedulePeer() {
-  stdin_.Reset();
-  if (pid_ > 0) (void)::waitpid(pid_, nullptr, 0);
-}
-
 double SchedulePeer::CpuSeconds() const {
-  const auto time = process::CpuTime(pid_);
+  const auto time = process::CpuTime(process_->pid());
   return time.ok() ? std::chrono::duration<double>(*time).count() : 0;
 }
 

@@ -6,10 +6,9 @@
 #include <string>
 
 #include "dispatch/functions.h"
-#include <sys/types.h>
 
+#include "bench/self_process.h"
 #include "common/base/status.h"
-#include "common/net/fd.h"
 #include "common/net/link.h"
 #include "common/net/spin.h"
 
@@ -25,7 +24,6 @@ class SchedulePeer {
  public:
   // Starts this program again as an executor.
   static Result<std::unique_ptr<SchedulePeer>> Start(net::SpinMode spin);
-  ~SchedulePeer();
 
   const std::string& address(net::LinkKind kind) const {
     return kind == net::LinkKind::kTcp ? tcp_ : unix_;
@@ -37,8 +35,7 @@ class SchedulePeer {
   SchedulePeer() = default;
   std::string unix_;
   std::string tcp_;
-  net::Fd stdin_;
-  pid_t pid_ = -1;
+  std::unique_ptr<SelfProcess> process_;
 };
 
 // main() of the executor: serves until its standard input ends.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
-#include <cstring>
 
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -12,6 +10,7 @@
 
 #include "common/net/checksum.h"
 #include "common/net/socket.h"
+#include "common/net/socket_calls.h"
 
 namespace muster::net {
 namespace {
@@ -20,7 +19,7 @@ constexpr std::size_t kFirstBuffer = std::size_t{64} << 10;
 // More would come from a peer that means harm.
 constexpr std::size_t kMostDescriptors = 4;
 
-bool WouldWait(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+bool WouldWait(int error) { return WouldBlock(error) || error == EINTR; }
 
 void Append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
@@ -86,20 +85,7 @@ Result<bool> DuplexLink::Flush() {
       until = std::min(until, attached_.front().at);
     }
     iovec part{.iov_base = out_.data() + sent_, .iov_len = until - sent_};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (riding >= 0) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(header), &riding, sizeof(riding));
-    }
-    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = SendParts(fd_.get(), {&part, 1}, riding);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && WouldWait(errno)) break;
     if (n < 0) return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
@@ -145,31 +131,14 @@ Result<std::size_t> DuplexLink::Receive(Handler handler) {
 // Reads what is there into the buffer; 0: nothing.
 Result<std::size_t> DuplexLink::ReadSome() {
   if (begin_ == end_) begin_ = end_ = 0;
-  iovec part{.iov_base = in_.data() + end_,
-             .iov_len = std::min(in_.size() - end_, kBytesPerOperation)};
-  ssize_t n = -1;
-  if (kind_ == LinkKind::kTcp) {
-    n = ::recv(fd_.get(), part.iov_base, part.iov_len, MSG_DONTWAIT);
-  } else {
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    n = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    for (cmsghdr* header = n < 0 ? nullptr : CMSG_FIRSTHDR(&message); header != nullptr;
-         header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < count; ++i) {
-        int received = -1;
-        std::memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof(received));
-        Fd owned(received);
-        if (descriptors_.size() < kMostDescriptors) descriptors_.push_back(std::move(owned));
-      }
-    }
-  }
+  const std::span<std::byte> into =
+      std::span(in_).subspan(end_, std::min(in_.size() - end_, kBytesPerOperation));
+  const ssize_t n = kind_ == LinkKind::kTcp
+                        ? ::recv(fd_.get(), into.data(), into.size(), MSG_DONTWAIT)
+                        : ReceiveWithDescriptors(fd_.get(), into, [this](Fd fd) {
+                            if (descriptors_.size() < kMostDescriptors)
+                              descriptors_.push_back(std::move(fd));
+                          });
   if (n > 0) {
     end_ += static_cast<std::size_t>(n);
     return static_cast<std::size_t>(n);
@@ -300,13 +269,7 @@ void WaitForLinks(std::span<DuplexLink* const> links, int wake, TimePoint deadli
     deadline = std::min(deadline, link->next_tick());
   }
   if (wake >= 0) entries.push_back({wake, POLLIN, 0});
-  int timeout = -1;
-  if (deadline != TimePoint::max()) {
-    const auto left =
-        std::chrono::ceil<Millis>(deadline - std::chrono::steady_clock::now()).count();
-    timeout = static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
-  }
-  (void)::poll(entries.data(), entries.size(), timeout);
+  (void)::poll(entries.data(), entries.size(), PollTimeout(deadline));
 }
 
 }  // namespace muster::net
