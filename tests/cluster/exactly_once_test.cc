@@ -108,8 +108,9 @@ TEST_CASE_METHOD(ExactlyOnce,
 
 TEST_CASE_METHOD(ExactlyOnce, "a driver that is killed while checkpoints are written loses nothing",
                  "[cluster]") {
-  // More time goes into checkpoints than into steps.
-  const SumJob sums(folder, 2000, 10, 4, 50, "checkpoint: {every_steps: 4}\n");
+  // More time goes into checkpoints than into steps, and the job is long enough for several kills
+  // on a machine of any speed.
+  const SumJob sums(folder, 2000, 10, 20, 50, "checkpoint: {every_steps: 4}\n");
   Cluster cluster({.ps = 2, .workers = 2});
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 20, seconds(60)));
