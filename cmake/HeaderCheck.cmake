@@ -1,7 +1,7 @@
 # header-check: does each header compile alone? Not part of the default build:
 #   cmake --build --preset release --target header-check
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-  collectives/*.h device/*.h common/*.h dispatch/*.h ps/*.h coordinator/*.h worker/*.h strategy/*.h services/*.h cli/*.h bench/*.h)
+  collectives/*.h device/*.h common/*.h dispatch/*.h program/*.h ps/*.h coordinator/*.h worker/*.h strategy/*.h services/*.h cli/*.h bench/*.h)
 set(header_sources)
 foreach(header IN LISTS headers)
   set(source ${PROJECT_BINARY_DIR}/header-check/${header}.cc)

@@ -10,6 +10,7 @@
 #   10     ps collectives device dispatch/core
 #   11     ps/client ps/server dispatch
 #   20     coordinator worker
+#   21     program
 #   30-35  the rooms of strategy, then strategy
 #   40     services cli bench
 

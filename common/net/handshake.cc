@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kClientLabel = "muster hello 1";
 constexpr std::string_view kServerLabel = "muster welcome 1";
+constexpr std::string_view kJobLabel = "muster job key 1";
 constexpr std::size_t kMaxName = 256;
 // In WELCOME's meta, before the proof.
 constexpr std::byte kPayloadCrc{1};
@@ -106,6 +107,15 @@ Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const
 }
 
 }  // namespace
+
+std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch) {
+  // The epoch's length is fixed, so no other job and epoch give the same bytes.
+  const std::uint64_t number = epoch.value();
+  const std::array<Bytes, 3> parts = {BytesOf(kJobLabel), std::as_bytes(std::span(&number, 1)),
+                                      BytesOf(job_id)};
+  const Proof key = Hmac(token, parts);
+  return {reinterpret_cast<const char*>(key.data()), key.size()};
+}
 
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit) {

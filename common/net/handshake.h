@@ -13,7 +13,9 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/channel.h"
@@ -24,6 +26,10 @@ struct Identity {
   std::string token;
   std::string host_id;
 };
+
+// What proves the links of one job's processes to each other under one epoch of the coordinator,
+// and nothing else of the cluster: the token cannot be told from it. 32 bytes, not text.
+std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch);
 
 // What a client comes for, as the protocol lays it out (ps/wire.h: job and view).
 using Subject = std::array<std::byte, 16>;

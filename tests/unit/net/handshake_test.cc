@@ -59,6 +59,20 @@ TEST_CASE("peers with different tokens part as unauthenticated", "[net][unit]") 
   CHECK(meeting.server.status().code() == StatusCode::kUnauthenticated);
 }
 
+TEST_CASE("the key of a job opens links of that job and epoch alone", "[net][unit]") {
+  const std::string key = JobKey("token", "job-1", Epoch(7));
+
+  CHECK(key.size() == 32);
+  CHECK(key == JobKey("token", "job-1", Epoch(7)));
+  CHECK(key != JobKey("other token", "job-1", Epoch(7)));
+  CHECK(key != JobKey("token", "job-2", Epoch(7)));
+  CHECK(key != JobKey("token", "job-1", Epoch(8)));
+  CHECK(Meet({key, "h"}, {key, "h"}, Ok()).client.ok());
+  CHECK(Meet({key, "h"}, {JobKey("token", "job-1", Epoch(8)), "h"}, Ok()).client.code() ==
+        StatusCode::kUnauthenticated);
+  CHECK(Meet({key, "h"}, {"token", "h"}, Ok()).client.code() == StatusCode::kUnauthenticated);
+}
+
 TEST_CASE("who may not come in hears why", "[net][unit]") {
   const Meeting meeting = Meet({"secret", "h"}, {"secret", "h"}, Aborted("view 3 is over"));
 

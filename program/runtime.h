@@ -1,0 +1,81 @@
+// A program of the cluster: the first call of its main, and what its driver has then.
+//
+// The same executable runs in three roles (docs/decisions/0006): the driver, whose main() goes on
+// behind Init(); executors, which serve its registered functions; the probe, which says what the
+// program is. Its daemon speaks with it over a socket pair (proto/muster/v1/program.proto).
+//
+// Threading: Init() from main's thread, before others begin; the rest from any.
+// Lifetime: what Init() makes lives as long as the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "dispatch/driver.h"
+
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+
+namespace muster::v1 {
+class ProgramMembers;
+class ProgramStart;
+}  // namespace muster::v1
+
+namespace muster::program {
+
+struct Options {
+  // Of the libtorch that the program was built with; empty: none. Hosts must agree in it.
+  std::string torch_version = {};
+};
+
+// In the driver it returns. An executor serves closures in it and ends with its daemon; a probe
+// says its functions and ends. Without a cluster it prints the line of `muster submit` that would
+// run the program and exits with 2.
+void Init(int argc, char** argv, const Options& options = {});
+
+// What this process was told of its job, in every role. Aborts before Init().
+const v1::ProgramStart& Start();
+
+// A worker that the job has.
+struct Worker {
+  // Of "worker:3".
+  std::uint32_t index = 0;
+  // Of its executor: another number is another process, whose memory is empty.
+  std::uint64_t incarnation = 0;
+  bool connected = false;
+};
+
+// The driver's.
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+
+  // Links to executors come and go by themselves: members are connected, again after a break, and
+  // the verdicts of daemons are passed on.
+  virtual dispatch::Driver& dispatch() = 0;
+
+  // Waits until so many executors are connected at once.
+  //   kDeadlineExceeded, kUnavailable: says for whom, and why.  kInvalidArgument: they run another
+  //   program.  kCancelled: the job is to stop.
+  virtual Status AwaitWorkers(std::size_t n, TimePoint deadline) = 0;
+  // Members in the order of their index.
+  virtual std::vector<Worker> workers() const = 0;
+  // Called with the members now and after each change, on one thread of the runtime's; be quick.
+  virtual void OnMembers(std::function<void(const v1::ProgramMembers&)> tell) = 0;
+
+  // A user has asked the job to stop; the process is killed when the grace is over.
+  virtual std::stop_token stop_requested() const = 0;
+  // What the program is at, for people: "epoch 3". Sent every half second at most.
+  virtual void Report(std::string phase) = 0;
+  // An error has left main(). Without it the end is OK, whatever the exit code.
+  virtual void End(const Status& status) = 0;
+};
+
+// Null in other roles and before Init().
+Runtime* Driver();
+
+}  // namespace muster::program
