@@ -91,7 +91,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
   for (StoredJob& one : stored) {
     const std::uint64_t number = one.record.number();
-    auto job = std::make_unique<Job>(self->world_, std::move(one));
+    auto job = Job::Make(self->world_, std::move(one));
     self->by_id_[job->id()] = number;
     self->by_name_[job->record().job().name()] = number;
     if (!job->ended()) self->parts_.logs.Recall(job->id());
@@ -178,7 +178,7 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
     case v1::DaemonMessage::kResult:
       return commands_.OnResult(session, std::move(*message.mutable_result()));
     case v1::DaemonMessage::kClosure: {
-      const Result<Job*> job = FindById(message.closure().job_id());
+      const Result<ModelJob*> job = FindModel(message.closure().job_id());
       if (job.ok()) (*job)->OnClosureResult(member, message.closure());
       return;
     }
@@ -276,6 +276,12 @@ Result<Job*> Coordinator::FindById(const std::string& id) {
   }
   return NotFound("no job has the id or the name \"{}\" ({} known)", id,
                   Agreeing(jobs_.size(), "1 job is", std::to_string(jobs_.size()) + " jobs are"));
+}
+
+Result<ModelJob*> Coordinator::FindModel(const std::string& id) {
+  MUSTER_TRY_ASSIGN(Job * job, FindById(id));
+  if (ModelJob* model = job->AsModel()) return model;
+  return FailedPrecondition("job {} trains no model: its driver is no muster-trainer", id);
 }
 
 muster::Status Coordinator::CheckName(const std::string& name) const {

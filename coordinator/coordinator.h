@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 
 namespace muster::coordinator {
 
@@ -77,6 +77,8 @@ class Coordinator : private Membership::Observer {
   Result<Job*> Find(const std::string& job);
   // As processes name it.
   Result<Job*> FindById(const std::string& id);
+  // The same, of those that muster-trainer drives. kFailedPrecondition: it is of another kind.
+  Result<ModelJob*> FindModel(const std::string& id);
   using ThenSubmitted = std::function<void(Result<v1::SubmitJobReply>)>;
   // Errors are those of jobs.proto.
   void Submit(const v1::SubmitJobRequest& request, ThenSubmitted then);

@@ -251,7 +251,7 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
         if (written.ok()) {
           StoredJob stored;
           stored.record = record;
-          auto made = std::make_unique<Job>(world_, std::move(stored));
+          auto made = Job::Make(world_, std::move(stored));
           by_id_[made->id()] = record.number();
           by_name_[record.job().name()] = record.number();
           Job& kept = *(jobs_[record.number()] = std::move(made));

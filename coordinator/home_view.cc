@@ -4,11 +4,13 @@
 #include <cctype>
 
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 
 namespace muster::coordinator {
 
-std::unique_ptr<View> HomeKind::NewView(Job& job) { return std::make_unique<HomeView>(job, *this); }
+std::unique_ptr<View> HomeKind::NewView(ModelJob& job) {
+  return std::make_unique<HomeView>(job, *this);
+}
 
 // Counts the end, whoever is to blame.
 std::optional<std::string> HomeKind::BlameFor(const ClosureKey& closure, bool in_flight,

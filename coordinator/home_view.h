@@ -21,7 +21,7 @@ class HomeKind : public Kind {
   std::vector<std::string> Missing() const override { return {}; }
   bool MakeDo() override { return false; }
   void Reset() override { crashes_ = own_crashes_ = 0; }
-  std::unique_ptr<View> NewView(Job& job) override;
+  std::unique_ptr<View> NewView(ModelJob& job) override;
 
   // The home's executor has ended with this closure. Why the job is to be given up, if it is: going
   // back to the same checkpoint leads to the same closure, and one that ends its executor every
@@ -41,7 +41,7 @@ class HomeKind : public Kind {
 
 class HomeView : public View {
  public:
-  HomeView(Job& job, HomeKind& kind) : View(job), kind_(kind) {}
+  HomeView(ModelJob& job, HomeKind& kind) : View(job), kind_(kind) {}
 
  private:
   std::vector<v1::PsAddress> Servers() const override { return {}; }

@@ -1,4 +1,4 @@
-// A job between its views: what it waits for, how it begins one, how it ends.
+// What all kinds of jobs share: what a job waits for, how it begins, how it ends.
 #include "coordinator/job.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/words.h"
+#include "coordinator/model_job.h"
 
 namespace muster::coordinator {
 namespace {
@@ -14,9 +15,6 @@ bool IsEnd(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
 }
-
-// For a task to let go of the job.
-constexpr Millis kDropLimit{30'000};
 
 }  // namespace
 
@@ -29,14 +27,12 @@ v1::Command DropCommand(const std::string& job_id, Epoch epoch, std::uint64_t vi
   return command;
 }
 
-Job::Job(World& world, StoredJob stored)
-    : world_(world), story_(world, std::move(stored)), kind_(Kind::Make(world, story_)) {
+std::unique_ptr<Job> Job::Make(World& world, StoredJob stored) {
+  return std::make_unique<ModelJob>(world, std::move(stored));
+}
+
+Job::Job(World& world, StoredJob stored) : world_(world), story_(world, std::move(stored)) {
   if (IsEnd(record().job().state())) phase_ = Phase::kEnded;
-  // Twice a second the row learns how many steps are done; the mark knows each of them.
-  const std::uint64_t view = record().plan().view();
-  if (const auto steps = world_.marks.Get(record().number(), view); steps && view > 0) {
-    story_.record().set_steps_done(std::max(record().steps_done(), *steps));
-  }
 }
 
 Job::~Job() { (void)world_.scheduler.Cancel(stop_timer_); }
@@ -73,17 +69,11 @@ void Job::NoteRestart(const Predecessor& before) {
     fields.emplace_back("gap_ms", std::to_string(gap.count()));
     away = fmt::format(", away for {:.1f} s", static_cast<double>(gap.count()) / 1000);
   }
-  story_.Tell(
-      "COORDINATOR_RESTARTED",
-      fmt::format("{} was started again as process {} (epoch {}{}); the job goes on by itself "
-                  "from its last checkpoint when its tasks are back",
-                  ended, ::getpid(), world_.epoch.value(), away),
-      nullptr, fields);
-  if (story_.record().plan().view() > 0) {
-    story_.SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED", "waiting for its tasks");
-  } else {
-    story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
-  }
+  story_.Tell("COORDINATOR_RESTARTED",
+              fmt::format("{} was started again as process {} (epoch {}{}); {}", ended, ::getpid(),
+                          world_.epoch.value(), away, AfterRestart()),
+              nullptr, fields);
+  GoOnAfterRestart();
 }
 
 void Job::NoteStall(Millis slept) {
@@ -106,7 +96,7 @@ void Job::NoteSlowJournal(Millis waited, std::size_t rows) {
               {{"waited_ms", std::to_string(waited.count())}, {"rows", std::to_string(rows)}});
 }
 
-// As if it had just been submitted, but for its checkpoints and, unless `anew`, what is known of
+// As if it had just been submitted, but for what it has saved and, unless `anew`, what is known of
 // its progress.
 void Job::Resume(bool anew) {
   Release();
@@ -116,14 +106,6 @@ void Job::Resume(bool anew) {
   not_before_ = TimePoint();
   waiting_since_.reset();
   wait_told_ = false;
-  // The old driver is on its way out, and its end nobody's concern.
-  driver_ = Driver();
-  driver_failures_ = 0;
-  driver_lost_at_.reset();
-  kind_->Reset();
-  lasting_.unfit.clear();
-  lasting_.save_failure.clear();
-  lasting_.without_room = 0;
   story_.RecallEvents();
   story_.ForgetEnd();
   v1::JobRecord& row = story_.record();
@@ -134,17 +116,11 @@ void Job::Resume(bool anew) {
   if (anew) {
     row.set_begin_anew(true);
     row.set_checked(false);
-    row.set_steps_done(0);
     job.clear_progress();
-    job.clear_evaluation();
     job.set_started_ms(0);
     job.set_closures_rerun(0);
-    lasting_.closures_by.clear();
-    story_.ForgetRefusals();
-    story_.Tell("JOB_RESTARTED", "submitted again with --restart: the job begins anew at step 0");
-  } else {
-    story_.Tell("JOB_RESUMED", "submitted again: the job goes on from its newest checkpoint");
   }
+  story_.Tell(anew ? "JOB_RESTARTED" : "JOB_RESUMED", Forget(anew));
   story_.SetState(v1::JOB_STATE_PENDING, anew ? "JOB_RESTARTED" : "JOB_RESUMED",
                   "waiting for its turn");
 }
@@ -170,12 +146,13 @@ void Job::Advance() {
   if (!record().checked()) {
     BeginCheck();
   } else {
-    BeginView();
+    phase_ = Phase::kBegun;
+    Begin();
   }
 }
 
 std::string Job::MissingTasks() const {
-  std::vector<std::string> missing = kind_->Missing();
+  std::vector<std::string> missing = Missing();
   if (world_.members.Up("worker").empty()) {
     std::string names;
     for (const v1::TaskState& state : world_.members.Describe()) {
@@ -204,9 +181,9 @@ void Job::WatchTheWait() {
                 fmt::format("after {} s still waiting for {}; the job is held until they come",
                             world_.options.ps_wait.count() / 1000, missing),
                 nullptr, {{"missing", missing}});
-    if (kind_->MakeDo()) {
+    if (const std::string with = MakeDo(); !with.empty()) {
       waiting_since_.reset();
-      story_.Tell("PS_REPLACED", "goes on with the parameter servers that are there");
+      story_.Tell("PS_REPLACED", with);
     }
     // Others need not wait with it.
     if (!MissingTasks().empty()) admitted_ = false;
@@ -219,8 +196,7 @@ void Job::WatchTheWait() {
 void Job::BeginCheck() {
   phase_ = Phase::kChecking;
   ++generation_;
-  story_.SetState(v1::JOB_STATE_STARTING, "CHECKING",
-                  "a worker compiles the model and opens the data");
+  story_.SetState(v1::JOB_STATE_STARTING, "CHECKING", Checking());
   world_.checker.Check(record().job().spec(),
                        Guard([this](const Result<CheckOutcome>& outcome) { OnChecked(outcome); }));
 }
@@ -244,80 +220,18 @@ void Job::OnChecked(const Result<CheckOutcome>& outcome) {
     }
     return Refuse(InvalidArgument("{}", text));
   }
-  v1::JobRecord& row = story_.record();
-  row.set_checked(true);
-  row.clear_parameters();
-  for (const v1::VariableLayout& variable : outcome->parameters) *row.add_parameters() = variable;
-  row.mutable_data()->clear();
-  row.mutable_data()->insert(outcome->data.begin(), outcome->data.end());
-  row.set_training_examples(outcome->training_examples);
-  row.set_evaluation_examples(outcome->evaluation_examples);
+  if (const Status taken = TakeCheck(*outcome); !taken.ok()) return Refuse(taken);
+  story_.record().set_checked(true);
   phase_ = Phase::kWaiting;
   Advance();
 }
 
 void Job::RetryAfter(Millis delay, const std::string& reason, const std::string& message) {
-  DropView();
+  Drop();
   phase_ = Phase::kWaiting;
   not_before_ = world_.scheduler.Now() + delay;
   story_.SetState(record().job().state(), reason, message);
   (void)world_.scheduler.RunAfter(delay, Guard([this] { Advance(); }));
-}
-
-// --- Views.
-
-void Job::BeginView() {
-  DropView();
-  phase_ = Phase::kInView;
-  view_ = kind_->NewView(*this);
-  view_->Begin();
-}
-
-// It may be in the middle of a call, so it goes when that has ended.
-void Job::DropView() {
-  ++generation_;
-  if (!view_) return;
-  view_->Leave();
-  world_.scheduler.Post([this, weak = std::weak_ptr<Job*>(self_), number = record().plan().view(),
-                         view = std::shared_ptr<View>(std::move(view_))] {
-    // Whoever waits for one of its checkpoints opens the job again, or ends.
-    if (!weak.expired()) view->RefuseSaves(CheckView(number));
-  });
-}
-
-bool Job::TasksAreThere() {
-  if (MissingTasks().empty()) return true;
-  DropView();
-  phase_ = Phase::kWaiting;
-  Advance();
-  return false;
-}
-
-void Job::OnViewOpen() {
-  if (!driver_.running) StartDriver();
-}
-
-void Job::EndView(const std::string& reason, const std::string& message) {
-  if (ended()) return;
-  if (record().stop_requested()) {
-    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
-               "stopped; " + message + ", so the steps since the last checkpoint are lost");
-  }
-  DropView();
-  phase_ = Phase::kWaiting;
-  story_.SetState(v1::JOB_STATE_RESTORING, reason, message);
-  story_.Persist();
-  story_.parked().Recheck();
-  if (world_.on_settled) world_.on_settled();
-  Advance();
-}
-
-bool Job::Uses(const TaskId& ps, std::uint64_t view) const {
-  const v1::JobPlan& plan = record().plan();
-  if (ended() || view != plan.view()) return false;
-  return std::any_of(plan.ps().begin(), plan.ps().end(), [&](const v1::PsAddress& one) {
-    return static_cast<int>(one.index()) == ps.index;
-  });
 }
 
 // --- What happens to its tasks.
@@ -337,9 +251,7 @@ void Job::OnUp(const Member& member, const Arrival& arrival) {
          {"same_process", arrival.same_process ? "true" : "false"},
          {"gap_ms", std::to_string(arrival.gap->count())}});
   }
-  // Whoever started it anew may have mended what was wrong there.
-  if (!arrival.same_process) lasting_.unfit.erase(task);
-  if (view_) view_->OnUp(member, arrival);
+  OnArrival(member, arrival);
   Advance();
 }
 
@@ -348,33 +260,7 @@ void Job::OnDraining(const Member& member) {
   const TaskId task = member.task;
   story_.Tell("TASK_DRAINING", fmt::format("{} was asked to end and is draining", task.ToString()),
               &task);
-  if (view_) view_->OnDraining(task);
-}
-
-void Job::OnClusterDraining() {
-  if (!view_) return;
-  if (view_->open()) {
-    story_.Tell(
-        "CLUSTER_DRAINING",
-        "the cluster was asked to end: closures in flight finish, then a checkpoint is saved");
-  }
-  view_->UpdateCut();
-}
-
-void Job::OnLost(const Member& member) {
-  if (view_) view_->OnLost(member);
-}
-
-void Job::OnClosureResult(const Member& member, const v1::ClosureResult& result) {
-  if (view_) view_->OnClosureResult(member, result);
-}
-
-void Job::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) {
-  if (view_) view_->OnExecutorEvent(member, event);
-}
-
-void Job::GiveUpCut(const std::string& why) {
-  if (view_) view_->GiveUpCut(why);
+  OnTaskDraining(task);
 }
 
 // --- The end.
@@ -386,24 +272,27 @@ void Job::Refuse(const Status& status) {
   End(v1::JOB_STATE_FAILED, status, Message(status), has_run ? "" : "REFUSED");
 }
 
+void Job::Drop() {
+  ++generation_;
+  Leave();
+}
+
+void Job::WaitAgain() {
+  Drop();
+  phase_ = Phase::kWaiting;
+}
+
 // Tells and writes it. Tasks, driver and slot are let go when it is written: whoever takes their
 // place must not be found by a coordinator that knows nothing of the end.
 void Job::End(v1::JobState state, const Status& error, const std::string& message,
               const std::string& why) {
   if (ended()) return;
-  DropView();
+  Drop();
   phase_ = Phase::kEnded;
   (void)world_.scheduler.Cancel(stop_timer_);
   v1::Job& job = *story_.record().mutable_job();
   job.set_ended_ms(story_.WallMs());
-  // The driver reports twice a second, and may not have come to it.
-  if (job.has_progress() || record().steps_done() > 0) {
-    job.mutable_progress()->clear_phase();
-    if (job.progress().step() < record().steps_done()) {
-      job.mutable_progress()->set_step(record().steps_done());
-    }
-    job.mutable_progress()->set_total_steps(record().plan().total_steps());
-  }
+  Story::Fields fields = CloseProgress();
   if (!error.ok()) {
     job.mutable_error()->set_code(static_cast<int>(error.code()));
     job.mutable_error()->set_message(Message(error));
@@ -413,9 +302,8 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
   before.set_reason(job.reason());
   before.set_message(job.message());
   const std::string reason = StateName(state);
-  story_.Tell("JOB_" + reason, message, nullptr,
-              {{"step", std::to_string(record().steps_done())},
-               {"code", std::string(CodeName(error.code()))}});
+  fields.emplace_back("code", std::string(CodeName(error.code())));
+  story_.Tell("JOB_" + reason, message, nullptr, fields);
   releasing_ = true;
   story_.SetState(state, why.empty() ? reason : why, message,
                   [this, weak = std::weak_ptr(self_)](const Status&) {
@@ -427,29 +315,13 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
 
 void Job::Release() {
   if (!std::exchange(releasing_, false)) return;
-  ReleaseTasks();
-  world_.checkpoints.Release(CheckpointRoot(), world_.claimant(record().job()).mark);
   admitted_ = false;
-  if (driver_.running) world_.drivers.Stop(id(), Millis(driver_.finished ? 5'000 : 1'000));
+  LetGo();
   story_.DropEvents();
   if (world_.on_slots) world_.on_slots();
   if (world_.on_settled) world_.on_settled();
 }
 
-void Job::ReleaseTasks() {
-  for (const Member* worker : world_.members.Up("worker")) {
-    View::StopExecutor(world_, story_, *worker);
-  }
-  const v1::JobPlan& plan = record().plan();
-  for (const v1::PsAddress& address : plan.ps()) {
-    const Member* ps = world_.members.Find({"ps", static_cast<int>(address.index())});
-    if (ps == nullptr) continue;
-    world_.commands.Send(*ps, DropCommand(id(), world_.epoch, plan.view()), kDropLimit,
-                         [](auto) {});
-  }
-}
-
-// An open view saves a checkpoint first, within `grace`, and its driver ends the job.
 void Job::Stop(Millis grace) {
   if (ended()) return;
   if (!record().stop_requested()) {
@@ -457,20 +329,15 @@ void Job::Stop(Millis grace) {
     story_.Tell("STOP_REQUESTED", "asked to stop");
   }
   story_.Persist();
-  if (!view_ || !view_->open() || view_->waits_for_holders()) {
-    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
-               fmt::format("stopped while it was not training ({})", record().job().message()));
-  }
-  // Saved already, and nothing will be given out.
-  if (view_->cut_is_settled()) return view_->SettleCut();
-  story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "saving a checkpoint, then ends");
+  BeginStop(grace);
+}
+
+void Job::EndAfter(Millis grace, const std::string& message) {
   (void)world_.scheduler.Cancel(stop_timer_);
-  stop_timer_ = world_.scheduler.RunAfter(
-      grace.count() > 0 ? grace : world_.options.stop_grace, Guard([this] {
-        End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
-            "stopped: its driver had not ended in the time it was given; the steps since the last "
-            "checkpoint are lost");
-      }));
+  stop_timer_ = world_.scheduler.RunAfter(grace, Guard([this, message] {
+                                            End(v1::JOB_STATE_CANCELLED,
+                                                Cancelled("stopped as asked"), message);
+                                          }));
 }
 
 // --- What people see.
@@ -480,9 +347,8 @@ v1::Job Job::Describe() const {
   for (v1::TaskState& state : world_.members.Describe()) {
     if (state.task().type() == "worker") {
       const TaskId worker = FromProto(state.task());
-      const auto done = lasting_.closures_by.find(worker);
-      state.set_closures_done(done == lasting_.closures_by.end() ? 0 : done->second);
-      state.set_executor_pid(view_ ? view_->ExecutorPid(worker) : 0);
+      state.set_closures_done(0);
+      DescribeWorker(worker, state);
     }
     *job.add_tasks() = std::move(state);
   }

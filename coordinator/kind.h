@@ -1,4 +1,4 @@
-// What kind of work a job is: who must be there before it can begin, and what it makes of them.
+// What kind of model's job it is: who must be there before it can begin, and what it makes of them.
 //
 // Two are here: a model whose variables live on parameter servers (ps_view.h) and one whose
 // variables live in one worker's executor, its home (home_view.h). Everything else of a job is the
@@ -17,7 +17,7 @@
 
 namespace muster::coordinator {
 
-class Job;
+class ModelJob;
 class View;
 
 class Kind {
@@ -32,7 +32,7 @@ class Kind {
   virtual bool MakeDo() = 0;
   // The job was submitted again: what was learned before says nothing about now.
   virtual void Reset() = 0;
-  virtual std::unique_ptr<View> NewView(Job& job) = 0;
+  virtual std::unique_ptr<View> NewView(ModelJob& job) = 0;
 };
 
 }  // namespace muster::coordinator

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 
 namespace muster::coordinator {
 
@@ -58,7 +58,9 @@ bool PsKind::MakeDo() {
   return true;
 }
 
-std::unique_ptr<View> PsKind::NewView(Job& job) { return std::make_unique<PsView>(job, *this); }
+std::unique_ptr<View> PsKind::NewView(ModelJob& job) {
+  return std::make_unique<PsView>(job, *this);
+}
 
 // --- Its view.
 

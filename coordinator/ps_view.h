@@ -25,7 +25,7 @@ class PsKind : public Kind {
   bool MakeDo() override;
   // Onto the servers that there are now, however many there were.
   void Reset() override { Replan(); }
-  std::unique_ptr<View> NewView(Job& job) override;
+  std::unique_ptr<View> NewView(ModelJob& job) override;
 
   // Whom the next view needs: those of the cluster spec, else those of the last view, else those
   // that were announced, else those that are there.
@@ -44,7 +44,7 @@ class PsKind : public Kind {
 
 class PsView : public View {
  public:
-  PsView(Job& job, PsKind& kind) : View(job), kind_(kind) {}
+  PsView(ModelJob& job, PsKind& kind) : View(job), kind_(kind) {}
 
  private:
   std::vector<v1::PsAddress> Servers() const override;

@@ -3,7 +3,7 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/plan.h"
 #include "coordinator/view_save.h"
 
@@ -22,7 +22,7 @@ v1::JobState Beginning(bool again) {
 
 }  // namespace
 
-View::View(Job& job)
+View::View(ModelJob& job)
     : job_(job),
       world_(job.world()),
       story_(job.story()),

@@ -6,11 +6,11 @@
 // Where variables live, and so whose loss ends the view, differs between kinds: PsView and HomeView
 // say it in the virtual functions.
 //
-// Calls of the job that end the view (Job::EndView, RetryAfter, Fail, ...) come back into its
+// Calls of the job that end the view (ModelJob::EndView, RetryAfter, Fail, ...) come back into its
 // functions; from then on it is kGone and its functions do nothing.
 //
-// Threading: not thread-safe; the coordinator's strand. Lifetime: the Job outlives Leave(); after
-// that it touches the Job no more.
+// Threading: not thread-safe; the coordinator's strand. Lifetime: the ModelJob outlives Leave();
+// after that it touches it no more.
 //
 // The class stands in these files: view.cc (from its beginning until it is open), view_folder.cc
 // (the search for a checkpoint), view_executors.cc (what workers start, and who cannot),
@@ -34,14 +34,14 @@
 
 namespace muster::coordinator {
 
-class Job;
+class ModelJob;
 
 class View : protected ViewParts {
  public:
   template <class Reply>
   using Then = std::function<void(Result<Reply>)>;
 
-  explicit View(Job& job);
+  explicit View(ModelJob& job);
   virtual ~View();
   View(const View&) = delete;
   View& operator=(const View&) = delete;
@@ -175,7 +175,7 @@ class View : protected ViewParts {
     };
   }
 
-  Job& job_;
+  ModelJob& job_;
   World& world_;
   Story& story_;
   Lasting& lasting_;
@@ -208,17 +208,10 @@ class View : protected ViewParts {
   void OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status);
   void OnExecutorReady(const TaskId& task);
   void OnExecutorGone(const Member& member, const v1::ExecutorEvent& event);
-  // Its executor has ended before it was ready. An error: so often that the worker is left out; it
-  // is the job's (kInternal) where nobody else may have killed them.
-  Status EndsTooEarly(const TaskId& task, Dispatcher::Cause cause, const std::string& how);
   // This worker cannot start an executor: others go on, it is asked again later.
   void LeaveOut(const TaskId& task, const Status& why);
   // What the data files must be there.
   v1::DataFiles DataOn(const std::string& host) const;
-  // Every worker that is there says the user's error.
-  bool AllRefuse() const;
-  // Each worker that is there, with its reason; empty: one of them has none.
-  std::string UnfitWorkers() const;
 
   // view_tasks.cc
   void SendClosure(const TaskId& task, const v1::ClosureAssignment& assignment);

@@ -2,7 +2,7 @@
 //
 // With `buffers: worker_local` every executor trains with buffers of its own, and worker 0's count:
 // at a quiesced cut they are fetched, saved with the checkpoint, and handed to whoever evaluates.
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/view.h"
 #include "coordinator/view_save.h"
 

@@ -1,7 +1,7 @@
 // The cluster, or a task that the job needs, was asked to end: what is in flight finishes, and a
 // checkpoint of it is saved, so that nothing is done twice afterwards. The driver has no part in
 // it.
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
 namespace muster::coordinator {

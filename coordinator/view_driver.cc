@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/view.h"
 #include "coordinator/view_save.h"
 

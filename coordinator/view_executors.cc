@@ -3,29 +3,15 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
 namespace muster::coordinator {
 namespace {
 
-// How long a worker that cannot start an executor is left alone, doubled each time.
-constexpr Millis kFirstPause{1'000};
-constexpr Millis kLongestPause{60'000};
-// Refusals for a peer's sake before they are told: most pass by themselves.
-constexpr int kQuietRefusals = 4;
 constexpr Millis kStopLimit{30'000};
 // For the records of a closure that is given up; its verdict does not wait longer.
 constexpr Millis kNameLimit{30'000};
-
-// The same on every host: the spec, the model or the plan. What is left is the host's own: a file
-// that is not there, a full disk, too many open files, a program that does not start.
-bool IsUsersError(const Status& status) {
-  return status.code() == StatusCode::kInvalidArgument ||
-         status.code() == StatusCode::kOutOfRange || status.code() == StatusCode::kDataLoss ||
-         status.code() == StatusCode::kFailedPrecondition ||
-         status.code() == StatusCode::kUnimplemented || status.code() == StatusCode::kInternal;
-}
 
 // A data file is not what it was (see StartExecutor): no worker may go on with it.
 bool IsChangedData(const Status& status) {
@@ -49,8 +35,7 @@ v1::DataFiles View::DataOn(const std::string& host) const {
 }
 
 bool View::IsPausing(const TaskId& worker) const {
-  const auto found = lasting_.unfit.find(worker);
-  return found != lasting_.unfit.end() && world_.scheduler.Now() < found->second.until;
+  return lasting_.fitness.IsPausing(worker, world_.scheduler.Now());
 }
 
 // Asks the worker for one, in place of whatever it was asked before.
@@ -98,13 +83,9 @@ void View::OnExecutorAnswer(const TaskId& task, SessionId session, const Status&
   if (RefusesCheckpoint(status)) return;
   if (IsTransient(status.code())) {
     RestartExecutorLater(task, ++found->second.crashes);
-    Lasting::Unfit& unfit = lasting_.unfit[task];
-    unfit.why = status;
-    if (++unfit.refusals == kQuietRefusals) {
-      story_.Tell("WORKER_UNFIT",
-                  fmt::format("{} could not start an executor {} times; it goes on trying: {}",
-                              task.ToString(), unfit.refusals, Message(status)),
-                  &task, {{"code", std::string(CodeName(status.code()))}});
+    if (const int refusals = lasting_.fitness.NoteRefusal(task, status); refusals > 0) {
+      story_.Tell("WORKER_UNFIT", RefusalText(task, status, refusals), &task,
+                  {{"code", std::string(CodeName(status.code()))}});
     }
     return RefreshReason();
   }
@@ -115,22 +96,12 @@ void View::OnExecutorAnswer(const TaskId& task, SessionId session, const Status&
 void View::LeaveOut(const TaskId& task, const Status& why) {
   executors_.erase(task);
   OnStartEnded(task);
-  Lasting::Unfit& unfit = lasting_.unfit[task];
-  const bool told = unfit.left_out && Message(unfit.why) == Message(why);
-  const Millis pause = std::min(kLongestPause, kFirstPause * (1 << std::min(unfit.refusals, 6)));
-  unfit.why = why;
-  unfit.left_out = true;
-  ++unfit.refusals;
-  unfit.until = world_.scheduler.Now() + pause;
+  const auto [pause, told] = lasting_.fitness.LeaveOut(task, why, world_.scheduler.Now());
   if (!told) {
-    story_.Tell(
-        "WORKER_UNFIT",
-        fmt::format("{} cannot start an executor and is left out of this job: {}; it is asked "
-                    "again in {} s, then less often",
-                    task.ToString(), Message(why), pause.count() / 1000),
-        &task, {{"code", std::string(CodeName(why.code()))}});
+    story_.Tell("WORKER_UNFIT", LeftOutText(task, why, pause), &task,
+                {{"code", std::string(CodeName(why.code()))}});
   }
-  if (AllRefuse()) {
+  if (lasting_.fitness.AllRefuse(world_.members.Up("worker"))) {
     const Status status = Annotate(why, "executor on " + task.ToString());
     return why.code() == StatusCode::kInternal ? job_.Fail(status) : job_.Refuse(status);
   }
@@ -139,31 +110,11 @@ void View::LeaveOut(const TaskId& task, const Status& why) {
   StartExecutors();
 }
 
-bool View::AllRefuse() const {
-  const std::vector<const Member*> workers = world_.members.Up("worker");
-  return std::all_of(workers.begin(), workers.end(), [this](const Member* worker) {
-    const auto found = lasting_.unfit.find(worker->task);
-    return found != lasting_.unfit.end() && found->second.left_out &&
-           IsUsersError(found->second.why);
-  });
-}
-
-std::string View::UnfitWorkers() const {
-  std::string text;
-  for (const Member* worker : world_.members.Up("worker")) {
-    const auto found = lasting_.unfit.find(worker->task);
-    if (found == lasting_.unfit.end() || found->second.why.ok()) return {};
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", worker->task.ToString(),
-                        Message(found->second.why));
-  }
-  return text;
-}
-
 void View::OnExecutorReady(const TaskId& task) {
   const auto found = executors_.find(task);
   if (found == executors_.end() || found->second.ready) return;
   found->second.ready = true;
-  lasting_.unfit.erase(task);
+  lasting_.fitness.Forget(task);
   dispatcher_->AddWorker(task);
   OnReady(task);
   if (phase_ == Phase::kStarting) Open();
@@ -218,7 +169,11 @@ void View::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) 
   Requeued(task, crash.requeued);
   if (crash.poison) return GiveUp(*crash.poison, task, lines);
   if (!was_ready) {
-    if (const Status why = EndsTooEarly(task, cause, event.how()); !why.ok()) {
+    const Fitness::Limits limits{.own = world_.options.executor_limit,
+                                 .kills = world_.options.kill_limit};
+    if (const Status why = lasting_.fitness.EndsTooEarly(task, cause == Dispatcher::Cause::kOutside,
+                                                         event.how(), limits);
+        !why.ok()) {
       return LeaveOut(task, why);
     }
   }
@@ -227,30 +182,14 @@ void View::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) 
   Pump();
 }
 
-Status View::EndsTooEarly(const TaskId& task, Dispatcher::Cause cause, const std::string& how) {
-  Lasting::Unfit& unfit = lasting_.unfit[task];
-  if (cause != Dispatcher::Cause::kOutside) {
-    if (++unfit.crashes < world_.options.executor_limit) return Ok();
-    return Internal(
-        "its executors end before they are ready, {} times until now, the last one by {}",
-        unfit.crashes, how);
-  }
-  if (++unfit.kills < world_.options.kill_limit) return Ok();
-  return Unavailable(
-      "its executors are killed before they are ready, {} times until now, the last one by {}: is "
-      "there enough memory on its host?",
-      unfit.kills, how);
-}
-
 void View::RestartExecutorLater(const TaskId& task, int crashes) {
   Executor& executor = executors_[task];
   executor.ready = false;
   // Its end is told by an event and by the answer to the command.
   if (std::exchange(executor.restart_planned, true)) return;
   const SessionId session = executor.session;
-  const Millis delay{std::min(5'000, 100 << std::min(crashes, 6))};
   (void)world_.scheduler.RunAfter(
-      delay, Guard([this, task, session] {
+      RestartDelay(crashes), Guard([this, task, session] {
         const auto found = executors_.find(task);
         if (found == executors_.end() || found->second.session != session) return;
         found->second.restart_planned = false;

@@ -1,5 +1,5 @@
 // The job's folder of checkpoints, when a view begins.
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/plan.h"
 #include "coordinator/view.h"
 

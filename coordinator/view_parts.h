@@ -13,6 +13,7 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "coordinator/closure_queue.h"
+#include "coordinator/fitness.h"
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::coordinator {
@@ -57,18 +58,7 @@ struct ViewParts {
 
 // What a job has learned in all its views.
 struct Lasting {
-  // A worker that could not start an executor.
-  struct Unfit {
-    Status why;
-    // It is not a peer's fault: no executor is asked for before `until`.
-    bool left_out = false;
-    TimePoint until;
-    int refusals = 0;
-    // Executors that ended before they were ready: by their own doing, and killed by others.
-    int crashes = 0;
-    int kills = 0;
-  };
-  std::map<TaskId, Unfit> unfit;
+  Fitness fitness;
   std::map<TaskId, std::uint64_t> closures_by;
   // Closures and checkpoints that were done: a driver that adds none got nowhere.
   std::uint64_t settled = 0;

@@ -1,6 +1,6 @@
 // The checkpoints that a view saves: at a cut, with nothing in flight.
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/plan.h"
 #include "coordinator/view.h"
 #include "coordinator/view_save.h"

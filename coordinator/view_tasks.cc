@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
 namespace muster::coordinator {
@@ -187,7 +187,7 @@ void View::TellReruns() {
 
 void View::RefreshReason() {
   if (phase_ == Phase::kStarting) {
-    const std::string unfit = UnfitWorkers();
+    const std::string unfit = lasting_.fitness.Reasons(world_.members.Up("worker"));
     if (unfit.empty()) return;
     return story_.SetState(story_.record().job().state(), "NO_FIT_WORKER",
                            "no worker can start an executor; they are asked again: " + unfit);
@@ -217,7 +217,8 @@ void View::RefreshReason() {
                            stopping ? "saving a checkpoint, then ends" : "");
   }
   if (!world_.members.Up("worker").empty()) {
-    if (const std::string unfit = UnfitWorkers(); !unfit.empty()) {
+    if (const std::string unfit = lasting_.fitness.Reasons(world_.members.Up("worker"));
+        !unfit.empty()) {
       return story_.SetState(state, "NO_FIT_WORKER",
                              "no worker can start an executor; they are asked again: " + unfit);
     }

@@ -8,7 +8,7 @@ template <class Reply, class Request, class Call>
 grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* context,
                                    const Request* request, Reply* reply, Call call) {
   return Serve(front, context, reply, [request, call](Coordinator& core, auto then) {
-    const Result<Job*> job = core.FindById(request->job_id());
+    const Result<ModelJob*> job = core.FindModel(request->job_id());
     if (!job.ok()) return then(job.status());
     call(**job, *request, std::move(then));
   });
@@ -19,7 +19,7 @@ grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* DriverServiceImpl::OpenJob(grpc::CallbackServerContext* context,
                                                      const v1::OpenJobRequest* request,
                                                      v1::OpenJobReply* reply) {
-  return ServeJob(front_, context, request, reply, [](Job& job, const auto& asked, auto then) {
+  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
     job.OpenJob(asked, std::move(then));
   });
 }
@@ -27,7 +27,7 @@ grpc::ServerUnaryReactor* DriverServiceImpl::OpenJob(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* DriverServiceImpl::Schedule(grpc::CallbackServerContext* context,
                                                       const v1::ScheduleRequest* request,
                                                       v1::ScheduleReply* reply) {
-  return ServeJob(front_, context, request, reply, [](Job& job, const auto& asked, auto then) {
+  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
     job.Schedule(asked, std::move(then));
   });
 }
@@ -35,21 +35,22 @@ grpc::ServerUnaryReactor* DriverServiceImpl::Schedule(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* DriverServiceImpl::Join(grpc::CallbackServerContext* context,
                                                   const v1::JoinRequest* request,
                                                   v1::JoinReply* reply) {
-  return ServeJob(front_, context, request, reply,
-                  [](Job& job, const auto& asked, auto then) { job.Join(asked, std::move(then)); });
+  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
+    job.Join(asked, std::move(then));
+  });
 }
 
 grpc::ServerUnaryReactor* DriverServiceImpl::Fetch(grpc::CallbackServerContext* context,
                                                    const v1::FetchRequest* request,
                                                    v1::FetchReply* reply) {
   return ServeJob(front_, context, request, reply,
-                  [](Job& job, const auto& asked, auto then) { then(job.Fetch(asked)); });
+                  [](ModelJob& job, const auto& asked, auto then) { then(job.Fetch(asked)); });
 }
 
 grpc::ServerUnaryReactor* DriverServiceImpl::SaveCheckpoint(
     grpc::CallbackServerContext* context, const v1::SaveCheckpointRequest* request,
     v1::SaveCheckpointReply* reply) {
-  return ServeJob(front_, context, request, reply, [](Job& job, const auto& asked, auto then) {
+  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
     job.SaveCheckpoint(asked, std::move(then));
   });
 }
@@ -57,14 +58,15 @@ grpc::ServerUnaryReactor* DriverServiceImpl::SaveCheckpoint(
 grpc::ServerUnaryReactor* DriverServiceImpl::ReportProgress(
     grpc::CallbackServerContext* context, const v1::ReportProgressRequest* request,
     v1::ReportProgressReply* reply) {
-  return ServeJob(front_, context, request, reply,
-                  [](Job& job, const auto& asked, auto then) { then(job.ReportProgress(asked)); });
+  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
+    then(job.ReportProgress(asked));
+  });
 }
 
 grpc::ServerUnaryReactor* DriverServiceImpl::FinishJob(grpc::CallbackServerContext* context,
                                                        const v1::FinishJobRequest* request,
                                                        v1::FinishJobReply* reply) {
-  return ServeJob(front_, context, request, reply, [](Job& job, const auto& asked, auto then) {
+  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
     job.FinishJob(asked, [then](const Status& status) {
       then(status.ok() ? Result<v1::FinishJobReply>(v1::FinishJobReply()) : status);
     });

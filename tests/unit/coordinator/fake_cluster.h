@@ -140,7 +140,7 @@ class Cluster {
   void AskInVain() {
     const v1::ListJobsReply listed = core->List();
     for (const v1::Job& one : listed.jobs()) {
-      Job& driven = job(one.id());
+      ModelJob& driven = job(one.id());
       v1::SaveCheckpointRequest request;
       request.set_view(driven.record().plan().view());
       request.set_driver(driven.driver());
@@ -167,7 +167,7 @@ class Cluster {
     Settle();
     return answer;
   }
-  Job& job(const std::string& name = "job") { return **core->Find(name); }
+  ModelJob& job(const std::string& name = "job") { return *(*core->Find(name))->AsModel(); }
   v1::JobState State(const std::string& name = "job") { return job(name).record().job().state(); }
   std::uint64_t View() { return job().record().plan().view(); }
 

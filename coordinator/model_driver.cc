@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 
 namespace muster::coordinator {
 namespace {
@@ -14,7 +14,7 @@ constexpr Millis kJoinMost{30'000};
 
 }  // namespace
 
-Status Job::CheckView(std::uint64_t view) const {
+Status ModelJob::CheckView(std::uint64_t view) const {
   if (ended()) {
     return FailedPrecondition("job {} has ended: {}", id(), StateName(record().job().state()));
   }
@@ -25,7 +25,7 @@ Status Job::CheckView(std::uint64_t view) const {
   return Ok();
 }
 
-Status Job::CheckCall(std::uint64_t view, std::uint64_t driver) const {
+Status ModelJob::CheckCall(std::uint64_t view, std::uint64_t driver) const {
   if (!ended() && (driver == 0 || driver != driver_.number)) {
     return Aborted("another process drives job {} now: end", id());
   }
@@ -33,7 +33,7 @@ Status Job::CheckCall(std::uint64_t view, std::uint64_t driver) const {
 }
 
 template <class Reply>
-Job::Then<Reply> Job::Heard(Then<Reply> then) {
+ModelJob::Then<Reply> ModelJob::Heard(Then<Reply> then) {
   driver_.heard = true;
   ++driver_.calls;
   return [this, weak = std::weak_ptr<Job*>(self_), number = driver_.number,
@@ -47,7 +47,7 @@ Job::Then<Reply> Job::Heard(Then<Reply> then) {
 }
 
 // Answers when the view is open.
-void Job::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> asked) {
+void ModelJob::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> asked) {
   if (request.driver() == driver_.number) asked = Heard(std::move(asked));
   story_.parked().Add(
       kOpenLimit, [this, driver = request.driver(), then = std::move(asked)](bool last) {
@@ -74,7 +74,7 @@ void Job::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> aske
       });
 }
 
-void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> asked) {
+void ModelJob::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> asked) {
   if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
     return asked(status);
   }
@@ -91,7 +91,7 @@ void Job::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> a
       });
 }
 
-void Job::Join(const v1::JoinRequest& request, Then<v1::JoinReply> asked) {
+void ModelJob::Join(const v1::JoinRequest& request, Then<v1::JoinReply> asked) {
   const std::uint64_t view = request.view(), driver = request.driver();
   if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
   const Millis limit = std::min(Millis(request.timeout_ms()), kJoinMost);
@@ -106,7 +106,7 @@ void Job::Join(const v1::JoinRequest& request, Then<v1::JoinReply> asked) {
   });
 }
 
-Result<v1::FetchReply> Job::Fetch(const v1::FetchRequest& request) {
+Result<v1::FetchReply> ModelJob::Fetch(const v1::FetchRequest& request) {
   MUSTER_TRY(CheckCall(request.view(), request.driver()));
   driver_.heard = true;
   v1::FetchReply reply;
@@ -114,15 +114,15 @@ Result<v1::FetchReply> Job::Fetch(const v1::FetchRequest& request) {
   return reply;
 }
 
-void Job::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
-                         Then<v1::SaveCheckpointReply> asked) {
+void ModelJob::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
+                              Then<v1::SaveCheckpointReply> asked) {
   if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
     return asked(status);
   }
   view_->SaveCheckpoint(request.step(), Heard(std::move(asked)));
 }
 
-Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequest& request) {
+Result<v1::ReportProgressReply> ModelJob::ReportProgress(const v1::ReportProgressRequest& request) {
   MUSTER_TRY(CheckCall(request.view(), request.driver()));
   driver_.heard = true;
   v1::Job& job = *story_.record().mutable_job();
@@ -139,7 +139,7 @@ Result<v1::ReportProgressReply> Job::ReportProgress(const v1::ReportProgressRequ
 }
 
 // What is wrong with the newest steps' checkpoint; empty: nothing.
-std::string Job::Unsaved() const {
+std::string ModelJob::Unsaved() const {
   if (lasting_.save_failure.empty()) return {};
   const auto& saved = story_.checkpoints();
   const auto newest = std::find_if(saved.rbegin(), saved.rend(),
@@ -151,7 +151,7 @@ std::string Job::Unsaved() const {
 }
 
 // Ends the job as its driver says, but for what the driver does not know.
-void Job::FinishJob(const v1::FinishJobRequest& request, Story::Done then) {
+void ModelJob::FinishJob(const v1::FinishJobRequest& request, Story::Done then) {
   const bool repeated =
       ended() && driver_.finished && driver_.number != 0 && request.driver() == driver_.number;
   if (repeated) return WhenWritten(std::move(then));

@@ -2,7 +2,7 @@
 //
 // A new one finds in OpenJob where the view is and goes on from there, in the same view: nothing is
 // trained again. Its number fences the old one, which may only be stopped and wake up later.
-#include "coordinator/job.h"
+#include "coordinator/model_job.h"
 
 namespace muster::coordinator {
 namespace {
@@ -18,7 +18,7 @@ std::string Name(int pid) {
 
 }  // namespace
 
-void Job::StartDriver() {
+void ModelJob::StartDriver() {
   driver_ = Driver();
   driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
   driver_.settled_before = lasting_.settled;
@@ -32,7 +32,7 @@ void Job::StartDriver() {
   WatchDriver();
 }
 
-void Job::WatchDriver() {
+void ModelJob::WatchDriver() {
   if (world_.options.driver_timeout.count() <= 0) return;
   const auto look = [this, weak = std::weak_ptr<Job*>(self_), number = driver_.number] {
     if (weak.expired() || ended() || !driver_.running || driver_.number != number) return;
@@ -56,7 +56,7 @@ void Job::WatchDriver() {
   (void)world_.scheduler.RunAfter(world_.options.driver_timeout / kLooks, look);
 }
 
-void Job::OnDriverExit(std::uint64_t driver, bool success, const std::string& how) {
+void ModelJob::OnDriverExit(std::uint64_t driver, bool success, const std::string& how) {
   if (driver != driver_.number) return;
   driver_.running = false;
   if (ended()) return;
@@ -66,7 +66,8 @@ void Job::OnDriverExit(std::uint64_t driver, bool success, const std::string& ho
              {{"pid", std::to_string(driver_.pid)}, {"how", how}});
 }
 
-void Job::LoseDriver(const std::string& reason, const std::string& what, Story::Fields fields) {
+void ModelJob::LoseDriver(const std::string& reason, const std::string& what,
+                          Story::Fields fields) {
   if (lasting_.settled > driver_.settled_before) driver_failures_ = 0;
   if (!driver_lost_at_) driver_lost_at_ = driver_.heard_at;
   driver_ = Driver();
@@ -91,7 +92,7 @@ void Job::LoseDriver(const std::string& reason, const std::string& what, Story::
       });
 }
 
-void Job::NoteDriverBack() {
+void ModelJob::NoteDriverBack() {
   if (!driver_lost_at_) return;
   const auto gap = std::chrono::duration_cast<Millis>(world_.scheduler.Now() - *driver_lost_at_);
   driver_lost_at_.reset();
