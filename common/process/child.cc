@@ -130,9 +130,11 @@ class RealChild final : public Child {
 
  private:
   Status Launch() {
-    MUSTER_TRY_ASSIGN(const pid_t pid, internal::Spawn({.argv = options_.argv,
+    MUSTER_TRY_ASSIGN(const pid_t pid, internal::Spawn({.program = options_.program,
+                                                        .argv = options_.argv,
                                                         .environment = options_.environment,
                                                         .descriptors = options_.descriptors,
+                                                        .oom_score = options_.oom_score,
                                                         .output = pipe_[1]}));
     if (pipe_[1] >= 0) ::close(std::exchange(pipe_[1], -1));
     pidfd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));

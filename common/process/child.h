@@ -37,10 +37,14 @@ class Child {
  public:
   struct Options {
     std::vector<std::string> argv;
+    // The file to run where argv[0] is a name for people alone; empty: argv[0], looked for in PATH.
+    std::string program = {};
     // Added to this process's environment; an empty value removes the name.
     std::map<std::string, std::string> environment = {};
     // Descriptor numbers here -> numbers in the child (from 3).
     std::map<int, int> descriptors = {};
+    // 0 to 1000: how much sooner than others the kernel ends it when memory runs out.
+    int oom_score = 0;
     // Receives each line without its newline, stdout and stderr merged. Null: the child inherits
     // both.
     std::function<void(std::chrono::system_clock::time_point, std::string line)> on_line = {};
@@ -48,7 +52,8 @@ class Child {
     std::function<void(Exit)> on_exit = {};
   };
 
-  // kNotFound: no such program.
+  // kNotFound: no such program, or the kernel finds no interpreter for it.  kPermissionDenied: not
+  // executable, or on a file system mounted noexec.  kInvalidArgument: no format that it runs.
   static Result<std::unique_ptr<Child>> Start(Options options);
   virtual ~Child() = default;
 

@@ -18,6 +18,9 @@ namespace muster::process::internal {
 namespace {
 
 constexpr unsigned kCloseRangeCloexec = 1U << 2;
+// Together 200 ms at most.
+constexpr int kBusyTries = 100;
+constexpr long kBusyPauseNs = 2'000'000;
 
 // Everything the child touches between fork and exec: only plain memory and system calls there,
 // because another thread of ours may hold malloc's lock for ever in the copy.
@@ -32,6 +35,7 @@ struct Plan {
   int error_pipe = -1;
   int first_free = 3;  // above every number that the child wants
   int open_limit = 1024;
+  std::string oom_score;  // empty: as ours
   pid_t parent = 0;
 };
 
@@ -73,8 +77,18 @@ int OutOfTheWay(Plan& plan, int fd) {
   if (::dup2(null, 0) < 0) ExitWith(plan, errno);
   if (output >= 0 && (::dup2(output, 1) < 0 || ::dup2(output, 2) < 0)) ExitWith(plan, errno);
 
-  ::execve(plan.path.c_str(), plan.argv.data(), plan.environment.data());
-  ExitWith(plan, errno);
+  if (!plan.oom_score.empty()) {
+    // Best effort: a kernel without it kills in another order.
+    const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (file >= 0) (void)!::write(file, plan.oom_score.data(), plan.oom_score.size());
+  }
+  for (int tries = 0;; ++tries) {
+    ::execve(plan.path.c_str(), plan.argv.data(), plan.environment.data());
+    // A file that was just written: a child forked meanwhile holds it open until its own exec.
+    if (errno != ETXTBSY || tries >= kBusyTries) ExitWith(plan, errno);
+    const timespec pause{.tv_sec = 0, .tv_nsec = kBusyPauseNs};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 bool IsProgram(const std::string& path) { return ::access(path.c_str(), X_OK) == 0; }
@@ -125,7 +139,9 @@ struct Descriptor {
 Result<pid_t> Spawn(const SpawnOptions& options) {
   if (options.argv.empty()) return InvalidArgument("start: no program named");
   Plan plan;
-  MUSTER_TRY_ASSIGN(plan.path, FindProgram(options.argv.front()));
+  MUSTER_TRY_ASSIGN(plan.path,
+                    FindProgram(options.program.empty() ? options.argv.front() : options.program));
+  if (options.oom_score > 0) plan.oom_score = std::to_string(options.oom_score);
   for (const std::string& argument : options.argv) {
     plan.argv.push_back(const_cast<char*>(argument.c_str()));  // execve's signature; never written
   }
@@ -164,6 +180,10 @@ Result<pid_t> Spawn(const SpawnOptions& options) {
   } while (got < 0 && errno == EINTR);
   if (got == sizeof error) {
     ::waitpid(pid, nullptr, 0);
+    if (error == ENOEXEC) {
+      return InvalidArgument("start {}: {} (no executable, or one of another architecture)",
+                             plan.path, ::strerrordesc_np(error));
+    }
     return FromErrno(error, fmt::format("start {}", plan.path));
   }
   return pid;

@@ -20,7 +20,8 @@ constexpr std::uint64_t kLargest = 256ULL << 20;
 
 class File {
  public:
-  File(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  File(const std::string& path, int flags, mode_t mode = 0600)
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
   ~File() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -55,9 +56,9 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   return Ok();
 }
 
-Status Download(const FileCache::Fetch& fetch, const std::string& sha256,
-                const std::string& staged) {
-  const File file(staged, O_WRONLY | O_CREAT | O_TRUNC);
+Status Download(const FileCache::Fetch& fetch, const std::string& sha256, const std::string& staged,
+                mode_t mode) {
+  const File file(staged, O_WRONLY | O_CREAT | O_TRUNC, mode);
   if (file.fd() < 0) return FromErrno(errno, fmt::format("create {}", staged));
   storage::Sha256 hash;
   std::uint64_t total = 0;
@@ -85,11 +86,12 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
   if (error) return FromErrno(error.value(), fmt::format("folder {}", directory_));
-  const std::string path = fmt::format("{}/{}.pt", directory_, sha256);
+  const bool program = use_ == Use::kProgram;
+  const std::string path = fmt::format("{}/{}{}", directory_, sha256, program ? "" : ".pt");
   if (IsIntact(path, sha256)) return path;
 
   const std::string staged = fmt::format("{}.{}.tmp", path, ::getpid());
-  Status status = Download(fetch_, sha256, staged);
+  Status status = Download(fetch_, sha256, staged, program ? 0700 : 0600);
   if (status.ok() && std::rename(staged.c_str(), path.c_str()) != 0) {
     status = FromErrno(errno, fmt::format("rename {} to {}", staged, path));
   }

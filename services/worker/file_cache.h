@@ -16,8 +16,14 @@ class FileCache {
   using Sink = std::function<Status(const std::string& bytes)>;
   using Fetch = std::function<Status(const std::string& sha256, const Sink& sink)>;
 
-  FileCache(std::string directory, Fetch fetch)
-      : directory_(std::move(directory)), fetch_(std::move(fetch)) {}
+  enum class Use {
+    kArchive,
+    // Owner may run it.
+    kProgram,
+  };
+
+  FileCache(std::string directory, Fetch fetch, Use use = Use::kArchive)
+      : directory_(std::move(directory)), fetch_(std::move(fetch)), use_(use) {}
 
   // The path of the file. A damaged copy is fetched again.
   //   kInvalidArgument: no SHA-256.  kDataLoss: what arrived has another hash.
@@ -27,6 +33,7 @@ class FileCache {
  private:
   const std::string directory_;
   const Fetch fetch_;
+  const Use use_;
 };
 
 }  // namespace muster::services

@@ -248,7 +248,9 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
   MUSTER_TRY_ASSIGN(
       auto executor,
       ExecutorProcess::Start(
-          executor_program_, std::filesystem::absolute(daemon_.config().token_file).string(),
+          {.argv = {executor_program_},
+           .environment = {{"MUSTER_TOKEN_FILE",
+                            std::filesystem::absolute(daemon_.config().token_file).string()}}},
           {.on_line =
                [this, process, lines](std::chrono::system_clock::time_point time,
                                       std::string line) {

@@ -14,7 +14,7 @@
 #include "common/process/line_gate.h"
 #include "services/common/attach_client.h"
 #include "services/common/daemon.h"
-#include "services/worker/executor_process.h"
+#include "services/common/piped_process.h"
 #include "services/worker/file_cache.h"
 #include "worker/worker_core.h"
 

@@ -139,6 +139,23 @@ TEST_CASE("an environment value is set, an empty one removes the name", "[proces
   CHECK(lines.lines == std::vector<std::string>{"a b|unset"});
 }
 
+TEST_CASE("a child under another name is the first that the kernel ends when memory runs out",
+          "[process][unit]") {
+  Lines lines;
+  Child::Options options;
+  options.program = "/bin/sh";
+  options.argv = {"words", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; cat /proc/self/oom_score_adj"};
+  options.oom_score = 500;
+  options.on_line = lines.Sink();
+  auto child = Child::Start(std::move(options));
+  REQUIRE(child.ok());
+  REQUIRE((*child)->Wait(seconds(10)).ok());
+
+  REQUIRE(lines.lines.size() == 1);
+  CHECK(lines.lines[0].starts_with("words -c "));
+  CHECK(lines.lines[0].ends_with(" 500"));
+}
+
 TEST_CASE("only the given descriptors reach the child, under their numbers", "[process][unit]") {
   // Without close-on-exec, so that a leak would show.
   const int stray = ::open("/dev/null", O_RDONLY);

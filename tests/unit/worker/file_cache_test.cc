@@ -4,6 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include <unistd.h>
+
 #include "tests/support/catch.h"
 #include "tests/unit/services_common/temp_dir.h"
 
@@ -70,6 +72,20 @@ TEST_CASE_METHOD(Fixture, "a name that is no SHA-256 reaches neither disk nor co
   CHECK(cache.Get("../../etc/passwd").status().code() == StatusCode::kInvalidArgument);
   CHECK(cache.Get(std::string(64, 'G')).status().code() == StatusCode::kInvalidArgument);
   CHECK(fetches == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "a program of the cache can be run by its owner alone",
+                 "[services][unit]") {
+  const FileCache programs(
+      dir.path() + "/programs",
+      [this](const std::string&, const FileCache::Sink& sink) { return sink(content); },
+      FileCache::Use::kProgram);
+
+  const auto path = programs.Get(kHello);
+
+  REQUIRE(path.ok());
+  CHECK(std::filesystem::status(*path).permissions() == std::filesystem::perms::owner_all);
+  CHECK(::access(cache.Get(kHello).value().c_str(), X_OK) != 0);
 }
 
 }  // namespace

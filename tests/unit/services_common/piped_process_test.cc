@@ -1,4 +1,4 @@
-#include "services/worker/executor_process.h"
+#include "services/common/piped_process.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -15,7 +15,7 @@
 namespace muster::services {
 namespace {
 
-struct Recorder {
+struct PipeRecorder {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::string> story;
@@ -41,7 +41,7 @@ struct Recorder {
   }
 };
 
-std::string Program(const TempDir& dir, const std::string& script) {
+std::string ScriptIn(const TempDir& dir, const std::string& script) {
   const std::string path = dir.path() + "/executor";
   std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
   ::chmod(path.c_str(), 0700);
@@ -50,13 +50,14 @@ std::string Program(const TempDir& dir, const std::string& script) {
 
 TEST_CASE("an executor's lines, messages and end arrive in order", "[services][unit]") {
   const TempDir dir;
-  Recorder recorder;
+  PipeRecorder recorder;
   // FromExecutor{ready{torch_version: "9"}} is 0a 03 12 01 '9': five bytes after the length.
   const auto executor = ExecutorProcess::Start(
-      Program(dir,
-              "echo \"token in $MUSTER_TOKEN_FILE\"\n"
-              "printf '\\005\\000\\000\\000\\012\\003\\022\\0019' >&3\nexit 4"),
-      "/t", recorder.Events());
+      {.argv = {ScriptIn(dir,
+                         "echo \"token in $MUSTER_TOKEN_FILE\"\n"
+                         "printf '\\005\\000\\000\\000\\012\\003\\022\\0019' >&3\nexit 4")},
+       .environment = {{"MUSTER_TOKEN_FILE", "/t"}}},
+      recorder.Events());
 
   REQUIRE(executor.ok());
   REQUIRE(recorder.WaitFor("exit exit code 4"));
@@ -67,9 +68,9 @@ TEST_CASE("an executor's lines, messages and end arrive in order", "[services][u
 
 TEST_CASE("an executor dies with its object", "[services][unit]") {
   const TempDir dir;
-  Recorder recorder;
-  auto executor =
-      ExecutorProcess::Start(Program(dir, "echo up; exec sleep 1000"), "/t", recorder.Events());
+  PipeRecorder recorder;
+  auto executor = ExecutorProcess::Start({.argv = {ScriptIn(dir, "echo up; exec sleep 1000")}},
+                                         recorder.Events());
   REQUIRE(executor.ok());
   REQUIRE(recorder.WaitFor("line up"));
 
@@ -79,8 +80,8 @@ TEST_CASE("an executor dies with its object", "[services][unit]") {
 }
 
 TEST_CASE("a program that is not there is NOT_FOUND", "[services][unit]") {
-  Recorder recorder;
-  const auto executor = ExecutorProcess::Start("/no/such/program", "/t", recorder.Events());
+  PipeRecorder recorder;
+  const auto executor = ExecutorProcess::Start({.argv = {"/no/such/program"}}, recorder.Events());
 
   CHECK(executor.status().code() == StatusCode::kNotFound);
   CHECK(recorder.story.empty());

@@ -1,0 +1,70 @@
+#include "services/common/piped_process.h"
+
+#include <utility>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "common/telemetry/log.h"
+
+namespace muster::services {
+
+template <class To, class From>
+Result<std::unique_ptr<PipedProcess<To, From>>> PipedProcess<To, From>::Start(
+    process::Child::Options options, Events events) {
+  MUSTER_TRY_ASSIGN(const auto ends, process::MessagePipe::MakePair());
+  std::unique_ptr<PipedProcess> made(new PipedProcess(ends.first, std::move(events)));
+  PipedProcess* self = made.get();
+  made->reader_ = std::thread([self] { self->Read(); });
+  options.descriptors = {{ends.second, 3}};
+  options.on_line = made->events_.on_line;
+  options.on_exit = [self](process::Exit exit) {
+    self->reader_.join();  // its end of the pair is closed: the last messages come first
+    self->events_.on_exit(exit);
+  };
+  Result<std::unique_ptr<process::Child>> child = process::Child::Start(std::move(options));
+  ::close(ends.second);
+  if (!child.ok()) {
+    made->pipe_.Shutdown();
+    made->reader_.join();
+    return child.status();
+  }
+  made->child_ = *std::move(child);
+  return made;
+}
+
+template <class To, class From>
+PipedProcess<To, From>::~PipedProcess() {
+  writer_.Stop();
+  if (child_ != nullptr) (void)child_->Signal(SIGKILL);
+  child_.reset();
+}
+
+template <class To, class From>
+void PipedProcess<To, From>::Send(To message) {
+  writer_.Post([this, message = std::move(message)] {
+    if (const Status status = pipe_.Send(message); !status.ok()) {
+      log::Debug("to process {}: {}", pid(), Message(status));
+    }
+  });
+}
+
+template <class To, class From>
+void PipedProcess<To, From>::Read() {
+  while (true) {
+    From message;
+    const Status status = pipe_.Receive(message);
+    if (!status.ok()) {
+      if (status.code() != StatusCode::kUnavailable) {
+        log::Warning("from a child: {}", Message(status));
+      }
+      return;
+    }
+    events_.on_message(std::move(message));
+  }
+}
+
+template class PipedProcess<v1::ToExecutor, v1::FromExecutor>;
+template class PipedProcess<v1::ToProgram, v1::FromProgram>;
+
+}  // namespace muster::services

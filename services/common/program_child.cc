@@ -1,0 +1,113 @@
+#include "services/common/program_child.h"
+
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+
+#include <elf.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+namespace muster::services {
+namespace {
+
+// The daemon's own is 0 or lower: it must outlive the programs that it watches over.
+constexpr int kOomScore = 500;
+
+const char* RoleName(v1::ProgramRole role) {
+  switch (role) {
+    case v1::PROGRAM_ROLE_DRIVER:
+      return "driver";
+    case v1::PROGRAM_ROLE_EXECUTOR:
+      return "executor";
+    case v1::PROGRAM_ROLE_PROBE:
+      return "probe";
+    default:
+      return "unknown";
+  }
+}
+
+std::string_view MachineName(unsigned machine) {
+  switch (machine) {
+    case EM_X86_64:
+      return "x86_64";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_386:
+      return "i686";
+    case EM_ARM:
+      return "arm";
+    case EM_RISCV:
+      return "riscv";
+    case EM_PPC64:
+      return "ppc64";
+    case EM_S390:
+      return "s390x";
+    default:
+      return "another machine";
+  }
+}
+
+// "an executable for aarch64", "no ELF executable".
+std::string Describe(const std::string& path) {
+  std::array<char, 20> head{};
+  std::ifstream(path, std::ios::binary).read(head.data(), head.size());
+  if (std::memcmp(head.data(), ELFMAG, SELFMAG) != 0) return "no ELF executable";
+  const auto machine = static_cast<unsigned>(static_cast<unsigned char>(head[18])) |
+                       static_cast<unsigned>(static_cast<unsigned char>(head[19])) << 8;
+  return fmt::format("an executable for {}", MachineName(machine));
+}
+
+std::string HereMachine() {
+  utsname name{};
+  return ::uname(&name) == 0 ? name.machine : "unknown";
+}
+
+}  // namespace
+
+process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
+                                     const v1::ProgramStart& start) {
+  process::Child::Options child;
+  child.program = path;
+  child.argv.push_back(program.name().empty() ? path : program.name());
+  child.argv.insert(child.argv.end(), program.arguments().begin(), program.arguments().end());
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.starts_with("MUSTER_")) child.environment[std::string(text, 0, text.find('='))] = "";
+  }
+  child.environment["MUSTER_PROGRAM_FD"] = "3";
+  child.environment["MUSTER_ROLE"] = RoleName(start.role());
+  child.environment["TF_CONFIG"] =
+      fmt::format(R"({{"cluster": {{}}, "task": {{"type": "{}", "index": {}}}}})",
+                  start.task().type(), start.task().index());
+  child.oom_score = kOomScore;
+  return child;
+}
+
+Status ExplainStart(const Status& why, const std::string& path) {
+  switch (why.code()) {
+    case StatusCode::kInvalidArgument:
+      return InvalidArgument(
+          "the program is {}, and this host is {}: build it for the hosts that "
+          "run it",
+          Describe(path), HereMachine());
+    case StatusCode::kPermissionDenied: {
+      struct statvfs where{};
+      const bool noexec = ::statvfs(path.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0;
+      return FailedPrecondition(
+          "this host may not run files of its cache{}: give the daemon another --cache-dir ({})",
+          noexec ? ", which is mounted noexec" : "", Message(why));
+    }
+    case StatusCode::kNotFound:
+      return FailedPrecondition(
+          "the program ({}) needs a loader (ld.so) that this host does not have: build it for this "
+          "host's system, or install that one's libc here",
+          Describe(path));
+    default:
+      return why;
+  }
+}
+
+}  // namespace muster::services

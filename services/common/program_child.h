@@ -1,0 +1,25 @@
+// How a daemon starts a process of a user's program: with the cluster's secrets left out, and as
+// the first that the kernel ends when memory runs out.
+//
+// Threading: any thread.
+#pragma once
+
+#include <string>
+
+#include "common/process/child.h"
+#include "muster/v1/program.pb.h"
+
+namespace muster::services {
+
+// What runs `path` in the role and as the task that `start` says. No setting of the daemon's is in
+// its environment (MUSTER_*, the token's place among them); TF_CONFIG names its task in the job,
+// and none of the cluster's ports, which daemons have bound.
+process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
+                                     const v1::ProgramStart& start);
+
+// Why a program's file could not be started, as its user or who keeps this host can mend it.
+//   kInvalidArgument: no executable of this machine.  kFailedPrecondition: this host may not run
+//   files there, or lacks the program's loader.
+Status ExplainStart(const Status& why, const std::string& path);
+
+}  // namespace muster::services
