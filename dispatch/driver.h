@@ -118,7 +118,10 @@ class Driver {
     std::size_t queued = 0;
     std::size_t in_flight = 0;
     std::size_t workers = 0;
+    std::uint64_t scheduled = 0;
     std::uint64_t succeeded = 0;
+    // Executions that were not their closure's first.
+    std::uint64_t reruns = 0;
     std::uint64_t settled = 0;
     std::size_t futures = 0;
   };

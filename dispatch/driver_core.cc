@@ -282,7 +282,8 @@ Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta,
                             std::span<const std::byte> payload) {
   return ReadBatch(meta, payload, [&](const WireRecord& record, std::span<const std::byte>) {
     if (record.function == 0) {
-      if (peer.member) dispatcher_.HoldWorker(peer.handle, TimePoint::max());
+      if (!peer.member) return Unavailable("{} ends: it takes no more closures", peer.task);
+      dispatcher_.HoldWorker(peer.handle, TimePoint::max());
       return Ok();
     }
     if (peer.member) return DataLoss("{}: its credit twice", peer.task);
@@ -375,7 +376,9 @@ Driver::Counts DriverCore::counts() {
   return {.queued = dispatcher_.queued(),
           .in_flight = dispatcher_.in_flight(),
           .workers = dispatcher_.workers(),
+          .scheduled = dispatcher_.scheduled(),
           .succeeded = dispatcher_.succeeded(),
+          .reruns = dispatcher_.reruns(),
           .settled = dispatcher_.settled(),
           .futures = dispatcher_.results().held()};
 }

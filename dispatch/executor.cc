@@ -1,25 +1,41 @@
 #include "dispatch/executor.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "dispatch/executor_session.h"
 #include "dispatch/wire.h"
+#include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace muster::dispatch {
+namespace {
+
+// Connections that have not proved themselves; of more the oldest is closed.
+constexpr std::size_t kMostGreeters = 16;
+// While descriptors have run out.
+constexpr Millis kNoRoom{100};
+
+}  // namespace
 
 Result<std::unique_ptr<Executor>> Executor::Create(Options options,
                                                    const FunctionTable& functions) {
   net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return FromErrno(errno, "eventfd");
   options.link.limits = kLinkLimits;
+  options.closures_at_a_time = std::max<std::uint32_t>(options.closures_at_a_time, 1);
   return std::unique_ptr<Executor>(new Executor(std::move(options), functions, std::move(wake)));
 }
 
 Executor::Executor(Options options, const FunctionTable& functions, net::Fd wake)
-    : options_(std::move(options)), functions_(functions), spin_limit_(1), wake_(std::move(wake)) {}
+    : options_(std::move(options)),
+      functions_(functions),
+      spin_limit_(1),
+      wake_(std::move(wake)),
+      running_(options_.closures_at_a_time) {}
 
 Executor::~Executor() = default;
 
@@ -29,15 +45,85 @@ void Executor::Stop() {
   (void)!::write(wake_.get(), &one, sizeof(one));
 }
 
+void Executor::Drain() {
+  draining_ = true;
+  const MutexLock lock(session_mutex_);
+  if (session_ != nullptr) session_->SayDraining();
+}
+
 Status Executor::Serve(std::span<const net::Listener> listeners) {
+  Status status;
   while (!stopped_) {
     auto accepted = net::Accept(listeners, wake_.get(), Millis(60'000));
-    if (!accepted.ok()) return accepted.status();
+    if (accepted.status().code() == StatusCode::kResourceExhausted) {
+      pollfd woken{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+      (void)::poll(&woken, 1, static_cast<int>(kNoRoom.count()));
+      continue;
+    }
+    if (!accepted.ok()) {
+      status = accepted.status();
+      break;
+    }
     if (stopped_ || !accepted->fd.valid()) continue;
     const net::LinkKind kind = listeners[accepted->listener].kind;
-    Welcome(*std::move(accepted), kind);
+    Greet(*std::move(accepted), kind);
   }
+  EndGreeters();
+  const MutexLock lock(session_mutex_);
   session_.reset();
+  return status;
+}
+
+// Begins the greeting of a new connection, and ends what is over or has been silent for the
+// longest.
+void Executor::Greet(net::Accepted accepted, net::LinkKind kind) {
+  std::erase_if(greeters_, [](Greeter& greeter) {
+    if (!greeter.over) return false;
+    greeter.thread.join();
+    return true;
+  });
+  if (greeters_.size() >= 2 * kMostGreeters) return;  // those that were shut down are on their way
+  if (greeters_.size() >= kMostGreeters) {
+    auto silent = greeters_.begin();
+    std::advance(silent, greeters_.size() - kMostGreeters);
+    (void)::shutdown(silent->socket.get(), SHUT_RDWR);
+  }
+  net::Fd socket(::dup(accepted.fd.get()));
+  if (!socket.valid()) return;
+  Greeter& greeter = greeters_.emplace_back();
+  greeter.socket = std::move(socket);
+  greeter.thread = std::thread([this, &greeter, kind, taken = std::move(accepted)]() mutable {
+    Welcome(std::move(taken), kind);
+    greeter.over = true;
+  });
+}
+
+void Executor::EndGreeters() {
+  for (Greeter& greeter : greeters_) (void)::shutdown(greeter.socket.get(), SHUT_RDWR);
+  for (Greeter& greeter : greeters_) greeter.thread.join();
+  greeters_.clear();
+}
+
+Status Executor::Admit(const net::Hello& hello) {
+  const auto subject = std::bit_cast<WireSubject>(hello.subject);
+  if (subject.protocol != kProtocol) {
+    return Unimplemented(
+        "the driver speaks dispatch protocol {}, this executor {}: they are of different releases",
+        subject.protocol, kProtocol);
+  }
+  if (subject.functions != functions_.hash()) {
+    return InvalidArgument(
+        "the driver's functions are not this executor's ({:016x}, {:016x}): both must be the same "
+        "program",
+        subject.functions, functions_.hash());
+  }
+  const Seniority theirs{subject.epoch, subject.incarnation};
+  const MutexLock lock(newest_mutex_);
+  if (theirs < newest_) {
+    return Aborted("driver of epoch {}, incarnation {} is superseded by epoch {}, incarnation {}",
+                   theirs.first, theirs.second, newest_.first, newest_.second);
+  }
+  newest_ = theirs;
   return Ok();
 }
 
@@ -45,47 +131,44 @@ Status Executor::Serve(std::span<const net::Listener> listeners) {
 // and we say nothing before its first frame.
 void Executor::Welcome(net::Accepted accepted, net::LinkKind kind) {
   net::Fd shared(::dup(accepted.fd.get()));
-  net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!shared.valid() || !wake.valid()) return;
+  if (!shared.valid()) return;
   net::DuplexLink::Options link = options_.link;
+  Seniority seniority;
   {
     net::Channel channel(std::move(shared), kind, accepted.peer, net::SpinMode::kOff, nullptr,
                          {.meta_bytes = 4096, .payload_bytes = 0});
-    std::pair<std::uint32_t, std::uint16_t> theirs;
-    const auto admit = [&](const net::Hello& hello) -> Status {
-      const auto subject = std::bit_cast<WireSubject>(hello.subject);
-      if (subject.protocol != kProtocol) {
-        return Unimplemented(
-            "the driver speaks dispatch protocol {}, this executor {}: they are of "
-            "different releases",
-            subject.protocol, kProtocol);
-      }
-      if (subject.functions != functions_.hash()) {
-        return InvalidArgument(
-            "the driver's functions are not this executor's ({:016x}, {:016x}): "
-            "both must be the same program",
-            subject.functions, functions_.hash());
-      }
-      theirs = {subject.epoch, subject.incarnation};
-      if (theirs < newest_) {
-        return Aborted(
-            "driver of epoch {}, incarnation {} is superseded by epoch {}, incarnation "
-            "{}",
-            theirs.first, theirs.second, newest_.first, newest_.second);
-      }
-      return Ok();
-    };
     const auto hello =
-        net::WelcomeClient(channel, options_.identity, channel.After(options_.handshake), admit);
+        net::WelcomeClient(channel, options_.identity, channel.After(options_.handshake),
+                           [this](const net::Hello& said) { return Admit(said); });
     if (!hello.ok()) return;
-    newest_ = theirs;
+    const auto subject = std::bit_cast<WireSubject>(hello->subject);
+    seniority = {subject.epoch, subject.incarnation};
     link.payload_crc = kind == net::LinkKind::kTcp && hello->host_id != options_.identity.host_id;
   }
+  TakeOver(std::make_unique<net::DuplexLink>(std::move(accepted.fd), kind, std::move(accepted.peer),
+                                             link),
+           seniority);
+}
+
+void Executor::TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniority) {
+  net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return;
+  const MutexLock session(session_mutex_);
+  {
+    const MutexLock lock(newest_mutex_);
+    if (seniority < newest_) return;
+  }
   session_.reset();
+  if (stopped_) return;
   session_ = std::make_unique<ExecutorSession>(
-      std::make_unique<net::DuplexLink>(std::move(accepted.fd), kind, std::move(accepted.peer),
-                                        link),
-      functions_, options_.closures_at_a_time, options_.spin, &spin_limit_, std::move(wake));
+      std::move(link), functions_,
+      ExecutorSession::Options{.closures_at_a_time = options_.closures_at_a_time,
+                               .spin = options_.spin,
+                               .spin_limit = &spin_limit_,
+                               .cancel_grace = options_.cancel_grace,
+                               .on_stuck = options_.on_stuck},
+      running_, std::move(wake));
+  if (draining_) session_->SayDraining();
 }
 
 }  // namespace muster::dispatch

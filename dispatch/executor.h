@@ -7,19 +7,26 @@
 //
 // A driver proves the job's key and brings its epoch and incarnation. One with higher ones takes
 // the executor over, what ran for the old one is cancelled; one with lower ones is refused
-// (kAborted).
+// (kAborted). Strangers that say nothing hold nobody up: each is greeted on a thread of its own,
+// and of many the oldest has to go.
 //
-// Threading: Serve() on one thread, Stop() from any. Lifetime: functions outlive it.
+// Threading: Serve() on one thread, the rest from any. Lifetime: functions outlive it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
 #include <span>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "dispatch/functions.h"
+#include "dispatch/running_table.h"
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
 #include "common/net/handshake.h"
@@ -39,29 +46,61 @@ class Executor {
     // How long a driver may take to prove itself.
     Millis handshake{5'000};
     net::DuplexLink::Options link = {};
+    // Closures whose driver is gone are cancelled, and have so long to end.
+    Millis cancel_grace{10'000};
+    // Then this is told, on some thread, what goes on regardless; it should end the process. Null:
+    // they are waited for.
+    std::function<void(const std::string& what)> on_stuck = {};
   };
 
-  //   kUnavailable: no descriptors are left.
+  //   kResourceExhausted: no descriptors are left.
   static Result<std::unique_ptr<Executor>> Create(Options options, const FunctionTable& functions);
   ~Executor();
 
-  // Accepts drivers until Stop(). A driver that breaks the protocol loses its connection, no more.
+  // Accepts drivers until Stop(). A driver that breaks the protocol loses its connection, no more;
+  // a host without descriptors makes new ones wait.
   Status Serve(std::span<const net::Listener> listeners);
   // Ends Serve(), and closures as they end.
   void Stop();
+  // Takes no more closures; what it has runs on.
+  void Drain();
+
+  // What runs now.
+  const RunningTable& running() const { return running_; }
 
  private:
+  // Of (epoch, incarnation).
+  using Seniority = std::pair<std::uint32_t, std::uint16_t>;
+  struct Greeter {
+    net::Fd socket;  // to end its wait
+    std::atomic<bool> over{false};
+    std::thread thread;
+  };
+
   Executor(Options options, const FunctionTable& functions, net::Fd wake);
+  void Greet(net::Accepted accepted, net::LinkKind kind);
+  void EndGreeters();
+  // The whole life of a connection before it is a session.
   void Welcome(net::Accepted accepted, net::LinkKind kind);
+  Status Admit(const net::Hello& hello);
+  // Ends the session that is there and begins one, unless a senior driver has come meanwhile.
+  void TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniority);
 
   const Options options_;
   const FunctionTable& functions_;
   net::SpinLimit spin_limit_;
   const net::Fd wake_;
   std::atomic<bool> stopped_{false};
-  // The newest driver's: (epoch, incarnation).
-  std::pair<std::uint32_t, std::uint16_t> newest_{0, 0};
-  std::unique_ptr<ExecutorSession> session_;
+  std::atomic<bool> draining_{false};
+  RunningTable running_;
+  // The serving thread's.
+  std::list<Greeter> greeters_;
+
+  Mutex newest_mutex_;
+  Seniority newest_ MUSTER_GUARDED_BY(newest_mutex_){0, 0};
+  // Held through a takeover, which may wait for closures.
+  Mutex session_mutex_;
+  std::unique_ptr<ExecutorSession> session_ MUSTER_GUARDED_BY(session_mutex_);
 };
 
 }  // namespace muster::dispatch

@@ -28,20 +28,60 @@ bool Pinned(const WireRecord& record) { return (record.closure & PerWorkerValues
 }  // namespace
 
 ExecutorSession::ExecutorSession(std::unique_ptr<net::DuplexLink> link,
-                                 const FunctionTable& functions, std::uint32_t closures_at_a_time,
-                                 net::SpinMode spin, net::SpinLimit* limit, net::Fd wake)
+                                 const FunctionTable& functions, Options options,
+                                 RunningTable& running, net::Fd wake)
     : link_(std::move(link)),
       functions_(functions),
-      closures_at_a_time_(std::max<std::uint32_t>(closures_at_a_time, 1)),
+      options_(std::move(options)),
+      closures_at_a_time_(options_.closures_at_a_time),
+      table_(running),
       wake_(std::move(wake)),
-      spinner_(spin, limit) {
-  for (std::uint32_t i = 0; i < closures_at_a_time_; ++i) threads_.emplace_back([this] { Run(); });
-  threads_.emplace_back([this] { Watch(); });
+      spinner_(options_.spin, options_.spin_limit),
+      alive_(closures_at_a_time_ + 1) {
+  const auto start = [this](auto life) {
+    threads_.emplace_back([this, life] {
+      life();
+      const std::lock_guard lock(mutex_);
+      --alive_;
+      ended_.notify_all();
+    });
+  };
+  for (std::uint32_t slot = 0; slot < closures_at_a_time_; ++slot) {
+    start([this, slot] { Run(slot); });
+  }
+  start([this] { Watch(); });
 }
 
 ExecutorSession::~ExecutorSession() {
   Over();
+  if (options_.on_stuck) {
+    std::unique_lock lock(mutex_);
+    const bool ended = ended_.wait_for(lock, options_.cancel_grace, [this] { return alive_ == 0; });
+    lock.unlock();
+    const std::vector<RunningTable::Entry> running = table_.Now();
+    if (!ended && !running.empty()) {
+      options_.on_stuck(fmt::format(
+          "closure {} goes on {} ms after it was cancelled, since its driver is gone: a "
+          "function that takes long asks ClosureContext::cancelled()",
+          running.front().closure, options_.cancel_grace.count()));
+    }
+  }
   for (std::thread& thread : threads_) thread.join();
+}
+
+void ExecutorSession::SayDraining() {
+  draining_ = true;
+  // Before the driver has spoken nothing may be said; it hears it as the answer then.
+  if (!spoken_to_) return;
+  if (!SayCredit().ok()) return Over();
+  Wake();  // the leader, which may have to send the rest
+}
+
+Status ExecutorSession::SayCredit() {
+  Batch credit(Verb::kCredit);
+  credit.Add({.function = draining_ ? 0 : closures_at_a_time_});
+  MUSTER_TRY(credit.QueueOn(*link_));
+  return link_->Flush().status();
 }
 
 void ExecutorSession::Over() {
@@ -65,7 +105,7 @@ void ExecutorSession::Wake() {
   wake_written_ = true;
 }
 
-void ExecutorSession::Run() {
+void ExecutorSession::Run(std::size_t slot) {
   std::vector<Job> mine;
   std::unique_lock lock(mutex_);
   while (!over_) {
@@ -77,7 +117,7 @@ void ExecutorSession::Run() {
       const bool more = waiting_ > 0 && (!jobs_.empty() || !leading_);
       lock.unlock();
       if (more) work_.notify_one();
-      RunJobs(mine);
+      RunJobs(mine, slot);
       mine.clear();
       lock.lock();
       --running_;
@@ -151,12 +191,9 @@ void ExecutorSession::Lead(net::Spinner* spinner, TimePoint until) {
 Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
                                 std::span<const std::byte> payload) {
   switch (static_cast<Verb>(header.kind)) {
-    case Verb::kCredit: {
-      Batch credit(Verb::kCredit);
-      credit.Add({.function = closures_at_a_time_});
-      MUSTER_TRY(credit.QueueOn(*link_));
-      return link_->Flush().status();
-    }
+    case Verb::kCredit:
+      spoken_to_ = true;
+      return SayCredit();
     case Verb::kClosures: {
       const std::lock_guard lock(mutex_);
       return ReadBatch(meta, payload,
@@ -202,12 +239,15 @@ void ExecutorSession::TakeJobs(std::vector<Job>& into) {
   }
 }
 
-void ExecutorSession::RunJobs(std::vector<Job>& jobs) {
+void ExecutorSession::RunJobs(std::vector<Job>& jobs, std::size_t slot) {
   std::vector<std::byte> value;
   TimePoint clock = SteadyClock::now();
   TimePoint answered = clock;
   for (const Job& job : jobs) {
-    if (!RunOne(job, value, clock) && clock - answered < kAnswerWithin) continue;
+    table_.Begin(slot, job.record.closure, job.record.attempt);
+    const bool full = RunOne(job, value, clock);
+    table_.End(slot);
+    if (!full && clock - answered < kAnswerWithin) continue;
     Answer();
     answered = clock;
   }
@@ -241,26 +281,26 @@ void ExecutorSession::Answer() {
   if (!status.ok()) Over();
 }
 
+Status ExecutorSession::Call(const WireRecord& record, ClosureContext& context) const {
+  if (!Pinned(record) && context.cancelled()) return Cancelled("cancelled before it began");
+  const FunctionTable::Function* function = functions_.Find(record.function);
+  if (function == nullptr) {
+    return InvalidArgument("there is no function {}, only {}", record.function, functions_.size());
+  }
+  try {
+    return (*function)(context);
+  } catch (const std::exception& thrown) {
+    return Unknown("{} threw: {}", functions_.name(record.function), thrown.what());
+  } catch (...) {
+    return Unknown("{} threw what is no std::exception", functions_.name(record.function));
+  }
+}
+
 // `clock` is when the run before it ended, and then when this one has.
 bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock) {
   value.clear();
   ClosureContext context(job.record.closure, job.arguments.view(), cancelled_to_, values_, value);
-  Status status;
-  const FunctionTable::Function* function = functions_.Find(job.record.function);
-  if (!Pinned(job.record) && context.cancelled()) {
-    status = Cancelled("cancelled before it began");
-  } else if (function == nullptr) {
-    status =
-        InvalidArgument("there is no function {}, only {}", job.record.function, functions_.size());
-  } else {
-    try {
-      status = (*function)(context);
-    } catch (const std::exception& thrown) {
-      status = Unknown("{} threw: {}", functions_.name(job.record.function), thrown.what());
-    } catch (...) {
-      status = Unknown("{} threw what is no std::exception", functions_.name(job.record.function));
-    }
-  }
+  Status status = Call(job.record, context);
   if (status.ok() && value.size() > kMostBytes) {
     status =
         ResourceExhausted("its value has {} bytes, at most {} are taken", value.size(), kMostBytes);

@@ -7,14 +7,17 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "dispatch/core/small_bytes.h"
 #include "dispatch/functions.h"
+#include "dispatch/running_table.h"
 #include "dispatch/wire.h"
 #include "dispatch/worker_values.h"
 
@@ -24,12 +27,24 @@ namespace muster::dispatch {
 
 class ExecutorSession {
  public:
-  // `wake`: written to by the session to end its own wait. Functions and limit outlive it.
+  // As in Executor::Options.
+  struct Options {
+    std::uint32_t closures_at_a_time = 1;
+    net::SpinMode spin = net::SpinMode::kAdaptive;
+    net::SpinLimit* spin_limit = nullptr;
+    Millis cancel_grace{10'000};
+    std::function<void(const std::string& what)> on_stuck = {};
+  };
+
+  // `wake`: written to by the session to end its own wait. Functions, limit and the table of what
+  // runs, which has a slot for each closure at a time, outlive it.
   ExecutorSession(std::unique_ptr<net::DuplexLink> link, const FunctionTable& functions,
-                  std::uint32_t closures_at_a_time, net::SpinMode spin, net::SpinLimit* limit,
-                  net::Fd wake);
-  // Cancels what runs and waits for it.
+                  Options options, RunningTable& running, net::Fd wake);
+  // Cancels what runs and waits for it; what does not end within the grace goes to `on_stuck`.
   ~ExecutorSession();
+
+  // Tells the driver to send no more. Threading: any.
+  void SayDraining();
 
  private:
   struct Job {
@@ -38,7 +53,7 @@ class ExecutorSession {
   };
 
   // A runner's life: takes jobs if there are any, else reads the link if nobody does, else waits.
-  void Run();
+  void Run(std::size_t slot);
   // Keeps the link while all runners run, and sends what a long closure would hold up.
   void Watch();
   // Reads until jobs have come, somebody wants the link, or it is over. Without the lock.
@@ -47,24 +62,30 @@ class ExecutorSession {
                  std::span<const std::byte> payload);
   // Jobs for one runner now; none while a build runs alone. Under the lock.
   void TakeJobs(std::vector<Job>& into);
-  void RunJobs(std::vector<Job>& jobs);
+  void RunJobs(std::vector<Job>& jobs, std::size_t slot);
   // Runs one and adds what comes out to the results. True: these are to be sent now.
   bool RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock);
   bool AddResult(const WireRecord& record, std::span<const std::byte> bytes);
   // Sends the results so far, of all runners.
   void Answer();
+  Status Call(const WireRecord& record, ClosureContext& context) const;
   // The link has ended: so do the threads, when their closures have.
   void Over();
+  Status SayCredit();
   void Wake();
 
   const std::unique_ptr<net::DuplexLink> link_;
   const FunctionTable& functions_;
+  const Options options_;
   const std::uint32_t closures_at_a_time_;
+  RunningTable& table_;
   const net::Fd wake_;
   std::atomic<bool> wake_written_{false};
   net::Spinner spinner_;  // the leader's
   WorkerValues values_;
   std::atomic<std::uint64_t> cancelled_to_{0};
+  std::atomic<bool> spoken_to_{false};
+  std::atomic<bool> draining_{false};
   std::mutex results_mutex_;
   Batch results_{Verb::kResults};
 
@@ -79,6 +100,8 @@ class ExecutorSession {
   std::uint32_t running_ = 0;  // runners with jobs
   std::uint32_t waiting_ = 0;  // runners without anything to do
   std::uint64_t turns_ = 0;    // of leading
+  std::size_t alive_ = 0;      // threads
+  std::condition_variable ended_;
 
   std::vector<std::thread> threads_;
 };

@@ -30,6 +30,8 @@ namespace muster::program {
 struct Options {
   // Of the libtorch that the program was built with; empty: none. Hosts must agree in it.
   std::string torch_version = {};
+  // In an executor, before anything else: so many threads are its for computing.
+  std::function<void(unsigned)> use_threads = {};
 };
 
 // In the driver it returns. An executor serves closures in it and ends with its daemon; a probe
@@ -64,7 +66,8 @@ class Runtime {
   virtual Status AwaitWorkers(std::size_t n, TimePoint deadline) = 0;
   // Members in the order of their index.
   virtual std::vector<Worker> workers() const = 0;
-  // Called with the members now and after each change, on one thread of the runtime's; be quick.
+  // Called with the members that are known, if any are, and after each change; one call at a time.
+  // Be quick.
   virtual void OnMembers(std::function<void(const v1::ProgramMembers&)> tell) = 0;
 
   // A user has asked the job to stop; the process is killed when the grace is over.

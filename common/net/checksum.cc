@@ -28,6 +28,10 @@ std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t before) {
 }
 
 Proof Hmac(std::string_view key, std::span<const std::span<const std::byte>> parts) {
+  // A program's threads go on while its process exits: what they use here is not taken down then.
+  // (Where another library was first, its choice holds.)
+  static const bool lasting = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
+  MUSTER_INVARIANT(lasting);
   std::vector<std::byte> all;
   for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
   Proof proof{};

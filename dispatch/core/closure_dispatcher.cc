@@ -205,7 +205,7 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
   ++in_flight_;
   record.state = ClosureState::kInFlight;
   record.worker = index;
-  ++record.executions;
+  if (++record.executions > 1) ++reruns_;
   last_given_ = std::max(last_given_, record.id);
   const bool unwanted =
       record.result == ResultSlab::kNone || results_.references(record.result) == 1;

@@ -155,6 +155,10 @@ class ClosureDispatcher {
   std::size_t argument_bytes() const { return argument_bytes_; }
   std::uint32_t credit(WorkerHandle worker) const;
   std::uint64_t succeeded() const { return succeeded_; }
+  // By this dispatcher.
+  std::uint64_t scheduled() const { return slab_.next() - 1 - options_.settled; }
+  // Executions that were not their closure's first.
+  std::uint64_t reruns() const { return reruns_; }
 
  private:
   static constexpr std::uint32_t kNoWorker = ~std::uint32_t{0};
@@ -229,6 +233,7 @@ class ClosureDispatcher {
   std::size_t argument_bytes_ = 0;
   std::uint64_t last_given_ = 0;
   std::uint64_t succeeded_ = 0;
+  std::uint64_t reruns_ = 0;
   std::size_t inherited_ = 0;  // ranges of settled_beyond that ids have passed
 };
 

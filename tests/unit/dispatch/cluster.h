@@ -21,10 +21,10 @@ inline TimePoint Soon() { return std::chrono::steady_clock::now() + std::chrono:
 class RunningExecutor {
  public:
   RunningExecutor(const FunctionTable& functions, net::LinkKind kind, std::uint32_t slots = 1,
-                  std::string key = "key") {
-    auto made = Executor::Create(
-        {.identity = {.token = std::move(key), .host_id = "host"}, .closures_at_a_time = slots},
-        functions);
+                  std::string key = "key", Executor::Options options = {}) {
+    options.identity = {.token = std::move(key), .host_id = "host"};
+    options.closures_at_a_time = slots;
+    auto made = Executor::Create(std::move(options), functions);
     REQUIRE(made.ok());
     executor_ = *std::move(made);
     Result<net::Listener> listener = net::ListenTcp("127.0.0.1:0");
@@ -44,6 +44,7 @@ class RunningExecutor {
     if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
 
+  Executor& executor() { return *executor_; }
   net::LinkKind kind() const { return listeners_[0].kind; }
   const std::string& address() const { return listeners_[0].address; }
 

@@ -6,6 +6,11 @@
 #include <stdexcept>
 
 #include "dispatch/wire.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "tests/unit/dispatch/cluster.h"
 
@@ -29,6 +34,13 @@ class Gate {
     changed_.notify_all();
     while (!open_ && !context.cancelled()) changed_.wait_for(lock, 1ms);
     return open_;
+  }
+  // Does not look whether it was cancelled.
+  void PassDeaf() {
+    std::unique_lock lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    while (!open_) changed_.wait(lock);
   }
   void AwaitArrivals(int n) {
     std::unique_lock lock(mutex_);
@@ -61,6 +73,10 @@ struct Program {
     wait = functions.Add("wait", [this](ClosureContext& context) {
       return gate.Pass(context) ? Ok() : Cancelled("it was told to end");
     });
+    deaf = functions.Add("deaf", [this](ClosureContext&) {
+      gate.PassDeaf();
+      return Ok();
+    });
     echo = functions.Add("echo", [](ClosureContext& context) {
       context.value().assign(context.arguments().begin(), context.arguments().end());
       return Ok();
@@ -83,7 +99,7 @@ struct Program {
   std::atomic<int> counted{0};
   std::atomic<int> built{0};
   std::uint32_t empty = 0, twice = 0, count = 0, fail = 0, thrower = 0, wait = 0, echo = 0,
-                build = 0, use = 0;
+                build = 0, use = 0, deaf = 0;
 };
 
 TEST_CASE("a value is fetched and join returns when all have ended",
@@ -439,6 +455,110 @@ TEST_CASE("a number that is no function is an error of the closure", "[dispatch]
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   REQUIRE(driver.ScheduleOnly(99, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).code() == StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("strangers that say nothing hold up no driver", "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  std::vector<net::Fd> strangers;
+  for (int i = 0; i < 40; ++i) {
+    auto stranger = net::ConnectUnix(executor.address(), Soon());
+    REQUIRE(stranger.ok());
+    strangers.push_back(*std::move(stranger));
+  }
+  Driver driver(DriverOptions(program.functions));
+
+  // Far below what each of them may take for its proof.
+  const auto begin = std::chrono::steady_clock::now();
+  while (!ConnectTo(driver, "worker:0", executor).ok()) {
+    REQUIRE(std::chrono::steady_clock::now() - begin < 20s);
+  }
+
+  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+}
+
+TEST_CASE("an executor without descriptors serves again when there are some", "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  std::vector<net::Fd> all;
+  all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  while (all.back().get() < 16) all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const rlimit none{.rlim_cur = 16, .rlim_max = before.rlim_max};
+  net::Fd late(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  executor.address().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int connected =
+      ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  pollfd nonce{.fd = late.get(), .events = POLLIN, .revents = 0};
+  const int early = ::poll(&nonce, 1, 250);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+
+  REQUIRE(connected == 0);
+  CHECK(early == 0);
+  CHECK(::poll(&nonce, 1, 20'000) == 1);
+}
+
+TEST_CASE("closures that go on when their driver is gone are told, and hold up no successor then",
+          "[dispatch][unit]") {
+  Program program;
+  std::mutex mutex;
+  std::string told;
+  Executor::Options options;
+  options.cancel_grace = 1ms;
+  options.on_stuck = [&](const std::string& what) {
+    {
+      const std::lock_guard lock(mutex);
+      told = what;
+    }
+    program.gate.Open();  // where a real executor ends its process
+  };
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 1, "key", std::move(options));
+  auto first = std::make_unique<Driver>(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(*first, "worker:0", executor).ok());
+  REQUIRE(first->ScheduleOnly(program.deaf, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  CHECK(executor.executor().running().Now().size() == 1);
+  CHECK(executor.executor().running().Now().front().closure == 1);
+  first.reset();
+
+  Driver next(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(next, "worker:0", executor).ok());
+  REQUIRE(next.ScheduleOnly(program.count, {}, Soon()).ok());
+
+  CHECK(next.Join(Soon()).ok());
+  CHECK(executor.executor().running().ended() == 2);
+  const std::lock_guard lock(mutex);
+  CHECK(told.starts_with("closure 1 goes on"));
+}
+
+TEST_CASE("an executor that drains gets no more, others do its work", "[dispatch][unit]") {
+  Program draining;
+  Program staying;
+  RunningExecutor a(draining.functions, net::LinkKind::kUnix);
+  RunningExecutor b(staying.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(staying.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", a).ok());
+  REQUIRE(ConnectTo(driver, "worker:1", b).ok());
+  const auto run = [&](int n) {
+    const int before = draining.counted;
+    for (int i = 0; i < n; ++i) REQUIRE(driver.ScheduleOnly(staying.count, {}, Soon()).ok());
+    REQUIRE(driver.Join(Soon()).ok());
+    return draining.counted - before;
+  };
+  CHECK(run(1'000) > 0);
+
+  a.executor().Drain();
+
+  const TimePoint limit = Soon();
+  while (run(100) > 0) REQUIRE(std::chrono::steady_clock::now() < limit);
+  CHECK(run(1'000) == 0);
+  // Nor does it take a driver that comes now.
+  Driver late(DriverOptions(staying.functions));
+  CHECK(ConnectTo(late, "worker:0", a).code() == StatusCode::kUnavailable);
 }
 
 }  // namespace

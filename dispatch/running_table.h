@@ -1,0 +1,65 @@
+// What an executor runs now, for whoever watches over it: a slot for each runner.
+//
+// Threading: a slot is written by its runner alone, all is read by any thread. What is read while a
+// closure begins may be that one or the one before it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace muster::dispatch {
+
+class RunningTable {
+ public:
+  struct Entry {
+    std::uint64_t closure = 0;
+    std::uint64_t attempt = 0;
+  };
+
+  explicit RunningTable(std::size_t slots)
+      : slots_(std::make_unique<Slot[]>(slots)), size_(slots) {}
+
+  void Begin(std::size_t slot, std::uint64_t closure, std::uint64_t attempt) {
+    slots_[slot].attempt.store(attempt, std::memory_order_relaxed);
+    slots_[slot].closure.store(closure, std::memory_order_relaxed);
+  }
+  void End(std::size_t slot) {
+    Slot& one = slots_[slot];
+    one.closure.store(0, std::memory_order_relaxed);
+    one.ended.store(one.ended.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  std::vector<Entry> Now() const {
+    std::vector<Entry> running;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const std::uint64_t closure = slots_[i].closure.load(std::memory_order_relaxed);
+      if (closure == 0) continue;
+      running.push_back({closure, slots_[i].attempt.load(std::memory_order_relaxed)});
+    }
+    return running;
+  }
+  // Since the table was made.
+  std::uint64_t ended() const {
+    std::uint64_t all = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      all += slots_[i].ended.load(std::memory_order_relaxed);
+    }
+    return all;
+  }
+
+ private:
+  // A cache line each: runners do not meet.
+  struct alignas(64) Slot {
+    std::atomic<std::uint64_t> closure{0};  // 0: nothing runs
+    std::atomic<std::uint64_t> attempt{0};
+    std::atomic<std::uint64_t> ended{0};
+  };
+
+  const std::unique_ptr<Slot[]> slots_;
+  const std::size_t size_;
+};
+
+}  // namespace muster::dispatch

@@ -1,0 +1,146 @@
+#include "program/executor_role.h"
+
+#include <csignal>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "dispatch/executor.h"
+#include "dispatch/program.h"
+#include <fmt/core.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "common/base/version.h"
+#include "common/messages/status_proto.h"
+
+namespace muster::program::internal {
+namespace {
+
+constexpr std::chrono::seconds kPulse{1};
+
+// User code may hold any lock and run on: no destructor of its own is waited for.
+[[noreturn]] void EndNow(int code) {
+  (void)std::fflush(stderr);
+  ::_exit(code);
+}
+
+// In the order in which peers prefer them is theirs to say: TCP first, then the Unix socket.
+Result<std::vector<net::Listener>> Listen(const v1::ProgramStart& start) {
+  std::vector<net::Listener> listeners;
+  if (start.link() != "local") {
+    const std::string host = start.listen_host().empty() ? "127.0.0.1" : start.listen_host();
+    const bool v6 = host.find(':') != std::string::npos;
+    MUSTER_TRY_ASSIGN(net::Listener tcp,
+                      net::ListenTcp(v6 ? fmt::format("[{}]:0", host) : host + ":0"));
+    listeners.push_back(std::move(tcp));
+  }
+  if (start.link() != "tcp" && !start.socket_directory().empty()) {
+    MUSTER_TRY_ASSIGN(net::Listener local,
+                      net::ListenUnix(fmt::format("{}/{}", start.socket_directory(), ::getpid())));
+    listeners.push_back(std::move(local));
+  }
+  if (listeners.empty()) {
+    return FailedPrecondition("link \"{}\" needs a folder for its socket, and none was given",
+                              start.link());
+  }
+  return listeners;
+}
+
+v1::DataEndpoint EndpointOf(const std::vector<net::Listener>& listeners,
+                            const v1::ProgramStart& start) {
+  v1::DataEndpoint endpoint;
+  endpoint.set_host_id(start.host_id());
+  for (const net::Listener& listener : listeners) {
+    if (listener.kind == net::LinkKind::kTcp) endpoint.set_tcp_address(listener.address);
+    if (listener.kind == net::LinkKind::kUnix) endpoint.set_unix_path(listener.address);
+  }
+  return endpoint;
+}
+
+void SendPulse(process::MessagePipe& pipe, const dispatch::RunningTable& running) {
+  v1::FromProgram message;
+  v1::ProgramPulse& pulse = *message.mutable_pulse();
+  pulse.set_ended(running.ended());
+  for (const dispatch::RunningTable::Entry& entry : running.Now()) {
+    v1::RunningClosure& one = *pulse.add_running();
+    one.set_closure(entry.closure);
+    one.set_attempt(entry.attempt);
+  }
+  (void)pipe.Send(message);  // the other thread learns that the daemon has gone
+}
+
+// The daemon says nothing to an executor but that it ends, by closing the pipe, or that it is to
+// take no more.
+void ObeyDaemon(process::MessagePipe& pipe, dispatch::Executor& executor) {
+  for (;;) {
+    v1::ToProgram message;
+    const Status status = pipe.Receive(message);
+    if (!status.ok()) EndNow(0);
+    if (message.has_stop()) executor.Drain();
+  }
+}
+
+// Killed rather than ended by its own code: the closure that goes on is no worse than any.
+void EndStuck(const std::string& what) {
+  fmt::print(stderr, "muster: this executor ends and another takes its place: {}\n", what);
+  (void)std::fflush(stderr);
+  (void)std::raise(SIGKILL);
+}
+
+Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Options& options) {
+  v1::FromProgram message;
+  v1::ProgramReady& ready = *message.mutable_ready();
+  ready = Describe(options);
+  MUSTER_TRY_ASSIGN(const std::vector<net::Listener> listeners, Listen(start));
+  MUSTER_TRY_ASSIGN(
+      const std::unique_ptr<dispatch::Executor> executor,
+      dispatch::Executor::Create({.identity = {.token = start.key(), .host_id = start.host_id()},
+                                  .closures_at_a_time = start.closures_at_a_time(),
+                                  .on_stuck = EndStuck},
+                                 dispatch::ProgramFunctions()));
+  *ready.mutable_endpoint() = EndpointOf(listeners, start);
+  MUSTER_TRY(pipe.Send(message));
+  const std::jthread daemon([&] { ObeyDaemon(pipe, *executor); });
+  const std::jthread pulse([&] {
+    for (;; std::this_thread::sleep_for(kPulse)) SendPulse(pipe, executor->running());
+  });
+  const Status status = executor->Serve(listeners);
+  fmt::print(stderr, "muster: this executor cannot go on: {}\n", ToString(status));
+  EndNow(1);
+}
+
+}  // namespace
+
+v1::ProgramReady Describe(const Options& options) {
+  v1::ProgramReady ready;
+  const dispatch::FunctionTable& functions = dispatch::ProgramFunctions();
+  ready.set_functions(functions.hash());
+  ready.set_function_count(static_cast<std::uint32_t>(functions.size()));
+  utsname machine{};
+  (void)::uname(&machine);
+  ready.set_abi(fmt::format("muster {}{}{} {}", Version(),
+                            options.torch_version.empty() ? "" : " torch ", options.torch_version,
+                            machine.machine));
+  return ready;
+}
+
+void ServeAsExecutor(const v1::ProgramStart& start, process::MessagePipe& pipe,
+                     const Options& options) {
+  if (options.use_threads && start.threads() > 0) options.use_threads(start.threads());
+  const Status status = Serve(start, pipe, options);
+  v1::FromProgram message;
+  SetStatus(status, *message.mutable_ready()->mutable_status());
+  (void)pipe.Send(message);
+  fmt::print(stderr, "muster: this executor cannot start: {}\n", ToString(status));
+  EndNow(1);
+}
+
+void AnswerAsProbe(process::MessagePipe& pipe, const Options& options) {
+  v1::FromProgram message;
+  *message.mutable_ready() = Describe(options);
+  (void)std::fflush(stdout);
+  EndNow(pipe.Send(message).ok() ? 0 : 1);
+}
+
+}  // namespace muster::program::internal

@@ -1,0 +1,134 @@
+#include "program/runtime.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "program/driver_runtime.h"
+#include "program/executor_role.h"
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "common/process/message_pipe.h"
+#include "muster/v1/program.pb.h"
+
+namespace muster::program {
+namespace {
+
+constexpr const char* kDescriptor = "MUSTER_PROGRAM_FD";
+// A daemon writes its first message when it has started the process.
+constexpr Millis kFirstMessage{60'000};
+constexpr int kUsage = 2;
+constexpr int kFailed = 1;
+
+// Threads of the runtime's, and of the user's, may outlive main(): nothing of this is destroyed.
+struct Process {
+  explicit Process(int descriptor) : pipe(descriptor) {}
+  process::MessagePipe pipe;
+  v1::ProgramStart start;
+  std::unique_ptr<internal::DriverRuntime> driver;
+};
+Process* process_of_program = nullptr;
+std::terminate_handler earlier_handler = nullptr;
+
+[[noreturn]] void EndWithoutCluster(int argc, char** argv) {
+  std::string line = argc > 0 ? argv[0] : "program";
+  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
+  fmt::print(stderr, "{} runs on a cluster:\n  muster submit --strategy parameter_server -- {}\n",
+             argc > 0 ? argv[0] : "this program", line);
+  std::exit(kUsage);
+}
+
+[[noreturn]] void Fail(const Status& status) {
+  fmt::print(stderr, "muster: {}\n", ToString(status));
+  (void)std::fflush(stderr);
+  ::_exit(kFailed);
+}
+
+Result<int> Descriptor(const char* text) {
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  if (*text == '\0' || *end != '\0' || number < 0 || number > 1'000'000 ||
+      ::fcntl(static_cast<int>(number), F_GETFD) < 0) {
+    return InvalidArgument("{}={} is no open descriptor: only a daemon of the cluster sets it",
+                           kDescriptor, text);
+  }
+  // Children of the program must not keep its daemon waiting for its end.
+  (void)::fcntl(static_cast<int>(number), F_SETFD, FD_CLOEXEC);
+  return static_cast<int>(number);
+}
+
+// What leaves main() without being caught is told to the daemon before the process aborts.
+[[noreturn]] void TellAndTerminate() {
+  Status status = Internal("std::terminate was called");
+  if (const std::exception_ptr thrown = std::current_exception()) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& error) {
+      status = Internal("an exception left main(): {}", error.what());
+    } catch (...) {
+      status = Internal("an exception left main(), and is no std::exception");
+    }
+  }
+  if (Runtime* driver = Driver()) driver->End(status);
+  (void)std::fflush(stdout);
+  if (earlier_handler != nullptr) earlier_handler();
+  std::abort();
+}
+
+// Makes this process the driver of its job, and sees to it that its end is told.
+void BecomeDriver(Process& process, const Options& options) {
+  process.driver = std::make_unique<internal::DriverRuntime>(process.start, process.pipe);
+  if (const Status begun = process.driver->Begin(options); !begun.ok()) Fail(begun);
+  earlier_handler = std::set_terminate(TellAndTerminate);
+  (void)std::atexit([] { process_of_program->driver->EndAtExit(); });
+}
+
+}  // namespace
+
+void Init(int argc, char** argv, const Options& options) {
+  if (process_of_program != nullptr) return;
+  const char* text = std::getenv(kDescriptor);
+  if (text == nullptr) EndWithoutCluster(argc, argv);
+  const Result<int> descriptor = Descriptor(text);
+  if (!descriptor.ok()) Fail(descriptor.status());
+  (void)::unsetenv(kDescriptor);  // what it starts is no program of the cluster
+  // Its lines arrive when they are written, though no terminal takes them.
+  (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  process_of_program = new Process(*descriptor);
+  Process& process = *process_of_program;
+  v1::ToProgram first;
+  if (const Status got = process.pipe.Receive(first, kFirstMessage); !got.ok()) {
+    Fail(Annotate(got, "the daemon that started this program said nothing"));
+  }
+  process.start = first.start();
+  switch (process.start.role()) {
+    case v1::PROGRAM_ROLE_DRIVER:
+      return BecomeDriver(process, options);
+    case v1::PROGRAM_ROLE_EXECUTOR:
+      internal::ServeAsExecutor(process.start, process.pipe, options);
+    case v1::PROGRAM_ROLE_PROBE:
+      internal::AnswerAsProbe(process.pipe, options);
+    default:
+      Fail(
+          Unimplemented("the daemon wants a role ({}) that this program does not know: they are of "
+                        "different releases",
+                        static_cast<int>(process.start.role())));
+  }
+}
+
+const v1::ProgramStart& Start() {
+  MUSTER_INVARIANT(process_of_program != nullptr);
+  return process_of_program->start;
+}
+
+Runtime* Driver() {
+  return process_of_program == nullptr ? nullptr : process_of_program->driver.get();
+}
+
+}  // namespace muster::program
