@@ -43,12 +43,14 @@ ExitCode Jobs(const Context& context) {
     const v1::JobProgress& progress = job.progress();
     const bool eta = progress.has_eta_seconds() && !HasEnded(job);
     rows.push_back({job.id(), job.name(), StateName(job.state()),
-                    Reason(job).empty() ? "-" : Reason(job), std::to_string(progress.step()),
+                    Reason(job).empty() ? "-" : Reason(job),
+                    std::to_string(job.has_program() ? job.program().done() : progress.step()),
                     Percent(progress), eta ? Seconds(progress.eta_seconds()) : "-",
                     Seconds(static_cast<double>(now - job.submitted_ms()) / 1000)});
   }
   if (reply->jobs().empty()) {
-    context.terminal.err << "no jobs; submit one with `muster submit -f job.yaml`\n";
+    context.terminal.err << "no jobs; submit one with `muster submit -f job.yaml`, or a program "
+                            "with `muster submit -- PROGRAM`\n";
   } else {
     context.terminal.out << Table(rows);
   }
@@ -82,7 +84,8 @@ ExitCode Stop(const Context& context) {
                                         StateName(job->state()));
   } else {
     context.terminal.err << fmt::format(
-        "job {} saves a checkpoint and ends; `muster wait {}` waits for it\n", job->id(),
+        "job {} {}; `muster wait {}` waits for it\n", job->id(),
+        job->spec().has_program() ? "asks its program to end" : "saves a checkpoint and ends",
         job->id());
   }
   return ExitCode::kDone;

@@ -36,6 +36,16 @@ std::string Evaluation(const v1::EvaluationResult& result) {
   return text;
 }
 
+std::string CommandLine(const v1::ProgramSpec& program) {
+  std::string text = program.name();
+  for (const std::string& argument : program.arguments()) {
+    const bool plain =
+        !argument.empty() && argument.find_first_of(" \t\n\"'\\") == std::string::npos;
+    text += plain ? " " + argument : fmt::format(" '{}'", argument);
+  }
+  return text;
+}
+
 void Head(const Terminal& terminal, const v1::Job& job, std::int64_t now_ms, std::string& text) {
   Line(text, "Job", job.id());
   Line(text, "Name", job.name());
@@ -54,6 +64,7 @@ void Head(const Terminal& terminal, const v1::Job& job, std::int64_t now_ms, std
          fmt::format("{}: {}", CodeName(static_cast<StatusCode>(job.error().code())),
                      job.error().message()));
   }
+  if (job.spec().has_program()) Line(text, "Program", CommandLine(job.spec().program()));
   Line(text, "Submitted",
        fmt::format("{} ({} ago)", DateTime(job.submitted_ms()),
                    Seconds(static_cast<double>(now_ms - job.submitted_ms()) / 1000)));
@@ -62,6 +73,25 @@ void Head(const Terminal& terminal, const v1::Job& job, std::int64_t now_ms, std
     Line(text, job.ended_ms() != 0 ? "Ran" : "Running",
          fmt::format("{:.1f} s", static_cast<double>(end - job.started_ms()) / 1000));
   }
+}
+
+void ProgramFigures(const v1::Job& job, std::string& text) {
+  const v1::ProgramReport& report = job.program();
+  if (job.has_program()) {
+    std::string closures = fmt::format("{} done", Thousands(report.done()));
+    if (!HasEnded(job)) {
+      closures += fmt::format(", {} in flight, {} queued", Thousands(report.in_flight()),
+                              Thousands(report.queued()));
+      if (report.closures_per_second() > 0) {
+        closures += fmt::format(
+            ", {}/s", Thousands(static_cast<std::uint64_t>(report.closures_per_second())));
+      }
+    }
+    Line(text, "Closures", closures);
+    if (report.reruns() > 0) Line(text, "Run again", Counted(report.reruns(), "closure"));
+    if (!report.phase().empty()) Line(text, "Phase", report.phase());
+  }
+  if (job.restarts() > 0) Line(text, "Begun anew", Counted(job.restarts(), "time"));
 }
 
 void Figures(const v1::Job& job, std::string& text) {
@@ -151,6 +181,7 @@ std::string DescribeText(const Terminal& terminal, const v1::Job& job, std::int6
   std::string text;
   Head(terminal, job, now_ms, text);
   Figures(job, text);
+  ProgramFigures(job, text);
   Variables(job, text);
   Tasks(job, text);
   Checkpoints(job, text);

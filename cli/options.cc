@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "cli/format.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
+#include "common/config/job_yaml/validate_job.h"
 #include "common/config/units.h"
 
 namespace muster::cli {
@@ -20,6 +22,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kMostTasks = 64;  // of `up`, on one machine
+constexpr std::uint32_t kMostRestarts = 1'000'000;
 
 std::string CheckDuration(const std::string& text) {
   const auto duration = config::ParseDuration(text);
@@ -125,10 +128,124 @@ CLI::App* AddUp(CLI::App& app, Options& options) {
   return up;
 }
 
+// "3", or "2:4".
+std::optional<Options::Workers> WorkersOf(std::string_view text) {
+  const auto number = [](std::string_view digits) -> std::optional<std::uint32_t> {
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    const bool whole = error == std::errc() && end == digits.data() + digits.size();
+    return whole && !digits.empty() ? std::optional(value) : std::nullopt;
+  };
+  const std::size_t colon = text.find(':');
+  const auto least = number(text.substr(0, colon));
+  const auto most = colon == std::string_view::npos ? std::optional<std::uint32_t>(0)
+                                                    : number(text.substr(colon + 1));
+  if (!least || !most) return std::nullopt;
+  return Options::Workers{.least = *least, .most = *most};
+}
+
+std::string CheckWorkers(const std::string& text) {
+  const auto workers = WorkersOf(text);
+  if (!workers) {
+    return fmt::format("--workers: \"{}\" is neither a number (3) nor a range (2:4)",
+                       ToValidUtf8(text));
+  }
+  if (workers->least == 0 || workers->least > config::kMostWorkers ||
+      workers->most > config::kMostWorkers) {
+    return fmt::format("--workers: from 1 to {}; given {} (leave it out for all that are there)",
+                       config::kMostWorkers, text);
+  }
+  const bool range = text.find(':') != std::string::npos;
+  if (range && workers->most < workers->least) {
+    return fmt::format("--workers: {} is more than {}; give MIN:MAX", workers->least,
+                       workers->most);
+  }
+  return "";
+}
+
+std::string CheckStrategy(const std::string& name) {
+  if (name == "parameter_server") return "";
+  return fmt::format(
+      "--strategy: programs run under parameter_server; \"{}\" is none, or is not built yet for "
+      "programs",
+      ToValidUtf8(name));
+}
+
+std::string CheckRestartPolicy(const std::string& policy) {
+  if (policy == "never" || policy == "on-failure") return "";
+  return fmt::format("--restart-policy: there is no \"{}\"; choose never or on-failure",
+                     ToValidUtf8(policy));
+}
+
+// What belongs to programs alone: what stands behind `--` is not the library's to read.
+void AddProgram(CLI::App& submit, Options& options) {
+  submit
+      .add_option_function<std::string>(
+          "--strategy", [](const std::string&) {}, "Of a program: parameter_server (default)")
+      ->check(CLI::Validator(CheckStrategy, ""))
+      ->type_name("NAME");
+  submit
+      .add_option_function<std::string>(
+          "--workers",
+          [&options](const std::string& text) { options.job_workers = *WorkersOf(text); },
+          "Of a program: how many workers run its closures (default: all that are there)")
+      ->check(CLI::Validator(CheckWorkers, ""))
+      ->type_name("N|MIN:MAX");
+  submit
+      .add_option("--closures-per-worker", options.closures_per_worker,
+                  "Of a program: how many closures a worker runs at a time (default 1)")
+      ->check(CLI::Range(std::uint32_t{1}, config::kMostClosuresPerWorker))
+      ->type_name("K");
+  CLI::Option* policy =
+      submit
+          .add_option_function<std::string>(
+              "--restart-policy",
+              [&options](const std::string& name) {
+                options.restart_on_failure = name == "on-failure";
+              },
+              "Of a program: never (default), or on-failure: main() begins anew when it has failed "
+              "or the coordinator was restarted")
+          ->check(CLI::Validator(CheckRestartPolicy, ""))
+          ->type_name("never|on-failure");
+  submit
+      .add_option("--max-restarts", options.max_restarts,
+                  "With on-failure: how often main() may begin anew (default 3)")
+      ->needs(policy)
+      ->check(CLI::Range(std::uint32_t{1}, kMostRestarts))
+      ->type_name("N");
+}
+
+// A file or a program, each with its own options.
+void CheckSubmit(const CLI::App& submit, const Options& options) {
+  const auto given = [&submit](const std::string& name) { return submit.count(name) > 0; };
+  const bool program = !options.program.empty();
+  if (program && given("--file")) {
+    throw CLI::ValidationError(
+        "either a job file (-f) or a program (behind --), not both: a job file trains a model");
+  }
+  if (!program && !given("--file")) {
+    throw CLI::ValidationError(
+        "give a job file: -f job.yaml, or a program: -- build/words "
+        "ARGUMENTS");
+  }
+  for (const char* name :
+       {"--strategy", "--workers", "--closures-per-worker", "--restart-policy", "--max-restarts"}) {
+    if (!program && given(name)) {
+      throw CLI::ValidationError(fmt::format(
+          "{} belongs to a program (behind --); a job file says what its job needs", name));
+    }
+  }
+  if (options.max_restarts > 0 && !options.restart_on_failure) {
+    throw CLI::ValidationError("--max-restarts belongs to --restart-policy on-failure");
+  }
+}
+
 CLI::App* AddSubmit(CLI::App& app, Options& options) {
-  CLI::App* submit = app.add_subcommand("submit", "Submit a job; its id alone goes to stdout");
-  submit->add_option("-f,--file", options.file, "The job file (docs/formats/job-spec.md)")
-      ->required();
+  CLI::App* submit = app.add_subcommand(
+      "submit",
+      "Submit a job file (-f), or a program (-- PROGRAM ARGUMENTS); the job's id alone "
+      "goes to stdout");
+  submit->add_option("-f,--file", options.file, "The job file (docs/formats/job-spec.md)");
   submit->add_option("--name", options.name,
                      "Name of the job; the same name and job again answers the same id, and lets a "
                      "stopped or failed job go on");
@@ -142,6 +259,7 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
   submit->add_flag("--restart", options.begin_anew,
                    "A job of this name that has ended begins anew at step 0; its checkpoints are "
                    "set aside");
+  AddProgram(*submit, options);
   AddOutput(*submit, options);
   return submit;
 }
@@ -154,7 +272,7 @@ void AddWatching(CLI::App& app, Options& options) {
 
   CLI::App* logs = app.add_subcommand("logs", "Print what a job's processes wrote");
   AddJob(*logs, options);
-  logs->add_option("TASK", options.task, "Only this task: worker:1, trainer")
+  logs->add_option("TASK", options.task, "Only this task: worker:1, trainer; of a program chief:0")
       ->check(CLI::Validator(CheckName, ""))
       ->type_name("");
   logs->add_flag("-f,--follow", options.follow, "Go on until the job has ended");
@@ -167,9 +285,10 @@ void AddWatching(CLI::App& app, Options& options) {
 }
 
 void AddEnding(CLI::App& app, Options& options) {
-  CLI::App* stop = app.add_subcommand("stop", "Save a checkpoint and end a job");
+  CLI::App* stop =
+      app.add_subcommand("stop", "End a job: it saves a checkpoint, a program is asked to end");
   AddJob(*stop, options);
-  AddDuration(*stop, "--grace", "Time for the checkpoint before the job is cut off (60s)",
+  AddDuration(*stop, "--grace", "Time for that before the job is cut off (60s)",
               [&options](milliseconds grace) { options.grace = grace; });
   AddOutput(*stop, options);
 
@@ -274,19 +393,26 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
       ->check(CLI::Validator(CheckColour, ""))
       ->type_name("auto|always|never");
   AddUp(app, options);
-  AddSubmit(app, options);
+  const CLI::App& submit = *AddSubmit(app, options);
   AddWatching(app, options);
   AddEnding(app, options);
   AddCheckpoints(app, options);
   AddOutput(*app.add_subcommand("version", "Print the versions of this program and the cluster"),
             options);
   app.add_subcommand("bench", "Measure this machine: ps, train, ...; runs muster-bench");
+  // What stands behind `--` of a submission is the program's, flags included.
+  auto end = arguments.end();
+  if (std::find(arguments.begin(), arguments.end(), "submit") != arguments.end()) {
+    end = std::find(arguments.begin(), arguments.end(), "--");
+    if (end != arguments.end()) options.program.assign(end + 1, arguments.end());
+  }
   // The library wants them in reverse.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  std::vector<std::string> reversed(std::make_reverse_iterator(end), arguments.rend());
   try {
     app.parse(reversed);
+    if (submit.parsed()) CheckSubmit(submit, options);
   } catch (const CLI::ParseError& error) {
-    return FromParseError(app, error, WantsJson(arguments));
+    return FromParseError(app, error, WantsJson({arguments.begin(), end}));
   }
   options.command = CommandOf(app);
   return options;

@@ -32,6 +32,19 @@ struct Options {
   bool wait = false;
   bool dry_run = false;
   bool begin_anew = false;
+  // submit of a program: its path and arguments, what stands behind `--`.
+  std::vector<std::string> program;
+  // So many workers, at most so many; 0: all that are there, 0: `least`.
+  struct Workers {
+    std::uint32_t least = 0;
+    std::uint32_t most = 0;
+  };
+  Workers job_workers;
+  bool restart_on_failure = false;
+  // 0: the default, 3.
+  std::uint32_t max_restarts = 0;
+  // 0: the default, 1.
+  std::uint32_t closures_per_worker = 0;
 
   // What most commands speak of: a job's id or name, and a task ("worker:1").
   std::string job;

@@ -27,15 +27,33 @@ bool ToldAtTheEnd(const v1::Event& event) {
   return false;
 }
 
+// What a program has said of itself.
+std::string ProgramLine(const v1::ProgramReport& report, bool ended) {
+  std::string line = fmt::format("{} closures", Thousands(report.done()));
+  if (ended) return line;
+  if (report.closures_per_second() > 0) {
+    line +=
+        fmt::format("  {}/s", Thousands(static_cast<std::uint64_t>(report.closures_per_second())));
+  }
+  if (report.in_flight() > 0) line += fmt::format("  {} in flight", Thousands(report.in_flight()));
+  if (report.queued() > 0) line += fmt::format("  {} queued", Thousands(report.queued()));
+  if (!report.phase().empty()) line += "  " + report.phase();
+  return line;
+}
+
 }  // namespace
 
 std::string ProgressLine(const v1::Job& job, int columns) {
   const v1::JobProgress& progress = job.progress();
   std::string line;
   // The end is told in a sentence of its own.
-  if (!HasEnded(job) && (job.state() != v1::JOB_STATE_RUNNING || progress.total_steps() == 0)) {
+  const bool counts = progress.total_steps() != 0 || job.has_program();
+  if (!HasEnded(job) && (job.state() != v1::JOB_STATE_RUNNING || !counts)) {
     line = StateName(job.state());
     if (!job.message().empty()) line += ": " + job.message();
+  }
+  if (job.has_program()) {
+    line += (line.empty() ? "" : "  ") + ProgramLine(job.program(), HasEnded(job));
   }
   if (progress.total_steps() != 0) {
     const double share = std::min(
@@ -74,7 +92,7 @@ void ProgressView::Show(const v1::Job& job) {
     Say(fmt::format("{} {}", ClockTime(event.time_ms()), event.message()));
   }
   const std::string line = ProgressLine(job, terminal_.live ? terminal_.columns : 0);
-  const std::string state = StateName(job.state()) + job.progress().phase();
+  const std::string state = StateName(job.state()) + job.progress().phase() + job.program().phase();
   if (line.empty() || line == last_line_) return;
   if (terminal_.live) {
     Erase();

@@ -1,5 +1,6 @@
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 
 #include <fmt/core.h>
 #include <google/protobuf/util/json_util.h>
@@ -8,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/format.h"
+#include "cli/program.h"
 #include "cli/upload.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
@@ -44,10 +46,18 @@ Result<config::JobFile> ReadJob(const Context& context, std::vector<std::string>
   return file;
 }
 
-// The error of a call, with the places of TorchScript in the job file.
-Status Located(const config::JobFile& job, const Status& status) {
-  return MakeStatus(status.code(), config::LocateScript(job, Message(status)));
-}
+// What is to be submitted, from a job file or as a program.
+struct Submission {
+  v1::JobSpec spec;
+  // Puts the job file's places into a message; may be empty.
+  std::function<std::string(const std::string&)> locate = {};
+  // The job file, for problems that stand nowhere else; empty: none.
+  std::string file = {};
+
+  std::string Located(const std::string& message) const {
+    return locate ? locate(message) : message;
+  }
+};
 
 std::string CheckpointTimes(const v1::CheckpointSpec& checkpoint, const v1::JobPlan& plan) {
   std::string times;
@@ -58,6 +68,12 @@ std::string CheckpointTimes(const v1::CheckpointSpec& checkpoint, const v1::JobP
                          checkpoint.has_every_seconds() ? "" : " (default)");
   }
   return times + "at the end and on stop";
+}
+
+void PrintProbe(const Context& context, const v1::JobSpec& spec, const v1::CheckReport& probe) {
+  context.terminal.err << fmt::format("{} can run: {}, {}\n", spec.name(),
+                                      Counted(probe.function_count(), "registered function"),
+                                      probe.abi());
 }
 
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {
@@ -102,16 +118,17 @@ class TemporaryFile {
   Status status_;
 };
 
-void PrintProblems(const Context& context, const config::JobFile& job,
+void PrintProblems(const Context& context, const Submission& job,
                    const pb::RepeatedPtrField<std::string>& problems) {
   for (const std::string& problem : problems) {
-    const std::string located = config::LocateScript(job, problem);
-    context.terminal.err << (located == problem ? job.file + ": " : "") << located << '\n';
+    const std::string located = job.Located(problem);
+    const bool of_file = located == problem && !job.file.empty();
+    context.terminal.err << (of_file ? job.file + ": " : "") << located << '\n';
   }
 }
 
 // Without a cluster: an executor on this machine looks at the model and prints its report as JSON.
-ExitCode CheckHere(const Context& context, const config::JobFile& job) {
+ExitCode CheckHere(const Context& context, const Submission& job) {
   const v1::JobSpec& spec = job.spec;
   context.terminal.err << "no cluster runs; checking the model on this machine\n";
   const TemporaryFile file(Json(spec));
@@ -139,7 +156,7 @@ ExitCode CheckHere(const Context& context, const config::JobFile& job) {
   return ExitCode::kDone;
 }
 
-ExitCode DryRun(const Context& context, JobApi& api, const config::JobFile& job) {
+ExitCode DryRun(const Context& context, JobApi& api, const Submission& job) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec;
   request.set_dry_run(true);
@@ -148,7 +165,11 @@ ExitCode DryRun(const Context& context, JobApi& api, const config::JobFile& job)
   if (context.options.output == Output::kJson) context.terminal.out << Json(*reply);
   PrintProblems(context, job, reply->problems());
   if (!reply->problems().empty()) return ExitCode::kUsage;
-  PrintPlan(context, job.spec, reply->plan());
+  if (job.spec.has_program()) {
+    PrintProbe(context, job.spec, reply->probe());
+  } else {
+    PrintPlan(context, job.spec, reply->plan());
+  }
   return ExitCode::kDone;
 }
 
@@ -164,30 +185,32 @@ void Hints(const Context& context, const v1::SubmitJobReply& reply) {
       job.id());
 }
 
-}  // namespace
+// Its file first, where it has one that the coordinator lacks.
+Status Upload(const Context& context, JobApi& api, v1::JobSpec& spec) {
+  if (spec.has_program()) {
+    return UploadProgram(context.terminal, api, context.options.program.front(), spec);
+  }
+  return spec.model().archive().empty() ? Ok() : UploadArchive(context.terminal, api, spec);
+}
 
-ExitCode Submit(const Context& context) {
-  std::vector<std::string> problems;
-  Result<config::JobFile> job = ReadJob(context, problems);
-  if (!job.ok()) return Fail(context, job.status(), problems);
-  v1::JobSpec& spec = job->spec;
+// Sends it, then shows or awaits what comes of it.
+ExitCode SubmitIt(const Context& context, Submission job) {
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) {
     const bool none = api.status().code() == StatusCode::kUnavailable;
-    return none && context.options.dry_run ? CheckHere(context, *job) : Fail(context, api.status());
+    const bool check = none && context.options.dry_run && !job.spec.has_program();
+    return check ? CheckHere(context, job) : Fail(context, api.status());
   }
-  if (!spec.model().archive().empty()) {
-    if (const Status status = UploadArchive(context.terminal, **api, spec); !status.ok()) {
-      return Fail(context, status);
-    }
-  }
-  if (context.options.dry_run) return DryRun(context, **api, *job);
+  if (const Status sent = Upload(context, **api, job.spec); !sent.ok()) return Fail(context, sent);
+  if (context.options.dry_run) return DryRun(context, **api, job);
 
   v1::SubmitJobRequest request;
-  *request.mutable_spec() = spec;
+  *request.mutable_spec() = job.spec;
   request.set_restart(context.options.begin_anew);
   const Result<v1::SubmitJobReply> reply = (*api)->Submit(request);
-  if (!reply.ok()) return Fail(context, Located(*job, reply.status()));
+  if (!reply.ok()) {
+    return Fail(context, MakeStatus(reply.status().code(), job.Located(Message(reply.status()))));
+  }
   const bool waits = context.options.follow || context.options.wait;
   if (context.options.output == Output::kJson) {
     if (!waits) context.terminal.out << Json(*reply) << std::flush;  // else the job, at its end
@@ -196,12 +219,29 @@ ExitCode Submit(const Context& context) {
   }
   Hints(context, *reply);
   if (!waits) return ExitCode::kDone;
-  return Follow(
-      context,
-      {.job = reply->job().id(),
-       .show = context.options.follow,
-       .locate = [&job](const std::string& message) { return config::LocateScript(*job, message); },
-       .known = reply->job()});
+  return Follow(context, {.job = reply->job().id(),
+                          .show = context.options.follow,
+                          .locate = job.locate,
+                          .known = reply->job()});
+}
+
+}  // namespace
+
+ExitCode Submit(const Context& context) {
+  if (!context.options.program.empty()) {
+    const Result<v1::JobSpec> spec = ProgramJob(context.options);
+    if (!spec.ok()) return Fail(context, spec.status());
+    return SubmitIt(context, {.spec = *spec});
+  }
+  std::vector<std::string> problems;
+  const Result<config::JobFile> file = ReadJob(context, problems);
+  if (!file.ok()) return Fail(context, file.status(), problems);
+  return SubmitIt(context, {.spec = file->spec,
+                            .locate =
+                                [&file](const std::string& message) {
+                                  return config::LocateScript(*file, message);
+                                },
+                            .file = file->file});
 }
 
 }  // namespace muster::cli

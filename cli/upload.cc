@@ -41,18 +41,37 @@ class PieceReader {
   std::ifstream stream_;
 };
 
-Status CheckArchive(const std::string& path) {
+// `what` begins the messages: "model.archive".
+Status CheckFile(const std::string& what, const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) {
-    return InvalidArgument("model.archive: {} is no file", path);
+    return InvalidArgument("{}: {} is no file", what, path);
   }
   const std::uint64_t bytes = fs::file_size(path, error);
-  if (error) return InvalidArgument("model.archive: {}: {}", path, error.message());
-  if (bytes > kMostArchiveBytes) {
-    return ResourceExhausted("model.archive: {} has {}; at most {}", path, Bytes(bytes),
-                             Bytes(kMostArchiveBytes));
+  if (error) return InvalidArgument("{}: {}: {}", what, path, error.message());
+  if (bytes > kMostFileBytes) {
+    return ResourceExhausted("{}: {} has {}; at most {}", what, path, Bytes(bytes),
+                             Bytes(kMostFileBytes));
   }
   return Ok();
+}
+
+// Sends it unless the coordinator has it; its SHA-256.
+Result<std::string> Send(const Terminal& terminal, JobApi& api, const std::string& path) {
+  MUSTER_TRY_ASSIGN(std::string sha256, Sha256OfFile(path));
+  v1::HasFileRequest request;
+  request.set_sha256(sha256);
+  MUSTER_TRY_ASSIGN(const v1::HasFileReply has, api.HasFile(request));
+  if (has.present()) return sha256;
+
+  MUSTER_TRY_ASSIGN(PieceReader reader, PieceReader::Open(path));
+  const auto reply = api.Upload(sha256, [&reader] { return reader.Next(); });
+  if (reply.status().code() == StatusCode::kDataLoss) {
+    return Aborted("{} changed while it was sent; try again", path);
+  }
+  if (!reply.ok()) return Annotate(reply.status(), "send " + path);
+  terminal.err << fmt::format("sent {} ({})\n", path, Bytes(reply->bytes()));
+  return sha256;
 }
 
 }  // namespace
@@ -70,21 +89,17 @@ Result<std::string> Sha256OfFile(const std::string& path) {
 
 Status UploadArchive(const Terminal& terminal, JobApi& api, v1::JobSpec& spec) {
   const std::string& path = spec.model().archive();
-  MUSTER_TRY(CheckArchive(path));
-  MUSTER_TRY_ASSIGN(const std::string sha256, Sha256OfFile(path));
+  MUSTER_TRY(CheckFile("model.archive", path));
+  MUSTER_TRY_ASSIGN(const std::string sha256, Send(terminal, api, path));
   spec.mutable_model()->set_archive_sha256(sha256);
-  v1::HasFileRequest request;
-  request.set_sha256(sha256);
-  MUSTER_TRY_ASSIGN(const v1::HasFileReply has, api.HasFile(request));
-  if (has.present()) return Ok();
+  return Ok();
+}
 
-  MUSTER_TRY_ASSIGN(PieceReader reader, PieceReader::Open(path));
-  const auto reply = api.Upload(sha256, [&reader] { return reader.Next(); });
-  if (reply.status().code() == StatusCode::kDataLoss) {
-    return Aborted("{} changed while it was sent; try again", path);
-  }
-  if (!reply.ok()) return Annotate(reply.status(), "send " + path);
-  terminal.err << fmt::format("sent {} ({})\n", path, Bytes(reply->bytes()));
+Status UploadProgram(const Terminal& terminal, JobApi& api, const std::string& path,
+                     v1::JobSpec& spec) {
+  MUSTER_TRY(CheckFile("the program", path));
+  MUSTER_TRY_ASSIGN(const std::string sha256, Send(terminal, api, path));
+  spec.mutable_program()->set_sha256(sha256);
   return Ok();
 }
 

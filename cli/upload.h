@@ -1,4 +1,4 @@
-// A model's archive on its way to the coordinator.
+// A model's archive, or a program, on its way to the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,16 @@
 
 namespace muster::cli {
 
-inline constexpr std::uint64_t kMostArchiveBytes = 256 << 20;
+inline constexpr std::uint64_t kMostFileBytes = 256 << 20;
 
 // Sends spec.model.archive unless the coordinator has it, and writes its SHA-256 into the spec.
 //   kInvalidArgument: no such file, or not a regular one.  kResourceExhausted: larger than 256 MiB.
 //   kAborted: it changed while it was read.
 Status UploadArchive(const Terminal& terminal, JobApi& api, v1::JobSpec& spec);
+
+// The same of the executable at `path`, for spec.program.
+Status UploadProgram(const Terminal& terminal, JobApi& api, const std::string& path,
+                     v1::JobSpec& spec);
 
 // SHA-256 of a file in hex, read in pieces.
 Result<std::string> Sha256OfFile(const std::string& path);

@@ -42,7 +42,13 @@ Coordinator::Coordinator(Options options, Parts parts)
              [this] { AdmitJobs(); },
              [this] { OnSettled(); },
              /*draining=*/false,
-             [this](const v1::Job& job) { return ClaimantOf(job); }} {}
+             [this](const v1::Job& job) { return ClaimantOf(job); },
+             [this](const TaskId& worker) {
+               return static_cast<std::size_t>(
+                   std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+                     return !job.second->ended() && job.second->Occupies(worker);
+                   }));
+             }} {}
 
 Coordinator::~Coordinator() = default;
 
@@ -132,7 +138,7 @@ void Coordinator::KeepFiles() {
   if (!parts_.keep_files) return;
   std::set<std::string> used;
   for (const auto& [number, job] : jobs_) {
-    used.insert(job->record().job().spec().model().archive_sha256());
+    used.insert(FileOf(job->record().job().spec()));
   }
   parts_.keep_files(std::move(used));
   (void)parts_.scheduler.RunAfter(kCollectEvery, [weak = std::weak_ptr(self_)] {
@@ -248,12 +254,21 @@ void Coordinator::OnDriverExit(const std::string& job_id, std::uint64_t driver, 
     (*job)->OnDriverExit(driver, success, how);
 }
 
+void Coordinator::OnDriverMessage(const std::string& job_id, std::uint64_t driver,
+                                  const v1::FromProgram& message) {
+  const Result<Job*> job = FindById(job_id);
+  ProgramJob* program = job.ok() ? (*job)->AsProgram() : nullptr;
+  if (program != nullptr) program->OnDriverMessage(driver, message);
+}
+
 void Coordinator::OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line) {
+  const Result<Job*> job = FindById(job_id);
+  if (!job.ok()) return;
   v1::LogLines lines;
   v1::LogLine& one = *lines.add_lines();
   one.set_time_us(time_us);
   one.set_text(std::move(line));
-  parts_.logs.Append(job_id, "trainer", lines.lines());
+  parts_.logs.Append(job_id, (*job)->driver_task(), lines.lines());
 }
 
 // --- Drivers and people.
@@ -377,8 +392,8 @@ void Coordinator::ReadLogs(const std::string& name, const LogStore::Query& query
 }
 
 muster::Status Coordinator::CheckTask(const Job& job, const std::string& task) const {
-  if (task == "trainer" || !parts_.logs.Last(job.id(), task).empty()) return Ok();
-  std::string known = "trainer";
+  if (task == job.driver_task() || !parts_.logs.Last(job.id(), task).empty()) return Ok();
+  std::string known = job.driver_task();
   const v1::Job described = job.Describe();
   for (const v1::TaskState& state : described.tasks()) {
     const std::string one = fmt::format("{}:{}", state.task().type(), state.task().index());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/model_job.h"
+#include "coordinator/program_job.h"
 
 namespace muster::coordinator {
 
@@ -44,9 +45,9 @@ class Coordinator : private Membership::Observer {
     Logs& logs;
     Checkpoints& checkpoints;
     Drivers& drivers;
-    // Has this archive been uploaded? (SHA-256) It is on a disk, so the answer may take its time.
+    // Has this file been uploaded? (SHA-256) It is on a disk, so the answer may take its time.
     std::function<void(const std::string& sha256, std::function<void(bool)> then)> has_file;
-    // These archives are jobs'; others may go.
+    // These files are jobs'; others may go.
     std::function<void(std::set<std::string> used)> keep_files = nullptr;
     std::function<void(const std::string& job_id, const v1::Event&)> on_event;
   };
@@ -70,6 +71,9 @@ class Coordinator : private Membership::Observer {
   void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
   void OnDriverExit(const std::string& job_id, std::uint64_t driver, bool success,
                     const std::string& how);
+  // A program's driver says so.
+  void OnDriverMessage(const std::string& job_id, std::uint64_t driver,
+                       const v1::FromProgram& message);
   void OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line);
 
   // --- Drivers and people. By id or by name; kNotFound. kFailedPrecondition: it is one job's id
@@ -98,6 +102,8 @@ class Coordinator : private Membership::Observer {
   void OnLost(const Member& member) override;
   void OnStall(Millis slept) override;
 
+  // What its spec counts on in the store of files; empty: nothing.
+  static std::string FileOf(const v1::JobSpec& spec);
   // Null: there is none.
   Job* Named(const std::string& name) const;
   // `then`, once, and not later than `limit` (with the error `late`).
@@ -109,8 +115,8 @@ class Coordinator : private Membership::Observer {
   bool Existing(const v1::SubmitJobRequest& request, const ThenSubmitted& then);
   // kAlreadyExists: the name is the id of another job, which people could not tell from it.
   muster::Status CheckName(const std::string& name) const;
-  // Its archive, and its checkpoint.directory, before anything is stored.
-  void LookForArchive(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
+  // Its file, and its checkpoint.directory, before anything is stored.
+  void LookForFile(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   void LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   // kFailedPrecondition: another job than `but` that has not ended has it.
   absl::Status FolderInUse(const std::string& folder, const Job* but) const;

@@ -88,8 +88,8 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request, ThenSubmitted then
     return then(InvalidArgument("{}", Join(problems)));
   }
   if (!request.dry_run() && Existing(request, then)) return;
-  LookForArchive(spec, [this, request, then](const absl::Status& archive) {
-    if (!archive.ok()) return then(archive);
+  LookForFile(spec, [this, request, then](const absl::Status& file) {
+    if (!file.ok()) return then(file);
     LookAtFolder(request.spec(), [this, request, then](const absl::Status& folder) {
       if (folder.ok()) return Check(request, then);
       if (request.dry_run()) return then(DryRun(request.spec(), {Message(folder)}, {}));
@@ -98,18 +98,22 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request, ThenSubmitted then
   });
 }
 
-void Coordinator::LookForArchive(const v1::JobSpec& spec, std::function<void(absl::Status)> then) {
-  const std::string& archive = spec.model().archive_sha256();
-  if (archive.empty()) return then(Ok());
+std::string Coordinator::FileOf(const v1::JobSpec& spec) {
+  return spec.has_program() ? spec.program().sha256() : spec.model().archive_sha256();
+}
+
+void Coordinator::LookForFile(const v1::JobSpec& spec, std::function<void(absl::Status)> then) {
+  const std::string file = FileOf(spec);
+  if (file.empty()) return then(Ok());
   const auto answer = Within<absl::Status>(
       kLookLimit,
       Unavailable("the coordinator's state directory has not answered for {} s: is its disk there?",
                   kLookLimit.count() / 1000),
       std::move(then));
-  parts_.has_file(archive, [answer, archive](bool there) {
+  const std::string what = spec.has_program() ? "program" : "model.archive";
+  parts_.has_file(file, [answer, file, what](bool there) {
     answer(there ? Ok()
-                 : FailedPrecondition("model.archive: no file with SHA-256 {} has been uploaded",
-                                      archive));
+                 : FailedPrecondition("{}: no file with SHA-256 {} has been uploaded", what, file));
   });
 }
 
@@ -167,7 +171,9 @@ void Coordinator::Check(const v1::SubmitJobRequest& request, ThenSubmitted then)
 v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
                                        const CheckOutcome& outcome) const {
   v1::SubmitJobReply reply;
-  if (problems.empty()) {
+  if (spec.has_program()) {
+    *reply.mutable_probe() = outcome.program;
+  } else if (problems.empty()) {
     v1::JobRecord record;
     *record.mutable_job()->mutable_spec() = spec;
     record.set_training_examples(outcome.training_examples);

@@ -7,6 +7,7 @@
 
 #include "common/base/words.h"
 #include "coordinator/model_job.h"
+#include "coordinator/program_job.h"
 
 namespace muster::coordinator {
 namespace {
@@ -28,6 +29,9 @@ v1::Command DropCommand(const std::string& job_id, Epoch epoch, std::uint64_t vi
 }
 
 std::unique_ptr<Job> Job::Make(World& world, StoredJob stored) {
+  if (stored.record.job().spec().has_program()) {
+    return std::make_unique<ProgramJob>(world, std::move(stored));
+  }
   return std::make_unique<ModelJob>(world, std::move(stored));
 }
 

@@ -2,8 +2,8 @@
 // begins, and tells the story as events.
 //
 // This class is what all kinds of jobs share: the row, admission, check, watch, stop and end. What
-// a job does once it has begun is behind it: a ModelJob (model_job.h) opens views. README.md draws
-// the phases.
+// a job does once it has begun is behind it: a ModelJob (model_job.h) opens views, a ProgramJob
+// (program_job.h) keeps a user's program and its executors alive. README.md draws the phases.
 //
 // It never waits and touches no socket, file or clock of its own: it is told what happened and
 // answers with commands, rows and timers through World.
@@ -24,6 +24,7 @@
 namespace muster::coordinator {
 
 class ModelJob;
+class ProgramJob;
 
 class Job {
  public:
@@ -60,6 +61,7 @@ class Job {
 
   // For what only one kind is asked; null: it is of another.
   virtual ModelJob* AsModel() { return nullptr; }
+  virtual ProgramJob* AsProgram() { return nullptr; }
 
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);
@@ -71,6 +73,8 @@ class Job {
   virtual void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) = 0;
   // The number of its present driver, which that one's calls must carry; 0: there is none.
   virtual std::uint64_t driver() const = 0;
+  // As whose output what it writes is kept.
+  virtual std::string driver_task() const = 0;
 
   // --- What those that were asked to end wait for.
   // Nothing of it would be lost if everything ended now, or nothing more can be done about it.
@@ -80,6 +84,8 @@ class Job {
   virtual void GiveUpCut(const std::string& why) = 0;
   // It has something on that parameter server that is of this view.
   virtual bool Uses(const TaskId& ps, std::uint64_t view) const = 0;
+  // It has an executor on that worker, or has asked for one.
+  virtual bool Occupies(const TaskId& worker) const = 0;
 
   // See Story.
   void WhenWritten(Story::Done then) { story_.WhenWritten(std::move(then)); }

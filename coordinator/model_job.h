@@ -38,10 +38,12 @@ class ModelJob final : public Job {
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) override;
   void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) override;
   std::uint64_t driver() const override { return driver_.number; }
+  std::string driver_task() const override { return "trainer"; }
   bool Settled() const override { return !view_ || view_->Settled(); }
   bool MayLeave(const Member& member) const override { return !view_ || view_->MayLeave(member); }
   void GiveUpCut(const std::string& why) override;
   bool Uses(const TaskId& ps, std::uint64_t view) const override;
+  bool Occupies(const TaskId& worker) const override { return view_ && view_->HasExecutor(worker); }
 
   // --- What its driver asks; errors are those of driver.proto.
   void OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> then);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/trouble.h"
+#include "common/base/words.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
@@ -135,6 +136,35 @@ void SpecChecker::OnProbed(Gathering& all, const std::string& who, const std::st
   outcome.data[host] = report.data();
 }
 
+// The first host's report counts; others are compared with it.
+void SpecChecker::OnProgramProbed(Gathering& all, const std::string& who,
+                                  const Result<v1::CommandResult>& result) {
+  if (!result.ok()) return all.Fail(who, result.status());
+  const v1::CheckReport& report = result->check();
+  for (const std::string& problem : report.problems()) {
+    all.outcome.problems.push_back(fmt::format("{}: {}", who, problem));
+  }
+  if (!report.problems().empty()) return;
+  v1::CheckReport& first = all.outcome.program;
+  if (all.counted_by.empty()) {
+    all.counted_by = who;
+    first = report;
+    return;
+  }
+  const auto differs = [&](const std::string& ours, const std::string& theirs) {
+    all.outcome.problems.push_back(
+        fmt::format("the program differs between hosts: {} has {}, {} has {}", all.counted_by, ours,
+                    who, theirs));
+  };
+  if (first.abi() != report.abi()) return differs(first.abi(), report.abi());
+  if (first.functions() == report.functions()) return;
+  const auto table = [](const v1::CheckReport& one) {
+    return fmt::format("{} (table {:016x})", Counted(one.function_count(), "registered function"),
+                       one.functions());
+  };
+  differs(table(first), table(report));
+}
+
 void SpecChecker::Check(const v1::JobSpec& spec, std::function<void(Result<CheckOutcome>)> then) {
   const std::vector<const Member*> workers = members_.Up("worker");
   if (workers.empty()) return then(Unavailable("no worker is up to check the job"));
@@ -147,6 +177,18 @@ void SpecChecker::Check(const v1::JobSpec& spec, std::function<void(Result<Check
   }
   all->spec = spec;
   all->then = std::move(then);
+  if (spec.has_program()) {
+    all->waiting = static_cast<int>(probes.size());
+    for (const Member* worker : probes) {
+      v1::Command check;
+      *check.mutable_check_job()->mutable_spec() = spec;
+      commands_.Send(*worker, check, kLimit, [all, who = NameOf(*worker)](auto result) {
+        OnProgramProbed(*all, who, result);
+        all->Done();
+      });
+    }
+    return;
+  }
   all->waiting = 1 + static_cast<int>(probes.size());
 
   SendCheck(all);

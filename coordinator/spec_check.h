@@ -1,5 +1,6 @@
-// Asks the cluster's workers whether a spec can run there: one compiles it, and one on each host
-// opens the data. A worker whose host is in trouble (a full disk) is passed over while another can.
+// Asks the cluster's workers whether a spec can run there. A model: one compiles it, and one on
+// each host opens the data; a worker whose host is in trouble (a full disk) is passed over while
+// another can. A program: one on each host starts it as a probe, and all must say the same.
 //
 // Threading: one strand. Lifetime: `members` and `commands` outlive it.
 #pragma once
@@ -25,6 +26,8 @@ struct CheckOutcome {
   std::uint64_t evaluation_examples = 0;
   // The data files by host.
   std::map<std::string, v1::DataFiles> data;
+  // What a program's probes said.
+  v1::CheckReport program;
 };
 
 class SpecChecker {
@@ -42,6 +45,8 @@ class SpecChecker {
                         const Result<v1::CommandResult>& result);
   static void OnProbed(Gathering& all, const std::string& who, const std::string& host,
                        const Result<v1::CommandResult>& result);
+  static void OnProgramProbed(Gathering& all, const std::string& who,
+                              const Result<v1::CommandResult>& result);
   void SendCheck(const std::shared_ptr<Gathering>& all);
 
   const Membership& members_;

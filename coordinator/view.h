@@ -60,6 +60,7 @@ class View : protected ViewParts {
   void OnLost(const Member& member);
   void OnClosureResult(const Member& member, const v1::ClosureResult& result);
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event);
+  bool HasExecutor(const TaskId& worker) const { return executors_.contains(worker); }
   // 0: it has none there.
   std::uint32_t ExecutorPid(const TaskId& worker) const;
   // A holder of variables is away, and the view waits for it.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,8 +19,18 @@
 #include "coordinator/membership.h"
 #include "coordinator/spec_check.h"
 #include "coordinator/step_marks.h"
+#include "muster/v1/program.pb.h"
 
 namespace muster::coordinator {
+
+// What the driver process of a program is started with.
+struct ProgramLaunch {
+  v1::ProgramSpec program;
+  // But for what is the daemon's own: key, link, host. Its incarnation is the driver's number.
+  v1::ProgramStart start;
+  // Where the job's tasks serve, by type and index, for TF_CONFIG.
+  std::map<std::string, std::map<int, std::string>> cluster;
+};
 
 // Starts and ends the driver processes. How one ended arrives by Coordinator::OnDriverExit().
 class Drivers {
@@ -27,6 +38,10 @@ class Drivers {
   virtual ~Drivers() = default;
   // In the place of whatever drove the job before, which is killed. `number` goes with its calls.
   virtual Status Start(const std::string& job_id, std::uint64_t number) = 0;
+  // The same of a program's. What it says arrives by Coordinator::OnDriverMessage().
+  virtual Status StartProgram(const ProgramLaunch& launch) = 0;
+  // To a program's driver, after what was sent to it before; harmless without a driver.
+  virtual void Send(const std::string& job_id, const v1::ToProgram& message) = 0;
   // 0: none runs, or it is still being started.
   virtual int Pid(const std::string& job_id) const = 0;
   // SIGTERM, then SIGKILL after `grace` (at once when it is 0); harmless without a driver.
@@ -101,6 +116,8 @@ struct World {
   bool draining = false;
   // What marks the job's folder of checkpoints as its own.
   std::function<Checkpoints::Claimant(const v1::Job&)> claimant = {};
+  // How many jobs have, or have asked for, an executor on that worker.
+  std::function<std::size_t(const TaskId& worker)> jobs_on = {};
 };
 
 }  // namespace muster::coordinator

@@ -1,14 +1,11 @@
 #include "services/common/program_child.h"
 
-#include <array>
-#include <cstring>
-#include <fstream>
 #include <string_view>
 
-#include <elf.h>
 #include <sys/statvfs.h>
-#include <sys/utsname.h>
 #include <unistd.h>
+
+#include "common/process/executable.h"
 
 namespace muster::services {
 namespace {
@@ -29,40 +26,9 @@ const char* RoleName(v1::ProgramRole role) {
   }
 }
 
-std::string_view MachineName(unsigned machine) {
-  switch (machine) {
-    case EM_X86_64:
-      return "x86_64";
-    case EM_AARCH64:
-      return "aarch64";
-    case EM_386:
-      return "i686";
-    case EM_ARM:
-      return "arm";
-    case EM_RISCV:
-      return "riscv";
-    case EM_PPC64:
-      return "ppc64";
-    case EM_S390:
-      return "s390x";
-    default:
-      return "another machine";
-  }
-}
-
-// "an executable for aarch64", "no ELF executable".
 std::string Describe(const std::string& path) {
-  std::array<char, 20> head{};
-  std::ifstream(path, std::ios::binary).read(head.data(), head.size());
-  if (std::memcmp(head.data(), ELFMAG, SELFMAG) != 0) return "no ELF executable";
-  const auto machine = static_cast<unsigned>(static_cast<unsigned char>(head[18])) |
-                       static_cast<unsigned>(static_cast<unsigned char>(head[19])) << 8;
-  return fmt::format("an executable for {}", MachineName(machine));
-}
-
-std::string HereMachine() {
-  utsname name{};
-  return ::uname(&name) == 0 ? name.machine : "unknown";
+  const Result<process::Executable> found = process::LookAtExecutable(path);
+  return found.ok() ? found->Describe() : "a file that cannot be read";
 }
 
 }  // namespace
@@ -92,7 +58,7 @@ Status ExplainStart(const Status& why, const std::string& path) {
       return InvalidArgument(
           "the program is {}, and this host is {}: build it for the hosts that "
           "run it",
-          Describe(path), HereMachine());
+          Describe(path), process::HostMachine());
     case StatusCode::kPermissionDenied: {
       struct statvfs where{};
       const bool noexec = ::statvfs(path.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0;

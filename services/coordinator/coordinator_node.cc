@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/net/handshake.h"
 #include "common/telemetry/log.h"
 #include "services/coordinator/alive_mark.h"
 #include "services/coordinator/cluster_service.h"
@@ -23,7 +24,7 @@ constexpr Millis kDiskGrace{2'000};
 // For rows that wait for the database's disk when the coordinator ends. Longer than a disk needs
 // that works, and shorter than those who end a coordinator wait for it.
 constexpr Millis kFlushGrace{10'000};
-// How long an archive is kept that no job needs: its job is yet to be submitted, or was forgotten.
+// How long a file is kept that no job needs: its job is yet to be submitted, or was forgotten.
 constexpr std::chrono::hours kUnusedFile{24};
 
 void LogEvent(const std::string& job, const v1::Event& event) {
@@ -44,17 +45,27 @@ struct CoordinatorNode::Parts {
         logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
         disks(strand),
         checkpoints(disks),
-        drivers(strand, {.program = options.trainer,
-                         .token_file = options.token_file,
-                         .on_line =
-                             [this](const std::string& job, std::int64_t time, std::string line) {
-                               if (core) core->OnDriverLine(job, time, std::move(line));
-                             },
-                         .on_exit =
-                             [this](const std::string& job, std::uint64_t number, bool success,
-                                    const std::string& how) {
-                               if (core) core->OnDriverExit(job, number, success, how);
-                             }}),
+        drivers(
+            strand,
+            {.program = options.trainer,
+             .token_file = options.token_file,
+             .on_line =
+                 [this](const std::string& job, std::int64_t time, std::string line) {
+                   if (core) core->OnDriverLine(job, time, std::move(line));
+                 },
+             .on_exit =
+                 [this](const std::string& job, std::uint64_t number, bool success,
+                        const std::string& how) {
+                   if (core) core->OnDriverExit(job, number, success, how);
+                 },
+             .executable = [this](const std::string& sha256) { return files.Executable(sha256); },
+             .key = [token](const std::string& job,
+                            Epoch epoch) { return net::JobKey(token.value(), job, epoch); },
+             .on_message =
+                 [this](const std::string& job, std::uint64_t number,
+                        const v1::FromProgram& message) {
+                   if (core) core->OnDriverMessage(job, number, message);
+                 }}),
         front{strand, nullptr,
               [token](const grpc::ServerContextBase& context) {
                 return services::FromGrpc(services::CheckToken(context, token));

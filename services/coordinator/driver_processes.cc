@@ -2,68 +2,194 @@
 
 #include <csignal>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/wall_time.h"
+#include "common/cluster/cluster_spec.h"
+#include "common/net/host_id.h"
+#include "services/common/piped_process.h"
+#include "services/common/program_child.h"
 
 namespace muster::coordinator {
 
+namespace {
+
+// Between two batches of lines of one driver: a flood costs the strand ten pieces of work a second.
+constexpr Millis kLinePause{100};
+
+class Trainer : public DriverProcesses::Running {
+ public:
+  explicit Trainer(std::unique_ptr<process::Child> child) : child_(std::move(child)) {}
+  int pid() const override { return child_->pid(); }
+  Status Signal(int signal) override { return child_->Signal(signal); }
+
+ private:
+  const std::unique_ptr<process::Child> child_;
+};
+
+class Program : public DriverProcesses::Running {
+ public:
+  explicit Program(std::unique_ptr<services::ProgramProcess> process)
+      : process_(std::move(process)) {}
+  int pid() const override { return process_->pid(); }
+  Status Signal(int signal) override { return process_->Signal(signal); }
+  void Send(const v1::ToProgram& message) override { process_->Send(message); }
+
+ private:
+  const std::unique_ptr<services::ProgramProcess> process_;
+};
+
+}  // namespace
+
 Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
-  if (closed_) return Unavailable("the coordinator is shutting down");
-  // An old one may still be on its way out: its end is then nobody's concern.
-  if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().child));
   process::Child::Options child;
   child.argv = {options_.program, "--coordinator",       address_, "--job", job_id,
                 "--driver",       std::to_string(number)};
   child.environment = {{"MUSTER_TOKEN_FILE", options_.token_file}};
-  child.on_line = [this, job_id](std::chrono::system_clock::time_point time, std::string line) {
-    strand_.Post([this, job_id, time_us = UnixMicros(time), line = std::move(line)]() mutable {
-      if (!closed_) options_.on_line(job_id, time_us, std::move(line));
-    });
-  };
-  child.on_exit = [this, job_id, number](process::Exit exit) {
-    strand_.Post([this, job_id, number, exit] { OnExit(job_id, number, exit); });
-  };
-  drivers_[job_id].number = number;
-  auto started = std::make_shared<Result<std::unique_ptr<process::Child>>>(nullptr);
-  forks_.Run(
-      [started, child = std::move(child)]() mutable {
-        *started = process::Child::Start(std::move(child));
-      },
-      [this, started, job_id, number] { OnStarted(job_id, number, std::move(*started)); });
+  const auto lines = std::make_shared<process::LineGate>();
+  child.on_line = LinesOf(job_id, lines);
+  child.on_exit = ExitOf(job_id, number, lines);
+  return StartAs(job_id, number,
+                 [child = std::move(child)]() mutable -> Result<std::unique_ptr<Running>> {
+                   MUSTER_TRY_ASSIGN(auto started, process::Child::Start(std::move(child)));
+                   return std::make_unique<Trainer>(std::move(started));
+                 });
+}
+
+// Its first message is its start; what else was sent to it until it runs comes behind that.
+Status DriverProcesses::StartProgram(const ProgramLaunch& launch) {
+  const std::string job_id = launch.start.job_id();
+  const std::uint64_t number = launch.start.incarnation();
+  v1::ToProgram first;
+  v1::ProgramStart& start = *first.mutable_start();
+  start = launch.start;
+  start.set_key(options_.key(job_id, Epoch(start.epoch())));
+  start.set_link("auto");
+  MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
+  const auto lines = std::make_shared<process::LineGate>();
+  services::ProgramProcess::Events events{
+      .on_line = LinesOf(job_id, lines),
+      .on_message =
+          [this, job_id, number](v1::FromProgram message) {
+            strand_.Post([this, job_id, number, message = std::move(message)] {
+              if (!closed_) options_.on_message(job_id, number, message);
+            });
+          },
+      .on_exit = ExitOf(job_id, number, lines)};
+  MUSTER_TRY(StartAs(
+      job_id, number,
+      [program = launch.program, start, config = TfConfig(launch), executable = options_.executable,
+       events = std::move(events)]() mutable -> Result<std::unique_ptr<Running>> {
+        MUSTER_TRY_ASSIGN(const std::string path, executable(program.sha256()));
+        process::Child::Options child = services::ProgramChild(path, program, start);
+        child.environment["TF_CONFIG"] = config;
+        auto started = services::ProgramProcess::Start(std::move(child), std::move(events));
+        if (!started.ok()) return services::ExplainStart(started.status(), path);
+        return std::make_unique<Program>(*std::move(started));
+      }));
+  Send(job_id, first);
   return Ok();
 }
 
+std::string DriverProcesses::TfConfig(const ProgramLaunch& launch) const {
+  cluster::ClusterSpec::Jobs jobs(launch.cluster.begin(), launch.cluster.end());
+  jobs["chief"][0] = address_;
+  const Result<cluster::ClusterSpec> spec = cluster::ClusterSpec::Create(std::move(jobs));
+  nlohmann::json config{{"task", {{"type", "chief"}, {"index", 0}}}};
+  if (spec.ok()) config["cluster"] = spec->ToJson();
+  return config.dump();
+}
+
+Status DriverProcesses::StartAs(const std::string& job_id, std::uint64_t number, Launch launch) {
+  if (closed_) return Unavailable("the coordinator is shutting down");
+  // An old one may still be on its way out: its end is then nobody's concern.
+  if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().process));
+  drivers_[job_id].number = number;
+  auto started = std::make_shared<Result<std::unique_ptr<Running>>>(nullptr);
+  forks_.Run([started, launch = std::move(launch)]() mutable { *started = launch(); },
+             [this, started, job_id, number] { OnStarted(job_id, number, std::move(*started)); });
+  return Ok();
+}
+
+DriverProcesses::OnLine DriverProcesses::LinesOf(const std::string& job_id,
+                                                 const std::shared_ptr<process::LineGate>& lines) {
+  return [this, job_id, lines](std::chrono::system_clock::time_point time, std::string line) {
+    if (!lines->Add(time, std::move(line))) return;
+    strand_.Post([this, job_id, lines] { PassLines(job_id, lines); });
+  };
+}
+
+std::function<void(process::Exit)> DriverProcesses::ExitOf(
+    const std::string& job_id, std::uint64_t number,
+    const std::shared_ptr<process::LineGate>& lines) {
+  return [this, job_id, number, lines](process::Exit exit) {
+    strand_.Post([this, job_id, number, lines, exit] {
+      PassLines(job_id, lines);
+      OnExit(job_id, number, exit);
+    });
+  };
+}
+
+// And again soon, while more come.
+void DriverProcesses::PassLines(const std::string& job_id,
+                                const std::shared_ptr<process::LineGate>& lines) {
+  if (closed_) return;
+  const std::vector<process::LineGate::Line> taken = lines->Take();
+  for (const process::LineGate::Line& line : taken) {
+    options_.on_line(job_id, UnixMicros(line.time), line.text);
+  }
+  if (taken.empty()) return;
+  (void)strand_.RunAfter(kLinePause, [this, weak = std::weak_ptr(self_), job_id, lines] {
+    if (!weak.expired()) PassLines(job_id, lines);
+  });
+}
+
 void DriverProcesses::OnStarted(const std::string& job_id, std::uint64_t number,
-                                Result<std::unique_ptr<process::Child>> child) {
+                                Result<std::unique_ptr<Running>> process) {
   const auto found = drivers_.find(job_id);
   const bool wanted = !closed_ && found != drivers_.end() && found->second.number == number;
   if (!wanted) {  // it has ended already, or another one has its place
-    if (child.ok()) Bury(*std::move(child));
+    if (process.ok()) Bury(*std::move(process));
     return;
   }
-  if (!child.ok()) {
+  if (!process.ok()) {
     drivers_.erase(found);
-    return options_.on_exit(job_id, number, false, "no start: " + ToString(child.status()));
+    return options_.on_exit(job_id, number, false, "no start: " + ToString(process.status()));
   }
-  found->second.child = *std::move(child);
-  if (found->second.signal != 0) Signal(found->second, found->second.signal);
+  Driver& driver = found->second;
+  driver.process = *std::move(process);
+  for (const v1::ToProgram& message : std::exchange(driver.waiting, {})) {
+    driver.process->Send(message);
+  }
+  if (driver.signal != 0) Signal(driver, driver.signal);
 }
 
-void DriverProcesses::Bury(std::unique_ptr<process::Child> child) {
-  if (child == nullptr) return;
-  if (closed_) return child.reset();
-  forks_.Run([child = std::move(child)]() mutable { child.reset(); }, [] {});
+void DriverProcesses::Send(const std::string& job_id, const v1::ToProgram& message) {
+  const auto found = drivers_.find(job_id);
+  if (found == drivers_.end()) return;
+  if (found->second.process == nullptr) {
+    found->second.waiting.push_back(message);
+  } else {
+    found->second.process->Send(message);
+  }
+}
+
+void DriverProcesses::Bury(std::unique_ptr<Running> process) {
+  if (process == nullptr) return;
+  if (closed_) return process.reset();
+  forks_.Run([process = std::move(process)]() mutable { process.reset(); }, [] {});
 }
 
 void DriverProcesses::Signal(Driver& driver, int signal) {
   driver.signal = signal;
-  if (driver.child != nullptr) (void)driver.child->Signal(signal);
+  if (driver.process != nullptr) (void)driver.process->Signal(signal);
 }
 
 void DriverProcesses::OnExit(const std::string& job_id, std::uint64_t number,
                              const process::Exit& exit) {
   const auto found = drivers_.find(job_id);
   if (closed_ || found == drivers_.end() || found->second.number != number) return;
-  Bury(std::move(found->second.child));
+  Bury(std::move(found->second.process));
   drivers_.erase(found);
   options_.on_exit(job_id, number, exit.ok(), exit.ToString());
 }
@@ -83,8 +209,8 @@ void DriverProcesses::Stop(const std::string& job_id, Millis grace) {
 
 int DriverProcesses::Pid(const std::string& job_id) const {
   const auto found = drivers_.find(job_id);
-  const bool runs = found != drivers_.end() && found->second.child != nullptr;
-  return runs ? found->second.child->pid() : 0;
+  const bool runs = found != drivers_.end() && found->second.process != nullptr;
+  return runs ? found->second.process->pid() : 0;
 }
 
 void DriverProcesses::Close() {

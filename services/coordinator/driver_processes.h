@@ -1,10 +1,12 @@
-// The driver processes (muster-trainer) as children of this daemon: they die with it.
+// The driver processes as children of this daemon, with which they die: muster-trainer for a
+// model's job, the user's executable for a program's.
 //
 // A fork takes long on a machine that is short of memory, and the end of a child is waited for:
 // both happen on a thread of their own, so Start() cannot say that a program does not start; that
-// is an end like any other (`on_exit`).
+// is an end like any other (`on_exit`, whose `how` begins with "no start: "). What a driver prints
+// is bounded before it reaches the strand, and a program's pipe is read and written off it.
 //
-// Threading: Start and Stop on the strand; what the children do is posted there.
+// Threading: everything on the strand; what the children do is posted there.
 // Lifetime: `strand` outlives it; the callbacks run on the strand, never after Close().
 #pragma once
 
@@ -12,8 +14,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/process/child.h"
+#include "common/process/line_gate.h"
 #include "coordinator/offload.h"
 #include "coordinator/world.h"
 
@@ -22,12 +26,19 @@ namespace muster::coordinator {
 class DriverProcesses : public Drivers {
  public:
   struct Options {
+    // muster-trainer.
     std::string program;
     std::string token_file;
     std::function<void(const std::string& job, std::int64_t time_us, std::string line)> on_line;
     std::function<void(const std::string& job, std::uint64_t number, bool success,
                        const std::string& how)>
         on_exit;
+    // Of a user's program: its uploaded file, as one that can be run; what proves its links; what
+    // its driver says.
+    std::function<Result<std::string>(const std::string& sha256)> executable = nullptr;
+    std::function<std::string(const std::string& job_id, Epoch epoch)> key = nullptr;
+    std::function<void(const std::string& job, std::uint64_t number, const v1::FromProgram&)>
+        on_message = nullptr;
   };
 
   DriverProcesses(Scheduler& strand, Options options)
@@ -37,31 +48,57 @@ class DriverProcesses : public Drivers {
   void set_address(std::string address) { address_ = std::move(address); }
 
   Status Start(const std::string& job_id, std::uint64_t number) override;
+  Status StartProgram(const ProgramLaunch& launch) override;
+  void Send(const std::string& job_id, const v1::ToProgram& message) override;
   int Pid(const std::string& job_id) const override;
   void Stop(const std::string& job_id, Millis grace) override;
   // Ends all of them (SIGKILL); on the strand.
   void Close();
 
+  // A driver that runs. Destruction kills it and waits for its end.
+  class Running {
+   public:
+    virtual ~Running() = default;
+    virtual int pid() const = 0;
+    virtual Status Signal(int signal) = 0;
+    virtual void Send(const v1::ToProgram& /*message*/) {}
+  };
+
  private:
+  using Launch = absl::AnyInvocable<Result<std::unique_ptr<Running>>()>;
   struct Driver {
     std::uint64_t number = 0;
     // Null while it is being started.
-    std::unique_ptr<process::Child> child;
+    std::unique_ptr<Running> process;
     // Asked for meanwhile; 0: none.
     int signal = 0;
+    // To be sent when it runs.
+    std::vector<v1::ToProgram> waiting;
   };
+  // In the place of whatever drove the job before; `launch` runs on the thread of forks.
+  Status StartAs(const std::string& job_id, std::uint64_t number, Launch launch);
   void OnStarted(const std::string& job_id, std::uint64_t number,
-                 Result<std::unique_ptr<process::Child>> child);
+                 Result<std::unique_ptr<Running>> process);
+  // What a child's callbacks do: lines through a gate, and its end after the last of them.
+  using OnLine = std::function<void(std::chrono::system_clock::time_point, std::string)>;
+  OnLine LinesOf(const std::string& job_id, const std::shared_ptr<process::LineGate>& lines);
+  std::function<void(process::Exit)> ExitOf(const std::string& job_id, std::uint64_t number,
+                                            const std::shared_ptr<process::LineGate>& lines);
+  void PassLines(const std::string& job_id, const std::shared_ptr<process::LineGate>& lines);
   void Signal(Driver& driver, int signal);
   // Kills what is left of it.
-  void Bury(std::unique_ptr<process::Child> child);
+  void Bury(std::unique_ptr<Running> process);
   void OnExit(const std::string& job_id, std::uint64_t number, const process::Exit& exit);
+  // The job's own, for its driver.
+  std::string TfConfig(const ProgramLaunch& launch) const;
 
   Scheduler& strand_;
   const Options options_;
   std::string address_;
   std::map<std::string, Driver> drivers_;
   bool closed_ = false;
+  // Timers hold this weakly.
+  std::shared_ptr<DriverProcesses*> self_ = std::make_shared<DriverProcesses*>(this);
   ThreadOffload forks_;
 };
 

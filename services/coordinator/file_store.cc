@@ -75,6 +75,16 @@ Result<std::string> FileStore::Path(const std::string& sha256) const {
   return directory_ + "/" + sha256;
 }
 
+Result<std::string> FileStore::Executable(const std::string& sha256) const {
+  MUSTER_TRY_ASSIGN(std::string path, Path(sha256));
+  if (!Has(sha256)) {
+    return NotFound("{} is gone from the coordinator's state directory: submit the program again",
+                    path);
+  }
+  if (chmod(path.c_str(), S_IRWXU) != 0) return FromErrno(errno, "make executable " + path);
+  return path;
+}
+
 bool FileStore::Has(const std::string& sha256) const {
   const Result<std::string> path = Path(sha256);
   std::error_code error;

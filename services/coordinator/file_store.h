@@ -39,6 +39,8 @@ class FileStore {
   bool Has(const std::string& sha256) const;
   // Where a file lies, whether or not it is there. kInvalidArgument as above.
   Result<std::string> Path(const std::string& sha256) const;
+  // The path of a file that is there, which from now on its owner may run. kNotFound: it is not.
+  Result<std::string> Executable(const std::string& sha256) const;
   // Somebody counts on the file: it is not collected for another `unused` (see below).
   void Touch(const std::string& sha256) const;
   // Has and Touch, away from the strand.

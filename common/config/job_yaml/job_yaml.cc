@@ -28,15 +28,6 @@ const std::vector<std::string>& HiddenFields() {
   return fields;
 }
 
-// "my job.yaml" -> "my-job"
-std::string NameFromFile(const std::string& file) {
-  std::string name = fs::path(file).stem().string().substr(0, kLongestJobName);
-  for (char& c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
-  }
-  return name;
-}
-
 // The position of `path`, or of the nearest field around it that was written.
 Position Locate(const std::map<std::string, Position>& positions, std::string path) {
   while (true) {
@@ -103,6 +94,14 @@ void AbsoluteFiles(const std::string& folder, google::protobuf::Message& message
 
 }  // namespace
 
+std::string NameFromFile(const std::string& file) {
+  std::string name = fs::path(file).stem().string().substr(0, kLongestJobName);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
+  }
+  return name;
+}
+
 std::string JobFile::Describe(const LocatedProblem& problem) const {
   const std::string path = problem.problem.path.empty() ? "" : problem.problem.path + ": ";
   return fmt::format("{}:{}:{}: {}{}", file, problem.position.line, problem.position.column, path,
@@ -126,6 +125,13 @@ JobFile ParseJobYaml(std::string_view text, const std::string& file) {
   WalkResult walk = WalkYaml(text, HiddenFields(), job.spec);
   job.problems = walk.problems;
   job.positions = std::move(walk.positions);
+  if (const auto program = job.positions.find("program"); program != job.positions.end()) {
+    job.problems = {{{"program",
+                      "a job file trains a model; a program is submitted by itself: muster submit "
+                      "--strategy parameter_server -- PROGRAM ARGUMENTS"},
+                     program->second}};
+    return job;
+  }
   if (job.spec.name().empty()) job.spec.set_name(NameFromFile(file));
 
   for (Problem& problem : ValidateJob(job.spec)) {

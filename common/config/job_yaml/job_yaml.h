@@ -38,6 +38,9 @@ struct JobFile {
 // of its first character, and the line within it stays in the text.
 std::string LocateScript(const JobFile& job, const std::string& message);
 
+// The name of a job that is given none: "build/my job.yaml" -> "my-job".
+std::string NameFromFile(const std::string& file);
+
 // The text alone: walked by the schema, then validated (validate_job.h). `file` is for messages and
 // gives the job its name when the text does not.
 JobFile ParseJobYaml(std::string_view text, const std::string& file);

@@ -50,6 +50,7 @@ class JobCheck {
   // Product of the dimensions times 4 bytes, refused above kMostVariableBytes.
   void CheckShape(const std::string& path, const std::vector<std::int64_t>& shape);
 
+  void Program();
   void Length();
   void Model();
   void Embeddings();
@@ -76,6 +77,10 @@ Problems JobCheck::Run() {
         "letters, digits, '.', '_' and '-', at most {}, not beginning with '.' or '-'; given '{}'",
         kLongestJobName, spec_.name());
   }
+  if (spec_.has_program()) {
+    Program();
+    return std::move(problems_);
+  }
   if (!spec_.has_data()) {
     Report("data", "required: where the training examples are");
   } else {
@@ -92,6 +97,43 @@ Problems JobCheck::Run() {
   Evaluation();
   Checkpoint();
   return std::move(problems_);
+}
+
+// In place of a model; nothing of a model's fields belongs to it.
+void JobCheck::Program() {
+  const v1::ProgramSpec& program = spec_.program();
+  const v1::StrategySpec& strategy = spec_.strategy();
+  if (spec_.has_model() || spec_.has_data() || spec_.has_loss() || spec_.has_optimizer() ||
+      spec_.batch_size() != 0 || spec_.epochs() != 0 || spec_.steps() != 0 ||
+      spec_.has_evaluation() || spec_.has_checkpoint()) {
+    Report("program", "a program brings its own model, data and steps: remove these fields");
+  }
+  if (program.sha256().empty()) Report("program.sha256", "required: the executable's SHA-256");
+  if (strategy.kind() != v1::STRATEGY_KIND_PARAMETER_SERVER) {
+    Report("strategy.kind",
+           "programs run under parameter_server; other strategies are not built "
+           "yet for programs");
+  }
+  if (strategy.workers() > kMostWorkers || strategy.max_workers() > kMostWorkers) {
+    Report("strategy.workers", "at most {}; given {}", kMostWorkers,
+           std::max(strategy.workers(), strategy.max_workers()));
+  }
+  if (strategy.max_workers() != 0 && strategy.max_workers() < strategy.workers()) {
+    Report("strategy.max_workers", "must not be below workers, {}; given {}", strategy.workers(),
+           strategy.max_workers());
+  }
+  if (program.closures_per_worker() > kMostClosuresPerWorker) {
+    Report("program.closures_per_worker", "at most {}; given {}", kMostClosuresPerWorker,
+           program.closures_per_worker());
+  }
+  if (program.max_restarts() != 0 && program.restart() != v1::RESTART_POLICY_ON_FAILURE) {
+    Report("program.max_restarts", "belongs to restart: on_failure");
+  }
+  std::size_t bytes = 0;
+  for (const std::string& argument : program.arguments()) bytes += argument.size() + 1;
+  if (bytes > kMostArgumentBytes) {
+    Report("program.arguments", "{} bytes; at most {}", bytes, kMostArgumentBytes);
+  }
 }
 
 void JobCheck::CheckColumn(const std::string& path, const std::string& name) {
@@ -361,6 +403,10 @@ void JobCheck::Schedule() {
 
 void JobCheck::Strategy() {
   const v1::StrategySpec& strategy = spec_.strategy();
+  if (strategy.workers() != 0 || strategy.max_workers() != 0) {
+    Report(strategy.workers() != 0 ? "strategy.workers" : "strategy.max_workers",
+           "belongs to programs; a model's job uses every worker that is there: remove it");
+  }
   if (strategy.kind() == v1::STRATEGY_KIND_UNSPECIFIED ||
       strategy.kind() == v1::STRATEGY_KIND_PARAMETER_SERVER) {
     if (strategy.devices() != 0) {

@@ -58,6 +58,23 @@ void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
   Say(message);
 }
 
+void FakeDaemon::ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string& how,
+                                 bool from_outside) {
+  v1::DaemonMessage message;
+  v1::ExecutorEvent& event = *message.mutable_executor();
+  event.set_job_id(plan.job_id());
+  event.set_view(plan.view());
+  event.set_kind(kind);
+  event.set_pid(7'000 + static_cast<std::uint32_t>(start.program().incarnation()));
+  event.set_incarnation(start.program().incarnation());
+  event.mutable_endpoint()->set_tcp_address(
+      fmt::format("127.0.0.1:{}", 20'000 + start.program().incarnation() % 10'000));
+  event.set_how(how);
+  event.set_from_outside(from_outside);
+  if (kind == v1::ExecutorEvent::KIND_EXITED) event.add_last_lines("Segmentation fault");
+  Say(message);
+}
+
 void FakeDaemon::Obey(const v1::Command& command) {
   v1::DaemonMessage message;
   v1::CommandResult& result = *message.mutable_result();
@@ -95,6 +112,11 @@ void FakeDaemon::Obey(const v1::Command& command) {
       start = command.start_executor();
       plan = start.plan();
       given.clear();
+      if (start.has_program()) {
+        ProgramExecutor(v1::ExecutorEvent::KIND_STARTED);
+        if (slow_executors) return;
+        ProgramExecutor(v1::ExecutorEvent::KIND_READY);
+      }
       break;
     default:
       break;

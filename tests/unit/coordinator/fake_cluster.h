@@ -37,6 +37,9 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   // Finishes everything it has been given.
   void Work();
   void ExecutorExits(const std::string& how, bool from_outside = false);
+  // Of the program's executor that it was asked for last.
+  void ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string& how = "",
+                       bool from_outside = false);
 
   SessionId session;
   bool silent = false;
@@ -52,6 +55,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::JobPlan plan;
   v1::ModelValues values;
   v1::StartExecutor start;
+  // A program's executors do not get ready by themselves.
+  bool slow_executors = false;
 
  private:
   void Obey(const v1::Command& command);
@@ -140,6 +145,7 @@ class Cluster {
   void AskInVain() {
     const v1::ListJobsReply listed = core->List();
     for (const v1::Job& one : listed.jobs()) {
+      if ((*core->Find(one.id()))->AsProgram() != nullptr) continue;
       ModelJob& driven = job(one.id());
       v1::SaveCheckpointRequest request;
       request.set_view(driven.record().plan().view());
@@ -168,7 +174,8 @@ class Cluster {
     return answer;
   }
   ModelJob& job(const std::string& name = "job") { return *(*core->Find(name))->AsModel(); }
-  v1::JobState State(const std::string& name = "job") { return job(name).record().job().state(); }
+  Job& any(const std::string& name) { return **core->Find(name); }
+  v1::JobState State(const std::string& name = "job") { return any(name).record().job().state(); }
   std::uint64_t View() { return job().record().plan().view(); }
 
   // --- As the driver; as the present one unless another number is given.
@@ -277,7 +284,7 @@ class Cluster {
   // With the events that the journal has.
   v1::Job Described(const std::string& name = "job") {
     v1::Job described;
-    job(name).Describe([&](Result<v1::Job> all) { described = *std::move(all); });
+    any(name).Describe([&](Result<v1::Job> all) { described = *std::move(all); });
     Settle();
     return described;
   }
@@ -288,9 +295,9 @@ class Cluster {
     return reasons;
   }
   // The newest event of this reason.
-  std::optional<v1::Event> EventOf(const std::string& reason) {
+  std::optional<v1::Event> EventOf(const std::string& reason, const std::string& name = "job") {
     std::optional<v1::Event> found;
-    const v1::Job described = Described();
+    const v1::Job described = Described(name);
     for (const v1::Event& event : described.events()) {
       if (event.reason() == reason) found = event;
     }

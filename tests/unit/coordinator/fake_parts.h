@@ -119,7 +119,16 @@ class FakeDrivers : public Drivers {
   void Stop(const std::string& job_id, Millis grace) override {
     (grace.count() > 0 ? stopped : killed).push_back(job_id);
   }
+  Status StartProgram(const ProgramLaunch& launch) override {
+    launched.push_back(launch);
+    return Ok();
+  }
+  void Send(const std::string&, const v1::ToProgram& message) override { sent.push_back(message); }
+
   std::vector<std::string> started, stopped, killed;
+  // Programs' drivers, and what was sent to them.
+  std::vector<ProgramLaunch> launched;
+  std::vector<v1::ToProgram> sent;
 };
 
 // The thread that writes the journal: what it is given is done at once, unless a test says

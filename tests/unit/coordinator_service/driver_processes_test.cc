@@ -1,8 +1,11 @@
 #include "services/coordinator/driver_processes.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <utility>
+#include <vector>
 
 #include <sys/stat.h>
 
@@ -54,6 +57,80 @@ TEST_CASE("A driver that is to stop before it runs is stopped when it does", "[s
   CHECK(HowItEnds(program, stop) == "signal SIGTERM");
   const auto kill = [](DriverProcesses& drivers) { drivers.Stop("j", Millis(0)); };
   CHECK(HowItEnds(program, kill) == "signal SIGKILL");
+}
+
+// A program's driver, which here is a shell script: what it says on its pipe and prints, in order.
+TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is heard",
+          "[services][program]") {
+  const muster::testing::TempDir dir;
+  const std::string path = dir.path() + "/words";
+  // FromProgram{ready {abi: "9"}} is 0a 03 22 01 '9'. Of the length before its first message it
+  // reads one byte.
+  std::ofstream(path) << "#!/bin/sh\n"
+                         "head -c 1 <&3 >/dev/null || exit 9\n"
+                         "echo \"$0 $* fd $MUSTER_PROGRAM_FD token ${MUSTER_TOKEN_FILE-none}\"\n"
+                         "echo \"$TF_CONFIG\"\n"
+                         "printf '\\005\\000\\000\\000\\012\\003\\042\\0019' >&3\n"
+                         "exit 3\n";
+  REQUIRE(chmod(path.c_str(), 0700) == 0);
+  setenv("MUSTER_TOKEN_FILE", "/secret", 1);
+
+  ThreadScheduler strand;
+  std::vector<std::string> story;  // the strand's
+  std::promise<void> ended;
+  DriverProcesses drivers(
+      strand,
+      {.program = "none",
+       .token_file = "none",
+       .on_line = [&](const std::string&, std::int64_t,
+                      const std::string& line) { story.push_back(line); },
+       .on_exit =
+           [&](const std::string&, std::uint64_t number, bool success, const std::string& how) {
+             story.push_back(fmt::format("{} {} {}", number, success, how));
+             ended.set_value();
+           },
+       .executable = [&](const std::string& sha256) -> Result<std::string> {
+         if (sha256 != "abc") return NotFound("no file {}", sha256);
+         return path;
+       },
+       .key = [](const std::string& job,
+                 Epoch epoch) { return fmt::format("key of {} {}", job, epoch.value()); },
+       .on_message =
+           [&](const std::string& job, std::uint64_t number, const v1::FromProgram& message) {
+             story.push_back(fmt::format("{} {} {}", job, number, message.ready().abi()));
+           }});
+  ProgramLaunch launch;
+  launch.program.set_name("words");
+  launch.program.set_sha256("abc");
+  launch.program.add_arguments("--epochs");
+  launch.program.add_arguments("3");
+  launch.start.set_job_id("j");
+  launch.start.set_incarnation(7);
+  launch.start.set_epoch(2);
+  launch.cluster["worker"][1] = "127.0.0.1:9";
+  strand.Post([&] {
+    drivers.set_address("127.0.0.1:5");
+    REQUIRE(drivers.StartProgram(launch).ok());
+    drivers.Send("j", v1::ToProgram());
+  });
+  const bool came =
+      ended.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  std::promise<std::vector<std::string>> told;
+  strand.Post([&] {
+    drivers.Close();
+    told.set_value(story);
+  });
+  unsetenv("MUSTER_TOKEN_FILE");
+  std::vector<std::string> all = told.get_future().get();
+  REQUIRE(came);
+  REQUIRE(all.size() == 4);
+  CHECK(all.back() == "7 false exit code 3");
+  // Lines and messages come by two ways.
+  std::sort(all.begin(), all.end() - 1);
+  CHECK(all[0] == path + " --epochs 3 fd 3 token none");
+  CHECK(all[1] == "j 7 9");
+  CHECK(all[2] == R"({"cluster":{"chief":["127.0.0.1:5"],"worker":{"1":"127.0.0.1:9"}},)"
+                  R"("task":{"index":0,"type":"chief"}})");
 }
 
 }  // namespace

@@ -64,6 +64,13 @@ TEST_CASE("an unknown key is an error with its place and the likely meaning", "[
            "job.yaml:19:1: zzzz: unknown key; known here: name, ");
 }
 
+TEST_CASE("a job file cannot hold a program, and says how one is submitted", "[config][unit]") {
+  CHECK(ProblemsOf("name: words\nprogram:\n  name: words\n") ==
+        "job.yaml:3:3: program: a job file trains a model; a program is submitted by itself: "
+        "muster submit --strategy parameter_server -- PROGRAM ARGUMENTS");
+  Contains(ProblemsOf(kGoodJob + "program: build/words\n"), "a program is submitted by itself");
+}
+
 TEST_CASE("a byte that is not UTF-8 is an error with its place", "[config][unit]") {
   CHECK(ProblemsOf("# \xC3\xA9t\xC3\xA9\nname: \xC3\xA9t\xE9\nepochs: 1\n") ==
         "job.yaml:2:9: byte \\xe9 is not UTF-8: save the file as UTF-8");

@@ -277,5 +277,43 @@ TEST_CASE("held-out data has the columns of the training data", "[config][unit]"
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_evaluation(); }), "evaluation.data: required");
 }
 
+TEST_CASE("a model's job does not choose its workers", "[config][unit]") {
+  ExpectStart(After([](v1::JobSpec& s) { s.mutable_strategy()->set_workers(2); }),
+              "strategy.workers: belongs to programs; a model's job uses every worker");
+  ExpectStart(After([](v1::JobSpec& s) { s.mutable_strategy()->set_max_workers(2); }),
+              "strategy.max_workers: belongs to programs");
+}
+
+TEST_CASE("a program has nothing of a model, and sound numbers", "[config][unit]") {
+  const auto with = [](const std::function<void(v1::JobSpec&)>& change) {
+    return After([&](v1::JobSpec& spec) {
+      spec = v1::JobSpec();
+      spec.set_name("words");
+      spec.mutable_program()->set_sha256(std::string(64, 'a'));
+      spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_PARAMETER_SERVER);
+      change(spec);
+    });
+  };
+  CHECK(with([](auto&) {}).empty());
+  ExpectStart(with([](auto& s) { s.set_batch_size(1); }), "program: a program brings its own");
+  ExpectStart(with([](auto& s) { s.mutable_data(); }), "program: a program brings its own");
+  ExpectStart(with([](auto& s) { s.mutable_program()->clear_sha256(); }),
+              "program.sha256: required");
+  ExpectStart(with([](auto& s) { s.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MIRRORED); }),
+              "strategy.kind: programs run under parameter_server");
+  ExpectStart(with([](auto& s) {
+                s.mutable_strategy()->set_workers(3);
+                s.mutable_strategy()->set_max_workers(2);
+              }),
+              "strategy.max_workers: must not be below workers, 3; given 2");
+  ExpectStart(with([](auto& s) { s.mutable_program()->set_max_restarts(2); }),
+              "program.max_restarts: belongs to restart: on_failure");
+  ExpectStart(with([](auto& s) { s.mutable_program()->set_closures_per_worker(2'000); }),
+              "program.closures_per_worker: at most 1024; given 2000");
+  ExpectStart(with([](auto& s) { s.mutable_program()->add_arguments(std::string(1 << 19, 'x')); }),
+              "program.arguments: 524289 bytes; at most 262144");
+  ExpectStart(with([](auto& s) { s.clear_name(); }), "name: ");
+}
+
 }  // namespace
 }  // namespace muster::config

@@ -1,0 +1,82 @@
+#include "cli/program.h"
+
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "common/base/utf8.h"
+#include "common/config/job_yaml/job_yaml.h"
+#include "common/config/job_yaml/validate_job.h"
+#include "common/process/executable.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Stands for the file's SHA-256 until it has been sent.
+constexpr std::size_t kSha256Digits = 64;
+
+Status CheckProgram(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    return InvalidArgument(
+        "there is no file {}: give the path of the program, it is not looked for in PATH", path);
+  }
+  if (fs::is_directory(status)) return InvalidArgument("{} is a folder, no program", path);
+  if (!fs::is_regular_file(status)) return InvalidArgument("{} is no regular file", path);
+  MUSTER_TRY_ASSIGN(const process::Executable found, process::LookAtExecutable(path));
+  using Kind = process::Executable::Kind;
+  if (found.kind == Kind::kScript) {
+    return InvalidArgument(
+        "{} is a script, and the cluster runs one compiled program in every role: build a C++ "
+        "program with muster::init(argc, argv) as the first line of main(), and submit that",
+        path);
+  }
+  if (found.kind != Kind::kProgram) {
+    return InvalidArgument("{} is {}: submit a compiled program", path, found.Describe());
+  }
+  if (found.machine != process::HostMachine()) {
+    return InvalidArgument("{} is {}, and this host is {}: build it for the hosts of the cluster",
+                           path, found.Describe(), process::HostMachine());
+  }
+  if (::access(path.c_str(), X_OK) != 0) {
+    return InvalidArgument("{} is not executable: chmod +x {}", path, path);
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Result<v1::JobSpec> ProgramJob(const Options& options) {
+  const std::string& path = options.program.front();
+  for (const std::string& word : options.program) {
+    if (FirstBadUtf8(word) != std::string::npos) {
+      return InvalidArgument("\"{}\" is not UTF-8: a program's path and arguments must be",
+                             ToValidUtf8(word));
+    }
+  }
+  MUSTER_TRY(CheckProgram(path));
+  v1::JobSpec spec;
+  spec.set_name(options.name.empty() ? config::NameFromFile(path) : options.name);
+  v1::StrategySpec& strategy = *spec.mutable_strategy();
+  strategy.set_kind(v1::STRATEGY_KIND_PARAMETER_SERVER);
+  strategy.set_workers(options.job_workers.least);
+  strategy.set_max_workers(options.job_workers.most);
+  v1::ProgramSpec& program = *spec.mutable_program();
+  program.set_name(fs::path(path).filename().string());
+  program.set_sha256(std::string(kSha256Digits, '0'));
+  program.mutable_arguments()->Assign(options.program.begin() + 1, options.program.end());
+  program.set_restart(options.restart_on_failure ? v1::RESTART_POLICY_ON_FAILURE
+                                                 : v1::RESTART_POLICY_NEVER);
+  program.set_max_restarts(options.max_restarts);
+  program.set_closures_per_worker(options.closures_per_worker);
+  for (const config::Problem& problem : config::ValidateJob(spec)) {
+    const bool name = problem.path == "name";
+    return InvalidArgument("{}: {}", name ? "--name" : problem.path, problem.message);
+  }
+  return spec;
+}
+
+}  // namespace muster::cli

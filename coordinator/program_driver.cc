@@ -1,0 +1,207 @@
+// The process that runs a program's main().
+//
+// Nothing watches it for silence, as a model's driver is watched: a program may compute for an hour
+// between two words, and one that is stopped harms nobody but itself. Who waits for it in vain says
+// `muster stop`.
+#include <algorithm>
+
+#include "common/base/words.h"
+#include "coordinator/program_job.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr int kLongestPauseShift = 6;
+
+// How DriverProcesses begins what it says of a process that could not be started.
+constexpr std::string_view kNoStart = "no start: ";
+
+// "with exit code 3", "by signal SIGSEGV".
+std::string Ended(const std::string& how) {
+  return (how.starts_with("signal") ? "by " : "with ") + how;
+}
+
+}  // namespace
+
+// When an executor is there for it, and it does not run.
+void ProgramJob::StartDriver() {
+  if (driver_.running || pausing_ || world_.draining || record().stop_requested() || !AnyReady()) {
+    return;
+  }
+  driver_ = Driver();
+  driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
+  ProgramLaunch launch;
+  launch.program = story_.spec().program();
+  v1::ProgramStart& start = launch.start;
+  start.set_role(v1::PROGRAM_ROLE_DRIVER);
+  start.set_job_id(id());
+  start.set_job_name(record().job().name());
+  *start.mutable_task() = ToProto({"chief", 0});
+  start.set_epoch(world_.epoch.value());
+  start.set_incarnation(driver_.number);
+  *start.mutable_strategy() = story_.spec().strategy();
+  start.set_closures_at_a_time(
+      std::max<std::uint32_t>(1, story_.spec().program().closures_per_worker()));
+  start.set_restarts(record().job().restarts());
+  for (const auto& [task, executor] : executors_) {
+    if (!executor.endpoint.tcp_address().empty()) {
+      launch.cluster["worker"][task.index] = executor.endpoint.tcp_address();
+    }
+  }
+  for (const Member* server : world_.members.Up("ps")) {
+    launch.cluster["ps"][server->task.index] = server->info.data().tcp_address();
+  }
+  if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
+    return OnDriverExit(driver_.number, false, std::string(kNoStart) + Message(status));
+  }
+  driver_.running = true;
+  TellMembers();
+}
+
+void ProgramJob::TellMembers() {
+  if (!driver_.running) return;
+  v1::ToProgram message;
+  v1::ProgramMembers& members = *message.mutable_members();
+  members.set_version(++members_version_);
+  for (const auto& [task, executor] : executors_) {
+    if (!executor.ready) continue;
+    v1::ProgramWorker& worker = *members.add_workers();
+    *worker.mutable_task() = ToProto(task);
+    worker.set_incarnation(executor.incarnation);
+    *worker.mutable_endpoint() = executor.endpoint;
+  }
+  for (const Member* server : world_.members.Up("ps")) {
+    v1::PsAddress& address = *members.add_servers();
+    address.set_index(static_cast<std::uint32_t>(server->task.index));
+    address.set_boot_id(server->info.boot_id());
+    *address.mutable_data() = server->info.data();
+  }
+  world_.drivers.Send(id(), message);
+}
+
+// Before the members without it.
+void ProgramJob::TellVerdict(const TaskId& task, const Executor& executor,
+                             v1::ExecutorVerdict::Cause cause, const std::string& how,
+                             const std::vector<std::string>& lines) {
+  if (!driver_.running) return;
+  v1::ToProgram message;
+  v1::ExecutorVerdict& verdict = *message.mutable_verdict();
+  *verdict.mutable_task() = ToProto(task);
+  verdict.set_incarnation(executor.incarnation);
+  verdict.set_cause(cause);
+  verdict.set_how(how);
+  verdict.mutable_last_lines()->Assign(lines.begin(), lines.end());
+  world_.drivers.Send(id(), message);
+}
+
+void ProgramJob::TellStop(Millis grace) {
+  v1::ToProgram message;
+  message.mutable_stop()->set_grace_ms(static_cast<std::uint32_t>(grace.count()));
+  world_.drivers.Send(id(), message);
+}
+
+void ProgramJob::OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) {
+  if (phase_ != Phase::kBegun || !driver_.running || driver != driver_.number) return;
+  switch (message.body_case()) {
+    case v1::FromProgram::kReady:
+      return OnDriverReady(message.ready());
+    case v1::FromProgram::kReport:
+      *story_.record().mutable_job()->mutable_program() = message.report();
+      return story_.Touch();
+    case v1::FromProgram::kEnd:
+      driver_.end = MakeStatus(static_cast<StatusCode>(message.end().status().code()),
+                               message.end().status().message());
+      return;
+    default:
+      return;
+  }
+}
+
+void ProgramJob::OnDriverReady(const v1::ProgramReady& ready) {
+  if (ready.status().code() != 0) {
+    driver_.end =
+        MakeStatus(static_cast<StatusCode>(ready.status().code()), ready.status().message());
+    return;
+  }
+  driver_.ready = true;
+  driver_.pid = world_.drivers.Pid(id());
+  v1::Job& job = *story_.record().mutable_job();
+  if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
+  story_.Tell("JOB_RUNNING",
+              fmt::format("main() runs as process {}{}, its closures on {}", driver_.pid,
+                          job.restarts() > 0
+                              ? fmt::format(" (begun anew {})", Counted(job.restarts(), "time"))
+                              : "",
+                          AnyReady() ? ReadyNames() : "workers to come"),
+              nullptr,
+              {{"pid", std::to_string(driver_.pid)}, {"restarts", std::to_string(job.restarts())}});
+  RefreshReason();
+  story_.Persist();
+}
+
+// The end of main() is the end of the job, unless it may begin anew.
+void ProgramJob::OnDriverExit(std::uint64_t number, bool success, const std::string& how) {
+  if (number != driver_.number) return;
+  const Driver ended = std::exchange(driver_, Driver());
+  if (phase_ != Phase::kBegun) return;
+  const bool no_start = how.starts_with(kNoStart);
+  const std::string what = no_start
+                               ? "the program could not be started on the coordinator's host: " +
+                                     how.substr(kNoStart.size())
+                               : "main() ended " + Ended(how);
+  if (record().stop_requested()) {
+    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
+               fmt::format("stopped as asked; {}", what));
+  }
+  if (world_.draining && !no_start) {
+    if (MostRestarts() == 0) {
+      return End(v1::JOB_STATE_CANCELLED, Cancelled("the cluster was asked to end"),
+                 fmt::format("ended with the cluster; {}", what));
+    }
+    story_.SetState(v1::JOB_STATE_RESTORING, "CLUSTER_DRAINING",
+                    fmt::format("{}; it begins anew when the coordinator is back", what));
+    if (world_.on_settled) world_.on_settled();
+    return;
+  }
+  if (success) {
+    return End(v1::JOB_STATE_SUCCEEDED, Ok(),
+               fmt::format("done: main() ended {}, {}", Ended(how),
+                           Counted(record().job().program().done(), "closure")));
+  }
+  if (no_start) return OnFailure(FailedPrecondition("{}", what), what, how, ended);
+  if (ended.end && !ended.end->ok()) {
+    const std::string text = fmt::format("{}: {}", what, Message(*ended.end));
+    return OnFailure(MakeStatus(ended.end->code(), text), text, how, ended);
+  }
+  OnFailure(Internal("{}; `muster logs {} chief:0` shows what it wrote", what, id()), what, how,
+            ended);
+}
+
+void ProgramJob::OnFailure(const Status& why, const std::string& what, const std::string& how,
+                           const Driver& ended) {
+  v1::Job& job = *story_.record().mutable_job();
+  const bool again = MayBeginAnew();
+  const int pid = ended.pid != 0 ? ended.pid : world_.drivers.Pid(id());
+  std::string then = "; it is not started again";
+  if (again) {
+    job.set_restarts(job.restarts() + 1);
+    then = fmt::format("; it begins anew ({} of {})", job.restarts(), MostRestarts());
+  }
+  story_.Tell(
+      "PROGRAM_ENDED", what + then, nullptr,
+      {{"pid", std::to_string(pid)}, {"how", how}, {"restarts", std::to_string(job.restarts())}},
+      world_.logs.Last(id(), driver_task()));
+  if (!again) return Fail(why);
+  // The number of restarts outlives this coordinator.
+  story_.Persist();
+  pausing_ = true;
+  RefreshReason();
+  const int shift = std::min(static_cast<int>(job.restarts()), kLongestPauseShift);
+  (void)world_.scheduler.RunAfter(Millis(250 << shift), Guard([this] {
+                                    pausing_ = false;
+                                    StartDriver();
+                                    RefreshReason();
+                                  }));
+}
+
+}  // namespace muster::coordinator

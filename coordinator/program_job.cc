@@ -1,0 +1,195 @@
+// A program's job from its beginning to its end.
+#include "coordinator/program_job.h"
+
+#include <algorithm>
+
+#include "common/base/words.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr std::uint32_t kDefaultRestarts = 3;
+constexpr Millis kLetGoLimit{30'000};
+// For main() to end by SIGTERM when the job has ended.
+constexpr Millis kDriverGrace{1'000};
+
+}  // namespace
+
+std::uint32_t ProgramJob::MostRestarts() const {
+  const v1::ProgramSpec& program = story_.spec().program();
+  if (program.restart() != v1::RESTART_POLICY_ON_FAILURE) return 0;
+  return program.max_restarts() == 0 ? kDefaultRestarts : program.max_restarts();
+}
+
+bool ProgramJob::MayBeginAnew() const { return record().job().restarts() < MostRestarts(); }
+
+std::vector<std::string> ProgramJob::Missing() const {
+  const std::size_t wanted = story_.spec().strategy().workers();
+  const std::size_t there = world_.members.Up("worker").size();
+  if (there == 0 || there >= wanted) return {};
+  return {fmt::format("{} ({} of {} {} there)", Counted(wanted - there, "more worker"), there,
+                      wanted, Agreeing(there, "is", "are"))};
+}
+
+// The number of the beginning goes to the disk first: executors of before it are refused.
+void ProgramJob::Begin() {
+  v1::JobPlan& plan = *story_.record().mutable_plan();
+  plan.set_job_id(id());
+  plan.set_job_number(record().number());
+  plan.set_epoch(world_.epoch.value());
+  plan.set_view(plan.view() + 1);
+  story_.record().set_begin_anew(false);
+  story_.SetState(record().job().restarts() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
+                  "STARTING_EXECUTORS",
+                  "the coordinator writes the job's beginning to its database");
+  story_.Persist(Guard([this](const Status& status) {
+    if (!status.ok()) return RetryAfter(Millis(1'000), "JOURNAL_UNAVAILABLE", Message(status));
+    open_ = true;
+    Allocate();
+  }));
+}
+
+// --- A restart of the coordinator.
+
+std::string ProgramJob::AfterRestart() const {
+  if (!HasBegun()) return "the program has not begun yet; it waits for its workers";
+  const std::string died = "the program's main() was its child and ended with it; ";
+  if (MayBeginAnew()) return died + "it begins anew when workers are there";
+  return died + (MostRestarts() == 0 ? "its restart policy is never"
+                                     : fmt::format("it has begun anew {} times already",
+                                                   record().job().restarts()));
+}
+
+void ProgramJob::GoOnAfterRestart() {
+  if (!HasBegun()) {
+    return story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
+  }
+  if (!MayBeginAnew()) {
+    const std::string what =
+        MostRestarts() == 0
+            ? "the coordinator was restarted, and the program's main() ended with it. Submit it "
+              "again; with --restart-policy on-failure main() begins anew by itself"
+            : fmt::format(
+                  "the coordinator was restarted, and the program's main() ended with it "
+                  "for the {}th time; --max-restarts {} allows no more. Submit it again",
+                  record().job().restarts() + 1, MostRestarts());
+    return End(v1::JOB_STATE_FAILED, Aborted("{}", what), what, "COORDINATOR_RESTARTED");
+  }
+  v1::Job& job = *story_.record().mutable_job();
+  // An orderly end of the cluster is no failure of the program's.
+  if (job.reason() != "CLUSTER_DRAINING") job.set_restarts(job.restarts() + 1);
+  story_.SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED", "waiting for its tasks");
+  story_.Persist();
+}
+
+std::string ProgramJob::Forget(bool anew) {
+  // The old processes are on their way out, and their ends nobody's concern.
+  driver_ = Driver();
+  executors_.clear();
+  fitness_.Clear();
+  pausing_ = given_up_ = false;
+  v1::Job& job = *story_.record().mutable_job();
+  job.clear_program();
+  job.set_restarts(0);
+  return anew ? "submitted again with --restart: main() begins anew"
+              : "submitted again: main() begins anew; what it goes on from is its own";
+}
+
+// --- What people see.
+
+void ProgramJob::DescribeWorker(const TaskId& worker, v1::TaskState& state) const {
+  const auto found = executors_.find(worker);
+  state.set_executor_pid(found == executors_.end() ? 0 : found->second.pid);
+}
+
+// What it is doing, or waits for.
+void ProgramJob::RefreshReason() {
+  if (phase_ != Phase::kBegun || !open_) return;
+  const bool stopping = record().stop_requested();
+  const v1::JobState state = stopping                        ? v1::JOB_STATE_STOPPING
+                             : driver_.ready                 ? v1::JOB_STATE_RUNNING
+                             : record().job().restarts() > 0 ? v1::JOB_STATE_RESTORING
+                                                             : v1::JOB_STATE_STARTING;
+  if (stopping) return story_.SetState(state, "STOP_REQUESTED", "main() is asked to end");
+  if (pausing_) return story_.SetState(state, "PROGRAM_ENDED", "main() begins anew soon");
+  const std::vector<const Member*> workers = world_.members.Up("worker");
+  if (AnyReady()) {
+    if (driver_.ready) return story_.SetState(state, "", "");
+    return story_.SetState(state, "STARTING_PROGRAM", "the process of main() is started");
+  }
+  if (workers.empty()) {
+    return story_.SetState(state, "WAITING_FOR_TASKS", "waiting for " + MissingTasks());
+  }
+  if (const std::string unfit = fitness_.Reasons(workers); !unfit.empty()) {
+    return story_.SetState(state, "NO_FIT_WORKER",
+                           "no worker can start an executor; they are asked again: " + unfit);
+  }
+  story_.SetState(state, "STARTING_EXECUTORS", "workers start the program's executors");
+}
+
+// --- Stop, and the end.
+
+// main() is asked to end, and ends the job; after `grace` it is made to.
+void ProgramJob::BeginStop(Millis grace) {
+  if (!driver_.running) {
+    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
+               "stopped while its main() did not run");
+  }
+  const Millis limit = grace.count() > 0 ? grace : world_.options.stop_grace;
+  TellStop(limit);
+  RefreshReason();
+  EndAfter(limit, fmt::format("stopped: its main() had not ended in the {:.1f} s that it was given",
+                              static_cast<double>(limit.count()) / 1000));
+}
+
+bool ProgramJob::Settled() const {
+  return phase_ != Phase::kBegun || !driver_.running || given_up_;
+}
+
+void ProgramJob::OnClusterDraining() {
+  if (phase_ != Phase::kBegun || !driver_.running) return;
+  story_.Tell("CLUSTER_DRAINING", "the cluster was asked to end: main() is asked to end, too");
+  TellStop(world_.options.stop_grace);
+}
+
+void ProgramJob::GiveUpCut(const std::string& why) {
+  if (Settled()) return;
+  given_up_ = true;
+  story_.Tell("DRAIN_UNSAVED",
+              fmt::format("main() did not end with the cluster, and is killed: {}", why), nullptr,
+              {{"why", why}});
+  if (world_.on_settled) world_.on_settled();
+}
+
+Story::Fields ProgramJob::CloseProgress() {
+  v1::Job& job = *story_.record().mutable_job();
+  if (job.has_program()) {
+    job.mutable_program()->clear_phase();
+    job.mutable_program()->set_closures_per_second(0);
+  }
+  return {{"closures", std::to_string(job.program().done())}};
+}
+
+// Executors, what servers hold of it, and the driver if it still runs.
+void ProgramJob::LetGo() {
+  for (const auto& [task, executor] : executors_) {
+    const Member* member = world_.members.Find(task);
+    if (member == nullptr) continue;
+    v1::Command command;
+    v1::StopExecutor& stop = *command.mutable_stop_executor();
+    stop.set_job_id(id());
+    stop.set_epoch(world_.epoch.value());
+    stop.set_view(record().plan().view());
+    world_.commands.Send(*member, command, kLetGoLimit, [](auto) {});
+  }
+  executors_.clear();
+  if (HasBegun()) {
+    for (const Member* server : world_.members.Up("ps")) {
+      world_.commands.Send(*server, DropCommand(id(), world_.epoch, record().plan().view()),
+                           kLetGoLimit, [](auto) {});
+    }
+  }
+  if (driver_.running) world_.drivers.Stop(id(), kDriverGrace);
+}
+
+}  // namespace muster::coordinator

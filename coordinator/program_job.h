@@ -1,0 +1,135 @@
+// A job that runs a user's program (docs/decisions/0006): its driver, one process on this host, and
+// an executor on each worker that it is given.
+//
+// There is no view: executors are replaced one by one, and the driver, which hands its closures to
+// them directly, is told who is there and how each of them ended. main() begins when the first
+// executor is ready, so it never begins on a cluster that cannot run it. It ends with its exit
+// code, and the job with it; under `restart: on_failure` it begins anew in another driver, which
+// takes the executors over.
+//
+// Invariants: an executor's incarnation, and a driver's number, are of this job and never used
+// again: their high half is the epoch, which is on disk before anything begins. What an older one
+// still says is dropped.
+// Threading and lifetime: see Job.
+//
+// The class stands in three files: program_job.cc (from the beginning to the end),
+// program_workers.cc (which workers, and their executors), program_driver.cc (the process of
+// main()).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/fitness.h"
+#include "coordinator/job.h"
+
+namespace muster::coordinator {
+
+class ProgramJob final : public Job {
+ public:
+  ProgramJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
+
+  ProgramJob* AsProgram() override { return this; }
+
+  // --- See Job.
+  void OnClusterDraining() override;
+  void OnLost(const Member& member) override;
+  void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) override;
+  void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) override;
+  // What its driver says of itself; of an earlier one it is old news.
+  void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message);
+  std::uint64_t driver() const override { return driver_.number; }
+  std::string driver_task() const override { return "chief:0"; }
+  bool Settled() const override;
+  // Its closures go to others.
+  bool MayLeave(const Member&) const override { return true; }
+  void GiveUpCut(const std::string& why) override;
+  bool Uses(const TaskId&, std::uint64_t) const override { return !ended(); }
+  bool Occupies(const TaskId& worker) const override { return executors_.contains(worker); }
+
+ private:
+  struct Executor {
+    SessionId session;
+    std::uint64_t incarnation = 0;
+    std::uint32_t pid = 0;
+    bool ready = false;
+    TimePoint ready_at;
+    v1::DataEndpoint endpoint;
+    // Ends in a row, for the pause before the next one.
+    int crashes = 0;
+    bool restart_planned = false;
+  };
+  struct Driver {
+    std::uint64_t number = 0;
+    bool running = false;
+    // It has said that main() begins.
+    bool ready = false;
+    int pid = 0;
+    // The error that has left main(), or OK; nothing: it has not said.
+    std::optional<Status> end;
+  };
+
+  // program_job.cc
+  std::vector<std::string> Missing() const override;
+  std::string MakeDo() override { return {}; }
+  std::string Checking() const override { return "a worker on each host looks at the program"; }
+  Status TakeCheck(const CheckOutcome&) override { return Ok(); }
+  void Begin() override;
+  void Leave() override { open_ = false; }
+  void LetGo() override;
+  void BeginStop(Millis grace) override;
+  std::string Forget(bool anew) override;
+  std::string AfterRestart() const override;
+  void GoOnAfterRestart() override;
+  Story::Fields CloseProgress() override;
+  void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
+  bool HasBegun() const { return record().plan().view() > 0; }
+  bool MayBeginAnew() const;
+  std::uint32_t MostRestarts() const;
+  void RefreshReason();
+
+  // program_workers.cc
+  void OnArrival(const Member& member, const Arrival& arrival) override;
+  void OnTaskDraining(const TaskId& task) override;
+  // Gives the job as many workers as it may have and are there, the least busy first.
+  void Allocate();
+  void StartExecutor(const Member& worker);
+  void OnExecutorAnswer(const TaskId& task, std::uint64_t incarnation, const Status& status);
+  void OnExecutorReady(const TaskId& task, Executor& executor, const v1::ExecutorEvent& event);
+  void OnExecutorGone(const Member& member, Executor& executor, const v1::ExecutorEvent& event);
+  void RestartExecutorLater(const TaskId& task, Executor& executor);
+  // This worker cannot start one: another takes its place, it is asked again later.
+  void LeaveOut(const TaskId& task, const Status& why);
+  bool AnyReady() const;
+  // "worker:0, worker:2": those whose executors are ready.
+  std::string ReadyNames() const;
+
+  // program_driver.cc
+  void StartDriver();
+  // All that are there, to the driver.
+  void TellMembers();
+  void TellVerdict(const TaskId& task, const Executor& executor, v1::ExecutorVerdict::Cause cause,
+                   const std::string& how, const std::vector<std::string>& lines);
+  void TellStop(Millis grace);
+  void OnDriverReady(const v1::ProgramReady& ready);
+  // The driver has failed: main() begins anew, or the job ends with this.
+  void OnFailure(const Status& why, const std::string& what, const std::string& how,
+                 const Driver& ended);
+
+  // The beginning is on disk: executors may be started.
+  bool open_ = false;
+  std::map<TaskId, Executor> executors_;
+  Fitness fitness_;
+  std::uint32_t executors_started_ = 0;
+  Driver driver_;
+  std::uint32_t drivers_started_ = 0;
+  // main() waits to begin anew.
+  bool pausing_ = false;
+  std::uint64_t members_version_ = 0;
+  // The cluster was asked to end, and main() has not ended in time.
+  bool given_up_ = false;
+};
+
+}  // namespace muster::coordinator

@@ -1,0 +1,562 @@
+// A user's program as a job: which workers it gets, its executors, its main(), and how it ends.
+#include <algorithm>
+#include <set>
+
+#include "tests/unit/coordinator/fake_cluster.h"
+
+namespace muster::coordinator::testing {
+namespace {
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+v1::JobSpec ProgramSpec(const std::string& name = "words") {
+  v1::JobSpec spec;
+  spec.set_name(name);
+  spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_PARAMETER_SERVER);
+  v1::ProgramSpec& program = *spec.mutable_program();
+  program.set_name(name);
+  program.set_sha256(std::string(64, 'a'));
+  program.add_arguments("--epochs");
+  program.add_arguments("3");
+  return spec;
+}
+
+v1::JobSpec WithWorkers(std::uint32_t workers, std::uint32_t most = 0,
+                        const std::string& name = "words") {
+  v1::JobSpec spec = ProgramSpec(name);
+  spec.mutable_strategy()->set_workers(workers);
+  spec.mutable_strategy()->set_max_workers(most);
+  return spec;
+}
+
+v1::JobSpec Restarting(std::uint32_t most = 0) {
+  v1::JobSpec spec = ProgramSpec();
+  spec.mutable_program()->set_restart(v1::RESTART_POLICY_ON_FAILURE);
+  spec.mutable_program()->set_max_restarts(most);
+  return spec;
+}
+
+class Programs : public Cluster {
+ public:
+  ProgramJob& words(const std::string& name = "words") { return *any(name).AsProgram(); }
+  v1::JobState State(const std::string& name = "words") { return Cluster::State(name); }
+  std::string Said() { return any("words").record().job().message(); }
+
+  void MainIsReady() {
+    v1::FromProgram message;
+    (void)message.mutable_ready();
+    core->OnDriverMessage(words().id(), words().driver(), message);
+    Settle();
+  }
+  void MainEnds(const std::string& how) {
+    core->OnDriverExit(words().id(), words().driver(), how == "exit code 0", how);
+    Settle();
+  }
+  void Report(std::uint64_t done, std::optional<std::uint64_t> driver = std::nullopt) {
+    v1::FromProgram message;
+    message.mutable_report()->set_done(done);
+    message.mutable_report()->set_phase("epoch 2");
+    core->OnDriverMessage(words().id(), driver.value_or(words().driver()), message);
+  }
+  // Submits it, and main() begins.
+  void Run(const v1::JobSpec& spec = ProgramSpec()) {
+    REQUIRE(Submit(spec).ok());
+    MainIsReady();
+    REQUIRE(State() == v1::JOB_STATE_RUNNING);
+  }
+
+  // Whom the driver was told of last.
+  v1::ProgramMembers Members() {
+    for (auto one = drivers.sent.rbegin(); one != drivers.sent.rend(); ++one) {
+      if (one->has_members()) return one->members();
+    }
+    return {};
+  }
+  std::vector<std::uint32_t> MemberIndices() {
+    std::vector<std::uint32_t> indices;
+    const v1::ProgramMembers members = Members();
+    for (const v1::ProgramWorker& worker : members.workers()) {
+      indices.push_back(worker.task().index());
+    }
+    return indices;
+  }
+  std::vector<v1::ExecutorVerdict> Verdicts() {
+    std::vector<v1::ExecutorVerdict> verdicts;
+    for (const v1::ToProgram& one : drivers.sent) {
+      if (one.has_verdict()) verdicts.push_back(one.verdict());
+    }
+    return verdicts;
+  }
+  bool AskedToStop() {
+    return std::any_of(drivers.sent.begin(), drivers.sent.end(),
+                       [](const v1::ToProgram& one) { return one.has_stop(); });
+  }
+  int Commands(const TaskId& task, v1::Command::BodyCase body) {
+    const auto& commands = at(task).commands;
+    return static_cast<int>(
+        std::count_if(commands.begin(), commands.end(),
+                      [body](const v1::Command& one) { return one.body_case() == body; }));
+  }
+  int Starts(const TaskId& task) { return Commands(task, v1::Command::kStartExecutor); }
+  int Stops(const TaskId& task) { return Commands(task, v1::Command::kStopExecutor); }
+};
+
+using Indices = std::vector<std::uint32_t>;
+
+TEST_CASE("A program's main begins when its executors are there, and the job ends with it",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(1, 2);
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+
+  REQUIRE(cluster.drivers.launched.size() == 1);
+  const ProgramLaunch& launch = cluster.drivers.launched.front();
+  CHECK(launch.program.arguments(1) == "3");
+  CHECK(launch.start.role() == v1::PROGRAM_ROLE_DRIVER);
+  CHECK(launch.start.incarnation() == cluster.words().driver());
+  CHECK(launch.start.key().empty());
+  CHECK(launch.cluster.at("ps").size() == 1);
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  CHECK(cluster.Members().servers_size() == 1);
+  CHECK(cluster.at({"worker", 0}).start.spec().program().sha256() == std::string(64, 'a'));
+  CHECK(cluster.State() == v1::JOB_STATE_STARTING);
+
+  cluster.MainIsReady();
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(Has(cluster.EventOf("JOB_RUNNING", "words")->message(), "worker:0, worker:1"));
+
+  cluster.Report(12);
+  cluster.MainEnds("exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(cluster.Said() == "done: main() ended with exit code 0, 12 closures");
+  CHECK(cluster.Stops({"worker", 0}) == 1);
+  CHECK(cluster.Stops({"worker", 1}) == 1);
+  CHECK(cluster.Commands({"ps", 0}, v1::Command::kDropJob) == 1);
+}
+
+TEST_CASE("Main does not begin before an executor is ready", "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.at({"worker", 0}).slow_executors = true;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  CHECK(cluster.drivers.launched.empty());
+
+  cluster.at({"worker", 0}).ProgramExecutor(v1::ExecutorEvent::KIND_READY);
+  CHECK(cluster.drivers.launched.size() == 1);
+}
+
+TEST_CASE("A program is given as many workers as it asks for, the least busy first",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 3);
+  cluster.Run(WithWorkers(2));
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+
+  REQUIRE(cluster.Submit(WithWorkers(2, 0, "other")).ok());
+  CHECK(cluster.MemberIndices() == Indices{0, 2});
+}
+
+TEST_CASE("A program waits for the workers that it asks for, and says for how many",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 2);
+  REQUIRE(cluster.Submit(WithWorkers(3)).ok());
+  CHECK(cluster.State() == v1::JOB_STATE_PENDING);
+  CHECK(cluster.Said() == "waiting for 1 more worker (2 of 3 are there)");
+
+  (void)cluster.Join({"worker", 2});
+  CHECK(cluster.MemberIndices() == Indices{0, 1, 2});
+}
+
+TEST_CASE("A lost worker's place is taken by a free one, and the driver hears the verdict first",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 3);
+  cluster.Run(WithWorkers(2));
+  const std::uint64_t lost = cluster.Members().workers(1).incarnation();
+  cluster.drivers.sent.clear();
+
+  cluster.Kill({"worker", 1});
+  cluster.Pass(Millis(1'000));
+
+  REQUIRE(cluster.drivers.sent.size() >= 3);
+  REQUIRE(cluster.drivers.sent[0].has_verdict());
+  const v1::ExecutorVerdict& verdict = cluster.drivers.sent[0].verdict();
+  CHECK(verdict.incarnation() == lost);
+  CHECK(verdict.cause() == v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  CHECK(Has(verdict.how(), "worker:1 is lost"));
+  REQUIRE(cluster.drivers.sent[1].has_members());
+  CHECK(cluster.drivers.sent[1].members().workers_size() == 1);
+  CHECK(cluster.MemberIndices() == Indices{0, 2});
+  CHECK(cluster.drivers.launched.size() == 1);
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+}
+
+TEST_CASE("Workers that come join a program up to its most", "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(WithWorkers(1, 2));
+  CHECK(cluster.MemberIndices() == Indices{0});
+
+  (void)cluster.Join({"worker", 1});
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  (void)cluster.Join({"worker", 2});
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  CHECK(cluster.Starts({"worker", 2}) == 0);
+}
+
+TEST_CASE("A program without workers waits for one and goes on with it", "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  const std::uint64_t driver = cluster.words().driver();
+  cluster.Kill({"worker", 0});
+  cluster.Pass(Millis(1'000));
+  CHECK(cluster.Members().workers().empty());
+  CHECK(Has(cluster.Said(), "worker:0 (lost)"));
+
+  (void)cluster.Join({"worker", 0}, "boot-2");
+  CHECK(cluster.MemberIndices() == Indices{0});
+  CHECK(cluster.words().driver() == driver);
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+}
+
+TEST_CASE("An executor that ends is judged and started again under a number of its own",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run();
+  FakeDaemon& worker = cluster.at({"worker", 1});
+  const std::uint64_t before = worker.start.program().incarnation();
+
+  worker.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
+  REQUIRE(cluster.Verdicts().size() == 1);
+  CHECK(cluster.Verdicts()[0].cause() == v1::ExecutorVerdict::CAUSE_CRASHED);
+  CHECK(cluster.Verdicts()[0].how() == "signal SIGSEGV");
+  CHECK(cluster.Verdicts()[0].last_lines(0) == "Segmentation fault");
+  CHECK(cluster.MemberIndices() == Indices{0});
+  // The same news again, from the process that is gone.
+  worker.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
+  CHECK(cluster.Starts({"worker", 1}) == 1);
+
+  cluster.Pass(Millis(1'000));
+  CHECK(worker.start.program().incarnation() > before);
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  CHECK(cluster.Members().workers(1).incarnation() == worker.start.program().incarnation());
+  CHECK(cluster.EventOf("EXECUTOR_LOST", "words")->log_lines(0) == "Segmentation fault");
+}
+
+TEST_CASE("Main that fails ends the job with its exit code and its last lines",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  cluster.core->OnDriverLine(cluster.words().id(), 1, "no such file: corpus.txt");
+
+  SECTION("without a word") {
+    cluster.MainEnds("exit code 3");
+    CHECK(Has(cluster.Said(), "main() ended with exit code 3"));
+    CHECK(cluster.words().record().job().error().code() == static_cast<int>(StatusCode::kInternal));
+  }
+  SECTION("by a signal") {
+    cluster.MainEnds("signal SIGSEGV");
+    CHECK(Has(cluster.Said(), "main() ended by signal SIGSEGV"));
+  }
+  SECTION("with an error") {
+    v1::FromProgram message;
+    message.mutable_end()->mutable_status()->set_code(static_cast<int>(StatusCode::kDataLoss));
+    message.mutable_end()->mutable_status()->set_message("corpus.txt: line 3 is cut off");
+    cluster.core->OnDriverMessage(cluster.words().id(), cluster.words().driver(), message);
+    cluster.MainEnds("exit code 1");
+    CHECK(cluster.Said() == "main() ended with exit code 1: corpus.txt: line 3 is cut off");
+    CHECK(cluster.words().record().job().error().code() == static_cast<int>(StatusCode::kDataLoss));
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.EventOf("PROGRAM_ENDED", "words")->log_lines(0) == "no such file: corpus.txt");
+  CHECK(cluster.Stops({"worker", 0}) == 1);
+}
+
+TEST_CASE("Main that cannot be started fails the job at once, whatever its policy",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  cluster.MainEnds("no start: PERMISSION_DENIED: /var is mounted noexec");
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(),
+            "could not be started on the coordinator's host: "
+            "PERMISSION_DENIED: /var is mounted noexec"));
+}
+
+TEST_CASE("Under on_failure main begins anew with the executors that are there, so many times",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(Restarting(2));
+  const std::uint64_t first = cluster.words().driver();
+
+  cluster.MainEnds("signal SIGKILL");
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  cluster.Pass(Millis(5'000));
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.words().driver() > first);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  CHECK(cluster.Starts({"worker", 0}) == 1);
+  cluster.MainIsReady();
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  // What the first one still says is old news.
+  cluster.Report(99, first);
+  cluster.core->OnDriverExit(cluster.words().id(), first, true, "exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Described("words").program().done() == 0);
+
+  cluster.MainEnds("exit code 1");
+  cluster.Pass(Millis(5'000));
+  cluster.MainEnds("exit code 1");
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.drivers.launched.size() == 3);
+  CHECK(Has(cluster.EventOf("PROGRAM_ENDED", "words")->message(), "it is not started again"));
+}
+
+TEST_CASE("A restarted coordinator fails a program that may not begin anew, and says what to do",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(),
+            "main() ended with it. Submit it again; with "
+            "--restart-policy on-failure"));
+}
+
+TEST_CASE("A restarted coordinator begins main anew under on_failure, with other numbers",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(Restarting(1));
+  const std::uint64_t driver = cluster.words().driver();
+  const std::uint64_t executor = cluster.Members().workers(0).incarnation();
+  const std::uint64_t view = cluster.words().record().plan().view();
+
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  (void)cluster.Join({"worker", 0}, "boot-1");
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.words().driver() > driver);
+  CHECK(cluster.Members().workers(0).incarnation() > executor);
+  CHECK(cluster.words().record().plan().view() > view);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(), "--max-restarts 1 allows no more"));
+}
+
+TEST_CASE("A program that has not begun outlives a restart of the coordinator",
+          "[coordinator][program]") {
+  Programs cluster;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_PENDING);
+  cluster.JoinAll(0, 1);
+  CHECK(cluster.drivers.launched.size() == 1);
+}
+
+TEST_CASE("A program is asked to stop, and made to when its grace is over",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(Restarting());
+  cluster.words().Stop(Millis(2'000));
+  CHECK(cluster.State() == v1::JOB_STATE_STOPPING);
+  CHECK(cluster.drivers.sent.back().stop().grace_ms() == 2'000);
+
+  SECTION("it ends by itself") {
+    cluster.MainEnds("exit code 1");
+    CHECK(cluster.Said() == "stopped as asked; main() ended with exit code 1");
+    CHECK(cluster.drivers.stopped.empty());
+  }
+  SECTION("it does not") {
+    cluster.Pass(Millis(1'900));
+    CHECK(cluster.State() == v1::JOB_STATE_STOPPING);
+    cluster.Pass(Millis(300));
+    CHECK(cluster.drivers.stopped.size() == 1);
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
+  CHECK(cluster.Stops({"worker", 0}) == 1);
+}
+
+TEST_CASE("A cluster that drains asks programs to stop and waits for them",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  bool drained = false;
+
+  SECTION("one that may begin anew does so under the next coordinator, and that is no restart") {
+    cluster.Run(Restarting());
+    cluster.core->Drain(Millis(20'000), [&] { drained = true; });
+    cluster.Settle();
+    CHECK(cluster.AskedToStop());
+    CHECK_FALSE(drained);
+    cluster.MainEnds("exit code 0");
+    CHECK(drained);
+    CHECK(cluster.drivers.launched.size() == 1);
+
+    cluster.RestartCoordinator();
+    (void)cluster.Join({"worker", 0}, "boot-1");
+    REQUIRE(cluster.drivers.launched.size() == 2);
+    CHECK(cluster.drivers.launched[1].start.restarts() == 0);
+  }
+  SECTION("another ends with it") {
+    cluster.Run();
+    cluster.core->Drain(Millis(20'000), [&] { drained = true; });
+    cluster.MainEnds("exit code 0");
+    CHECK(drained);
+    CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
+  }
+  SECTION("one that does not end is given up") {
+    cluster.Run();
+    cluster.core->Drain(Millis(2'000), [&] { drained = true; });
+    cluster.Pass(Millis(2'500));
+    CHECK(drained);
+    CHECK(Has(cluster.EventOf("DRAIN_UNSAVED", "words")->message(), "main() did not end"));
+  }
+}
+
+TEST_CASE("A worker that was asked to end may leave, and another takes its place",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(WithWorkers(1));
+  v1::DaemonMessage message;
+  message.mutable_draining()->set_reason("SIGTERM");
+  cluster.at({"worker", 0}).Say(message);
+  cluster.Settle();
+  CHECK(cluster.at({"worker", 0}).released);
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+}
+
+TEST_CASE("One worker of each host looks at a program, and a difference is refused with both",
+          "[coordinator][program]") {
+  Programs cluster;
+  v1::CheckReport report;
+  report.set_functions(7);
+  report.set_function_count(2);
+  report.set_abi("muster 0.5 x86_64");
+  cluster.Join({"worker", 0}, "boot-1", "a").check = report;
+  cluster.Join({"worker", 1}, "boot-1", "a").check = report;
+  FakeDaemon& other = cluster.Join({"worker", 2}, "boot-1", "b");
+  other.check = report;
+
+  SECTION("they agree") {
+    const auto dry = cluster.Submit(ProgramSpec(), /*dry_run=*/true);
+    REQUIRE(dry.ok());
+    CHECK(dry->problems().empty());
+    CHECK(dry->probe().function_count() == 2);
+    CHECK(cluster.Commands({"worker", 0}, v1::Command::kCheckJob) == 1);
+    CHECK(cluster.Commands({"worker", 1}, v1::Command::kCheckJob) == 0);
+    CHECK(cluster.Commands({"worker", 2}, v1::Command::kCheckJob) == 1);
+    CHECK(cluster.Commands({"worker", 0}, v1::Command::kProbeData) == 0);
+  }
+  SECTION("another library") {
+    other.check.set_abi("muster 0.4 x86_64");
+    CHECK(Message(cluster.Submit(ProgramSpec()).status()) ==
+          "the program differs between hosts: worker:0 on a has muster 0.5 x86_64, worker:2 on b "
+          "has muster 0.4 x86_64");
+  }
+  SECTION("other functions") {
+    other.check.set_functions(8);
+    other.check.set_function_count(1);
+    CHECK(Has(Message(cluster.Submit(ProgramSpec()).status()),
+              "worker:2 on b has 1 registered function"));
+  }
+  SECTION("a library that is missing on one host") {
+    other.check.add_problems("libgomp.so.1: cannot open shared object file");
+    const Status status = cluster.Submit(ProgramSpec()).status();
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(status) == "worker:2 on b: libgomp.so.1: cannot open shared object file");
+  }
+  SECTION("a host that may not run it") {
+    other.refuse[v1::Command::kCheckJob] =
+        FailedPrecondition("/var/cache is mounted noexec: give --cache-dir another place");
+    CHECK(Has(Message(cluster.Submit(ProgramSpec()).status()),
+              "worker:2 on b: /var/cache is mounted noexec"));
+  }
+}
+
+TEST_CASE("A worker that cannot start an executor is left out, and another takes its place",
+          "[coordinator][program]") {
+  Programs cluster;
+  const std::map<v1::Command::BodyCase, Status> full{
+      {v1::Command::kStartExecutor, ResourceExhausted("/var/cache: no space left")}};
+  (void)cluster.Join({"worker", 0}, "boot-1", "a", {}, full);
+  (void)cluster.Join({"worker", 1}, "boot-1", "b");
+  cluster.Run(WithWorkers(1));
+  CHECK(cluster.MemberIndices() == Indices{1});
+  CHECK(Has(cluster.EventOf("WORKER_UNFIT", "words")->message(),
+            "worker:0 cannot start an executor"));
+}
+
+TEST_CASE("When every worker says the user's error the program fails with it",
+          "[coordinator][program]") {
+  Programs cluster;
+  const std::map<v1::Command::BodyCase, Status> wrong{
+      {v1::Command::kStartExecutor, InvalidArgument("variable w has another shape here")}};
+  (void)cluster.Join({"worker", 0}, "boot-1", "a", {}, wrong);
+  (void)cluster.Join({"worker", 1}, "boot-1", "b", {}, wrong);
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(), "variable w has another shape here"));
+  CHECK(cluster.drivers.launched.empty());
+}
+
+TEST_CASE("Executors that end before they are ready fail the program in the end",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  worker.slow_executors = true;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  for (int i = 0; i < 3 && cluster.State() != v1::JOB_STATE_FAILED; ++i) {
+    worker.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "exit code 127");
+    cluster.Pass(Millis(2'000));
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(), "end before they are ready, 3 times"));
+  CHECK(cluster.Verdicts().empty());
+}
+
+TEST_CASE("The same program submitted again answers the same job, and begins anew if it has failed",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  CHECK(cluster.Submit(ProgramSpec())->existing());
+  v1::JobSpec changed = ProgramSpec();
+  changed.mutable_program()->set_sha256(std::string(64, 'b'));
+  CHECK(cluster.Submit(changed).status().code() == StatusCode::kAlreadyExists);
+
+  cluster.MainEnds("exit code 3");
+  REQUIRE(cluster.State() == v1::JOB_STATE_FAILED);
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  CHECK(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 0);
+  cluster.MainIsReady();
+  cluster.MainEnds("exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("Muster-trainer cannot drive a program", "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  const Result<ModelJob*> model = cluster.core->FindModel(cluster.words().id());
+  CHECK(model.status().code() == StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace muster::coordinator::testing
