@@ -2,35 +2,11 @@
 
 #include <algorithm>
 
-#include "common/base/utf8.h"
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
 
 namespace muster::worker {
-namespace {
-
-constexpr std::size_t kLastLines = 20;
-// WorkerIo bounds their rate; this is for what comes within one log_delay.
-constexpr int kMostLinesWaiting = 4'000;
-constexpr std::size_t kLongestLine = 4 * 1024;
-
-std::string Cut(const std::string& line) {
-  if (line.size() <= kLongestLine) return ToValidUtf8(line);
-  return ToValidUtf8(std::string_view(line).substr(0, kLongestLine)) +
-         fmt::format("... ({} bytes)", line.size());
-}
-
-// What the C++ runtime, libtorch and glibc say before they abort.
-bool TellsWhy(std::string_view line) {
-  for (const std::string_view sign : {"what():", "INTERNAL ASSERT", "a bug in Muster:",
-                                      "Assertion `", "ERROR: AddressSanitizer"}) {
-    if (line.find(sign) != std::string_view::npos) return true;
-  }
-  return false;
-}
-
-}  // namespace
 
 WorkerCore::WorkerCore(Options options, Scheduler& scheduler, WorkerIo& io)
     : options_(std::move(options)), scheduler_(scheduler), io_(io) {}
@@ -68,6 +44,9 @@ void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
       return Answer(waiter, fence);
     }
     case v1::Command::kCheckJob: {
+      if (command.check_job().spec().has_program()) {
+        return CheckProgram(waiter, command.check_job().spec());
+      }
       v1::ToExecutor message;
       *message.mutable_check() = command.check_job();
       return RunCheck(waiter, std::move(message), command.check_job().spec(), "checking the job");
@@ -92,42 +71,66 @@ void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
 
 // ---- Executors of jobs
 
+Result<bool> WorkerCore::IsKnown(const Job& job, Waiter waiter, const v1::StartExecutor& start) {
+  const v1::JobPlan& plan = start.plan();
+  const std::uint64_t incarnation = start.program().incarnation();
+  const Epoch epoch(plan.epoch());
+  const ViewId view(plan.view());
+  if (epoch < job.epoch || view < job.view) return IsOver(plan.job_id(), job, epoch, view);
+  const bool same_view = epoch == job.epoch && view == job.view;
+  if (epoch == job.epoch && incarnation < job.incarnation) {
+    return Aborted("job {}: executor {} is over; worker:{} is at executor {}", plan.job_id(),
+                   incarnation, options_.worker_index, job.incarnation);
+  }
+  if (!same_view || incarnation != job.incarnation) return false;
+  if (job.served && !job.ready) {
+    return Aborted("job {}: executor {} has ended; the next one needs another number",
+                   plan.job_id(), incarnation);
+  }
+  if (job.ready) Answer(waiter, Ok());
+  return job.ready || job.starting;
+}
+
+// Begins the job's executor, in the place of an older one.
 void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   const v1::JobPlan& plan = start.plan();
   if (draining_) {
     return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
   }
   Job& job = jobs_[plan.job_id()];
-  const Epoch epoch(plan.epoch());
-  const ViewId view(plan.view());
-  if (epoch < job.epoch || view < job.view) {
-    return Answer(waiter, IsOver(plan.job_id(), job, epoch, view));
-  }
-  const bool same = epoch == job.epoch && view == job.view;
+  const Result<bool> known = IsKnown(job, waiter, start);
+  if (!known.ok()) return Answer(waiter, known.status());
   job.claimed = true;
-  if (same && job.ready) return Answer(waiter, Ok());
-  if (same && job.starting) {
-    job.waiters.push_back(waiter);
+  if (*known) {
+    if (job.starting) job.waiters.push_back(waiter);
     return;
   }
+  const Epoch epoch(plan.epoch());
+  const ViewId view(plan.view());
   if (job.process) KillProcess(*std::exchange(job.process, std::nullopt));
   AnswerAll(job, Aborted("job {}: replaced by epoch {}, view {}", plan.job_id(), epoch, view));
   FlushLines(plan.job_id());
   job.epoch = epoch;
   job.view = view;
+  job.incarnation = start.program().incarnation();
   job.start = start;
   job.waiters = {waiter};
   job.starting = true;
-  job.ready = false;
+  job.ready = job.served = false;
   job.running.clear();
-  WithArchive(start.spec(),
-              [this, id = plan.job_id(), epoch, view](const Result<std::string>& path) {
-                Job& now = jobs_[id];
-                if (now.epoch != epoch || now.view != view || !now.starting || now.process) return;
-                if (path.ok()) return BeginJob(id, *path);
-                now.starting = false;
-                AnswerAll(now, Annotate(path.status(), "the job's archive"));
-              });
+  const auto begin = [this, id = plan.job_id(), epoch, view,
+                      incarnation = job.incarnation](const Result<std::string>& path) {
+    Job& now = jobs_[id];
+    if (now.epoch != epoch || now.view != view || now.incarnation != incarnation || !now.starting ||
+        now.process) {
+      return;
+    }
+    const bool program = now.start.has_program();
+    if (path.ok()) return program ? BeginProgram(id, *path) : BeginJob(id, *path);
+    now.starting = false;
+    AnswerAll(now, Annotate(path.status(), program ? "the job's program" : "the job's archive"));
+  };
+  WithFile(FileOf(start.spec()), begin);
 }
 
 void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_path) {
@@ -251,52 +254,6 @@ void WorkerCore::Refuse(const v1::ClosureAssignment& assignment, const Status& s
   io_.ToCoordinator(std::move(message));
 }
 
-// ---- Checks and probes
-
-void WorkerCore::RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec,
-                          std::string what) {
-  WithArchive(spec, [this, waiter, message = std::move(message),
-                     what = std::move(what)](const Result<std::string>& path) {
-    if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the job's archive"));
-    v1::ToExecutor complete = message;
-    complete.set_archive_path(*path);
-    complete.set_cache_directory(options_.cache_directory);
-    BeginCheck(waiter, std::move(complete), what);
-  });
-}
-
-void WorkerCore::BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what) {
-  const Result<ProcessId> process = TakeProcess(Use::kCheck, "");
-  if (!process.ok()) return Answer(waiter, process.status());
-  Check& check = checks_[*process];
-  check.waiter = waiter;
-  check.what = std::move(what);
-  check.deadline = scheduler_.RunAfter(options_.check_limit, lifeline_.Guard([this, id = *process] {
-    if (!checks_.contains(id)) return;
-    EndCheck(id,
-             DeadlineExceeded("{} has not ended within {} s", checks_[id].what,
-                              options_.check_limit.count() / 1'000),
-             {}, false);
-  }));
-  io_.Send(*process, message);
-}
-
-void WorkerCore::EndCheck(ProcessId process, const Status& status, v1::CommandResult result,
-                          bool keep) {
-  const auto found = checks_.find(process);
-  if (found == checks_.end()) return;
-  const Check check = std::move(found->second);
-  checks_.erase(found);
-  (void)scheduler_.Cancel(check.deadline);
-  if (keep && options_.warm && !spare_ && !draining_) {
-    processes_[process].use = Use::kSpare;
-    spare_ = process;
-  } else {
-    KillProcess(process);
-  }
-  Answer(check.waiter, status, std::move(result));
-}
-
 // ---- What executors say
 
 void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
@@ -338,100 +295,6 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
       log::Warning("executor {} sent a message that this daemon does not know",
                    processes_[process].pid);
   }
-}
-
-void WorkerCore::OnLine(ProcessId process, std::int64_t time_us, const std::string& line) {
-  std::string text = Cut(line);
-  if (const auto dying = dying_.find(process); dying != dying_.end()) {
-    return AddLine(dying->second, time_us, std::move(text));
-  }
-  const auto found = processes_.find(process);
-  if (found == processes_.end()) return;
-  if (TellsWhy(text)) found->second.cause = text;
-  found->second.last_lines.push_back(text);
-  if (found->second.last_lines.size() > kLastLines) found->second.last_lines.pop_front();
-  if (found->second.use != Use::kJob) {
-    log::Debug("executor {}: {}", found->second.pid, text);
-    return;
-  }
-  AddLine(found->second.job_id, time_us, std::move(text));
-}
-
-void WorkerCore::AddLine(const std::string& job_id, std::int64_t time_us, std::string text) {
-  Job& job = jobs_[job_id];
-  if (job.lines.lines_size() >= kMostLinesWaiting) {
-    ++job.dropped_lines;
-    return;
-  }
-  v1::LogLine& entry = *job.lines.add_lines();
-  entry.set_time_us(time_us);
-  entry.set_text(std::move(text));
-  if (std::exchange(job.flush_planned, true)) return;
-  (void)scheduler_.RunAfter(options_.log_delay,
-                            lifeline_.Guard([this, job_id] { FlushLines(job_id); }));
-}
-
-void WorkerCore::FlushLines(const std::string& job_id) {
-  Job& job = jobs_[job_id];
-  job.flush_planned = false;
-  if (job.lines.lines_size() == 0) return;
-  if (job.dropped_lines > 0) {
-    v1::LogLine& note = *job.lines.add_lines();
-    note.set_time_us(job.lines.lines(job.lines.lines_size() - 2).time_us());
-    note.set_text(fmt::format(
-        "({} dropped: too many at once)",
-        Counted(static_cast<std::uint64_t>(std::exchange(job.dropped_lines, 0)), "line")));
-  }
-  v1::DaemonMessage message;
-  message.mutable_log()->Swap(&job.lines);
-  message.mutable_log()->set_job_id(job_id);
-  io_.ToCoordinator(std::move(message));
-}
-
-void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside) {
-  if (const auto dying = dying_.find(id); dying != dying_.end()) {
-    FlushLines(dying->second);
-    dying_.erase(dying);
-    return;
-  }
-  const auto found = processes_.find(id);
-  if (found == processes_.end()) return;  // killed by us
-  Process process = std::move(found->second);
-  processes_.erase(found);
-  std::deque<std::string>& lines = process.last_lines;
-  const bool told = std::find(lines.begin(), lines.end(), process.cause) != lines.end();
-  if (!how.starts_with("signal")) process.cause.clear();
-  if (!process.cause.empty() && !told) lines.push_front(process.cause);
-  std::string last = process.cause;
-  if (last.empty() && !lines.empty()) last = lines.back();
-  if (!last.empty()) last = ": " + last;
-  switch (process.use) {
-    case Use::kSpare:
-      log::Warning("the executor started in advance ({}) ended: {}{}", process.pid, how, last);
-      spare_.reset();
-      return KeepWarm(Millis(10'000));
-    case Use::kCheck:
-      return EndCheck(id,
-                      Internal("the executor ended while {}: {}{}", checks_[id].what, how, last),
-                      {}, false);
-    case Use::kJob:
-      return OnJobExited(process.job_id, process,
-                         {.how = how, .stuck = false, .from_outside = from_outside});
-  }
-}
-
-void WorkerCore::OnJobExited(const std::string& job_id, const Process& process,
-                             const ExecutorEnd& end) {
-  Job& job = jobs_[job_id];
-  log::With({{"job", job_id}}).Warning("executor {} ended: {}", process.pid, end.how);
-  job.process.reset();
-  job.starting = job.ready = false;
-  job.running.clear();
-  FlushLines(job_id);
-  Tell(v1::ExecutorEvent::KIND_EXITED, job_id, job, process.pid, end, process.last_lines);
-  AnswerAll(job, Unavailable("the executor of job {} on worker:{} ended before it was ready: {}",
-                             job_id, options_.worker_index, end.how));
-  if (draining_) FinishDrain();
 }
 
 // ---- Processes and files
@@ -481,16 +344,21 @@ void WorkerCore::KillProcess(ProcessId process) {
   io_.Kill(process);
 }
 
-void WorkerCore::WithArchive(const v1::JobSpec& spec, OnPath then) {
-  const std::string& sha256 = spec.model().archive_sha256();
-  if (sha256.empty()) return then(std::string());
-  std::vector<OnPath>& waiting = fetches_[sha256];
-  waiting.push_back(std::move(then));
-  if (waiting.size() == 1) io_.Fetch(sha256);
+WorkerCore::File WorkerCore::FileOf(const v1::JobSpec& spec) {
+  if (spec.has_program()) return {FileKind::kProgram, spec.program().sha256()};
+  return {FileKind::kArchive, spec.model().archive_sha256()};
 }
 
-void WorkerCore::OnFetched(const std::string& sha256, const Result<std::string>& path) {
-  const auto found = fetches_.find(sha256);
+void WorkerCore::WithFile(const File& file, OnPath then) {
+  if (file.second.empty()) return then(std::string());
+  std::vector<OnPath>& waiting = fetches_[file];
+  waiting.push_back(std::move(then));
+  if (waiting.size() == 1) io_.Fetch(file.second, file.first);
+}
+
+void WorkerCore::OnFetched(const std::string& sha256, const Result<std::string>& path,
+                           FileKind kind) {
+  const auto found = fetches_.find({kind, sha256});
   if (found == fetches_.end()) return;
   const std::vector<OnPath> waiting = std::move(found->second);
   fetches_.erase(found);
@@ -516,11 +384,14 @@ void WorkerCore::AnswerAll(Job& job, const Status& status) {
 }
 
 void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job,
-                      int pid, const ExecutorEnd& end, const std::deque<std::string>& lines) {
+                      int pid, const ExecutorEnd& end, const std::deque<std::string>& lines,
+                      const v1::DataEndpoint* endpoint) {
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(job_id);
   event.set_view(job.view.value());
+  event.set_incarnation(job.incarnation);
+  if (endpoint != nullptr) *event.mutable_endpoint() = *endpoint;
   event.set_pid(static_cast<std::uint32_t>(pid));
   event.set_kind(kind);
   event.set_how(end.how);
@@ -541,8 +412,11 @@ void WorkerCore::FillHeartbeat(v1::Heartbeat& heartbeat) const {
 // ---- Drain
 
 bool WorkerCore::Idle() const {
-  return std::all_of(jobs_.begin(), jobs_.end(),
-                     [](const auto& entry) { return entry.second.running.empty(); });
+  return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+    const Job& job = entry.second;
+    const bool program_runs = job.process && (job.awaits_pulse || job.pulse.running_size() > 0);
+    return job.running.empty() && !program_runs;
+  });
 }
 
 void WorkerCore::Drain(Millis limit, std::function<void()> done) {
@@ -555,9 +429,12 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
         Refuse(assignment, Unavailable("worker:{} is draining", options_.worker_index));
       }
       job.running.clear();
+      job.awaits_pulse = false;
+      job.pulse.Clear();
     }
     FinishDrain();
   }));
+  DrainPrograms();
   FinishDrain();
 }
 

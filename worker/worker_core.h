@@ -2,8 +2,10 @@
 // back to the coordinator. No processes, sockets or threads here: they are behind WorkerIo.
 //
 // One executor for each job. A job's executor belongs to one (epoch, view); a newer one replaces
-// it, an older one is refused (kAborted). Jobs are checked and data is probed in an executor of
-// their own with a deadline. One executor is started in advance, since libtorch takes its time.
+// it, an older one is refused (kAborted). The executor of a program has a number besides, and is
+// the user's own executable: its driver speaks to it directly, and it tells its daemon by a pulse
+// what it runs. Jobs are checked and data is probed in an executor of their own with a deadline.
+// One executor is started in advance, since libtorch takes its time.
 //
 // When the coordinator is away executors go on; what they push is fenced by the view. After it is
 // back, one that nobody has asked for within `unclaimed_limit` is ended.
@@ -27,11 +29,15 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "muster/v1/executor.pb.h"
+#include "muster/v1/program.pb.h"
 
 namespace muster::worker {
 
 // An executor process, unique for the life of the daemon.
 using ProcessId = Id<struct ExecutorProcessTag>;
+
+// What becomes of an uploaded file here.
+enum class FileKind { kArchive, kProgram };
 
 class WorkerIo {
  public:
@@ -39,13 +45,20 @@ class WorkerIo {
   // Starts muster-executor; its lines, messages and end come to the core under this id. Returns the
   // pid.
   virtual Result<int> Launch(ProcessId process) = 0;
+  // Starts a process of a user's program from the file at `path`, and gives it `start`, with what
+  // is this host's filled in (key, addresses), as its first message. As with Launch() otherwise.
+  //   kInvalidArgument, kFailedPrecondition: the file cannot run here; says what to do.
+  virtual Result<int> LaunchProgram(ProcessId process, const std::string& path,
+                                    const v1::ProgramSpec& program,
+                                    const v1::ProgramStart& start) = 0;
   // Kills it; nothing is reported of it after that but its last lines and its end. Never blocks.
   virtual void Kill(ProcessId process) = 0;
   // Processor time that it has used since it began; kNotFound once it has ended.
   virtual Result<Millis> CpuTime(ProcessId process) const = 0;
   virtual void Send(ProcessId process, const v1::ToExecutor& message) = 0;
-  // Makes the uploaded file available here; OnFetched(sha256, path) follows.
-  virtual void Fetch(const std::string& sha256) = 0;
+  virtual void SendProgram(ProcessId process, const v1::ToProgram& message) = 0;
+  // Makes the uploaded file available here; OnFetched() follows.
+  virtual void Fetch(const std::string& sha256, FileKind kind) = 0;
   virtual void ToCoordinator(v1::DaemonMessage message) = 0;
   virtual void Reply(StreamId stream, v1::CommandResult result) = 0;
 };
@@ -91,9 +104,11 @@ class WorkerCore {
 
   void OnLine(ProcessId process, std::int64_t time_us, const std::string& line);
   void OnMessage(ProcessId process, const v1::FromExecutor& message);
+  void OnProgram(ProcessId process, const v1::FromProgram& message);
   // `from_outside`: as v1.ExecutorEvent says.
   void OnExited(ProcessId process, const std::string& how, bool from_outside = false);
-  void OnFetched(const std::string& sha256, const Result<std::string>& path);
+  void OnFetched(const std::string& sha256, const Result<std::string>& path,
+                 FileKind kind = FileKind::kArchive);
 
   // Takes no more work; calls `done` when no closure runs, or after `limit`. Then all executors are
   // killed.
@@ -108,6 +123,7 @@ class WorkerCore {
   struct Process {
     int pid = 0;
     Use use = Use::kSpare;
+    bool program = false;
     std::string job_id;
     std::deque<std::string> last_lines;
     // The last line that told why a process ends by a signal; many frames may follow it.
@@ -116,17 +132,25 @@ class WorkerCore {
   struct Job {
     Epoch epoch;
     ViewId view;
+    // Of a program's executor; 0: no program.
+    std::uint64_t incarnation = 0;
     v1::StartExecutor start;
     std::vector<Waiter> waiters;
     std::optional<ProcessId> process;
     bool starting = false;
     bool ready = false;
+    // A program's executor of this number was ready once.
+    bool served = false;
     bool claimed = true;
     std::map<std::pair<int, ClosureId>, v1::ClosureAssignment> running;
     // For the watchdog: since the last closure that ended.
     Millis cpu{0};
     int looks = 0;
     int idle_looks = 0;
+    // Of a program: the last, looks since then, and one is awaited before it counts as idle.
+    v1::ProgramPulse pulse;
+    int silent_looks = 0;
+    bool awaits_pulse = false;
     // Asked for the model's values, in this order.
     std::deque<Waiter> values_waiters;
     // Asked to save the variables that its executor holds.
@@ -141,8 +165,11 @@ class WorkerCore {
     std::string what;
   };
   using OnPath = std::function<void(const Result<std::string>&)>;
+  using File = std::pair<FileKind, std::string>;
 
   void StartExecutor(Waiter waiter, const v1::StartExecutor& start);
+  // kAborted: of the past. True: it is what runs, and `waiter` has its answer or will have it.
+  Result<bool> IsKnown(const Job& job, Waiter waiter, const v1::StartExecutor& start);
   void BeginJob(const std::string& job_id, const std::string& archive_path);
   // kAborted: of an older epoch or view than the job's here; 0: not compared.
   Status CheckFence(const std::string& job_id, Epoch epoch, ViewId view) const;
@@ -150,8 +177,19 @@ class WorkerCore {
   void StopExecutor(const std::string& job_id);
   void RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec, std::string what);
   void BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what);
+  void WatchCheck(ProcessId process, Waiter waiter, std::string what);
   // Answers a check; the process becomes the spare again or ends.
   void EndCheck(ProcessId process, const Status& status, v1::CommandResult result, bool keep);
+  // Programs.
+  Result<ProcessId> LaunchProgram(Use use, const std::string& job_id, const std::string& path,
+                                  const v1::ProgramSpec& spec, v1::ProgramStart start);
+  void BeginProgram(const std::string& job_id, const std::string& path);
+  void CheckProgram(Waiter waiter, const v1::JobSpec& spec);
+  void OnProbed(ProcessId process, const v1::ProgramReady& ready);
+  void OnServing(ProcessId process, const v1::ProgramReady& ready);
+  void OnPulse(ProcessId process, const v1::ProgramPulse& pulse);
+  void DrainPrograms();
+
   void OnReady(ProcessId process, const v1::ExecutorReady& ready);
   void OnClosure(ProcessId process, v1::ClosureResult result);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
@@ -164,8 +202,11 @@ class WorkerCore {
   void Watch();
   void Look();
   std::optional<ExecutorEnd> Stuck(Job& job);
+  static std::string WhatRuns(const Job& job);
 
-  void WithArchive(const v1::JobSpec& spec, OnPath then);
+  // What the job runs: its archive (none: an empty path) or its program.
+  static File FileOf(const v1::JobSpec& spec);
+  void WithFile(const File& file, OnPath then);
   Result<ProcessId> TakeProcess(Use use, const std::string& job_id);
   Result<ProcessId> Launch(Use use, const std::string& job_id);
   void KeepWarm(Millis delay);
@@ -174,7 +215,8 @@ class WorkerCore {
   void AnswerAll(Job& job, const Status& status);
   void Refuse(const v1::ClosureAssignment& assignment, const Status& status);
   void Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job, int pid,
-            const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {});
+            const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {},
+            const v1::DataEndpoint* endpoint = nullptr);
   void AddLine(const std::string& job_id, std::int64_t time_us, std::string text);
   void FlushLines(const std::string& job_id);
   void EndUnclaimed();
@@ -193,7 +235,7 @@ class WorkerCore {
   bool spare_planned_ = false;
   std::map<std::string, Job> jobs_;  // ended ones too: their fences stay
   std::map<ProcessId, Check> checks_;
-  std::map<std::string, std::vector<OnPath>> fetches_;
+  std::map<File, std::vector<OnPath>> fetches_;
   std::uint64_t closures_done_ = 0;
   bool watching_ = false;
   bool draining_ = false;

@@ -9,6 +9,9 @@ namespace {
 
 // Looks of the watchdog within stuck_limit; it kills after one more.
 constexpr int kLooks = 6;
+// Without a pulse, which comes every second, a program's executor is watched even if it had
+// nothing.
+constexpr Millis kSilence{4'000};
 // An executor that uses a hundredth of one processor is not idle.
 constexpr int kBusyShare = 100;
 
@@ -68,7 +71,18 @@ void WorkerCore::Look() {
   watching_ = false;
   bool any = false;
   for (auto& [id, job] : jobs_) {
-    if (job.running.empty() || !job.process) continue;
+    if (!job.process) continue;
+    if (job.start.has_program()) {
+      if (!job.ready) continue;
+      any = true;
+      const bool silent = job.silent_looks++ * options_.stuck_limit / kLooks > kSilence;
+      if (!silent && job.pulse.running_size() == 0) {
+        job.looks = job.idle_looks = 0;
+        continue;
+      }
+    } else if (job.running.empty()) {
+      continue;
+    }
     const std::optional<ExecutorEnd> end = Stuck(job);
     if (!end) {
       any = true;
@@ -82,6 +96,19 @@ void WorkerCore::Look() {
   if (any) Watch();
 }
 
+// The oldest closure that an executor has, as far as its daemon knows.
+std::string WorkerCore::WhatRuns(const Job& job) {
+  if (job.start.has_program()) {
+    return job.pulse.running_size() == 0
+               ? "it"
+               : fmt::format("closure {}", job.pulse.running(0).closure());
+  }
+  const auto oldest = std::min_element(
+      job.running.begin(), job.running.end(),
+      [](const auto& a, const auto& b) { return a.second.attempt() < b.second.attempt(); });
+  return fmt::format("closure {}", oldest->second.closure().id());
+}
+
 // Counts looks, not time: a daemon that was stopped itself looks once when it goes on.
 std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   const Millis cpu = io_.CpuTime(*job.process).value_or(Millis(0));
@@ -93,24 +120,21 @@ std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   const bool long_step =
       options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;
   if (!idle && !long_step) return std::nullopt;
-  const auto oldest = std::min_element(
-      job.running.begin(), job.running.end(),
-      [](const auto& a, const auto& b) { return a.second.attempt() < b.second.attempt(); });
   const auto seconds = [](Millis time) { return static_cast<double>(time.count()) / 1000; };
-  const std::uint64_t closure = oldest->second.closure().id();
+  const std::string what = WhatRuns(job);
   // One that stands still may have been stopped.
   if (idle) {
     return ExecutorEnd{
-        .how = fmt::format("its worker's watchdog: closure {} got nowhere for {:g} s and "
-                           "used no processor time",
-                           closure, seconds(options_.stuck_limit)),
+        .how = fmt::format(
+            "its worker's watchdog: {} got nowhere for {:g} s and used no processor time", what,
+            seconds(options_.stuck_limit)),
         .stuck = true,
         .from_outside = true};
   }
   return ExecutorEnd{
-      .how = fmt::format("its worker's watchdog: closure {} has computed for {:g} s without "
-                         "an end: no answer within the step limit (--step-timeout)",
-                         closure, seconds(options_.step_limit)),
+      .how = fmt::format("its worker's watchdog: {} has computed for {:g} s without an end: no "
+                         "answer within the step limit (--step-timeout)",
+                         what, seconds(options_.step_limit)),
       .stuck = true,
       .from_outside = false};
 }

@@ -17,6 +17,7 @@
 #include "services/common/attach_stream.h"
 #include "services/common/open_files.h"
 #include "services/common/registration.h"
+#include "services/common/socket_folder.h"
 
 namespace muster::services {
 namespace {
@@ -32,27 +33,6 @@ std::string LaneOf(const v1::Command& command) {
   return "";
 }
 
-namespace fs = std::filesystem;
-
-// "muster-<uid>-<pid>-" of a process that has ended without removing its folder.
-void CollectFolders(const fs::path& directory, const std::string& prefix) {
-  std::error_code ignored;
-  std::vector<fs::path> left;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(prefix)) continue;
-    const int pid = std::atoi(name.c_str() + prefix.size());
-    const bool gone = pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH;
-    if (gone && RequireOwnDirectory(entry.path().string()).ok()) left.push_back(entry.path());
-  }
-  for (const fs::path& path : left) {
-    for (const auto& entry : fs::directory_iterator(path, ignored)) {
-      if (fs::is_socket(entry.symlink_status(ignored))) fs::remove(entry.path(), ignored);
-    }
-    fs::remove(path, ignored);  // stays if there is anything else in it
-  }
-}
-
 // Unix socket paths have room for some 100 characters, so a deep state directory will not do.
 Result<std::string> SocketDirectory(const DaemonConfig& config) {
   const std::string given = config.values.String("socket-dir");
@@ -60,13 +40,7 @@ Result<std::string> SocketDirectory(const DaemonConfig& config) {
   if (!given.empty()) return given;
   constexpr std::size_t kRoomForName = 60;
   if (!config.state_dir.empty() && config.state_dir.size() < kRoomForName) return config.state_dir;
-  // Of a name that nobody can have made before us.
-  const fs::path temporary = fs::temp_directory_path();
-  const std::string prefix = fmt::format("muster-{}-", ::geteuid());
-  CollectFolders(temporary, prefix);
-  std::string path = (temporary / fmt::format("{}{}-XXXXXX", prefix, ::getpid())).string();
-  if (::mkdtemp(path.data()) == nullptr) return FromErrno(errno, "make the folder " + path);
-  return path;
+  return MakeSocketFolder();
 }
 
 v1::Register Registration(const Daemon& daemon, const GrpcServer& grpc, const PsNode& node) {

@@ -15,12 +15,16 @@
 #include "common/base/private_directory.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
+#include "common/net/handshake.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
 #include "muster/v1/cluster.grpc.pb.h"
 #include "services/common/attach_stream.h"
 #include "services/common/grpc_channel.h"
+#include "services/common/network.h"
+#include "services/common/program_child.h"
 #include "services/common/registration.h"
+#include "services/common/socket_folder.h"
 
 namespace muster::services {
 namespace {
@@ -158,9 +162,14 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   if (error) {
     return FromErrno(error.value(), fmt::format("cache folder {}", options.cache_directory));
   }
+  Places places{.cache = cache, .listen_host = {}, .socket_folder = {}};
+  MUSTER_TRY_ASSIGN(places.listen_host, FirstAddress(config.listen.host));
+  if (options.link != "tcp") {
+    MUSTER_TRY_ASSIGN(places.socket_folder, MakeSocketFolder());
+  }
   log::Info("executors have {}; cache in {}", Counted(options.threads, "thread"), cache);
   std::unique_ptr<WorkerDaemon> worker(
-      new WorkerDaemon(daemon, grpc, std::move(options), cache + "/archives"));
+      new WorkerDaemon(daemon, grpc, std::move(options), std::move(places)));
   if (::access(worker->executor_program_.c_str(), X_OK) != 0) {
     return FromErrno(errno, fmt::format("executor program {}", worker->executor_program_));
   }
@@ -172,13 +181,18 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
 }
 
 WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore::Options options,
-                           const std::string& cache)
+                           Places places)
     : daemon_(daemon),
       grpc_(grpc),
       executor_program_(daemon.config().values.Given("executor")
                             ? daemon.config().values.String("executor")
                             : process::SiblingProgram("muster-executor")),
-      archives_(cache, FetchFrom(daemon.config().coordinator, daemon.token())),
+      listen_host_(std::move(places.listen_host)),
+      socket_folder_(std::move(places.socket_folder)),
+      archives_(places.cache + "/archives", FetchFrom(daemon.config().coordinator, daemon.token())),
+      program_files_(places.cache + "/programs",
+                     FetchFrom(daemon.config().coordinator, daemon.token()),
+                     FileCache::Use::kProgram),
       client_({.coordinator = daemon.config().coordinator,
                .registration = MakeRegistration(daemon.config(), grpc.endpoint())},
               strand_, *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())),
@@ -189,6 +203,8 @@ WorkerDaemon::~WorkerDaemon() {
   strand_.Stop();
   reaper_.Stop();
   executors_.clear();
+  programs_.clear();
+  RemoveSocketFolder(socket_folder_);
 }
 
 void WorkerDaemon::Drain() {
@@ -242,52 +258,94 @@ void WorkerDaemon::PassLines(ProcessId process, const std::shared_ptr<process::L
   (void)strand_.RunAfter(kLinePause, [this, process, lines] { PassLines(process, lines); });
 }
 
-Result<int> WorkerDaemon::Launch(ProcessId process) {
+// What a process says, on the strand. `on_message` goes to the core there.
+template <class Process>
+typename Process::Events WorkerDaemon::EventsOf(ProcessId process, auto on_message) {
   // Before the strand: a program that prints without end may not take the daemon's heartbeats.
   const auto lines = std::make_shared<process::LineGate>();
+  typename Process::Events events;
+  events.on_line = [this, process, lines](std::chrono::system_clock::time_point time,
+                                          std::string line) {
+    if (!lines->Add(time, std::move(line))) return;
+    strand_.Post([this, process, lines] { PassLines(process, lines); });
+  };
+  events.on_message = [this, on_message](auto message) {
+    strand_.Post([on_message, message = std::move(message)] { on_message(message); });
+  };
+  events.on_exit = [this, process, lines](process::Exit exit) {
+    strand_.Post([this, process, lines, exit] {
+      PassLines(process, lines);
+      core_.OnExited(process, exit.ToString(), exit.from_outside());
+      Kill(process);  // what is left of it
+    });
+  };
+  return events;
+}
+
+Result<int> WorkerDaemon::Launch(ProcessId process) {
+  const std::string token = std::filesystem::absolute(daemon_.config().token_file).string();
   MUSTER_TRY_ASSIGN(
       auto executor,
       ExecutorProcess::Start(
-          {.argv = {executor_program_},
-           .environment = {{"MUSTER_TOKEN_FILE",
-                            std::filesystem::absolute(daemon_.config().token_file).string()}}},
-          {.on_line =
-               [this, process, lines](std::chrono::system_clock::time_point time,
-                                      std::string line) {
-                 if (!lines->Add(time, std::move(line))) return;
-                 strand_.Post([this, process, lines] { PassLines(process, lines); });
-               },
-           .on_message =
-               [this, process](v1::FromExecutor message) {
-                 strand_.Post([this, process, message = std::move(message)] {
-                   core_.OnMessage(process, message);
-                 });
-               },
-           .on_exit =
-               [this, process, lines](process::Exit exit) {
-                 strand_.Post([this, process, lines, exit] {
-                   PassLines(process, lines);
-                   core_.OnExited(process, exit.ToString(), exit.from_outside());
-                   Kill(process);  // what is left of it
-                 });
-               }}));
+          {.argv = {executor_program_}, .environment = {{"MUSTER_TOKEN_FILE", token}}},
+          EventsOf<ExecutorProcess>(process, [this, process](const v1::FromExecutor& message) {
+            core_.OnMessage(process, message);
+          })));
   const int pid = executor->pid();
   executors_[process] = std::move(executor);
   return pid;
 }
 
-void WorkerDaemon::Kill(ProcessId process) {
-  const auto found = executors_.find(process);
-  if (found == executors_.end()) return;
+Result<int> WorkerDaemon::LaunchProgram(ProcessId process, const std::string& path,
+                                        const v1::ProgramSpec& program,
+                                        const v1::ProgramStart& given) {
+  v1::ToProgram first;
+  v1::ProgramStart& start = *first.mutable_start();
+  start = given;
+  start.set_key(net::JobKey(daemon_.token().value(), start.job_id(), Epoch(start.epoch())));
+  start.set_listen_host(listen_host_);
+  start.set_socket_directory(socket_folder_);
+  auto started = ProgramProcess::Start(
+      ProgramChild(path, program, start),
+      EventsOf<ProgramProcess>(process, [this, process](const v1::FromProgram& message) {
+        core_.OnProgram(process, message);
+      }));
+  if (!started.ok()) return ExplainStart(started.status(), path);
+  (*started)->Send(std::move(first));
+  const int pid = (*started)->pid();
+  programs_[process] = *std::move(started);
+  return pid;
+}
+
+template <class Process>
+void WorkerDaemon::Bury(std::map<ProcessId, std::shared_ptr<Process>>& processes,
+                        ProcessId process) {
+  const auto found = processes.find(process);
+  if (found == processes.end()) return;
   // Its destructor waits for the process: not on the strand, which makes the heartbeats.
-  reaper_.Post([executor = std::move(found->second)]() mutable { executor.reset(); });
-  executors_.erase(found);
+  reaper_.Post([gone = std::move(found->second), folder = socket_folder_]() mutable {
+    // A program's socket has its number for a name.
+    const std::string socket = fmt::format("{}/{}", folder, gone->pid());
+    gone.reset();
+    std::error_code none;
+    if (!folder.empty()) std::filesystem::remove(socket, none);
+  });
+  processes.erase(found);
+}
+
+void WorkerDaemon::Kill(ProcessId process) {
+  Bury(executors_, process);
+  Bury(programs_, process);
 }
 
 Result<Millis> WorkerDaemon::CpuTime(ProcessId process) const {
-  const auto found = executors_.find(process);
-  if (found == executors_.end()) return NotFound("the executor has ended");
-  return process::CpuTime(found->second->pid());
+  if (const auto found = executors_.find(process); found != executors_.end()) {
+    return process::CpuTime(found->second->pid());
+  }
+  if (const auto found = programs_.find(process); found != programs_.end()) {
+    return process::CpuTime(found->second->pid());
+  }
+  return NotFound("the executor has ended");
 }
 
 void WorkerDaemon::Send(ProcessId process, const v1::ToExecutor& message) {
@@ -296,9 +354,17 @@ void WorkerDaemon::Send(ProcessId process, const v1::ToExecutor& message) {
   }
 }
 
-void WorkerDaemon::Fetch(const std::string& sha256) {
-  files_.Post([this, sha256] {
-    strand_.Post([this, sha256, path = archives_.Get(sha256)] { core_.OnFetched(sha256, path); });
+void WorkerDaemon::SendProgram(ProcessId process, const v1::ToProgram& message) {
+  if (const auto found = programs_.find(process); found != programs_.end()) {
+    found->second->Send(message);
+  }
+}
+
+void WorkerDaemon::Fetch(const std::string& sha256, worker::FileKind kind) {
+  files_.Post([this, sha256, kind] {
+    const FileCache& cache = kind == worker::FileKind::kProgram ? program_files_ : archives_;
+    strand_.Post(
+        [this, sha256, kind, path = cache.Get(sha256)] { core_.OnFetched(sha256, path, kind); });
   });
 }
 

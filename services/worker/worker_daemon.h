@@ -31,8 +31,15 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void Drain();
 
  private:
+  // Of this host.
+  struct Places {
+    std::string cache;
+    // Where executors of programs serve over TCP, and have their Unix sockets (empty: none).
+    std::string listen_host;
+    std::string socket_folder;
+  };
   WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore::Options options,
-               const std::string& cache);
+               Places places);
 
   void OnAttached(const v1::Welcome& welcome) override;
   void OnDetached(const Status& why) override;
@@ -42,24 +49,37 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void OnRefused(const Status& why) override;
 
   Result<int> Launch(worker::ProcessId process) override;
+  Result<int> LaunchProgram(worker::ProcessId process, const std::string& path,
+                            const v1::ProgramSpec& program, const v1::ProgramStart& start) override;
   void Kill(worker::ProcessId process) override;
   Result<Millis> CpuTime(worker::ProcessId process) const override;
   void Send(worker::ProcessId process, const v1::ToExecutor& message) override;
-  void Fetch(const std::string& sha256) override;
+  void SendProgram(worker::ProcessId process, const v1::ToProgram& message) override;
+  void Fetch(const std::string& sha256, worker::FileKind kind) override;
   void ToCoordinator(v1::DaemonMessage message) override;
   void Reply(StreamId stream, v1::CommandResult result) override;
 
+  template <class Process>
+  typename Process::Events EventsOf(worker::ProcessId process, auto on_message);
+  // Ends a process that is one of these.
+  template <class Process>
+  void Bury(std::map<worker::ProcessId, std::shared_ptr<Process>>& processes,
+            worker::ProcessId process);
   // Hands on what an executor has written, and looks again soon when there was something.
   void PassLines(worker::ProcessId process, const std::shared_ptr<process::LineGate>& lines);
 
   Daemon& daemon_;
   GrpcServer& grpc_;
   const std::string executor_program_;
-  const FileCache archives_;  // on files_'s thread
+  const std::string listen_host_;
+  const std::string socket_folder_;
+  const FileCache archives_;  // on files_'s thread, as the next
+  const FileCache program_files_;
   ThreadScheduler strand_;
   AttachClient client_;
   worker::WorkerCore core_;
   std::map<worker::ProcessId, std::shared_ptr<ExecutorProcess>> executors_;
+  std::map<worker::ProcessId, std::shared_ptr<ProgramProcess>> programs_;
   ThreadScheduler reaper_;
   ThreadScheduler files_;
 };

@@ -1,0 +1,52 @@
+#include "services/common/socket_folder.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include <unistd.h>
+
+#include "common/base/private_directory.h"
+
+namespace muster::services {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "muster-<uid>-<pid>-" of a process that has ended without removing its folder.
+void CollectFolders(const fs::path& directory, const std::string& prefix) {
+  std::error_code ignored;
+  std::vector<fs::path> left;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const int pid = std::atoi(name.c_str() + prefix.size());
+    const bool gone = pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH;
+    if (gone && RequireOwnDirectory(entry.path().string()).ok()) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) RemoveSocketFolder(path.string());
+}
+
+}  // namespace
+
+Result<std::string> MakeSocketFolder() {
+  const fs::path temporary = fs::temp_directory_path();
+  const std::string prefix = fmt::format("muster-{}-", ::geteuid());
+  CollectFolders(temporary, prefix);
+  std::string path = (temporary / fmt::format("{}{}-XXXXXX", prefix, ::getpid())).string();
+  if (::mkdtemp(path.data()) == nullptr) return FromErrno(errno, "make the folder " + path);
+  return path;
+}
+
+void RemoveSocketFolder(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path, ignored)) {
+    if (fs::is_socket(entry.symlink_status(ignored))) fs::remove(entry.path(), ignored);
+  }
+  fs::remove(path, ignored);  // stays if there is anything else in it
+}
+
+}  // namespace muster::services

@@ -1,0 +1,18 @@
+// Folders for Unix sockets, whose paths have room for some 100 characters: a deep state directory
+// will not do. Threading: any.
+#pragma once
+
+#include <string>
+
+#include "common/base/status.h"
+
+namespace muster::services {
+
+// One of this process's own in the temporary folder, of a name that nobody can have made before us.
+// Those of processes that have ended without removing theirs go.
+Result<std::string> MakeSocketFolder();
+
+// Removes the sockets in it, and it, unless there is anything else. Empty: nothing.
+void RemoveSocketFolder(const std::string& path);
+
+}  // namespace muster::services

@@ -1,0 +1,132 @@
+// The part of WorkerCore that runs users' programs: executors that their drivers speak to directly,
+// and probes. What the daemon has of closures is the executor's pulse, once a second.
+#include "common/base/words.h"
+#include "common/messages/status_proto.h"
+#include "common/telemetry/log.h"
+#include "worker/worker_core.h"
+
+namespace muster::worker {
+
+Result<ProcessId> WorkerCore::LaunchProgram(Use use, const std::string& job_id,
+                                            const std::string& path, const v1::ProgramSpec& spec,
+                                            v1::ProgramStart start) {
+  start.mutable_task()->set_type("worker");
+  start.mutable_task()->set_index(options_.worker_index);
+  start.set_threads(options_.threads);
+  start.set_link(options_.link);
+  start.set_host_id(options_.host_id);
+  const ProcessId id(next_process_++);
+  const Result<int> pid = io_.LaunchProgram(id, path, spec, start);
+  if (!pid.ok()) return Annotate(pid.status(), fmt::format("worker:{}", options_.worker_index));
+  processes_[id] = {.pid = *pid, .use = use, .program = true, .job_id = job_id, .last_lines = {}};
+  return id;
+}
+
+// Starts the executor of the job that is starting.
+void WorkerCore::BeginProgram(const std::string& job_id, const std::string& path) {
+  Job& job = jobs_[job_id];
+  v1::ProgramStart start = job.start.program();
+  start.set_role(v1::PROGRAM_ROLE_EXECUTOR);
+  start.set_job_id(job_id);
+  start.set_epoch(job.epoch.value());
+  const Result<ProcessId> process =
+      LaunchProgram(Use::kJob, job_id, path, job.start.spec().program(), std::move(start));
+  if (!process.ok()) {
+    job.starting = false;
+    return AnswerAll(job, process.status());
+  }
+  job.process = *process;
+  job.pulse.Clear();
+  job.silent_looks = 0;
+  const int pid = processes_[*process].pid;
+  log::With({{"job", job_id}}).Info("executor {} starts, its number is {}", pid, job.incarnation);
+  Tell(v1::ExecutorEvent::KIND_STARTED, job_id, job, pid);
+}
+
+void WorkerCore::CheckProgram(Waiter waiter, const v1::JobSpec& spec) {
+  WithFile({FileKind::kProgram, spec.program().sha256()},
+           [this, waiter, spec](const Result<std::string>& path) {
+             if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the program"));
+             v1::ProgramStart start;
+             start.set_role(v1::PROGRAM_ROLE_PROBE);
+             start.set_job_name(spec.name());
+             const Result<ProcessId> process =
+                 LaunchProgram(Use::kCheck, "", *path, spec.program(), std::move(start));
+             if (!process.ok()) return Answer(waiter, process.status());
+             WatchCheck(*process, waiter, "asking the program for its functions");
+           });
+}
+
+void WorkerCore::OnProgram(ProcessId process, const v1::FromProgram& message) {
+  const auto found = processes_.find(process);
+  if (found == processes_.end()) return;  // killed
+  switch (message.body_case()) {
+    case v1::FromProgram::kReady:
+      return found->second.use == Use::kCheck ? OnProbed(process, message.ready())
+                                              : OnServing(process, message.ready());
+    case v1::FromProgram::kPulse:
+      return OnPulse(process, message.pulse());
+    default:
+      log::Warning("process {} of a program sent a message that this daemon does not know",
+                   found->second.pid);
+  }
+}
+
+void WorkerCore::OnProbed(ProcessId process, const v1::ProgramReady& ready) {
+  v1::CommandResult result;
+  v1::CheckReport& report = *result.mutable_check();
+  report.set_functions(ready.functions());
+  report.set_function_count(ready.function_count());
+  report.set_abi(ready.abi());
+  EndCheck(process, FromProto(ready.status()), std::move(result), false);
+}
+
+void WorkerCore::OnServing(ProcessId process, const v1::ProgramReady& ready) {
+  const std::string job_id = processes_[process].job_id;
+  Job& job = jobs_[job_id];
+  if (job.process != process || !job.starting) return;
+  job.starting = false;
+  const Status status = FromProto(ready.status());
+  if (status.ok()) {
+    job.ready = job.served = true;
+    log::With({{"job", job_id}})
+        .Info("executor ready: {}, {}", Counted(ready.function_count(), "function"), ready.abi());
+    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {},
+         &ready.endpoint());
+    Watch();
+  } else {
+    log::With({{"job", job_id}}).Warning("executor cannot start: {}", Message(status));
+    KillProcess(process);
+    job.process.reset();
+  }
+  AnswerAll(job, status);
+}
+
+void WorkerCore::OnPulse(ProcessId process, const v1::ProgramPulse& pulse) {
+  Job& job = jobs_[processes_[process].job_id];
+  if (job.process != process) return;
+  const auto first = [](const v1::ProgramPulse& one) {
+    return one.running_size() == 0 ? 0 : one.running(0).attempt();
+  };
+  if (pulse.ended() != job.pulse.ended() || first(pulse) != first(job.pulse)) {
+    job.looks = job.idle_looks = 0;
+  }
+  closures_done_ += pulse.ended() - job.pulse.ended();
+  job.pulse = pulse;
+  job.silent_looks = 0;
+  job.awaits_pulse = false;
+  if (draining_) FinishDrain();
+}
+
+// Its driver sends it no more; it says by its pulse when nothing runs.
+void WorkerCore::DrainPrograms() {
+  v1::ToProgram message;
+  message.mutable_stop();
+  for (auto& [id, job] : jobs_) {
+    if (!job.process || !job.ready || !job.start.has_program()) continue;
+    job.awaits_pulse = true;
+    io_.SendProgram(*job.process, message);
+  }
+}
+
+}  // namespace muster::worker
