@@ -7,6 +7,7 @@
 #   2      common/messages common/telemetry common/process
 #   3      common/config common/cluster common/storage common/partition
 #   4      common/data common/net
+#   9      ps_wire, what ps and its clients agree on
 #   10     ps collectives device dispatch/core
 #   11     ps/client ps/server dispatch
 #   20     coordinator worker

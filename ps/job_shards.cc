@@ -16,24 +16,15 @@
 #include "muster/v1/cluster.pb.h"
 #include "ps/apply_pool.h"
 #include "ps/closure_window.h"
-#include "ps/float_mode.h"
 #include "ps/initializers.h"
 #include "ps/job_layout.h"
 #include "ps/optimizer.h"
+#include "ps/pieces.h"
 #include "ps/read_write_lock.h"
 #include "ps/region.h"
 
 namespace muster::ps {
 namespace {
-
-// A piece of an array operation: small enough to share out, large enough to be worth a hand-over.
-constexpr std::size_t kPieceFloats = 128 << 10;
-// Updates below this run on the caller's thread alone: waking a helper costs 20 to 35 us.
-constexpr std::size_t kParallelFloats = 1 << 20;
-// Row updates wait for memory more, so fewer floats are worth a helper.
-constexpr std::size_t kParallelRowFloats = 256 << 10;
-
-constexpr std::size_t DivideUp(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 std::uint64_t BytesOf(const ShardLayout& layout, std::size_t arrays) {
   return layout.elements * sizeof(float) * arrays;
@@ -98,10 +89,6 @@ class Shards : public JobShards {
   void Report(v1::PsReport& report) const override;
 
  private:
-  // body(first, count) over pieces of [0, n), in parallel from `parallel_from` on.
-  template <class Body>
-  void InPieces(std::size_t n, std::size_t piece, std::size_t parallel_from,
-                const Body& body) const;
   Result<const Shard*> At(std::uint32_t shard) const;
   Status CheckIds(const Shard& shard, std::span<const std::int64_t> ids, std::size_t floats) const;
   bool Finite(std::span<const float> gradient) const;
@@ -133,20 +120,6 @@ class Shards : public JobShards {
   std::atomic<std::uint64_t> pushes_{0};
   std::atomic<std::uint64_t> duplicates_{0};
 };
-
-template <class Body>
-void Shards::InPieces(std::size_t n, std::size_t piece, std::size_t parallel_from,
-                      const Body& body) const {
-  if (n < parallel_from) {
-    const FlushSubnormals flush;
-    body(std::size_t{0}, n);
-    return;
-  }
-  pool_.Run(DivideUp(n, piece), [&](std::size_t i) {
-    const FlushSubnormals flush;
-    body(i * piece, std::min(piece, n - i * piece));
-  });
-}
 
 Status Shards::Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
                      const std::string& restore_from) {
@@ -192,7 +165,7 @@ Status Shards::Initialize(const v1::JobPlan& plan, Shard& shard) {
       [&](const auto& candidate) { return candidate.id() == shard.layout.info.variable; });
   MUSTER_TRY_ASSIGN(const InitialValues initial, InitialValues::Create(*variable, seed_));
   if (!initial.zero()) {
-    InPieces(shard.layout.elements, kPieceFloats, kPieceFloats,
+    InPieces(pool_, shard.layout.elements, kPieceFloats, kPieceFloats,
              [&](std::size_t first, std::size_t count) {
                initial.Fill(shard.layout.first_element + first,
                             shard.values.floats().subspan(first, count));
@@ -205,7 +178,7 @@ Status Shards::Initialize(const v1::JobPlan& plan, Shard& shard) {
 void Shards::FillSlots(Shard& shard) {
   for (std::size_t i = 0; i < shard.slots.size(); ++i) {
     if (optimizer_.SlotIsZero(i)) continue;  // as fresh memory is; no page is taken for it
-    InPieces(shard.layout.elements, kPieceFloats, kPieceFloats,
+    InPieces(pool_, shard.layout.elements, kPieceFloats, kPieceFloats,
              [&](std::size_t first, std::size_t count) {
                optimizer_.FillSlot(i, std::as_const(shard.values).floats().subspan(first, count),
                                    shard.slots[i].floats().subspan(first, count));
@@ -284,7 +257,7 @@ Result<std::uint64_t> Shards::ReadRows(std::uint32_t index, std::span<const std:
 
 bool Shards::Finite(std::span<const float> gradient) const {
   std::atomic<bool> finite{true};
-  InPieces(gradient.size(), kPieceFloats, kParallelFloats,
+  InPieces(pool_, gradient.size(), kPieceFloats, kParallelFloats,
            [&](std::size_t first, std::size_t count) {
              if (!AllFinite(gradient.subspan(first, count))) finite = false;
            });
@@ -344,7 +317,7 @@ Result<ApplyOutcome> Shards::ApplyDense(std::uint32_t index, PushId id,
                            shard.layout.name, gradient.size(), shard.layout.elements);
   }
   return Push(shard, id, gradient, {}, [&](const Rule& rule, const Arrays& arrays) {
-    InPieces(gradient.size(), kPieceFloats, kParallelFloats,
+    InPieces(pool_, gradient.size(), kPieceFloats, kParallelFloats,
              [&](std::size_t first, std::size_t count) {
                ps::ApplyDense(rule, arrays.At(first), gradient.subspan(first, count));
              });
@@ -359,11 +332,9 @@ Result<ApplyOutcome> Shards::ApplyRows(std::uint32_t index, PushId id,
   Shard& shard = shards_[index];
   const auto row = static_cast<std::size_t>(shard.layout.info.row_elements);
   return Push(shard, id, gradients, ids, [&](const Rule& rule, const Arrays& arrays) {
-    InPieces(ids.size(), std::max<std::size_t>(1, kParallelRowFloats / 8 / row),
-             DivideUp(kParallelRowFloats, row), [&](std::size_t first, std::size_t count) {
-               ps::ApplyRows(rule, arrays, row, ids.subspan(first, count),
-                             gradients.data() + first * row);
-             });
+    InRowPieces(pool_, ids.size(), row, [&](std::size_t first, std::size_t count) {
+      ps::ApplyRows(rule, arrays, row, ids.subspan(first, count), gradients.data() + first * row);
+    });
   });
 }
 

@@ -15,38 +15,42 @@ namespace muster::ps {
 enum class RuleKind { kSgd, kMomentum, kNesterov, kAdagrad, kAdam, kAdamW, kFtrl };
 
 // One step's numbers. Which are used: see the formulas in kernels.cc.
-struct Rule {
+template <class T>
+struct BasicRule {
   RuleKind kind = RuleKind::kSgd;
-  float learning_rate = 0;
-  float weight_decay = 0;
-  float momentum = 0;
-  float epsilon = 0;
-  float beta1 = 0;
-  float beta2 = 0;
-  float one_minus_beta1 = 0;
-  float one_minus_beta2 = 0;
+  T learning_rate = 0;
+  T weight_decay = 0;
+  T momentum = 0;
+  T epsilon = 0;
+  T beta1 = 0;
+  T beta2 = 0;
+  T one_minus_beta1 = 0;
+  T one_minus_beta2 = 0;
   // Adam: learning_rate / (1 - beta1^t), and sqrt(1 - beta2^t).
-  float step_size = 0;
-  float root_correction2 = 1;
+  T step_size = 0;
+  T root_correction2 = 1;
   // AdamW: 1 - learning_rate * weight_decay.
-  float decay = 1;
-  float l1 = 0;
-  float l2 = 0;
-  float ftrl_beta = 0;
+  T decay = 1;
+  T l1 = 0;
+  T l2 = 0;
+  T ftrl_beta = 0;
 };
+using Rule = BasicRule<float>;
 
 inline constexpr std::size_t kMaxSlots = 2;
 
 // A variable and its slots, all of one size. Unused slots: null.
-struct Arrays {
-  float* values = nullptr;
-  std::array<float*, kMaxSlots> slots{};
+template <class T>
+struct BasicArrays {
+  T* values = nullptr;
+  std::array<T*, kMaxSlots> slots{};
 
-  Arrays At(std::size_t offset) const {
+  BasicArrays At(std::size_t offset) const {
     return {values + offset,
             {slots[0] ? slots[0] + offset : nullptr, slots[1] ? slots[1] + offset : nullptr}};
   }
 };
+using Arrays = BasicArrays<float>;
 
 void ApplyDense(const Rule& rule, const Arrays& arrays, std::span<const float> gradient);
 // Row k of `gradients` belongs to row ids[k]. Touches nothing but those rows.
@@ -56,5 +60,13 @@ void ApplyRows(const Rule& rule, const Arrays& arrays, std::size_t row_elements,
 void GatherRows(const float* values, std::size_t row_elements, std::span<const std::int64_t> ids,
                 float* into);
 bool AllFinite(std::span<const float> values);
+
+// The same rules in double, one element at a time. Not FTRL.
+void ApplyDense(const BasicRule<double>& rule, const BasicArrays<double>& arrays,
+                std::span<const double> gradient);
+void ApplyRows(const BasicRule<double>& rule, const BasicArrays<double>& arrays,
+               std::size_t row_elements, std::span<const std::int64_t> ids,
+               const double* gradients);
+bool AllFinite(std::span<const double> values);
 
 }  // namespace muster::ps

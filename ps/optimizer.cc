@@ -120,33 +120,43 @@ void Optimizer::FillSlot(std::size_t slot, std::span<const float> values,
     }
     return;
   }
+  std::fill(into.begin(), into.end(), static_cast<float>(initial_slot()));
+}
+
+double Optimizer::initial_slot() const {
   const bool accumulator = kind_ == RuleKind::kAdagrad || kind_ == RuleKind::kFtrl;
-  std::fill(into.begin(), into.end(),
-            accumulator ? static_cast<float>(initial_accumulator_) : 0.0F);
+  return accumulator ? initial_accumulator_ : 0;
 }
 
 Rule Optimizer::RuleOf(std::uint64_t t) const {
-  const double rate = learning_rate_ * schedule_.Factor(t);
-  Rule rule;
+  return RuleAt<float>(t, learning_rate_ * schedule_.Factor(t));
+}
+
+template <class T>
+BasicRule<T> Optimizer::RuleAt(std::uint64_t t, double rate) const {
+  BasicRule<T> rule;
   rule.kind = kind_;
-  rule.learning_rate = static_cast<float>(rate);
-  rule.weight_decay = static_cast<float>(weight_decay_);
-  rule.momentum = static_cast<float>(momentum_);
-  rule.epsilon = static_cast<float>(epsilon_);
-  rule.l1 = static_cast<float>(l1_);
-  rule.l2 = static_cast<float>(l2_);
-  rule.ftrl_beta = static_cast<float>(ftrl_beta_);
+  rule.learning_rate = static_cast<T>(rate);
+  rule.weight_decay = static_cast<T>(weight_decay_);
+  rule.momentum = static_cast<T>(momentum_);
+  rule.epsilon = static_cast<T>(epsilon_);
+  rule.l1 = static_cast<T>(l1_);
+  rule.l2 = static_cast<T>(l2_);
+  rule.ftrl_beta = static_cast<T>(ftrl_beta_);
   if (kind_ == RuleKind::kAdam || kind_ == RuleKind::kAdamW) {
     const auto step = static_cast<double>(t);
-    rule.beta1 = static_cast<float>(beta1_);
-    rule.beta2 = static_cast<float>(beta2_);
-    rule.one_minus_beta1 = static_cast<float>(1 - beta1_);
-    rule.one_minus_beta2 = static_cast<float>(1 - beta2_);
-    rule.step_size = static_cast<float>(rate / (1 - std::pow(beta1_, step)));
-    rule.root_correction2 = static_cast<float>(std::sqrt(1 - std::pow(beta2_, step)));
-    rule.decay = static_cast<float>(1 - rate * weight_decay_);
+    rule.beta1 = static_cast<T>(beta1_);
+    rule.beta2 = static_cast<T>(beta2_);
+    rule.one_minus_beta1 = static_cast<T>(1 - beta1_);
+    rule.one_minus_beta2 = static_cast<T>(1 - beta2_);
+    rule.step_size = static_cast<T>(rate / (1 - std::pow(beta1_, step)));
+    rule.root_correction2 = static_cast<T>(std::sqrt(1 - std::pow(beta2_, step)));
+    rule.decay = static_cast<T>(1 - rate * weight_decay_);
   }
   return rule;
 }
+
+template BasicRule<float> Optimizer::RuleAt(std::uint64_t t, double rate) const;
+template BasicRule<double> Optimizer::RuleAt(std::uint64_t t, double rate) const;
 
 }  // namespace muster::ps

@@ -26,10 +26,15 @@ class Optimizer {
   std::span<const std::string_view> slots() const { return slots_; }
   // What the slot holds before the first update of variables with these values.
   void FillSlot(std::size_t slot, std::span<const float> values, std::span<float> into) const;
+  // What FillSlot() fills in where that does not depend on the values, which only FTRL's z does.
+  double initial_slot() const;
   // FillSlot() gives zeros.
   bool SlotIsZero(std::size_t slot) const;
   // Step t is the closure's number, from 1.
   Rule RuleOf(std::uint64_t t) const;
+  // The same for update t, from 1, at a learning rate that came with it.
+  template <class T>
+  BasicRule<T> RuleAt(std::uint64_t t, double learning_rate) const;
 
  private:
   explicit Optimizer(const Schedule& schedule) : schedule_(schedule) {}

@@ -30,6 +30,8 @@ enum class Verb : net::FrameKind {
   kReply = 32,
 };
 
+inline constexpr auto kReply = static_cast<net::FrameKind>(Verb::kReply);
+
 constexpr bool IsPull(Verb verb) { return verb == Verb::kPullDense || verb == Verb::kPullRows; }
 constexpr bool IsRequest(Verb verb) {
   return IsPull(verb) || verb == Verb::kPush || verb == Verb::kAssign;

@@ -38,6 +38,8 @@ std::vector<std::byte> EncodeHello(const Hello& hello, const Nonce& nonce) {
 
 struct ReceivedHello {
   Hello hello;
+  // What has proven it.
+  std::string key;
   Nonce nonce{};
   Proof proof{};
   // What the proof covers, without the label and the server's nonce.
@@ -96,11 +98,12 @@ Result<FrameHeader> Expect(Channel& channel, FrameKind kind, TimePoint deadline)
   return *header;
 }
 
-Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const Nonce& nonce,
-                                   TimePoint deadline) {
+Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const KeyOf& key_of,
+                                   const Nonce& nonce, TimePoint deadline) {
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader header, Expect(channel, kHello, deadline));
   MUSTER_TRY_ASSIGN(ReceivedHello received, DecodeHello(channel.meta()));
-  if (!SameProof(received.proof, ClientProof(self.token, nonce, received.body))) {
+  received.key = key_of ? key_of(received.hello) : self.token;
+  if (!SameProof(received.proof, ClientProof(received.key, nonce, received.body))) {
     return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
   }
   return received;
@@ -118,10 +121,10 @@ std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch)
 }
 
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
-                            const std::function<Status(const Hello&)>& admit) {
+                            const std::function<Status(const Hello&)>& admit, const KeyOf& key_of) {
   const Nonce nonce = RandomNonce();
   MUSTER_TRY(channel.Send({.kind = kNonce}, nonce, {}, deadline));
-  auto received = ReceiveHello(channel, self, nonce, deadline);
+  auto received = ReceiveHello(channel, self, key_of, nonce, deadline);
   Status verdict = received.status();
   if (verdict.ok()) verdict = admit(received->hello);
   if (!verdict.ok()) {
@@ -131,7 +134,7 @@ Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint de
   const bool crc =
       channel.link().kind() == LinkKind::kTcp && received->hello.host_id != self.host_id;
   const std::byte options = crc ? kPayloadCrc : std::byte{0};
-  const Proof proof = ServerProof(self.token, nonce, received->nonce, options);
+  const Proof proof = ServerProof(received->key, nonce, received->nonce, options);
   std::array<std::byte, 1 + sizeof(Proof)> meta;
   meta[0] = options;
   std::memcpy(meta.data() + 1, proof.data(), proof.size());

@@ -44,9 +44,12 @@ struct Hello {
 
 // The server's side, until `deadline` altogether. `admit` decides about a proven hello (what it
 // comes for is over: kAborted); its error goes to the client. Any error has been answered where
-// that was possible.
+// that was possible. A server of several kinds of clients says by `key_of` what proves a hello;
+// without it that is the identity's token.
+using KeyOf = std::function<std::string(const Hello&)>;
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
-                            const std::function<Status(const Hello&)>& admit);
+                            const std::function<Status(const Hello&)>& admit,
+                            const KeyOf& key_of = {});
 
 // The client's side. A refusal is returned as it was said, "peer: " before it.
 Status GreetServer(Channel& channel, const Identity& self, const std::string& role,

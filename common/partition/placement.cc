@@ -7,6 +7,7 @@
 
 #include "common/base/words.h"
 #include "common/partition/div_layout.h"
+#include "common/partition/placer.h"
 
 namespace muster::partition {
 namespace {
@@ -141,7 +142,7 @@ Result<std::vector<v1::VariableLayout>> PlaceVariables(std::vector<v1::VariableL
             [](const auto& a, const auto& b) { return a.name() < b.name(); });
   MUSTER_TRY(CheckVariables(variables));
   std::uint32_t id = 0;
-  std::uint32_t next_ps = 0;
+  Placer placer(ps_count);
   for (v1::VariableLayout& variable : variables) {
     variable.set_id(id++);
     if (variable.dtype() == v1::DTYPE_UNSPECIFIED) variable.set_dtype(v1::DTYPE_FLOAT32);
@@ -155,10 +156,11 @@ Result<std::vector<v1::VariableLayout>> PlaceVariables(std::vector<v1::VariableL
     variable.clear_shards();
     for (std::int64_t i = 0; i < layout.shards(); ++i) {
       v1::ShardPlacement* shard = variable.add_shards();
-      shard->set_ps_index(next_ps);
+      // The round goes by creation alone, whatever the sizes.
+      constexpr std::uint64_t kAnySize = 0;
+      shard->set_ps_index(placer.Place(std::span(&kAnySize, 1)).front());
       shard->set_row_offset(layout.Offset(i));
       shard->set_rows(layout.Rows(i));
-      next_ps = (next_ps + 1) % ps_count;
     }
   }
   return variables;

@@ -18,14 +18,13 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/spin.h"
+#include "ps/client/server_session.h"
 
 namespace muster::v1 {
 class JobPlan;
 }
 
 namespace muster::ps {
-
-enum class LinkMode { kAuto, kTcp, kLocal };
 
 // Payload bytes moved, by kind of link.
 struct LinkBytes {
@@ -50,9 +49,7 @@ class PsClient {
     std::string host_id{};
     // For one request, and more for many bytes; connecting retries until it has passed.
     Millis timeout{10'000};
-    // A server that has not begun its answer for this long is asked for a sign of life, on a
-    // connection for that alone, again and again; one that gives none for `ping_limit` is stopped
-    // and not waited for any longer. (Its kernel would take bytes for it.)
+    // See ServerSession::Options.
     Millis ping_after{1'000};
     Millis ping_limit{4'000};
     net::SpinMode spin = net::SpinMode::kAdaptive;

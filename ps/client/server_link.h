@@ -1,22 +1,20 @@
-// The client's connection to one parameter server: a call's frames out, its answers in.
+// A model job's connection to one parameter server: a call's frames out, its answers in.
 //
 // Threading: one thread. Lifetime: arena and spin limit outlive it.
 // Errors name the server ("ps:1 (127.0.0.1:4711)").
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/arena.h"
-#include "common/net/channel.h"
-#include "common/net/handshake.h"
+#include "common/net/frame.h"
 #include "ps/client/ps_client.h"
+#include "ps/client/server_session.h"
 #include "ps/wire.h"
 
 namespace muster::ps {
@@ -41,25 +39,18 @@ struct Call {
 
 class ServerLink {
  public:
-  struct Target {
-    std::uint32_t index = 0;
-    std::string tcp_address;
-    std::string unix_path;
-    std::string host_id;
-  };
+  using Target = ServerSession::Target;
 
   ServerLink(Target target, WireSubject job, const PsClient::Options& options,
              const net::Arena& arena, net::SpinLimit* spin);
 
-  // Connects, local where the mode allows it; tries again until `deadline` while nobody listens.
-  Status Connect(TimePoint deadline);
-  // The same without trying again: after a loss the caller wants to know at once.
-  Status ConnectOnce(TimePoint deadline);
-  bool connected() const { return channel_ != nullptr; }
-  void Close() { channel_.reset(); }
+  // As the session's.
+  Status Connect(TimePoint deadline) { return session_.Connect(deadline); }
+  Status ConnectOnce(TimePoint deadline) { return session_.ConnectOnce(deadline); }
+  bool connected() const { return session_.connected(); }
   // Lets go of a local link: the server forgets the arena.
   void CloseLocal() {
-    if (Local()) Close();
+    if (session_.local()) session_.Close();
   }
   // Whether, since it was asked last, a local link was given up with a request in it that its
   // server may still be reading from the arena.
@@ -79,16 +70,8 @@ class ServerLink {
     std::span<CallEntry> entries;
   };
 
-  bool Local() const;
-  bool WantsLocal() const;
-  Status Greet(TimePoint deadline);
-  Status ConnectLocal(TimePoint deadline);
   std::span<CallEntry> NextFrame(const Call& call, std::span<CallEntry> left) const;
   Status SendFrame(const Call& call, const Frame& frame, TimePoint deadline);
-  // Until an answer begins. kDeadlineExceeded: it does not, or the server gives no sign of life.
-  Status AwaitAnswer(TimePoint deadline);
-  // Whether the server's process runs: it greets whoever connects.
-  Status Ping(TimePoint deadline) const;
   Status ReceiveFrame(const Call& call, const Frame& frame, TimePoint deadline);
   // One answering frame for the first of `left`; removes them.
   Status ReceiveAnswer(const Call& call, const net::FrameHeader& header, std::span<CallEntry>& left,
@@ -98,13 +81,9 @@ class ServerLink {
   // waited for in vain.
   Status GiveUp(const Call& call, std::uint64_t request, const Status& error);
 
-  const Target target_;
   const WireSubject job_;
-  const PsClient::Options options_;
   const net::Arena& arena_;
-  net::SpinLimit* spin_;
-  std::string name_;
-  std::unique_ptr<net::Channel> channel_;
+  ServerSession session_;
   std::uint64_t next_request_ = 1;
   std::vector<Frame> sent_;
   LinkBytes bytes_;

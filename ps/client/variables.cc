@@ -162,7 +162,7 @@ Result<VariableRef*> VariableMap::FindEmbedding(std::uint32_t id) {
 namespace {
 
 // The shard that holds `id`, which is in range; `guess` is tried first.
-std::size_t ShardOf(const std::vector<ShardRef>& shards, std::int64_t id, std::size_t guess) {
+std::size_t ShardOf(std::span<const ShardRef> shards, std::int64_t id, std::size_t guess) {
   const ShardRef& likely = shards[guess];
   if (id >= likely.row_offset && id < likely.row_offset + likely.rows) return guess;
   const auto after = std::ranges::upper_bound(shards, id, {}, &ShardRef::row_offset);
@@ -188,21 +188,21 @@ void GroupByShard(const std::vector<std::uint32_t>& shard_of, std::span<std::int
 
 }  // namespace
 
-Result<RowSplit> SplitRows(const VariableRef& variable, std::span<const std::int64_t> ids,
+Result<RowSplit> SplitRows(std::string_view name, std::int64_t rows,
+                           std::span<const ShardRef> shards, std::span<const std::int64_t> ids,
                            std::span<std::int64_t> local) {
   RowSplit split;
-  std::vector<std::uint32_t> shard_of(variable.shards.size() > 1 ? ids.size() : 0);
-  split.segments.resize(variable.shards.size());
+  std::vector<std::uint32_t> shard_of(shards.size() > 1 ? ids.size() : 0);
+  split.segments.resize(shards.size());
   std::size_t last = 0;
   bool grouped = true;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::int64_t id = ids[i];
-    if (id < 0 || id >= variable.rows) {
-      return OutOfRange("variable {}: id {} at position {} is not in [0, {})", variable.name, id, i,
-                        variable.rows);
+    if (id < 0 || id >= rows) {
+      return OutOfRange("variable {}: id {} at position {} is not in [0, {})", name, id, i, rows);
     }
-    const std::size_t shard = shard_of.empty() ? 0 : ShardOf(variable.shards, id, last);
-    local[i] = id - variable.shards[shard].row_offset;
+    const std::size_t shard = shard_of.empty() ? 0 : ShardOf(shards, id, last);
+    local[i] = id - shards[shard].row_offset;
     ++split.segments[shard].count;
     if (shard_of.empty()) continue;
     shard_of[i] = static_cast<std::uint32_t>(shard);
@@ -211,7 +211,7 @@ Result<RowSplit> SplitRows(const VariableRef& variable, std::span<const std::int
   }
   std::size_t first = 0;
   for (std::size_t s = 0; s < split.segments.size(); ++s) {
-    split.segments[s].shard = &variable.shards[s];
+    split.segments[s].shard = &shards[s];
     split.segments[s].first = first;
     first += split.segments[s].count;
   }

@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -89,9 +90,15 @@ struct RowSplit {
   std::vector<std::uint32_t> order;
 };
 
-// Writes the ids, local to their shards, to `local` (as long as `ids`), grouped by shard.
+// Writes the ids, local to their shards, to `local` (as long as `ids`), grouped by shard. `shards`
+// are those of variable `name`, by row_offset; together they are all `rows`.
 //   kOutOfRange: an id is not in [0, rows).
-Result<RowSplit> SplitRows(const VariableRef& variable, std::span<const std::int64_t> ids,
+Result<RowSplit> SplitRows(std::string_view name, std::int64_t rows,
+                           std::span<const ShardRef> shards, std::span<const std::int64_t> ids,
                            std::span<std::int64_t> local);
+inline Result<RowSplit> SplitRows(const VariableRef& variable, std::span<const std::int64_t> ids,
+                                  std::span<std::int64_t> local) {
+  return SplitRows(variable.name, variable.rows, variable.shards, ids, local);
+}
 
 }  // namespace muster::ps

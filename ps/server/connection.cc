@@ -10,12 +10,9 @@ namespace {
 using net::FrameHeader;
 using net::LinkKind;
 
-// Up to here a transfer uses the connection's own buffer.
-constexpr std::size_t kSmall = std::size_t{64} << 10;
 // More ids than this in one entry are refused before anything is sized by them.
 constexpr std::uint64_t kMaxIds = 1ULL << 28;
 constexpr Millis kLinger{200};
-constexpr auto kReply = static_cast<net::FrameKind>(Verb::kReply);
 
 std::uint64_t IdBytes(const WireEntry& entry) { return entry.ids * sizeof(std::int64_t); }
 std::uint64_t ValueBytes(const WireEntry& entry) { return entry.floats * sizeof(float); }
@@ -23,10 +20,6 @@ std::uint64_t ValueBytes(const WireEntry& entry) { return entry.floats * sizeof(
 std::span<float> AsFloats(std::span<std::byte> bytes) {
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
-std::span<const std::int64_t> AsIds(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const std::int64_t*>(bytes.data()), bytes.size() / sizeof(std::int64_t)};
-}
-
 // The first entries that one answering frame carries, at least one.
 std::span<const WireEntry> FirstGroup(std::span<const WireEntry> entries) {
   std::uint64_t bytes = 0;
@@ -93,7 +86,8 @@ Status CheckEntry(const WireEntry& entry, Verb verb, std::span<const ShardInfo> 
 Connection::Connection(ServerContext& context, net::Fd fd, LinkKind kind, const std::string& peer)
     : context_(context),
       channel_(std::move(fd), kind, peer, context.options.spin, &context.spin,
-               {.meta_bytes = 4096, .payload_bytes = 0}) {
+               {.meta_bytes = 4096, .payload_bytes = 0}),
+      memory_(context, channel_) {
   if (kind == LinkKind::kUnix) channel_.ExpectDescriptor();
 }
 
@@ -125,7 +119,7 @@ void Connection::Run() {
   }
   if (opened && local) --context_.local_links;
   if (!status.ok()) Refuse(status);
-  arena_.reset();
+  memory_.DropArena();
   channel_.link().ShutDown();
   --context_.connections_now;
   done_ = true;
@@ -142,16 +136,30 @@ void Connection::Refuse(const Status& error) {
 }
 
 Status Connection::Open() {
+  const auto key_of = [this](const net::Hello& hello) {
+    const auto job_id = ProgramOf(hello.role);
+    if (!job_id) return context_.identity.token;
+    return net::JobKey(context_.identity.token, *job_id, Epoch(ProgramSubjectOf(hello).epoch));
+  };
   const auto admit = [this](const net::Hello& hello) {
+    if (const auto job_id = ProgramOf(hello.role)) return AdmitProgram(hello, std::string(*job_id));
     const WireSubject subject = SubjectOf(hello);
     return context_.jobs.Admit(subject.job, subject.view);
   };
   const TimePoint deadline = channel_.After(context_.options.handshake_timeout);
   MUSTER_TRY_ASSIGN([[maybe_unused]] const net::Hello hello,
-                    net::WelcomeClient(channel_, context_.identity, deadline, admit));
+                    net::WelcomeClient(channel_, context_.identity, deadline, admit, key_of));
   if (channel_.link().kind() == LinkKind::kUnix) MUSTER_TRY(ReceiveArena(deadline));
   channel_.SetLimits({});
   channel_.SetQuietLimit(context_.options.quiet_limit);
+  return Ok();
+}
+
+Status Connection::AdmitProgram(const net::Hello& hello, const std::string& job_id) {
+  const ProgramSubject subject = ProgramSubjectOf(hello);
+  const ProgramTime time{.epoch = subject.epoch, .incarnation = subject.incarnation};
+  MUSTER_TRY_ASSIGN(auto space, context_.programs.Open(job_id, time, context_.pool()));
+  program_.emplace(context_, channel_, memory_, std::move(space));
   return Ok();
 }
 
@@ -163,13 +171,14 @@ Status Connection::ReceiveArena(TimePoint deadline) {
     return DataLoss("frame of kind {} where a local link needs an arena", header->kind);
   }
   MUSTER_TRY_ASSIGN(net::PeerArena arena, net::PeerArena::Map(std::move(fd), kMaxArenaBytes));
-  arena_.emplace(std::move(arena));
+  memory_.SetArena(std::move(arena));
   return channel_.Send(MakeHeader(Verb::kReply, header->request, {}), {}, {}, deadline);
 }
 
 // Answers one request, whatever it asks: what the stream holds of it is read in any case, so that
 // the next one can follow.
 Status Connection::ServeOne(const FrameHeader& frame) {
+  if (program_) return program_->Serve(frame);
   const Request request{.frame = frame, .verb = static_cast<Verb>(frame.kind), .ids = IdsOf(frame)};
   if (!IsRequest(request.verb)) {
     return Unimplemented("{}: a frame of kind {} is no request to a parameter server",
@@ -178,7 +187,7 @@ Status Connection::ServeOne(const FrameHeader& frame) {
   answered_ = false;
   auto served = context_.jobs.Find(request.ids.job, request.ids.view);
   Status status = served.ok() ? Execute(request, *served) : served.status();
-  lease_.reset();
+  memory_.EndRequest();
   if (answered_) return status;
   // Nothing has been sent: the client gets the error, and the stream goes on behind the payload.
   MUSTER_TRY(channel_.SkipPayload(TransferDeadline(frame.payload_bytes)));
@@ -188,7 +197,7 @@ Status Connection::ServeOne(const FrameHeader& frame) {
   const FrameHeader reply =
       MakeHeader(Verb::kReply, frame.request, {.job = request.ids.job, .view = request.ids.view});
   MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), {}, TransferDeadline()));
-  if (arena_ && arena_->resident() > ResidentLimit()) arena_->Release();
+  memory_.Release();
   return Ok();
 }
 
@@ -205,7 +214,7 @@ Result<std::vector<WireEntry>> Connection::ParseEntries(const Request& request,
   for (const WireEntry& entry : entries) {
     MUSTER_TRY(CheckEntry(entry, request.verb, shards.shards()));
   }
-  const std::uint64_t payload = arena_ ? 0 : ExpectedPayload(request.verb, entries);
+  const std::uint64_t payload = memory_.local() ? 0 : ExpectedPayload(request.verb, entries);
   if (request.frame.payload_bytes != payload) {
     return InvalidArgument("request {}: payload of {} bytes, its entries make {}",
                            request.frame.request, request.frame.payload_bytes, payload);
@@ -218,17 +227,23 @@ Status Connection::Execute(const Request& request, const JobTable::Served& serve
   results_.clear();
   if (IsPull(request.verb)) {
     ++served.counters->pulls;
-    return arena_ ? PullLocal(served, entries) : PullTcp(request, served, entries);
+    return memory_.local() ? PullLocal(served, entries) : PullTcp(request, served, entries);
   }
   if (request.verb == Verb::kPush) ++served.counters->pushes;
-  return arena_ ? PushLocal(request, served, entries) : PushTcp(request, served, entries);
+  return memory_.local() ? PushLocal(request, served, entries) : PushTcp(request, served, entries);
+}
+
+template <class Use>
+Status Connection::WithValues(const WireEntry& entry, const Use& use) {
+  return memory_.WithArena(entry.values_offset, ValueBytes(entry), alignof(float),
+                           [&use](std::span<std::byte> bytes) { return use(AsFloats(bytes)); });
 }
 
 Status Connection::PullLocal(const JobTable::Served& served, Entries entries) {
   for (const WireEntry& entry : entries) {
-    MUSTER_TRY_ASSIGN(const auto ids, LocalIds(entry));
+    MUSTER_TRY_ASSIGN(const auto ids, memory_.LocalIds(entry.ids_offset, entry.ids));
     const bool dense = entry.access == static_cast<std::uint32_t>(WireAccess::kDense);
-    MUSTER_TRY(WithArenaValues(entry, [&](std::span<float> into) -> Status {
+    MUSTER_TRY(WithValues(entry, [&](std::span<float> into) -> Status {
       MUSTER_TRY_ASSIGN(const std::uint64_t version,
                         dense ? served.shards->ReadDense(entry.shard, into)
                               : served.shards->ReadRows(entry.shard, ids, into));
@@ -245,7 +260,7 @@ Status Connection::PullTcp(const Request& request, const JobTable::Served& serve
                            Entries entries) {
   // One piece of memory for ids and values: two that wait for each other could wait for ever.
   const std::uint64_t id_bytes = request.frame.payload_bytes;
-  MUSTER_TRY_ASSIGN(const auto staging, Stage(id_bytes + LargestGroup(entries)));
+  MUSTER_TRY_ASSIGN(const auto staging, memory_.Stage(id_bytes + LargestGroup(entries)));
   std::span<const std::byte> ids = staging.first(id_bytes);
   if (const Status read = channel_.ReadPayload(staging.first(id_bytes), TransferDeadline(id_bytes));
       !read.ok()) {
@@ -298,8 +313,8 @@ Result<bool> Connection::SendGroup(const Request& request, const JobTable::Serve
 Status Connection::PushLocal(const Request& request, const JobTable::Served& served,
                              Entries entries) {
   for (const WireEntry& entry : entries) {
-    MUSTER_TRY_ASSIGN(const auto ids, LocalIds(entry));
-    MUSTER_TRY(WithArenaValues(entry, [&](std::span<float> values) {
+    MUSTER_TRY_ASSIGN(const auto ids, memory_.LocalIds(entry.ids_offset, entry.ids));
+    MUSTER_TRY(WithValues(entry, [&](std::span<float> values) {
       return Change(request, served, entry, ids, values);
     }));
     served.counters->local_bytes_in += IdBytes(entry) + ValueBytes(entry);
@@ -309,7 +324,7 @@ Status Connection::PushLocal(const Request& request, const JobTable::Served& ser
 
 Status Connection::PushTcp(const Request& request, const JobTable::Served& served,
                            Entries entries) {
-  MUSTER_TRY_ASSIGN(const auto payload, Stage(request.frame.payload_bytes));
+  MUSTER_TRY_ASSIGN(const auto payload, memory_.Stage(request.frame.payload_bytes));
   if (const Status read = channel_.ReadPayload(payload, TransferDeadline(payload.size()));
       !read.ok()) {
     answered_ = true;
@@ -344,50 +359,6 @@ Status Connection::Change(const Request& request, const JobTable::Served& served
   results_.push_back(
       static_cast<std::uint64_t>(duplicate ? WireOutcome::kDuplicate : WireOutcome::kApplied));
   return Ok();
-}
-
-Result<std::span<std::byte>> Connection::Stage(std::uint64_t bytes) {
-  if (bytes <= kSmall) {
-    if (small_.empty()) small_.resize(kSmall);
-    return std::span(small_).first(bytes);
-  }
-  lease_.reset();
-  Result<net::StagePool::Lease> lease =
-      context_.stage.Take(bytes, channel_.After(context_.options.stage_timeout + TimeFor(bytes)));
-  // Other transfers have the room just now: this one may come again. It is no error of its job.
-  if (!lease.ok() && lease.status().code() == StatusCode::kResourceExhausted) {
-    context_.Warn(context_.shortages, fmt::format("{}: {}; more by --stage-budget",
-                                                  channel_.link().peer(), Message(lease.status())));
-    return Unavailable("{}", Message(lease.status()));
-  }
-  MUSTER_TRY(lease.status());
-  lease_.emplace(*std::move(lease));
-  return lease_->bytes();
-}
-
-Result<std::span<const std::int64_t>> Connection::LocalIds(const WireEntry& entry) {
-  if (entry.ids == 0) return std::span<const std::int64_t>();
-  MUSTER_TRY_ASSIGN(const auto theirs,
-                    arena_->At(entry.ids_offset, IdBytes(entry), alignof(std::int64_t)));
-  MUSTER_TRY_ASSIGN(const auto ours, Stage(IdBytes(entry)));
-  std::memcpy(ours.data(), theirs.data(), theirs.size());
-  return AsIds(ours);
-}
-
-std::uint64_t Connection::ResidentLimit() const {
-  const std::uint64_t links = std::max<std::uint64_t>(context_.local_links, 1);
-  return context_.options.stage_budget_bytes / links;
-}
-
-Status Connection::WithArenaValues(const WireEntry& entry,
-                                   const std::function<Status(std::span<float>)>& use) {
-  const std::uint64_t limit = ResidentLimit();
-  if (arena_->resident() > limit) arena_->Release();
-  MUSTER_TRY_ASSIGN(const auto values,
-                    arena_->At(entry.values_offset, ValueBytes(entry), alignof(float)));
-  if (values.size() <= limit) return use(AsFloats(values));
-  const Reclaimer::Guard guard = context_.reclaimer.Watch(values);
-  return use(AsFloats(values));
 }
 
 }  // namespace muster::ps

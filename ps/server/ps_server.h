@@ -1,5 +1,6 @@
-// Serves the shards of jobs to workers over the data plane: TCP, and on one host a Unix socket
-// whose peers hand over an arena that this process maps (never the other way round).
+// Serves the shards of jobs, and the variables of programs, to workers over the data plane: TCP,
+// and on one host a Unix socket whose peers hand over an arena that this process maps (never the
+// other way round).
 //
 // One thread accepts, one thread serves each connection from its first byte to its last: a request
 // finishes on the thread that received it (docs/decisions/0001-data-plane-threads.md). What a peer
@@ -17,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
@@ -28,6 +30,7 @@ class DataEndpoint;
 
 namespace muster::ps {
 
+class ApplyPool;
 class JobShards;
 
 // Since the start of the server, or of the job's first view.
@@ -54,6 +57,14 @@ struct LinkCounters {
   std::uint64_t unix_socket_bytes = 0;
 };
 
+// A program's variables here.
+struct ProgramUse {
+  std::string job_id;
+  std::uint64_t epoch = 0;
+  // Values and optimizer slots.
+  std::uint64_t bytes = 0;
+};
+
 class PsServer {
  public:
   struct Options {
@@ -77,6 +88,8 @@ class PsServer {
     // For a wait for stage memory, and more for many bytes. Below the clients' timeout, so that
     // they hear why.
     Millis stage_timeout{7'000};
+    // Helps with large updates of programs' variables, and outlives the server. Null: none helps.
+    ApplyPool* apply_pool = nullptr;
     std::uint32_t max_connections = 1024;
     std::uint32_t max_handshakes = 64;
     // One line for an operator, from any thread: who sent what, and what was done.
@@ -97,6 +110,13 @@ class PsServer {
   virtual void Publish(std::uint64_t job_number, std::shared_ptr<JobShards> shards) = 0;
   // Forgets the job's shards; its requests get kAborted.
   virtual void Drop(std::uint64_t job_number) = 0;
+
+  // A program's variables begin with its first connection (docs/formats/frame.md), which proves the
+  // job's key. Frees them; its requests get kAborted.
+  virtual void DropProgram(const std::string& job_id) = 0;
+  // The same for all programs of earlier epochs of the coordinator: none comes back.
+  virtual void BeginEpoch(std::uint64_t epoch) = 0;
+  virtual std::vector<ProgramUse> programs() const = 0;
 
   // Zeros for a job that was never published.
   virtual ServerCounters counters(std::uint64_t job_number) const = 0;

@@ -151,6 +151,8 @@ void PsDaemon::Drain() {
 
 void PsDaemon::OnAttached(const v1::Welcome& welcome) {
   grpc_.SetReady(true);
+  // Freeing what earlier epochs have left may take a while.
+  work_.Run("", [node = node_, epoch = welcome.epoch()] { (void)node->BeginEpoch(epoch); }, [] {});
   daemon_.SetStatus(fmt::format("attached, session {}", welcome.session()));
 }
 
@@ -186,6 +188,7 @@ void PsDaemon::FillRegistration(v1::Register& registration) {
 
 void PsDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   heartbeat.set_resident_bytes(ResidentBytes());
+  node_->FillHeartbeat(heartbeat);
 }
 
 void PsDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }

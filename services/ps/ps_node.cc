@@ -9,8 +9,9 @@
 namespace muster::services {
 
 Result<std::unique_ptr<PsNode>> PsNode::Start(Options options) {
-  const ps::PsServer::Options server = options.server;
+  ps::PsServer::Options server = options.server;
   std::unique_ptr<PsNode> node(new PsNode(std::move(options)));
+  server.apply_pool = &node->pool_;
   MUSTER_TRY_ASSIGN(node->server_, ps::PsServer::Start(server));
   return node;
 }
@@ -57,6 +58,15 @@ Status PsNode::Obey(std::uint64_t epoch) {
   return Ok();
 }
 
+Status PsNode::BeginEpoch(std::uint64_t epoch) {
+  {
+    const MutexLock lock(mutex_);
+    MUSTER_TRY(Obey(epoch));
+  }
+  server_->BeginEpoch(epoch);
+  return Ok();
+}
+
 std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
   const MutexLock lock(mutex_);
   if (Status status = Obey(plan.epoch()); !status.ok()) return status;
@@ -73,7 +83,7 @@ std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
   if (plan.view() == job.view && plan.epoch() == job.epoch) return job.created;
   // The old view goes first: two of them would not fit in memory where one does.
   server_->Drop(plan.job_number());
-  job = Job{plan.job_number(), plan.epoch(), plan.view(), nullptr, Ok()};
+  job = Job{plan.job_number(), plan.epoch(), plan.view(), nullptr, Ok(), 0};
   return std::nullopt;
 }
 
@@ -91,6 +101,9 @@ Status PsNode::Create(const v1::CreateVariables& command) {
     return job.created;
   }
   job.shards = *std::move(shards);
+  v1::PsReport report;
+  job.shards->Report(report);
+  job.bytes = report.parameter_bytes() + report.slot_bytes();
   server_->Publish(plan.job_number(), job.shards);
   return Ok();
 }
@@ -119,12 +132,17 @@ Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
 }
 
 Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
+  v1::PsReport report;
+  for (const ps::ProgramUse& program : server_->programs()) {
+    if (program.job_id != job_id) continue;
+    report.set_parameter_bytes(program.bytes);
+    return report;
+  }
   Job job;
   {
     const MutexLock lock(mutex_);
     MUSTER_TRY_ASSIGN(job, Find(job_id));
   }
-  v1::PsReport report;
   job.shards->Report(report);
   const ps::ServerCounters counters = server_->counters(job.number);
   report.set_pulls(counters.pulls);
@@ -138,9 +156,10 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
 }
 
 Status PsNode::Drop(const v1::DropJob& command) {
+  MUSTER_TRY(BeginEpoch(command.epoch()));
+  server_->DropProgram(command.job_id());
   std::shared_ptr<ps::JobShards> freed;  // without the lock
   const MutexLock lock(mutex_);
-  MUSTER_TRY(Obey(command.epoch()));
   const auto found = jobs_.find(command.job_id());
   if (found == jobs_.end()) return Ok();
   Job& job = found->second;
@@ -156,6 +175,11 @@ Status PsNode::Drop(const v1::DropJob& command) {
 }
 
 void PsNode::FillRegistration(v1::Register& registration) const {
+  for (const ps::ProgramUse& program : server_->programs()) {
+    v1::HeldJob& held = *registration.add_jobs();
+    held.set_job_id(program.job_id);
+    held.set_epoch(program.epoch);
+  }
   const MutexLock lock(mutex_);
   for (const auto& [id, job] : jobs_) {
     if (job.shards == nullptr) continue;
@@ -163,6 +187,19 @@ void PsNode::FillRegistration(v1::Register& registration) const {
     held.set_job_id(id);
     held.set_epoch(job.epoch);
     held.set_view(job.view);
+  }
+}
+
+void PsNode::FillHeartbeat(v1::Heartbeat& heartbeat) const {
+  const auto add = [&](const std::string& job_id, std::uint64_t bytes) {
+    v1::JobBytes& entry = *heartbeat.add_job_bytes();
+    entry.set_job_id(job_id);
+    entry.set_bytes(bytes);
+  };
+  for (const ps::ProgramUse& program : server_->programs()) add(program.job_id, program.bytes);
+  const MutexLock lock(mutex_);
+  for (const auto& [id, job] : jobs_) {
+    if (job.shards != nullptr) add(id, job.bytes);
   }
 }
 

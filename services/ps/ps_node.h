@@ -1,5 +1,6 @@
 // What a parameter server does for the coordinator: makes, saves and forgets the shards of jobs,
-// and serves them on the data plane. Knows nothing of gRPC.
+// and serves them on the data plane; programs make their variables there themselves. Knows nothing
+// of gRPC.
 //
 // Fences: a command of an older epoch, or of an older view of its job, is refused with kAborted; a
 // repeat of the same view answers as the first did, and changes nothing.
@@ -25,6 +26,7 @@ namespace muster::v1 {
 class Command;
 class CommandResult;
 class DropJob;
+class Heartbeat;
 class Register;
 class CreateVariables;
 class DataEndpoint;
@@ -56,8 +58,13 @@ class PsNode {
   // Of this process: a plan that was made for another one is refused from now on (kAborted). Before
   // the first command.
   void set_boot_id(std::string boot_id) { boot_id_ = std::move(boot_id); }
-  // Says which jobs' shards are here.
+  // Says which jobs' shards, and which programs' variables, are here.
   void FillRegistration(v1::Register& registration) const;
+  // Says how much memory each job's variables take here.
+  void FillHeartbeat(v1::Heartbeat& heartbeat) const;
+  // The coordinator is at this epoch: programs of earlier ones are over, their variables are freed.
+  //   kAborted: it has been at a later one.
+  Status BeginEpoch(std::uint64_t epoch);
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.
   v1::CommandResult Execute(const v1::Command& command);
@@ -70,6 +77,8 @@ class PsNode {
     std::uint64_t view = 0;
     std::shared_ptr<ps::JobShards> shards;  // null: creating them failed
     Status created;
+    // Of values and slots.
+    std::uint64_t bytes = 0;
   };
 
   explicit PsNode(Options options);

@@ -148,7 +148,7 @@ TEST_CASE("one value that is not finite is found anywhere", "[ps][unit]") {
         values[i] = std::numeric_limits<float>::denorm_min();
       }
     }
-    REQUIRE(AllFinite({}));
+    REQUIRE(AllFinite(std::span<const float>()));
   });
 }
 

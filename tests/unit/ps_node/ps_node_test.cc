@@ -6,7 +6,9 @@
 
 #include <stdlib.h>
 
+#include "common/net/handshake.h"
 #include "muster/v1/cluster.pb.h"
+#include "ps/client/program_client.h"
 #include "ps/client/ps_client.h"
 #include "tests/support/catch.h"
 
@@ -259,5 +261,62 @@ TEST_CASE_METHOD(Fixture, "a plan that was made for the process before this one 
   plan.mutable_ps(0)->set_boot_id("new");
   CHECK(CodeOf(Create(plan)) == StatusCode::kOk);
 }
+// A program's driver that has made one variable of 16 bytes.
+std::unique_ptr<ps::ProgramClient> Program(const PsNode& node, std::uint64_t epoch) {
+  v1::PsAddress address;
+  *address.mutable_data() = node.endpoint();
+  auto client = ps::ProgramClient::Open({{ps::TargetOf(address)}},
+                                        {.job_id = "words",
+                                         .key = net::JobKey("token", "words", Epoch(epoch)),
+                                         .epoch = epoch,
+                                         .incarnation = 1,
+                                         .host_id = "here"});
+  REQUIRE(client.ok());
+  const std::vector<float> value(4);
+  REQUIRE((*client)
+              ->Create({.name = "w", .shape = {4}, .servers = {0}}, std::as_bytes(std::span(value)))
+              .ok());
+  return *std::move(client);
+}
+
+TEST_CASE_METHOD(Fixture, "memory is told by job, and a program's is free when it is dropped",
+                 "[services][unit]") {
+  REQUIRE(CodeOf(Create(Plan(1, 1))) == StatusCode::kOk);
+  const auto program = Program(*node, 1);
+  v1::Heartbeat heartbeat;
+  node->FillHeartbeat(heartbeat);
+  REQUIRE(heartbeat.job_bytes_size() == 2);
+  CHECK(heartbeat.job_bytes(0).job_id() == "words");
+  CHECK(heartbeat.job_bytes(0).bytes() == 16);
+  CHECK(heartbeat.job_bytes(1).job_id() == "job-1");
+  CHECK(heartbeat.job_bytes(1).bytes() == 16);
+  v1::Register registration;
+  node->FillRegistration(registration);
+  CHECK(registration.jobs_size() == 2);
+
+  v1::Command drop;
+  drop.mutable_drop_job()->set_job_id("words");
+  drop.mutable_drop_job()->set_epoch(1);
+  CHECK(CodeOf(node->Execute(drop)) == StatusCode::kOk);
+  CHECK(program->Find("w").status().code() == StatusCode::kAborted);
+  heartbeat.Clear();
+  node->FillHeartbeat(heartbeat);
+  CHECK(heartbeat.job_bytes_size() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "a program ends with its epoch, a model job's shards wait for a new view",
+                 "[services][unit]") {
+  REQUIRE(CodeOf(Create(Plan(1, 1))) == StatusCode::kOk);
+  const auto program = Program(*node, 1);
+
+  CHECK(node->BeginEpoch(2).ok());
+  CHECK(program->Find("w").status().code() == StatusCode::kAborted);
+  v1::Heartbeat heartbeat;
+  node->FillHeartbeat(heartbeat);
+  REQUIRE(heartbeat.job_bytes_size() == 1);
+  CHECK(heartbeat.job_bytes(0).job_id() == "job-1");
+  CHECK(node->BeginEpoch(1).code() == StatusCode::kAborted);
+}
+
 }  // namespace
 }  // namespace muster::services

@@ -1,0 +1,548 @@
+#include "ps/client/program_client.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "common/base/mutex.h"
+#include "common/net/checksum.h"
+#include "common/partition/div_layout.h"
+#include "common/partition/placement.h"
+#include "muster/v1/variables.pb.h"
+#include "ps/client/program_servers.h"
+#include "ps/wire.h"
+
+namespace muster::ps {
+namespace {
+
+// Every dimension fits, so that sizes do.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
+
+Result<VariableInfo> Describe(const v1::ProgramVariable& variable) {
+  VariableInfo info;
+  info.id = variable.id();
+  info.name = variable.name();
+  info.dtype = static_cast<DType>(variable.dtype());
+  info.shape.assign(variable.shape().begin(), variable.shape().end());
+  if (!IsVariableDType(info.dtype)) {
+    return InvalidArgument(
+        "variable {}: dtype {}; float32, float64, int32, int64, uint8, bool, float16 and bfloat16 "
+        "are possible",
+        info.name, NameOf(info.dtype));
+  }
+  MUSTER_TRY_ASSIGN(const std::int64_t elements,
+                    partition::CountElements(info.shape, "variable " + info.name));
+  if (elements > kMostElements) {
+    return InvalidArgument("variable {}: {} elements; at most 2^40", info.name, elements);
+  }
+  info.rows = info.shape.empty() ? 1 : info.shape[0];
+  info.row_bytes = static_cast<std::size_t>(elements / info.rows) * SizeOf(info.dtype);
+  for (const v1::ShardPlacement& shard : variable.shards()) {
+    info.shards.push_back(
+        {.server = shard.ps_index(), .row_offset = shard.row_offset(), .rows = shard.rows()});
+  }
+  return info;
+}
+
+template <class Message>
+std::vector<std::byte> Encode(const Message& message) {
+  std::vector<std::byte> bytes(message.ByteSizeLong());
+  (void)message.SerializeToArray(bytes.data(), static_cast<int>(bytes.size()));
+  return bytes;
+}
+
+std::span<const std::byte> RowsOf(std::span<const std::byte> whole, const VariableInfo& variable,
+                                  const ShardRef& shard) {
+  return whole.subspan(static_cast<std::size_t>(shard.row_offset) * variable.row_bytes,
+                       static_cast<std::size_t>(shard.rows) * variable.row_bytes);
+}
+
+std::uint64_t RandomNumber() {
+  const net::Nonce nonce = net::RandomNonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, nonce.data(), sizeof(number));
+  return number | 1;
+}
+
+}  // namespace
+
+class ProgramClientImpl final : public ProgramClient {
+ public:
+  ProgramClientImpl(std::vector<Server> servers, const Options& options)
+      : options_(options), servers_(std::move(servers), options) {}
+  ~ProgramClientImpl() override;
+
+  Status Connect() { return servers_.Open(After(0)); }
+
+  Result<VariableHandle> Create(const VariableSpec& spec,
+                                std::span<const std::byte> value) override;
+  Result<VariableHandle> Create(const VariableSpec& spec, const v1::Initializer& initializer,
+                                std::uint64_t seed) override;
+  Result<VariableHandle> Find(const std::string& name) override;
+  Status Delete(const VariableHandle& variable) override;
+  Status Attach(std::span<const VariableHandle> variables, const v1::OptimizerSpec& spec,
+                std::optional<std::uint64_t> updates) override;
+  Status Read(std::span<const ReadRequest> requests, WriteSet* own) override;
+  Result<std::uint64_t> Updates(const VariableHandle& variable) override;
+  Status Flush(WriteSet& set) override;
+  void SetSettled(std::uint64_t closure) override;
+  Status Settle() override;
+  std::vector<std::uint64_t> spaces() const override { return servers_.spaces(); }
+  LinkBytes bytes() const override { return servers_.bytes(); }
+
+ private:
+  // Who sends write sets of no closure, one after another.
+  struct Writer {
+    std::uint64_t id = 0;
+    std::uint64_t next = 1;
+  };
+  // Memory of one call: ids local to their shards, and values in the shards' order.
+  struct Scratch {
+    std::deque<std::vector<std::int64_t>> ids;
+    std::deque<std::vector<std::byte>> values;
+  };
+  // Rows that were read in the shards' order, and where they belong.
+  struct Unsort {
+    std::span<const std::byte> sorted;
+    std::span<std::byte> into;
+    std::vector<std::uint32_t> order;
+    std::size_t row_bytes = 0;
+  };
+
+  TimePoint After(std::uint64_t bytes) const {
+    return std::chrono::steady_clock::now() + options_.timeout + TimeFor(bytes);
+  }
+  ProgramIds Ids() const { return {.settled = settled_.load(std::memory_order_relaxed)}; }
+  // One for each server, in order.
+  std::vector<Share> Shares() const;
+  Result<VariableHandle> Make(const VariableSpec& spec, v1::CreateShard create,
+                              std::span<const std::byte> value);
+  Status DeleteShards(const VariableInfo& variable, std::size_t shards);
+  // Asks the servers for their shards, by their indexes there.
+  Status AskOwners(const VariableInfo& variable, std::size_t shards, ProgramVerb verb,
+                   absl::FunctionRef<std::vector<std::byte>(std::span<const std::uint32_t>)> meta);
+  Status AddRead(const ReadRequest& request, std::vector<Share>& shares, Scratch& scratch,
+                 std::vector<Unsort>& unsorts) const;
+  Status AddWrite(const WriteSet::Write& write, std::vector<Share>& shares, Scratch& scratch) const;
+  Status CheckRead(const ReadRequest& request) const;
+  void TellSettled();
+
+  const Options options_;
+  ProgramServers servers_;
+  std::atomic<std::uint64_t> next_id_{1};
+  std::atomic<std::uint64_t> settled_{0};
+
+  Mutex mutex_;
+  std::vector<Writer> writers_ MUSTER_GUARDED_BY(mutex_);
+  std::thread teller_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  Condition stop_;
+};
+
+ProgramClientImpl::~ProgramClientImpl() {
+  std::thread teller;
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    teller = std::move(teller_);
+  }
+  stop_.notify_all();
+  if (teller.joinable()) teller.join();
+}
+
+std::vector<Share> ProgramClientImpl::Shares() const {
+  std::vector<Share> shares(servers_.size());
+  for (std::size_t i = 0; i < shares.size(); ++i) shares[i].server = i;
+  return shares;
+}
+
+Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
+                                                 std::span<const std::byte> value) {
+  v1::CreateShard create;
+  create.set_value(true);
+  return Make(spec, std::move(create), value);
+}
+
+Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
+                                                 const v1::Initializer& initializer,
+                                                 std::uint64_t seed) {
+  v1::CreateShard create;
+  *create.mutable_initializer() = initializer;
+  create.set_seed(seed);
+  return Make(spec, std::move(create), {});
+}
+
+// Lays the variable out and makes its shards one after another; the first error undoes them.
+Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::CreateShard create,
+                                               std::span<const std::byte> value) {
+  if (spec.name.empty()) return InvalidArgument("a variable has no name");
+  v1::ProgramVariable& variable = *create.mutable_variable();
+  // Unique in the job: of one epoch and incarnation there is one driver.
+  variable.set_id(options_.incarnation << 32 | next_id_.fetch_add(1));
+  variable.set_name(spec.name);
+  variable.set_dtype(static_cast<v1::DType>(spec.dtype));
+  variable.mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
+  MUSTER_TRY_ASSIGN(VariableInfo info, Describe(variable));
+  if (spec.servers.empty() || spec.servers.size() > static_cast<std::size_t>(info.rows)) {
+    return InvalidArgument("variable {}: {} shards for {} rows", spec.name, spec.servers.size(),
+                           info.rows);
+  }
+  if (create.value() && value.size() != info.bytes()) {
+    return InvalidArgument("variable {} ({}): an initial value of {} bytes; it has {}", spec.name,
+                           NameOf(spec.dtype), value.size(), info.bytes());
+  }
+  const partition::DivLayout layout(info.rows, static_cast<std::int64_t>(spec.servers.size()));
+  for (std::size_t i = 0; i < spec.servers.size(); ++i) {
+    MUSTER_TRY(servers_.Find(spec.servers[i]).status());
+    const auto part = static_cast<std::int64_t>(i);
+    v1::ShardPlacement& shard = *variable.add_shards();
+    shard.set_ps_index(spec.servers[i]);
+    shard.set_row_offset(layout.Offset(part));
+    shard.set_rows(layout.Rows(part));
+    info.shards.push_back(
+        {.server = spec.servers[i], .row_offset = layout.Offset(part), .rows = layout.Rows(part)});
+  }
+  if (const auto found = Find(spec.name); found.status().code() != StatusCode::kNotFound) {
+    MUSTER_TRY(found.status());
+    return AlreadyExists("variable {}: another one has the name", spec.name);
+  }
+  for (std::size_t i = 0; i < info.shards.size(); ++i) {
+    ShardRef& shard = info.shards[i];
+    create.set_part(static_cast<std::uint32_t>(i));
+    const auto own = create.value() ? RowsOf(value, info, shard) : std::span<const std::byte>();
+    MUSTER_TRY_ASSIGN(const std::size_t server,
+                      servers_.Find(static_cast<std::uint32_t>(shard.server)));
+    const Status made = servers_.Ask(
+        server, ProgramVerb::kCreate, Ids(), Encode(create), own, After(own.size()),
+        [&](std::span<const std::byte> answer) -> Status {
+          if (answer.size() != sizeof(shard.wire)) {
+            return DataLoss("variable {}: {} bytes of answer", spec.name, answer.size());
+          }
+          std::memcpy(&shard.wire, answer.data(), sizeof(shard.wire));
+          return Ok();
+        });
+    if (made.ok()) continue;
+    (void)DeleteShards(info, i);
+    return made;
+  }
+  return std::make_shared<const VariableInfo>(std::move(info));
+}
+
+// Asks every server, for the parts that it has.
+Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
+  v1::LookupVariable lookup;
+  lookup.set_name(name);
+  const std::vector<std::byte> meta = Encode(lookup);
+  VariableInfo info;
+  std::set<std::uint32_t> missing;
+  for (std::size_t server = 0; server < servers_.size(); ++server) {
+    v1::FoundVariable found;
+    const Status asked =
+        servers_.Ask(server, ProgramVerb::kLookup, Ids(), meta, {}, After(0),
+                     [&](std::span<const std::byte> answer) -> Status {
+                       if (found.ParseFromArray(answer.data(), static_cast<int>(answer.size())))
+                         return Ok();
+                       return DataLoss("variable {}: {} bytes of answer", name, answer.size());
+                     });
+    if (asked.code() == StatusCode::kNotFound) continue;
+    MUSTER_TRY(asked);
+    if (info.id == 0) {
+      MUSTER_TRY_ASSIGN(info, Describe(found.variable()));
+      for (std::uint32_t part = 0; part < info.shards.size(); ++part) missing.insert(part);
+    }
+    if (found.variable().id() != info.id) continue;
+    for (const v1::FoundShard& shard : found.shards()) {
+      if (missing.erase(shard.part()) == 0) continue;
+      info.shards[shard.part()].wire = shard.shard();
+    }
+  }
+  if (info.id == 0) return NotFound("no variable {}: its driver has not made it", name);
+  if (missing.empty()) return std::make_shared<const VariableInfo>(std::move(info));
+  return NotFound("variable {}: part {} of {} is not there", name, *missing.begin(),
+                  info.shards.size());
+}
+
+Status ProgramClientImpl::AskOwners(
+    const VariableInfo& variable, std::size_t shards, ProgramVerb verb,
+    absl::FunctionRef<std::vector<std::byte>(std::span<const std::uint32_t>)> meta) {
+  Status first;
+  for (std::size_t server = 0; server < servers_.size(); ++server) {
+    std::vector<std::uint32_t> own;
+    for (std::size_t i = 0; i < shards; ++i) {
+      const ShardRef& shard = variable.shards[i];
+      if (shard.server == servers_.target(server).index) own.push_back(shard.wire);
+    }
+    if (own.empty()) continue;
+    const Status asked = servers_.Ask(server, verb, Ids(), meta(own), {}, After(0),
+                                      [](std::span<const std::byte>) { return Ok(); });
+    if (first.ok()) first = asked;
+  }
+  return first;
+}
+
+Status ProgramClientImpl::DeleteShards(const VariableInfo& variable, std::size_t shards) {
+  return AskOwners(variable, shards, ProgramVerb::kDelete, [](std::span<const std::uint32_t> own) {
+    v1::ShardList list;
+    list.mutable_shards()->Assign(own.begin(), own.end());
+    return Encode(list);
+  });
+}
+
+Status ProgramClientImpl::Delete(const VariableHandle& variable) {
+  return Annotate(DeleteShards(*variable, variable->shards.size()), "variable " + variable->name);
+}
+
+Status ProgramClientImpl::Attach(std::span<const VariableHandle> variables,
+                                 const v1::OptimizerSpec& spec,
+                                 std::optional<std::uint64_t> updates) {
+  for (const VariableHandle& variable : variables) {
+    MUSTER_TRY(AskOwners(*variable, variable->shards.size(), ProgramVerb::kAttach,
+                         [&](std::span<const std::uint32_t> own) {
+                           v1::AttachOptimizer attach;
+                           *attach.mutable_optimizer() = spec;
+                           attach.mutable_shards()->Assign(own.begin(), own.end());
+                           if (updates) attach.set_updates(*updates);
+                           return Encode(attach);
+                         }));
+  }
+  return Ok();
+}
+
+Status ProgramClientImpl::CheckRead(const ReadRequest& request) const {
+  const VariableInfo& variable = *request.variable;
+  const auto rows = request.rows ? request.ids.size() : static_cast<std::size_t>(variable.rows);
+  if (request.into.size() == rows * variable.row_bytes) return Ok();
+  return InvalidArgument("variable {} ({}): room for {} bytes; what is read has {}", variable.name,
+                         NameOf(variable.dtype), request.into.size(), rows * variable.row_bytes);
+}
+
+Status ProgramClientImpl::AddRead(const ReadRequest& request, std::vector<Share>& shares,
+                                  Scratch& scratch, std::vector<Unsort>& unsorts) const {
+  const VariableInfo& variable = *request.variable;
+  const auto add = [&](const ShardRef& shard, const ReadPart& part) -> Status {
+    MUSTER_TRY_ASSIGN(const std::size_t server,
+                      servers_.Find(static_cast<std::uint32_t>(shard.server)));
+    shares[server].reads.push_back(part);
+    return Ok();
+  };
+  if (!request.rows) {
+    for (const ShardRef& shard : variable.shards) {
+      const auto own = RowsOf(request.into, variable, shard);
+      MUSTER_TRY(add(
+          shard, {.shard = shard.wire,
+                  .slot = request.slot,
+                  .into = request.into.subspan(
+                      static_cast<std::size_t>(own.data() - request.into.data()), own.size())}));
+    }
+    return Ok();
+  }
+  const std::span<std::int64_t> local = scratch.ids.emplace_back(request.ids.size());
+  const auto split = SplitRows(variable.name, variable.rows, variable.shards, request.ids, local);
+  if (!split.ok()) return InvalidArgument("{}", Message(split.status()));
+  std::span<std::byte> into = request.into;
+  if (!split->order.empty()) {
+    into = scratch.values.emplace_back(request.into.size());
+    unsorts.push_back({.sorted = into,
+                       .into = request.into,
+                       .order = split->order,
+                       .row_bytes = variable.row_bytes});
+  }
+  for (const RowSplit::Segment& segment : split->segments) {
+    if (segment.count == 0) continue;
+    MUSTER_TRY(add(*segment.shard, {.shard = segment.shard->wire,
+                                    .slot = request.slot,
+                                    .rows = true,
+                                    .ids = local.subspan(segment.first, segment.count),
+                                    .into = into.subspan(segment.first * variable.row_bytes,
+                                                         segment.count * variable.row_bytes)}));
+  }
+  return Ok();
+}
+
+// Own gradients first, then what the servers have, then own writes over it.
+Status ProgramClientImpl::Read(std::span<const ReadRequest> requests, WriteSet* own) {
+  const auto touched = [own](const ReadRequest& request) {
+    return own != nullptr && request.slot == 0 && own->Touches(*request.variable);
+  };
+  for (const ReadRequest& request : requests) {
+    MUSTER_TRY(CheckRead(request));
+    if (own == nullptr || own->empty()) continue;
+    if (own->HasGradient(*request.variable) || request.slot != 0) MUSTER_TRY(Flush(*own));
+  }
+  std::vector<Share> shares = Shares();
+  Scratch scratch;
+  std::vector<Unsort> unsorts;
+  std::uint64_t bytes = 0;
+  for (const ReadRequest& request : requests) {
+    if (!request.rows && touched(request) && own->Replaces(*request.variable)) continue;
+    bytes += request.into.size();
+    MUSTER_TRY(AddRead(request, shares, scratch, unsorts));
+  }
+  MUSTER_TRY(servers_.ReadAll(shares, Ids(), After(bytes)));
+  for (const Unsort& unsort : unsorts) {
+    const std::size_t row = unsort.row_bytes;
+    for (std::size_t i = 0; i < unsort.order.size(); ++i) {
+      std::memcpy(unsort.into.data() + unsort.order[i] * row, unsort.sorted.data() + i * row, row);
+    }
+  }
+  for (const ReadRequest& request : requests) {
+    if (!touched(request)) continue;
+    if (request.rows) {
+      own->Overlay(*request.variable, request.ids, request.into);
+    } else {
+      own->Overlay(*request.variable, request.into);
+    }
+  }
+  return Ok();
+}
+
+Result<std::uint64_t> ProgramClientImpl::Updates(const VariableHandle& variable) {
+  std::vector<Share> shares = Shares();
+  for (const ShardRef& shard : variable->shards) {
+    MUSTER_TRY_ASSIGN(const std::size_t server,
+                      servers_.Find(static_cast<std::uint32_t>(shard.server)));
+    shares[server].reads.push_back({.shard = shard.wire, .rows = true});
+  }
+  MUSTER_TRY(servers_.ReadAll(shares, Ids(), After(0)));
+  std::uint64_t most = 0;
+  for (const Share& share : shares) {
+    for (const ReadPart& part : share.reads) most = std::max(most, part.mark.updates);
+  }
+  return most;
+}
+
+Status ProgramClientImpl::AddWrite(const WriteSet::Write& write, std::vector<Share>& shares,
+                                   Scratch& scratch) const {
+  const VariableInfo& variable = *write.variable;
+  const auto add = [&](const ShardRef& shard, std::span<const std::int64_t> ids,
+                       std::span<const std::byte> values) -> Status {
+    MUSTER_TRY_ASSIGN(const std::size_t server,
+                      servers_.Find(static_cast<std::uint32_t>(shard.server)));
+    shares[server].writes.push_back({.shard = shard.wire,
+                                     .slot = write.slot,
+                                     .op = write.op,
+                                     .rows = write.rows,
+                                     .ids = ids,
+                                     .values = values,
+                                     .learning_rate = write.learning_rate});
+    return Ok();
+  };
+  const auto values = write.operands.bytes;
+  if (!write.rows) {
+    for (const ShardRef& shard : variable.shards) {
+      MUSTER_TRY(add(shard, {}, RowsOf(values, variable, shard)));
+    }
+    return Ok();
+  }
+  const std::span<std::int64_t> local = scratch.ids.emplace_back(write.ids.size());
+  MUSTER_TRY_ASSIGN(const RowSplit split,
+                    SplitRows(variable.name, variable.rows, variable.shards, write.ids, local));
+  const std::size_t row = variable.row_bytes;
+  std::span<const std::byte> rows = values;
+  if (!split.order.empty()) {
+    std::vector<std::byte>& sorted = scratch.values.emplace_back(values.size());
+    for (std::size_t i = 0; i < split.order.size(); ++i) {
+      std::memcpy(sorted.data() + i * row, values.data() + split.order[i] * row, row);
+    }
+    rows = sorted;
+  }
+  for (const RowSplit::Segment& segment : split.segments) {
+    if (segment.count == 0) continue;
+    MUSTER_TRY(add(*segment.shard, local.subspan(segment.first, segment.count),
+                   rows.subspan(segment.first * row, segment.count * row)));
+  }
+  return Ok();
+}
+
+Status ProgramClientImpl::Flush(WriteSet& set) {
+  if (set.empty()) return Ok();
+  std::vector<Share> shares = Shares();
+  Scratch scratch;
+  std::uint64_t bytes = 0;
+  for (const WriteSet::Write& write : set.writes_) {
+    bytes += write.operands.bytes.size();
+    MUSTER_TRY(AddWrite(write, shares, scratch));
+  }
+  for (Share& share : shares) {
+    std::ranges::stable_sort(share.writes, {}, &ShardWrite::shard);
+  }
+  if (set.closure_ == 0 && set.attempt_ == 0) {
+    const MutexLock lock(mutex_);
+    if (writers_.empty()) writers_.push_back({.id = RandomNumber()});
+    set.attempt_ = writers_.back().id;
+    set.flush_ = writers_.back().next;
+    writers_.pop_back();
+  }
+  ProgramIds ids = Ids();
+  ids.closure = set.closure_;
+  ids.attempt = set.attempt_;
+  ids.flush = set.flush_;
+  MUSTER_TRY(servers_.WriteAll(shares, ids, After(bytes)));
+  set.writes_.clear();
+  ++set.flush_;
+  if (set.closure_ == 0) {
+    const MutexLock lock(mutex_);
+    writers_.push_back({.id = std::exchange(set.attempt_, 0), .next = set.flush_});
+  }
+  return Ok();
+}
+
+void ProgramClientImpl::SetSettled(std::uint64_t closure) {
+  std::uint64_t known = settled_.load(std::memory_order_relaxed);
+  while (known < closure && !settled_.compare_exchange_weak(known, closure)) {
+  }
+  if (known != 0 || closure == 0) return;
+  const MutexLock lock(mutex_);
+  if (!stopping_ && !teller_.joinable()) teller_ = std::thread([this] { TellSettled(); });
+}
+
+void ProgramClientImpl::TellSettled() {
+  std::uint64_t told = 0;
+  for (;;) {
+    {
+      const MutexLock lock(mutex_);
+      const TimePoint next = std::chrono::steady_clock::now() + options_.settle_every;
+      while (!stopping_ && stop_.wait_until(mutex_, next)) {
+      }
+      if (stopping_) return;
+    }
+    const std::uint64_t settled = settled_.load(std::memory_order_relaxed);
+    if (settled == told) continue;
+    // A server that is away hears it another time, and whoever uses it hears that it is away.
+    if (Settle().ok()) told = settled;
+  }
+}
+
+Status ProgramClientImpl::Settle() {
+  Status first;
+  for (std::size_t server = 0; server < servers_.size(); ++server) {
+    const Status told = servers_.Ask(server, ProgramVerb::kSettle, Ids(), {}, {}, After(0),
+                                     [](std::span<const std::byte>) { return Ok(); });
+    if (first.ok()) first = told;
+  }
+  return first;
+}
+
+Result<std::unique_ptr<ProgramClient>> ProgramClient::Open(std::vector<Server> servers,
+                                                           Options options) {
+  if (servers.empty()) {
+    return FailedPrecondition("job {}: variables need a parameter server; it has none",
+                              options.job_id);
+  }
+  auto client = std::make_unique<ProgramClientImpl>(std::move(servers), options);
+  MUSTER_TRY(client->Connect());
+  return std::unique_ptr<ProgramClient>(std::move(client));
+}
+
+ServerSession::Target TargetOf(const v1::PsAddress& address) {
+  return {.index = address.index(),
+          .tcp_address = address.data().tcp_address(),
+          .unix_path = address.data().unix_path(),
+          .host_id = address.data().host_id()};
+}
+
+}  // namespace muster::ps

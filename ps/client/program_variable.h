@@ -1,0 +1,40 @@
+// A program's variable, as its clients know it. Threading: immutable, shared.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "ps/client/variables.h"
+
+namespace muster::ps {
+
+struct VariableInfo {
+  // The driver's number; never used again.
+  std::uint64_t id = 0;
+  std::string name;
+  DType dtype = DType::kFloat32;
+  // Empty: a scalar, which has one row of one element.
+  std::vector<std::int64_t> shape;
+  std::int64_t rows = 1;
+  std::size_t row_bytes = 0;
+  // By row_offset; together they are all rows. ShardRef::server is the server's task index.
+  std::vector<ShardRef> shards;
+
+  std::size_t bytes() const { return static_cast<std::size_t>(rows) * row_bytes; }
+};
+
+using VariableHandle = std::shared_ptr<const VariableInfo>;
+
+// Memory with values for a write set.
+struct Operands {
+  std::span<const std::byte> bytes;
+  // Keeps `bytes` as they are until the set is sent. Null: they are copied.
+  std::shared_ptr<const void> owner{};
+};
+
+}  // namespace muster::ps

@@ -1,0 +1,80 @@
+// What a closure writes to variables: gathered here, sent by ProgramClient::Flush as one frame for
+// each server, applied there once for each (closure, flush, shard), whatever the attempt.
+//
+// The sets of a closure's attempts reach each shard whole or not at all; different attempts may
+// meet on different shards (torn, never doubled).
+//
+// Threading: one thread. Errors: kInvalidArgument names the variable, what was given and what is
+// allowed; the set stays as it was.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "ps/client/program_variable.h"
+#include "ps/elements.h"
+#include "ps/program_wire.h"
+
+namespace muster::ps {
+
+class WriteSet {
+ public:
+  // A closure's: `attempt` as dispatch/core/attempt.h numbers it; a later one supersedes.
+  WriteSet(std::uint64_t closure, std::uint64_t attempt) : closure_(closure), attempt_(attempt) {}
+  // Of no closure: applied once however often it is sent, in the order of Flush().
+  WriteSet() = default;
+
+  // values op= operands, for the whole variable or its optimizer's slot `slot - 1`.
+  Status Update(const VariableHandle& variable, ElementOp op, const Operands& operands,
+                std::uint16_t slot = 0);
+  // The same for row ids[k] and row k of the operands; an id that comes twice counts twice.
+  Status Scatter(const VariableHandle& variable, ElementOp op, std::span<const std::int64_t> ids,
+                 const Operands& operands);
+  // One update by the attached optimizer, at this learning rate.
+  Status Gradient(const VariableHandle& variable, const Operands& gradient, double learning_rate);
+  // The gradient of some rows; those of an id that comes twice are added up. Shards without ids
+  // make no update.
+  Status GradientRows(const VariableHandle& variable, std::span<const std::int64_t> ids,
+                      const Operands& gradients, double learning_rate);
+
+  bool empty() const { return writes_.empty(); }
+  // Whether a write to the variable waits to be sent; one by an optimizer, whose outcome only the
+  // server knows.
+  bool Touches(const VariableInfo& variable) const;
+  bool HasGradient(const VariableInfo& variable) const;
+  // What waits, done to values that were read: to all of them, or to the rows of `ids`. Not for
+  // gradients.
+  void Overlay(const VariableInfo& variable, std::span<std::byte> values) const;
+  void Overlay(const VariableInfo& variable, std::span<const std::int64_t> ids,
+               std::span<std::byte> values) const;
+  // Whether Overlay() needs no values: the whole variable is assigned.
+  bool Replaces(const VariableInfo& variable) const;
+
+  std::uint64_t closure() const { return closure_; }
+
+ private:
+  friend class ProgramClientImpl;
+
+  struct Write {
+    VariableHandle variable;
+    std::uint16_t slot = 0;
+    std::uint8_t op = 0;
+    bool rows = false;
+    std::vector<std::int64_t> ids;
+    Operands operands;
+    double learning_rate = 0;
+  };
+
+  Status Add(Write write);
+
+  std::uint64_t closure_ = 0;
+  // Of no closure: the writer, 0 while none is taken.
+  std::uint64_t attempt_ = 0;
+  std::uint64_t flush_ = 1;
+  std::vector<Write> writes_;
+};
+
+}  // namespace muster::ps

@@ -1,0 +1,59 @@
+#include "ps/flush_window.h"
+
+#include <algorithm>
+
+namespace muster::ps {
+
+Result<bool> FlushWindow::Admit(const FlushId& id, std::uint64_t settled) {
+  if (id.flush == 0) return InvalidArgument("flush 0 does not exist; they begin at 1");
+  if (id.closure == 0) {
+    const auto writer = writers_.find(id.attempt);
+    return writer == writers_.end() || writer->second < id.flush;
+  }
+  if (id.closure <= settled) {
+    return Aborted("closure {} has ended (all up to {} have): nothing more is written for it",
+                   id.closure, settled);
+  }
+  if (id.closure - settled > kWindow) {
+    return ResourceExhausted(
+        "closure {} is too far ahead: those up to {} are known to have ended, and {} at most are "
+        "accepted beyond",
+        id.closure, settled, kWindow);
+  }
+  Trim(settled);
+  Closure& closure = closures_[id.closure];
+  if (id.attempt < closure.attempt) {
+    return Aborted("closure {}: attempt {:#x} is superseded by attempt {:#x}", id.closure,
+                   id.attempt, closure.attempt);
+  }
+  closure.attempt = id.attempt;
+  return std::ranges::none_of(closure.applied, [&](const Range& range) {
+    return range.first <= id.flush && id.flush <= range.second;
+  });
+}
+
+void FlushWindow::Mark(const FlushId& id) {
+  if (id.closure == 0) {
+    writers_[id.attempt] = id.flush;
+    return;
+  }
+  auto& applied = closures_[id.closure].applied;
+  auto at = std::ranges::find_if(applied,
+                                 [&](const Range& range) { return range.second + 1 >= id.flush; });
+  if (at == applied.end() || id.flush + 1 < at->first) {
+    applied.insert(at, {id.flush, id.flush});
+    return;
+  }
+  at->first = std::min(at->first, id.flush);
+  at->second = std::max(at->second, id.flush);
+  if (const auto next = at + 1; next != applied.end() && at->second + 1 == next->first) {
+    at->second = next->second;
+    applied.erase(next);
+  }
+}
+
+void FlushWindow::Trim(std::uint64_t settled) {
+  closures_.erase(closures_.begin(), closures_.upper_bound(settled));
+}
+
+}  // namespace muster::ps

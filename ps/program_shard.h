@@ -1,0 +1,105 @@
+// One shard of a program's variable: its elements, its optimizer's slots, and which write sets it
+// has.
+//
+// Invariant: a reader sees whole write sets only; each flush of a closure is applied at most once,
+// whatever the attempt (flush_window.h). A write set and its mark are one step under the shard's
+// lock. Threading: any thread; one reader-writer lock for each shard. Errors name the variable,
+// what was given and what is allowed.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/status.h"
+#include "ps/apply_pool.h"
+#include "ps/flush_window.h"
+#include "ps/optimizer.h"
+#include "ps/program_wire.h"
+#include "ps/read_write_lock.h"
+#include "ps/region.h"
+
+namespace muster::v1 {
+class CreateShard;
+class OptimizerSpec;
+class ProgramVariable;
+}  // namespace muster::v1
+
+namespace muster::ps {
+
+class ProgramShard {
+ public:
+  // With `value`, or as `create.initializer` says.
+  //   kInvalidArgument: the description is impossible.  kResourceExhausted: memory.
+  static Result<std::unique_ptr<ProgramShard>> Create(const v1::CreateShard& create,
+                                                      std::span<const std::byte> value,
+                                                      ApplyPool& pool);
+
+  const v1::ProgramVariable& variable() const { return *variable_; }
+  std::uint32_t part() const { return part_; }
+  // Values and slots; never waits.
+  std::uint64_t bytes() const { return held_.load(std::memory_order_relaxed); }
+
+  // Whole (`rows` false), or the rows of `ids`.
+  //   kInvalidArgument: another size, no such slot, or an id outside [0, rows).
+  Result<ReadMark> Read(std::uint32_t slot, bool rows, std::span<const std::int64_t> ids,
+                        std::span<std::byte> into) const;
+
+  // Whether it fits this shard, before anything is applied.
+  //   kInvalidArgument: size, slot, ids, dtype or learning rate; an integer division by zero; a
+  //   gradient that is not finite.  kFailedPrecondition: a gradient, and no optimizer.
+  Status Check(const ShardWrite& write) const;
+  // Applies writes that Check() found good, in order, all or none. False: they had been applied.
+  // Errors of FlushWindow::Admit.
+  Result<bool> Apply(const FlushId& id, std::uint64_t settled, std::span<const ShardWrite> writes);
+
+  // Whether Attach() will do.
+  Status CheckAttach(const v1::OptimizerSpec& spec) const;
+  //   kFailedPrecondition: it has another one.  kResourceExhausted: memory. See AttachOptimizer.
+  Status Attach(const v1::OptimizerSpec& spec, std::optional<std::uint64_t> updates);
+
+  // Forgets the marks of closures that have ended.
+  void Trim(std::uint64_t settled);
+
+ private:
+  ProgramShard(std::shared_ptr<const v1::ProgramVariable> variable, std::uint32_t part,
+               ApplyPool& pool);
+  Status Fill(const v1::CreateShard& create, std::span<const std::byte> value);
+  Status CheckAccess(bool rows, std::span<const std::int64_t> ids, std::size_t bytes) const;
+  Status CheckGradient(const ShardWrite& write) const;
+  // The values, or a slot.
+  Result<const Region*> Storage(std::uint32_t slot) const;
+  void ApplyOne(const ShardWrite& write);
+  template <class T>
+  void ApplyGradient(const ShardWrite& write);
+  std::span<std::byte> BytesOf(Region& region) const;
+
+  const std::shared_ptr<const v1::ProgramVariable> variable_;
+  const std::uint32_t part_;
+  const DType dtype_;
+  ApplyPool& pool_;
+  std::int64_t rows_ = 1;
+  std::size_t row_elements_ = 1;
+  std::size_t row_bytes_ = 0;
+  std::size_t bytes_ = 0;
+  std::atomic<std::uint64_t> held_{0};
+
+  mutable ReadWriteLock mutex_;
+  // Everything below belongs to the mutex.
+  Region values_;
+  std::vector<Region> slots_;
+  std::optional<Optimizer> optimizer_;
+  // As it was attached, serialized.
+  std::string optimizer_spec_;
+  std::uint64_t version_ = 0;
+  std::uint64_t updates_ = 0;
+  FlushWindow window_;
+};
+
+}  // namespace muster::ps

@@ -1,0 +1,100 @@
+// The variables of one program on one parameter server, made and deleted at any time. One object is
+// one driver's time (epoch of the coordinator, incarnation of the driver): a later driver begins
+// with an empty one, and this one is closed for good.
+//
+// Threading: any thread; requests of different shards do not meet.
+#pragma once
+
+#include <atomic>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "ps/program_shard.h"
+#include "ps/read_write_lock.h"
+
+namespace muster::v1 {
+class AttachOptimizer;
+class FoundVariable;
+}  // namespace muster::v1
+
+namespace muster::ps {
+
+class ApplyPool;
+
+// Whose variables they are, and in whose time: the later one wins.
+struct ProgramTime {
+  std::uint64_t epoch = 0;
+  std::uint64_t incarnation = 0;
+  auto operator<=>(const ProgramTime&) const = default;
+};
+
+class ProgramSpace {
+ public:
+  // `number` tells it from every other space of this server and of those before and after it.
+  // `pool` outlives it.
+  ProgramSpace(std::string job_id, ProgramTime time, std::uint64_t number, ApplyPool& pool);
+
+  const std::string& job_id() const { return job_id_; }
+  ProgramTime time() const { return time_; }
+  std::uint64_t number() const { return number_; }
+
+  // From now on every request gets `why`; memory goes when the last one that runs has ended.
+  void Close(const Status& why);
+
+  // Returns the shard's index here. See CreateShard in variables.proto for errors.
+  Result<std::uint32_t> Create(const v1::CreateShard& create, std::span<const std::byte> value);
+  // Forgets them; one that is gone already is no error. Their indexes are never used again.
+  Status Delete(std::span<const std::uint32_t> shards);
+  //   kNotFound: no part of it is here.
+  Result<v1::FoundVariable> Lookup(const std::string& name) const;
+  Status Attach(const v1::AttachOptimizer& attach);
+
+  //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read.
+  Result<ReadMark> Read(std::uint32_t shard, std::uint32_t slot, bool rows,
+                        std::span<const std::int64_t> ids, std::span<std::byte> into) const;
+  // Checks all, then applies them, shard by shard: whole on each shard, or not at all. Adds to
+  // `outcomes` for each shard whether it was applied now (true) or had been. Errors of
+  // ProgramShard::Check and Apply; the second kind leaves earlier shards applied: it may come
+  // again.
+  Status Write(const FlushId& id, std::span<const ShardWrite> writes, std::vector<bool>& outcomes);
+
+  // Every closure up to `closure` has ended; a lower number than before changes nothing.
+  void Settle(std::uint64_t closure);
+  // Frees the marks of closures that have ended.
+  void Trim();
+
+  std::uint64_t bytes() const;
+
+ private:
+  using ShardPointer = std::shared_ptr<ProgramShard>;
+
+  Status Open() const;
+  Result<ShardPointer> Find(std::uint32_t shard) const;
+
+  const std::string job_id_;
+  const ProgramTime time_;
+  const std::uint64_t number_;
+  ApplyPool& pool_;
+  std::atomic<std::uint64_t> settled_{0};
+
+  // Guards what is below; requests take it shared.
+  mutable ReadWriteLock mutex_;
+  Status closed_;
+  // By index; null: deleted.
+  std::vector<ShardPointer> shards_;
+  // (variable, part) to index.
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> parts_;
+  // The variable of a name.
+  std::map<std::string, std::uint64_t> names_;
+};
+
+}  // namespace muster::ps

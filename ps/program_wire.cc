@@ -1,0 +1,89 @@
+#include "ps/program_wire.h"
+
+#include <cstring>
+
+#include "ps/wire.h"
+
+namespace muster::ps {
+namespace {
+
+constexpr std::string_view kRole = "program ";
+// More than any frame carries: sums of as many entries as there may be fit into 64 bits.
+constexpr std::uint64_t kMostBytes = 16ULL << 30;
+constexpr std::uint64_t kMostIds = kMostBytes / sizeof(std::int64_t);
+
+template <class Entry>
+Result<std::vector<Entry>> Table(std::span<const std::byte> meta) {
+  const std::size_t count = meta.size() / sizeof(Entry);
+  if (meta.size() % sizeof(Entry) != 0 || count == 0 || count > kMaxEntries) {
+    return InvalidArgument("{} bytes of meta are not 1 to {} entries of {}", meta.size(),
+                           kMaxEntries, sizeof(Entry));
+  }
+  std::vector<Entry> entries(count);
+  std::memcpy(entries.data(), meta.data(), meta.size());
+  return entries;
+}
+
+template <class Entry>
+Status CheckEntry(const Entry& entry, std::size_t at) {
+  if (entry.access > 1) {
+    return InvalidArgument("entry {}: access {}; 0 (whole) and 1 (rows) are known", at,
+                           static_cast<std::uint32_t>(entry.access));
+  }
+  if (entry.access == 0 && entry.ids != 0) {
+    return InvalidArgument("entry {}: {} row ids for access to the whole shard", at, entry.ids);
+  }
+  if (entry.ids > kMostIds || entry.bytes > kMostBytes) {
+    return InvalidArgument("entry {}: {} ids and {} bytes; at most {} and {}", at, entry.ids,
+                           entry.bytes, kMostIds, kMostBytes);
+  }
+  return Ok();
+}
+
+Status CheckPayload(std::uint64_t payload, std::uint64_t expected) {
+  if (payload == expected) return Ok();
+  return InvalidArgument("a payload of {} bytes; the entries make {}", payload, expected);
+}
+
+}  // namespace
+
+std::string ProgramRole(std::string_view job_id) { return std::string(kRole).append(job_id); }
+
+std::optional<std::string_view> ProgramOf(std::string_view role) {
+  if (!role.starts_with(kRole) || role.size() == kRole.size()) return std::nullopt;
+  return role.substr(kRole.size());
+}
+
+Result<std::vector<ReadEntry>> ParseReads(std::span<const std::byte> meta, std::uint64_t payload,
+                                          bool local) {
+  MUSTER_TRY_ASSIGN(std::vector<ReadEntry> entries, Table<ReadEntry>(meta));
+  std::uint64_t expected = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    MUSTER_TRY(CheckEntry(entries[i], i));
+    expected += entries[i].ids * sizeof(std::int64_t);
+  }
+  MUSTER_TRY(CheckPayload(payload, local ? 0 : expected));
+  return entries;
+}
+
+Result<std::vector<WriteEntry>> ParseWrites(std::span<const std::byte> meta, std::uint64_t payload,
+                                            bool local) {
+  MUSTER_TRY_ASSIGN(std::vector<WriteEntry> entries, Table<WriteEntry>(meta));
+  std::uint64_t expected = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    MUSTER_TRY(CheckEntry(entries[i], i));
+    if (!IsElementOp(entries[i].op) && entries[i].op != kGradient) {
+      return InvalidArgument("entry {}: operation {} is not known", i,
+                             static_cast<unsigned>(entries[i].op));
+    }
+    if (entries[i].op == kGradient && entries[i].slot != 0) {
+      return InvalidArgument("entry {}: a gradient for slot {}; it is for the values", i,
+                             entries[i].slot);
+    }
+    expected += entries[i].ids * sizeof(std::int64_t) + PaddedTo8(entries[i].bytes);
+  }
+  MUSTER_TRY(CheckPayload(payload, local ? 0 : expected));
+  return entries;
+}
+
+}  // namespace muster::ps

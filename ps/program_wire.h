@@ -1,0 +1,159 @@
+// What processes of a program and a parameter server say to each other about its variables, beside
+// wire.h, which is the model jobs'. docs/formats/frame.md shows it byte by byte.
+//
+// The connection is one program's: its hello names job, epoch and the driver's incarnation, and is
+// proven with the job's key. Every request is answered by one REPLY (a READ over TCP by several,
+// where it is long). CREATE, DELETE, LOOKUP and ATTACH carry a message of variables.proto as meta.
+//
+// Threading: values and pure functions.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/net/frame.h"
+#include "common/net/handshake.h"
+#include "ps/elements.h"
+
+namespace muster::ps {
+
+enum class ProgramVerb : net::FrameKind {
+  // Reply: u64, the number of the program's space on this server; another one is empty memory.
+  kOpen = 40,
+  // Meta CreateShard, payload its value or nothing; reply u32, the shard's index here.
+  kCreate,
+  // Meta ShardList.
+  kDelete,
+  // Meta LookupVariable; reply FoundVariable.
+  kLookup,
+  // Meta AttachOptimizer.
+  kAttach,
+  // Meta ReadEntry table; reply ReadMark table and values.
+  kRead,
+  // Meta WriteEntry table; reply u64 for each shard's part: 0 applied, 1 had been applied.
+  kWrite,
+  // Nothing but the ids: how far closures have settled.
+  kSettle,
+};
+
+constexpr bool IsProgramRequest(net::FrameKind kind) {
+  return kind >= static_cast<net::FrameKind>(ProgramVerb::kOpen) &&
+         kind <= static_cast<net::FrameKind>(ProgramVerb::kSettle);
+}
+
+// What each frame of a program says of itself.
+struct ProgramIds {
+  // Every closure up to it has ended for good, as far as the sender knows. It only grows.
+  std::uint64_t settled = 0;
+  // WRITE: FlushId.
+  std::uint64_t closure = 0;
+  std::uint64_t attempt = 0;
+  std::uint64_t flush = 0;
+};
+
+inline ProgramIds ProgramIdsOf(const net::FrameHeader& header) {
+  return std::bit_cast<ProgramIds>(header.ids);
+}
+inline net::FrameHeader MakeHeader(ProgramVerb verb, std::uint64_t request, const ProgramIds& ids) {
+  return {.kind = static_cast<net::FrameKind>(verb),
+          .request = request,
+          .ids = std::bit_cast<net::FrameIds>(ids)};
+}
+
+// What a hello asks for, beside the job's id, which is in its role.
+struct ProgramSubject {
+  // Of the coordinator.
+  std::uint64_t epoch = 0;
+  // Of the driver: a later one's variables take the place of an earlier one's.
+  std::uint64_t incarnation = 0;
+};
+
+inline net::Subject SubjectOf(const ProgramSubject& subject) {
+  return std::bit_cast<net::Subject>(subject);
+}
+inline ProgramSubject ProgramSubjectOf(const net::Hello& hello) {
+  return std::bit_cast<ProgramSubject>(hello.subject);
+}
+// "program job-7".
+std::string ProgramRole(std::string_view job_id);
+// The job's id; nullopt: the hello is not a program's.
+std::optional<std::string_view> ProgramOf(std::string_view role);
+
+struct ReadEntry {
+  // CREATE's answer.
+  std::uint32_t shard = 0;
+  // 0: the variable's values; k: its optimizer's slot k - 1.
+  std::uint32_t slot = 0;
+  // 0: whole; 1: rows.
+  std::uint32_t access = 0;
+  std::uint32_t reserved = 0;
+  // Row ids, i64, local to the shard.
+  std::uint64_t ids = 0;
+  // What there is to read.
+  std::uint64_t bytes = 0;
+  // In the arena; 0 on TCP.
+  std::uint64_t ids_offset = 0;
+  std::uint64_t values_offset = 0;
+};
+static_assert(sizeof(ReadEntry) == 48 && std::is_trivially_copyable_v<ReadEntry>);
+
+// A shard when it was read.
+struct ReadMark {
+  // Changes so far.
+  std::uint64_t version = 0;
+  // Of its optimizer.
+  std::uint64_t updates = 0;
+};
+static_assert(sizeof(ReadMark) == 16);
+
+// WriteEntry::op beside ElementOp's.
+inline constexpr std::uint8_t kGradient = 32;
+
+struct WriteEntry {
+  // As in ReadEntry. Entries of one shard stand together: they are applied in order, at once.
+  std::uint32_t shard = 0;
+  std::uint16_t slot = 0;
+  // An ElementOp, or kGradient.
+  std::uint8_t op = 0;
+  // 0: whole; 1: rows.
+  std::uint8_t access = 0;
+  std::uint64_t ids = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t ids_offset = 0;
+  std::uint64_t values_offset = 0;
+  // Of a gradient.
+  double learning_rate = 0;
+};
+static_assert(sizeof(WriteEntry) == 48 && std::is_trivially_copyable_v<WriteEntry>);
+
+// One operation of a write set on one shard. Spans live as long as the call.
+struct ShardWrite {
+  std::uint32_t shard = 0;
+  std::uint16_t slot = 0;
+  // An ElementOp, or kGradient.
+  std::uint8_t op = 0;
+  bool rows = false;
+  // Local to the shard. A gradient's are unique.
+  std::span<const std::int64_t> ids{};
+  std::span<const std::byte> values{};
+  double learning_rate = 0;
+};
+
+// The tables of a READ and a WRITE, checked as far as that is possible without the shards: known
+// numbers, ids only for rows, sums that a payload can have. `payload` is what the frame brings; on
+// a local link nothing.
+//   kInvalidArgument: says which entry, and what is allowed.
+Result<std::vector<ReadEntry>> ParseReads(std::span<const std::byte> meta, std::uint64_t payload,
+                                          bool local);
+Result<std::vector<WriteEntry>> ParseWrites(std::span<const std::byte> meta, std::uint64_t payload,
+                                            bool local);
+
+}  // namespace muster::ps
