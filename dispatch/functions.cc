@@ -26,6 +26,26 @@ FunctionTable& ProgramFunctions() {
   return functions;
 }
 
+namespace {
+
+std::vector<std::function<Status()>>& ProgramBuilders() {
+  // As above.
+  static std::vector<std::function<Status()>> builders;
+  return builders;
+}
+
+}  // namespace
+
+bool internal::AddProgramObject(std::function<Status()> build) {
+  ProgramBuilders().push_back(std::move(build));
+  return true;
+}
+
+Status BuildProgramObjects() {
+  for (const auto& build : ProgramBuilders()) MUSTER_TRY(build());
+  return Ok();
+}
+
 std::uint32_t FunctionTable::Add(std::string name, Function function) {
   // FNV-1a, the terminating zero included: "ab", "c" is another table than "a", "bc".
   for (const char* c = name.c_str(); c <= name.c_str() + name.size(); ++c) {

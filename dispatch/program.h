@@ -10,9 +10,18 @@
 // does not take. Functions travel as numbers of ProgramFunctions(), the same in all processes of
 // one executable.
 //
-// A function may take a ClosureContext& first, and may return T, void, Status or Result<T>.
-// Arguments and results are values: numbers, enums and other trivially copyable types without
-// pointers, strings, vectors of these; for others specialise Codec.
+// A function may take a ClosureContext& first, then the program's own object, and may return T,
+// void, Status or Result<T>:
+//
+//   std::unique_ptr<Model> Make() { ... }
+//   MUSTER_PROGRAM(Make);
+//   double Loss(Model& model, const std::vector<double>& batch) { ... }
+//   MUSTER_FUNCTION(Loss);
+//
+// Each process has one such object: an executor builds it before it serves, the driver when it
+// first asks for it (ProgramObject<Model>()). Arguments and results are values: numbers, enums and
+// other trivially copyable types without pointers, strings, vectors of these; for others specialise
+// Codec.
 //
 // Threading: Schedule() and Fetch() from any thread.
 #pragma once
@@ -20,6 +29,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -30,10 +42,16 @@
 #include "dispatch/driver.h"
 #include "dispatch/functions.h"
 
+#include "common/base/mutex.h"
+
 namespace muster::dispatch {
 
 // All registered functions of this executable.
 FunctionTable& ProgramFunctions();
+
+// Builds all objects of MUSTER_PROGRAM that this process has not built.
+//   kUnknown: what a make function threw.  kInvalidArgument: it made nothing.
+Status BuildProgramObjects();
 
 // Write() appends; Read() takes its bytes from the front.  kInvalidArgument: they are none of T.
 template <class T>
@@ -100,6 +118,52 @@ struct Registration {
   static constexpr bool kRegistered = false;
 };
 
+// Specialised by MUSTER_PROGRAM.
+template <class T>
+inline constexpr bool kIsProgramObject = false;
+template <class T>
+struct ProgramObjectAt;  // static Result<T*> Get()
+
+template <class T>
+struct MadeBy {
+  using Type = T;
+};
+template <class T>
+struct MadeBy<std::unique_ptr<T>> {
+  using Type = T;
+};
+
+// What a make function makes, once in a process.
+template <class T>
+class ProgramObjectPlace {
+ public:
+  template <class Make>
+  Result<T*> Get(Make make, const char* name) {
+    const MutexLock lock(mutex_);
+    if (object_ != nullptr) return object_.get();
+    try {
+      if constexpr (std::is_same_v<decltype(make()), std::unique_ptr<T>>) {
+        object_ = make();
+      } else {
+        object_ = std::unique_ptr<T>(new T(make()));
+      }
+    } catch (const std::exception& thrown) {
+      return Unknown("{} threw: {}", name, thrown.what());
+    } catch (...) {
+      return Unknown("{} threw what is no std::exception", name);
+    }
+    if (object_ == nullptr) return InvalidArgument("{} made nothing", name);
+    return object_.get();
+  }
+
+ private:
+  Mutex mutex_;
+  std::unique_ptr<T> object_ MUSTER_GUARDED_BY(mutex_);
+};
+
+// Returns true, so that it can initialise something.
+bool AddProgramObject(std::function<Status()> build);
+
 template <class T>
 struct ValueOf {
   using Type = T;
@@ -119,12 +183,30 @@ template <class R, class... A>
 struct Signature<R (*)(A...)> {
   using Value = typename ValueOf<R>::Type;
   using Arguments = std::tuple<std::decay_t<A>...>;
+  using Object = void;
   static constexpr bool kTakesContext = false;
 };
 template <class R, class... A>
 struct Signature<R (*)(ClosureContext&, A...)> {
   using Value = typename ValueOf<R>::Type;
   using Arguments = std::tuple<std::decay_t<A>...>;
+  using Object = void;
+  static constexpr bool kTakesContext = true;
+};
+template <class R, class P, class... A>
+  requires kIsProgramObject<P>
+struct Signature<R (*)(P&, A...)> {
+  using Value = typename ValueOf<R>::Type;
+  using Arguments = std::tuple<std::decay_t<A>...>;
+  using Object = P;
+  static constexpr bool kTakesContext = false;
+};
+template <class R, class P, class... A>
+  requires kIsProgramObject<P>
+struct Signature<R (*)(ClosureContext&, P&, A...)> {
+  using Value = typename ValueOf<R>::Type;
+  using Arguments = std::tuple<std::decay_t<A>...>;
+  using Object = P;
   static constexpr bool kTakesContext = true;
 };
 
@@ -135,6 +217,20 @@ template <class... Wanted, class... Given>
   requires(sizeof...(Wanted) == sizeof...(Given))
 inline constexpr bool kTakes<std::tuple<Wanted...>, Given...> =
     (std::is_convertible_v<Given, Wanted> && ...);
+
+// What stands before the arguments of a call: the context, the object, both or neither.
+template <class Of>
+auto LeadingArguments(ClosureContext& context, typename Of::Object* object) {
+  if constexpr (Of::kTakesContext && !std::is_void_v<typename Of::Object>) {
+    return std::tie(context, *object);
+  } else if constexpr (Of::kTakesContext) {
+    return std::tie(context);
+  } else if constexpr (!std::is_void_v<typename Of::Object>) {
+    return std::tie(*object);
+  } else {
+    return std::tuple<>();
+  }
+}
 
 template <auto function>
 Status CallWithBytes(ClosureContext& context) {
@@ -150,16 +246,22 @@ Status CallWithBytes(ClosureContext& context) {
       arguments);
   if (!read.ok()) return read;
   if (!from.empty()) return InvalidArgument("{} bytes too many of arguments", from.size());
+  typename Of::Object* object = nullptr;
+  if constexpr (!std::is_void_v<typename Of::Object>) {
+    auto found = ProgramObjectAt<typename Of::Object>::Get();
+    if (!found.ok()) return found.status();
+    object = *found;
+  }
   const auto call = [&]() -> decltype(auto) {
     return std::apply(
-        [&](auto&... each) -> decltype(auto) {
-          if constexpr (Of::kTakesContext) {
-            return function(context, std::move(each)...);
-          } else {
-            return function(std::move(each)...);
-          }
+        [&](auto&... first) -> decltype(auto) {
+          return std::apply(
+              [&](auto&... each) -> decltype(auto) {
+                return function(first..., std::move(each)...);
+              },
+              arguments);
         },
-        arguments);
+        LeadingArguments<Of>(context, object));
   };
   using Returned = decltype(call());
   if constexpr (std::is_void_v<Returned>) {
@@ -179,6 +281,15 @@ Status CallWithBytes(ClosureContext& context) {
 }
 
 }  // namespace internal
+
+// This process's object of a MUSTER_PROGRAM, built at the first call. Threading: any; what
+// functions that run at once do with it is theirs to order.
+//   As BuildProgramObjects().
+template <class T>
+  requires internal::kIsProgramObject<T>
+Result<T*> ProgramObject() {
+  return internal::ProgramObjectAt<T>::Get();
+}
 
 // Whether Schedule<function>(driver, Given...) compiles.
 template <auto function, class... Given>
@@ -238,4 +349,23 @@ auto Schedule(Driver& driver, const Given&... given)
     static constexpr bool kRegistered = true;                                             \
     static inline const std::uint32_t kNumber = muster::dispatch::ProgramFunctions().Add( \
         #function, &muster::dispatch::internal::CallWithBytes<&function>);                \
+  }
+
+// As MUSTER_FUNCTION, and before it for functions that take the object: `make` takes nothing and
+// returns a T or a unique_ptr<T>. Once for each T.
+#define MUSTER_PROGRAM(make)                                                               \
+  template <>                                                                              \
+  inline constexpr bool muster::dispatch::internal::kIsProgramObject<                      \
+      muster::dispatch::internal::MadeBy<decltype(make())>::Type> = true;                  \
+  template <>                                                                              \
+  struct muster::dispatch::internal::ProgramObjectAt<                                      \
+      muster::dispatch::internal::MadeBy<decltype(make())>::Type> {                        \
+    using Type = muster::dispatch::internal::MadeBy<decltype(make())>::Type;               \
+    static muster::Result<Type*> Get() {                                                   \
+      /* Never destroyed: closures may outlive main(). */                                  \
+      static auto* const place = new muster::dispatch::internal::ProgramObjectPlace<Type>; \
+      return place->Get(&make, #make);                                                     \
+    }                                                                                      \
+    static inline const bool kAdded =                                                      \
+        muster::dispatch::internal::AddProgramObject([] { return Get().status(); });       \
   }

@@ -99,6 +99,7 @@ Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Op
                                   .closures_at_a_time = start.closures_at_a_time(),
                                   .on_stuck = EndStuck},
                                  dispatch::ProgramFunctions()));
+  MUSTER_TRY(dispatch::BuildProgramObjects());
   *ready.mutable_endpoint() = EndpointOf(listeners, start);
   MUSTER_TRY(pipe.Send(message));
   const std::jthread daemon([&] { ObeyDaemon(pipe, *executor); });

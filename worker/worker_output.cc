@@ -103,12 +103,7 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outsid
       spare_.reset();
       return KeepWarm(Millis(10'000));
     case Use::kCheck:
-      if (process.program) {
-        return EndCheck(
-            id,
-            Annotate(ExplainEarlyEnd(how, lines), fmt::format("worker:{}", options_.worker_index)),
-            {}, false);
-      }
+      if (process.program) return EndCheck(id, ExplainEarlyEnd(how, lines), {}, false);
       return EndCheck(id,
                       Internal("the executor ended while {}: {}{}", checks_[id].what, how, last),
                       {}, false);

@@ -17,7 +17,7 @@ Result<ProcessId> WorkerCore::LaunchProgram(Use use, const std::string& job_id,
   start.set_host_id(options_.host_id);
   const ProcessId id(next_process_++);
   const Result<int> pid = io_.LaunchProgram(id, path, spec, start);
-  if (!pid.ok()) return Annotate(pid.status(), fmt::format("worker:{}", options_.worker_index));
+  if (!pid.ok()) return pid.status();
   processes_[id] = {.pid = *pid, .use = use, .program = true, .job_id = job_id, .last_lines = {}};
   return id;
 }

@@ -9,12 +9,14 @@
 //   segfault           a closure reads address 0
 //   exit-closure CODE  a closure ends its process
 //   hang               a closure that never ends, and does not look whether it is cancelled
+//   object N           closures that count in the executor's own object; prints "object S"
 //   no-init            main returns 0 before Init(): its probe says nothing
 //   no-init-hang       main never comes to Init()
 //   stop               runs until the job is to stop, then says so and ends
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -29,6 +31,17 @@ namespace closures {
 
 using muster::Result;
 using muster::Status;
+
+// CLOSURES_BROKEN in the environment: it cannot be built.
+struct Tally {
+  std::int64_t sum = 0;
+};
+std::unique_ptr<Tally> MakeTally() {
+  if (std::getenv("CLOSURES_BROKEN") != nullptr) throw std::runtime_error("no tally here");
+  return std::make_unique<Tally>(Tally{.sum = 100});
+}
+
+std::int64_t AddUp(Tally& tally, std::int64_t n) { return tally.sum += n; }
 
 std::int64_t Same(std::int64_t n) { return n; }
 
@@ -61,6 +74,8 @@ void Hang() {
 
 }  // namespace closures
 
+MUSTER_PROGRAM(closures::MakeTally);
+MUSTER_FUNCTION(closures::AddUp);
 MUSTER_FUNCTION(closures::Same);
 MUSTER_FUNCTION(closures::Counted);
 MUSTER_FUNCTION(closures::Sleep);
@@ -137,6 +152,21 @@ int main(int argc, char** argv) {
     const std::string file = argv[3];
     return Sum(runtime, argument(2, 1'000), 1,
                [&](std::int64_t i) { return Schedule<&Counted>(driver, i, file); });
+  }
+  if (mode == "object") {
+    std::int64_t sum = 0;
+    for (std::int64_t i = 1; i <= argument(2, 10); ++i) {
+      const auto value = Schedule<&AddUp>(driver, i);
+      if (!value.ok()) return Told(value.status());
+      const Result<std::int64_t> got = value->Fetch(In(120));
+      if (!got.ok()) return Told(got.status());
+      sum = *got;
+    }
+    // This process's own has had none of it.
+    const auto own = muster::dispatch::ProgramObject<Tally>();
+    if (!own.ok()) return Told(own.status());
+    std::printf("object %ld, own %ld\n", static_cast<long>(sum), static_cast<long>((*own)->sum));
+    return 0;
   }
   if (mode == "sleep") return JoinOne<&Sleep>(driver, argument(2, 1'000));
   if (mode == "print") {

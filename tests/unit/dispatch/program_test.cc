@@ -41,8 +41,21 @@ std::vector<std::string> Words(std::vector<std::string> words) {
 }
 int Unregistered(int x) { return x; }
 
+struct Shop {
+  int open = 0;
+};
+Shop MakeShop() { return {.open = 7}; }
+int Sell(Shop& shop, int n) { return shop.open - n; }
+Status Close(muster::dispatch::ClosureContext&, Shop& shop) {
+  shop.open = 0;
+  return muster::Ok();
+}
+
 }  // namespace program_test
 
+MUSTER_PROGRAM(program_test::MakeShop);
+MUSTER_FUNCTION(program_test::Sell);
+MUSTER_FUNCTION(program_test::Close);
 MUSTER_FUNCTION(program_test::Square);
 MUSTER_FUNCTION(program_test::Repeat);
 MUSTER_FUNCTION(program_test::Mirror);
@@ -67,6 +80,8 @@ static_assert(!Schedulable<&Square, std::string>);
 static_assert(!Schedulable<&Repeat, int, std::string>);
 static_assert(Schedulable<&Repeat, const char*, int>);
 static_assert(Schedulable<&OwnNumber, int>);
+static_assert(Schedulable<&Sell, int>);
+static_assert(!Schedulable<&Sell, Shop, int>);
 
 TEST_CASE("functions are called with their types on another side of a link",
           "[dispatch][unit][CCO-03]") {
@@ -89,6 +104,19 @@ TEST_CASE("functions are called with their types on another side of a link",
   const auto failed = Schedule<&Other>(driver, Color::kBlue);
   CHECK(failed->Fetch().status().code() == StatusCode::kOutOfRange);
   CHECK(driver.Join(Soon()).code() == StatusCode::kOutOfRange);
+}
+
+TEST_CASE("functions take the program's object before their arguments",
+          "[dispatch][unit][CCO-03]") {
+  REQUIRE(BuildProgramObjects().ok());
+  RunningExecutor executor(ProgramFunctions(), net::LinkKind::kUnix);
+  Driver driver(DriverOptions(ProgramFunctions()));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+
+  CHECK(Schedule<&Sell>(driver, 3)->Fetch().value() == 4);
+  CHECK(Schedule<&Close>(driver)->Fetch().ok());
+  CHECK(Schedule<&Sell>(driver, 3)->Fetch().value() == -3);
+  CHECK(ProgramObject<Shop>().value()->open == 0);
 }
 
 TEST_CASE("arguments that are cut or too long are refused before the function runs",

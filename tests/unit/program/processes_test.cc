@@ -1,5 +1,6 @@
 // Driver, executors and probe as real processes; the test plays their daemons.
 #include <csignal>
+#include <cstdlib>
 
 #include <unistd.h>
 
@@ -36,7 +37,7 @@ TEST_CASE("a probe says what the program is and ends", "[program][unit]") {
   const v1::ProgramReady ready = probe.AwaitReady();
 
   CHECK(probe.AwaitExit() == "exit code 0");
-  CHECK(ready.function_count() == 8);
+  CHECK(ready.function_count() == 9);
   CHECK(ready.functions() != 0);
   CHECK(ready.abi().starts_with("muster "));
   RunningProgram again(cluster.StartOf(v1::PROGRAM_ROLE_PROBE, 0, 0), {});
@@ -187,6 +188,28 @@ TEST_CASE("a closure that throws is an error of the program's, one that crashes 
   }
   CHECK(other.AwaitLine("closure 1"));
   CHECK(other.AwaitExit() == "exit code 1");
+}
+
+TEST_CASE("each process has the program's object, and functions take it first", "[program][unit]") {
+  PlayedCluster cluster;
+  cluster.StartExecutor(0);
+  RunningProgram& driver = cluster.StartDriver({"object", "10"});
+
+  CHECK(driver.AwaitLine("object 155, own 100"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("an executor that cannot build the program's object does not serve", "[program][unit]") {
+  PlayedCluster cluster;
+  ::setenv("CLOSURES_BROKEN", "1", 1);
+  RunningProgram executor(cluster.StartOf(v1::PROGRAM_ROLE_EXECUTOR, 0, 1), {});
+  ::unsetenv("CLOSURES_BROKEN");
+
+  const v1::ProgramReady ready = executor.AwaitReady();
+
+  CHECK(ready.status().code() == static_cast<int>(StatusCode::kUnknown));
+  CHECK(ready.status().message() == "closures::MakeTally threw: no tally here");
+  CHECK(executor.AwaitExit() == "exit code 1");
 }
 
 TEST_CASE("a driver learns that its job is to stop", "[program][unit]") {
