@@ -120,13 +120,16 @@ void ProgramJob::StartExecutor(const Member& worker) {
       }));
 }
 
-// A good answer says nothing new: the event that an executor is ready has come before it. Else the
-// worker could not start it, for a peer's sake (it tries again soon), by the user's mistake or by
-// its own host's (others go on without it).
+// Of one that is ready the answer says nothing new: its event has come before it. Else the worker
+// could not start it, for a peer's sake (it tries again soon), by the user's mistake or by its own
+// host's (others go on without it).
 void ProgramJob::OnExecutorAnswer(const TaskId& task, std::uint64_t incarnation,
                                   const Status& status) {
   const auto found = executors_.find(task);
-  if (status.ok() || found == executors_.end() || found->second.incarnation != incarnation) return;
+  if (status.ok() || found == executors_.end() || found->second.incarnation != incarnation ||
+      found->second.ready) {
+    return;
+  }
   if (!IsTransient(status.code())) return LeaveOut(task, status);
   // Its end has been told already, by its event.
   if (!found->second.restart_planned) {
@@ -179,7 +182,8 @@ void ProgramJob::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& 
 
 void ProgramJob::OnExecutorReady(const TaskId& task, Executor& executor,
                                  const v1::ExecutorEvent& event) {
-  if (executor.ready) return;
+  // One whose end is known does not come back.
+  if (executor.ready || executor.restart_planned) return;
   executor.ready = true;
   executor.ready_at = world_.scheduler.Now();
   executor.pid = event.pid();

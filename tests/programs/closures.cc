@@ -124,6 +124,35 @@ int Sum(muster::program::Runtime& runtime, std::int64_t n, std::size_t workers, 
   return Told(runtime.dispatch().Join(In(60)));
 }
 
+// Each round's sum is known: one closure lost or counted twice shows.
+int Rounds(muster::program::Runtime& runtime, const std::string& file) {
+  constexpr std::int64_t kClosures = 1'000;
+  if (const Status ready = runtime.AwaitWorkers(2, In(60)); !ready.ok()) return Told(ready);
+  std::printf("rounds begin\n");
+  std::int64_t round = 0;
+  do {
+    runtime.Report("round " + std::to_string(++round));
+    std::vector<TypedValue<std::int64_t>> values;
+    for (std::int64_t i = 1; i <= kClosures; ++i) {
+      auto value = Schedule<&Same>(runtime.dispatch(), i);
+      if (!value.ok()) return Told(value.status());
+      values.push_back(*std::move(value));
+    }
+    std::int64_t sum = 0;
+    for (const auto& value : values) {
+      const Result<std::int64_t> got = value.Fetch(In(120));
+      if (!got.ok()) return Told(got.status());
+      sum += *got;
+    }
+    if (sum != kClosures * (kClosures + 1) / 2) {
+      std::printf("round %ld: sum %ld\n", static_cast<long>(round), static_cast<long>(sum));
+      return 1;
+    }
+  } while (::access(file.c_str(), F_OK) != 0);
+  std::printf("rounds exact\n");
+  return Told(runtime.dispatch().Join(In(60)));
+}
+
 template <auto function, class... Given>
 int JoinOne(muster::dispatch::Driver& driver, const Given&... given) {
   const auto value = Schedule<function>(driver, given...);
@@ -168,6 +197,7 @@ int main(int argc, char** argv) {
     std::printf("object %ld, own %ld\n", static_cast<long>(sum), static_cast<long>((*own)->sum));
     return 0;
   }
+  if (mode == "rounds" && argc > 2) return Rounds(runtime, argv[2]);
   if (mode == "sleep") return JoinOne<&Sleep>(driver, argument(2, 1'000));
   if (mode == "print") {
     const long lines = argument(2, 10);

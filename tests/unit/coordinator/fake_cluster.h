@@ -68,14 +68,20 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
 
 class Cluster {
  public:
-  explicit Cluster(Coordinator::Options with = {}) : options(std::move(with)) { Start(); }
+  using OpenJournal = std::function<Result<std::unique_ptr<Journal>>()>;
+
+  // `open`: the journal of each coordinator in turn; else a database in `directory`.
+  explicit Cluster(Coordinator::Options with = {}, OpenJournal open = nullptr)
+      : options(std::move(with)), open_journal(std::move(open)) {
+    Start();
+  }
   ~Cluster() {
     core.reset();
     writer.reset();
   }
 
   void Start() {
-    auto opened = OpenSqliteJournal(directory.path() + "/state");
+    auto opened = open_journal ? open_journal() : OpenSqliteJournal(directory.path() + "/state");
     MUSTER_INVARIANT(opened.ok());
     journal = std::make_unique<FlakyJournal>(std::move(*opened), journal_full);
     writer.emplace(*journal, journal_disk, time);
@@ -307,6 +313,7 @@ class Cluster {
   FakeScheduler time;
   muster::testing::TempDir directory;
   Coordinator::Options options;
+  OpenJournal open_journal;
   std::unique_ptr<Journal> journal;
   FakeDisk journal_disk{time};
   std::optional<JournalWriter> writer;

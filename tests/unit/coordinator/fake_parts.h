@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -203,6 +204,49 @@ class FlakyJournal : public Journal {
   static Status Full() { return ResourceExhausted("database or disk is full"); }
   const std::unique_ptr<Journal> real_;
   const bool& full_;
+};
+
+// What a database would hold after the coordinator that wrote it is gone. Events are counted alone.
+struct Rows {
+  std::uint64_t epoch = 0;
+  std::map<std::string, v1::JobRecord> jobs;
+  std::map<std::string, std::uint64_t> last_event;
+};
+
+class MemoryJournal : public Journal {
+ public:
+  explicit MemoryJournal(Rows& rows) : rows_(rows) { ++rows_.epoch; }
+  Epoch epoch() const override { return Epoch(rows_.epoch); }
+  std::string cluster_id() const override { return "memory"; }
+  Result<std::vector<StoredJob>> LoadJobs() override {
+    std::vector<StoredJob> jobs;
+    for (const auto& [id, record] : rows_.jobs) {
+      StoredJob& job = jobs.emplace_back();
+      job.record = record;
+      job.last_event = rows_.last_event[id];
+    }
+    return jobs;
+  }
+  Result<std::vector<v1::Event>> LoadEvents(const std::string&) const override {
+    return std::vector<v1::Event>();
+  }
+  Status DeleteJob(const std::string& job_id) override {
+    rows_.jobs.erase(job_id);
+    return Ok();
+  }
+  Status SaveJob(const v1::JobRecord& record) override {
+    rows_.jobs[record.job().id()] = record;
+    return Ok();
+  }
+  Status AddEvent(const std::string& job_id, const v1::Event& event) override {
+    rows_.last_event[job_id] = event.sequence();
+    return Ok();
+  }
+  Status SaveCheckpoint(const std::string&, const v1::CheckpointInfo&) override { return Ok(); }
+  Status DeleteCheckpoint(const std::string&, std::uint64_t) override { return Ok(); }
+
+ private:
+  Rows& rows_;
 };
 
 }  // namespace muster::coordinator::testing

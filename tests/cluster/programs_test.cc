@@ -1,0 +1,272 @@
+// Programs of users as jobs: submitted, run on the workers, failed, killed and stopped for good
+// measure (tests/programs/closures.cc is what they do).
+#include <csignal>
+
+#include "tests/cluster/harness.h"
+#include "tests/support/catch.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::seconds;
+
+const std::string kProgram = MUSTER_TEST_PROGRAMS "/closures";
+
+struct ProgramFixture {
+  Cluster cluster{{.ps = 0, .workers = 2}};
+
+  RunResult Submit(std::vector<std::string> flags, const std::vector<std::string>& arguments) {
+    flags.insert(flags.begin(), "submit");
+    flags.insert(flags.end(), {"--strategy", "parameter_server", "--", kProgram});
+    flags.insert(flags.end(), arguments.begin(), arguments.end());
+    return cluster.Muster(flags);
+  }
+  // The id of one that was taken.
+  std::string Id(const RunResult& submitted) {
+    CAPTURE(submitted.err, cluster.up_log());
+    REQUIRE(submitted.code == 0);
+    return submitted.out.substr(0, submitted.out.find('\n'));
+  }
+  // What a task of it has printed.
+  std::string Output(const std::string& id, const std::string& task) {
+    return cluster.Muster({"logs", id, task}).out;
+  }
+  bool HasPrinted(const std::string& id, const std::string& line) {
+    return Eventually(seconds(60),
+                      [&] { return Output(id, "chief:0").find(line) != std::string::npos; });
+  }
+  // main() has begun so many times.
+  bool HasBegun(const std::string& id, int times) {
+    return Eventually(seconds(60),
+                      [&] { return CountEvents(cluster.Describe(id), "JOB_RUNNING") >= times; });
+  }
+  int PidOfMain(const std::string& id) {
+    const v1::Job job = cluster.Describe(id);
+    int pid = 0;
+    for (const v1::Event& event : job.events()) {
+      if (event.reason() == "JOB_RUNNING") pid = static_cast<int>(Field(event, "pid"));
+    }
+    return pid;
+  }
+  bool ExecutorsAreGone(const std::string& id) {
+    return Eventually(seconds(20), [&] {
+      const v1::Job job = cluster.Describe(id);
+      for (const v1::TaskState& task : job.tasks()) {
+        if (task.executor_pid() != 0) return false;
+      }
+      return ProcessesOf(kProgram).empty();
+    });
+  }
+};
+
+TEST_CASE_METHOD(ProgramFixture,
+                 "a program's closures run on the workers, and its main ends the job",
+                 "[cluster][program]") {
+  const RunResult run = Submit({"--follow", "--name", "sums"}, {"sum", "1000", "2"});
+  CAPTURE(run.err, cluster.up_log());
+  REQUIRE(run.code == 0);
+  const std::string id = run.out.substr(0, run.out.find('\n'));
+  CHECK(Output(id, "chief:0").find("sum 500500") != std::string::npos);
+  CHECK(run.err.find("SUCCEEDED: done: main() ended with exit code 0") != std::string::npos);
+
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  CHECK(job.name() == "sums");
+  CHECK(FindEvent(job, "JOB_RUNNING") != nullptr);
+  CHECK(ExecutorsAreGone(id));
+  CHECK(cluster.Muster({"jobs"}).out.find("sums") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a dry run tells a program's functions and runs nothing",
+                 "[cluster][program]") {
+  const RunResult run = Submit({"--dry-run"}, {"sum", "10"});
+  CAPTURE(run.err);
+  CHECK(run.code == 0);
+  CHECK(run.err.find("registered functions, muster ") != std::string::npos);
+  CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture,
+                 "a program that fails says how, with the exit code of a failed job",
+                 "[cluster][program]") {
+  const RunResult failed = Submit({"--wait"}, {"fail", "3"});
+  CHECK(failed.code == 1);
+  CHECK(failed.err.find("FAILED: main() ended with exit code 3") != std::string::npos);
+
+  const RunResult thrown = Submit({"--wait"}, {"throw"});
+  CAPTURE(thrown.err);
+  CHECK(thrown.code == 1);
+  CHECK(thrown.err.find("thrown by main") != std::string::npos);
+
+  const RunResult closure = Submit({"--wait"}, {"throw-closure"});
+  CHECK(closure.code == 1);
+  CHECK(Output(closure.out.substr(0, closure.out.find('\n')), "chief:0")
+            .find("thrown by a closure") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a killed main begins anew under on-failure and can be stopped",
+                 "[cluster][program]") {
+  const std::string id = Id(Submit({"--restart-policy", "on-failure"}, {"stop"}));
+  REQUIRE(HasPrinted(id, "runs until it is to stop"));
+  REQUIRE(::kill(PidOfMain(id), SIGKILL) == 0);
+  REQUIRE(HasBegun(id, 2));
+
+  v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job), cluster.up_log());
+  CHECK(job.restarts() == 1);
+  const v1::Event* ended = FindEvent(job, "PROGRAM_ENDED");
+  REQUIRE(ended != nullptr);
+  CHECK(ended->fields().at("how") == "signal SIGKILL");
+
+  CHECK(cluster.Muster({"stop", id}).code == 0);
+  CHECK(cluster.Wait(id, seconds(60)) == 8);
+  CHECK(Output(id, "chief:0").find("stops as asked") != std::string::npos);
+  CHECK(ExecutorsAreGone(id));
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a killed main fails the job without a policy",
+                 "[cluster][program]") {
+  const std::string id = Id(Submit({}, {"stop"}));
+  REQUIRE(HasPrinted(id, "runs until it is to stop"));
+  REQUIRE(::kill(PidOfMain(id), SIGKILL) == 0);
+  CHECK(cluster.Wait(id, seconds(60)) == 1);
+  CHECK(cluster.Describe(id).error().message().find("by signal SIGKILL") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a program goes on by itself when workers are killed and stopped",
+                 "[cluster][program][CCF-02][CCF-04]") {
+  const TempFolder folder;
+  const std::string id = Id(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(HasPrinted(id, "rounds begin"));
+  const auto losses = [&](int n) {
+    return Eventually(seconds(30), [&] {
+      const v1::Job job = cluster.Describe(id);
+      return CountEvents(job, "WORKER_LOST") == n && CountEvents(job, "WORKER_BACK") == n;
+    });
+  };
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  CHECK(losses(1));
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  CHECK(losses(2));
+  // A stopped one is a zombie when it goes on: its executor is replaced, its closures were.
+  const int stopped = cluster.PidOf("worker:0");
+  REQUIRE(::kill(stopped, SIGSTOP) == 0);
+  CHECK(Eventually(seconds(30),
+                   [&] { return CountEvents(cluster.Describe(id), "WORKER_LOST") == 3; }));
+  REQUIRE(::kill(stopped, SIGCONT) == 0);
+  CHECK(losses(3));
+  folder.Write("enough", "");
+
+  const int code = cluster.Wait(id, seconds(120));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job), cluster.up_log(), Output(id, "chief:0"));
+  REQUIRE(code == 0);
+  CHECK(Output(id, "chief:0").find("rounds exact") != std::string::npos);
+  CHECK(job.program().done() >= 1'000);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a program waits while its only workers are gone, then goes on",
+                 "[cluster][program][CCF-03]") {
+  const TempFolder folder;
+  const std::string id = Id(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(HasPrinted(id, "rounds begin"));
+  REQUIRE(cluster.Kill("worker:0", SIGKILL));
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  CHECK(Eventually(seconds(30),
+                   [&] { return CountEvents(cluster.Describe(id), "WORKER_BACK") == 2; }));
+  folder.Write("enough", "");
+  CHECK(cluster.Wait(id, seconds(120)) == 0);
+  CHECK(Output(id, "chief:0").find("rounds exact") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a killed executor is replaced, and its closures run again",
+                 "[cluster][program]") {
+  const TempFolder folder;
+  const std::string id = Id(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(HasPrinted(id, "rounds begin"));
+  const auto executor = [&] {
+    const v1::Job job = cluster.Describe(id);
+    for (const v1::TaskState& task : job.tasks()) {
+      if (task.task().type() == "worker" && task.task().index() == 1) {
+        return static_cast<int>(task.executor_pid());
+      }
+    }
+    return 0;
+  };
+  const int killed = executor();
+  REQUIRE(killed > 0);
+  REQUIRE(::kill(killed, SIGKILL) == 0);
+  CHECK(Eventually(seconds(30), [&] { return executor() != 0 && executor() != killed; }));
+  folder.Write("enough", "");
+  CHECK(cluster.Wait(id, seconds(120)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  const v1::Event* lost = FindEvent(job, "EXECUTOR_LOST");
+  CAPTURE(Story(job));
+  REQUIRE(lost != nullptr);
+  CHECK(lost->fields().at("how") == "signal SIGKILL");
+  CHECK(Output(id, "chief:0").find("rounds exact") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a program that runs keeps its name from another one",
+                 "[cluster][program]") {
+  const std::string id = Id(Submit({"--name", "one"}, {"stop"}));
+  CHECK(Id(Submit({"--name", "one"}, {"stop"})) == id);
+  const RunResult other = Submit({"--name", "one"}, {"sum", "10"});
+  CHECK(other.code == 4);
+  CHECK(other.err.find("has the name \"one\" and another spec") != std::string::npos);
+
+  // Side by side, both on both workers.
+  CHECK(Submit({"--wait", "--name", "two"}, {"sum", "10", "2"}).code == 0);
+  CHECK(cluster.Muster({"stop", id}).code == 0);
+  CHECK(cluster.Wait(id, seconds(60)) == 8);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a killed coordinator ends a program, or main begins anew",
+                 "[cluster][program]") {
+  const std::string never = Id(Submit({"--name", "never"}, {"stop"}));
+  const std::string again =
+      Id(Submit({"--name", "again", "--restart-policy", "on-failure"}, {"stop"}));
+  REQUIRE(HasPrinted(never, "runs until it is to stop"));
+  REQUIRE(HasPrinted(again, "runs until it is to stop"));
+  REQUIRE(cluster.Kill("coordinator", SIGKILL));
+
+  REQUIRE(Eventually(seconds(20), [&] { return cluster.Muster({"status"}).code == 0; }));
+
+  CHECK(cluster.Wait(never, seconds(60)) == 1);
+  CHECK(cluster.Describe(never).error().message().find("main() ended with it. Submit it again") !=
+        std::string::npos);
+  REQUIRE(HasBegun(again, 2));
+  CHECK(cluster.Describe(again).restarts() == 1);
+  CHECK(cluster.Muster({"stop", again}).code == 0);
+  CHECK(cluster.Wait(again, seconds(60)) == 8);
+  CHECK(ExecutorsAreGone(again));
+}
+
+TEST_CASE("a cluster that drains asks a program to stop, and its main begins anew with the next",
+          "[cluster][program]") {
+  const TempFolder state;
+  std::string id;
+  {
+    ProgramFixture first{.cluster = Cluster({.ps = 0, .workers = 1, .state = state.path()})};
+    id = first.Id(first.Submit({"--restart-policy", "on-failure"}, {"stop"}));
+    REQUIRE(first.HasPrinted(id, "runs until it is to stop"));
+    CHECK(first.cluster.Drain() == 0);
+  }
+  ProgramFixture second{.cluster = Cluster({.ps = 0, .workers = 1, .state = state.path()})};
+  REQUIRE(second.HasBegun(id, 2));
+  CHECK(second.Output(id, "chief:0").find("stops as asked") != std::string::npos);
+  CHECK(second.cluster.Describe(id).restarts() == 0);
+  CHECK(second.cluster.Muster({"stop", id}).code == 0);
+  CHECK(second.cluster.Wait(id, seconds(60)) == 8);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a program that never calls muster's init is refused",
+                 "[cluster][program]") {
+  const RunResult run = Submit({}, {"no-init"});
+  CAPTURE(run.err);
+  CHECK(run.code == 2);
+  CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::testing
