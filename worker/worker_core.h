@@ -78,6 +78,8 @@ class WorkerCore {
     std::uint32_t threads = 1;
     std::string link = "auto";
     std::string host_id = {};
+    // Where drivers reach executors of programs, if not at the address that these bind.
+    std::string advertised_host = {};
     std::string cache_directory = {};
     // Keep one executor started in advance.
     bool warm = true;

@@ -91,8 +91,12 @@ void WorkerCore::OnServing(ProcessId process, const v1::ProgramReady& ready) {
     job.ready = job.served = true;
     log::With({{"job", job_id}})
         .Info("executor ready: {}, {}", Counted(ready.function_count(), "function"), ready.abi());
-    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {},
-         &ready.endpoint());
+    v1::DataEndpoint endpoint = ready.endpoint();
+    const std::string& bound = endpoint.tcp_address();
+    if (!options_.advertised_host.empty() && !bound.empty()) {
+      endpoint.set_tcp_address(options_.advertised_host + bound.substr(bound.rfind(':')));
+    }
+    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, &endpoint);
     Watch();
   } else {
     log::With({{"job", job_id}}).Warning("executor cannot start: {}", Message(status));

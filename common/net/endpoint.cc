@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -29,17 +30,20 @@ struct Address {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
+// Whether the text ends with ":<port>".
+bool HasPort(const std::string& text, std::uint16_t& port) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return false;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
+  return parsed.ec == std::errc() && parsed.ptr == end;
+}
+
 Result<Address> ParseTcp(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   std::uint16_t port = 0;
-  bool good = colon != std::string::npos;
-  if (good) {
-    const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
-    good = parsed.ec == std::errc() && parsed.ptr == end;
-  }
-  std::string host = good ? text.substr(0, colon) : "";
-  if (host == "localhost") host = "127.0.0.1";
+  bool good = HasPort(text, port);
+  const std::string host = good ? text.substr(0, colon) : "";
   Address address;
   if (good && host.size() > 2 && host.front() == '[' && host.back() == ']') {
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
@@ -59,6 +63,30 @@ Result<Address> ParseTcp(const std::string& text) {
         "\"{}\" is no data address: give a numeric one, as 127.0.0.1:0 or [::1]:0", text);
   }
   return address;
+}
+
+// Of "host:7000", all that the name stands for now.
+Result<std::vector<Address>> Resolve(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  std::uint16_t port = 0;
+  if (!HasPort(text, port) || colon == 0 || text.front() == '[') {
+    return InvalidArgument("\"{}\" is no address: give host:port", text);
+  }
+  const std::string host = text.substr(0, colon);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), text.c_str() + colon + 1, &hints, &found);
+  if (error != 0) return Unavailable("{}: {}", text, ::gai_strerror(error));
+  std::vector<Address> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    Address& address = addresses.emplace_back();
+    address.size = one->ai_addrlen;
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+  }
+  ::freeaddrinfo(found);
+  return addresses;
 }
 
 std::string Print(const Address& address) {
@@ -146,7 +174,10 @@ Result<Fd> Listen(const Address& address, const std::string& name) {
 }  // namespace
 
 Result<Listener> ListenTcp(const std::string& text) {
-  MUSTER_TRY_ASSIGN(Address address, ParseTcp(text));
+  constexpr std::string_view kLocal = "localhost:";
+  MUSTER_TRY_ASSIGN(
+      Address address,
+      ParseTcp(text.starts_with(kLocal) ? "127.0.0.1:" + text.substr(kLocal.size()) : text));
   Listener listener;
   MUSTER_TRY_ASSIGN(listener.fd, Listen(address, text));
   address.size = sizeof(address.storage);
@@ -169,10 +200,22 @@ Result<Listener> ListenUnix(const std::string& path) {
 }
 
 Result<Fd> ConnectTcp(const std::string& text, TimePoint deadline) {
-  MUSTER_TRY_ASSIGN(const Address address, ParseTcp(text));
-  MUSTER_TRY_ASSIGN(Fd fd, Connect(address, text, deadline));
-  SetTcpOptions(fd.get());
-  return fd;
+  std::vector<Address> addresses;
+  if (const Result<Address> numeric = ParseTcp(text); numeric.ok()) {
+    addresses.push_back(*numeric);
+  } else {
+    MUSTER_TRY_ASSIGN(addresses, Resolve(text));
+  }
+  Status last = Unavailable("{}: the name stands for no address", text);
+  for (const Address& address : addresses) {
+    Result<Fd> fd = Connect(address, text, deadline);
+    if (fd.ok()) {
+      SetTcpOptions(fd->get());
+      return fd;
+    }
+    last = fd.status();
+  }
+  return last;
 }
 
 Result<Fd> ConnectUnix(const std::string& path, TimePoint deadline) {

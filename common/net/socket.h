@@ -60,7 +60,9 @@ struct Listener {
 Result<Listener> ListenTcp(const std::string& address);
 // kInvalidArgument: the path is too long for a socket (107 bytes).
 Result<Listener> ListenUnix(const std::string& path);
-// kUnavailable: nobody listens.  kDeadlineExceeded: no answer.
+// The host may be a name, which is looked up each time: a pod comes back with another address.
+//   kUnavailable: nobody listens, or nobody knows the name.  kDeadlineExceeded: no answer.
+//   kInvalidArgument: no host and port.
 Result<Fd> ConnectTcp(const std::string& address, TimePoint deadline);
 Result<Fd> ConnectUnix(const std::string& path, TimePoint deadline);
 // Waits at most `timeout` for the next connection of any listener; index of the listener and the

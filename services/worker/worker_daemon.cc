@@ -115,8 +115,12 @@ std::vector<config::Setting> WorkerSettings() {
        .most = 1024},
       {.name = "link",
        .fallback = "auto",
-       .doc = "How executors reach parameter servers; auto: shared memory on one host.",
+       .doc = "How executors reach parameter servers, and drivers executors of programs; auto: "
+              "shared memory and Unix sockets on one host.",
        .choices = {"auto", "tcp", "local"}},
+      {.name = "data-advertise",
+       .doc = "Host, a name too, at which drivers of programs reach executors. Default: the one of "
+              "--listen."},
       {.name = "cache-dir",
        .doc = "Archives, decoded data and indexes; a folder that others cannot change. Default: "
               "cache in --state-dir, else the user's cache folder."},
@@ -148,6 +152,7 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   worker::WorkerCore::Options options;
   options.worker_index = static_cast<std::uint32_t>(config.task.index);
   options.threads = ThreadsOf(config);
+  options.advertised_host = config.values.String("data-advertise");
   options.link = config.values.String("link");
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   const std::string cache = CacheDirectory(config);

@@ -136,6 +136,23 @@ TEMPLATE_TEST_CASE("a link that was shut down waits for nothing any more", "[net
         StatusCode::kUnavailable);
 }
 
+TEST_CASE("a peer is found by its name, and a name that nobody knows may be known later",
+          "[net][unit]") {
+  const auto listener = ListenTcp("localhost:0");
+  REQUIRE(listener.ok());
+  const std::string port = listener->address.substr(listener->address.rfind(':'));
+  const TimePoint soon = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+
+  CHECK(ConnectTcp("localhost" + port, soon).ok());
+  CHECK(ConnectTcp("127.0.0.1" + port, soon).ok());
+  CHECK(ConnectTcp("no-such-host.invalid" + port, soon).status().code() ==
+        StatusCode::kUnavailable);
+  for (const char* wrong : {"localhost", ":7000", "localhost:", "localhost:http", "[::1:7000"}) {
+    INFO(wrong);
+    CHECK(ConnectTcp(wrong, soon).status().code() == StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_CASE("a peer that sends nothing is named with the time that it was given", "[net][unit]") {
   Slow slow;
 

@@ -67,8 +67,13 @@ struct FakeIo : WorkerIo {
 struct WorkerFixture {
   FakeScheduler scheduler;
   FakeIo io;
-  WorkerCore core{
-      {.worker_index = 2, .threads = 3, .cache_directory = "/cache", .warm = false}, scheduler, io};
+  WorkerCore core{{.worker_index = 2,
+                   .threads = 3,
+                   .advertised_host = "host-2",
+                   .cache_directory = "/cache",
+                   .warm = false},
+                  scheduler,
+                  io};
   std::uint64_t next_command = 1;
 
   std::uint64_t Start(std::uint64_t view, std::uint64_t epoch = 1, const std::string& sha = "") {

@@ -104,7 +104,7 @@ TEST_CASE_METHOD(Programs,
   CHECK(Events()[0].kind() == Event::KIND_STARTED);
   CHECK(Events()[1].kind() == Event::KIND_READY);
   CHECK(Events()[1].incarnation() == 5);
-  CHECK(Events()[1].endpoint().tcp_address() == "127.0.0.1:5");
+  CHECK(Events()[1].endpoint().tcp_address() == "host-2:5");
   CHECK(io.launched.empty());
 }
 
