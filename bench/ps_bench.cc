@@ -14,6 +14,7 @@
 
 #include "bench/measure.h"
 #include "bench/ps_peer.h"
+#include "bench/ps_program_bench.h"
 #include "bench/subcommands.h"
 #include "ps/apply_pool.h"
 #include "ps/client/ps_client.h"
@@ -39,6 +40,9 @@ constexpr const char* kPsMethod =
     "is "
     "applied. rows: 64 floats each, at random in a table of 200,000, ids drawn before the clock "
     "starts. "
+    "read and write: the same of a program's variables; a write set holds one gradient. 64 reads: "
+    "as "
+    "many variables of 4 KB in one call. "
     "GB/s: payload bytes per second (1e9). ratio: this median over the reference's median of the "
     "same "
     "run; in_series: the reference is the time of a bare socket's transfer and a bare apply, "
@@ -246,6 +250,38 @@ void AddSide(Measurements& all, Side& side, const std::string& link,
   }
 }
 
+// The sizes that are measured of a program's variables.
+constexpr std::size_t kReadSizes[] = {0, 1, 2, 3};
+constexpr std::size_t kWriteSizes[] = {2, 3};
+
+void AddProgram(Measurements& all, ProgramSide& side, const std::string& link) {
+  for (const std::size_t v : kReadSizes) {
+    all.Add(link + " read " + kDense[v].name, [&side, v] { return side.Read(v); });
+  }
+  for (const std::size_t v : kWriteSizes) {
+    all.Add(link + " write+apply " + kDense[v].name, [&side, v] { return side.Write(v); });
+  }
+  all.Add(link + " 64 reads", [&side] { return side.ReadMany(); });
+}
+
+void ReportProgram(Report& report, const std::string& link) {
+  report.Latency(link + " read 4 KB", {{"pull", {link + " pull 4 KB"}}});
+  for (const std::size_t v : kReadSizes) {
+    const std::string size = kDense[v].name;
+    const double bytes = static_cast<double>(kDense[v].floats) * sizeof(float);
+    report.Rate(link + " read " + size, "GB/s", bytes, 1e9,
+                {{"memcpy", {"memcpy " + size}}, {"pull", {link + " pull " + size}}});
+  }
+  for (const std::size_t v : kWriteSizes) {
+    const std::string size = kDense[v].name;
+    const double bytes = static_cast<double>(kDense[v].floats) * sizeof(float);
+    report.Rate(link + " write+apply " + size, "GB/s", bytes, 1e9,
+                {{"apply", {"apply " + size}}, {"push", {link + " push+apply " + size}}});
+  }
+  report.Rate(link + " 64 reads", "M reads/s", static_cast<double>(ProgramSide::kInFlight), 1e6,
+              {});
+}
+
 void ReportBaselines(Report& report) {
   for (const DenseVariable& variable : kDense) {
     const std::string size = variable.name;
@@ -293,6 +329,7 @@ Result<Json> MeasurePs(const PsOptions& options) {
   Measurements all;
   AddBaselines(all, *bare, *peer, ids);
   std::map<std::string, std::unique_ptr<Side>> sides;
+  std::map<std::string, std::unique_ptr<ProgramSide>> programs;
   const std::map<std::string, ps::LinkMode> links = {{"local", ps::LinkMode::kLocal},
                                                      {"tcp", ps::LinkMode::kTcp}};
   Closures closures;
@@ -301,6 +338,8 @@ Result<Json> MeasurePs(const PsOptions& options) {
     MUSTER_TRY_ASSIGN(sides[name], Side::Open(*peer, mode, spin, closures));
     MUSTER_TRY(sides[name]->FillGradients());
     AddSide(all, *sides[name], name, ids);
+    MUSTER_TRY_ASSIGN(programs[name], ProgramSide::Open(*peer, mode, spin));
+    AddProgram(all, *programs[name], name);
   }
   MUSTER_TRY(all.Run(Millis(options.window_ms)));
 
@@ -309,6 +348,7 @@ Result<Json> MeasurePs(const PsOptions& options) {
   Json bytes;
   for (const auto& [name, side] : sides) {
     ReportSide(report, name);
+    ReportProgram(report, name);
     bytes[name] = {{"tcp", side->bytes().tcp}, {"local", side->bytes().local}};
   }
   return Json{{"benchmark", "ps"},
