@@ -17,6 +17,11 @@ ResultSlab::State RemoteValue::state() const {
   return core_ == nullptr ? ResultSlab::State::kNotReady : core_->StateOf(slot_);
 }
 
+Result<std::vector<std::byte>> RemoteValue::Fetch(TimePoint deadline) const {
+  if (core_ == nullptr) return InvalidArgument("the value is of no closure");
+  return core_->Fetch(slot_, deadline);
+}
+
 Driver::Driver(Options options)
     : core_(std::make_shared<DriverCore>(std::move(options),
                                          net::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)))) {
@@ -55,7 +60,7 @@ Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadlin
   if (value.core_ != core_) {
     return InvalidArgument("the value is of no closure of this driver");
   }
-  return core_->Fetch(value.slot_, deadline);
+  return value.Fetch(deadline);
 }
 
 Status Driver::Join(TimePoint deadline) { return core_->Join(deadline); }
@@ -67,7 +72,8 @@ ClosureId Driver::CreatePerWorker(std::uint32_t function, std::span<const std::b
 
 void Driver::ReleasePerWorker(ClosureId value) { core_->ReleasePerWorker(value); }
 
-Status Driver::AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline) {
+Result<Driver::Values> Driver::AwaitPerWorker(ClosureId value, const std::string& task,
+                                              TimePoint deadline) {
   return core_->AwaitPerWorker(value, task, deadline);
 }
 

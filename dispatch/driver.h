@@ -51,6 +51,9 @@ class RemoteValue {
   ~RemoteValue();
 
   ResultSlab::State state() const;
+  // Waits for the value; returns the closure's own error.
+  //   kDeadlineExceeded: says whom it waits for.  kCancelled: the driver has ended before.
+  Result<std::vector<std::byte>> Fetch(TimePoint deadline = TimePoint::max()) const;
 
  private:
   friend class Driver;
@@ -100,7 +103,7 @@ class Driver {
   // The same for a closure without a value.
   Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                       TimePoint deadline = TimePoint::max());
-  // Waits for the value; returns the closure's own error.
+  // As RemoteValue::Fetch().  kInvalidArgument: it is not this driver's.
   Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.
   Status Join(TimePoint deadline = TimePoint::max());
@@ -109,10 +112,11 @@ class Driver {
 
   // Values that each worker has one of; the id goes into the arguments of closures that use it.
   ClosureId CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
+  // It ends when all closures that are scheduled now have ended: they may use it.
   void ReleasePerWorker(ClosureId value);
-  // Waits until it is built there, or has failed to be.
+  // Waits until it is built there, or has failed to be; what its build has left as its value.
   //   kNotFound: no such value or task.  kAborted: the worker is lost.
-  Status AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
+  Result<Values> AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
 
   struct Counts {
     std::size_t queued = 0;

@@ -7,6 +7,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/words.h"
+
 namespace muster::dispatch {
 namespace {
 
@@ -79,7 +81,7 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
           return scheduled.admission != ClosureDispatcher::Admission::kFull;
         },
         deadline);
-    if (!room) return DeadlineExceeded("no room for another closure: {}", Waiting());
+    if (!room) return NotMet("no room for another closure");
   }
   if (scheduled.admission == ClosureDispatcher::Admission::kFailed) {
     if (want_value) dispatcher_.results().Release(scheduled.result);
@@ -107,7 +109,7 @@ Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadli
   const ResultSlab& results = dispatcher_.results();
   if (!WaitUntil(
           lock, [&] { return results.state(slot) != ResultSlab::State::kNotReady; }, deadline)) {
-    return DeadlineExceeded("the value is not there: {}", Waiting());
+    return NotMet("the value is not there");
   }
   if (const ClosureError* error = results.error(slot)) return ToStatus(*error);
   const auto value = results.value(slot);
@@ -118,7 +120,7 @@ Status DriverCore::Join(TimePoint deadline) {
   Lock lock(mutex_);
   const auto ended = [&] { return dispatcher_.failed() || dispatcher_.idle(); };
   if (!WaitUntil(lock, ended, deadline)) {
-    return DeadlineExceeded("closures have not ended: {}", Waiting());
+    return NotMet("closures have not ended");
   }
   return dispatcher_.failed() ? RaiseNow(lock, deadline, Ok()) : Ok();
 }
@@ -138,14 +140,26 @@ Status DriverCore::RaiseNow(Lock& lock, TimePoint deadline, const Status& by_ano
         return raised.has_value() || !dispatcher_.failed();
       },
       deadline);
-  if (!met) return DeadlineExceeded("closures that were cancelled have not ended: {}", Waiting());
+  if (!met) return NotMet("closures that were cancelled have not ended");
   changed_.notify_all();
   return raised ? ToStatus(*raised) : by_another;
 }
 
 std::string DriverCore::Waiting() const {
-  return fmt::format("{} queued, {} in flight, {} executors", dispatcher_.queued(),
-                     dispatcher_.in_flight(), dispatcher_.workers());
+  if (dispatcher_.workers() == 0) {
+    return fmt::format("{} queued, and no worker is there", dispatcher_.queued());
+  }
+  std::vector<std::string> busy;
+  for (const auto& [task, peer] : peers_) {
+    if (peer->member && dispatcher_.in_flight(peer->handle) > 0) busy.push_back(task);
+  }
+  return fmt::format("{} queued, {} in flight{}{}", dispatcher_.queued(), dispatcher_.in_flight(),
+                     busy.empty() ? "" : " on ", Joined(busy, 8));
+}
+
+Status DriverCore::NotMet(std::string_view what) const {
+  if (closed_) return Cancelled("{}, and the driver has ended", what);
+  return DeadlineExceeded("{}: {}", what, Waiting());
 }
 
 bool DriverCore::WaitUntil(Lock& lock, absl::FunctionRef<bool()> met, TimePoint deadline) {
@@ -316,6 +330,10 @@ void DriverCore::Pump() {
     const Status status = peer.closures.QueueOn(*peer.link);
     if (!status.ok()) Break(peer, status);
   });
+  while (!releases_.empty() && releases_.front().first <= dispatcher_.settled()) {
+    dispatcher_.per_worker().Release(releases_.front().second);
+    releases_.pop_front();
+  }
   const auto cancel = dispatcher_.TakeCancel();
   const std::vector<ClosureId> released = dispatcher_.per_worker().TakeReleased();
   if (!cancel && released.empty()) return;

@@ -6,13 +6,16 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dispatch/driver.h"
@@ -42,7 +45,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
 
   ClosureId CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
   void ReleasePerWorker(ClosureId value);
-  Status AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
+  Result<Driver::Values> AwaitPerWorker(ClosureId value, const std::string& task,
+                                        TimePoint deadline);
 
   void AddReference(ResultSlab::Slot slot);
   void Release(ResultSlab::Slot slot);
@@ -84,7 +88,10 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   // The error of the queue, which has failed: waits until nothing is in flight. Another thread may
   // raise it meanwhile.
   Status RaiseNow(Lock& lock, TimePoint deadline, const Status& by_another);
+  // What is waited for: "2 queued; 3 in flight on worker:0, worker:1".
   std::string Waiting() const;
+  // Why a wait has ended without what it was for.
+  Status NotMet(std::string_view what) const;
   void ReadWhileNobodyDoes();
   void Wake();
 
@@ -97,6 +104,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   std::condition_variable changed_;  // for followers
   std::condition_variable idle_;     // for the reader
   ClosureDispatcher dispatcher_;
+  // Per-worker values that end when all up to a closure are settled: these may use them.
+  std::deque<std::pair<std::uint64_t, ClosureId>> releases_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;
   std::vector<std::shared_ptr<Peer>> by_worker_;  // by WorkerHandle::index; null: not there
   std::vector<std::shared_ptr<Peer>> led_;        // the leader's copy of peers_

@@ -85,11 +85,12 @@ ClosureId DriverCore::CreatePerWorker(std::uint32_t function,
 
 void DriverCore::ReleasePerWorker(ClosureId value) {
   const Lock lock(mutex_);
-  dispatcher_.per_worker().Release(value);
+  releases_.emplace_back(dispatcher_.last_scheduled(), value);
   PumpAndFlush();
 }
 
-Status DriverCore::AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline) {
+Result<Driver::Values> DriverCore::AwaitPerWorker(ClosureId value, const std::string& task,
+                                                  TimePoint deadline) {
   Lock lock(mutex_);
   std::optional<ResultSlab::Slot> slot;
   const auto met = [&] {
@@ -98,11 +99,12 @@ Status DriverCore::AwaitPerWorker(ClosureId value, const std::string& task, Time
     return !slot || dispatcher_.results().state(*slot) != ResultSlab::State::kNotReady;
   };
   if (!WaitUntil(lock, met, deadline)) {
-    return DeadlineExceeded("the value of {} is not built: {}", task, Waiting());
+    return NotMet(fmt::format("the value of {} is not built", task));
   }
   if (!slot) return NotFound("no such value on {}", task);
-  const ClosureError* error = dispatcher_.results().error(*slot);
-  return error == nullptr ? Ok() : ToStatus(*error);
+  if (const ClosureError* error = dispatcher_.results().error(*slot)) return ToStatus(*error);
+  const auto bytes = dispatcher_.results().value(*slot);
+  return Driver::Values(bytes.begin(), bytes.end());
 }
 
 void DriverCore::AddReference(ResultSlab::Slot slot) {

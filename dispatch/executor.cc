@@ -163,6 +163,7 @@ void Executor::TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniori
   session_ = std::make_unique<ExecutorSession>(
       std::move(link), functions_,
       ExecutorSession::Options{.closures_at_a_time = options_.closures_at_a_time,
+                               .worker_index = options_.worker_index,
                                .spin = options_.spin,
                                .spin_limit = &spin_limit_,
                                .cancel_grace = options_.cancel_grace,

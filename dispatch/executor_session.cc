@@ -87,7 +87,7 @@ Status ExecutorSession::SayCredit() {
 void ExecutorSession::Over() {
   // First the link: what closures say of being cancelled is not the driver's any more.
   link_->ShutDown();
-  cancelled_to_ = std::numeric_limits<std::uint64_t>::max();
+  cancellation_.CancelTo(std::numeric_limits<std::uint64_t>::max());
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
@@ -209,7 +209,7 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
         if ((record.flags & kFlagRelease) != 0) {
           values_.Release(record.closure);
         } else {
-          cancelled_to_ = std::max(cancelled_to_.load(), record.closure);
+          cancellation_.CancelTo(record.closure);
         }
         return Ok();
       });
@@ -299,7 +299,10 @@ Status ExecutorSession::Call(const WireRecord& record, ClosureContext& context) 
 // `clock` is when the run before it ended, and then when this one has.
 bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock) {
   value.clear();
-  ClosureContext context(job.record.closure, job.arguments.view(), cancelled_to_, values_, value);
+  ClosureContext context(
+      job.record.closure, job.arguments.view(),
+      {.cancellation = cancellation_, .values = values_, .worker_index = options_.worker_index},
+      value);
   Status status = Call(job.record, context);
   if (status.ok() && value.size() > kMostBytes) {
     status =

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "dispatch/cancellation.h"
 #include "dispatch/core/small_bytes.h"
 #include "dispatch/functions.h"
 #include "dispatch/running_table.h"
@@ -30,6 +31,7 @@ class ExecutorSession {
   // As in Executor::Options.
   struct Options {
     std::uint32_t closures_at_a_time = 1;
+    std::uint32_t worker_index = 0;
     net::SpinMode spin = net::SpinMode::kAdaptive;
     net::SpinLimit* spin_limit = nullptr;
     Millis cancel_grace{10'000};
@@ -83,7 +85,7 @@ class ExecutorSession {
   std::atomic<bool> wake_written_{false};
   net::Spinner spinner_;  // the leader's
   WorkerValues values_;
-  std::atomic<std::uint64_t> cancelled_to_{0};
+  Cancellation cancellation_;
   std::atomic<bool> spoken_to_{false};
   std::atomic<bool> draining_{false};
   std::mutex results_mutex_;

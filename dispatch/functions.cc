@@ -1,14 +1,18 @@
 #include "dispatch/functions.h"
 
-#include "dispatch/program.h"
+#include "dispatch/core/per_worker_values.h"
 #include "dispatch/worker_values.h"
 
 namespace muster::dispatch {
 
-void ClosureContext::Build(std::shared_ptr<void> value) { values_.Set(closure_, std::move(value)); }
+bool ClosureContext::build() const { return (closure_ & PerWorkerValues::kPinned) != 0; }
+
+void ClosureContext::Build(std::shared_ptr<void> value) {
+  host_.values.Set(closure_, std::move(value));
+}
 
 Result<std::shared_ptr<void>> ClosureContext::ValueOf(std::uint64_t per_worker) {
-  auto found = values_.Get(per_worker);
+  auto found = host_.values.Get(per_worker);
   if (!found.ok()) Blame(Origin::kInput, Phase::kInputs, "");
   return found;
 }

@@ -1,16 +1,18 @@
 // The functions that closures name by number, and what one of them is given.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dispatch/cancellation.h"
 #include "dispatch/core/closure_error.h"
 
 #include "common/base/status.h"
@@ -20,22 +22,38 @@ namespace muster::dispatch {
 // The executor's side of values that each worker has one of. Threading: builds run alone.
 class WorkerValues;
 
+// What an executor has for all closures of one driver. Lifetime: outlives their contexts.
+struct ClosureHost {
+  Cancellation& cancellation;
+  WorkerValues& values;
+  std::uint32_t worker_index = 0;
+};
+
 // One execution. Lives as long as the call.
 class ClosureContext {
  public:
-  ClosureContext(std::uint64_t closure, std::span<const std::byte> arguments,
-                 const std::atomic<std::uint64_t>& cancelled_to, WorkerValues& values,
+  ClosureContext(std::uint64_t closure, std::span<const std::byte> arguments, ClosureHost host,
                  std::vector<std::byte>& value)
-      : closure_(closure),
-        arguments_(arguments),
-        cancelled_to_(cancelled_to),
-        values_(values),
-        value_(value) {}
+      : closure_(closure), arguments_(arguments), host_(host), value_(value) {}
+  ~ClosureContext() {
+    if (stop_) host_.cancellation.Forget(closure_);
+  }
+  ClosureContext(const ClosureContext&) = delete;
+  ClosureContext& operator=(const ClosureContext&) = delete;
 
   std::uint64_t closure() const { return closure_; }
   std::span<const std::byte> arguments() const { return arguments_; }
+  // Of the executor (Executor::Options).
+  std::uint32_t worker_index() const { return host_.worker_index; }
+  // Builds this worker's part of a per-worker value: Build() is to be called.
+  bool build() const;
   // Its driver takes no result any more: end soon, with kCancelled.
-  bool cancelled() const { return closure_ <= cancelled_to_.load(std::memory_order_relaxed); }
+  bool cancelled() const { return host_.cancellation.reached(closure_); }
+  // The same, for who waits. The function's thread alone may ask for it.
+  std::stop_token stop_token() {
+    if (!stop_) stop_ = host_.cancellation.Watch(closure_);
+    return stop_->get_token();
+  }
   // What future the driver's holds; empty at first.
   std::vector<std::byte>& value() { return value_; }
 
@@ -53,9 +71,9 @@ class ClosureContext {
  private:
   const std::uint64_t closure_;
   const std::span<const std::byte> arguments_;
-  const std::atomic<std::uint64_t>& cancelled_to_;
-  WorkerValues& values_;
+  const ClosureHost host_;
   std::vector<std::byte>& value_;
+  std::optional<std::stop_source> stop_;
   ClosureError blame_;
 };
 
@@ -78,5 +96,17 @@ class FunctionTable {
   std::vector<std::pair<std::string, Function>> functions_;
   std::uint64_t hash_ = 0xcbf29ce484222325;
 };
+
+// All registered functions of this executable.
+FunctionTable& ProgramFunctions();
+
+// Builds all objects of MUSTER_PROGRAM that this process has not built.
+//   kUnknown: what a make function threw.  kInvalidArgument: it made nothing.
+Status BuildProgramObjects();
+
+namespace internal {
+// Returns true, so that it can initialise something.
+bool AddProgramObject(std::function<Status()> build);
+}  // namespace internal
 
 }  // namespace muster::dispatch

@@ -1,4 +1,5 @@
-// Functions of a program as closures, by their types:
+// Functions of a program as closures, by their types, for programs without libtorch (those on the
+// C++ API include strategy/cluster/function.h, never both):
 //
 //   double Square(double x) { return x * x; }
 //   MUSTER_FUNCTION(Square);
@@ -45,13 +46,6 @@
 #include "common/base/mutex.h"
 
 namespace muster::dispatch {
-
-// All registered functions of this executable.
-FunctionTable& ProgramFunctions();
-
-// Builds all objects of MUSTER_PROGRAM that this process has not built.
-//   kUnknown: what a make function threw.  kInvalidArgument: it made nothing.
-Status BuildProgramObjects();
 
 // Write() appends; Read() takes its bytes from the front.  kInvalidArgument: they are none of T.
 template <class T>
@@ -160,9 +154,6 @@ class ProgramObjectPlace {
   Mutex mutex_;
   std::unique_ptr<T> object_ MUSTER_GUARDED_BY(mutex_);
 };
-
-// Returns true, so that it can initialise something.
-bool AddProgramObject(std::function<Status()> build);
 
 template <class T>
 struct ValueOf {

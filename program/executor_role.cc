@@ -97,6 +97,7 @@ Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Op
       const std::unique_ptr<dispatch::Executor> executor,
       dispatch::Executor::Create({.identity = {.token = start.key(), .host_id = start.host_id()},
                                   .closures_at_a_time = start.closures_at_a_time(),
+                                  .worker_index = static_cast<std::uint32_t>(start.task().index()),
                                   .on_stuck = EndStuck},
                                  dispatch::ProgramFunctions()));
   MUSTER_TRY(dispatch::BuildProgramObjects());

@@ -3,6 +3,7 @@
 // Threading: each header says its own.
 #pragma once
 
+#include "strategy/base/closure_error.h"
 #include "strategy/base/communication_options.h"
 #include "strategy/base/error.h"
 #include "strategy/base/logical_devices.h"
@@ -10,6 +11,13 @@
 #include "strategy/base/random.h"
 #include "strategy/base/torch.h"
 #include "strategy/base/version.h"
+#include "strategy/cluster/cluster_coordinator.h"
+#include "strategy/cluster/codec.h"
+#include "strategy/cluster/function.h"
+#include "strategy/cluster/local_cluster.h"
+#include "strategy/cluster/per_worker_values.h"
+#include "strategy/cluster/remote_value.h"
+#include "strategy/cluster/worker_context.h"
 #include "strategy/cluster_resolver.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"

@@ -149,6 +149,7 @@ class ClosureDispatcher {
   // All closures up to here are settled, for good.
   std::uint64_t settled() const { return slab_.base() - 1; }
   std::uint64_t last_given() const { return last_given_; }
+  std::uint64_t last_scheduled() const { return slab_.last(); }
   std::size_t queued() const { return queue_.size(); }
   std::size_t in_flight() const { return in_flight_; }
   std::size_t in_flight(WorkerHandle worker) const;

@@ -73,6 +73,8 @@ class ClosureSlab {
     return record;
   }
 
+  // The newest.
+  std::uint64_t last() const { return next_ - 1; }
   // Null: never made, or gone.
   ClosureRecord* Find(std::uint64_t id) {
     return id >= base_ && id < next_ ? &At(SlotOf(id)) : nullptr;

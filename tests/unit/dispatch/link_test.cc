@@ -393,9 +393,9 @@ TEST_CASE("each worker builds its own value before closures use it", "[dispatch]
 
   CHECK(seen == std::set<std::int64_t>{101, 102});
   CHECK(driver.AwaitPerWorker(value, "worker:0", Soon()).ok());
-  CHECK(driver.AwaitPerWorker(value, "worker:7", Soon()).code() == StatusCode::kNotFound);
+  CHECK(driver.AwaitPerWorker(value, "worker:7", Soon()).status().code() == StatusCode::kNotFound);
   driver.ReleasePerWorker(value);
-  CHECK(driver.AwaitPerWorker(value, "worker:0", Soon()).code() == StatusCode::kNotFound);
+  CHECK(driver.AwaitPerWorker(value, "worker:0", Soon()).status().code() == StatusCode::kNotFound);
 }
 
 TEST_CASE("a closure whose per-worker value could not be built fails as its input",
@@ -405,7 +405,7 @@ TEST_CASE("a closure whose per-worker value could not be built fails as its inpu
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   const std::uint64_t id = driver.CreatePerWorker(program.build, {}).value();
-  CHECK(driver.AwaitPerWorker(ClosureId(id), "worker:0", Soon()).code() ==
+  CHECK(driver.AwaitPerWorker(ClosureId(id), "worker:0", Soon()).status().code() ==
         StatusCode::kInvalidArgument);
   CHECK(driver.Join(Soon()).ok());  // nobody has used it
 

@@ -121,7 +121,7 @@ TEST_CASE("functions take the program's object before their arguments",
 
 TEST_CASE("arguments that are cut or too long are refused before the function runs",
           "[dispatch][unit]") {
-  std::atomic<std::uint64_t> none{0};
+  Cancellation none;
   WorkerValues values;
   std::vector<std::byte> value;
   std::vector<std::byte> bytes;
@@ -130,7 +130,7 @@ TEST_CASE("arguments that are cut or too long are refused before the function ru
     std::vector<std::byte> given = bytes;
     given.resize(n);
     value.clear();
-    ClosureContext context(1, given, none, values, value);
+    ClosureContext context(1, given, {.cancellation = none, .values = values}, value);
     const Status status = internal::CallWithBytes<&Words>(context);
     CHECK(status.ok() == (n == bytes.size()));
     if (!status.ok()) CHECK(status.code() == StatusCode::kInvalidArgument);

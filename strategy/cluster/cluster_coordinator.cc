@@ -1,0 +1,215 @@
+#include "strategy/cluster/cluster_coordinator.h"
+
+#include <map>
+
+#include "dispatch/wire.h"
+
+#include "common/base/mutex.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/cluster/internal/coordinator_core.h"
+
+namespace muster {
+namespace internal {
+namespace {
+
+// The coordinators there are, by their links.
+struct Coordinators {
+  Mutex mutex;
+  std::map<const ClusterLink*, std::weak_ptr<CoordinatorCore>> by_link MUSTER_GUARDED_BY(mutex);
+};
+
+Coordinators& coordinators() {
+  static Coordinators all;
+  return all;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<CoordinatorCore>> CoordinatorCore::of(
+    const std::shared_ptr<ClusterLink>& link, const std::optional<CoordinatorOptions>& options) {
+  Coordinators& all = coordinators();
+  const MutexLock lock(all.mutex);
+  std::erase_if(all.by_link, [](const auto& one) { return one.second.expired(); });
+  std::weak_ptr<CoordinatorCore>& place = all.by_link[link.get()];
+  std::shared_ptr<CoordinatorCore> core = place.lock();
+  if (core == nullptr) {
+    core = std::make_shared<CoordinatorCore>(link, options.value_or(CoordinatorOptions()));
+    place = core;
+  } else if (options && core->options() != *options) {
+    return FailedPrecondition(
+        "this cluster has a coordinator with other options: there is one for each program");
+  }
+  return core;
+}
+
+void raise_closure(const Status& status) {
+  const auto error = dispatch::ErrorOf(status);
+  if (!error) raise(status);
+  const ClosureDetails details{.origin = static_cast<ErrorOrigin>(error->origin),
+                               .phase = static_cast<ClosurePhase>(error->phase),
+                               .task = error->task,
+                               .incarnation = error->incarnation,
+                               .retries = error->retries};
+  const auto code = static_cast<ErrorCode>(status.code());
+  const std::string message = Message(status);
+  switch (details.origin) {
+    case ErrorOrigin::kInput:
+      throw ClosureInputError(code, message, details);
+    case ErrorOrigin::kWorker:
+      if (details.phase == ClosurePhase::kBuild && code == ErrorCode::kAborted) {
+        throw ClosureAbortedError(code, message, details);
+      }
+      break;
+    case ErrorOrigin::kParameterServer:
+      if (code == ErrorCode::kUnavailable || code == ErrorCode::kAborted) {
+        throw PsUnavailable(code, message, details);
+      }
+      break;
+    case ErrorOrigin::kUser:
+    case ErrorOrigin::kCoordinator:
+      break;
+  }
+  throw ClosureError(code, message, details);
+}
+
+void refuse_in_closure(const char* what) {
+  if (!in_closure()) return;
+  raise(
+      FailedPrecondition("{} inside a closure: closures run on workers, the coordinator is the "
+                         "driver's alone",
+                         what));
+}
+
+std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
+                                               const Bytes& arguments) {
+  refuse_in_closure("schedule()");
+  auto value = core.driver().Schedule(function, arguments, core.until(std::nullopt));
+  raise_closure_unless_ok(value.status());
+  return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
+}
+
+std::uint8_t call_flags(const CoordinatorCore& core) {
+  return core.options().end_of_data_is_a_result ? kEndOfDataIsAResult : 0;
+}
+
+Bytes fetch_bytes(const Remote* remote, const Deadline& deadline) {
+  if (remote == nullptr) {
+    raise(FailedPrecondition("this RemoteValue is of no closure: ClusterCoordinator::schedule()"));
+  }
+  auto bytes = remote->value().Fetch(remote->until(deadline));
+  raise_closure_unless_ok(bytes.status());
+  return *std::move(bytes);
+}
+
+bool is_ready(const Remote* remote) {
+  return remote != nullptr && remote->value().state() != dispatch::ResultSlab::State::kNotReady;
+}
+
+ByteReader open_result(std::span<const std::byte> bytes) {
+  ByteReader from(bytes);
+  if (from.value<std::byte>() == kEndOfData) {
+    throw EndOfData("the data of the worker that ran the function has ended");
+  }
+  return from;
+}
+
+PerWorker::~PerWorker() {
+  if (const auto core = core_.lock()) core->driver().ReleasePerWorker(id_);
+}
+
+std::shared_ptr<CoordinatorCore> PerWorker::core() const {
+  auto core = core_.lock();
+  if (core == nullptr) {
+    raise(Cancelled("the coordinator of this per-worker value is gone, and the value with it"));
+  }
+  return core;
+}
+
+std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
+                                                   Bytes arguments) {
+  refuse_in_closure("a new per-worker value");
+  const ClosureId id = core.driver().CreatePerWorker(function, arguments);
+  return std::make_shared<const PerWorker>(core.shared_from_this(), function, id, nullptr);
+}
+
+std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset) {
+  refuse_in_closure("iterator() of a per-worker dataset");
+  const auto core = dataset->core();
+  Bytes arguments;
+  append_value(arguments, kBuildIterator);
+  append_value(arguments, dataset->id().value());
+  const ClosureId id = core->driver().CreatePerWorker(dataset->function(), arguments);
+  return std::make_shared<const PerWorker>(core, dataset->function(), id, dataset);
+}
+
+std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline) {
+  refuse_in_closure("fetch() of a per-worker value");
+  const auto core = value.core();
+  const TimePoint until = core->until(deadline);
+  std::vector<Bytes> all;
+  for (const std::string& task : core->link().workers()) {
+    auto bytes = core->driver().AwaitPerWorker(value.id(), task, until);
+    // A worker that has never been connected has none yet.
+    if (bytes.status().code() == StatusCode::kNotFound && !dispatch::ErrorOf(bytes.status())) {
+      continue;
+    }
+    raise_closure_unless_ok(bytes.status());
+    all.push_back(*std::move(bytes));
+  }
+  return all;
+}
+
+std::vector<PerWorkerState> per_worker_states(const PerWorker& value) {
+  const auto core = value.core();
+  std::vector<PerWorkerState> states;
+  for (const std::string& task : core->link().workers()) {
+    const Status status =
+        core->driver().AwaitPerWorker(value.id(), task, TimePoint::min()).status();
+    PerWorkerState state{.task = task};
+    if (status.ok()) {
+      state.kind = PerWorkerState::Kind::kReady;
+    } else if (const auto error = dispatch::ErrorOf(status)) {
+      const bool lost = error->origin == dispatch::Origin::kWorker &&
+                        error->status.code() == StatusCode::kAborted;
+      state.kind = lost ? PerWorkerState::Kind::kAborted : PerWorkerState::Kind::kFailed;
+      state.message = error->ToString();
+    }
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+}  // namespace internal
+
+ClusterCoordinator::ClusterCoordinator(std::shared_ptr<internal::ClusterLink> link,
+                                       const CoordinatorOptions& options) {
+  internal::refuse_in_closure("a ClusterCoordinator");
+  core_ = value_of(internal::CoordinatorCore::of(link, options));
+  const auto until = options.timeout ? std::optional(core_->until(std::nullopt)) : std::nullopt;
+  raise_unless_ok(core_->link().await_workers(until));
+}
+
+void ClusterCoordinator::join(const internal::Deadline& deadline) {
+  internal::refuse_in_closure("join()");
+  internal::raise_closure_unless_ok(core_->driver().Join(core_->until(deadline)));
+}
+
+bool ClusterCoordinator::done() {
+  internal::refuse_in_closure("done()");
+  const auto done = core_->driver().Done();
+  internal::raise_closure_unless_ok(done.status());
+  return *done;
+}
+
+std::vector<std::string> ClusterCoordinator::workers() const { return core_->link().workers(); }
+
+CoordinatorCounts ClusterCoordinator::counts() const {
+  const dispatch::Driver::Counts counts = core_->driver().counts();
+  return {.queued = counts.queued,
+          .in_flight = counts.in_flight,
+          .workers = counts.workers,
+          .succeeded = counts.succeeded,
+          .remote_values = counts.futures};
+}
+
+}  // namespace muster

@@ -1,0 +1,165 @@
+// Schedules functions onto the workers of a program's cluster and fetches what they return.
+//
+//   int main(int argc, char** argv) {
+//     muster::init(argc, argv);
+//     muster::ClusterCoordinator coordinator;
+//     auto data = coordinator.create_per_worker_dataset<MakeData>(64).iterator();
+//     for (int step = 0; step < 1000; ++step) coordinator.schedule<Step>(data);
+//     coordinator.join();
+//   }
+//
+// Functions run in the order of scheduling as workers become free, each at least once: one whose
+// worker is lost runs again, on another worker or when one is back. The first function that throws
+// fails the queue: nothing more begins, what runs is cancelled, and when nothing runs any more the
+// error is thrown once, by whichever of schedule(), join() and done() comes first. What was queued
+// is then cancelled (fetch() throws CANCELLED), and the coordinator is as new.
+//
+// Threading: any thread. Lifetime: a handle; copies are the same coordinator, which ends with the
+// last one, and its threads with it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "strategy/cluster/function.h"
+#include "strategy/cluster/per_worker_values.h"
+#include "strategy/cluster/remote_value.h"
+
+namespace muster {
+
+struct CoordinatorOptions {
+  // Longest wait of one call: of schedule() for room, of join() for all, of fetch() for a value, of
+  // the constructor for the first worker. The error (DEADLINE_EXCEEDED) says for whom. Nothing:
+  // without an end; the constructor as long as the job says (60 s).
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  // EndOfData that leaves a function is the closure's result, which fetch() throws, and no error of
+  // the queue: workers run out of data one by one.
+  bool end_of_data_is_a_result = false;
+
+  bool operator==(const CoordinatorOptions&) const = default;
+};
+
+struct CoordinatorCounts {
+  std::size_t queued = 0;
+  std::size_t in_flight = 0;
+  std::size_t workers = 0;      // that are there now
+  std::uint64_t succeeded = 0;  // closures, since the beginning
+  std::size_t remote_values = 0;
+};
+
+namespace internal {
+class ClusterLink;
+class CoordinatorCore;
+
+std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
+                                               const Bytes& arguments);
+std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
+                                                   Bytes arguments);
+std::uint8_t call_flags(const CoordinatorCore& core);
+}  // namespace internal
+
+class ClusterCoordinator {
+ public:
+  // The coordinator of this program; a second one is the first, and its options must be the first
+  // one's. Waits for the first worker.
+  //   FAILED_PRECONDITION: other options than the first; in a closure; not started by `muster
+  //   submit`.  DEADLINE_EXCEEDED: no worker has come; says for whom it has waited.
+  ClusterCoordinator();
+  explicit ClusterCoordinator(const CoordinatorOptions& options);
+  // Of another cluster than this process's.
+  explicit ClusterCoordinator(std::shared_ptr<internal::ClusterLink> link,
+                              const CoordinatorOptions& options = {});
+
+  // Calls `function` on a worker, and does not wait for it; only for room in the queue (262,144
+  // closures, 256 MiB of arguments) and for remote values among the arguments.
+  //   An earlier closure's error, as ClosureError: this one is cancelled.  PsUnavailable.
+  //   INVALID_ARGUMENT: arguments of more than 128 MiB, a per-worker value of another coordinator.
+  //   FAILED_PRECONDITION: in a closure.  DEADLINE_EXCEEDED: no room; says who is waited for.
+  template <auto function, class... Given>
+    requires Schedulable<function, Given...>
+  RemoteValue<internal::ValueOf<function>> schedule(const Given&... given) {
+    return RemoteValue<internal::ValueOf<function>>(internal::schedule_closure(
+        *core_, internal::Registration<function>::kNumber,
+        internal::write_arguments<function>(*core_, internal::call_flags(*core_), given...)));
+  }
+  // Waits until all have ended. Errors are those of schedule().
+  void join(const internal::Deadline& deadline = std::nullopt);
+  // Whether they have. The error of one that has failed.
+  bool done();
+
+  // The values of a nest of remote values (tuples, pairs, vectors, maps): the same nest. Other
+  // leaves stay as they are; a RemoteValue<void> becomes std::monostate. Waits for all.
+  template <class T>
+  auto fetch(const T& nest) {
+    if constexpr (IsRemoteValue<T>::value) {
+      if constexpr (std::is_void_v<typename T::value_type>) {
+        nest.fetch();
+        return std::monostate();
+      } else {
+        return nest.fetch();
+      }
+    } else if constexpr (nest::IsTuple<T>::value) {
+      return std::apply([&](const auto&... each) { return together<T>(fetch(each)...); }, nest);
+    } else if constexpr (nest::IsVector<T>::value) {
+      std::vector<decltype(fetch(nest[0]))> values;
+      for (const auto& one : nest) values.push_back(fetch(one));
+      return values;
+    } else if constexpr (nest::IsMap<T>::value) {
+      std::map<typename T::key_type, decltype(fetch(nest.begin()->second))> values;
+      for (const auto& [key, one] : nest) values.emplace(key, fetch(one));
+      return values;
+    } else {
+      return nest;
+    }
+  }
+
+  // A value on every worker, made there by `function`; see per_worker_values.h. Does not wait.
+  //   FAILED_PRECONDITION: in a closure.
+  template <auto function, class... Given>
+    requires Buildable<function, Given...>
+  PerWorkerValues<internal::ValueOf<function>> create_per_worker_resource(const Given&... given) {
+    return PerWorkerValues<internal::ValueOf<function>>(create<function>(given...));
+  }
+  // The same for a function that makes a dataset. It may not create variables: INVALID_ARGUMENT,
+  // where it is used.
+  template <auto function, class... Given>
+    requires(Buildable<function, Given...> && Iterable<internal::ValueOf<function>>)
+  PerWorkerDataset<internal::ValueOf<function>> create_per_worker_dataset(const Given&... given) {
+    return PerWorkerDataset<internal::ValueOf<function>>(create<function>(given...));
+  }
+
+  // Tasks of the workers that are there, or have been: "worker:0".
+  std::vector<std::string> workers() const;
+  CoordinatorCounts counts() const;
+  // Handles of the same coordinator.
+  bool operator==(const ClusterCoordinator&) const = default;
+
+ private:
+  template <auto function, class... Given>
+  std::shared_ptr<const internal::PerWorker> create(const Given&... given) {
+    return internal::create_per_worker(*core_, internal::Registration<function>::kNumber,
+                                       internal::write_arguments<function>(*core_, 0, given...));
+  }
+  template <class T, class... V>
+  static auto together(V... values) {
+    if constexpr (requires(T pair) { pair.first; }) {
+      return std::pair<V...>(std::move(values)...);
+    } else {
+      return std::tuple<V...>(std::move(values)...);
+    }
+  }
+
+  std::shared_ptr<internal::CoordinatorCore> core_;
+};
+
+}  // namespace muster

@@ -1,0 +1,149 @@
+#include "strategy/cluster/function.h"
+
+#include <exception>
+
+#include "dispatch/functions.h"
+
+#include "strategy/base/internal/raise.h"
+#include "strategy/cluster/internal/coordinator_core.h"
+#include "strategy/cluster/worker_context.h"
+#include "strategy/variables/variable.h"
+
+namespace muster {
+namespace internal {
+namespace {
+
+// The closure that this thread runs.
+thread_local dispatch::ClosureContext* running = nullptr;
+
+class Running {
+ public:
+  explicit Running(dispatch::ClosureContext& context) : before_(running) { running = &context; }
+  ~Running() { running = before_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  dispatch::ClosureContext* const before_;
+};
+
+dispatch::ClosureContext& this_closure(const char* what) {
+  if (running == nullptr) {
+    raise(FailedPrecondition(
+        "{} outside of a closure: only a function that runs on a worker has it", what));
+  }
+  return *running;
+}
+
+// Whose trouble an exception of a function is: the user's, but for what this API throws itself.
+Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const char* name) {
+  const Running scope(context);
+  ClosureCall call(context);
+  try {
+    form(call);
+    return Ok();
+  } catch (const ClosureInputError& error) {
+    context.Blame(dispatch::Origin::kInput, dispatch::Phase::kInputs, "");
+    return MakeStatus(static_cast<StatusCode>(error.code()), error.text());
+  } catch (const PsUnavailable& error) {
+    context.Blame(dispatch::Origin::kPs, static_cast<dispatch::Phase>(error.details().phase),
+                  error.details().task);
+    return MakeStatus(static_cast<StatusCode>(error.code()), error.text());
+  } catch (const Error& error) {
+    return ToStatus(error);
+  } catch (const c10::Error& error) {
+    return Unknown("{} threw: {}", name, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return Unknown("{} threw: {}", name, error.what());
+  } catch (...) {
+    return Unknown("{} threw what is no std::exception", name);
+  }
+}
+
+}  // namespace
+
+std::span<const std::byte> ClosureCall::arguments() const { return context_.arguments(); }
+Bytes& ClosureCall::value() { return context_.value(); }
+bool ClosureCall::build() const { return context_.build(); }
+void ClosureCall::built(std::shared_ptr<void> object) { context_.Build(std::move(object)); }
+
+std::shared_ptr<void> ClosureCall::per_worker_value(std::uint64_t id) {
+  auto found = context_.ValueOf(id);
+  if (!found.ok()) {
+    throw ClosureInputError(
+        static_cast<ErrorCode>(found.status().code()),
+        "a per-worker value that it uses was not built: " + Message(found.status()),
+        {.origin = ErrorOrigin::kInput, .phase = ClosurePhase::kInputs});
+  }
+  return *std::move(found);
+}
+
+std::uint32_t register_function(const char* name, RegisteredForm form) {
+  return dispatch::ProgramFunctions().Add(name, [form, name](dispatch::ClosureContext& context) {
+    return RunClosure(context, form, name);
+  });
+}
+
+void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Bytes& to) {
+  if (value.core().get() != &core) {
+    raise(InvalidArgument("a per-worker value of another coordinator: its workers are others"));
+  }
+  append_value(to, value.id().value());
+}
+
+void write_error(const Error& error, Bytes& to) {
+  append_value(to, static_cast<std::int32_t>(error.code()));
+  // Of an input's error the first one is told, however many closures it has gone through.
+  const auto* input = dynamic_cast<const ClosureInputError*>(&error);
+  Codec<std::string>::write(input != nullptr
+                                ? input->text()
+                                : "a remote value that it was given has failed: " + error.message(),
+                            to);
+}
+
+void raise_input(ByteReader& from) {
+  const auto code = static_cast<ErrorCode>(from.value<std::int32_t>());
+  throw ClosureInputError(code, Codec<std::string>::read(from),
+                          {.origin = ErrorOrigin::kInput, .phase = ClosurePhase::kInputs});
+}
+
+void raise_leftover(std::size_t bytes) {
+  raise(InvalidArgument("{} bytes too many of arguments", bytes));
+}
+
+void raise_argument_kind(ArgumentKind kind) {
+  raise(InvalidArgument("an argument of kind {} for a parameter that does not take it",
+                        static_cast<int>(kind)));
+}
+
+void raise_no_iterator() { raise(InvalidArgument("an iterator of what is no dataset")); }
+
+std::shared_ptr<void> forbid_variables() {
+  return std::make_shared<VariableCreatorScope>(
+      [](const std::function<Variable(VariableSpec)>&, const VariableSpec& spec) -> Variable {
+        raise(
+            InvalidArgument("a function that makes a dataset creates the variable \"{}\": create "
+                            "variables before, in the driver",
+                            spec.name));
+      });
+}
+
+}  // namespace internal
+
+bool in_closure() { return internal::running != nullptr; }
+
+int worker_index() {
+  return static_cast<int>(internal::this_closure("worker_index()").worker_index());
+}
+
+std::stop_token cancellation() { return internal::this_closure("cancellation()").stop_token(); }
+
+void throw_if_cancelled() {
+  if (internal::running != nullptr && internal::running->cancelled()) {
+    raise(
+        Cancelled("another closure has failed, or the coordinator is gone: the result is not "
+                  "wanted any more"));
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,33 @@
+// What a coordinator stands on: a driver, and who its workers are. Who implements it connects the
+// driver to executors, again when they come back, and gives it verdicts.
+//
+// Threading: any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch/driver.h"
+
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+
+namespace muster::internal {
+
+class ClusterLink {
+ public:
+  virtual ~ClusterLink() = default;
+  virtual dispatch::Driver& driver() = 0;
+  // Tasks of the workers that are there or have been, in order: "worker:0".
+  virtual std::vector<std::string> workers() const = 0;
+  // Waits for the first worker; nullopt: as long as the cluster says.
+  //   kDeadlineExceeded: none has come; says for whom it has waited.
+  virtual Status await_workers(std::optional<TimePoint> deadline) = 0;
+};
+
+// This process's own.
+//   kFailedPrecondition: it was not started by `muster submit`, or it is an executor.
+Result<std::shared_ptr<ClusterLink>> process_link();
+
+}  // namespace muster::internal

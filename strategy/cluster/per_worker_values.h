@@ -1,0 +1,208 @@
+// Values that every worker has one of: datasets, iterators, tables, counters. Each is built on its
+// worker by a registered function, and built anew when the worker has been lost and comes back.
+//
+// A build's error stays with the value: it is thrown (ClosureInputError) where a closure uses the
+// value on that worker, and states() shows it. A value ends with its last handle, when the closures
+// that were scheduled until then have ended.
+//
+// Threading: any thread. Lifetime: handles may outlive their coordinator, and are of no use then.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "strategy/base/closure_error.h"
+#include "strategy/cluster/codec.h"
+#include "strategy/cluster/remote_value.h"
+#include "strategy/cluster/worker_context.h"
+#include "strategy/input/graph.h"
+
+namespace muster {
+
+template <>
+struct NestFields<TensorSpec> {
+  static auto tie(auto& value) { return std::tie(value.name, value.dtype, value.shape); }
+};
+
+// A per-worker value on one worker.
+struct PerWorkerState {
+  enum class Kind : std::uint8_t {
+    kBuilding,
+    kReady,
+    kFailed,   // its function threw
+    kAborted,  // the worker is lost
+  };
+  std::string task;
+  Kind kind = Kind::kBuilding;
+  // kFailed, kAborted: why.
+  std::string message = {};
+};
+
+namespace internal {
+class PerWorker;
+
+std::uint64_t per_worker_id(const PerWorker& value);
+std::vector<PerWorkerState> per_worker_states(const PerWorker& value);
+// What the builds have left as bytes, by worker. Waits for them.
+std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline);
+// `function` in the form that makes an iterator of the dataset that it has built.
+std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset);
+}  // namespace internal
+
+// Passed to a function that takes T& (the worker's own), const T& or T.
+template <class T>
+class PerWorkerValues {
+ public:
+  using value_type = T;
+
+  PerWorkerValues() = default;
+  explicit PerWorkerValues(std::shared_ptr<const internal::PerWorker> value)
+      : value_(std::move(value)) {}
+
+  // What each worker's function has returned, in the order of tasks; waits until all are built.
+  //   The first error of a build, as ClosureError.  ClosureAbortedError: a worker is lost.
+  //   DEADLINE_EXCEEDED: says which worker is waited for.
+  std::vector<T> fetch(const internal::Deadline& deadline = std::nullopt) const
+    requires Travels<T>
+  {
+    std::vector<T> values;
+    for (const Bytes& bytes : internal::per_worker_bytes(get(), deadline)) {
+      ByteReader from(bytes);
+      values.push_back(Codec<T>::read(from));
+    }
+    return values;
+  }
+  // Waits until all workers have built it; errors are those of fetch().
+  void wait(const internal::Deadline& deadline = std::nullopt) const {
+    (void)internal::per_worker_bytes(get(), deadline);
+  }
+  // Where it stands now, by worker.
+  std::vector<PerWorkerState> states() const { return internal::per_worker_states(get()); }
+
+  // FAILED_PRECONDITION: a handle of no value.
+  const internal::PerWorker& get() const {
+    if (value_ == nullptr) {
+      raise(ErrorCode::kFailedPrecondition,
+            "this PerWorkerValues is of no value: "
+            "ClusterCoordinator::create_per_worker_resource()");
+    }
+    return *value_;
+  }
+
+ protected:
+  std::shared_ptr<const internal::PerWorker> value_;
+};
+
+// This worker's pass over its data, as a function gets it: of a dataset's pieces, the next one.
+// next() does not look at cancellation(); a dataset that waits long should.
+//
+// Threading: any thread; closures that run at the same time share it.
+template <class T>
+class WorkerIterator {
+ public:
+  using value_type = T;
+
+  // `iterator` has next(), which gives std::optional<T>.
+  template <class Iterator>
+  static std::shared_ptr<WorkerIterator> over(Iterator iterator) {
+    return std::make_shared<Over<Iterator>>(std::move(iterator));
+  }
+  virtual ~WorkerIterator() = default;
+
+  // Nothing at the end of this worker's data. What the dataset throws.
+  std::optional<T> next() {
+    throw_if_cancelled();
+    const std::lock_guard lock(mutex_);
+    return take();
+  }
+  // EndOfData.
+  T get_next() {
+    std::optional<T> value = next();
+    if (!value) {
+      throw EndOfData("the data of worker " + std::to_string(worker_index()) + " has ended");
+    }
+    return *std::move(value);
+  }
+
+ private:
+  template <class Iterator>
+  class Over;
+  virtual std::optional<T> take() = 0;
+
+  std::mutex mutex_;
+};
+
+template <class T>
+template <class Iterator>
+class WorkerIterator<T>::Over final : public WorkerIterator<T> {
+ public:
+  explicit Over(Iterator iterator) : iterator_(std::move(iterator)) {}
+
+ private:
+  std::optional<T> take() override { return iterator_.next(); }
+
+  Iterator iterator_;
+};
+
+namespace internal {
+using ElementSpec = std::optional<std::vector<TensorSpec>>;
+template <class D>
+using PassOf = std::decay_t<decltype(std::declval<const D&>().iterator())>;
+template <class D>
+using ElementOf = typename std::decay_t<decltype(std::declval<PassOf<D>&>().next())>::value_type;
+}  // namespace internal
+
+// Dataset, DistributedDataset, and what else has their iterator() and element_spec().
+template <class D>
+concept Iterable = requires(const D& dataset) {
+  typename internal::PassOf<D>;
+  typename internal::ElementOf<D>;
+  { dataset.element_spec() } -> std::convertible_to<internal::ElementSpec>;
+};
+
+// Given to a function that takes WorkerIterator<T>&. A worker that comes back reads its data from
+// the beginning.
+template <class T>
+using PerWorkerIterator = PerWorkerValues<WorkerIterator<T>>;
+
+// A dataset on every worker; may itself be given to a function that takes const D&.
+template <Iterable D>
+class PerWorkerDataset : public PerWorkerValues<D> {
+ public:
+  using PerWorkerValues<D>::PerWorkerValues;
+
+  // A pass of its own on every worker.
+  //   FAILED_PRECONDITION: inside a closure.
+  PerWorkerIterator<internal::ElementOf<D>> iterator() const {
+    (void)this->get();
+    return PerWorkerIterator<internal::ElementOf<D>>(internal::create_iterator(this->value_));
+  }
+  // What the first worker's dataset says of its elements, leaf by leaf; of a DistributedDataset
+  // those of one replica. Nothing where only running the pipeline tells. Waits for it; errors are
+  // those of fetch().
+  internal::ElementSpec element_spec(const internal::Deadline& deadline = std::nullopt) const {
+    const std::vector<Bytes> specs = internal::per_worker_bytes(this->get(), deadline);
+    if (specs.empty()) return std::nullopt;
+    ByteReader from(specs.front());
+    return Codec<internal::ElementSpec>::read(from);
+  }
+};
+
+namespace internal {
+// The T of PerWorkerValues<T>, and of what is made of it.
+template <class T>
+std::type_identity<T> per_worker_type(const PerWorkerValues<T>&);
+template <class G>
+concept PerWorkerArgument = requires(const G& given) { internal::per_worker_type(given); };
+}  // namespace internal
+
+}  // namespace muster

@@ -1,0 +1,229 @@
+// What a function that fails does to its own value, to the queue and to what comes after.
+#include <atomic>
+
+#include "strategy/muster.h"
+#include "tests/unit/strategy/cluster/workers.h"
+
+namespace cluster_errors_test {
+
+std::atomic<int> ran{0};
+std::atomic<int> running{0};
+std::atomic<bool> gate{false};
+
+void good() { ++ran; }
+int one() { return 1; }
+int throws_error(int code) {
+  ++ran;
+  muster::raise(static_cast<muster::ErrorCode>(code), "of the user's own");
+}
+void throws_runtime_error() { throw std::runtime_error("a standard one"); }
+void throws_int() { throw 7; }
+torch::Tensor throws_torch() { return torch::ones({2}) + torch::ones({3}); }
+int plus_one(int x) { return x + 1; }
+void waits() {
+  ++running;
+  while (!muster::cancellation().stop_requested()) std::this_thread::yield();
+  muster::raise(muster::ErrorCode::kCancelled, "as it was asked to");
+}
+void behind_gate() {
+  ++running;
+  while (!gate) std::this_thread::yield();
+}
+
+}  // namespace cluster_errors_test
+
+MUSTER_FUNCTION(cluster_errors_test::good);
+MUSTER_FUNCTION(cluster_errors_test::one);
+MUSTER_FUNCTION(cluster_errors_test::throws_error);
+MUSTER_FUNCTION(cluster_errors_test::throws_runtime_error);
+MUSTER_FUNCTION(cluster_errors_test::throws_int);
+MUSTER_FUNCTION(cluster_errors_test::throws_torch);
+MUSTER_FUNCTION(cluster_errors_test::plus_one);
+MUSTER_FUNCTION(cluster_errors_test::waits);
+MUSTER_FUNCTION(cluster_errors_test::behind_gate);
+
+namespace cluster_errors_test {
+namespace {
+
+using namespace muster;
+using testing::code_of;
+using testing::eventually;
+using testing::ThreadWorkers;
+using testing::throws;
+
+constexpr int kOutOfRange = static_cast<int>(ErrorCode::kOutOfRange);
+
+// The ClosureError of any class that `body` throws.
+template <class E = ClosureError>
+std::optional<E> closure_error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+TEST_CASE("an error is raised once by join, then all is new", "[strategy][unit][CCE-01][CCE-11]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 3; ++i) coordinator.schedule<good>();
+    const auto failed = coordinator.schedule<throws_error>(kOutOfRange);
+    const auto error = closure_error_of([&] { coordinator.join(); });
+    REQUIRE(error);
+    CHECK(error->code() == ErrorCode::kOutOfRange);
+    CHECK(error->text().find("of the user's own") != std::string::npos);
+    CHECK(error->details().origin == ErrorOrigin::kUser);
+    CHECK(error->details().phase == ClosurePhase::kRun);
+    CHECK(error->details().task.starts_with("worker:"));
+    CHECK(error->details().retries == 0);
+    // Its own value has the error for good.
+    CHECK(failed.ready());
+    CHECK(code_of([&] { failed.fetch(); }) == ErrorCode::kOutOfRange);
+    CHECK(code_of([&] { failed.fetch(); }) == ErrorCode::kOutOfRange);
+    coordinator.join();
+    CHECK(coordinator.done());
+  }
+  CHECK(coordinator.schedule<one>().fetch() == 1);
+  coordinator.join();
+}
+
+TEST_CASE("a loop that schedules gets the error from schedule, and join is clean then",
+          "[strategy][unit][CCE-02][CCE-10]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto bad = coordinator.schedule<throws_error>(kOutOfRange);
+  eventually("the error reaches schedule()", [&] {
+    return code_of([&] { coordinator.schedule<good>(); }) == ErrorCode::kOutOfRange;
+  });
+  coordinator.join();
+  CHECK(coordinator.done());
+  CHECK(coordinator.schedule<one>().fetch() == 1);
+}
+
+TEST_CASE("of many that fail one error is raised and the others are cleared",
+          "[strategy][unit][CCE-03]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(4));
+  int raised = 0;
+  for (int i = 0; i < 50; ++i) {
+    raised += code_of([&] { coordinator.schedule<throws_error>(kOutOfRange); }) != ErrorCode::kOk;
+  }
+  const bool last = code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange;
+  CHECK(raised + (last ? 1 : 0) >= 1);
+  coordinator.join();
+  CHECK(coordinator.done());
+}
+
+TEST_CASE("when one fails, what runs is told and what waits is cancelled before join raises",
+          "[strategy][unit][CCE-04][CCE-05][CCE-06]") {
+  running = 0;
+  gate = false;
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
+  const auto other = coordinator.schedule<behind_gate>();
+  const auto long_one = coordinator.schedule<waits>();
+  eventually("both run", [] { return running == 2; });
+  // The first of these fails as soon as its worker is free.
+  const auto bad = coordinator.schedule<throws_error>(kOutOfRange);
+  std::vector<RemoteValue<int>> queued;
+  for (int i = 0; i < 10; ++i) queued.push_back(coordinator.schedule<plus_one>(i));
+  gate = true;
+
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
+
+  CHECK(coordinator.counts().in_flight == 0);
+  CHECK(coordinator.counts().queued == 0);
+  CHECK(code_of([&] { long_one.fetch(); }) == ErrorCode::kCancelled);
+  CHECK(throws(ErrorCode::kCancelled, "Please reschedule", [&] { queued[9].fetch(); }));
+  CHECK(code_of([&] { bad.fetch(); }) == ErrorCode::kOutOfRange);
+  other.fetch();
+  // A new handle: what runs now is not cancelled by the error of before.
+  running = 0;
+  const auto again = coordinator.schedule<behind_gate>();
+  again.fetch();
+  coordinator.join();
+}
+
+TEST_CASE("an error of any code that a function throws is its own and runs once",
+          "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
+  for (int code = 1; code <= 16; ++code) {
+    ran = 0;
+    const auto bad = coordinator.schedule<throws_error>(code);
+    CHECK(static_cast<int>(code_of([&] { bad.fetch(); })) == code);
+    CHECK(static_cast<int>(code_of([&] { coordinator.join(); })) == code);
+    CHECK(ran == 1);
+  }
+  const auto error = closure_error_of([&] {
+    coordinator.schedule<throws_error>(static_cast<int>(ErrorCode::kUnavailable));
+    coordinator.join();
+  });
+  REQUIRE(error);
+  CHECK(error->details().origin == ErrorOrigin::kUser);
+  CHECK(dynamic_cast<const PsUnavailable*>(&*error) == nullptr);
+}
+
+TEST_CASE("exceptions that are no muster::Error are UNKNOWN with their text", "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto fails_with = [&](const std::string& text, const auto& schedule) {
+    const auto value = schedule();
+    CHECK(throws(ErrorCode::kUnknown, text, [&] { value.fetch(); }));
+    CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kUnknown);
+  };
+  fails_with("throws_runtime_error threw: a standard one",
+             [&] { return coordinator.schedule<throws_runtime_error>(); });
+  fails_with("throws_int threw what is no std::exception",
+             [&] { return coordinator.schedule<throws_int>(); });
+  fails_with("size of tensor a (2)", [&] { return coordinator.schedule<throws_torch>(); });
+  CHECK(coordinator.schedule<one>().fetch() == 1);
+  coordinator.join();
+}
+
+TEST_CASE("a remote value that has failed makes of those it is given to a ClosureInputError",
+          "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto bad = coordinator.schedule<throws_error>(kOutOfRange);
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
+
+  const auto second = coordinator.schedule<plus_one>(bad);
+  const auto joined = closure_error_of<ClosureInputError>([&] { coordinator.join(); });
+  const auto third = coordinator.schedule<plus_one>(second);
+  const auto fetched = closure_error_of<ClosureInputError>([&] { third.fetch(); });
+
+  REQUIRE(joined);
+  CHECK(joined->code() == ErrorCode::kOutOfRange);
+  CHECK(joined->details().origin == ErrorOrigin::kInput);
+  CHECK(joined->details().phase == ClosurePhase::kInputs);
+  REQUIRE(fetched);
+  // The first error, once.
+  const std::string& text = fetched->text();
+  CHECK(text.find("of the user's own") != std::string::npos);
+  CHECK(text.find("a remote value") == text.rfind("a remote value"));
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
+}
+
+TEST_CASE("one that was cancelled is an input with an error, too", "[strategy][unit]") {
+  running = 0;
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  gate = false;
+  coordinator.schedule<behind_gate>();
+  eventually("it runs", [] { return running == 1; });
+  coordinator.schedule<throws_error>(kOutOfRange);
+  const auto cancelled = coordinator.schedule<one>();
+  gate = true;
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
+  const auto next = coordinator.schedule<plus_one>(cancelled);
+  const auto error = closure_error_of<ClosureInputError>([&] { next.fetch(); });
+  REQUIRE(error);
+  CHECK(error->code() == ErrorCode::kCancelled);
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kCancelled);
+}
+
+TEST_CASE("a call of the coordinator that raises is done, too", "[strategy][unit][CCE-06]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
+  const auto bad = coordinator.schedule<throws_error>(kOutOfRange);
+  CHECK(code_of([&] { bad.fetch(); }) == ErrorCode::kOutOfRange);
+  CHECK(code_of([&] { (void)coordinator.done(); }) == ErrorCode::kOutOfRange);
+  CHECK(coordinator.done());
+}
+
+}  // namespace
+}  // namespace cluster_errors_test
