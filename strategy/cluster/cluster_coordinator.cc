@@ -181,12 +181,27 @@ std::vector<PerWorkerState> per_worker_states(const PerWorker& value) {
 
 }  // namespace internal
 
+ClusterCoordinator::ClusterCoordinator() { open(nullptr, std::nullopt); }
+
+ClusterCoordinator::ClusterCoordinator(const CoordinatorOptions& options) {
+  open(nullptr, options);
+}
+
 ClusterCoordinator::ClusterCoordinator(std::shared_ptr<internal::ClusterLink> link,
                                        const CoordinatorOptions& options) {
+  open(std::move(link), options);
+}
+
+// Becomes a handle of the link's coordinator (of this process's where there is none) once it has a
+// worker.
+void ClusterCoordinator::open(std::shared_ptr<internal::ClusterLink> link,
+                              const std::optional<CoordinatorOptions>& options) {
   internal::refuse_in_closure("a ClusterCoordinator");
+  if (link == nullptr) link = value_of(internal::process_link());
   core_ = value_of(internal::CoordinatorCore::of(link, options));
-  const auto until = options.timeout ? std::optional(core_->until(std::nullopt)) : std::nullopt;
-  raise_unless_ok(core_->link().await_workers(until));
+  std::optional<TimePoint> deadline;
+  if (core_->options().timeout) deadline = core_->until(std::nullopt);
+  raise_unless_ok(link->await_workers(deadline));
 }
 
 void ClusterCoordinator::join(const internal::Deadline& deadline) {

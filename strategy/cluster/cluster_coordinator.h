@@ -145,6 +145,8 @@ class ClusterCoordinator {
   bool operator==(const ClusterCoordinator&) const = default;
 
  private:
+  void open(std::shared_ptr<internal::ClusterLink> link,
+            const std::optional<CoordinatorOptions>& options);
   template <auto function, class... Given>
   std::shared_ptr<const internal::PerWorker> create(const Given&... given) {
     return internal::create_per_worker(*core_, internal::Registration<function>::kNumber,

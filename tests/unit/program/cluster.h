@@ -22,20 +22,23 @@
 
 namespace muster::program {
 
-inline std::string ClosuresProgram() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "programs/closures")
+// One of tests/programs.
+inline std::string ProgramOfTests(const std::string& name) {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "programs" / name)
       .string();
 }
+inline std::string ClosuresProgram() { return ProgramOfTests("closures"); }
 
 // One process, and all that it has said. It ends with its object.
 class RunningProgram {
  public:
-  RunningProgram(const v1::ProgramStart& start, const std::vector<std::string>& arguments) {
+  RunningProgram(const v1::ProgramStart& start, const std::vector<std::string>& arguments,
+                 const std::string& program = ClosuresProgram()) {
     v1::ProgramSpec spec;
     spec.set_name("closures");
     spec.mutable_arguments()->Assign(arguments.begin(), arguments.end());
     auto started = services::ProgramProcess::Start(
-        services::ProgramChild(ClosuresProgram(), spec, start),
+        services::ProgramChild(program, spec, start),
         {.on_line = [this](auto,
                            const std::string& line) { Note([&] { lines_.push_back(line); }); },
          .on_message =
@@ -117,7 +120,8 @@ class RunningProgram {
 // Starts the processes of one job and tells its driver who is there.
 class PlayedCluster {
  public:
-  explicit PlayedCluster(std::string link = "auto") : link_(std::move(link)) {}
+  explicit PlayedCluster(std::string link = "auto", std::string program = ClosuresProgram())
+      : link_(std::move(link)), program_(std::move(program)) {}
 
   v1::ProgramStart StartOf(v1::ProgramRole role, std::uint32_t index, std::uint64_t incarnation) {
     v1::ProgramStart start;
@@ -140,8 +144,9 @@ class PlayedCluster {
   // Returns once it serves, and tells the driver that is there.
   RunningProgram& StartExecutor(std::uint32_t index) {
     const std::uint64_t incarnation = ++incarnations_;
-    auto started = std::make_unique<RunningProgram>(
-        StartOf(v1::PROGRAM_ROLE_EXECUTOR, index, incarnation), std::vector<std::string>());
+    auto started =
+        std::make_unique<RunningProgram>(StartOf(v1::PROGRAM_ROLE_EXECUTOR, index, incarnation),
+                                         std::vector<std::string>(), program_);
     const v1::ProgramReady ready = started->AwaitReady();
     REQUIRE(ready.status().code() == 0);
     v1::ProgramWorker member;
@@ -170,7 +175,7 @@ class PlayedCluster {
   }
   RunningProgram& StartDriver(const std::vector<std::string>& arguments) {
     driver_ = std::make_unique<RunningProgram>(StartOf(v1::PROGRAM_ROLE_DRIVER, 0, ++drivers_),
-                                               arguments);
+                                               arguments, program_);
     TellMembers();
     return *driver_;
   }
@@ -187,6 +192,7 @@ class PlayedCluster {
   }
 
   const std::string link_;
+  const std::string program_;
   const TempDir sockets_;
   std::uint64_t incarnations_ = 0;
   std::uint64_t drivers_ = 0;

@@ -1,0 +1,108 @@
+// A program on the C++ API, as a user writes one: what it is told to do is its first argument.
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "strategy/muster.h"
+
+namespace {
+
+muster::Dataset<torch::Tensor> squares(std::int64_t n) {
+  return muster::dataset::range(n)
+      .map([](const torch::Tensor& x) { return x * x; })
+      .repeat()
+      .batch(8);
+}
+double mean_of_next(muster::WorkerIterator<torch::Tensor>& data) {
+  return data.get_next().to(torch::kFloat64).mean().item<double>();
+}
+std::int64_t same(std::int64_t x) { return x; }
+// One more line in a file for every execution.
+std::int64_t counted(std::int64_t x, const std::string& file) {
+  std::ofstream(file, std::ios::app) << x << "\n" << std::flush;
+  ::usleep(10'000);
+  return x;
+}
+torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) { return torch::mm(a, b); }
+int own_index() { return muster::worker_index(); }
+void fails() { muster::raise(muster::ErrorCode::kOutOfRange, "the closure's own trouble"); }
+
+}  // namespace
+
+MUSTER_FUNCTION(squares);
+MUSTER_FUNCTION(mean_of_next);
+MUSTER_FUNCTION(same);
+MUSTER_FUNCTION(counted);
+MUSTER_FUNCTION(product);
+MUSTER_FUNCTION(own_index);
+MUSTER_FUNCTION(fails);
+
+namespace {
+
+int train(muster::ClusterCoordinator& coordinator, int steps) {
+  const auto data = coordinator.create_per_worker_dataset<squares>(8).iterator();
+  std::vector<muster::RemoteValue<double>> means;
+  for (int i = 0; i < steps; ++i) means.push_back(coordinator.schedule<mean_of_next>(data));
+  coordinator.join();
+  double sum = 0;
+  for (const double mean : coordinator.fetch(means)) sum += mean;
+  std::printf("mean %.1f\n", sum / steps);
+  const auto eye = coordinator.schedule<product>(torch::eye(3), torch::ones({3, 3}));
+  std::printf("product %.0f\n",
+              coordinator.schedule<product>(eye, eye).fetch().sum().item<double>());
+  return 0;
+}
+
+int count(muster::ClusterCoordinator& coordinator, int n, const std::string& file) {
+  std::vector<muster::RemoteValue<std::int64_t>> values;
+  for (int i = 1; i <= n; ++i) values.push_back(coordinator.schedule<counted>(i, file));
+  muster::report("all are scheduled");
+  std::printf("scheduled %d\n", n);
+  coordinator.join();
+  std::int64_t sum = 0;
+  for (const std::int64_t value : coordinator.fetch(values)) sum += value;
+  std::printf("sum %ld\n", static_cast<long>(sum));
+  return 0;
+}
+
+int fail(muster::ClusterCoordinator& coordinator) {
+  coordinator.schedule<fails>();
+  try {
+    coordinator.join();
+  } catch (const muster::ClosureError& error) {
+    std::printf("caught %s of %s\n", to_string(error.code()).c_str(), error.details().task.c_str());
+  }
+  std::printf("again %ld\n", static_cast<long>(coordinator.schedule<same>(7).fetch()));
+  coordinator.join();
+  // Not caught: the job's error.
+  coordinator.schedule<fails>();
+  coordinator.join();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  muster::init(argc, argv);
+  const std::string mode = argc > 1 ? argv[1] : "train";
+  muster::ClusterCoordinator coordinator;
+  if (mode == "train") return train(coordinator, argc > 2 ? std::stoi(argv[2]) : 20);
+  if (mode == "count" && argc > 3) return count(coordinator, std::stoi(argv[2]), argv[3]);
+  if (mode == "fail") return fail(coordinator);
+  if (mode == "indices") {
+    for (const int index : coordinator.create_per_worker_resource<own_index>().fetch()) {
+      std::printf("worker %d\n", index);
+    }
+    return 0;
+  }
+  if (mode == "second") {
+    muster::ClusterCoordinator second;
+    std::printf("same %d\n", second == coordinator ? 1 : 0);
+    return 0;
+  }
+  throw std::invalid_argument("no mode " + mode);
+}

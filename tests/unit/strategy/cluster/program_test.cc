@@ -1,0 +1,94 @@
+// Programs on the C++ API: driver and executors as real processes of tests/programs/coordinator,
+// whose daemons the test plays.
+#include <csignal>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tests/unit/program/cluster.h"
+
+namespace muster::program {
+namespace {
+
+const std::string kProgram = ProgramOfTests("coordinator");
+
+std::size_t LinesOf(const std::string& file) {
+  std::ifstream in(file);
+  std::size_t lines = 0;
+  for (std::string line; std::getline(in, line);) ++lines;
+  return lines;
+}
+
+// Waits for what another process does.
+template <class Met>
+bool Eventually(Met met) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!met()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    ::usleep(1'000);
+  }
+  return true;
+}
+
+TEST_CASE("a program trains with per-worker data on the workers of its job",
+          "[strategy][unit][CCO-01]") {
+  PlayedCluster cluster("auto", kProgram);
+  cluster.StartExecutor(0);
+  cluster.StartExecutor(1);
+  {
+    RunningProgram& driver = cluster.StartDriver({"train", "40"});
+    CHECK(driver.AwaitLine("mean 17.5"));
+    CHECK(driver.AwaitLine("product 27"));
+    CHECK(driver.AwaitExit() == "exit code 0");
+  }
+  // The coordinator of a process is one.
+  RunningProgram& second = cluster.StartDriver({"second"});
+  CHECK(second.AwaitLine("same 1"));
+  CHECK(second.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("functions of a program know the index of their worker", "[strategy][unit][CCO-20]") {
+  PlayedCluster cluster("auto", kProgram);
+  cluster.StartExecutor(3);
+  RunningProgram& driver = cluster.StartDriver({"indices"});
+  CHECK(driver.AwaitLine("worker 3"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("a program waits for its first worker, and outlives the loss of one",
+          "[strategy][unit][CCF-02][CCF-08]") {
+  const TempDir folder;
+  const std::string file = folder.path() + "/executions";
+  PlayedCluster cluster("auto", kProgram);
+  RunningProgram& driver = cluster.StartDriver({"count", "200", file});
+  RunningProgram& first = cluster.StartExecutor(0);
+  REQUIRE(driver.AwaitLine("scheduled 200"));
+  REQUIRE(Eventually([&] { return LinesOf(file) >= 5; }));
+  first.Signal(SIGKILL);
+  first.AwaitExit();
+  cluster.TellEnd(first, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  cluster.StartExecutor(1);
+  CHECK(driver.AwaitLine("sum 20100"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+  CHECK(LinesOf(file) >= 200);
+  const auto report = driver.Last(&v1::FromProgram::has_report);
+  REQUIRE(report.has_value());
+  CHECK(report->report().phase() == "all are scheduled");
+}
+
+TEST_CASE("an error that a program does not catch is its job's, with code and worker",
+          "[strategy][unit]") {
+  PlayedCluster cluster("auto", kProgram);
+  cluster.StartExecutor(0);
+  RunningProgram& driver = cluster.StartDriver({"fail"});
+  CHECK(driver.AwaitLine("caught OUT_OF_RANGE of worker:0"));
+  CHECK(driver.AwaitLine("again 7"));
+  CHECK(driver.AwaitExit() == "signal SIGABRT");
+  const auto end = driver.Last(&v1::FromProgram::has_end);
+  REQUIRE(end.has_value());
+  CHECK(end->end().status().message().find("the closure's own trouble") != std::string::npos);
+  CHECK(end->end().status().message().find("worker:0") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::program
