@@ -268,5 +268,47 @@ TEST_CASE_METHOD(ProgramFixture, "a program that never calls muster's init is re
   CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
 }
 
+TEST_CASE_METHOD(ProgramFixture, "a program whose library a host lacks is refused with its name",
+                 "[cluster][program]") {
+  const RunResult run = cluster.Muster({"submit", "--", MUSTER_TEST_PROGRAMS "/needs_library"});
+  CAPTURE(run.err);
+  CHECK(run.code != 0);
+  CHECK(run.err.find("worker:0") != std::string::npos);
+  CHECK(run.err.find("needs the shared library libabsent.so") != std::string::npos);
+  CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
+}
+
+TEST_CASE("an executor that stands still is killed by its worker, and replaced",
+          "[cluster][program]") {
+  ProgramFixture fixture{
+      .cluster =
+          Cluster({.ps = 0, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "1500ms"}}})};
+  Cluster& cluster = fixture.cluster;
+  const TempFolder folder;
+  const std::string id = fixture.Id(fixture.Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(fixture.HasPrinted(id, "rounds begin"));
+  int stopped = 0;
+  REQUIRE(Eventually(seconds(30), [&] {
+    const v1::Job job = cluster.Describe(id);
+    for (const v1::TaskState& task : job.tasks()) {
+      if (task.executor_pid() != 0) stopped = static_cast<int>(task.executor_pid());
+    }
+    return stopped != 0;
+  }));
+
+  REQUIRE(::kill(stopped, SIGSTOP) == 0);
+
+  CHECK(Eventually(seconds(60),
+                   [&] { return FindEvent(cluster.Describe(id), "EXECUTOR_STUCK") != nullptr; }));
+  folder.Write("enough", "");
+  CHECK(cluster.Wait(id, seconds(120)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  const v1::Event* stuck = FindEvent(job, "EXECUTOR_STUCK");
+  REQUIRE(stuck != nullptr);
+  CHECK(stuck->fields().at("pid") == std::to_string(stopped));
+  CHECK(fixture.Output(id, "chief:0").find("rounds exact") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -1,0 +1,1 @@
+int only_in_the_library() { return 0; }
