@@ -118,6 +118,13 @@ ExitCode ShowStatus(const Context& context) {
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid())});
   }
   terminal.out << Table(rows);
+  std::vector<std::vector<std::string>> held{{"JOB", "TASK", "VARIABLES"}};
+  for (const v1::TaskState& task : status->tasks()) {
+    for (const v1::JobBytes& job : task.job_bytes()) {
+      held.push_back({job.job_id(), TaskName(task.task()), Bytes(job.bytes())});
+    }
+  }
+  if (held.size() > 1) terminal.out << '\n' << Table(held);
   if (insecure) {
     terminal.err << "warning: some daemons listen beyond loopback without encryption "
                     "(--allow-insecure-network): whoever reads the network reads the token\n";

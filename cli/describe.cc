@@ -141,12 +141,13 @@ void Variables(const v1::Job& job, std::string& text) {
 void Tasks(const v1::Job& job, std::string& text) {
   if (job.tasks().empty()) return;
   std::vector<std::vector<std::string>> rows{
-      {"TASK", "STATE", "PID", "SESSION", "EXECUTOR", "CLOSURES", "MEMORY"}};
+      {"TASK", "STATE", "PID", "SESSION", "EXECUTOR", "CLOSURES", "MEMORY", "VARIABLES"}};
   for (const v1::TaskState& task : job.tasks()) {
     rows.push_back({TaskName(task.task()), task.state(), std::to_string(task.pid()),
                     std::to_string(task.session()),
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid()),
-                    std::to_string(task.closures_done()), Bytes(task.resident_bytes())});
+                    std::to_string(task.closures_done()), Bytes(task.resident_bytes()),
+                    task.job_bytes().empty() ? "-" : Bytes(task.job_bytes(0).bytes())});
   }
   text += "\n" + Table(rows);
 }

@@ -354,6 +354,10 @@ v1::Job Job::Describe() const {
       state.set_closures_done(0);
       DescribeWorker(worker, state);
     }
+    auto& bytes = *state.mutable_job_bytes();
+    bytes.erase(std::remove_if(bytes.begin(), bytes.end(),
+                               [this](const v1::JobBytes& one) { return one.job_id() != id(); }),
+                bytes.end());
     *job.add_tasks() = std::move(state);
   }
   for (const v1::Event& event : story_.events()) *job.add_events() = event;

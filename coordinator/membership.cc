@@ -287,6 +287,7 @@ std::vector<v1::TaskState> Membership::Describe() const {
     state.set_executor_pid(member->alive() ? member->heartbeat.executor_pid() : 0);
     state.set_closures_done(member->heartbeat.closures_done());
     state.set_resident_bytes(member->alive() ? member->heartbeat.resident_bytes() : 0);
+    if (member->alive()) *state.mutable_job_bytes() = member->heartbeat.job_bytes();
   }
   return states;
 }

@@ -146,6 +146,23 @@ bool ProgramJob::Settled() const {
   return phase_ != Phase::kBegun || !driver_.running || given_up_;
 }
 
+// A worker's closures go to others, where there are some; a server's variables go nowhere. While
+// main() ends with the cluster it may need all of them, to save what it has.
+bool ProgramJob::MayLeave(const Member& member) const {
+  if (Settled()) return true;
+  if (member.task.type == "ps") {
+    const auto& held = member.heartbeat.job_bytes();
+    return std::none_of(held.begin(), held.end(),
+                        [this](const v1::JobBytes& one) { return one.job_id() == id(); });
+  }
+  if (!executors_.contains(member.task)) return true;
+  const bool others = std::any_of(executors_.begin(), executors_.end(), [&](const auto& one) {
+    const Member* other = world_.members.Find(one.first);
+    return one.second.ready && other != nullptr && other->state == Member::State::kUp;
+  });
+  return others && !world_.draining;
+}
+
 void ProgramJob::OnClusterDraining() {
   if (phase_ != Phase::kBegun || !driver_.running) return;
   story_.Tell("CLUSTER_DRAINING", "the cluster was asked to end: main() is asked to end, too");

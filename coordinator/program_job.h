@@ -43,8 +43,7 @@ class ProgramJob final : public Job {
   std::uint64_t driver() const override { return driver_.number; }
   std::string driver_task() const override { return "chief:0"; }
   bool Settled() const override;
-  // Its closures go to others.
-  bool MayLeave(const Member&) const override { return true; }
+  bool MayLeave(const Member& member) const override;
   void GiveUpCut(const std::string& why) override;
   bool Uses(const TaskId&, std::uint64_t) const override { return !ended(); }
   bool Occupies(const TaskId& worker) const override { return executors_.contains(worker); }

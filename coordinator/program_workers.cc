@@ -192,6 +192,8 @@ void ProgramJob::OnExecutorReady(const TaskId& task, Executor& executor,
   TellMembers();
   StartDriver();
   RefreshReason();
+  // Another one may have waited for this before it leaves.
+  if (world_.on_settled) world_.on_settled();
 }
 
 // The driver is told how it ended, and it is started again; one whose executors never get ready is

@@ -2,6 +2,8 @@
 // measure (tests/programs/closures.cc is what they do).
 #include <csignal>
 
+#include <sys/stat.h>
+
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
 
@@ -258,6 +260,65 @@ TEST_CASE("a cluster that drains asks a program to stop, and its main begins ane
   CHECK(second.cluster.Describe(id).restarts() == 0);
   CHECK(second.cluster.Muster({"stop", id}).code == 0);
   CHECK(second.cluster.Wait(id, seconds(60)) == 8);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a library that a host lacks is told before anything runs",
+                 "[cluster][program]") {
+  const TempFolder folder;
+  std::string bytes = ReadAll(kProgram);
+  const std::string needed = "libstdc++.so.6";
+  const std::size_t at = bytes.find(needed);
+  REQUIRE(at != std::string::npos);
+  bytes.replace(at, needed.size(), "libstdcXX.so.6");
+  const std::string path = folder.Write("words", bytes);
+  REQUIRE(::chmod(path.c_str(), 0700) == 0);
+
+  const RunResult run = cluster.Muster({"submit", "--", path});
+  CAPTURE(run.err);
+  CHECK(run.code == 2);
+  CHECK(run.err.find("worker:0 on ") != std::string::npos);
+  CHECK(run.err.find("libstdcXX.so.6") != std::string::npos);
+  CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a program that prints a flood ends well, and the rest is counted",
+                 "[cluster][program]") {
+  const std::string id = Id(Submit({}, {"print", "300000"}));
+  CHECK(cluster.Wait(id, seconds(120)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
+  const std::string output = Output(id, "chief:0");
+  CHECK(output.find("lines dropped") != std::string::npos);
+  CHECK(output.find("driver line 299999") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "a closure that ends its executor every time fails the program",
+                 "[cluster][program]") {
+  const std::string id = Id(Submit({}, {"segfault"}));
+  CHECK(cluster.Wait(id, seconds(120)) == 1);
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job), Output(id, "chief:0"));
+  const v1::Event* lost = FindEvent(job, "EXECUTOR_LOST");
+  REQUIRE(lost != nullptr);
+  CHECK(lost->fields().at("how") == "signal SIGSEGV");
+  CHECK(Output(id, "chief:0").find("SIGSEGV") != std::string::npos);
+  // The cluster is as good as before.
+  CHECK(Submit({"--wait"}, {"sum", "10", "2"}).code == 0);
+}
+
+TEST_CASE_METHOD(ProgramFixture, "what never ends is ended by stop: a closure, and a stopped main",
+                 "[cluster][program]") {
+  const std::string hangs = Id(Submit({"--name", "hangs"}, {"hang"}));
+  const std::string still = Id(Submit({"--name", "still"}, {"stop"}));
+  REQUIRE(HasBegun(hangs, 1));
+  REQUIRE(HasPrinted(still, "runs until it is to stop"));
+  REQUIRE(::kill(PidOfMain(still), SIGSTOP) == 0);
+  CHECK(cluster.Muster({"stop", hangs, "--grace", "1s"}).code == 0);
+  CHECK(cluster.Muster({"stop", still, "--grace", "1s"}).code == 0);
+  CHECK(cluster.Wait(hangs, seconds(60)) == 8);
+  CHECK(cluster.Wait(still, seconds(60)) == 8);
+  CHECK(ExecutorsAreGone(still));
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a program that never calls muster's init is refused",

@@ -402,8 +402,14 @@ TEST_CASE("A cluster that drains asks programs to stop and waits for them",
     cluster.Settle();
     CHECK(cluster.AskedToStop());
     CHECK_FALSE(drained);
+    v1::DaemonMessage leaving;
+    leaving.mutable_draining()->set_reason("SIGTERM");
+    cluster.at({"worker", 0}).Say(leaving);
+    cluster.Settle();
+    CHECK_FALSE(cluster.at({"worker", 0}).released);
     cluster.MainEnds("exit code 0");
     CHECK(drained);
+    CHECK(cluster.at({"worker", 0}).released);
     CHECK(cluster.drivers.launched.size() == 1);
 
     cluster.RestartCoordinator();
@@ -438,6 +444,31 @@ TEST_CASE("A worker that was asked to end may leave, and another takes its place
   cluster.Settle();
   CHECK(cluster.at({"worker", 0}).released);
   CHECK(cluster.MemberIndices() == Indices{0, 1});
+}
+
+TEST_CASE("The last worker, and a server with variables, stay while main runs",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(2, 1);
+  cluster.Run();
+  v1::DaemonMessage beat;
+  beat.mutable_heartbeat()->set_sequence(1'000);
+  v1::JobBytes& held = *beat.mutable_heartbeat()->add_job_bytes();
+  held.set_job_id(cluster.words().id());
+  held.set_bytes(8);
+  cluster.at({"ps", 0}).Say(beat);
+  v1::DaemonMessage leaving;
+  leaving.mutable_draining()->set_reason("SIGTERM");
+  for (auto& [task, daemon] : cluster.daemons) daemon->Say(leaving);
+  cluster.Settle();
+  CHECK_FALSE(cluster.at({"ps", 0}).released);
+  CHECK(cluster.at({"ps", 1}).released);
+  CHECK_FALSE(cluster.at({"worker", 0}).released);
+
+  (void)cluster.Join({"worker", 1});
+  CHECK(cluster.at({"worker", 0}).released);
+  cluster.MainEnds("exit code 0");
+  CHECK(cluster.at({"ps", 0}).released);
 }
 
 TEST_CASE("One worker of each host looks at a program, and a difference is refused with both",
@@ -548,6 +579,26 @@ TEST_CASE("The same program submitted again answers the same job, and begins ane
   cluster.MainIsReady();
   cluster.MainEnds("exit code 0");
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("A job shows what its own variables take on each server", "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(1, 1);
+  cluster.Run();
+  v1::DaemonMessage message;
+  v1::Heartbeat& beat = *message.mutable_heartbeat();
+  beat.set_sequence(1'000);
+  for (const std::string& id : {std::string("other-9"), cluster.words().id()}) {
+    v1::JobBytes& bytes = *beat.add_job_bytes();
+    bytes.set_job_id(id);
+    bytes.set_bytes(id.size());
+  }
+  cluster.at({"ps", 0}).Say(message);
+  const v1::ClusterStatus status = cluster.core->Status();
+  CHECK(status.tasks(0).job_bytes_size() == 2);
+  const v1::Job job = cluster.Described("words");
+  REQUIRE(job.tasks(0).job_bytes_size() == 1);
+  CHECK(job.tasks(0).job_bytes(0).bytes() == cluster.words().id().size());
 }
 
 TEST_CASE("Muster-trainer cannot drive a program", "[coordinator][program]") {
