@@ -261,6 +261,16 @@ class View : protected ViewParts {
   std::function<void(Result<Value>)> FromFolder(Millis limit, Function then);
 
   std::vector<Rerun> reruns_;
+  // Closures that were handed back and have not been done since: one that always is, while others
+  // run, has a trouble that no waiting mends.
+  struct Comeback {
+    int times = 0;
+    std::uint64_t settled_then = 0;
+    TimePoint since;
+  };
+  static constexpr int kMostComebacks = 20;
+  static constexpr std::uint64_t kManyOthers = 100;
+  std::map<ClosureKey, Comeback> comebacks_;
   // A closure is being given up: nothing more is handed out.
   bool judging_ = false;
   TimePoint unreachable_told_;

@@ -63,6 +63,7 @@ void View::OnClosureResult(const Member& member, const v1::ClosureResult& result
     case Dispatcher::Outcome::kStale:
       return;
     case Dispatcher::Outcome::kDone:
+      comebacks_.erase({result.closure().kind(), result.closure().id()});
       executors_[member.task].crashes = 0;
       executors_[member.task].returned = 0;
       ++lasting_.closures_by[member.task];
@@ -94,8 +95,21 @@ void View::OnClosureResult(const Member& member, const v1::ClosureResult& result
 // another executor.
 void View::OnClosureReturned(const Member& member, const v1::ClosureResult& result) {
   const TaskId task = member.task;
-  Requeued(task, {{result.closure().kind(), result.closure().id()}});
+  const ClosureKey key{result.closure().kind(), result.closure().id()};
+  Requeued(task, {key});
   const TimePoint now = world_.scheduler.Now();
+  Comeback& comeback = comebacks_[key];
+  if (comeback.times == 0 || !missing_.empty()) comeback = {0, lasting_.settled, now};
+  ++comeback.times;
+  if (const std::uint64_t others = lasting_.settled - comeback.settled_then;
+      comeback.times >= kMostComebacks && others >= kManyOthers &&
+      now - comeback.since >= world_.options.return_limit) {
+    return job_.Fail(Unavailable(
+        "closure {} has come back {} times in {} s without having run, while {} others were done; "
+        "the last time from {}: {}. Submit the job again to go on from its last checkpoint",
+        key.id, comeback.times, (now - comeback.since) / std::chrono::seconds(1), others,
+        task.ToString(), result.status().message()));
+  }
   Executor& executor = executors_[task];
   // While a server is known to be away nobody can do better.
   if (executor.returned == 0 || !missing_.empty()) executor.returning_since = now;

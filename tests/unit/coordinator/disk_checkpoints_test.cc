@@ -124,6 +124,29 @@ TEST_CASE_METHOD(CheckpointFolder, "what cannot be read is not damaged, and not 
   CHECK(again->refused.empty());
 }
 
+TEST_CASE_METHOD(CheckpointFolder,
+                 "a damaged checkpoint is refused for the one before it, and stays",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path();
+  Write(root, 4);
+  const std::string newest = Write(root, 8);
+  const std::string manifest = newest + "/MANIFEST.json";
+  std::fstream file(manifest, std::ios::in | std::ios::out);
+  file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(manifest)) / 2);
+  file.put('~');
+  file.close();
+
+  const Result<Checkpoints::Found> found = Find(root);
+
+  REQUIRE(found.ok());
+  CHECK(found->step == 4);
+  REQUIRE(found->refused.size() == 1);
+  CHECK(found->refused[0].directory == newest);
+  CHECK(found->refused[0].step == 8);
+  CHECK(found->refused[0].why.find("MANIFEST.json") != std::string::npos);
+  CHECK(std::filesystem::exists(manifest));
+}
+
 TEST_CASE_METHOD(CheckpointFolder, "a folder's mark is judged by job, cluster, host and state",
                  "[coordinator][unit]") {
   const std::string root = folder.path() + "/checkpoints";

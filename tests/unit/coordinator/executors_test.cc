@@ -244,6 +244,34 @@ void HandBack(Cluster& cluster, const TaskId& task, Millis time) {
   }
 }
 
+TEST_CASE("A closure that always comes back while others are done fails the job, and says so",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.Schedule(1, 600).ok());
+  int handed_back = 0;
+  for (int turn = 0; turn < 3'000 && cluster.State() == v1::JOB_STATE_RUNNING; ++turn) {
+    FakeDaemon& worker = cluster.at(kOne);
+    if (worker.given.empty()) {
+      cluster.Pass(Millis(500));
+      continue;
+    }
+    const v1::ClosureAssignment closure = worker.given.front();
+    worker.given.pop_front();
+    const bool bad = closure.closure().id() == 7;
+    handed_back += bad ? 1 : 0;
+    worker.Finish(closure, bad ? Unavailable("ps:0 does not answer") : Ok());
+    cluster.Pass(Millis(bad ? 4'000 : 10));
+  }
+
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(handed_back >= 20);
+  const v1::StatusProto& error = cluster.job().record().job().error();
+  CHECK(error.message().find("closure 7 has come back 20 times in ") != std::string::npos);
+  CHECK(error.message().find("from worker:0: ps:0 does not answer") != std::string::npos);
+}
+
 TEST_CASE("A worker that only hands closures back is asked less often, then gets a new executor",
           "[coordinator][unit]") {
   Cluster cluster;
