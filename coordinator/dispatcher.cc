@@ -201,7 +201,6 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
   (void)queue_.MarkFinished(key);
   suspects_.erase(key);
   barren_crashes_ = endless_steps_ = 0;
-  ++done_by_[worker];
   if (key.kind == v1::CLOSURE_KIND_TRAIN) ++train_done_;
   std::deque<v1::ClosureResult>& results = results_[key.kind];
   results.push_back(std::move(result));
@@ -219,11 +218,6 @@ void Dispatcher::TakeResults(v1::ClosureKind kind, v1::FetchReply& reply) {
     results.pop_front();
   }
   reply.set_more(!results.empty());
-}
-
-std::uint64_t Dispatcher::done_by(const TaskId& worker) const {
-  const auto found = done_by_.find(worker);
-  return found == done_by_.end() ? 0 : found->second;
 }
 
 void Dispatcher::Forget(v1::ClosureKind kind) {

@@ -107,7 +107,6 @@ class Dispatcher {
   static constexpr std::size_t kMaxResults = 65'536;
 
   std::uint64_t train_done() const { return train_done_; }
-  std::uint64_t done_by(const TaskId& worker) const;
   // When the queue ran dry; none while something is queued.
   std::optional<TimePoint> dry_since() const { return dry_since_; }
   // Drops everything of this kind that is not in flight (a new driver starts its evaluation again).
@@ -150,7 +149,6 @@ class Dispatcher {
   int barren_crashes_ = 0;
   int endless_steps_ = 0;
   std::map<v1::ClosureKind, std::deque<v1::ClosureResult>> results_;
-  std::map<TaskId, std::uint64_t> done_by_;
   std::uint32_t last_attempt_ = 0;
   std::uint64_t train_done_ = 0;
   bool paused_ = false;

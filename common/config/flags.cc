@@ -15,8 +15,6 @@ std::string_view Placeholder(Kind kind) {
       return " TEXT";
     case Kind::kInt:
       return " N";
-    case Kind::kDouble:
-      return " NUMBER";
     case Kind::kDuration:
       return " DURATION";
     case Kind::kSize:

@@ -64,15 +64,6 @@ Result<std::int64_t> ParseInt(std::string_view text) {
   return value;
 }
 
-Result<double> ParseDouble(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    return InvalidArgument("\"{}\" is not a number", text);
-  }
-  return value;
-}
-
 namespace {
 
 // A limit as it would be written in a flag.
@@ -96,10 +87,6 @@ Status CheckKind(const Setting& setting, const std::string& text) {
     case Kind::kInt: {
       MUSTER_TRY_ASSIGN(const std::int64_t value, ParseInt(text));
       return CheckRange(setting, static_cast<double>(value), text);
-    }
-    case Kind::kDouble: {
-      MUSTER_TRY_ASSIGN(const double value, ParseDouble(text));
-      return CheckRange(setting, value, text);
     }
     case Kind::kBool:
       return ParseBool(text).status();
@@ -158,11 +145,6 @@ std::string Values::String(std::string_view name) const { return Text(name, Kind
 std::int64_t Values::Int(std::string_view name) const {
   const std::string& text = Text(name, Kind::kInt);
   return text.empty() ? 0 : internal::ParseInt(text).value();
-}
-
-double Values::Double(std::string_view name) const {
-  const std::string& text = Text(name, Kind::kDouble);
-  return text.empty() ? 0 : internal::ParseDouble(text).value();
 }
 
 bool Values::Bool(std::string_view name) const {

@@ -31,7 +31,6 @@ namespace muster::config {
 enum class Kind {
   kString,
   kInt,
-  kDouble,
   kBool,      // flag --name, --no-name or --name=false; true false yes no on off 1 0
   kDuration,  // "500ms", see units.h
   kSize,      // "256MiB", see units.h
@@ -46,7 +45,7 @@ struct Setting {
   std::string doc = {};  // one line for --help
   // kString: the only values allowed, unless empty.
   std::vector<std::string> choices = {};
-  // kInt, kDouble, and kDuration in seconds: the least and the greatest value allowed.
+  // kInt, and kDuration in seconds: the least and the greatest value allowed.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
 };
@@ -82,7 +81,6 @@ class Values {
  public:
   [[nodiscard]] std::string String(std::string_view name) const;
   [[nodiscard]] std::int64_t Int(std::string_view name) const;
-  [[nodiscard]] double Double(std::string_view name) const;
   [[nodiscard]] bool Bool(std::string_view name) const;
   template <class D = std::chrono::milliseconds>
   [[nodiscard]] D Duration(std::string_view name) const {

@@ -32,6 +32,5 @@ Result<std::map<std::string, FileValue>> ReadFile(const std::string& path,
 
 Result<bool> ParseBool(std::string_view text);
 Result<std::int64_t> ParseInt(std::string_view text);
-Result<double> ParseDouble(std::string_view text);
 
 }  // namespace muster::config::internal

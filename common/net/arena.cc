@@ -99,11 +99,6 @@ std::size_t Arena::OffsetOf(const void* in_arena) const {
   return static_cast<std::size_t>(static_cast<const std::byte*>(in_arena) - base());
 }
 
-bool Arena::Holds(const void* first, std::size_t bytes) const {
-  const auto* at = static_cast<const std::byte*>(first);
-  return at >= base() && bytes <= size() && OffsetOf(at) <= size() - bytes;
-}
-
 Result<std::span<std::byte>> Arena::AllocateAt(std::size_t bytes, std::size_t align) {
   const std::size_t start = RoundUp(used_, align);
   if (start > size() || bytes > size() - start) {

@@ -44,7 +44,6 @@ class Arena {
   // -1 for private memory.
   int fd() const { return fd_.get(); }
   std::size_t OffsetOf(const void* in_arena) const;
-  bool Holds(const void* first, std::size_t bytes) const;
   // The next `bytes`, 64-byte aligned, untouched.
   //   kResourceExhausted: the arena is full.
   Result<std::span<std::byte>> Allocate(std::size_t bytes);

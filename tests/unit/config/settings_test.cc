@@ -32,7 +32,7 @@ const std::vector<Setting> kSettings = {
     {.name = "stage-budget", .kind = Kind::kSize, .fallback = "64MiB", .doc = "Bytes staged."},
     {.name = "allow-insecure-network", .kind = Kind::kBool, .fallback = "false", .doc = "Danger."},
     {.name = "link", .fallback = "auto", .doc = "Link.", .choices = {"tcp", "local", "auto"}},
-    {.name = "rate", .kind = Kind::kDouble, .fallback = "0.5", .doc = "Rate.", .least = 0},
+    {.name = "rate", .kind = Kind::kInt, .fallback = "5", .doc = "Rate.", .least = 0},
     {.name = "hosts", .kind = Kind::kList, .doc = "Hosts."},
 };
 
@@ -68,7 +68,7 @@ Result<Values> FromFile(const TempFile& file) {
 
 TEST_CASE("a flag wins over the environment, that over the file, that over the default",
           "[config][unit]") {
-  const TempFile file("lease: 7s\nport: 7\nrate: 0.7\n");
+  const TempFile file("lease: 7s\nport: 7\nrate: 8\n");
   const Flags flags = Parse({"--port=9", "--config", file.path().c_str()}).value();
 
   const Values values =
@@ -80,7 +80,7 @@ TEST_CASE("a flag wins over the environment, that over the file, that over the d
   CHECK(values.OriginOf("port").where == "--port");
   CHECK(values.Duration("lease") == 8s);
   CHECK(values.OriginOf("lease").where == "MUSTER_LEASE");
-  CHECK(values.Double("rate") == 0.7);
+  CHECK(values.Int("rate") == 8);
   CHECK(values.OriginOf("rate").where == file.path() + ":3:7");
   CHECK(values.Size("stage-budget") == 64u << 20);
   CHECK(values.OriginOf("stage-budget").layer == Layer::kDefault);
@@ -129,7 +129,7 @@ TEST_CASE("a bad flag is refused with what was given and what is allowed", "[con
         "INVALID_ARGUMENT: --port: 65536 is out of range; 0 to 65535 is allowed");
   CHECK(error({"--port=x"}) == "INVALID_ARGUMENT: --port: \"x\" is not a whole number");
   CHECK(error({"--rate=-1"}) == "INVALID_ARGUMENT: --rate: -1 is too small; at least 0 is allowed");
-  CHECK(error({"--rate=nan"}) == "INVALID_ARGUMENT: --rate: \"nan\" is not a number");
+  CHECK(error({"--rate=nan"}) == "INVALID_ARGUMENT: --rate: \"nan\" is not a whole number");
   CHECK(error({"--link=tpc"}) ==
         "INVALID_ARGUMENT: --link: \"tpc\" is not one of tcp, local, auto; did you mean \"tcp\"?");
   CHECK(error({"--lease=100ms"}) ==
