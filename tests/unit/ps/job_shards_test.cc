@@ -8,7 +8,11 @@
 #include <random>
 #include <thread>
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "common/storage/checkpoint.h"
 #include "ps/apply_pool.h"
@@ -64,27 +68,29 @@ TEST_CASE_METHOD(Fixture, "a value that changes while it is looked at leads nowh
                  "[ps][unit]") {
   constexpr std::size_t kPage = 4096;
   const auto shards = Make(Plan({Variable("w", {4})}, Sgd(1)));
-  // A worker's memory: the gradient is the last of it, and another thread writes to it.
+  // A worker's memory: the gradient is the last of it, and that worker writes to it all the time.
   void* pages =
-      ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(pages != MAP_FAILED);
   REQUIRE(::mprotect(static_cast<std::byte*>(pages) + kPage, kPage, PROT_NONE) == 0);
   auto* values = reinterpret_cast<float*>(static_cast<std::byte*>(pages) + kPage) - 4;
-  std::atomic<bool> done{false};
-  std::thread writer([&] {
-    const std::atomic_ref<float> last(values[3]);
-    while (!done) {
+  const pid_t worker = ::fork();
+  if (worker == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) {
+      const std::atomic_ref<float> last(values[3]);
       last = std::numeric_limits<float>::quiet_NaN();
       last = 0;
     }
-  });
+  }
+  REQUIRE(worker > 0);
 
   for (std::uint64_t closure = 1; closure <= 20'000; ++closure) {
     const auto outcome = shards->ApplyDense(0, {closure, 1}, std::span<const float>(values, 4));
     if (!outcome.ok()) REQUIRE(outcome.status().code() == StatusCode::kInvalidArgument);
   }
-  done = true;
-  writer.join();
+  ::kill(worker, SIGKILL);
+  ::waitpid(worker, nullptr, 0);
   ::munmap(pages, 2 * kPage);
 }
 
