@@ -88,8 +88,8 @@ Arena& Arena::Of(int index) {
   std::atomic<Arena*>& arena = arenas[static_cast<std::size_t>(index)];
   // Every allocation of every replica asks: no lock but for the first.
   if (Arena* const there = arena.load(std::memory_order_acquire)) return *there;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  const MutexLock lock(mutex);
   if (arena.load(std::memory_order_relaxed) == nullptr) {
     arena.store(new Arena(index), std::memory_order_release);
   }
@@ -126,7 +126,7 @@ std::byte* Arena::NewBlock(std::size_t size) {
 void* Arena::Allocate(std::size_t bytes) {
   const std::size_t size_class = ClassOf(bytes);
   const std::size_t size = SizeOfClass(size_class);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::byte* block = nullptr;
   if (std::vector<std::byte*>& ready = free_[size_class]; !ready.empty()) {
     block = ready.back();
@@ -149,7 +149,7 @@ void Arena::Free(void* block) {
     const auto last = (reinterpret_cast<std::uintptr_t>(block) + size) / kPage * kPage;
     madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   used_ -= size;
   if (pieces_ && AloneInItsMapping(size)) {
     return Unmap(static_cast<std::byte*>(block) - kAlignment, MappingFor(size));
@@ -158,7 +158,7 @@ void Arena::Free(void* block) {
 }
 
 std::size_t Arena::used() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return used_;
 }
 

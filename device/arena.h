@@ -17,8 +17,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace muster::device {
 
@@ -68,19 +69,19 @@ class Arena {
   // `bytes` is a multiple of kPiece. Null: the system refuses.
   std::byte* Map(std::size_t bytes) const;
   static void Unmap(std::byte* begin, std::size_t bytes);
-  // With mutex_ held. Null: no more addresses.
-  std::byte* NewBlock(std::size_t size);
+  // Null: no more addresses.
+  std::byte* NewBlock(std::size_t size) MUSTER_REQUIRES(mutex_);
 
   // A piece is written before anybody has an address in it. Of the 4 MiB a few pages are touched.
   static std::array<std::atomic<std::uint8_t>, kPieces> owners_;
 
   const int index_;
-  mutable std::mutex mutex_;
-  std::byte* next_ = nullptr;  // guarded by mutex_, as all below
-  std::byte* end_ = nullptr;   // of the mapping that next_ is in
-  bool pieces_ = false;        // the large range was refused
-  std::size_t used_ = 0;
-  std::vector<std::vector<std::byte*>> free_;  // by size class
+  mutable Mutex mutex_;
+  std::byte* next_ MUSTER_GUARDED_BY(mutex_) = nullptr;
+  std::byte* end_ MUSTER_GUARDED_BY(mutex_) = nullptr;  // of the mapping that next_ is in
+  bool pieces_ MUSTER_GUARDED_BY(mutex_) = false;       // the large range was refused
+  std::size_t used_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::vector<std::vector<std::byte*>> free_ MUSTER_GUARDED_BY(mutex_);  // by size class
 };
 
 // While it lives, libtorch's CPU factories called on this thread allocate from CPU:`index`.

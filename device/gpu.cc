@@ -33,7 +33,7 @@ LogicalGpus& LogicalGpus::OfProcess() {
 }
 
 Status LogicalGpus::Configure(int card, int count) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (card < 0 || card >= machine_.cards) {
     return InvalidArgument("card {} cannot be configured: libtorch finds {} on this machine{}",
                            card, CardsText(machine_.cards),
@@ -60,7 +60,7 @@ Status LogicalGpus::Configure(int card, int count) {
 }
 
 const std::vector<int>& LogicalGpus::Cards() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!settled_) {
     settled_ = true;
     for (std::size_t card = 0; card < counts_.size(); ++card) {

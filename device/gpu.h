@@ -2,9 +2,9 @@
 // them: one card may be declared as several, to try on one card what needs many.
 #pragma once
 
-#include <mutex>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace muster::device {
@@ -44,10 +44,10 @@ class LogicalGpus {
 
  private:
   const Machine machine_;
-  std::mutex mutex_;
-  std::vector<int> counts_;  // by card; guarded by mutex_
-  bool settled_ = false;     // guarded by mutex_
-  std::vector<int> cards_;   // does not change once settled
+  Mutex mutex_;
+  std::vector<int> counts_ MUSTER_GUARDED_BY(mutex_);  // by card
+  bool settled_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::vector<int> cards_;  // does not change once settled
 };
 
 }  // namespace muster::device

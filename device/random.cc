@@ -12,6 +12,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
+#include "common/base/mutex.h"
+
 namespace muster::device {
 namespace {
 
@@ -135,15 +137,15 @@ std::uint64_t Mix(std::uint64_t value) {
 }  // namespace
 
 struct RunSeed::Impl {
-  std::mutex mutex;
-  std::optional<std::uint64_t> base;  // guarded by mutex
+  Mutex mutex;
+  std::optional<std::uint64_t> base MUSTER_GUARDED_BY(mutex);
 };
 
 RunSeed::RunSeed() : impl_(std::make_unique<Impl>()) {}
 RunSeed::~RunSeed() = default;
 
 std::uint64_t RunSeed::OfReplica(int replica) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (!impl_->base.has_value()) {
     const at::Generator& generator = at::detail::getDefaultCPUGenerator();
     auto* const source = at::check_generator<at::CPUGeneratorImpl>(generator);

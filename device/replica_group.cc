@@ -35,6 +35,7 @@ ReplicaGroup::ReplicaGroup(int replicas, Throw make_exception)
     : make_exception_(std::move(make_exception)),
       forks_(Forks()),
       threads_(std::make_unique<Threads>()),
+      size_(replicas),
       states_(static_cast<std::size_t>(replicas), State::kIdle),
       arrivals_(static_cast<std::size_t>(replicas)),
       errors_(static_cast<std::size_t>(replicas)),
@@ -49,7 +50,7 @@ ReplicaGroup::~ReplicaGroup() {
     return;
   }
   {
-    const std::lock_guard lock(threads_->mutex);
+    const MutexLock lock(threads_->mutex);
     stopping_ = true;
   }
   threads_->first.notify_all();
@@ -66,7 +67,7 @@ void ReplicaGroup::Run(const std::function<void(int)>& replica) {
         "replicas stayed there: make the strategy after fork(), or start the child by exec()",
         size())));
   }
-  std::unique_lock lock(threads_->mutex);
+  MutexLock lock(threads_->mutex);
   function_ = &replica;
   running_ = size();
   waiting_ = 0;
@@ -79,7 +80,7 @@ void ReplicaGroup::Run(const std::function<void(int)>& replica) {
   }
   ++run_;
   threads_->first.notify_one();
-  threads_->done.wait(lock, [this] { return running_ == 0; });
+  while (running_ > 0) threads_->done.wait(threads_->mutex);
   function_ = nullptr;
 
   std::exception_ptr first;
@@ -97,12 +98,12 @@ void ReplicaGroup::ThreadMain(int replica) {
   while (true) {
     const std::function<void(int)>* function = nullptr;
     {
-      std::unique_lock lock(threads_->mutex);
+      const MutexLock lock(threads_->mutex);
       if (replica == 0) {
-        threads_->first.wait(lock, [&] { return stopping_ || run_ != seen; });
+        while (!stopping_ && run_ == seen) threads_->first.wait(threads_->mutex);
         started_ = run_;
       } else {
-        threads_->start.wait(lock, [&] { return stopping_ || started_ != seen; });
+        while (!stopping_ && started_ == seen) threads_->start.wait(threads_->mutex);
       }
       if (stopping_) return;
       seen = started_;
@@ -122,7 +123,7 @@ void ReplicaGroup::ThreadMain(int replica) {
 
 void ReplicaGroup::Finish(int replica, std::exception_ptr error) {
   const auto r = static_cast<std::size_t>(replica);
-  const std::lock_guard lock(threads_->mutex);
+  const MutexLock lock(threads_->mutex);
   states_[r] = error == nullptr ? State::kReturned : State::kFailed;
   unwound_[r] = error != nullptr && t_unwinding;
   if (error != nullptr) cancelled_ = true;
@@ -191,7 +192,7 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
                         const std::function<void(std::vector<void*>&)>& joint,
                         std::optional<std::chrono::milliseconds> timeout) {
   const auto r = static_cast<std::size_t>(replica);
-  std::unique_lock lock(threads_->mutex);
+  MutexLock lock(threads_->mutex);
   if (cancelled_) {
     t_unwinding = true;
     std::rethrow_exception(make_exception_(
@@ -206,15 +207,17 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
     lock.unlock();
     LookBeforeSleep(meeting->over);
     lock.lock();
-    const auto over = [&] { return meeting->over.load(); };
-    if (!timeout.has_value() || timeout->count() <= 0) {
-      threads_->meet.wait(lock, over);
-    } else if (!threads_->meet.wait_for(lock, *timeout, over) && waiting_ < size()) {
-      EndMeeting(make_exception_(DeadlineExceeded("not all replicas came within {} ms: {}",
-                                                  timeout->count(), Describe())));
-    } else {
-      threads_->meet.wait(lock, over);  // all have come: the last one is at the joint work
+    if (timeout.has_value() && timeout->count() > 0) {
+      const auto deadline = std::chrono::steady_clock::now() + *timeout;
+      while (!meeting->over && threads_->meet.wait_until(threads_->mutex, deadline)) {
+      }
+      // Where all have come, the last one is at the joint work.
+      if (!meeting->over && waiting_ < size()) {
+        EndMeeting(make_exception_(DeadlineExceeded("not all replicas came within {} ms: {}",
+                                                    timeout->count(), Describe())));
+      }
     }
+    while (!meeting->over) threads_->meet.wait(threads_->mutex);
   } else if (!SameCalls()) {
     EndMeeting(make_exception_(MismatchedCalls()));
   } else {

@@ -21,17 +21,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace muster::device {
@@ -51,7 +50,7 @@ class ReplicaGroup {
   ReplicaGroup(int replicas, Throw make_exception);
   ~ReplicaGroup();
 
-  int size() const { return static_cast<int>(states_.size()); }
+  int size() const { return size_; }
 
   // Runs `replica(r)` for every r on r's thread; rethrows the exception of the lowest replica that
   // failed by itself (one that was only unwound does not count). kFailedPrecondition: in a child.
@@ -73,36 +72,39 @@ class ReplicaGroup {
 
   void ThreadMain(int replica);
   void Finish(int replica, std::exception_ptr error);
-  // All with the mutex held.
-  void FailMeetingIfStuck();  // when those who have not arrived never will
-  void EndMeeting(std::exception_ptr error);
-  bool SameCalls() const;
-  Status MismatchedCalls() const;
-  std::string Describe() const;  // with the mutex held
-
   // What a child that was forked must not touch: a condition variable waits in its destructor for
   // threads that wait for it, and there they never do.
   struct Threads {
-    std::mutex mutex;
-    std::condition_variable first, start, meet, done;
+    Mutex mutex;
+    Condition first, start, meet, done;
     std::vector<std::thread> all;
   };
 
   const Throw make_exception_;
   const unsigned forks_;  // before this group was made
   std::unique_ptr<Threads> threads_;
-  const std::function<void(int)>* function_ = nullptr;  // guarded by the mutex, as all below
-  std::uint64_t run_ = 0;
-  std::uint64_t started_ = 0;  // the run that replica 0 has begun
-  std::shared_ptr<Meeting> meeting_;
-  int running_ = 0;
-  int waiting_ = 0;
-  bool stopping_ = false;
-  bool cancelled_ = false;
-  std::vector<State> states_;
-  std::vector<Arrival> arrivals_;
-  std::vector<std::exception_ptr> errors_;
-  std::vector<bool> unwound_;
+
+  // When those who have not arrived never will.
+  void FailMeetingIfStuck() MUSTER_REQUIRES(threads_->mutex);
+  void EndMeeting(std::exception_ptr error) MUSTER_REQUIRES(threads_->mutex);
+  bool SameCalls() const MUSTER_REQUIRES(threads_->mutex);
+  Status MismatchedCalls() const MUSTER_REQUIRES(threads_->mutex);
+  std::string Describe() const MUSTER_REQUIRES(threads_->mutex);
+
+  const int size_;
+  const std::function<void(int)>* function_ MUSTER_GUARDED_BY(threads_->mutex) = nullptr;
+  std::uint64_t run_ MUSTER_GUARDED_BY(threads_->mutex) = 0;
+  std::uint64_t started_ MUSTER_GUARDED_BY(threads_->mutex) =
+      0;  // the run that replica 0 has begun
+  std::shared_ptr<Meeting> meeting_ MUSTER_GUARDED_BY(threads_->mutex);
+  int running_ MUSTER_GUARDED_BY(threads_->mutex) = 0;
+  int waiting_ MUSTER_GUARDED_BY(threads_->mutex) = 0;
+  bool stopping_ MUSTER_GUARDED_BY(threads_->mutex) = false;
+  bool cancelled_ MUSTER_GUARDED_BY(threads_->mutex) = false;
+  std::vector<State> states_ MUSTER_GUARDED_BY(threads_->mutex);
+  std::vector<Arrival> arrivals_ MUSTER_GUARDED_BY(threads_->mutex);
+  std::vector<std::exception_ptr> errors_ MUSTER_GUARDED_BY(threads_->mutex);
+  std::vector<bool> unwound_ MUSTER_GUARDED_BY(threads_->mutex);
 };
 
 }  // namespace muster::device

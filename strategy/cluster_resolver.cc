@@ -17,13 +17,6 @@ cluster::ClusterSpec Inner(const ClusterSpec& spec) {
 }
 ClusterSpec Outer(const cluster::ClusterSpec& spec) { return ClusterSpec::sparse(spec.jobs()); }
 
-cluster::TaskChoice Inner(const ClusterTask& task) {
-  return {.task_type = task.task_type, .task_id = task.task_id, .rpc_layer = task.rpc_layer};
-}
-ClusterTask Outer(const cluster::TaskChoice& task) {
-  return {.task_type = task.task_type, .task_id = task.task_id, .rpc_layer = task.rpc_layer};
-}
-
 cluster::GoogleIdentity Inner(const GoogleIdentity& identity) {
   return {.token_file = identity.token_file,
           .metadata_endpoint = identity.metadata_endpoint,
@@ -60,8 +53,8 @@ class Member final : public cluster::ClusterResolver {
   Result<cluster::ClusterSpec> Cluster() override {
     return ResultOf([&] { return Inner(face_->cluster_spec()); });
   }
-  Result<std::string> Master(const cluster::TaskChoice& choice) override {
-    return ResultOf([&] { return face_->master(Outer(choice)); });
+  Result<std::string> Master(const ClusterTask& choice) override {
+    return ResultOf([&] { return face_->master(choice); });
   }
   Result<std::optional<std::string>> TaskType() override {
     return ResultOf([&] { return face_->task_type(); });
@@ -73,8 +66,8 @@ class Member final : public cluster::ClusterResolver {
     return ResultOf([&] { return face_->rpc_layer(); });
   }
   std::string EnvironmentName() const override { return face_->environment(); }
-  Result<cluster::AcceleratorCounts> NumAccelerators(const cluster::TaskChoice& choice) override {
-    return ResultOf([&] { return face_->num_accelerators(Outer(choice)); });
+  Result<AcceleratorCounts> NumAccelerators(const ClusterTask& choice) override {
+    return ResultOf([&] { return face_->num_accelerators(choice); });
   }
 
  private:
@@ -145,9 +138,7 @@ ResolverFace::~ResolverFace() = default;
 cluster::ClusterResolver& ResolverFace::inner() const { return *impl_->resolver; }
 
 ClusterSpec ResolverFace::cluster_spec() { return Outer(value_of(inner().Cluster())); }
-std::string ResolverFace::master(const ClusterTask& task) {
-  return value_of(inner().Master(Inner(task)));
-}
+std::string ResolverFace::master(const ClusterTask& task) { return value_of(inner().Master(task)); }
 std::optional<std::string> ResolverFace::task_type() { return value_of(inner().TaskType()); }
 std::optional<int> ResolverFace::task_id() { return value_of(inner().TaskId()); }
 std::optional<std::string> ResolverFace::rpc_layer() { return value_of(inner().RpcLayer()); }
@@ -160,7 +151,7 @@ void ResolverFace::set_rpc_layer(const std::string& rpc_layer) {
 }
 std::string ResolverFace::environment() { return inner().EnvironmentName(); }
 AcceleratorCounts ResolverFace::num_accelerators(const ClusterTask& task) {
-  return value_of(inner().NumAccelerators(Inner(task)));
+  return value_of(inner().NumAccelerators(task));
 }
 
 }  // namespace internal
@@ -169,9 +160,8 @@ TFConfigClusterResolver::TFConfigClusterResolver(const Options& options)
     : ResolverFace(Impl::With(options.list_devices, [&](cluster::DeviceLister* devices) {
         return std::make_unique<cluster::TfConfigResolver>(
             ProcessEnvironment(),
-            cluster::TfConfigResolver::Options{.task = Inner(options.task),
-                                               .environment_name = options.environment,
-                                               .devices = devices});
+            cluster::TfConfigResolver::Options{
+                .task = options.task, .environment_name = options.environment, .devices = devices});
       })) {}
 
 SimpleClusterResolver::SimpleClusterResolver(const ClusterSpec& spec, const Options& options)
@@ -179,7 +169,7 @@ SimpleClusterResolver::SimpleClusterResolver(const ClusterSpec& spec, const Opti
         return std::make_unique<cluster::SimpleResolver>(
             Inner(spec),
             cluster::SimpleResolver::Options{.master = options.master,
-                                             .task = Inner(options.task),
+                                             .task = options.task,
                                              .environment_name = options.environment,
                                              .accelerators = options.num_accelerators});
       })) {}
@@ -191,7 +181,7 @@ UnionResolver::UnionResolver(std::vector<std::shared_ptr<ClusterResolver>> resol
         for (auto& one : resolvers) {
           members.push_back(one == nullptr ? nullptr : std::make_unique<Member>(std::move(one)));
         }
-        return value_of(cluster::UnionResolver::Create(std::move(members), Inner(task)));
+        return value_of(cluster::UnionResolver::Create(std::move(members), task));
       })) {}
 
 SlurmClusterResolver::SlurmClusterResolver(const Options& options)
@@ -215,7 +205,7 @@ SageMakerClusterResolver::SageMakerClusterResolver(const Options& options)
         return std::make_unique<cluster::SageMakerResolver>(
             ProcessEnvironment(),
             cluster::SageMakerResolver::Options{
-                .port = options.port, .task = Inner(options.task), .devices = devices});
+                .port = options.port, .task = options.task, .devices = devices});
       })) {}
 
 KubernetesClusterResolver::KubernetesClusterResolver(const Options& options)

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/cluster/cluster_task.h"
+
 namespace muster {
 
 namespace cluster {
@@ -52,16 +54,6 @@ class ClusterSpec {
  private:
   std::map<std::string, Tasks> jobs_;
 };
-
-// A task, in part or in whole, and how to speak to it ("grpc" gives "grpc://host:port").
-struct ClusterTask {
-  std::optional<std::string> task_type = {};
-  std::optional<int> task_id = {};
-  std::optional<std::string> rpc_layer = {};
-};
-
-// Type of accelerator -> how many: {"GPU": 2}.
-using AcceleratorCounts = std::map<std::string, int>;
 
 // The devices of all tasks that the server at `master` ("": this process) knows, by names such as
 // /job:worker/replica:0/task:1/device:GPU:0. Throws DEADLINE_EXCEEDED when it does not answer.

@@ -62,7 +62,7 @@ Result<std::optional<std::string>> TfConfigResolver::RpcLayer() {
   return std::move(config.rpc_layer);
 }
 
-Result<std::string> TfConfigResolver::Master(const TaskChoice& choice) {
+Result<std::string> TfConfigResolver::Master(const ClusterTask& choice) {
   MUSTER_TRY_ASSIGN(const TfConfig config, Read());
   if (config.session_master) return *config.session_master;
   const std::optional<std::string>& own_type = own_.task_type ? own_.task_type : config.task_type;
@@ -89,7 +89,7 @@ SimpleResolver::SimpleResolver(ClusterSpec spec) : SimpleResolver(std::move(spec
 SimpleResolver::SimpleResolver(ClusterSpec spec, Options options)
     : ClusterResolver(options.task), spec_(std::move(spec)), options_(std::move(options)) {}
 
-Result<std::string> SimpleResolver::Master(const TaskChoice& choice) {
+Result<std::string> SimpleResolver::Master(const ClusterTask& choice) {
   const std::string rpc_layer = (choice.rpc_layer ? choice.rpc_layer : own_.rpc_layer).value_or("");
   if (!choice.task_type || !choice.task_id) return MasterUrl(options_.master, rpc_layer);
   MUSTER_TRY_ASSIGN(const std::string address,
@@ -100,7 +100,7 @@ Result<std::string> SimpleResolver::Master(const TaskChoice& choice) {
 // --- Union ---------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<UnionResolver>> UnionResolver::Create(
-    std::vector<std::unique_ptr<ClusterResolver>> resolvers, TaskChoice own) {
+    std::vector<std::unique_ptr<ClusterResolver>> resolvers, ClusterTask own) {
   if (resolvers.empty()) {
     return InvalidArgument("a union of no resolvers; at least one is wanted");
   }
@@ -137,7 +137,7 @@ Result<ClusterSpec> UnionResolver::Cluster() {
   return ClusterSpec::Create(std::move(merged));
 }
 
-Result<std::string> UnionResolver::Master(const TaskChoice& choice) {
+Result<std::string> UnionResolver::Master(const ClusterTask& choice) {
   if (choice.task_type && choice.task_id) return ClusterResolver::Master(choice);
   return resolvers_[0]->Master({.rpc_layer = choice.rpc_layer});
 }
@@ -206,7 +206,7 @@ Result<ClusterSpec> SageMakerResolver::Cluster() {
   return ClusterSpec::Dense({{"worker", std::move(workers)}});
 }
 
-Result<std::string> SageMakerResolver::Master(const TaskChoice& choice) {
+Result<std::string> SageMakerResolver::Master(const ClusterTask& choice) {
   MUSTER_TRY_ASSIGN(const ClusterSpec spec, Cluster());
   if (HasAtMostOneTask(spec)) return std::string();
   return ClusterResolver::Master(choice);

@@ -16,7 +16,7 @@ namespace muster::cluster {
 class TfConfigResolver : public ClusterResolver {
  public:
   struct Options {
-    TaskChoice task = {};  // wins over TF_CONFIG, and the setters over both
+    ClusterTask task = {};  // wins over TF_CONFIG, and the setters over both
     std::string environment_name = {};
     DeviceLister* devices = nullptr;
   };
@@ -27,7 +27,7 @@ class TfConfigResolver : public ClusterResolver {
   // TF_CONFIG's session_master where it has one; "" for no cluster or one of a single
   // task, unless that is a known task of a sparse job.
   //   kFailedPrecondition: neither TF_CONFIG nor the caller says which task.
-  Result<std::string> Master(const TaskChoice& choice = {}) override;
+  Result<std::string> Master(const ClusterTask& choice = {}) override;
   Result<std::optional<std::string>> TaskType() override;
   Result<std::optional<int>> TaskId() override;
   Result<std::optional<std::string>> RpcLayer() override;
@@ -45,7 +45,7 @@ class SimpleResolver : public ClusterResolver {
  public:
   struct Options {
     std::string master = {};
-    TaskChoice task = {};
+    ClusterTask task = {};
     std::string environment_name = {};
     AcceleratorCounts accelerators = {};
   };
@@ -53,10 +53,10 @@ class SimpleResolver : public ClusterResolver {
   SimpleResolver(ClusterSpec spec, Options options);
 
   Result<ClusterSpec> Cluster() override { return spec_; }
-  // Of a task that is named in full its address, else the master given.
-  Result<std::string> Master(const TaskChoice& choice = {}) override;
+  // The address of a task that is named in full, else the master given.
+  Result<std::string> Master(const ClusterTask& choice = {}) override;
   std::string EnvironmentName() const override { return options_.environment_name; }
-  Result<AcceleratorCounts> NumAccelerators(const TaskChoice& = {}) override {
+  Result<AcceleratorCounts> NumAccelerators(const ClusterTask& = {}) override {
     return options_.accelerators;
   }
 
@@ -72,22 +72,22 @@ class UnionResolver : public ClusterResolver {
   // `own` wins over the first resolver's.
   //   kInvalidArgument: no resolver, or a null one.
   static Result<std::unique_ptr<UnionResolver>> Create(
-      std::vector<std::unique_ptr<ClusterResolver>> resolvers, TaskChoice own = {});
+      std::vector<std::unique_ptr<ClusterResolver>> resolvers, ClusterTask own = {});
 
   //   kAlreadyExists: two resolvers have a task of one index in a job that is sparse.
   Result<ClusterSpec> Cluster() override;
-  // Of a task that is named in full its address in the union, else the first resolver's master.
-  Result<std::string> Master(const TaskChoice& choice = {}) override;
+  // The address in the union of a task that is named in full, else the first resolver's master.
+  Result<std::string> Master(const ClusterTask& choice = {}) override;
   Result<std::optional<std::string>> TaskType() override;
   Result<std::optional<int>> TaskId() override;
   Result<std::optional<std::string>> RpcLayer() override;
   std::string EnvironmentName() const override { return resolvers_[0]->EnvironmentName(); }
-  Result<AcceleratorCounts> NumAccelerators(const TaskChoice& choice = {}) override {
+  Result<AcceleratorCounts> NumAccelerators(const ClusterTask& choice = {}) override {
     return resolvers_[0]->NumAccelerators(choice);
   }
 
  private:
-  UnionResolver(std::vector<std::unique_ptr<ClusterResolver>> resolvers, TaskChoice own)
+  UnionResolver(std::vector<std::unique_ptr<ClusterResolver>> resolvers, ClusterTask own)
       : ClusterResolver(std::move(own)), resolvers_(std::move(resolvers)) {}
 
   std::vector<std::unique_ptr<ClusterResolver>> resolvers_;
@@ -100,7 +100,7 @@ class SageMakerResolver : public ClusterResolver {
  public:
   struct Options {
     int port = 2223;
-    TaskChoice task = {};
+    ClusterTask task = {};
     DeviceLister* devices = nullptr;
   };
   explicit SageMakerResolver(Environment environment);
@@ -108,7 +108,7 @@ class SageMakerResolver : public ClusterResolver {
 
   Result<ClusterSpec> Cluster() override;
   // "" for a cluster of at most one host.
-  Result<std::string> Master(const TaskChoice& choice = {}) override;
+  Result<std::string> Master(const ClusterTask& choice = {}) override;
   Result<std::optional<std::string>> TaskType() override;
   Result<std::optional<int>> TaskId() override;
 

@@ -205,7 +205,7 @@ Result<ClusterSpec> TpuResolver::Cluster() {
   return ClusterSpec::Dense(jobs);
 }
 
-Result<std::string> TpuResolver::Master(const TaskChoice& choice) {
+Result<std::string> TpuResolver::Master(const ClusterTask& choice) {
   if (IsLocal()) return std::string();
   return ClusterResolver::Master(choice);
 }
@@ -224,7 +224,7 @@ Result<std::vector<std::string>> TpuResolver::ListDevicesWithRetries() {
   }
 }
 
-Result<AcceleratorCounts> TpuResolver::NumAccelerators(const TaskChoice&) {
+Result<AcceleratorCounts> TpuResolver::NumAccelerators(const ClusterTask&) {
   MUSTER_TRY_ASSIGN(const std::vector<std::string> names, ListDevicesWithRetries());
   int cores = 0;
   std::map<std::pair<std::string, int>, int> cores_of;  // by job and task, that is by host

@@ -74,11 +74,11 @@ class TpuResolver : public ClusterResolver {
   //   kUnavailable: an answer of another form. And what FetchJson returns.
   Result<ClusterSpec> Cluster() override;
   // "" for "local".
-  Result<std::string> Master(const TaskChoice& choice = {}) override;
+  Result<std::string> Master(const ClusterTask& choice = {}) override;
   // {"TPU": cores of each host}.
   //   kFailedPrecondition: the hosts have different numbers of cores; or the master did not answer
   //                        (kDeadlineExceeded) `retries` times and once more.
-  Result<AcceleratorCounts> NumAccelerators(const TaskChoice& choice = {}) override;
+  Result<AcceleratorCounts> NumAccelerators(const ClusterTask& choice = {}) override;
 
  private:
   explicit TpuResolver(Options options);

@@ -8,7 +8,7 @@ std::string MasterUrl(const std::string& address, const std::string& rpc_layer) 
   return rpc_layer.empty() || address.empty() ? address : rpc_layer + "://" + address;
 }
 
-Result<std::string> ClusterResolver::Master(const TaskChoice& choice) {
+Result<std::string> ClusterResolver::Master(const ClusterTask& choice) {
   std::optional<std::string> type = choice.task_type;
   std::optional<int> id = choice.task_id;
   std::optional<std::string> rpc_layer = choice.rpc_layer;
@@ -53,7 +53,7 @@ Result<std::vector<std::string>> ClusterResolver::ListDevices(const std::string&
   return devices_->ListDevices(master);
 }
 
-Result<AcceleratorCounts> ClusterResolver::NumAccelerators(const TaskChoice& choice) {
+Result<AcceleratorCounts> ClusterResolver::NumAccelerators(const ClusterTask& choice) {
   MUSTER_TRY_ASSIGN(const std::string master, Master(choice));
   std::optional<std::string> type = choice.task_type;
   std::optional<int> id = choice.task_id;

@@ -1,25 +1,15 @@
 // How a process finds out which cluster it is part of, whatever runs that cluster.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/cluster/cluster_spec.h"
+#include "common/cluster/cluster_task.h"
 
 namespace muster::cluster {
-
-// A task, in part or in whole, and how to speak to it ("grpc" gives "grpc://host:port").
-struct TaskChoice {
-  std::optional<std::string> task_type = {};
-  std::optional<int> task_id = {};
-  std::optional<std::string> rpc_layer = {};
-};
-
-// Type of accelerator -> how many: {"GPU": 2}.
-using AcceleratorCounts = std::map<std::string, int>;
 
 // Asks a cluster which devices it has.
 class DeviceLister {
@@ -46,7 +36,7 @@ class ClusterResolver {
 
   // The address of the task that `choice` names, with what it leaves open taken from this resolver.
   //   kInvalidArgument: the cluster has no such task. And whatever Cluster() returns.
-  [[nodiscard]] virtual Result<std::string> Master(const TaskChoice& choice = {});
+  [[nodiscard]] virtual Result<std::string> Master(const ClusterTask& choice = {});
 
   // Which task this process is; nothing when unknown.
   [[nodiscard]] virtual Result<std::optional<std::string>> TaskType();
@@ -64,15 +54,15 @@ class ClusterResolver {
   // The accelerators (devices other than CPU) of the task that `choice` names; of all tasks when
   // the task is open.
   //   kFailedPrecondition: no DeviceLister was given. And whatever it returns.
-  [[nodiscard]] virtual Result<AcceleratorCounts> NumAccelerators(const TaskChoice& choice = {});
+  [[nodiscard]] virtual Result<AcceleratorCounts> NumAccelerators(const ClusterTask& choice = {});
 
  protected:
-  explicit ClusterResolver(TaskChoice own, DeviceLister* devices = nullptr)
+  explicit ClusterResolver(ClusterTask own, DeviceLister* devices = nullptr)
       : own_(std::move(own)), devices_(devices) {}
 
   [[nodiscard]] Result<std::vector<std::string>> ListDevices(const std::string& master);
 
-  TaskChoice own_;
+  ClusterTask own_;
 
  private:
   DeviceLister* devices_;

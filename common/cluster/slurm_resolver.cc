@@ -300,7 +300,7 @@ Result<ClusterSpec> SlurmResolver::Cluster() {
   return ClusterSpec::Dense(jobs);
 }
 
-Result<AcceleratorCounts> SlurmResolver::NumAccelerators(const TaskChoice&) {
+Result<AcceleratorCounts> SlurmResolver::NumAccelerators(const ClusterTask&) {
   return AcceleratorCounts{{"GPU", gpus_.per_task}};
 }
 

@@ -55,7 +55,7 @@ class SlurmResolver : public ClusterResolver {
 
   Result<ClusterSpec> Cluster() override;
   // Which task this process is, is known once Cluster() was called.
-  Result<AcceleratorCounts> NumAccelerators(const TaskChoice& = {}) override;
+  Result<AcceleratorCounts> NumAccelerators(const ClusterTask& = {}) override;
 
   // For CUDA_VISIBLE_DEVICES of this process: "0,1". Empty: no GPU.
   [[nodiscard]] std::string VisibleGpus() const;

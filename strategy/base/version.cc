@@ -1,8 +1,10 @@
 #include "strategy/base/version.h"
 
+#include "common/base/version.h"
+
 namespace muster {
 
-std::string_view version() { return MUSTER_VERSION; }
+std::string_view version() { return Version(); }
 std::string_view torch_version() { return MUSTER_TORCH_VERSION; }
 
 }  // namespace muster

@@ -1,7 +1,6 @@
 #include "strategy/core/strategy.h"
 
 #include <algorithm>
-#include <mutex>
 #include <thread>
 
 #include <ATen/Parallel.h>
@@ -10,6 +9,7 @@
 #include <c10/core/AutogradState.h>
 #include <torch/version.h>
 
+#include "common/base/mutex.h"
 #include "common/base/words.h"
 #include "device/cpu_allocator.h"
 #include "device/placing.h"
@@ -123,7 +123,7 @@ struct Strategy::Impl {
 
   std::unique_ptr<device::ReplicaGroup> Take() {
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (!idle.empty()) {
         auto group = std::move(idle.back());
         idle.pop_back();
@@ -133,7 +133,7 @@ struct Strategy::Impl {
     return std::make_unique<device::ReplicaGroup>(static_cast<int>(devices.size()), MakeException);
   }
   void Give(std::unique_ptr<device::ReplicaGroup> group) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     idle.push_back(std::move(group));
   }
 
@@ -144,8 +144,8 @@ struct Strategy::Impl {
   const std::shared_ptr<internal::StrategyRef::Life> life =
       std::make_shared<internal::StrategyRef::Life>(nullptr);
   const internal::StrategyRef ref{life};
-  std::mutex mutex;
-  std::vector<std::unique_ptr<device::ReplicaGroup>> idle;  // guarded by mutex
+  Mutex mutex;
+  std::vector<std::unique_ptr<device::ReplicaGroup>> idle MUSTER_GUARDED_BY(mutex);
 };
 
 Strategy::Strategy(std::vector<device::Place> compute_devices,

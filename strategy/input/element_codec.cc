@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
+#include "common/torch/dtypes.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/sparse.h"
 
@@ -14,19 +15,6 @@ namespace muster::internal {
 static_assert(std::string_view(kOnlyColumn) == data::kValueColumn);
 
 namespace {
-
-constexpr std::array<std::pair<DType, torch::ScalarType>, 10> kTypes = {{
-    {DType::kFloat32, torch::kFloat},
-    {DType::kFloat64, torch::kDouble},
-    {DType::kInt32, torch::kInt},
-    {DType::kInt64, torch::kLong},
-    {DType::kUint8, torch::kByte},
-    {DType::kBool, torch::kBool},
-    {DType::kFloat16, torch::kHalf},
-    {DType::kBfloat16, torch::kBFloat16},
-    {DType::kInt8, torch::kChar},
-    {DType::kInt16, torch::kShort},
-}};
 
 // The deleter of a column whose memory is a card's: it knows the tensor.
 struct CardMemory {
@@ -37,17 +25,7 @@ struct CardMemory {
 }  // namespace
 
 torch::ScalarType scalar_type(DType dtype) {
-  for (const auto& [ours, theirs] : kTypes) {
-    if (ours == dtype) return theirs;
-  }
-  return torch::ScalarType::Undefined;
-}
-
-DType column_type(torch::ScalarType type) {
-  for (const auto& [ours, theirs] : kTypes) {
-    if (theirs == type) return ours;
-  }
-  return DType::kUnspecified;
+  return ScalarTypeOf(dtype).value_or(torch::ScalarType::Undefined);
 }
 
 torch::Tensor to_tensor(const data::Column& column) {
@@ -76,7 +54,7 @@ data::Column to_column(std::string name, const torch::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != torch::kStrided || !tensor.device().is_cpu()) {
     raise(InvalidArgument("column {}: a dense tensor in host memory is wanted", name));
   }
-  const DType dtype = column_type(tensor.scalar_type());
+  const DType dtype = DTypeOf(tensor.scalar_type());
   if (dtype == DType::kUnspecified) {
     raise(InvalidArgument("column {}: tensors of {} cannot be elements of a dataset", name,
                           torch::toString(tensor.scalar_type())));
@@ -100,10 +78,9 @@ std::string to_string_leaf(const data::Column& column) {
 }
 
 void raise_columns(const data::Element& element, std::size_t used) {
-  std::string columns;
-  for (const data::Column& column : element.columns) {
-    columns += (columns.empty() ? "" : ", ") + data::ToText(column.info);
-  }
+  const std::string columns = Joined(element.columns, kMostNamed, [](const data::Column& column) {
+    return data::ToText(column.info);
+  });
   raise(Internal("an element of {} ({}) does not fit the dataset's type, which took {}",
                  Counted(element.columns.size(), "column"), columns, used));
 }

@@ -39,8 +39,6 @@ data::Column to_column(std::string name, const std::string& text);
 // INTERNAL: the element has no further column for a leaf, or more columns than leaves.
 [[noreturn]] void raise_columns(const data::Element& element, std::size_t used);
 torch::ScalarType scalar_type(DType dtype);
-// kUnspecified: no column has this type.
-DType column_type(torch::ScalarType type);
 
 inline std::string join_path(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "/" + name;

@@ -1,11 +1,10 @@
 #include "strategy/input/input_link.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 
 #include <fmt/core.h>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/data/rebatch.h"
 #include "strategy/base/internal/raise.h"
@@ -21,7 +20,7 @@ class Meeting {
 
   InputLink::Report Agree(std::size_t worker, const InputLink::Report& mine,
                           std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::uint64_t round = round_;
     reports_[worker] = mine;
     if (Missing(false).empty()) {
@@ -32,8 +31,11 @@ class Meeting {
       changed_.notify_all();
       return outcome_;
     }
-    const auto over = [&] { return round_ != round || !Missing(true).empty(); };
-    if (!changed_.wait_until(lock, deadline, over)) {
+    bool in_time = true;
+    while (in_time && round_ == round && Missing(true).empty()) {
+      in_time = changed_.wait_until(mutex_, deadline);
+    }
+    if (round_ == round && Missing(true).empty()) {
       const Status late =
           DeadlineExceeded("input step {}: {} of {} workers not here yet: {}", round,
                            Count(Missing(false)), reports_.size(), Missing(false));
@@ -47,15 +49,15 @@ class Meeting {
 
   void Leave(std::size_t worker) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       left_[worker] = true;
     }
     changed_.notify_all();
   }
 
  private:
-  // "worker 1, worker 3": who has not reported, or of these only who has left. With mutex_.
-  std::string Missing(bool left) const {
+  // "worker 1, worker 3": who has not reported, or of these only who has left.
+  std::string Missing(bool left) const MUSTER_REQUIRES(mutex_) {
     std::string missing;
     for (std::size_t worker = 0; worker < reports_.size(); ++worker) {
       if (reports_[worker] || (left && !left_[worker])) continue;
@@ -66,7 +68,7 @@ class Meeting {
   static std::size_t Count(const std::string& names) {
     return 1 + static_cast<std::size_t>(std::count(names.begin(), names.end(), ','));
   }
-  InputLink::Report Outcome() const {
+  InputLink::Report Outcome() const MUSTER_REQUIRES(mutex_) {
     InputLink::Report all;
     for (std::size_t worker = 0; worker < reports_.size(); ++worker) {
       const InputLink::Report& one = *reports_[worker];
@@ -79,29 +81,29 @@ class Meeting {
     return all;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::optional<InputLink::Report>> reports_;  // guarded by mutex_, as all below
-  std::vector<bool> left_;
-  std::uint64_t round_ = 0;
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<std::optional<InputLink::Report>> reports_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<bool> left_ MUSTER_GUARDED_BY(mutex_);
+  std::uint64_t round_ MUSTER_GUARDED_BY(mutex_) = 0;
   // What the last round agreed on: the next one cannot end before all have left this one.
-  InputLink::Report outcome_;
+  InputLink::Report outcome_ MUSTER_GUARDED_BY(mutex_);
   const std::shared_ptr<std::atomic<std::int64_t>> rounds_;
 };
 
 class MemoryLink final : public InputLink {
  public:
   MemoryLink(int workers, std::shared_ptr<std::atomic<std::int64_t>> rounds)
-      : joined_(static_cast<std::size_t>(workers)), rounds_(std::move(rounds)) {}
+      : workers_(workers), joined_(static_cast<std::size_t>(workers)), rounds_(std::move(rounds)) {}
 
-  int workers() const override { return static_cast<int>(joined_.size()); }
+  int workers() const override { return workers_; }
 
   std::unique_ptr<Session> join(int worker) override {
     if (Status none = data::CheckShard({.workers = workers(), .index = worker}); !none.ok()) {
       raise(none);
     }
     const auto index = static_cast<std::size_t>(worker);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::size_t pass = joined_[index]++;
     while (meetings_.size() <= pass) {
       meetings_.push_back(std::make_shared<Meeting>(joined_.size(), rounds_));
@@ -124,9 +126,10 @@ class MemoryLink final : public InputLink {
     const std::size_t worker_;
   };
 
-  std::mutex mutex_;
-  std::vector<std::size_t> joined_;                 // passes each worker began; guarded by mutex_
-  std::vector<std::shared_ptr<Meeting>> meetings_;  // by pass; guarded by mutex_
+  const int workers_;
+  Mutex mutex_;
+  std::vector<std::size_t> joined_ MUSTER_GUARDED_BY(mutex_);  // passes each worker began
+  std::vector<std::shared_ptr<Meeting>> meetings_ MUSTER_GUARDED_BY(mutex_);  // by pass
   const std::shared_ptr<std::atomic<std::int64_t>> rounds_;
 };
 

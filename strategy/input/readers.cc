@@ -10,6 +10,7 @@
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/pipeline.h"
 #include "common/data/reader.h"
+#include "common/torch/dtypes.h"
 #include "muster/v1/job_spec.pb.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/input/internal/pipelines.h"
@@ -119,7 +120,7 @@ void add_files(const Files& files, Repeated& repeated) {
 }
 
 v1::DType dtype_of(const std::string& column, torch::ScalarType type) {
-  const DType dtype = column_type(type);
+  const DType dtype = DTypeOf(type);
   if (dtype == DType::kUnspecified) {
     raise(
         InvalidArgument("column {}: no reader makes tensors of {}", column, torch::toString(type)));

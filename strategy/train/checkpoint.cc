@@ -1,17 +1,18 @@
 #include "strategy/train/checkpoint.h"
 
 #include <algorithm>
-#include <ctime>
 #include <future>
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/dtype.h"
+#include "common/base/mutex.h"
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
+#include "common/torch/dtypes.h"
 #include "muster/v1/checkpoint.pb.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
@@ -35,69 +36,17 @@ struct Named {
   torch::Tensor value;
 };
 
-DType FromTorch(const std::string& name, torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat:
-      return DType::kFloat32;
-    case torch::kDouble:
-      return DType::kFloat64;
-    case torch::kInt:
-      return DType::kInt32;
-    case torch::kLong:
-      return DType::kInt64;
-    case torch::kByte:
-      return DType::kUint8;
-    case torch::kBool:
-      return DType::kBool;
-    case torch::kHalf:
-      return DType::kFloat16;
-    case torch::kBFloat16:
-      return DType::kBfloat16;
-    case torch::kChar:
-      return DType::kInt8;
-    case torch::kShort:
-      return DType::kInt16;
-    default:
-      raise(
-          InvalidArgument("variable {}: checkpoints do not hold {}", name, torch::toString(type)));
-  }
+DType TypeOf(const Named& one) {
+  const DType type = DTypeOf(one.value.scalar_type());
+  if (type != DType::kUnspecified) return type;
+  raise(InvalidArgument("variable {}: checkpoints do not hold {}", one.name,
+                        torch::toString(one.value.scalar_type())));
 }
 
-torch::ScalarType ToTorch(const std::string& name, DType type) {
-  switch (type) {
-    case DType::kFloat32:
-      return torch::kFloat;
-    case DType::kFloat64:
-      return torch::kDouble;
-    case DType::kInt32:
-      return torch::kInt;
-    case DType::kInt64:
-      return torch::kLong;
-    case DType::kUint8:
-      return torch::kByte;
-    case DType::kBool:
-      return torch::kBool;
-    case DType::kFloat16:
-      return torch::kHalf;
-    case DType::kBfloat16:
-      return torch::kBFloat16;
-    case DType::kInt8:
-      return torch::kChar;
-    case DType::kInt16:
-      return torch::kShort;
-    default:
-      raise(InvalidArgument("tensor {} of the checkpoint has type {}, which no variable has", name,
-                            NameOf(type)));
-  }
-}
-
-std::string Now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
+torch::ScalarType TorchTypeOf(const std::string& name, DType type) {
+  if (const auto known = ScalarTypeOf(type)) return *known;
+  raise(InvalidArgument("tensor {} of the checkpoint has type {}, which no variable has", name,
+                        NameOf(type)));
 }
 
 void RequireOutsideReplicas(const char* call) {
@@ -117,8 +66,9 @@ void WriteAll(const std::string& directory, std::uint64_t step, const Checkpoint
   raise_unless_ok(there.status());
   const bool taken = *there;
   const std::string name_of_file = taken ? kOtherFile : kFile;
-  for (const auto& [name, value] : values) {
-    const DType dtype = FromTorch(name, value.scalar_type());
+  for (const Named& one : values) {
+    const auto& [name, value] = one;
+    const DType dtype = TypeOf(one);
     const auto* const data = static_cast<const std::byte*>(value.data_ptr());
     tensors.push_back({name, dtype, value.sizes().vec(), {data, value.nbytes()}});
     v1::TensorSlice& slice = *manifest.add_slices();
@@ -136,7 +86,7 @@ void WriteAll(const std::string& directory, std::uint64_t step, const Checkpoint
   manifest.set_job_name(job.name);
   manifest.set_spec_hash(job.spec_hash);
   manifest.set_step(step);
-  manifest.set_created_at(Now());
+  manifest.set_created_at(UtcText(UnixMillis(std::chrono::system_clock::now()) / 1'000));
   raise_unless_ok(storage::Commit(directory, std::move(manifest)));
   // The old one's file; that of a save that failed is written over by the next.
   (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));
@@ -158,26 +108,26 @@ using Tensors = std::map<std::string, torch::Tensor>;
 }  // namespace
 
 struct RestoreStatus::Impl {
-  mutable std::mutex mutex;
-  std::map<std::string, Variable> variables;
-  std::vector<TrackedState> states;
-  std::unique_ptr<storage::Checkpoint> restored;
-  std::map<std::string, DType> saved;  // what `restored` holds
-  CheckpointJob job;
-  std::uint64_t step = 0;
-  mutable std::mutex saving;              // held while a save begins or is waited for
-  mutable std::shared_future<void> save;  // guarded by saving
+  mutable Mutex mutex;
+  std::map<std::string, Variable> variables MUSTER_GUARDED_BY(mutex);
+  std::vector<TrackedState> states MUSTER_GUARDED_BY(mutex);
+  std::unique_ptr<storage::Checkpoint> restored MUSTER_GUARDED_BY(mutex);
+  std::map<std::string, DType> saved MUSTER_GUARDED_BY(mutex);  // what `restored` holds
+  CheckpointJob job MUSTER_GUARDED_BY(mutex);
+  std::uint64_t step MUSTER_GUARDED_BY(mutex) = 0;
+  mutable Mutex saving;  // held while a save begins or is waited for
+  mutable std::shared_future<void> save MUSTER_GUARDED_BY(saving);
 
   ~Impl() {
     if (save.valid()) save.wait();
   }
 
-  // With `saving` held: the error of a save in the background is thrown once.
-  void Wait() const {
+  // The error of a save in the background is thrown once.
+  void Wait() const MUSTER_REQUIRES(saving) {
     if (save.valid()) std::exchange(save, {}).get();
   }
 
-  std::vector<Named> Collect() const {
+  std::vector<Named> Collect() const MUSTER_REQUIRES(mutex) {
     std::vector<Named> values;
     const torch::NoGradGuard no_grad;
     for (const auto& [name, variable] : variables) {
@@ -191,10 +141,10 @@ struct RestoreStatus::Impl {
     return values;
   }
 
-  torch::Tensor Read(const std::string& name) const {
+  torch::Tensor Read(const std::string& name) const MUSTER_REQUIRES(mutex) {
     const auto shape = restored->Shape(name);
     raise_unless_ok(shape.status());
-    const torch::Tensor value = torch::empty(*shape, ToTorch(name, saved.at(name)));
+    const torch::Tensor value = torch::empty(*shape, TorchTypeOf(name, saved.at(name)));
     const std::int64_t rows = shape->empty() ? 1 : shape->front();
     raise_unless_ok(restored->ReadRows(
         name, 0, rows, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()}));
@@ -202,7 +152,8 @@ struct RestoreStatus::Impl {
   }
 
   // Read, and checked against what the variable is now.
-  torch::Tensor ReadFor(const std::string& name, const Variable& variable) const {
+  torch::Tensor ReadFor(const std::string& name, const Variable& variable) const
+      MUSTER_REQUIRES(mutex) {
     torch::Tensor value = Read(name);
     if (variable.is_initialized() && value.sizes() != variable.sizes()) {
       raise(InvalidArgument("tensor {} of the checkpoint has shape {}, variable {} has {}", name,
@@ -212,7 +163,7 @@ struct RestoreStatus::Impl {
   }
 
   // What the checkpoint has of it, checked.
-  Tensors ReadFor(const TrackedState& tracked) const {
+  Tensors ReadFor(const TrackedState& tracked) const MUSTER_REQUIRES(mutex) {
     Tensors values;
     for (const std::string& name : tracked.names) {
       if (saved.contains(name)) values[name.substr(tracked.prefix.size())] = Read(name);
@@ -232,7 +183,7 @@ struct RestoreStatus::Impl {
     return values;
   }
 
-  bool Tracks(const std::string& name) const {
+  bool Tracks(const std::string& name) const MUSTER_REQUIRES(mutex) {
     return variables.contains(name) ||
            std::any_of(states.begin(), states.end(),
                        [&](const TrackedState& tracked) { return tracked.names.contains(name); });
@@ -240,7 +191,7 @@ struct RestoreStatus::Impl {
 };
 
 std::vector<std::string> RestoreStatus::unused() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   std::vector<std::string> names;
   for (const auto& [name, dtype] : impl_->saved) {
     if (!impl_->Tracks(name)) names.push_back(name);
@@ -249,7 +200,7 @@ std::vector<std::string> RestoreStatus::unused() const {
 }
 
 std::vector<std::string> RestoreStatus::unmatched() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   std::vector<std::string> names;
   for (const auto& [name, variable] : impl_->variables) {
     if (!impl_->saved.contains(name)) names.push_back(name);
@@ -261,7 +212,7 @@ const RestoreStatus& RestoreStatus::assert_existing_matched() const {
   const std::vector<std::string> names = unmatched();
   if (names.empty()) return *this;
   raise(FailedPrecondition("the checkpoint has no value for {} of the variables: {}", names.size(),
-                           fmt::join(names, ", ")));
+                           Joined(names)));
 }
 
 const RestoreStatus& RestoreStatus::assert_consumed() const {
@@ -270,7 +221,7 @@ const RestoreStatus& RestoreStatus::assert_consumed() const {
   if (names.empty()) return *this;
   raise(FailedPrecondition("{} of the checkpoint {} to no variable: {}",
                            Counted(names.size(), "tensor"),
-                           Agreeing(names.size(), "belongs", "belong"), fmt::join(names, ", ")));
+                           Agreeing(names.size(), "belongs", "belong"), Joined(names)));
 }
 
 Checkpoint::Checkpoint(std::map<std::string, Variable> variables)
@@ -280,7 +231,7 @@ Checkpoint::Checkpoint(std::map<std::string, Variable> variables)
 
 void Checkpoint::track(const std::string& name, const Variable& variable) {
   if (!variable.valid()) raise(FailedPrecondition("{}: a handle of no variable", name));
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   const auto [known, added] = impl_->variables.try_emplace(name, variable.container());
   if (!added && !known->second.is_same(variable.container())) {
     raise(AlreadyExists("the checkpoint tracks another variable as {}", name));
@@ -299,7 +250,7 @@ void Checkpoint::track(const DistributedModuleBase& module, const std::string& p
 void Checkpoint::track(const DistributedOptimizerBase& optimizer, const std::string& prefix) {
   TrackedState tracked{prefix, optimizer.saved_state(), {}};
   for (const std::string& name : tracked.state->Names()) tracked.names.insert(prefix + name);
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   for (const TrackedState& other : impl_->states) {
     if (other.state == tracked.state && other.prefix == prefix) return;
     for (const std::string& name : tracked.names) {
@@ -316,7 +267,7 @@ Variable Checkpoint::create(const std::string& name, InitialValue initial_value,
                             const VariableOptions& options) {
   std::function<torch::Tensor()> restored;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     if (impl_->saved.contains(name)) {
       restored = [value = impl_->Read(name)] { return value; };
     }
@@ -327,7 +278,7 @@ Variable Checkpoint::create(const std::string& name, InitialValue initial_value,
         return next(std::move(spec));
       });
   Variable variable = Variable::create(name, std::move(initial_value), options);
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   const auto [known, added] = impl_->variables.try_emplace(name, variable);
   if (!added && !known->second.is_same(variable)) {
     raise(AlreadyExists("the checkpoint tracks another variable as {}", name));
@@ -342,12 +293,12 @@ void Checkpoint::save(const std::string& directory, std::uint64_t step) const {
 
 void Checkpoint::save_async(const std::string& directory, std::uint64_t step) const {
   RequireOutsideReplicas("Checkpoint::save()");
-  const std::lock_guard saving(impl_->saving);
+  const MutexLock saving(impl_->saving);
   impl_->Wait();
   std::vector<Named> values;
   CheckpointJob job;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     values = impl_->Collect();
     job = impl_->job;
   }
@@ -357,7 +308,7 @@ void Checkpoint::save_async(const std::string& directory, std::uint64_t step) co
 }
 
 void Checkpoint::wait() const {
-  const std::lock_guard saving(impl_->saving);
+  const MutexLock saving(impl_->saving);
   impl_->Wait();
 }
 
@@ -373,7 +324,7 @@ RestoreStatus Checkpoint::restore(const std::string& directory) {
     saved[slice.name()] = static_cast<DType>(slice.dtype());
   }
 
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   std::swap(impl_->restored, *opened);
   std::swap(impl_->saved, saved);
   std::vector<std::pair<Variable, torch::Tensor>> values;
@@ -398,17 +349,17 @@ RestoreStatus Checkpoint::restore(const std::string& directory) {
 }
 
 std::uint64_t Checkpoint::step() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->step;
 }
 
 CheckpointJob Checkpoint::job() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->job;
 }
 
 void Checkpoint::set_job(CheckpointJob job) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   impl_->job = std::move(job);
 }
 

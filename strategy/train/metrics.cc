@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "common/messages/metric_sums.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
@@ -11,7 +12,7 @@
 namespace muster {
 namespace {
 
-constexpr std::int64_t kBuckets = 4096;
+constexpr auto kBuckets = static_cast<std::int64_t>(kAucBuckets);
 
 [[noreturn]] void RaiseShapes(const std::string& name, const torch::Tensor& predictions,
                               const torch::Tensor& labels) {
@@ -121,11 +122,10 @@ void AUC::update(const torch::Tensor& predictions, const torch::Tensor& labels,
 }
 
 double AUC::compute(const std::vector<torch::Tensor>& sums) const {
-  const torch::Tensor& up = sums[0];
-  const torch::Tensor& down = sums[1];
-  const torch::Tensor below = down.cumsum(0) - down;
-  const double pairs = up.sum().item<double>() * down.sum().item<double>();
-  return pairs == 0 ? 0 : (up * (below + down / 2)).sum().item<double>() / pairs;
+  const torch::Tensor up = sums[0].cpu().contiguous();
+  const torch::Tensor down = sums[1].cpu().contiguous();
+  return AreaUnderCurve({up.data_ptr<double>(), kAucBuckets},
+                        {down.data_ptr<double>(), kAucBuckets});
 }
 
 }  // namespace muster

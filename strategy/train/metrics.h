@@ -77,7 +77,7 @@ class Accuracy : public Mean {
 };
 
 // Area under the ROC curve, of scores in 4096 buckets of equal width; ties within a bucket count
-// half. Labels above 0.5 are positive. 0 when one class is empty.
+// half. Labels above 0.5 are positive. 0 without positives or without negatives, as Keras answers.
 //   INVALID_ARGUMENT: not as many predictions as labels.
 class AUC : public Metric {
  public:

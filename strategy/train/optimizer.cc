@@ -1,12 +1,12 @@
 #include "strategy/train/optimizer.h"
 
-#include <mutex>
 #include <optional>
 #include <typeinfo>
 
 #include <c10/util/Type.h>
 #include <fmt/ranges.h>
 
+#include "common/base/mutex.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
@@ -110,7 +110,7 @@ class OptimizerState final : public SavedState {
   }
 
   double LearningRate() const {
-    const std::lock_guard lock(rate_mutex_);
+    const MutexLock lock(rate_mutex_);
     try {
       return instance(module_->Here()).param_groups().at(0).options().get_lr();
     } catch (const c10::Error&) {
@@ -118,7 +118,7 @@ class OptimizerState final : public SavedState {
     }
   }
   void SetLearningRate(double rate) const {
-    const std::lock_guard lock(rate_mutex_);
+    const MutexLock lock(rate_mutex_);
     const ReplicaContext* const replica = module_->Replica();
     for (int copy = 0; copy < static_cast<int>(optimizers_.size()); ++copy) {
       const bool mine =
@@ -302,7 +302,7 @@ class OptimizerState final : public SavedState {
   std::vector<std::vector<torch::Tensor>> masters_;  // of the chosen; one for each optimizer
   std::vector<std::vector<torch::Tensor>> leaves_;   // of the chosen; one for each copy
   std::vector<std::unique_ptr<Optimizer>> optimizers_;
-  mutable std::mutex rate_mutex_;
+  mutable Mutex rate_mutex_;
 };
 
 std::vector<std::vector<std::size_t>> group_parameters(

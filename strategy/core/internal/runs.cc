@@ -3,13 +3,13 @@
 namespace muster::internal {
 
 void Runs::Add(const std::shared_ptr<BetweenRuns>& one) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(added_, [](const auto& other) { return other.expired(); });
   added_.push_back(one);
 }
 
 void Runs::Begin() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (active_.load(std::memory_order_relaxed) == 0) {
     for (const auto& weak : added_) {
       if (const auto one = weak.lock()) one->BeginRun();
@@ -19,7 +19,7 @@ void Runs::Begin() {
 }
 
 void Runs::End() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (active_.load(std::memory_order_relaxed) == 1) {
     for (const auto& weak : added_) {
       if (const auto one = weak.lock()) one->EndRun();

@@ -3,8 +3,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace muster::internal {
 
@@ -43,9 +44,9 @@ class Runs {
   void Begin();
   void End();
 
-  std::mutex mutex_;
-  std::atomic<int> active_{0};                     // written with mutex_ held
-  std::vector<std::weak_ptr<BetweenRuns>> added_;  // guarded by mutex_
+  Mutex mutex_;
+  std::atomic<int> active_{0};  // written with mutex_ held
+  std::vector<std::weak_ptr<BetweenRuns>> added_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

@@ -7,6 +7,7 @@
 
 #include "collectives/kernels.h"
 #include "collectives/packing.h"
+#include "common/torch/dtypes.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
@@ -62,40 +63,11 @@ torch::Tensor mean_of(const torch::Tensor& sum, double count) {
 }
 
 std::optional<DType> dtype_of(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat32:
-      return DType::kFloat32;
-    case torch::kFloat64:
-      return DType::kFloat64;
-    case torch::kFloat16:
-      return DType::kFloat16;
-    case torch::kBFloat16:
-      return DType::kBfloat16;
-    case torch::kInt64:
-      return DType::kInt64;
-    case torch::kInt32:
-      return DType::kInt32;
-    case torch::kInt16:
-      return DType::kInt16;
-    case torch::kInt8:
-      return DType::kInt8;
-    case torch::kUInt8:
-      return DType::kUint8;
-    case torch::kBool:
-      return DType::kBool;
-    default:
-      return std::nullopt;
-  }
+  const DType dtype = DTypeOf(type);
+  return dtype == DType::kUnspecified ? std::nullopt : std::optional(dtype);
 }
 
-torch::ScalarType scalar_type_of(DType type) {
-  for (const torch::ScalarType candidate :
-       {torch::kFloat32, torch::kFloat64, torch::kFloat16, torch::kBFloat16, torch::kInt64,
-        torch::kInt32, torch::kInt16, torch::kInt8, torch::kUInt8}) {
-    if (dtype_of(candidate) == type) return candidate;
-  }
-  return torch::kBool;
-}
+torch::ScalarType scalar_type_of(DType type) { return ScalarTypeOf(type).value(); }
 
 torch::ScalarType sum_type(torch::ScalarType type) {
   return type == torch::kHalf || type == torch::kBFloat16 ? torch::kFloat : type;

@@ -61,17 +61,18 @@ torch::Tensor CopyAt(device::Place place, const torch::Tensor& value, torch::Sca
 }
 
 torch::Tensor OwnComponent::Snapshot() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return data_;
 }
 
 torch::Tensor OwnComponent::Leaf(int slot, bool trainable) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!data_.defined()) return {};
-  const Reader reader(slot, place(), data_);
+  const torch::Tensor& data = data_;
+  const Reader reader(slot, place(), data);
   return LeafOf(leaves_, static_cast<std::size_t>(slot), reader,
-                trainable && HasGradients(data_.scalar_type()),
-                [&] { return reader.away ? here(data_) : data_; });
+                trainable && HasGradients(data.scalar_type()),
+                [&] { return reader.away ? here(data) : data; });
 }
 
 void OwnComponent::Assign(const torch::Tensor& value, torch::ScalarType type) {
@@ -93,14 +94,14 @@ bool OwnComponent::Apply(WriteKind kind, const std::string& variable,
 }
 
 void OwnComponent::Store(const torch::Tensor& fresh) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   leaves_.clear();
   data_ = fresh;
 }
 
 bool OwnComponent::ScatterUnshared(WriteKind kind, const std::string& variable,
                                    const WriteArgument& argument) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!data_.defined() || data_.use_count() != 1) return false;
   std::size_t holders = 1;
   for (const torch::Tensor& leaf : leaves_) {
@@ -131,20 +132,21 @@ AdoptedComponent::AdoptedComponent(std::string name, device::Place place, torch:
 }
 
 torch::Tensor AdoptedComponent::Snapshot() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CheckTypes();
   const Ordinary ordinary(place());
   return device::Placed(data_.clone(), place());
 }
 
 torch::Tensor AdoptedComponent::Leaf(int slot, bool trainable) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto index = static_cast<std::size_t>(slot);
   CheckTypes();
   if (index < adopted_.size() && adopted_[index].defined()) return adopted_[index];
-  const Reader reader(slot, place(), data_);
-  const auto copy = [&] { return reader.away ? here(data_) : data_.clone(); };
-  const bool gradients = trainable && HasGradients(data_.scalar_type());
+  const torch::Tensor& data = data_;
+  const Reader reader(slot, place(), data);
+  const auto copy = [&] { return reader.away ? here(data) : data.clone(); };
+  const bool gradients = trainable && HasGradients(data.scalar_type());
   // Buffers are written by their module, which tells nobody.
   if (!gradients) {
     const Ordinary ordinary(reader.place);
@@ -160,7 +162,7 @@ torch::Tensor AdoptedComponent::Leaf(int slot, bool trainable) {
 
 void AdoptedComponent::Assign(const torch::Tensor& value, torch::ScalarType type) {
   const torch::Tensor fresh = CopyAt(place(), value, type);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Store(fresh);
 }
 
@@ -170,7 +172,7 @@ bool AdoptedComponent::Apply(WriteKind kind, const std::string& variable,
   const Ordinary ordinary(place());
   try {
     const torch::Tensor fresh = Written(kind, variable, old, argument);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Store(fresh);
   } catch (const c10::Error& error) {
     RaiseUnfit(kind, variable, error);
@@ -208,7 +210,7 @@ void AdoptedComponent::Note() {
 // over memory that the user gave it, over what is shown, or on another card: in the last three its
 // value is copied, where it was written.
 bool AdoptedComponent::TakeChanges() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const torch::Tensor& front = Front();
   const bool moved = Moved();
   if (!moved && Version() == settled_) return false;
@@ -233,19 +235,19 @@ bool AdoptedComponent::TakeChanges() {
 }
 
 void AdoptedComponent::Settle() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Note();
 }
 
 void AdoptedComponent::Show(const torch::Tensor& value) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Ordinary ordinary(place());
   shown_ = value;
   Front().set_data(shown_);
 }
 
 void AdoptedComponent::Hide() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!shown_.defined()) return;
   const Ordinary ordinary(place());
   Front().set_data(data_);

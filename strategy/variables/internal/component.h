@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/variables/internal/variable_write.h"
@@ -42,12 +43,12 @@ class Component {
                      const WriteArgument& argument) = 0;
 
   // Held from reading the old value to storing the new one.
-  std::mutex& write_mutex() { return write_mutex_; }
+  Mutex& write_mutex() MUSTER_RETURN_CAPABILITY(write_mutex_) { return write_mutex_; }
 
  private:
   const std::string name_;
   const device::Place place_;
-  std::mutex write_mutex_;
+  Mutex write_mutex_;
 };
 
 // A value of its own, in this process. It is a snapshot: written once, then replaced, never
@@ -67,9 +68,9 @@ class OwnComponent final : public Component {
   // rows of a large table does not copy the table.
   bool ScatterUnshared(WriteKind kind, const std::string& variable, const WriteArgument& argument);
 
-  mutable std::mutex mutex_;
-  torch::Tensor data_;                 // guarded by mutex_
-  std::vector<torch::Tensor> leaves_;  // guarded by mutex_; by slot
+  mutable Mutex mutex_;
+  torch::Tensor data_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<torch::Tensor> leaves_ MUSTER_GUARDED_BY(mutex_);  // by slot
 };
 
 // A parameter or a buffer of a module, whose tensors must stay the same objects: it is written in
@@ -108,34 +109,35 @@ class AdoptedComponent final : public Component {
 
    private:
     AdoptedComponent* component_;
-    std::unique_lock<std::mutex> write_;
-    std::unique_lock<std::mutex> value_;
+    std::unique_lock<Mutex> write_;
+    std::unique_lock<Mutex> value_;
   };
 
  private:
-  // The next ones with mutex_ held.
-  void CheckTypes() const;
-  void Store(const torch::Tensor& value);
+  void CheckTypes() const MUSTER_REQUIRES(mutex_);
+  void Store(const torch::Tensor& value) MUSTER_REQUIRES(mutex_);
   // Counts what was written in place, through whichever of the adopted tensors.
-  std::int64_t Version() const;
+  std::int64_t Version() const MUSTER_REQUIRES(mutex_);
   // Gives the value to the adopted tensors on other cards.
-  void RefreshCopies();
+  void RefreshCopies() MUSTER_REQUIRES(mutex_);
   // The first tensor; of the first copy that has one.
   const torch::Tensor& Front() const;
   // It lies neither over the value nor, on another card, over its copy, nor over what is shown.
-  bool Moved() const;
-  void Note();
+  bool Moved() const MUSTER_REQUIRES(mutex_);
+  void Note() MUSTER_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  torch::Tensor data_;                        // guarded by mutex_
-  std::vector<torch::Tensor> leaves_;         // guarded by mutex_; by slot, where none is adopted
+  mutable Mutex mutex_;
+  torch::Tensor data_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<torch::Tensor> leaves_ MUSTER_GUARDED_BY(mutex_);  // by slot, where none is adopted
   const std::vector<torch::Tensor> adopted_;  // by slot; their values are guarded by mutex_
   std::vector<torch::Tensor> copies_;         // those of adopted_ on other cards
   const torch::ScalarType type_;
-  std::int64_t version_of_leaves_ = 0;  // guarded by mutex_; what the value was when they were made
-  torch::Tensor shown_;                 // guarded by mutex_; undefined: the value itself
-  std::int64_t settled_ = 0;            // guarded by mutex_; Version() when it was noted
-  std::int64_t settled_front_ = 0;      // guarded by mutex_; that of the first tensor alone
+  // What the value was when the leaves were made.
+  std::int64_t version_of_leaves_ MUSTER_GUARDED_BY(mutex_) = 0;
+  torch::Tensor shown_ MUSTER_GUARDED_BY(mutex_);  // undefined: the value itself
+  // Version() when it was noted, and that of the first tensor alone.
+  std::int64_t settled_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::int64_t settled_front_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
 
 // A copy of `value` at `place`.

@@ -78,7 +78,7 @@ void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& ar
 }
 
 void VariableState::WriteAll(WriteKind write, const ArgumentOf& argument) {
-  const std::lock_guard lock(mutex_);
+  const RecursiveMutexLock lock(mutex_);
   for (int index = 0; index < size(); ++index) WriteOne(write, index, argument(index));
 }
 
@@ -106,7 +106,7 @@ void VariableState::Sync() {
 // A change of the first copy goes to all others, unless each copy has a value of its own and all
 // were changed (each then keeps what it was given).
 void VariableState::TakeChanges() {
-  const std::lock_guard lock(mutex_);
+  const RecursiveMutexLock lock(mutex_);
   std::vector<int> changed;
   for (int index = 0; index < size(); ++index) {
     if (adopted(index).TakeChanges()) changed.push_back(index);
@@ -123,7 +123,7 @@ void VariableState::TakeChanges() {
   if (changed[0] == 0 && (equal || static_cast<int>(changed.size()) < size())) {
     const torch::Tensor value = at(0).Snapshot();
     for (int index = 1; index < size(); ++index) {
-      const std::lock_guard write(at(index).write_mutex());
+      const MutexLock write(at(index).write_mutex());
       at(index).Assign(value, value.scalar_type());
     }
   }
@@ -132,7 +132,7 @@ void VariableState::TakeChanges() {
 
 void VariableState::ShowAcross() {
   if (!policy->shows_across()) return;
-  const std::lock_guard lock(mutex_);
+  const RecursiveMutexLock lock(mutex_);
   if (shows_across_.exchange(true)) return;
   const torch::Tensor across = CopyAt(at(0).place(), ReadAcross(), *dtype);
   if (!across.equal(at(0).Snapshot())) adopted(0).Show(across);
@@ -150,7 +150,7 @@ void VariableState::Initialize(const torch::Tensor& value) {
   (void)*strategy;
   const torch::ScalarType type = dtype.value_or(value.scalar_type());
   policy->CheckType(*this, type);
-  const std::lock_guard lock(mutex_);
+  const RecursiveMutexLock lock(mutex_);
   HideAcross();
   for (const auto& component : components) {
     const std::lock_guard write(component->write_mutex());

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -77,7 +76,7 @@ class VariableState {
   // Those of `components` that were adopted: all, or none.
   std::vector<AdoptedComponent*> adopted_;
   // One write of all components at a time; taken before theirs. A write may read the variable.
-  std::recursive_mutex mutex_;
+  RecursiveMutex mutex_;
   // The first tensor has the aggregated value, whether it is another than its own or not.
   std::atomic<bool> shows_across_ = false;
 };

@@ -210,7 +210,7 @@ TEST_CASE("Simple takes a spec and a text, or does not compile", "[cluster][unit
   STATIC_REQUIRE_FALSE(std::is_constructible_v<SimpleResolver, std::string>);
   STATIC_REQUIRE_FALSE(std::is_constructible_v<SimpleResolver, int>);
   STATIC_REQUIRE_FALSE(
-      std::is_assignable_v<decltype(SimpleResolver::Options::master)&, TaskChoice>);
+      std::is_assignable_v<decltype(SimpleResolver::Options::master)&, ClusterTask>);
 }
 
 TEST_CASE("Simple has no accelerators unless given", "[cluster][unit][spec][SIM-04]") {
@@ -224,7 +224,7 @@ std::unique_ptr<ClusterResolver> Simple(ClusterSpec::Jobs jobs,
 }
 
 template <class... Resolvers>
-std::unique_ptr<UnionResolver> Union(TaskChoice own, Resolvers... resolvers) {
+std::unique_ptr<UnionResolver> Union(ClusterTask own, Resolvers... resolvers) {
   std::vector<std::unique_ptr<ClusterResolver>> list;
   (list.push_back(std::move(resolvers)), ...);
   return UnionResolver::Create(std::move(list), std::move(own)).value();

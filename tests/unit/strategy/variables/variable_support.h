@@ -49,7 +49,7 @@ inline std::vector<double> list(const torch::Tensor& tensor) {
 }
 inline double number(const torch::Tensor& tensor) { return tensor.item<double>(); }
 inline double number(const Variable& variable) { return variable.value().item<double>(); }
-// Of the components of a variable of scalars.
+// The components of a variable of scalars.
 inline std::vector<double> numbers(const Variable& variable) {
   std::vector<double> all;
   for (const Variable& component : variable.components()) all.push_back(number(component));
