@@ -62,7 +62,7 @@ class Measurements {
     return Ok();
   }
 
-  // Of the seconds that one operation takes; zeros for one that was not added.
+  // How many seconds one operation takes; zeros for one that was not added.
   Spread Seconds(const std::string& name) const {
     for (const Operation& operation : operations_) {
       if (operation.name == name) return SpreadOf(operation.seconds);

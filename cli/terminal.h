@@ -27,7 +27,7 @@ std::string Paint(const Terminal& terminal, Colour colour, std::string_view text
 
 // Has stdout colours? `terminal`: it is one. NO_COLOR and TERM are asked for `auto` alone.
 bool WantsColour(Colours colours, const Environment& environment, bool terminal);
-// Of this process: stdout and stderr.
+// This process's own: stdout and stderr.
 Terminal ProcessTerminal(const Environment& environment, Colours colours);
 
 }  // namespace muster::cli

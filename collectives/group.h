@@ -40,7 +40,7 @@ struct GatherBuffer {
   const void* in = nullptr;
   void* out = nullptr;
   std::size_t blocks = 1;
-  // Of one block, for each member in rank order.
+  // The size of one block, for each member in rank order.
   std::vector<std::size_t> block_bytes;
 };
 

@@ -12,8 +12,8 @@
 
 namespace muster::collectives {
 
-// Of buffer i over n members: its root is member i mod n, which sums the half that it is in; the
-// partner, (i + n/2) mod n, sums the other.
+// The way of buffer i over n members: its root is member i mod n, which sums the half that it is
+// in; the partner, (i + n/2) mod n, sums the other.
 struct HierarchicalRoute {
   std::size_t root = 0;
   std::size_t partner = 0;

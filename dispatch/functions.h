@@ -89,7 +89,7 @@ class FunctionTable {
   const Function* Find(std::uint32_t number) const;
   const std::string& name(std::uint32_t number) const { return functions_[number].first; }
   std::size_t size() const { return functions_.size(); }
-  // Of the names in their order: tables that differ there do not work together.
+  // Hash of the names in their order: tables that differ there do not work together.
   std::uint64_t hash() const { return hash_; }
 
  private:

@@ -42,7 +42,7 @@ struct WireRecord {
   // CREDIT: closures at a time.
   std::uint32_t function = 0;
   std::uint32_t flags = 0;
-  // Of the payload, in the order of the records.
+  // Length of its part of the payload, which is in the order of the records.
   std::uint32_t bytes = 0;
   // RESULTS: how long it ran; as long as fits.
   std::uint32_t run_ns = 0;

@@ -74,7 +74,7 @@ class WorkerCore {
  public:
   struct Options {
     std::uint32_t worker_index = 0;
-    // Of each executor.
+    // Computing threads of each executor.
     std::uint32_t threads = 1;
     std::string link = "auto";
     std::string host_id = {};

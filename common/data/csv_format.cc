@@ -167,7 +167,7 @@ class CsvParser final : public RecordParser {
   std::string_view content_;
   std::uint64_t first_;
   char delimiter_;
-  // Of each field: which column it is, or -1.
+  // Which column each field is, or -1.
   std::vector<int> slots_;
   const std::vector<CsvColumnPlan>& columns_;
 };

@@ -47,9 +47,9 @@ class Fields {
   bool ok() const { return ok_; }
   std::uint32_t number() const { return number_; }
   bool Is(std::uint32_t number, Wire wire) const { return number_ == number && wire_ == wire; }
-  // Of a field with kVarint.
+  // What a field with kVarint says.
   std::uint64_t value() const { return value_; }
-  // Of a field with any other wire type.
+  // The bytes of a field with any other wire type.
   std::string_view payload() const { return payload_; }
 
   // Reads a bare varint: what packed lists are made of.

@@ -24,7 +24,7 @@ struct FileState {
   std::int64_t mtime_ns = 0;
   // Good ones.
   std::uint64_t records = 0;
-  // Of where its records begin, or of the header that says so.
+  // Hash of where its records begin, or of the header that says so.
   std::uint64_t index_hash = 0;
 };
 

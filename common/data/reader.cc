@@ -21,7 +21,8 @@ constexpr std::uint64_t kParserVersion = 2;
 
 std::size_t Aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Of all that decides which records a file has and what they become: the reader and its settings.
+// Hash of all that decides which records a file has and what they become: the reader and its
+// settings.
 std::uint64_t Fingerprint(v1::DataSpec spec) {
   if (spec.has_csv()) spec.mutable_csv()->clear_files();
   if (spec.has_criteo()) spec.mutable_criteo()->clear_files();

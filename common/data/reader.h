@@ -27,7 +27,7 @@ class Reader {
   virtual ~Reader() = default;
 
   virtual std::uint64_t records() const = 0;
-  // Of a batch: the first dimension is -1.
+  // What a batch has: the first dimension is -1.
   virtual const std::vector<ColumnInfo>& columns() const = 0;
   // Records that were skipped, and the first `limit` of their places ("/a.csv:7 on host h: ...").
   virtual std::uint64_t bad_records() const = 0;

@@ -35,7 +35,7 @@ class RecordIndex {
   Status Store(const Cache& cache, const SourceFile& file, std::string_view kind) const;
 
   std::span<const std::uint64_t> offsets() const { return offsets_; }
-  // Of the offsets; the same for every process that finds the same records.
+  // Hash of the offsets; the same for every process that finds the same records.
   std::uint64_t hash() const;
   std::uint64_t bad_count() const { return bad_count_; }
   // The first kDescribed ones; the last found is there too when Build() stopped at it.

@@ -19,8 +19,8 @@ inline std::string_view TrimBlanks(std::string_view text) {
   return text;
 }
 
-// Of a decimal number whose magnitude no binary format holds: is it too small rather than too
-// large?
+// Whether a decimal number whose magnitude no binary format holds is too small rather than too
+// large.
 inline bool IsTiny(std::string_view number) {
   std::int64_t exponent = 0;
   if (const auto at = number.find_first_of("eE"); at != std::string_view::npos) {

@@ -86,7 +86,7 @@ class DuplexLink {
   TimePoint next_tick() const;
   // A descriptor that came along, the oldest first; invalid: none.
   Fd TakeDescriptor();
-  // Of the last ping; zero: there was none.
+  // How long the last ping took; zero: there was none.
   std::chrono::nanoseconds round_trip() const { return round_trip_; }
 
  private:

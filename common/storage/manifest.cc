@@ -29,8 +29,8 @@ std::size_t FindHash(std::string_view text) {
   return at + 1;
 }
 
-// Of the text without the 16 digits: any other byte that changes shows, also in a field that this
-// version does not know.
+// Leaves out the 16 digits: any other byte that changes shows, also in a field that this version
+// does not know.
 std::string HashWithoutHash(std::string text, std::size_t at) {
   return HashHex(std::string_view(text.erase(at, kNoHash.size())));
 }

@@ -114,7 +114,7 @@ class ClosureDispatcher {
   // No closures for it until then.
   void HoldWorker(WorkerHandle worker, TimePoint until);
   std::size_t workers() const { return here_; }
-  // Of its handles, those of the past too; nullopt: it was never there.
+  // The index in the task's handles, those of the past too; nullopt: it was never there.
   std::optional<std::uint32_t> IndexOf(const std::string& task) const;
   // One of them has nothing to do and may have more.
   bool any_idle() const { return idle_ > 0; }

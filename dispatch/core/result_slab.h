@@ -24,7 +24,7 @@ class ResultSlab {
     kNotReady,
     kValue,
     kError,
-    // Of a value of one worker: that worker is lost; it is built again when it is back.
+    // The worker of a per-worker value is lost; the value is built again when it is back.
     kAborted,
   };
 

@@ -29,7 +29,7 @@ struct ClickOptions {
 struct ClickReport {
   std::vector<std::string> train_files;
   std::string eval_file;
-  // Of the hidden model on the held-out rows.
+  // What the hidden model reaches on the held-out rows.
   double optimum_auc = 0;
   double eval_click_rate = 0;
   // Distinct (field, text) pairs that can occur.

@@ -22,7 +22,7 @@ namespace {
 // at its size after that. So all messages under way together are bounded: beyond this gRPC breaks
 // streams off, ours too, which are made again.
 constexpr std::size_t kMostMemory = std::size_t{128} << 20;
-// Of one connection. Our own clients have a handful.
+// Calls at a time on one connection. Our own clients have a handful.
 constexpr int kMostStreams = 64;
 
 // What gRPC itself says goes into our log; its errors are of connections that we report better.

@@ -13,7 +13,7 @@ namespace muster::services {
 // All but the data endpoint and the epoch. A boot id of its own for every call: call once.
 v1::Register MakeRegistration(const DaemonConfig& config, const Endpoint& grpc);
 
-// Of this process, from /proc; 0 where that cannot be read.
+// This process's, from /proc; 0 where that cannot be read.
 std::uint64_t ResidentBytes();
 
 }  // namespace muster::services

@@ -64,7 +64,7 @@ Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec,
   return std::make_unique<BatchReader>(*std::move(source));
 }
 
-// Of an evaluation closure without its round.
+// Which batch it is: an evaluation closure's number without its round.
 std::uint64_t BatchNumber(const v1::Closure& closure) {
   return closure.kind() == v1::CLOSURE_KIND_EVALUATE ? EvaluationId(closure.id()).batch()
                                                      : closure.id();

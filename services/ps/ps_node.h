@@ -55,7 +55,7 @@ class PsNode {
   PsNode& operator=(const PsNode&) = delete;
 
   v1::DataEndpoint endpoint() const;
-  // Of this process: a plan that was made for another one is refused from now on (kAborted). Before
+  // This process's: a plan that was made for another one is refused from now on (kAborted). Before
   // the first command.
   void set_boot_id(std::string boot_id) { boot_id_ = std::move(boot_id); }
   // Says which jobs' shards, and which programs' variables, are here.

@@ -46,7 +46,7 @@ class ProgressMeter {
   std::uint64_t interval_steps_ = 0;
   double read_us_ = 0, pull_us_ = 0, compute_us_ = 0, push_us_ = 0;
   double longest_us_ = 0;
-  // Of steps in earlier intervals, pauses left out.
+  // Means over steps in earlier intervals, pauses left out.
   double usual_us_ = 0;
   std::uint64_t usual_steps_ = 0;
   std::uint64_t examples_ = 0;

@@ -80,8 +80,8 @@ class Cluster {
   // Ends with the job; the code of `muster wait`.
   int Wait(const std::string& job, std::chrono::seconds limit) const;
 
-  // Of the daemon that is registered as `task` ("worker:1"), or the "coordinator", or the "trainer"
-  // (one of them); 0: none.
+  // The pid of the daemon that is registered as `task` ("worker:1"), or the "coordinator", or the
+  // "trainer" (one of them); 0: none.
   int PidOf(const std::string& task) const;
   // kill(2); false: no such process.
   bool Kill(const std::string& task, int signal) const;

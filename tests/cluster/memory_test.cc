@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Of a line "Name:   123 kB" in a file of /proc/<pid>; 0: no such process.
+// What a line says, "Name:   123 kB" in a file of /proc/<pid>; 0: no such process.
 std::int64_t Kilobytes(int pid, const std::string& file, const std::string& name) {
   std::ifstream stream(fmt::format("/proc/{}/{}", pid, file));
   for (std::string line; std::getline(stream, line);) {

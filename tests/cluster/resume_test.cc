@@ -33,7 +33,7 @@ const v1::Event* LastEvent(const v1::Job& job, const std::string& reason) {
   return last;
 }
 
-// Of those that were not refused.
+// The newest of those that were not refused.
 v1::CheckpointInfo Newest(const v1::Job& job) {
   v1::CheckpointInfo newest;
   for (const v1::CheckpointInfo& info : job.checkpoints()) {

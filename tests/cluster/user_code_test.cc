@@ -87,7 +87,7 @@ TEST_CASE("a step that loops for ever ends the job within three step timeouts", 
   CAPTURE(Story(job), job.error().message());
   // The third decides; the other worker may end its own while the records are looked up.
   CHECK(CountEvents(job, "EXECUTOR_STUCK") <= 4);
-  // Of one of the three epochs.
+  // The closure is of one of the three epochs.
   const v1::Event* poison = FindEvent(job, "POISON_CLOSURE");
   REQUIRE(poison != nullptr);
   CHECK(Field(*poison, "closure") % 40 == 35);

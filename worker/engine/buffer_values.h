@@ -17,7 +17,7 @@ class TensorSet;
 
 namespace muster::engine {
 
-// Of all buffers of a job with `buffers: worker_local`: they travel in one message.
+// Together, the buffers of a job with `buffers: worker_local`: they travel in one message.
 inline constexpr std::uint64_t kMostBufferBytes = 12 << 20;
 
 // Leaves out empty tensors and those of a type that no DType names.

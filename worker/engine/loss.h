@@ -54,7 +54,7 @@ class Loss {
   bool accuracy_ = false;
   bool auc_ = false;
 
-  // Of the last Compute(): outputs and labels in the form that the metrics read.
+  // What the last Compute() had: outputs and labels in the form that the metrics read.
   at::Tensor output_;
   at::Tensor label_;
   std::int64_t examples_ = 0;

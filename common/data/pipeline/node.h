@@ -87,13 +87,13 @@ struct IteratorContext {
 
 // What the rewrites ask of a node.
 struct NodeFacts {
-  // Of a batch step.
+  // How many elements a batch step joins; -1 for other steps.
   std::int64_t batch_size = -1;
-  // Of a rebatch step: into how many pieces a global batch goes.
+  // Into how many pieces a rebatch step cuts a global batch.
   int pieces = 0;
   // Elements of its input are names of files, which it reads.
   bool reads_files = false;
-  // Of a custom step: policy FILE may shard below it.
+  // Policy FILE may shard below this custom step.
   bool passes_files = false;
   // shard() whose numbers are still to be filled in.
   bool shard_placeholder = false;

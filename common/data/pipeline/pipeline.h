@@ -52,7 +52,7 @@ class Pipeline {
   struct MapOptions {
     // Calls at a time, each on a thread of its own; order is kept. 1: on the consumer's thread.
     int parallel = 1;
-    // Of what the function returns; a pipeline cannot know it by itself.
+    // What the function returns; a pipeline cannot know it by itself.
     ElementSpec spec;
     std::string name = "map";
   };

@@ -121,7 +121,7 @@ TEST_CASE("a file that is changed in place while it is open is data loss at the 
   REQUIRE(reader.ok());
   const std::vector<std::uint64_t> first = {0};
 
-  // Of the same size, so that every record parses.
+  // It keeps its size, so that every record parses.
   const auto time = std::filesystem::last_write_time(path);
   (void)files.Write("a.csv", "a\n7\n8\n9\n");
   std::filesystem::last_write_time(path, time + std::chrono::seconds(1));  // clocks tick coarsely

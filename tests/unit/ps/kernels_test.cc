@@ -228,7 +228,8 @@ TEST_CASE("ftrl follows the paper for 1,000 steps", "[ps][unit]") {
         ApplyDense(optimizer.RuleOf(t), state.arrays(), gradient);
         for (std::size_t i = 0; i < kN; ++i) reference[i].Step(gradient[i]);
       }
-      // Of the whole vector: 1,000 roundings to float add up to about 1e-6 in any one element.
+      // The error of the whole vector: 1,000 roundings to float add up to about 1e-6 in any one
+      // element.
       double error = 0;
       double norm = 0;
       for (std::size_t i = 0; i < kN; ++i) {

@@ -1,4 +1,4 @@
-// Of ps/server, whose tests live beside its client's.
+// A part of ps/server, whose tests live beside its client's.
 #include "ps/server/reclaimer.h"
 
 #include <chrono>
