@@ -117,6 +117,7 @@ Status Executor::Admit(const net::Hello& hello) {
         "program",
         subject.functions, functions_.hash());
   }
+  if (draining_) return Unavailable("this executor takes no more closures: it is being drained");
   const Seniority theirs{subject.epoch, subject.incarnation};
   const MutexLock lock(newest_mutex_);
   if (theirs < newest_) {

@@ -68,6 +68,7 @@ TEST_CASE("an executable of another machine and a file that is none are told as 
   std::string elf(64, '\0');
   elf.replace(0, SELFMAG, ELFMAG);
   elf[4] = ELFCLASS64;
+  elf[16] = static_cast<char>(ET_EXEC);
   elf[18] = static_cast<char>(EM_AARCH64);
   const auto [bytes, expected] = GENERATE_REF(table<std::string, std::string>(
       {{elf, "an executable for aarch64"}, {"no program\n", "no ELF executable"}}));
