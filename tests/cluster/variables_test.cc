@@ -1,4 +1,5 @@
 // Variables of programs on real parameter servers: what their clients see when daemons are killed.
+#include <algorithm>
 #include <csignal>
 #include <vector>
 
@@ -69,6 +70,13 @@ TEST_CASE("a parameter server that is killed is lost for a program's clients, at
   const auto found = executor->Find("w");
   REQUIRE(found.ok());
   REQUIRE(Read(*executor, *found).ok());
+  REQUIRE(Eventually(seconds(10), [&] {
+    const v1::ClusterStatus status = cluster.Status();
+    return std::ranges::count_if(status.tasks(), [](const v1::TaskState& task) {
+             return task.job_bytes_size() == 1 && task.job_bytes(0).job_id() == "words" &&
+                    task.job_bytes(0).bytes() == kRows / 2 * sizeof(float);
+           }) == 2;
+  }));
   const int before = cluster.PidOf("ps:1");
 
   REQUIRE(cluster.Kill("ps:1", SIGKILL));
