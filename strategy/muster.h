@@ -17,6 +17,7 @@
 #include "strategy/cluster/local_cluster.h"
 #include "strategy/cluster/per_worker_values.h"
 #include "strategy/cluster/program.h"
+#include "strategy/cluster/program_object.h"
 #include "strategy/cluster/remote_value.h"
 #include "strategy/cluster/worker_context.h"
 #include "strategy/cluster_resolver.h"

@@ -35,6 +35,21 @@ dispatch::ClosureContext& this_closure(const char* what) {
   return *running;
 }
 
+// Of the exception that is handled now, which `name` has thrown.
+Status StatusOfException(const char* name) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return ToStatus(error);
+  } catch (const c10::Error& error) {
+    return Unknown("{} threw: {}", name, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return Unknown("{} threw: {}", name, error.what());
+  } catch (...) {
+    return Unknown("{} threw what is no std::exception", name);
+  }
+}
+
 // Whose trouble an exception of a function is: the user's, but for what this API throws itself.
 Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const char* name) {
   const Running scope(context);
@@ -49,14 +64,8 @@ Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const 
     context.Blame(dispatch::Origin::kPs, static_cast<dispatch::Phase>(error.details().phase),
                   error.details().task);
     return MakeStatus(static_cast<StatusCode>(error.code()), error.text());
-  } catch (const Error& error) {
-    return ToStatus(error);
-  } catch (const c10::Error& error) {
-    return Unknown("{} threw: {}", name, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return Unknown("{} threw: {}", name, error.what());
   } catch (...) {
-    return Unknown("{} threw what is no std::exception", name);
+    return StatusOfException(name);
   }
 }
 
@@ -76,6 +85,19 @@ std::shared_ptr<void> ClosureCall::per_worker_value(std::uint64_t id) {
         {.origin = ErrorOrigin::kInput, .phase = ClosurePhase::kInputs});
   }
   return *std::move(found);
+}
+
+void raise_made_nothing(const char* make) { raise(InvalidArgument("{} made nothing", make)); }
+
+bool register_program_object(const char* make, void (*build)()) {
+  return dispatch::internal::AddProgramObject([make, build] {
+    try {
+      build();
+      return Ok();
+    } catch (...) {
+      return StatusOfException(make);
+    }
+  });
 }
 
 std::uint32_t register_function(const char* name, RegisteredForm form) {

@@ -13,6 +13,7 @@
 //                     and an error of it becomes the closure's, a ClosureInputError; a
 //                     PerWorkerValues<T>: the worker's own (T: a copy)
 //   T&                a PerWorkerValues<T>
+//   T& first, where MUSTER_PROGRAM makes a T (program_object.h): nothing; it is the worker's own
 //
 // The function is called on a worker, in another process: what it does to its own globals stays
 // there. It reports errors by throwing: a muster::Error keeps its code, anything else is UNKNOWN.
@@ -33,6 +34,7 @@
 #include "strategy/base/closure_error.h"
 #include "strategy/cluster/codec.h"
 #include "strategy/cluster/per_worker_values.h"
+#include "strategy/cluster/program_object.h"
 #include "strategy/cluster/remote_value.h"
 
 namespace muster {
@@ -189,6 +191,13 @@ template <class R, class... P>
 struct Signature<R (*)(P...)> {
   using Value = std::remove_cvref_t<R>;
   using Parameters = std::tuple<Parameter<P>...>;
+  using Object = void;
+};
+template <class R, ProgramObject T, class... P>
+struct Signature<R (*)(T&, P...)> {
+  using Value = std::remove_cvref_t<R>;
+  using Parameters = std::tuple<Parameter<P>...>;
+  using Object = T;
 };
 template <class R, class... P>
 struct Signature<R (*)(P...) noexcept> : Signature<R (*)(P...)> {};
@@ -258,8 +267,16 @@ void run_function(ClosureCall& call) {
   std::apply([&](auto&... each) { (each.read(from, call), ...); }, parameters);
   if (from.left() > 0) raise_leftover(from.left());
   run_with<function>(call, flags, [&]() -> decltype(auto) {
-    return std::apply([](auto&... each) -> decltype(auto) { return function(each.pass()...); },
-                      parameters);
+    return std::apply(
+        [](auto&... each) -> decltype(auto) {
+          using Object = typename SignatureOf<function>::Object;
+          if constexpr (std::is_void_v<Object>) {
+            return function(each.pass()...);
+          } else {
+            return function(program_object<Object>(), each.pass()...);
+          }
+        },
+        parameters);
   });
 }
 

@@ -1,6 +1,8 @@
 // A program on the C++ API, as a user writes one: what it is told to do is its first argument.
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,6 +22,22 @@ muster::Dataset<torch::Tensor> squares(std::int64_t n) {
 double mean_of_next(muster::WorkerIterator<torch::Tensor>& data) {
   return data.get_next().to(torch::kFloat64).mean().item<double>();
 }
+// What every process has one of. MODEL_BROKEN in the environment: it cannot be made.
+struct Model {
+  torch::Tensor weight;
+  int calls = 0;
+};
+std::unique_ptr<Model> make_model() {
+  if (std::getenv("MODEL_BROKEN") != nullptr) {
+    muster::raise(muster::ErrorCode::kFailedPrecondition, "no weights here");
+  }
+  return std::make_unique<Model>(Model{.weight = torch::full({3}, 2.0), .calls = 0});
+}
+double weighted(Model& model, const torch::Tensor& batch) {
+  ++model.calls;
+  return (model.weight * batch).sum().item<double>();
+}
+int calls(Model& model) { return model.calls; }
 std::int64_t same(std::int64_t x) { return x; }
 // One more line in a file for every execution.
 std::int64_t counted(std::int64_t x, const std::string& file) {
@@ -33,6 +51,9 @@ void fails() { muster::raise(muster::ErrorCode::kOutOfRange, "the closure's own 
 
 }  // namespace
 
+MUSTER_PROGRAM(make_model);
+MUSTER_FUNCTION(weighted);
+MUSTER_FUNCTION(calls);
 MUSTER_FUNCTION(squares);
 MUSTER_FUNCTION(mean_of_next);
 MUSTER_FUNCTION(same);
@@ -93,6 +114,13 @@ int main(int argc, char** argv) {
   if (mode == "train") return train(coordinator, argc > 2 ? std::stoi(argv[2]) : 20);
   if (mode == "count" && argc > 3) return count(coordinator, std::stoi(argv[2]), argv[3]);
   if (mode == "fail") return fail(coordinator);
+  if (mode == "object") {
+    double sum = 0;
+    for (int i = 0; i < 10; ++i) sum += coordinator.schedule<weighted>(torch::ones(3)).fetch();
+    std::printf("weighted %.0f after %d calls, own %d\n", sum,
+                coordinator.schedule<calls>().fetch(), muster::program_object<Model>().calls);
+    return 0;
+  }
   if (mode == "indices") {
     for (const int index : coordinator.create_per_worker_resource<own_index>().fetch()) {
       std::printf("worker %d\n", index);

@@ -1,6 +1,7 @@
 // Programs on the C++ API: driver and executors as real processes of tests/programs/coordinator,
 // whose daemons the test plays.
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 #include <unistd.h>
@@ -45,6 +46,27 @@ TEST_CASE("a program trains with per-worker data on the workers of its job",
   RunningProgram& second = cluster.StartDriver({"second"});
   CHECK(second.AwaitLine("same 1"));
   CHECK(second.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("functions take the program's object first, each process its own",
+          "[strategy][unit][CCO-03]") {
+  PlayedCluster cluster("auto", kProgram);
+  cluster.StartExecutor(0);
+  RunningProgram& driver = cluster.StartDriver({"object"});
+  CHECK(driver.AwaitLine("weighted 60 after 10 calls, own 0"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("an executor that cannot make the program's object says why and does not serve",
+          "[strategy][unit]") {
+  PlayedCluster cluster("auto", kProgram);
+  ::setenv("MODEL_BROKEN", "1", 1);
+  RunningProgram executor(cluster.StartOf(v1::PROGRAM_ROLE_EXECUTOR, 0, 1), {}, kProgram);
+  ::unsetenv("MODEL_BROKEN");
+  const v1::ProgramReady ready = executor.AwaitReady();
+  CHECK(ready.status().code() == static_cast<int>(StatusCode::kFailedPrecondition));
+  CHECK(ready.status().message() == "no weights here");
+  CHECK(executor.AwaitExit() == "exit code 1");
 }
 
 TEST_CASE("functions of a program know the index of their worker", "[strategy][unit][CCO-20]") {
