@@ -1,0 +1,193 @@
+// How a program ends: by its main, with the coordinator, when it is stopped, with the cluster.
+#include "tests/unit/coordinator/programs.h"
+
+namespace muster::coordinator::testing {
+namespace {
+
+TEST_CASE("Main that fails ends the job with its exit code and its last lines",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  cluster.core->OnDriverLine(cluster.words().id(), 1, "no such file: corpus.txt");
+
+  SECTION("without a word") {
+    cluster.MainEnds("exit code 3");
+    CHECK(Has(cluster.Said(), "main() ended with exit code 3"));
+    CHECK(cluster.words().record().job().error().code() == static_cast<int>(StatusCode::kInternal));
+  }
+  SECTION("by a signal") {
+    cluster.MainEnds("signal SIGSEGV");
+    CHECK(Has(cluster.Said(), "main() ended by signal SIGSEGV"));
+  }
+  SECTION("with an error") {
+    v1::FromProgram message;
+    message.mutable_end()->mutable_status()->set_code(static_cast<int>(StatusCode::kDataLoss));
+    message.mutable_end()->mutable_status()->set_message("corpus.txt: line 3 is cut off");
+    cluster.core->OnDriverMessage(cluster.words().id(), cluster.words().driver(), message);
+    cluster.MainEnds("exit code 1");
+    CHECK(cluster.Said() == "main() ended with exit code 1: corpus.txt: line 3 is cut off");
+    CHECK(cluster.words().record().job().error().code() == static_cast<int>(StatusCode::kDataLoss));
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.EventOf("PROGRAM_ENDED", "words")->log_lines(0) == "no such file: corpus.txt");
+  CHECK(cluster.Stops({"worker", 0}) == 1);
+}
+
+TEST_CASE("Main that cannot be started fails the job at once, whatever its policy",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  cluster.MainEnds("no start: PERMISSION_DENIED: /var is mounted noexec");
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(),
+            "could not be started on the coordinator's host: "
+            "PERMISSION_DENIED: /var is mounted noexec"));
+}
+
+TEST_CASE("Under on_failure main begins anew with the executors that are there, so many times",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(Restarting(2));
+  const std::uint64_t first = cluster.words().driver();
+
+  cluster.MainEnds("signal SIGKILL");
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  cluster.Pass(Millis(5'000));
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.words().driver() > first);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  CHECK(cluster.Starts({"worker", 0}) == 1);
+  cluster.MainIsReady();
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  // What the first one still says is old news.
+  cluster.Report(99, first);
+  cluster.core->OnDriverExit(cluster.words().id(), first, true, "exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Described("words").program().done() == 0);
+
+  cluster.MainEnds("exit code 1");
+  cluster.Pass(Millis(5'000));
+  cluster.MainEnds("exit code 1");
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.drivers.launched.size() == 3);
+  CHECK(Has(cluster.EventOf("PROGRAM_ENDED", "words")->message(), "it is not started again"));
+}
+
+TEST_CASE("A restarted coordinator fails a program that may not begin anew, and says what to do",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(),
+            "main() ended with it. Submit it again; with "
+            "--restart-policy on-failure"));
+}
+
+TEST_CASE("A restarted coordinator begins main anew under on_failure, with other numbers",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(Restarting(1));
+  const std::uint64_t driver = cluster.words().driver();
+  const std::uint64_t executor = cluster.Members().workers(0).incarnation();
+  const std::uint64_t view = cluster.words().record().plan().view();
+
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  (void)cluster.Join({"worker", 0}, "boot-1");
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.words().driver() > driver);
+  CHECK(cluster.Members().workers(0).incarnation() > executor);
+  CHECK(cluster.words().record().plan().view() > view);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(Has(cluster.Said(), "--max-restarts 1 allows no more"));
+}
+
+TEST_CASE("A program that has not begun outlives a restart of the coordinator",
+          "[coordinator][program]") {
+  Programs cluster;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_PENDING);
+  cluster.JoinAll(0, 1);
+  CHECK(cluster.drivers.launched.size() == 1);
+}
+
+TEST_CASE("A program is asked to stop, and made to when its grace is over",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(Restarting());
+  cluster.words().Stop(Millis(2'000));
+  CHECK(cluster.State() == v1::JOB_STATE_STOPPING);
+  CHECK(cluster.drivers.sent.back().stop().grace_ms() == 2'000);
+
+  SECTION("it ends by itself") {
+    cluster.MainEnds("exit code 1");
+    CHECK(cluster.Said() == "stopped as asked; main() ended with exit code 1");
+    CHECK(cluster.drivers.stopped.empty());
+  }
+  SECTION("it does not") {
+    cluster.Pass(Millis(1'900));
+    CHECK(cluster.State() == v1::JOB_STATE_STOPPING);
+    cluster.Pass(Millis(300));
+    CHECK(cluster.drivers.stopped.size() == 1);
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
+  CHECK(cluster.Stops({"worker", 0}) == 1);
+}
+
+TEST_CASE("A cluster that drains asks programs to stop and waits for them",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  bool drained = false;
+
+  SECTION("one that may begin anew does so under the next coordinator, and that is no restart") {
+    cluster.Run(Restarting());
+    cluster.core->Drain(Millis(20'000), [&] { drained = true; });
+    cluster.Settle();
+    CHECK(cluster.AskedToStop());
+    CHECK_FALSE(drained);
+    v1::DaemonMessage leaving;
+    leaving.mutable_draining()->set_reason("SIGTERM");
+    cluster.at({"worker", 0}).Say(leaving);
+    cluster.Settle();
+    CHECK_FALSE(cluster.at({"worker", 0}).released);
+    cluster.MainEnds("exit code 0");
+    CHECK(drained);
+    CHECK(cluster.at({"worker", 0}).released);
+    CHECK(cluster.drivers.launched.size() == 1);
+
+    cluster.RestartCoordinator();
+    (void)cluster.Join({"worker", 0}, "boot-1");
+    REQUIRE(cluster.drivers.launched.size() == 2);
+    CHECK(cluster.drivers.launched[1].start.restarts() == 0);
+  }
+  SECTION("another ends with it") {
+    cluster.Run();
+    cluster.core->Drain(Millis(20'000), [&] { drained = true; });
+    cluster.MainEnds("exit code 0");
+    CHECK(drained);
+    CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
+  }
+  SECTION("one that does not end is given up") {
+    cluster.Run();
+    cluster.core->Drain(Millis(2'000), [&] { drained = true; });
+    cluster.Pass(Millis(2'500));
+    CHECK(drained);
+    CHECK(Has(cluster.EventOf("DRAIN_UNSAVED", "words")->message(), "main() did not end"));
+  }
+}
+
+}  // namespace
+}  // namespace muster::coordinator::testing
