@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <deque>
 #include <set>
 #include <thread>
 #include <utility>
@@ -100,10 +99,11 @@ class ProgramClientImpl final : public ProgramClient {
     std::uint64_t id = 0;
     std::uint64_t next = 1;
   };
-  // Memory of one call: ids local to their shards, and values in the shards' order.
+  // Memory of one call: ids local to their shards, and values in the shards' order. Parts point
+  // into the inner vectors, which stay where they are when an outer one grows.
   struct Scratch {
-    std::deque<std::vector<std::int64_t>> ids;
-    std::deque<std::vector<std::byte>> values;
+    std::vector<std::vector<std::int64_t>> ids;
+    std::vector<std::vector<std::byte>> values;
   };
   // Rows that were read in the shards' order, and where they belong.
   struct Unsort {

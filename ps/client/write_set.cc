@@ -17,7 +17,7 @@ Operands Kept(const Operands& given) {
   if (given.owner != nullptr) return given;
   auto copy = std::make_shared<std::vector<std::byte>>(given.bytes.begin(), given.bytes.end());
   const std::span<const std::byte> bytes = *copy;
-  return {.bytes = bytes, .owner = std::move(copy)};
+  return {.bytes = bytes, .dtype = given.dtype, .owner = std::move(copy)};
 }
 
 Status CheckIds(const VariableInfo& variable, std::span<const std::int64_t> ids) {
@@ -65,6 +65,11 @@ bool Repeats(std::span<const std::int64_t> ids) {
 
 Status WriteSet::Add(Write write) {
   const VariableInfo& variable = *write.variable;
+  const DType given = write.operands.dtype;
+  if (given != DType::kUnspecified && given != variable.dtype) {
+    return InvalidArgument("variable {} is {}; values of {} were given", variable.name,
+                           NameOf(variable.dtype), NameOf(given));
+  }
   const std::size_t bytes = write.operands.bytes.size();
   const std::size_t rows = write.rows ? write.ids.size() : static_cast<std::size_t>(variable.rows);
   if (bytes != rows * variable.row_bytes) {
@@ -125,7 +130,7 @@ Status WriteSet::GradientRows(const VariableHandle& variable, std::span<const st
   } else {
     Coalesce<double>(write.ids, variable->row_bytes, *rows);
   }
-  write.operands = {.bytes = *rows, .owner = rows};
+  write.operands = {.bytes = *rows, .dtype = gradients.dtype, .owner = rows};
   return Add(std::move(write));
 }
 

@@ -302,6 +302,29 @@ TEST_CASE("rows of a gradient that name an id twice are added up", "[ps_client][
   CHECK(ReadAll<float>(*driver, w, nullptr, 1) == Floats{25, 25, 0, 0, 0, 0, 9, 36});
 }
 
+TEST_CASE("a write that does not fit its variable is refused by name, and the set stays as it was",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(1);
+  const auto driver = cluster.Client();
+  const VariableHandle w = Make(*driver, "w", {3, 2}, Iota(6), {0});
+  WriteSet own(1, 1);
+  const auto refused = [&](const Status& status, std::string_view words) {
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(status).find(words) != std::string::npos);
+  };
+  const Floats six(6);
+  const Ids far = {1, 3};
+
+  refused(own.Update(w, ElementOp::kAdd, {Raw(Floats(5))}),
+          "variable w (float32): 20 bytes for 3 rows of 8 bytes");
+  refused(own.Update(w, ElementOp::kAdd, {.bytes = Raw(six), .dtype = DType::kInt32}),
+          "variable w is float32; values of int32 were given");
+  refused(own.Scatter(w, ElementOp::kAdd, far, {Raw(Floats(4))}),
+          "variable w: row 3 is not in [0, 3)");
+  CHECK(own.empty());
+  CHECK(own.Update(w, ElementOp::kAdd, {.bytes = Raw(six), .dtype = DType::kFloat32}).ok());
+}
+
 TEST_CASE("closures that run far ahead of the watermark wait for it", "[ps_client][unit]") {
   ProgramCluster cluster(1);
   const auto driver = cluster.Client();

@@ -206,6 +206,11 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   void Signal(int signal) const { (void)::kill(child_, signal); }
+  // Returns when it stands still.
+  void Stop() const {
+    Signal(SIGSTOP);
+    (void)::waitpid(child_, nullptr, WUNTRACED);
+  }
   std::unique_ptr<ProgramClient> Client(LinkMode link) const {
     return ProgramClient::Open({server_}, {.job_id = kProgram,
                                            .key = net::JobKey(kToken, kProgram, Epoch(1)),
@@ -272,7 +277,7 @@ TEST_CASE("a stopped parameter server is not waited for by a program", "[ps_clie
   const auto client = server.Client(LinkMode::kAuto);
   const VariableHandle w = MakeFloats(*client, {1, 2, 3});
 
-  server.Signal(SIGSTOP);
+  server.Stop();
   std::vector<float> into(3);
   const ReadRequest read{.variable = w, .into = std::as_writable_bytes(std::span(into))};
   const auto start = std::chrono::steady_clock::now();
