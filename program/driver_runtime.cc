@@ -357,6 +357,11 @@ void DriverRuntime::End(const Status& status) {
   (void)pipe_.Send(message);
 }
 
-void DriverRuntime::EndAtExit() { End(Ok()); }
+void DriverRuntime::EndAtExit() {
+  End(Ok());
+  reporter_.join();
+  const MutexLock lock(mutex_);
+  Reap();
+}
 
 }  // namespace muster::program::internal
