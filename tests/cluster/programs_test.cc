@@ -77,6 +77,35 @@ TEST_CASE_METHOD(ProgramFixture,
   CHECK(cluster.Muster({"jobs"}).out.find("sums") != std::string::npos);
 }
 
+TEST_CASE_METHOD(
+    ProgramFixture,
+    "a program on the C++ API trains, loses a worker, and its uncaught error is the job's",
+    "[cluster][program][CCF-01]") {
+  const TempFolder folder;
+  const auto submit = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> line{"submit", "--strategy", "parameter_server", "--",
+                                  MUSTER_TEST_PROGRAMS "/coordinator"};
+    line.insert(line.end(), arguments.begin(), arguments.end());
+    return Id(cluster.Muster(line));
+  };
+  const std::string trains = submit({"train", "100"});
+  CHECK(cluster.Wait(trains, seconds(120)) == 0);
+  CAPTURE(Story(cluster.Describe(trains)), cluster.up_log());
+  CHECK(Output(trains, "chief:0").find("mean 17.5") != std::string::npos);
+
+  const std::string counts = submit({"count", "400", folder / "executions"});
+  REQUIRE(HasPrinted(counts, "scheduled 400"));
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  CHECK(cluster.Wait(counts, seconds(120)) == 0);
+  CHECK(Output(counts, "chief:0").find("sum 80200") != std::string::npos);
+
+  const std::string fails = submit({"fail"});
+  CHECK(cluster.Wait(fails, seconds(120)) == 1);
+  CHECK(Output(fails, "chief:0").find("again 7") != std::string::npos);
+  CHECK(cluster.Describe(fails).error().message().find("the closure's own trouble") !=
+        std::string::npos);
+}
+
 TEST_CASE_METHOD(ProgramFixture, "a dry run tells a program's functions and runs nothing",
                  "[cluster][program]") {
   const RunResult run = Submit({"--dry-run"}, {"sum", "10"});

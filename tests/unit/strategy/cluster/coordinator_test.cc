@@ -57,11 +57,30 @@ std::pair<double, double> reduced(double x) {
   const auto [up, down] = strategy.reduce(muster::ReduceOp::kSum, each);
   return {up.item<double>(), down.item<double>()};
 }
+struct Model {
+  explicit Model(double factor) : weight(torch::full({2}, factor)) {}
+  torch::Tensor weight;
+  std::atomic<int> uses{0};
+};
+std::unique_ptr<Model> make_model() { return std::make_unique<Model>(3.0); }
+torch::Tensor apply(Model& model, const torch::Tensor& x) {
+  ++model.uses;
+  return model.weight * x;
+}
+int uses(Model& model) { return model.uses; }
+struct Nothing {};
+std::unique_ptr<Nothing> make_nothing() { return nullptr; }
+int use_nothing(Nothing&) { return 1; }
 int unregistered(int x) { return x; }
 int* pointer() { return nullptr; }
 
 }  // namespace coordinator_test
 
+MUSTER_PROGRAM(coordinator_test::make_model);
+MUSTER_PROGRAM(coordinator_test::make_nothing);
+MUSTER_FUNCTION(coordinator_test::apply);
+MUSTER_FUNCTION(coordinator_test::uses);
+MUSTER_FUNCTION(coordinator_test::use_nothing);
 MUSTER_FUNCTION(coordinator_test::square);
 MUSTER_FUNCTION(coordinator_test::add);
 MUSTER_FUNCTION(coordinator_test::normalised);
@@ -96,6 +115,9 @@ static_assert(!Schedulable<unregistered, int>);
 static_assert(!Schedulable<square> && !Schedulable<square, double, double>);
 static_assert(!Schedulable<square, std::string> && !Schedulable<square, RemoteValue<std::string>>);
 static_assert(!Schedulable<normalised, double, double>);
+// The program's object is no argument.
+static_assert(Schedulable<coordinator_test::apply, torch::Tensor> &&
+              !Schedulable<coordinator_test::apply, Model, torch::Tensor>);
 // What it returns has to travel.
 static_assert(!Schedulable<pointer>);
 // Another kind of strategy has no coordinator.
@@ -152,6 +174,17 @@ TEST_CASE("a remote value may be an argument, converted as in a call", "[strateg
   const auto text = coordinator.schedule<joined>(std::vector<std::string>{"ab", "c"}, std::nullopt);
   CHECK(coordinator.schedule<square>(coordinator.schedule<length>(text)).fetch() == 16.0);
   coordinator.join();
+}
+
+TEST_CASE("functions take the object of their process before their arguments", "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const torch::Tensor x = torch::tensor({1.0f, 2.0f});
+  CHECK(torch::equal(coordinator.schedule<coordinator_test::apply>(x).fetch(), x * 3));
+  CHECK(coordinator.schedule<uses>().fetch() == 1);
+  CHECK(program_object<Model>().uses == 1);
+  const auto none = coordinator.schedule<use_nothing>();
+  CHECK(throws(ErrorCode::kInvalidArgument, "make_nothing made nothing", [&] { none.fetch(); }));
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("join returns when nothing is scheduled, and as often as it is called",
