@@ -189,15 +189,19 @@ Story::Fields ProgramJob::CloseProgress() {
 
 // Executors, what servers hold of it, and the driver if it still runs.
 void ProgramJob::LetGo() {
-  for (const auto& [task, executor] : executors_) {
-    const Member* member = world_.members.Find(task);
-    if (member == nullptr) continue;
+  // One that was lost and is back may still have what it had.
+  std::vector<const Member*> workers = world_.members.Up("worker");
+  for (const Member* leaving : world_.members.Draining()) {
+    if (executors_.contains(leaving->task)) workers.push_back(leaving);
+  }
+  for (const Member* worker : workers) {
+    if (!HasBegun()) break;
     v1::Command command;
     v1::StopExecutor& stop = *command.mutable_stop_executor();
     stop.set_job_id(id());
     stop.set_epoch(world_.epoch.value());
     stop.set_view(record().plan().view());
-    world_.commands.Send(*member, command, kLetGoLimit, [](auto) {});
+    world_.commands.Send(*worker, command, kLetGoLimit, [](auto) {});
   }
   executors_.clear();
   if (HasBegun()) {
