@@ -189,13 +189,13 @@ Story::Fields ProgramJob::CloseProgress() {
 
 // Executors, what servers hold of it, and the driver if it still runs.
 void ProgramJob::LetGo() {
+  if (!HasBegun()) return;
   // One that was lost and is back may still have what it had.
   std::vector<const Member*> workers = world_.members.Up("worker");
   for (const Member* leaving : world_.members.Draining()) {
     if (executors_.contains(leaving->task)) workers.push_back(leaving);
   }
   for (const Member* worker : workers) {
-    if (!HasBegun()) break;
     v1::Command command;
     v1::StopExecutor& stop = *command.mutable_stop_executor();
     stop.set_job_id(id());
@@ -204,11 +204,9 @@ void ProgramJob::LetGo() {
     world_.commands.Send(*worker, command, kLetGoLimit, [](auto) {});
   }
   executors_.clear();
-  if (HasBegun()) {
-    for (const Member* server : world_.members.Up("ps")) {
-      world_.commands.Send(*server, DropCommand(id(), world_.epoch, record().plan().view()),
-                           kLetGoLimit, [](auto) {});
-    }
+  for (const Member* server : world_.members.Up("ps")) {
+    world_.commands.Send(*server, DropCommand(id(), world_.epoch, record().plan().view()),
+                         kLetGoLimit, [](auto) {});
   }
   if (driver_.running) world_.drivers.Stop(id(), kDriverGrace);
 }
