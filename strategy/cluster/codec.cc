@@ -21,6 +21,11 @@ void ByteReader::raise_missing(std::size_t wanted, std::size_t left) {
                         left));
 }
 
+void internal::append(Bytes& to, const void* from, std::size_t size) {
+  const auto* bytes = static_cast<const std::byte*>(from);
+  to.insert(to.end(), bytes, bytes + size);
+}
+
 void Codec<std::string>::write(const std::string& text, Bytes& to) {
   internal::append_value(to, static_cast<std::uint64_t>(text.size()));
   internal::append(to, text.data(), text.size());

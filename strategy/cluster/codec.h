@@ -96,10 +96,8 @@ template <class T>
 concept PlainBytes = std::is_trivially_copyable_v<T> && !PointsElsewhere<T>::value &&
                      !std::is_reference_v<T> && !std::is_const_v<T> && !nest::Tied<T>;
 
-inline void append(Bytes& to, const void* from, std::size_t size) {
-  const auto* bytes = static_cast<const std::byte*>(from);
-  to.insert(to.end(), bytes, bytes + size);
-}
+// Not inline: g++ 12 sees overflows where vector::insert is inlined into a program.
+void append(Bytes& to, const void* from, std::size_t size);
 template <class T>
 void append_value(Bytes& to, const T& value) {
   append(to, &value, sizeof(value));
