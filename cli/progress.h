@@ -12,7 +12,7 @@
 
 namespace muster::cli {
 
-// Of a program "1,200 closures  4,512/s  2 in flight  epoch 3"; of a model
+// A program's: "1,200 closures  4,512/s  2 in flight  epoch 3"; a model's:
 // "step 1200/2345 [#######.......]  51%  40,123 examples/s  loss 0.3821  ETA 12 s", cut to
 // `columns`.
 std::string ProgressLine(const v1::Job& job, int columns);

@@ -120,7 +120,7 @@ void ProgramJob::StartExecutor(const Member& worker) {
       }));
 }
 
-// Of one that is ready the answer says nothing new: its event has come before it. Else the worker
+// For one that is ready the answer says nothing new: its event has come before it. Else the worker
 // could not start it, for a peer's sake (it tries again soon), by the user's mistake or by its own
 // host's (others go on without it).
 void ProgramJob::OnExecutorAnswer(const TaskId& task, std::uint64_t incarnation,

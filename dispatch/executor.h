@@ -42,7 +42,7 @@ class Executor {
     // The token is the job's key.
     net::Identity identity;
     std::uint32_t closures_at_a_time = 1;
-    // Of its worker, for functions that ask which one they run on.
+    // Its worker's, for functions that ask which one they run on.
     std::uint32_t worker_index = 0;
     net::SpinMode spin = net::SpinMode::kAdaptive;
     // How long a driver may take to prove itself.

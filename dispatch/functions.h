@@ -43,7 +43,7 @@ class ClosureContext {
 
   std::uint64_t closure() const { return closure_; }
   std::span<const std::byte> arguments() const { return arguments_; }
-  // Of the executor (Executor::Options).
+  // The executor's (Executor::Options).
   std::uint32_t worker_index() const { return host_.worker_index; }
   // Builds this worker's part of a per-worker value: Build() is to be called.
   bool build() const;

@@ -28,7 +28,7 @@ class ProgramStart;
 namespace muster::program {
 
 struct Options {
-  // Of the libtorch that the program was built with; empty: none. Hosts must agree in it.
+  // The libtorch that the program was built with; empty: none. Hosts must agree in it.
   std::string torch_version = {};
   // In an executor, before anything else: so many threads are its for computing.
   std::function<void(unsigned)> use_threads = {};
@@ -46,7 +46,7 @@ const v1::ProgramStart& Start();
 struct Worker {
   // Of "worker:3".
   std::uint32_t index = 0;
-  // Of its executor: another number is another process, whose memory is empty.
+  // Its executor's: another number is another process, whose memory is empty.
   std::uint64_t incarnation = 0;
   bool connected = false;
 };

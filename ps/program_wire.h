@@ -70,9 +70,9 @@ inline net::FrameHeader MakeHeader(ProgramVerb verb, std::uint64_t request, cons
 
 // What a hello asks for, beside the job's id, which is in its role.
 struct ProgramSubject {
-  // Of the coordinator.
+  // The coordinator's.
   std::uint64_t epoch = 0;
-  // Of the driver: a later one's variables take the place of an earlier one's.
+  // The driver's: a later one's variables take the place of an earlier one's.
   std::uint64_t incarnation = 0;
 };
 
@@ -109,7 +109,7 @@ static_assert(sizeof(ReadEntry) == 48 && std::is_trivially_copyable_v<ReadEntry>
 struct ReadMark {
   // Changes so far.
   std::uint64_t version = 0;
-  // Of its optimizer.
+  // How many updates its optimizer has made.
   std::uint64_t updates = 0;
 };
 static_assert(sizeof(ReadMark) == 16);
@@ -129,7 +129,7 @@ struct WriteEntry {
   std::uint64_t bytes = 0;
   std::uint64_t ids_offset = 0;
   std::uint64_t values_offset = 0;
-  // Of a gradient.
+  // What a gradient comes with.
   double learning_rate = 0;
 };
 static_assert(sizeof(WriteEntry) == 48 && std::is_trivially_copyable_v<WriteEntry>);

@@ -134,7 +134,7 @@ class WorkerCore {
   struct Job {
     Epoch epoch;
     ViewId view;
-    // Of a program's executor; 0: no program.
+    // A program's executor: its number; 0: no program.
     std::uint64_t incarnation = 0;
     v1::StartExecutor start;
     std::vector<Waiter> waiters;
@@ -149,7 +149,7 @@ class WorkerCore {
     Millis cpu{0};
     int looks = 0;
     int idle_looks = 0;
-    // Of a program: the last, looks since then, and one is awaited before it counts as idle.
+    // A program's pulse: the last, looks since then, and one is awaited before it counts as idle.
     v1::ProgramPulse pulse;
     int silent_looks = 0;
     bool awaits_pulse = false;

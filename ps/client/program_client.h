@@ -69,7 +69,7 @@ class ProgramClient {
     // net::JobKey of the job and epoch.
     std::string key;
     std::uint64_t epoch = 0;
-    // Of the driver whose variables they are.
+    // The driver whose variables they are.
     std::uint64_t incarnation = 0;
     LinkMode link = LinkMode::kAuto;
     std::string host_id{};

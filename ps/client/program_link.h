@@ -51,7 +51,8 @@ class ProgramLink {
   bool connected() const { return session_->connected(); }
   bool local() const { return session_->local(); }
   const std::string& name() const { return session_->name(); }
-  // Of the program's variables on this server, once connected: another number is other memory.
+  // The number of the program's variables on this server, once connected: another number is other
+  // memory.
   std::uint64_t space() const { return space_; }
 
   Status Send(ProgramVerb verb, const ProgramIds& ids, std::span<const std::byte> meta,

@@ -33,7 +33,7 @@ using VariableHandle = std::shared_ptr<const VariableInfo>;
 // Memory with values for a write set.
 struct Operands {
   std::span<const std::byte> bytes;
-  // Of the values; unspecified: the variable's.
+  // What the values are; unspecified: the variable's.
   DType dtype = DType::kUnspecified;
   // Keeps `bytes` as they are until the set is sent. Null: they are copied.
   std::shared_ptr<const void> owner{};

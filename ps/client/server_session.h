@@ -43,7 +43,7 @@ class ServerSession {
   struct Options {
     // Proves the hello: the cluster's token, or the job's key.
     std::string key;
-    // Of the hello.
+    // What the hello says.
     std::string role;
     net::Subject subject{};
     LinkMode link = LinkMode::kAuto;

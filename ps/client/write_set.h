@@ -24,7 +24,7 @@ class WriteSet {
  public:
   // A closure's: `attempt` as dispatch/core/attempt.h numbers it; a later one supersedes.
   WriteSet(std::uint64_t closure, std::uint64_t attempt) : closure_(closure), attempt_(attempt) {}
-  // Of no closure: applied once however often it is sent, in the order of Flush().
+  // For no closure: applied once however often it is sent, in the order of Flush().
   WriteSet() = default;
 
   // values op= operands, for the whole variable or its optimizer's slot `slot - 1`.
@@ -71,7 +71,7 @@ class WriteSet {
   Status Add(Write write);
 
   std::uint64_t closure_ = 0;
-  // Of no closure: the writer, 0 while none is taken.
+  // Without a closure: the writer, 0 while none is taken.
   std::uint64_t attempt_ = 0;
   std::uint64_t flush_ = 1;
   std::vector<Write> writes_;

@@ -73,7 +73,7 @@ class Connection {
   ServerContext& context_;
   net::Channel channel_;
   RequestMemory memory_;
-  // Of a program's connection, which asks for nothing else.
+  // What a program's connection asks; it asks for nothing else.
   std::optional<ProgramRequests> program_;
   std::atomic<bool> done_{false};
   std::atomic<bool> handshaking_{true};

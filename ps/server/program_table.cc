@@ -8,7 +8,8 @@
 namespace muster::ps {
 namespace {
 
-// Of a new space: no other one of this server, or of the server that was here before, has it.
+// The number of a new space: no other one of this server, or of the server that was here before,
+// has it.
 std::uint64_t NewNumber() {
   const net::Nonce nonce = net::RandomNonce();
   std::uint64_t number = 0;

@@ -33,7 +33,7 @@ class DriverProcesses : public Drivers {
     std::function<void(const std::string& job, std::uint64_t number, bool success,
                        const std::string& how)>
         on_exit;
-    // Of a user's program: its uploaded file, as one that can be run; what proves its links; what
+    // For a user's program: its uploaded file, as one that can be run; what proves its links; what
     // its driver says.
     std::function<Result<std::string>(const std::string& sha256)> executable = nullptr;
     std::function<std::string(const std::string& job_id, Epoch epoch)> key = nullptr;

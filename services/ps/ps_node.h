@@ -77,7 +77,7 @@ class PsNode {
     std::uint64_t view = 0;
     std::shared_ptr<ps::JobShards> shards;  // null: creating them failed
     Status created;
-    // Of values and slots.
+    // What values and slots take.
     std::uint64_t bytes = 0;
   };
 

@@ -31,7 +31,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void Drain();
 
  private:
-  // Of this host.
+  // Folders and names of this host.
   struct Places {
     std::string cache;
     // Where executors of programs serve over TCP, and have their Unix sockets (empty: none).

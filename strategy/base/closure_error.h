@@ -33,7 +33,7 @@ struct ClosureDetails {
   ClosurePhase phase = ClosurePhase::kRun;
   // "worker:1", "ps:0"; empty: none in particular.
   std::string task = {};
-  // Of the task's process; 0: not known.
+  // Which process of the task it was; 0: not known.
   std::uint64_t incarnation = 0;
   // How often the closure had been sent round again before.
   std::uint32_t retries = 0;

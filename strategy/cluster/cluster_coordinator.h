@@ -76,7 +76,7 @@ class ClusterCoordinator {
   //   submit`.  DEADLINE_EXCEEDED: no worker has come; says for whom it has waited.
   ClusterCoordinator();
   explicit ClusterCoordinator(const CoordinatorOptions& options);
-  // Of another cluster than this process's.
+  // For another cluster than this process's.
   explicit ClusterCoordinator(std::shared_ptr<internal::ClusterLink> link,
                               const CoordinatorOptions& options = {});
 

@@ -35,7 +35,7 @@ dispatch::ClosureContext& this_closure(const char* what) {
   return *running;
 }
 
-// Of the exception that is handled now, which `name` has thrown.
+// What the exception that is handled now, which `name` has thrown, is as a Status.
 Status StatusOfException(const char* name) {
   try {
     throw;
@@ -115,7 +115,7 @@ void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Bytes
 
 void write_error(const Error& error, Bytes& to) {
   append_value(to, static_cast<std::int32_t>(error.code()));
-  // Of an input's error the first one is told, however many closures it has gone through.
+  // The first one of an input's error is told, however many closures it has gone through.
   const auto* input = dynamic_cast<const ClosureInputError*>(&error);
   Codec<std::string>::write(input != nullptr
                                 ? input->text()

@@ -33,7 +33,7 @@ class RemoteValue {
  public:
   using value_type = T;
 
-  // Of no closure: FAILED_PRECONDITION to fetch.
+  // A value of no closure: FAILED_PRECONDITION to fetch.
   RemoteValue() = default;
   explicit RemoteValue(std::shared_ptr<const internal::Remote> remote)
       : remote_(std::move(remote)) {}

@@ -37,7 +37,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   // Finishes everything it has been given.
   void Work();
   void ExecutorExits(const std::string& how, bool from_outside = false);
-  // Of the program's executor that it was asked for last.
+  // What becomes of the program's executor that it was asked for last.
   void ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string& how = "",
                        bool from_outside = false);
 

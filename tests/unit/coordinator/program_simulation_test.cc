@@ -116,7 +116,7 @@ class ProgramWorld {
     running_ = 0;  // it dies with its parent
     for (int i = 0; i < workers_; ++i) Join(i, /*fresh=*/Upto(2) == 0);
   }
-  // Of processes that are long gone.
+  // What processes that are long gone say.
   void OldNews() {
     if (numbers_.empty()) return;
     const std::uint64_t old = *numbers_.begin();
