@@ -302,7 +302,7 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   ClosureContext context(
       job.record.closure, job.arguments.view(),
       {.cancellation = cancellation_, .values = values_, .worker_index = options_.worker_index},
-      value);
+      value, job.record.attempt);
   Status status = Call(job.record, context);
   if (status.ok() && value.size() > kMostBytes) {
     status =

@@ -33,8 +33,8 @@ struct ClosureHost {
 class ClosureContext {
  public:
   ClosureContext(std::uint64_t closure, std::span<const std::byte> arguments, ClosureHost host,
-                 std::vector<std::byte>& value)
-      : closure_(closure), arguments_(arguments), host_(host), value_(value) {}
+                 std::vector<std::byte>& value, std::uint64_t attempt = 0)
+      : closure_(closure), attempt_(attempt), arguments_(arguments), host_(host), value_(value) {}
   ~ClosureContext() {
     if (stop_) host_.cancellation.Forget(closure_);
   }
@@ -42,6 +42,8 @@ class ClosureContext {
   ClosureContext& operator=(const ClosureContext&) = delete;
 
   std::uint64_t closure() const { return closure_; }
+  // As core/attempt.h numbers it.
+  std::uint64_t attempt() const { return attempt_; }
   std::span<const std::byte> arguments() const { return arguments_; }
   // The executor's (Executor::Options).
   std::uint32_t worker_index() const { return host_.worker_index; }
@@ -70,6 +72,7 @@ class ClosureContext {
 
  private:
   const std::uint64_t closure_;
+  const std::uint64_t attempt_;
   const std::span<const std::byte> arguments_;
   const ClosureHost host_;
   std::vector<std::byte>& value_;

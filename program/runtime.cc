@@ -122,6 +122,8 @@ void Init(int argc, char** argv, const Options& options) {
   }
 }
 
+bool Started() { return process_of_program != nullptr; }
+
 const v1::ProgramStart& Start() {
   MUSTER_INVARIANT(process_of_program != nullptr);
   return process_of_program->start;

@@ -39,6 +39,8 @@ struct Options {
 // run the program and exits with 2.
 void Init(int argc, char** argv, const Options& options = {});
 
+// Whether Init() has found a daemon.
+bool Started();
 // What this process was told of its job, in every role. Aborts before Init().
 const v1::ProgramStart& Start();
 

@@ -6,6 +6,7 @@
 
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/coordinator_core.h"
+#include "strategy/cluster/internal/running_closure.h"
 #include "strategy/cluster/worker_context.h"
 #include "strategy/variables/variable.h"
 
@@ -13,18 +14,17 @@ namespace muster {
 namespace internal {
 namespace {
 
-// The closure that this thread runs.
-thread_local dispatch::ClosureContext* running = nullptr;
+thread_local RunningClosure* running = nullptr;
 
 class Running {
  public:
-  explicit Running(dispatch::ClosureContext& context) : before_(running) { running = &context; }
+  explicit Running(RunningClosure& closure) : before_(running) { running = &closure; }
   ~Running() { running = before_; }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
  private:
-  dispatch::ClosureContext* const before_;
+  RunningClosure* const before_;
 };
 
 dispatch::ClosureContext& this_closure(const char* what) {
@@ -32,7 +32,7 @@ dispatch::ClosureContext& this_closure(const char* what) {
     raise(FailedPrecondition(
         "{} outside of a closure: only a function that runs on a worker has it", what));
   }
-  return *running;
+  return running->context;
 }
 
 // What the exception that is handled now, which `name` has thrown, is as a Status.
@@ -52,10 +52,12 @@ Status StatusOfException(const char* name) {
 
 // Whose trouble an exception of a function is: the user's, but for what this API throws itself.
 Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const char* name) {
-  const Running scope(context);
+  RunningClosure closure{.context = context};
+  const Running scope(closure);
   ClosureCall call(context);
   try {
     form(call);
+    if (closure.at_end) closure.at_end();
     return Ok();
   } catch (const ClosureInputError& error) {
     context.Blame(dispatch::Origin::kInput, dispatch::Phase::kInputs, "");
@@ -70,6 +72,8 @@ Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const 
 }
 
 }  // namespace
+
+RunningClosure* running_closure() { return running; }
 
 std::span<const std::byte> ClosureCall::arguments() const { return context_.arguments(); }
 Bytes& ClosureCall::value() { return context_.value(); }
@@ -161,7 +165,7 @@ int worker_index() {
 std::stop_token cancellation() { return internal::this_closure("cancellation()").stop_token(); }
 
 void throw_if_cancelled() {
-  if (internal::running != nullptr && internal::running->cancelled()) {
+  if (internal::running != nullptr && internal::running->context.cancelled()) {
     raise(
         Cancelled("another closure has failed, or the coordinator is gone: the result is not "
                   "wanted any more"));

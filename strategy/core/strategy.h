@@ -32,6 +32,7 @@ template <class Options>
 struct ParameterGroup;
 class Variable;
 namespace internal {
+class ComponentMaker;
 class Runs;
 class StrategyRef;
 }  // namespace internal
@@ -188,6 +189,7 @@ class Strategy {
   // Copies of a module for the replicas, its parameters and buffers as variables:
   // strategy/train/module.h. The module becomes the first copy.
   //   INVALID_ARGUMENT: null, or it cannot be copied (torch::nn::Cloneable does that).
+  //   UNIMPLEMENTED: this strategy's variables live on parameter servers.
   template <class M>
     requires std::is_base_of_v<torch::nn::Module, M>
   DistributedModule<M> distribute(std::shared_ptr<M> module);
@@ -226,6 +228,8 @@ class Strategy {
   virtual bool require_static_shapes() const { return false; }
 
   // For the code of strategy/.
+  // Who keeps the values of its variables; null: this process does.
+  virtual internal::ComponentMaker* component_maker() const { return nullptr; }
   const internal::StrategyRef& ref() const;
   internal::Runs& runs() const;
 

@@ -86,25 +86,23 @@ bool Variable::trainable() const { return StateOf(state_).trainable; }
 
 torch::ScalarType Variable::dtype() const {
   VariableState& state = StateOf(state_);
-  return state.dtype.has_value() ? *state.dtype : state.Primary().scalar_type();
+  return state.dtype.has_value() ? *state.dtype : state.PrimaryForm().type;
 }
 
-std::vector<std::int64_t> Variable::sizes() const {
-  return StateOf(state_).Primary().sizes().vec();
-}
+std::vector<std::int64_t> Variable::sizes() const { return StateOf(state_).PrimaryForm().sizes; }
 
 std::string Variable::device() const {
   VariableState& state = StateOf(state_);
   const int index = component_ >= 0 ? component_ : std::max(0, state.OwnComponent());
-  return state.at(index).place().Canonical();
+  return state.at(index).device();
 }
 
 std::vector<std::string> Variable::devices() const {
   VariableState& state = StateOf(state_);
-  if (component_ >= 0) return {state.at(component_).place().Canonical()};
+  if (component_ >= 0) return {state.at(component_).device()};
   std::vector<std::string> devices;
   for (const auto& component : state.components) {
-    devices.push_back(component->place().Canonical());
+    devices.push_back(component->device());
   }
   return devices;
 }
@@ -128,9 +126,9 @@ Variable Variable::container() const { return Variable(state_); }
 
 bool Variable::is_initialized() const {
   VariableState& state = StateOf(state_);
-  if (component_ >= 0) return state.at(component_).Snapshot().defined();
+  if (component_ >= 0) return state.at(component_).form().has_value();
   for (const auto& component : state.components) {
-    if (!component->Snapshot().defined()) return false;
+    if (!component->form().has_value()) return false;
   }
   return true;
 }

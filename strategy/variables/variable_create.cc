@@ -44,7 +44,9 @@ std::vector<device::Place> DevicesFor(const Strategy& strategy, const VariableSp
   if (&strategy != &default_strategy()) {
     names = on_read ? strategy.worker_devices() : strategy.parameter_devices();
   }
-  const std::vector<std::string>& others = spec.colocated_devices;
+  // Which server others live on is for their maker.
+  const std::vector<std::string> others =
+      strategy.component_maker() == nullptr ? spec.colocated_devices : std::vector<std::string>();
   const std::size_t count = std::max<std::size_t>(1, names.size());
   std::vector<device::Place> devices;
   for (std::size_t i = 0; i < count; ++i) {
@@ -184,8 +186,11 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   if (!strategy.distributes_variables()) state->policy = PlainPolicy(std::move(state->policy));
   if (options.dtype) state->policy->CheckType(*state, *options.dtype);
   for (std::size_t r = 0; r < devices.size(); ++r) {
-    state->components.push_back(std::make_unique<OwnComponent>(
-        r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r), devices[r]));
+    std::string name = r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r);
+    ComponentMaker* const maker = strategy.component_maker();
+    state->components.push_back(maker != nullptr
+                                    ? maker->Make(std::move(name), devices[r], spec)
+                                    : std::make_unique<OwnComponent>(std::move(name), devices[r]));
   }
   try {
     GiveFirstValue(*state, spec, devices[0]);

@@ -60,6 +60,18 @@ torch::Tensor CopyAt(device::Place place, const torch::Tensor& value, torch::Sca
   return device::Placed(torch::empty(value.sizes(), options).copy_(value), place);
 }
 
+std::optional<Component::Form> Component::form() const {
+  const torch::Tensor value = Snapshot();
+  if (!value.defined()) return std::nullopt;
+  return Form{.type = value.scalar_type(), .sizes = value.sizes().vec()};
+}
+
+torch::Tensor Component::Gather(const torch::Tensor& rows) const {
+  const Ordinary ordinary(place());
+  const torch::Tensor value = Snapshot();
+  return value.index_select(0, rows.to(value.device()));
+}
+
 torch::Tensor OwnComponent::Snapshot() const {
   const MutexLock lock(mutex_);
   return data_;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,10 @@
 #include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/variables/internal/variable_write.h"
+
+namespace muster {
+struct VariableSpec;
+}
 
 namespace muster::internal {
 
@@ -28,6 +34,16 @@ class Component {
   const std::string& name() const { return name_; }
   device::Place place() const { return place_; }
 
+  // What is known of the value without reading it.
+  struct Form {
+    torch::ScalarType type = torch::kFloat;
+    std::vector<std::int64_t> sizes = {};
+  };
+  // Absent: not initialised.
+  virtual std::optional<Form> form() const;
+  // The canonical name of the device that it lives on.
+  virtual std::string device() const { return place_.Canonical(); }
+
   // The value as it is now; nobody changes it afterwards. Undefined: not initialised.
   virtual torch::Tensor Snapshot() const = 0;
   // The value as an autograd leaf (requires_grad if `trainable` and of a type that has gradients),
@@ -35,7 +51,10 @@ class Component {
   // everybody else's: readers of different slots do not share gradients. Undefined: not
   // initialised.
   virtual torch::Tensor Leaf(int slot, bool trainable) = 0;
-  // A copy of `value`, as `type`, becomes the value.
+  // A copy of these rows (int64, one dimension, each below the number of rows). The value is
+  // initialised and has rows.
+  virtual torch::Tensor Gather(const torch::Tensor& rows) const;
+  // A copy of `value`, as `type`, becomes the value. The first one says what the value looks like.
   virtual void Assign(const torch::Tensor& value, torch::ScalarType type) = 0;
   // One write. false, and nothing is done: there is no value yet. `variable`: for messages.
   //   INVALID_ARGUMENT: the argument does not fit the value; the text names the variable.
@@ -49,6 +68,16 @@ class Component {
   const std::string name_;
   const device::Place place_;
   Mutex write_mutex_;
+};
+
+// Makes components that do not live in this process: a strategy's, see Strategy::component_maker().
+// Threading: any thread.
+class ComponentMaker {
+ public:
+  virtual ~ComponentMaker() = default;
+  // Without a value. `place`: where tensors that are read from it are made.
+  virtual std::unique_ptr<Component> Make(std::string name, device::Place place,
+                                          const VariableSpec& spec) = 0;
 };
 
 // A value of its own, in this process. It is a snapshot: written once, then replaced, never

@@ -11,6 +11,14 @@
 #include "strategy/core/strategy.h"
 
 namespace muster::internal {
+namespace {
+
+[[noreturn]] void RaiseNoValue(const std::string& name) {
+  raise(FailedPrecondition(
+      "variable {} is not initialised: call initialize() or assign() a value first", name));
+}
+
+}  // namespace
 
 void VariableState::Adopt(int index, torch::Tensor data, std::vector<torch::Tensor> adopted) {
   std::unique_ptr<Component>& component = components[static_cast<std::size_t>(index)];
@@ -33,21 +41,22 @@ ReplicaContext* VariableState::Replica() const {
 torch::Tensor VariableState::ReadComponent(int index) {
   Sync();
   torch::Tensor leaf = at(index).Leaf(detail::current_replica() + 1, trainable);
-  if (!leaf.defined()) {
-    raise(FailedPrecondition(
-        "variable {} is not initialised: call initialize() or assign() a value first", name));
-  }
+  if (!leaf.defined()) RaiseNoValue(name);
   return leaf;
 }
 
 torch::Tensor VariableState::Primary() {
   Sync();
   torch::Tensor value = at(0).Snapshot();
-  if (!value.defined()) {
-    raise(FailedPrecondition(
-        "variable {} is not initialised: call initialize() or assign() a value first", name));
-  }
+  if (!value.defined()) RaiseNoValue(name);
   return value;
+}
+
+Component::Form VariableState::PrimaryForm() {
+  Sync();
+  std::optional<Component::Form> form = at(0).form();
+  if (!form.has_value()) RaiseNoValue(name);
+  return *std::move(form);
 }
 
 torch::Tensor VariableState::Read() {

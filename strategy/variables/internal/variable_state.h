@@ -50,7 +50,10 @@ class VariableState {
   torch::Tensor ReadComponent(int index);
   // Aggregated, as across replicas; also what goes into a checkpoint (one tensor, table 2.9).
   torch::Tensor ReadAcross() { return policy->ReadAcross(*this); }
-  torch::Tensor Primary();  // a snapshot; FAILED_PRECONDITION: not initialised
+  // Of the first component: a snapshot, and what it looks like, which costs no read.
+  //   FAILED_PRECONDITION: not initialised.
+  torch::Tensor Primary();
+  Component::Form PrimaryForm();
   void Write(WriteKind kind, int component, const ArgumentOf& argument);
   // All components at once: nobody else writes between.
   void WriteAll(WriteKind kind, const ArgumentOf& argument);

@@ -24,6 +24,17 @@ torch::Tensor Converted(const std::string& name, const torch::Tensor& value,
   return value.to(like.device(), dtype);  // itself, where it fits
 }
 
+// A number, or a value of the shape of `like`.
+torch::Tensor Dense(const std::string& name, const WriteArgument& argument,
+                    const torch::Tensor& like) {
+  const torch::Tensor value = Converted(name, argument.values, like);
+  if (!argument.number && !value.sizes().equals(like.sizes())) {
+    raise(InvalidArgument("variable {} has shape {} and cannot be assigned a value of shape {}",
+                          name, ShapeText(like.sizes()), ShapeText(value.sizes())));
+  }
+  return value;
+}
+
 // In host memory, as positions are checked and counted there.
 torch::Tensor Indices(const std::string& name, const torch::Tensor& indices, std::int64_t rows) {
   if (!indices.defined() || indices.dim() > 1 ||
@@ -175,6 +186,21 @@ std::string_view name_of(WriteKind kind) {
   return "write";
 }
 
+WriteArgument Fitted(WriteKind kind, const std::string& name, torch::ScalarType type,
+                     const std::vector<std::int64_t>& sizes, const WriteArgument& argument) {
+  // It looks like the value and takes no memory.
+  const torch::Tensor like = torch::zeros({}, torch::dtype(type)).expand(sizes);
+  WriteArgument fitted{.number = argument.number, .values = {}};
+  if (is_scatter(kind)) {
+    RequireRows(name, like);
+    fitted.indices = Indices(name, argument.indices, like.size(0));
+    fitted.values = Rows(name, argument.values, fitted.indices.numel(), like).contiguous();
+  } else {
+    fitted.values = Dense(name, argument, like).expand(sizes).contiguous();
+  }
+  return fitted;
+}
+
 torch::Tensor Written(WriteKind kind, const std::string& name, const torch::Tensor& old,
                       const WriteArgument& argument) {
   if (is_scatter(kind)) {
@@ -183,11 +209,7 @@ torch::Tensor Written(WriteKind kind, const std::string& name, const torch::Tens
     ScatterInto(kind, name, result, argument);
     return result;
   }
-  const torch::Tensor value = Converted(name, argument.values, old);
-  if (!argument.number && !value.sizes().equals(old.sizes())) {
-    raise(InvalidArgument("variable {} has shape {} and cannot be assigned a value of shape {}",
-                          name, ShapeText(old.sizes()), ShapeText(value.sizes())));
-  }
+  const torch::Tensor value = Dense(name, argument, old);
   if (kind == WriteKind::kAssignAdd) return old + value;
   if (kind == WriteKind::kAssignSub) return old - value;
   return torch::empty(old.sizes(), torch::dtype(old.scalar_type()).device(old.device()))

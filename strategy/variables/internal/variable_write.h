@@ -36,6 +36,11 @@ struct WriteArgument {
   torch::Tensor indices = {};  // scatter
 };
 
+// What a write brings, for a value of this type and these sizes: in host memory and of its type,
+// as many values as the value or the rows have, which are int64. INVALID_ARGUMENT names the
+// variable.
+WriteArgument Fitted(WriteKind kind, const std::string& name, torch::ScalarType type,
+                     const std::vector<std::int64_t>& sizes, const WriteArgument& argument);
 // The component's value after a write. INVALID_ARGUMENT names the variable.
 torch::Tensor Written(WriteKind kind, const std::string& name, const torch::Tensor& old,
                       const WriteArgument& argument);
