@@ -265,6 +265,12 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
                                               const std::shared_ptr<Module>& module) {
   RequireCrossReplica(strategy, "distribute()", "it before run()");
   if (module == nullptr) raise(InvalidArgument("distribute(): no module"));
+  if (strategy.component_maker() != nullptr) {
+    raise(
+        Unimplemented("distribute() under {}: the copies of a module would be this process's own; "
+                      "make its values with Variable::create() and compute with them in closures",
+                      strategy.name()));
+  }
   const auto state = std::make_shared<ModuleState>();
   state->strategy = strategy.ref();
   state->name = module->name();

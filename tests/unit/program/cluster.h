@@ -141,6 +141,8 @@ class PlayedCluster {
     return start;
   }
 
+  // Before the driver.
+  void AddServer(const v1::PsAddress& server) { servers_.push_back(server); }
   // Returns once it serves, and tells the driver that is there.
   RunningProgram& StartExecutor(std::uint32_t index) {
     const std::uint64_t incarnation = ++incarnations_;
@@ -188,12 +190,14 @@ class PlayedCluster {
     for (const auto& [member, process] : executors_) {
       *message.mutable_members()->add_workers() = member;
     }
+    message.mutable_members()->mutable_servers()->Assign(servers_.begin(), servers_.end());
     driver_->Send(message);
   }
 
   const std::string link_;
   const std::string program_;
   const TempDir sockets_;
+  std::vector<v1::PsAddress> servers_;
   std::uint64_t incarnations_ = 0;
   std::uint64_t drivers_ = 0;
   std::uint64_t version_ = 0;

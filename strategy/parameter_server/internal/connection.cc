@@ -1,0 +1,232 @@
+#include "strategy/parameter_server/internal/connection.h"
+
+#include <cctype>
+#include <utility>
+
+#include "program/runtime.h"
+
+#include "common/partition/div_layout.h"
+#include "muster/v1/program.pb.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/cluster/codec.h"
+#include "strategy/cluster/function.h"
+
+namespace muster::internal {
+namespace {
+
+// How often the servers may hear how far closures have settled.
+constexpr std::chrono::milliseconds kSettledEvery{50};
+
+struct Process {
+  Mutex mutex;
+  std::shared_ptr<PsConnection> current MUSTER_GUARDED_BY(mutex);
+};
+// Threads of the dispatch may ask for it when main() has returned.
+Process& ThisProcess() {
+  static auto* const process = new Process;
+  return *process;
+}
+
+void Become(std::shared_ptr<PsConnection> connection) {
+  Process& process = ThisProcess();
+  const MutexLock lock(process.mutex);
+  process.current.swap(connection);  // the one before ends without the lock
+}
+
+// "ps:1" of "ps:1 closed the connection".
+std::string ServerIn(const std::string& text) {
+  const std::size_t at = text.find("ps:");
+  if (at == std::string::npos) return {};
+  std::size_t end = at + 3;
+  while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
+  return end > at + 3 ? text.substr(at, end - at) : std::string();
+}
+
+Bytes Encode(const PsAccess& access, const std::vector<std::uint64_t>& spaces) {
+  Bytes bytes;
+  Codec<std::string>::write(access.job_id, bytes);
+  append_value(bytes, access.epoch);
+  append_value(bytes, access.incarnation);
+  append_value(bytes, static_cast<std::uint64_t>(access.servers.size()));
+  for (std::size_t i = 0; i < access.servers.size(); ++i) {
+    const ps::ServerSession::Target& target = access.servers[i].target;
+    append_value(bytes, target.index);
+    Codec<std::string>::write(target.tcp_address, bytes);
+    Codec<std::string>::write(target.unix_path, bytes);
+    Codec<std::string>::write(target.host_id, bytes);
+    append_value(bytes, spaces[i]);
+  }
+  return bytes;
+}
+
+// Without what this process was told by its own daemon.
+PsAccess Decode(std::span<const std::byte> bytes) {
+  ByteReader from(bytes);
+  PsAccess access;
+  access.job_id = Codec<std::string>::read(from);
+  access.epoch = from.value<std::uint64_t>();
+  access.incarnation = from.value<std::uint64_t>();
+  for (std::size_t left = from.count(sizeof(std::uint32_t)); left > 0; --left) {
+    ps::ProgramClient::Server& server = access.servers.emplace_back();
+    server.target.index = from.value<std::uint32_t>();
+    server.target.tcp_address = Codec<std::string>::read(from);
+    server.target.unix_path = Codec<std::string>::read(from);
+    server.target.host_id = Codec<std::string>::read(from);
+    server.space = from.value<std::uint64_t>();
+  }
+  return access;
+}
+
+// On every worker, before the closures that are scheduled later.
+void OpenOnWorker(ClosureCall& call) {
+  PsConnection::BecomeExecutor(Decode(call.arguments()));
+  call.built(std::make_shared<char>());
+}
+const std::uint32_t kOpenOnWorker =
+    register_function("muster: parameter servers of the program", OpenOnWorker);
+
+}  // namespace
+
+ps::LinkMode LinkModeOf(const std::string& name) {
+  if (name == "tcp") return ps::LinkMode::kTcp;
+  return name == "local" ? ps::LinkMode::kLocal : ps::LinkMode::kAuto;
+}
+
+std::shared_ptr<PsConnection> PsConnection::Current() {
+  Process& process = ThisProcess();
+  const MutexLock lock(process.mutex);
+  return process.current;
+}
+
+std::shared_ptr<PsConnection> PsConnection::OpenAsDriver(const PsAccess& access,
+                                                         std::shared_ptr<ClusterLink> link) {
+  if (access.servers.empty()) {
+    raise(InvalidArgument("job {} has no parameter server: its cluster must have at least one ps",
+                          access.job_id));
+  }
+  std::shared_ptr<PsConnection> connection(new PsConnection(access, std::move(link)));
+  (void)connection->client();
+  connection->TellExecutors();
+  connection->settled_ = std::thread([self = connection.get()] { self->WatchSettled(); });
+  Become(connection);
+  return connection;
+}
+
+// Takes the place of an earlier driver's.
+void PsConnection::BecomeExecutor(PsAccess access) {
+  if (const auto current = Current(); current != nullptr &&
+                                      current->access_.job_id == access.job_id &&
+                                      current->access_.epoch == access.epoch &&
+                                      current->access_.incarnation == access.incarnation) {
+    return;
+  }
+  const v1::ProgramStart& start = program::Start();
+  access.key = start.key();
+  access.host_id = start.host_id();
+  access.link = LinkModeOf(start.link());
+  Become(std::shared_ptr<PsConnection>(new PsConnection(std::move(access), nullptr)));
+}
+
+PsConnection::~PsConnection() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    stop_changed_.notify_all();
+  }
+  if (settled_.joinable()) settled_.join();
+}
+
+ps::ProgramClient& PsConnection::client() {
+  Status status;
+  ps::ProgramClient* client = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (client_ == nullptr) {
+      auto opened = ps::ProgramClient::Open(access_.servers, {.job_id = access_.job_id,
+                                                              .key = access_.key,
+                                                              .epoch = access_.epoch,
+                                                              .incarnation = access_.incarnation,
+                                                              .link = access_.link,
+                                                              .host_id = access_.host_id});
+      status = opened.status();
+      if (opened.ok()) client_ = *std::move(opened);
+    }
+    client = client_.get();
+  }
+  RaiseUnlessOk(status);
+  return *client;
+}
+
+void PsConnection::TellExecutors() {
+  (void)link_->driver().CreatePerWorker(kOpenOnWorker, Encode(access_, client().spaces()));
+}
+
+void PsConnection::WatchSettled() {
+  ps::ProgramClient& servers = client();
+  for (;;) {
+    {
+      const MutexLock lock(mutex_);
+      const TimePoint next = std::chrono::steady_clock::now() + kSettledEvery;
+      while (!stopping_ && stop_changed_.wait_until(mutex_, next)) {
+      }
+      if (stopping_) return;
+    }
+    servers.SetSettled(link_->driver().counts().settled);
+  }
+}
+
+ps::VariableHandle PsConnection::Find(const std::string& name) {
+  {
+    const MutexLock lock(mutex_);
+    if (const auto found = found_.find(name); found != found_.end()) return found->second;
+  }
+  auto handle = client().Find(name);
+  if (handle.status().code() == StatusCode::kNotFound) return nullptr;
+  RaiseUnlessOk(handle.status());
+  const MutexLock lock(mutex_);
+  return found_.insert_or_assign(name, *std::move(handle)).first->second;
+}
+
+ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
+                                        const std::vector<std::int64_t>& sizes, std::int64_t shards,
+                                        std::vector<std::uint32_t> colocated,
+                                        std::span<const std::byte> value) {
+  ps::ProgramClient& servers = client();
+  ps::VariableSpec spec{
+      .name = name, .dtype = dtype, .shape = sizes, .servers = std::move(colocated)};
+  if (spec.servers.empty()) {
+    const std::int64_t rows = sizes.empty() ? 1 : sizes[0];
+    const partition::DivLayout layout(rows, shards);
+    std::vector<std::uint64_t> bytes;
+    for (std::int64_t shard = 0; shard < layout.shards(); ++shard) {
+      bytes.push_back(value.size() / static_cast<std::size_t>(rows) *
+                      static_cast<std::size_t>(layout.Rows(shard)));
+    }
+    const MutexLock lock(mutex_);
+    for (const std::uint32_t place : placer_.Place(bytes)) {
+      spec.servers.push_back(access_.servers[place].target.index);
+    }
+  }
+  auto made = servers.Create(spec, value);
+  RaiseUnlessOk(made.status(), ClosurePhase::kWrites);
+  return *std::move(made);
+}
+
+void PsConnection::Delete(const ps::VariableHandle& variable) {
+  if (lost_) return;
+  if (client().Delete(variable).code() == StatusCode::kUnavailable) lost_ = true;
+}
+
+void PsConnection::Raise(const Status& status, ClosurePhase phase) {
+  if (status.code() == StatusCode::kNotFound) {
+    const MutexLock lock(mutex_);
+    found_.clear();  // deleted; another one may have the name
+  }
+  if (status.code() != StatusCode::kUnavailable) raise(status);
+  lost_ = true;
+  throw PsUnavailable(
+      ErrorCode::kUnavailable, Message(status),
+      {.origin = ErrorOrigin::kParameterServer, .phase = phase, .task = ServerIn(Message(status))});
+}
+
+}  // namespace muster::internal

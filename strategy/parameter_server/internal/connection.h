@@ -1,0 +1,98 @@
+// This process's way to the parameter servers of its program: the driver's, who makes variables
+// there, or an executor's, which the driver has told where they are.
+//
+// Threading: any thread. Lifetime: who uses it keeps it; the driver's ends when its strategies and
+// variables have.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/partition/placer.h"
+#include "ps/client/program_client.h"
+#include "strategy/base/closure_error.h"
+#include "strategy/cluster/internal/cluster_link.h"
+
+namespace muster::internal {
+
+// Where the servers are, and what proves that one may use them.
+struct PsAccess {
+  std::vector<ps::ProgramClient::Server> servers = {};
+  std::string job_id = {};
+  std::string key = {};
+  std::uint64_t epoch = 0;
+  // Of the driver whose variables they are.
+  std::uint64_t incarnation = 0;
+  std::string host_id = {};
+  ps::LinkMode link = ps::LinkMode::kAuto;
+};
+
+// Of ProgramStart.link.
+ps::LinkMode LinkModeOf(const std::string& name);
+
+class PsConnection {
+ public:
+  // The one that this process has now; null: none.
+  static std::shared_ptr<PsConnection> Current();
+  // Becomes the driver's, of whose executors `link` is: tells them where the servers are, and the
+  // servers how far closures have settled.
+  //   PsUnavailable: a server does not answer.  INVALID_ARGUMENT: there is none.
+  static std::shared_ptr<PsConnection> OpenAsDriver(const PsAccess& access,
+                                                    std::shared_ptr<ClusterLink> link);
+  // Becomes an executor's, unless it is of the same driver already; connects when it is first used.
+  static void BecomeExecutor(PsAccess access);
+  ~PsConnection();
+
+  // Connects, if nobody has. PsUnavailable: a server does not answer.
+  ps::ProgramClient& client();
+  bool driver() const { return link_ != nullptr; }
+  const std::string& job_id() const { return access_.job_id; }
+
+  // A variable by its name; null: the driver has not made it.
+  ps::VariableHandle Find(const std::string& name);
+  // The driver's: makes a variable whose shards go round the servers, or lie on `colocated` (one
+  // for each shard).
+  //   ALREADY_EXISTS: the name.  RESOURCE_EXHAUSTED: no memory.  INVALID_ARGUMENT: a type that
+  //   servers do not have.
+  ps::VariableHandle Create(const std::string& name, DType dtype,
+                            const std::vector<std::int64_t>& sizes, std::int64_t shards,
+                            std::vector<std::uint32_t> colocated, std::span<const std::byte> value);
+  // Frees it, as far as its servers are there.
+  void Delete(const ps::VariableHandle& variable);
+
+  // Throws what a client's call has come to, as PsUnavailable where a server is lost.
+  [[noreturn]] void Raise(const Status& status, ClosurePhase phase);
+  void RaiseUnlessOk(const Status& status, ClosurePhase phase = ClosurePhase::kRun) {
+    if (!status.ok()) Raise(status, phase);
+  }
+
+ private:
+  PsConnection(PsAccess access, std::shared_ptr<ClusterLink> link)
+      : access_(std::move(access)),
+        link_(std::move(link)),
+        placer_(static_cast<std::uint32_t>(access_.servers.size())) {}
+  void TellExecutors();
+  void WatchSettled();
+
+  const PsAccess access_;
+  // The driver's.
+  const std::shared_ptr<ClusterLink> link_;
+  std::atomic<bool> lost_{false};
+
+  Mutex mutex_;
+  Condition stop_changed_;
+  bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<ps::ProgramClient> client_ MUSTER_GUARDED_BY(mutex_);
+  partition::Placer placer_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, ps::VariableHandle> found_ MUSTER_GUARDED_BY(mutex_);
+  std::thread settled_;
+};
+
+}  // namespace muster::internal

@@ -1,0 +1,230 @@
+#include "strategy/parameter_server/internal/remote_component.h"
+
+#include <atomic>
+#include <utility>
+
+#include "common/torch/dtypes.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
+#include "strategy/parameter_server/internal/closure_session.h"
+#include "strategy/variables/internal/ordinary.h"
+
+namespace muster::internal {
+namespace {
+
+std::uint64_t NextId() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1);
+}
+
+ps::ElementOp OpOf(WriteKind kind) {
+  switch (kind) {
+    case WriteKind::kAssignAdd:
+    case WriteKind::kScatterAdd:
+      return ps::ElementOp::kAdd;
+    case WriteKind::kAssignSub:
+    case WriteKind::kScatterSub:
+      return ps::ElementOp::kSub;
+    case WriteKind::kScatterMul:
+      return ps::ElementOp::kMul;
+    case WriteKind::kScatterDiv:
+      return ps::ElementOp::kDiv;
+    case WriteKind::kScatterMin:
+      return ps::ElementOp::kMin;
+    case WriteKind::kScatterMax:
+      return ps::ElementOp::kMax;
+    case WriteKind::kAssign:
+    case WriteKind::kScatterUpdate:
+      break;
+  }
+  return ps::ElementOp::kAssign;
+}
+
+std::span<const std::byte> ValuesOf(const torch::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+std::string Text(torch::ScalarType type, const std::vector<std::int64_t>& sizes) {
+  return fmt::format("{} of shape {}", torch::toString(type), ShapeText(sizes));
+}
+
+}  // namespace
+
+RemoteComponent::RemoteComponent(std::string name, device::Place place,
+                                 std::shared_ptr<PsConnection> driver,
+                                 VariablePartitioner partitioner,
+                                 std::vector<std::uint32_t> colocated)
+    : Component(std::move(name), place),
+      id_(NextId()),
+      driver_(std::move(driver)),
+      partitioner_(std::move(partitioner)),
+      colocated_(std::move(colocated)) {}
+
+RemoteComponent::~RemoteComponent() {
+  const MutexLock lock(mutex_);
+  if (made_ != nullptr) driver_->Delete(made_);
+}
+
+// Where this is not the driver, the variable that the driver has made by the name.
+ps::VariableHandle RemoteComponent::Bound(PsConnection& connection) const {
+  const ps::VariableHandle found = connection.Find(name());
+  const MutexLock lock(mutex_);
+  if (found == nullptr || !declared_.has_value()) return found;
+  const torch::ScalarType type = *ScalarTypeOf(found->dtype);
+  if (type == declared_->type && found->shape == declared_->sizes) return found;
+  raise(
+      InvalidArgument("variable {}: the driver has made it as {}, this process as {}: they must be "
+                      "the same everywhere",
+                      name(), Text(type, found->shape), Text(declared_->type, declared_->sizes)));
+}
+
+RemoteComponent::Use RemoteComponent::Begin() const {
+  Use use{.session = ClosureSession::Current()};
+  const std::shared_ptr<PsConnection> current = PsConnection::Current();
+  if (driver_ == nullptr) {
+    use.connection = current;
+    if (current == nullptr) return use;
+    use.variable = Bound(*current);
+    return use;
+  }
+  if (use.session != nullptr && &use.session->connection() != driver_.get()) {
+    raise(InvalidArgument("variable {} is of job {}, this closure of job {}", name(),
+                          driver_->job_id(), use.session->connection().job_id()));
+  }
+  use.connection = driver_;
+  const MutexLock lock(mutex_);
+  use.variable = made_;
+  return use;
+}
+
+std::optional<Component::Form> RemoteComponent::form() const {
+  {
+    const MutexLock lock(mutex_);
+    if (declared_.has_value()) return declared_;
+  }
+  const Use use = Begin();
+  if (use.variable == nullptr) return std::nullopt;
+  return Form{.type = *ScalarTypeOf(use.variable->dtype), .sizes = use.variable->shape};
+}
+
+ps::VariableHandle RemoteComponent::placed() const {
+  Use use = Begin();
+  if (use.variable == nullptr) RaiseNotMade();
+  return use.variable;
+}
+
+std::string RemoteComponent::device() const {
+  return fmt::format("/job:ps/replica:0/task:{}/device:CPU:0", placed()->shards[0].server);
+}
+
+void RemoteComponent::RaiseNotMade() const {
+  raise(
+      FailedPrecondition("variable {} is on no parameter server: variables are made in the driver, "
+                         "before the closures "
+                         "that use them",
+                         name()));
+}
+
+torch::Tensor RemoteComponent::Snapshot() const {
+  const Use use = Begin();
+  if (use.variable == nullptr && driver_ == nullptr) RaiseNotMade();
+  if (use.variable == nullptr) return {};
+  if (use.session != nullptr) return use.session->Read(id_, use.variable);
+  return ReadVariable(*use.connection, use.variable, nullptr);
+}
+
+torch::Tensor RemoteComponent::Leaf(int slot, bool trainable) {
+  const Use use = Begin();
+  if (use.variable == nullptr && driver_ == nullptr) RaiseNotMade();
+  if (use.variable == nullptr) return {};
+  const bool gradients = trainable && torch::isFloatingType(*ScalarTypeOf(use.variable->dtype));
+  if (use.session != nullptr) return use.session->Leaf(id_, use.variable, slot, gradients);
+  return NewLeaf(ReadVariable(*use.connection, use.variable, nullptr), slot, gradients);
+}
+
+torch::Tensor RemoteComponent::Gather(const torch::Tensor& rows) const {
+  const Use use = Begin();
+  if (use.variable == nullptr) RaiseNotMade();
+  if (use.session != nullptr) return use.session->Gather(use.variable, rows);
+  return GatherRows(*use.connection, use.variable, rows, nullptr);
+}
+
+torch::Tensor RemoteComponent::LookUp(const torch::Tensor& ids, bool trainable) {
+  const torch::Tensor rows = Gather(ids);
+  const torch::Tensor leaf =
+      NewLeaf(rows, 0, trainable && torch::isFloatingType(rows.scalar_type()));
+  if (!leaf.requires_grad()) return leaf;
+  if (ClosureSession* const session = ClosureSession::Current()) {
+    session->AddLookup(id_, ids, leaf);
+    return leaf;
+  }
+  const MutexLock lock(mutex_);
+  lookups_.emplace_back(ids, leaf);
+  return leaf;
+}
+
+std::vector<Lookup> RemoteComponent::TakeLookups() {
+  if (ClosureSession* const session = ClosureSession::Current()) return session->TakeLookups(id_);
+  const MutexLock lock(mutex_);
+  return std::exchange(lookups_, {});
+}
+
+void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
+  const DType dtype = DTypeOf(type);
+  if (dtype == DType::kUnspecified) {
+    raise(InvalidArgument("variable {}: parameter servers have no {}", name(),
+                          torch::toString(type)));
+  }
+  const torch::Tensor bytes = CopyAt(device::Place{}, value, type);
+  const std::vector<std::int64_t> sizes = value.sizes().vec();
+  const std::int64_t shards =
+      colocated_.empty() ? count_shards(partitioner_, sizes, type) : std::int64_t{1};
+  ps::VariableHandle made =
+      driver_->Create(name(), dtype, sizes, shards, colocated_, ValuesOf(bytes.contiguous()));
+  const MutexLock lock(mutex_);
+  made_ = std::move(made);
+  declared_ = Form{.type = type, .sizes = sizes};
+}
+
+void RemoteComponent::Assign(const torch::Tensor& value, torch::ScalarType type) {
+  if (driver_ == nullptr) {
+    const MutexLock lock(mutex_);
+    if (!declared_.has_value()) {
+      declared_ = Form{.type = type, .sizes = value.sizes().vec()};
+      return;
+    }
+  }
+  const Use use = Begin();
+  if (use.variable == nullptr) {
+    if (driver_ == nullptr || use.session != nullptr) RaiseNotMade();
+    return Make(value, type);
+  }
+  (void)Apply(WriteKind::kAssign, name(), {.values = value.to(type)});
+}
+
+bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
+                            const WriteArgument& argument) {
+  const Use use = Begin();
+  if (use.variable == nullptr) return false;
+  const WriteArgument fitted =
+      Fitted(kind, variable, *ScalarTypeOf(use.variable->dtype), use.variable->shape, argument);
+  const auto add = [&](ps::WriteSet& set) {
+    const ps::Operands operands{.bytes = ValuesOf(fitted.values)};
+    if (!is_scatter(kind)) {
+      return raise_unless_ok(set.Update(use.variable, OpOf(kind), operands));
+    }
+    const std::span<const std::int64_t> rows(fitted.indices.data_ptr<std::int64_t>(),
+                                             static_cast<std::size_t>(fitted.indices.numel()));
+    if (!rows.empty()) raise_unless_ok(set.Scatter(use.variable, OpOf(kind), rows, operands));
+  };
+  if (use.session != nullptr) {
+    use.session->Write(id_, add);
+    return true;
+  }
+  ps::WriteSet set;
+  add(set);
+  use.connection->RaiseUnlessOk(use.connection->client().Flush(set), ClosurePhase::kWrites);
+  return true;
+}
+
+}  // namespace muster::internal

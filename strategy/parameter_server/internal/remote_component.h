@@ -1,0 +1,87 @@
+// A variable's value on parameter servers.
+//
+// The driver makes it there with its first value. Elsewhere the first value only says what the
+// variable looks like: it is found by its name when it is first used, and must look like that.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "strategy/parameter_server/internal/connection.h"
+#include "strategy/parameter_server/partitioner.h"
+#include "strategy/variables/internal/component.h"
+
+namespace muster {
+class Variable;
+}
+
+namespace muster::internal {
+
+class ClosureSession;
+
+// Rows that were looked up: ids, and a leaf whose gradient backward() finds.
+using Lookup = std::pair<torch::Tensor, torch::Tensor>;
+
+class RemoteComponent final : public Component {
+ public:
+  // `driver`: where it is made; null: it is found. A component that is colocated lies where the
+  // other one does and is not partitioned.
+  RemoteComponent(std::string name, device::Place place, std::shared_ptr<PsConnection> driver,
+                  VariablePartitioner partitioner, std::vector<std::uint32_t> colocated);
+  ~RemoteComponent() override;
+
+  // All: PsUnavailable, where a server is lost; INVALID_ARGUMENT: the driver's variable of this
+  // name looks otherwise, or it is of another job.
+  std::optional<Form> form() const override;
+  std::string device() const override;
+  torch::Tensor Snapshot() const override;
+  torch::Tensor Leaf(int slot, bool trainable) override;
+  torch::Tensor Gather(const torch::Tensor& rows) const override;
+  // FAILED_PRECONDITION: the driver has not made the variable, and this is not the driver.
+  void Assign(const torch::Tensor& value, torch::ScalarType type) override;
+  bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
+
+  // Rows as a leaf (requires_grad if `trainable`), which is remembered; ids: each once.
+  torch::Tensor LookUp(const torch::Tensor& ids, bool trainable);
+  // Those of this closure, or of no closure, since the last call.
+  std::vector<Lookup> TakeLookups();
+
+  // Where its shards are. FAILED_PRECONDITION: not initialised.
+  ps::VariableHandle placed() const;
+
+ private:
+  // What a call works with: a closure's session, or the connection alone.
+  struct Use {
+    ClosureSession* session = nullptr;
+    std::shared_ptr<PsConnection> connection = nullptr;
+    ps::VariableHandle variable = nullptr;  // null: not made yet
+  };
+  Use Begin() const;
+  ps::VariableHandle Bound(PsConnection& connection) const;
+  [[noreturn]] void RaiseNotMade() const;
+  void Make(const torch::Tensor& value, torch::ScalarType type);
+
+  // Unique in this process for ever.
+  const std::uint64_t id_;
+  const std::shared_ptr<PsConnection> driver_;
+  const VariablePartitioner partitioner_;
+  const std::vector<std::uint32_t> colocated_;
+
+  mutable Mutex mutex_;
+  std::optional<Form> declared_ MUSTER_GUARDED_BY(mutex_);
+  ps::VariableHandle made_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Lookup> lookups_ MUSTER_GUARDED_BY(mutex_);  // of no closure
+};
+
+// INVALID_ARGUMENT: it is not on parameter servers.
+RemoteComponent& remote_component(const Variable& variable);
+// INVALID_ARGUMENT: these are no rows of a variable of these sizes.
+void require_rows(const std::string& name, const std::vector<std::int64_t>& sizes,
+                  const torch::Tensor& ids);
+
+}  // namespace muster::internal

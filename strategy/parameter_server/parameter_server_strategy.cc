@@ -1,0 +1,138 @@
+#include "strategy/parameter_server/parameter_server_strategy.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+#include "program/runtime.h"
+
+#include "device/gpu.h"
+#include "muster/v1/program.pb.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/parameter_server/internal/closure_session.h"
+#include "strategy/parameter_server/internal/connection.h"
+#include "strategy/parameter_server/internal/remote_component.h"
+#include "strategy/variables/variable.h"
+
+namespace muster {
+namespace {
+
+using internal::PsConnection;
+
+// The first members come with the start of the driver.
+constexpr std::chrono::seconds kFirstMembers{10};
+
+std::vector<device::Place> ComputePlaces() {
+  std::vector<device::Place> places;
+  const auto cards = static_cast<int>(device::LogicalGpus::OfProcess().Cards().size());
+  for (int card = 0; card < cards; ++card) places.push_back(device::Place::Gpu(card));
+  if (places.empty()) places.emplace_back();
+  return places;
+}
+
+// What the driver was told of the cluster, once it has been told.
+v1::ProgramMembers FirstMembers(program::Runtime& runtime) {
+  struct Told {
+    Mutex mutex;
+    Condition changed;
+    v1::ProgramMembers members MUSTER_GUARDED_BY(mutex);
+  };
+  const auto told = std::make_shared<Told>();
+  runtime.OnMembers([told](const v1::ProgramMembers& members) {
+    const MutexLock lock(told->mutex);
+    told->members = members;
+    told->changed.notify_all();
+  });
+  const TimePoint deadline = std::chrono::steady_clock::now() + kFirstMembers;
+  const MutexLock lock(told->mutex);
+  while (told->members.version() == 0 && told->changed.wait_until(told->mutex, deadline)) {
+  }
+  return told->members;
+}
+
+internal::PsAccess AccessOf(program::Runtime& runtime) {
+  const v1::ProgramStart& start = program::Start();
+  internal::PsAccess access{.job_id = start.job_id(),
+                            .key = start.key(),
+                            .epoch = start.epoch(),
+                            .incarnation = start.incarnation(),
+                            .host_id = start.host_id(),
+                            .link = internal::LinkModeOf(start.link())};
+  const v1::ProgramMembers members = FirstMembers(runtime);
+  for (const v1::PsAddress& address : members.servers()) {
+    access.servers.push_back({.target = ps::TargetOf(address)});
+  }
+  return access;
+}
+
+// The driver's connection, made by its first strategy; null in other processes of a program.
+std::shared_ptr<PsConnection> DriverConnection() {
+  static Mutex one_at_a_time;
+  const MutexLock lock(one_at_a_time);
+  if (auto current = PsConnection::Current()) return current->driver() ? current : nullptr;
+  program::Runtime* const runtime = program::Driver();
+  if (runtime != nullptr) {
+    return PsConnection::OpenAsDriver(AccessOf(*runtime), value_of(internal::process_link()));
+  }
+  if (program::Started()) return nullptr;
+  raise(
+      FailedPrecondition("a ParameterServerStrategy needs a program on a cluster: "
+                         "muster::init(argc, argv) is the first line of main()"));
+}
+
+// The servers of the shards of another variable, by their devices' names.
+std::vector<std::uint32_t> ServersOf(const std::vector<std::string>& devices) {
+  constexpr std::string_view kBefore = "/job:ps/replica:0/task:";
+  std::vector<std::uint32_t> servers;
+  for (const std::string& device : devices) {
+    std::uint32_t task = 0;
+    if (!device.starts_with(kBefore)) continue;
+    (void)std::from_chars(device.data() + kBefore.size(), device.data() + device.size(), task);
+    servers.push_back(task);
+  }
+  return servers;
+}
+
+}  // namespace
+
+class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
+ public:
+  Maker(std::shared_ptr<PsConnection> driver, VariablePartitioner partitioner)
+      : driver_(std::move(driver)), partitioner_(std::move(partitioner)) {}
+
+  std::unique_ptr<internal::Component> Make(std::string name, device::Place place,
+                                            const VariableSpec& spec) override {
+    std::vector<std::uint32_t> colocated = ServersOf(spec.colocated_devices);
+    colocated.resize(std::min<std::size_t>(colocated.size(), 1));
+    return std::make_unique<internal::RemoteComponent>(std::move(name), place, driver_,
+                                                       partitioner_, std::move(colocated));
+  }
+
+ private:
+  const std::shared_ptr<PsConnection> driver_;
+  const VariablePartitioner partitioner_;
+};
+
+ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner)
+    : Strategy(ComputePlaces(), {device::Place{}}),
+      maker_(std::make_unique<Maker>(DriverConnection(), std::move(partitioner))) {}
+
+ParameterServerStrategy::~ParameterServerStrategy() = default;
+
+internal::ComponentMaker* ParameterServerStrategy::component_maker() const { return maker_.get(); }
+
+void ParameterServerStrategy::flush() {
+  if (auto* const session = internal::ClosureSession::Current()) session->Flush();
+}
+
+// Replicas have threads of their own and are the closure's.
+void ParameterServerStrategy::run_replicas(const std::function<void(int)>& replica) {
+  auto* const session = internal::ClosureSession::Current();
+  Strategy::run_replicas([&](int index) {
+    const internal::ClosureSession::Scope scope(session);
+    replica(index);
+  });
+}
+
+}  // namespace muster

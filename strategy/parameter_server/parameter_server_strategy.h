@@ -1,0 +1,63 @@
+// Variables on the parameter servers of the program's cluster, which its workers read and write.
+//
+//   struct Model {
+//     muster::ParameterServerStrategy strategy;
+//     muster::Variable w;
+//     Model() {
+//       const auto scope = strategy.scope();
+//       w = muster::Variable::create("w", torch::zeros({4, 3}));
+//     }
+//   };
+//   std::unique_ptr<Model> make_model() { return std::make_unique<Model>(); }
+//   MUSTER_PROGRAM(make_model);
+//   void step(Model& model, const torch::Tensor& batch) { model.w.assign_add(...); }
+//   MUSTER_FUNCTION(step);
+//
+// The driver makes variables, in the strategy's scope; the other processes make the same ones in
+// their scopes and get the driver's, by name: names are unique in a program. Shape and type must be
+// the same everywhere (INVALID_ARGUMENT, where the variable is used, names both).
+//
+// In a closure the first read of a variable fetches it, and later ones see that snapshot until the
+// closure writes the variable. What a closure writes is sent together when its function returns,
+// before its result is, and counts exactly once, however often the closure runs. The driver reads
+// and writes at once. A lost server is a PsUnavailable wherever its variables are used, and for
+// closures in schedule() and join(): its values are gone, and nothing brings them back.
+//
+// Variables that the driver drops are freed on the servers.
+//
+// Threading, lifetime: as Strategy.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "strategy/core/strategy.h"
+#include "strategy/parameter_server/partitioner.h"
+
+namespace muster {
+
+class ParameterServerStrategy final : public Strategy {
+ public:
+  // Of this process's program. Replicas: the GPUs of this machine, else its CPU. Without a
+  // partitioner each variable lies on one server; they go round the servers as they are made.
+  //   INVALID_ARGUMENT: the cluster has no parameter server.  PsUnavailable: one does not answer.
+  //   FAILED_PRECONDITION: not in a process of a program.
+  explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr);
+  ~ParameterServerStrategy() override;
+
+  std::string_view name() const override { return "ParameterServerStrategy"; }
+  // Sends what the closure has written so far; without effect elsewhere. PsUnavailable.
+  void flush();
+
+  internal::ComponentMaker* component_maker() const override;
+
+ protected:
+  void run_replicas(const std::function<void(int)>& replica) override;
+
+ private:
+  class Maker;
+
+  std::unique_ptr<Maker> maker_;
+};
+
+}  // namespace muster

@@ -1,0 +1,91 @@
+#include "strategy/parameter_server/sharded_variable.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
+#include "strategy/parameter_server/internal/remote_component.h"
+
+namespace muster {
+
+ShardedVariable::ShardedVariable(Variable variable)
+    : variable_(std::move(variable)),
+      sizes_(variable_.valid() ? variable_.sizes() : std::vector<std::int64_t>()) {
+  const ps::VariableHandle placed = internal::remote_component(variable_).placed();
+  const bool whole = placed->shards.size() == 1;
+  for (const ps::ShardRef& shard : placed->shards) {
+    shards_.push_back(
+        {.name = whole ? name() : fmt::format("{}/part_{}", name(), shards_.size()),
+         .device = fmt::format("/job:ps/replica:0/task:{}/device:CPU:0", shard.server),
+         .offset = shard.row_offset,
+         .rows = shard.rows});
+  }
+}
+
+torch::Tensor ShardedVariable::value_of_shard(int shard) const {
+  if (shard < 0 || shard >= size()) {
+    raise(OutOfRange("shard {} of variable {}, which has {}", shard, name(), size()));
+  }
+  if (size() == 1) return value();
+  const Shard& of = shards_[static_cast<std::size_t>(shard)];
+  return gather(torch::arange(of.offset, of.offset + of.rows, torch::kLong));
+}
+
+torch::Tensor ShardedVariable::operator[](std::int64_t row) const {
+  const std::int64_t rows = sizes_.empty() ? 0 : sizes_[0];
+  if (row < -rows || row >= rows) {
+    raise(OutOfRange("row {} of variable {}, which has {}", row, name(), rows));
+  }
+  return gather(torch::full({1}, row < 0 ? row + rows : row, torch::kLong))[0];
+}
+
+torch::Tensor ShardedVariable::slice(std::optional<std::int64_t> start,
+                                     std::optional<std::int64_t> stop, std::int64_t step) const {
+  if (step == 0) raise(InvalidArgument("slice of variable {}: the step must not be 0", name()));
+  if (sizes_.empty()) raise(InvalidArgument("variable {} is a scalar: it has no rows", name()));
+  const std::int64_t rows = sizes_[0];
+  // The borders that a step may begin and end at: 0 .. rows, backwards rows - 1 .. -1.
+  const std::int64_t low = step > 0 ? 0 : -1;
+  const std::int64_t high = step > 0 ? rows : rows - 1;
+  const auto border = [&](std::optional<std::int64_t> at, std::int64_t otherwise) {
+    if (!at.has_value()) return otherwise;
+    return std::clamp(*at < 0 ? *at + rows : *at, low, high);
+  };
+  const std::int64_t from = border(start, step > 0 ? low : high);
+  const std::int64_t to = border(stop, step > 0 ? high : low);
+  const bool none = step > 0 ? from >= to : from <= to;
+  return gather(none ? torch::empty({0}, torch::kLong)
+                     : torch::arange(from, to, step, torch::kLong));
+}
+
+torch::Tensor ShardedVariable::sparse_read(const torch::Tensor& rows) const {
+  internal::require_rows(name(), sizes_, rows);
+  if (rows.dim() != 1) {
+    raise(InvalidArgument(
+        "variable {}: rows to read must be a list of one dimension, not of shape {}", name(),
+        ShapeText(rows.sizes())));
+  }
+  return gather(rows);
+}
+
+torch::Tensor ShardedVariable::gather(const torch::Tensor& rows) const {
+  return internal::remote_component(variable_).Gather(rows);
+}
+
+const ShardedVariable& ShardedVariable::assign(const VariableValue& value) const {
+  (void)variable_.assign(value, /*read_value=*/false);
+  return *this;
+}
+
+const ShardedVariable& ShardedVariable::assign_add(const VariableValue& value) const {
+  (void)variable_.assign_add(value, /*read_value=*/false);
+  return *this;
+}
+
+const ShardedVariable& ShardedVariable::assign_sub(const VariableValue& value) const {
+  (void)variable_.assign_sub(value, /*read_value=*/false);
+  return *this;
+}
+
+}  // namespace muster

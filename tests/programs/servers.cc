@@ -1,0 +1,165 @@
+// A program with variables on parameter servers, as a user writes one: what it is told to do is its
+// first argument.
+//
+//   count N          N closures, each adds 1 to a variable; prints "scheduled N", then "counted S"
+//   rounds FILE      100 such closures, again and again until the file is there; prints "rounds
+//                    begin", then "rounds exact" or what was counted
+//   train N          N closures, each one step of a small model; prints "error E"
+//   lookup           closures that look rows up and write their gradient; prints "table S"
+//   differ           executors make the variable with another shape; prints what is thrown
+//   lost FILE        closures until a server is lost; writes FILE when it has begun, prints "lost
+//   T"
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include <unistd.h>
+
+#include "strategy/muster.h"
+
+namespace {
+
+// One in each process: the driver's variables are on the servers, executors find them there.
+struct Model {
+  muster::ParameterServerStrategy strategy{muster::fixed_shards_partitioner(2)};
+  muster::Variable counter;
+  muster::Variable w;
+  muster::Variable table;
+
+  explicit Model(std::int64_t features = 3) {
+    const auto scope = strategy.scope();
+    counter = muster::Variable::create("counter", 0);
+    w = muster::Variable::create("w", torch::zeros({features, 1}));
+    table = muster::Variable::create("table", torch::ones({10, 2}));
+  }
+};
+std::unique_ptr<Model> make_model() { return std::make_unique<Model>(); }
+
+void count(Model& model) { model.counter += 1; }
+// Long enough to be killed in.
+void count_slowly(Model& model) {
+  model.counter += 1;
+  ::usleep(5'000);
+}
+double step(Model& model, const torch::Tensor& x, const torch::Tensor& y) {
+  const muster::Variable& w = model.w;
+  const torch::Tensor loss = (torch::mm(x, w) - y).pow(2).mean();
+  loss.backward();
+  w.assign_sub(w.value().grad() * 0.1, /*read_value=*/false);
+  return loss.item<double>();
+}
+void subtract_gradient(Model& model, const torch::Tensor& ids) {
+  const muster::Variable& table = model.table;
+  muster::embedding_lookup(table, ids).sum().backward();
+  table.scatter_sub(muster::embedding_gradient(table), /*read_value=*/false);
+}
+double sum_of_another_shape() {
+  static Model other(5);
+  return other.w.value().sum().item<double>();
+}
+
+}  // namespace
+
+MUSTER_PROGRAM(make_model);
+MUSTER_FUNCTION(count);
+MUSTER_FUNCTION(count_slowly);
+MUSTER_FUNCTION(step);
+MUSTER_FUNCTION(subtract_gradient);
+MUSTER_FUNCTION(sum_of_another_shape);
+
+namespace {
+
+int count_all(muster::ClusterCoordinator& coordinator, int n) {
+  for (int i = 0; i < n; ++i) coordinator.schedule<count_slowly>();
+  std::printf("scheduled %d\n", n);
+  coordinator.join();
+  std::printf("counted %d\n", muster::program_object<Model>().counter.item<int>());
+  return 0;
+}
+
+int rounds(muster::ClusterCoordinator& coordinator, const std::string& file) {
+  int scheduled = 0;
+  while (!std::ifstream(file).good()) {
+    for (int i = 0; i < 100; ++i) coordinator.schedule<count_slowly>();
+    if (scheduled == 0) std::printf("rounds begin\n");
+    scheduled += 100;
+    coordinator.join();
+  }
+  const int counted = muster::program_object<Model>().counter.item<int>();
+  if (counted == scheduled) {
+    std::printf("rounds exact\n");
+  } else {
+    std::printf("rounds: %d of %d\n", counted, scheduled);
+  }
+  return 0;
+}
+
+int train(muster::ClusterCoordinator& coordinator, int n) {
+  torch::manual_seed(1);
+  const torch::Tensor truth = torch::tensor({{1.0F}, {-2.0F}, {3.0F}});
+  for (int i = 0; i < n; ++i) {
+    const torch::Tensor x = torch::randn({16, 3});
+    coordinator.schedule<step>(x, torch::mm(x, truth));
+  }
+  coordinator.join();
+  const double error =
+      (muster::program_object<Model>().w.value() - truth).abs().max().item<double>();
+  std::printf("error %s\n", error < 0.05 ? "small" : std::to_string(error).c_str());
+  return 0;
+}
+
+int look_up(muster::ClusterCoordinator& coordinator) {
+  for (std::int64_t id = 0; id < 10; ++id) {
+    coordinator.schedule<subtract_gradient>(torch::tensor({id}, torch::kLong));
+  }
+  coordinator.join();
+  std::printf("table %.0f\n",
+              muster::program_object<Model>().table.value().abs().sum().item<double>());
+  return 0;
+}
+
+int differ(muster::ClusterCoordinator& coordinator) {
+  coordinator.schedule<sum_of_another_shape>();
+  try {
+    coordinator.join();
+  } catch (const muster::Error& error) {
+    std::printf("caught %s\n", error.what());
+  }
+  return 0;
+}
+
+int until_lost(muster::ClusterCoordinator& coordinator, const std::string& file) {
+  try {
+    for (int i = 0;; ++i) {
+      coordinator.schedule<count>();
+      if (i == 100) {
+        coordinator.join();
+        std::ofstream(file) << "begun\n";
+        std::printf("begun\n");
+      }
+    }
+  } catch (const muster::PsUnavailable& error) {
+    std::printf("lost %s\n", error.details().task.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  muster::init(argc, argv);
+  // On the servers before the first closure asks for them.
+  (void)muster::program_object<Model>();
+  muster::ClusterCoordinator coordinator;
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "count") return count_all(coordinator, std::atoi(argv[2]));
+  if (what == "rounds") return rounds(coordinator, argv[2]);
+  if (what == "train") return train(coordinator, std::atoi(argv[2]));
+  if (what == "lookup") return look_up(coordinator);
+  if (what == "differ") return differ(coordinator);
+  if (what == "lost") return until_lost(coordinator, argv[2]);
+  std::fprintf(stderr, "servers: what is \"%s\"?\n", what.c_str());
+  return 2;
+}

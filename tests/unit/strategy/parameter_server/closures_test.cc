@@ -1,0 +1,125 @@
+// Variables on parameter servers in closures: snapshots, write sets, lost servers.
+#include "tests/unit/strategy/parameter_server/servers.h"
+
+namespace closures_of_servers {
+
+using muster::Variable;
+
+// Of the test that runs; closures run on threads of its process.
+Variable v;
+Variable w;
+
+void increment() { v += 1; }
+std::vector<float> own_writes() {
+  std::vector<float> seen{v.item<float>()};
+  v += 1;
+  seen.push_back(v.item<float>());
+  v.assign(10);
+  v += 5;
+  seen.push_back(v.item<float>());
+  return seen;
+}
+void writes_and_throws() {
+  v += 100;
+  muster::raise(muster::ErrorCode::kOutOfRange, "after it has written");
+}
+double step(const torch::Tensor& x, const torch::Tensor& y) {
+  const torch::Tensor loss = (torch::mm(x, w) - y).pow(2).mean();
+  loss.backward();
+  w.assign_sub(w.value().grad() * 0.1, false);
+  return loss.item<double>();
+}
+void in_replicas(float x) {
+  auto& strategy = v.strategy();
+  strategy.run([&] { v.assign_add(x, false); });
+}
+void makes_one() {
+  const auto scope = v.strategy().scope();
+  (void)Variable::create("made in a closure", 1.0);
+}
+
+}  // namespace closures_of_servers
+
+MUSTER_FUNCTION(closures_of_servers::increment);
+MUSTER_FUNCTION(closures_of_servers::own_writes);
+MUSTER_FUNCTION(closures_of_servers::writes_and_throws);
+MUSTER_FUNCTION(closures_of_servers::step);
+MUSTER_FUNCTION(closures_of_servers::in_replicas);
+MUSTER_FUNCTION(closures_of_servers::makes_one);
+
+namespace muster {
+namespace {
+
+using namespace closures_of_servers;
+using testing::says;
+using testing::Servers;
+
+struct ClosureFixture {
+  ClosureFixture() {
+    const auto scope = strategy.scope();
+    v = Variable::create("v", 0.0);
+    w = Variable::create("w", torch::zeros({3, 1}));
+  }
+  ~ClosureFixture() {
+    v = Variable();
+    w = Variable();
+  }
+  Servers servers;
+  ParameterServerStrategy strategy;
+  ClusterCoordinator coordinator{servers.link};
+};
+
+TEST_CASE_METHOD(ClosureFixture, "each closure's writes count once",
+                 "[strategy][unit][CCO-07][PSS-13]") {
+  for (int i = 0; i < 500; ++i) coordinator.schedule<increment>();
+  coordinator.join();
+  CHECK(v.item<float>() == 500);
+}
+
+TEST_CASE_METHOD(ClosureFixture, "a closure sees what it writes, others when it has ended",
+                 "[strategy][unit]") {
+  CHECK(coordinator.schedule<own_writes>().fetch() == std::vector<float>{0, 1, 15});
+  CHECK(v.item<float>() == 15);
+}
+
+TEST_CASE_METHOD(ClosureFixture, "what a closure that throws has written is not sent",
+                 "[strategy][unit]") {
+  coordinator.schedule<writes_and_throws>();
+  CHECK(says("after it has written", [&] { (void)(coordinator.join()); }));
+  CHECK(v.item<float>() == 0);
+}
+
+TEST_CASE_METHOD(ClosureFixture, "a small model is trained by closures", "[strategy][unit]") {
+  torch::manual_seed(1);
+  const torch::Tensor truth = torch::tensor({{1.0F}, {-2.0F}, {3.0F}});
+  for (int i = 0; i < 300; ++i) {
+    const torch::Tensor x = torch::randn({16, 3});
+    coordinator.schedule<step>(x, torch::mm(x, truth));
+  }
+  coordinator.join();
+  CHECK(torch::allclose(w.value(), truth, 1e-2, 1e-2));
+}
+
+TEST_CASE_METHOD(ClosureFixture, "variables are made in the driver, not in closures",
+                 "[strategy][unit]") {
+  coordinator.schedule<makes_one>();
+  CHECK(says("variables are made in the driver", [&] { (void)(coordinator.join()); }));
+}
+
+TEST_CASE_METHOD(ClosureFixture, "replicas of a closure's run() write for the closure",
+                 "[strategy][unit][CCO-25]") {
+  for (int i = 0; i < 10; ++i) coordinator.schedule<in_replicas>(2.0F);
+  coordinator.join();
+  CHECK(v.item<float>() == 20);
+}
+
+TEST_CASE_METHOD(ClosureFixture,
+                 "a lost server fails closures with PsUnavailable, and join says so",
+                 "[strategy][unit][CCF-10]") {
+  servers.cluster.Restart(0);
+  coordinator.schedule<increment>();
+  CHECK_THROWS_AS(coordinator.join(), PsUnavailable);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,105 @@
+// Programs with variables on parameter servers: driver and executors as real processes of
+// tests/programs/servers, whose daemons and servers the test plays.
+#include <csignal>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "ps/apply_pool.h"
+#include "ps/server/ps_server.h"
+#include "tests/unit/program/cluster.h"
+
+namespace muster::program {
+namespace {
+
+// Waits until it says that closures have ended on it.
+bool HasRunSome(RunningProgram& executor) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < end) {
+    const auto pulse = executor.Last(&v1::FromProgram::has_pulse);
+    if (pulse.has_value() && pulse->pulse().ended() > 0) return true;
+    ::usleep(1'000);
+  }
+  return false;
+}
+
+// Two servers, two executors.
+class ServersFixture {
+ public:
+  ServersFixture() {
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      auto server = ps::PsServer::Start({.unix_directory = folder_.path(),
+                                         .token = "token",
+                                         .host_id = net::HostId().value(),
+                                         .apply_pool = &pool_});
+      servers_.push_back(std::move(server).value());
+      v1::PsAddress address;
+      address.set_index(i);
+      *address.mutable_data() = servers_.back()->endpoint();
+      cluster.AddServer(address);
+    }
+    cluster.StartExecutor(0);
+    cluster.StartExecutor(1);
+  }
+  void EndServer(std::size_t i) { servers_[i].reset(); }
+
+ private:
+  TempDir folder_;
+  ps::ApplyPool pool_{1};
+  std::vector<std::unique_ptr<ps::PsServer>> servers_;
+
+ public:
+  PlayedCluster cluster{"auto", ProgramOfTests("servers")};
+};
+
+TEST_CASE_METHOD(ServersFixture, "executors find the variables that the driver has made",
+                 "[strategy][unit][CCO-07]") {
+  RunningProgram& driver = cluster.StartDriver({"train", "300"});
+  CHECK(driver.AwaitLine("error small"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+  // Another driver's are its own, and the executors find them.
+  RunningProgram& second = cluster.StartDriver({"count", "50"});
+  CHECK(second.AwaitLine("counted 50"));
+  CHECK(second.AwaitExit() == "exit code 0");
+  RunningProgram& third = cluster.StartDriver({"lookup"});
+  CHECK(third.AwaitLine("table 0"));
+  CHECK(third.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture, "each closure counts once, though executors are killed",
+                 "[strategy][unit][CCF-02]") {
+  RunningProgram& driver = cluster.StartDriver({"count", "2000"});
+  REQUIRE(driver.AwaitLine("scheduled 2000"));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    RunningProgram& executor = cluster.StartExecutor(2 + i);
+    REQUIRE(HasRunSome(executor));
+    executor.Signal(SIGKILL);
+    executor.AwaitExit();
+    cluster.TellEnd(executor, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  }
+  CHECK(driver.AwaitLine("counted 2000"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture, "a variable of another shape is refused and both are named",
+                 "[strategy][unit]") {
+  RunningProgram& driver = cluster.StartDriver({"differ"});
+  CHECK(
+      driver.AwaitLine("the driver has made it as Float of shape [3, 1], this process as Float "
+                       "of shape [5, 1]"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture, "a server that ends is PsUnavailable in schedule or join",
+                 "[strategy][unit][CCF-10]") {
+  const TempDir folder;
+  const std::string begun = folder.path() + "/begun";
+  RunningProgram& driver = cluster.StartDriver({"lost", begun});
+  REQUIRE(driver.Await([&] { return std::ifstream(begun).good(); }));
+  EndServer(0);
+  CHECK(driver.AwaitLine("lost ps:0"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+}  // namespace
+}  // namespace muster::program

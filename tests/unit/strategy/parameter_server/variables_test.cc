@@ -1,0 +1,135 @@
+// Variables on parameter servers, as their driver has them.
+#include "tests/unit/strategy/parameter_server/servers.h"
+
+namespace muster {
+namespace {
+
+using testing::device_of_server;
+using testing::says;
+using testing::Servers;
+
+TEST_CASE("variables go round the servers in the order in which they are made",
+          "[strategy][unit][PSS-01][PSS-02][PSS-04]") {
+  const Servers servers(3);
+  ParameterServerStrategy strategy;
+  const Variable outside = Variable::create("outside", 1.0);
+  const auto scope = strategy.scope();
+  std::vector<Variable> variables;
+  for (int i = 0; i < 3; ++i) variables.push_back(Variable::create("v" + std::to_string(i), 1.0));
+  Variable beside;
+  {
+    const auto colocated = strategy.extended().colocate_vars_with(variables[1]);
+    beside = Variable::create("beside", torch::zeros({4, 2}));
+  }
+  {
+    const DeviceScope ignored("CPU:0");
+    variables.push_back(Variable::create("v3", 1.0));
+  }
+  CHECK(outside.device() == "/job:localhost/replica:0/task:0/device:CPU:0");
+  CHECK(beside.device() == device_of_server(1));
+  CHECK(variables[0].device() == device_of_server(0));
+  CHECK(variables[1].device() == device_of_server(1));
+  CHECK(variables[2].device() == device_of_server(2));
+  CHECK(variables[3].device() == device_of_server(0));
+}
+
+TEST_CASE("the driver reads and writes at once, whatever the type", "[strategy][unit]") {
+  const Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  const Variable w = Variable::create("w", torch::ones({2, 3}));
+  CHECK(w.sizes() == std::vector<std::int64_t>{2, 3});
+  CHECK(w.is_initialized());
+  CHECK(w.assign_add(torch::full({2, 3}, 2.0)).equal(torch::full({2, 3}, 3.0F)));
+  CHECK(w.assign_sub(1).equal(torch::full({2, 3}, 2.0F)));
+  CHECK(w.assign(5).equal(torch::full({2, 3}, 5.0F)));
+  CHECK(w.value().requires_grad());
+  CHECK(says("variable w has shape", [&] { (void)(w.assign(torch::zeros({3, 2}))); }));
+
+  const Variable n = Variable::create("n", std::int64_t{1} << 40);
+  CHECK(n.dtype() == torch::kLong);
+  n += 1;
+  CHECK(n.item<std::int64_t>() == (std::int64_t{1} << 40) + 1);
+  CHECK(says("cannot be assigned", [&] { (void)(n.assign_add(0.5)); }));
+  const Variable flags = Variable::create("flags", torch::tensor({true, false}));
+  CHECK(flags.assign(torch::tensor({false, true})).equal(torch::tensor({false, true})));
+  const Variable half = Variable::create("half", torch::ones({2}, torch::kHalf));
+  CHECK(half.value().scalar_type() == torch::kHalf);
+
+  const Variable later = Variable::create("later", 2.0, {.initialize = false});
+  CHECK_FALSE(later.is_initialized());
+  CHECK_THROWS_AS(later.value(), Error);
+  later.initialize();
+  CHECK(later.item<float>() == 2);
+}
+
+TEST_CASE("names are unique among the variables that a program has", "[strategy][unit]") {
+  const Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  {
+    const Variable w = Variable::create("w", 1.0);
+    CHECK(says("another one has the name", [&] { (void)(Variable::create("w", 2.0)); }));
+    CHECK(w.item<float>() == 1);
+  }
+  // The first is gone, and its memory free.
+  CHECK(Variable::create("w", 3.0).item<float>() == 3);
+}
+
+TEST_CASE("a driver without servers, and a process without a cluster, have no such strategy",
+          "[strategy][unit][PSS-05]") {
+  CHECK(says("at least one ps", [&] {
+    (void)(internal::PsConnection::OpenAsDriver({.job_id = "job-1"}, local_cluster(1)));
+  }));
+}
+
+TEST_CASE("modules are refused, as their copies would be shared with nobody", "[strategy][unit]") {
+  const Servers servers;
+  ParameterServerStrategy strategy;
+  const torch::nn::Linear module(2, 1);
+  CHECK(testing::throws(ErrorCode::kUnimplemented, "ParameterServerStrategy",
+                        [&] { (void)strategy.distribute(module); }));
+}
+
+TEST_CASE("scatters go to rows, wherever they lie", "[strategy][unit][SHV-11][SHV-12]") {
+  const Servers servers(3);
+  ParameterServerStrategy strategy(fixed_shards_partitioner(3));
+  const torch::Tensor first = torch::arange(96.0).reshape({32, 3});
+  const torch::Tensor ids = torch::tensor({0, 10, 11, 12, 30, 31, 10}, torch::kLong);
+  const torch::Tensor rows = torch::full({7, 3}, 2.0F) + torch::arange(7.0).reshape({7, 1});
+  const Variable local = Variable::create("local", first);
+  const auto scope = strategy.scope();
+  const Variable remote = Variable::create("remote", first);
+  REQUIRE(ShardedVariable(remote).size() == 3);
+  using Scatter = torch::Tensor (Variable::*)(const IndexedSlices&, bool) const;
+  for (const Scatter scatter :
+       {&Variable::scatter_add, &Variable::scatter_sub, &Variable::scatter_mul,
+        &Variable::scatter_div, &Variable::scatter_min, &Variable::scatter_max,
+        &Variable::scatter_update}) {
+    const torch::Tensor there = (remote.*scatter)({rows, ids}, true);
+    const torch::Tensor here = (local.*scatter)({rows, ids}, true);
+    CHECK(torch::allclose(there, here));
+  }
+  CHECK_THROWS_AS(remote.scatter_add({rows, torch::full({7}, 32, torch::kLong)}), Error);
+}
+
+TEST_CASE("a killed server is PsUnavailable for who reads and writes", "[strategy][unit][CCF-10]") {
+  Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  const Variable v = Variable::create("v", 1.0);
+  const Variable w = Variable::create("w", 2.0);
+  servers.cluster.Restart(1);
+  CHECK(v.item<float>() == 1);
+  try {
+    (void)w.value();
+    FAIL("read from a lost server");
+  } catch (const PsUnavailable& error) {
+    CHECK(error.details().origin == ErrorOrigin::kParameterServer);
+    CHECK(error.details().task == "ps:1");
+  }
+  CHECK_THROWS_AS(w.assign(3), PsUnavailable);
+}
+
+}  // namespace
+}  // namespace muster
