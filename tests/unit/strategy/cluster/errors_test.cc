@@ -207,7 +207,9 @@ TEST_CASE("one that was cancelled is an input with an error, too", "[strategy][u
   coordinator.schedule<behind_gate>();
   eventually("it runs", [] { return running == 1; });
   coordinator.schedule<throws_error>(kOutOfRange);
-  const auto cancelled = coordinator.schedule<one>();
+  // The worker reads ahead: the last of these is in the queue.
+  RemoteValue<int> cancelled;
+  for (int i = 0; i < 10; ++i) cancelled = coordinator.schedule<one>();
   gate = true;
   CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
   const auto next = coordinator.schedule<plus_one>(cancelled);
