@@ -106,9 +106,10 @@ std::shared_ptr<PsConnection> PsConnection::OpenAsDriver(const PsAccess& access,
   }
   std::shared_ptr<PsConnection> connection(new PsConnection(access, std::move(link)));
   (void)connection->client();
+  // Before executors are told: those of local_cluster() are threads of this process.
+  Become(connection);
   connection->TellExecutors();
   connection->settled_ = std::thread([self = connection.get()] { self->WatchSettled(); });
-  Become(connection);
   return connection;
 }
 
