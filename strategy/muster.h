@@ -36,6 +36,7 @@
 #include "strategy/parameter_server/embedding.h"
 #include "strategy/parameter_server/parameter_server_strategy.h"
 #include "strategy/parameter_server/partitioner.h"
+#include "strategy/parameter_server/server_optimizer.h"
 #include "strategy/parameter_server/sharded_variable.h"
 #include "strategy/reduce/cross_device_ops.h"
 #include "strategy/train/checkpoint.h"

@@ -5,8 +5,12 @@
 //   rounds FILE      100 such closures, again and again until the file is there; prints "rounds
 //                    begin", then "rounds exact" or what was counted
 //   train N          N closures, each one step of a small model; prints "error E"
+//   optimize N       N closures, each one update by an optimizer on the servers and another of a
+//   row;
+//                    prints "scheduled N", then "optimized S R"
 //   lookup           closures that look rows up and write their gradient; prints "table S"
 //   differ           executors make the variable with another shape; prints what is thrown
+//   options          executors make the optimizer with other options; prints what is thrown
 //   lost FILE        closures until a server is lost; writes FILE when it has begun, prints "lost
 //   T"
 #include <cstdio>
@@ -27,12 +31,14 @@ struct Model {
   muster::Variable counter;
   muster::Variable w;
   muster::Variable table;
+  muster::ServerOptimizer optimizer;
 
-  explicit Model(std::int64_t features = 3) {
+  explicit Model(std::int64_t features = 3, double momentum = 0) {
     const auto scope = strategy.scope();
     counter = muster::Variable::create("counter", 0);
     w = muster::Variable::create("w", torch::zeros({features, 1}));
     table = muster::Variable::create("table", torch::ones({10, 2}));
+    optimizer = muster::ServerOptimizer(torch::optim::SGDOptions(1).momentum(momentum), {w, table});
   }
 };
 std::unique_ptr<Model> make_model() { return std::make_unique<Model>(); }
@@ -55,6 +61,20 @@ void subtract_gradient(Model& model, const torch::Tensor& ids) {
   muster::embedding_lookup(table, ids).sum().backward();
   table.scatter_sub(muster::embedding_gradient(table), /*read_value=*/false);
 }
+// Long enough to be killed in.
+void optimize(Model& model, double rate) {
+  const muster::Variable& w = model.w;
+  const muster::Variable& table = model.table;
+  w.value().sum().backward();
+  muster::embedding_lookup(table, torch::tensor({7}, torch::kLong)).sum().backward();
+  model.optimizer.apply_gradients(
+      {{w.value().grad(), w}, {muster::embedding_gradient(table), table}}, rate);
+  ::usleep(5'000);
+}
+void optimize_with_momentum() {
+  static Model other(3, 0.9);
+  other.optimizer.apply_gradients({{torch::ones({3, 1}), other.w}});
+}
 double sum_of_another_shape() {
   static Model other(5);
   return other.w.value().sum().item<double>();
@@ -67,6 +87,8 @@ MUSTER_FUNCTION(count);
 MUSTER_FUNCTION(count_slowly);
 MUSTER_FUNCTION(step);
 MUSTER_FUNCTION(subtract_gradient);
+MUSTER_FUNCTION(optimize);
+MUSTER_FUNCTION(optimize_with_momentum);
 MUSTER_FUNCTION(sum_of_another_shape);
 
 namespace {
@@ -120,8 +142,20 @@ int look_up(muster::ClusterCoordinator& coordinator) {
   return 0;
 }
 
+// Half of the updates at twice the rate: 1.5 for each.
+int optimize_all(muster::ClusterCoordinator& coordinator, int n) {
+  for (int i = 0; i < n; ++i) coordinator.schedule<optimize>(i % 2 == 0 ? 1.0 : 2.0);
+  std::printf("scheduled %d\n", n);
+  coordinator.join();
+  const Model& model = muster::program_object<Model>();
+  std::printf("optimized %.1f %.1f\n", -model.w.value()[0].item<double>(),
+              1 - model.table.value()[7][0].item<double>());
+  return 0;
+}
+
+template <auto& function>
 int differ(muster::ClusterCoordinator& coordinator) {
-  coordinator.schedule<sum_of_another_shape>();
+  coordinator.schedule<function>();
   try {
     coordinator.join();
   } catch (const muster::Error& error) {
@@ -158,7 +192,9 @@ int main(int argc, char** argv) {
   if (what == "rounds") return rounds(coordinator, argv[2]);
   if (what == "train") return train(coordinator, std::atoi(argv[2]));
   if (what == "lookup") return look_up(coordinator);
-  if (what == "differ") return differ(coordinator);
+  if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));
+  if (what == "differ") return differ<sum_of_another_shape>(coordinator);
+  if (what == "options") return differ<optimize_with_momentum>(coordinator);
   if (what == "lost") return until_lost(coordinator, argv[2]);
   std::fprintf(stderr, "servers: what is \"%s\"?\n", what.c_str());
   return 2;

@@ -227,4 +227,35 @@ bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
   return true;
 }
 
+WriteArgument RemoteComponent::FittedWhole(const torch::Tensor& gradient) const {
+  const ps::VariableHandle variable = placed();
+  return Fitted(WriteKind::kAssignSub, name(), *ScalarTypeOf(variable->dtype), variable->shape,
+                {.values = gradient});
+}
+
+WriteArgument RemoteComponent::FittedRows(const torch::Tensor& gradients,
+                                          const torch::Tensor& rows) const {
+  const ps::VariableHandle variable = placed();
+  return Fitted(WriteKind::kScatterSub, name(), *ScalarTypeOf(variable->dtype), variable->shape,
+                {.values = gradients, .indices = rows});
+}
+
+void RemoteComponent::AddGradient(const WriteArgument& gradient, double learning_rate,
+                                  ps::WriteSet& outside_closures) {
+  const Use use = Begin();
+  if (use.variable == nullptr) RaiseNotMade();
+  const auto add = [&](ps::WriteSet& set) {
+    const ps::Operands values{.bytes = ValuesOf(gradient.values)};
+    if (!gradient.indices.defined()) {
+      return raise_unless_ok(set.Gradient(use.variable, values, learning_rate));
+    }
+    const std::span<const std::int64_t> rows(gradient.indices.data_ptr<std::int64_t>(),
+                                             static_cast<std::size_t>(gradient.indices.numel()));
+    if (rows.empty()) return;
+    raise_unless_ok(set.GradientRows(use.variable, rows, values, learning_rate));
+  };
+  if (use.session != nullptr) return use.session->Write(id_, add);
+  add(outside_closures);
+}
+
 }  // namespace muster::internal

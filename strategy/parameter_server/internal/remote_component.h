@@ -4,6 +4,7 @@
 // variable looks like: it is found by its name when it is first used, and must look like that.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,6 +54,22 @@ class RemoteComponent final : public Component {
 
   // Where its shards are. FAILED_PRECONDITION: not initialised.
   ps::VariableHandle placed() const;
+  // What it is reached by here. Null: there are no servers yet.
+  std::shared_ptr<PsConnection> connection() const { return Begin().connection; }
+  // This process is the driver that makes it.
+  bool made_here() const { return driver_ != nullptr; }
+
+  // For its optimizer, of which it has one. false: it has one already.
+  bool ClaimOptimizer() { return !has_optimizer_.exchange(true); }
+  void ReleaseOptimizer() { has_optimizer_ = false; }
+  // A gradient in host memory and of its type: of all of it, which has its shape, or of rows.
+  //   INVALID_ARGUMENT: it does not fit.
+  WriteArgument FittedWhole(const torch::Tensor& gradient) const;
+  WriteArgument FittedRows(const torch::Tensor& gradients, const torch::Tensor& rows) const;
+  // One update by the attached optimizer with such a gradient: goes to the closure's writes, where
+  // there is none to `outside_closures`.
+  void AddGradient(const WriteArgument& gradient, double learning_rate,
+                   ps::WriteSet& outside_closures);
 
  private:
   // What a call works with: a closure's session, or the connection alone.
@@ -71,6 +88,7 @@ class RemoteComponent final : public Component {
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;
   const std::vector<std::uint32_t> colocated_;
+  std::atomic<bool> has_optimizer_{false};
 
   mutable Mutex mutex_;
   std::optional<Form> declared_ MUSTER_GUARDED_BY(mutex_);

@@ -42,6 +42,16 @@ class ServersFixture {
     cluster.StartExecutor(1);
   }
   void EndServer(std::size_t i) { servers_[i].reset(); }
+  // Two more, each in the midst of its closures.
+  void KillExecutors() {
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      RunningProgram& executor = cluster.StartExecutor(2 + i);
+      REQUIRE(HasRunSome(executor));
+      executor.Signal(SIGKILL);
+      executor.AwaitExit();
+      cluster.TellEnd(executor, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+    }
+  }
 
  private:
   TempDir folder_;
@@ -70,14 +80,24 @@ TEST_CASE_METHOD(ServersFixture, "each closure counts once, though executors are
                  "[strategy][unit][CCF-02]") {
   RunningProgram& driver = cluster.StartDriver({"count", "2000"});
   REQUIRE(driver.AwaitLine("scheduled 2000"));
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    RunningProgram& executor = cluster.StartExecutor(2 + i);
-    REQUIRE(HasRunSome(executor));
-    executor.Signal(SIGKILL);
-    executor.AwaitExit();
-    cluster.TellEnd(executor, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
-  }
+  KillExecutors();
   CHECK(driver.AwaitLine("counted 2000"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture, "each closure's gradients count once, though executors are killed",
+                 "[strategy][unit][CCF-02]") {
+  RunningProgram& driver = cluster.StartDriver({"optimize", "2000"});
+  REQUIRE(driver.AwaitLine("scheduled 2000"));
+  KillExecutors();
+  CHECK(driver.AwaitLine("optimized 3000.0 3000.0"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture, "an optimizer of other options than the driver's is refused",
+                 "[strategy][unit]") {
+  RunningProgram& driver = cluster.StartDriver({"options"});
+  CHECK(driver.AwaitLine("variable w has another optimizer already"));
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
