@@ -78,7 +78,7 @@ TEST_CASE("functions of a program know the index of their worker", "[strategy][u
 }
 
 TEST_CASE("a program waits for its first worker, and outlives the loss of one",
-          "[strategy][unit][CCF-02][CCF-08]") {
+          "[strategy][unit][CCF-02]") {
   const TempDir folder;
   const std::string file = folder.path() + "/executions";
   PlayedCluster cluster("auto", kProgram);

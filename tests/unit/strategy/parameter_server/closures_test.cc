@@ -69,8 +69,7 @@ struct ClosureFixture {
   ClusterCoordinator coordinator{servers.link};
 };
 
-TEST_CASE_METHOD(ClosureFixture, "each closure's writes count once",
-                 "[strategy][unit][CCO-07][PSS-13]") {
+TEST_CASE_METHOD(ClosureFixture, "each closure's writes count once", "[strategy][unit][CCO-07]") {
   for (int i = 0; i < 500; ++i) coordinator.schedule<increment>();
   coordinator.join();
   CHECK(v.item<float>() == 500);

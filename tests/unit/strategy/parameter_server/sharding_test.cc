@@ -70,7 +70,7 @@ TEST_CASE("a value that is assigned goes to all shards, each its rows",
   CHECK(v.value_of_shard(0).equal(values.slice(0, 0, 2)));
 }
 
-TEST_CASE("slices and rows are those of one tensor", "[strategy][unit][SHV-16][SHV-17]") {
+TEST_CASE("slices and rows are those of one tensor", "[strategy][unit][SHV-17]") {
   const Servers servers(3);
   ParameterServerStrategy strategy(fixed_shards_partitioner(3));
   const auto scope = strategy.scope();
