@@ -147,18 +147,16 @@ std::optional<Options::Workers> WorkersOf(std::string_view text) {
 std::string CheckWorkers(const std::string& text) {
   const auto workers = WorkersOf(text);
   if (!workers) {
-    return fmt::format("--workers: \"{}\" is neither a number (3) nor a range (2:4)",
-                       ToValidUtf8(text));
+    return fmt::format("\"{}\" is neither a number (3) nor a range (2:4)", ToValidUtf8(text));
   }
   if (workers->least == 0 || workers->least > config::kMostWorkers ||
       workers->most > config::kMostWorkers) {
-    return fmt::format("--workers: from 1 to {}; given {} (leave it out for all that are there)",
+    return fmt::format("from 1 to {}; given {} (leave it out for all that are there)",
                        config::kMostWorkers, text);
   }
   const bool range = text.find(':') != std::string::npos;
   if (range && workers->most < workers->least) {
-    return fmt::format("--workers: {} is more than {}; give MIN:MAX", workers->least,
-                       workers->most);
+    return fmt::format("{} is more than {}; give MIN:MAX", workers->least, workers->most);
   }
   return "";
 }
@@ -166,15 +164,13 @@ std::string CheckWorkers(const std::string& text) {
 std::string CheckStrategy(const std::string& name) {
   if (name == "parameter_server") return "";
   return fmt::format(
-      "--strategy: programs run under parameter_server; \"{}\" is none, or is not built yet for "
-      "programs",
+      "programs run under parameter_server; \"{}\" is none, or is not built yet for programs",
       ToValidUtf8(name));
 }
 
 std::string CheckRestartPolicy(const std::string& policy) {
   if (policy == "never" || policy == "on-failure") return "";
-  return fmt::format("--restart-policy: there is no \"{}\"; choose never or on-failure",
-                     ToValidUtf8(policy));
+  return fmt::format("there is no \"{}\"; choose never or on-failure", ToValidUtf8(policy));
 }
 
 // What belongs to programs alone: what stands behind `--` is not the library's to read.

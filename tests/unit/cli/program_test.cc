@@ -123,8 +123,9 @@ TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix"
   CHECK(refuses({"submit", "--"}, "give a job file: -f job.yaml, or a program"));
   CHECK(refuses({"submit", "-f", "job.yaml", "--", words}, "either a job file (-f) or a program"));
   CHECK(refuses({"submit", "-f", "job.yaml", "--workers", "2"}, "--workers belongs to a program"));
-  CHECK(refuses({"submit", "--workers", "0", "--", words}, "--workers: from 1 to 10000; given 0"));
-  CHECK(refuses({"submit", "--workers", "4:2", "--", words}, "--workers: 4 is more than 2"));
+  CHECK(refuses({"submit", "--workers", "0", "--", words},
+                "error: --workers: from 1 to 10000; given 0"));
+  CHECK(refuses({"submit", "--workers", "4:2", "--", words}, "error: --workers: 4 is more than 2"));
   CHECK(refuses({"submit", "--workers", "two", "--", words}, "neither a number (3) nor a range"));
   CHECK(refuses({"submit", "--workers", "2:", "--", words}, "neither a number (3) nor a range"));
   CHECK(refuses({"submit", "--strategy", "mirrored", "--", words}, "run under parameter_server"));
