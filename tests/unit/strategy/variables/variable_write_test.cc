@@ -426,32 +426,36 @@ TEST_CASE("a mean of integers that replicas read is refused when the variable is
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST_CASE("where addresses are short a variable that does not fit is RESOURCE_EXHAUSTED",
-          "[strategy][unit]") {
+// In a process of its own, whose limit this is.
+TEST_CASE("a process with few addresses", "[.]") {
+  alarm(60);
   std::ifstream statm("/proc/self/statm");
   std::size_t pages = 0;
   statm >> pages;
-  // Room for libtorch's own threads, whose pool fails an assertion of its own without, and not for
-  // a variable of 4 GiB.
+  // Room for the threads of libtorch and of replicas, and not for a variable of 4 GiB.
   const std::size_t bytes =
       pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (std::size_t{5} << 29);
   const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+  REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+
+  MirroredStrategy strategy(cpus(2, 30));
+  const auto scope = strategy.scope();
+  const Variable small = Variable::create("small", torch::ones({1000}));
+  const auto sums = strategy.run([&] { return (small + 1).sum().item<double>(); });
+  CHECK(sums[0] == 2000);
+  CHECK(sums[1] == 2000);
+  CHECK(throws(ErrorCode::kResourceExhausted, "variable large: logical device CPU:30", [] {
+    (void)Variable::create("large",
+                           InitialValue([] { return torch::empty({std::int64_t{1} << 30}); }));
+  }));
+}
+
+TEST_CASE("where addresses are short a variable that does not fit is RESOURCE_EXHAUSTED",
+          "[strategy][unit]") {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
-    bool good = setrlimit(RLIMIT_AS, &limit) == 0;
-    {
-      MirroredStrategy strategy(cpus(2, 30));  // arenas that nothing has asked before
-      const auto scope = strategy.scope();
-      const Variable small = Variable::create("small", torch::ones({1000}));
-      const auto sums = strategy.run([&] { return (small + 1).sum().item<double>(); });
-      good = good && sums[0] == 2000 && sums[1] == 2000 &&
-             throws(ErrorCode::kResourceExhausted, "variable large: logical device CPU:30", [] {
-               (void)Variable::create(
-                   "large", InitialValue([] { return torch::empty({std::int64_t{1} << 30}); }));
-             });
-    }
-    _exit(good ? 0 : 1);
+    execl("/proc/self/exe", "variable_test", "a process with few addresses", nullptr);
+    _exit(127);
   }
   int status = -1;
   REQUIRE(child > 0);
