@@ -2,11 +2,11 @@
 // the same one, executors end before and after they are ready, main() fails, the coordinator is
 // killed with rows unwritten, and old news arrives late. MUSTER_SEEDS runs more seeds, MUSTER_SEED
 // one.
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
 
+#include "tests/support/seeds.h"
 #include "tests/unit/coordinator/fake_cluster.h"
 
 namespace muster::coordinator::testing {
@@ -14,11 +14,6 @@ namespace {
 
 constexpr int kTroubles = 25;
 constexpr Millis kCalm{90'000};
-
-std::uint64_t EnvironmentNumber(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 class ProgramWorld {
  public:
@@ -245,13 +240,7 @@ class ProgramWorld {
 
 TEST_CASE("A program outlives whatever happens to its workers, its main and its coordinator",
           "[coordinator][program][sim]") {
-  const std::uint64_t first = EnvironmentNumber("MUSTER_SEED", 1);
-  const std::uint64_t seeds =
-      std::getenv("MUSTER_SEED") != nullptr ? 1 : EnvironmentNumber("MUSTER_SEEDS", 1'000);
-  for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
-    INFO("seed " << seed << " (MUSTER_SEED=" << seed << " runs it alone)");
-    ProgramWorld(seed).Run();
-  }
+  muster::testing::EachSeed(1'000, [](std::uint64_t seed) { ProgramWorld(seed).Run(); });
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Drivers, workers and parameter servers' marks under virtual time: workers die, stall and answer
 // late and twice, drivers die and a new incarnation goes on from the marks. MUSTER_SEEDS runs more
 // seeds, MUSTER_SEED one.
-#include <cstdlib>
 #include <memory>
 #include <queue>
 #include <random>
@@ -10,6 +9,7 @@
 #include "dispatch/core/attempt.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/dispatch/fixture.h"
 
 namespace muster::dispatch {
@@ -286,20 +286,9 @@ class World {
   std::set<std::pair<std::uint64_t, std::uint64_t>> attempts_;
 };
 
-std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 TEST_CASE("each closure settles exactly once whatever dies, stalls or answers twice",
           "[dispatch][sim]") {
-  const std::uint64_t first = FromEnvironment("MUSTER_SEED", 1);
-  const std::uint64_t seeds =
-      std::getenv("MUSTER_SEED") != nullptr ? 1 : FromEnvironment("MUSTER_SEEDS", 1'200);
-  for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
-    INFO("seed " << seed << " (MUSTER_SEED=" << seed << " runs it alone)");
-    World(seed).Run();
-  }
+  muster::testing::EachSeed(1'200, [](std::uint64_t seed) { World(seed).Run(); });
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Write sets of closures whose processes stall, die, come back and repeat, over a network that
 // loses, doubles and reorders: each flush counts once on each shard. MUSTER_SEEDS runs more seeds,
 // MUSTER_SEED one.
-#include <cstdlib>
 #include <deque>
 #include <random>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "ps/apply_pool.h"
 #include "ps/program_space.h"
 #include "tests/support/catch.h"
+#include "tests/support/seeds.h"
 
 namespace muster::ps {
 namespace {
@@ -162,20 +162,9 @@ class World {
   std::size_t settled_ = 0;
 };
 
-std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 TEST_CASE("each write set counts once on each shard whatever is lost, doubled or late",
           "[ps][sim]") {
-  const std::uint64_t first = FromEnvironment("MUSTER_SEED", 1);
-  const std::uint64_t seeds =
-      std::getenv("MUSTER_SEED") != nullptr ? 1 : FromEnvironment("MUSTER_SEEDS", 1'000);
-  for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
-    INFO("seed " << seed << " (MUSTER_SEED=" << seed << " runs it alone)");
-    World(seed).Run();
-  }
+  muster::testing::EachSeed(1'000, [](std::uint64_t seed) { World(seed).Run(); });
 }
 
 }  // namespace
