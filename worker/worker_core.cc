@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
@@ -184,22 +186,28 @@ void WorkerCore::StopExecutor(const std::string& job_id) {
 }
 
 void WorkerCore::OnReady(ProcessId process, const v1::ExecutorReady& ready) {
+  EndStart(process, FromProto(ready.status()),
+           fmt::format("libtorch {}, {}", ready.torch_version(), ready.blas()));
+}
+
+// Whoever asked for the executor is answered; one that cannot start is gone.
+bool WorkerCore::EndStart(ProcessId process, const Status& status, const std::string& what,
+                          const v1::DataEndpoint* endpoint) {
   const std::string job_id = processes_[process].job_id;
   Job& job = jobs_[job_id];
-  if (job.process != process || !job.starting) return;
+  if (job.process != process || !job.starting) return false;
   job.starting = false;
-  const Status status = FromProto(ready.status());
   if (status.ok()) {
     job.ready = true;
-    log::With({{"job", job_id}})
-        .Info("executor ready: libtorch {}, {}", ready.torch_version(), ready.blas());
-    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid);
+    log::With({{"job", job_id}}).Info("executor ready: {}", what);
+    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, endpoint);
   } else {
     log::With({{"job", job_id}}).Warning("executor cannot start: {}", Message(status));
     KillProcess(process);
     job.process.reset();
   }
   AnswerAll(job, status);
+  return status.ok();
 }
 
 void WorkerCore::OnRun(const v1::ClosureAssignment& assignment) {

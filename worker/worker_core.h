@@ -193,6 +193,9 @@ class WorkerCore {
   void DrainPrograms();
 
   void OnReady(ProcessId process, const v1::ExecutorReady& ready);
+  // The job's executor has said `status` of its start; `what` it is. True: it is ready now.
+  bool EndStart(ProcessId process, const Status& status, const std::string& what,
+                const v1::DataEndpoint* endpoint = nullptr);
   void OnClosure(ProcessId process, v1::ClosureResult result);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
   void GetValues(Waiter waiter, const v1::GetValues& request);

@@ -1,5 +1,7 @@
 // The part of WorkerCore that runs users' programs: executors that their drivers speak to directly,
 // and probes. What the daemon has of closures is the executor's pulse, once a second.
+#include <fmt/format.h>
+
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
@@ -82,28 +84,16 @@ void WorkerCore::OnProbed(ProcessId process, const v1::ProgramReady& ready) {
 }
 
 void WorkerCore::OnServing(ProcessId process, const v1::ProgramReady& ready) {
-  const std::string job_id = processes_[process].job_id;
-  Job& job = jobs_[job_id];
-  if (job.process != process || !job.starting) return;
-  job.starting = false;
-  const Status status = FromProto(ready.status());
-  if (status.ok()) {
-    job.ready = job.served = true;
-    log::With({{"job", job_id}})
-        .Info("executor ready: {}, {}", Counted(ready.function_count(), "function"), ready.abi());
-    v1::DataEndpoint endpoint = ready.endpoint();
-    const std::string& bound = endpoint.tcp_address();
-    if (!options_.advertised_host.empty() && !bound.empty()) {
-      endpoint.set_tcp_address(options_.advertised_host + bound.substr(bound.rfind(':')));
-    }
-    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, &endpoint);
-    Watch();
-  } else {
-    log::With({{"job", job_id}}).Warning("executor cannot start: {}", Message(status));
-    KillProcess(process);
-    job.process.reset();
+  v1::DataEndpoint endpoint = ready.endpoint();
+  const std::string& bound = endpoint.tcp_address();
+  if (!options_.advertised_host.empty() && !bound.empty()) {
+    endpoint.set_tcp_address(options_.advertised_host + bound.substr(bound.rfind(':')));
   }
-  AnswerAll(job, status);
+  const std::string what =
+      fmt::format("{}, {}", Counted(ready.function_count(), "function"), ready.abi());
+  if (!EndStart(process, FromProto(ready.status()), what, &endpoint)) return;
+  jobs_[processes_[process].job_id].served = true;
+  Watch();
 }
 
 void WorkerCore::OnPulse(ProcessId process, const v1::ProgramPulse& pulse) {
