@@ -96,14 +96,15 @@ void FromFloat(float value, Bfloat& narrow) {
 template <class T>
 constexpr bool kNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
 
-// What elements of type T are added in. Unsigned integers wrap around without undefined behaviour.
-template <class T, bool kMean>
+// What elements of type T are reduced in. Unsigned integers wrap around without undefined behaviour.
+template <class T, Reduction kReduction>
 auto SumType() {
+  constexpr bool kOrdered = kReduction == Reduction::kMin || kReduction == Reduction::kMax;
   if constexpr (kNarrow<T>) {
     return float{};
-  } else if constexpr (!std::is_integral_v<T>) {
+  } else if constexpr (!std::is_integral_v<T> || kOrdered) {
     return T{};
-  } else if constexpr (kMean) {
+  } else if constexpr (kReduction == Reduction::kMean) {
     return std::int64_t{};
   } else {
     return std::make_unsigned_t<T>{};
@@ -116,6 +117,24 @@ Acc Load(T value) {
     return ToFloat(value);
   } else {
     return static_cast<Acc>(value);
+  }
+}
+
+template <Reduction kReduction, class Acc>
+Acc Combine(Acc a, Acc b) {
+  if constexpr (kReduction == Reduction::kMin) {
+    return a < b || a != a ? a : b;
+  } else if constexpr (kReduction == Reduction::kMax) {
+    return a > b || a != a ? a : b;
+  } else if constexpr (kReduction == Reduction::kProduct) {
+    // A product of two small unsigned numbers is computed as int, which may overflow.
+    if constexpr (std::is_integral_v<Acc>) {
+      return static_cast<Acc>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  } else {
+    return static_cast<Acc>(a + b);
   }
 }
 
@@ -134,10 +153,11 @@ void Store(const Acc* sums, std::size_t count, std::size_t divisor, Out* out) {
   }
 }
 
-template <class T, bool kMean>
+template <class T, Reduction kReduction>
 void ReduceTyped(std::span<const void* const> sources, std::span<void* const> destinations,
                  std::size_t begin, std::size_t end) {
-  using Acc = decltype(SumType<T, kMean>());
+  constexpr bool kMean = kReduction == Reduction::kMean;
+  using Acc = decltype(SumType<T, kReduction>());
   using Out = std::conditional_t<kMean && std::is_integral_v<T>, double, T>;
   constexpr bool kAsSummed = !kMean && sizeof(Out) == sizeof(Acc);
   const bool streamed = (end - begin) * sizeof(Out) * destinations.size() >= kStreamed;
@@ -154,13 +174,13 @@ void ReduceTyped(std::span<const void* const> sources, std::span<void* const> de
     } else {
       const T* const second = elements(1);
       for (std::size_t i = 0; i < count; ++i) {
-        sums[i] = static_cast<Acc>(Load<Acc>(first[i]) + Load<Acc>(second[i]));
+        sums[i] = Combine<kReduction>(Load<Acc>(first[i]), Load<Acc>(second[i]));
       }
     }
     for (std::size_t source = 2; source < sources.size(); ++source) {
       const T* const next = elements(source);
       for (std::size_t i = 0; i < count; ++i) {
-        sums[i] = static_cast<Acc>(sums[i] + Load<Acc>(next[i]));
+        sums[i] = Combine<kReduction>(sums[i], Load<Acc>(next[i]));
       }
     }
     // Every source was read before any destination is written: one may be the other.
@@ -184,19 +204,42 @@ void ReduceTyped(std::span<const void* const> sources, std::span<void* const> de
 template <class T>
 void Dispatch(Reduction reduction, std::span<const void* const> sources,
               std::span<void* const> destinations, std::size_t begin, std::size_t end) {
-  if (reduction == Reduction::kMean) {
-    ReduceTyped<T, true>(sources, destinations, begin, end);
-  } else {
-    ReduceTyped<T, false>(sources, destinations, begin, end);
+  switch (reduction) {
+    case Reduction::kSum:
+      return ReduceTyped<T, Reduction::kSum>(sources, destinations, begin, end);
+    case Reduction::kMean:
+      return ReduceTyped<T, Reduction::kMean>(sources, destinations, begin, end);
+    case Reduction::kMin:
+      return ReduceTyped<T, Reduction::kMin>(sources, destinations, begin, end);
+    case Reduction::kMax:
+      return ReduceTyped<T, Reduction::kMax>(sources, destinations, begin, end);
+    case Reduction::kProduct:
+      return ReduceTyped<T, Reduction::kProduct>(sources, destinations, begin, end);
   }
 }
 
 }  // namespace
 
+std::string_view NameOf(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return "SUM";
+    case Reduction::kMean:
+      return "MEAN";
+    case Reduction::kMin:
+      return "MIN";
+    case Reduction::kMax:
+      return "MAX";
+    case Reduction::kProduct:
+      return "PRODUCT";
+  }
+  return "?";
+}
+
 bool Reducible(DType type) { return SizeOf(type) != 0 && type != DType::kBool; }
 
 DType ResultType(Reduction reduction, DType type) {
-  if (reduction == Reduction::kSum) return type;
+  if (reduction != Reduction::kMean) return type;
   switch (type) {
     case DType::kFloat32:
     case DType::kFloat64:

@@ -10,10 +10,6 @@
 namespace muster::collectives {
 namespace {
 
-std::string_view NameOf(Reduction reduction) {
-  return reduction == Reduction::kSum ? "SUM" : "MEAN";
-}
-
 // One member's part of an all-reduce; lives until all have done theirs.
 struct ReduceCall {
   Reduction reduction;
