@@ -50,7 +50,9 @@ grep -qF "$folder/prefix/include/muster/muster.h" "$folder/deps" ||
   fail "the compiler did not read the installed muster.h"
 
 # A program's own CHECK or LOG stays its own, and one that has none gets none.
-compile=$(ninja -C "$folder/build" -t commands | grep -m1 -- ' -c ' | sed 's/ -o [^ ]* -c / -E -dM /')
+# All of what ninja says is read: had it nobody to write to, pipefail would end this without a word.
+compile=$(ninja -C "$folder/build" -t commands | sed -n 's/ -o [^ ]* -c / -E -dM /p')
+compile=${compile%%$'\n'*}
 leaked=$(cd "$folder/build" && eval "$compile" |
   { grep -oE '^#define (D|P|V|SYS)?(CHECK|LOG)(_[A-Z0-9_]+)?\b' || true; })
 [ -z "$leaked" ] || fail "muster.h leaks macros of libtorch's logging: $leaked"
