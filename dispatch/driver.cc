@@ -45,15 +45,15 @@ void Driver::Crashed(const std::string& task, const std::string& how, Suspects::
 }
 
 Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
-                                     TimePoint deadline) {
+                                     TimePoint deadline, std::span<const ClosureId> turns_of) {
   MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
-                    core_->Schedule(function, arguments, true, deadline));
+                    core_->Schedule(function, arguments, true, deadline, turns_of));
   return RemoteValue(core_, slot);
 }
 
 Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                             TimePoint deadline) {
-  return core_->Schedule(function, arguments, false, deadline).status();
+  return core_->Schedule(function, arguments, false, deadline, {}).status();
 }
 
 Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {

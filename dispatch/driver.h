@@ -98,8 +98,12 @@ class Driver {
   // Waits while the queue is full. Arguments are copied.
   //   An earlier closure's error: this one is cancelled.  kDeadlineExceeded: no room came.
   //   kInvalidArgument: more argument bytes than ever fit.
+  // `turns_of`: per-worker values that it has a turn of: behind its arguments stand the numbers (8
+  // bytes each) of the turns, which are its own whichever worker runs it; one that is cancelled
+  // leaves them to the next.
   Result<RemoteValue> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
-                               TimePoint deadline = TimePoint::max());
+                               TimePoint deadline = TimePoint::max(),
+                               std::span<const ClosureId> turns_of = {});
   // The same for a closure without a value.
   Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                       TimePoint deadline = TimePoint::max());

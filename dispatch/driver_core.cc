@@ -66,18 +66,22 @@ void DriverCore::Wake() {
 
 Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
                                               std::span<const std::byte> arguments, bool want_value,
-                                              TimePoint deadline) {
+                                              TimePoint deadline,
+                                              std::span<const ClosureId> turns_of) {
   if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
     return InvalidArgument("arguments of {} bytes, at most {} fit", arguments.size(),
                            std::min(kMostBytes, options_.dispatch.argument_bytes));
   }
   Lock lock(mutex_);
-  ClosureDispatcher::Scheduled scheduled = dispatcher_.Schedule(function, arguments, want_value);
+  const auto schedule = [&] {
+    return dispatcher_.Schedule(function, arguments, want_value, turns_of);
+  };
+  ClosureDispatcher::Scheduled scheduled = schedule();
   if (scheduled.admission == ClosureDispatcher::Admission::kFull) {
     const bool room = WaitUntil(
         lock,
         [&] {
-          scheduled = dispatcher_.Schedule(function, arguments, want_value);
+          scheduled = schedule();
           return scheduled.admission != ClosureDispatcher::Admission::kFull;
         },
         deadline);
@@ -280,6 +284,11 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
     ClosureResult result{.closure = ClosureId(record.closure),
                          .attempt = Attempt(record.attempt),
                          .run = std::chrono::nanoseconds(record.run_ns)};
+    std::vector<Bookmark> bookmarks;
+    if ((record.flags & kFlagBookmarks) != 0) {
+      MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
+      result.bookmarks = bookmarks;
+    }
     if ((record.flags & kFlagError) == 0) {
       result.value = bytes;
       dispatcher_.OnResult(peer.handle, result, now);

@@ -38,7 +38,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
                std::span<const std::uint64_t> running);
 
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
-                                    bool want_value, TimePoint deadline);
+                                    bool want_value, TimePoint deadline,
+                                    std::span<const ClosureId> turns_of);
   Result<Driver::Values> Fetch(ResultSlab::Slot slot, TimePoint deadline);
   Status Join(TimePoint deadline);
   Result<bool> Done();

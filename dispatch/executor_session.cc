@@ -299,11 +299,18 @@ Status ExecutorSession::Call(const WireRecord& record, ClosureContext& context) 
 // `clock` is when the run before it ended, and then when this one has.
 bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock) {
   value.clear();
+  std::span<const std::byte> arguments = job.arguments.view();
+  Result<Bookmark> bookmark = Bookmark();
+  if ((job.record.flags & kFlagBookmark) != 0) bookmark = TakeBookmark(arguments);
   ClosureContext context(
-      job.record.closure, job.arguments.view(),
+      job.record.closure, arguments,
       {.cancellation = cancellation_, .values = values_, .worker_index = options_.worker_index},
       value, job.record.attempt);
-  Status status = Call(job.record, context);
+  Status status = bookmark.status();
+  if (status.ok()) {
+    context.set_bookmark(*bookmark);
+    status = Call(job.record, context);
+  }
   if (status.ok() && value.size() > kMostBytes) {
     status =
         ResourceExhausted("its value has {} bytes, at most {} are taken", value.size(), kMostBytes);
@@ -313,17 +320,20 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   WireRecord record{.closure = job.record.closure, .attempt = job.record.attempt};
   record.run_ns = static_cast<std::uint32_t>(
       std::clamp<std::int64_t>(run.count(), 1, std::numeric_limits<std::uint32_t>::max()));
+  if (context.has_bookmarks()) record.flags |= kFlagBookmarks;
   if (status.ok()) {
-    const bool wanted = (job.record.flags & kFlagNoValue) == 0;
-    return AddResult(record,
-                     wanted ? std::span<const std::byte>(value) : std::span<const std::byte>());
+    if ((job.record.flags & kFlagNoValue) != 0) value.clear();
+    if (context.has_bookmarks()) context.AppendBookmarksTo(value);
+    return AddResult(record, value);
   }
   if (Pinned(job.record)) values_.Set(job.record.closure, status);
   ClosureError error = context.blame();
   error.status = status;
   if (Pinned(job.record)) error.phase = Phase::kBuild;
-  record.flags = kFlagError;
-  return AddResult(record, EncodeError(error));
+  record.flags |= kFlagError;
+  std::vector<std::byte> bytes = EncodeError(error);
+  if (context.has_bookmarks()) context.AppendBookmarksTo(bytes);
+  return AddResult(record, bytes);
 }
 
 }  // namespace muster::dispatch

@@ -17,6 +17,22 @@ Result<std::shared_ptr<void>> ClosureContext::ValueOf(std::uint64_t per_worker) 
   return found;
 }
 
+void ClosureContext::LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence,
+                                   std::string place) {
+  std::erase_if(left_, [&](const Left& one) { return one.value == per_worker; });
+  left_.push_back({.value = per_worker, .sequence = sequence, .place = std::move(place)});
+}
+
+void ClosureContext::AppendBookmarksTo(std::vector<std::byte>& to) const {
+  std::vector<Bookmark> all;
+  for (const Left& one : left_) {
+    all.push_back({.value = one.value,
+                   .sequence = one.sequence,
+                   .place = std::as_bytes(std::span(one.place))});
+  }
+  AppendBookmarks(all, to);
+}
+
 void ClosureContext::Blame(Origin origin, Phase phase, std::string task) {
   blame_.origin = origin;
   blame_.phase = phase;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dispatch/cancellation.h"
+#include "dispatch/core/bookmark.h"
 #include "dispatch/core/closure_error.h"
 
 #include "common/base/status.h"
@@ -67,8 +68,17 @@ class ClosureContext {
   // Says that what the function is about to return is not its own trouble.
   void Blame(Origin origin, Phase phase, std::string task);
 
+  // Leaves a per-worker value at `place`; see core/bookmark.h. The last of each value counts.
+  void LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence, std::string place);
+  // In a build: what the value's last one on this worker was left with; sequence 0: nothing.
+  const Bookmark& bookmark() const { return found_; }
+
   // What Blame() said; the user's otherwise.
   const ClosureError& blame() const { return blame_; }
+  // For who runs it.
+  void set_bookmark(const Bookmark& found) { found_ = found; }
+  bool has_bookmarks() const { return !left_.empty(); }
+  void AppendBookmarksTo(std::vector<std::byte>& to) const;
 
  private:
   const std::uint64_t closure_;
@@ -78,6 +88,13 @@ class ClosureContext {
   std::vector<std::byte>& value_;
   std::optional<std::stop_source> stop_;
   ClosureError blame_;
+  Bookmark found_;
+  struct Left {
+    std::uint64_t value = 0;
+    std::uint64_t sequence = 0;
+    std::string place;
+  };
+  std::vector<Left> left_;
 };
 
 // Built before anything runs, alike in driver and executors.

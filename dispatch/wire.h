@@ -51,6 +51,8 @@ static_assert(sizeof(WireRecord) == 32);
 
 // Flags of CLOSURES are those of assignment.h. RESULTS: the bytes are an error.
 inline constexpr std::uint32_t kFlagError = 1;
+// RESULTS: behind the value or error are bookmarks (core/bookmark.h).
+inline constexpr std::uint32_t kFlagBookmarks = 2;
 // CANCEL: the closure is a per-worker value, which is over; else all closures up to it are
 // cancelled.
 inline constexpr std::uint32_t kFlagRelease = 1;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "dispatch/core/bookmark.h"
 #include "dispatch/core/closure_error.h"
 
 #include "common/base/ids.h"
@@ -14,6 +15,8 @@ namespace muster::dispatch {
 
 // Nobody waits for the value: it need not be sent.
 inline constexpr std::uint32_t kFlagNoValue = 1;
+// A build: behind its arguments is the value's bookmark (bookmark.h).
+inline constexpr std::uint32_t kFlagBookmark = 2;
 
 struct Assignment {
   ClosureId closure;
@@ -32,6 +35,8 @@ struct ClosureResult {
   std::span<const std::byte> value = {};
   // Null: it has succeeded.
   const ClosureError* error = nullptr;
+  // What it leaves for the next builds of per-worker values here.
+  std::span<const Bookmark> bookmarks = {};
 };
 
 }  // namespace muster::dispatch

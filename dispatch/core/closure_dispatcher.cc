@@ -19,7 +19,8 @@ ClosureDispatcher::ClosureDispatcher(Options options)
 
 ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
                                                          std::span<const std::byte> arguments,
-                                                         bool want_value) {
+                                                         bool want_value,
+                                                         std::span<const ClosureId> turns_of) {
   if (failed()) {
     Scheduled cancelled{.admission = Admission::kFailed};
     if (!want_value) return cancelled;
@@ -28,7 +29,8 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
     return cancelled;
   }
   if (queue_.size() >= options_.capacity || slab_.full() ||
-      argument_bytes_ + arguments.size() > options_.argument_bytes) {
+      argument_bytes_ + arguments.size() + turns_of.size() * sizeof(std::uint64_t) >
+          options_.argument_bytes) {
     return {.admission = Admission::kFull};
   }
   ClosureRecord& record = slab_.Append();
@@ -49,10 +51,28 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
       return scheduled;
     }
   }
-  record.arguments.Assign(arguments);
-  argument_bytes_ += arguments.size();
+  if (turns_of.empty()) {
+    record.arguments.Assign(arguments);
+  } else {
+    AssignWithTurns(record, arguments, turns_of);
+  }
+  argument_bytes_ += record.arguments.size();
   queue_.PushBack(slab_, record);
   return scheduled;
+}
+
+void ClosureDispatcher::AssignWithTurns(ClosureRecord& record, std::span<const std::byte> arguments,
+                                        std::span<const ClosureId> turns_of) {
+  std::vector<std::byte> all(arguments.begin(), arguments.end());
+  std::vector<Turn>& turns = turns_[record.id];
+  for (const ClosureId value : turns_of) {
+    const std::uint64_t turn = per_worker_.TakeTurn(value);
+    turns.push_back({.value = value, .turn = turn});
+    const auto bytes = std::as_bytes(std::span(&turn, 1));
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  record.arguments.Assign(all);
+  record.has_turns = true;
 }
 
 void ClosureDispatcher::SettleInherited(ClosureRecord& record) {
@@ -78,10 +98,14 @@ void ClosureDispatcher::Settle(ClosureRecord& record) {
   record.arguments.Clear();
   if (record.result != ResultSlab::kNone) results_.Release(record.result);
   record.result = ResultSlab::kNone;
+  if (record.has_turns) turns_.erase(record.id);
   slab_.DropSettled();
 }
 
 void ClosureDispatcher::Cancel(ClosureRecord& record) {
+  if (record.has_turns) {
+    for (const Turn& one : turns_[record.id]) per_worker_.ReturnTurn(one.value, one.turn);
+  }
   if (record.result != ResultSlab::kNone) results_.SetError(record.result, CancelledError());
   Settle(record);
 }
@@ -150,6 +174,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
   if (result.error != nullptr) {
     const Outcome outcome = OnError(handle, *record, *result.error, now);
     Refresh(handle.index);
+    if (outcome != Outcome::kAgain) Remember(handle, result);
     return outcome;
   }
   TakeFromFlight(*record);
@@ -161,8 +186,13 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
     results_.SetValue(record->result, result.value);
   }
   Settle(*record);
+  Remember(handle, result);
   Refresh(handle.index);
   return Outcome::kDone;
+}
+
+void ClosureDispatcher::Remember(WorkerHandle worker, const ClosureResult& result) {
+  for (const Bookmark& one : result.bookmarks) per_worker_.Remember(worker.index, one);
 }
 
 ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, ClosureRecord& record,

@@ -84,7 +84,10 @@ class ClosureDispatcher {
     ResultSlab::Slot result = ResultSlab::kNone;
   };
   //   The arguments are copied. More than Options::argument_bytes in one closure is never admitted.
-  Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value);
+  //   `turns_of`: per-worker values that it has a turn of (per_worker_values.h), 8 bytes each
+  //   behind its arguments.
+  Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
+                     std::span<const ClosureId> turns_of = {});
   // The pending error, once nothing is in flight; then what was queued is cancelled and the error
   // cleared. None: no error, or something is still in flight.
   std::optional<ClosureError> Raise();
@@ -212,12 +215,22 @@ class ClosureDispatcher {
   void Settle(ClosureRecord& record);
   void Cancel(ClosureRecord& record);
   void SettleInherited(ClosureRecord& record);
+  void Remember(WorkerHandle worker, const ClosureResult& result);
+  // Takes the turns, and makes the arguments with them.
+  void AssignWithTurns(ClosureRecord& record, std::span<const std::byte> arguments,
+                       std::span<const ClosureId> turns_of);
 
   const Options options_;
   ResultSlab results_;
   ClosureSlab slab_;
   RecordList queue_;
   PerWorkerValues per_worker_;
+  // Of closures that are not settled.
+  struct Turn {
+    ClosureId value;
+    std::uint64_t turn = 0;
+  };
+  std::map<std::uint64_t, std::vector<Turn>> turns_;
   std::deque<Worker> workers_;  // an index stays with its task
   std::map<std::string, std::uint32_t> by_task_;
   std::uint32_t ready_ = kNoWorker;

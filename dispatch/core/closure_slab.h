@@ -37,6 +37,7 @@ struct ClosureRecord {
   std::uint16_t executions = 0;
   ClosureState state = ClosureState::kQueued;
   bool suspect = false;
+  bool has_turns = false;
   ResultSlab::Slot result = ResultSlab::kNone;
   SmallBytes<64> arguments;
 };
@@ -69,6 +70,7 @@ class ClosureSlab {
     record.executions = 0;
     record.state = ClosureState::kQueued;
     record.suspect = false;
+    record.has_turns = false;
     record.result = ResultSlab::kNone;
     return record;
   }

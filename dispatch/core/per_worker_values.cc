@@ -53,7 +53,7 @@ void PerWorkerValues::Join(std::uint32_t worker) {
   workers_[worker].waiting.clear();
   for (auto& [id, value] : values_) {
     while (value.places.size() < workers_.size()) {
-      value.places.push_back({.result = results_.Create()});
+      value.places.emplace_back().result = results_.Create();
     }
     Place& place = value.places[worker];
     place.sent = false;
@@ -81,10 +81,39 @@ std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker) {
   Place& place = value.places[worker];
   place.sent = true;
   ++place.executions;
-  return Assignment{.closure = ClosureId(id),
-                    .attempt = MakeAttempt(epoch_, incarnation_, place.executions),
-                    .function = value.function,
-                    .arguments = value.arguments};
+  Assignment build{.closure = ClosureId(id),
+                   .attempt = MakeAttempt(epoch_, incarnation_, place.executions),
+                   .function = value.function,
+                   .arguments = value.arguments};
+  if (place.sequence > 0) {
+    sending_ = value.arguments;
+    AppendBookmark(place.sequence, place.bookmark, sending_);
+    build.flags = kFlagBookmark;
+    build.arguments = sending_;
+  }
+  return build;
+}
+
+void PerWorkerValues::Remember(std::uint32_t worker, const Bookmark& bookmark) {
+  const auto found = values_.find(bookmark.value);
+  if (found == values_.end() || worker >= found->second.places.size()) return;
+  Place& place = found->second.places[worker];
+  if (bookmark.sequence <= place.sequence || bookmark.place.size() > kMostBookmark) return;
+  place.sequence = bookmark.sequence;
+  place.bookmark.assign(bookmark.place.begin(), bookmark.place.end());
+}
+
+std::uint64_t PerWorkerValues::TakeTurn(ClosureId value) {
+  const auto found = values_.find(value.value());
+  if (found == values_.end()) return 0;
+  std::set<std::uint64_t>& returned = found->second.returned;
+  if (returned.empty()) return found->second.turns++;
+  return returned.extract(returned.begin()).value();
+}
+
+void PerWorkerValues::ReturnTurn(ClosureId value, std::uint64_t turn) {
+  const auto found = values_.find(value.value());
+  if (found != values_.end()) found->second.returned.insert(turn);
 }
 
 bool PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result) {

@@ -5,6 +5,10 @@
 // Their ids are a range of their own (kPinned), since a build for a worker that is away must not
 // hold the settled watermark.
 //
+// A value may leave bookmarks with the results of closures that use it; its next build on that
+// worker is given the newest. And closures that use a value may have turns: 0, 1, 2... whichever
+// worker runs them and however often, and a turn of one that is cancelled is the next one's.
+//
 // Threading: not thread-safe. Lifetime: the slab outlives this.
 #pragma once
 
@@ -13,6 +17,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,6 +58,12 @@ class PerWorkerValues {
   }
   // False: not its current attempt. Trouble of the cluster's makes it wait again.
   bool OnResult(std::uint32_t worker, const ClosureResult& result);
+  // From a closure that has settled. Of a value that is gone, and older ones: no effect.
+  void Remember(std::uint32_t worker, const Bookmark& bookmark);
+
+  // The next turn of a value; 0 of one that is gone, whose closures have nothing to use.
+  std::uint64_t TakeTurn(ClosureId value);
+  void ReturnTurn(ClosureId value, std::uint64_t turn);
 
   // Values that executors may drop, each told once.
   std::vector<ClosureId> TakeReleased() { return std::exchange(released_, {}); }
@@ -63,11 +74,16 @@ class PerWorkerValues {
     ResultSlab::Slot result = ResultSlab::kNone;
     std::uint16_t executions = 0;
     bool sent = false;
+    // Of the newest bookmark; 0: it has left none.
+    std::uint64_t sequence = 0;
+    std::vector<std::byte> bookmark;
   };
   struct Value {
     std::uint32_t function = 0;
     std::vector<std::byte> arguments;
     std::vector<Place> places;  // by worker
+    std::uint64_t turns = 0;    // that were taken
+    std::set<std::uint64_t> returned;
   };
   struct Worker {
     bool here = false;
@@ -82,6 +98,7 @@ class PerWorkerValues {
   std::map<std::uint64_t, Value> values_;
   std::vector<Worker> workers_;
   std::vector<ClosureId> released_;
+  std::vector<std::byte> sending_;  // arguments with a bookmark
 };
 
 }  // namespace muster::dispatch

@@ -1,6 +1,7 @@
 #include "strategy/cluster/cluster_coordinator.h"
 
 #include <map>
+#include <thread>
 
 #include "dispatch/wire.h"
 
@@ -11,6 +12,8 @@
 namespace muster {
 namespace internal {
 namespace {
+
+constexpr std::chrono::milliseconds kAskAgain{20};
 
 // The coordinators there are, by their links.
 struct Coordinators {
@@ -81,9 +84,12 @@ void refuse_in_closure(const char* what) {
 }
 
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Bytes& arguments) {
+                                               const Arguments& arguments) {
   refuse_in_closure("schedule()");
-  auto value = core.driver().Schedule(function, arguments, core.until(std::nullopt));
+  std::vector<ClosureId> turns_of;
+  for (const std::uint64_t id : arguments.turns_of) turns_of.emplace_back(id);
+  auto value =
+      core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of);
   raise_closure_unless_ok(value.status());
   return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
 }
@@ -126,20 +132,71 @@ std::shared_ptr<CoordinatorCore> PerWorker::core() const {
 }
 
 std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
-                                                   Bytes arguments) {
+                                                   const Arguments& arguments) {
   refuse_in_closure("a new per-worker value");
-  const ClosureId id = core.driver().CreatePerWorker(function, arguments);
+  if (!arguments.turns_of.empty()) {
+    raise(
+        InvalidArgument("an iterator under exactly_once is for closures: each worker would take a "
+                        "part of it to build a per-worker value"));
+  }
+  const ClosureId id = core.driver().CreatePerWorker(function, arguments.bytes);
   return std::make_shared<const PerWorker>(core.shared_from_this(), function, id, nullptr);
 }
 
-std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset) {
+namespace {
+
+// Where a pass over the dataset begins that all workers share, as the first says that has built it.
+std::string await_shared_start(CoordinatorCore& core, const PerWorker& dataset) {
+  const TimePoint until = core.until(std::nullopt);
+  while (true) {
+    Status lost;
+    for (const std::string& task : core.link().workers()) {
+      const auto bytes = core.driver().AwaitPerWorker(dataset.id(), task, until);
+      if (!bytes.ok()) {
+        const auto error = dispatch::ErrorOf(bytes.status());
+        // It is lost, or never was there: another one may tell.
+        const bool away = error ? error->origin == dispatch::Origin::kWorker &&
+                                      error->status.code() == StatusCode::kAborted
+                                : bytes.status().code() == StatusCode::kNotFound;
+        if (!away) raise_closure(bytes.status());
+        lost = bytes.status();
+        continue;
+      }
+      ByteReader from(*bytes);
+      (void)Codec<ElementSpec>::read(from);
+      const auto position = Codec<std::string>::read(from);
+      const auto why_not = Codec<std::string>::read(from);
+      if (why_not.empty()) return position;
+      raise(InvalidArgument("no input exactly_once for this dataset: {}", why_not));
+    }
+    if (std::chrono::steady_clock::now() >= until) raise_closure(lost);
+    raise_unless_ok(core.link().await_workers(until));
+    std::this_thread::sleep_for(kAskAgain);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset,
+                                                 const IteratorOptions& options) {
   refuse_in_closure("iterator() of a per-worker dataset");
   const auto core = dataset->core();
+  const bool shared = options.input.value_or(core->options().input) == InputGuarantee::kExactlyOnce;
+  const std::uint8_t flags = kBuildIterator | (shared ? kOneForAll : 0);
   Bytes arguments;
-  append_value(arguments, kBuildIterator);
+  append_value(arguments, flags);
+  append_value(arguments, std::uint8_t{0});
   append_value(arguments, dataset->id().value());
+  if (shared) {
+    if (options.elements_per_closure < 1) {
+      raise(InvalidArgument("elements_per_closure {}: a closure has 1 at least",
+                            options.elements_per_closure));
+    }
+    append_value(arguments, options.elements_per_closure);
+    Codec<std::string>::write(await_shared_start(*core, *dataset), arguments);
+  }
   const ClosureId id = core->driver().CreatePerWorker(dataset->function(), arguments);
-  return std::make_shared<const PerWorker>(core, dataset->function(), id, dataset);
+  return std::make_shared<const PerWorker>(core, dataset->function(), id, dataset, shared);
 }
 
 std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline) {

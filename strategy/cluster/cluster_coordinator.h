@@ -45,6 +45,8 @@ struct CoordinatorOptions {
   // EndOfData that leaves a function is the closure's result, which fetch() throws, and no error of
   // the queue: workers run out of data one by one.
   bool end_of_data_is_a_result = false;
+  // What passes over per-worker datasets give closures, unless iterator() says something else.
+  InputGuarantee input = InputGuarantee::kPerWorker;
 
   bool operator==(const CoordinatorOptions&) const = default;
 };
@@ -62,9 +64,9 @@ class ClusterLink;
 class CoordinatorCore;
 
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Bytes& arguments);
+                                               const Arguments& arguments);
 std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
-                                                   Bytes arguments);
+                                                   const Arguments& arguments);
 std::uint8_t call_flags(const CoordinatorCore& core);
 }  // namespace internal
 

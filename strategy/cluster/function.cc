@@ -4,6 +4,7 @@
 
 #include "dispatch/functions.h"
 
+#include "common/base/words.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/coordinator_core.h"
 #include "strategy/cluster/internal/running_closure.h"
@@ -91,6 +92,16 @@ std::shared_ptr<void> ClosureCall::per_worker_value(std::uint64_t id) {
   return *std::move(found);
 }
 
+PassPlace ClosureCall::found() const {
+  const dispatch::Bookmark& found = context_.bookmark();
+  return {.taken = found.sequence,
+          .position = {reinterpret_cast<const char*>(found.place.data()), found.place.size()}};
+}
+
+void ClosureCall::leave(std::uint64_t id, const PassPlace& place) {
+  context_.LeaveBookmark(id, place.taken, place.position);
+}
+
 void raise_made_nothing(const char* make) { raise(InvalidArgument("{} made nothing", make)); }
 
 bool register_program_object(const char* make, void (*build)()) {
@@ -110,11 +121,51 @@ std::uint32_t register_function(const char* name, RegisteredForm form) {
   });
 }
 
-void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Bytes& to) {
+void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Arguments& to) {
   if (value.core().get() != &core) {
     raise(InvalidArgument("a per-worker value of another coordinator: its workers are others"));
   }
-  append_value(to, value.id().value());
+  append_value(to.bytes, value.shared() ? ArgumentKind::kTurn : ArgumentKind::kPerWorker);
+  append_value(to.bytes, value.id().value());
+  if (value.shared()) to.turns_of.push_back(value.id().value());
+}
+
+ByteReader take_turns(std::span<const std::byte>& arguments) {
+  ByteReader header(arguments);
+  (void)header.value<std::uint8_t>();
+  const std::size_t bytes = header.value<std::uint8_t>() * sizeof(std::uint64_t);
+  arguments = header.take(header.left());
+  if (bytes > arguments.size()) {
+    raise(InvalidArgument("{} bytes of arguments, of which {} are turns", arguments.size(), bytes));
+  }
+  const ByteReader turns(arguments.last(bytes));
+  arguments = arguments.first(arguments.size() - bytes);
+  return turns;
+}
+
+SharedStart shared_start(const Graph& graph) {
+  try {
+    return {.position = graph.indexed().start(), .why_not = ""};
+  } catch (const Error& error) {
+    return {.position = "", .why_not = error.message()};
+  }
+}
+
+void raise_all_taken(std::int64_t elements) {
+  raise(FailedPrecondition(
+      "under exactly_once a closure has {}, which are taken: IteratorOptions::elements_per_closure",
+      Counted(elements, "element")));
+}
+
+void raise_some_left(std::int64_t taken, std::int64_t elements) {
+  raise(
+      FailedPrecondition("it took {} of the {} that are its own under exactly_once: the rest would "
+                         "be used by nobody (IteratorOptions::elements_per_closure)",
+                         taken, Counted(elements, "element")));
+}
+
+void raise_not_shared() {
+  raise(InvalidArgument("a closure has a part of a pass that the workers do not share"));
 }
 
 void write_error(const Error& error, Bytes& to) {

@@ -27,11 +27,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "strategy/base/closure_error.h"
+#include "strategy/cluster/closure_call.h"
 #include "strategy/cluster/codec.h"
 #include "strategy/cluster/per_worker_values.h"
 #include "strategy/cluster/program_object.h"
@@ -39,53 +42,36 @@
 
 namespace muster {
 
-namespace dispatch {
-class ClosureContext;
-}  // namespace dispatch
-
 namespace internal {
 
 class CoordinatorCore;
-
-// The first byte of a closure's arguments.
-inline constexpr std::uint8_t kEndOfDataIsAResult = 1;
-inline constexpr std::uint8_t kBuildIterator = 2;  // of the dataset whose id follows
-// Before each argument.
-enum class ArgumentKind : std::uint8_t { kValue, kPerWorker, kError };
-// The first byte of a result.
-inline constexpr std::byte kValueFollows{0};
-inline constexpr std::byte kEndOfData{1};
-
-// One execution, as the registered form of a function sees it.
-class ClosureCall {
- public:
-  explicit ClosureCall(dispatch::ClosureContext& context) : context_(context) {}
-
-  std::span<const std::byte> arguments() const;
-  Bytes& value();
-  // It makes this worker's part of a per-worker value.
-  bool build() const;
-  void built(std::shared_ptr<void> object);
-  // ClosureInputError: it could not be built here.
-  std::shared_ptr<void> per_worker_value(std::uint64_t id);
-
- private:
-  dispatch::ClosureContext& context_;
-};
 
 using RegisteredForm = void (*)(ClosureCall&);
 // Its number in this executable.
 std::uint32_t register_function(const char* name, RegisteredForm form);
 
 // For arguments.
+struct Arguments {
+  Bytes bytes;
+  // Ids of per-worker values that the closure has a turn of.
+  std::vector<std::uint64_t> turns_of;
+};
 // INVALID_ARGUMENT: of another coordinator.  CANCELLED: its coordinator is gone.
-void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Bytes& to);
+void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Arguments& to);
 void write_error(const Error& error, Bytes& to);
 // Throws what write_error() wrote as ClosureInputError.
 [[noreturn]] void raise_input(ByteReader& from);
 [[noreturn]] void raise_leftover(std::size_t bytes);
+// Takes the first two bytes off, and the turns behind.
+ByteReader take_turns(std::span<const std::byte>& arguments);
 [[noreturn]] void raise_argument_kind(ArgumentKind kind);
 [[noreturn]] void raise_no_iterator();
+// Where a pass that all workers share begins; why there is none. Behind the specs of a dataset.
+struct SharedStart {
+  std::string position;
+  std::string why_not;
+};
+SharedStart shared_start(const Graph& graph);
 // While it lives, creating a variable on this thread throws INVALID_ARGUMENT.
 std::shared_ptr<void> forbid_variables();
 
@@ -95,12 +81,18 @@ struct Registration {
   static constexpr bool kRegistered = false;
 };
 
+template <class T>
+inline constexpr bool kIsWorkerIterator = false;
+template <class T>
+inline constexpr bool kIsWorkerIterator<WorkerIterator<T>> = true;
+
 // One parameter of a function on the worker's side.
 template <class P>
 class Parameter {
   using T = std::remove_cvref_t<P>;
   static constexpr bool kOwnOnly =
       std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
+  static constexpr bool kIsPass = kIsWorkerIterator<T>;
 
  public:
   // Whether a G may be given for it.
@@ -121,10 +113,10 @@ class Parameter {
 
   // The driver's side. Waits for a remote value.
   template <class G>
-  static void write(const CoordinatorCore& core, const G& given, Bytes& to) {
+  static void write(const CoordinatorCore& core, const G& given, Arguments& arguments) {
+    Bytes& to = arguments.bytes;
     if constexpr (PerWorkerArgument<G>) {
-      append_value(to, ArgumentKind::kPerWorker);
-      write_per_worker(core, given.get(), to);
+      write_per_worker(core, given.get(), arguments);
     } else if constexpr (IsRemoteValue<G>::value) {
       write_remote(given, to);
     } else {
@@ -141,9 +133,14 @@ class Parameter {
   void read(ByteReader& from, ClosureCall& call) {
     const auto kind = from.value<ArgumentKind>();
     if (kind == ArgumentKind::kError) raise_input(from);
-    if (kind == ArgumentKind::kPerWorker) {
-      worker_ = call.per_worker_value(from.value<std::uint64_t>());
-      return;
+    if (kind == ArgumentKind::kPerWorker || kind == ArgumentKind::kTurn) {
+      id_ = from.value<std::uint64_t>();
+      worker_ = call.per_worker_value(id_);
+      if (kind == ArgumentKind::kPerWorker) return;
+      if constexpr (kIsPass) {
+        worker_ = static_cast<T*>(worker_.get())->part(call.next_turn());
+        return;
+      }
     }
     if constexpr (Travels<T> && !kOwnOnly) {
       if (kind == ArgumentKind::kValue) {
@@ -152,6 +149,17 @@ class Parameter {
       }
     }
     raise_argument_kind(kind);
+  }
+  // When the function has ended, however: where its pass stands.
+  void leave(ClosureCall& call) {
+    if constexpr (kIsPass) {
+      if (worker_ == nullptr) return;
+      if (const auto place = static_cast<T*>(worker_.get())->place()) call.leave(id_, *place);
+    }
+  }
+  // When it has returned.
+  void finish() {
+    if constexpr (kIsPass) static_cast<T*>(worker_.get())->finish();
   }
   P pass() {
     if constexpr (std::is_lvalue_reference_v<P>) {
@@ -183,6 +191,7 @@ class Parameter {
   struct Nothing {};
   std::conditional_t<std::is_abstract_v<T>, Nothing, std::optional<T>> value_;
   std::shared_ptr<void> worker_;
+  std::uint64_t id_ = 0;  // of `worker_`
 };
 
 template <class F>
@@ -225,6 +234,10 @@ void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) 
       auto object = std::make_shared<Value>(function_call());
       if constexpr (Iterable<Value>) {
         Codec<ElementSpec>::write(object->element_spec(), to);
+        SharedStart start{.position = "", .why_not = "it is no muster::Dataset"};
+        if constexpr (requires { object->graph(); }) start = shared_start(object->graph());
+        Codec<std::string>::write(start.position, to);
+        Codec<std::string>::write(start.why_not, to);
       } else if constexpr (Travels<Value>) {
         Codec<Value>::write(*object, to);
       }
@@ -247,25 +260,61 @@ void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) 
   }
 }
 
+// Makes this worker's pass over a dataset that was built.
+template <class D>
+void build_pass(ClosureCall& call, std::uint8_t flags, ByteReader from) {
+  using T = ElementOf<D>;
+  const auto built = call.per_worker_value(from.value<std::uint64_t>());
+  const D& dataset = *static_cast<const D*>(built.get());
+  std::shared_ptr<WorkerIterator<T>> pass;
+  if ((flags & kOneForAll) == 0) {
+    pass = std::make_shared<OwnPass<D, T>>(dataset, call.found());
+  } else if constexpr (requires { D(dataset.graph().indexed()); }) {
+    const auto elements = from.value<std::int64_t>();
+    pass = std::make_shared<SharedPass<PassOf<D>, T>>(
+        D(dataset.graph().indexed()).iterator(Codec<std::string>::read(from)), elements);
+  } else {
+    raise_not_shared();
+  }
+  call.built(std::move(pass));
+}
+
+// Leaves where the passes stand that a function was given, also when it throws.
+template <class Parameters>
+class PlacesAtEnd {
+ public:
+  PlacesAtEnd(ClosureCall& call, Parameters& parameters) : call_(call), parameters_(parameters) {}
+  ~PlacesAtEnd() {
+    std::apply([this](auto&... each) { (each.leave(call_), ...); }, parameters_);
+  }
+  PlacesAtEnd(const PlacesAtEnd&) = delete;
+  PlacesAtEnd& operator=(const PlacesAtEnd&) = delete;
+
+ private:
+  ClosureCall& call_;
+  Parameters& parameters_;
+};
+
 // The registered form of a function.
 template <auto function>
 void run_function(ClosureCall& call) {
   using Value = ValueOf<function>;
-  ByteReader from(call.arguments());
-  const auto flags = from.value<std::uint8_t>();
+  std::span<const std::byte> arguments = call.arguments();
+  const auto flags = ByteReader(arguments).value<std::uint8_t>();
+  call.set_turns(take_turns(arguments));
+  ByteReader from(arguments);
   if ((flags & kBuildIterator) != 0) {
     if constexpr (Iterable<Value>) {
-      const auto dataset = call.per_worker_value(from.value<std::uint64_t>());
-      call.built(WorkerIterator<ElementOf<Value>>::over(
-          static_cast<const Value*>(dataset.get())->iterator()));
-      return;
+      return build_pass<Value>(call, flags, from);
     } else {
       raise_no_iterator();
     }
   }
-  typename SignatureOf<function>::Parameters parameters;
+  using Parameters = typename SignatureOf<function>::Parameters;
+  Parameters parameters;
   std::apply([&](auto&... each) { (each.read(from, call), ...); }, parameters);
   if (from.left() > 0) raise_leftover(from.left());
+  const PlacesAtEnd<Parameters> places(call, parameters);
   run_with<function>(call, flags, [&]() -> decltype(auto) {
     return std::apply(
         [](auto&... each) -> decltype(auto) {
@@ -278,16 +327,19 @@ void run_function(ClosureCall& call) {
         },
         parameters);
   });
+  std::apply([](auto&... each) { (each.finish(), ...); }, parameters);
 }
 
 template <auto function, class... Given>
-Bytes write_arguments(const CoordinatorCore& core, std::uint8_t flags, const Given&... given) {
-  Bytes bytes;
-  append_value(bytes, flags);
+Arguments write_arguments(const CoordinatorCore& core, std::uint8_t flags, const Given&... given) {
+  Arguments arguments;
+  append_value(arguments.bytes, flags);
+  append_value(arguments.bytes, std::uint8_t{0});
   [&]<class... P>(std::type_identity<std::tuple<P...>>) {
-    (P::write(core, given, bytes), ...);
+    (P::write(core, given, arguments), ...);
   }(std::type_identity<typename SignatureOf<function>::Parameters>());
-  return bytes;
+  arguments.bytes[1] = static_cast<std::byte>(arguments.turns_of.size());
+  return arguments;
 }
 
 }  // namespace internal

@@ -1,5 +1,6 @@
 // Values that every worker has one of: datasets, iterators, tables, counters. Each is built on its
-// worker by a registered function, and built anew when the worker has been lost and comes back.
+// worker by a registered function, and built anew when the worker has been lost and comes back; an
+// iterator of a dataset then goes on behind what closures whose results came have taken.
 //
 // A build's error stays with the value: it is thrown (ClosureInputError) where a closure uses the
 // value on that worker, and states() shows it. A value ends with its last handle, when the closures
@@ -12,7 +13,6 @@
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -23,7 +23,7 @@
 #include "strategy/base/closure_error.h"
 #include "strategy/cluster/codec.h"
 #include "strategy/cluster/remote_value.h"
-#include "strategy/cluster/worker_context.h"
+#include "strategy/cluster/worker_iterator.h"
 #include "strategy/input/graph.h"
 
 namespace muster {
@@ -47,6 +47,25 @@ struct PerWorkerState {
   std::string message = {};
 };
 
+// What one pass of all workers over a per-worker dataset gives closures.
+enum class InputGuarantee : std::uint8_t {
+  // Each worker has a pass of its own. What a closure took whose result never came is not read
+  // again by the one that takes its place; a worker that never comes back takes its rest along.
+  kPerWorker,
+  // All workers share one pass: closure number n that is scheduled with it has elements n * k to
+  // n * k + k - 1, whichever worker runs it and however often, and the elements of one that is
+  // cancelled are the next one's. So each is used once.
+  kExactlyOnce,
+};
+
+struct IteratorOptions {
+  // Absent: the coordinator's.
+  std::optional<InputGuarantee> input = std::nullopt;
+  // k of kExactlyOnce; a closure that has returned and left one of them fails with
+  // FAILED_PRECONDITION.
+  std::int64_t elements_per_closure = 1;
+};
+
 namespace internal {
 class PerWorker;
 
@@ -55,7 +74,8 @@ std::vector<PerWorkerState> per_worker_states(const PerWorker& value);
 // What the builds have left as bytes, by worker. Waits for them.
 std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline);
 // `function` in the form that makes an iterator of the dataset that it has built.
-std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset);
+std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset,
+                                                 const IteratorOptions& options);
 }  // namespace internal
 
 // Passed to a function that takes T& (the worker's own), const T& or T.
@@ -102,57 +122,6 @@ class PerWorkerValues {
   std::shared_ptr<const internal::PerWorker> value_;
 };
 
-// This worker's pass over its data, as a function gets it: of a dataset's pieces, the next one.
-// next() does not look at cancellation(); a dataset that waits long should.
-//
-// Threading: any thread; closures that run at the same time share it.
-template <class T>
-class WorkerIterator {
- public:
-  using value_type = T;
-
-  // `iterator` has next(), which gives std::optional<T>.
-  template <class Iterator>
-  static std::shared_ptr<WorkerIterator> over(Iterator iterator) {
-    return std::make_shared<Over<Iterator>>(std::move(iterator));
-  }
-  virtual ~WorkerIterator() = default;
-
-  // Nothing at the end of this worker's data. What the dataset throws.
-  std::optional<T> next() {
-    throw_if_cancelled();
-    const std::lock_guard lock(mutex_);
-    return take();
-  }
-  // EndOfData.
-  T get_next() {
-    std::optional<T> value = next();
-    if (!value) {
-      throw EndOfData("the data of worker " + std::to_string(worker_index()) + " has ended");
-    }
-    return *std::move(value);
-  }
-
- private:
-  template <class Iterator>
-  class Over;
-  virtual std::optional<T> take() = 0;
-
-  std::mutex mutex_;
-};
-
-template <class T>
-template <class Iterator>
-class WorkerIterator<T>::Over final : public WorkerIterator<T> {
- public:
-  explicit Over(Iterator iterator) : iterator_(std::move(iterator)) {}
-
- private:
-  std::optional<T> take() override { return iterator_.next(); }
-
-  Iterator iterator_;
-};
-
 namespace internal {
 using ElementSpec = std::optional<std::vector<TensorSpec>>;
 template <class D>
@@ -169,8 +138,7 @@ concept Iterable = requires(const D& dataset) {
   { dataset.element_spec() } -> std::convertible_to<internal::ElementSpec>;
 };
 
-// Given to a function that takes WorkerIterator<T>&. A worker that comes back reads its data from
-// the beginning.
+// Given to a function that takes WorkerIterator<T>&.
 template <class T>
 using PerWorkerIterator = PerWorkerValues<WorkerIterator<T>>;
 
@@ -180,11 +148,15 @@ class PerWorkerDataset : public PerWorkerValues<D> {
  public:
   using PerWorkerValues<D>::PerWorkerValues;
 
-  // A pass of its own on every worker.
-  //   FAILED_PRECONDITION: inside a closure.
-  PerWorkerIterator<internal::ElementOf<D>> iterator() const {
+  // A pass over it. kExactlyOnce waits until a worker has built the dataset, which must be the same
+  // on all: a worker with another one fails closures with FAILED_PRECONDITION, as an input's error.
+  //   FAILED_PRECONDITION: inside a closure.  INVALID_ARGUMENT, under kExactlyOnce: elements that
+  //   cannot be found by their number, and why; less than one element for a closure.  Errors of the
+  //   dataset's function; DEADLINE_EXCEEDED: the coordinator's timeout.
+  PerWorkerIterator<internal::ElementOf<D>> iterator(const IteratorOptions& options = {}) const {
     (void)this->get();
-    return PerWorkerIterator<internal::ElementOf<D>>(internal::create_iterator(this->value_));
+    return PerWorkerIterator<internal::ElementOf<D>>(
+        internal::create_iterator(this->value_, options));
   }
   // What the first worker's dataset says of its elements, leaf by leaf; of a DistributedDataset
   // those of one replica. Nothing where only running the pipeline tells. Waits for it; errors are

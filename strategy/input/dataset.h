@@ -58,6 +58,9 @@ class DatasetIterator {
   }
   // Before the next element: for Dataset::iterator().
   std::string save_position() const { return cursor_.save_position(); }
+  // The next element is this one, counted from 0; behind the last there is nothing.
+  //   FAILED_PRECONDITION: next() was called with a deadline.
+  void seek(std::int64_t number) { cursor_.seek(number); }
 
  private:
   static std::optional<T> typed(const std::optional<data::Element>& element) {

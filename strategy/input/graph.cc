@@ -8,6 +8,7 @@
 
 #include "common/data/pipeline/iterator.h"
 #include "common/data/pipeline/pipeline.h"
+#include "common/data/pipeline/rewrite.h"
 #include "strategy/base/error.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/input/dataset.h"
@@ -125,6 +126,8 @@ std::optional<std::vector<TensorSpec>> Graph::element_spec() const {
   return tensor_specs(pipeline().node()->spec());
 }
 std::string Graph::to_string() const { return data::ToText(*pipeline().node()); }
+Graph Graph::indexed() const { return Graph(value_of(data::Indexed(pipeline()))); }
+std::string Graph::start() const { return value_of(data::Iterator::Make(pipeline()))->Position(); }
 const data::Pipeline& Graph::pipeline() const { return state_->pipeline; }
 std::uint64_t Graph::next_pass() const { return state_->passes++; }
 
@@ -143,6 +146,7 @@ std::optional<data::Element> Cursor::next(std::chrono::steady_clock::time_point 
   return value_of(iterator_->Next(deadline));
 }
 std::string Cursor::save_position() const { return iterator_->Position(); }
+void Cursor::seek(std::int64_t number) { raise_unless_ok(iterator_->Seek(number)); }
 
 std::optional<std::vector<TensorSpec>> tensor_specs(const data::ElementSpec& spec) {
   if (!spec) return std::nullopt;

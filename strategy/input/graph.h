@@ -102,6 +102,11 @@ class Graph {
   // Copies of one graph are equal.
   bool operator==(const Graph& other) const { return state_ == other.state_; }
 
+  // For Cursor::seek(); the place before its first element, with the seeds that were drawn.
+  //   INVALID_ARGUMENT: elements that cannot be found by their number, and why.
+  Graph indexed() const;
+  std::string start() const;
+
   const data::Pipeline& pipeline() const;
   // Numbers the passes over this graph, from 0.
   std::uint64_t next_pass() const;
@@ -123,6 +128,8 @@ class Cursor {
   std::optional<data::Element> next();
   std::optional<data::Element> next(std::chrono::steady_clock::time_point deadline);
   std::string save_position() const;
+  // The next element is this one, counted from 0.
+  void seek(std::int64_t number);
 
  private:
   std::unique_ptr<data::Iterator> iterator_;

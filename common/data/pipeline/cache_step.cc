@@ -91,6 +91,8 @@ class CacheNode final : public Node {
   NodePtr WithInputs(std::vector<NodePtr> inputs) const override {
     return std::make_shared<CacheNode>(std::move(inputs.front()), store_);
   }
+  // What leaves elements out never has a whole pass to keep.
+  NodePtr InStep(std::vector<NodePtr> inputs) const override { return std::move(inputs.front()); }
   Result<std::unique_ptr<NodeIterator>> MakeIterator(
       const IteratorContext& context) const override {
     std::uint64_t key = Fingerprint(input());

@@ -134,11 +134,29 @@ struct Iterator::State {
     return *std::move(item);
   }
 
+  Status Seek(std::uint64_t taken) {
+    if (asker.joinable()) {
+      return FailedPrecondition("an iterator that was asked with a deadline goes on in order only");
+    }
+    if (taken < place.taken || over || !failure.ok()) {
+      MUSTER_TRY_ASSIGN(root, node->MakeIterator(context));
+      place.taken = 0;
+      over = false;
+      failure = Ok();
+    }
+    const auto passed = root->Skip(static_cast<std::int64_t>(taken - place.taken));
+    if (!passed.ok()) return failure = passed.status();
+    place.taken += static_cast<std::uint64_t>(*passed);
+    over = place.taken < taken;
+    return Ok();
+  }
+
   static Status Stopped() { return Cancelled("the iterator was cancelled"); }
 
   const NodePtr node;
   std::stop_source stop;
   std::function<void()> on_thread_start;
+  IteratorContext context;
   Place place;
   Status failure;
   bool over = false;
@@ -174,11 +192,11 @@ Result<std::unique_ptr<Iterator>> Iterator::Make(const Pipeline& pipeline, Optio
   auto seeds = std::make_shared<SeedTable>();
   for (std::size_t i = 0; i < drawn.size(); ++i) seeds->emplace(drawn[i], state->place.seeds[i]);
   state->on_thread_start = options.on_thread_start;
-  const IteratorContext context{.stop = state->stop.get_token(),
-                                .pass = state->place.pass,
-                                .seeds = std::move(seeds),
-                                .on_thread_start = std::move(options.on_thread_start)};
-  MUSTER_TRY_ASSIGN(state->root, state->node->MakeIterator(context));
+  state->context = {.stop = state->stop.get_token(),
+                    .pass = state->place.pass,
+                    .seeds = std::move(seeds),
+                    .on_thread_start = std::move(options.on_thread_start)};
+  MUSTER_TRY_ASSIGN(state->root, state->node->MakeIterator(state->context));
   if (state->place.taken > 0) {
     const auto taken = static_cast<std::int64_t>(state->place.taken);
     const Result<std::int64_t> skipped = state->root->Skip(taken);
@@ -194,6 +212,9 @@ Result<std::unique_ptr<Iterator>> Iterator::Make(const Pipeline& pipeline, Optio
 Item Iterator::Next() { return state_->Next(std::nullopt); }
 Item Iterator::Next(std::chrono::steady_clock::time_point deadline) {
   return state_->Next(deadline);
+}
+Status Iterator::Seek(std::int64_t taken) {
+  return state_->Seek(static_cast<std::uint64_t>(taken));
 }
 void Iterator::Cancel() { state_->stop.request_stop(); }
 std::string Iterator::Position() const { return Encode(state_->place); }

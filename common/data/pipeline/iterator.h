@@ -56,6 +56,11 @@ class Iterator {
   // Ends a wait in Next(), and all that the pipeline does. For good.
   void Cancel();
 
+  // The next element is number `taken`, counted from 0. Forward it passes over what lies between,
+  // back it begins anew; behind the end there is nothing. After an error, too.
+  //   The pipeline's own error.  kFailedPrecondition: Next() with a limit was used.
+  Status Seek(std::int64_t taken);
+
   // Before the next element. Bytes that Make() understands; docs/data.md, Positions.
   std::string Position() const;
   // Elements taken, those before a restored position included.

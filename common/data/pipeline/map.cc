@@ -135,6 +135,11 @@ class MapNode final : public Node {
   NodePtr WithInputs(std::vector<NodePtr> inputs) const override {
     return MakeMap(std::move(inputs.front()), function_, options_);
   }
+  NodePtr InStep(std::vector<NodePtr> inputs) const override {
+    Pipeline::MapOptions serial = options_;
+    serial.parallel = 1;
+    return MakeMap(std::move(inputs.front()), function_, std::move(serial));
+  }
   Result<std::unique_ptr<NodeIterator>> MakeIterator(
       const IteratorContext& context) const override {
     if (options_.parallel > 1) {

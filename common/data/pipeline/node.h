@@ -120,6 +120,10 @@ class Node {
   virtual std::optional<std::uint64_t> drawn_seed() const { return std::nullopt; }
   // The same step over other inputs (as many as now).
   virtual NodePtr WithInputs(std::vector<NodePtr> inputs) const = 0;
+  // The same elements without reading ahead of who asks: for iterators that leave elements out.
+  virtual NodePtr InStep(std::vector<NodePtr> inputs) const {
+    return WithInputs(std::move(inputs));
+  }
   virtual Result<std::unique_ptr<NodeIterator>> MakeIterator(const IteratorContext&) const = 0;
 
  protected:

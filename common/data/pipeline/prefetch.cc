@@ -85,6 +85,7 @@ class PrefetchNode final : public Node {
   NodePtr WithInputs(std::vector<NodePtr> inputs) const override {
     return MakePrefetch(std::move(inputs.front()), count_);
   }
+  NodePtr InStep(std::vector<NodePtr> inputs) const override { return std::move(inputs.front()); }
   Result<std::unique_ptr<NodeIterator>> MakeIterator(
       const IteratorContext& context) const override {
     std::stop_source stop;

@@ -105,6 +105,40 @@ bool HasPlaceholder(const Node& node) {
   return false;
 }
 
+// Why the elements of a step cannot be found by their number; null: they can.
+const char* WhyNotIndexed(const Node& node) {
+  switch (node.kind()) {
+    case NodeKind::kGenerator:
+      return "only calling it tells what comes next";
+    case NodeKind::kFilter:
+      return "only running it tells which elements it lets through";
+    case NodeKind::kFlatMap:
+    case NodeKind::kInterleave:
+      return "only running it tells how many elements each of its inputs becomes";
+    case NodeKind::kCustom:
+      return "only running it tells where its elements begin";
+    case NodeKind::kShard:
+      return node.facts().shard_placeholder ? "its numbers are not filled in" : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+Result<NodePtr> IndexedNode(const NodePtr& node) {
+  if (const char* why = WhyNotIndexed(*node)) {
+    return InvalidArgument(
+        "elements of {} have no numbers that are known before: {}. Sources with numbered records, "
+        "map, batch, shard, take, skip, repeat, zip, concatenate, enumerate and shuffle have",
+        node->Describe(), why);
+  }
+  if (node->inputs().empty()) return node;
+  std::vector<NodePtr> inputs;
+  for (const NodePtr& input : node->inputs()) {
+    MUSTER_TRY_ASSIGN(inputs.emplace_back(), IndexedNode(input));
+  }
+  return node->InStep(std::move(inputs));
+}
+
 std::optional<AutoShardPolicy> PolicyOf(const Node& node) {
   if (node.facts().policy) return node.facts().policy;
   for (const NodePtr& input : node.inputs()) {
@@ -190,6 +224,12 @@ Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
       break;
   }
   return Sharded{pipeline, choice};
+}
+
+Result<Pipeline> Indexed(const Pipeline& pipeline) {
+  MUSTER_TRY(pipeline.status());
+  MUSTER_TRY_ASSIGN(NodePtr node, IndexedNode(pipeline.node()));
+  return Pipeline(std::move(node));
 }
 
 }  // namespace muster::data

@@ -35,4 +35,9 @@ struct Sharded {
 Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
                           std::optional<AutoShardPolicy> policy = std::nullopt);
 
+// The same elements for an iterator that finds them by their number (Iterator::Seek): nothing is
+// read ahead, computed for others or kept. Functions of maps must be pure, which nobody checks.
+//   kInvalidArgument: a step whose elements only running it tells, named with the reason.
+Result<Pipeline> Indexed(const Pipeline& pipeline);
+
 }  // namespace muster::data

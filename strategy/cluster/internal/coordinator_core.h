@@ -62,14 +62,16 @@ class Remote {
 class PerWorker {
  public:
   PerWorker(const std::shared_ptr<CoordinatorCore>& core, std::uint32_t function, ClosureId id,
-            std::shared_ptr<const PerWorker> dataset)
-      : core_(core), function_(function), id_(id), dataset_(std::move(dataset)) {}
+            std::shared_ptr<const PerWorker> dataset, bool shared = false)
+      : core_(core), function_(function), id_(id), dataset_(std::move(dataset)), shared_(shared) {}
   ~PerWorker();
   PerWorker(const PerWorker&) = delete;
   PerWorker& operator=(const PerWorker&) = delete;
 
   ClosureId id() const { return id_; }
   std::uint32_t function() const { return function_; }
+  // A pass that all workers share: closures have turns of it.
+  bool shared() const { return shared_; }
   // CANCELLED (thrown): its coordinator is gone.
   std::shared_ptr<CoordinatorCore> core() const;
 
@@ -78,6 +80,7 @@ class PerWorker {
   const std::uint32_t function_;
   const ClosureId id_;
   const std::shared_ptr<const PerWorker> dataset_;
+  const bool shared_;
 };
 
 // Throws what a closure's status says, as the class that fits.

@@ -45,6 +45,10 @@ std::optional<std::int64_t> next_or_none(WorkerIterator<torch::Tensor>& data) {
 void add_next(WorkerIterator<torch::Tensor>& data) {
   v += static_cast<int>(data.get_next().item<std::int64_t>());
 }
+void takes_and_fails(WorkerIterator<torch::Tensor>& data) {
+  (void)data.get_next();
+  muster::raise(muster::ErrorCode::kOutOfRange, "on purpose");
+}
 torch::Tensor next_batch(WorkerIterator<torch::Tensor>& data) { return data.get_next(); }
 std::int64_t sum_of_both(WorkerIterator<torch::Tensor>& a, WorkerIterator<torch::Tensor>& b) {
   return a.get_next().item<std::int64_t>() + b.get_next().item<std::int64_t>();
@@ -115,6 +119,7 @@ MUSTER_FUNCTION(per_worker_test::distributed);
 MUSTER_FUNCTION(per_worker_test::next);
 MUSTER_FUNCTION(per_worker_test::next_or_none);
 MUSTER_FUNCTION(per_worker_test::add_next);
+MUSTER_FUNCTION(per_worker_test::takes_and_fails);
 MUSTER_FUNCTION(per_worker_test::next_batch);
 MUSTER_FUNCTION(per_worker_test::sum_of_both);
 MUSTER_FUNCTION(per_worker_test::sum_of_all);
@@ -350,14 +355,20 @@ TEST_CASE("the end of a worker's data is an error, a value or a result, as the p
   CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
 }
 
-TEST_CASE("a worker that comes back builds its values anew, data from the beginning",
+TEST_CASE("a worker that comes back builds its values anew, and its data goes on where it was",
           "[strategy][unit]") {
   const auto workers = std::make_shared<ThreadWorkers>(1);
   ClusterCoordinator coordinator(workers);
   const auto data = coordinator.create_per_worker_dataset<range>(5, 10);
   const auto iterator = data.iterator();
+  const auto without_place = coordinator.create_per_worker_dataset<counted>().iterator();
   CHECK(coordinator.schedule<next>(iterator).fetch() == 5);
-  CHECK(coordinator.schedule<next>(iterator).fetch() == 6);
+  // Also where nobody waits for the value, and where the function throws.
+  coordinator.schedule<add_next>(iterator);
+  coordinator.join();
+  coordinator.schedule<takes_and_fails>(iterator);
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
+  CHECK(coordinator.schedule<next_counted>(without_place).fetch() == 0);
   workers->lose(0);
   CHECK(iterator.states()[0].kind == PerWorkerState::Kind::kAborted);
   CHECK_THROWS_AS(iterator.wait(soon()), ClosureAbortedError);
@@ -365,8 +376,14 @@ TEST_CASE("a worker that comes back builds its values anew, data from the beginn
   const auto second = data.iterator();
   const auto numbers = coordinator.create_per_worker_resource<own_number>();
   workers->replace(0);
-  CHECK(coordinator.schedule<next>(iterator).fetch() == 5);
+  CHECK(coordinator.schedule<next>(iterator).fetch() == 8);
   CHECK(coordinator.schedule<next>(second).fetch() == 5);
+  workers->replace(0);
+  CHECK(coordinator.schedule<next>(iterator).fetch() == 9);
+  CHECK(coordinator.schedule<next_or_none>(iterator).fetch() == std::nullopt);
+  CHECK(coordinator.schedule<next>(second).fetch() == 6);
+  // Whose iterator does not know where it stands begins anew.
+  CHECK(coordinator.schedule<next_counted>(without_place).fetch() == 0);
   CHECK(numbers.fetch() == std::vector<int>{100});
   coordinator.join();
 }
