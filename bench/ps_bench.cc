@@ -83,13 +83,14 @@ class Side {
 
   Status Pull(std::uint32_t variable) { return dense_->PullDense(std::span(&variable, 1)); }
   Status Push(std::uint32_t variable) {
-    return dense_->Push(closures_.dense[variable]++, 1, std::span(&variable, 1), {});
+    return dense_->Push(ClosureId(closures_.dense[variable]++), Attempt(1), std::span(&variable, 1),
+                        {});
   }
   Status PullRows(std::span<const std::int64_t> ids) { return rows_->PullRows(0, ids).status(); }
   Status PushRows(std::span<const std::int64_t> ids) {
     MUSTER_TRY_ASSIGN(const auto buffer, rows_->RowGradientBuffer(0, ids.size()));
     const ps::RowGradient gradient{.variable = 0, .ids = ids, .rows = buffer};
-    return rows_->Push(closures_.rows++, 1, {}, std::span(&gradient, 1));
+    return rows_->Push(ClosureId(closures_.rows++), Attempt(1), {}, std::span(&gradient, 1));
   }
   // Something else than zeros, which a processor may treat better.
   Status FillGradients() {
@@ -128,11 +129,11 @@ class BareApply {
 
   Status Dense(std::uint32_t variable) {
     const auto n = static_cast<std::size_t>(kDense[variable].floats);
-    const ps::PushId id{.closure = closures_[variable]++, .attempt = 1};
+    const ps::PushId id{.closure = ClosureId(closures_[variable]++), .attempt = Attempt(1)};
     return dense_->ApplyDense(variable, id, std::span(gradient_).first(n)).status();
   }
   Status Rows(std::span<const std::int64_t> ids) {
-    const ps::PushId id{.closure = closures_.back()++, .attempt = 1};
+    const ps::PushId id{.closure = ClosureId(closures_.back()++), .attempt = Attempt(1)};
     const auto floats = ids.size() * static_cast<std::size_t>(kRowFloats);
     return rows_->ApplyRows(0, id, ids, std::span(gradient_).first(floats)).status();
   }

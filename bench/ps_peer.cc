@@ -118,7 +118,7 @@ Status Serve() {
   ps::ApplyPool pool(1);
   for (const v1::JobPlan& plan : {DensePlan(), RowsPlan()}) {
     MUSTER_TRY_ASSIGN(auto shards, ps::JobShards::Create(plan, 0, "", pool));
-    server->Publish(plan.job_number(), std::move(shards));
+    server->Publish(JobNumber(plan.job_number()), std::move(shards));
   }
   MUSTER_TRY_ASSIGN(const net::Listener bare, net::ListenTcp("127.0.0.1:0"));
   const v1::DataEndpoint endpoint = server->endpoint();

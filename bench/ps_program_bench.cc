@@ -28,8 +28,8 @@ Result<std::unique_ptr<ProgramSide>> ProgramSide::Open(const Peer& peer, ps::Lin
                     ps::ProgramClient::Open({{ps::TargetOf(plan.ps(0))}},
                                             {.job_id = job,
                                              .key = net::JobKey(peer.token(), job, Epoch(kEpoch)),
-                                             .epoch = kEpoch,
-                                             .incarnation = 1,
+                                             .epoch = Epoch(kEpoch),
+                                             .incarnation = Incarnation(1),
                                              .link = link,
                                              .host_id = peer.host_id(),
                                              .spin = spin}));
@@ -72,8 +72,8 @@ Status ProgramSide::ReadMany() {
 
 Status ProgramSide::Write(std::size_t variable) {
   const ps::VariableHandle& handle = dense_[variable];
-  ps::WriteSet writes(++closure_, 1);
-  if (closure_ > kRunning) client_->SetSettled(closure_ - kRunning);
+  ps::WriteSet writes(ClosureId(++closure_), Attempt(1));
+  if (closure_ > kRunning) client_->SetSettled(ClosureId(closure_ - kRunning));
   const ps::Operands gradient{.bytes = std::as_bytes(std::span(*memory_)).first(handle->bytes()),
                               .owner = memory_};
   MUSTER_TRY(writes.Gradient(handle, gradient, 0.01));

@@ -10,8 +10,8 @@ Commands::~Commands() {
 }
 
 void Commands::Send(const Member& member, v1::Command command, Millis limit, Reply reply) {
-  const std::uint64_t id = ++last_id_;
-  command.set_id(id);
+  const CommandId id(++last_id_);
+  command.set_id(id.value());
   Pending& pending = pending_[id];
   pending.session = member.session;
   pending.reply = std::move(reply);
@@ -25,9 +25,9 @@ void Commands::Send(const Member& member, v1::Command command, Millis limit, Rep
 }
 
 void Commands::OnResult(SessionId session, v1::CommandResult result) {
-  const auto found = pending_.find(result.command_id());
+  const CommandId id(result.command_id());
+  const auto found = pending_.find(id);
   if (found == pending_.end() || found->second.session != session) return;
-  const std::uint64_t id = result.command_id();
   if (result.status().code() != 0) {
     Answer(id,
            MakeStatus(static_cast<StatusCode>(result.status().code()), result.status().message()));
@@ -37,14 +37,14 @@ void Commands::OnResult(SessionId session, v1::CommandResult result) {
 }
 
 void Commands::OnSessionEnded(SessionId session, const std::string& why) {
-  std::vector<std::uint64_t> ids;
+  std::vector<CommandId> ids;
   for (const auto& [id, pending] : pending_) {
     if (pending.session == session) ids.push_back(id);
   }
-  for (const std::uint64_t id : ids) Answer(id, Unavailable("{}", why));
+  for (const CommandId id : ids) Answer(id, Unavailable("{}", why));
 }
 
-void Commands::Answer(std::uint64_t id, Result<v1::CommandResult> result) {
+void Commands::Answer(CommandId id, Result<v1::CommandResult> result) {
   const auto found = pending_.find(id);
   if (found == pending_.end()) return;
   Reply reply = std::move(found->second.reply);

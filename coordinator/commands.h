@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "coordinator/membership.h"
@@ -34,10 +35,10 @@ class Commands {
     Reply reply;
     Scheduler::TimerId timer = 0;
   };
-  void Answer(std::uint64_t id, Result<v1::CommandResult> result);
+  void Answer(CommandId id, Result<v1::CommandResult> result);
 
   Scheduler& scheduler_;
-  std::map<std::uint64_t, Pending> pending_;
+  std::map<CommandId, Pending> pending_;
   std::uint64_t last_id_ = 0;
 };
 

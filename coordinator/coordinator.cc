@@ -96,7 +96,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
   };
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
   for (StoredJob& one : stored) {
-    const std::uint64_t number = one.record.number();
+    const JobNumber number(one.record.number());
     auto job = Job::Make(self->world_, std::move(one));
     self->by_id_[job->id()] = number;
     self->by_name_[job->record().job().name()] = number;
@@ -112,7 +112,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
 
 // The oldest go first. Not from a job's own call: it is in the middle of something.
 void Coordinator::ForgetJobs() {
-  std::vector<std::uint64_t> ended;
+  std::vector<JobNumber> ended;
   for (const auto& [number, job] : jobs_) {
     if (job->ended()) ended.push_back(number);
   }
@@ -222,9 +222,10 @@ void Coordinator::OnUp(const Member& member, const Arrival& arrival) {
 void Coordinator::DropLeftovers(const Member& ps) {
   for (const v1::HeldJob& held : ps.info.jobs()) {
     const auto known = by_id_.find(held.job_id());
-    if (known != by_id_.end() && jobs_.at(known->second)->Uses(ps.task, held.view())) continue;
+    if (known != by_id_.end() && jobs_.at(known->second)->Uses(ps.task, ViewId(held.view())))
+      continue;
     // A later view that is being made there meanwhile stays.
-    commands_.Send(ps, DropCommand(held.job_id(), epoch(), held.view()),
+    commands_.Send(ps, DropCommand(held.job_id(), epoch(), ViewId(held.view())),
                    options_.jobs.command_limit, [](auto) {});
   }
 }

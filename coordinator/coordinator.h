@@ -147,10 +147,10 @@ class Coordinator : private Membership::Observer {
   StepMarks marks_;
   World world_;
   // By number: the order of submission.
-  std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
-  std::map<std::string, std::uint64_t> by_id_;
-  std::map<std::string, std::uint64_t> by_name_;
-  std::uint64_t last_number_ = 0;
+  std::map<JobNumber, std::unique_ptr<Job>> jobs_;
+  std::map<std::string, JobNumber> by_id_;
+  std::map<std::string, JobNumber> by_name_;
+  JobNumber last_number_;
   // The first one is being accepted, the others wait for it.
   std::deque<std::function<void()>> accepting_;
   std::set<SessionId> released_;

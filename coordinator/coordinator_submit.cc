@@ -229,11 +229,11 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
   // An id that is another job's name would hide it.
   const auto id = [&] { return fmt::format("{}-{}", request.spec().name(), last_number_); };
   do {
-    ++last_number_;
+    last_number_ = JobNumber(last_number_.value() + 1);
   } while (by_name_.contains(id()));
-  const std::uint64_t number = last_number_;
+  const JobNumber number = last_number_;
   v1::JobRecord record;
-  record.set_number(number);
+  record.set_number(number.value());
   v1::Job& job = *record.mutable_job();
   job.set_name(request.spec().name());
   job.set_id(id());
@@ -251,25 +251,25 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
     }
     record.mutable_data()->insert(outcome->data.begin(), outcome->data.end());
   }
-  parts_.journal.SaveJob(
-      record, [this, weak = std::weak_ptr(self_), record, then](const absl::Status& written) {
-        if (weak.expired()) return;
-        if (written.ok()) {
-          StoredJob stored;
-          stored.record = record;
-          auto made = Job::Make(world_, std::move(stored));
-          by_id_[made->id()] = record.number();
-          by_name_[record.job().name()] = record.number();
-          Job& kept = *(jobs_[record.number()] = std::move(made));
-          AdmitJobs();
-          v1::SubmitJobReply reply;
-          *reply.mutable_job() = kept.Describe();
-          then(std::move(reply));
-        } else {
-          then(written);
-        }
-        AcceptNext();
-      });
+  parts_.journal.SaveJob(record, [this, weak = std::weak_ptr(self_), record, number,
+                                  then](const absl::Status& written) {
+    if (weak.expired()) return;
+    if (written.ok()) {
+      StoredJob stored;
+      stored.record = record;
+      auto made = Job::Make(world_, std::move(stored));
+      by_id_[made->id()] = number;
+      by_name_[record.job().name()] = number;
+      Job& kept = *(jobs_[number] = std::move(made));
+      AdmitJobs();
+      v1::SubmitJobReply reply;
+      *reply.mutable_job() = kept.Describe();
+      then(std::move(reply));
+    } else {
+      then(written);
+    }
+    AcceptNext();
+  });
 }
 
 }  // namespace muster::coordinator

@@ -19,12 +19,12 @@ bool IsEnd(v1::JobState state) {
 
 }  // namespace
 
-v1::Command DropCommand(const std::string& job_id, Epoch epoch, std::uint64_t view) {
+v1::Command DropCommand(const std::string& job_id, Epoch epoch, ViewId view) {
   v1::Command command;
   v1::DropJob& drop = *command.mutable_drop_job();
   drop.set_job_id(job_id);
   drop.set_epoch(epoch.value());
-  drop.set_view(view);
+  drop.set_view(view.value());
   return command;
 }
 

@@ -83,7 +83,7 @@ class Job {
   // Time is up: what is not saved is lost, and an event says so.
   virtual void GiveUpCut(const std::string& why) = 0;
   // It has something on that parameter server that is of this view.
-  virtual bool Uses(const TaskId& ps, std::uint64_t view) const = 0;
+  virtual bool Uses(const TaskId& ps, ViewId view) const = 0;
   // It has an executor on that worker, or has asked for one.
   virtual bool Occupies(const TaskId& worker) const = 0;
 
@@ -201,6 +201,6 @@ class Job {
 };
 
 // Asks a parameter server to let go of what it holds of this view of a job; a later one stays.
-v1::Command DropCommand(const std::string& job_id, Epoch epoch, std::uint64_t view);
+v1::Command DropCommand(const std::string& job_id, Epoch epoch, ViewId view);
 
 }  // namespace muster::coordinator

@@ -14,8 +14,9 @@ constexpr Millis kDropLimit{30'000};
 ModelJob::ModelJob(World& world, StoredJob stored)
     : Job(world, std::move(stored)), kind_(Kind::Make(world, story_)) {
   // Twice a second the row learns how many steps are done; the mark knows each of them.
-  const std::uint64_t view = record().plan().view();
-  if (const auto steps = world_.marks.Get(record().number(), view); steps && view > 0) {
+  const ViewId view(record().plan().view());
+  const auto steps = world_.marks.Get(JobNumber(record().number()), view);
+  if (steps && view > ViewId()) {
     story_.record().set_steps_done(std::max(record().steps_done(), *steps));
   }
 }
@@ -108,9 +109,9 @@ void ModelJob::EndView(const std::string& reason, const std::string& message) {
   Advance();
 }
 
-bool ModelJob::Uses(const TaskId& ps, std::uint64_t view) const {
+bool ModelJob::Uses(const TaskId& ps, ViewId view) const {
   const v1::JobPlan& plan = record().plan();
-  if (ended() || view != plan.view()) return false;
+  if (ended() || view != ViewId(plan.view())) return false;
   return std::any_of(plan.ps().begin(), plan.ps().end(), [&](const v1::PsAddress& one) {
     return static_cast<int>(one.index()) == ps.index;
   });
@@ -183,7 +184,7 @@ void ModelJob::ReleaseTasks() {
   for (const v1::PsAddress& address : plan.ps()) {
     const Member* ps = world_.members.Find({"ps", static_cast<int>(address.index())});
     if (ps == nullptr) continue;
-    world_.commands.Send(*ps, DropCommand(id(), world_.epoch, plan.view()), kDropLimit,
+    world_.commands.Send(*ps, DropCommand(id(), world_.epoch, ViewId(plan.view())), kDropLimit,
                          [](auto) {});
   }
 }

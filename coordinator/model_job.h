@@ -42,7 +42,7 @@ class ModelJob final : public Job {
   bool Settled() const override { return !view_ || view_->Settled(); }
   bool MayLeave(const Member& member) const override { return !view_ || view_->MayLeave(member); }
   void GiveUpCut(const std::string& why) override;
-  bool Uses(const TaskId& ps, std::uint64_t view) const override;
+  bool Uses(const TaskId& ps, ViewId view) const override;
   bool Occupies(const TaskId& worker) const override { return view_ && view_->HasExecutor(worker); }
 
   // --- What its driver asks; errors are those of driver.proto.

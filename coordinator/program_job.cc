@@ -205,7 +205,7 @@ void ProgramJob::LetGo() {
   }
   executors_.clear();
   for (const Member* server : world_.members.Up("ps")) {
-    world_.commands.Send(*server, DropCommand(id(), world_.epoch, record().plan().view()),
+    world_.commands.Send(*server, DropCommand(id(), world_.epoch, ViewId(record().plan().view())),
                          kLetGoLimit, [](auto) {});
   }
   if (driver_.running) world_.drivers.Stop(id(), kDriverGrace);

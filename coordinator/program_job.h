@@ -45,7 +45,7 @@ class ProgramJob final : public Job {
   bool Settled() const override;
   bool MayLeave(const Member& member) const override;
   void GiveUpCut(const std::string& why) override;
-  bool Uses(const TaskId&, std::uint64_t) const override { return !ended(); }
+  bool Uses(const TaskId&, ViewId) const override { return !ended(); }
   bool Occupies(const TaskId& worker) const override { return executors_.contains(worker); }
 
  private:

@@ -42,24 +42,24 @@ StepMarks::~StepMarks() {
   if (marks_ != nullptr) munmap(marks_, kMarks * sizeof(Mark));
 }
 
-void StepMarks::Set(std::uint64_t job_number, std::uint64_t view, std::uint64_t steps) {
+void StepMarks::Set(JobNumber job, ViewId view, std::uint64_t steps) {
   if (marks_ == nullptr) return;
-  Mark& mark = marks_[job_number % kMarks];
-  if (Load(mark.job_number) != job_number || Load(mark.view) != view) {
+  Mark& mark = marks_[job.value() % kMarks];
+  if (Load(mark.job_number) != job.value() || Load(mark.view) != view.value()) {
     // A kill between these stores leaves no mark rather than a wrong one.
     Store(mark.job_number, 0);
-    Store(mark.view, view);
+    Store(mark.view, view.value());
     Store(mark.steps, steps);
-    Store(mark.job_number, job_number);
+    Store(mark.job_number, job.value());
     return;
   }
   Store(mark.steps, steps);
 }
 
-std::optional<std::uint64_t> StepMarks::Get(std::uint64_t job_number, std::uint64_t view) const {
+std::optional<std::uint64_t> StepMarks::Get(JobNumber job, ViewId view) const {
   if (marks_ == nullptr) return std::nullopt;
-  Mark& mark = marks_[job_number % kMarks];
-  if (Load(mark.job_number) != job_number || Load(mark.view) != view) return std::nullopt;
+  Mark& mark = marks_[job.value() % kMarks];
+  if (Load(mark.job_number) != job.value() || Load(mark.view) != view.value()) return std::nullopt;
   return Load(mark.steps);
 }
 

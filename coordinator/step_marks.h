@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "common/base/ids.h"
+
 namespace muster::coordinator {
 
 class StepMarks {
@@ -21,9 +23,9 @@ class StepMarks {
   StepMarks& operator=(const StepMarks&) = delete;
 
   // Costs a few stores to memory.
-  void Set(std::uint64_t job_number, std::uint64_t view, std::uint64_t steps);
+  void Set(JobNumber job, ViewId view, std::uint64_t steps);
   // What was set last for this job, if that was in this view.
-  std::optional<std::uint64_t> Get(std::uint64_t job_number, std::uint64_t view) const;
+  std::optional<std::uint64_t> Get(JobNumber job, ViewId view) const;
 
  private:
   struct Mark;

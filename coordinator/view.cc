@@ -57,7 +57,7 @@ void View::CreateVariables(const Checkpoints::Found& found) {
   plan->set_start_step(found.step);
   *record.mutable_plan() = *plan;
   record.set_steps_done(found.step);
-  world_.marks.Set(record.number(), plan->view(), found.step);
+  world_.marks.Set(JobNumber(record.number()), ViewId(plan->view()), found.step);
   position_.scheduled = found.step;
   // An evaluation of a later step belongs to parameters that are given up.
   if (record.job().has_evaluation() && record.job().evaluation().step() <= found.step) {

@@ -72,7 +72,7 @@ void View::OnClosureResult(const Member& member, const v1::ClosureResult& result
         executors_[member.task].trained = true;
       }
       story_.record().set_steps_done(StepsDone());
-      world_.marks.Set(story_.record().number(), story_.plan().view(),
+      world_.marks.Set(JobNumber(story_.record().number()), ViewId(story_.plan().view()),
                        story_.record().steps_done());
       break;
     case Dispatcher::Outcome::kFailed:

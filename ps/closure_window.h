@@ -11,7 +11,7 @@
 #include <map>
 
 #include "common/base/status.h"
-#include "ps/job_shards.h"
+#include "ps/shard.h"
 
 namespace muster::ps {
 
@@ -26,14 +26,14 @@ class ClosureWindow {
   // beyond the window.
   Result<ApplyOutcome> Admit(PushId push);
   // After Admit() said kApplied.
-  void Mark(std::uint64_t closure);
+  void Mark(ClosureId closure);
 
   std::uint64_t watermark() const { return watermark_; }
   std::uint64_t applied_above() const { return applied_above_; }
 
  private:
   struct Entry {
-    std::uint64_t attempt = 0;
+    Attempt attempt;
     bool applied = false;
   };
 

@@ -4,9 +4,9 @@
 
 namespace muster::ps {
 
-Result<bool> FlushWindow::Admit(const FlushId& id, std::uint64_t settled) {
+Result<bool> FlushWindow::Admit(const FlushId& id, ClosureId settled) {
   if (id.flush == 0) return InvalidArgument("flush 0 does not exist; they begin at 1");
-  if (id.closure == 0) {
+  if (id.closure == ClosureId()) {
     const auto writer = writers_.find(id.attempt);
     return writer == writers_.end() || writer->second < id.flush;
   }
@@ -14,7 +14,7 @@ Result<bool> FlushWindow::Admit(const FlushId& id, std::uint64_t settled) {
     return Aborted("closure {} has ended (all up to {} have): nothing more is written for it",
                    id.closure, settled);
   }
-  if (id.closure - settled > kWindow) {
+  if (id.closure.value() - settled.value() > kWindow) {
     return ResourceExhausted(
         "closure {} is too far ahead: those up to {} are known to have ended, and {} at most are "
         "accepted beyond",
@@ -24,7 +24,7 @@ Result<bool> FlushWindow::Admit(const FlushId& id, std::uint64_t settled) {
   Closure& closure = closures_[id.closure];
   if (id.attempt < closure.attempt) {
     return Aborted("closure {}: attempt {:#x} is superseded by attempt {:#x}", id.closure,
-                   id.attempt, closure.attempt);
+                   id.attempt.value(), closure.attempt.value());
   }
   closure.attempt = id.attempt;
   return std::ranges::none_of(closure.applied, [&](const Range& range) {
@@ -33,7 +33,7 @@ Result<bool> FlushWindow::Admit(const FlushId& id, std::uint64_t settled) {
 }
 
 void FlushWindow::Mark(const FlushId& id) {
-  if (id.closure == 0) {
+  if (id.closure == ClosureId()) {
     writers_[id.attempt] = id.flush;
     return;
   }
@@ -52,7 +52,7 @@ void FlushWindow::Mark(const FlushId& id) {
   }
 }
 
-void FlushWindow::Trim(std::uint64_t settled) {
+void FlushWindow::Trim(ClosureId settled) {
   closures_.erase(closures_.begin(), closures_.upper_bound(settled));
 }
 

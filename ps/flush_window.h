@@ -17,6 +17,7 @@
 #include <absl/container/btree_map.h>
 #include <absl/container/inlined_vector.h>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 
 namespace muster::ps {
@@ -25,8 +26,8 @@ namespace muster::ps {
 struct FlushId {
   // From 1. 0: no closure's; then `attempt` names a writer, who sends one after another, and
   // `flush` counts that writer's.
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
+  ClosureId closure{};
+  Attempt attempt{};
   // From 1 within the closure.
   std::uint64_t flush = 0;
 };
@@ -40,11 +41,11 @@ class FlushWindow {
   //   kInvalidArgument: flush 0.  kAborted: a later attempt of the closure was seen, or the closure
   //   is settled.  kResourceExhausted: more than kWindow above `settled`; come again when that has
   //   moved.
-  Result<bool> Admit(const FlushId& id, std::uint64_t settled);
+  Result<bool> Admit(const FlushId& id, ClosureId settled);
   // After Admit() said true.
   void Mark(const FlushId& id);
   // Forgets closures up to `settled`.
-  void Trim(std::uint64_t settled);
+  void Trim(ClosureId settled);
 
   // Closures that are remembered.
   std::size_t size() const { return closures_.size(); }
@@ -53,14 +54,14 @@ class FlushWindow {
   // From first to last, both included.
   using Range = std::pair<std::uint64_t, std::uint64_t>;
   struct Closure {
-    std::uint64_t attempt = 0;
+    Attempt attempt;
     // Flushes that are applied, ascending, with a gap between any two: mostly one range.
     absl::InlinedVector<Range, 1> applied;
   };
 
-  absl::btree_map<std::uint64_t, Closure> closures_;
+  absl::btree_map<ClosureId, Closure> closures_;
   // The last write of each writer.
-  std::map<std::uint64_t, std::uint64_t> writers_;
+  std::map<Attempt, std::uint64_t> writers_;
 };
 
 }  // namespace muster::ps

@@ -6,7 +6,11 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "ps/job_shards.h"
+#include "ps/shard.h"
+
+namespace muster::v1 {
+class JobPlan;
+}
 
 namespace muster::ps {
 

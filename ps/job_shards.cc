@@ -74,7 +74,7 @@ class Shards : public JobShards {
   Status Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
                const std::string& restore_from);
 
-  std::uint64_t view() const override { return view_; }
+  ViewId view() const override { return view_; }
   std::span<const ShardInfo> shards() const override { return infos_; }
   Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const override;
   Result<std::uint64_t> ReadRows(std::uint32_t shard, std::span<const std::int64_t> ids,
@@ -108,7 +108,7 @@ class Shards : public JobShards {
                     storage::SafetensorsWriter& writer, std::vector<std::byte>& piece) const;
 
   const std::string job_;
-  const std::uint64_t view_;
+  const ViewId view_;
   const std::uint64_t seed_;
   const std::uint64_t start_step_;
   const std::string file_name_;
@@ -298,7 +298,7 @@ Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float
     return admitted;
   }
   if (!finite) return NotFinite(shard, id, gradient, ids);
-  apply(optimizer_.RuleOf(id.closure), shard.arrays());
+  apply(optimizer_.RuleOf(id.closure.value()), shard.arrays());
   shard.window.Mark(id.closure);
   ++shard.version;
   ++shard.changes;

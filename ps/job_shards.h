@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
+#include "ps/shard.h"
 
 namespace muster::v1 {
 class CheckpointFile;
@@ -29,23 +31,6 @@ namespace muster::ps {
 
 class ApplyPool;
 
-struct PushId {
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
-};
-
-enum class ApplyOutcome { kApplied, kDuplicate };
-
-// What a server needs to know of one of its shards.
-struct ShardInfo {
-  std::uint32_t variable = 0;
-  std::int64_t row_offset = 0;
-  std::int64_t rows = 0;
-  // Elements of one row: product of the shape without axis 0 (1 for a scalar, which has one row).
-  std::int64_t row_elements = 0;
-  bool embedding = false;
-};
-
 class JobShards {
  public:
   // Makes the shards that `plan` places on server `ps_index`, from their initializers or from the
@@ -58,7 +43,7 @@ class JobShards {
                                                    ApplyPool& pool);
   virtual ~JobShards() = default;
 
-  virtual std::uint64_t view() const = 0;
+  virtual ViewId view() const = 0;
   // In the order of (variable, row_offset); a shard's index here is its name on the wire.
   virtual std::span<const ShardInfo> shards() const = 0;
 

@@ -294,7 +294,7 @@ void ProgramShard::ApplyOne(const ShardWrite& write) {
   }
 }
 
-Result<bool> ProgramShard::Apply(const FlushId& id, std::uint64_t settled,
+Result<bool> ProgramShard::Apply(const FlushId& id, ClosureId settled,
                                  std::span<const ShardWrite> writes) {
   const std::unique_lock lock(mutex_);
   const Result<bool> admitted = window_.Admit(id, settled);
@@ -343,7 +343,7 @@ Status ProgramShard::Attach(const v1::OptimizerSpec& spec, std::optional<std::ui
   return Ok();
 }
 
-void ProgramShard::Trim(std::uint64_t settled) {
+void ProgramShard::Trim(ClosureId settled) {
   const std::unique_lock lock(mutex_);
   window_.Trim(settled);
 }

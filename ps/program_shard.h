@@ -57,7 +57,7 @@ class ProgramShard {
   Status Check(const ShardWrite& write) const;
   // Applies writes that Check() found good, in order, all or none. False: they had been applied.
   // Errors of FlushWindow::Admit.
-  Result<bool> Apply(const FlushId& id, std::uint64_t settled, std::span<const ShardWrite> writes);
+  Result<bool> Apply(const FlushId& id, ClosureId settled, std::span<const ShardWrite> writes);
 
   // Whether Attach() will do.
   Status CheckAttach(const v1::OptimizerSpec& spec) const;
@@ -65,7 +65,7 @@ class ProgramShard {
   Status Attach(const v1::OptimizerSpec& spec, std::optional<std::uint64_t> updates);
 
   // Forgets the marks of closures that have ended.
-  void Trim(std::uint64_t settled);
+  void Trim(ClosureId settled);
 
  private:
   ProgramShard(std::shared_ptr<const v1::ProgramVariable> variable, std::uint32_t part,

@@ -176,7 +176,7 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
     parts.push_back({std::move(shard), writes.subspan(at, end - at)});
     at = end;
   }
-  const std::uint64_t settled = settled_.load(std::memory_order_relaxed);
+  const ClosureId settled = settled_.load(std::memory_order_relaxed);
   for (const Part& part : parts) {
     MUSTER_TRY_ASSIGN(const bool applied, part.shard->Apply(id, settled, part.writes));
     outcomes.push_back(applied);
@@ -184,8 +184,8 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
   return Ok();
 }
 
-void ProgramSpace::Settle(std::uint64_t closure) {
-  std::uint64_t known = settled_.load(std::memory_order_relaxed);
+void ProgramSpace::Settle(ClosureId closure) {
+  ClosureId known = settled_.load(std::memory_order_relaxed);
   while (known < closure && !settled_.compare_exchange_weak(known, closure)) {
   }
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/program_shard.h"
@@ -32,8 +33,8 @@ class ApplyPool;
 
 // Whose variables they are, and in whose time: the later one wins.
 struct ProgramTime {
-  std::uint64_t epoch = 0;
-  std::uint64_t incarnation = 0;
+  Epoch epoch{};
+  Incarnation incarnation{};
   auto operator<=>(const ProgramTime&) const = default;
 };
 
@@ -68,7 +69,7 @@ class ProgramSpace {
   Status Write(const FlushId& id, std::span<const ShardWrite> writes, std::vector<bool>& outcomes);
 
   // Every closure up to `closure` has ended; a lower number than before changes nothing.
-  void Settle(std::uint64_t closure);
+  void Settle(ClosureId closure);
   // Frees the marks of closures that have ended.
   void Trim();
 
@@ -84,7 +85,7 @@ class ProgramSpace {
   const ProgramTime time_;
   const std::uint64_t number_;
   ApplyPool& pool_;
-  std::atomic<std::uint64_t> settled_{0};
+  std::atomic<ClosureId> settled_{};
 
   // Guards what is below; requests take it shared.
   mutable ReadWriteLock mutex_;

@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/net/frame.h"
 #include "common/net/handshake.h"
@@ -52,10 +53,10 @@ constexpr bool IsProgramRequest(net::FrameKind kind) {
 // What each frame of a program says of itself.
 struct ProgramIds {
   // Every closure up to it has ended for good, as far as the sender knows. It only grows.
-  std::uint64_t settled = 0;
+  ClosureId settled{};
   // WRITE: FlushId.
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
+  ClosureId closure{};
+  Attempt attempt{};
   std::uint64_t flush = 0;
 };
 
@@ -70,10 +71,9 @@ inline net::FrameHeader MakeHeader(ProgramVerb verb, std::uint64_t request, cons
 
 // What a hello asks for, beside the job's id, which is in its role.
 struct ProgramSubject {
-  // The coordinator's.
-  std::uint64_t epoch = 0;
+  Epoch epoch{};
   // The driver's: a later one's variables take the place of an earlier one's.
-  std::uint64_t incarnation = 0;
+  Incarnation incarnation{};
 };
 
 inline net::Subject SubjectOf(const ProgramSubject& subject) {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/net/frame.h"
 #include "common/net/handshake.h"
@@ -39,12 +40,11 @@ constexpr bool IsRequest(Verb verb) {
 
 // What each frame of the protocol says of itself.
 struct WireIds {
-  // The job's number.
-  std::uint64_t job = 0;
-  std::uint64_t view = 0;
+  JobNumber job{};
+  ViewId view{};
   // In a push: the update's number, from 1, and the execution that it comes from.
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
+  ClosureId closure{};
+  Attempt attempt{};
 };
 
 inline WireIds IdsOf(const net::FrameHeader& header) { return std::bit_cast<WireIds>(header.ids); }
@@ -59,8 +59,8 @@ inline net::FrameHeader MakeHeader(Verb verb, std::uint64_t request, const WireI
 
 // What a client's hello asks for.
 struct WireSubject {
-  std::uint64_t job = 0;
-  std::uint64_t view = 0;
+  JobNumber job{};
+  ViewId view{};
 };
 
 inline net::Subject SubjectOf(const WireSubject& subject) {

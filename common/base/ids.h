@@ -34,6 +34,11 @@ using StreamId = Id<struct StreamTag>;
 using CommandId = Id<struct CommandTag>;
 // The time of a job between two returns to a checkpoint; +1 at each. A lower one is never obeyed.
 using ViewId = Id<struct ViewTag>;
+// A job as a number, on the data plane and in the journal: never used again.
+using JobNumber = Id<struct JobNumberTag>;
+// Which of the processes that followed each other in one place, a driver's or an executor's. A
+// lower one is never obeyed.
+using Incarnation = Id<struct IncarnationTag>;
 // Dense from 1 in each job.
 using ClosureId = Id<struct ClosureTag>;
 

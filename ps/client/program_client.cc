@@ -88,7 +88,7 @@ class ProgramClientImpl final : public ProgramClient {
   Status Read(std::span<const ReadRequest> requests, WriteSet* own) override;
   Result<std::uint64_t> Updates(const VariableHandle& variable) override;
   Status Flush(WriteSet& set) override;
-  void SetSettled(std::uint64_t closure) override;
+  void SetSettled(ClosureId closure) override;
   Status Settle() override;
   std::vector<std::uint64_t> spaces() const override { return servers_.spaces(); }
   LinkBytes bytes() const override { return servers_.bytes(); }
@@ -96,7 +96,7 @@ class ProgramClientImpl final : public ProgramClient {
  private:
   // Who sends write sets of no closure, one after another.
   struct Writer {
-    std::uint64_t id = 0;
+    Attempt id;
     std::uint64_t next = 1;
   };
   // Memory of one call: ids local to their shards, and values in the shards' order. Parts point
@@ -134,7 +134,7 @@ class ProgramClientImpl final : public ProgramClient {
   const Options options_;
   ProgramServers servers_;
   std::atomic<std::uint64_t> next_id_{1};
-  std::atomic<std::uint64_t> settled_{0};
+  std::atomic<ClosureId> settled_{};
 
   Mutex mutex_;
   std::vector<Writer> writers_ MUSTER_GUARDED_BY(mutex_);
@@ -182,7 +182,7 @@ Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::Cre
   if (spec.name.empty()) return InvalidArgument("a variable has no name");
   v1::ProgramVariable& variable = *create.mutable_variable();
   // Unique in the job: of one epoch and incarnation there is one driver.
-  variable.set_id(options_.incarnation << 32 | next_id_.fetch_add(1));
+  variable.set_id(options_.incarnation.value() << 32 | next_id_.fetch_add(1));
   variable.set_name(spec.name);
   variable.set_dtype(static_cast<v1::DType>(spec.dtype));
   variable.mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
@@ -470,9 +470,9 @@ Status ProgramClientImpl::Flush(WriteSet& set) {
   for (Share& share : shares) {
     std::ranges::stable_sort(share.writes, {}, &ShardWrite::shard);
   }
-  if (set.closure_ == 0 && set.attempt_ == 0) {
+  if (set.closure_ == ClosureId() && set.attempt_ == Attempt()) {
     const MutexLock lock(mutex_);
-    if (writers_.empty()) writers_.push_back({.id = RandomNumber()});
+    if (writers_.empty()) writers_.push_back({.id = Attempt(RandomNumber())});
     set.attempt_ = writers_.back().id;
     set.flush_ = writers_.back().next;
     writers_.pop_back();
@@ -484,24 +484,24 @@ Status ProgramClientImpl::Flush(WriteSet& set) {
   MUSTER_TRY(servers_.WriteAll(shares, ids, After(bytes)));
   set.writes_.clear();
   ++set.flush_;
-  if (set.closure_ == 0) {
+  if (set.closure_ == ClosureId()) {
     const MutexLock lock(mutex_);
-    writers_.push_back({.id = std::exchange(set.attempt_, 0), .next = set.flush_});
+    writers_.push_back({.id = std::exchange(set.attempt_, Attempt()), .next = set.flush_});
   }
   return Ok();
 }
 
-void ProgramClientImpl::SetSettled(std::uint64_t closure) {
-  std::uint64_t known = settled_.load(std::memory_order_relaxed);
+void ProgramClientImpl::SetSettled(ClosureId closure) {
+  ClosureId known = settled_.load(std::memory_order_relaxed);
   while (known < closure && !settled_.compare_exchange_weak(known, closure)) {
   }
-  if (known != 0 || closure == 0) return;
+  if (known != ClosureId() || closure == ClosureId()) return;
   const MutexLock lock(mutex_);
   if (!stopping_ && !teller_.joinable()) teller_ = std::thread([this] { TellSettled(); });
 }
 
 void ProgramClientImpl::TellSettled() {
-  std::uint64_t told = 0;
+  ClosureId told;
   for (;;) {
     {
       const MutexLock lock(mutex_);
@@ -510,7 +510,7 @@ void ProgramClientImpl::TellSettled() {
       }
       if (stopping_) return;
     }
-    const std::uint64_t settled = settled_.load(std::memory_order_relaxed);
+    const ClosureId settled = settled_.load(std::memory_order_relaxed);
     if (settled == told) continue;
     // A server that is away hears it another time, and whoever uses it hears that it is away.
     if (Settle().ok()) told = settled;

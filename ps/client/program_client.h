@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "ps/client/program_variable.h"
@@ -68,9 +69,9 @@ class ProgramClient {
     std::string job_id;
     // net::JobKey of the job and epoch.
     std::string key;
-    std::uint64_t epoch = 0;
+    Epoch epoch{};
     // The driver whose variables they are.
-    std::uint64_t incarnation = 0;
+    Incarnation incarnation{};
     LinkMode link = LinkMode::kAuto;
     std::string host_id{};
     // For one call, and more for many bytes; the first connection to each server retries until
@@ -121,7 +122,7 @@ class ProgramClient {
 
   // Every closure up to it has ended for good. Told to the servers with all that is sent, and by a
   // thread of this client's. Lower numbers change nothing.
-  virtual void SetSettled(std::uint64_t closure) = 0;
+  virtual void SetSettled(ClosureId closure) = 0;
   // Tells it now.
   virtual Status Settle() = 0;
 

@@ -29,7 +29,7 @@ class PsClientImpl final : public PsClient {
   Result<std::span<float>> PullRows(std::uint32_t variable,
                                     std::span<const std::int64_t> ids) override;
   Result<std::span<float>> RowGradientBuffer(std::uint32_t variable, std::size_t n) override;
-  Status Push(std::uint64_t closure, std::uint64_t attempt, std::span<const std::uint32_t> dense,
+  Status Push(ClosureId closure, Attempt attempt, std::span<const std::uint32_t> dense,
               std::span<const RowGradient> rows) override;
   Status Assign(std::uint32_t variable, std::span<const float> value) override;
   LinkBytes bytes() const override;
@@ -42,7 +42,7 @@ class PsClientImpl final : public PsClient {
     Status status;
   };
 
-  void Begin(Verb verb, std::uint64_t closure = 0, std::uint64_t attempt = 0);
+  void Begin(Verb verb, ClosureId closure = {}, Attempt attempt = {});
   void AddDense(const VariableRef& variable, std::span<float> whole);
   Status AddRowGradient(const RowGradient& gradient);
   // Makes the calls: all are sent before the first answer is awaited.
@@ -75,7 +75,7 @@ Status PsClientImpl::Open(const v1::JobPlan& plan) {
                                     .tcp_address = address->data().tcp_address(),
                                     .unix_path = address->data().unix_path(),
                                     .host_id = address->data().host_id()};
-    const WireSubject job{.job = plan.job_number(), .view = plan.view()};
+    const WireSubject job{.job = JobNumber(plan.job_number()), .view = ViewId(plan.view())};
     servers_.push_back({.link = std::make_unique<ServerLink>(target, job, options_, arena_, &spin_),
                         .call = {},
                         .status = {}});
@@ -94,7 +94,7 @@ std::span<float> PsClientImpl::Gradient(std::uint32_t variable) {
   return found.ok() ? (*found)->gradient : std::span<float>();
 }
 
-void PsClientImpl::Begin(Verb verb, std::uint64_t closure, std::uint64_t attempt) {
+void PsClientImpl::Begin(Verb verb, ClosureId closure, Attempt attempt) {
   for (Server& server : servers_) {
     server.call.verb = verb;
     server.call.closure = closure;
@@ -198,8 +198,8 @@ Status PsClientImpl::AddRowGradient(const RowGradient& gradient) {
   return Ok();
 }
 
-Status PsClientImpl::Push(std::uint64_t closure, std::uint64_t attempt,
-                          std::span<const std::uint32_t> dense, std::span<const RowGradient> rows) {
+Status PsClientImpl::Push(ClosureId closure, Attempt attempt, std::span<const std::uint32_t> dense,
+                          std::span<const RowGradient> rows) {
   Begin(Verb::kPush, closure, attempt);
   for (const std::uint32_t id : dense) {
     MUSTER_TRY_ASSIGN(const VariableRef* variable, variables_.FindDense(id));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/spin.h"
@@ -76,8 +77,8 @@ class PsClient {
   // Pushes the gradients of one closure; returns when every shard has applied it or says that it
   // had been applied before (a success). A closure must push every variable that trains, rows or
   // not.
-  virtual Status Push(std::uint64_t closure, std::uint64_t attempt,
-                      std::span<const std::uint32_t> dense, std::span<const RowGradient> rows) = 0;
+  virtual Status Push(ClosureId closure, Attempt attempt, std::span<const std::uint32_t> dense,
+                      std::span<const RowGradient> rows) = 0;
   // Sets a variable before the first closure of the view (an archive's initial value).
   //   kFailedPrecondition: a closure has been applied.
   virtual Status Assign(std::uint32_t variable, std::span<const float> value) = 0;

@@ -99,7 +99,8 @@ Status ServerLink::GiveUp(const Call& call, std::uint64_t request, const Status&
   if (session_.local() && error.code() != StatusCode::kUnavailable) abandoned_ = true;
   session_.Close();
   if (error.code() != StatusCode::kDeadlineExceeded) return error;
-  const std::string of = call.closure > 0 ? fmt::format(" of closure {}", call.closure) : "";
+  const std::string of =
+      call.closure > ClosureId() ? fmt::format(" of closure {}", call.closure) : "";
   return Annotate(error, fmt::format("{}{}, request {} for {}", NameOf(call.verb), of, request,
                                      Counted(call.entries.size(), "shard")));
 }

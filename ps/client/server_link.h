@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/arena.h"
@@ -32,8 +33,8 @@ struct CallEntry {
 
 struct Call {
   Verb verb = Verb::kPullDense;
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
+  ClosureId closure{};
+  Attempt attempt{};
   std::vector<CallEntry> entries;
 };
 

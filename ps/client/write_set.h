@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "ps/client/program_variable.h"
 #include "ps/elements.h"
@@ -23,7 +24,7 @@ namespace muster::ps {
 class WriteSet {
  public:
   // A closure's: `attempt` as dispatch/core/attempt.h numbers it; a later one supersedes.
-  WriteSet(std::uint64_t closure, std::uint64_t attempt) : closure_(closure), attempt_(attempt) {}
+  WriteSet(ClosureId closure, Attempt attempt) : closure_(closure), attempt_(attempt) {}
   // For no closure: applied once however often it is sent, in the order of Flush().
   WriteSet() = default;
 
@@ -53,7 +54,7 @@ class WriteSet {
   // Whether Overlay() needs no values: the whole variable is assigned.
   bool Replaces(const VariableInfo& variable) const;
 
-  std::uint64_t closure() const { return closure_; }
+  ClosureId closure() const { return closure_; }
 
  private:
   friend class ProgramClientImpl;
@@ -70,9 +71,9 @@ class WriteSet {
 
   Status Add(Write write);
 
-  std::uint64_t closure_ = 0;
-  // Without a closure: the writer, 0 while none is taken.
-  std::uint64_t attempt_ = 0;
+  ClosureId closure_;
+  // Without a closure: the writer's number, 0 while none is taken.
+  Attempt attempt_;
   std::uint64_t flush_ = 1;
   std::vector<Write> writes_;
 };

@@ -4,12 +4,12 @@
 
 namespace muster::ps {
 
-void JobTable::Publish(std::uint64_t job, std::shared_ptr<JobShards> shards) {
+void JobTable::Publish(JobNumber job, std::shared_ptr<JobShards> shards) {
   // The older view's memory is freed outside the lock.
   std::shared_ptr<JobShards> older;
   const MutexLock lock(mutex_);
   Entry& entry = jobs_[job];
-  const std::uint64_t view = shards->view();
+  const ViewId view = shards->view();
   if (view < entry.view) return;
   if (entry.served.counters == nullptr) entry.served.counters = std::make_shared<JobCounters>();
   older = std::exchange(entry.served.shards, std::move(shards));
@@ -17,7 +17,7 @@ void JobTable::Publish(std::uint64_t job, std::shared_ptr<JobShards> shards) {
   entry.dropped = false;
 }
 
-void JobTable::Drop(std::uint64_t job) {
+void JobTable::Drop(JobNumber job) {
   std::shared_ptr<JobShards> older;
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
@@ -26,7 +26,7 @@ void JobTable::Drop(std::uint64_t job) {
   older = std::exchange(found->second.served.shards, nullptr);
 }
 
-Status JobTable::Admit(std::uint64_t job, std::uint64_t view) const {
+Status JobTable::Admit(JobNumber job, ViewId view) const {
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end() || view > found->second.view) return Ok();
@@ -37,7 +37,7 @@ Status JobTable::Admit(std::uint64_t job, std::uint64_t view) const {
   return Ok();
 }
 
-Result<JobTable::Served> JobTable::Find(std::uint64_t job, std::uint64_t view) const {
+Result<JobTable::Served> JobTable::Find(JobNumber job, ViewId view) const {
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) {
@@ -55,7 +55,7 @@ Result<JobTable::Served> JobTable::Find(std::uint64_t job, std::uint64_t view) c
   return Aborted("job {}: view {} was dropped here", job, view);
 }
 
-ServerCounters JobTable::counters(std::uint64_t job) const {
+ServerCounters JobTable::counters(JobNumber job) const {
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return {};

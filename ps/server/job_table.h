@@ -7,10 +7,11 @@
 #include <map>
 #include <memory>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/job_shards.h"
-#include "ps/server/ps_server.h"
+#include "ps/server/options.h"
 
 namespace muster::ps {
 
@@ -32,25 +33,25 @@ class JobTable {
     std::shared_ptr<JobCounters> counters;
   };
 
-  void Publish(std::uint64_t job, std::shared_ptr<JobShards> shards);
-  void Drop(std::uint64_t job);
+  void Publish(JobNumber job, std::shared_ptr<JobShards> shards);
+  void Drop(JobNumber job);
 
   // kAborted: a newer view is served, or the job was dropped.  kUnavailable: this server does not
   // have that view (yet), or lost it in a restart.
-  Result<Served> Find(std::uint64_t job, std::uint64_t view) const;
+  Result<Served> Find(JobNumber job, ViewId view) const;
   // Whether a client of that view may connect: kAborted as above; a view to come is fine.
-  Status Admit(std::uint64_t job, std::uint64_t view) const;
+  Status Admit(JobNumber job, ViewId view) const;
 
-  ServerCounters counters(std::uint64_t job) const;
+  ServerCounters counters(JobNumber job) const;
 
  private:
   struct Entry {
-    std::uint64_t view = 0;
+    ViewId view;
     bool dropped = false;
     Served served;
   };
   mutable Mutex mutex_;
-  std::map<std::uint64_t, Entry> jobs_ MUSTER_GUARDED_BY(mutex_);
+  std::map<JobNumber, Entry> jobs_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::ps

@@ -62,7 +62,7 @@ void ProgramTable::Drop(const std::string& job_id) {
   if (dropped != nullptr) dropped->Close(Aborted("job {}: it was dropped here", job_id));
 }
 
-void ProgramTable::BeginEpoch(std::uint64_t epoch) {
+void ProgramTable::BeginEpoch(Epoch epoch) {
   std::vector<std::shared_ptr<ProgramSpace>> over;
   {
     const MutexLock lock(mutex_);

@@ -1,16 +1,16 @@
 // Which programs have variables on this server, and in whose time. Threading: any thread.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/program_space.h"
-#include "ps/server/ps_server.h"
+#include "ps/server/options.h"
 
 namespace muster::ps {
 
@@ -24,7 +24,7 @@ class ProgramTable {
   // Frees the job's variables; who comes again in the same time is refused.
   void Drop(const std::string& job_id);
   // Frees what belongs to earlier epochs: their programs are over.
-  void BeginEpoch(std::uint64_t epoch);
+  void BeginEpoch(Epoch epoch);
 
   std::vector<ProgramUse> uses() const;
 
@@ -34,7 +34,7 @@ class ProgramTable {
     std::shared_ptr<ProgramSpace> space;  // null: dropped
   };
   mutable Mutex mutex_;
-  std::uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Epoch epoch_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, Entry> jobs_ MUSTER_GUARDED_BY(mutex_);
 };
 

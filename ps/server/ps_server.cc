@@ -64,14 +64,14 @@ class PsServerImpl final : public PsServer {
   ~PsServerImpl() override { PsServerImpl::Stop(); }
 
   v1::DataEndpoint endpoint() const override;
-  void Publish(std::uint64_t job, std::shared_ptr<JobShards> shards) override {
+  void Publish(JobNumber job, std::shared_ptr<JobShards> shards) override {
     context_.jobs.Publish(job, std::move(shards));
   }
-  void Drop(std::uint64_t job) override { context_.jobs.Drop(job); }
+  void Drop(JobNumber job) override { context_.jobs.Drop(job); }
   void DropProgram(const std::string& job_id) override { context_.programs.Drop(job_id); }
-  void BeginEpoch(std::uint64_t epoch) override { context_.programs.BeginEpoch(epoch); }
+  void BeginEpoch(Epoch epoch) override { context_.programs.BeginEpoch(epoch); }
   std::vector<ProgramUse> programs() const override { return context_.programs.uses(); }
-  ServerCounters counters(std::uint64_t job) const override { return context_.jobs.counters(job); }
+  ServerCounters counters(JobNumber job) const override { return context_.jobs.counters(job); }
   LinkCounters links() const override;
   void Stop() override;
 

@@ -12,8 +12,8 @@
 #include "common/net/stage_pool.h"
 #include "ps/apply_pool.h"
 #include "ps/server/job_table.h"
+#include "ps/server/options.h"
 #include "ps/server/program_table.h"
-#include "ps/server/ps_server.h"
 #include "ps/server/reclaimer.h"
 
 namespace muster::ps {
@@ -21,13 +21,13 @@ namespace muster::ps {
 struct ServerContext {
   static constexpr Millis kWarnEvery{5'000};
 
-  explicit ServerContext(PsServer::Options given, int cores)
+  explicit ServerContext(ServerOptions given, int cores)
       : options(std::move(given)),
         identity{.token = options.token, .host_id = options.host_id},
         stage(options.stage_budget_bytes / 2),
         spin(cores) {}
 
-  const PsServer::Options options;
+  const ServerOptions options;
   const net::Identity identity;
   // Where no other one is given.
   ApplyPool own_pool{0};

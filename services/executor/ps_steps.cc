@@ -68,7 +68,7 @@ class PsSteps final : public Steps, private engine::ParameterSource {
     for (const engine::Lookup& lookup : lookups) {
       rows.push_back({variables_.embeddings[lookup.embedding], lookup.ids, lookup.row_gradients});
     }
-    return client_->Push(step, attempt_, variables_.dense, rows);
+    return client_->Push(ClosureId(step), Attempt(attempt_), variables_.dense, rows);
   }
 
   Status GiveInitialValues(const v1::ExecutorStart& start) {

@@ -152,7 +152,8 @@ void PsDaemon::Drain() {
 void PsDaemon::OnAttached(const v1::Welcome& welcome) {
   grpc_.SetReady(true);
   // Freeing what earlier epochs have left may take a while.
-  work_.Run("", [node = node_, epoch = welcome.epoch()] { (void)node->BeginEpoch(epoch); }, [] {});
+  work_.Run(
+      "", [node = node_, epoch = welcome.epoch()] { (void)node->BeginEpoch(Epoch(epoch)); }, [] {});
   daemon_.SetStatus(fmt::format("attached, session {}", welcome.session()));
 }
 

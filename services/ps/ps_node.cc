@@ -49,7 +49,7 @@ v1::CommandResult PsNode::Execute(const v1::Command& command) {
   return result;
 }
 
-Status PsNode::Obey(std::uint64_t epoch) {
+Status PsNode::Obey(Epoch epoch) {
   if (epoch < epoch_) {
     return Aborted("ps:{} obeys epoch {} of the coordinator; this command is of epoch {}", index_,
                    epoch_, epoch);
@@ -58,7 +58,7 @@ Status PsNode::Obey(std::uint64_t epoch) {
   return Ok();
 }
 
-Status PsNode::BeginEpoch(std::uint64_t epoch) {
+Status PsNode::BeginEpoch(Epoch epoch) {
   {
     const MutexLock lock(mutex_);
     MUSTER_TRY(Obey(epoch));
@@ -69,21 +69,25 @@ Status PsNode::BeginEpoch(std::uint64_t epoch) {
 
 std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
   const MutexLock lock(mutex_);
-  if (Status status = Obey(plan.epoch()); !status.ok()) return status;
+  if (Status status = Obey(Epoch(plan.epoch())); !status.ok()) return status;
   for (const v1::PsAddress& address : plan.ps()) {
     if (address.index() != index_ || boot_id_.empty() || address.boot_id() == boot_id_) continue;
     return Aborted("ps:{} is process {}; view {} of {} was planned for its predecessor {}", index_,
                    boot_id_, plan.view(), plan.job_id(), address.boot_id());
   }
   Job& job = jobs_[plan.job_id()];
-  if (plan.view() < job.view) {
+  if (ViewId(plan.view()) < job.view) {
     return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,
                    plan.job_id(), plan.view());
   }
-  if (plan.view() == job.view && plan.epoch() == job.epoch) return job.created;
+  if (ViewId(plan.view()) == job.view && Epoch(plan.epoch()) == job.epoch) return job.created;
   // The old view goes first: two of them would not fit in memory where one does.
-  server_->Drop(plan.job_number());
-  job = Job{plan.job_number(), plan.epoch(), plan.view(), nullptr, Ok(), 0};
+  server_->Drop(JobNumber(plan.job_number()));
+  job = Job{.number = JobNumber(plan.job_number()),
+            .epoch = Epoch(plan.epoch()),
+            .view = ViewId(plan.view()),
+            .shards = nullptr,
+            .created = Ok()};
   return std::nullopt;
 }
 
@@ -104,7 +108,7 @@ Status PsNode::Create(const v1::CreateVariables& command) {
   v1::PsReport report;
   job.shards->Report(report);
   job.bytes = report.parameter_bytes() + report.slot_bytes();
-  server_->Publish(plan.job_number(), job.shards);
+  server_->Publish(JobNumber(plan.job_number()), job.shards);
   return Ok();
 }
 
@@ -120,9 +124,9 @@ Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
   std::shared_ptr<ps::JobShards> shards;
   {
     const MutexLock lock(mutex_);
-    MUSTER_TRY(Obey(command.epoch()));
+    MUSTER_TRY(Obey(Epoch(command.epoch())));
     MUSTER_TRY_ASSIGN(const Job job, Find(command.job_id()));
-    if (command.view() != job.view) {
+    if (ViewId(command.view()) != job.view) {
       return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,
                      command.job_id(), command.view());
     }
@@ -156,14 +160,14 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
 }
 
 Status PsNode::Drop(const v1::DropJob& command) {
-  MUSTER_TRY(BeginEpoch(command.epoch()));
+  MUSTER_TRY(BeginEpoch(Epoch(command.epoch())));
   server_->DropProgram(command.job_id());
   std::shared_ptr<ps::JobShards> freed;  // without the lock
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(command.job_id());
   if (found == jobs_.end()) return Ok();
   Job& job = found->second;
-  if (job.view > command.view()) {
+  if (job.view > ViewId(command.view())) {
     return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,
                    command.job_id(), command.view());
   }
@@ -178,15 +182,15 @@ void PsNode::FillRegistration(v1::Register& registration) const {
   for (const ps::ProgramUse& program : server_->programs()) {
     v1::HeldJob& held = *registration.add_jobs();
     held.set_job_id(program.job_id);
-    held.set_epoch(program.epoch);
+    held.set_epoch(program.epoch.value());
   }
   const MutexLock lock(mutex_);
   for (const auto& [id, job] : jobs_) {
     if (job.shards == nullptr) continue;
     v1::HeldJob& held = *registration.add_jobs();
     held.set_job_id(id);
-    held.set_epoch(job.epoch);
-    held.set_view(job.view);
+    held.set_epoch(job.epoch.value());
+    held.set_view(job.view.value());
   }
 }
 

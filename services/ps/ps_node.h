@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/apply_pool.h"
@@ -64,7 +65,7 @@ class PsNode {
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
   // The coordinator is at this epoch: programs of earlier ones are over, their variables are freed.
   //   kAborted: it has been at a later one.
-  Status BeginEpoch(std::uint64_t epoch);
+  Status BeginEpoch(Epoch epoch);
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.
   v1::CommandResult Execute(const v1::Command& command);
@@ -72,9 +73,9 @@ class PsNode {
 
  private:
   struct Job {
-    std::uint64_t number = 0;
-    std::uint64_t epoch = 0;
-    std::uint64_t view = 0;
+    JobNumber number;
+    Epoch epoch;
+    ViewId view;
     std::shared_ptr<ps::JobShards> shards;  // null: creating them failed
     Status created;
     // What values and slots take.
@@ -89,7 +90,7 @@ class PsNode {
   Result<v1::PsReport> Report(const std::string& job_id) const;
   Status Drop(const v1::DropJob& command);
   // kAborted: this server has obeyed a later one.
-  Status Obey(std::uint64_t epoch) MUSTER_REQUIRES(mutex_);
+  Status Obey(Epoch epoch) MUSTER_REQUIRES(mutex_);
   Result<Job> Find(const std::string& job_id) const MUSTER_REQUIRES(mutex_);
 
   const std::uint32_t index_;
@@ -98,7 +99,7 @@ class PsNode {
   ps::ApplyPool pool_;
   std::unique_ptr<ps::PsServer> server_;
   mutable Mutex mutex_;
-  std::uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Epoch epoch_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, Job> jobs_ MUSTER_GUARDED_BY(mutex_);
 };
 

@@ -55,8 +55,8 @@ internal::PsAccess AccessOf(program::Runtime& runtime) {
   const v1::ProgramStart& start = program::Start();
   internal::PsAccess access{.job_id = start.job_id(),
                             .key = start.key(),
-                            .epoch = start.epoch(),
-                            .incarnation = start.incarnation(),
+                            .epoch = Epoch(start.epoch()),
+                            .incarnation = Incarnation(start.incarnation()),
                             .host_id = start.host_id(),
                             .link = internal::LinkModeOf(start.link())};
   const v1::ProgramMembers members = FirstMembers(runtime);

@@ -38,8 +38,7 @@ class ClosureSession {
     ClosureSession* const before_;
   };
 
-  ClosureSession(std::shared_ptr<PsConnection> connection, std::uint64_t closure,
-                 std::uint64_t attempt)
+  ClosureSession(std::shared_ptr<PsConnection> connection, ClosureId closure, Attempt attempt)
       : connection_(std::move(connection)), set_(closure, attempt) {}
 
   PsConnection& connection() const { return *connection_; }

@@ -45,8 +45,8 @@ std::string ServerIn(const std::string& text) {
 Bytes Encode(const PsAccess& access, const std::vector<std::uint64_t>& spaces) {
   Bytes bytes;
   Codec<std::string>::write(access.job_id, bytes);
-  append_value(bytes, access.epoch);
-  append_value(bytes, access.incarnation);
+  append_value(bytes, access.epoch.value());
+  append_value(bytes, access.incarnation.value());
   append_value(bytes, static_cast<std::uint64_t>(access.servers.size()));
   for (std::size_t i = 0; i < access.servers.size(); ++i) {
     const ps::ServerSession::Target& target = access.servers[i].target;
@@ -64,8 +64,8 @@ PsAccess Decode(std::span<const std::byte> bytes) {
   ByteReader from(bytes);
   PsAccess access;
   access.job_id = Codec<std::string>::read(from);
-  access.epoch = from.value<std::uint64_t>();
-  access.incarnation = from.value<std::uint64_t>();
+  access.epoch = Epoch(from.value<std::uint64_t>());
+  access.incarnation = Incarnation(from.value<std::uint64_t>());
   for (std::size_t left = from.count(sizeof(std::uint32_t)); left > 0; --left) {
     ps::ProgramClient::Server& server = access.servers.emplace_back();
     server.target.index = from.value<std::uint32_t>();
@@ -172,7 +172,7 @@ void PsConnection::WatchSettled() {
       }
       if (stopping_) return;
     }
-    servers.SetSettled(link_->driver().counts().settled);
+    servers.SetSettled(ClosureId(link_->driver().counts().settled));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/partition/placer.h"
 #include "ps/client/program_client.h"
@@ -27,9 +28,9 @@ struct PsAccess {
   std::vector<ps::ProgramClient::Server> servers = {};
   std::string job_id = {};
   std::string key = {};
-  std::uint64_t epoch = 0;
+  Epoch epoch{};
   // Of the driver whose variables they are.
-  std::uint64_t incarnation = 0;
+  Incarnation incarnation{};
   std::string host_id = {};
   ps::LinkMode link = ps::LinkMode::kAuto;
 };

@@ -300,19 +300,19 @@ TEST_CASE("Marks of steps belong to a job and a view", "[coordinator][unit]") {
   const muster::testing::TempDir directory;
   {
     StepMarks marks(directory.path());
-    marks.Set(7, 1, 100);
-    marks.Set(7, 2, 40);
-    marks.Set(8, 1, 5);
+    marks.Set(JobNumber(7), ViewId(1), 100);
+    marks.Set(JobNumber(7), ViewId(2), 40);
+    marks.Set(JobNumber(8), ViewId(1), 5);
   }
   StepMarks marks(directory.path());
-  CHECK(marks.Get(7, 2) == 40u);
-  CHECK_FALSE(marks.Get(7, 1).has_value());
-  CHECK(marks.Get(8, 1) == 5u);
-  CHECK_FALSE(marks.Get(9, 1).has_value());
+  CHECK(marks.Get(JobNumber(7), ViewId(2)) == 40u);
+  CHECK_FALSE(marks.Get(JobNumber(7), ViewId(1)).has_value());
+  CHECK(marks.Get(JobNumber(8), ViewId(1)) == 5u);
+  CHECK_FALSE(marks.Get(JobNumber(9), ViewId(1)).has_value());
   StepMarks none("");
-  none.Set(7, 1, 1);
-  CHECK_FALSE(none.Get(7, 1).has_value());
-  CHECK_FALSE(StepMarks(directory.path() + "/absent").Get(7, 2).has_value());
+  none.Set(JobNumber(7), ViewId(1), 1);
+  CHECK_FALSE(none.Get(JobNumber(7), ViewId(1)).has_value());
+  CHECK_FALSE(StepMarks(directory.path() + "/absent").Get(JobNumber(7), ViewId(2)).has_value());
 }
 
 TEST_CASE("An ended job stays ended over a restart", "[coordinator][unit]") {

@@ -118,7 +118,7 @@ class Cluster {
     for (std::uint32_t i = 0; i < 2; ++i) {
       auto shards = ps::JobShards::Create(plan_, i, "", pool_);
       REQUIRE(shards.ok());
-      servers_[i]->Publish(kJobNumber, *shards);
+      servers_[i]->Publish(JobNumber(kJobNumber), *shards);
     }
   }
 

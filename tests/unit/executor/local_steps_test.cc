@@ -249,7 +249,7 @@ TEST_CASE("one device makes the same steps as a parameter server and one worker,
   ps::ApplyPool pool(0);
   const auto shards = ps::JobShards::Create(plan, 0, "", pool);
   REQUIRE(shards.ok());
-  server->Publish(7, *shards);
+  server->Publish(JobNumber(7), *shards);
   const auto remote = OpenPsSteps(start, Columns(), "a-token");
   CAPTURE(ToString(remote.status()));
   REQUIRE(remote.ok());

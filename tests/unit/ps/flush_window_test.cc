@@ -9,7 +9,7 @@ namespace muster::ps {
 namespace {
 
 bool Applies(FlushWindow& window, const FlushId& id, std::uint64_t settled = 0) {
-  const Result<bool> admitted = window.Admit(id, settled);
+  const Result<bool> admitted = window.Admit(id, ClosureId(settled));
   REQUIRE(admitted.ok());
   if (*admitted) window.Mark(id);
   return *admitted;
@@ -21,39 +21,43 @@ TEST_CASE("each flush of a closure is applied once, in any order", "[ps][unit]")
   std::set<std::pair<std::uint64_t, std::uint64_t>> applied;
 
   for (int i = 0; i < 20'000; ++i) {
-    const FlushId id{.closure = 1 + random() % 20, .attempt = 5, .flush = 1 + random() % 60};
-    CHECK(Applies(window, id) == applied.emplace(id.closure, id.flush).second);
+    const FlushId id{
+        .closure = ClosureId(1 + random() % 20), .attempt = Attempt(5), .flush = 1 + random() % 60};
+    CHECK(Applies(window, id) == applied.emplace(id.closure.value(), id.flush).second);
   }
 }
 
 TEST_CASE("a later attempt's flushes count on, an earlier attempt is refused", "[ps][unit]") {
   FlushWindow window;
-  CHECK(Applies(window, {.closure = 3, .attempt = 1, .flush = 1}));
+  CHECK(Applies(window, {.closure = ClosureId(3), .attempt = Attempt(1), .flush = 1}));
 
-  CHECK_FALSE(Applies(window, {.closure = 3, .attempt = 2, .flush = 1}));
-  CHECK(Applies(window, {.closure = 3, .attempt = 2, .flush = 2}));
-  CHECK(window.Admit({.closure = 3, .attempt = 1, .flush = 3}, 0).status().code() ==
-        StatusCode::kAborted);
+  CHECK_FALSE(Applies(window, {.closure = ClosureId(3), .attempt = Attempt(2), .flush = 1}));
+  CHECK(Applies(window, {.closure = ClosureId(3), .attempt = Attempt(2), .flush = 2}));
+  CHECK(window.Admit({.closure = ClosureId(3), .attempt = Attempt(1), .flush = 3}, ClosureId(0))
+            .status()
+            .code() == StatusCode::kAborted);
 }
 
 TEST_CASE("a closure that has ended writes nothing more, and its marks are forgotten",
           "[ps][unit]") {
   FlushWindow window;
   for (std::uint64_t closure = 1; closure <= 100; ++closure) {
-    CHECK(Applies(window, {.closure = closure, .attempt = 1, .flush = 1}));
+    CHECK(Applies(window, {.closure = ClosureId(closure), .attempt = Attempt(1), .flush = 1}));
   }
 
-  CHECK(window.Admit({.closure = 90, .attempt = 2, .flush = 2}, 90).status().code() ==
-        StatusCode::kAborted);
-  CHECK(Applies(window, {.closure = 91, .attempt = 2, .flush = 2}, 90));
+  CHECK(window.Admit({.closure = ClosureId(90), .attempt = Attempt(2), .flush = 2}, ClosureId(90))
+            .status()
+            .code() == StatusCode::kAborted);
+  CHECK(Applies(window, {.closure = ClosureId(91), .attempt = Attempt(2), .flush = 2}, 90));
   CHECK(window.size() == 10);
 }
 
 TEST_CASE("what is too far ahead waits for the watermark", "[ps][unit]") {
   FlushWindow window;
-  const FlushId far{.closure = FlushWindow::kWindow + 1, .attempt = 1, .flush = 1};
+  const FlushId far{
+      .closure = ClosureId(FlushWindow::kWindow + 1), .attempt = Attempt(1), .flush = 1};
 
-  CHECK(window.Admit(far, 0).status().code() == StatusCode::kResourceExhausted);
+  CHECK(window.Admit(far, ClosureId()).status().code() == StatusCode::kResourceExhausted);
   CHECK(Applies(window, far, 1));
 }
 
@@ -63,7 +67,8 @@ TEST_CASE("marks of a million closures that settle take no more room than those 
   std::size_t most = 0;
   for (std::uint64_t closure = 1; closure <= 1'000'000; ++closure) {
     const std::uint64_t settled = closure > 1'000 ? closure - 1'000 : 0;
-    CHECK(Applies(window, {.closure = closure, .attempt = 1, .flush = 1}, settled));
+    CHECK(Applies(window, {.closure = ClosureId(closure), .attempt = Attempt(1), .flush = 1},
+                  settled));
     most = std::max(most, window.size());
   }
   CHECK(most <= 1'001);
@@ -71,13 +76,14 @@ TEST_CASE("marks of a million closures that settle take no more room than those 
 
 TEST_CASE("a writer of no closure is heard once for each of its writes, in order", "[ps][unit]") {
   FlushWindow window;
-  CHECK(Applies(window, {.closure = 0, .attempt = 7, .flush = 1}));
-  CHECK_FALSE(Applies(window, {.closure = 0, .attempt = 7, .flush = 1}));
-  CHECK(Applies(window, {.closure = 0, .attempt = 7, .flush = 4}));
-  CHECK_FALSE(Applies(window, {.closure = 0, .attempt = 7, .flush = 2}));
-  CHECK(Applies(window, {.closure = 0, .attempt = 8, .flush = 2}));
-  CHECK(window.Admit({.closure = 0, .attempt = 7, .flush = 0}, 0).status().code() ==
-        StatusCode::kInvalidArgument);
+  CHECK(Applies(window, {.closure = ClosureId(0), .attempt = Attempt(7), .flush = 1}));
+  CHECK_FALSE(Applies(window, {.closure = ClosureId(0), .attempt = Attempt(7), .flush = 1}));
+  CHECK(Applies(window, {.closure = ClosureId(0), .attempt = Attempt(7), .flush = 4}));
+  CHECK_FALSE(Applies(window, {.closure = ClosureId(0), .attempt = Attempt(7), .flush = 2}));
+  CHECK(Applies(window, {.closure = ClosureId(0), .attempt = Attempt(8), .flush = 2}));
+  CHECK(window.Admit({.closure = ClosureId(0), .attempt = Attempt(7), .flush = 0}, ClosureId(0))
+            .status()
+            .code() == StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST_CASE_METHOD(Fixture, "a server holds its shards in the order of variable an
   CHECK(shards->shards()[1].row_elements == 3);
   CHECK(shards->shards()[2].rows == 1);
   CHECK(Make(plan, 1)->shards().size() == 2);
-  CHECK(shards->view() == 1);
+  CHECK(shards->view() == ViewId(1));
 }
 
 TEST_CASE_METHOD(Fixture, "a value that changes while it is looked at leads nowhere else",
@@ -86,7 +86,8 @@ TEST_CASE_METHOD(Fixture, "a value that changes while it is looked at leads nowh
   REQUIRE(worker > 0);
 
   for (std::uint64_t closure = 1; closure <= 20'000; ++closure) {
-    const auto outcome = shards->ApplyDense(0, {closure, 1}, std::span<const float>(values, 4));
+    const auto outcome =
+        shards->ApplyDense(0, Update(closure, 1), std::span<const float>(values, 4));
     if (!outcome.ok()) REQUIRE(outcome.status().code() == StatusCode::kInvalidArgument);
   }
   ::kill(worker, SIGKILL);
@@ -97,10 +98,11 @@ TEST_CASE_METHOD(Fixture, "a value that changes while it is looked at leads nowh
 TEST_CASE_METHOD(Fixture, "a push changes the values once, whatever comes again", "[ps][unit]") {
   const auto shards = Make(Plan({Variable("w", {2}, v1::INITIALIZER_KIND_ONES)}, Sgd(0.5)));
 
-  CHECK(shards->ApplyDense(0, {1, 1}, std::vector<float>{2, 4}).value() == ApplyOutcome::kApplied);
-  CHECK(shards->ApplyDense(0, {1, 1}, std::vector<float>{2, 4}).value() ==
+  CHECK(shards->ApplyDense(0, Update(1, 1), std::vector<float>{2, 4}).value() ==
+        ApplyOutcome::kApplied);
+  CHECK(shards->ApplyDense(0, Update(1, 1), std::vector<float>{2, 4}).value() ==
         ApplyOutcome::kDuplicate);
-  CHECK(shards->ApplyDense(0, {1, 2}, std::vector<float>{9, 9}).value() ==
+  CHECK(shards->ApplyDense(0, Update(1, 2), std::vector<float>{9, 9}).value() ==
         ApplyOutcome::kDuplicate);
 
   CHECK(Read(*shards, 0, 2) == std::vector<float>{0, -1});
@@ -117,16 +119,16 @@ TEST_CASE_METHOD(Fixture, "a gradient that is not finite changes nothing and is 
   const auto shards = Make(Plan({Variable("w1", {3, 2})}, Sgd(1)));
   std::vector<float> gradient{1, 1, 1, std::numeric_limits<float>::quiet_NaN(), 1, 1};
 
-  const auto refused = shards->ApplyDense(0, {17, 1}, gradient);
+  const auto refused = shards->ApplyDense(0, Update(17, 1), gradient);
 
   CHECK(refused.status().code() == StatusCode::kInvalidArgument);
   CHECK_THAT(Message(refused.status()),
              Contains("step 17: the gradient of w1 is nan in row 1, element 1"));
   CHECK(Read(*shards, 0, 6) == std::vector<float>(6));
   gradient[3] = -std::numeric_limits<float>::infinity();
-  CHECK_FALSE(shards->ApplyDense(0, {17, 1}, gradient).ok());
+  CHECK_FALSE(shards->ApplyDense(0, Update(17, 1), gradient).ok());
   gradient[3] = 1;
-  CHECK(shards->ApplyDense(0, {17, 1}, gradient).value() == ApplyOutcome::kApplied);
+  CHECK(shards->ApplyDense(0, Update(17, 1), gradient).value() == ApplyOutcome::kApplied);
 }
 
 TEST_CASE_METHOD(Fixture, "a push of rows touches these rows alone", "[ps][unit]") {
@@ -137,8 +139,8 @@ TEST_CASE_METHOD(Fixture, "a push of rows touches these rows alone", "[ps][unit]
   const auto shards = Make(Plan({table}, adagrad));
   const std::vector<std::int64_t> ids{999, 0};
 
-  REQUIRE(shards->ApplyRows(0, {1, 1}, ids, std::vector<float>{1, 2, 3, 4, 5, 6}).ok());
-  REQUIRE(shards->ApplyRows(0, {2, 1}, {}, {}).value() == ApplyOutcome::kApplied);
+  REQUIRE(shards->ApplyRows(0, Update(1, 1), ids, std::vector<float>{1, 2, 3, 4, 5, 6}).ok());
+  REQUIRE(shards->ApplyRows(0, Update(2, 1), {}, {}).value() == ApplyOutcome::kApplied);
 
   const std::vector<std::int64_t> all{0, 1, 998, 999};
   std::vector<float> rows(12);
@@ -161,15 +163,15 @@ TEST_CASE_METHOD(Fixture, "bad requests say which variable and what is allowed",
   const std::vector<std::int64_t> below{-1};
 
   CHECK(shards->ReadRows(0, outside, two).status().code() == StatusCode::kOutOfRange);
-  CHECK(shards->ApplyRows(0, {1, 1}, below, two).status().code() == StatusCode::kOutOfRange);
+  CHECK(shards->ApplyRows(0, Update(1, 1), below, two).status().code() == StatusCode::kOutOfRange);
   CHECK(shards->ReadRows(0, outside, three).status().code() == StatusCode::kInvalidArgument);
   CHECK_THAT(Message(shards->ReadDense(0, twenty).status()), Contains("table is an embedding"));
-  CHECK(shards->ApplyDense(0, {1, 1}, std::vector<float>(20)).status().code() ==
+  CHECK(shards->ApplyDense(0, Update(1, 1), std::vector<float>(20)).status().code() ==
         StatusCode::kInvalidArgument);
   CHECK(shards->ReadDense(1, two).status().code() == StatusCode::kInvalidArgument);
-  CHECK(shards->ApplyDense(1, {1, 1}, two).status().code() == StatusCode::kInvalidArgument);
+  CHECK(shards->ApplyDense(1, Update(1, 1), two).status().code() == StatusCode::kInvalidArgument);
   CHECK(shards->ReadDense(2, two).status().code() == StatusCode::kInvalidArgument);
-  CHECK(shards->ApplyDense(1, {0, 1}, std::vector<float>(4)).status().code() ==
+  CHECK(shards->ApplyDense(1, Update(0, 1), std::vector<float>(4)).status().code() ==
         StatusCode::kInvalidArgument);
 }
 
@@ -178,7 +180,7 @@ TEST_CASE_METHOD(Fixture, "a value can be assigned before the first update only"
 
   REQUIRE(shards->Assign(0, std::vector<float>{3, 4}).ok());
   CHECK(Read(*shards, 0, 2) == std::vector<float>{3, 4});
-  REQUIRE(shards->ApplyDense(0, {1, 1}, std::vector<float>{1, 1}).ok());
+  REQUIRE(shards->ApplyDense(0, Update(1, 1), std::vector<float>{1, 1}).ok());
 
   CHECK(shards->Assign(0, std::vector<float>{0, 0}).code() == StatusCode::kFailedPrecondition);
   CHECK(Read(*shards, 0, 2) == std::vector<float>{2, 3});
@@ -188,14 +190,14 @@ TEST_CASE_METHOD(Fixture, "a save needs the job to stand still at the step", "[p
   TemporaryFolder folder;
   const auto shards = Make(Plan({Variable("w", {1})}, Sgd(1)));
   const std::vector<float> one{1};
-  REQUIRE(shards->ApplyDense(0, {1, 1}, one).ok());
+  REQUIRE(shards->ApplyDense(0, Update(1, 1), one).ok());
 
   CHECK(shards->Save(2, folder.path(), storage::RealFileSystem()).status().code() ==
         StatusCode::kFailedPrecondition);
   CHECK(shards->Save(0, folder.path(), storage::RealFileSystem()).status().code() ==
         StatusCode::kFailedPrecondition);
   CHECK(shards->Save(1, folder.path(), storage::RealFileSystem()).ok());
-  REQUIRE(shards->ApplyDense(0, {3, 1}, one).ok());
+  REQUIRE(shards->ApplyDense(0, Update(3, 1), one).ok());
   CHECK(shards->Save(1, folder.path(), storage::RealFileSystem()).status().code() ==
         StatusCode::kFailedPrecondition);
 }
@@ -229,8 +231,8 @@ TEST_CASE_METHOD(Fixture, "a disk that does not answer a save holds up no push a
   const bool before_copying = GENERATE(true, false);
   const auto shards = Make(Plan({Variable("w", {3}), Variable("b", {1})}, Sgd(1)));
   const auto push = [&](std::uint64_t closure) {
-    CHECK(shards->ApplyDense(0, {closure, 1}, std::vector<float>(1, 1)).ok());
-    CHECK(shards->ApplyDense(1, {closure, 1}, std::vector<float>(3, 1)).ok());
+    CHECK(shards->ApplyDense(0, Update(closure, 1), std::vector<float>(1, 1)).ok());
+    CHECK(shards->ApplyDense(1, Update(closure, 1), std::vector<float>(3, 1)).ok());
   };
   push(1);
   storage::FakeFileSystem good;
@@ -277,7 +279,7 @@ void SaveAndRestore(std::uint32_t before, std::uint32_t after) {
       for (std::int64_t j = 0; j < info.rows * info.row_elements; ++j) {
         gradient.push_back(static_cast<float>(info.row_offset * info.row_elements + j) / 10 - 1);
       }
-      REQUIRE(shards.ApplyDense(i, {step, 1}, gradient).ok());
+      REQUIRE(shards.ApplyDense(i, Update(step, 1), gradient).ok());
     }
   };
   // Every variable whole, after two more steps.
@@ -416,7 +418,7 @@ TEST_CASE_METHOD(Fixture, "every closure is applied exactly once in any interlea
         for (const std::uint64_t closure : order) {
           const std::uint64_t attempt = 1 + random() % 4;
           const auto gradient = gradient_of(closure);
-          const auto outcome = shards->ApplyDense(0, {closure, attempt}, gradient);
+          const auto outcome = shards->ApplyDense(0, Update(closure, attempt), gradient);
           if (outcome.ok() && *outcome == ApplyOutcome::kApplied) ++applied;
           if (!outcome.ok() && outcome.status().code() != StatusCode::kAborted) torn = true;
           std::vector<float> values(kFloats);
@@ -455,7 +457,7 @@ TEST_CASE_METHOD(Fixture, "a reader sees whole updates only", "[ps][unit]") {
   });
 
   const std::vector<float> ones(kFloats, 1);
-  for (std::uint64_t c = 1; c <= 50; ++c) REQUIRE(shards->ApplyDense(0, {c, 1}, ones).ok());
+  for (std::uint64_t c = 1; c <= 50; ++c) REQUIRE(shards->ApplyDense(0, Update(c, 1), ones).ok());
   done = true;
   reader.join();
 

@@ -162,7 +162,7 @@ TEST_CASE("subnormal gradients count as zero where updates are applied", "[ps][u
     const auto shards = JobShards::Create(Plan({Variable("w", {n})}, adagrad), 0, "", pool).value();
     const std::vector<float> subnormal(static_cast<std::size_t>(n), 1e-40F);
 
-    REQUIRE(shards->ApplyDense(0, {1, 1}, subnormal).ok());
+    REQUIRE(shards->ApplyDense(0, Update(1, 1), subnormal).ok());
 
     std::vector<float> values(static_cast<std::size_t>(n), 1);
     REQUIRE(shards->ReadDense(0, values).ok());
@@ -181,11 +181,11 @@ TEST_CASE("the number of threads does not change a bit", "[ps][unit]") {
           JobShards::Create(Plan({Variable("w", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM)}, spec),
                             0, "", pool)
               .value();
-      REQUIRE(shards->ApplyDense(0, {1, 1}, gradient).ok());
+      REQUIRE(shards->ApplyDense(0, Update(1, 1), gradient).ok());
       std::vector<std::int64_t> ids;
       for (std::int64_t id = 0; id < kRows; id += 3) ids.push_back(id);
       const auto rows = std::span(gradient).first(ids.size() * 32);
-      REQUIRE(shards->ApplyRows(0, {2, 1}, ids, rows).ok());
+      REQUIRE(shards->ApplyRows(0, Update(2, 1), ids, rows).ok());
       std::vector<float> values(kRows * 32);
       REQUIRE(shards->ReadDense(0, values).ok());
       results.push_back(std::move(values));

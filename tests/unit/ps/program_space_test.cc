@@ -54,12 +54,12 @@ struct SpaceFixture {
   }
   Status Write(const ShardWrite& write) {
     std::vector<bool> outcomes;
-    return space.Write({.closure = 0, .attempt = 1, .flush = ++flush}, std::span(&write, 1),
-                       outcomes);
+    return space.Write({.closure = ClosureId(), .attempt = Attempt(1), .flush = ++flush},
+                       std::span(&write, 1), outcomes);
   }
 
   ApplyPool pool{1};
-  ProgramSpace space{"job-1", {.epoch = 1, .incarnation = 1}, 99, pool};
+  ProgramSpace space{"job-1", {.epoch = Epoch(1), .incarnation = Incarnation(1)}, 99, pool};
   std::uint64_t flush = 0;
 };
 
@@ -147,8 +147,8 @@ TEST_CASE_METHOD(SpaceFixture, "one write of a set that does not fit keeps all o
                                {.shard = b, .op = 5, .values = RawOf(zero)}};
   std::vector<bool> outcomes;
 
-  CHECK(space.Write({.closure = 1, .attempt = 1, .flush = 1}, writes, outcomes).code() ==
-        StatusCode::kInvalidArgument);
+  CHECK(space.Write({.closure = ClosureId(1), .attempt = Attempt(1), .flush = 1}, writes, outcomes)
+            .code() == StatusCode::kInvalidArgument);
   CHECK(Read<std::int64_t>(a, 1) == std::vector<std::int64_t>{10});
 }
 
@@ -172,8 +172,9 @@ TEST_CASE_METHOD(SpaceFixture, "a reader sees whole write sets only", "[ps][unit
       const ShardWrite writes[] = {{.shard = w, .op = 3, .values = RawOf(ones)},
                                    {.shard = w, .op = 2, .values = RawOf(twos)}};
       std::vector<bool> outcomes;
-      (void)space.Write({.closure = 1, .attempt = 1, .flush = 1u + static_cast<unsigned>(i)},
-                        writes, outcomes);
+      (void)space.Write(
+          {.closure = ClosureId(1), .attempt = Attempt(1), .flush = 1u + static_cast<unsigned>(i)},
+          writes, outcomes);
     }
   });
 

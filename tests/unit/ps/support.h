@@ -12,8 +12,13 @@
 #include "common/partition/placement.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
+#include "ps/shard.h"
 
 namespace muster::ps {
+
+inline PushId Update(std::uint64_t closure, std::uint64_t attempt) {
+  return {.closure = ClosureId(closure), .attempt = Attempt(attempt)};
+}
 
 // A folder of its own, removed at the end.
 class TemporaryFolder {

@@ -18,7 +18,8 @@ class World {
  public:
   explicit World(std::uint64_t seed) : random_(seed), closures_(20 + Upto(40)) {
     for (std::size_t s = 0; s < 2; ++s) {
-      servers_.push_back(std::make_unique<ProgramSpace>("job-1", ProgramTime{1, 1}, s + 1, pool_));
+      servers_.push_back(std::make_unique<ProgramSpace>(
+          "job-1", ProgramTime{Epoch(1), Incarnation(1)}, s + 1, pool_));
       for (std::uint32_t shard = 0; shard < kShards; ++shard) {
         v1::CreateShard create;
         create.mutable_variable()->set_id(shard + 1);
@@ -124,12 +125,13 @@ class World {
                         .values = std::as_bytes(std::span(&kOne, 1))});
     }
     ProgramSpace& server = *servers_[frame.server];
-    server.Settle(frame.settled);
+    server.Settle(ClosureId(frame.settled));
     if (Upto(9) == 0) server.Trim();
     std::vector<bool> outcomes;
-    const Status status = server.Write(
-        {.closure = frame.closure + 1, .attempt = frame.attempt, .flush = frame.flush + 1}, writes,
-        outcomes);
+    const Status status = server.Write({.closure = ClosureId(frame.closure + 1),
+                                        .attempt = Attempt(frame.attempt),
+                                        .flush = frame.flush + 1},
+                                       writes, outcomes);
     if (!status.ok()) {
       REQUIRE(status.code() == StatusCode::kAborted);
       return;

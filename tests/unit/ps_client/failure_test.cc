@@ -43,7 +43,8 @@ std::unique_ptr<Channel> Dial(SmallCluster& cluster) {
 std::unique_ptr<Channel> DialAndGreet(SmallCluster& cluster, std::uint64_t view = 1) {
   auto channel = Dial(cluster);
   const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
-  REQUIRE(net::GreetServer(*channel, self, "test", SubjectOf({.job = kJob, .view = view}), Soon())
+  REQUIRE(net::GreetServer(*channel, self, "test", SubjectOf({.job = kJob, .view = ViewId(view)}),
+                           Soon())
               .ok());
   return channel;
 }
@@ -155,7 +156,8 @@ TEST_CASE("a payload that its entries do not make is refused", "[ps_server][unit
   const std::vector<float> too_few(10);
   const iovec payload{.iov_base = const_cast<float*>(too_few.data()), .iov_len = 40};
   const FrameHeader header =
-      MakeHeader(Verb::kPush, 1, {.job = kJob, .view = 1, .closure = 1, .attempt = 1});
+      MakeHeader(Verb::kPush, 1,
+                 {.job = kJob, .view = ViewId(1), .closure = ClosureId(1), .attempt = Attempt(1)});
 
   REQUIRE(channel->Send(header, std::as_bytes(std::span(&entry, 1)), std::span(&payload, 1), Soon())
               .ok());
@@ -264,7 +266,7 @@ TEST_CASE("a push that was given up reads nothing of what is written after it",
   std::ranges::fill(gradient, -1.0F);
 
   // The server stands still in the middle of it, as a stopped one does.
-  const Status late = (*client)->Push(1, 1, kW, {});
+  const Status late = (*client)->Push(ClosureId(1), Attempt(1), kW, {});
   CHECK(late.code() == StatusCode::kDeadlineExceeded);
   INFO(Message(late));
   CHECK(Message(late).find("push of closure 1, request 1 for 1 shard: ps:0 (") == 0);
@@ -313,7 +315,7 @@ TEST_CASE("an older view is refused with kAborted, a newer one with kUnavailable
 
   cluster.Publish(2);
   CHECK((*client)->PullDense(kW).code() == StatusCode::kAborted);
-  const Status pushed = (*client)->Push(1, 1, kW, {});
+  const Status pushed = (*client)->Push(ClosureId(1), Attempt(1), kW, {});
   CHECK(pushed.code() == StatusCode::kAborted);
   CHECK(Message(pushed).find("job 7 is at view 2; view 1 is over") != std::string::npos);
   const auto late = PsClient::Connect(old_plan, cluster.ClientOptions(link));
@@ -334,7 +336,8 @@ TEST_CASE("a push that breaks off half-way is not applied", "[ps_server][unit]")
   auto channel = DialAndGreet(cluster);
   const WireEntry entry{.shard = 0, .floats = 1000};
   const FrameHeader header =
-      MakeHeader(Verb::kPush, 1, {.job = kJob, .view = 1, .closure = 1, .attempt = 1});
+      MakeHeader(Verb::kPush, 1,
+                 {.job = kJob, .view = ViewId(1), .closure = ClosureId(1), .attempt = Attempt(1)});
   // A whole frame, made on a socket pair, of which the server gets the first 2,000 bytes.
   std::array<int, 2> pair{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
@@ -354,7 +357,7 @@ TEST_CASE("a push that breaks off half-way is not applied", "[ps_server][unit]")
   REQUIRE((*client)->PullDense(kW).ok());
 
   CHECK((*client)->Value(0)[0] == 0);
-  CHECK((*client)->Push(1, 1, kW, {}).ok());
+  CHECK((*client)->Push(ClosureId(1), Attempt(1), kW, {}).ok());
   CHECK(cluster.server(0).counters(kJob).duplicates == 0);
 }
 
@@ -366,7 +369,8 @@ std::unique_ptr<Channel> PushHalf(SmallCluster& cluster) {
   const WireEntry entry{.shard = 0, .floats = 1000 * 1000};
   const auto meta = std::as_bytes(std::span(&entry, 1));
   FrameHeader header =
-      MakeHeader(Verb::kPush, 1, {.job = kJob, .view = 1, .closure = 1, .attempt = 1});
+      MakeHeader(Verb::kPush, 1,
+                 {.job = kJob, .view = ViewId(1), .closure = ClosureId(1), .attempt = Attempt(1)});
   header.meta_bytes = static_cast<std::uint32_t>(meta.size());
   header.meta_crc = net::Crc32c(meta);
   header.payload_bytes = 4'000'000;
@@ -393,7 +397,7 @@ TEST_CASE("who finds the stage memory full is told so, soon, and comes again",
 
   Status full;
   REQUIRE(Eventually([&] {
-    full = (*client)->Push(2, 1, kW, {});
+    full = (*client)->Push(ClosureId(2), Attempt(1), kW, {});
     return !full.ok();
   }));
 
@@ -403,7 +407,7 @@ TEST_CASE("who finds the stage memory full is told so, soon, and comes again",
   CHECK(Message(full).find(" of the stage budget's 1048576 are in use") != std::string::npos);
   CHECK(Warned(cluster, "more by --stage-budget"));
   holder.reset();
-  CHECK(Eventually([&] { return (*client)->Push(2, 1, kW, {}).ok(); }));
+  CHECK(Eventually([&] { return (*client)->Push(ClosureId(2), Attempt(1), kW, {}).ok(); }));
   // The connection was good all the time.
   CHECK(cluster.server(0).links().connections_accepted == 2);
 }
@@ -422,7 +426,7 @@ TEST_CASE("a peer that stops in the middle of a frame gives back what it holds",
   CHECK(Message(said).find("2000000 of 4000000 bytes of its payload came") != std::string::npos);
   auto client = cluster.Connect(LinkMode::kTcp);
   REQUIRE(client.ok());
-  CHECK((*client)->Push(2, 1, kW, {}).ok());
+  CHECK((*client)->Push(ClosureId(2), Attempt(1), kW, {}).ok());
 }
 
 TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit]") {
@@ -432,7 +436,8 @@ TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit
   Channel channel(*std::move(fd), net::LinkKind::kUnix, "server", net::SpinMode::kOff, nullptr);
   const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
   REQUIRE(
-      net::GreetServer(channel, self, "test", SubjectOf({.job = kJob, .view = 1}), Soon()).ok());
+      net::GreetServer(channel, self, "test", SubjectOf({.job = kJob, .view = ViewId(1)}), Soon())
+          .ok());
   auto arena = net::Arena::Create(1, true);
   REQUIRE(arena.ok());
   REQUIRE(channel.Send({.kind = net::kArena}, {}, {}, Soon(), arena->fd()).ok());
@@ -440,7 +445,7 @@ TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit
   const std::uint64_t offset = GENERATE(~std::uint64_t{0} - 100, std::uint64_t{1} << 21,
                                         (std::uint64_t{1} << 21) - 3996, std::uint64_t{2});
   const WireEntry entry{.shard = 0, .floats = 1000, .values_offset = offset};
-  const FrameHeader header = MakeHeader(Verb::kPullDense, 9, {.job = kJob, .view = 1});
+  const FrameHeader header = MakeHeader(Verb::kPullDense, 9, {.job = kJob, .view = ViewId(1)});
 
   REQUIRE(channel.Send(header, std::as_bytes(std::span(&entry, 1)), {}, Soon()).ok());
   const auto reply = channel.ReadFrame(Soon(), Millis(5'000));

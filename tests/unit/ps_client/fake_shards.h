@@ -30,7 +30,7 @@ class FakeShards : public JobShards {
     }
   }
 
-  std::uint64_t view() const override { return view_; }
+  ViewId view() const override { return view_; }
   std::span<const ShardInfo> shards() const override { return infos_; }
 
   Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const override {
@@ -98,7 +98,7 @@ class FakeShards : public JobShards {
     mutable std::shared_mutex mutex;
     std::vector<float> values;
     std::set<std::uint64_t> applied;
-    std::map<std::uint64_t, std::uint64_t> newest_attempt;
+    std::map<ClosureId, Attempt> newest_attempt;
   };
 
   Status CheckId(std::uint32_t shard, std::int64_t id) const {
@@ -106,13 +106,15 @@ class FakeShards : public JobShards {
     return OutOfRange("row {} of {}", id, infos_[shard].rows);
   }
   static Result<bool> Mark(Shard& shard, PushId id) {
-    std::uint64_t& newest = shard.newest_attempt[id.closure];
-    if (id.attempt < newest) return Aborted("attempt {} is older than {}", id.attempt, newest);
+    Attempt& newest = shard.newest_attempt[id.closure];
+    if (id.attempt < newest) {
+      return Aborted("attempt {} is older than {}", id.attempt.value(), newest.value());
+    }
     newest = id.attempt;
-    return shard.applied.insert(id.closure).second;
+    return shard.applied.insert(id.closure.value()).second;
   }
 
-  std::uint64_t view_;
+  ViewId view_;
   std::vector<ShardInfo> infos_;
   std::vector<std::unique_ptr<Shard>> shards_;
 };

@@ -27,11 +27,11 @@ TEST_CASE("a lost connection is made again and the request repeated", "[ps_clien
   SmallCluster cluster(OneVariable(), 1);
   auto client = cluster.Connect(link);
   REQUIRE(client.ok());
-  REQUIRE((*client)->Push(1, 1, kW, {}).ok());
+  REQUIRE((*client)->Push(ClosureId(1), Attempt(1), kW, {}).ok());
 
   cluster.Restart(0);
 
-  CHECK((*client)->Push(1, 1, kW, {}).ok());
+  CHECK((*client)->Push(ClosureId(1), Attempt(1), kW, {}).ok());
   CHECK((*client)->PullDense(kW).ok());
 }
 
@@ -94,7 +94,7 @@ namespace {
 struct OtherProcess {
   OtherProcess() {
     plan = OneVariable(100'000);
-    plan.set_job_number(kJob);
+    plan.set_job_number(kJob.value());
     plan.set_view(1);
     std::array<int, 2> pipe{};
     REQUIRE(::pipe(pipe.data()) == 0);
@@ -140,7 +140,7 @@ TEST_CASE("a server killed in the middle of a push is named", "[ps_client][unit]
   std::thread killer = server.SignalInPush(SIGKILL);
 
   const TimePoint start = std::chrono::steady_clock::now();
-  const Status pushed = (*client)->Push(1, 1, kW, {});
+  const Status pushed = (*client)->Push(ClosureId(1), Attempt(1), kW, {});
 
   killer.join();
   CHECK(pushed.code() == StatusCode::kUnavailable);
@@ -162,7 +162,7 @@ TEST_CASE("a server that is stopped gives no sign of life and is not waited for"
   std::thread stopper = server.SignalInPush(SIGSTOP);
 
   const TimePoint start = std::chrono::steady_clock::now();
-  const Status pushed = (*client)->Push(1, 1, kW, {});
+  const Status pushed = (*client)->Push(ClosureId(1), Attempt(1), kW, {});
 
   stopper.join();
   CHECK(pushed.code() == StatusCode::kDeadlineExceeded);
@@ -188,7 +188,7 @@ TEST_CASE("a server that is busy with a request is waited for, it greets meanwhi
     shards->release.set_value();
   });
 
-  const Status pushed = (*client)->Push(1, 1, kW, {});
+  const Status pushed = (*client)->Push(ClosureId(1), Attempt(1), kW, {});
 
   releaser.join();
   INFO(ToString(pushed));

@@ -234,7 +234,7 @@ TEST_CASE("a write set is applied once, however often and by whichever attempt i
   const VariableHandle count = Counter(*driver, "count", {0, 1});
   const Longs one = {1, 1};
   const auto run = [&](std::uint64_t attempt) {
-    WriteSet writes(7, attempt);
+    WriteSet writes(ClosureId(7), Attempt(attempt));
     for (int flush = 0; flush < 3; ++flush) {
       REQUIRE(writes.Update(count, ElementOp::kAdd, {Raw(one)}).ok());
       MUSTER_TRY(driver->Flush(writes));
@@ -247,7 +247,7 @@ TEST_CASE("a write set is applied once, however often and by whichever attempt i
   CHECK(run(2).ok());
   CHECK(ReadAll<std::int64_t>(*driver, count) == Longs{3, 3});
   CHECK(run(1).code() == StatusCode::kAborted);
-  driver->SetSettled(7);
+  driver->SetSettled(ClosureId(7));
   CHECK(run(3).code() == StatusCode::kAborted);
   CHECK(ReadAll<std::int64_t>(*driver, count) == Longs{3, 3});
 }
@@ -257,7 +257,7 @@ TEST_CASE("a closure sees what it has written and others do not, until it is sen
   ProgramCluster cluster(2);
   const auto driver = cluster.Client();
   const VariableHandle w = Make(*driver, "w", {4, 1}, {1, 2, 3, 4}, {0, 1});
-  WriteSet own(1, 1);
+  WriteSet own(ClosureId(1), Attempt(1));
   REQUIRE(own.Update(w, ElementOp::kAdd, {Raw(Floats{10, 10, 10, 10})}).ok());
   const Ids ids = {3, 0, 3};
   REQUIRE(own.Scatter(w, ElementOp::kMul, ids, {Raw(Floats{2, 3, 2})}).ok());
@@ -275,7 +275,7 @@ TEST_CASE("a gradient of its own is applied before a closure reads", "[ps_client
   const VariableHandle w = Make(*driver, "w", {2}, {1, 2}, {0});
   const VariableHandle handles[] = {w};
   REQUIRE(driver->Attach(handles, Sgd()).ok());
-  WriteSet own(1, 1);
+  WriteSet own(ClosureId(1), Attempt(1));
   REQUIRE(own.Gradient(w, {Raw(Floats{1, 1})}, 0.5).ok());
 
   CHECK(ReadAll<float>(*driver, w, &own) == Floats{0.5, 1.5});
@@ -290,7 +290,7 @@ TEST_CASE("rows of a gradient that name an id twice are added up", "[ps_client][
   v1::OptimizerSpec adagrad;
   adagrad.set_kind(v1::OPTIMIZER_KIND_ADAGRAD);
   REQUIRE(driver->Attach(handles, adagrad).ok());
-  WriteSet own(1, 1);
+  WriteSet own(ClosureId(1), Attempt(1));
   const Ids ids = {3, 0, 3};
   REQUIRE(own.GradientRows(w, ids, {Raw(Floats{1, 2, 5, 5, 2, 4})}, 1).ok());
   REQUIRE(driver->Flush(own).ok());
@@ -307,7 +307,7 @@ TEST_CASE("a write that does not fit its variable is refused by name, and the se
   ProgramCluster cluster(1);
   const auto driver = cluster.Client();
   const VariableHandle w = Make(*driver, "w", {3, 2}, Iota(6), {0});
-  WriteSet own(1, 1);
+  WriteSet own(ClosureId(1), Attempt(1));
   const auto refused = [&](const Status& status, std::string_view words) {
     CHECK(status.code() == StatusCode::kInvalidArgument);
     CHECK(Message(status).find(words) != std::string::npos);
@@ -334,17 +334,17 @@ TEST_CASE("closures that run far ahead of the watermark wait for it", "[ps_clien
   std::atomic<bool> done{false};
   Status status;
   std::thread far([&] {
-    WriteSet writes(70'000, 1);
+    WriteSet writes(ClosureId(70'000), Attempt(1));
     status = writes.Update(count, ElementOp::kAdd, {Raw(one)});
     if (status.ok()) status = executor->Flush(writes);
     done = true;
   });
-  WriteSet near(2, 1);
+  WriteSet near(ClosureId(2), Attempt(1));
   REQUIRE(near.Update(count, ElementOp::kAdd, {Raw(one)}).ok());
   REQUIRE(driver->Flush(near).ok());
   CHECK_FALSE(done);
 
-  driver->SetSettled(10'000);
+  driver->SetSettled(ClosureId(10'000));
   far.join();
   CHECK(status.ok());
   CHECK(ReadAll<std::int64_t>(*driver, count) == Longs{2});
@@ -364,7 +364,7 @@ TEST_CASE("threads of two clients write at once and nothing is lost", "[ps_clien
     threads.emplace_back([&, t] {
       ProgramClient& client = t % 2 == 0 ? *driver : *executor;
       for (int i = 0; i < 200; ++i) {
-        WriteSet writes = i % 2 == 0 ? WriteSet(next++, 1) : WriteSet();
+        WriteSet writes = i % 2 == 0 ? WriteSet(ClosureId(next++), Attempt(1)) : WriteSet();
         if (!writes.Update(count, ElementOp::kAdd, {Raw(one)}).ok()) ++failed;
         if (!client.Flush(writes).ok()) ++failed;
         (void)ReadAll<std::int64_t>(client, count);
@@ -410,7 +410,7 @@ TEST_CASE("programs of an epoch that is over are freed and refused", "[ps_client
   const auto driver = cluster.Client();
   (void)Make(*driver, "w", {2}, {1, 2}, {0});
 
-  cluster.server(0).BeginEpoch(2);
+  cluster.server(0).BeginEpoch(Epoch(2));
   CHECK(cluster.server(0).programs().empty());
   CHECK(driver->Find("w").status().code() == StatusCode::kAborted);
   CHECK(cluster.Open(cluster.Options()).status().code() == StatusCode::kAborted);

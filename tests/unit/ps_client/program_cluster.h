@@ -54,8 +54,8 @@ class ProgramCluster {
                                  std::uint64_t epoch = 1) const {
     return {.job_id = kProgram,
             .key = net::JobKey(kToken, kProgram, Epoch(epoch)),
-            .epoch = epoch,
-            .incarnation = incarnation,
+            .epoch = Epoch(epoch),
+            .incarnation = Incarnation(incarnation),
             .link = link,
             .host_id = host_id_,
             .timeout = Millis(20'000)};

@@ -13,6 +13,7 @@
 #include "common/net/checksum.h"
 #include "common/net/socket.h"
 #include "muster/v1/variables.pb.h"
+#include "ps/wire.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps_client/program_cluster.h"
 
@@ -35,10 +36,11 @@ class Wild {
     channel_ = std::make_unique<net::Channel>(*std::move(fd), net::LinkKind::kTcp, "server",
                                               net::SpinMode::kOff, nullptr);
     const auto options = cluster.Options();
-    REQUIRE(net::GreetServer(*channel_, {.token = options.key, .host_id = options.host_id},
-                             ProgramRole(kProgram),
-                             SubjectOf(ProgramSubject{.epoch = 1, .incarnation = 1}),
-                             testing::Soon())
+    REQUIRE(net::GreetServer(
+                *channel_, {.token = options.key, .host_id = options.host_id},
+                ProgramRole(kProgram),
+                SubjectOf(ProgramSubject{.epoch = Epoch(1), .incarnation = Incarnation(1)}),
+                testing::Soon())
                 .ok());
   }
 
@@ -56,8 +58,9 @@ class Wild {
   }
   Status Ask(ProgramVerb verb, std::span<const std::byte> meta,
              std::span<const std::byte> payload = {}) {
-    return Ask(MakeHeader(verb, ++request_, {.closure = 1, .attempt = 1, .flush = 1}), meta,
-               payload);
+    return Ask(
+        MakeHeader(verb, ++request_, {.closure = ClosureId(1), .attempt = Attempt(1), .flush = 1}),
+        meta, payload);
   }
 
  private:
@@ -125,7 +128,7 @@ TEST_CASE("a program's connection serves no model job, and the other way round",
           "[ps_server][unit]") {
   ProgramCluster cluster(1);
   Wild wild(cluster);
-  CHECK(wild.Ask(MakeHeader(Verb::kPush, 1, {.job = 7, .view = 1}), {}).code() ==
+  CHECK(wild.Ask(MakeHeader(Verb::kPush, 1, {.job = JobNumber(7), .view = ViewId(1)}), {}).code() ==
         StatusCode::kUnimplemented);
 }
 
@@ -158,7 +161,8 @@ TEST_CASE("a client that ends in the middle of a write set has written nothing",
     Wild wild(cluster);
     const WriteEntry entry{.shard = 0, .op = 1, .bytes = 12};
     std::array<std::byte, net::kHeaderBytes> raw{};
-    net::FrameHeader header = MakeHeader(ProgramVerb::kWrite, 1, {.closure = 1, .flush = 1});
+    net::FrameHeader header =
+        MakeHeader(ProgramVerb::kWrite, 1, {.closure = ClosureId(1), .flush = 1});
     header.meta_bytes = sizeof(entry);
     header.meta_crc = net::Crc32c(OneOf(entry));
     header.payload_bytes = 16;
@@ -172,7 +176,7 @@ TEST_CASE("a client that ends in the middle of a write set has written nothing",
   REQUIRE(testing::Eventually([&] { return cluster.server(0).links().connections_now == 1; }));
 
   CHECK(ReadAll<float>(*client, w) == std::vector<float>{1, 2, 3});
-  WriteSet own(1, 1);
+  WriteSet own(ClosureId(1), Attempt(1));
   REQUIRE(own.Update(w, ElementOp::kAssign, {Raw(std::vector<float>{4, 5, 6})}).ok());
   REQUIRE(client->Flush(own).ok());
   CHECK(ReadAll<float>(*client, w) == std::vector<float>{4, 5, 6});
@@ -214,8 +218,8 @@ class ServerProcess {
   std::unique_ptr<ProgramClient> Client(LinkMode link) const {
     return ProgramClient::Open({server_}, {.job_id = kProgram,
                                            .key = net::JobKey(kToken, kProgram, Epoch(1)),
-                                           .epoch = 1,
-                                           .incarnation = 1,
+                                           .epoch = Epoch(1),
+                                           .incarnation = Incarnation(1),
                                            .link = link,
                                            .host_id = *net::HostId(),
                                            .timeout = Millis(60'000),

@@ -41,7 +41,7 @@ void SetGradient(PsClient& client, std::uint32_t variable, float value) {
 Status PushAll(PsClient& client, std::uint64_t closure, std::uint64_t attempt = 1) {
   const std::vector<std::uint32_t> dense = {kMatrix, kScalar};
   const std::vector<RowGradient> rows = {{.variable = kTable, .ids = {}, .rows = {}}};
-  return client.Push(closure, attempt, dense, rows);
+  return client.Push(ClosureId(closure), Attempt(attempt), dense, rows);
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ TEST_CASE("rows come and go in the order of their ids", "[ps_client][unit]") {
   }
 
   const std::vector<RowGradient> rows = {{.variable = kTable, .ids = ids, .rows = *buffer}};
-  REQUIRE((*client)->Push(1, 1, {}, rows).ok());
+  REQUIRE((*client)->Push(ClosureId(1), Attempt(1), {}, rows).ok());
   const std::vector<std::int64_t> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const auto table = (*client)->PullRows(kTable, all);
   REQUIRE(table.ok());
@@ -168,7 +168,7 @@ TEST_CASE("a variable larger than a frame's target travels whole", "[ps_client][
     }
   }
 
-  REQUIRE((*client)->Push(1, 1, all, {}).ok());
+  REQUIRE((*client)->Push(ClosureId(1), Attempt(1), all, {}).ok());
   REQUIRE((*client)->PullDense(all).ok());
 
   for (const std::uint32_t v : all) {
@@ -190,7 +190,7 @@ TEST_CASE("bytes are counted by the link that carried them", "[ps_client][unit]"
 
   auto local = cluster.Connect(LinkMode::kLocal);
   REQUIRE(local.ok());
-  REQUIRE((*local)->Push(1, 1, w, {}).ok());
+  REQUIRE((*local)->Push(ClosureId(1), Attempt(1), w, {}).ok());
   REQUIRE((*local)->PullDense(w).ok());
   CHECK((*local)->bytes().local == 2 * bytes);
   CHECK((*local)->bytes().tcp == 0);
@@ -204,7 +204,7 @@ TEST_CASE("bytes are counted by the link that carried them", "[ps_client][unit]"
 
   auto tcp = cluster.Connect(LinkMode::kTcp);
   REQUIRE(tcp.ok());
-  REQUIRE((*tcp)->Push(2, 1, w, {}).ok());
+  REQUIRE((*tcp)->Push(ClosureId(2), Attempt(1), w, {}).ok());
   REQUIRE((*tcp)->PullDense(w).ok());
   CHECK((*tcp)->bytes().tcp == 2 * bytes);
   CHECK((*tcp)->bytes().local == 0);
@@ -230,7 +230,7 @@ TEST_CASE("a pull under concurrent pushes holds whole updates only", "[ps_client
     }
     SetGradient(**client, 0, 1);
     for (std::uint64_t closure = first; !stop; closure += 2) {
-      if (!(*client)->Push(closure, 1, w, {}).ok()) ++failures;
+      if (!(*client)->Push(ClosureId(closure), Attempt(1), w, {}).ok()) ++failures;
     }
   };
   std::thread one(push, 1);

@@ -22,7 +22,7 @@
 namespace muster::ps::testing {
 
 inline constexpr const char* kToken = "a token of the tests";
-inline constexpr std::uint64_t kJob = 7;
+inline constexpr JobNumber kJob(7);
 
 class TemporaryDirectory {
  public:
@@ -86,7 +86,7 @@ class SmallCluster {
   explicit SmallCluster(v1::JobPlan plan, std::uint32_t servers = 2, PsServer::Options base = {})
       : plan_(std::move(plan)), host_id_(*net::HostId()) {
     plan_.set_job_id("job-7");
-    plan_.set_job_number(kJob);
+    plan_.set_job_number(kJob.value());
     plan_.set_epoch(1);
     plan_.set_view(1);
     base.unix_directory = directory_.path();

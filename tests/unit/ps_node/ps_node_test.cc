@@ -68,7 +68,7 @@ struct Fixture {
   }
   Status PushOnes(ps::PsClient& client, std::uint64_t closure) const {
     for (float& value : client.Gradient(kW)) value = 1;
-    return client.Push(closure, 1, std::vector<std::uint32_t>{kW}, {});
+    return client.Push(ClosureId(closure), Attempt(1), std::vector<std::uint32_t>{kW}, {});
   }
   std::vector<float> Pull(ps::PsClient& client) const {
     REQUIRE(client.PullDense(std::vector<std::uint32_t>{kW}).ok());
@@ -268,8 +268,8 @@ std::unique_ptr<ps::ProgramClient> Program(const PsNode& node, std::uint64_t epo
   auto client = ps::ProgramClient::Open({{ps::TargetOf(address)}},
                                         {.job_id = "words",
                                          .key = net::JobKey("token", "words", Epoch(epoch)),
-                                         .epoch = epoch,
-                                         .incarnation = 1,
+                                         .epoch = Epoch(epoch),
+                                         .incarnation = Incarnation(1),
                                          .host_id = "here"});
   REQUIRE(client.ok());
   const std::vector<float> value(4);
@@ -309,13 +309,13 @@ TEST_CASE_METHOD(Fixture, "a program ends with its epoch, a model job's shards w
   REQUIRE(CodeOf(Create(Plan(1, 1))) == StatusCode::kOk);
   const auto program = Program(*node, 1);
 
-  CHECK(node->BeginEpoch(2).ok());
+  CHECK(node->BeginEpoch(Epoch(2)).ok());
   CHECK(program->Find("w").status().code() == StatusCode::kAborted);
   v1::Heartbeat heartbeat;
   node->FillHeartbeat(heartbeat);
   REQUIRE(heartbeat.job_bytes_size() == 1);
   CHECK(heartbeat.job_bytes(0).job_id() == "job-1");
-  CHECK(node->BeginEpoch(1).code() == StatusCode::kAborted);
+  CHECK(node->BeginEpoch(Epoch(1)).code() == StatusCode::kAborted);
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+// What a parameter server is told at its start, and what it counts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/base/ids.h"
+#include "common/base/scheduler.h"
+#include "common/net/spin.h"
+
+namespace muster::ps {
+
+class ApplyPool;
+
+struct ServerOptions {
+  // host:port; port 0 takes a free one. An IPv4 or IPv6 ("[::1]:0") address, no name.
+  std::string tcp_address = "127.0.0.1:0";
+  // What endpoint() says instead of the bound host, for 0.0.0.0. Empty: the bound one.
+  std::string advertised_host{};
+  // Where the Unix socket is made; empty: no local links. Made with mode 0700, or there already
+  // and nobody else's to change.
+  std::string unix_directory{};
+  std::string token{};
+  // net::HostId() of this process.
+  std::string host_id{};
+  std::uint64_t stage_budget_bytes = 256ULL << 20;
+  net::SpinMode spin = net::SpinMode::kAdaptive;
+  Millis handshake_timeout{5'000};
+  // For the rest of a frame once it has begun and for an answer's sending; more for many bytes.
+  Millis transfer_timeout{30'000};
+  // Silence inside a frame: its peer is stopped or cut off, and holds stage memory.
+  Millis quiet_limit{4'000};
+  // For a wait for stage memory, and more for many bytes. Below the clients' timeout, so that
+  // they hear why.
+  Millis stage_timeout{7'000};
+  // Helps with large updates of programs' variables, and outlives the server. Null: none helps.
+  ApplyPool* apply_pool = nullptr;
+  std::uint32_t max_connections = 1024;
+  std::uint32_t max_handshakes = 64;
+  // One line for an operator, from any thread: who sent what, and what was done.
+  std::function<void(const std::string& line)> on_warning{};
+};
+
+// Since the start of the server, or of the job's first view.
+struct ServerCounters {
+  std::uint64_t pulls = 0;
+  std::uint64_t pushes = 0;
+  // Pushes that a shard had applied before.
+  std::uint64_t duplicates = 0;
+  // Tensor bytes and row ids, by kind of link.
+  std::uint64_t tcp_bytes_in = 0;
+  std::uint64_t tcp_bytes_out = 0;
+  std::uint64_t local_bytes_in = 0;
+  std::uint64_t local_bytes_out = 0;
+};
+
+// What the server itself has seen, all jobs together.
+struct LinkCounters {
+  std::uint64_t connections_now = 0;
+  std::uint64_t connections_accepted = 0;
+  // Wrong token, garbage, too slow, too many half open.
+  std::uint64_t handshakes_refused = 0;
+  std::uint64_t bad_frames = 0;
+  // All that passed through Unix sockets, headers included: stays small, tensors do not.
+  std::uint64_t unix_socket_bytes = 0;
+};
+
+// A program's variables here.
+struct ProgramUse {
+  std::string job_id;
+  Epoch epoch{};
+  // Values and optimizer slots.
+  std::uint64_t bytes = 0;
+};
+
+}  // namespace muster::ps
