@@ -42,7 +42,7 @@ void DriverCore::Start() {
 
 void DriverCore::Close() {
   {
-    const Lock closing(mutex_);
+    const MutexLock closing(mutex_);
     closed_ = true;
     for (const auto& [task, peer] : peers_) peer->link->ShutDown();
   }
@@ -50,7 +50,7 @@ void DriverCore::Close() {
   idle_.notify_all();
   changed_.notify_all();
   reader_.join();
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (leading_) return;  // somebody still waits
   peers_.clear();
   led_.clear();
@@ -72,15 +72,14 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
     return InvalidArgument("arguments of {} bytes, at most {} fit", arguments.size(),
                            std::min(kMostBytes, options_.dispatch.argument_bytes));
   }
-  Lock lock(mutex_);
-  const auto schedule = [&] {
+  const MutexLock lock(mutex_);
+  const auto schedule = [&]() MUSTER_REQUIRES(mutex_) {
     return dispatcher_.Schedule(function, arguments, want_value, turns_of);
   };
   ClosureDispatcher::Scheduled scheduled = schedule();
   if (scheduled.admission == ClosureDispatcher::Admission::kFull) {
     const bool room = WaitUntil(
-        lock,
-        [&] {
+        [&]() MUSTER_REQUIRES(mutex_) {
           scheduled = schedule();
           return scheduled.admission != ClosureDispatcher::Admission::kFull;
         },
@@ -89,13 +88,13 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
   }
   if (scheduled.admission == ClosureDispatcher::Admission::kFailed) {
     if (want_value) dispatcher_.results().Release(scheduled.result);
-    return RaiseNow(lock, deadline, CancelledError().status);
+    return RaiseNow(deadline, CancelledError().status);
   }
   if (dispatcher_.any_idle() || dispatcher_.queued() % kGather == 0) PumpAndFlush();
   if (++scheduled_unread_ >= kLookEvery && !leading_) {
     leading_ = true;
     LookAtPeers();
-    ReadAll(lock);
+    ReadAll();
     leading_ = false;
     ++turns_;
     PumpAndFlush();
@@ -109,10 +108,10 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
 }
 
 Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadline) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const ResultSlab& results = dispatcher_.results();
-  if (!WaitUntil(
-          lock, [&] { return results.state(slot) != ResultSlab::State::kNotReady; }, deadline)) {
+  const auto ready = [&] { return results.state(slot) != ResultSlab::State::kNotReady; };
+  if (!WaitUntil(ready, deadline)) {
     return NotMet("the value is not there");
   }
   if (const ClosureError* error = results.error(slot)) return ToStatus(*error);
@@ -121,25 +120,26 @@ Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadli
 }
 
 Status DriverCore::Join(TimePoint deadline) {
-  Lock lock(mutex_);
-  const auto ended = [&] { return dispatcher_.failed() || dispatcher_.idle(); };
-  if (!WaitUntil(lock, ended, deadline)) {
+  const MutexLock lock(mutex_);
+  const auto ended = [&]() MUSTER_REQUIRES(mutex_) {
+    return dispatcher_.failed() || dispatcher_.idle();
+  };
+  if (!WaitUntil(ended, deadline)) {
     return NotMet("closures have not ended");
   }
-  return dispatcher_.failed() ? RaiseNow(lock, deadline, Ok()) : Ok();
+  return dispatcher_.failed() ? RaiseNow(deadline, Ok()) : Ok();
 }
 
 Result<bool> DriverCore::Done() {
-  Lock lock(mutex_);
-  if (dispatcher_.failed()) MUSTER_TRY(RaiseNow(lock, TimePoint::max(), Ok()));
+  const MutexLock lock(mutex_);
+  if (dispatcher_.failed()) MUSTER_TRY(RaiseNow(TimePoint::max(), Ok()));
   return dispatcher_.idle();
 }
 
-Status DriverCore::RaiseNow(Lock& lock, TimePoint deadline, const Status& by_another) {
+Status DriverCore::RaiseNow(TimePoint deadline, const Status& by_another) {
   std::optional<ClosureError> raised;
   const bool met = WaitUntil(
-      lock,
-      [&] {
+      [&]() MUSTER_REQUIRES(mutex_) {
         raised = dispatcher_.Raise();
         return raised.has_value() || !dispatcher_.failed();
       },
@@ -166,12 +166,12 @@ Status DriverCore::NotMet(std::string_view what) const {
   return DeadlineExceeded("{}: {}", what, Waiting());
 }
 
-bool DriverCore::WaitUntil(Lock& lock, absl::FunctionRef<bool()> met, TimePoint deadline) {
+bool DriverCore::WaitUntil(absl::FunctionRef<bool()> met, TimePoint deadline) {
   while (!met()) {
     if (closed_ || SteadyClock::now() >= deadline) return false;
     if (!leading_) {
       leading_ = true;
-      Lead(lock, deadline, &spinner_);
+      Lead(deadline, &spinner_);
       leading_ = false;
       ++turns_;
       if (followers_ > 0) changed_.notify_all();
@@ -181,9 +181,9 @@ bool DriverCore::WaitUntil(Lock& lock, absl::FunctionRef<bool()> met, TimePoint 
     if (reader_leads_) Wake();
     ++followers_;
     if (deadline == TimePoint::max()) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
     } else {
-      changed_.wait_until(lock, deadline);
+      (void)changed_.wait_until(mutex_, deadline);
     }
     --followers_;
   }
@@ -201,31 +201,31 @@ void DriverCore::LookAtPeers() {
   }
 }
 
-void DriverCore::Lead(Lock& lock, TimePoint deadline, net::Spinner* spinner) {
+void DriverCore::Lead(TimePoint deadline, net::Spinner* spinner) {
   PumpAndFlush();
   LookAtPeers();
   deadline = std::min(deadline, dispatcher_.next_timer());
-  lock.unlock();
+  mutex_.unlock();
   net::WaitForLinks(links_, wake_.get(), deadline, spinner);
   if (wake_written_.exchange(false)) {
     std::uint64_t woken = 0;
     (void)!::read(wake_.get(), &woken, sizeof(woken));
   }
-  lock.lock();
-  ReadAll(lock);
+  mutex_.lock();
+  ReadAll();
   PumpAndFlush();
 }
 
 // Takes what has come on the leader's links. The lock is held for a frame at a time.
-void DriverCore::ReadAll(Lock& lock) {
+void DriverCore::ReadAll() {
   scheduled_unread_ = 0;
   bool broken = false;
-  lock.unlock();
+  mutex_.unlock();
   for (const std::shared_ptr<Peer>& peer : led_) {
     auto got =
         peer->link->Receive([&](const net::FrameHeader& header, std::span<const std::byte> meta,
                                 std::span<const std::byte> payload) {
-          const Lock frame(mutex_);
+          const MutexLock frame(mutex_);
           return OnFrame(*peer, header, meta, payload);
         });
     Status status = got.status();
@@ -233,14 +233,14 @@ void DriverCore::ReadAll(Lock& lock) {
     if (status.ok() && peer->link->unsent() > 0) status = peer->link->Flush().status();
     if (status.ok()) continue;
     broken = true;
-    const Lock mark(mutex_);
+    const MutexLock mark(mutex_);
     Break(*peer, status);
   }
-  lock.lock();
-  if (broken) DropBroken(lock);
+  mutex_.lock();
+  if (broken) DropBroken();
 }
 
-void DriverCore::DropBroken(Lock& lock) {
+void DriverCore::DropBroken() {
   std::vector<std::shared_ptr<Peer>> gone;
   for (const auto& [task, peer] : peers_) {
     if (!peer->broken.ok()) gone.push_back(peer);
@@ -257,9 +257,9 @@ void DriverCore::DropBroken(Lock& lock) {
   if (gone.empty()) return;
   changed_.notify_all();
   if (!options_.on_lost) return;
-  lock.unlock();
+  mutex_.unlock();
   for (const std::shared_ptr<Peer>& peer : gone) options_.on_lost(peer->task, peer->broken);
-  lock.lock();
+  mutex_.lock();
 }
 
 Status DriverCore::OnFrame(Peer& peer, const net::FrameHeader& header,
@@ -280,46 +280,50 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
                              std::span<const std::byte> payload) {
   if (!peer.member) return DataLoss("{}: results before its credit", peer.task);
   const TimePoint now = SteadyClock::now();
-  return ReadBatch(meta, payload, [&](const WireRecord& record, std::span<const std::byte> bytes) {
-    ClosureResult result{.closure = ClosureId(record.closure),
-                         .attempt = Attempt(record.attempt),
-                         .run = std::chrono::nanoseconds(record.run_ns)};
-    std::vector<Bookmark> bookmarks;
-    if ((record.flags & kFlagBookmarks) != 0) {
-      MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
-      result.bookmarks = bookmarks;
-    }
-    if ((record.flags & kFlagError) == 0) {
-      result.value = bytes;
-      dispatcher_.OnResult(peer.handle, result, now);
-      return Ok();
-    }
-    MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(bytes));
-    result.error = &error;
-    dispatcher_.OnResult(peer.handle, result, now);
-    return Ok();
-  });
+  return ReadBatch(meta, payload,
+                   [&](const WireRecord& record, std::span<const std::byte> bytes)
+                       MUSTER_REQUIRES(mutex_) {
+                         ClosureResult result{.closure = ClosureId(record.closure),
+                                              .attempt = Attempt(record.attempt),
+                                              .run = std::chrono::nanoseconds(record.run_ns)};
+                         std::vector<Bookmark> bookmarks;
+                         if ((record.flags & kFlagBookmarks) != 0) {
+                           MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
+                           result.bookmarks = bookmarks;
+                         }
+                         if ((record.flags & kFlagError) == 0) {
+                           result.value = bytes;
+                           dispatcher_.OnResult(peer.handle, result, now);
+                           return Ok();
+                         }
+                         MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(bytes));
+                         result.error = &error;
+                         dispatcher_.OnResult(peer.handle, result, now);
+                         return Ok();
+                       });
 }
 
 Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta,
                             std::span<const std::byte> payload) {
-  return ReadBatch(meta, payload, [&](const WireRecord& record, std::span<const std::byte>) {
-    if (record.function == 0) {
-      if (!peer.member) return Unavailable("{} ends: it takes no more closures", peer.task);
-      dispatcher_.HoldWorker(peer.handle, TimePoint::max());
-      return Ok();
-    }
-    if (peer.member) return DataLoss("{}: its credit twice", peer.task);
-    const auto found = peers_.find(peer.task);
-    if (found == peers_.end() || found->second.get() != &peer) {
-      return Cancelled("{} was disconnected", peer.task);
-    }
-    peer.handle = dispatcher_.AddWorker(peer.task, peer.incarnation, record.function);
-    peer.member = true;
-    if (by_worker_.size() <= peer.handle.index) by_worker_.resize(peer.handle.index + 1);
-    by_worker_[peer.handle.index] = found->second;
-    return Ok();
-  });
+  return ReadBatch(
+      meta, payload,
+      [&](const WireRecord& record, std::span<const std::byte>) MUSTER_REQUIRES(mutex_) {
+        if (record.function == 0) {
+          if (!peer.member) return Unavailable("{} ends: it takes no more closures", peer.task);
+          dispatcher_.HoldWorker(peer.handle, TimePoint::max());
+          return Ok();
+        }
+        if (peer.member) return DataLoss("{}: its credit twice", peer.task);
+        const auto found = peers_.find(peer.task);
+        if (found == peers_.end() || found->second.get() != &peer) {
+          return Cancelled("{} was disconnected", peer.task);
+        }
+        peer.handle = dispatcher_.AddWorker(peer.task, peer.incarnation, record.function);
+        peer.member = true;
+        if (by_worker_.size() <= peer.handle.index) by_worker_.resize(peer.handle.index + 1);
+        by_worker_[peer.handle.index] = found->second;
+        return Ok();
+      });
 }
 
 void DriverCore::PumpAndFlush() {
@@ -328,17 +332,18 @@ void DriverCore::PumpAndFlush() {
 }
 
 void DriverCore::Pump() {
-  dispatcher_.Pump(SteadyClock::now(), [this](WorkerHandle worker, const Assignment& one) {
-    Peer& peer = *by_worker_[worker.index];
-    const bool full = peer.closures.Add({.closure = one.closure.value(),
-                                         .attempt = one.attempt.value(),
-                                         .function = one.function,
-                                         .flags = one.flags},
-                                        one.arguments);
-    if (!full) return;
-    const Status status = peer.closures.QueueOn(*peer.link);
-    if (!status.ok()) Break(peer, status);
-  });
+  dispatcher_.Pump(SteadyClock::now(),
+                   [this](WorkerHandle worker, const Assignment& one) MUSTER_REQUIRES(mutex_) {
+                     Peer& peer = *by_worker_[worker.index];
+                     const bool full = peer.closures.Add({.closure = one.closure.value(),
+                                                          .attempt = one.attempt.value(),
+                                                          .function = one.function,
+                                                          .flags = one.flags},
+                                                         one.arguments);
+                     if (!full) return;
+                     const Status status = peer.closures.QueueOn(*peer.link);
+                     if (!status.ok()) Break(peer, status);
+                   });
   while (!releases_.empty() && releases_.front().first <= dispatcher_.settled()) {
     dispatcher_.per_worker().Release(releases_.front().second);
     releases_.pop_front();
@@ -380,18 +385,18 @@ void DriverCore::FlushAll() {
 
 // The driver's own thread: leads while nobody else has for a moment.
 void DriverCore::ReadWhileNobodyDoes() {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t before = turns_;
   while (!closed_) {
     const bool quiet = turns_ == std::exchange(before, turns_);
     reader_rests_ = quiet && dispatcher_.idle();
-    idle_.wait_for(lock, reader_rests_ ? kResting : kUnread);
+    (void)idle_.wait_until(mutex_, SteadyClock::now() + (reader_rests_ ? kResting : kUnread));
     reader_rests_ = false;
     if (closed_ || leading_ || turns_ != before) continue;
     leading_ = reader_leads_ = true;
     // Without spinning: nobody waits for it.
     do {
-      Lead(lock, SteadyClock::now() + kResting, nullptr);
+      Lead(SteadyClock::now() + kResting, nullptr);
     } while (!closed_ && followers_ == 0 && dispatcher_.in_flight() > 0);
     leading_ = reader_leads_ = false;
     if (followers_ > 0) changed_.notify_all();
@@ -399,7 +404,7 @@ void DriverCore::ReadWhileNobodyDoes() {
 }
 
 Driver::Counts DriverCore::counts() {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return {.queued = dispatcher_.queued(),
           .in_flight = dispatcher_.in_flight(),
           .workers = dispatcher_.workers(),

@@ -4,12 +4,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +19,8 @@
 #include "dispatch/driver.h"
 #include "dispatch/wire.h"
 #include <absl/functional/function_ref.h>
+
+#include "common/base/mutex.h"
 
 namespace muster::dispatch {
 
@@ -55,6 +55,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   Driver::Counts counts();
 
  private:
+  // Its members are the lock's; the link says itself who may use it.
   struct Peer {
     std::string task;
     WorkerHandle handle;
@@ -64,35 +65,37 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
     std::uint64_t incarnation = 0;
     Status broken;  // why; OK: it works
   };
-  using Lock = std::unique_lock<std::mutex>;
 
   // Waits until `met`, leading or following. False: the deadline is over.
-  bool WaitUntil(Lock& lock, absl::FunctionRef<bool()> met, TimePoint deadline);
-  // Hands out, waits for the links at most until `deadline`, takes what came. Releases the lock.
-  void Lead(Lock& lock, TimePoint deadline, net::Spinner* spinner);
-  void ReadAll(Lock& lock);
+  bool WaitUntil(absl::FunctionRef<bool()> met, TimePoint deadline) MUSTER_REQUIRES(mutex_);
+  // Hands out, waits for the links at most until `deadline`, takes what came. Lets go of the lock
+  // in between, as ReadAll() does.
+  void Lead(TimePoint deadline, net::Spinner* spinner) MUSTER_REQUIRES(mutex_);
+  void ReadAll() MUSTER_REQUIRES(mutex_);
   // The leader's copy of who is there.
-  void LookAtPeers();
+  void LookAtPeers() MUSTER_REQUIRES(mutex_);
   Status OnFrame(Peer& peer, const net::FrameHeader& header, std::span<const std::byte> meta,
-                 std::span<const std::byte> payload);
-  Status OnCredit(Peer& peer, std::span<const std::byte> meta, std::span<const std::byte> payload);
-  Status OnResults(Peer& peer, std::span<const std::byte> meta, std::span<const std::byte> payload);
+                 std::span<const std::byte> payload) MUSTER_REQUIRES(mutex_);
+  Status OnCredit(Peer& peer, std::span<const std::byte> meta, std::span<const std::byte> payload)
+      MUSTER_REQUIRES(mutex_);
+  Status OnResults(Peer& peer, std::span<const std::byte> meta, std::span<const std::byte> payload)
+      MUSTER_REQUIRES(mutex_);
   // Gives out what may go, and cancels; then writes to the links.
-  void PumpAndFlush();
-  void Pump();
-  void FlushAll();
-  void Break(Peer& peer, const Status& why);
-  // Takes broken links out and tells; releases the lock to do so.
-  void DropBroken(Lock& lock);
+  void PumpAndFlush() MUSTER_REQUIRES(mutex_);
+  void Pump() MUSTER_REQUIRES(mutex_);
+  void FlushAll() MUSTER_REQUIRES(mutex_);
+  void Break(Peer& peer, const Status& why) MUSTER_REQUIRES(mutex_);
+  // Takes broken links out and tells; lets go of the lock to do so.
+  void DropBroken() MUSTER_REQUIRES(mutex_);
   Result<std::unique_ptr<net::DuplexLink>> Open(net::LinkKind kind, const std::string& address,
                                                 TimePoint deadline);
   // The error of the queue, which has failed: waits until nothing is in flight. Another thread may
   // raise it meanwhile.
-  Status RaiseNow(Lock& lock, TimePoint deadline, const Status& by_another);
+  Status RaiseNow(TimePoint deadline, const Status& by_another) MUSTER_REQUIRES(mutex_);
   // What is waited for: "2 queued; 3 in flight on worker:0, worker:1".
-  std::string Waiting() const;
+  std::string Waiting() const MUSTER_REQUIRES(mutex_);
   // Why a wait has ended without what it was for.
-  Status NotMet(std::string_view what) const;
+  Status NotMet(std::string_view what) const MUSTER_REQUIRES(mutex_);
   void ReadWhileNobodyDoes();
   void Wake();
 
@@ -101,24 +104,28 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   std::atomic<bool> wake_written_{false};
   net::SpinLimit spin_limit_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;  // for followers
-  std::condition_variable idle_;     // for the reader
-  ClosureDispatcher dispatcher_;
+  Mutex mutex_;
+  Condition changed_;  // for followers
+  Condition idle_;     // for the reader
+  ClosureDispatcher dispatcher_ MUSTER_GUARDED_BY(mutex_);
   // Per-worker values that end when all up to a closure are settled: these may use them.
-  std::deque<std::pair<std::uint64_t, ClosureId>> releases_;
-  std::map<std::string, std::shared_ptr<Peer>> peers_;
-  std::vector<std::shared_ptr<Peer>> by_worker_;  // by WorkerHandle::index; null: not there
-  std::vector<std::shared_ptr<Peer>> led_;        // the leader's copy of peers_
-  std::vector<net::DuplexLink*> links_;           // of these
-  bool peers_changed_ = true;
-  bool leading_ = false;
-  bool reader_leads_ = false;
-  bool reader_rests_ = false;  // it looks again late
-  std::size_t followers_ = 0;
-  std::uint64_t turns_ = 0;
-  std::uint32_t scheduled_unread_ = 0;
-  bool closed_ = false;
+  std::deque<std::pair<std::uint64_t, ClosureId>> releases_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Peer>> peers_ MUSTER_GUARDED_BY(mutex_);
+  // By WorkerHandle::index; null: not there.
+  std::vector<std::shared_ptr<Peer>> by_worker_ MUSTER_GUARDED_BY(mutex_);
+  bool peers_changed_ MUSTER_GUARDED_BY(mutex_) = true;
+  bool leading_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool reader_leads_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool reader_rests_ MUSTER_GUARDED_BY(mutex_) = false;  // it looks again late
+  std::size_t followers_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t turns_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::uint32_t scheduled_unread_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
+
+  // The leader's: a copy of peers_, their links, and how it waits. Whoever sets `leading_` has them
+  // to itself.
+  std::vector<std::shared_ptr<Peer>> led_;
+  std::vector<net::DuplexLink*> links_;
   net::Spinner spinner_;
   std::thread reader_;
 };

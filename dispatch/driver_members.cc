@@ -45,31 +45,31 @@ Status DriverCore::Connect(const std::string& task, std::uint64_t incarnation, n
   auto link = Open(kind, address, deadline);
   if (!link.ok()) return Annotate(link.status(), task);
   peer->link = *std::move(link);
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!peers_.try_emplace(task, peer).second) return AlreadyExists("{} has a link", task);
   peers_changed_ = true;
   Wake();  // the leader, to look at it, too
-  const auto met = [&] { return peer->member || !peer->broken.ok(); };
-  if (WaitUntil(lock, met, deadline)) return peer->broken;
+  const auto met = [&]() MUSTER_REQUIRES(mutex_) { return peer->member || !peer->broken.ok(); };
+  if (WaitUntil(met, deadline)) return peer->broken;
   const Status late = DeadlineExceeded("{}: it did not say how many closures it takes", task);
   peer->broken = late;
-  DropBroken(lock);
+  DropBroken();
   return late;
 }
 
 void DriverCore::Disconnect(const std::string& task, const Status& why) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = peers_.find(task);
   if (found == peers_.end()) return;
   found->second->broken = why.ok() ? Cancelled("{} is not wanted any more", task) : why;
-  DropBroken(lock);
+  DropBroken();
   Wake();
 }
 
 void DriverCore::Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
                          std::span<const std::uint64_t> running) {
   Disconnect(task, Unavailable("{} has ended by {}", task, how));
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   dispatcher_.CrashWorker(task, how, cause, running);
   PumpAndFlush();
   changed_.notify_all();
@@ -77,28 +77,28 @@ void DriverCore::Crashed(const std::string& task, const std::string& how, Suspec
 
 ClosureId DriverCore::CreatePerWorker(std::uint32_t function,
                                       std::span<const std::byte> arguments) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const ClosureId value = dispatcher_.per_worker().Create(function, arguments);
   PumpAndFlush();
   return value;
 }
 
 void DriverCore::ReleasePerWorker(ClosureId value) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   releases_.emplace_back(dispatcher_.last_scheduled(), value);
   PumpAndFlush();
 }
 
 Result<Driver::Values> DriverCore::AwaitPerWorker(ClosureId value, const std::string& task,
                                                   TimePoint deadline) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::optional<ResultSlab::Slot> slot;
-  const auto met = [&] {
+  const auto met = [&]() MUSTER_REQUIRES(mutex_) {
     const auto worker = dispatcher_.IndexOf(task);
     slot = worker ? dispatcher_.per_worker().At(value, *worker) : std::nullopt;
     return !slot || dispatcher_.results().state(*slot) != ResultSlab::State::kNotReady;
   };
-  if (!WaitUntil(lock, met, deadline)) {
+  if (!WaitUntil(met, deadline)) {
     return NotMet(fmt::format("the value of {} is not built", task));
   }
   if (!slot) return NotFound("no such value on {}", task);
@@ -108,17 +108,17 @@ Result<Driver::Values> DriverCore::AwaitPerWorker(ClosureId value, const std::st
 }
 
 void DriverCore::AddReference(ResultSlab::Slot slot) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   dispatcher_.results().AddReference(slot);
 }
 
 void DriverCore::Release(ResultSlab::Slot slot) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   dispatcher_.results().Release(slot);
 }
 
 ResultSlab::State DriverCore::StateOf(ResultSlab::Slot slot) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return dispatcher_.results().state(slot);
 }
 

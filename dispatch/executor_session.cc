@@ -41,7 +41,7 @@ ExecutorSession::ExecutorSession(std::unique_ptr<net::DuplexLink> link,
   const auto start = [this](auto life) {
     threads_.emplace_back([this, life] {
       life();
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       --alive_;
       ended_.notify_all();
     });
@@ -55,9 +55,14 @@ ExecutorSession::ExecutorSession(std::unique_ptr<net::DuplexLink> link,
 ExecutorSession::~ExecutorSession() {
   Over();
   if (options_.on_stuck) {
-    std::unique_lock lock(mutex_);
-    const bool ended = ended_.wait_for(lock, options_.cancel_grace, [this] { return alive_ == 0; });
-    lock.unlock();
+    const TimePoint deadline = SteadyClock::now() + options_.cancel_grace;
+    bool ended = false;
+    {
+      const MutexLock lock(mutex_);
+      while (alive_ > 0 && ended_.wait_until(mutex_, deadline)) {
+      }
+      ended = alive_ == 0;
+    }
     const std::vector<RunningTable::Entry> running = table_.Now();
     if (!ended && !running.empty()) {
       options_.on_stuck(fmt::format(
@@ -89,7 +94,7 @@ void ExecutorSession::Over() {
   link_->ShutDown();
   cancellation_.CancelTo(std::numeric_limits<std::uint64_t>::max());
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     over_ = true;
     jobs_.clear();
   }
@@ -107,7 +112,7 @@ void ExecutorSession::Wake() {
 
 void ExecutorSession::Run(std::size_t slot) {
   std::vector<Job> mine;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!over_) {
     TakeJobs(mine);
     if (!mine.empty()) {
@@ -139,7 +144,7 @@ void ExecutorSession::Run(std::size_t slot) {
     // The watcher gives the link to a runner that has nothing else to do.
     if (watcher_leads_) Wake();
     ++waiting_;
-    work_.wait(lock);
+    work_.wait(mutex_);
     --waiting_;
   }
   // Whoever waits for the link or for a build.
@@ -147,10 +152,10 @@ void ExecutorSession::Run(std::size_t slot) {
 }
 
 void ExecutorSession::Watch() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::uint64_t seen = turns_;
   while (!over_) {
-    watch_.wait_for(lock, kUnwatched);
+    (void)watch_.wait_until(mutex_, SteadyClock::now() + kUnwatched);
     const bool unwatched = !leading_ && running_ > 0 && seen == turns_;
     seen = turns_;
     if (over_ || running_ == 0) continue;
@@ -195,14 +200,15 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
       spoken_to_ = true;
       return SayCredit();
     case Verb::kClosures: {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       return ReadBatch(meta, payload,
-                       [this](const WireRecord& record, std::span<const std::byte> arguments) {
-                         jobs_.emplace_back();
-                         jobs_.back().record = record;
-                         jobs_.back().arguments.Assign(arguments);
-                         return Ok();
-                       });
+                       [this](const WireRecord& record, std::span<const std::byte> arguments)
+                           MUSTER_REQUIRES(mutex_) {
+                             jobs_.emplace_back();
+                             jobs_.back().record = record;
+                             jobs_.back().arguments.Assign(arguments);
+                             return Ok();
+                           });
     }
     case Verb::kCancel:
       return ReadBatch(meta, payload, [this](const WireRecord& record, std::span<const std::byte>) {
@@ -255,12 +261,12 @@ void ExecutorSession::RunJobs(std::vector<Job>& jobs, std::size_t slot) {
 }
 
 bool ExecutorSession::AddResult(const WireRecord& record, std::span<const std::byte> bytes) {
-  const std::lock_guard lock(results_mutex_);
+  const MutexLock lock(results_mutex_);
   return results_.Add(record, bytes) || results_.size() >= kAnswersTogether;
 }
 
 void ExecutorSession::Answer() {
-  std::unique_lock results(results_mutex_);
+  MutexLock results(results_mutex_);
   if (results_.empty()) return;
   Status status = results_.QueueOn(*link_);
   // A driver that takes results slower than they come holds this runner up; the link is read by

@@ -4,12 +4,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -22,6 +20,7 @@
 #include "dispatch/wire.h"
 #include "dispatch/worker_values.h"
 
+#include "common/base/mutex.h"
 #include "common/net/duplex_link.h"
 
 namespace muster::dispatch {
@@ -62,8 +61,8 @@ class ExecutorSession {
   void Lead(net::Spinner* spinner, TimePoint until);
   Status OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
                  std::span<const std::byte> payload);
-  // Jobs for one runner now; none while a build runs alone. Under the lock.
-  void TakeJobs(std::vector<Job>& into);
+  // Jobs for one runner now; none while a build runs alone.
+  void TakeJobs(std::vector<Job>& into) MUSTER_REQUIRES(mutex_);
   void RunJobs(std::vector<Job>& jobs, std::size_t slot);
   // Runs one and adds what comes out to the results. True: these are to be sent now.
   bool RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock);
@@ -88,22 +87,25 @@ class ExecutorSession {
   Cancellation cancellation_;
   std::atomic<bool> spoken_to_{false};
   std::atomic<bool> draining_{false};
-  std::mutex results_mutex_;
-  Batch results_{Verb::kResults};
+  Mutex results_mutex_;
+  Batch results_ MUSTER_GUARDED_BY(results_mutex_){Verb::kResults};
 
-  std::mutex mutex_;
-  std::condition_variable work_;
-  std::condition_variable watch_;
-  std::deque<Job> jobs_;
-  bool over_ = false;
-  bool leading_ = false;
-  bool watcher_leads_ = false;
-  bool build_runs_ = false;
-  std::uint32_t running_ = 0;  // runners with jobs
-  std::uint32_t waiting_ = 0;  // runners without anything to do
-  std::uint64_t turns_ = 0;    // of leading
-  std::size_t alive_ = 0;      // threads
-  std::condition_variable ended_;
+  Mutex mutex_;
+  Condition work_;
+  Condition watch_;
+  Condition ended_;
+  std::deque<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
+  bool over_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool leading_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool watcher_leads_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool build_runs_ MUSTER_GUARDED_BY(mutex_) = false;
+  // Runners with jobs, and those without anything to do.
+  std::uint32_t running_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::uint32_t waiting_ MUSTER_GUARDED_BY(mutex_) = 0;
+  // How often somebody has led.
+  std::uint64_t turns_ MUSTER_GUARDED_BY(mutex_) = 0;
+  // Threads.
+  std::size_t alive_ MUSTER_GUARDED_BY(mutex_) = 0;
 
   std::vector<std::thread> threads_;
 };

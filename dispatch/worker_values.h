@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace muster::dispatch {
@@ -17,12 +17,12 @@ namespace muster::dispatch {
 class WorkerValues {
  public:
   void Set(std::uint64_t id, Result<std::shared_ptr<void>> value) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     values_.insert_or_assign(id, std::move(value));
   }
   //   kNotFound: not built here, or released.
   Result<std::shared_ptr<void>> Get(std::uint64_t id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = values_.find(id);
     if (found == values_.end()) {
       return NotFound("per-worker value {} is not on this worker", id & ~(std::uint64_t{1} << 63));
@@ -32,20 +32,20 @@ class WorkerValues {
   void Release(std::uint64_t id) {
     // Its destructor may be anything: not under the lock.
     Result<std::shared_ptr<void>> last = std::shared_ptr<void>();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = values_.find(id); found != values_.end()) {
       last = std::move(found->second);
       values_.erase(found);
     }
   }
   std::size_t size() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return values_.size();
   }
 
  private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, Result<std::shared_ptr<void>>> values_;
+  Mutex mutex_;
+  std::map<std::uint64_t, Result<std::shared_ptr<void>>> values_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dispatch

@@ -53,7 +53,7 @@ Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
   std::array<std::byte, kHeaderBytes> raw;
   EncodeHeader(header, raw);
 
-  const std::lock_guard lock(out_mutex_);
+  const MutexLock lock(out_mutex_);
   if (shut_down_) return Unavailable("{}: the link is closed", peer_);
   const std::size_t more = raw.size() + meta.size() + header.payload_bytes;
   const std::size_t waiting = out_.size() - sent_;
@@ -74,7 +74,7 @@ Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
 // Sends from the buffer until it is empty or the socket full. A descriptor begins a call of its
 // own, since it rides on the first byte.
 Result<bool> DuplexLink::Flush() {
-  const std::lock_guard lock(out_mutex_);
+  const MutexLock lock(out_mutex_);
   while (sent_ < out_.size()) {
     std::size_t until = std::min(out_.size(), sent_ + kBytesPerOperation);
     int riding = -1;
@@ -106,7 +106,7 @@ Result<bool> DuplexLink::Flush() {
 
 void DuplexLink::ShutDown() {
   {
-    const std::lock_guard lock(out_mutex_);
+    const MutexLock lock(out_mutex_);
     shut_down_ = true;
   }
   (void)::shutdown(fd_.get(), SHUT_RDWR);

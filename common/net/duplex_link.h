@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +23,7 @@
 #include <absl/functional/function_ref.h>
 #include <sys/uio.h>
 
+#include "common/base/mutex.h"
 #include "common/base/real_clock.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
@@ -107,11 +107,11 @@ class DuplexLink {
   const Options options_;
   const Clock& clock_;
 
-  std::mutex out_mutex_;
-  std::vector<std::byte> out_;  // [sent_, end) waits
-  std::size_t sent_ = 0;
-  std::deque<Attached> attached_;
-  bool shut_down_ = false;
+  Mutex out_mutex_;
+  std::vector<std::byte> out_ MUSTER_GUARDED_BY(out_mutex_);  // [sent_, end) waits
+  std::size_t sent_ MUSTER_GUARDED_BY(out_mutex_) = 0;
+  std::deque<Attached> attached_ MUSTER_GUARDED_BY(out_mutex_);
+  bool shut_down_ MUSTER_GUARDED_BY(out_mutex_) = false;
   std::atomic<std::size_t> unsent_{0};
 
   // The leader's.

@@ -73,6 +73,7 @@ class WorkerIterator {
   std::mutex& mutex() { return mutex_; }
 
  private:
+  // The standard's: this header is installed, muster::Mutex is not.
   std::mutex mutex_;
 };
 
