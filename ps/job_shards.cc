@@ -12,6 +12,7 @@
 
 #include "common/base/mutex.h"
 #include "common/storage/checkpoint.h"
+#include "common/storage/hash.h"
 #include "common/storage/safetensors.h"
 #include "muster/v1/cluster.pb.h"
 #include "ps/apply_pool.h"

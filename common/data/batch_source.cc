@@ -8,7 +8,7 @@
 #include "common/data/cache.h"
 #include "common/data/epoch_order.h"
 #include "common/data/formats.h"
-#include "common/data/reader.h"
+#include "common/data/open_reader.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::data {

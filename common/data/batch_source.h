@@ -75,11 +75,6 @@ class BatchSource {
   virtual Result<Element> Batch(std::uint64_t closure) = 0;
 };
 
-// What can be said of the columns without opening a file: sizes that only files know are -1; of an
-// IDX column only the name is known (dtype kUnspecified, shape [-1]).
-//   kInvalidArgument: none or several readers, a bad delimiter, a column without a place...
-Result<std::vector<ColumnInfo>> DeclaredColumns(const v1::DataSpec& spec);
-
 // An error's text as one of `section` ("data", "evaluation.data"). What it says of "data.csv" it
 // then says of "evaluation.data.csv"; a text that names no place in the spec gets the section in
 // front.

@@ -1,9 +1,9 @@
-// What a data spec says by itself: checks and columns that need no file.
+#include "common/data/declared_columns.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "common/data/batch_source.h"
 #include "common/data/formats.h"
 #include "muster/v1/job_spec.pb.h"
 

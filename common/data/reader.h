@@ -14,7 +14,6 @@
 #include "common/data/file_state.h"
 
 namespace muster::v1 {
-class DataSpec;
 class IdxData;
 }  // namespace muster::v1
 
@@ -41,10 +40,6 @@ class Reader {
   //   kDataLoss: a file was changed after it was opened.
   virtual Result<Element> Read(std::span<const std::uint64_t> records) const = 0;
 };
-
-// Finds, checks and indexes the files of the one reader that `spec` names.
-//   Errors: BatchSource::Open()'s.
-Result<std::unique_ptr<Reader>> OpenReader(const v1::DataSpec& spec, const Cache& cache);
 
 Result<std::unique_ptr<Reader>> OpenIdx(const v1::IdxData& spec, const Cache& cache);
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/storage/hash.h"
 #include "common/storage/manifest.h"
 #include "common/storage/safetensors.h"
 #include "common/storage/verified_file.h"

@@ -6,8 +6,6 @@
 #include <fmt/core.h>
 #include <xxhash.h>
 
-#include "common/storage/safetensors.h"
-
 namespace muster::storage {
 
 struct ChunkHasher::State {

@@ -11,6 +11,9 @@
 
 namespace muster::storage {
 
+// Each piece of a file that has a hash of its own.
+inline constexpr std::uint64_t kChunkBytes = 4 << 20;
+
 std::string HashHex(std::span<const std::byte> bytes);
 std::string HashHex(std::string_view text);
 

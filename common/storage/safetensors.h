@@ -23,8 +23,6 @@ namespace muster::storage {
 
 // A larger header is refused before it is read.
 inline constexpr std::uint64_t kMaxHeaderBytes = 32 << 20;
-// Each piece of a file that has a hash of its own.
-inline constexpr std::uint64_t kChunkBytes = 4 << 20;
 
 struct TensorEntry {
   DType dtype = DType::kFloat32;

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "common/base/mutex.h"
-#include "common/telemetry/log_format.h"
 
 namespace muster::log {
 namespace {
@@ -47,14 +46,6 @@ void Configure(Options options) {
               (options.format == Format::kAuto && ::isatty(options.descriptor) == 0);
   sink.fields = std::move(options.fields);
   sink.descriptor = options.descriptor;
-}
-
-std::optional<Level> ParseLevel(std::string_view text) {
-  for (const Level level :
-       {Level::kDebug, Level::kInfo, Level::kWarning, Level::kError, Level::kOff}) {
-    if (text == NameOf(level)) return level;
-  }
-  return std::nullopt;
 }
 
 bool Enabled(Level level) { return level >= TheSink().level.load(std::memory_order_relaxed); }

@@ -5,23 +5,17 @@
 // whole. A line longer than 16 KiB is cut, and says so.
 #pragma once
 
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
 
-#include "common/base/status.h"
+#include "common/telemetry/log_format.h"
 
 namespace muster::log {
 
-enum class Level { kDebug, kInfo, kWarning, kError, kOff };
 enum class Format { kAuto, kText, kJson };
-
-// Sorted by name, so that lines compare.
-using Fields = std::map<std::string, std::string>;
 
 struct Options {
   Level level = Level::kInfo;
@@ -33,8 +27,6 @@ struct Options {
 };
 
 void Configure(Options options);
-// "debug", "info", "warning", "error", "off"; nothing for anything else.
-[[nodiscard]] std::optional<Level> ParseLevel(std::string_view text);
 [[nodiscard]] bool Enabled(Level level);
 // What the functions below end in.
 void Write(Level level, std::string_view message, const Fields& fields = {});

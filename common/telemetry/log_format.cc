@@ -95,6 +95,14 @@ std::string_view NameOf(Level level) {
   }
 }
 
+std::optional<Level> ParseLevel(std::string_view text) {
+  for (const Level level :
+       {Level::kDebug, Level::kInfo, Level::kWarning, Level::kError, Level::kOff}) {
+    if (text == NameOf(level)) return level;
+  }
+  return std::nullopt;
+}
+
 std::string FormatText(const Line& line) {
   const Parts at = Split(line.time, false);
   std::string out = fmt::format("{:02}:{:02}:{:02}.{:03} {} ", at.calendar.tm_hour,

@@ -8,12 +8,17 @@
 #pragma once
 
 #include <chrono>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "common/telemetry/log.h"
-
 namespace muster::log {
+
+enum class Level { kDebug, kInfo, kWarning, kError, kOff };
+
+// Sorted by name, so that lines compare.
+using Fields = std::map<std::string, std::string>;
 
 struct Line {
   std::chrono::system_clock::time_point time;
@@ -28,5 +33,7 @@ struct Line {
 [[nodiscard]] std::string FormatJson(const Line& line);
 
 [[nodiscard]] std::string_view NameOf(Level level);
+// "debug", "info", "warning", "error", "off"; nothing for anything else.
+[[nodiscard]] std::optional<Level> ParseLevel(std::string_view text);
 
 }  // namespace muster::log

@@ -76,7 +76,15 @@ Status PsClientImpl::Open(const v1::JobPlan& plan) {
                                     .unix_path = address->data().unix_path(),
                                     .host_id = address->data().host_id()};
     const WireSubject job{.job = JobNumber(plan.job_number()), .view = ViewId(plan.view())};
-    servers_.push_back({.link = std::make_unique<ServerLink>(target, job, options_, arena_, &spin_),
+    const ServerSession::Options session{.key = options_.token,
+                                         .role = "worker",
+                                         .subject = SubjectOf(job),
+                                         .link = options_.link,
+                                         .host_id = options_.host_id,
+                                         .ping_after = options_.ping_after,
+                                         .ping_limit = options_.ping_limit,
+                                         .spin = options_.spin};
+    servers_.push_back({.link = std::make_unique<ServerLink>(target, job, session, arena_, &spin_),
                         .call = {},
                         .status = {}});
     MUSTER_TRY(servers_.back().link->Connect(deadline));

@@ -27,12 +27,6 @@ class JobPlan;
 
 namespace muster::ps {
 
-// Payload bytes moved, by kind of link.
-struct LinkBytes {
-  std::uint64_t tcp = 0;
-  std::uint64_t local = 0;
-};
-
 // The gradient of some rows of an embedding. Ids must be unique.
 struct RowGradient {
   std::uint32_t variable = 0;

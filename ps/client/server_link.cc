@@ -23,20 +23,9 @@ std::uint64_t BytesOf(const CallEntry& entry) {
 
 }  // namespace
 
-ServerLink::ServerLink(Target target, WireSubject job, const PsClient::Options& options,
+ServerLink::ServerLink(Target target, WireSubject job, ServerSession::Options session,
                        const net::Arena& arena, net::SpinLimit* spin)
-    : job_(job),
-      arena_(arena),
-      session_(std::move(target),
-               {.key = options.token,
-                .role = "worker",
-                .subject = SubjectOf(job),
-                .link = options.link,
-                .host_id = options.host_id,
-                .ping_after = options.ping_after,
-                .ping_limit = options.ping_limit,
-                .spin = options.spin},
-               arena, spin) {}
+    : job_(job), arena_(arena), session_(std::move(target), std::move(session), arena, spin) {}
 
 void ServerLink::Count(std::uint64_t bytes) {
   (session_.local() ? bytes_.local : bytes_.tcp) += bytes;

@@ -14,7 +14,6 @@
 #include "common/base/status.h"
 #include "common/net/arena.h"
 #include "common/net/frame.h"
-#include "ps/client/ps_client.h"
 #include "ps/client/server_session.h"
 #include "ps/wire.h"
 
@@ -42,7 +41,8 @@ class ServerLink {
  public:
   using Target = ServerSession::Target;
 
-  ServerLink(Target target, WireSubject job, const PsClient::Options& options,
+  // The session's subject is `job`. Arena and spin limit outlive it.
+  ServerLink(Target target, WireSubject job, ServerSession::Options session,
              const net::Arena& arena, net::SpinLimit* spin);
 
   // As the session's.

@@ -32,6 +32,12 @@ std::span<const std::byte> PaddingOf(std::uint64_t bytes);
 
 enum class LinkMode { kAuto, kTcp, kLocal };
 
+// Payload bytes moved, by kind of link.
+struct LinkBytes {
+  std::uint64_t tcp = 0;
+  std::uint64_t local = 0;
+};
+
 class ServerSession {
  public:
   struct Target {

@@ -195,8 +195,7 @@ Status Connection::ServeOne(const FrameHeader& frame) {
     return channel_.SendError(frame, kReply, status, TransferDeadline());
   }
   const FrameHeader reply =
-      MakeHeader(Verb::kReply, frame.request,
-                 {.job = request.ids.job, .view = request.ids.view});
+      MakeHeader(Verb::kReply, frame.request, {.job = request.ids.job, .view = request.ids.view});
   MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), {}, TransferDeadline()));
   memory_.Release();
   return Ok();
@@ -301,10 +300,9 @@ Result<bool> Connection::SendGroup(const Request& request, const JobTable::Serve
     used += PaddedTo8(ValueBytes(entry));
     served.counters->tcp_bytes_out += ValueBytes(entry);
   }
-  const FrameHeader reply =
-      MakeHeader(Verb::kReply, request.frame.request,
-                 {.job = request.ids.job, .view = request.ids.view},
-                 more ? net::kFlagMore : std::uint16_t{0});
+  const FrameHeader reply = MakeHeader(Verb::kReply, request.frame.request,
+                                       {.job = request.ids.job, .view = request.ids.view},
+                                       more ? net::kFlagMore : std::uint16_t{0});
   const iovec payload{.iov_base = values.data(), .iov_len = used};
   answered_ = true;
   MUSTER_TRY(channel_.Send(reply, std::as_bytes(std::span(results_)), std::span(&payload, 1),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "common/data/cache.h"
-#include "common/data/reader.h"
+#include "common/data/open_reader.h"
 #include "muster/v1/job_spec.pb.h"
 #include "tests/fuzz/fuzz.h"
 

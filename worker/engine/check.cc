@@ -14,6 +14,7 @@
 #include "common/base/utf8.h"
 #include "common/base/words.h"
 #include "common/data/batch_source.h"
+#include "common/data/declared_columns.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/job_spec.pb.h"

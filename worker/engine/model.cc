@@ -8,7 +8,7 @@
 
 #include <fmt/ranges.h>
 
-#include "common/data/batch_source.h"
+#include "common/data/declared_columns.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/job_spec.pb.h"
 #include "worker/engine/assemble.h"

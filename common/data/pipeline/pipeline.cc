@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "common/data/open_reader.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/nodes.h"
-#include "common/data/reader.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::data {

@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "common/base/scheduler.h"
-#include "common/data/reader.h"
+#include "common/data/open_reader.h"
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
