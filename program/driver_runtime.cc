@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "dispatch/program.h"
+#include "dispatch/functions.h"
 #include "program/executor_role.h"
 #include <fmt/core.h>
 #include <unistd.h>

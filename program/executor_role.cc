@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dispatch/executor.h"
-#include "dispatch/program.h"
+#include "dispatch/functions.h"
 #include <fmt/core.h>
 #include <sys/utsname.h>
 #include <unistd.h>

@@ -1,8 +1,11 @@
 // A program for tests of programs: what it does is its first argument.
 //
 //   sum N [WORKERS]    adds up 1..N, a closure each, once so many executors are connected; prints
-//   "sum S" counted N FILE     the same, and each execution appends a byte to the file sleep MS one
-//   closure of that length print LINES        prints so many lines in the driver and in a closure
+//                      "sum S"
+//   counted N FILE     the same, and each execution appends a byte to the file
+//   rounds FILE        sums of 1..1000 until the file is there; prints "rounds exact"
+//   sleep MS           one closure of that length
+//   print LINES        prints so many lines in the driver and in a closure
 //   fail CODE          main returns this
 //   throw              an exception leaves main
 //   throw-closure      an exception leaves a closure
@@ -16,34 +19,81 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <cstring>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "dispatch/program.h"
+#include "dispatch/driver.h"
+#include "dispatch/functions.h"
 #include "program/runtime.h"
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace closures {
+namespace {
 
+using muster::Ok;
 using muster::Result;
 using muster::Status;
+using muster::TimePoint;
+using muster::dispatch::ClosureContext;
+using muster::dispatch::Driver;
+using muster::dispatch::RemoteValue;
 
-// CLOSURES_BROKEN in the environment: it cannot be built.
-struct Tally {
-  std::int64_t sum = 0;
-};
-std::unique_ptr<Tally> MakeTally() {
-  if (std::getenv("CLOSURES_BROKEN") != nullptr) throw std::runtime_error("no tally here");
-  return std::make_unique<Tally>(Tally{.sum = 100});
+// Functions here take a number and a text and give a number: those of users, whose types travel,
+// are strategy/cluster's.
+using Function = std::int64_t (*)(std::int64_t number, const std::string& text);
+
+std::vector<std::byte> Encode(std::int64_t number, const std::string& text) {
+  std::vector<std::byte> bytes(sizeof(number) + text.size());
+  std::memcpy(bytes.data(), &number, sizeof(number));
+  std::memcpy(bytes.data() + sizeof(number), text.data(), text.size());
+  return bytes;
 }
 
-std::int64_t AddUp(Tally& tally, std::int64_t n) { return tally.sum += n; }
+std::int64_t NumberIn(std::span<const std::byte> bytes) {
+  std::int64_t number = 0;
+  std::memcpy(&number, bytes.data(), sizeof(number));
+  return number;
+}
 
-std::int64_t Same(std::int64_t n) { return n; }
+// Its number, in every process of this executable alike.
+std::uint32_t Register(const char* name, Function function) {
+  return muster::dispatch::ProgramFunctions().Add(name, [function](ClosureContext& context) {
+    const std::span<const std::byte> given = context.arguments();
+    const auto text = given.subspan(sizeof(std::int64_t));
+    context.value() =
+        Encode(function(NumberIn(given),
+                        std::string(reinterpret_cast<const char*>(text.data()), text.size())),
+               "");
+    return Ok();
+  });
+}
+
+// An object of each process; executors make it before they serve. CLOSURES_BROKEN in the
+// environment: it cannot be made.
+struct Tally {
+  std::mutex mutex;
+  std::optional<std::int64_t> sum;
+};
+Tally tally;
+
+const bool tally_added = muster::dispatch::internal::AddProgramObject([]() -> Status {
+  if (std::getenv("CLOSURES_BROKEN") != nullptr) return muster::Unknown("no tally here");
+  const std::lock_guard lock(tally.mutex);
+  if (!tally.sum) tally.sum = 100;
+  return Ok();
+});
+
+std::int64_t AddUp(std::int64_t n, const std::string&) {
+  const std::lock_guard lock(tally.mutex);
+  return *tally.sum += n;
+}
+
+std::int64_t Same(std::int64_t n, const std::string&) { return n; }
 
 std::int64_t Counted(std::int64_t n, const std::string& file) {
   const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -52,46 +102,43 @@ std::int64_t Counted(std::int64_t n, const std::string& file) {
   return n;
 }
 
-void Sleep(std::int64_t ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-void Print(std::int64_t lines) {
-  for (std::int64_t i = 0; i < lines; ++i) std::printf("closure line %ld\n", static_cast<long>(i));
+std::int64_t Sleep(std::int64_t ms, const std::string&) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+  return 0;
 }
 
-void Throw() { throw std::runtime_error("thrown by a closure"); }
+std::int64_t Print(std::int64_t lines, const std::string&) {
+  for (std::int64_t i = 0; i < lines; ++i) std::printf("closure line %ld\n", static_cast<long>(i));
+  return lines;
+}
 
-int Segfault() {
+std::int64_t Throw(std::int64_t, const std::string&) {
+  throw std::runtime_error("thrown by a closure");
+}
+
+std::int64_t Segfault(std::int64_t, const std::string&) {
   std::fprintf(stderr, "about to read address 0\n");
   (void)std::signal(SIGSEGV, SIG_DFL);  // a sanitizer's handler would end it in another way
   (void)std::raise(SIGSEGV);
   return 0;
 }
 
-void Exit(int code) { std::exit(code); }
+std::int64_t Exit(std::int64_t code, const std::string&) { std::exit(static_cast<int>(code)); }
 
-void Hang() {
+std::int64_t Hang(std::int64_t, const std::string&) {
   for (volatile bool on = true; on;) ::usleep(1'000);
+  return 0;
 }
 
-}  // namespace closures
-
-MUSTER_PROGRAM(closures::MakeTally);
-MUSTER_FUNCTION(closures::AddUp);
-MUSTER_FUNCTION(closures::Same);
-MUSTER_FUNCTION(closures::Counted);
-MUSTER_FUNCTION(closures::Sleep);
-MUSTER_FUNCTION(closures::Print);
-MUSTER_FUNCTION(closures::Throw);
-MUSTER_FUNCTION(closures::Segfault);
-MUSTER_FUNCTION(closures::Exit);
-MUSTER_FUNCTION(closures::Hang);
-
-namespace {
-
-using namespace closures;
-using muster::TimePoint;
-using muster::dispatch::Schedule;
-using muster::dispatch::TypedValue;
+const std::uint32_t kAddUp = Register("AddUp", AddUp);
+const std::uint32_t kSame = Register("Same", Same);
+const std::uint32_t kCounted = Register("Counted", Counted);
+const std::uint32_t kSleep = Register("Sleep", Sleep);
+const std::uint32_t kPrint = Register("Print", Print);
+const std::uint32_t kThrow = Register("Throw", Throw);
+const std::uint32_t kSegfault = Register("Segfault", Segfault);
+const std::uint32_t kExit = Register("Exit", Exit);
+const std::uint32_t kHang = Register("Hang", Hang);
 
 TimePoint In(int seconds) {
   return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -104,24 +151,39 @@ int Told(const Status& status) {
   return 1;
 }
 
-template <class One>
-int Sum(muster::program::Runtime& runtime, std::int64_t n, std::size_t workers, One one) {
+Result<RemoteValue> Schedule(Driver& driver, std::uint32_t function, std::int64_t number,
+                             const std::string& text = "") {
+  return driver.Schedule(function, Encode(number, text));
+}
+
+Result<std::int64_t> Fetch(Driver& driver, const RemoteValue& value) {
+  MUSTER_TRY_ASSIGN(const Driver::Values bytes, driver.Fetch(value, In(120)));
+  return NumberIn(bytes);
+}
+
+Result<std::int64_t> SumOf(Driver& driver, const std::vector<RemoteValue>& values) {
+  std::int64_t sum = 0;
+  for (const RemoteValue& value : values) {
+    MUSTER_TRY_ASSIGN(const std::int64_t got, Fetch(driver, value));
+    sum += got;
+  }
+  return sum;
+}
+
+int Sum(muster::program::Runtime& runtime, std::int64_t n, std::size_t workers,
+        std::uint32_t function, const std::string& file = "") {
   if (const Status ready = runtime.AwaitWorkers(workers, In(60)); !ready.ok()) return Told(ready);
   std::printf("begins with %zu\n", workers);
-  std::vector<TypedValue<std::int64_t>> values;
+  std::vector<RemoteValue> values;
   for (std::int64_t i = 1; i <= n; ++i) {
-    auto value = one(i);
+    auto value = Schedule(runtime.dispatch(), function, i, file);
     if (!value.ok()) return Told(value.status());
     values.push_back(*std::move(value));
     runtime.Report("closure " + std::to_string(i));
   }
-  std::int64_t sum = 0;
-  for (const auto& value : values) {
-    const Result<std::int64_t> got = value.Fetch(In(120));
-    if (!got.ok()) return Told(got.status());
-    sum += *got;
-  }
-  std::printf("sum %ld\n", static_cast<long>(sum));
+  const Result<std::int64_t> sum = SumOf(runtime.dispatch(), values);
+  if (!sum.ok()) return Told(sum.status());
+  std::printf("sum %ld\n", static_cast<long>(*sum));
   return Told(runtime.dispatch().Join(In(60)));
 }
 
@@ -133,20 +195,16 @@ int Rounds(muster::program::Runtime& runtime, const std::string& file) {
   std::int64_t round = 0;
   do {
     runtime.Report("round " + std::to_string(++round));
-    std::vector<TypedValue<std::int64_t>> values;
+    std::vector<RemoteValue> values;
     for (std::int64_t i = 1; i <= kClosures; ++i) {
-      auto value = Schedule<&Same>(runtime.dispatch(), i);
+      auto value = Schedule(runtime.dispatch(), kSame, i);
       if (!value.ok()) return Told(value.status());
       values.push_back(*std::move(value));
     }
-    std::int64_t sum = 0;
-    for (const auto& value : values) {
-      const Result<std::int64_t> got = value.Fetch(In(120));
-      if (!got.ok()) return Told(got.status());
-      sum += *got;
-    }
-    if (sum != kClosures * (kClosures + 1) / 2) {
-      std::printf("round %ld: sum %ld\n", static_cast<long>(round), static_cast<long>(sum));
+    const Result<std::int64_t> sum = SumOf(runtime.dispatch(), values);
+    if (!sum.ok()) return Told(sum.status());
+    if (*sum != kClosures * (kClosures + 1) / 2) {
+      std::printf("round %ld: sum %ld\n", static_cast<long>(round), static_cast<long>(*sum));
       return 1;
     }
   } while (::access(file.c_str(), F_OK) != 0);
@@ -154,9 +212,23 @@ int Rounds(muster::program::Runtime& runtime, const std::string& file) {
   return Told(runtime.dispatch().Join(In(60)));
 }
 
-template <auto function, class... Given>
-int JoinOne(muster::dispatch::Driver& driver, const Given&... given) {
-  const auto value = Schedule<function>(driver, given...);
+// Closures on the executors' own tallies; this process's own has had none of it.
+int Object(Driver& driver, std::int64_t n) {
+  std::int64_t sum = 0;
+  for (std::int64_t i = 1; i <= n; ++i) {
+    const auto value = Schedule(driver, kAddUp, i);
+    if (!value.ok()) return Told(value.status());
+    const Result<std::int64_t> got = Fetch(driver, *value);
+    if (!got.ok()) return Told(got.status());
+    sum = *got;
+  }
+  if (const Status own = muster::dispatch::BuildProgramObjects(); !own.ok()) return Told(own);
+  std::printf("object %ld, own %ld\n", static_cast<long>(sum), static_cast<long>(*tally.sum));
+  return 0;
+}
+
+int JoinOne(Driver& driver, std::uint32_t function, std::int64_t number = 0) {
+  const auto value = Schedule(driver, function, number);
   if (!value.ok()) return Told(value.status());
   return Told(driver.Join());
 }
@@ -169,48 +241,31 @@ int main(int argc, char** argv) {
     return argc > i ? std::strtol(argv[i], nullptr, 10) : fallback;
   };
   if (mode == "no-init") return 0;
-  if (mode == "no-init-hang") Hang();
+  if (mode == "no-init-hang") (void)Hang(0, "");
   muster::program::Init(argc, argv);
   muster::program::Runtime& runtime = *muster::program::Driver();
-  muster::dispatch::Driver& driver = runtime.dispatch();
+  Driver& driver = runtime.dispatch();
 
   if (mode == "sum") {
-    return Sum(runtime, argument(2, 1'000), static_cast<std::size_t>(argument(3, 1)),
-               [&](std::int64_t i) { return Schedule<&Same>(driver, i); });
+    return Sum(runtime, argument(2, 1'000), static_cast<std::size_t>(argument(3, 1)), kSame);
   }
   if (mode == "counted" && argc > 3) {
-    const std::string file = argv[3];
-    return Sum(runtime, argument(2, 1'000), 1,
-               [&](std::int64_t i) { return Schedule<&Counted>(driver, i, file); });
+    return Sum(runtime, argument(2, 1'000), 1, kCounted, argv[3]);
   }
-  if (mode == "object") {
-    std::int64_t sum = 0;
-    for (std::int64_t i = 1; i <= argument(2, 10); ++i) {
-      const auto value = Schedule<&AddUp>(driver, i);
-      if (!value.ok()) return Told(value.status());
-      const Result<std::int64_t> got = value->Fetch(In(120));
-      if (!got.ok()) return Told(got.status());
-      sum = *got;
-    }
-    // This process's own has had none of it.
-    const auto own = muster::dispatch::ProgramObject<Tally>();
-    if (!own.ok()) return Told(own.status());
-    std::printf("object %ld, own %ld\n", static_cast<long>(sum), static_cast<long>((*own)->sum));
-    return 0;
-  }
+  if (mode == "object") return Object(driver, argument(2, 10));
   if (mode == "rounds" && argc > 2) return Rounds(runtime, argv[2]);
-  if (mode == "sleep") return JoinOne<&Sleep>(driver, argument(2, 1'000));
+  if (mode == "sleep") return JoinOne(driver, kSleep, argument(2, 1'000));
   if (mode == "print") {
     const long lines = argument(2, 10);
     for (long i = 0; i < lines; ++i) std::printf("driver line %ld\n", i);
-    return JoinOne<&Print>(driver, lines);
+    return JoinOne(driver, kPrint, lines);
   }
   if (mode == "fail") return static_cast<int>(argument(2, 3));
   if (mode == "throw") throw std::runtime_error("thrown by main");
-  if (mode == "throw-closure") return JoinOne<&Throw>(driver);
-  if (mode == "segfault") return JoinOne<&Segfault>(driver);
-  if (mode == "exit-closure") return JoinOne<&Exit>(driver, static_cast<int>(argument(2, 4)));
-  if (mode == "hang") return JoinOne<&Hang>(driver);
+  if (mode == "throw-closure") return JoinOne(driver, kThrow);
+  if (mode == "segfault") return JoinOne(driver, kSegfault);
+  if (mode == "exit-closure") return JoinOne(driver, kExit, argument(2, 4));
+  if (mode == "hang") return JoinOne(driver, kHang);
   if (mode == "stop") {
     std::printf("runs until it is to stop\n");
     while (!runtime.stop_requested().stop_requested()) ::usleep(10'000);

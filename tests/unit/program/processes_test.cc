@@ -170,7 +170,7 @@ TEST_CASE("a closure that throws is an error of the program's, one that crashes 
   PlayedCluster cluster;
   cluster.StartExecutor(0);
   RunningProgram& driver = cluster.StartDriver({"throw-closure"});
-  CHECK(driver.AwaitLine("closures::Throw threw: thrown by a closure"));
+  CHECK(driver.AwaitLine("Throw threw: thrown by a closure"));
   CHECK(driver.AwaitExit() == "exit code 1");
 
   // Whichever executor has the closure ends, until the closure is given up.
@@ -208,7 +208,7 @@ TEST_CASE("an executor that cannot build the program's object does not serve", "
   const v1::ProgramReady ready = executor.AwaitReady();
 
   CHECK(ready.status().code() == static_cast<int>(StatusCode::kUnknown));
-  CHECK(ready.status().message() == "closures::MakeTally threw: no tally here");
+  CHECK(ready.status().message() == "no tally here");
   CHECK(executor.AwaitExit() == "exit code 1");
 }
 
