@@ -12,17 +12,10 @@
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Contains;
-using testing::Gzip;
-using testing::IdxNumbers;
-using testing::MustOpen;
-using testing::OpenError;
-using testing::TempFiles;
-using testing::Values;
 
 v1::DataSpec Numbers(const std::string& path) {
   v1::DataSpec spec;
@@ -209,4 +202,4 @@ TEST_CASE("without a usable cache directory opening says which", "[data][unit]")
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

@@ -7,14 +7,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::Contains;
-using testing::MustOpen;
-using testing::OpenError;
-using testing::TempFiles;
-using testing::Values;
 
 struct Columns {
   explicit Columns(const std::string& path) {
@@ -270,4 +264,4 @@ TEST_CASE("CSV specs and headers that do not fit are refused by name", "[data][u
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

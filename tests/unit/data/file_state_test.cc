@@ -6,13 +6,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::Contains;
-using testing::IdxNumbers;
-using testing::MustOpen;
-using testing::TempFiles;
 
 v1::DataSpec Csv(const std::vector<std::string>& paths) {
   v1::DataSpec spec;
@@ -199,4 +194,4 @@ TEST_CASE("long lists of records are cut", "[data][unit]") {
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

@@ -7,16 +7,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::Contains;
-using testing::Gzip;
-using testing::Idx;
-using testing::IdxNumbers;
-using testing::MustOpen;
-using testing::OpenError;
-using testing::TempFiles;
 
 v1::DataSpec OneColumn(const std::string& path) {
   v1::DataSpec spec;
@@ -282,4 +274,4 @@ TEST_CASE("a link to a file that is read already is refused, by both names", "[d
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

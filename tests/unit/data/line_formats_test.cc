@@ -8,14 +8,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::Contains;
-using testing::MustOpen;
-using testing::OpenError;
-using testing::TempFiles;
-using testing::Values;
 
 std::string ClickRow(const std::string& label, const std::string& first_number,
                      const std::string& first_category) {
@@ -141,4 +135,4 @@ TEST_CASE("a file that changes while the job runs is an error, not wrong data", 
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

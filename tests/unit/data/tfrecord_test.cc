@@ -9,14 +9,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::Contains;
-using testing::MustOpen;
-using testing::OpenError;
-using testing::TempFiles;
-using testing::Values;
 
 // Made by TensorFlow: tests/fixtures/tfrecord/make.py says what they hold.
 std::string Fixture(const std::string& name) {
@@ -172,4 +166,4 @@ TEST_CASE("no bytes at all make the tf.Example reader read or write out of bound
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

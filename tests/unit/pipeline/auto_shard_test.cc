@@ -7,22 +7,8 @@
 #include "tests/unit/data/temp_files.h"
 #include "tests/unit/pipeline/pipelines.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::All;
-using testing::AllNumbers;
-using testing::Batches;
-using testing::ErrorOf;
-using testing::Files;
-using testing::Mentions;
-using testing::Number;
-using testing::Numbers;
-using testing::Range;
-using testing::ReadFile;
-using testing::Seeded;
-using testing::Sequence;
-using testing::Times;
 
 constexpr auto kAuto = AutoShardPolicy::kAuto;
 constexpr auto kFile = AutoShardPolicy::kFile;
@@ -325,4 +311,4 @@ TEST_CASE("shards of any length add up to the whole", "[pipeline][unit]") {
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

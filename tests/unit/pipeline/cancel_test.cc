@@ -10,15 +10,10 @@
 #include "tests/support/catch.h"
 #include "tests/unit/pipeline/pipelines.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Number;
-using testing::Numbers;
-using testing::Open;
-using testing::Parallel;
-using testing::Times;
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -258,4 +253,4 @@ TEST_CASE("steps of 5 ms over a map that waits 8 ms", "[.benchmark]") {
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

@@ -6,24 +6,8 @@
 #include "tests/unit/data/temp_files.h"
 #include "tests/unit/pipeline/pipelines.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::All;
-using testing::AllNumbers;
-using testing::Batches;
-using testing::Files;
-using testing::Mentions;
-using testing::Number;
-using testing::Numbers;
-using testing::Open;
-using testing::Parallel;
-using testing::Range;
-using testing::ReadFile;
-using testing::Seeded;
-using testing::Sequence;
-using testing::TenOf;
-using testing::Times;
 
 // Takes elements from a pipeline, and after every `step` of them restores the position in a
 // pipeline that was made anew (as another process would): what is left must be the same.
@@ -268,4 +252,4 @@ TEST_CASE("a position before an element that failed tries it again", "[pipeline]
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

@@ -2,17 +2,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/pipeline/pipelines.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::All;
-using testing::Batches;
-using testing::ErrorOf;
-using testing::Mentions;
-using testing::Numbers;
-using testing::Parallel;
-using testing::Range;
-using testing::Times;
 
 Batches Rebatched(const Pipeline& pipeline, int workers, int replicas, int index) {
   auto rebatched = RebatchForReplicas(pipeline, {.workers = workers, .index = index}, replicas);
@@ -124,4 +115,4 @@ TEST_CASE("numbers of replicas and workers are checked", "[pipeline][unit]") {
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing

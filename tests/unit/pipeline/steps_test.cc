@@ -8,23 +8,8 @@
 #include "tests/unit/data/temp_files.h"
 #include "tests/unit/pipeline/pipelines.h"
 
-namespace muster::data {
+namespace muster::data::testing {
 namespace {
-
-using testing::All;
-using testing::AllNumbers;
-using testing::Batches;
-using testing::ErrorOf;
-using testing::Mentions;
-using testing::Number;
-using testing::Numbers;
-using testing::Open;
-using testing::Parallel;
-using testing::Range;
-using testing::RowsOf;
-using testing::Seeded;
-using testing::Sequence;
-using testing::Times;
 
 FilterFunction Odd() {
   return [](const Element& element) -> Result<bool> { return Number(element) % 2 == 1; };
@@ -362,4 +347,4 @@ TEST_CASE("a step of the user's own", "[pipeline][unit]") {
 }
 
 }  // namespace
-}  // namespace muster::data
+}  // namespace muster::data::testing
