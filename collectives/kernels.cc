@@ -96,7 +96,8 @@ void FromFloat(float value, Bfloat& narrow) {
 template <class T>
 constexpr bool kNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
 
-// What elements of type T are reduced in. Unsigned integers wrap around without undefined behaviour.
+// What elements of type T are reduced in. Unsigned integers wrap around without undefined
+// behaviour.
 template <class T, Reduction kReduction>
 auto SumType() {
   constexpr bool kOrdered = kReduction == Reduction::kMin || kReduction == Reduction::kMax;

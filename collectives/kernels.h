@@ -2,8 +2,8 @@
 //
 // Sources are added in the order in which they are given, so that a result does not depend on how
 // the work was cut into ranges. float16 and bfloat16 are added in float32 and rounded once;
-// integers wrap around in SUM and PRODUCT, and are added in int64 for MEAN, whose result is float64.
-// MIN and MAX of a NaN and anything are NaN.
+// integers wrap around in SUM and PRODUCT, and are added in int64 for MEAN, whose result is
+// float64. MIN and MAX of a NaN and anything are NaN.
 //
 // Threading: any thread; calls on ranges that do not overlap may run at the same time.
 #pragma once

@@ -243,8 +243,8 @@ Schedule HierarchicalSchedule(Algorithm between_hosts, int rank, std::span<const
   Team host, leaders;
   for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
     const int number = hosts[Unsigned(other)];
-    const bool leads = std::find(hosts.begin(), hosts.begin() + other, number) ==
-                       hosts.begin() + other;
+    const bool leads =
+        std::find(hosts.begin(), hosts.begin() + other, number) == hosts.begin() + other;
     if (leads) {
       if (other == rank) leaders.me = leaders.size();
       leaders.ranks.push_back(other);

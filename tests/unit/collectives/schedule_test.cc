@@ -51,8 +51,9 @@ class Members {
     const bool all_over = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
       return member.round == member.schedule.reduce.size() + member.schedule.spread.size();
     });
-    return all_over && fits_ &&
-           std::all_of(wires_.begin(), wires_.end(), [](auto& wire) { return wire.second.empty(); });
+    return all_over && fits_ && std::all_of(wires_.begin(), wires_.end(), [](auto& wire) {
+             return wire.second.empty();
+           });
   }
 
   int size() const { return static_cast<int>(members_.size()); }
@@ -99,10 +100,9 @@ class Members {
         }
         member.sent = true;
       }
-      const bool all_there =
-          std::all_of(round.receives.begin(), round.receives.end(), [&](const Transfer& transfer) {
-            return !wires_[{transfer.peer, rank}].empty();
-          });
+      const bool all_there = std::all_of(
+          round.receives.begin(), round.receives.end(),
+          [&](const Transfer& transfer) { return !wires_[{transfer.peer, rank}].empty(); });
       if (!all_there) return woken;
       for (const Transfer& receive : round.receives) Take(member, rank, receive, reduces);
       ++member.round;
@@ -125,7 +125,9 @@ class Members {
     if (reduces) member.now += costs_.gamma * Bytes(receive.range);
   }
 
-  double Bytes(Range range) const { return costs_.element_bytes * static_cast<double>(range.end - range.begin); }
+  double Bytes(Range range) const {
+    return costs_.element_bytes * static_cast<double>(range.end - range.begin);
+  }
 
   const Costs costs_;
   std::vector<Member> members_;
@@ -152,9 +154,8 @@ TEST_CASE("every algorithm gives every member the sum, whatever their number and
     for (int size = 1; size <= 17; ++size) {
       for (const std::size_t count : {0u, 1u, 15u, 16u, 17u, 100u, 1000u}) {
         INFO(NameOf(algorithm) << ", " << size << " members, " << count << " elements");
-        Members members(size, count, [&](int rank) {
-          return AllReduceSchedule(algorithm, rank, size, count);
-        });
+        Members members(size, count,
+                        [&](int rank) { return AllReduceSchedule(algorithm, rank, size, count); });
         CheckSums(members, count);
       }
     }
@@ -176,17 +177,17 @@ TEST_CASE("what the members own of the sum is all of it, once or with the same v
   }
 }
 
-TEST_CASE("members on hosts of any size give every member the sum, and between hosts only one of "
-          "each host speaks",
-          "[collectives][unit]") {
+TEST_CASE(
+    "members on hosts of any size give every member the sum, and between hosts only one of "
+    "each host speaks",
+    "[collectives][unit]") {
   const std::vector<std::vector<int>> clusters = {
       {0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1, 1}, {2, 2, 2, 0, 1, 1, 0}, {0, 1, 2, 3}};
   for (const std::vector<int>& hosts : clusters) {
     for (const Algorithm algorithm : kAll) {
       const int size = static_cast<int>(hosts.size());
-      Members members(size, 333, [&](int rank) {
-        return HierarchicalSchedule(algorithm, rank, hosts, 333);
-      });
+      Members members(size, 333,
+                      [&](int rank) { return HierarchicalSchedule(algorithm, rank, hosts, 333); });
       CheckSums(members, 333);
       std::map<int, int> speakers;  // of each host
       for (int rank = 0; rank < size; ++rank) {
@@ -259,9 +260,9 @@ TEST_CASE("with 1,000 members the simulated times are those of the closed forms"
   constexpr std::size_t kCount = 16'000;  // so that 1,000 pieces are of one size
   const double bytes = costs.element_bytes * kCount;
   const auto seconds = [&](Algorithm algorithm, int size) {
-    Members members(size, kCount, [&](int rank) {
-      return AllReduceSchedule(algorithm, rank, size, kCount);
-    }, costs);
+    Members members(
+        size, kCount, [&](int rank) { return AllReduceSchedule(algorithm, rank, size, kCount); },
+        costs);
     REQUIRE(members.Run());
     return members.seconds();
   };
