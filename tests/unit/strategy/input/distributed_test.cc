@@ -9,21 +9,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/input/input_support.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::code_of;
-using testing::cpu;
-using testing::cpus;
-using testing::kInvalid;
-using testing::numbers;
-using testing::Numbers;
-using testing::sequence;
-using testing::Step;
-using testing::step_of;
-using testing::Steps;
-using testing::steps_of;
-using testing::throws;
 
 Dataset<> counted(std::atomic<int>& read, std::int64_t cardinality = kUnknownCardinality) {
   return dataset::from_generator(
@@ -530,4 +517,4 @@ TEST_CASE("seven elements on four replicas", "[input][unit]") {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

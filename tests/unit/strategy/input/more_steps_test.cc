@@ -4,15 +4,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/input/input_support.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all;
-using testing::cpus;
-using testing::kInvalid;
-using testing::numbers;
-using testing::Numbers;
-using testing::throws;
 
 using Lists = std::vector<Numbers>;
 
@@ -224,4 +217,4 @@ TEST_CASE("fewer files than workers are worth a warning", "[input][unit]") {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

@@ -7,21 +7,8 @@
 
 // Several workers as threads of this process, which agree over a link in memory.
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::code_of;
-using testing::cpus;
-using testing::kInvalid;
-using testing::Numbers;
-using testing::of_replica;
-using testing::on_workers;
-using testing::sequence;
-using testing::Step;
-using testing::Steps;
-using testing::steps_of;
-using testing::steps_on_workers;
-using testing::throws;
 
 TEST_CASE("two workers of one replica", "[spec][INP-10]") {
   const auto steps = steps_on_workers(2, 1, dataset::range(9).batch(2));
@@ -281,4 +268,4 @@ TEST_CASE("workers that go on from their positions do the steps that were left",
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

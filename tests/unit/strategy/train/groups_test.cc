@@ -10,18 +10,9 @@
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
 
-using testing::all_strategies;
-using testing::clone;
-using testing::difference;
-using testing::float64_batch;
-using testing::float64_net;
-using testing::Net;
-using testing::replica_id;
-using testing::squares;
-using testing::throws;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 using Group = ParameterGroup<SGDOptions>;
@@ -183,4 +174,4 @@ TEST_CASE("a Python file that does not fit is refused with what it lacks, and ch
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

@@ -11,12 +11,8 @@
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all_strategies;
-using testing::replica_id;
-using testing::throws;
 
 constexpr std::int64_t kExamples = 24;
 
@@ -194,4 +190,4 @@ TEST_CASE("of the replicas' summaries the first one's is written", "[spec][MIR-2
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

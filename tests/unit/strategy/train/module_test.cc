@@ -8,18 +8,8 @@
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all_strategies;
-using testing::clone;
-using testing::code_of;
-using testing::float64_batch;
-using testing::float64_net;
-using testing::Net;
-using testing::NetImpl;
-using testing::replica_id;
-using testing::throws;
 
 int arena_of(const torch::Tensor& tensor) { return device::Arena::IndexOf(tensor.data_ptr()); }
 
@@ -405,4 +395,4 @@ TEST_CASE("who reads a parameter while it is trained sees a whole value", "[stra
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

@@ -4,18 +4,8 @@
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all_strategies;
-using testing::Batch;
-using testing::clone;
-using testing::difference;
-using testing::float64_batch;
-using testing::Net;
-using testing::NetImpl;
-using testing::replica_id;
-using testing::squares;
 
 Net NetOf(torch::ScalarType type) {
   torch::manual_seed(7);
@@ -110,4 +100,4 @@ TEST_CASE("backward passes that run at the same time never mix their gradients",
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

@@ -11,17 +11,8 @@
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all_strategies;
-using testing::code_of;
-using testing::float64_batch;
-using testing::float64_net;
-using testing::Net;
-using testing::NetImpl;
-using testing::replica_id;
-using testing::throws;
 
 struct NormalizedImpl : torch::nn::Cloneable<NormalizedImpl> {
   NormalizedImpl() { reset(); }
@@ -288,4 +279,4 @@ TEST_CASE("a global strategy that was destroyed is told, until there is another"
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

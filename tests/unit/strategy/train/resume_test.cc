@@ -8,19 +8,8 @@
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all_strategies;
-using testing::Batch;
-using testing::difference;
-using testing::float64_batch;
-using testing::float64_net;
-using testing::Net;
-using testing::NetImpl;
-using testing::replica_id;
-using testing::squares;
-using testing::throws;
 
 constexpr std::int64_t kBatchRows = 12;
 
@@ -217,4 +206,4 @@ TEST_CASE("two optimizers of one checkpoint need names that differ", "[strategy]
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing

@@ -10,21 +10,8 @@
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
-namespace muster {
+namespace muster::testing {
 namespace {
-
-using testing::all_strategies;
-using testing::Batch;
-using testing::clone;
-using testing::code_of;
-using testing::difference;
-using testing::float64_batch;
-using testing::float64_net;
-using testing::Net;
-using testing::NetImpl;
-using testing::replica_id;
-using testing::squares;
-using testing::throws;
 
 constexpr std::int64_t kRows = 12;
 constexpr int kSteps = 30;
@@ -510,4 +497,4 @@ TEST_CASE("what an optimizer cannot work with is refused by name", "[strategy][u
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::testing
