@@ -31,7 +31,7 @@ struct Context {
   const Clock& clock;
   // Finds the cluster and makes a client; the same one each time.
   std::function<Result<JobApi*>()> connect;
-  // Has Ctrl-C been pressed?
+  // Whether Ctrl-C has been pressed.
   std::function<bool()> interrupted;
   // Calls in between two attempts to reach a coordinator that is gone; false: give up (Ctrl-C).
   std::function<bool(std::chrono::milliseconds)> sleep;

@@ -176,6 +176,8 @@ Result<SessionId> Coordinator::Register(const v1::Register& info,
   return members_.Register(info, std::move(link));
 }
 
+// Every message is a sign of life; what it says goes to whom it concerns. One of a session or a job
+// that is over is dropped.
 void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
   if (message.has_heartbeat()) return members_.OnHeartbeat(session, message.heartbeat());
   if (!members_.OnMessage(session)) return;

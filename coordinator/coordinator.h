@@ -131,7 +131,7 @@ class Coordinator : private Membership::Observer {
   void AcceptNext();
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
                             const CheckOutcome& outcome) const;
-  // Is it a task that has written nothing, or no task at all?
+  // OK: a task of the job, which has written nothing.  kNotFound: no task at all.
   muster::Status CheckTask(const Job& job, const std::string& task) const;
   void AdmitJobs();
   // Lets go whom no job needs any more: daemons that were asked to end, and this one.

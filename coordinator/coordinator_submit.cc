@@ -33,6 +33,8 @@ std::function<void(Value)> Coordinator::Within(Millis limit, const absl::Status&
   return answer;
 }
 
+// Answers for a job that has the name already: the same job again is that job, which goes on or
+// begins anew if it had ended; another one is refused while the first runs. False: it is a new one.
 bool Coordinator::Existing(const v1::SubmitJobRequest& request, const ThenSubmitted& then) {
   const v1::JobSpec& spec = request.spec();
   Job* const found = Named(spec.name());

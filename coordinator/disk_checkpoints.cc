@@ -84,6 +84,8 @@ Status RequireKnown(const Checkpoints::Search& search, const std::vector<std::st
       search.root, search.known.size(), search.known.back());
 }
 
+// The newest checkpoint that is whole. Claims the folder for the job before it looks; a damaged one
+// is noted and the next older one tried, one that cannot be read now ends the search.
 Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
   Checkpoints::Found found;
   if (search.known.empty()) MUSTER_TRY(RequireWritable(search.root));

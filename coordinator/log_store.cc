@@ -152,6 +152,8 @@ std::string LogStore::Cut(const std::string& text) const {
   return cut;
 }
 
+// A line is remembered first (Newest()), then written whole or not at all; what could not be
+// written is counted, and the next line that can says so.
 Status LogStore::Append(const std::string& job, const std::string& task,
                         const google::protobuf::RepeatedPtrField<v1::LogLine>& lines) {
   JobLog& log = Open(job);
@@ -186,6 +188,8 @@ Status LogStore::Append(const std::string& job, const std::string& task,
   return Ok();
 }
 
+// Begins in the segment that has the cursor, at the last mark before it. With a tail all is read
+// and the last matching lines are kept.
 Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query) {
   JobLog& log = Open(job);
   Page page;

@@ -49,6 +49,8 @@ Membership::~Membership() {
   for (const auto& [session, timer] : grace_) (void)scheduler_.Cancel(timer);
 }
 
+// The task gets a new session. An older one of the same process is a lost connection, no more; one
+// of another process is a task that was lost, and that process is refused from now on.
 Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr<DaemonLink> link) {
   const TaskId task = FromProto(info.task());
   if (task.type != "ps" && task.type != "worker") {

@@ -97,6 +97,8 @@ void SpecChecker::OnChecked(Gathering& all, const std::string& who,
   all.outcome.parameters.assign(report.parameters().begin(), report.parameters().end());
 }
 
+// The first host's counts are the job's, others are compared with them. A host that cannot look now
+// is a trouble, not a mistake of the job.
 void SpecChecker::OnProbed(Gathering& all, const std::string& who, const std::string& host,
                            const Result<v1::CommandResult>& result) {
   if (!result.ok() && IsHostsTrouble(result.status())) {
@@ -165,6 +167,8 @@ void SpecChecker::OnProgramProbed(Gathering& all, const std::string& who,
   differs(table(first), table(report));
 }
 
+// One worker compiles the model, one on each host looks at the data (or starts the program); `then`
+// runs when all have answered.
 void SpecChecker::Check(const v1::JobSpec& spec, std::function<void(Result<CheckOutcome>)> then) {
   const std::vector<const Member*> workers = members_.Up("worker");
   if (workers.empty()) return then(Unavailable("no worker is up to check the job"));

@@ -111,7 +111,7 @@ class Driver {
   Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.
   Status Join(TimePoint deadline = TimePoint::max());
-  // Have they?
+  // Whether they have.
   Result<bool> Done();
 
   // Values that each worker has one of; the id goes into the arguments of closures that use it.

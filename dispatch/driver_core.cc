@@ -64,6 +64,8 @@ void DriverCore::Wake() {
   wake_written_ = true;
 }
 
+// Closures gather before they are sent, unless somebody is idle; now and then this thread reads
+// what has come, so that a program that only schedules needs no other thread.
 Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
                                               std::span<const std::byte> arguments, bool want_value,
                                               TimePoint deadline,
@@ -331,6 +333,7 @@ void DriverCore::PumpAndFlush() {
   FlushAll();
 }
 
+// Assignments go behind each link's frame in the making, and what was cancelled or released to all.
 void DriverCore::Pump() {
   dispatcher_.Pump(SteadyClock::now(),
                    [this](WorkerHandle worker, const Assignment& one) MUSTER_REQUIRES(mutex_) {

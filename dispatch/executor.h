@@ -71,7 +71,7 @@ class Executor {
   const RunningTable& running() const { return running_; }
 
  private:
-  // Of (epoch, incarnation).
+  // A driver's (epoch, incarnation): the higher one wins.
   using Seniority = std::pair<std::uint32_t, std::uint16_t>;
   struct Greeter {
     net::Fd socket;  // to end its wait

@@ -110,6 +110,7 @@ void ExecutorSession::Wake() {
   wake_written_ = true;
 }
 
+// Jobs come first, then the link, then waiting: the thread that has read a closure runs it.
 void ExecutorSession::Run(std::size_t slot) {
   std::vector<Job> mine;
   MutexLock lock(mutex_);

@@ -46,7 +46,7 @@ const v1::ProgramStart& Start();
 
 // A worker that the job has.
 struct Worker {
-  // Of "worker:3".
+  // The 3 of "worker:3".
   std::uint32_t index = 0;
   // Its executor's: another number is another process, whose memory is empty.
   std::uint64_t incarnation = 0;

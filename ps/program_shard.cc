@@ -132,6 +132,8 @@ Result<std::unique_ptr<ProgramShard>> ProgramShard::Create(const v1::CreateShard
   return shard;
 }
 
+// A value as it was given, or the initializer's numbers: those depend on the place in the whole
+// variable, so they are the same however it is cut.
 Status ProgramShard::Fill(const v1::CreateShard& create, std::span<const std::byte> value) {
   const std::span<std::byte> into = BytesOf(values_);
   if (create.value()) {

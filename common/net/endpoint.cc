@@ -65,7 +65,7 @@ Result<Address> ParseTcp(const std::string& text) {
   return address;
 }
 
-// Of "host:7000", all that the name stands for now.
+// All addresses that the name in "host:7000" stands for now.
 Result<std::vector<Address>> Resolve(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   std::uint16_t port = 0;

@@ -157,6 +157,8 @@ void ClosureDispatcher::PutBack(ClosureRecord& record) {
   queue_.InsertBefore(slab_, at, record);
 }
 
+// Takes the result of the execution that counts, of the worker that has it, and of no other; an
+// error may send the closure back to the queue.
 ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
                                                        const ClosureResult& result, TimePoint now) {
   Worker* worker = Find(handle);

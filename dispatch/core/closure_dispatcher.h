@@ -225,7 +225,7 @@ class ClosureDispatcher {
   ClosureSlab slab_;
   RecordList queue_;
   PerWorkerValues per_worker_;
-  // Of closures that are not settled.
+  // Turns of closures that are not settled.
   struct Turn {
     ClosureId value;
     std::uint64_t turn = 0;

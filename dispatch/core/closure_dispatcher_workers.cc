@@ -87,6 +87,8 @@ std::vector<std::uint64_t> ClosureDispatcher::RemoveWorker(WorkerHandle handle, 
   return ids;
 }
 
+// What the worker had goes back to the queue, and what ran there is blamed: it runs alone from now
+// on, and is given up when it has ended too many executors.
 ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
                                                         const std::string& how,
                                                         Suspects::Cause cause,

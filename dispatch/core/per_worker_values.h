@@ -74,7 +74,7 @@ class PerWorkerValues {
     ResultSlab::Slot result = ResultSlab::kNone;
     std::uint16_t executions = 0;
     bool sent = false;
-    // Of the newest bookmark; 0: it has left none.
+    // The newest bookmark's; 0: it has left none.
     std::uint64_t sequence = 0;
     std::vector<std::byte> bookmark;
   };

@@ -320,6 +320,8 @@ Status ProgramClientImpl::CheckRead(const ReadRequest& request) const {
                          NameOf(variable.dtype), request.into.size(), rows * variable.row_bytes);
 }
 
+// Adds to each server's share what it has of the request. Rows that are not in the shards' order
+// are read into scratch memory, and put in order afterwards.
 Status ProgramClientImpl::AddRead(const ReadRequest& request, std::vector<Share>& shares,
                                   Scratch& scratch, std::vector<Unsort>& unsorts) const {
   const VariableInfo& variable = *request.variable;
@@ -415,6 +417,7 @@ Result<std::uint64_t> ProgramClientImpl::Updates(const VariableHandle& variable)
   return most;
 }
 
+// As AddRead(): rows go in the shards' order.
 Status ProgramClientImpl::AddWrite(const WriteSet::Write& write, std::vector<Share>& shares,
                                    Scratch& scratch) const {
   const VariableInfo& variable = *write.variable;
@@ -458,6 +461,8 @@ Status ProgramClientImpl::AddWrite(const WriteSet::Write& write, std::vector<Sha
   return Ok();
 }
 
+// Each server gets its writes shard by shard, in their order. A set of no closure takes a writer
+// for as long as it is on its way, so that its number tells a repeated flush from the next one.
 Status ProgramClientImpl::Flush(WriteSet& set) {
   if (set.empty()) return Ok();
   std::vector<Share> shares = Shares();

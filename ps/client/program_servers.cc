@@ -186,6 +186,8 @@ Status ProgramServers::Ask(std::size_t server, ProgramVerb verb, const ProgramId
                deadline);
 }
 
+// One group of each share's parts a round, until nothing is left; a server that has no room is
+// asked again after a pause that grows.
 Status ProgramServers::Rounds(std::span<Share> shares, TimePoint deadline,
                               absl::FunctionRef<std::size_t(const Share&)> left,
                               absl::FunctionRef<std::size_t(const Share&)> group,

@@ -130,6 +130,8 @@ Status ServerLink::ReceiveFrame(const Call& call, const Frame& frame, TimePoint 
   return Ok();
 }
 
+// The answer is measured against what was asked before a byte of it is read into the caller's
+// memory.
 Status ServerLink::ReceiveAnswer(const Call& call, const FrameHeader& header,
                                  std::span<CallEntry>& left, TimePoint deadline) {
   const auto meta = session_.channel().meta();

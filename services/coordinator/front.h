@@ -19,7 +19,7 @@ struct Front {
   Scheduler& strand;
   // Null once the daemon shuts down: calls are then answered kUnavailable.
   Coordinator* core = nullptr;
-  // Does the call carry the cluster's token?
+  // OK: the call carries the cluster's token.
   std::function<Status(const grpc::ServerContextBase&)> authorize;
   // For what blocks on a disk.
   LaneOffload& disks;

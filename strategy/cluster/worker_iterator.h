@@ -60,11 +60,11 @@ class WorkerIterator {
 
   // For function.h. Absent: it cannot say where it stands, or nothing was taken.
   virtual std::optional<internal::PassPlace> place() { return std::nullopt; }
-  // Of a pass that all workers share: the part of the closure that has this turn.
+  // The part, in a pass that all workers share, of the closure that has this turn.
   virtual std::shared_ptr<WorkerIterator> part(std::uint64_t /*turn*/) {
     internal::raise_not_shared();
   }
-  // Of such a part. FAILED_PRECONDITION: elements were left.
+  // Ends such a part. FAILED_PRECONDITION: elements were left.
   virtual void finish() {}
 
  protected:

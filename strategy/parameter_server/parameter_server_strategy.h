@@ -38,8 +38,9 @@ namespace muster {
 
 class ParameterServerStrategy final : public Strategy {
  public:
-  // Of this process's program. Replicas: the GPUs of this machine, else its CPU. Without a
-  // partitioner each variable lies on one server; they go round the servers as they are made.
+  // Its cluster is this process's program's. Replicas: the GPUs of this machine, else its CPU.
+  // Without a partitioner each variable lies on one server; they go round the servers as they are
+  // made.
   //   INVALID_ARGUMENT: the cluster has no parameter server.  PsUnavailable: one does not answer.
   //   FAILED_PRECONDITION: not in a process of a program.
   explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr);

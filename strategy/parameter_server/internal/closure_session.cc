@@ -8,7 +8,7 @@
 namespace muster::internal {
 namespace {
 
-// Of the closure whose replica this thread is.
+// The session of the closure whose replica this thread is.
 thread_local ClosureSession* of_replica = nullptr;
 
 std::span<std::byte> BytesOf(const torch::Tensor& tensor) {

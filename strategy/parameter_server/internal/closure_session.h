@@ -21,8 +21,8 @@ namespace muster::internal {
 
 class ClosureSession {
  public:
-  // Of the closure that this thread runs, or runs replicas for; null: of none, or of one that
-  // builds a per-worker value, which reads and writes as the driver does.
+  // That of the closure that this thread runs, or runs replicas for; null: it runs none, or one
+  // that builds a per-worker value, which reads and writes as the driver does.
   //   FAILED_PRECONDITION: its driver has no parameter servers.
   static ClosureSession* Current();
 

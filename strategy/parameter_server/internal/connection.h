@@ -29,13 +29,13 @@ struct PsAccess {
   std::string job_id = {};
   std::string key = {};
   Epoch epoch{};
-  // Of the driver whose variables they are.
+  // That of the driver whose variables they are.
   Incarnation incarnation{};
   std::string host_id = {};
   ps::LinkMode link = ps::LinkMode::kAuto;
 };
 
-// Of ProgramStart.link.
+// What ProgramStart.link says.
 ps::LinkMode LinkModeOf(const std::string& name);
 
 class PsConnection {

@@ -50,7 +50,7 @@ class VariableState {
   torch::Tensor ReadComponent(int index);
   // Aggregated, as across replicas; also what goes into a checkpoint (one tensor, table 2.9).
   torch::Tensor ReadAcross() { return policy->ReadAcross(*this); }
-  // Of the first component: a snapshot, and what it looks like, which costs no read.
+  // The first component: a snapshot, and what it looks like, which costs no read.
   //   FAILED_PRECONDITION: not initialised.
   torch::Tensor Primary();
   Component::Form PrimaryForm();

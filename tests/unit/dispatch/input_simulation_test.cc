@@ -43,7 +43,7 @@ class Passes {
   // By turns: those of results that counted.
   const std::multiset<std::uint64_t>& turns() const { return turns_; }
   std::uint64_t total() const { return total_; }
-  // Of each worker's own pass: elements of results that counted.
+  // By worker, for its own pass: elements of results that counted.
   std::vector<std::multiset<std::uint64_t>> elements() const {
     std::vector<std::multiset<std::uint64_t>> all;
     for (const Worker& worker : workers_) all.push_back(worker.used);

@@ -24,7 +24,7 @@ inline ErrorCode code_of(const std::function<void()>& body) {
   return error ? error->code() : ErrorCode::kOk;
 }
 
-// Does `body` throw an error of this code whose text has `part` in it?
+// Whether `body` throws an error of this code whose text has `part` in it.
 inline bool throws(ErrorCode code, const std::string& part, const std::function<void()>& body) {
   const auto error = error_of(body);
   return error && error->code() == code && error->message().find(part) != std::string::npos;

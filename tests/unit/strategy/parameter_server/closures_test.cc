@@ -5,7 +5,7 @@ namespace closures_of_servers {
 
 using muster::Variable;
 
-// Of the test that runs; closures run on threads of its process.
+// The running test's; closures run on threads of its process.
 Variable v;
 Variable w;
 

@@ -6,7 +6,7 @@
 
 namespace optimizers_of_servers {
 
-// Of the test that runs; closures run on threads of its process.
+// The running test's; closures run on threads of its process.
 muster::Variable weights;
 muster::Variable table;
 muster::ServerOptimizer optimizer;

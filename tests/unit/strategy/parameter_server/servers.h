@@ -34,7 +34,7 @@ class Servers {
   std::shared_ptr<internal::PsConnection> connection;
 };
 
-// Does `body` throw an error whose text has `part` in it?
+// Whether `body` throws an error whose text has `part` in it.
 inline bool says(const std::string& part, const std::function<void()>& body) {
   const auto error = error_of(body);
   return error && error->message().find(part) != std::string::npos;
