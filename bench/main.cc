@@ -36,6 +36,7 @@ struct Subcommand {
 constexpr std::array kSubcommands = {
     Subcommand{"ps", "parameter server: pull, push, rows, by link", muster::bench::RunPs},
     Subcommand{"schedule", "closures between a driver and executors", muster::bench::RunSchedule},
+    Subcommand{"allreduce", "sums between processes of one host", muster::bench::RunAllreduce},
     Subcommand{"train", "a job on a local cluster, beside a plain libtorch loop",
                muster::bench::RunTrain},
     Subcommand{"strategy", "the C++ API, beside plain libtorch", muster::bench::RunStrategy},

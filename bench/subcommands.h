@@ -10,6 +10,9 @@ int RunPs(int argc, char** argv);
 // Dispatch: empty closures through schedule, join and fetch against a bare ping-pong.
 int RunSchedule(int argc, char** argv);
 
+// Collectives: all-reduce between processes against memcpy and a bare ping-pong.
+int RunAllreduce(int argc, char** argv);
+
 // Training: the demo job on a cluster of processes against a plain libtorch loop.
 int RunTrain(int argc, char** argv);
 

@@ -1,8 +1,10 @@
 // A group of members that make the same collective calls in the same order: threads of one process
-// (local_group.h), later processes of a cluster.
+// (local_group.h), or processes, on one host or on several (process/form_group.h).
 //
-// One object is one member's end. Every call returns on all members, with the same status.
-// Threading: one call at a time for each member.
+// One object is one member's end. Every call returns on all members, with the same status, but the
+// last of a group of processes: one may have its result when another loses a peer. After an error a
+// group of processes is over: every later call returns that error, and a new group has to be
+// formed. Threading: one call at a time for each member.
 #pragma once
 
 #include <chrono>
@@ -44,6 +46,14 @@ struct GatherBuffer {
   std::vector<std::size_t> block_bytes;
 };
 
+// A reduction of which each member gets a part: counts[r] elements go to member r, in rank order.
+struct ScatterBuffer {
+  DType type = DType::kUnspecified;
+  std::vector<std::size_t> counts;
+  const void* in = nullptr;  // all of them
+  void* out = nullptr;       // the own part, ResultType(); not inside `in`
+};
+
 // None: waits for ever. The members that wait longer get DEADLINE_EXCEEDED, which names the others.
 using Timeout = std::optional<std::chrono::milliseconds>;
 
@@ -63,6 +73,17 @@ class Group {
       std::string_view call, std::span<const std::int64_t> mine, Timeout timeout = {}) = 0;
   // Everybody's `in` in everybody's `out`. Members agree on blocks and block_bytes (Exchange).
   virtual Status AllGather(std::span<const GatherBuffer> buffers, Timeout timeout = {}) = 0;
+  // What `root` has in `data` is in everybody's. All bring as many bytes.
+  virtual Status Broadcast(std::span<std::byte> data, int root, Timeout timeout = {}) = 0;
+  // kInvalidArgument: as AllReduce(); other counts.
+  virtual Status ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
+                               Timeout timeout = {}) = 0;
+  // sends[r] goes to member r; receives[r] gets what member r sends here. Who sends knows how much
+  // the other takes.
+  virtual Status AllToAll(std::span<const std::span<const std::byte>> sends,
+                          std::span<const std::span<std::byte>> receives, Timeout timeout = {}) = 0;
+  // Returns when all have come.
+  virtual Status Barrier(Timeout timeout = {}) = 0;
 };
 
 }  // namespace muster::collectives

@@ -176,4 +176,114 @@ Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
   return Ok();
 }
 
+template <class Call>
+Status LocalGroup::Together(std::string call, Call mine, Timeout timeout,
+                            const std::function<Status(const std::vector<Call*>&)>& work) {
+  mine.status = Ok();
+  place_.Meet(
+      rank_, std::move(call), &mine,
+      [&](std::vector<void*>& arguments) {
+        const std::vector<Call*> all = AddressesOf<Call>(arguments);
+        const Status status = work(all);
+        for (Call* one : all) one->status = Own(status);
+      },
+      timeout);
+  return mine.status;
+}
+
+Status LocalGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeout) {
+  struct Call {
+    std::span<std::byte> data;
+    Status status;
+  };
+  return Together<Call>(fmt::format("broadcast of {}", root), {data, Ok()}, timeout,
+                        [root](const std::vector<Call*>& all) -> Status {
+                          const std::span<std::byte> from =
+                              all[static_cast<std::size_t>(root)]->data;
+                          for (std::size_t r = 0; r < all.size(); ++r) {
+                            if (all[r]->data.size() == from.size()) continue;
+                            return InvalidArgument(
+                                "Shape mismatch in broadcast: {} bytes on replica {}, {} on "
+                                "replica {}",
+                                all[r]->data.size(), r, from.size(), root);
+                          }
+                          for (Call* one : all) {
+                            if (one->data.data() != from.data() && !from.empty()) {
+                              std::memcpy(one->data.data(), from.data(), from.size());
+                            }
+                          }
+                          return Ok();
+                        });
+}
+
+Status LocalGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
+                                 Timeout timeout) {
+  struct Call {
+    const ScatterBuffer* buffer;
+    Status status;
+  };
+  return Together<Call>(
+      fmt::format("reduce_scatter {}", NameOf(reduction)), {&buffer, Ok()}, timeout,
+      [reduction](const std::vector<Call*>& all) -> Status {
+        const ScatterBuffer& first = *all[0]->buffer;
+        if (!Reducible(first.type)) {
+          return InvalidArgument("reduce_scatter: {} has no sum; convert it to a number type",
+                                 muster::NameOf(first.type));
+        }
+        std::vector<const void*> sources;
+        for (const Call* one : all) {
+          if (one->buffer->counts != first.counts || one->buffer->type != first.type ||
+              first.counts.size() != all.size()) {
+            return InvalidArgument("Shape mismatch in reduce_scatter: replicas bring other counts");
+          }
+          sources.push_back(one->buffer->in);
+        }
+        std::size_t begin = 0;
+        for (std::size_t r = 0; r < all.size(); ++r) {
+          std::vector<const void*> parts;
+          for (const void* source : sources) {
+            parts.push_back(static_cast<const std::byte*>(source) + begin * SizeOf(first.type));
+          }
+          void* const out = all[r]->buffer->out;
+          ReduceRange(reduction, first.type, parts, {&out, 1}, 0, first.counts[r]);
+          begin += first.counts[r];
+        }
+        return Ok();
+      });
+}
+
+Status LocalGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
+                            std::span<const std::span<std::byte>> receives, Timeout timeout) {
+  struct Call {
+    std::span<const std::span<const std::byte>> sends;
+    std::span<const std::span<std::byte>> receives;
+    Status status;
+  };
+  return Together<Call>(
+      "all_to_all", {sends, receives, Ok()}, timeout, [](const std::vector<Call*>& all) -> Status {
+        for (std::size_t to = 0; to < all.size(); ++to) {
+          for (std::size_t from = 0; from < all.size(); ++from) {
+            if (all[from]->sends.size() != all.size() || all[to]->receives.size() != all.size() ||
+                all[from]->sends[to].size() != all[to]->receives[from].size()) {
+              return InvalidArgument("Shape mismatch in all_to_all from replica {} to {}", from,
+                                     to);
+            }
+          }
+        }
+        for (std::size_t to = 0; to < all.size(); ++to) {
+          for (std::size_t from = 0; from < all.size(); ++from) {
+            const std::span<const std::byte> bytes = all[from]->sends[to];
+            if (!bytes.empty())
+              std::memcpy(all[to]->receives[from].data(), bytes.data(), bytes.size());
+          }
+        }
+        return Ok();
+      });
+}
+
+Status LocalGroup::Barrier(Timeout timeout) {
+  place_.Meet(rank_, "barrier", nullptr, [](std::vector<void*>&) {}, timeout);
+  return Ok();
+}
+
 }  // namespace muster::collectives

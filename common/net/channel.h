@@ -48,6 +48,7 @@ class Channel {
   void SetLimits(const FrameLimits& limits) { limits_ = limits; }
   // From now on payloads carry a checksum and are checked by it (a TCP link between two hosts).
   void UsePayloadCrc() { payload_crc_ = true; }
+  bool uses_payload_crc() const { return payload_crc_; }
 
   // From now on meta and payload may not pause for longer than this, whatever their own deadlines:
   // a peer that stopped in the middle of a frame holds what was reserved for it.

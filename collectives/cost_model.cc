@@ -1,0 +1,53 @@
+#include "collectives/cost_model.h"
+
+#include <bit>
+#include <initializer_list>
+
+#include "common/base/status.h"
+
+namespace muster::collectives {
+
+double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, const Costs& costs) {
+  if (members <= 1) return 0;
+  const double n = members;
+  const double b = static_cast<double>(bytes);
+  const double shared = (n - 1) / n * b;
+  const auto unsigned_members = static_cast<unsigned>(members);
+  const bool power = std::has_single_bit(unsigned_members);
+  const double floor_log = std::bit_width(unsigned_members) - 1;
+  const double ceil_log = power ? floor_log : floor_log + 1;
+  const double p = std::bit_floor(unsigned_members);
+  const double step = costs.round + costs.message;
+  // Those beyond a power of two bring everything to a partner, and get everything back.
+  const double fold = power ? 0 : 2 * (step + b * costs.byte) + b * costs.reduced_byte;
+  switch (algorithm) {
+    case Algorithm::kDirect:
+      return 2 * costs.round + 2 * (n - 1) * costs.message + 2 * shared * costs.byte +
+             shared * costs.reduced_byte;
+    case Algorithm::kRing:
+      return 2 * (n - 1) * step + 2 * shared * costs.byte + shared * costs.reduced_byte;
+    case Algorithm::kHalvingDoubling:
+      return fold + 2 * floor_log * step + (p - 1) / p * b * (2 * costs.byte + costs.reduced_byte);
+    case Algorithm::kDoubling:
+      return fold + floor_log * (step + b * (costs.byte + costs.reduced_byte));
+    case Algorithm::kTree:
+      return ceil_log * (2 * step + b * (2 * costs.byte + costs.reduced_byte));
+  }
+  MUSTER_INVARIANT(!"an algorithm without a cost");
+}
+
+Algorithm Choose(int members, std::size_t bytes, bool only_direct, const Costs& costs) {
+  if (only_direct) return Algorithm::kDirect;
+  Algorithm best = Algorithm::kDirect;
+  double least = PredictedSeconds(best, members, bytes, costs);
+  for (const Algorithm other :
+       {Algorithm::kRing, Algorithm::kHalvingDoubling, Algorithm::kDoubling, Algorithm::kTree}) {
+    const double seconds = PredictedSeconds(other, members, bytes, costs);
+    if (seconds >= least) continue;
+    best = other;
+    least = seconds;
+  }
+  return best;
+}
+
+}  // namespace muster::collectives

@@ -1,0 +1,448 @@
+#include "collectives/process/form_group.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "collectives/process/mesh.h"
+#include "collectives/process/process_group.h"
+#include "collectives/process/shared_memory.h"
+#include "collectives/process/signature.h"
+#include "collectives/process/watch.h"
+#include "common/net/channel.h"
+#include "common/net/handshake.h"
+#include "common/net/host_id.h"
+#include "common/net/socket_calls.h"
+
+namespace muster::collectives {
+namespace {
+
+constexpr std::uint8_t kProtocol = 1;
+// A stranger that connects and says nothing keeps a member that long from accepting others.
+constexpr Millis kHandshake{2'000};
+constexpr Millis kRetry{50};
+constexpr std::size_t kMostMembers = 1'024;
+
+// What a member comes for.
+enum class Lane : std::uint8_t { kWatch, kData };
+
+struct WireSubject {
+  std::uint64_t generation = 0;
+  std::uint32_t members = 0;  // signature of the list
+  std::uint16_t rank = 0;
+  Lane lane = Lane::kWatch;
+  std::uint8_t protocol = kProtocol;
+};
+static_assert(sizeof(WireSubject) == sizeof(net::Subject));
+
+// The server's first word after the handshake of a watch's link. Meta: the path of its Unix socket,
+// for a client on its host; else empty.
+constexpr net::FrameKind kOffer = net::kFirstOfProtocols + 8;
+// READY and GO; meta: a number that stands for the host.
+constexpr net::FrameKind kReady = net::kFirstOfProtocols + 9;
+constexpr net::FrameKind kGo = net::kFirstOfProtocols + 10;
+
+Status CheckSpec(const GroupSpec& spec) {
+  const std::size_t n = spec.members.size();
+  if (n == 0 || n > kMostMembers) {
+    return InvalidArgument("a group of {} members: 1 to {} are allowed", n, kMostMembers);
+  }
+  if (spec.rank < 0 || static_cast<std::size_t>(spec.rank) >= n) {
+    return InvalidArgument("rank {} in a group of {} members", spec.rank, n);
+  }
+  if (spec.key.empty()) return InvalidArgument("a group without a key: anybody could join it");
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (spec.members[i].address == spec.members[j].address) {
+        return InvalidArgument("{} and {} have one address, {}", spec.members[j].task,
+                               spec.members[i].task, spec.members[i].address);
+      }
+    }
+  }
+  return Ok();
+}
+
+std::uint32_t SignatureOf(const std::vector<GroupMember>& members) {
+  Signature signature;
+  for (const GroupMember& member : members) signature.Add(member.task).Add(member.address);
+  return static_cast<std::uint32_t>(signature.value());
+}
+
+// A Unix socket in a folder of its own, while a group forms.
+class HostDoor {
+ public:
+  HostDoor() {
+    std::string folder = (std::filesystem::temp_directory_path() / "muster-group-XXXXXX").string();
+    if (::mkdtemp(folder.data()) == nullptr) return;
+    folder_ = folder;
+    // Without one, data between members of this host goes over TCP.
+    if (auto listener = net::ListenUnix(folder + "/member"); listener.ok()) {
+      listener_ = *std::move(listener);
+      path_ = listener_.address;
+    }
+  }
+  ~HostDoor() {
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+  HostDoor(const HostDoor&) = delete;
+  HostDoor& operator=(const HostDoor&) = delete;
+
+  bool open() const { return !path_.empty(); }
+  net::Listener& listener() { return listener_; }
+  // Empty when there is none.
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string folder_;
+  std::string path_;
+  net::Listener listener_;
+};
+
+// The peer's process has ended since: the next one of its name may have its place.
+bool Ended(int socket) {
+  std::byte first{};
+  const ssize_t got = ::recv(socket, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && !net::WouldBlock(errno));
+}
+
+// One member's side of the forming.
+class Forming {
+ public:
+  Forming(const GroupSpec& spec, const net::Listener& listener, std::string host_id)
+      : spec_(spec),
+        listener_(listener),
+        self_{.token = spec.key, .host_id = std::move(host_id)},
+        members_(SignatureOf(spec.members)),
+        deadline_(std::chrono::steady_clock::now() + spec.form_within),
+        peers_(spec.members.size()) {}
+
+  Result<std::unique_ptr<Group>> Run() {
+    listeners_.push_back({.fd = net::Fd(::dup(listener_.fd.get())),
+                          .kind = listener_.kind,
+                          .address = listener_.address});
+    if (!listeners_.front().fd.valid()) return FromErrno(errno, "dup");
+    if (door_.open()) listeners_.push_back(std::move(door_.listener()));
+    for (int r = 0; r < spec_.rank; ++r) MUSTER_TRY(Connect(r));
+    while (!AllAccepted()) MUSTER_TRY(AcceptOne());
+    MUSTER_TRY(Agree());
+    return Finish();
+  }
+
+ private:
+  struct Peer {
+    std::unique_ptr<net::DuplexLink> watch;
+    net::Fd data;
+    bool local = false;  // data goes through a Unix socket
+    bool crc = false;
+    std::string host_id;
+    std::optional<std::uint64_t> host;  // what READY or GO said
+    std::vector<Watch::EarlyFrame> early;
+    bool brings_memory = false;
+    net::Fd memory;
+  };
+  struct Greeted {
+    net::Fd socket;
+    std::string offer;
+  };
+
+  const GroupMember& member(int rank) const {
+    return spec_.members[static_cast<std::size_t>(rank)];
+  }
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(spec_.members.size()); }
+  bool AllAccepted() {
+    for (int r = spec_.rank + 1; r < size(); ++r) {
+      if (peer(r).watch == nullptr || !peer(r).data.valid()) return false;
+    }
+    return true;
+  }
+  // Who has not come, in words.
+  std::string Missing() {
+    std::vector<std::string> names;
+    for (int r = 0; r < size(); ++r) {
+      if (r == spec_.rank || (peer(r).watch != nullptr && peer(r).data.valid())) continue;
+      names.push_back(fmt::format("{} ({})", member(r).task, member(r).address));
+    }
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  Status TooLate() {
+    return DeadlineExceeded("group {} of {} has not formed within {} ms: it waits for {}",
+                            spec_.generation, spec_.job, spec_.form_within.count(), Missing());
+  }
+
+  net::Subject SubjectFor(Lane lane) const {
+    return std::bit_cast<net::Subject>(WireSubject{.generation = spec_.generation,
+                                                   .members = members_,
+                                                   .rank = static_cast<std::uint16_t>(spec_.rank),
+                                                   .lane = lane});
+  }
+  std::unique_ptr<net::DuplexLink> WatchLink(int rank, net::Fd socket, net::LinkKind kind) const {
+    return std::make_unique<net::DuplexLink>(std::move(socket), kind, member(rank).task,
+                                             net::DuplexLink::Options{});
+  }
+
+  // Both links to a lower rank, which may not listen yet, or be in an earlier generation still.
+  Status Connect(int rank) {
+    MUSTER_TRY_ASSIGN(Greeted watch, Reach(rank, Lane::kWatch, ""));
+    peer(rank).local = !watch.offer.empty();
+    peer(rank).watch = WatchLink(rank, std::move(watch.socket), last_kind_);
+    MUSTER_TRY_ASSIGN(Greeted data, Reach(rank, Lane::kData, watch.offer));
+    peer(rank).data = std::move(data.socket);
+    peer(rank).crc = last_crc_;
+    return Ok();
+  }
+
+  Result<Greeted> Reach(int rank, Lane lane, const std::string& unix_path) {
+    while (true) {
+      Result<Greeted> greeted = Greet(rank, lane, unix_path);
+      if (greeted.ok()) return greeted;
+      const StatusCode code = greeted.status().code();
+      const bool later = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
+      if (!later) return greeted.status();
+      if (std::chrono::steady_clock::now() + kRetry >= deadline_) {
+        return Annotate(TooLate(), Message(greeted.status()));
+      }
+      std::this_thread::sleep_for(kRetry);
+    }
+  }
+
+  Result<Greeted> Greet(int rank, Lane lane, const std::string& unix_path) {
+    const TimePoint until = std::min(deadline_, std::chrono::steady_clock::now() + 2 * kHandshake);
+    const bool by_unix = !unix_path.empty();
+    last_kind_ = by_unix ? net::LinkKind::kUnix : net::LinkKind::kTcp;
+    MUSTER_TRY_ASSIGN(net::Fd socket, by_unix ? net::ConnectUnix(unix_path, until)
+                                              : net::ConnectTcp(member(rank).address, until));
+    net::Fd shared(::dup(socket.get()));
+    if (!shared.valid()) return FromErrno(errno, "dup");
+    net::Channel channel(std::move(shared), last_kind_, member(rank).task, net::SpinMode::kOff,
+                         nullptr, {.meta_bytes = 4096, .payload_bytes = 0});
+    MUSTER_TRY(net::GreetServer(channel, self_, "member", SubjectFor(lane), until));
+    last_crc_ = channel.uses_payload_crc();
+    Greeted greeted{.socket = std::move(socket), .offer = {}};
+    if (lane == Lane::kData) return greeted;
+    MUSTER_TRY_ASSIGN(const auto offer, channel.ReadFrame(until));
+    if (!offer.has_value() || offer->kind != kOffer) {
+      return Unavailable("{} closed the connection in the handshake", member(rank).task);
+    }
+    greeted.offer.assign(reinterpret_cast<const char*>(channel.meta().data()),
+                         channel.meta().size());
+    return greeted;
+  }
+
+  // One connection of a higher rank; a stranger's is refused and forgotten.
+  Status AcceptOne() {
+    const auto left = std::chrono::ceil<Millis>(deadline_ - std::chrono::steady_clock::now());
+    if (left <= Millis(0)) return TooLate();
+    MUSTER_TRY_ASSIGN(net::Accepted accepted, net::Accept(listeners_, -1, left));
+    if (!accepted.fd.valid()) return Ok();
+    const net::LinkKind kind = listeners_[accepted.listener].kind;
+    net::Fd shared(::dup(accepted.fd.get()));
+    if (!shared.valid()) return FromErrno(errno, "dup");
+    net::Channel channel(std::move(shared), kind, accepted.peer, net::SpinMode::kOff, nullptr,
+                         {.meta_bytes = 4096, .payload_bytes = 0});
+    const TimePoint until = std::min(deadline_, channel.After(kHandshake));
+    Status fatal = Ok();
+    const auto hello = net::WelcomeClient(channel, self_, until, [&](const net::Hello& said) {
+      return Admit(std::bit_cast<WireSubject>(said.subject), fatal);
+    });
+    MUSTER_TRY(fatal);
+    if (!hello.ok()) return Ok();
+    const auto subject = std::bit_cast<WireSubject>(hello->subject);
+    Peer& one = peer(subject.rank);
+    if (subject.lane == Lane::kData) {
+      one.crc = channel.uses_payload_crc();
+      one.local = kind == net::LinkKind::kUnix;
+      one.data = std::move(accepted.fd);
+      return Ok();
+    }
+    const std::string offer = hello->host_id == self_.host_id ? door_.path() : "";
+    if (!channel.Send({.kind = kOffer}, std::as_bytes(std::span(offer)), {}, until).ok()) {
+      return Ok();  // it comes again
+    }
+    one.watch = WatchLink(subject.rank, std::move(accepted.fd), kind);
+    return Ok();
+  }
+
+  // Whether a proven client may have its place. `fatal`: what ends the forming here, too.
+  Status Admit(const WireSubject& subject, Status& fatal) {
+    const int rank = subject.rank;
+    if (subject.protocol != kProtocol) {
+      return Unimplemented("groups' protocol {}, here {}: they are of different releases",
+                           subject.protocol, kProtocol);
+    }
+    if (subject.generation > spec_.generation) {
+      return Unavailable("{} is in generation {} still, not {}", member(spec_.rank).task,
+                         spec_.generation, subject.generation);
+    }
+    if (subject.generation < spec_.generation) {
+      return Aborted("generation {} is over: {} forms generation {}", subject.generation,
+                     member(spec_.rank).task, spec_.generation);
+    }
+    if (subject.members != members_ || rank <= spec_.rank || rank >= size()) {
+      fatal = InvalidArgument(
+          "rank {} has another list of members than {}: all must be given the same cluster", rank,
+          member(spec_.rank).task);
+      return fatal;
+    }
+    Peer& one = peer(rank);
+    const bool taken = one.watch != nullptr && one.data.valid() && !Ended(one.watch->fd());
+    if (subject.lane == Lane::kWatch && taken) {
+      fatal = AlreadyExists("two processes say that they are {}", member(rank).task);
+      return fatal;
+    }
+    return Ok();
+  }
+
+  // READY to lower ranks, GO to higher ones: then nobody reads by a handshake's channel any more.
+  Status Agree() {
+    MUSTER_TRY(Gather(kReady, spec_.rank + 1, size()));
+    for (int r = 0; r < spec_.rank; ++r) MUSTER_TRY(Say(r, kReady));
+    MUSTER_TRY(Gather(kGo, 0, spec_.rank));
+    if (spec_.rank == 0 && AllHere()) {
+      MUSTER_TRY_ASSIGN(memory_, SharedMemory::Make(size()));
+    }
+    for (int r = spec_.rank + 1; r < size(); ++r) {
+      MUSTER_TRY(Say(r, kGo));
+      if (memory_.has_value()) MUSTER_TRY(SendMemory(r));
+    }
+    if (spec_.rank > 0 && peer(0).brings_memory) MUSTER_TRY(ReceiveMemory());
+    return Ok();
+  }
+
+  // Descriptors ride on Unix sockets, as the links for data are on one host; nothing else has been
+  // sent there yet.
+  Status SendMemory(int rank) {
+    std::byte ride{1};
+    iovec part{&ride, 1};
+    const int socket = peer(rank).data.get();
+    if (net::SendParts(socket, {&part, 1}, memory_->fd()) == 1) return Ok();
+    return Annotate(FromErrno(errno, "send the shared memory"), member(rank).task);
+  }
+  Status ReceiveMemory() {
+    Peer& first = peer(0);
+    pollfd readable{.fd = first.data.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&readable, 1, net::PollTimeout(deadline_));
+    std::byte ride{};
+    const ssize_t got = net::ReceiveWithDescriptors(
+        first.data.get(), {&ride, 1}, [&](net::Fd fd) { first.memory = std::move(fd); });
+    if (got == 1 && first.memory.valid()) return Ok();
+    return Unavailable("{} sent no shared memory while the group formed", member(0).task);
+  }
+
+  // Whether all members are on this host, as each of them sees it.
+  bool AllHere() {
+    if (!spec_.shared_memory || size() == 1) return false;
+    for (int r = 0; r < size(); ++r) {
+      if (r != spec_.rank && (peer(r).host != HostNumber() || !peer(r).local)) return false;
+    }
+    return true;
+  }
+  std::uint64_t HostNumber() const { return Signature().Add(self_.host_id).value(); }
+
+  // The request of a GO is 1 when shared memory comes behind it.
+  Status Say(int rank, net::FrameKind kind) {
+    const std::uint64_t host = HostNumber();
+    net::DuplexLink& link = *peer(rank).watch;
+    MUSTER_TRY(link.Queue({.kind = kind, .request = memory_.has_value() ? 1U : 0U},
+                          std::as_bytes(std::span(&host, 1)), {}));
+    return link.Flush().status();
+  }
+
+  // Waits for one frame of that kind from each of the ranks.
+  Status Gather(net::FrameKind kind, int first, int last) {
+    for (int r = first; r < last; ++r) {
+      Peer& one = peer(r);
+      bool there = false;
+      const auto take = [&](const net::FrameHeader& header, std::span<const std::byte> meta,
+                            std::span<const std::byte>) -> Status {
+        std::uint64_t host = 0;
+        // Who has formed it goes on at once.
+        if (there) {
+          one.early.push_back({header, {meta.begin(), meta.end()}});
+          return Ok();
+        }
+        if (header.kind != kind || meta.size() != sizeof(host)) {
+          return DataLoss("a frame of kind {} where a group forms", header.kind);
+        }
+        std::memcpy(&host, meta.data(), sizeof(host));
+        one.host = host;
+        one.brings_memory = header.request == 1;
+        there = true;
+        return Ok();
+      };
+      while (!there) {
+        const auto received = one.watch->Receive(take);
+        if (!received.ok()) {
+          return Annotate(received.status(),
+                          fmt::format("{} while the group formed", member(r).task));
+        }
+        if (there) break;
+        if (std::chrono::steady_clock::now() >= deadline_) {
+          return DeadlineExceeded("group {} of {} has not formed within {} ms: {} waits for others",
+                                  spec_.generation, spec_.job, spec_.form_within.count(),
+                                  member(r).task);
+        }
+        net::DuplexLink* const link = one.watch.get();
+        net::WaitForLinks({&link, 1}, -1, deadline_, nullptr);
+      }
+    }
+    return Ok();
+  }
+
+  Result<std::unique_ptr<Group>> Finish() {
+    std::optional<SharedMemory> memory;
+    if (memory_.has_value()) {
+      MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(spec_.rank, size(), *std::move(memory_)));
+    } else if (spec_.rank > 0 && peer(0).memory.valid()) {
+      MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(spec_.rank, size(), std::move(peer(0).memory)));
+    }
+    std::vector<Mesh::Peer> data;
+    std::vector<Watch::Link> watches;
+    std::vector<std::uint64_t> hosts;
+    for (int r = 0; r < size(); ++r) {
+      data.push_back(
+          {.socket = std::move(peer(r).data), .payload_crc = peer(r).crc, .name = member(r).task});
+      watches.push_back({std::move(peer(r).watch), std::move(peer(r).early)});
+      hosts.push_back(peer(r).host.value_or(HostNumber()));
+    }
+    return ProcessGroup::Create(spec_, std::move(data), std::move(watches), std::move(memory),
+                                hosts);
+  }
+
+  const GroupSpec& spec_;
+  const net::Listener& listener_;
+  const net::Identity self_;
+  const std::uint32_t members_;
+  const TimePoint deadline_;
+  HostDoor door_;
+  std::vector<net::Listener> listeners_;  // the own address, and the door
+  std::vector<Peer> peers_;
+  net::LinkKind last_kind_ = net::LinkKind::kTcp;
+  bool last_crc_ = false;
+  std::optional<net::Arena> memory_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Group>> FormGroup(const GroupSpec& spec, const net::Listener& listener) {
+  MUSTER_TRY(CheckSpec(spec));
+  MUSTER_TRY_ASSIGN(std::string host, net::HostId());
+  Forming forming(spec, listener, std::move(host));
+  return forming.Run();
+}
+
+}  // namespace muster::collectives

@@ -1,0 +1,220 @@
+#include "collectives/process/mesh.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "common/net/checksum.h"
+#include "common/net/socket.h"
+#include "common/net/socket_calls.h"
+
+namespace muster::collectives {
+namespace {
+
+// The header's ids.
+struct WireTag {
+  std::uint64_t generation = 0;
+  std::uint64_t operation = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t reserved = 0;
+};
+static_assert(sizeof(WireTag) == sizeof(net::FrameIds));
+
+constexpr net::FrameLimits kLimits{.meta_bytes = 0, .payload_bytes = 1ULL << 40};
+
+bool Gone(int error) { return error == EPIPE || error == ECONNRESET; }
+
+}  // namespace
+
+Mesh::Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit)
+    : peers_(std::move(peers)), spinner_(spin, limit) {}
+
+void Mesh::ShutDown() {
+  for (const Peer& peer : peers_) {
+    if (peer.socket.valid()) (void)::shutdown(peer.socket.get(), SHUT_RDWR);
+  }
+}
+
+Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,
+                      std::span<const Incoming> receives, const Waiter& waiter) {
+  sending_.clear();
+  receiving_.clear();
+  waiting_.clear();
+  const auto ids =
+      std::bit_cast<net::FrameIds>(WireTag{tag.generation, tag.operation, tag.signature, 0});
+  for (const Outgoing& send : sends) {
+    Sending& one = sending_.emplace_back();
+    one.peer = send.peer;
+    one.bytes = send.bytes;
+    net::FrameHeader header{.kind = kDataFrame, .ids = ids, .payload_bytes = send.bytes.size()};
+    if (peers_[static_cast<std::size_t>(send.peer)].payload_crc) {
+      header.flags = net::kFlagPayloadCrc;
+      header.payload_crc = net::Crc32c(send.bytes);
+    }
+    net::EncodeHeader(header, one.header);
+  }
+  for (const Incoming& receive : receives) {
+    Receiving& one = receiving_.emplace_back();
+    one.peer = receive.peer;
+    one.into = receive.into;
+  }
+  Status status = Ok();
+  while (status.ok() && !AllOver()) {
+    const Result<bool> moved = Advance(tag);
+    status = moved.status();
+    if (status.ok() && !*moved) status = Wait(waiter);
+  }
+  if (!status.ok()) NoteWaiting();
+  return status;
+}
+
+bool Mesh::AllOver() const {
+  return std::all_of(receiving_.begin(), receiving_.end(), [](auto& one) { return one.over(); }) &&
+         std::all_of(sending_.begin(), sending_.end(), [](auto& one) { return one.over(); });
+}
+
+void Mesh::NoteWaiting() {
+  if (!waiting_.empty()) return;  // who calls something else
+  for (const Receiving& one : receiving_) {
+    if (!one.over()) waiting_.push_back(one.peer);
+  }
+  if (!waiting_.empty()) return;
+  for (const Sending& one : sending_) {
+    if (!one.over()) waiting_.push_back(one.peer);
+  }
+}
+
+Result<bool> Mesh::Advance(const Tag& tag) {
+  bool moved = false;
+  for (Sending& one : sending_) {
+    if (one.over()) continue;
+    MUSTER_TRY_ASSIGN(const bool sent, Send(one));
+    moved = moved || sent;
+  }
+  for (Receiving& one : receiving_) {
+    if (one.over()) continue;
+    MUSTER_TRY_ASSIGN(const bool received, Receive(one, tag));
+    moved = moved || received;
+  }
+  return moved;
+}
+
+Result<bool> Mesh::Send(Sending& one) {
+  const Peer& peer = peers_[static_cast<std::size_t>(one.peer)];
+  std::array<iovec, 2> parts{};
+  std::size_t count = 0;
+  std::size_t at = one.done;
+  if (at < net::kHeaderBytes) {
+    parts[count++] = {one.header.data() + at, net::kHeaderBytes - at};
+    at = net::kHeaderBytes;
+  }
+  const std::size_t from = at - net::kHeaderBytes;
+  if (from < one.bytes.size()) {
+    parts[count++] = {const_cast<std::byte*>(one.bytes.data()) + from,
+                      std::min(one.bytes.size() - from, net::kBytesPerOperation)};
+  }
+  const ssize_t sent = net::SendParts(peer.socket.get(), {parts.data(), count}, -1);
+  if (sent < 0) {
+    if (net::WouldBlock(errno)) return false;
+    if (Gone(errno)) return Unavailable("{} has closed its link", peer.name);
+    return Annotate(FromErrno(errno, "send"), peer.name);
+  }
+  one.done += static_cast<std::size_t>(sent);
+  return true;
+}
+
+Result<bool> Mesh::Receive(Receiving& one, const Tag& tag) {
+  const Peer& peer = peers_[static_cast<std::size_t>(one.peer)];
+  std::array<iovec, 2> parts{};
+  std::size_t count = 0;
+  const bool in_header = one.done < net::kHeaderBytes;
+  const std::size_t from = in_header ? 0 : one.done - net::kHeaderBytes;
+  if (in_header) parts[count++] = {one.header.data() + one.done, net::kHeaderBytes - one.done};
+  if (from < one.into.size()) {
+    parts[count++] = {one.into.data() + from,
+                      std::min(one.into.size() - from, net::kBytesPerOperation)};
+  }
+  const ssize_t got = ::readv(peer.socket.get(), parts.data(), static_cast<int>(count));
+  if (got < 0) {
+    if (net::WouldBlock(errno)) return false;
+    if (Gone(errno)) return Unavailable("{} has closed its link", peer.name);
+    return Annotate(FromErrno(errno, "read"), peer.name);
+  }
+  if (got == 0) return Unavailable("{} has closed its link", peer.name);
+  const std::size_t before = one.done;
+  one.done += static_cast<std::size_t>(got);
+  if (in_header && one.done >= net::kHeaderBytes) MUSTER_TRY(CheckHeader(one, tag));
+  if (one.crc_expected && one.done > net::kHeaderBytes) {
+    const std::size_t begin = std::max(before, net::kHeaderBytes) - net::kHeaderBytes;
+    one.crc = net::Crc32c(one.into.subspan(begin, one.done - net::kHeaderBytes - begin), one.crc);
+  }
+  if (one.over() && one.crc_expected) {
+    MUSTER_TRY_ASSIGN(const net::FrameHeader header, net::DecodeHeader(one.header, kLimits));
+    if (header.payload_crc != one.crc) {
+      return DataLoss("{}: a checksum of {} bytes fails", peer.name, one.into.size());
+    }
+  }
+  return true;
+}
+
+Status Mesh::CheckHeader(Receiving& one, const Tag& tag) {
+  const std::string& name = peers_[static_cast<std::size_t>(one.peer)].name;
+  auto header = net::DecodeHeader(one.header, kLimits);
+  if (!header.ok()) return Annotate(header.status(), name);
+  const auto theirs = std::bit_cast<WireTag>(header->ids);
+  if (header->kind != kDataFrame || theirs.generation != tag.generation) {
+    return DataLoss("{}: a frame of kind {} and generation {}, where generation {} has data", name,
+                    header->kind, theirs.generation, tag.generation);
+  }
+  if (theirs.operation != tag.operation || theirs.signature != tag.signature ||
+      header->payload_bytes != one.into.size()) {
+    waiting_.push_back(one.peer);
+    return InvalidArgument("{} calls something else", name);
+  }
+  one.crc_expected = (header->flags & net::kFlagPayloadCrc) != 0;
+  return Ok();
+}
+
+// Until one of the links can go on. First it looks for a while: waking up costs more than a small
+// message takes.
+Status Mesh::Wait(const Waiter& waiter) {
+  std::vector<pollfd> entries;
+  entries.reserve(sending_.size() + receiving_.size() + 1);
+  for (const Sending& one : sending_) {
+    if (one.over()) continue;
+    entries.push_back({peers_[static_cast<std::size_t>(one.peer)].socket.get(), POLLOUT, 0});
+  }
+  for (const Receiving& one : receiving_) {
+    if (one.over()) continue;
+    entries.push_back({peers_[static_cast<std::size_t>(one.peer)].socket.get(), POLLIN, 0});
+  }
+  entries.push_back({waiter.wake, POLLIN, 0});
+  const auto ready = [&](int timeout) {
+    return ::poll(entries.data(), entries.size(), timeout) > 0;
+  };
+  if (spinner_.Begin()) {
+    const auto until = std::chrono::steady_clock::now() + net::Spinner::kWindow;
+    bool found = ready(0);
+    while (!found && std::chrono::steady_clock::now() < until) found = ready(0);
+    spinner_.End(found);
+    if (found && !waiter.over->load(std::memory_order_acquire)) return Ok();
+  }
+  if (waiter.over->load(std::memory_order_acquire)) return Cancelled("the group is over");
+  const auto now = std::chrono::steady_clock::now();
+  if (ready(net::PollTimeout(std::min(waiter.deadline, now + Waiter::kPatience)))) return Ok();
+  waiter.SayThatItLasts();
+  if (!ready(net::PollTimeout(waiter.deadline)) &&
+      std::chrono::steady_clock::now() >= waiter.deadline) {
+    return DeadlineExceeded("waited too long");
+  }
+  return Ok();
+}
+
+}  // namespace muster::collectives

@@ -1,0 +1,66 @@
+// Operations over links, by the schedules of collectives/schedule.h.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "collectives/cost_model.h"
+#include "collectives/process/mesh.h"
+#include "collectives/process/operations.h"
+#include "collectives/schedule.h"
+
+namespace muster::collectives {
+
+class MeshOperations final : public Operations {
+ public:
+  struct Options {
+    Costs costs;
+    // By rank; equal numbers: one host. Of hosts with several members one speaks for its host.
+    std::vector<std::uint64_t> hosts;
+  };
+  // Lifetime: `mesh` outlives it.
+  MeshOperations(Mesh& mesh, int rank, Options options);
+
+  Status AllReduce(const Operation& operation, Reduction reduction,
+                   std::span<const ReduceBuffer> buffers) override;
+  Status Gather(const Operation& operation, std::span<const std::byte> mine,
+                std::span<const std::span<std::byte>> into) override;
+  Status Broadcast(const Operation& operation, std::span<std::byte> data, int root) override;
+  Status Barrier(const Operation& operation) override;
+  const std::vector<int>& waiting() const override { return mesh_.waiting(); }
+
+  // Of all elements of one type, as one: ranges[r] of `in` is summed at member r, in rank order,
+  // into `out` there.
+  Status DirectReduce(const Operation& operation, Reduction reduction, DType type,
+                      const std::byte* in, std::span<const Range> ranges, std::byte* out);
+  Status AllToAll(const Operation& operation, std::span<const std::span<const std::byte>> sends,
+                  std::span<const std::span<std::byte>> receives);
+
+ private:
+  int size() const { return mesh_.size(); }
+  Status ReduceFlat(const Operation& operation, Reduction reduction, DType type,
+                    const std::byte* in, std::byte* out, std::size_t count);
+  Status RunDirect(const Operation& operation, Reduction reduction, DType type, const std::byte* in,
+                   std::byte* out, const Schedule& schedule);
+  Status RunRounds(const Operation& operation, Reduction reduction, DType type, const std::byte* in,
+                   std::byte* out, std::size_t count, const Schedule& schedule);
+  Status ReduceRound(const Operation& operation, Reduction reduction, DType type, std::byte* data,
+                     const Round& round);
+  // What comes replaces elements of `data`.
+  Status SpreadRounds(const Operation& operation, std::size_t element, std::byte* data,
+                      std::span<const Round> rounds);
+  Schedule ScheduleFor(Reduction reduction, DType type, std::size_t count) const;
+  std::span<std::byte> Scratch(std::size_t bytes);
+
+  Mesh& mesh_;
+  const int rank_;
+  const Options options_;
+  std::vector<int> hosts_;  // numbered from 0; empty unless some, but not all, share one
+  std::vector<std::byte> scratch_;
+  std::vector<std::byte> packed_;
+  std::vector<Outgoing> sends_;
+  std::vector<Incoming> receives_;
+};
+
+}  // namespace muster::collectives

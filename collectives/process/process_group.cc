@@ -1,0 +1,298 @@
+#include "collectives/process/process_group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "collectives/packing.h"
+
+namespace muster::collectives {
+namespace {
+
+std::vector<std::string> TasksOf(const GroupSpec& spec) {
+  std::vector<std::string> tasks;
+  for (const GroupMember& member : spec.members) tasks.push_back(member.task);
+  return tasks;
+}
+
+enum class Kind : std::uint8_t {
+  kAllReduce,
+  kExchange,
+  kAllGather,
+  kBroadcast,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+};
+
+Signature Begin(Kind kind) { return Signature().Add(static_cast<std::uint64_t>(kind)); }
+
+std::string Described(std::span<const ReduceBuffer> buffers) {
+  std::vector<std::string> parts;
+  for (const ReduceBuffer& buffer : buffers) {
+    if (parts.size() == 4) {
+      parts.push_back(fmt::format("and {} more", buffers.size() - 4));
+      break;
+    }
+    parts.push_back(
+        fmt::format("{}[{}]", muster::NameOf(buffer.type), fmt::join(buffer.shape, ", ")));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Group>> ProcessGroup::Create(const GroupSpec& spec,
+                                                    std::vector<Mesh::Peer> data,
+                                                    std::vector<Watch::Link> watches,
+                                                    std::optional<SharedMemory> memory,
+                                                    const std::vector<std::uint64_t>& hosts) {
+  std::unique_ptr<ProcessGroup> group(
+      new ProcessGroup(spec, std::move(data), std::move(memory), hosts));
+  Mesh& mesh = group->mesh_;
+  MUSTER_TRY_ASSIGN(group->watch_, Watch::Create(spec.rank, group->tasks_, std::move(watches),
+                                                 [&mesh] { mesh.ShutDown(); }));
+  return std::unique_ptr<Group>(std::move(group));
+}
+
+ProcessGroup::ProcessGroup(const GroupSpec& spec, std::vector<Mesh::Peer> data,
+                           std::optional<SharedMemory> memory,
+                           const std::vector<std::uint64_t>& hosts)
+    : rank_(spec.rank),
+      generation_(spec.generation),
+      tasks_(TasksOf(spec)),
+      spin_limit_(1),
+      mesh_(std::move(data), spec.spin, &spin_limit_),
+      memory_(std::move(memory)),
+      by_mesh_(mesh_, rank_, {.costs = {}, .hosts = hosts}),
+      by_memory_(memory_ ? std::make_unique<SharedOperations>(*memory_) : nullptr),
+      best_(by_memory_ ? *by_memory_ : static_cast<Operations&>(by_mesh_)) {}
+
+template <class Call, class Work>
+Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call& call,
+                         const Work& work) {
+  const Result<std::uint64_t> number = watch_->Begin();
+  if (!number.ok()) return number.status();
+  TimePoint deadline = TimePoint::max();
+  if (timeout.has_value() && timeout->count() > 0) {
+    deadline = std::chrono::steady_clock::now() + *timeout;
+  }
+  const Operation operation{
+      .tag = {.generation = generation_, .operation = *number, .signature = signature.value()},
+      .waiter = watch_->waiter(deadline)};
+  std::vector<int> waiting;
+  const Status status = work(operation, waiting);
+  if (status.ok()) {
+    watch_->End();
+    return status;
+  }
+  return watch_->Fail(Explain(status, *number, call(), timeout, waiting));
+}
+
+Status ProcessGroup::Explain(const Status& status, std::uint64_t operation, const std::string& call,
+                             Timeout timeout, const std::vector<int>& waiting) {
+  const std::string what = fmt::format("operation {}, {}", operation, call);
+  if (status.code() == StatusCode::kDeadlineExceeded) {
+    return DeadlineExceeded(
+        "{}: {} waited {} ms for {}", what, tasks_[static_cast<std::size_t>(rank_)],
+        timeout.value_or(std::chrono::milliseconds(0)).count(), watch_->Awaited(waiting));
+  }
+  if (status.code() == StatusCode::kInvalidArgument && !waiting.empty()) {
+    return InvalidArgument("Shape mismatch: {} calls {}; {} calls something else",
+                           tasks_[static_cast<std::size_t>(rank_)], what,
+                           tasks_[static_cast<std::size_t>(waiting.front())]);
+  }
+  return Annotate(status, what);
+}
+
+Status ProcessGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                               Timeout timeout) {
+  Signature signature = Begin(Kind::kAllReduce).Add(static_cast<std::uint64_t>(reduction));
+  for (const ReduceBuffer& buffer : buffers) {
+    signature.Add(static_cast<std::uint64_t>(buffer.type)).Add(buffer.shape.size());
+    for (const std::int64_t size : buffer.shape) signature.Add(static_cast<std::uint64_t>(size));
+  }
+  const auto call = [&] {
+    return fmt::format("all_reduce {} of {}", NameOf(reduction), Described(buffers));
+  };
+  return Run(signature, timeout, call,
+             [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+               for (const ReduceBuffer& buffer : buffers) {
+                 if (Reducible(buffer.type)) continue;
+                 return InvalidArgument("{} has no sum; convert it to a number type",
+                                        muster::NameOf(buffer.type));
+               }
+               const Status status = best_.AllReduce(operation, reduction, buffers);
+               if (!status.ok()) waiting = best_.waiting();
+               return status;
+             });
+}
+
+Result<std::vector<std::vector<std::int64_t>>> ProcessGroup::Exchange(
+    std::string_view call, std::span<const std::int64_t> mine, Timeout timeout) {
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<std::vector<std::int64_t>> all(n);
+  const auto work = [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+    std::vector<std::uint64_t> lengths(n);
+    const std::uint64_t own = mine.size();
+    std::vector<std::span<std::byte>> into;
+    for (std::uint64_t& length : lengths) {
+      into.push_back(std::as_writable_bytes(std::span(&length, 1)));
+    }
+    Status status = best_.Gather(operation, std::as_bytes(std::span(&own, 1)), into);
+    if (status.ok()) {
+      for (std::size_t r = 0; r < n; ++r) {
+        all[r].resize(lengths[r]);
+        into[r] = std::as_writable_bytes(std::span(all[r]));
+      }
+      status = best_.Gather(operation, std::as_bytes(mine), into);
+    }
+    if (!status.ok()) waiting = best_.waiting();
+    return status;
+  };
+  MUSTER_TRY(Run(
+      Begin(Kind::kExchange).Add(call), timeout,
+      [&] { return fmt::format("{}: exchange of shapes", call); }, work));
+  return all;
+}
+
+Status ProcessGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
+  Signature signature = Begin(Kind::kAllGather);
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<std::size_t> totals(n);
+  bool sound = true;
+  for (const GatherBuffer& buffer : buffers) {
+    signature.Add(buffer.blocks).Add(buffer.block_bytes.size());
+    for (const std::size_t bytes : buffer.block_bytes) signature.Add(bytes);
+    sound = sound && buffer.block_bytes.size() == n;
+    for (std::size_t r = 0; sound && r < n; ++r) totals[r] += buffer.blocks * buffer.block_bytes[r];
+  }
+  const auto call = [&] { return fmt::format("all_gather of {} tensors", buffers.size()); };
+  return Run(signature, timeout, call,
+             [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+               if (!sound) return InvalidArgument("the lengths of {} members are needed", n);
+               const auto own = static_cast<std::size_t>(rank_);
+               std::vector<std::span<std::byte>> into(n);
+               const bool whole = buffers.size() == 1 && buffers[0].blocks == 1;
+               if (!whole)
+                 scratch_.resize(std::accumulate(totals.begin(), totals.end(), totals[own]));
+               std::byte* at = whole ? static_cast<std::byte*>(buffers[0].out) : scratch_.data();
+               for (std::size_t r = 0; r < n; ++r) {
+                 into[r] = {at, totals[r]};
+                 at += totals[r];
+               }
+               std::span<const std::byte> mine;
+               if (whole) {
+                 mine = {static_cast<const std::byte*>(buffers[0].in), totals[own]};
+               } else {
+                 mine = {at, totals[own]};
+                 for (const GatherBuffer& buffer : buffers) {
+                   const std::size_t bytes = buffer.blocks * buffer.block_bytes[own];
+                   if (bytes > 0) std::memcpy(at, buffer.in, bytes);
+                   at += bytes;
+                 }
+               }
+               if (const Status status = best_.Gather(operation, mine, into); !status.ok()) {
+                 waiting = best_.waiting();
+                 return status;
+               }
+               if (whole) return Ok();
+               std::vector<const std::byte*> from;
+               for (const std::span<std::byte> one : into) from.push_back(one.data());
+               for (const GatherBuffer& buffer : buffers) {
+                 auto* out = static_cast<std::byte*>(buffer.out);
+                 for (std::size_t block = 0; block < buffer.blocks; ++block) {
+                   for (std::size_t r = 0; r < n; ++r) {
+                     const std::size_t bytes = buffer.block_bytes[r];
+                     if (bytes == 0) continue;
+                     std::memcpy(out, from[r] + block * bytes, bytes);
+                     out += bytes;
+                   }
+                 }
+                 for (std::size_t r = 0; r < n; ++r)
+                   from[r] += buffer.blocks * buffer.block_bytes[r];
+               }
+               return Ok();
+             });
+}
+
+Status ProcessGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeout) {
+  const Signature signature =
+      Begin(Kind::kBroadcast).Add(static_cast<std::uint64_t>(root)).Add(data.size());
+  const auto call = [&] { return fmt::format("broadcast of {} bytes by {}", data.size(), root); };
+  return Run(signature, timeout, call,
+             [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+               if (root < 0 || root >= size()) {
+                 return InvalidArgument("root {} in a group of {}", root, size());
+               }
+               const Status status = best_.Broadcast(operation, data, root);
+               if (!status.ok()) waiting = best_.waiting();
+               return status;
+             });
+}
+
+Status ProcessGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
+                                   Timeout timeout) {
+  Signature signature = Begin(Kind::kReduceScatter)
+                            .Add(static_cast<std::uint64_t>(reduction))
+                            .Add(static_cast<std::uint64_t>(buffer.type))
+                            .Add(buffer.counts.size());
+  for (const std::size_t count : buffer.counts) signature.Add(count);
+  const auto call = [&] {
+    return fmt::format("reduce_scatter {} of {}[{}]", NameOf(reduction),
+                       muster::NameOf(buffer.type), fmt::join(buffer.counts, " + "));
+  };
+  return Run(
+      signature, timeout, call,
+      [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+        if (buffer.counts.size() != static_cast<std::size_t>(size()) || !Reducible(buffer.type)) {
+          return InvalidArgument("{} counts for {} members, of {}", buffer.counts.size(), size(),
+                                 muster::NameOf(buffer.type));
+        }
+        std::vector<Range> ranges;
+        std::size_t begin = 0;
+        for (const std::size_t count : buffer.counts) {
+          ranges.push_back({begin, begin + count});
+          begin += count;
+        }
+        Status status = by_mesh_.DirectReduce(operation, reduction, buffer.type,
+                                              static_cast<const std::byte*>(buffer.in), ranges,
+                                              static_cast<std::byte*>(buffer.out));
+        if (!status.ok()) waiting = by_mesh_.waiting();
+        return status;
+      });
+}
+
+Status ProcessGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
+                              std::span<const std::span<std::byte>> receives, Timeout timeout) {
+  const auto call = [] { return std::string("all_to_all"); };
+  return Run(Begin(Kind::kAllToAll), timeout, call,
+             [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+               const auto n = static_cast<std::size_t>(size());
+               const auto own = static_cast<std::size_t>(rank_);
+               if (sends.size() != n || receives.size() != n ||
+                   sends[own].size() != receives[own].size()) {
+                 return InvalidArgument("{} parts to send and {} to receive for {} members",
+                                        sends.size(), receives.size(), n);
+               }
+               const Status status = by_mesh_.AllToAll(operation, sends, receives);
+               if (!status.ok()) waiting = by_mesh_.waiting();
+               return status;
+             });
+}
+
+Status ProcessGroup::Barrier(Timeout timeout) {
+  return Run(
+      Begin(Kind::kBarrier), timeout, [] { return std::string("barrier"); },
+      [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+        const Status status = best_.Barrier(operation);
+        if (!status.ok()) waiting = best_.waiting();
+        return status;
+      });
+}
+
+}  // namespace muster::collectives

@@ -1,0 +1,153 @@
+#include "collectives/process/shared_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace muster::collectives {
+namespace {
+
+// Looks before a member gives its processor away, and time after which it sleeps.
+constexpr int kLooks = 2'000;
+constexpr std::chrono::microseconds kAwake{200};
+// The end of a group is looked for this often while a member sleeps.
+constexpr Millis kSleep{20};
+
+void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Threads of several processes: no FUTEX_PRIVATE_FLAG.
+void FutexWait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Millis most) {
+  const timespec time{.tv_sec = most.count() / 1'000, .tv_nsec = most.count() % 1'000 * 1'000'000};
+  (void)::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
+}
+void FutexWakeAll(std::atomic<std::uint32_t>& word) {
+  (void)::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+// Phases count on and around.
+bool Reached(std::uint32_t phase, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(phase - wanted) >= 0;
+}
+
+int Processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+std::size_t SharedMemory::BytesFor(int members) {
+  return static_cast<std::size_t>(members) * (sizeof(Line) + 2 * kSlotBytes) + 64;
+}
+
+Result<net::Arena> SharedMemory::Make(int members) {
+  return net::Arena::Create(BytesFor(members), /*shared=*/true);
+}
+
+Result<SharedMemory> SharedMemory::Map(int rank, int members, net::Arena arena) {
+  SharedMemory memory(rank, members, arena.base());
+  memory.arena_ = std::move(arena);
+  return memory;
+}
+
+Result<SharedMemory> SharedMemory::Map(int rank, int members, net::Fd descriptor) {
+  MUSTER_TRY_ASSIGN(net::PeerArena peer,
+                    net::PeerArena::Map(std::move(descriptor), 2 * BytesFor(members)));
+  MUSTER_TRY_ASSIGN(const std::span<std::byte> all, peer.At(0, BytesFor(members), 64));
+  SharedMemory memory(rank, members, all.data());
+  memory.peer_ = std::move(peer);
+  return memory;
+}
+
+// Memory of an arena is zero when it is new, which is what a line begins with.
+SharedMemory::SharedMemory(int rank, int members, std::byte* base)
+    : rank_(rank), crowded_(members > Processors()) {
+  for (int r = 0; r < members; ++r) {
+    lines_.push_back(std::launder(reinterpret_cast<Line*>(base)) + r);
+    slots_.push_back(base + static_cast<std::size_t>(members) * sizeof(Line) +
+                     static_cast<std::size_t>(r) * 2 * kSlotBytes);
+  }
+}
+
+Status SharedMemory::Publish(std::uint64_t signature, const Waiter& waiter) {
+  waiting_.clear();
+  Line& line = *lines_[static_cast<std::size_t>(rank_)];
+  const std::uint32_t phase = ++phase_;
+  line.signature[phase & 1].store(signature, std::memory_order_relaxed);
+  line.phase.store(phase);
+  if (line.sleepers.load() > 0) FutexWakeAll(line.phase);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    const Line& other = *lines_[static_cast<std::size_t>(r)];
+    if (!Reached(other.phase.load(std::memory_order_acquire), phase)) {
+      if (const Status status = Await(r, waiter); !status.ok()) {
+        for (int late = r; late < size(); ++late) {
+          if (late != rank_ && !Reached(lines_[static_cast<std::size_t>(late)]->phase, phase)) {
+            waiting_.push_back(late);
+          }
+        }
+        return status;
+      }
+    }
+    if (other.signature[phase & 1].load(std::memory_order_relaxed) != signature) {
+      waiting_.push_back(r);
+      return InvalidArgument("calls something else");
+    }
+  }
+  return Ok();
+}
+
+// Looks for a while, then lets others run, then sleeps: where processors are fewer than members,
+// who spins keeps the others away.
+Status SharedMemory::Await(int rank, const Waiter& waiter) {
+  Line& line = *lines_[static_cast<std::size_t>(rank)];
+  const auto there = [&] { return Reached(line.phase.load(std::memory_order_acquire), phase_); };
+  if (!crowded_) {
+    for (int look = 0; look < kLooks; ++look) {
+      if (there()) return Ok();
+      Pause();
+    }
+  }
+  const auto begun = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begun < kAwake) {
+    if (there()) return Ok();
+    std::this_thread::yield();
+  }
+  Status status = Ok();
+  bool said = false;
+  line.sleepers.fetch_add(1);
+  while (status.ok()) {
+    const std::uint32_t seen = line.phase.load();
+    if (Reached(seen, phase_)) break;
+    const auto now = std::chrono::steady_clock::now();
+    if (!said && now - begun >= Waiter::kPatience) {
+      said = true;
+      waiter.SayThatItLasts();
+    }
+    if (waiter.over->load(std::memory_order_acquire)) {
+      status = Cancelled("the group is over");
+    } else if (now >= waiter.deadline) {
+      status = DeadlineExceeded("waited too long");
+    } else {
+      FutexWait(line.phase, seen,
+                std::clamp(std::chrono::ceil<Millis>(waiter.deadline - now), Millis(1), kSleep));
+    }
+  }
+  line.sleepers.fetch_sub(1);
+  return status;
+}
+
+}  // namespace muster::collectives

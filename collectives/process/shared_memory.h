@@ -1,0 +1,76 @@
+// Memory that the members of one host share: what each brings lies in slots that all can read, so
+// that no byte of a reduction passes through a socket.
+//
+// Phases: in each, a member writes into its own slot, publishes, and waits until all have; then
+// what they wrote may be read until the member publishes the phase after next, since slots are
+// double. So a phase costs one wait, and nobody waits for the slowest reader.
+//
+// Layout: for each member a line of its own (phase, signature of the operation, who sleeps), then
+// its two slots of kSlotBytes.
+//
+// Threading: one thread. Errors of waits: kDeadlineExceeded; kInvalidArgument, a member calls
+// another operation; kCancelled, the group is over.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collectives/process/waiter.h"
+#include "common/base/status.h"
+#include "common/net/arena.h"
+
+namespace muster::collectives {
+
+class SharedMemory {
+ public:
+  // Of one slot.
+  static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
+
+  // By the first of `members` on a host; the others map its descriptor.
+  static Result<net::Arena> Make(int members);
+  // `arena` when this member made it, else `peer`.
+  static Result<SharedMemory> Map(int rank, int members, net::Arena arena);
+  static Result<SharedMemory> Map(int rank, int members, net::Fd descriptor);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(lines_.size()); }
+
+  // Where this member writes for the phase to come.
+  std::span<std::byte> mine() { return slot(rank_, phase_ + 1); }
+  // Publishes it and waits for all others to publish the same phase of the same operation.
+  Status Publish(std::uint64_t signature, const Waiter& waiter);
+  // What a member wrote for the phase that was published last; until the next but one.
+  std::span<const std::byte> theirs(int rank) const { return slot(rank, phase_); }
+  // After an error: who has not come.
+  const std::vector<int>& waiting() const { return waiting_; }
+
+ private:
+  struct alignas(64) Line {
+    std::atomic<std::uint32_t> phase;
+    std::atomic<std::uint32_t> sleepers;
+    // Of the phases with even and odd numbers.
+    std::atomic<std::uint64_t> signature[2];
+  };
+  SharedMemory(int rank, int members, std::byte* base);
+  std::span<std::byte> slot(int rank, std::uint32_t phase) const {
+    return {slots_[static_cast<std::size_t>(rank)] + (phase & 1) * kSlotBytes, kSlotBytes};
+  }
+  Status Await(int rank, const Waiter& waiter);
+  static std::size_t BytesFor(int members);
+
+  int rank_;
+  net::Arena arena_;
+  net::PeerArena peer_;
+  std::vector<Line*> lines_;
+  std::vector<std::byte*> slots_;
+  // The phase that was published last.
+  std::uint32_t phase_ = 0;
+  // More members than processors: a member that spins keeps another from coming.
+  bool crowded_;
+  std::vector<int> waiting_;
+};
+
+}  // namespace muster::collectives

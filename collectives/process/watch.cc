@@ -1,0 +1,212 @@
+#include "collectives/process/watch.h"
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace muster::collectives {
+namespace {
+
+// Frames of the watch, beside pings. PROGRESS and LEFT: meta is a Progress. OVER: the header's
+// status and meta say by what.
+constexpr net::FrameKind kProgress = net::kFirstOfProtocols;
+constexpr net::FrameKind kLeft = net::kFirstOfProtocols + 1;
+constexpr net::FrameKind kOver = net::kFirstOfProtocols + 2;
+
+// The last words of a member that leaves may take this long.
+constexpr Millis kLastWords{1'000};
+// An operation's link breaks a moment before the reason is told.
+constexpr Millis kReasonWithin{1'000};
+
+std::array<std::byte, sizeof(Progress)> BytesOf(Progress progress) {
+  return std::bit_cast<std::array<std::byte, sizeof(Progress)>>(progress);
+}
+
+void Ring(const net::Fd& fd) {
+  const std::uint64_t one = 1;
+  (void)!::write(fd.get(), &one, sizeof(one));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Watch>> Watch::Create(int rank, std::vector<std::string> tasks,
+                                             std::vector<Link> links,
+                                             std::function<void()> on_over) {
+  net::Fd wake_thread(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  net::Fd wake_caller(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_thread.valid() || !wake_caller.valid()) return FromErrno(errno, "eventfd");
+  return std::unique_ptr<Watch>(new Watch(rank, std::move(tasks), std::move(links),
+                                          std::move(on_over), std::move(wake_thread),
+                                          std::move(wake_caller)));
+}
+
+Watch::Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links,
+             std::function<void()> on_over, net::Fd wake_thread, net::Fd wake_caller)
+    : on_over_(std::move(on_over)),
+      wake_thread_(std::move(wake_thread)),
+      wake_caller_(std::move(wake_caller)),
+      state_(rank, std::move(tasks)) {
+  const MutexLock lock(mutex_);
+  for (Link& link : links) links_.push_back(std::move(link.link));
+  for (int r = 0; r < static_cast<int>(links.size()); ++r) {
+    for (const EarlyFrame& frame : links[static_cast<std::size_t>(r)].early) {
+      if (const Status status = OnFrame(r, frame.header, frame.meta); !status.ok()) {
+        state_.OnLost(r, status);
+      }
+    }
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+Watch::~Watch() {
+  stop_ = true;
+  Ring(wake_thread_);
+  thread_.join();
+}
+
+Result<std::uint64_t> Watch::Begin() {
+  const std::uint64_t operation = begun_.load(std::memory_order_relaxed) + 1;
+  // In one order with OnFrame()'s, which stores the one and reads the other: somebody sees it.
+  begun_.store(operation);
+  if (operation > last_possible_.load() || over_.load()) {
+    const MutexLock lock(mutex_);
+    if (state_.failure().ok()) state_.Fail(state_.Check(operation));
+    Settle();
+    return state_.failure();
+  }
+  return operation;
+}
+
+Status Watch::Fail(const Status& status) {
+  MutexLock lock(mutex_);
+  const bool hearsay =
+      status.code() == StatusCode::kCancelled || status.code() == StatusCode::kUnavailable;
+  if (hearsay) {
+    const TimePoint until = std::chrono::steady_clock::now() + kReasonWithin;
+    while (state_.failure().ok() && std::chrono::steady_clock::now() < until) {
+      (void)known_.wait_until(mutex_, until);
+    }
+  }
+  state_.Fail(status);
+  Settle();
+  return state_.failure();
+}
+
+std::string Watch::Awaited(const std::vector<int>& waiting) {
+  const MutexLock lock(mutex_);
+  return state_.Awaited(begun_.load(std::memory_order_relaxed), waiting);
+}
+
+Status Watch::failure() {
+  const MutexLock lock(mutex_);
+  return state_.failure();
+}
+
+// The thread: listens to all links, asks quiet ones, and says what there is to say, until the owner
+// goes; then the last words.
+void Watch::Run() {
+  std::vector<net::DuplexLink*> open;
+  while (!stop_) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    TimePoint next = TimePoint::max();
+    {
+      const MutexLock lock(mutex_);
+      open.clear();
+      for (const auto& link : links_) {
+        if (link == nullptr) continue;
+        open.push_back(link.get());
+        next = std::min(next, link->next_tick());
+      }
+    }
+    // An operation that begins from now on rings when it lasts.
+    const Progress mine = progress();
+    if (mine.begun != mine.done) next = std::min(next, now + GroupState::kSayEvery);
+    net::WaitForLinks(open, wake_thread_.get(), next, nullptr);
+    std::uint64_t rung = 0;
+    (void)!::read(wake_thread_.get(), &rung, sizeof(rung));
+    const MutexLock lock(mutex_);
+    for (int r = 0; r < static_cast<int>(links_.size()); ++r) Listen(r);
+    Say(state_.Tick(progress(), std::chrono::steady_clock::now()));
+    Settle();
+  }
+  const MutexLock lock(mutex_);
+  const auto last = BytesOf(progress());
+  SayToAll({.kind = kLeft}, last);
+  const TimePoint until = std::chrono::steady_clock::now() + kLastWords;
+  for (const auto& link : links_) {
+    while (link != nullptr && link->unsent() > 0 && std::chrono::steady_clock::now() < until) {
+      net::DuplexLink* const one = link.get();
+      if (!link->Flush().ok()) break;
+      if (link->unsent() > 0) net::WaitForLinks({&one, 1}, -1, until, nullptr);
+    }
+  }
+}
+
+void Watch::Listen(int rank) {
+  auto& link = links_[static_cast<std::size_t>(rank)];
+  if (link == nullptr) return;
+  const auto handle = [&](const net::FrameHeader& header, std::span<const std::byte> meta,
+                          std::span<const std::byte>)
+                          MUSTER_REQUIRES(mutex_) { return OnFrame(rank, header, meta); };
+  auto received = link->Receive(handle);
+  Status status = received.status();
+  if (status.ok()) status = link->Tick();
+  if (status.ok()) status = link->Flush().status();
+  if (status.ok()) return;
+  state_.OnLost(rank, status);
+  link.reset();
+}
+
+Status Watch::OnFrame(int rank, const net::FrameHeader& header, std::span<const std::byte> meta) {
+  if (header.kind == kOver) {
+    const std::string text(reinterpret_cast<const char*>(meta.data()), meta.size());
+    state_.OnEnd(rank, MakeStatus(static_cast<StatusCode>(header.status), text));
+    return Ok();
+  }
+  Progress theirs;
+  if (meta.size() != sizeof(theirs) || (header.kind != kProgress && header.kind != kLeft)) {
+    return DataLoss("a frame of kind {} with {} bytes is none of a group's", header.kind,
+                    meta.size());
+  }
+  std::memcpy(&theirs, meta.data(), sizeof(theirs));
+  if (header.kind == kProgress) {
+    state_.OnProgress(rank, theirs);
+    return Ok();
+  }
+  state_.OnLeft(rank, theirs);
+  last_possible_ = std::min(last_possible_.load(), theirs.done);
+  const Progress mine = progress();
+  if (mine.begun != mine.done) state_.Fail(state_.Check(mine.begun));
+  return Ok();
+}
+
+void Watch::Settle() {
+  if (state_.failure().ok() || over_) return;
+  over_.store(true, std::memory_order_release);
+  Say(state_.Tick(progress(), std::chrono::steady_clock::now()));
+  known_.notify_all();
+  Ring(wake_caller_);
+  on_over_();
+}
+
+void Watch::Say(const GroupState::News& news) {
+  if (news.progress.has_value()) SayToAll({.kind = kProgress}, BytesOf(*news.progress));
+  if (!news.end.has_value()) return;
+  const std::string text = Message(*news.end);
+  SayToAll({.kind = kOver, .status = static_cast<std::uint32_t>(news.end->code())},
+           std::as_bytes(std::span(text)));
+}
+
+void Watch::SayToAll(const net::FrameHeader& header, std::span<const std::byte> meta) {
+  for (const auto& link : links_) {
+    // A link that is broken is found by Listen().
+    if (link != nullptr && link->Queue(header, meta, {}).ok()) (void)link->Flush();
+  }
+}
+
+}  // namespace muster::collectives

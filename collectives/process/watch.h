@@ -1,0 +1,101 @@
+// A thread that watches over one member's group: a link to each other member beside the one for
+// data, on which it is asked whether it lives (also while its caller computes), says how far it is,
+// and says and hears that the group is over.
+//
+// A member that is killed is noticed at once, one that is stopped or cut off within 4 s
+// (net::DuplexLink's pings).
+//
+// Threading: Create() and the destructor by the owner; the rest by the one thread that calls
+// operations. Lifetime: outlives the mesh's operations.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/process/group_state.h"
+#include "collectives/process/waiter.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/net/duplex_link.h"
+#include "common/net/fd.h"
+
+namespace muster::collectives {
+
+class Watch {
+ public:
+  // What a member has said while this one still formed the group.
+  struct EarlyFrame {
+    net::FrameHeader header;
+    std::vector<std::byte> meta;
+  };
+  struct Link {
+    std::unique_ptr<net::DuplexLink> link;
+    std::vector<EarlyFrame> early;
+  };
+  // links[r] is rank r's; without a link at the own rank. `on_over` is called at most once, when
+  // the group is over.
+  static Result<std::unique_ptr<Watch>> Create(int rank, std::vector<std::string> tasks,
+                                               std::vector<Link> links,
+                                               std::function<void()> on_over);
+  // Tells the others that this member leaves, and how far it came.
+  ~Watch();
+
+  // The next operation; its number. Not OK: the group is over, or a member has left.
+  Result<std::uint64_t> Begin();
+  void End() { done_.store(begun_.load(std::memory_order_relaxed), std::memory_order_release); }
+  // The operation in progress has failed: `status`, for all. The group's own end if that came
+  // first. kCancelled and kUnavailable of a link are no news: the watch knows better, and is waited
+  // for (a second at most).
+  Status Fail(const Status& status);
+  // Who is waited for, in words.
+  std::string Awaited(const std::vector<int>& waiting);
+
+  Waiter waiter(TimePoint deadline) const {
+    return {.over = &over_,
+            .wake = wake_caller_.get(),
+            .deadline = deadline,
+            .lasts = wake_thread_.get()};
+  }
+  // kOk while the group lives.
+  Status failure();
+
+ private:
+  Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links,
+        std::function<void()> on_over, net::Fd wake_thread, net::Fd wake_caller);
+  void Run();
+  // What has come from one member.
+  void Listen(int rank) MUSTER_REQUIRES(mutex_);
+  Status OnFrame(int rank, const net::FrameHeader& header, std::span<const std::byte> meta)
+      MUSTER_REQUIRES(mutex_);
+  void Say(const GroupState::News& news) MUSTER_REQUIRES(mutex_);
+  void SayToAll(const net::FrameHeader& header, std::span<const std::byte> meta)
+      MUSTER_REQUIRES(mutex_);
+  // After any event: an end is made known here and to the others.
+  void Settle() MUSTER_REQUIRES(mutex_);
+  Progress progress() const { return {.begun = begun_.load(), .done = done_.load()}; }
+
+  const std::function<void()> on_over_;
+  const net::Fd wake_thread_;
+  const net::Fd wake_caller_;
+  // Written by the caller's thread alone; no lock, an operation may take less than one.
+  std::atomic<std::uint64_t> begun_{0};
+  std::atomic<std::uint64_t> done_{0};
+  // Operations from this one on cannot end: somebody has left. Checked without a lock.
+  std::atomic<std::uint64_t> last_possible_{UINT64_MAX};
+  std::atomic<bool> over_{false};
+  std::atomic<bool> stop_{false};
+
+  Mutex mutex_;
+  Condition known_;  // an end became known
+  GroupState state_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<net::DuplexLink>> links_ MUSTER_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace muster::collectives

@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <span>
+
+#include "collectives/kernels.h"
+#include "tests/unit/collectives/process/members.h"
+
+namespace muster::collectives {
+namespace {
+
+// Members of one host, over its shared memory and over sockets alone.
+Address GroupOf(int size, bool shared_memory) {
+  Address address(size);
+  address.spec.shared_memory = shared_memory;
+  return address;
+}
+
+template <class T>
+ReduceBuffer BufferOf(DType type, std::vector<T>& values, void* out) {
+  return {.type = type,
+          .shape = {static_cast<std::int64_t>(values.size())},
+          .in = values.data(),
+          .out = out};
+}
+
+std::vector<float> Values(std::size_t count, int rank) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 7919U + static_cast<unsigned>(count));
+  std::uniform_real_distribution<float> number(-1, 1);
+  std::vector<float> values(count);
+  for (float& value : values) value = number(random);
+  return values;
+}
+
+TEST_CASE("processes' sums and means are those of one process with as many replicas",
+          "[collectives][process][COL-01][COL-02]") {
+  const bool shared = GENERATE(true, false);
+  const int size = GENERATE(1, 2, 3, 4);
+  InGroup(GroupOf(size, shared), [&](Group& group) {
+    if (group.size() != size) FAIL_CHECK("size");
+    for (const std::size_t count : {0U, 1U, 7U, 1000U, 5000U, 70'000U, 1'500'000U}) {
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMin,
+                                        Reduction::kMax, Reduction::kProduct}) {
+        if (count > 100'000 && reduction != Reduction::kMean) continue;  // as long, nothing new
+        std::vector<std::vector<float>> all;
+        std::vector<const void*> sources;
+        for (int r = 0; r < size; ++r) sources.push_back(all.emplace_back(Values(count, r)).data());
+        std::vector<float> expected(count), result(count);
+        void* const to = expected.data();
+        ReduceRange(reduction, DType::kFloat32, sources, {&to, 1}, 0, count);
+        std::vector<float>& mine = all[static_cast<std::size_t>(group.rank())];
+        const ReduceBuffer buffer = BufferOf(DType::kFloat32, mine, result.data());
+        const Status status = group.AllReduce(reduction, {&buffer, 1});
+        if (!status.ok()) FAIL_CHECK(ToString(status));
+        // Over sockets other algorithms than the direct one may round otherwise.
+        const bool equal =
+            std::equal(result.begin(), result.end(), expected.begin(), [&](float a, float b) {
+              return shared ? a == b : std::abs(a - b) <= 1e-6f * (1 + std::abs(b));
+            });
+        if (!equal) FAIL_CHECK(NameOf(reduction) << " of " << count << " is another");
+        // In place.
+        const ReduceBuffer in_place = BufferOf(DType::kFloat32, mine, mine.data());
+        if (!group.AllReduce(reduction, {&in_place, 1}).ok()) FAIL_CHECK("in place");
+        if (mine != result) FAIL_CHECK("in place another result, " << count);
+      }
+    }
+  });
+}
+
+TEST_CASE("many tensors of several types are reduced as one, in their order",
+          "[collectives][process]") {
+  const bool shared = GENERATE(true, false);
+  InGroup(GroupOf(3, shared), [&](Group& group) {
+    const int rank = group.rank();
+    std::vector<std::vector<float>> floats(40);
+    std::vector<std::vector<std::int64_t>> longs(40);
+    std::vector<std::vector<double>> means(40);
+    std::vector<ReduceBuffer> sums, averages;
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      floats[i].assign(i * 997 % 3000, static_cast<float>(rank + 1));
+      longs[i].assign(i * 13, rank * static_cast<int>(i));
+      means[i].resize(longs[i].size());
+      sums.push_back(BufferOf(DType::kFloat32, floats[i], floats[i].data()));
+      averages.push_back(BufferOf(DType::kInt64, longs[i], means[i].data()));
+    }
+    std::vector<std::uint16_t> halves(100, 0x3c00);  // 1.0
+    sums.push_back(BufferOf(DType::kFloat16, halves, halves.data()));
+    if (!group.AllReduce(Reduction::kSum, sums).ok()) FAIL_CHECK("SUM");
+    if (!group.AllReduce(Reduction::kMean, averages).ok()) FAIL_CHECK("MEAN");
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      const auto all = [](const auto& values, auto wanted) {
+        return std::all_of(values.begin(), values.end(), [&](auto v) { return v == wanted; });
+      };
+      if (!all(floats[i], 6.0f)) FAIL_CHECK("sum " << i);
+      if (!all(means[i], static_cast<double>(i))) FAIL_CHECK("mean " << i);
+    }
+    if (halves[99] != 0x4200) FAIL_CHECK("float16: 3.0 expected");
+  });
+}
+
+TEST_CASE(
+    "broadcast, reduce_scatter, all_gather, all_to_all, exchange and barrier bring what they "
+    "say to everybody",
+    "[collectives][process]") {
+  const bool shared = GENERATE(true, false);
+  const int size = GENERATE(2, 3, 5);
+  InGroup(GroupOf(size, shared), [&](Group& group) {
+    const int rank = group.rank();
+    const auto n = static_cast<std::size_t>(size);
+    for (int root = 0; root < size; ++root) {
+      for (const std::size_t count : {0U, 3U, 300'000U}) {
+        std::vector<std::uint8_t> data(count, static_cast<std::uint8_t>(rank));
+        if (!group.Broadcast(std::as_writable_bytes(std::span(data)), root).ok())
+          FAIL_CHECK("root");
+        if (count > 0 && data.back() != root) FAIL_CHECK("broadcast of " << root);
+      }
+    }
+    std::vector<std::size_t> counts(n);
+    std::iota(counts.begin(), counts.end(), 0U);
+    const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    std::vector<float> in(total, 2.0f), out(counts[static_cast<std::size_t>(rank)]);
+    if (!group
+             .ReduceScatter(
+                 Reduction::kSum,
+                 {.type = DType::kFloat32, .counts = counts, .in = in.data(), .out = out.data()})
+             .ok()) {
+      FAIL_CHECK("reduce_scatter");
+    }
+    for (const float value : out) {
+      if (value != 2.0f * static_cast<float>(size)) FAIL_CHECK("reduce_scatter " << value);
+    }
+    const std::vector<std::int64_t> mine(static_cast<std::size_t>(rank), rank);
+    const auto shapes = group.Exchange("gather", mine);
+    if (!shapes.ok()) FAIL_CHECK(ToString(shapes.status()));
+    for (std::size_t r = 0; r < n; ++r) {
+      if ((*shapes)[r] != std::vector<std::int64_t>(r, static_cast<std::int64_t>(r))) {
+        FAIL_CHECK("exchange " << r);
+      }
+    }
+    // Two blocks, of rank + 1 bytes each.
+    std::string brought(2 * (static_cast<std::size_t>(rank) + 1), static_cast<char>('a' + rank));
+    GatherBuffer gather;
+    gather.in = brought.data();
+    gather.blocks = 2;
+    std::string expected;
+    for (std::size_t r = 0; r < n; ++r) {
+      gather.block_bytes.push_back(r + 1);
+      expected += std::string(r + 1, static_cast<char>('a' + r));
+    }
+    expected += expected;
+    std::string gathered(expected.size(), ' ');
+    gather.out = gathered.data();
+    if (!group.AllGather({&gather, 1}).ok() || gathered != expected) FAIL_CHECK(gathered);
+    std::vector<std::string> to(n), from(n);
+    std::vector<std::span<const std::byte>> sends;
+    std::vector<std::span<std::byte>> receives;
+    for (std::size_t r = 0; r < n; ++r) {
+      to[r].assign(r + static_cast<std::size_t>(rank), static_cast<char>('0' + rank));
+      from[r].resize(r + static_cast<std::size_t>(rank));
+      sends.push_back(std::as_bytes(std::span(to[r])));
+      receives.push_back(std::as_writable_bytes(std::span(from[r])));
+    }
+    if (!group.AllToAll(sends, receives).ok()) FAIL_CHECK("all_to_all");
+    for (std::size_t r = 0; r < n; ++r) {
+      if (from[r] != std::string(from[r].size(), static_cast<char>('0' + r))) FAIL_CHECK(from[r]);
+    }
+    if (!group.Barrier().ok()) FAIL_CHECK("barrier");
+  });
+}
+
+TEST_CASE("members that call with other shapes are all told so, and the group is over",
+          "[collectives][process][COL-12]") {
+  const bool shared = GENERATE(true, false);
+  InGroup(GroupOf(3, shared), [&](Group& group) {
+    std::vector<float> values(group.rank() == 1 ? 4 : 3, 1.0f);
+    const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
+    const Status status = group.AllReduce(Reduction::kSum, {&buffer, 1});
+    if (status.code() != StatusCode::kInvalidArgument ||
+        Message(status).find("Shape mismatch") == std::string::npos ||
+        Message(status).find("all_reduce SUM of float32[") == std::string::npos) {
+      FAIL_CHECK(ToString(status));
+    }
+    const Status later = group.Barrier();
+    if (later.code() != StatusCode::kInvalidArgument) FAIL_CHECK(ToString(later));
+  });
+}
+
+TEST_CASE("a member that makes another call, or one call more, is found by its first message",
+          "[collectives][process]") {
+  const bool shared = GENERATE(true, false);
+  InGroup(GroupOf(2, shared), [&](Group& group) {
+    std::vector<float> values(3, 1.0f);
+    const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
+    const Status status =
+        group.rank() == 0 ? group.AllReduce(Reduction::kSum, {&buffer, 1}) : group.Barrier();
+    if (status.code() != StatusCode::kInvalidArgument) FAIL_CHECK(ToString(status));
+  });
+}
+
+TEST_CASE("who does not come within the time limit is named to all who wait",
+          "[collectives][process][COL-10]") {
+  const bool shared = GENERATE(true, false);
+  Steps over;
+  InGroup(GroupOf(3, shared), [&](Group& group) {
+    if (group.rank() == 2) {
+      over.Await();
+      over.Await();
+      return;
+    }
+    std::vector<float> values(3, 1.0f);
+    const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
+    const Status status =
+        group.AllReduce(Reduction::kSum, {&buffer, 1}, std::chrono::milliseconds(1'000));
+    if (status.code() != StatusCode::kDeadlineExceeded ||
+        Message(status).find("for worker:2 (which has not begun it)") == std::string::npos ||
+        Message(status).find("operation 1, all_reduce SUM of float32[3]") == std::string::npos) {
+      FAIL_CHECK(ToString(status));
+    }
+    over.Done();
+  });
+}
+
+TEST_CASE(
+    "a member that leaves is no trouble to those who need it no more, and one to those who do",
+    "[collectives][process]") {
+  const bool shared = GENERATE(true, false);
+  InGroup(GroupOf(3, shared), [&](Group& group) {
+    for (int i = 0; i < 3; ++i) {
+      if (const Status status = group.Barrier(); !status.ok()) FAIL_CHECK(ToString(status));
+    }
+    if (group.rank() == 1) return;
+    const Status status = group.Barrier();
+    if (status.code() != StatusCode::kUnavailable ||
+        Message(status).find("worker:1 has left the group after operation 3") ==
+            std::string::npos) {
+      FAIL_CHECK(ToString(status));
+    }
+  });
+}
+
+// What becomes of a group of three, of whom rank 1 is a process that gets `signal` in the middle.
+void Lose(bool shared, int signal, std::string_view said) {
+  const Address address = GroupOf(3, shared);
+  Steps begun;
+  std::vector<std::unique_ptr<Process>> members;
+  for (int r = 0; r < 3; ++r) {
+    members.push_back(std::make_unique<Process>([&, r]() -> std::string {
+      auto group = FormGroup(address.Of(r), address.listeners[static_cast<std::size_t>(r)]);
+      if (!group.ok()) return ToString(group.status());
+      std::vector<float> values(200'000, 1.0f);
+      const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
+      for (int i = 0;; ++i) {
+        const Status status = (*group)->AllReduce(Reduction::kMax, {&buffer, 1});
+        if (i == 50) begun.Done();
+        if (!status.ok()) return ToString(status);
+      }
+    }));
+  }
+  for (int r = 0; r < 3; ++r) begun.Await();
+  members[1]->Signal(signal);
+  for (const int survivor : {0, 2}) {
+    const std::string told = members[static_cast<std::size_t>(survivor)]->Told();
+    INFO(told);
+    CHECK(told.find(said) != std::string::npos);
+    CHECK(told.find("worker:1") != std::string::npos);
+  }
+}
+
+TEST_CASE("a member that is killed ends the group for all others, who are told its name",
+          "[collectives][process][faults]") {
+  Lose(GENERATE(true, false), SIGKILL, "UNAVAILABLE: worker:1 was lost");
+}
+
+TEST_CASE("a member that is stopped ends the group for all others, who are told its name",
+          "[collectives][process][faults]") {
+  Lose(GENERATE(true, false), SIGSTOP, "UNAVAILABLE: worker:1 was lost");
+}
+
+TEST_CASE("groups that never form name whom they wait for", "[collectives][process]") {
+  Address address(3);
+  address.spec.form_within = Millis(300);
+  const auto group = FormGroup(address.Of(0), address.listeners[0]);
+  REQUIRE(group.status().code() == StatusCode::kDeadlineExceeded);
+  CHECK(Message(group.status()).find("waits for worker:1 (127.0.0.1:") != std::string::npos);
+  CHECK(Message(group.status()).find("worker:2 (127.0.0.1:") != std::string::npos);
+}
+
+TEST_CASE("a member with another key, another list of members or an older generation is refused",
+          "[collectives][process]") {
+  const auto refused = [](const std::function<void(GroupSpec&)>& change) {
+    Address address(2);
+    address.spec.form_within = Millis(1'000);
+    Status said;
+    std::thread other([&] {
+      GroupSpec spec = address.Of(1);
+      change(spec);
+      said = FormGroup(spec, address.listeners[1]).status();
+    });
+    (void)FormGroup(address.Of(0), address.listeners[0]);
+    other.join();
+    return said;
+  };
+  CHECK(refused([](GroupSpec& spec) { spec.key = "another"; }).code() ==
+        StatusCode::kUnauthenticated);
+  CHECK(refused([](GroupSpec& spec) { spec.members[1].task = "chief:0"; }).code() ==
+        StatusCode::kInvalidArgument);
+  CHECK(refused([](GroupSpec& spec) { spec.generation = 0; }).code() == StatusCode::kAborted);
+}
+
+TEST_CASE("a spec that is not sound is refused before anybody is waited for",
+          "[collectives][process]") {
+  Address address(2);
+  const auto status = [&](const std::function<void(GroupSpec&)>& change) {
+    GroupSpec spec = address.Of(0);
+    change(spec);
+    return FormGroup(spec, address.listeners[0]).status().code();
+  };
+  CHECK(status([](GroupSpec& spec) { spec.rank = 2; }) == StatusCode::kInvalidArgument);
+  CHECK(status([](GroupSpec& spec) { spec.key.clear(); }) == StatusCode::kInvalidArgument);
+  CHECK(status([](GroupSpec& spec) { spec.members.clear(); }) == StatusCode::kInvalidArgument);
+  CHECK(status([](GroupSpec& spec) { spec.members[1] = spec.members[0]; }) ==
+        StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster::collectives
