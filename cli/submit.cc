@@ -11,10 +11,12 @@
 #include "cli/format.h"
 #include "cli/program.h"
 #include "cli/upload.h"
+#include "common/base/step_rule.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/config/job_yaml/job_yaml.h"
 #include "common/config/job_yaml/validate_job.h"
+#include "common/messages/steps.h"
 #include "muster/v1/cluster.pb.h"
 
 namespace muster::cli {
@@ -76,12 +78,23 @@ void PrintProbe(const Context& context, const v1::JobSpec& spec, const v1::Check
                                       probe.abi());
 }
 
+// How far batches run ahead of each other, in words.
+std::string ConsistencyOf(const v1::JobPlan& plan) {
+  const StepRule rule = StepsOf(plan);
+  const std::string step =
+      rule.gradients == 1 ? "" : fmt::format(", steps of {} batches", rule.gradients);
+  if (!rule.bounded()) return "async";
+  if (!rule.synchronous()) return fmt::format("staleness {}{}", rule.staleness, step);
+  return fmt::format("synchronous{}: {}", step, Counted(rule.StepOf(plan.total_steps()), "update"));
+}
+
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {
   const Terminal& terminal = context.terminal;
   terminal.err << fmt::format("{} can run: {} of {}\n", spec.name(),
                               Counted(plan.total_steps(), "step"),
                               Counted(spec.batch_size(), "example"));
   terminal.err << "  checkpoints: " << CheckpointTimes(spec.checkpoint(), plan) << "\n";
+  if (plan.ps_size() > 0) terminal.err << "  consistency: " << ConsistencyOf(plan) << "\n";
   for (const v1::VariableLayout& variable : plan.variables()) {
     const std::string shards =
         Joined(variable.shards(), kMostNamed, [](const v1::ShardPlacement& shard) {

@@ -108,7 +108,10 @@ bool Dispatcher::BetterElsewhere(const Suspect& suspect, const TaskId& task) con
 
 std::optional<ClosureKey> Dispatcher::Next(const TaskId& task, const Worker& worker) {
   if (draining_) return NextOfCut(worker);
-  if (suspects_.empty()) return queue_.Get();
+  if (suspects_.empty()) {
+    const bool waits = queue_.queued() > 0 && !MayBegin(queue_.waiting().front());
+    return waits ? std::nullopt : queue_.Get();
+  }
   // It runs a suspect: alone.
   if (!worker.in_flight.empty() && IsSuspect(worker.in_flight.front().key)) return std::nullopt;
   std::optional<ClosureKey> ordinary;
@@ -120,6 +123,7 @@ std::optional<ClosureKey> Dispatcher::Next(const TaskId& task, const Worker& wor
   std::size_t looked = 0;
   for (const ClosureKey key : queue_.waiting()) {
     if (++looked > kLookAhead) break;
+    if (!MayBegin(key)) break;
     const auto suspect = suspects_.find(key);
     if (suspect == suspects_.end()) {
       if (!ordinary) ordinary = key;
@@ -135,12 +139,18 @@ std::optional<ClosureKey> Dispatcher::Next(const TaskId& task, const Worker& wor
   return std::nullopt;
 }
 
+bool Dispatcher::MayBegin(const ClosureKey& key) const {
+  if (key.kind != v1::CLOSURE_KIND_TRAIN || !options_.steps.bounded()) return true;
+  return key.id <= options_.steps.Limit(trained_.EndOfRun(options_.start + 1));
+}
+
 std::optional<ClosureKey> Dispatcher::NextOfCut(const Worker& worker) {
   // One at a time: it may be a suspect, and little is left.
   if (!worker.in_flight.empty()) return std::nullopt;
+  const std::uint64_t cut = options_.steps.CutFrom(last_step_);
   const auto& waiting = queue_.waiting();
-  const auto found = std::find_if(waiting.begin(), waiting.end(), [this](const ClosureKey& key) {
-    return key.kind == v1::CLOSURE_KIND_TRAIN && key.id <= last_step_;
+  const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const ClosureKey& key) {
+    return key.kind == v1::CLOSURE_KIND_TRAIN && key.id <= cut;
   });
   if (found == waiting.end()) return std::nullopt;
   const ClosureKey key = *found;
@@ -187,7 +197,7 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
 
   const auto code = static_cast<StatusCode>(result.status().code());
   if (IsTransient(code)) {
-    const bool first = options_.in_order || IsSuspect(key);
+    const bool first = options_.in_order || options_.steps.bounded() || IsSuspect(key);
     (void)queue_.PutBack(key, first ? ClosureQueue::Place::kFront : ClosureQueue::Place::kEnd);
     return Outcome::kAgain;
   }
@@ -201,7 +211,10 @@ Dispatcher::Outcome Dispatcher::OnResult(const TaskId& worker, v1::ClosureResult
   (void)queue_.MarkFinished(key);
   suspects_.erase(key);
   barren_crashes_ = endless_steps_ = 0;
-  if (key.kind == v1::CLOSURE_KIND_TRAIN) ++train_done_;
+  if (key.kind == v1::CLOSURE_KIND_TRAIN) {
+    ++train_done_;
+    trained_.Insert(key.id);
+  }
   std::deque<v1::ClosureResult>& results = results_[key.kind];
   results.push_back(std::move(result));
   if (results.size() > kMaxResults) results.pop_front();

@@ -23,6 +23,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
+#include "common/base/step_rule.h"
 #include "coordinator/closure_queue.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/driver.pb.h"
@@ -51,6 +52,9 @@ class Dispatcher {
     // One worker, and each closure needs what the one before it has done: what comes back goes to
     // the front of the queue.
     bool in_order = false;
+    // How far steps may run ahead of each other, and the last one that was done before.
+    StepRule steps = {};
+    std::uint64_t start = 0;
   };
   // Takes an assignment to a worker; never fails (a lost worker is reported by RemoveWorker).
   using Send = std::function<void(const TaskId&, const v1::ClosureAssignment&)>;
@@ -88,8 +92,8 @@ class Dispatcher {
   // Gives out as much as workers may have. Paused: nothing (a parameter server is missing).
   void Pump();
   void set_paused(bool paused) { paused_ = paused; }
-  // Draining: only steps up to the newest that was given out, so that steps 1..last_step() are
-  // done, and none above, once nothing is in flight.
+  // Draining: only steps up to the newest that was given out, and what a synchronous step of it has
+  // more, so that steps 1..last_step() are done, and none above, once nothing is in flight.
   void set_draining(bool draining) { draining_ = draining; }
   std::uint64_t last_step() const { return last_step_; }
 
@@ -133,6 +137,8 @@ class Dispatcher {
   bool EndsExecutors(const ClosureKey& key) const;
   // The closure that this worker should have now. None: there is none for it.
   std::optional<ClosureKey> Next(const TaskId& task, const Worker& worker);
+  // Whether its step may begin.
+  bool MayBegin(const ClosureKey& key) const;
   // The same while draining.
   std::optional<ClosureKey> NextOfCut(const Worker& worker);
   // It ended that worker's executor, and there is another one to try.
@@ -153,6 +159,7 @@ class Dispatcher {
   std::uint64_t train_done_ = 0;
   bool paused_ = false;
   bool draining_ = false;
+  IntervalSet trained_;          // train closures that are done
   std::uint64_t last_step_ = 0;  // the highest train closure that was given out; 0: none
   std::optional<TimePoint> dry_since_;
 };

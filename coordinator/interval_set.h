@@ -43,6 +43,12 @@ class IntervalSet {
     if (id < last) runs_[id + 1] = last;
   }
 
+  // The last of the run that `id` is in; id - 1 when it is in none.
+  std::uint64_t EndOfRun(std::uint64_t id) const {
+    const auto after = runs_.upper_bound(id);
+    return Contains(id) ? std::prev(after)->second : id - 1;
+  }
+
   void Clear() { runs_.clear(); }
   std::size_t runs() const { return runs_.size(); }
 

@@ -37,6 +37,15 @@ std::uint32_t CheckpointSeconds(const v1::CheckpointSpec& checkpoint) {
   return checkpoint.every_steps() > 0 ? 0 : kDefaultCheckpointSeconds;
 }
 
+// Nothing where the spec is asynchronous.
+void SetSteps(const v1::StrategySpec& strategy, v1::JobPlan& plan) {
+  const v1::ConsistencySpec& consistency = strategy.consistency();
+  const bool synchronous = consistency.kind() == v1::CONSISTENCY_KIND_SYNCHRONOUS;
+  if (!synchronous && !consistency.has_staleness()) return;
+  plan.mutable_steps()->set_gradients(std::max<std::uint32_t>(1, strategy.gradients_per_step()));
+  plan.mutable_steps()->set_staleness(synchronous ? 0 : consistency.staleness());
+}
+
 }  // namespace
 
 std::vector<std::string> FindProblems(const v1::JobSpec& spec) {
@@ -112,6 +121,7 @@ Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::
   *plan.mutable_optimizer() = spec.optimizer();
   MUSTER_TRY_ASSIGN(const std::uint64_t steps, TotalSteps(spec, record.training_examples()));
   plan.set_total_steps(steps);
+  SetSteps(spec.strategy(), plan);
   plan.set_checkpoint_seconds(CheckpointSeconds(spec.checkpoint()));
   v1::PartitionerSpec partitioner = spec.strategy().partitioner();
   auto servers = static_cast<std::uint32_t>(ps.size());

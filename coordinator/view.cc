@@ -3,6 +3,7 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "common/messages/steps.h"
 #include "coordinator/model_job.h"
 #include "coordinator/plan.h"
 #include "coordinator/view_save.h"
@@ -145,7 +146,9 @@ void View::OnVariablesMade(const Status& status, const std::string& restored_fro
                           .queue_capacity = world_.options.queue_capacity,
                           .crash_limit = world_.options.crash_limit,
                           .kill_limit = world_.options.kill_limit,
-                          .in_order = OneWorker()},
+                          .in_order = OneWorker(),
+                          .steps = StepsOf(story_.plan()),
+                          .start = story_.plan().start_step()},
       world_.scheduler, [this](const TaskId& task, const v1::ClosureAssignment& assignment) {
         SendClosure(task, assignment);
       });

@@ -1,6 +1,7 @@
 // The cluster, or a task that the job needs, was asked to end: what is in flight finishes, and a
 // checkpoint of it is saved, so that nothing is done twice afterwards. The driver has no part in
 // it.
+#include "common/messages/steps.h"
 #include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
@@ -40,7 +41,7 @@ void View::TryCut() {
   if (saving_ || dispatcher_->queue().in_flight() > 0) return;
   if (done == SavedStep()) return SettleCut();
   // Steps below the newest that was given out may have come back.
-  if (done < dispatcher_->last_step()) return;
+  if (done < StepsOf(story_.plan()).CutFrom(dispatcher_->last_step())) return;
   BeginSave(done, Guard([this](const Result<v1::SaveCheckpointReply>& reply) {
               if (!reply.ok()) return GiveUpCut(Message(reply.status()));
               if (!reply->failure().empty()) return GiveUpCut(reply->failure());

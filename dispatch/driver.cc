@@ -45,15 +45,16 @@ void Driver::Crashed(const std::string& task, const std::string& how, Suspects::
 }
 
 Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
-                                     TimePoint deadline, std::span<const ClosureId> turns_of) {
+                                     TimePoint deadline, std::span<const ClosureId> turns_of,
+                                     std::uint64_t step) {
   MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
-                    core_->Schedule(function, arguments, true, deadline, turns_of));
+                    core_->Schedule(function, arguments, true, deadline, turns_of, step));
   return RemoteValue(core_, slot);
 }
 
 Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
-                            TimePoint deadline) {
-  return core_->Schedule(function, arguments, false, deadline, {}).status();
+                            TimePoint deadline, std::uint64_t step) {
+  return core_->Schedule(function, arguments, false, deadline, {}, step).status();
 }
 
 Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {

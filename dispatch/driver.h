@@ -101,12 +101,13 @@ class Driver {
   // `turns_of`: per-worker values that it has a turn of: behind its arguments stand the numbers (8
   // bytes each) of the turns, which are its own whichever worker runs it; one that is cancelled
   // leaves them to the next.
+  // `step`: see ClosureDispatcher::Schedule.
   Result<RemoteValue> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                TimePoint deadline = TimePoint::max(),
-                               std::span<const ClosureId> turns_of = {});
+                               std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0);
   // The same for a closure without a value.
   Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
-                      TimePoint deadline = TimePoint::max());
+                      TimePoint deadline = TimePoint::max(), std::uint64_t step = 0);
   // As RemoteValue::Fetch().  kInvalidArgument: it is not this driver's.
   Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.

@@ -69,14 +69,15 @@ void DriverCore::Wake() {
 Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
                                               std::span<const std::byte> arguments, bool want_value,
                                               TimePoint deadline,
-                                              std::span<const ClosureId> turns_of) {
+                                              std::span<const ClosureId> turns_of,
+                                              std::uint64_t step) {
   if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
     return InvalidArgument("arguments of {} bytes, at most {} fit", arguments.size(),
                            std::min(kMostBytes, options_.dispatch.argument_bytes));
   }
   const MutexLock lock(mutex_);
   const auto schedule = [&]() MUSTER_REQUIRES(mutex_) {
-    return dispatcher_.Schedule(function, arguments, want_value, turns_of);
+    return dispatcher_.Schedule(function, arguments, want_value, turns_of, step);
   };
   ClosureDispatcher::Scheduled scheduled = schedule();
   if (scheduled.admission == ClosureDispatcher::Admission::kFull) {

@@ -39,7 +39,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
 
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                     bool want_value, TimePoint deadline,
-                                    std::span<const ClosureId> turns_of);
+                                    std::span<const ClosureId> turns_of, std::uint64_t step);
   Result<Driver::Values> Fetch(ResultSlab::Slot slot, TimePoint deadline);
   Status Join(TimePoint deadline);
   Result<bool> Done();

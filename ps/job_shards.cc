@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/base/step_rule.h"
+#include "common/messages/steps.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/hash.h"
 #include "common/storage/safetensors.h"
@@ -23,6 +25,8 @@
 #include "ps/pieces.h"
 #include "ps/read_write_lock.h"
 #include "ps/region.h"
+#include "ps/step_signal.h"
+#include "ps/step_sum.h"
 
 namespace muster::ps {
 namespace {
@@ -32,8 +36,12 @@ std::uint64_t BytesOf(const ShardLayout& layout, std::size_t arrays) {
 }
 
 struct Shard {
-  Shard(ShardLayout made, std::uint64_t start_step)
-      : layout(std::move(made)), window(start_step), version(start_step) {}
+  Shard(ShardLayout made, std::uint64_t start_step, ApplyPool& pool)
+      : layout(std::move(made)),
+        window(start_step),
+        version(start_step),
+        sum(layout.elements, static_cast<std::size_t>(layout.info.row_elements),
+            layout.info.embedding, start_step + 1, pool) {}
 
   Arrays arrays() {
     Arrays all;
@@ -48,7 +56,10 @@ struct Shard {
   Region values;
   std::vector<Region> slots;
   ClosureWindow window;
+  // Synchronous: the last closure of the last step that was applied. Else the number of closures.
   std::uint64_t version;
+  // Synchronous: of the step after that one.
+  StepSum sum;
   // Counts changes of anything above: what a save has copied is one cut while this stands still.
   std::uint64_t changes = 0;
 };
@@ -68,6 +79,7 @@ class Shards : public JobShards {
         view_(plan.view()),
         seed_(plan.seed()),
         start_step_(plan.start_step()),
+        rule_(StepsOf(plan)),
         file_name_(fmt::format("ps-{}-of-{}.safetensors", ps_index, plan.ps_size())),
         optimizer_(std::move(optimizer)),
         pool_(pool) {}
@@ -77,6 +89,8 @@ class Shards : public JobShards {
 
   ViewId view() const override { return view_; }
   std::span<const ShardInfo> shards() const override { return infos_; }
+  std::optional<ClosureId> Missing(std::uint32_t shard, ClosureId closure) override;
+  StepSignal* step_signal() override { return rule_.bounded() ? &step_signal_ : nullptr; }
   Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const override;
   Result<std::uint64_t> ReadRows(std::uint32_t shard, std::span<const std::int64_t> ids,
                                  std::span<float> into) const override;
@@ -86,24 +100,30 @@ class Shards : public JobShards {
                                  std::span<const float> gradients) override;
   Status Assign(std::uint32_t shard, std::span<const float> value) override;
   Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory,
-                              storage::FileSystem& files) const override;
+                              storage::FileSystem& files) override;
   void Report(v1::PsReport& report) const override;
+  std::uint64_t staged_bytes() const override { return staged_bytes_; }
 
  private:
   Result<const Shard*> At(std::uint32_t shard) const;
   Status CheckIds(const Shard& shard, std::span<const std::int64_t> ids, std::size_t floats) const;
   bool Finite(std::span<const float> gradient) const;
-  // Admits the push and applies it: `apply` runs under the lock when the gradient is sound.
-  template <class Apply>
+  // Admits the push, and applies or stages it when the gradient is sound.
   Result<ApplyOutcome> Push(Shard& shard, PushId id, std::span<const float> gradient,
-                            std::span<const std::int64_t> ids, const Apply& apply);
+                            std::span<const std::int64_t> ids);
+  // Under the shard's lock.
+  void Apply(Shard& shard, const Rule& rule, std::span<const float> gradient,
+             std::span<const std::int64_t> ids);
+  // The staged step has all its gradients, and no closure from `closure` on belongs to it.
+  bool StepIsOver(const Shard& shard, ClosureId closure) const;
+  void ApplyStep(Shard& shard);
   Status NotFinite(const Shard& shard, PushId id, std::span<const float> gradient,
                    std::span<const std::int64_t> ids) const;
   Status Initialize(const v1::JobPlan& plan, Shard& shard);
   Status Restore(const storage::Checkpoint& checkpoint, Shard& shard);
   void FillSlots(Shard& shard);
   // Shard::changes, if the shard stands at the cut after `step`.
-  Result<std::uint64_t> ChangesAtCut(const Shard& shard, std::uint64_t step) const;
+  Result<std::uint64_t> ChangesAtCut(Shard& shard, std::uint64_t step);
   Status RequireUncommitted(const std::string& directory, storage::FileSystem& files) const;
   Status CopyTensor(const SavedTensor& tensor, std::uint64_t step,
                     storage::SafetensorsWriter& writer, std::vector<std::byte>& piece) const;
@@ -112,6 +132,7 @@ class Shards : public JobShards {
   const ViewId view_;
   const std::uint64_t seed_;
   const std::uint64_t start_step_;
+  const StepRule rule_;
   const std::string file_name_;
   const Optimizer optimizer_;
   ApplyPool& pool_;
@@ -120,6 +141,8 @@ class Shards : public JobShards {
   mutable std::atomic<std::uint64_t> pulls_{0};
   std::atomic<std::uint64_t> pushes_{0};
   std::atomic<std::uint64_t> duplicates_{0};
+  std::atomic<std::uint64_t> staged_bytes_{0};
+  StepSignal step_signal_;
 };
 
 Status Shards::Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
@@ -137,19 +160,23 @@ Status Shards::Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
     }
   }
   std::uint64_t needed = 0;
-  for (const ShardLayout& layout : layouts)
+  for (const ShardLayout& layout : layouts) {
     needed += BytesOf(layout, 1 + optimizer_.slots().size());
+    if (rule_.synchronous() && !layout.info.embedding) {
+      needed += BytesOf(layout, static_cast<std::size_t>(rule_.gradients));
+    }
+  }
   const std::optional<std::uint64_t> available = AvailableMemory();
   if (available && needed > *available) {
     return ResourceExhausted(
-        "job {}: its parameters and optimizer slots need {} MiB on this parameter server, which "
-        "has "
-        "{} MiB left; use more parameter servers or an optimizer with fewer slots",
-        job_, needed >> 20, *available >> 20);
+        "job {}: its parameters, optimizer slots{} need {} MiB on this parameter server, which "
+        "has {} MiB left; use more parameter servers{} or an optimizer with fewer slots",
+        job_, rule_.synchronous() ? " and the gradients of a step" : "", needed >> 20,
+        *available >> 20, rule_.synchronous() ? ", fewer gradients_per_step" : "");
   }
   for (ShardLayout& layout : layouts) {
     infos_.push_back(layout.info);
-    Shard& shard = shards_.emplace_back(std::move(layout), start_step_);
+    Shard& shard = shards_.emplace_back(std::move(layout), start_step_, pool_);
     MUSTER_TRY_ASSIGN(shard.values, Region::Create(shard.layout.elements));
     for (std::size_t i = 0; i < optimizer_.slots().size(); ++i) {
       MUSTER_TRY_ASSIGN(Region slot, Region::Create(shard.layout.elements));
@@ -285,25 +312,96 @@ Status Shards::NotFinite(const Shard& shard, PushId id, std::span<const float> g
       id.closure, shard.layout.name, *bad, info.row_offset + row, place % info.row_elements);
 }
 
-template <class Apply>
+void Shards::Apply(Shard& shard, const Rule& rule, std::span<const float> gradient,
+                   std::span<const std::int64_t> ids) {
+  const Arrays arrays = shard.arrays();
+  if (!shard.layout.info.embedding) {
+    InPieces(pool_, gradient.size(), kPieceFloats, kParallelFloats,
+             [&](std::size_t first, std::size_t count) {
+               ps::ApplyDense(rule, arrays.At(first), gradient.subspan(first, count));
+             });
+    return;
+  }
+  const auto row = static_cast<std::size_t>(shard.layout.info.row_elements);
+  InRowPieces(pool_, ids.size(), row, [&](std::size_t first, std::size_t count) {
+    ps::ApplyRows(rule, arrays, row, ids.subspan(first, count), gradient.data() + first * row);
+  });
+}
+
 Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float> gradient,
-                                  std::span<const std::int64_t> ids, const Apply& apply) {
+                                  std::span<const std::int64_t> ids) {
   pushes_.fetch_add(1, std::memory_order_relaxed);
   // Before the lock: the gradient is the caller's.
   const bool finite = Finite(gradient);
-  const std::unique_lock lock(shard.mutex);
-  const Result<ApplyOutcome> admitted = shard.window.Admit(id);
-  if (!admitted.ok()) return Annotate(admitted.status(), "variable " + shard.layout.name);
-  if (*admitted == ApplyOutcome::kDuplicate) {
-    duplicates_.fetch_add(1, std::memory_order_relaxed);
-    return admitted;
+  {
+    const std::unique_lock lock(shard.mutex);
+    const Result<ApplyOutcome> admitted = shard.window.Admit(id);
+    if (!admitted.ok()) return Annotate(admitted.status(), "variable " + shard.layout.name);
+    if (*admitted == ApplyOutcome::kDuplicate) {
+      duplicates_.fetch_add(1, std::memory_order_relaxed);
+      return admitted;
+    }
+    if (!finite) return NotFinite(shard, id, gradient, ids);
+    if (rule_.synchronous()) {
+      const std::uint64_t closure = id.closure.value();
+      if (rule_.NeededFor(closure) > shard.version) {
+        return Unavailable("variable {}: closure {} of step {} came before step {} was over",
+                           shard.layout.name, closure, rule_.StepOf(closure),
+                           rule_.StepOf(closure) - 1);
+      }
+      const std::uint64_t before = shard.sum.bytes();
+      MUSTER_TRY(shard.sum.Add(closure, ids, gradient));
+      staged_bytes_ += shard.sum.bytes() - before;
+    } else {
+      Apply(shard, optimizer_.RuleOf(id.closure.value()), gradient, ids);
+      ++shard.version;
+      ++shard.changes;
+    }
+    shard.window.Mark(id.closure);
   }
-  if (!finite) return NotFinite(shard, id, gradient, ids);
-  apply(optimizer_.RuleOf(id.closure.value()), shard.arrays());
-  shard.window.Mark(id.closure);
-  ++shard.version;
-  ++shard.changes;
+  if (rule_.bounded()) step_signal_.Notify();
   return ApplyOutcome::kApplied;
+}
+
+bool Shards::StepIsOver(const Shard& shard, ClosureId closure) const {
+  const std::uint64_t end = rule_.RoundUp(shard.version + 1);
+  return shard.sum.next() == end + 1 && end > shard.version &&
+         (closure == ClosureId() || closure.value() > end);
+}
+
+void Shards::ApplyStep(Shard& shard) {
+  const std::uint64_t end = rule_.RoundUp(shard.version + 1);
+  Apply(shard, optimizer_.RuleOf(end, rule_.StepOf(end)), shard.sum.values(), shard.sum.ids());
+  shard.version = end;
+  ++shard.changes;
+  const std::uint64_t before = shard.sum.bytes();
+  shard.sum.Clear();
+  staged_bytes_ += shard.sum.bytes() - before;
+}
+
+std::optional<ClosureId> Shards::Missing(std::uint32_t index, ClosureId closure) {
+  if (!rule_.bounded() || index >= shards_.size()) return std::nullopt;
+  Shard& shard = shards_[index];
+  const std::uint64_t needed = rule_.NeededFor(closure.value());
+  if (!rule_.synchronous()) {
+    const std::shared_lock lock(shard.mutex);
+    if (shard.window.watermark() >= needed) return std::nullopt;
+    return ClosureId(shard.window.watermark() + 1);
+  }
+  {
+    const std::shared_lock lock(shard.mutex);
+    if (!StepIsOver(shard, closure)) {
+      if (shard.version >= needed) return std::nullopt;
+      return ClosureId(shard.sum.next());
+    }
+  }
+  {
+    const std::unique_lock lock(shard.mutex);
+    if (StepIsOver(shard, closure)) ApplyStep(shard);
+    if (shard.version < needed) return ClosureId(shard.sum.next());
+  }
+  step_signal_.Notify();
+  return std::nullopt;
 }
 
 Result<ApplyOutcome> Shards::ApplyDense(std::uint32_t index, PushId id,
@@ -317,12 +415,7 @@ Result<ApplyOutcome> Shards::ApplyDense(std::uint32_t index, PushId id,
     return InvalidArgument("variable {}: a gradient of {} floats for a shard of {}",
                            shard.layout.name, gradient.size(), shard.layout.elements);
   }
-  return Push(shard, id, gradient, {}, [&](const Rule& rule, const Arrays& arrays) {
-    InPieces(pool_, gradient.size(), kPieceFloats, kParallelFloats,
-             [&](std::size_t first, std::size_t count) {
-               ps::ApplyDense(rule, arrays.At(first), gradient.subspan(first, count));
-             });
-  });
+  return Push(shard, id, gradient, {});
 }
 
 Result<ApplyOutcome> Shards::ApplyRows(std::uint32_t index, PushId id,
@@ -330,13 +423,7 @@ Result<ApplyOutcome> Shards::ApplyRows(std::uint32_t index, PushId id,
                                        std::span<const float> gradients) {
   MUSTER_TRY_ASSIGN(const Shard* found, At(index));
   MUSTER_TRY(CheckIds(*found, ids, gradients.size()));
-  Shard& shard = shards_[index];
-  const auto row = static_cast<std::size_t>(shard.layout.info.row_elements);
-  return Push(shard, id, gradients, ids, [&](const Rule& rule, const Arrays& arrays) {
-    InRowPieces(pool_, ids.size(), row, [&](std::size_t first, std::size_t count) {
-      ps::ApplyRows(rule, arrays, row, ids.subspan(first, count), gradients.data() + first * row);
-    });
-  });
+  return Push(shards_[index], id, gradients, ids);
 }
 
 Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
@@ -347,11 +434,12 @@ Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
                            value.size(), shard.layout.elements);
   }
   const std::unique_lock lock(shard.mutex);
-  if (shard.version != start_step_ || start_step_ != 0) {
+  const std::uint64_t pushed = shard.window.watermark() + shard.window.applied_above();
+  if (pushed != 0) {
     return FailedPrecondition(
         "variable {}: {} updates have been applied; it can only be assigned "
         "before the first",
-        shard.layout.name, shard.version);
+        shard.layout.name, pushed);
   }
   ++shard.changes;
   std::memcpy(shard.values.floats().data(), value.data(), value.size_bytes());
@@ -359,13 +447,21 @@ Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
   return Ok();
 }
 
-Result<std::uint64_t> Shards::ChangesAtCut(const Shard& shard, std::uint64_t step) const {
-  const std::shared_lock lock(shard.mutex);
-  if (shard.window.watermark() == step && shard.window.applied_above() == 0) return shard.changes;
+Result<std::uint64_t> Shards::ChangesAtCut(Shard& shard, std::uint64_t step) {
+  const std::unique_lock lock(shard.mutex);
+  if (shard.window.watermark() != step || shard.window.applied_above() != 0) {
+    return FailedPrecondition(
+        "job {}, step {}: variable {} has closures 1 to {} applied and {} beyond; the job must "
+        "stand still at the step",
+        job_, step, shard.layout.name, shard.window.watermark(), shard.window.applied_above());
+  }
+  if (!rule_.synchronous()) return shard.changes;
+  if (StepIsOver(shard, ClosureId())) ApplyStep(shard);
+  if (shard.version == step) return shard.changes;
   return FailedPrecondition(
-      "job {}, step {}: variable {} has closures 1 to {} applied and {} beyond; the job must stand "
-      "still at the step",
-      job_, step, shard.layout.name, shard.window.watermark(), shard.window.applied_above());
+      "job {}, step {}: variable {} is made of closures 1 to {}, and {} more are only a part of "
+      "their step; a synchronous job is saved at the end of one",
+      job_, step, shard.layout.name, shard.version, step - shard.version);
 }
 
 // A process that was stopped and wakes late must not write over what counts.
@@ -399,7 +495,7 @@ Status Shards::CopyTensor(const SavedTensor& tensor, std::uint64_t step,
 
 // Lists what there is to save at the cut, then copies it out piece by piece.
 Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& directory,
-                                    storage::FileSystem& files) const {
+                                    storage::FileSystem& files) {
   MUSTER_TRY(RequireUncommitted(directory, files));
   v1::SaveReport report;
   std::vector<SavedTensor> tensors;
@@ -419,7 +515,7 @@ Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& direc
     slice->set_file(file_name_);
     slice->set_key(key);
   };
-  for (const Shard& shard : shards_) {
+  for (Shard& shard : shards_) {
     MUSTER_TRY_ASSIGN(const std::uint64_t changes, ChangesAtCut(shard, step));
     add(shard, changes, shard.layout.name, shard.values);
     for (std::size_t i = 0; i < shard.slots.size(); ++i) {
@@ -455,6 +551,7 @@ void Shards::Report(v1::PsReport& report) const {
   }
   report.set_parameter_bytes(parameter_bytes);
   report.set_slot_bytes(parameter_bytes * optimizer_.slots().size());
+  report.set_staged_bytes(staged_bytes_);
   report.set_pulls(pulls_);
   report.set_pushes(pushes_);
   report.set_duplicates_refused(duplicates_);

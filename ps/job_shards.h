@@ -2,12 +2,20 @@
 // closures have been applied. One object is one view of the job; a new view is a new object.
 //
 // Invariant: each closure is applied at most once to each shard, whatever the attempt; a reader
-// sees whole updates only. A push and its mark are one step under the shard's lock. Threading: any
-// thread; each shard has a reader-writer lock of its own.
+// sees whole updates only. A push and its mark are one step under the shard's lock.
+//
+// Where the plan bounds how far closures may run ahead (StepPlan), who reads or pushes for one asks
+// Missing() first. In synchronous training a push is only staged; the sum of a step's gradients is
+// applied when a closure of a later step, or whoever reads for none, comes: by then every closure
+// of the step has ended, so that one which runs again has read the same values wherever it was
+// interrupted. Memory for it: a gradient for each closure of a step at most.
+//
+// Threading: any thread; each shard has a reader-writer lock of its own.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +38,7 @@ class FileSystem;
 namespace muster::ps {
 
 class ApplyPool;
+class StepSignal;
 
 class JobShards {
  public:
@@ -47,7 +56,16 @@ class JobShards {
   // In the order of (variable, row_offset); a shard's index here is its name on the wire.
   virtual std::span<const ShardInfo> shards() const = 0;
 
-  // Copies the whole shard; returns its version (number of updates applied).
+  // The lowest closure that must be applied here before `closure` (0: of none, which waits for
+  // nothing) may read or change the shard; nullopt: none. Applies the step that is over for it.
+  virtual std::optional<ClosureId> Missing(std::uint32_t shard, ClosureId closure) {
+    (void)shard, (void)closure;
+    return std::nullopt;
+  }
+  // Says when Missing() may have changed; null: it never does.
+  virtual StepSignal* step_signal() { return nullptr; }
+
+  // Copies the whole shard; returns its version: the number of closures that are applied.
   virtual Result<std::uint64_t> ReadDense(std::uint32_t shard, std::span<float> into) const = 0;
   // Copies rows, local ids in [0, rows), into [ids.size(), row_elements]. kOutOfRange: a bad id.
   virtual Result<std::uint64_t> ReadRows(std::uint32_t shard, std::span<const std::int64_t> ids,
@@ -55,7 +73,8 @@ class JobShards {
 
   // Applies a closure's gradient: lr and step come from the closure number. kInvalidArgument: the
   // size is wrong. kAborted: a later attempt of this closure has been seen. Closure 0: refused.
-  // kUnavailable: the closure is too far above the watermark (window of 65,536).
+  // kUnavailable: the closure is too far above the watermark (window of 65,536), or Missing() says
+  // that it has to wait.
   virtual Result<ApplyOutcome> ApplyDense(std::uint32_t shard, PushId id,
                                           std::span<const float> gradient) = 0;
   // ids unique, local. No ids: only the mark is made.
@@ -68,12 +87,15 @@ class JobShards {
   // Writes values and slots at the cut after closure `step` as one safetensors file, synced. No
   // lock is held while `files` works, so a disk that does not answer holds up nobody who pulls or
   // pushes; needs one piece of 4 MiB of memory. A shard that is changed before its last piece has
-  // been copied ends the save: kFailedPrecondition, and nothing is left behind.
+  // been copied ends the save: kFailedPrecondition, and nothing is left behind. So does a cut in
+  // the middle of a synchronous step.
   // See SaveVariables in proto/muster/v1/cluster.proto for the other errors.
   virtual Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory,
-                                      storage::FileSystem& files) const = 0;
+                                      storage::FileSystem& files) = 0;
 
   virtual void Report(v1::PsReport& report) const = 0;
+  // What gradients of steps that are not over take.
+  virtual std::uint64_t staged_bytes() const { return 0; }
 };
 
 }  // namespace muster::ps

@@ -128,8 +128,8 @@ double Optimizer::initial_slot() const {
   return accumulator ? initial_accumulator_ : 0;
 }
 
-Rule Optimizer::RuleOf(std::uint64_t t) const {
-  return RuleAt<float>(t, learning_rate_ * schedule_.Factor(t));
+Rule Optimizer::RuleOf(std::uint64_t t, std::uint64_t update) const {
+  return RuleAt<float>(update, learning_rate_ * schedule_.Factor(t));
 }
 
 template <class T>

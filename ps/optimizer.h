@@ -31,7 +31,10 @@ class Optimizer {
   // FillSlot() gives zeros.
   bool SlotIsZero(std::size_t slot) const;
   // Step t is the closure's number, from 1.
-  Rule RuleOf(std::uint64_t t) const;
+  Rule RuleOf(std::uint64_t t) const { return RuleOf(t, t); }
+  // The same for update `update`, from 1, of the gradients up to closure t: the schedule counts
+  // closures.
+  Rule RuleOf(std::uint64_t t, std::uint64_t update) const;
   // The same for update t, from 1, at a learning rate that came with it.
   template <class T>
   BasicRule<T> RuleAt(std::uint64_t t, double learning_rate) const;

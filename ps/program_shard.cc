@@ -296,15 +296,39 @@ void ProgramShard::ApplyOne(const ShardWrite& write) {
   }
 }
 
+void ProgramShard::BeginStep(std::uint64_t step) {
+  if (step <= step_.load(std::memory_order_acquire)) return;
+  const std::unique_lock lock(mutex_);
+  if (step <= step_) return;
+  if (staged_.bytes() > 0) {
+    for (const ShardWrite& write : staged_.Merge(dtype_, row_bytes_)) ApplyOne(write);
+    held_ -= staged_.bytes();
+    staged_.Clear();
+    ++version_;
+  }
+  step_.store(step, std::memory_order_release);
+}
+
 Result<bool> ProgramShard::Apply(const FlushId& id, ClosureId settled,
-                                 std::span<const ShardWrite> writes) {
+                                 std::span<const ShardWrite> writes, std::uint64_t step) {
+  if (step > 0) BeginStep(step);
   const std::unique_lock lock(mutex_);
   const Result<bool> admitted = window_.Admit(id, settled);
   if (!admitted.ok()) return Annotate(admitted.status(), "variable " + variable_->name());
   if (!*admitted) return false;
-  for (const ShardWrite& write : writes) ApplyOne(write);
+  if (step > 0 && step < step_) {
+    return Aborted("variable {}: closure {} is of step {}, which is over", variable_->name(),
+                   id.closure, step);
+  }
+  if (step > 0) {
+    const std::uint64_t before = staged_.bytes();
+    staged_.Add(id, writes);
+    held_ += staged_.bytes() - before;
+  } else {
+    for (const ShardWrite& write : writes) ApplyOne(write);
+    ++version_;
+  }
   window_.Mark(id);
-  ++version_;
   return true;
 }
 

@@ -24,6 +24,7 @@
 #include "ps/program_wire.h"
 #include "ps/read_write_lock.h"
 #include "ps/region.h"
+#include "ps/staged_writes.h"
 
 namespace muster::v1 {
 class CreateShard;
@@ -46,6 +47,10 @@ class ProgramShard {
   // Values and slots; never waits.
   std::uint64_t bytes() const { return held_.load(std::memory_order_relaxed); }
 
+  // What is staged for steps before `step`, of which all closures have ended, is applied: one
+  // update. What reads and writes come later find it so.
+  void BeginStep(std::uint64_t step);
+
   // Whole (`rows` false), or the rows of `ids`.
   //   kInvalidArgument: another size, no such slot, or an id outside [0, rows).
   Result<ReadMark> Read(std::uint32_t slot, bool rows, std::span<const std::int64_t> ids,
@@ -56,8 +61,10 @@ class ProgramShard {
   //   gradient that is not finite.  kFailedPrecondition: a gradient, and no optimizer.
   Status Check(const ShardWrite& write) const;
   // Applies writes that Check() found good, in order, all or none. False: they had been applied.
-  // Errors of FlushWindow::Admit.
-  Result<bool> Apply(const FlushId& id, ClosureId settled, std::span<const ShardWrite> writes);
+  // Errors of FlushWindow::Admit. With a `step` they are staged for it, to be applied by
+  // BeginStep(); kAborted: it is over.
+  Result<bool> Apply(const FlushId& id, ClosureId settled, std::span<const ShardWrite> writes,
+                     std::uint64_t step = 0);
 
   // Whether Attach() will do.
   Status CheckAttach(const v1::OptimizerSpec& spec) const;
@@ -100,6 +107,10 @@ class ProgramShard {
   std::uint64_t version_ = 0;
   std::uint64_t updates_ = 0;
   FlushWindow window_;
+  StagedWrites staged_;
+  // The step that has begun here, as far as is known; what is staged is of it. Read without the
+  // mutex to see whether there is something to do.
+  std::atomic<std::uint64_t> step_{0};
 };
 
 }  // namespace muster::ps

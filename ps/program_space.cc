@@ -158,11 +158,12 @@ Result<ReadMark> ProgramSpace::Read(std::uint32_t shard, std::uint32_t slot, boo
                                     std::span<const std::int64_t> ids,
                                     std::span<std::byte> into) const {
   MUSTER_TRY_ASSIGN(const ShardPointer found, Find(shard));
+  found->BeginStep(step_.load(std::memory_order_acquire));
   return found->Read(slot, rows, ids, into);
 }
 
 Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes,
-                           std::vector<bool>& outcomes) {
+                           std::vector<bool>& outcomes, std::uint64_t step) {
   struct Part {
     ShardPointer shard;
     std::span<const ShardWrite> writes;
@@ -172,13 +173,14 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
     std::size_t end = at + 1;
     while (end < writes.size() && writes[end].shard == writes[at].shard) ++end;
     MUSTER_TRY_ASSIGN(ShardPointer shard, Find(writes[at].shard));
+    shard->BeginStep(step_.load(std::memory_order_acquire));
     for (const ShardWrite& write : writes.subspan(at, end - at)) MUSTER_TRY(shard->Check(write));
     parts.push_back({std::move(shard), writes.subspan(at, end - at)});
     at = end;
   }
   const ClosureId settled = settled_.load(std::memory_order_relaxed);
   for (const Part& part : parts) {
-    MUSTER_TRY_ASSIGN(const bool applied, part.shard->Apply(id, settled, part.writes));
+    MUSTER_TRY_ASSIGN(const bool applied, part.shard->Apply(id, settled, part.writes, step));
     outcomes.push_back(applied);
   }
   return Ok();
@@ -187,6 +189,25 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
 void ProgramSpace::Settle(ClosureId closure) {
   ClosureId known = settled_.load(std::memory_order_relaxed);
   while (known < closure && !settled_.compare_exchange_weak(known, closure)) {
+  }
+}
+
+void ProgramSpace::BeginStep(std::uint64_t step) {
+  std::uint64_t known = step_.load(std::memory_order_relaxed);
+  while (known < step && !step_.compare_exchange_weak(known, step, std::memory_order_acq_rel)) {
+  }
+}
+
+void ProgramSpace::EndSteps() {
+  const std::uint64_t step = step_.load(std::memory_order_acquire);
+  if (step == 0) return;
+  std::vector<ShardPointer> shards;
+  {
+    const std::shared_lock lock(mutex_);
+    shards = shards_;
+  }
+  for (const ShardPointer& shard : shards) {
+    if (shard != nullptr) shard->BeginStep(step);
   }
 }
 

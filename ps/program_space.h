@@ -62,11 +62,17 @@ class ProgramSpace {
   //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read.
   Result<ReadMark> Read(std::uint32_t shard, std::uint32_t slot, bool rows,
                         std::span<const std::int64_t> ids, std::span<std::byte> into) const;
-  // Checks all, then applies them, shard by shard: whole on each shard, or not at all. Adds to
-  // `outcomes` for each shard whether it was applied now (true) or had been. Errors of
-  // ProgramShard::Check and Apply; the second kind leaves earlier shards applied: it may come
-  // again.
-  Status Write(const FlushId& id, std::span<const ShardWrite> writes, std::vector<bool>& outcomes);
+  // All steps before it are over, everywhere; what is staged for them is applied where it is read
+  // or written next. A lower number than before changes nothing.
+  void BeginStep(std::uint64_t step);
+  // The same, at once for all shards.
+  void EndSteps();
+  // Checks all, then applies them, or stages them for `step`, shard by shard: whole on each shard,
+  // or not at all. Adds to `outcomes` for each shard whether it was applied now (true) or had been.
+  // Errors of ProgramShard::Check and Apply; the second kind leaves earlier shards applied: it may
+  // come again.
+  Status Write(const FlushId& id, std::span<const ShardWrite> writes, std::vector<bool>& outcomes,
+               std::uint64_t step = 0);
 
   // Every closure up to `closure` has ended; a lower number than before changes nothing.
   void Settle(ClosureId closure);
@@ -86,6 +92,8 @@ class ProgramSpace {
   const std::uint64_t number_;
   ApplyPool& pool_;
   std::atomic<ClosureId> settled_{};
+
+  std::atomic<std::uint64_t> step_{0};
 
   // Guards what is below; requests take it shared.
   mutable ReadWriteLock mutex_;

@@ -41,7 +41,7 @@ enum class ProgramVerb : net::FrameKind {
   kRead,
   // Meta WriteEntry table; reply u64 for each shard's part: 0 applied, 1 had been applied.
   kWrite,
-  // Nothing but the ids: how far closures have settled.
+  // Nothing but the ids: how far closures have settled, and which steps are over.
   kSettle,
 };
 
@@ -59,6 +59,18 @@ struct ProgramIds {
   Attempt attempt{};
   std::uint64_t flush = 0;
 };
+
+// The synchronous step that a frame is of, from 1; 0: of none. It says that all steps before it are
+// over, and a WRITE is staged for it. It stands above the number of the flush.
+inline constexpr int kStepShift = 32;
+constexpr std::uint64_t StepOf(const ProgramIds& ids) {
+  // A writer of no closure counts as far as it likes.
+  const bool writer = ids.closure == ClosureId() && ids.attempt != Attempt();
+  return writer ? 0 : ids.flush >> kStepShift;
+}
+constexpr std::uint64_t FlushOf(const ProgramIds& ids) {
+  return StepOf(ids) == 0 ? ids.flush : ids.flush & ((std::uint64_t{1} << kStepShift) - 1);
+}
 
 inline ProgramIds ProgramIdsOf(const net::FrameHeader& header) {
   return std::bit_cast<ProgramIds>(header.ids);

@@ -42,7 +42,8 @@ constexpr bool IsRequest(Verb verb) {
 struct WireIds {
   JobNumber job{};
   ViewId view{};
-  // In a push: the update's number, from 1, and the execution that it comes from.
+  // The update's number, from 1, and in a push the execution that it comes from. A pull of none (an
+  // evaluation's) has 0.
   ClosureId closure{};
   Attempt attempt{};
 };

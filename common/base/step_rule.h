@@ -33,6 +33,19 @@ struct StepRule {
   }
   // The end of the closure's step; 0 for closure 0.
   std::uint64_t RoundUp(std::uint64_t closure) const { return EndOf(StepOf(closure)); }
+  // The first closure from `closure` on after which all may stand still: a synchronous step is not
+  // cut through.
+  std::uint64_t CutFrom(std::uint64_t closure) const {
+    return synchronous() ? RoundUp(closure) : closure;
+  }
+  // The first cut from `closure` on that is due after a multiple of `every` closures, or as soon
+  // as may be; none for 0.
+  std::uint64_t CutFrom(std::uint64_t closure, std::uint64_t every) const {
+    if (every == 0) return kUnbounded;
+    const std::uint64_t step = StepOf(closure);
+    const std::uint64_t first = synchronous() && step > 0 ? EndOf(step - 1) + 1 : closure;
+    return CutFrom((first + every - 1) / every * every);
+  }
   // All closures up to it must have ended before `closure` may begin.
   std::uint64_t NeededFor(std::uint64_t closure) const {
     const std::uint64_t step = StepOf(closure);

@@ -11,6 +11,7 @@ ClosureDispatcher::ClosureDispatcher(Options options)
     : options_(std::move(options)),
       // What is handed out lies within the window; what comes back needs no room of the queue.
       slab_(options_.settled + 1, options_.capacity + 2 * options_.window),
+      steps_(options_.staleness),
       per_worker_(options_.epoch, options_.incarnation, results_),
       suspects_(options_.limits),
       policy_(options_.errors),
@@ -20,7 +21,8 @@ ClosureDispatcher::ClosureDispatcher(Options options)
 ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
                                                          std::span<const std::byte> arguments,
                                                          bool want_value,
-                                                         std::span<const ClosureId> turns_of) {
+                                                         std::span<const ClosureId> turns_of,
+                                                         std::uint64_t step) {
   if (failed()) {
     Scheduled cancelled{.admission = Admission::kFailed};
     if (!want_value) return cancelled;
@@ -35,6 +37,7 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
   }
   ClosureRecord& record = slab_.Append();
   record.function = function;
+  steps_.Scheduled(record.id, step);
   if (want_value) {
     record.result = results_.Create();
     results_.AddReference(record.result);
@@ -100,6 +103,7 @@ void ClosureDispatcher::Settle(ClosureRecord& record) {
   record.result = ResultSlab::kNone;
   if (record.has_turns) turns_.erase(record.id);
   slab_.DropSettled();
+  steps_.Settled(settled());
 }
 
 void ClosureDispatcher::Cancel(ClosureRecord& record) {
@@ -224,8 +228,8 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
 }
 
 std::uint64_t ClosureDispatcher::Limit() const {
-  const std::uint64_t window = settled() + options_.window;
-  return draining_ ? std::min(window, last_given_) : window;
+  const std::uint64_t limit = std::min(settled() + options_.window, steps_.limit());
+  return draining_ ? std::min(limit, steps_.CutFrom(last_given_)) : limit;
 }
 
 void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoint now, Send send) {

@@ -26,6 +26,7 @@
 #include "dispatch/core/closure_error.h"
 #include "dispatch/core/closure_slab.h"
 #include "dispatch/core/credit.h"
+#include "dispatch/core/open_steps.h"
 #include "dispatch/core/per_worker_values.h"
 #include "dispatch/core/result_slab.h"
 #include "dispatch/core/suspects.h"
@@ -58,6 +59,8 @@ class ClosureDispatcher {
     std::size_t argument_bytes = std::size_t{256} << 20;
     // No id beyond settled() + window is handed out: parameter servers remember as many marks.
     std::uint64_t window = 32'768;
+    // How many steps closures may run ahead of each other (open_steps.h).
+    std::uint64_t staleness = StepRule::kUnbounded;
     CreditOptions credit = {};
     Suspects::Limits limits = {};
     ErrorPolicy::Options errors = {};
@@ -86,8 +89,9 @@ class ClosureDispatcher {
   //   The arguments are copied. More than Options::argument_bytes in one closure is never admitted.
   //   `turns_of`: per-worker values that it has a turn of (per_worker_values.h), 8 bytes each
   //   behind its arguments.
+  //   `step`: that the closure is a part of, from 1, never lower than the one before; 0: of none.
   Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
-                     std::span<const ClosureId> turns_of = {});
+                     std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0);
   // The pending error, once nothing is in flight; then what was queued is cancelled and the error
   // cleared. None: no error, or something is still in flight.
   std::optional<ClosureError> Raise();
@@ -145,8 +149,9 @@ class ClosureDispatcher {
 
   // Nothing is handed out while paused (a parameter server is missing).
   void set_paused(bool paused) { paused_ = paused; }
-  // Draining: only closures up to the newest that was handed out, so that all up to last_given()
-  // are done, and none above, once nothing is in flight.
+  // Draining: only closures up to the newest that was handed out, and what a synchronous step of
+  // it has more, so that all up to last_given() are done, and none above, once nothing is in
+  // flight.
   void set_draining(bool draining) { draining_ = draining; }
 
   // All closures up to here are settled, for good.
@@ -224,6 +229,7 @@ class ClosureDispatcher {
   ResultSlab results_;
   ClosureSlab slab_;
   RecordList queue_;
+  OpenSteps steps_;
   PerWorkerValues per_worker_;
   // Turns of closures that are not settled.
   struct Turn {

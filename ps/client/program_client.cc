@@ -90,6 +90,7 @@ class ProgramClientImpl final : public ProgramClient {
   Status Flush(WriteSet& set) override;
   void SetSettled(ClosureId closure) override;
   Status Settle() override;
+  Status EndSteps(std::uint64_t step) override;
   std::vector<std::uint64_t> spaces() const override { return servers_.spaces(); }
   LinkBytes bytes() const override { return servers_.bytes(); }
 
@@ -129,6 +130,8 @@ class ProgramClientImpl final : public ProgramClient {
                  std::vector<Unsort>& unsorts) const;
   Status AddWrite(const WriteSet::Write& write, std::vector<Share>& shares, Scratch& scratch) const;
   Status CheckRead(const ReadRequest& request) const;
+  // SETTLE to every server.
+  Status TellAll(const ProgramIds& ids);
   void TellSettled();
 
   const Options options_;
@@ -384,7 +387,9 @@ Status ProgramClientImpl::Read(std::span<const ReadRequest> requests, WriteSet* 
     bytes += request.into.size();
     MUSTER_TRY(AddRead(request, shares, scratch, unsorts));
   }
-  MUSTER_TRY(servers_.ReadAll(shares, Ids(), After(bytes)));
+  ProgramIds ids = Ids();
+  if (own != nullptr) ids.flush = own->step_ << kStepShift;
+  MUSTER_TRY(servers_.ReadAll(shares, ids, After(bytes)));
   for (const Unsort& unsort : unsorts) {
     const std::size_t row = unsort.row_bytes;
     for (std::size_t i = 0; i < unsort.order.size(); ++i) {
@@ -485,7 +490,7 @@ Status ProgramClientImpl::Flush(WriteSet& set) {
   ProgramIds ids = Ids();
   ids.closure = set.closure_;
   ids.attempt = set.attempt_;
-  ids.flush = set.flush_;
+  ids.flush = set.step_ << kStepShift | set.flush_;
   MUSTER_TRY(servers_.WriteAll(shares, ids, After(bytes)));
   set.writes_.clear();
   ++set.flush_;
@@ -522,10 +527,18 @@ void ProgramClientImpl::TellSettled() {
   }
 }
 
-Status ProgramClientImpl::Settle() {
+Status ProgramClientImpl::Settle() { return TellAll(Ids()); }
+
+Status ProgramClientImpl::EndSteps(std::uint64_t step) {
+  ProgramIds ids = Ids();
+  ids.flush = step << kStepShift;
+  return TellAll(ids);
+}
+
+Status ProgramClientImpl::TellAll(const ProgramIds& ids) {
   Status first;
   for (std::size_t server = 0; server < servers_.size(); ++server) {
-    const Status told = servers_.Ask(server, ProgramVerb::kSettle, Ids(), {}, {}, After(0),
+    const Status told = servers_.Ask(server, ProgramVerb::kSettle, ids, {}, {}, After(0),
                                      [](std::span<const std::byte>) { return Ok(); });
     if (first.ok()) first = told;
   }

@@ -108,7 +108,8 @@ class ProgramClient {
                         std::optional<std::uint64_t> updates = std::nullopt) = 0;
 
   // All in one frame for each server. With `own`, a closure sees what it has written and not sent;
-  // its gradients of these variables are flushed first, for only the server can apply them.
+  // its gradients of these variables are flushed first, for only the server can apply them. (Of a
+  // synchronous step it sees the beginning, and over it what it has not flushed.)
   //   kInvalidArgument: sizes, ids or slots do not fit.  kNotFound: the variable was deleted.
   virtual Status Read(std::span<const ReadRequest> requests, WriteSet* own = nullptr) = 0;
   // The most updates that its optimizer has made on a shard.
@@ -119,6 +120,9 @@ class ProgramClient {
   //   kInvalidArgument, kFailedPrecondition: a write does not fit; what stands on other servers was
   //   applied.
   virtual Status Flush(WriteSet& set) = 0;
+
+  // All closures of synchronous steps before `step` have ended: what they have written is applied.
+  virtual Status EndSteps(std::uint64_t step) = 0;
 
   // Every closure up to it has ended for good. Told to the servers with all that is sent, and by a
   // thread of this client's. Lower numbers change nothing.

@@ -25,9 +25,9 @@ class PsClientImpl final : public PsClient {
 
   std::span<float> Value(std::uint32_t variable) override;
   std::span<float> Gradient(std::uint32_t variable) override;
-  Status PullDense(std::span<const std::uint32_t> variables) override;
-  Result<std::span<float>> PullRows(std::uint32_t variable,
-                                    std::span<const std::int64_t> ids) override;
+  Status PullDense(std::span<const std::uint32_t> variables, ClosureId closure) override;
+  Result<std::span<float>> PullRows(std::uint32_t variable, std::span<const std::int64_t> ids,
+                                    ClosureId closure) override;
   Result<std::span<float>> RowGradientBuffer(std::uint32_t variable, std::size_t n) override;
   Status Push(ClosureId closure, Attempt attempt, std::span<const std::uint32_t> dense,
               std::span<const RowGradient> rows) override;
@@ -123,8 +123,8 @@ void PsClientImpl::AddDense(const VariableRef& variable, std::span<float> whole)
   }
 }
 
-Status PsClientImpl::PullDense(std::span<const std::uint32_t> variables) {
-  Begin(Verb::kPullDense);
+Status PsClientImpl::PullDense(std::span<const std::uint32_t> variables, ClosureId closure) {
+  Begin(Verb::kPullDense, closure);
   for (const std::uint32_t id : variables) {
     MUSTER_TRY_ASSIGN(const VariableRef* variable, variables_.FindDense(id));
     AddDense(*variable, variable->value);
@@ -140,8 +140,8 @@ Status PsClientImpl::CheckCount(const VariableRef& variable, std::size_t rows) c
       variable.name, rows, variable.capacity);
 }
 
-Result<std::span<float>> PsClientImpl::PullRows(std::uint32_t id,
-                                                std::span<const std::int64_t> ids) {
+Result<std::span<float>> PsClientImpl::PullRows(std::uint32_t id, std::span<const std::int64_t> ids,
+                                                ClosureId closure) {
   MUSTER_TRY_ASSIGN(const VariableRef* variable, variables_.FindEmbedding(id));
   MUSTER_TRY(CheckCount(*variable, ids.size()));
   const std::span<std::int64_t> local = variable->pull.ids.first(ids.size());
@@ -150,7 +150,7 @@ Result<std::span<float>> PsClientImpl::PullRows(std::uint32_t id,
   const std::span<float> out = variable->pull.rows.first(ids.size() * row);
   const std::span<float> into = split.order.empty() ? out : variable->pull.sorted.first(out.size());
 
-  Begin(Verb::kPullRows);
+  Begin(Verb::kPullRows, closure);
   for (const RowSplit::Segment& segment : split.segments) {
     if (segment.count == 0) continue;
     servers_[segment.shard->server].call.entries.push_back(

@@ -60,11 +60,14 @@ class PsClient {
   virtual std::span<float> Gradient(std::uint32_t variable) = 0;
 
   // Pulls these variables, all servers at once. Each shard's value is one that whole updates made.
-  virtual Status PullDense(std::span<const std::uint32_t> variables) = 0;
+  // For a closure that trains its number: servers wait until it may read (StepRule); kUnavailable
+  // says which closure it has waited for in vain.
+  virtual Status PullDense(std::span<const std::uint32_t> variables, ClosureId closure = {}) = 0;
   // Rows of an embedding, [ids.size(), dim], valid until the next PullRows() of the same variable.
   //   kOutOfRange: an id is not in [0, rows).
   virtual Result<std::span<float>> PullRows(std::uint32_t variable,
-                                            std::span<const std::int64_t> ids) = 0;
+                                            std::span<const std::int64_t> ids,
+                                            ClosureId closure = {}) = 0;
   // Memory for the gradient of n rows; valid until the next call for the same variable.
   virtual Result<std::span<float>> RowGradientBuffer(std::uint32_t variable, std::size_t n) = 0;
 

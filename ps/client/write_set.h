@@ -24,7 +24,10 @@ namespace muster::ps {
 class WriteSet {
  public:
   // A closure's: `attempt` as dispatch/core/attempt.h numbers it; a later one supersedes.
-  WriteSet(ClosureId closure, Attempt attempt) : closure_(closure), attempt_(attempt) {}
+  // With a `step` (synchronous, from 1) it is staged, and applied with the others of that step when
+  // a later one begins.
+  WriteSet(ClosureId closure, Attempt attempt, std::uint64_t step = 0)
+      : closure_(closure), attempt_(attempt), step_(step) {}
   // For no closure: applied once however often it is sent, in the order of Flush().
   WriteSet() = default;
 
@@ -74,6 +77,7 @@ class WriteSet {
   ClosureId closure_;
   // Without a closure: the writer's number, 0 while none is taken.
   Attempt attempt_;
+  std::uint64_t step_ = 0;
   std::uint64_t flush_ = 1;
   std::vector<Write> writes_;
 };

@@ -4,6 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include <poll.h>
+
+#include "ps/step_signal.h"
+
 namespace muster::ps {
 namespace {
 
@@ -13,6 +17,13 @@ using net::LinkKind;
 // More ids than this in one entry are refused before anything is sized by them.
 constexpr std::uint64_t kMaxIds = 1ULL << 28;
 constexpr Millis kLinger{200};
+// How often a wait looks whether its peer is still there.
+constexpr Millis kLookForPeer{50};
+
+bool PeerIsGone(int socket) {
+  pollfd entry{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
 
 std::uint64_t IdBytes(const WireEntry& entry) { return entry.ids * sizeof(std::int64_t); }
 std::uint64_t ValueBytes(const WireEntry& entry) { return entry.floats * sizeof(float); }
@@ -85,6 +96,7 @@ Status CheckEntry(const WireEntry& entry, Verb verb, std::span<const ShardInfo> 
 
 Connection::Connection(ServerContext& context, net::Fd fd, LinkKind kind, const std::string& peer)
     : context_(context),
+      socket_(fd.get()),
       channel_(std::move(fd), kind, peer, context.options.spin, &context.spin,
                {.meta_bytes = 4096, .payload_bytes = 0}),
       memory_(context, channel_) {
@@ -225,12 +237,43 @@ Result<std::vector<WireEntry>> Connection::ParseEntries(const Request& request,
 Status Connection::Execute(const Request& request, const JobTable::Served& served) {
   MUSTER_TRY_ASSIGN(const std::vector<WireEntry> entries, ParseEntries(request, *served.shards));
   results_.clear();
+  if (request.verb != Verb::kAssign) MUSTER_TRY(AwaitStep(request, served, entries));
   if (IsPull(request.verb)) {
     ++served.counters->pulls;
     return memory_.local() ? PullLocal(served, entries) : PullTcp(request, served, entries);
   }
   if (request.verb == Verb::kPush) ++served.counters->pushes;
   return memory_.local() ? PushLocal(request, served, entries) : PushTcp(request, served, entries);
+}
+
+// The wait ends in time whatever happens to the closures that it is for: who asked may be what
+// keeps one of them from running.
+Status Connection::AwaitStep(const Request& request, const JobTable::Served& served,
+                             Entries entries) {
+  StepSignal* const signal = served.shards->step_signal();
+  if (signal == nullptr) return Ok();
+  const TimePoint deadline = channel_.After(context_.options.step_timeout);
+  std::optional<ClosureId> missing;
+  bool waited = false;
+  for (const WireEntry& entry : entries) {
+    const auto met = [&] {
+      missing = served.shards->Missing(entry.shard, request.ids.closure);
+      return !missing.has_value();
+    };
+    if (met()) continue;
+    if (!waited) ++served.counters->step_waits;
+    waited = true;
+    for (TimePoint now = channel_.After(Millis(0)); now < deadline && !PeerIsGone(socket_);
+         now = channel_.After(Millis(0))) {
+      if (signal->WaitUntil(std::min(deadline, now + kLookForPeer), met)) break;
+    }
+    if (!missing.has_value()) continue;
+    return Unavailable(
+        "closure {} waits for closure {}, whose gradients have not come in {} ms: its worker is "
+        "slow, or lost",
+        request.ids.closure, *missing, context_.options.step_timeout.count());
+  }
+  return Ok();
 }
 
 template <class Use>

@@ -53,6 +53,9 @@ class Connection {
   Result<std::vector<WireEntry>> ParseEntries(const Request& request,
                                               const JobShards& shards) const;
 
+  // Waits until the closures are applied that the request's step needs.
+  //   kUnavailable: they are not, in time; says which. The peer is gone.
+  Status AwaitStep(const Request& request, const JobTable::Served& served, Entries entries);
   Status PullLocal(const JobTable::Served& served, Entries entries);
   Status PullTcp(const Request& request, const JobTable::Served& served, Entries entries);
   // False: the group was answered with an error, which ends the request.
@@ -71,6 +74,8 @@ class Connection {
   TimePoint TransferDeadline(std::uint64_t bytes = 0) const;
 
   ServerContext& context_;
+  // The channel's, to see in a wait that its peer goes.
+  const int socket_;
   net::Channel channel_;
   RequestMemory memory_;
   // What a program's connection asks; it asks for nothing else.

@@ -63,6 +63,7 @@ ServerCounters JobTable::counters(JobNumber job) const {
   return {.pulls = c.pulls,
           .pushes = c.pushes,
           .duplicates = c.duplicates,
+          .step_waits = c.step_waits,
           .tcp_bytes_in = c.tcp_bytes_in,
           .tcp_bytes_out = c.tcp_bytes_out,
           .local_bytes_in = c.local_bytes_in,

@@ -19,6 +19,7 @@ struct JobCounters {
   std::atomic<std::uint64_t> pulls{0};
   std::atomic<std::uint64_t> pushes{0};
   std::atomic<std::uint64_t> duplicates{0};
+  std::atomic<std::uint64_t> step_waits{0};
   std::atomic<std::uint64_t> tcp_bytes_in{0};
   std::atomic<std::uint64_t> tcp_bytes_out{0};
   std::atomic<std::uint64_t> local_bytes_in{0};

@@ -34,6 +34,8 @@ struct ServerOptions {
   // For a wait for stage memory, and more for many bytes. Below the clients' timeout, so that
   // they hear why.
   Millis stage_timeout{7'000};
+  // The same for a wait for closures of an earlier step (JobShards::Missing).
+  Millis step_timeout{7'000};
   // Helps with large updates of programs' variables, and outlives the server. Null: none helps.
   ApplyPool* apply_pool = nullptr;
   std::uint32_t max_connections = 1024;
@@ -48,6 +50,8 @@ struct ServerCounters {
   std::uint64_t pushes = 0;
   // Pushes that a shard had applied before.
   std::uint64_t duplicates = 0;
+  // Pulls and pushes that waited for closures of an earlier step.
+  std::uint64_t step_waits = 0;
   // Tensor bytes and row ids, by kind of link.
   std::uint64_t tcp_bytes_in = 0;
   std::uint64_t tcp_bytes_out = 0;

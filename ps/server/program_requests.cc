@@ -76,6 +76,7 @@ Status ProgramRequests::Serve(const FrameHeader& frame) {
   answered_ = false;
   broken_ = Ok();
   space_->Settle(ProgramIdsOf(frame).settled);
+  space_->BeginStep(StepOf(ProgramIdsOf(frame)));
   const Status status = Execute(frame);
   memory_.EndRequest();
   if (!broken_.ok() || answered_) return broken_;
@@ -110,6 +111,7 @@ Status ProgramRequests::Execute(const FrameHeader& frame) {
     case ProgramVerb::kWrite:
       return Write(frame);
     case ProgramVerb::kSettle:
+      space_->EndSteps();
       space_->Trim();
       return Ok();
   }
@@ -269,9 +271,9 @@ Status ProgramRequests::Write(const FrameHeader& frame) {
   MUSTER_TRY_ASSIGN(const std::vector<ShardWrite> writes,
                     memory_.local() ? LocalWrites(entries) : TcpWrites(frame, entries));
   const ProgramIds ids = ProgramIdsOf(frame);
-  const FlushId id{.closure = ids.closure, .attempt = ids.attempt, .flush = ids.flush};
+  const FlushId id{.closure = ids.closure, .attempt = ids.attempt, .flush = FlushOf(ids)};
   std::vector<bool> outcomes;
-  MUSTER_TRY(space_->Write(id, writes, outcomes));
+  MUSTER_TRY(space_->Write(id, writes, outcomes, StepOf(ids)));
   std::vector<std::uint64_t> numbers;
   for (const bool applied : outcomes) {
     numbers.push_back(

@@ -35,6 +35,7 @@ class PsSteps final : public Steps, private engine::ParameterSource {
   Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
                                const data::Element& batch, engine::StepTimes& times) override {
     attempt_ = attempt;
+    step_ = step;
     return engine::Train(*model_, *this, step, {}, batch, times);
   }
   Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
@@ -52,10 +53,11 @@ class PsSteps final : public Steps, private engine::ParameterSource {
 
  private:
   Status Fetch(bool train, std::span<engine::Lookup> lookups) override {
-    MUSTER_TRY(client_->PullDense(variables_.dense));
+    const ClosureId closure(train ? step_ : 0);
+    MUSTER_TRY(client_->PullDense(variables_.dense, closure));
     for (engine::Lookup& lookup : lookups) {
       const std::uint32_t variable = variables_.embeddings[lookup.embedding];
-      MUSTER_TRY_ASSIGN(lookup.rows, client_->PullRows(variable, lookup.ids));
+      MUSTER_TRY_ASSIGN(lookup.rows, client_->PullRows(variable, lookup.ids, closure));
       if (!train) continue;
       MUSTER_TRY_ASSIGN(lookup.row_gradients,
                         client_->RowGradientBuffer(variable, lookup.ids.size()));
@@ -102,6 +104,8 @@ class PsSteps final : public Steps, private engine::ParameterSource {
   std::unique_ptr<ps::PsClient> client_;
   std::unique_ptr<engine::Model> model_;
   ModelVariables variables_;
+  // Of the closure that trains.
+  std::uint64_t step_ = 0;
   std::uint64_t attempt_ = 0;
 };
 

@@ -152,6 +152,7 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
   report.set_pulls(counters.pulls);
   report.set_pushes(counters.pushes);
   report.set_duplicates_refused(counters.duplicates);
+  report.set_step_waits(counters.step_waits);
   report.set_tcp_bytes_in(counters.tcp_bytes_in);
   report.set_tcp_bytes_out(counters.tcp_bytes_out);
   report.set_local_bytes_in(counters.local_bytes_in);
@@ -203,7 +204,7 @@ void PsNode::FillHeartbeat(v1::Heartbeat& heartbeat) const {
   for (const ps::ProgramUse& program : server_->programs()) add(program.job_id, program.bytes);
   const MutexLock lock(mutex_);
   for (const auto& [id, job] : jobs_) {
-    if (job.shards != nullptr) add(id, job.bytes);
+    if (job.shards != nullptr) add(id, job.bytes + job.shards->staged_bytes());
   }
 }
 

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "common/base/step_rule.h"
 #include "common/messages/metric_sums.h"
+#include "common/messages/steps.h"
 #include "services/trainer/metrics.h"
 #include "services/trainer/progress.h"
 #include "services/trainer/save_timer.h"
@@ -16,11 +18,6 @@ std::uint64_t StepsPerEpoch(const v1::OpenJobReply& opened) {
   const std::uint64_t batch = std::max<std::uint32_t>(1, opened.spec().batch_size());
   const std::uint64_t examples = opened.training_examples();
   return opened.spec().data().drop_remainder() ? examples / batch : (examples + batch - 1) / batch;
-}
-
-// The first multiple of `every` that is not below `step`; no limit when `every` is 0.
-std::uint64_t MultipleFrom(std::uint64_t step, std::uint64_t every) {
-  return every == 0 ? UINT64_MAX : (step + every - 1) / every * every;
 }
 
 // A round whose results do not come is made again; never more often than that.
@@ -41,6 +38,7 @@ struct Trainer::View {
         number(reply.plan().view()),
         steps_per_epoch(StepsPerEpoch(reply)),
         total_steps(reply.plan().total_steps()),
+        steps(StepsOf(reply.plan())),
         scheduled(reply.scheduled()),
         done(reply.steps_done()),
         saved(reply.saved_step()),
@@ -55,6 +53,7 @@ struct Trainer::View {
   const ViewId number;
   const std::uint64_t steps_per_epoch;
   const std::uint64_t total_steps;
+  const StepRule steps;
   std::uint64_t scheduled;  // steps 1..scheduled have been handed to the coordinator
   std::uint64_t done;
   std::uint64_t saved;                     // step of the newest checkpoint of this view
@@ -107,12 +106,12 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
   if (const Status status = TakeOver(view); !status.ok()) return finish(status, nullptr);
   // A cut that is reached, with nothing scheduled beyond it, has not been left yet.
   for (std::uint64_t from = std::max<std::uint64_t>(1, view.scheduled);; from = view.done + 1) {
-    const std::uint64_t cut =
-        std::min({view.total_steps, MultipleFrom(from, save_every),
-                  evaluates ? MultipleFrom(from, evaluate_every) : UINT64_MAX});
+    const std::uint64_t cut = std::min({view.total_steps, view.steps.CutFrom(from, save_every),
+                                        view.steps.CutFrom(from, evaluates ? evaluate_every : 0)});
     if (const Status status = TrainUntil(view, cut); !status.ok()) return finish(status, nullptr);
     const bool last = view.done == view.total_steps;
-    if (view.stop || last || view.timer.due() || (save_every > 0 && view.done % save_every == 0)) {
+    if (view.stop || last || view.timer.due() ||
+        view.done == view.steps.CutFrom(view.done, save_every)) {
       if (const Status status = SaveCheckpoint(view); !status.ok()) return finish(status, nullptr);
     }
     if (last) break;
@@ -120,7 +119,7 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
       return finish(Cancelled("stopped as asked at step {} of {}", view.done, view.total_steps),
                     nullptr);
     }
-    if (evaluates && evaluate_every > 0 && view.done % evaluate_every == 0 &&
+    if (evaluates && view.done == view.steps.CutFrom(view.done, evaluate_every) &&
         view.evaluated != view.done) {
       const Result<v1::EvaluationResult> result = Evaluate(view);
       if (!result.ok()) return finish(result.status(), nullptr);
@@ -148,7 +147,7 @@ Status Trainer::TrainUntil(View& view, std::uint64_t cut) {
     const bool ends = view.stop || view.timer.due();
     const std::uint64_t window = std::min(options_.window, view.timer.StepsUntilDue(view.done));
     if (!ends && view.scheduled < cut && view.scheduled - view.done <= window / 2) {
-      const std::uint64_t until = std::min(cut, view.done + window);
+      const std::uint64_t until = std::min(cut, view.steps.CutFrom(view.done + window));
       std::vector<v1::Closure> closures;
       closures.reserve(until - view.scheduled);
       for (std::uint64_t step = view.scheduled + 1; step <= until; ++step) {

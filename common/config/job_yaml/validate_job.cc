@@ -20,6 +20,8 @@ namespace {
 // common/data's default for a Criteo reader without hash_buckets (job_spec.proto).
 constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
 constexpr std::uint32_t kMostShards = 100'000;
+constexpr std::uint32_t kMostStaleness = 10'000;
+constexpr std::uint32_t kMostGradients = 4'096;
 constexpr std::uint32_t kMostCheckpoints = 10'000;
 constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
 
@@ -61,6 +63,7 @@ class JobCheck {
   void OptimizerOptions();
   void Schedule();
   void Strategy();
+  void Consistency();
   void Partitioner();
   void Evaluation();
   void Checkpoint();
@@ -113,6 +116,10 @@ void JobCheck::Program() {
     Report("strategy.kind",
            "programs run under parameter_server; other strategies are not built "
            "yet for programs");
+  }
+  if (strategy.has_consistency() || strategy.gradients_per_step() != 0) {
+    Report("strategy.consistency",
+           "a program says it itself, in ParameterServerOptions: remove it");
   }
   if (strategy.workers() > kMostWorkers || strategy.max_workers() > kMostWorkers) {
     Report("strategy.workers", "at most {}; given {}", kMostWorkers,
@@ -418,7 +425,16 @@ void JobCheck::Strategy() {
              "or use kind one_device, mirrored or central_storage");
     }
     if (strategy.has_partitioner()) Partitioner();
-    return;
+    return Consistency();
+  }
+  for (const char* field : {"consistency", "gradients_per_step"}) {
+    const bool given = field == std::string_view("consistency")
+                           ? strategy.has_consistency()
+                           : strategy.gradients_per_step() != 0;
+    if (given) {
+      Report(std::string("strategy.") + field,
+             "is for parameter_server; the other kinds make one step after the other: remove it");
+    }
   }
   const bool one_device = strategy.kind() == v1::STRATEGY_KIND_ONE_DEVICE;
   if (strategy.has_partitioner()) {
@@ -445,6 +461,33 @@ void JobCheck::Strategy() {
            "{} devices have nothing to do with a batch_size of {}; use at most as "
            "many devices as the batch has examples",
            strategy.devices(), spec_.batch_size());
+  }
+}
+
+// How far batches may run ahead of each other.
+void JobCheck::Consistency() {
+  const v1::StrategySpec& strategy = spec_.strategy();
+  const v1::ConsistencySpec& consistency = strategy.consistency();
+  const std::string path = "strategy.consistency";
+  if (consistency.has_staleness()) {
+    if (consistency.kind() != v1::CONSISTENCY_KIND_UNSPECIFIED) {
+      Report(path + ".staleness", "goes without a kind: write {{staleness: k}}");
+    } else if (consistency.staleness() == 0) {
+      Report(path + ".staleness", "from 1; given 0, which is called synchronous");
+    } else if (consistency.staleness() > kMostStaleness) {
+      Report(path + ".staleness", "at most {}; given {}", kMostStaleness, consistency.staleness());
+    }
+  } else if (strategy.has_consistency() && consistency.kind() == v1::CONSISTENCY_KIND_UNSPECIFIED) {
+    Report(path, "expected async, synchronous or {{staleness: k}}");
+  }
+  if (strategy.gradients_per_step() == 0) return;
+  if (!consistency.has_staleness() && consistency.kind() != v1::CONSISTENCY_KIND_SYNCHRONOUS) {
+    Report("strategy.gradients_per_step",
+           "has no meaning with consistency async, where every batch is applied by itself; remove "
+           "it, or say consistency: synchronous");
+  } else if (strategy.gradients_per_step() > kMostGradients) {
+    Report("strategy.gradients_per_step", "at most {}; given {}", kMostGradients,
+           strategy.gradients_per_step());
   }
 }
 

@@ -102,6 +102,24 @@ TEST_CASE_METHOD(SubmitFixture, "a dry run says when checkpoints will be saved",
   CHECK(Said("  checkpoints: every 60 s (default), at the end and on stop\n"));
 }
 
+TEST_CASE_METHOD(SubmitFixture, "a dry run says how far batches may run ahead of each other",
+                 "[cli][unit]") {
+  v1::JobPlan& plan = *api.submit->mutable_plan();
+  plan.set_total_steps(10);
+  plan.add_ps();
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK(Said("  consistency: async\n"));
+
+  plan.mutable_steps()->set_gradients(4);
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK(Said("  consistency: synchronous, steps of 4 batches: 3 updates\n"));
+
+  plan.mutable_steps()->set_gradients(1);
+  plan.mutable_steps()->set_staleness(2);
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK(Said("  consistency: staleness 2\n"));
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a dry run without a cluster asks an executor here",
                  "[cli][unit]") {
   connect = Unavailable("no cluster");

@@ -47,6 +47,45 @@ TEST_CASE("Every worker gets one closure before any gets its second", "[coordina
   CHECK(f.sent[0].second.view() == 3);
 }
 
+TEST_CASE("A synchronous step is given out when the one before has ended, lost closures first",
+          "[coordinator][unit]") {
+  FakeScheduler clock;
+  std::vector<std::pair<TaskId, v1::ClosureAssignment>> sent;
+  Dispatcher dispatcher({.job_id = "job-1",
+                         .view = 3,
+                         .epoch = Epoch(5),
+                         .in_flight_per_worker = 2,
+                         .steps = {.gradients = 2, .staleness = 0, .last = 15},
+                         .start = 10},
+                        clock, [&](const TaskId& task, const v1::ClosureAssignment& assignment) {
+                          sent.emplace_back(task, assignment);
+                        });
+  const TaskId w0{"worker", 0};
+  const TaskId w1{"worker", 1};
+  dispatcher.AddWorker(w0);
+  dispatcher.AddWorker(w1);
+  for (std::uint64_t id = 11; id <= 15; ++id) {
+    (void)dispatcher.queue().Put({v1::CLOSURE_KIND_TRAIN, id});
+  }
+  dispatcher.Pump();
+  REQUIRE(sent.size() == 2);
+  CHECK(dispatcher.OnResult(w0, Dispatching::ResultOf(sent[0].second)) ==
+        Dispatcher::Outcome::kDone);
+  dispatcher.Pump();
+  CHECK(sent.size() == 2);
+  // What comes back goes before what has to wait for it.
+  CHECK(dispatcher.OnResult(w1, Dispatching::ResultOf(sent[1].second, StatusCode::kUnavailable)) ==
+        Dispatcher::Outcome::kAgain);
+  dispatcher.Pump();
+  REQUIRE(sent.size() == 3);
+  CHECK(sent[2].second.closure().id() == 12);
+  CHECK(dispatcher.OnResult(sent[2].first, Dispatching::ResultOf(sent[2].second)) ==
+        Dispatcher::Outcome::kDone);
+  dispatcher.Pump();
+  REQUIRE(sent.size() == 5);
+  CHECK(sent[4].second.closure().id() == 14);
+}
+
 TEST_CASE("A result counts once, and only for the attempt that runs", "[coordinator][unit]") {
   Dispatching f;
   f.dispatcher.AddWorker(f.w0);

@@ -24,6 +24,24 @@ TEST_CASE("Steps are given, or epochs of whole and last batches", "[coordinator]
   CHECK(*TotalSteps(spec, 95) == 7);
 }
 
+TEST_CASE("A plan says how far steps may run ahead, unless they may as they like",
+          "[coordinator][unit]") {
+  v1::JobRecord record;
+  v1::JobSpec& spec = *record.mutable_job()->mutable_spec();
+  spec = testing::Cluster::Spec();
+  record.set_training_examples(1'000);
+  const std::vector<v1::PsAddress> ps = Servers({0});
+  CHECK_FALSE(MakePlan(record, ps)->has_steps());
+  spec.mutable_strategy()->mutable_consistency()->set_kind(v1::CONSISTENCY_KIND_SYNCHRONOUS);
+  CHECK(MakePlan(record, ps)->steps().gradients() == 1);
+  CHECK(MakePlan(record, ps)->steps().staleness() == 0);
+  spec.mutable_strategy()->clear_consistency();
+  spec.mutable_strategy()->mutable_consistency()->set_staleness(3);
+  spec.mutable_strategy()->set_gradients_per_step(8);
+  CHECK(MakePlan(record, ps)->steps().gradients() == 8);
+  CHECK(MakePlan(record, ps)->steps().staleness() == 3);
+}
+
 TEST_CASE("A plan has parameters and embeddings by name, over the servers that are there",
           "[coordinator][unit]") {
   v1::JobRecord record;

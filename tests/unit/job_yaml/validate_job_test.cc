@@ -223,6 +223,57 @@ TEST_CASE("strategies of one machine take devices and no partitioner", "[config]
               "strategy.deterministic: has no meaning with parameter_server");
 }
 
+TEST_CASE("how far batches may run ahead is said in one way, and where it has a meaning",
+          "[config][unit]") {
+  const auto with = [](const std::function<void(v1::StrategySpec&)>& change) {
+    return After([&](v1::JobSpec& s) { change(*s.mutable_strategy()); });
+  };
+  const auto synchronous = [](v1::StrategySpec& s) {
+    s.mutable_consistency()->set_kind(v1::CONSISTENCY_KIND_SYNCHRONOUS);
+  };
+  const auto stale = [](std::uint32_t k) {
+    return [k](v1::StrategySpec& s) { s.mutable_consistency()->set_staleness(k); };
+  };
+  CHECK(with(synchronous).empty());
+  CHECK(with(stale(3)).empty());
+  CHECK(with([](v1::StrategySpec& s) {
+          s.mutable_consistency()->set_kind(v1::CONSISTENCY_KIND_ASYNC);
+        }).empty());
+  ExpectStart(with(stale(0)),
+              "strategy.consistency.staleness: from 1; given 0, which is called synchronous");
+  ExpectStart(with(stale(10'001)), "strategy.consistency.staleness: at most 10000; given 10001");
+  ExpectStart(with([&](v1::StrategySpec& s) { synchronous(s), stale(2)(s); }),
+              "strategy.consistency.staleness: goes without a kind: write {staleness: k}");
+  ExpectStart(with([](v1::StrategySpec& s) { s.mutable_consistency(); }),
+              "strategy.consistency: expected async, synchronous or {staleness: k}");
+  ExpectStart(with([](v1::StrategySpec& s) { s.set_gradients_per_step(4); }),
+              "strategy.gradients_per_step: has no meaning with consistency async");
+  ExpectStart(with([&](v1::StrategySpec& s) { synchronous(s), s.set_gradients_per_step(4'097); }),
+              "strategy.gradients_per_step: at most 4096; given 4097");
+  ExpectStart(
+      with([&](v1::StrategySpec& s) { s.set_kind(v1::STRATEGY_KIND_MIRRORED), synchronous(s); }),
+      "strategy.consistency: is for parameter_server");
+}
+
+TEST_CASE("consistency is a word or the number of steps in the file", "[config][unit]") {
+  const auto parsed = [](const std::string& consistency) {
+    return ParseJobYaml(
+        std::string(testing::kGoodJob) + "strategy:\n  consistency: " + consistency + "\n",
+        "job.yaml");
+  };
+  CHECK(parsed("synchronous").spec.strategy().consistency().kind() ==
+        v1::CONSISTENCY_KIND_SYNCHRONOUS);
+  CHECK(parsed("{staleness: 4}").spec.strategy().consistency().staleness() == 4);
+  CHECK(parsed("async").problems.empty());
+  const JobFile typo = parsed("synchronuos");
+  REQUIRE(typo.problems.size() == 1);
+  CHECK(typo.Describe(typo.problems[0]).find("did you mean \"synchronous\"?") != std::string::npos);
+  const JobFile zero = parsed("{staleness: 0}");
+  REQUIRE(zero.problems.size() == 1);
+  CHECK(zero.Describe(zero.problems[0]).find("strategy.consistency.staleness: from 1") !=
+        std::string::npos);
+}
+
 TEST_CASE("what is not built yet is refused in those words", "[config][unit]") {
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_every_seconds(604'801); }),
               "checkpoint.every_seconds: at most 604800 (a week); given 604801");

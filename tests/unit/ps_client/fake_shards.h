@@ -87,8 +87,7 @@ class FakeShards : public JobShards {
     return Ok();
   }
 
-  Result<v1::SaveReport> Save(std::uint64_t, const std::string&,
-                              storage::FileSystem&) const override {
+  Result<v1::SaveReport> Save(std::uint64_t, const std::string&, storage::FileSystem&) override {
     return Unimplemented("a fake does not save");
   }
   void Report(v1::PsReport&) const override {}

@@ -236,6 +236,42 @@ TEST_CASE_METHOD(Fixture, "checkpoints are cut where asked, with nothing in flig
   CHECK(coordinator.saved == std::vector<std::uint64_t>{15, 30, 40});
 }
 
+TEST_CASE_METHOD(Fixture, "synchronous steps are not cut through, whatever asks for a cut",
+                 "[trainer][unit]") {
+  coordinator.opened.mutable_plan()->set_total_steps(38);
+  coordinator.opened.mutable_plan()->mutable_steps()->set_gradients(4);
+  coordinator.opened.mutable_spec()->mutable_checkpoint()->set_every_steps(10);
+  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
+  coordinator.opened.mutable_spec()->mutable_evaluation()->set_every_epochs(1);
+  coordinator.opened.set_evaluation_examples(30);
+  SECTION("checkpoints and evaluations that are due") {
+    REQUIRE(trainer.Run().ok());
+    CHECK(TrainedOnce() == Steps(1, 38));
+    CHECK(coordinator.saved == std::vector<std::uint64_t>{12, 20, 32, 38});
+    REQUIRE(coordinator.evaluations.size() == 3);
+    CHECK(coordinator.evaluations[0].step() == 12);
+  }
+  SECTION("a stop") {
+    coordinator.stop_at_step = 13;
+    REQUIRE(trainer.Run().ok());
+    REQUIRE_FALSE(coordinator.saved.empty());
+    CHECK(coordinator.saved.back() % 4 == 0);
+  }
+  SECTION("a driver that takes over at a cut") {
+    for (int call = 1; call < 40; ++call) {
+      coordinator.killed = false;
+      coordinator.die_at_answer = call;
+      (void)trainer.Run();
+      if (coordinator.finished) break;
+    }
+    coordinator.killed = false;
+    coordinator.die_at_answer = 0;
+    if (!coordinator.finished) REQUIRE(trainer.Run().ok());
+    CHECK(TrainedOnce() == Steps(1, 38));
+    for (const std::uint64_t step : coordinator.saved) CHECK((step % 4 == 0 || step == 38));
+  }
+}
+
 TEST_CASE_METHOD(Fixture, "checkpoints are cut by time, with nothing in flight",
                  "[trainer][unit]") {
   // A round of the coordinator is 50 ms and 7 steps.

@@ -1,0 +1,63 @@
+// Which closures may go out when those of a step wait for the steps before it (StepRule): one of
+// step t when all that are scheduled of steps up to t - 1 - staleness have ended.
+//
+// So nothing that is out waits for anything that is not: closures never wait at parameter servers
+// for one that is queued, or behind them on the same worker, and whatever happens to workers the
+// oldest closure can always go out and end. Closures of no step pass in the order of ids.
+//
+// Memory grows with the steps that are open. Threading: not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+
+#include "common/base/step_rule.h"
+
+namespace muster::dispatch {
+
+class OpenSteps {
+ public:
+  explicit OpenSteps(std::uint64_t staleness) : staleness_(staleness) {}
+
+  // The newest closure, and its step, which is never lower than the one before; 0: it is of none.
+  void Scheduled(std::uint64_t closure, std::uint64_t step) {
+    if (step == 0 || staleness_ == StepRule::kUnbounded) return;
+    if (!steps_.empty() && steps_.back().step == step) {
+      steps_.back().last = closure;
+    } else {
+      steps_.push_back({.step = step, .first = closure, .last = closure});
+    }
+  }
+  // All closures up to `settled` have.
+  void Settled(std::uint64_t settled) {
+    while (!steps_.empty() && steps_.front().last <= settled) steps_.pop_front();
+  }
+
+  // The highest closure that may go out.
+  std::uint64_t limit() const {
+    if (steps_.size() < 2) return StepRule::kUnbounded;
+    const auto waits =
+        std::ranges::upper_bound(steps_, steps_.front().step + staleness_, {}, &Step::step);
+    return waits == steps_.end() ? StepRule::kUnbounded : waits->first - 1;
+  }
+  // Where a cut may be that has `closure` before it: synchronous steps are not cut through.
+  std::uint64_t CutFrom(std::uint64_t closure) const {
+    if (staleness_ != 0) return closure;
+    const auto after = std::ranges::upper_bound(steps_, closure, {}, &Step::first);
+    return after == steps_.begin() ? closure : std::max(closure, std::prev(after)->last);
+  }
+
+ private:
+  struct Step {
+    std::uint64_t step = 0;
+    // Closures of others may stand between them, none of other steps.
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;
+  };
+
+  const std::uint64_t staleness_;
+  std::deque<Step> steps_;
+};
+
+}  // namespace muster::dispatch

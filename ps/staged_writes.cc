@@ -1,0 +1,70 @@
+#include "ps/staged_writes.h"
+
+#include "ps/elements.h"
+#include "ps/float_mode.h"
+
+namespace muster::ps {
+
+void StagedWrites::Add(const FlushId& id, std::span<const ShardWrite> writes) {
+  std::vector<Write>& set = sets_[{id.closure.value(), id.flush}];
+  for (const ShardWrite& write : writes) {
+    Write& kept = set.emplace_back();
+    kept.ids.assign(write.ids.begin(), write.ids.end());
+    kept.values.assign(write.values.begin(), write.values.end());
+    kept.write = write;
+    bytes_ += write.ids.size_bytes() + write.values.size();
+  }
+}
+
+void StagedWrites::AddRows(const Write& from, DType dtype, std::size_t row_bytes) {
+  for (std::size_t k = 0; k < from.ids.size(); ++k) {
+    const auto row = std::span(from.values).subspan(k * row_bytes, row_bytes);
+    const auto [place, fresh] = rows_.places.try_emplace(from.ids[k], rows_.ids.size());
+    if (fresh) {
+      rows_.ids.push_back(from.ids[k]);
+      rows_.values.insert(rows_.values.end(), row.begin(), row.end());
+    } else {
+      ApplyElements(ElementOp::kAdd, dtype, &rows_.values[place->second * row_bytes], row);
+    }
+  }
+}
+
+// The first gradient is the sum's beginning: a zero plus it may have other bits.
+std::vector<ShardWrite> StagedWrites::Merge(DType dtype, std::size_t row_bytes) {
+  const FlushSubnormals flush;
+  std::vector<ShardWrite> merged;
+  Write* whole = nullptr;
+  ShardWrite rows;
+  for (auto& [key, set] : sets_) {
+    for (Write& one : set) {
+      one.write.ids = one.ids;
+      one.write.values = one.values;
+      if (one.write.op != kGradient) {
+        merged.push_back(one.write);
+      } else if (one.write.rows) {
+        rows = one.write;
+        AddRows(one, dtype, row_bytes);
+      } else if (whole == nullptr) {
+        whole = &one;
+      } else {
+        ApplyElements(ElementOp::kAdd, dtype, whole->values.data(), one.values);
+        whole->write.learning_rate = one.write.learning_rate;
+      }
+    }
+  }
+  if (whole != nullptr) merged.push_back(whole->write);
+  if (rows.rows) {
+    rows.ids = rows_.ids;
+    rows.values = rows_.values;
+    merged.push_back(rows);
+  }
+  return merged;
+}
+
+void StagedWrites::Clear() {
+  sets_.clear();
+  rows_ = {};
+  bytes_ = 0;
+}
+
+}  // namespace muster::ps

@@ -1,0 +1,55 @@
+// The write sets of one synchronous step on one shard, kept until the step is over, and what they
+// are together: the same whatever the order in which they came.
+//
+// Threading: not thread-safe; the shard's lock owns it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <absl/container/flat_hash_map.h>
+
+#include "common/base/dtype.h"
+#include "ps/flush_window.h"
+#include "ps/program_wire.h"
+
+namespace muster::ps {
+
+class StagedWrites {
+ public:
+  // Copies them. Of each flush once.
+  void Add(const FlushId& id, std::span<const ShardWrite> writes);
+  // In the order of closures: operations as they are, then one gradient of the whole shard and one
+  // of rows, each the sum of those that there are, with the learning rate of the last. Spans live
+  // until Clear().
+  std::vector<ShardWrite> Merge(DType dtype, std::size_t row_bytes);
+  void Clear();
+
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Write {
+    ShardWrite write;
+    std::vector<std::int64_t> ids;
+    std::vector<std::byte> values;
+  };
+  // The gradients of rows, each row once.
+  struct Rows {
+    std::vector<std::int64_t> ids;
+    std::vector<std::byte> values;
+    absl::flat_hash_map<std::int64_t, std::size_t> places;
+  };
+
+  void AddRows(const Write& from, DType dtype, std::size_t row_bytes);
+
+  // By closure and flush.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<Write>> sets_;
+  Rows rows_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace muster::ps

@@ -1,0 +1,117 @@
+#include "ps/step_sum.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ps/elements.h"
+#include "ps/pieces.h"
+
+namespace muster::ps {
+namespace {
+
+// The caller's thread flushes subnormals.
+void AddTo(std::span<float> sum, std::span<const float> values) {
+  ApplyElements(ElementOp::kAdd, DType::kFloat32, std::as_writable_bytes(sum).data(),
+                std::as_bytes(values));
+}
+
+std::uint64_t BytesOf(std::span<const std::int64_t> ids, std::size_t floats) {
+  return ids.size_bytes() + floats * sizeof(float);
+}
+
+}  // namespace
+
+std::span<const float> StepSum::values() const {
+  if (rows_) return row_sums_;
+  return empty_ ? std::span<const float>() : sum_.floats();
+}
+
+Result<Region> StepSum::TakeRegion(std::size_t floats) {
+  if (!rows_ && !spare_.empty()) {
+    Region taken = std::move(spare_.back());
+    spare_.pop_back();
+    return taken;
+  }
+  MUSTER_TRY_ASSIGN(Region made, Region::Create(floats));
+  bytes_ += made.bytes();
+  return made;
+}
+
+Status StepSum::Keep(std::uint64_t closure, std::span<const std::int64_t> ids,
+                     std::span<const float> values) {
+  Early early;
+  if (!values.empty()) {
+    MUSTER_TRY_ASSIGN(early.values, TakeRegion(values.size()));
+    std::memcpy(early.values.floats().data(), values.data(), values.size_bytes());
+  }
+  early.ids.assign(ids.begin(), ids.end());
+  early.floats = values.size();
+  bytes_ += ids.size_bytes();
+  early_.emplace(closure, std::move(early));
+  return Ok();
+}
+
+void StepSum::AddRows(std::span<const std::int64_t> ids, std::span<const float> values) {
+  const FlushSubnormals flush;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const auto row = values.subspan(k * row_elements_, row_elements_);
+    const auto [place, fresh] = places_.try_emplace(ids[k], ids_.size());
+    if (fresh) {
+      ids_.push_back(ids[k]);
+      row_sums_.insert(row_sums_.end(), row.begin(), row.end());
+      bytes_ += BytesOf(ids.subspan(k, 1), row.size());
+    } else {
+      AddTo(std::span(row_sums_).subspan(place->second * row_elements_, row_elements_), row);
+    }
+  }
+}
+
+// The first gradient is copied, for a zero plus it may have other bits.
+Status StepSum::AddNext(std::span<const std::int64_t> ids, std::span<const float> values) {
+  if (rows_) {
+    AddRows(ids, values);
+  } else if (empty_) {
+    if (sum_.bytes() == 0 && elements_ > 0) {
+      MUSTER_TRY_ASSIGN(sum_, TakeRegion(elements_));
+    }
+    std::memcpy(sum_.floats().data(), values.data(), values.size_bytes());
+  } else {
+    InPieces(pool_, values.size(), kPieceFloats, kParallelFloats,
+             [&](std::size_t first, std::size_t count) {
+               AddTo(sum_.floats().subspan(first, count), values.subspan(first, count));
+             });
+  }
+  empty_ = false;
+  ++next_;
+  return Ok();
+}
+
+Status StepSum::Add(std::uint64_t closure, std::span<const std::int64_t> ids,
+                    std::span<const float> values) {
+  if (closure != next_) return Keep(closure, ids, values);
+  MUSTER_TRY(AddNext(ids, values));
+  for (auto first = early_.begin(); first != early_.end() && first->first == next_;
+       first = early_.erase(first)) {
+    Early& early = first->second;
+    // There is a sum already: this takes no memory that could be missing.
+    MUSTER_TRY(AddNext(early.ids, std::as_const(early.values).floats().first(early.floats)));
+    bytes_ -= early.ids.size() * sizeof(std::int64_t);
+    if (!rows_) {
+      spare_.push_back(std::move(early.values));
+    } else {
+      bytes_ -= early.values.bytes();
+    }
+  }
+  return Ok();
+}
+
+void StepSum::Clear() {
+  bytes_ -= BytesOf(ids_, row_sums_.size());
+  ids_.clear();
+  row_sums_.clear();
+  places_.clear();
+  empty_ = true;
+}
+
+}  // namespace muster::ps

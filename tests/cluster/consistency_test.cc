@@ -1,0 +1,138 @@
+// Model jobs whose batches may not run ahead of each other as they like.
+#include <csignal>
+#include <random>
+
+#include <fmt/core.h>
+
+#include "tests/cluster/harness.h"
+#include "tests/cluster/jobs.h"
+#include "tests/support/catch.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::seconds;
+
+// A net of numbers of every size: two orders of its sums have other bits. 60 batches in steps of
+// 4, the last epoch's a short one.
+struct OrderJob {
+  explicit OrderJob(const TempFolder& folder, const std::string& consistency) {
+    std::mt19937 random(7);
+    std::uniform_real_distribution<float> value(-1, 1);
+    std::string csv = "a,b,c,y\n";
+    for (int row = 0; row < 236; ++row) {
+      csv += fmt::format("{},{},{},{}\n", value(random), 100 * value(random), value(random) / 100,
+                         value(random));
+    }
+    (void)folder.Write("order.csv", csv);
+    file = folder.Write("order.yaml", fmt::format(R"(name: order
+model:
+  parameters:
+    w: {{shape: [3, 16]}}
+    v: {{shape: [16, 1]}}
+  forward: |
+    def forward(self, a, b, c):
+        x = torch.stack([a, b, c], 1)
+        slow = torch.ones([64, 64])
+        for i in range(2000):
+            slow = torch.mm(slow, slow) / 64.0
+        return torch.mm(torch.tanh(torch.mm(x, self.w)), self.v) + (slow.sum() - slow.sum())
+data:
+  csv:
+    files: order.csv
+    columns: {{a: {{}}, b: {{}}, c: {{}}, y: {{}}}}
+loss:
+  function: |
+    def loss(output, y):
+        return (output - y.unsqueeze(1)).pow(2).mean()
+optimizer: {{kind: adam, learning_rate: 0.01}}
+batch_size: 8
+epochs: 2
+seed: 3
+strategy:
+  partitioner: {{kind: fixed, num_shards: 2}}
+{})",
+                                                  consistency));
+  }
+  std::string file;
+};
+
+std::map<std::string, std::vector<float>> Export(const Cluster& cluster, const TempFolder& folder,
+                                                 const std::string& id) {
+  const RunResult exported =
+      cluster.Muster({"checkpoints", "export", id, "-o", folder / "out.safetensors"});
+  INFO(exported.err);
+  REQUIRE(exported.code == 0);
+  return ReadSafetensors(folder / "out.safetensors");
+}
+
+// What the job makes of its variables on so many workers; `trouble` while it runs.
+std::map<std::string, std::vector<float>> Train(
+    int workers, const std::function<void(Cluster&, const std::string&)>& trouble = nullptr) {
+  const TempFolder folder;
+  const OrderJob job(folder, "  consistency: synchronous\n  gradients_per_step: 4\n");
+  Cluster cluster({.ps = 2, .workers = workers});
+  const std::string id = cluster.Submit(job.file);
+  if (trouble) trouble(cluster, id);
+  const int code = cluster.Wait(id, seconds(120));
+  CAPTURE(cluster.up_log(), Story(cluster.Describe(id)));
+  REQUIRE(code == 0);
+  return Export(cluster, folder, id);
+}
+
+TEST_CASE("a synchronous job ends with the same bits on 1, 2 and 4 workers", "[cluster]") {
+  const auto alone = Train(1);
+  REQUIRE(alone.size() == 2);
+  CHECK(Train(2) == alone);
+  CHECK(Train(4) == alone);
+}
+
+TEST_CASE(
+    "a synchronous job whose workers are killed ends with the bits of one that was left alone",
+    "[cluster]") {
+  const auto alone = Train(2);
+  const auto hurt = Train(3, [](Cluster& cluster, const std::string& id) {
+    for (const std::uint64_t step : {5, 20, 35}) {
+      REQUIRE(cluster.WaitForStep(id, step, seconds(60)));
+      REQUIRE(cluster.Kill(fmt::format("worker:{}", step / 15), SIGKILL));
+    }
+  });
+  CHECK(hurt == alone);
+}
+
+TEST_CASE("a synchronous job that is stopped in the middle of a step is saved at the end of one",
+          "[cluster]") {
+  const TempFolder folder;
+  const OrderJob job(folder,
+                     "  consistency: synchronous\n  gradients_per_step: 4\n"
+                     "checkpoint: {every_steps: 6}\n");
+  Cluster cluster({.ps = 2, .workers = 2});
+  const std::string id = cluster.Submit(job.file);
+  REQUIRE(cluster.WaitForStep(id, 9, seconds(60)));
+  REQUIRE(cluster.Muster({"stop", id}).code == 0);
+  REQUIRE(cluster.Wait(id, seconds(60)) == 8);
+  const v1::Job ended = cluster.Describe(id);
+  INFO(Story(ended));
+  CHECK(ended.progress().step() % 4 == 0);
+
+  // It goes on to the end that it would have had.
+  REQUIRE(cluster.Submit(job.file) == id);
+  REQUIRE(cluster.Wait(id, seconds(120)) == 0);
+  CHECK(Export(cluster, folder, id) == Train(1));
+}
+
+TEST_CASE("a job of bounded staleness applies every batch, whichever workers are killed",
+          "[cluster]") {
+  const TempFolder folder;
+  const SumJob sums(folder, 600, 10, 2, 400, "  consistency: {staleness: 2}\n");
+  Cluster cluster({.ps = 2, .workers = 3});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 20, seconds(60)));
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  CAPTURE(cluster.up_log());
+  REQUIRE(cluster.Wait(id, seconds(120)) == 0);
+  CHECK(Export(cluster, folder, id).at("w") == sums.expected);
+}
+
+}  // namespace
+}  // namespace muster::testing
