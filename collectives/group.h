@@ -84,6 +84,9 @@ class Group {
                           std::span<const std::span<std::byte>> receives, Timeout timeout = {}) = 0;
   // Returns when all have come.
   virtual Status Barrier(Timeout timeout = {}) = 0;
+  // Ends a group of processes for all of them: what is called or waits gets `why`. Threads of one
+  // process see each other's errors anyway. From any thread.
+  virtual void Abort(const Status& why) = 0;
 };
 
 }  // namespace muster::collectives

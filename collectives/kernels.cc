@@ -252,6 +252,14 @@ DType ResultType(Reduction reduction, DType type) {
   }
 }
 
+bool AddsUp(Reduction reduction, DType type) {
+  return ResultType(reduction, type) == type && type != DType::kFloat16 && type != DType::kBfloat16;
+}
+
+Reduction WhileAdding(Reduction reduction) {
+  return reduction == Reduction::kMean ? Reduction::kSum : reduction;
+}
+
 void ReduceRange(Reduction reduction, DType type, std::span<const void* const> sources,
                  std::span<void* const> destinations, std::size_t begin, std::size_t end) {
   MUSTER_INVARIANT(!sources.empty());

@@ -25,6 +25,12 @@ bool Reducible(DType type);
 // MEAN of integers is float64; everything else keeps its type.
 DType ResultType(Reduction reduction, DType type);
 
+// Whether sums may be added up: narrow floating numbers and means of integers would be rounded each
+// time.
+bool AddsUp(Reduction reduction, DType type);
+// What is added up for it: a mean is a sum until all is there.
+Reduction WhileAdding(Reduction reduction);
+
 // Elements [begin, end) of every destination become the reduction of the same elements of all
 // sources. At least one source. A destination may be one of the sources when the types are equal.
 void ReduceRange(Reduction reduction, DType type, std::span<const void* const> sources,

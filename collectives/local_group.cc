@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "collectives/packing.h"
-#include "common/base/arrivals.h"
+#include "collectives/together.h"
 
 namespace muster::collectives {
 namespace {
@@ -19,48 +19,6 @@ struct ReduceCall {
   bool done = false;
   Status status = Ok();
 };
-
-// For another thread: copies of a status share a count that ThreadSanitizer cannot see.
-Status Own(const Status& status) { return MakeStatus(status.code(), Message(status)); }
-
-Status CheckEqual(const std::vector<ReduceCall*>& all) {
-  const auto& first = all[0]->buffers;
-  for (const ReduceBuffer& buffer : first) {
-    if (!Reducible(buffer.type)) {
-      return InvalidArgument("all_reduce: {} has no sum; convert it to a number type",
-                             muster::NameOf(buffer.type));
-    }
-  }
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    const auto& mine = all[r]->buffers;
-    if (mine.size() != first.size()) {
-      return InvalidArgument("all_reduce: replica {} brings {} tensors, replica 0 {}", r,
-                             mine.size(), first.size());
-    }
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      if (mine[i].shape != first[i].shape) {
-        return InvalidArgument(
-            "Shape mismatch in all_reduce: tensor {} has shape [{}] on replica {}, [{}] on "
-            "replica 0",
-            i, fmt::join(mine[i].shape, ", "), r, fmt::join(first[i].shape, ", "));
-      }
-      if (mine[i].type != first[i].type) {
-        return InvalidArgument("all_reduce: tensor {} is {} on replica {}, {} on replica 0", i,
-                               muster::NameOf(mine[i].type), r, muster::NameOf(first[i].type));
-      }
-    }
-  }
-  return Ok();
-}
-
-// What members brought, to be kept after the meeting.
-template <class T>
-std::vector<T*> AddressesOf(const std::vector<void*>& arguments) {
-  std::vector<T*> all;
-  all.reserve(arguments.size());
-  for (T& one : Arrivals<T>(arguments)) all.push_back(&one);
-  return all;
-}
 
 // Reduces elements `range` of all buffers laid end to end, for all members.
 void ReduceSlice(const std::vector<ReduceCall*>& all, Range range) {
@@ -92,7 +50,9 @@ Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> 
   }
   const auto joint = [&](std::vector<void*>& arguments) {
     const std::vector<ReduceCall*> all = AddressesOf<ReduceCall>(arguments);
-    const Status status = CheckEqual(all);
+    std::vector<std::span<const ReduceBuffer>> brought;
+    for (const ReduceCall* call : all) brought.push_back(call->buffers);
+    const Status status = CheckSame(brought);
     const bool small = status.ok() && bytes <= kSmallBytes;
     if (small) ReduceSlice(all, {0, elements});
     for (ReduceCall* call : all) {
@@ -176,44 +136,29 @@ Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
   return Ok();
 }
 
-template <class Call>
-Status LocalGroup::Together(std::string call, Call mine, Timeout timeout,
-                            const std::function<Status(const std::vector<Call*>&)>& work) {
-  mine.status = Ok();
-  place_.Meet(
-      rank_, std::move(call), &mine,
-      [&](std::vector<void*>& arguments) {
-        const std::vector<Call*> all = AddressesOf<Call>(arguments);
-        const Status status = work(all);
-        for (Call* one : all) one->status = Own(status);
-      },
-      timeout);
-  return mine.status;
-}
-
 Status LocalGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeout) {
   struct Call {
     std::span<std::byte> data;
     Status status;
   };
-  return Together<Call>(fmt::format("broadcast of {}", root), {data, Ok()}, timeout,
-                        [root](const std::vector<Call*>& all) -> Status {
-                          const std::span<std::byte> from =
-                              all[static_cast<std::size_t>(root)]->data;
-                          for (std::size_t r = 0; r < all.size(); ++r) {
-                            if (all[r]->data.size() == from.size()) continue;
-                            return InvalidArgument(
-                                "Shape mismatch in broadcast: {} bytes on replica {}, {} on "
-                                "replica {}",
-                                all[r]->data.size(), r, from.size(), root);
-                          }
-                          for (Call* one : all) {
-                            if (one->data.data() != from.data() && !from.empty()) {
-                              std::memcpy(one->data.data(), from.data(), from.size());
-                            }
-                          }
-                          return Ok();
-                        });
+  Call mine{data, Ok()};
+  return Together(place_, rank_, fmt::format("broadcast of {}", root), mine, timeout,
+                  [root](const std::vector<Call*>& all) -> Status {
+                    const std::span<std::byte> from = all[static_cast<std::size_t>(root)]->data;
+                    for (std::size_t r = 0; r < all.size(); ++r) {
+                      if (all[r]->data.size() == from.size()) continue;
+                      return InvalidArgument(
+                          "Shape mismatch in broadcast: {} bytes on replica {}, {} on "
+                          "replica {}",
+                          all[r]->data.size(), r, from.size(), root);
+                    }
+                    for (Call* one : all) {
+                      if (one->data.data() != from.data() && !from.empty()) {
+                        std::memcpy(one->data.data(), from.data(), from.size());
+                      }
+                    }
+                    return Ok();
+                  });
 }
 
 Status LocalGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
@@ -222,8 +167,9 @@ Status LocalGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffe
     const ScatterBuffer* buffer;
     Status status;
   };
-  return Together<Call>(
-      fmt::format("reduce_scatter {}", NameOf(reduction)), {&buffer, Ok()}, timeout,
+  Call mine{&buffer, Ok()};
+  return Together(
+      place_, rank_, fmt::format("reduce_scatter {}", NameOf(reduction)), mine, timeout,
       [reduction](const std::vector<Call*>& all) -> Status {
         const ScatterBuffer& first = *all[0]->buffer;
         if (!Reducible(first.type)) {
@@ -259,8 +205,9 @@ Status LocalGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
     std::span<const std::span<std::byte>> receives;
     Status status;
   };
-  return Together<Call>(
-      "all_to_all", {sends, receives, Ok()}, timeout, [](const std::vector<Call*>& all) -> Status {
+  Call mine{sends, receives, Ok()};
+  return Together(
+      place_, rank_, "all_to_all", mine, timeout, [](const std::vector<Call*>& all) -> Status {
         for (std::size_t to = 0; to < all.size(); ++to) {
           for (std::size_t from = 0; from < all.size(); ++from) {
             if (all[from]->sends.size() != all.size() || all[to]->receives.size() != all.size() ||

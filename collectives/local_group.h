@@ -47,15 +47,12 @@ class LocalGroup final : public Group {
   Status AllToAll(std::span<const std::span<const std::byte>> sends,
                   std::span<const std::span<std::byte>> receives, Timeout timeout = {}) override;
   Status Barrier(Timeout timeout = {}) override;
+  void Abort(const Status&) override {}
 
   // Up to this many bytes for each member the last to come does all the work.
   static constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 
  private:
-  // Meets with what this member brings; `work` does it for all, its status is everybody's.
-  template <class Call>
-  Status Together(std::string call, Call mine, Timeout timeout,
-                  const std::function<Status(const std::vector<Call*>&)>& work);
   MeetingPlace& place_;
   const int rank_;
   const int size_;

@@ -20,16 +20,6 @@ constexpr std::size_t kSegment = std::size_t{4} << 20;
 
 std::size_t Length(Range range) { return range.end - range.begin; }
 
-// Whether rounds may add to what was added before: the sums' type is the elements' own.
-bool AddsUp(Reduction reduction, DType type) {
-  return ResultType(reduction, type) == type && type != DType::kFloat16 && type != DType::kBfloat16;
-}
-
-// A mean is a sum, until all is there.
-Reduction WhileAdding(Reduction reduction) {
-  return reduction == Reduction::kMean ? Reduction::kSum : reduction;
-}
-
 }  // namespace
 
 MeshOperations::MeshOperations(Mesh& mesh, int rank, Options options)

@@ -295,4 +295,6 @@ Status ProcessGroup::Barrier(Timeout timeout) {
       });
 }
 
+void ProcessGroup::Abort(const Status& why) { watch_->Abort(why); }
+
 }  // namespace muster::collectives

@@ -97,6 +97,12 @@ Status Watch::Fail(const Status& status) {
   return state_.failure();
 }
 
+void Watch::Abort(const Status& why) {
+  const MutexLock lock(mutex_);
+  state_.Fail(why);
+  Settle();
+}
+
 std::string Watch::Awaited(const std::vector<int>& waiting) {
   const MutexLock lock(mutex_);
   return state_.Awaited(begun_.load(std::memory_order_relaxed), waiting);

@@ -53,6 +53,8 @@ class Watch {
   // first. kCancelled and kUnavailable of a link are no news: the watch knows better, and is waited
   // for (a second at most).
   Status Fail(const Status& status);
+  // Ends the group by `why`, for all. From any thread.
+  void Abort(const Status& why);
   // Who is waited for, in words.
   std::string Awaited(const std::vector<int>& waiting);
 

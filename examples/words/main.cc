@@ -7,8 +7,8 @@
 //   muster submit --follow -- words /tmp/kjv.txt [<passes>]
 //
 // Prints the mean loss of each pass, the neighbours of some words, and how many related pairs
-// ("gold" and "silver") are neighbours. Exit code: 0 when at least three quarters of them are, else 1;
-// 2 for arguments that cannot be.
+// ("gold" and "silver") are neighbours. Exit code: 0 when at least three quarters of them are, else
+// 1; 2 for arguments that cannot be.
 #include <algorithm>
 #include <array>
 #include <cctype>

@@ -1,0 +1,37 @@
+#include "collectives/together.h"
+
+#include <fmt/ranges.h>
+
+namespace muster::collectives {
+
+Status CheckSame(std::span<const std::span<const ReduceBuffer>> brought) {
+  const auto& first = brought[0];
+  for (const ReduceBuffer& buffer : first) {
+    if (!Reducible(buffer.type)) {
+      return InvalidArgument("all_reduce: {} has no sum; convert it to a number type",
+                             muster::NameOf(buffer.type));
+    }
+  }
+  for (std::size_t r = 1; r < brought.size(); ++r) {
+    const auto& mine = brought[r];
+    if (mine.size() != first.size()) {
+      return InvalidArgument("all_reduce: replica {} brings {} tensors, replica 0 {}", r,
+                             mine.size(), first.size());
+    }
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (mine[i].shape != first[i].shape) {
+        return InvalidArgument(
+            "Shape mismatch in all_reduce: tensor {} has shape [{}] on replica {}, [{}] on "
+            "replica 0",
+            i, fmt::join(mine[i].shape, ", "), r, fmt::join(first[i].shape, ", "));
+      }
+      if (mine[i].type != first[i].type) {
+        return InvalidArgument("all_reduce: tensor {} is {} on replica {}, {} on replica 0", i,
+                               muster::NameOf(mine[i].type), r, muster::NameOf(first[i].type));
+      }
+    }
+  }
+  return Ok();
+}
+
+}  // namespace muster::collectives

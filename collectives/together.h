@@ -1,0 +1,49 @@
+// What replicas of one process do together, at the place where they meet.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/group.h"
+#include "collectives/local_group.h"
+#include "common/base/arrivals.h"
+#include "common/base/status.h"
+
+namespace muster::collectives {
+
+// What members brought, to be kept after the meeting.
+template <class T>
+std::vector<T*> AddressesOf(const std::vector<void*>& arguments) {
+  std::vector<T*> all;
+  all.reserve(arguments.size());
+  for (T& one : Arrivals<T>(arguments)) all.push_back(&one);
+  return all;
+}
+
+// For another thread: copies of a status share a count that ThreadSanitizer cannot see.
+inline Status Own(const Status& status) { return MakeStatus(status.code(), Message(status)); }
+
+// Meets with what this member brings; the last to come does `work` for all, in rank order, and its
+// status is everybody's. A Call has a `status`.
+template <class Call, class Work>
+Status Together(MeetingPlace& place, int member, std::string name, Call& mine, Timeout timeout,
+                const Work& work) {
+  mine.status = Ok();
+  place.Meet(
+      member, std::move(name), &mine,
+      [&](std::vector<void*>& arguments) {
+        const std::vector<Call*> all = AddressesOf<Call>(arguments);
+        const Status status = work(all);
+        for (Call* one : all) one->status = Own(status);
+      },
+      timeout);
+  return mine.status;
+}
+
+// Whether all members bring buffers of the same shapes and types, which can be reduced.
+Status CheckSame(std::span<const std::span<const ReduceBuffer>> brought);
+
+}  // namespace muster::collectives
