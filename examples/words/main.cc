@@ -214,8 +214,9 @@ namespace {
 std::vector<std::int64_t> neighbours(const torch::Tensor& unit_vectors, std::int64_t word) {
   torch::Tensor cosines = torch::mv(unit_vectors, unit_vectors[word]);
   cosines[word] = -1;
-  const torch::Tensor nearest = std::get<1>(cosines.topk(kNeighbours));
-  return {nearest.data_ptr<std::int64_t>(), nearest.data_ptr<std::int64_t>() + kNeighbours};
+  const std::int64_t wanted = std::min(kNeighbours, cosines.size(0));
+  const torch::Tensor nearest = std::get<1>(cosines.topk(wanted));
+  return {nearest.data_ptr<std::int64_t>(), nearest.data_ptr<std::int64_t>() + wanted};
 }
 
 // The share of related pairs that are neighbours, of those that the text has.
