@@ -189,7 +189,7 @@ class Strategy {
   // Copies of a module for the replicas, its parameters and buffers as variables:
   // strategy/train/module.h. The module becomes the first copy.
   //   INVALID_ARGUMENT: null, or it cannot be copied (torch::nn::Cloneable does that).
-  //   UNIMPLEMENTED: this strategy's variables live on parameter servers.
+  //   UNIMPLEMENTED: on parameter servers, parameters that share memory without being one tensor.
   template <class M>
     requires std::is_base_of_v<torch::nn::Module, M>
   DistributedModule<M> distribute(std::shared_ptr<M> module);

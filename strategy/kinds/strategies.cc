@@ -4,15 +4,17 @@
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/kinds/central_storage_strategy.h"
+#include "strategy/kinds/internal/places.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
 
 namespace muster {
-namespace {
 
-// None named: all GPUs of this machine, else CPU:0.
-std::vector<std::string> OrAll(const std::vector<std::string>& names) {
+using internal::NamesOrAll;
+using internal::PlacesOf;
+
+std::vector<std::string> internal::NamesOrAll(const std::vector<std::string>& names) {
   if (!names.empty()) return names;
   std::vector<std::string> all;
   const std::size_t gpus = device::LogicalGpus::OfProcess().Cards().size();
@@ -21,10 +23,10 @@ std::vector<std::string> OrAll(const std::vector<std::string>& names) {
   return all;
 }
 
-std::vector<device::Place> Places(const std::vector<std::string>& names) {
+std::vector<device::Place> internal::PlacesOf(const std::vector<std::string>& names) {
   std::vector<device::Place> places;
   std::set<device::Place> seen;
-  for (const std::string& name : OrAll(names)) {
+  for (const std::string& name : NamesOrAll(names)) {
     places.push_back(value_of(device::FindPlace(name)));
     if (!seen.insert(places.back()).second) {
       raise(InvalidArgument("device {} is named twice", name));
@@ -32,6 +34,8 @@ std::vector<device::Place> Places(const std::vector<std::string>& names) {
   }
   return places;
 }
+
+namespace {
 
 device::Place ParameterPlace(const std::vector<device::Place>& compute,
                              const std::optional<std::string>& named) {
@@ -46,13 +50,13 @@ OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
 
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
                                    std::shared_ptr<CrossDeviceOps> cross_device_ops)
-    : Strategy(Places(devices), Places(devices),
+    : Strategy(PlacesOf(devices), PlacesOf(devices),
                cross_device_ops != nullptr ? std::move(cross_device_ops)
-                                           : mirrored_cross_device_ops(OrAll(devices))) {}
+                                           : mirrored_cross_device_ops(NamesOrAll(devices))) {}
 
 CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
                                                const std::optional<std::string>& parameter_device)
-    : Strategy(Places(compute_devices),
-               {ParameterPlace(Places(compute_devices), parameter_device)}) {}
+    : Strategy(PlacesOf(compute_devices),
+               {ParameterPlace(PlacesOf(compute_devices), parameter_device)}) {}
 
 }  // namespace muster

@@ -7,12 +7,13 @@
 
 #include "program/runtime.h"
 
-#include "device/gpu.h"
 #include "muster/v1/program.pb.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/kinds/internal/places.h"
 #include "strategy/parameter_server/internal/closure_session.h"
 #include "strategy/parameter_server/internal/connection.h"
 #include "strategy/parameter_server/internal/remote_component.h"
+#include "strategy/parameter_server/internal/remote_module.h"
 #include "strategy/variables/variable.h"
 
 namespace muster {
@@ -22,14 +23,6 @@ using internal::PsConnection;
 
 // The first members come with the start of the driver.
 constexpr std::chrono::seconds kFirstMembers{10};
-
-std::vector<device::Place> ComputePlaces() {
-  std::vector<device::Place> places;
-  const auto cards = static_cast<int>(device::LogicalGpus::OfProcess().Cards().size());
-  for (int card = 0; card < cards; ++card) places.push_back(device::Place::Gpu(card));
-  if (places.empty()) places.emplace_back();
-  return places;
-}
 
 // What the driver was told of the cluster, once it has been told.
 v1::ProgramMembers FirstMembers(program::Runtime& runtime) {
@@ -108,14 +101,18 @@ class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
     return std::make_unique<internal::RemoteComponent>(std::move(name), place, driver_,
                                                        partitioner_, std::move(colocated));
   }
+  std::unique_ptr<internal::ModuleHost> HostModule(internal::ModuleState& module) override {
+    return std::make_unique<internal::RemoteModule>(module);
+  }
 
  private:
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;
 };
 
-ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner)
-    : Strategy(ComputePlaces(), {device::Place{}}),
+ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner,
+                                                 const std::vector<std::string>& devices)
+    : Strategy(internal::PlacesOf(devices), {device::Place{}}),
       maker_(std::make_unique<Maker>(DriverConnection(), std::move(partitioner))) {}
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;

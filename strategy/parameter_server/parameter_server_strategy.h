@@ -29,7 +29,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "strategy/core/strategy.h"
 #include "strategy/parameter_server/partitioner.h"
@@ -38,12 +40,14 @@ namespace muster {
 
 class ParameterServerStrategy final : public Strategy {
  public:
-  // Its cluster is this process's program's. Replicas: the GPUs of this machine, else its CPU.
-  // Without a partitioner each variable lies on one server; they go round the servers as they are
-  // made.
-  //   INVALID_ARGUMENT: the cluster has no parameter server.  PsUnavailable: one does not answer.
+  // Its cluster is this process's program's. A worker's replicas compute on `devices` of its
+  // machine; none named: its GPUs, else its CPU. Without a partitioner each variable lies on one
+  // server; they go round the servers as they are made.
+  //   INVALID_ARGUMENT: the cluster has no parameter server, or a device is not there or named
+  //   twice.  PsUnavailable: a server does not answer.
   //   FAILED_PRECONDITION: not in a process of a program.
-  explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr);
+  explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr,
+                                   const std::vector<std::string>& devices = {});
   ~ParameterServerStrategy() override;
 
   std::string_view name() const override { return "ParameterServerStrategy"; }

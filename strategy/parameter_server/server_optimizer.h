@@ -19,6 +19,10 @@
 // gradient of rows only these rows and their slots change, and shards without such a row make no
 // update.
 //
+// A Checkpoint that tracks it saves slots and counts of updates, one tensor for each, and restores
+// them however variables are cut then. Of a variable whose shards have made different numbers of
+// updates (gradients of rows) it has the largest.
+//
 // Made where the variables are made, with the same options in every process of the program. A
 // variable has one optimizer, for as long as it lives.
 //
@@ -35,6 +39,10 @@
 #include "strategy/variables/variable.h"
 
 namespace muster {
+namespace internal {
+class AttachedOptimizer;
+class SavedState;
+}  // namespace internal
 
 // A gradient, and whose it is. One that is undefined, or of no rows, changes nothing: as backward()
 // and embedding_gradient() leave it where nothing was found.
@@ -68,10 +76,13 @@ class ServerOptimizer {
   void apply_gradients(const std::vector<VariableGradient>& gradients,
                        std::optional<double> learning_rate = std::nullopt) const;
 
- private:
-  struct State;
+  // For the code of strategy/.
+  std::shared_ptr<const internal::SavedState> saved_state() const;
 
-  std::shared_ptr<State> state_;
+ private:
+  internal::AttachedOptimizer& state() const;
+
+  std::shared_ptr<internal::AttachedOptimizer> state_;
 };
 
 }  // namespace muster

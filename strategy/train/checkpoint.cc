@@ -20,7 +20,6 @@
 #include "strategy/core/default_strategy.h"
 #include "strategy/train/internal/saved_state.h"
 #include "strategy/train/module.h"
-#include "strategy/train/optimizer.h"
 #include "strategy/variables/internal/variable_state.h"
 
 namespace muster {
@@ -247,8 +246,9 @@ void Checkpoint::track(const DistributedModuleBase& module, const std::string& p
   }
 }
 
-void Checkpoint::track(const DistributedOptimizerBase& optimizer, const std::string& prefix) {
-  TrackedState tracked{prefix, optimizer.saved_state(), {}};
+void Checkpoint::track_state(const std::shared_ptr<const internal::SavedState>& state,
+                             const std::string& prefix) {
+  TrackedState tracked{prefix, state, {}};
   for (const std::string& name : tracked.state->Names()) tracked.names.insert(prefix + name);
   const MutexLock lock(impl_->mutex);
   for (const TrackedState& other : impl_->states) {

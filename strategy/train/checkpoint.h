@@ -25,7 +25,9 @@
 namespace muster {
 
 class DistributedModuleBase;
-class DistributedOptimizerBase;
+namespace internal {
+class SavedState;
+}
 
 // Which job a checkpoint is of; a job goes on from those alone that carry its own spec's hash.
 struct CheckpointJob {
@@ -64,11 +66,16 @@ class Checkpoint {
   void track(const std::string& name, const Variable& variable);
   // All variables of a module, as `prefix` and their names in it.
   void track(const DistributedModuleBase& module, const std::string& prefix = {});
-  // An optimizer. In a restore it gets what the checkpoint has for it; without any it is as before
-  // its first step. Counts of steps that a job's checkpoint lacks are the checkpoint's step.
+  // An optimizer, of a distributed module or a ServerOptimizer. In a restore it gets what the
+  // checkpoint has for it; without any it is as before its first step. Counts of steps that a job's
+  // checkpoint lacks are the checkpoint's step.
   //   ALREADY_EXISTS: another optimizer of parameters of these names.
   //   UNIMPLEMENTED: other than SGD, Adam, AdamW, Adagrad and RMSprop.
-  void track(const DistributedOptimizerBase& optimizer, const std::string& prefix = {});
+  template <class Optimizer>
+    requires requires(const Optimizer& optimizer) { optimizer.saved_state(); }
+  void track(const Optimizer& optimizer, const std::string& prefix = {}) {
+    track_state(optimizer.saved_state(), prefix);
+  }
   // Creates a variable and tracks it. After a restore() it begins with the saved value, and
   // `initial_value` is not asked for one.
   Variable create(const std::string& name, InitialValue initial_value,
@@ -94,6 +101,9 @@ class Checkpoint {
   void set_job(CheckpointJob job);
 
  private:
+  void track_state(const std::shared_ptr<const internal::SavedState>& state,
+                   const std::string& prefix);
+
   std::shared_ptr<RestoreStatus::Impl> impl_;
 };
 

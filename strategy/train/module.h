@@ -18,6 +18,10 @@
 // central storage the copies' parameters are views of one value on the parameter device; replicas
 // on other cards have copies of it, made anew when it was written (not when a copy was). One
 // parameter registered under several names (shared submodules included) stays one in all copies.
+//
+// Under a ParameterServerStrategy parameters are variables on the servers, and buffers belong to
+// the copy: docs/strategies/parameter_server.md. `net->` is the closure's own copy, whose
+// parameters have the values as the closure sees them; outside closures, those of now.
 #pragma once
 
 #include <memory>
@@ -97,6 +101,8 @@ class DistributedModuleBase {
   // The copy that is meant here.
   int here() const;
   const std::shared_ptr<torch::nn::Module>& module(int copy) const;
+  // A copy where its strategy keeps the values elsewhere; else null.
+  torch::nn::Module* hosted(int copy) const;
   [[noreturn]] void raise_other_type() const;
   // Null: nothing needs to be spread.
   std::shared_ptr<internal::OutsideUse> outside() const;
@@ -120,14 +126,16 @@ class DistributedModule : public DistributedModuleBase {
   }
 
   internal::ModuleUse<M> operator->() const {
-    return {(*copies_)[static_cast<std::size_t>(here())].get(), outside()};
+    const int copy = here();
+    if (auto* const closures = hosted(copy)) return {dynamic_cast<M*>(closures), outside()};
+    return {(*copies_)[static_cast<std::size_t>(copy)].get(), outside()};
   }
   // forward() of the copy that is meant here.
   template <class... Args>
   auto operator()(Args&&... args) const {
     return (*this)->forward(std::forward<Args>(args)...);
   }
-  // Replica r's. OUT_OF_RANGE.
+  // Replica r's; not a closure's. OUT_OF_RANGE.
   std::shared_ptr<M> copy(int replica) const {
     (void)module(replica);
     return (*copies_)[static_cast<std::size_t>(replica)];

@@ -15,7 +15,7 @@
 #include "strategy/train/internal/gradients.h"
 #include "strategy/train/internal/module_state.h"
 #include "strategy/train/internal/optimizer_slots.h"
-#include "strategy/train/internal/saved_state.h"
+#include "strategy/train/internal/optimizer_state.h"
 
 namespace muster {
 namespace internal {
@@ -48,18 +48,63 @@ class LentGradients {
   std::vector<torch::Tensor> own_;
 };
 
+}  // namespace
+
 std::vector<torch::Tensor> GradientsOf(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> gradients;
   for (const torch::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
   return gradients;
 }
 
-}  // namespace
+void SumGradientsInPlace(ReplicaContext& replica, const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> sums = SumOverReplicas(replica, GradientsOf(parameters), parameters);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() = std::move(sums[i]);
+  }
+}
 
-// What is behind the handles of an optimizer.
-class OptimizerState final : public SavedState {
+torch::Tensor SumOfLosses(ReplicaContext& replica, const torch::Tensor& loss) {
+  const torch::NoGradGuard no_grad;
+  return replica.all_reduce(ReduceOp::kSum, loss.detach());
+}
+
+void RaiseOutsideRun(std::string_view call, const OptimizerState& optimizer) {
+  raise(FailedPrecondition("{} of {} must be called by every replica ({}), inside run()", call,
+                           optimizer.name(), optimizer.module().size()));
+}
+
+void StepTogether(ReplicaContext& replica, int copy, const OptimizerState& optimizer,
+                  const std::function<void()>& update) {
+  struct Arrival {
+    const OptimizerState* optimizer;
+    int copy;
+  } mine{&optimizer, copy};
+  replica.meet("step of " + optimizer.name(), mine, [&](const Arrivals<Arrival>& all) {
+    for (const Arrival& arrival : all) {
+      if (arrival.optimizer == &optimizer) continue;
+      raise(FailedPrecondition("replica {} calls step() of another optimizer than the others",
+                               arrival.copy));
+    }
+    const FrameGuard merge(
+        {.kind = Frame::Kind::kMerge, .strategy = &*optimizer.module().strategy});
+    update();
+  });
+}
+
+std::vector<std::size_t> TrainedParameters(const ModuleState& module) {
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < module.parameters.size(); ++i) {
+    if (module.masters[0][i].requires_grad()) chosen.push_back(i);
+  }
+  if (!chosen.empty()) return chosen;
+  raise(InvalidArgument("optimizer(): module {} has no parameter that requires a gradient",
+                        module.name));
+}
+
+// libtorch's optimizers over the copies of a module.
+class LocalOptimizer final : public OptimizerState {
  public:
-  OptimizerState(std::shared_ptr<ModuleState> module, const MakeOptimizer& make,
+  LocalOptimizer(std::shared_ptr<ModuleState> module, const MakeOptimizer& make,
                  const OptimizerOptions& how)
       : module_(std::move(module)), how_(how) {
     Choose();
@@ -71,20 +116,20 @@ class OptimizerState final : public SavedState {
                         module_->name);
   }
 
-  const std::string& name() const { return name_; }
-  const ModuleState& module() const { return *module_; }
-  Optimizer& instance(int replica) const {
+  const std::string& name() const override { return name_; }
+  const ModuleState& module() const override { return *module_; }
+  Optimizer& instance(int replica) const override {
     if (replica < 0 || replica >= module_->size()) {
       raise(OutOfRange("replica {} of {}, which has {}", replica, name_, module_->size()));
     }
     return *optimizers_[masters_.size() == 1 ? 0 : static_cast<std::size_t>(replica)];
   }
 
-  torch::Tensor Step(const DistributedOptimizerBase::Closure* closure) {
+  torch::Tensor Step(const DistributedOptimizerBase::Closure* closure) override {
     RequireNoOther(*module_->strategy);
     ReplicaContext* const replica = module_->Replica();
     if (replica == nullptr && module_->size() > 1) {
-      if (closure != nullptr) RaiseOutside("step(closure)");
+      if (closure != nullptr) RaiseOutsideRun("step(closure)", *this);
       module_->strategy->run([this] { Step(nullptr); });
       return {};
     }
@@ -94,22 +139,17 @@ class OptimizerState final : public SavedState {
                               : StepOwn(replica, copy, closure);
   }
 
-  void ReduceGradients() {
+  void ReduceGradients() override {
     RequireNoOther(*module_->strategy);
     if (module_->size() == 1) return;
     ReplicaContext* const replica = module_->Replica();
-    if (replica == nullptr) RaiseOutside("reduce_gradients()");
+    if (replica == nullptr) RaiseOutsideRun("reduce_gradients()", *this);
     const int copy = replica->replica_id_in_sync_group();
     module_->Check(copy);
-    const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
-    std::vector<torch::Tensor> sums =
-        SumOverReplicas(*replica, GradientsOf(parameters), parameters);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].mutable_grad() = std::move(sums[i]);
-    }
+    SumGradientsInPlace(*replica, LeavesOf(copy));
   }
 
-  double LearningRate() const {
+  double LearningRate() const override {
     const MutexLock lock(rate_mutex_);
     try {
       return instance(module_->Here()).param_groups().at(0).options().get_lr();
@@ -117,7 +157,7 @@ class OptimizerState final : public SavedState {
       raise(Unimplemented("{} has no learning rate", name_));
     }
   }
-  void SetLearningRate(double rate) const {
+  void SetLearningRate(double rate) const override {
     const MutexLock lock(rate_mutex_);
     const ReplicaContext* const replica = module_->Replica();
     for (int copy = 0; copy < static_cast<int>(optimizers_.size()); ++copy) {
@@ -156,7 +196,7 @@ class OptimizerState final : public SavedState {
   // Holds the components that the optimizer of `master` writes in place.
   class Writing {
    public:
-    Writing(const OptimizerState& state, int master) : state_(state), master_(master) {}
+    Writing(const LocalOptimizer& state, int master) : state_(state), master_(master) {}
     void Lock() {
       for (const std::size_t i : state_.chosen_) {
         held_.emplace_back(state_.module_->parameters[i].state()->adopted(master_));
@@ -165,7 +205,7 @@ class OptimizerState final : public SavedState {
     void Unlock() { held_.clear(); }
 
    private:
-    const OptimizerState& state_;
+    const LocalOptimizer& state_;
     const int master_;
     std::vector<AdoptedComponent::InPlace> held_;
   };
@@ -173,15 +213,8 @@ class OptimizerState final : public SavedState {
   // The parameters that are to be trained.
   void Choose() {
     const ModuleState& module = *module_;
-    for (std::size_t i = 0; i < module.parameters.size(); ++i) {
-      if (!module.masters[0][i].requires_grad()) continue;
-      chosen_.push_back(i);
-      names_.push_back(module.parameters[i].name());
-    }
-    if (chosen_.empty()) {
-      raise(InvalidArgument("optimizer(): module {} has no parameter that requires a gradient",
-                            module.name));
-    }
+    chosen_ = TrainedParameters(module);
+    for (const std::size_t i : chosen_) names_.push_back(module.parameters[i].name());
     const auto take = [&](const std::vector<std::vector<torch::Tensor>>& from) {
       std::vector<std::vector<torch::Tensor>> taken(from.size());
       for (std::size_t r = 0; r < from.size(); ++r) {
@@ -195,11 +228,6 @@ class OptimizerState final : public SavedState {
 
   const std::vector<torch::Tensor>& LeavesOf(int copy) const {
     return leaves_[static_cast<std::size_t>(copy)];
-  }
-
-  [[noreturn]] void RaiseOutside(std::string_view call) const {
-    raise(FailedPrecondition("{} of {} must be called by every replica ({}), inside run()", call,
-                             name_, module_->size()));
   }
 
   // INVALID_ARGUMENT: gradients that this optimizer cannot work with (sparse ones, most of them).
@@ -242,11 +270,6 @@ class OptimizerState final : public SavedState {
     return optimizer.step(evaluate);
   }
 
-  static torch::Tensor SumOfLosses(ReplicaContext& replica, const torch::Tensor& loss) {
-    const torch::NoGradGuard no_grad;
-    return replica.all_reduce(ReduceOp::kSum, loss.detach());
-  }
-
   // Updates the one value of all replicas, once.
   torch::Tensor StepShared(ReplicaContext& replica, int copy,
                            const DistributedOptimizerBase::Closure* closure) {
@@ -262,23 +285,11 @@ class OptimizerState final : public SavedState {
       loss = (*closure)();
       if (how_.all_reduce_gradients) loss = SumOfLosses(replica, loss);
     }
-    struct Arrival {
-      OptimizerState* optimizer;
-      int copy;
-    } mine{this, copy};
-    replica.meet("step of " + name_, mine, [this](const Arrivals<Arrival>& all) {
-      for (const Arrival& arrival : all) {
-        if (arrival.optimizer == this) continue;
-        raise(FailedPrecondition("replica {} calls step() of another optimizer than the others",
-                                 arrival.copy));
-      }
-      UpdateShared();
-    });
+    StepTogether(replica, copy, *this, [this] { UpdateShared(); });
     return loss;
   }
 
   void UpdateShared() {
-    const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &*module_->strategy});
     const device::PlaceScope here(module_->parameter_device(0));
     std::vector<std::vector<torch::Tensor>> gradients;
     for (const auto& leaves : leaves_) {
@@ -343,7 +354,8 @@ std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
   }
   RequireCrossReplica(strategy, "optimizer()", "it before run()");
   try {
-    return std::make_shared<OptimizerState>(std::move(module), make, how);
+    if (module->host != nullptr) return module->host->OptimizerFor(module, make, how);
+    return std::make_shared<LocalOptimizer>(std::move(module), make, how);
   } catch (const c10::Error& error) {
     raise(InvalidArgument("optimizer(): {}", error.what_without_backtrace()));
   }

@@ -15,21 +15,31 @@ std::span<std::byte> BytesOf(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-torch::Tensor Read(PsConnection& connection, ps::ReadRequest request,
-                   const std::vector<std::int64_t>& sizes, ps::WriteSet* own) {
-  const Ordinary ordinary(device::Place{});
-  const torch::Tensor value =
-      torch::empty(sizes, torch::dtype(*ScalarTypeOf(request.variable->dtype)));
-  request.into = BytesOf(value);
-  connection.RaiseUnlessOk(connection.client().Read(std::span(&request, 1), own));
-  return value;
+torch::Tensor& AtSlot(std::vector<torch::Tensor>& by_slot, int slot) {
+  const auto index = static_cast<std::size_t>(slot);
+  if (by_slot.size() <= index) by_slot.resize(index + 1);
+  return by_slot[index];
 }
 
 }  // namespace
 
+std::vector<torch::Tensor> ReadVariables(PsConnection& connection,
+                                         const std::vector<ps::VariableHandle>& variables,
+                                         ps::WriteSet* own) {
+  const Ordinary ordinary(device::Place{});
+  std::vector<torch::Tensor> values;
+  std::vector<ps::ReadRequest> requests;
+  for (const ps::VariableHandle& variable : variables) {
+    values.push_back(torch::empty(variable->shape, torch::dtype(*ScalarTypeOf(variable->dtype))));
+    requests.push_back({.variable = variable, .into = BytesOf(values.back())});
+  }
+  connection.RaiseUnlessOk(connection.client().Read(requests, own));
+  return values;
+}
+
 torch::Tensor ReadVariable(PsConnection& connection, const ps::VariableHandle& variable,
                            ps::WriteSet* own) {
-  return Read(connection, {.variable = variable}, variable->shape, own);
+  return ReadVariables(connection, {variable}, own)[0];
 }
 
 torch::Tensor GatherRows(PsConnection& connection, const ps::VariableHandle& variable,
@@ -37,14 +47,16 @@ torch::Tensor GatherRows(PsConnection& connection, const ps::VariableHandle& var
   const torch::Tensor ids = rows.to(torch::kCPU, torch::kLong).contiguous();
   std::vector<std::int64_t> sizes = variable->shape;
   sizes[0] = ids.numel();
-  if (ids.numel() == 0) {
-    return torch::empty(sizes, torch::dtype(*ScalarTypeOf(variable->dtype)));
-  }
-  return Read(connection,
-              {.variable = variable,
-               .rows = true,
-               .ids = {ids.data_ptr<std::int64_t>(), static_cast<std::size_t>(ids.numel())}},
-              sizes, own);
+  const Ordinary ordinary(device::Place{});
+  const torch::Tensor values = torch::empty(sizes, torch::dtype(*ScalarTypeOf(variable->dtype)));
+  if (ids.numel() == 0) return values;
+  const ps::ReadRequest request{
+      .variable = variable,
+      .rows = true,
+      .ids = {ids.data_ptr<std::int64_t>(), static_cast<std::size_t>(ids.numel())},
+      .into = BytesOf(values)};
+  connection.RaiseUnlessOk(connection.client().Read(std::span(&request, 1), own));
+  return values;
 }
 
 torch::Tensor NewLeaf(const torch::Tensor& value, int slot, bool gradients) {
@@ -53,6 +65,14 @@ torch::Tensor NewLeaf(const torch::Tensor& value, int slot, bool gradients) {
   torch::Tensor leaf = value.to(device::TorchDevice(place)).variable_data();
   leaf.set_requires_grad(gradients);
   return leaf;
+}
+
+void GiveValue(const torch::Tensor& leaf, const torch::Tensor& value) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor near = value.to(leaf.device());
+  if (leaf.data_ptr() == near.data_ptr()) return;
+  leaf.set_data(near);
+  leaf.unsafeGetTensorImpl()->bump_version();
 }
 
 ClosureSession* ClosureSession::Current() {
@@ -88,27 +108,54 @@ ClosureSession::Scope::Scope(ClosureSession* session) : before_(of_replica) {
 
 ClosureSession::Scope::~Scope() { of_replica = before_; }
 
-torch::Tensor ClosureSession::ReadLocked(std::uint64_t component,
-                                         const ps::VariableHandle& variable) {
-  torch::Tensor& snapshot = snapshots_[component];
-  if (!snapshot.defined()) snapshot = ReadVariable(*connection_, variable, &set_);
-  return snapshot;
+torch::Tensor ClosureSession::ReadLocked(Held& held, const ps::VariableHandle& variable) {
+  if (!held.snapshot.defined()) held.snapshot = ReadVariable(*connection_, variable, &set_);
+  return held.snapshot;
 }
 
 torch::Tensor ClosureSession::Read(std::uint64_t component, const ps::VariableHandle& variable) {
   const MutexLock lock(mutex_);
-  return ReadLocked(component, variable);
+  return ReadLocked(held_[component], variable);
 }
 
 torch::Tensor ClosureSession::Leaf(std::uint64_t component, const ps::VariableHandle& variable,
                                    int slot, bool gradients) {
   const MutexLock lock(mutex_);
-  const auto index = static_cast<std::size_t>(slot);
-  std::vector<torch::Tensor>& leaves = leaves_[component];
-  if (leaves.size() <= index) leaves.resize(index + 1);
-  torch::Tensor& leaf = leaves[index];
-  if (!leaf.defined()) leaf = NewLeaf(ReadLocked(component, variable), slot, gradients);
+  Held& held = held_[component];
+  torch::Tensor& leaf = AtSlot(held.leaves, slot);
+  if (leaf.defined()) return leaf;
+  const torch::Tensor value = ReadLocked(held, variable);
+  leaf = AtSlot(held.of_module, slot);
+  if (leaf.defined()) {
+    GiveValue(leaf, value);
+  } else {
+    leaf = NewLeaf(value, slot, gradients);
+  }
   return leaf;
+}
+
+void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
+  const MutexLock lock(mutex_);
+  std::vector<ps::VariableHandle> missing;
+  std::vector<Held*> holders;
+  for (const ModuleLeaf& one : leaves) {
+    Held& held = held_[one.component];
+    AtSlot(held.of_module, slot) = one.leaf;
+    if (held.snapshot.defined()) continue;
+    missing.push_back(one.variable);
+    holders.push_back(&held);
+  }
+  if (!missing.empty()) {
+    std::vector<torch::Tensor> values = ReadVariables(*connection_, missing, &set_);
+    for (std::size_t i = 0; i < values.size(); ++i) holders[i]->snapshot = std::move(values[i]);
+  }
+  for (const ModuleLeaf& one : leaves) {
+    Held& held = held_[one.component];
+    torch::Tensor& leaf = AtSlot(held.leaves, slot);
+    if (leaf.is_same(one.leaf)) continue;
+    GiveValue(one.leaf, held.snapshot);
+    leaf = one.leaf;
+  }
 }
 
 torch::Tensor ClosureSession::Gather(const ps::VariableHandle& variable,

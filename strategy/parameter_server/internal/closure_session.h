@@ -47,41 +47,74 @@ class ClosureSession {
   // The snapshot as the autograd leaf of a slot; see Component::Leaf.
   torch::Tensor Leaf(std::uint64_t component, const ps::VariableHandle& variable, int slot,
                      bool gradients);
+  // A tensor of a module, which is the leaf of its parameter's variable.
+  struct ModuleLeaf {
+    std::uint64_t component = 0;
+    ps::VariableHandle variable;
+    torch::Tensor leaf;
+  };
+  // Gives them the snapshots, of which those that are missing are fetched together.
+  void Fill(const std::vector<ModuleLeaf>& leaves, int slot);
   torch::Tensor Gather(const ps::VariableHandle& variable, const torch::Tensor& rows);
   // Adds to what is written; `add` is given the set.
   template <class Add>
   void Write(std::uint64_t component, const Add& add) {
     const MutexLock lock(mutex_);
     add(set_);
-    snapshots_.erase(component);
-    leaves_.erase(component);
+    ++writes_;
+    Held& held = held_[component];
+    held.snapshot = torch::Tensor();
+    held.leaves.clear();
+  }
+  // Grows with each write: snapshots may be others then.
+  std::uint64_t writes() {
+    const MutexLock lock(mutex_);
+    return writes_;
   }
   // Rows that were looked up: ids, and the leaf.
   void AddLookup(std::uint64_t component, const torch::Tensor& ids, const torch::Tensor& rows) {
     const MutexLock lock(mutex_);
-    lookups_[component].emplace_back(ids, rows);
+    held_[component].lookups.emplace_back(ids, rows);
   }
   std::vector<std::pair<torch::Tensor, torch::Tensor>> TakeLookups(std::uint64_t component) {
     const MutexLock lock(mutex_);
-    return std::exchange(lookups_[component], {});
+    return std::exchange(held_[component].lookups, {});
+  }
+  // What `owner` keeps as long as the closure runs, made when it is first asked for; `make` returns
+  // a shared_ptr<T>.
+  template <class T, class Make>
+  T& Keep(const void* owner, const Make& make) {
+    const MutexLock lock(mutex_);
+    std::shared_ptr<void>& kept = kept_[owner];
+    if (kept == nullptr) kept = make();
+    return *static_cast<T*>(kept.get());
   }
   // Sends what is written.
   //   PsUnavailable: a server is lost.
   void Flush();
 
  private:
-  torch::Tensor ReadLocked(std::uint64_t component, const ps::VariableHandle& variable)
-      MUSTER_REQUIRES(mutex_);
+  // Of one variable.
+  struct Held {
+    torch::Tensor snapshot;
+    std::vector<torch::Tensor> leaves;     // by slot; without the snapshot there are none
+    std::vector<torch::Tensor> of_module;  // by slot: what becomes the leaf, where it is defined
+    std::vector<std::pair<torch::Tensor, torch::Tensor>> lookups;
+  };
+  torch::Tensor ReadLocked(Held& held, const ps::VariableHandle& variable) MUSTER_REQUIRES(mutex_);
 
   const std::shared_ptr<PsConnection> connection_;
   Mutex mutex_;
   ps::WriteSet set_ MUSTER_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, torch::Tensor> snapshots_ MUSTER_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::vector<torch::Tensor>> leaves_ MUSTER_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::vector<std::pair<torch::Tensor, torch::Tensor>>> lookups_
-      MUSTER_GUARDED_BY(mutex_);
+  std::uint64_t writes_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, Held> held_ MUSTER_GUARDED_BY(mutex_);
+  std::map<const void*, std::shared_ptr<void>> kept_ MUSTER_GUARDED_BY(mutex_);
 };
 
+// Whole variables, all fetched at once.
+std::vector<torch::Tensor> ReadVariables(PsConnection& connection,
+                                         const std::vector<ps::VariableHandle>& variables,
+                                         ps::WriteSet* own);
 // The whole variable, or rows of it, as tensors of their own; with `own` over what that writes.
 torch::Tensor ReadVariable(PsConnection& connection, const ps::VariableHandle& variable,
                            ps::WriteSet* own);
@@ -89,5 +122,8 @@ torch::Tensor GatherRows(PsConnection& connection, const ps::VariableHandle& var
                          const torch::Tensor& rows, ps::WriteSet* own);
 // A copy of a value as a leaf, where this thread computes.
 torch::Tensor NewLeaf(const torch::Tensor& value, int slot, bool gradients);
+// A tensor of a module gets a value, unless it has it. What a backward pass has kept of the old one
+// is out of date then, and libtorch says so.
+void GiveValue(const torch::Tensor& leaf, const torch::Tensor& value);
 
 }  // namespace muster::internal

@@ -56,6 +56,8 @@ class RemoteComponent final : public Component {
   ps::VariableHandle placed() const;
   // What it is reached by here. Null: there are no servers yet.
   std::shared_ptr<PsConnection> connection() const { return Begin().connection; }
+  // Whose values a ClosureSession keeps; unique in this process for ever.
+  std::uint64_t id() const { return id_; }
   // This process is the driver that makes it.
   bool made_here() const { return driver_ != nullptr; }
 
@@ -83,7 +85,6 @@ class RemoteComponent final : public Component {
   [[noreturn]] void RaiseNotMade() const;
   void Make(const torch::Tensor& value, torch::ScalarType type);
 
-  // Unique in this process for ever.
   const std::uint64_t id_;
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;

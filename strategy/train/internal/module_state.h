@@ -9,6 +9,7 @@
 #include "strategy/base/torch.h"
 #include "strategy/core/internal/runs.h"
 #include "strategy/core/internal/strategy_ref.h"
+#include "strategy/train/optimizer.h"
 #include "strategy/variables/internal/variable_state.h"
 #include "strategy/variables/variable.h"
 
@@ -18,6 +19,32 @@ class Strategy;
 
 namespace internal {
 
+class ModuleState;
+
+// Copies of a module, one for each replica.
+struct ModuleCopies {
+  std::vector<std::shared_ptr<torch::nn::Module>> copies;
+  // Of each copy, its tensors: see ModuleState.
+  std::vector<std::vector<torch::Tensor>> leaves;
+  std::vector<std::vector<torch::nn::Module*>> flat;  // its submodules, in one order
+};
+
+// Who keeps the values of a module's parameters, where its copies do not. Copies are what one
+// computes with: they get the values before they are used.
+// Threading: any thread; a copy belongs to its replica's.
+class ModuleHost {
+ public:
+  virtual ~ModuleHost() = default;
+  // The copies that this thread works with: its closure's own, else those of the ModuleState.
+  virtual const ModuleCopies& Used() = 0;
+  // Gives the parameters of one of them their values as they are here.
+  virtual void Fill(int copy) = 0;
+  // Sees to an optimizer for them.
+  virtual std::shared_ptr<OptimizerState> OptimizerFor(const std::shared_ptr<ModuleState>& module,
+                                                       const MakeOptimizer& make,
+                                                       const OptimizerOptions& how) = 0;
+};
+
 // Invariant: variable i of `parameters` has the tensor leaves[r][i] of copy r, variable j of
 // `buffers` leaves[r][parameters.size() + j]. A parameter under several names is one variable.
 // What is done to the first copy's tensors outside run(), in place or by giving them other memory,
@@ -26,19 +53,18 @@ namespace internal {
 //
 // Threading: nothing changes after creation but the tensors' values; a copy belongs to its replica.
 // Lifetime: the strategy outlives it; else FAILED_PRECONDITION.
-class ModuleState final : public BetweenRuns {
+class ModuleState final : public BetweenRuns, public ModuleCopies {
  public:
   StrategyRef strategy;
   std::string name;
-  std::vector<std::shared_ptr<torch::nn::Module>> copies;  // one for each replica
   std::vector<Variable> parameters;
   std::vector<Variable> buffers;
-  std::vector<std::vector<torch::Tensor>> leaves;
   std::vector<torch::ScalarType> types;  // of the tensors of leaves[r]
   // What optimizers write: the parameters of leaves[r]; of central storage tensors over the one
   // value.
   std::vector<std::vector<torch::Tensor>> masters;
-  std::vector<std::vector<torch::nn::Module*>> flat;  // of each copy, in one order
+  // Null: the copies keep the values of the parameters.
+  std::unique_ptr<ModuleHost> host;
 
   int size() const { return static_cast<int>(copies.size()); }
   // One value for several replicas.
@@ -50,7 +76,11 @@ class ModuleState final : public BetweenRuns {
   // The copy that is meant here: the replica's own, else the first. FAILED_PRECONDITION: the type
   // of one of its tensors was changed.
   int Here() const;
+  // The copies that are meant here. FAILED_PRECONDITION: the strategy is destroyed.
+  const ModuleCopies& Used() const;
   void Check(int copy) const;
+  // As many again, with values of their own. INVALID_ARGUMENT: they have other tensors.
+  std::unique_ptr<ModuleCopies> NewCopies() const;
 
   void Train(bool on) const;
   void ZeroGrad() const;
@@ -72,7 +102,11 @@ class ModuleState final : public BetweenRuns {
   void Each(void (VariableState::*call)()) const;
 };
 
-// INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it.
+// INVALID_ARGUMENT: it cannot be copied; the text names it.
+std::shared_ptr<torch::nn::Module> CopyOf(const torch::nn::Module& module);
+
+// INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it. UNIMPLEMENTED: two
+// of its parameters share memory, and their values are kept elsewhere.
 std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
                                               const std::shared_ptr<torch::nn::Module>& module);
 

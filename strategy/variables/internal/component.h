@@ -20,6 +20,9 @@ struct VariableSpec;
 
 namespace muster::internal {
 
+class ModuleHost;
+class ModuleState;
+
 // One copy of a variable's value. What the rules of variables need of it is here; where the value
 // is kept, and how it gets there, is up to the kind of component.
 //
@@ -78,6 +81,8 @@ class ComponentMaker {
   // Without a value. `place`: where tensors that are read from it are made.
   virtual std::unique_ptr<Component> Make(std::string name, device::Place place,
                                           const VariableSpec& spec) = 0;
+  // For a module whose parameters' variables it has made; the module keeps it.
+  virtual std::unique_ptr<ModuleHost> HostModule(ModuleState& module) = 0;
 };
 
 // A value of its own, in this process. It is a snapshot: written once, then replaced, never

@@ -115,6 +115,7 @@ void VariableState::Sync() {
 // A change of the first copy goes to all others, unless each copy has a value of its own and all
 // were changed (each then keeps what it was given).
 void VariableState::TakeChanges() {
+  if (adopted_.empty()) return;
   const RecursiveMutexLock lock(mutex_);
   std::vector<int> changed;
   for (int index = 0; index < size(); ++index) {

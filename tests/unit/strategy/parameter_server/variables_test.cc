@@ -83,11 +83,13 @@ TEST_CASE("a driver without servers, and a process without a cluster, have no su
   }));
 }
 
-TEST_CASE("modules are refused, as their copies would be shared with nobody", "[strategy][unit]") {
+TEST_CASE("a module whose parameters share memory without being one tensor is refused",
+          "[strategy][unit]") {
   const Servers servers;
   ParameterServerStrategy strategy;
-  const torch::nn::Linear module(2, 1);
-  CHECK(testing::throws(ErrorCode::kUnimplemented, "ParameterServerStrategy",
+  torch::nn::Linear module(2, 2);
+  module->register_parameter("other", module->weight.detach());
+  CHECK(testing::throws(ErrorCode::kUnimplemented, "parameters weight and other of module",
                         [&] { (void)strategy.distribute(module); }));
 }
 
