@@ -20,6 +20,15 @@ ClosureQueue::PutResult ClosureQueue::Put(ClosureKey key) {
   return PutResult::kQueued;
 }
 
+void ClosureQueue::Settle(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last) {
+  known_[kind].Append(first, last);
+}
+
+void ClosureQueue::Readmit(ClosureKey key) {
+  known_[key.kind].Append(key.id, key.id);
+  queue_.push_back(key);
+}
+
 std::optional<ClosureKey> ClosureQueue::Get() {
   if (failed() || queue_.empty()) return std::nullopt;
   const ClosureKey key = queue_.front();

@@ -42,6 +42,10 @@ class ClosureQueue {
   // Appends. kKnown: queued, in flight or settled already; nothing is done. kFull: not taken; ask
   // again. kFailed: an error waits for Raise(); not taken.
   PutResult Put(ClosureKey key);
+  // For a queue that takes the place of one that was lost, in ascending order and before anything
+  // is put: settled there, first..last; or admitted there, whatever the capacity is here.
+  void Settle(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last);
+  void Readmit(ClosureKey key);
   // The oldest queued closure, now in flight. None: nothing is queued, or an error is pending.
   std::optional<ClosureKey> Get();
   // That one, out of its turn. False: it is not queued, or an error is pending.

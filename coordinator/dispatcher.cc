@@ -19,6 +19,22 @@ Dispatcher::Dispatcher(Options options, const Clock& clock, Send send)
       send_(std::move(send)),
       queue_(options_.queue_capacity) {}
 
+void Dispatcher::Adopt(const AppliedClosures& applied, std::uint64_t start_step) {
+  train_done_ = CountOf(applied.everywhere) - start_step;
+  last_step_ = applied.highest;
+  std::uint64_t next = 1;
+  const auto again_below = [&](std::uint64_t end) {
+    for (; next < end; ++next) queue_.Readmit({v1::CLOSURE_KIND_TRAIN, next});
+  };
+  for (const ClosureRun& run : applied.everywhere) {
+    again_below(run.first);
+    queue_.Settle(v1::CLOSURE_KIND_TRAIN, run.first, run.last);
+    trained_.Append(run.first, run.last);
+    next = run.last + 1;
+  }
+  again_below(applied.highest + 1);
+}
+
 void Dispatcher::AddWorker(const TaskId& worker) { workers_.try_emplace(worker); }
 
 std::vector<ClosureKey> Dispatcher::RemoveWorker(const TaskId& worker) {

@@ -24,6 +24,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/step_rule.h"
+#include "coordinator/adoption.h"
 #include "coordinator/closure_queue.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/driver.pb.h"
@@ -64,6 +65,10 @@ class Dispatcher {
 
   ClosureQueue& queue() { return queue_; }
   const ClosureQueue& queue() const { return queue_; }
+
+  // At once after its beginning: what is applied everywhere is done already, what else is below the
+  // highest runs again.
+  void Adopt(const AppliedClosures& applied, std::uint64_t start_step);
 
   // The worker takes closures from now on; harmless if it did already.
   void AddWorker(const TaskId& worker);

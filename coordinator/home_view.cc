@@ -8,6 +8,21 @@
 
 namespace muster::coordinator {
 
+std::vector<std::string> HomeKind::Missing() const {
+  if (!adopts() || home_given_up_ || !story_.plan().has_home()) return {};
+  const TaskId home{"worker", static_cast<int>(story_.plan().home())};
+  const Member* member = world_.members.Known(home);
+  if (member != nullptr && member->alive()) return {};
+  return {fmt::format("{}, which holds its variables ({})", home.ToString(),
+                      member == nullptr ? "has not come back" : "lost: " + member->how)};
+}
+
+// The view is given up when it begins without it.
+bool HomeKind::MakeDo() {
+  home_given_up_ = true;
+  return false;
+}
+
 std::unique_ptr<View> HomeKind::NewView(ModelJob& job) {
   return std::make_unique<HomeView>(job, *this);
 }
@@ -34,6 +49,33 @@ void HomeView::MakeVariables(const std::string& restored_from) {
   OnVariablesMade(Ok(), restored_from);
 }
 
+// The executor of the home goes on; it has done what it says, and has nothing left to do.
+void HomeView::AskHolders() {
+  if (!story_.plan().has_home()) return OnHoldersAsked(NotFound("no worker had begun with it"), {});
+  const TaskId home{"worker", static_cast<int>(story_.plan().home())};
+  const Member* member = world_.members.Find(home);
+  if (member == nullptr) {
+    return OnHoldersAsked(
+        NotFound("{}, which held its variables, has not come back", home.ToString()), {});
+  }
+  v1::Command command;
+  v1::StartExecutor& start = *command.mutable_start_executor();
+  *start.mutable_plan() = story_.plan();
+  start.mutable_plan()->set_epoch(world_.epoch.value());
+  start.set_adopt(true);
+  world_.commands.Send(
+      *member, command, world_.options.command_limit,
+      Guard([this, home, session = member->session](const Result<v1::CommandResult>& result) {
+        if (!result.ok()) return OnHoldersAsked(Annotate(result.status(), home.ToString()), {});
+        home_ = home;
+        Executor& executor = executors_[home];
+        executor.session = session;
+        executor.trained = true;
+        OnHoldersAsked(Ok(), {result->adopted()});
+        if (running()) OnExecutorReady(home);
+      }));
+}
+
 std::vector<TaskId> HomeView::Holders() const {
   return home_ ? std::vector<TaskId>{*home_} : std::vector<TaskId>();
 }
@@ -54,7 +96,7 @@ void HomeView::StartExecutors() {
   if (!home_) {
     for (const Member* worker : world_.members.Up("worker")) {
       if (IsPausing(worker->task)) continue;
-      home_ = worker->task;
+      SetHome(worker->task);
       break;
     }
     if (!home_) return RefreshReason();
@@ -65,6 +107,11 @@ void HomeView::StartExecutors() {
       member != nullptr && found != executors_.end() && found->second.session == member->session;
   if (member != nullptr && member->state == Member::State::kUp && !known) StartExecutor(*member);
   RefreshReason();
+}
+
+void HomeView::SetHome(const TaskId& worker) {
+  home_ = worker;
+  story_.record().mutable_plan()->set_home(static_cast<std::uint32_t>(worker.index));
 }
 
 void HomeView::FillStart(const TaskId&, v1::StartExecutor& start) {
@@ -97,6 +144,7 @@ bool HomeView::OnLeftOut(const TaskId&, const Status& why) {
   }
   home_.reset();
   home_pid_ = 0;
+  story_.record().mutable_plan()->clear_home();
   return false;
 }
 

@@ -16,11 +16,14 @@ namespace muster::coordinator {
 
 class HomeKind : public Kind {
  public:
-  explicit HomeKind(const World& world) : world_(world) {}
-  // Any worker will do.
-  std::vector<std::string> Missing() const override { return {}; }
-  bool MakeDo() override { return false; }
-  void Reset() override { crashes_ = own_crashes_ = 0; }
+  HomeKind(const World& world, const Story& story) : world_(world), story_(story) {}
+  // Any worker will do, but for a view that is to be adopted: that one's home.
+  std::vector<std::string> Missing() const override;
+  bool MakeDo() override;
+  void Reset() override {
+    crashes_ = own_crashes_ = 0;
+    home_given_up_ = false;
+  }
   std::unique_ptr<View> NewView(ModelJob& job) override;
 
   // The home's executor has ended with this closure. Why the job is to be given up, if it is: going
@@ -32,6 +35,9 @@ class HomeKind : public Kind {
 
  private:
   const World& world_;
+  const Story& story_;
+  // It did not come back.
+  bool home_given_up_ = false;
   // The closure that ended the home's executor last, how often in a row, and how often by its own
   // doing.
   ClosureKey crashed_;
@@ -46,6 +52,7 @@ class HomeView : public View {
  private:
   std::vector<v1::PsAddress> Servers() const override { return {}; }
   void MakeVariables(const std::string& restored_from) override;
+  void AskHolders() override;
   bool OneWorker() const override { return true; }
   std::vector<TaskId> Holders() const override;
   std::string WhereVariablesLive() const override;
@@ -62,6 +69,8 @@ class HomeView : public View {
   std::string Consequence(const std::vector<ClosureKey>& requeued) const override;
   bool OnExecutorEnd(const TaskId& worker, const ExecutorEnd& end) override;
   void RenewExecutor(const Member& worker, const std::string& what) override;
+  // It is written with the plan: the next coordinator must know whom to ask.
+  void SetHome(const TaskId& worker);
   // The home, or its executor, is gone, and the variables with it.
   void OnHomeGone(const ExecutorEnd& end);
 

@@ -32,6 +32,15 @@ class IntervalSet {
     return true;
   }
 
+  // first..last; none of them, and nothing above them, may be in.
+  void Append(std::uint64_t first, std::uint64_t last) {
+    if (!runs_.empty() && std::prev(runs_.end())->second + 1 == first) {
+      std::prev(runs_.end())->second = last;
+    } else {
+      runs_[first] = last;
+    }
+  }
+
   void Erase(std::uint64_t id) {
     auto run = runs_.upper_bound(id);
     if (run == runs_.begin()) return;

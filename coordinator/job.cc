@@ -51,10 +51,11 @@ bool Job::WantsSlot() const { return !ended() && !admitted_ && MissingTasks().em
 
 void Job::NoteRestart(const Predecessor& before) {
   if (ended()) return;
-  if (story_.record().stop_requested()) {
+  if (story_.record().stop_requested() && !MaySaveYet()) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                "stopped; the coordinator was restarted before the driver had ended");
   }
+  away_since_ = before.alive;
   Story::Fields fields{{"epoch", std::to_string(world_.epoch.value())},
                        {"pid", std::to_string(::getpid())}};
   std::string ended = "the coordinator";

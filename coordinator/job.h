@@ -105,6 +105,8 @@ class Job {
   // --- For what is behind it alone.
   World& world() { return world_; }
   Story& story() { return story_; }
+  // When the coordinator before this one was last alive, where that is known.
+  std::optional<std::chrono::system_clock::time_point> away_since() const { return away_since_; }
   // "ps:1 (lost: its connection was reset) and a worker"; empty: nobody is missing.
   std::string MissingTasks() const;
   // It could not begin, or what had begun is void; it is tried again.
@@ -146,6 +148,9 @@ class Job {
   // The job was submitted again: what was learned before says nothing about now. Answers what the
   // event says.
   virtual std::string Forget(bool anew) = 0;
+  // After a restart of the coordinator: what was done since its last checkpoint may still be there,
+  // so that it is worth going on, if only to stop.
+  virtual bool MaySaveYet() const { return false; }
   // What becomes of it after a restart of the coordinator, for the event that tells of it; then it.
   virtual std::string AfterRestart() const = 0;
   virtual void GoOnAfterRestart() = 0;
@@ -188,6 +193,7 @@ class Job {
   void Release();
 
   bool admitted_ = false;
+  std::optional<std::chrono::system_clock::time_point> away_since_;
   TimePoint not_before_;
   std::optional<TimePoint> waiting_since_;
   bool wait_told_ = false;

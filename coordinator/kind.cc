@@ -8,7 +8,7 @@ namespace muster::coordinator {
 
 std::unique_ptr<Kind> Kind::Make(const World& world, const Story& story) {
   if (NeedsPs(story.spec())) return std::make_unique<PsKind>(world, story);
-  return std::make_unique<HomeKind>(world);
+  return std::make_unique<HomeKind>(world, story);
 }
 
 }  // namespace muster::coordinator

@@ -33,6 +33,14 @@ class Kind {
   // The job was submitted again: what was learned before says nothing about now.
   virtual void Reset() = 0;
   virtual std::unique_ptr<View> NewView(ModelJob& job) = 0;
+
+  // The view of the job's plan was begun by a coordinator before this one, and its variables may
+  // still be where they were: the next view of NewView() asks those who hold them.
+  bool adopts() const { return adopts_; }
+  void set_adopts(bool adopts) { adopts_ = adopts; }
+
+ private:
+  bool adopts_ = false;
 };
 
 }  // namespace muster::coordinator

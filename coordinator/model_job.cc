@@ -8,6 +8,9 @@ namespace {
 
 // For a task to let go of the job.
 constexpr Millis kDropLimit{30'000};
+constexpr const char* kDriverTooSlow =
+    "stopped: its driver had not ended in the time it was given; the steps since the last "
+    "checkpoint are lost";
 
 }  // namespace
 
@@ -19,17 +22,28 @@ ModelJob::ModelJob(World& world, StoredJob stored)
   if (steps && view > ViewId()) {
     story_.record().set_steps_done(std::max(record().steps_done(), *steps));
   }
+  kind_->set_adopts(!ended() && record().plan().view() > 0 && !record().begin_anew());
 }
 
 ModelJob::~ModelJob() = default;
 
 std::string ModelJob::AfterRestart() const {
-  return "the job goes on by itself from its last checkpoint when its tasks are back";
+  return "when its tasks are back the job goes on by itself, from where it stood or, if variables "
+         "of "
+         "it are lost, from its last checkpoint";
 }
 
 void ModelJob::GoOnAfterRestart() {
   story_.SetState(record().plan().view() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_PENDING,
                   "COORDINATOR_RESTARTED", "waiting for its tasks");
+  if (!record().stop_requested()) return;
+  // It goes on to save what is done, if its variables come back in time.
+  (void)world_.scheduler.RunAfter(world_.options.stop_grace, [this, weak = std::weak_ptr(self_)] {
+    if (weak.expired() || ended() || (view_ && view_->open())) return;
+    End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
+        "stopped; the coordinator was restarted and the job's tasks have not come back in time, so "
+        "the steps since the last checkpoint are lost");
+  });
 }
 
 std::string ModelJob::Forget(bool anew) {
@@ -38,6 +52,7 @@ std::string ModelJob::Forget(bool anew) {
   driver_failures_ = 0;
   driver_lost_at_.reset();
   kind_->Reset();
+  kind_->set_adopts(false);
   lasting_.fitness.Clear();
   lasting_.save_failure.clear();
   lasting_.without_room = 0;
@@ -93,6 +108,7 @@ bool ModelJob::TasksAreThere() {
 
 void ModelJob::OnViewOpen() {
   if (!driver_.running) StartDriver();
+  if (record().stop_requested()) EndAfter(world_.options.stop_grace, kDriverTooSlow);
 }
 
 void ModelJob::EndView(const std::string& reason, const std::string& message) {
@@ -198,9 +214,7 @@ void ModelJob::BeginStop(Millis grace) {
   // Saved already, and nothing will be given out.
   if (view_->cut_is_settled()) return view_->SettleCut();
   story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "saving a checkpoint, then ends");
-  EndAfter(grace.count() > 0 ? grace : world_.options.stop_grace,
-           "stopped: its driver had not ended in the time it was given; the steps since the last "
-           "checkpoint are lost");
+  EndAfter(grace.count() > 0 ? grace : world_.options.stop_grace, kDriverTooSlow);
 }
 
 void ModelJob::DescribeWorker(const TaskId& worker, v1::TaskState& state) const {

@@ -64,6 +64,9 @@ class ModelJob final : public Job {
   void BeginView();
   // False: some were lost while the view looked for a checkpoint, which has ended it.
   bool TasksAreThere();
+  // Whether the next view is to be the one that the coordinator before this one has begun.
+  bool adopts() const { return kind_->adopts(); }
+  void EndAdoption() { kind_->set_adopts(false); }
   // Nothing of the view counts any more; the job goes back to a checkpoint.
   void EndView(const std::string& reason, const std::string& message);
 
@@ -93,6 +96,7 @@ class ModelJob final : public Job {
   void LetGo() override;
   void BeginStop(Millis grace) override;
   std::string Forget(bool anew) override;
+  bool MaySaveYet() const override { return kind_->adopts(); }
   std::string AfterRestart() const override;
   void GoOnAfterRestart() override;
   void OnArrival(const Member& member, const Arrival& arrival) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/model_job.h"
 
@@ -105,6 +106,53 @@ void PsView::MakeVariables(const std::string& restored_from) {
   }
 }
 
+Status PsView::LookAtServers() const {
+  for (const v1::PsAddress& planned : story_.plan().ps()) {
+    const TaskId task{"ps", static_cast<int>(planned.index())};
+    const Member* server = world_.members.Find(task);
+    if (server == nullptr) return NotFound("{} has not come back", task.ToString());
+    if (server->info.boot_id() != planned.boot_id()) {
+      return NotFound("{} is another process now (pid {}): its memory was lost", task.ToString(),
+                      server->info.pid());
+    }
+  }
+  return Ok();
+}
+
+// Each of them refuses from now on what executors of the earlier epoch still push.
+void PsView::AskHolders() {
+  if (const Status there = LookAtServers(); !there.ok()) return OnHoldersAsked(there, {});
+  struct Waiting {
+    std::size_t left = 0;
+    Status first;
+    std::vector<v1::AdoptReport> reports;
+  };
+  auto waiting = std::make_shared<Waiting>();
+  const std::vector<TaskId> servers = Holders();
+  waiting->left = servers.size();
+  for (const TaskId& task : servers) {
+    v1::Command command;
+    v1::AdoptVariables& adopt = *command.mutable_adopt_variables();
+    adopt.set_job_id(story_.id());
+    adopt.set_epoch(world_.epoch.value());
+    adopt.set_view(story_.plan().view());
+    adopt.set_least_attempt(Attempt(world_.epoch, 0).value());
+    auto answered = Guard([this, waiting, task](Result<v1::CommandResult> result) {
+      if (result.ok()) {
+        waiting->reports.push_back(std::move(*result->mutable_adopted()));
+      } else if (waiting->first.ok() || !IsTransient(result.status().code())) {
+        waiting->first = Annotate(result.status(), task.ToString());
+      }
+      if (--waiting->left > 0) return;
+      // One that has answered may be gone by now.
+      if (waiting->first.ok()) waiting->first = LookAtServers();
+      OnHoldersAsked(waiting->first, waiting->reports);
+    });
+    world_.commands.Send(*world_.members.Find(task), command, world_.options.command_limit,
+                         answered);
+  }
+}
+
 const v1::PsAddress* PsView::Planned(const TaskId& server) const {
   for (const v1::PsAddress& ps : story_.plan().ps()) {
     if (server.type == "ps" && static_cast<int>(ps.index()) == server.index) return &ps;
@@ -154,7 +202,8 @@ void PsView::StartExecutors() {
 }
 
 bool PsView::NeedsAssign() const {
-  if (assigned_ || story_.plan().start_step() > 0 || !restored_from_.empty()) return false;
+  if (assigned_ || adopted() || story_.plan().start_step() > 0 || !restored_from_.empty())
+    return false;
   const auto& variables = story_.plan().variables();
   return std::any_of(variables.begin(), variables.end(), [](const v1::VariableLayout& variable) {
     return variable.initializer().kind() == v1::INITIALIZER_KIND_ARCHIVE;
@@ -162,6 +211,7 @@ bool PsView::NeedsAssign() const {
 }
 
 void PsView::FillStart(const TaskId& worker, v1::StartExecutor& start) {
+  start.set_adopt(adopted());
   if (!NeedsAssign()) return;
   assigner_ = worker;
   start.set_assign_initial_values(true);

@@ -49,6 +49,8 @@ class PsView : public View {
  private:
   std::vector<v1::PsAddress> Servers() const override;
   void MakeVariables(const std::string& restored_from) override;
+  void AskHolders() override;
+  bool MustBeMadeAnew() const override { return NeedsAssign(); }
   bool OneWorker() const override { return false; }
   std::vector<TaskId> Holders() const override;
   std::string WhereVariablesLive() const override;
@@ -69,6 +71,8 @@ class PsView : public View {
   bool OnExecutorEnd(const TaskId&, const ExecutorEnd&) override { return false; }
   void RenewExecutor(const Member& worker, const std::string& what) override;
 
+  // What is wrong with one of the plan's servers: it is away, or another process.
+  Status LookAtServers() const;
   // One worker must still give the archive's values to the servers.
   bool NeedsAssign() const;
   // The server's place in the view; null: it has none.

@@ -33,6 +33,12 @@ View::View(ModelJob& job)
 View::~View() = default;
 
 void View::Begin() {
+  if (job_.adopts()) {
+    phase_ = Phase::kAdopting;
+    story_.SetState(v1::JOB_STATE_RESTORING, "ADOPTING",
+                    "asks those who hold its variables how far they are");
+    return AskHolders();
+  }
   const bool again = story_.plan().view() > 0;
   story_.SetState(Beginning(again), again ? "RESTORING" : "CREATING_VARIABLES",
                   "looking for a checkpoint");
@@ -135,9 +141,13 @@ void View::OnVariablesMade(const Status& status, const std::string& restored_fro
     return job_.Fail(status);
   }
   lasting_.without_room = 0;
-  phase_ = Phase::kStarting;
   lasting_.unreadable_told.clear();
   restored_from_ = restored_from;
+  MakeDispatcher();
+  BeginExecutors();
+}
+
+void View::MakeDispatcher() {
   dispatcher_ = std::make_unique<Dispatcher>(
       Dispatcher::Options{.job_id = story_.id(),
                           .view = story_.plan().view(),
@@ -152,6 +162,10 @@ void View::OnVariablesMade(const Status& status, const std::string& restored_fro
       world_.scheduler, [this](const TaskId& task, const v1::ClosureAssignment& assignment) {
         SendClosure(task, assignment);
       });
+}
+
+void View::BeginExecutors() {
+  phase_ = Phase::kStarting;
   story_.SetState(story_.record().job().state(), "STARTING_EXECUTORS",
                   "workers start the job's executors");
   StartExecutors();
@@ -165,11 +179,12 @@ void View::Open() {
   const v1::JobPlan& plan = story_.plan();
   v1::Job& job = *story_.record().mutable_job();
   if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
+  if (adopted_) TellAdopted();
   story_.Tell("JOB_RUNNING",
-              fmt::format("running from step {} of {} on {} (view {})", plan.start_step(),
+              fmt::format("running from step {} of {} on {} (view {})", StepsDone(),
                           plan.total_steps(), WhereVariablesLive(), plan.view()),
               nullptr,
-              {{"view", std::to_string(plan.view())}, {"step", std::to_string(plan.start_step())}});
+              {{"view", std::to_string(plan.view())}, {"step", std::to_string(StepsDone())}});
   story_.SetState(v1::JOB_STATE_RUNNING, "", "");
   story_.Persist();
   job_.OnViewOpen();

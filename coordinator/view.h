@@ -12,11 +12,11 @@
 // Threading: not thread-safe; the coordinator's strand. Lifetime: the ModelJob outlives Leave();
 // after that it touches it no more.
 //
-// The class stands in these files: view.cc (from its beginning until it is open), view_folder.cc
-// (the search for a checkpoint), view_executors.cc (what workers start, and who cannot),
-// view_tasks.cc (workers and closures), view_driver.cc (what the driver asks), view_saving.cc (its
-// checkpoints), view_drain.cc (the cluster is asked to end), view_buffers.cc (what an archive's
-// module holds beside its variables).
+// The class stands in these files: view.cc (from its beginning until it is open), view_adoption.cc
+// (a view of the coordinator before this one), view_folder.cc (the search for a checkpoint),
+// view_executors.cc (what workers start, and who cannot), view_tasks.cc (workers and closures),
+// view_driver.cc (what the driver asks), view_saving.cc (its checkpoints), view_drain.cc (the
+// cluster is asked to end), view_buffers.cc (what an archive's module holds beside its variables).
 #pragma once
 
 #include <functional>
@@ -101,6 +101,7 @@ class View : protected ViewParts {
 
  protected:
   enum class Phase {
+    kAdopting,  // those who hold the variables of a view of an earlier epoch are asked for it
     kFinding,   // the newest good checkpoint is looked for
     kCreating,  // the variables are made
     kStarting,  // workers start executors
@@ -113,6 +114,11 @@ class View : protected ViewParts {
   virtual std::vector<v1::PsAddress> Servers() const = 0;
   // Has them made, from the checkpoint in `restored_from` where there is one; OnVariablesMade().
   virtual void MakeVariables(const std::string& restored_from) = 0;
+  // Asks all who hold the variables of the plan's view, which a coordinator before this one began,
+  // to go on with it; OnHoldersAsked().
+  virtual void AskHolders() = 0;
+  // They may not be whole before the first closure is done.
+  virtual bool MustBeMadeAnew() const { return false; }
   // One worker has all closures, in order.
   virtual bool OneWorker() const = 0;
   // Those who hold variables and save them.
@@ -156,8 +162,12 @@ class View : protected ViewParts {
 
   // --- What kinds use.
   void OnVariablesMade(const Status& status, const std::string& restored_from);
+  // kNotFound, kFailedPrecondition: variables are gone. Transient: it is tried again.
+  void OnHoldersAsked(const Status& status, const std::vector<v1::AdoptReport>& reports);
+  bool adopted() const { return adopted_.has_value(); }
   bool IsDraining(const TaskId& task) const;
   void StartExecutor(const Member& member);
+  void OnExecutorReady(const TaskId& task);
   void RestartExecutorLater(const TaskId& task, int crashes);
   bool IsPausing(const TaskId& worker) const;
   void Requeued(const TaskId& from, const std::vector<ClosureKey>& closures);
@@ -194,7 +204,14 @@ class View : protected ViewParts {
   // view.cc
   void CreateVariables(const Checkpoints::Found& found);
   void TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from, bool again);
+  void MakeDispatcher();
+  void BeginExecutors();
   void Open();
+
+  // view_adoption.cc
+  void GoOn(const AppliedClosures& applied);
+  void GiveUpAdoption(const std::string& why);
+  void TellAdopted();
 
   // view_folder.cc
   // Says so when it does not answer.
@@ -206,8 +223,8 @@ class View : protected ViewParts {
   void WaitForCheckpoints(const Status& why);
 
   // view_executors.cc
-  void OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status);
-  void OnExecutorReady(const TaskId& task);
+  void OnExecutorAnswer(const TaskId& task, SessionId session,
+                        const Result<v1::CommandResult>& result);
   void OnExecutorGone(const Member& member, const v1::ExecutorEvent& event);
   // This worker cannot start an executor: others go on, it is asked again later.
   void LeaveOut(const TaskId& task, const Status& why);
@@ -260,6 +277,13 @@ class View : protected ViewParts {
   template <class Value, class Function>
   std::function<void(Result<Value>)> FromFolder(Millis limit, Function then);
 
+  // Of a view that goes on under a new coordinator.
+  struct Adopted {
+    std::uint64_t lost = 0;
+    // Closures that had been begun and run again.
+    std::size_t again = 0;
+  };
+  std::optional<Adopted> adopted_;
   std::vector<Rerun> reruns_;
   // Closures that were handed back and have not been done since: one that always is, while others
   // run, has a trouble that no waiting mends.

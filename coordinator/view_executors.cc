@@ -54,7 +54,7 @@ void View::StartExecutor(const Member& member) {
   FillStart(member.task, start);
   world_.commands.Send(member, command, world_.options.command_limit,
                        Guard([this, task = member.task, session = member.session](auto result) {
-                         OnExecutorAnswer(task, session, result.status());
+                         OnExecutorAnswer(task, session, result);
                        }));
 }
 
@@ -74,10 +74,16 @@ std::uint32_t View::ExecutorPid(const TaskId& worker) const {
 
 // It is ready; or the worker could not start it: for a peer's sake (it tries again soon), by the
 // user's mistake or by its own host's (others go on without it).
-void View::OnExecutorAnswer(const TaskId& task, SessionId session, const Status& status) {
+void View::OnExecutorAnswer(const TaskId& task, SessionId session,
+                            const Result<v1::CommandResult>& result) {
   const auto found = executors_.find(task);
   if (found == executors_.end() || found->second.session != session) return;
-  if (status.ok()) return OnExecutorReady(task);
+  if (result.ok()) {
+    // One that goes on has made steps.
+    found->second.trained = found->second.trained || result->has_adopted();
+    return OnExecutorReady(task);
+  }
+  const Status& status = result.status();
   OnStartEnded(task);
   if (IsChangedData(status)) return job_.Refuse(Annotate(status, "executor on " + task.ToString()));
   if (RefusesCheckpoint(status)) return;

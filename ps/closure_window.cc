@@ -1,6 +1,6 @@
 #include "ps/closure_window.h"
 
-#include <algorithm>
+#include "muster/v1/cluster.pb.h"
 
 namespace muster::ps {
 
@@ -14,6 +14,10 @@ Result<ApplyOutcome> ClosureWindow::Admit(PushId push) {
         "closure {} is too far ahead: closure {} has not been applied here, and {} at most are "
         "accepted beyond it",
         closure, watermark_ + 1, kWindow);
+  }
+  if (push.attempt < least_attempt_) {
+    return Aborted("closure {}: attempt {:#x} is of a coordinator or driver that was replaced",
+                   closure, push.attempt.value());
   }
   Entry& entry = above_[closure];
   if (push.attempt < entry.attempt) {
@@ -32,6 +36,19 @@ void ClosureWindow::Mark(ClosureId closure) {
     above_.erase(above_.begin());
     ++watermark_;
     --applied_above_;
+  }
+}
+
+void ClosureWindow::Report(v1::ClosureMarks& marks) const {
+  marks.set_watermark(watermark_);
+  v1::ClosureRun* run = nullptr;
+  for (const auto& [closure, entry] : above_) {
+    if (!entry.applied) continue;
+    if (run == nullptr || run->last() + 1 != closure) {
+      run = marks.add_above();
+      run->set_first(closure);
+    }
+    run->set_last(closure);
   }
 }
 

@@ -7,11 +7,16 @@
 // Threading: not thread-safe; the shard's lock owns it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
 #include "common/base/status.h"
 #include "ps/shard.h"
+
+namespace muster::v1 {
+class ClosureMarks;
+}
 
 namespace muster::ps {
 
@@ -27,9 +32,13 @@ class ClosureWindow {
   Result<ApplyOutcome> Admit(PushId push);
   // After Admit() said kApplied.
   void Mark(ClosureId closure);
+  // Attempts below it are refused from now on (kAborted), but for those that are duplicates.
+  void RefuseBelow(Attempt attempt) { least_attempt_ = std::max(least_attempt_, attempt); }
 
   std::uint64_t watermark() const { return watermark_; }
   std::uint64_t applied_above() const { return applied_above_; }
+  // What is applied: the watermark and the runs above it.
+  void Report(v1::ClosureMarks& marks) const;
 
  private:
   struct Entry {
@@ -39,6 +48,7 @@ class ClosureWindow {
 
   std::uint64_t watermark_;
   std::uint64_t applied_above_ = 0;
+  Attempt least_attempt_;
   std::map<std::uint64_t, Entry> above_;  // all in (watermark_, watermark_ + kWindow]
 };
 

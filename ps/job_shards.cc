@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <utility>
 
@@ -103,6 +104,7 @@ class Shards : public JobShards {
                               storage::FileSystem& files) override;
   void Report(v1::PsReport& report) const override;
   std::uint64_t staged_bytes() const override { return staged_bytes_; }
+  void Adopt(Attempt least_attempt, v1::AdoptReport& report) override;
 
  private:
   Result<const Shard*> At(std::uint32_t shard) const;
@@ -555,6 +557,20 @@ void Shards::Report(v1::PsReport& report) const {
   report.set_pulls(pulls_);
   report.set_pushes(pushes_);
   report.set_duplicates_refused(duplicates_);
+}
+
+// A push and its mark are one step under the shard's lock, so what this reports is final.
+void Shards::Adopt(Attempt least_attempt, v1::AdoptReport& report) {
+  std::set<std::string> told;
+  for (Shard& shard : shards_) {
+    v1::ClosureMarks marks;
+    {
+      const std::unique_lock lock(shard.mutex);
+      shard.window.RefuseBelow(least_attempt);
+      shard.window.Report(marks);
+    }
+    if (told.insert(marks.SerializeAsString()).second) *report.add_shards() = std::move(marks);
+  }
 }
 
 }  // namespace

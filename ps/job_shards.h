@@ -25,6 +25,7 @@
 #include "ps/shard.h"
 
 namespace muster::v1 {
+class AdoptReport;
 class CheckpointFile;
 class JobPlan;
 class PsReport;
@@ -96,6 +97,10 @@ class JobShards {
   virtual void Report(v1::PsReport& report) const = 0;
   // What gradients of steps that are not over take.
   virtual std::uint64_t staged_bytes() const { return 0; }
+
+  // Refuses attempts below this one from now on, and says what is applied; see AdoptVariables in
+  // proto/muster/v1/cluster.proto.
+  virtual void Adopt(Attempt least_attempt, v1::AdoptReport& report) = 0;
 };
 
 }  // namespace muster::ps

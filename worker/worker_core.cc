@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
@@ -100,8 +101,15 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
     return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
   }
   Job& job = jobs_[plan.job_id()];
+  if (start.adopt() && Adopt(job, waiter, start)) return;
   const Result<bool> known = IsKnown(job, waiter, start);
   if (!known.ok()) return Answer(waiter, known.status());
+  if (start.adopt() && plan.ps().empty()) {
+    return Answer(waiter,
+                  NotFound("worker:{} has no executor of view {} of job {}: the variables that it "
+                           "held are gone",
+                           options_.worker_index, plan.view(), plan.job_id()));
+  }
   job.claimed = true;
   if (*known) {
     if (job.starting) job.waiters.push_back(waiter);
@@ -118,7 +126,8 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   job.start = start;
   job.waiters = {waiter};
   job.starting = true;
-  job.ready = job.served = false;
+  job.ready = job.served = job.failed = false;
+  job.steps = plan.start_step();
   job.running.clear();
   const auto begin = [this, id = plan.job_id(), epoch, view,
                       incarnation = job.incarnation](const Result<std::string>& path) {
@@ -244,10 +253,16 @@ void WorkerCore::OnClosure(ProcessId process, v1::ClosureResult result) {
     job.running.erase(running);
   }
   job.looks = job.idle_looks = 0;
-  if (result.status().code() == 0) ++closures_done_;
+  const auto code = static_cast<StatusCode>(result.status().code());
+  if (code == StatusCode::kOk) ++closures_done_;
+  if (result.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
+    if (code == StatusCode::kOk) job.steps = std::max(job.steps, result.closure().id());
+    job.failed = job.failed || (code != StatusCode::kOk && !IsTransient(code));
+  }
   v1::DaemonMessage message;
   *message.mutable_closure() = std::move(result);
   io_.ToCoordinator(std::move(message));
+  AnswerAdopters(processes_[process].job_id, job);
   if (draining_) FinishDrain();
 }
 
@@ -384,6 +399,9 @@ void WorkerCore::Answer(Waiter waiter, const Status& status, v1::CommandResult r
 
 void WorkerCore::AnswerAll(Job& job, const Status& status) {
   for (const Waiter& waiter : std::exchange(job.waiters, {})) Answer(waiter, status);
+  for (const Waiter& waiter : std::exchange(job.adopters, {})) {
+    Answer(waiter, status.ok() ? Aborted("the job's executor was started again") : status);
+  }
   for (auto* waiters : {&job.values_waiters, &job.save_waiters}) {
     for (const Waiter& waiter : std::exchange(*waiters, {})) {
       Answer(waiter, status.ok() ? Unavailable("the job's executor was started again") : status);

@@ -7,8 +7,9 @@
 // what it runs. Jobs are checked and data is probed in an executor of their own with a deadline.
 // One executor is started in advance, since libtorch takes its time.
 //
-// When the coordinator is away executors go on; what they push is fenced by the view. After it is
-// back, one that nobody has asked for within `unclaimed_limit` is ended.
+// When the coordinator is away executors go on; what they push is fenced by the view, and by the
+// epoch once another coordinator has taken it over. That one asks for them (StartExecutor.adopt);
+// one that nobody has asked for within `unclaimed_limit` is ended.
 //
 // Threading: lives on `scheduler`'s strand. Lifetime: scheduler and io outlive it.
 #pragma once
@@ -144,6 +145,11 @@ class WorkerCore {
     // A program's executor of this number was ready once.
     bool served = false;
     bool claimed = true;
+    // Train closures done: the last one's number, where they come in order. A closure's own error.
+    std::uint64_t steps = 0;
+    bool failed = false;
+    // Asked to go on under a later epoch, as soon as nothing of the earlier ones runs.
+    std::vector<Waiter> adopters;
     std::map<std::pair<int, ClosureId>, v1::ClosureAssignment> running;
     // For the watchdog: since the last closure that ended.
     Millis cpu{0};
@@ -172,6 +178,9 @@ class WorkerCore {
   void StartExecutor(Waiter waiter, const v1::StartExecutor& start);
   // kAborted: of the past. True: it is what runs, and `waiter` has its answer or will have it.
   Result<bool> IsKnown(const Job& job, Waiter waiter, const v1::StartExecutor& start);
+  // Lets the executor that is there go on under the epoch of `start`. False: none can.
+  bool Adopt(Job& job, Waiter waiter, const v1::StartExecutor& start);
+  void AnswerAdopters(const std::string& job_id, Job& job);
   void BeginJob(const std::string& job_id, const std::string& archive_path);
   // kAborted: of an older epoch or view than the job's here; 0: not compared.
   Status CheckFence(const std::string& job_id, Epoch epoch, ViewId view) const;

@@ -17,6 +17,36 @@ constexpr int kBusyShare = 100;
 
 }  // namespace
 
+// ---- After a coordinator
+
+// What it has done stays done, and its variables and buffers stay where they are.
+bool WorkerCore::Adopt(Job& job, Waiter waiter, const v1::StartExecutor& start) {
+  const v1::JobPlan& plan = start.plan();
+  const Epoch epoch(plan.epoch());
+  if (!job.ready || job.failed || job.incarnation != 0 || ViewId(plan.view()) != job.view ||
+      epoch < job.epoch) {
+    return false;
+  }
+  job.epoch = epoch;
+  job.claimed = true;
+  job.adopters.push_back(waiter);
+  AnswerAdopters(plan.job_id(), job);
+  return true;
+}
+
+void WorkerCore::AnswerAdopters(const std::string& job_id, Job& job) {
+  const bool old_left = std::any_of(job.running.begin(), job.running.end(), [&](const auto& one) {
+    return one.second.attempt() < Attempt(job.epoch, 0).value();
+  });
+  if (old_left || job.adopters.empty()) return;
+  for (const Waiter& waiter : std::exchange(job.adopters, {})) {
+    v1::CommandResult result;
+    result.mutable_adopted()->add_shards()->set_watermark(job.steps);
+    Answer(waiter, Ok(), std::move(result));
+  }
+  Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[*job.process].pid);
+}
+
 // ---- Values of the model
 
 Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, Epoch epoch, ViewId view) {

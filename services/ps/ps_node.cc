@@ -40,6 +40,10 @@ v1::CommandResult PsNode::Execute(const v1::Command& command) {
     Result<v1::PsReport> report = Report(command.get_ps_report().job_id());
     status = report.status();
     if (report.ok()) *result.mutable_ps() = *std::move(report);
+  } else if (command.has_adopt_variables()) {
+    Result<v1::AdoptReport> report = Adopt(command.adopt_variables());
+    status = report.status();
+    if (report.ok()) *result.mutable_adopted() = *std::move(report);
   } else if (command.has_drop_job()) {
     status = Drop(command.drop_job());
   } else {
@@ -133,6 +137,25 @@ Result<v1::SaveReport> PsNode::Save(const v1::SaveVariables& command) {
     shards = job.shards;
   }
   return shards->Save(command.step(), command.directory(), storage::RealFileSystem());
+}
+
+Result<v1::AdoptReport> PsNode::Adopt(const v1::AdoptVariables& command) {
+  std::shared_ptr<ps::JobShards> shards;
+  {
+    const MutexLock lock(mutex_);
+    MUSTER_TRY(Obey(Epoch(command.epoch())));
+    const auto found = jobs_.find(command.job_id());
+    if (found == jobs_.end() || found->second.shards == nullptr ||
+        found->second.view != ViewId(command.view())) {
+      return NotFound("ps:{} holds no variables of view {} of {}", index_, command.view(),
+                      command.job_id());
+    }
+    found->second.epoch = Epoch(command.epoch());
+    shards = found->second.shards;
+  }
+  v1::AdoptReport report;
+  shards->Adopt(Attempt(command.least_attempt()), report);
+  return report;
 }
 
 Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {

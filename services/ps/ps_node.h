@@ -24,6 +24,8 @@
 #include "ps/server/ps_server.h"
 
 namespace muster::v1 {
+class AdoptReport;
+class AdoptVariables;
 class Command;
 class CommandResult;
 class DropJob;
@@ -87,6 +89,7 @@ class PsNode {
   // Takes the place of the older view. No status: the shards are to be made now.
   std::optional<Status> Begin(const v1::JobPlan& plan);
   Result<v1::SaveReport> Save(const v1::SaveVariables& command);
+  Result<v1::AdoptReport> Adopt(const v1::AdoptVariables& command);
   Result<v1::PsReport> Report(const std::string& job_id) const;
   Status Drop(const v1::DropJob& command);
   // kAborted: this server has obeyed a later one.

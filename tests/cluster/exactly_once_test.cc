@@ -52,6 +52,13 @@ struct ExactlyOnce {
     CAPTURE(seed, cluster.up_log(), Story(job));
     REQUIRE(code == 0);
     CHECK(job.progress().step() == sums.steps);
+    for (const v1::Event& event : job.events()) {
+      if (event.reason() != "VIEW_ADOPTED") continue;
+      CHECK(Field(event, "steps_lost") == 0);
+      CHECK(event.message().find(": 0 steps lost, ") != std::string::npos);
+      ++adopted;
+    }
+    view_of_end = job.view();
     REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
     CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
     CHECK(cluster.Drain() == 0);
@@ -70,6 +77,9 @@ struct ExactlyOnce {
   }
 
   unsigned seed = 0;
+  // What CheckEnd() has seen.
+  std::uint64_t view_of_end = 0;
+  int adopted = 0;
   std::mt19937 random;
   TempFolder folder;
 };
@@ -104,6 +114,26 @@ TEST_CASE_METHOD(ExactlyOnce,
   CHECK(hurt >= 3);
   CHECK(cluster.Describe(id).view() == 1);
   CheckEnd(cluster, id, sums);
+}
+
+TEST_CASE_METHOD(
+    ExactlyOnce,
+    "without periodic checkpoints a killed coordinator costs no step, whoever dies with it",
+    "[cluster]") {
+  const SumJob sums(folder, 2000, 10, 40, 400);
+  Cluster cluster({.ps = 2, .workers = 3, .environment = {{"MUSTER_DRIVER_TIMEOUT", "5s"}}});
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));
+  REQUIRE(cluster.Kill("coordinator", SIGKILL));
+
+  const int hurt = Hurt(cluster, id,
+                        {"worker:0", "coordinator", "trainer", "worker:1", "coordinator", "trainer",
+                         "coordinator", "worker:2", "trainer", "coordinator"});
+  CAPTURE(seed, hurt);
+  CHECK(hurt >= 3);
+  CheckEnd(cluster, id, sums);
+  CHECK(view_of_end == 1);
+  CHECK(adopted >= 1);
 }
 
 TEST_CASE_METHOD(ExactlyOnce, "a driver that is killed while checkpoints are written loses nothing",

@@ -118,6 +118,59 @@ TEST_CASE_METHOD(FaultFixture, "a job outlives its coordinator", "[cluster]") {
   CHECK(Field(*restarted, "gap_ms") > 0);
   CHECK(Field(*restarted, "gap_ms") < 20'000);
   CHECK(restarted->message().find(" s)") != std::string::npos);
+  // Its variables and what was done of it are on the parameter servers.
+  const v1::Event* adopted = FindEvent(job, "VIEW_ADOPTED");
+  REQUIRE(adopted != nullptr);
+  CHECK(adopted->message().starts_with("goes on where it stood: 0 steps lost, "));
+  CHECK(Field(*adopted, "steps_lost") == 0);
+  CHECK(Field(*adopted, "step") >= 700);
+  CHECK(Field(*adopted, "gap_ms") >= Field(*restarted, "gap_ms"));
+  CHECK(FindEvent(job, "JOB_RESTORED") == nullptr);
+  CHECK(job.view() == 1);
+}
+
+TEST_CASE_METHOD(FaultFixture, "a coordinator that stands still for 20 s costs a job nothing else",
+                 "[cluster]") {
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 400, seconds(60)));
+
+  const int pid = cluster.PidOf("coordinator");
+  REQUIRE(::kill(pid, SIGSTOP) == 0);
+  std::this_thread::sleep_for(seconds(20));
+  REQUIRE(::kill(pid, SIGCONT) == 0);
+  CheckEnd(id);
+
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  const v1::Event* stalled = FindEvent(job, "COORDINATOR_STALLED");
+  REQUIRE(stalled != nullptr);
+  CHECK(Field(*stalled, "slept_ms") >= 15'000);
+  CHECK(FindEvent(job, "JOB_RESTORED") == nullptr);
+  CHECK(job.view() == 1);
+}
+
+TEST_CASE_METHOD(FaultFixture,
+                 "a coordinator that dies with a ps goes back to the checkpoint, and says why",
+                 "[cluster]") {
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 700, seconds(60)));
+
+  const int coordinator = cluster.PidOf("coordinator");
+  const int ps = cluster.PidOf("ps:1");
+  REQUIRE(::kill(coordinator, SIGKILL) == 0);
+  REQUIRE(::kill(ps, SIGKILL) == 0);
+  REQUIRE(Eventually(seconds(20), [&] { return cluster.Muster({"status"}).code == 0; }));
+  CheckEnd(id);
+
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  const v1::Event* given_up = FindEvent(job, "VIEW_GIVEN_UP");
+  REQUIRE(given_up != nullptr);
+  CHECK(given_up->message().find("ps:1 is another process now") != std::string::npos);
+  const v1::Event* restored = FindEvent(job, "JOB_RESTORED");
+  REQUIRE(restored != nullptr);
+  CHECK(Field(*restored, "step") >= 600);
+  CHECK(FindEvent(job, "VIEW_ADOPTED") == nullptr);
 }
 
 TEST_CASE_METHOD(FaultFixture, "a killed driver costs a job nothing but a second", "[cluster]") {

@@ -75,10 +75,14 @@ TEST_CASE(
     // Until it is back there is nobody to ask.
     REQUIRE(Eventually(
         seconds(30), [&] { return cluster.Muster({"describe", again, "-o", "json"}).code == 0; }));
+    // A coordinator finds the variables where they were.
     REQUIRE(Eventually(seconds(30), [&] {
       const v1::Job job = cluster.Describe(again);
-      return job.view() > before.view() && job.state() == v1::JOB_STATE_RUNNING;
+      const bool on = victim == "coordinator" ? FindEvent(job, "VIEW_ADOPTED") != nullptr
+                                              : job.view() > before.view();
+      return on && job.state() == v1::JOB_STATE_RUNNING;
     }));
+    if (victim == "coordinator") CHECK(cluster.Describe(again).view() == before.view());
   }
   const int code = cluster.Wait(again, seconds(90));
   const v1::Job job = cluster.Describe(again);
@@ -89,6 +93,7 @@ TEST_CASE(
   CHECK(lost->fields().at("how").find("SIGKILL") != std::string::npos);
   CHECK(FindEvent(job, "WORKER_LOST") != nullptr);
   CHECK(FindEvent(job, "COORDINATOR_RESTARTED") != nullptr);
+  CHECK(Field(*FindEvent(job, "VIEW_ADOPTED"), "steps_lost") == 0);
   REQUIRE(FindEvent(job, "JOB_RESTORED") != nullptr);
   CHECK(Field(*FindEvent(job, "JOB_RESTORED"), "step") % 50 == 0);
   CHECK(Field(*FindEvent(job, "JOB_RESTORED"), "step") > 0);

@@ -197,11 +197,14 @@ TEST_CASE("daemons that are asked to end one by one, or all at once, lose no ste
       REQUIRE(eventually([&] { return cluster.PidOf(task) > 1; }));
       pids.push_back(cluster.PidOf(task));
     }
-    const int restored = CountEvents(cluster.Describe(id), "JOB_RESTORED");
+    const auto went_on = [](const v1::Job& job) {
+      return CountEvents(job, "JOB_RESTORED") + CountEvents(job, "VIEW_ADOPTED");
+    };
+    const int before = went_on(cluster.Describe(id));
     for (const int pid : pids) REQUIRE(::kill(pid, SIGTERM) == 0);
     REQUIRE(eventually([&] {
       const v1::Job job = cluster.Describe(id);
-      return CountEvents(job, "JOB_RESTORED") > restored || job.ended_ms() != 0;
+      return went_on(job) > before || job.ended_ms() != 0;
     }));
   };
   end({"ps:0"});
@@ -213,7 +216,7 @@ TEST_CASE("daemons that are asked to end one by one, or all at once, lose no ste
   CAPTURE(Story(job), cluster.up_log());
   REQUIRE(code == 0);
   for (const v1::Event& event : job.events()) {
-    if (event.reason() != "JOB_RESTORED") continue;
+    if (event.reason() != "JOB_RESTORED" && event.reason() != "VIEW_ADOPTED") continue;
     CHECK(Field(event, "steps_lost") == 0);
     CHECK(Field(event, "step") >= 200);
   }

@@ -24,7 +24,43 @@ void FakeDaemon::Say(const v1::DaemonMessage& message) {
   cluster_.core->OnMessage(session, message);
 }
 
+void Memory::Report(v1::AdoptReport& report) const {
+  v1::ClosureMarks& all = *report.add_shards();
+  all.set_watermark(start);
+  for (const auto& [closure, mark] : marks) {
+    if (!mark.applied) continue;
+    if (all.above_size() == 0 && closure == all.watermark() + 1) {
+      all.set_watermark(closure);
+      continue;
+    }
+    v1::ClosureRun& run = *all.add_above();
+    run.set_first(closure);
+    run.set_last(closure);
+  }
+}
+
+Memory& FakeDaemon::MemoryOf(const std::string& job_id) {
+  return cluster_.memories[{task_, boot_id_, job_id}];
+}
+
+void FakeDaemon::Push(const v1::ClosureAssignment& closure, const std::set<int>& servers) {
+  if (closure.closure().kind() != v1::CLOSURE_KIND_TRAIN) return;
+  for (const int index : servers) {
+    Memory* memory = cluster_.MemoryOf({"ps", index}, closure.job_id());
+    if (memory == nullptr || memory->view != closure.view()) continue;
+    memory->Push(closure.closure().id(), closure.attempt());
+  }
+}
+
 void FakeDaemon::Finish(const v1::ClosureAssignment& closure, const Status& status) {
+  if (status.ok()) {
+    std::set<int> servers;
+    for (const v1::PsAddress& ps : plan.ps()) servers.insert(static_cast<int>(ps.index()));
+    Push(closure, servers);
+    if (closure.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
+      MemoryOf(closure.job_id()).Push(closure.closure().id(), closure.attempt());
+    }
+  }
   v1::DaemonMessage message;
   v1::ClosureResult& result = *message.mutable_closure();
   result.set_job_id(closure.job_id());
@@ -47,6 +83,7 @@ void FakeDaemon::Work() {
 
 void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
   given.clear();
+  cluster_.memories.erase({task_, boot_id_, plan.job_id()});
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(plan.job_id());
@@ -75,6 +112,33 @@ void FakeDaemon::ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string
   Say(message);
 }
 
+// Makes what the view has here, or goes on with what there is of it.
+void FakeDaemon::ObeyAboutView(const v1::Command& command, v1::CommandResult& result) {
+  if (command.has_adopt_variables()) {
+    const v1::AdoptVariables& adopt = command.adopt_variables();
+    Memory& memory = MemoryOf(adopt.job_id());
+    if (memory.view != adopt.view()) {
+      result.mutable_status()->set_code(static_cast<int>(StatusCode::kNotFound));
+      return;
+    }
+    memory.least_attempt = adopt.least_attempt();
+    return memory.Report(*result.mutable_adopted());
+  }
+  const v1::JobPlan& made = command.has_create_variables() ? command.create_variables().plan()
+                                                           : command.start_executor().plan();
+  plan = made;
+  Memory& memory = MemoryOf(made.job_id());
+  const bool goes_on = command.start_executor().adopt() && memory.view == made.view();
+  if (goes_on) return memory.Report(*result.mutable_adopted());
+  if (command.start_executor().adopt() && made.ps().empty()) {
+    result.mutable_status()->set_code(static_cast<int>(StatusCode::kNotFound));
+    return;
+  }
+  memory = Memory();
+  memory.view = made.view();
+  memory.start = made.start_step();
+}
+
 void FakeDaemon::Obey(const v1::Command& command) {
   v1::DaemonMessage message;
   v1::CommandResult& result = *message.mutable_result();
@@ -97,6 +161,10 @@ void FakeDaemon::Obey(const v1::Command& command) {
       }
       break;
     case v1::Command::kSaveVariables:
+      if (task_.type == "ps" &&
+          !MemoryOf(command.save_variables().job_id()).StandsAt(command.save_variables().step())) {
+        ++torn_saves;
+      }
       result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
       break;
     case v1::Command::kGetValues: {
@@ -106,12 +174,14 @@ void FakeDaemon::Obey(const v1::Command& command) {
       break;
     }
     case v1::Command::kCreateVariables:
-      plan = command.create_variables().plan();
+    case v1::Command::kAdoptVariables:
+      ObeyAboutView(command, result);
       break;
     case v1::Command::kStartExecutor:
       start = command.start_executor();
       plan = start.plan();
       given.clear();
+      ObeyAboutView(command, result);
       if (start.has_program()) {
         ProgramExecutor(v1::ExecutorEvent::KIND_STARTED);
         if (slow_executors) return;

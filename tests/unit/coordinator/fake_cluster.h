@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,36 @@ namespace muster::coordinator::testing {
 
 class Cluster;
 
+// What a daemon's process holds of one view of a job, and a new coordinator finds there.
+struct Memory {
+  struct Mark {
+    std::uint64_t attempt = 0;
+    bool applied = false;
+  };
+
+  // As a shard does it: once for each closure, whatever the attempt.
+  void Push(std::uint64_t closure, std::uint64_t attempt) {
+    if (closure <= start || attempt < least_attempt) return;
+    Mark& mark = marks[closure];
+    if (attempt < mark.attempt) return;
+    mark = {attempt, true};
+  }
+  // Closures 1..step are applied and no other.
+  bool StandsAt(std::uint64_t step) const {
+    return step == start + Applied() && (marks.empty() || marks.rbegin()->first <= step);
+  }
+  std::uint64_t Applied() const {
+    return static_cast<std::uint64_t>(
+        std::ranges::count_if(marks, [](const auto& one) { return one.second.applied; }));
+  }
+  void Report(v1::AdoptReport& report) const;
+
+  std::uint64_t view = 0;
+  std::uint64_t start = 0;
+  std::uint64_t least_attempt = 0;
+  std::map<std::uint64_t, Mark> marks;
+};
+
 // One daemon process. Answers commands as a healthy one would, unless a test says otherwise.
 class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDaemon> {
  public:
@@ -34,6 +65,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   void Beat();
   void Say(const v1::DaemonMessage& message);
   void Finish(const v1::ClosureAssignment& closure, const Status& status = Ok());
+  // What an executor does before it has finished: its gradient gets to these servers of the view.
+  void Push(const v1::ClosureAssignment& closure, const std::set<int>& servers);
   // Finishes everything it has been given.
   void Work();
   void ExecutorExits(const std::string& how, bool from_outside = false);
@@ -57,9 +90,15 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::StartExecutor start;
   // A program's executors do not get ready by themselves.
   bool slow_executors = false;
+  // Saves of a parameter server that did not stand exactly at the step.
+  int torn_saves = 0;
+
+  const std::string& boot_id() const { return boot_id_; }
 
  private:
   void Obey(const v1::Command& command);
+  void ObeyAboutView(const v1::Command& command, v1::CommandResult& result);
+  Memory& MemoryOf(const std::string& job_id);
   Cluster& cluster_;
   const TaskId task_;
   const std::string boot_id_;
@@ -130,6 +169,13 @@ class Cluster {
     for (int i = 0; i < workers; ++i) (void)Join({"worker", i}, boot_id);
   }
   FakeDaemon& at(const TaskId& task) { return *daemons.at(task); }
+  // Null: the process of now holds nothing of the job.
+  Memory* MemoryOf(const TaskId& task, const std::string& job_id = "job-1") {
+    const auto daemon = daemons.find(task);
+    if (daemon == daemons.end()) return nullptr;
+    const auto found = memories.find({task, daemon->second->boot_id(), job_id});
+    return found == memories.end() ? nullptr : &found->second;
+  }
   // The process is gone: its stream is reset.
   void Kill(const TaskId& task) {
     at(task).silent = true;
@@ -323,6 +369,8 @@ class Cluster {
   FakeDrivers drivers;
   std::unique_ptr<Coordinator> core;
   std::map<TaskId, std::shared_ptr<FakeDaemon>> daemons;
+  // By task, process and job; they outlive coordinators.
+  std::map<std::tuple<TaskId, std::string, std::string>, Memory> memories;
   Status joined;
   bool silent_drivers = false;
   bool journal_full = false;

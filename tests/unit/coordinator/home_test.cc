@@ -209,11 +209,12 @@ TEST_CASE("Another executor process in the same view has no variables: a new vie
   CHECK(cluster.at(kFirst).start.restore_from() == "step-4");
 }
 
-TEST_CASE("A restarted coordinator takes the job back to its checkpoint", "[coordinator][unit]") {
+TEST_CASE("A restarted coordinator takes a job without its executor back to the checkpoint",
+          "[coordinator][unit]") {
   Running running;
   Cluster& cluster = running.cluster;
   cluster.RestartCoordinator();
-  cluster.JoinAll(0, 1);
+  cluster.JoinAll(0, 1, "boot-2");
   CHECK(cluster.View() == 2);
   CHECK(cluster.at(kFirst).start.restore_from() == "step-4");
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);

@@ -259,7 +259,7 @@ TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordin
   CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
   cluster.Settle();
   CHECK(cluster.job().record().job().reason() == "WAITING_FOR_TASKS");
-  cluster.JoinAll(2, 2);
+  cluster.JoinAll(2, 2, "boot-2");  // with their memory everybody has lost the variables
 
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
   CHECK(cluster.drivers.started.size() == 2);
@@ -287,7 +287,7 @@ TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the la
   cluster.WorkAll();  // and nobody reports progress: the journal knows nothing of these 27
 
   cluster.RestartCoordinator();
-  cluster.JoinAll(1, 1);
+  cluster.JoinAll(1, 1, "boot-2");
 
   const auto restored = cluster.EventOf("JOB_RESTORED");
   REQUIRE(restored);

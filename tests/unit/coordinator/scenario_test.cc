@@ -252,7 +252,7 @@ TEST_CASE("A job that is submitted with --restart begins at step 0, its checkpoi
   // Once: after a loss it goes back to what it has saved since.
   cluster.TrainAndSave(1, 10);
   cluster.RestartCoordinator();
-  cluster.JoinAll(1, 1);
+  cluster.JoinAll(1, 1, "boot-2");
   CHECK(cluster.Open()->plan().start_step() == 10);
 }
 

@@ -119,6 +119,46 @@ TEST_CASE_METHOD(Fixture, "a new view begins again, and the old one's clients ar
   CHECK(Pull(*Connect(second)) == std::vector<float>{1, 1, 1, 1});
 }
 
+TEST_CASE_METHOD(Fixture, "a view goes on under a later coordinator, and what is late is refused",
+                 "[services][unit]") {
+  const v1::JobPlan plan = Plan(1, 5);
+  REQUIRE(Create(plan).status().code() == 0);
+  const auto client = Connect(plan);
+  const auto push = [&](std::uint64_t closure, std::uint64_t attempt) {
+    for (float& value : client->Gradient(kW)) value = 1;
+    return client->Push(ClosureId(closure), Attempt(attempt), std::vector<std::uint32_t>{kW}, {});
+  };
+  REQUIRE(push(1, 1ull << 32 | 1).ok());
+  REQUIRE(push(3, 1ull << 32 | 3).ok());
+
+  v1::Command command;
+  v1::AdoptVariables& adopt = *command.mutable_adopt_variables();
+  adopt.set_job_id("job-1");
+  adopt.set_epoch(2);
+  adopt.set_view(5);
+  adopt.set_least_attempt(2ull << 32);
+  const v1::CommandResult adopted = node->Execute(command);
+
+  REQUIRE(adopted.status().code() == 0);
+  REQUIRE(adopted.adopted().shards_size() == 1);
+  CHECK(adopted.adopted().shards(0).watermark() == 1);
+  REQUIRE(adopted.adopted().shards(0).above_size() == 1);
+  CHECK(adopted.adopted().shards(0).above(0).first() == 3);
+  // An executor of before pushes what it had begun; then it is given the closure again.
+  CHECK(push(2, 1ull << 32 | 2).code() == StatusCode::kAborted);
+  CHECK(Pull(*client) == std::vector<float>(4, -1.0f));
+  CHECK(push(2, 2ull << 32 | 1).ok());
+  CHECK(Pull(*client) == std::vector<float>(4, -2.0f));
+  // A coordinator of before gives no commands.
+  adopt.set_epoch(1);
+  CHECK(node->Execute(command).status().code() == static_cast<int>(StatusCode::kAborted));
+  adopt.set_epoch(3);
+  adopt.set_view(4);
+  CHECK(node->Execute(command).status().code() == static_cast<int>(StatusCode::kNotFound));
+  adopt.set_job_id("job-2");
+  CHECK(node->Execute(command).status().code() == static_cast<int>(StatusCode::kNotFound));
+}
+
 TEST_CASE_METHOD(Fixture, "shards are saved at a cut only, and reported", "[services][unit]") {
   const v1::JobPlan plan = Plan(1, 1);
   REQUIRE(CodeOf(Create(plan)) == StatusCode::kOk);

@@ -87,6 +87,18 @@ struct WorkerFixture {
     core.OnCommand(StreamId(7), command);
     return command.id();
   }
+  std::uint64_t Adopt(std::uint64_t view, std::uint64_t epoch, bool servers = false) {
+    v1::Command command;
+    command.set_id(next_command++);
+    v1::StartExecutor& start = *command.mutable_start_executor();
+    start.mutable_plan()->set_job_id("j");
+    start.mutable_plan()->set_view(view);
+    start.mutable_plan()->set_epoch(epoch);
+    if (servers) (void)start.mutable_plan()->add_ps();
+    start.set_adopt(true);
+    core.OnCommand(StreamId(7), command);
+    return command.id();
+  }
   void Ready(ProcessId process, const Status& status = Ok()) {
     v1::FromExecutor message;
     message.mutable_ready()->mutable_status()->set_code(static_cast<int>(status.code()));

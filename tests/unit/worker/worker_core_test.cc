@@ -74,6 +74,65 @@ TEST_CASE_METHOD(Fixture, "an executor that cannot start is ended and may be ask
   CHECK(io.launched.size() == 2);
 }
 
+TEST_CASE_METHOD(Fixture,
+                 "an executor goes on under a later coordinator when it has nothing left of before",
+                 "[worker][unit]") {
+  StartReady(4);
+  const ProcessId process = io.launched[0];
+  const std::uint64_t old = 1ull << 32;
+  core.OnRun(Assignment(4, 1, old | 1));
+  core.OnRun(Assignment(4, 2, old | 2));
+  Finish(process, 4, 1, old | 1);
+  core.OnAttached();
+
+  const auto adopting = Adopt(4, 2);
+  CHECK(Code(adopting) == StatusCode::kUnknown);  // closure 2 runs
+  Finish(process, 4, 2, old | 2);
+
+  REQUIRE(Code(adopting) == StatusCode::kOk);
+  REQUIRE(io.replies.back().second.adopted().shards_size() == 1);
+  CHECK(io.replies.back().second.adopted().shards(0).watermark() == 2);
+  CHECK(Events().back().kind() == Event::KIND_READY);
+  CHECK(Events().back().pid() == 1'001);
+  CHECK(io.launched.size() == 1);
+  // Claimed, so it stays; and it obeys the later coordinator alone.
+  scheduler.Advance(Millis(120'000));
+  CHECK(io.killed.empty());
+  CHECK(Code(Start(4, 1)) == StatusCode::kAborted);
+  CHECK(Code(Start(4, 2)) == StatusCode::kOk);
+  CHECK(Code(Adopt(4, 2)) == StatusCode::kOk);
+  CHECK(io.launched.size() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "variables that are gone are not made anew in the same view",
+                 "[worker][unit]") {
+  const auto nothing = Adopt(4, 2);
+  CHECK(Code(nothing) == StatusCode::kNotFound);
+  StartReady(4);
+  CHECK(Code(Adopt(5, 2)) == StatusCode::kNotFound);  // it has another view's
+  core.OnExited(io.launched[0], "signal SIGKILL");
+  CHECK(Code(Adopt(4, 2)) == StatusCode::kNotFound);
+  CHECK(io.launched.size() == 1);
+  // With parameter servers nothing is lost with an executor: there is another one.
+  const auto another = Adopt(4, 2, /*servers=*/true);
+  REQUIRE(io.launched.size() == 2);
+  Ready(io.launched[1]);
+  CHECK(Code(another) == StatusCode::kOk);
+  CHECK_FALSE(io.replies.back().second.has_adopted());
+}
+
+TEST_CASE_METHOD(Fixture, "an executor with a failed closure does not go on", "[worker][unit]") {
+  StartReady(4);
+  v1::FromExecutor message;
+  v1::ClosureResult& result = *message.mutable_closure();
+  result.set_view(4);
+  result.mutable_closure()->set_kind(v1::CLOSURE_KIND_TRAIN);
+  result.mutable_closure()->set_id(1);
+  result.mutable_status()->set_code(static_cast<int>(StatusCode::kInvalidArgument));
+  core.OnMessage(io.launched[0], message);
+  CHECK(Code(Adopt(4, 2)) == StatusCode::kNotFound);
+}
+
 TEST_CASE_METHOD(Fixture, "closures go down and results come up while the view holds",
                  "[worker][unit]") {
   StartReady(1);
