@@ -99,7 +99,7 @@ void ProgressView::Show(const v1::Job& job) {
     terminal_.err << line << std::flush;
     drawn_ = true;
   } else if (state != last_state_ || clock_.Now() - last_shown_ >= kQuiet) {
-    terminal_.err << line << std::endl;
+    terminal_.err << line << '\n' << std::flush;
   } else {
     return;
   }
@@ -110,12 +110,12 @@ void ProgressView::Show(const v1::Job& job) {
 
 void ProgressView::Say(const std::string& sentence) {
   Erase();
-  terminal_.err << sentence << std::endl;
+  terminal_.err << sentence << '\n' << std::flush;
   last_line_.clear();
 }
 
 void ProgressView::Finish() {
-  if (drawn_) terminal_.err << std::endl;
+  if (drawn_) terminal_.err << '\n' << std::flush;
   drawn_ = false;
 }
 

@@ -228,7 +228,7 @@ ExitCode SubmitIt(const Context& context, Submission job) {
   if (context.options.output == Output::kJson) {
     if (!waits) context.terminal.out << Json(*reply) << std::flush;  // else the job, at its end
   } else {
-    context.terminal.out << reply->job().id() << std::endl;
+    context.terminal.out << reply->job().id() << '\n' << std::flush;
   }
   Hints(context, *reply);
   if (!waits) return ExitCode::kDone;

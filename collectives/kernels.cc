@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -121,12 +122,18 @@ Acc Load(T value) {
   }
 }
 
+template <class T>
+bool IsNan(T value) {
+  if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
+  return false;
+}
+
 template <Reduction kReduction, class Acc>
 Acc Combine(Acc a, Acc b) {
   if constexpr (kReduction == Reduction::kMin) {
-    return a < b || a != a ? a : b;
+    return a < b || IsNan(a) ? a : b;
   } else if constexpr (kReduction == Reduction::kMax) {
-    return a > b || a != a ? a : b;
+    return a > b || IsNan(a) ? a : b;
   } else if constexpr (kReduction == Reduction::kProduct) {
     // A product of two small unsigned numbers is computed as int, which may overflow.
     if constexpr (std::is_integral_v<Acc>) {

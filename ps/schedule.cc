@@ -50,9 +50,10 @@ Result<Schedule> Schedule::Create(const v1::ScheduleSpec& spec, std::uint64_t to
 double Schedule::Factor(std::uint64_t step) const {
   if (step < warmup_steps_) return static_cast<double>(step) / static_cast<double>(warmup_steps_);
   switch (kind_) {
-    case Kind::kStep:
-      return std::pow(gamma_,
-                      static_cast<double>((std::max<std::uint64_t>(step, 1) - 1) / step_size_));
+    case Kind::kStep: {
+      const std::uint64_t steps = (std::max<std::uint64_t>(step, 1) - 1) / step_size_;
+      return std::pow(gamma_, static_cast<double>(steps));
+    }
     case Kind::kCosine: {
       const std::uint64_t start = std::max<std::uint64_t>(warmup_steps_, 1);
       if (step >= total_steps_) return final_factor_;

@@ -42,7 +42,7 @@ void LogFile::Put(std::string_view line) {
   }
   // A disk that was full may have room again.
   if (!stream_) stream_.clear();
-  stream_ << line << std::endl;
+  stream_ << line << '\n' << std::flush;
   size_ += line.size() + 1;
 }
 

@@ -132,9 +132,9 @@ class Exchange {
     SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
     ErrorCode error;
     if (options_.ca_file.empty()) {
-      context.set_default_verify_paths(error);
+      (void)context.set_default_verify_paths(error);
     } else {
-      context.load_verify_file(options_.ca_file, error);
+      (void)context.load_verify_file(options_.ca_file, error);
     }
     if (!error) return Ok();
     return InvalidArgument("CA file {}: {}", options_.ca_file, error.message());

@@ -205,7 +205,7 @@ Result<int> SlurmResolver::CountGpus(const Environment& environment, const Optio
     if (visible->empty() || visible->front() == '-') return 0;
     return 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
   }
-  if (environment("SLURM_GPUS_ON_NODE").value_or("") != "") {
+  if (!environment("SLURM_GPUS_ON_NODE").value_or("").empty()) {
     return SlurmNumber(environment, "GPUS_ON_NODE");
   }
   return options.count_gpus ? options.count_gpus() : 0;

@@ -53,9 +53,10 @@ std::string NameRecords(std::span<const std::uint64_t> records,
     while (at < sorted.size() && sorted[at] < starts[file + 1]) {
       const std::uint64_t first = sorted[at] - starts[file] + 1;
       std::uint64_t last = first;
-      while (++at < sorted.size() && sorted[at] < starts[file + 1] &&
-             sorted[at] - starts[file] + 1 <= last + 1) {
-        last = sorted[at] - starts[file] + 1;
+      for (++at; at < sorted.size() && sorted[at] < starts[file + 1]; ++at) {
+        const std::uint64_t next = sorted[at] - starts[file] + 1;
+        if (next > last + 1) break;
+        last = next;
       }
       if (++count > kMostRuns) continue;
       runs += fmt::format("{}{}", runs.empty() ? "" : ", ", first);

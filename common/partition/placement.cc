@@ -35,7 +35,8 @@ Result<Extent> Measure(TensorSize size) {
   MUSTER_TRY_ASSIGN(const std::int64_t elements, CountElements(size.shape, "variable"));
   Extent extent;
   if (!size.shape.empty()) extent.rows = size.shape[0];
-  extent.row_bytes = static_cast<double>(elements / extent.rows) *
+  const std::int64_t row_elements = elements / extent.rows;
+  extent.row_bytes = static_cast<double>(row_elements) *
                      static_cast<double>(std::max<std::int64_t>(ItemBytes(size.dtype), 1));
   return extent;
 }

@@ -119,7 +119,9 @@ void BuildEnvironment(const std::map<std::string, std::string>& changes, Plan& p
     plan.environment_text.emplace_back(*entry);
   }
   for (const auto& [name, value] : changes) {
-    if (!value.empty()) plan.environment_text.push_back(name + "=" + value);
+    if (value.empty()) continue;
+    std::string& text = plan.environment_text.emplace_back(name);
+    text.append("=").append(value);
   }
   for (std::string& text : plan.environment_text) plan.environment.push_back(text.data());
   plan.environment.push_back(nullptr);

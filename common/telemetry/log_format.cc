@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include <fmt/core.h>
 #include <time.h>
 
 #include "common/base/utf8.h"

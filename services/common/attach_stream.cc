@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <new>
 #include <utility>
 
 #include <grpcpp/channel.h>
@@ -56,7 +57,7 @@ class OwnedChannel {
     }
     if (calls_->count == 0) return;
     // It is leaked, which harms a process at its end less than an abort.
-    (void)new std::shared_ptr<grpc::Channel>(channel_);
+    (void)new (std::nothrow) std::shared_ptr<grpc::Channel>(channel_);
   }
 
   const std::shared_ptr<grpc::Channel>& get() const { return channel_; }

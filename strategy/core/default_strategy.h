@@ -1,5 +1,5 @@
 // What is current outside any scope: one replica, on the caller's thread, with no variables of its
-// own.
+// own. Threading: as Strategy.
 #pragma once
 
 #include <string_view>

@@ -2,6 +2,8 @@
 //
 // Functions get and give elements (named columns). They are called on the pipeline's threads, and
 // may throw: a muster::Error keeps its code, another exception is UNKNOWN with its text.
+//
+// Threading: a Graph is a value, shared and never changed; any thread.
 #pragma once
 
 #include <chrono>

@@ -2,6 +2,8 @@
 //
 // A sparse COO tensor with one sparse dimension is IndexedSlices in another form: what takes the
 // one takes the other. INVALID_ARGUMENT for other sparse tensors.
+//
+// Threading: any thread; functions of their arguments alone.
 #pragma once
 
 #include <string>

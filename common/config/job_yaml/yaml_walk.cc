@@ -408,7 +408,7 @@ WalkResult WalkYaml(std::string_view text, const std::vector<std::string>& hidde
       walker.Message(document, "", message);
     }
   } catch (const Enough&) {
-    // Reported where it was thrown.
+    return result;  // reported where it was thrown
   } catch (const YAML::Exception& error) {
     result.problems.push_back({{"", "not YAML: " + error.msg}, ToPosition(error.mark)});
   } catch (const std::exception& error) {

@@ -44,7 +44,7 @@ Result<std::int64_t> NodeIterator::Skip(std::int64_t count) {
 std::string ToText(const Node& node) {
   std::string text;
   Visit(node, 0, [&](const Node& one, int depth) {
-    text.append(static_cast<std::size_t>(2 * depth), ' ');
+    text.append(2 * static_cast<std::size_t>(depth), ' ');
     text += one.Describe() + one.Tuning() + "\n";
   });
   return text;
