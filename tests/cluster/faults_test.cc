@@ -129,26 +129,6 @@ TEST_CASE_METHOD(FaultFixture, "a job outlives its coordinator", "[cluster]") {
   CHECK(job.view() == 1);
 }
 
-TEST_CASE_METHOD(FaultFixture, "a coordinator that stands still for 20 s costs a job nothing else",
-                 "[cluster]") {
-  const std::string id = cluster.Submit(sums.file);
-  REQUIRE(cluster.WaitForStep(id, 400, seconds(60)));
-
-  const int pid = cluster.PidOf("coordinator");
-  REQUIRE(::kill(pid, SIGSTOP) == 0);
-  std::this_thread::sleep_for(seconds(20));
-  REQUIRE(::kill(pid, SIGCONT) == 0);
-  CheckEnd(id);
-
-  const v1::Job job = cluster.Describe(id);
-  CAPTURE(Story(job));
-  const v1::Event* stalled = FindEvent(job, "COORDINATOR_STALLED");
-  REQUIRE(stalled != nullptr);
-  CHECK(Field(*stalled, "slept_ms") >= 15'000);
-  CHECK(FindEvent(job, "JOB_RESTORED") == nullptr);
-  CHECK(job.view() == 1);
-}
-
 TEST_CASE_METHOD(FaultFixture,
                  "a coordinator that dies with a ps goes back to the checkpoint, and says why",
                  "[cluster]") {
