@@ -226,6 +226,8 @@ class Strategy {
   virtual bool should_checkpoint() const { return true; }
   virtual bool should_save_summary() const { return true; }
   virtual bool require_static_shapes() const { return false; }
+  // INVALID_ARGUMENT: distributed datasets are not for this process to iterate.
+  virtual void require_iteration() const {}
 
   // For the code of strategy/.
   // Who keeps the values of its variables; null: this process does.

@@ -56,6 +56,7 @@ InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorke
   check_options(strategy, options);
   const std::vector<device::Place> devices = devices_of(strategy);
   InputPlan plan;
+  plan.strategy = strategy.ref();
   plan.options = options;
   plan.replicas = static_cast<int>(devices.size());
   if (Status bad = data::CheckShard({.workers = workers.count, .index = workers.index});

@@ -115,6 +115,7 @@ data::Element StepReader::State::Empty(std::size_t replica) const {
 StepReader::StepReader(InputPlanPtr plan, std::uint64_t pass,
                        const std::optional<std::string>& position)
     : state_(std::make_unique<State>()) {
+  if (const Strategy* const strategy = plan->strategy.get()) strategy->require_iteration();
   state_->plan = std::move(plan);
   state_->columns = state_->plan->spec;
   std::string_view left = position ? std::string_view(*position) : std::string_view();

@@ -1,5 +1,7 @@
 #include "strategy/parameter_server/embedding.h"
 
+#include <algorithm>
+
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/parameter_server/internal/remote_component.h"
@@ -39,6 +41,93 @@ IndexedSlices embedding_gradient(const Variable& table) {
   sizes[0] = unique.numel();
   const torch::Tensor sums = torch::zeros(sizes, all.options()).index_add_(0, inverse, all);
   return {.values = sums, .indices = unique};
+}
+
+namespace {
+
+// The bag of each id.
+torch::Tensor BagsOf(const std::string& name, const torch::Tensor& ids,
+                     const torch::Tensor& offsets, const torch::Tensor& weights) {
+  if (ids.dim() != 1 || offsets.dim() != 1) {
+    raise(
+        InvalidArgument("lookup in variable {}: ids have shape {}, offsets {}; both must be lists",
+                        name, ShapeText(ids), ShapeText(offsets)));
+  }
+  if (weights.defined() && !weights.sizes().equals(ids.sizes())) {
+    raise(InvalidArgument("lookup in variable {}: {} ids, but weights of shape {}", name,
+                          ids.numel(), ShapeText(weights)));
+  }
+  const torch::Tensor begins = offsets.to(torch::kCPU, torch::kLong).contiguous();
+  const std::int64_t bags = begins.numel();
+  const auto at = [&](std::int64_t bag) {
+    return bag == bags ? ids.numel() : begins.data_ptr<std::int64_t>()[bag];
+  };
+  if (bags == 0 ? ids.numel() > 0 : at(0) != 0) {
+    raise(InvalidArgument("lookup in variable {}: offsets begin at 0", name));
+  }
+  const torch::Tensor bag_of = torch::empty({ids.numel()}, torch::kLong);
+  for (std::int64_t bag = 0; bag < bags; ++bag) {
+    if (at(bag) > at(bag + 1) || at(bag + 1) > ids.numel()) {
+      raise(InvalidArgument("lookup in variable {}: offset {} is {}, after {} of {} ids", name,
+                            bag + 1, at(bag + 1), at(bag), ids.numel()));
+    }
+    std::fill(bag_of.data_ptr<std::int64_t>() + at(bag),
+              bag_of.data_ptr<std::int64_t>() + at(bag + 1), bag);
+  }
+  return bag_of;
+}
+
+// Rows with their weights, one sum for each bag.
+torch::Tensor Combined(const torch::Tensor& rows, const torch::Tensor& bag_of, std::int64_t bags,
+                       const torch::Tensor& weights, EmbeddingCombiner combiner) {
+  const torch::Tensor each = weights.defined() ? weights.to(rows.scalar_type())
+                                               : torch::ones({rows.size(0)}, rows.options());
+  std::vector<std::int64_t> wide(static_cast<std::size_t>(rows.dim()), 1);
+  wide[0] = -1;
+  std::vector<std::int64_t> sizes = rows.sizes().vec();
+  sizes[0] = bags;
+  const torch::Tensor sums = torch::zeros(sizes, rows.options().requires_grad(false))
+                                 .index_add(0, bag_of, rows * each.reshape(wide));
+  if (combiner == EmbeddingCombiner::kSum) return sums;
+  const bool squares = combiner == EmbeddingCombiner::kSqrtN;
+  const torch::Tensor total =
+      torch::zeros({bags}, sums.options()).index_add(0, bag_of, squares ? each * each : each);
+  const torch::Tensor by = squares ? total.sqrt() : total;
+  return sums / torch::where(by == 0, torch::ones_like(by), by).reshape(wide);
+}
+
+}  // namespace
+
+torch::Tensor embedding_lookup_sparse(const Variable& table, const torch::Tensor& ids,
+                                      const torch::Tensor& offsets, const torch::Tensor& weights,
+                                      EmbeddingCombiner combiner) {
+  const torch::Tensor bag_of = BagsOf(table.name(), ids, offsets, weights);
+  return Combined(embedding_lookup(table, ids), bag_of, offsets.numel(), weights, combiner);
+}
+
+torch::Tensor safe_embedding_lookup_sparse(const Variable& table, const torch::Tensor& ids,
+                                           const torch::Tensor& offsets,
+                                           const torch::Tensor& weights, EmbeddingCombiner combiner,
+                                           std::optional<std::int64_t> otherwise) {
+  const torch::Tensor bag_of = BagsOf(table.name(), ids, offsets, weights);
+  torch::Tensor good = ids >= 0;
+  if (weights.defined()) good = good & (weights > 0);
+  const torch::Tensor kept = good.nonzero().flatten();
+  const std::int64_t bags = offsets.numel();
+  torch::Tensor kept_bags = bag_of.index_select(0, kept);
+  torch::Tensor kept_ids = ids.to(torch::kLong).index_select(0, kept);
+  torch::Tensor kept_weights = weights.defined() ? weights.index_select(0, kept) : weights;
+  if (otherwise.has_value()) {
+    const torch::Tensor filled = torch::zeros({bags}, torch::kLong).index_fill(0, kept_bags, 1);
+    const torch::Tensor empty = (filled == 0).nonzero().flatten();
+    kept_bags = torch::cat({kept_bags, empty});
+    kept_ids = torch::cat({kept_ids, torch::full_like(empty, *otherwise)});
+    if (weights.defined()) {
+      kept_weights =
+          torch::cat({kept_weights, torch::ones({empty.numel()}, kept_weights.options())});
+    }
+  }
+  return Combined(embedding_lookup(table, kept_ids), kept_bags, bags, kept_weights, combiner);
 }
 
 internal::RemoteComponent& internal::remote_component(const Variable& variable) {

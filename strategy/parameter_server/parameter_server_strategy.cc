@@ -3,17 +3,23 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
+#include <mutex>
 #include <utility>
 
 #include "program/runtime.h"
+#include <fmt/format.h>
 
 #include "muster/v1/program.pb.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/cluster/worker_context.h"
+#include "strategy/core/internal/strategy_ref.h"
 #include "strategy/kinds/internal/places.h"
 #include "strategy/parameter_server/internal/closure_session.h"
 #include "strategy/parameter_server/internal/connection.h"
 #include "strategy/parameter_server/internal/remote_component.h"
 #include "strategy/parameter_server/internal/remote_module.h"
+#include "strategy/parameter_server/internal/strategies.h"
 #include "strategy/variables/variable.h"
 
 namespace muster {
@@ -87,7 +93,50 @@ std::vector<std::uint32_t> ServersOf(const std::vector<std::string>& devices) {
   return servers;
 }
 
+void WarnOnce(std::string_view name) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    fmt::print(stderr,
+               "muster: run() of a {} outside a scheduled function computes in this process; "
+               "ClusterCoordinator::schedule() sends functions to workers\n",
+               name);
+  });
+}
+
+// Those of this process, in the order in which they were made.
+struct Strategies {
+  Mutex mutex;
+  std::vector<internal::StrategyRef> all MUSTER_GUARDED_BY(mutex);
+};
+Strategies& StrategiesHere() {
+  static auto* const strategies = new Strategies;  // closures may outlive main()
+  return *strategies;
+}
+
 }  // namespace
+
+std::uint64_t internal::NumberOf(const Strategy& strategy) {
+  Strategies& strategies = StrategiesHere();
+  const MutexLock lock(strategies.mutex);
+  const auto found = std::ranges::find(strategies.all, &strategy,
+                                       [](const StrategyRef& one) { return one.get(); });
+  if (found == strategies.all.end()) return 0;
+  return static_cast<std::uint64_t>(found - strategies.all.begin()) + 1;
+}
+
+Strategy& internal::StrategyOfNumber(std::uint64_t number) {
+  Strategies& strategies = StrategiesHere();
+  const MutexLock lock(strategies.mutex);
+  if (number > 0 && number <= strategies.all.size()) {
+    if (Strategy* const one = strategies.all[number - 1].get()) return *one;
+  }
+  for (auto one = strategies.all.rbegin(); one != strategies.all.rend(); ++one) {
+    if (Strategy* const last = one->get()) return *last;
+  }
+  raise(
+      FailedPrecondition("a variable as an argument: this process has no ParameterServerStrategy; "
+                         "MUSTER_PROGRAM makes one in each"));
+}
 
 class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
  public:
@@ -113,7 +162,11 @@ class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
 ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner,
                                                  const std::vector<std::string>& devices)
     : Strategy(internal::PlacesOf(devices), {device::Place{}}),
-      maker_(std::make_unique<Maker>(DriverConnection(), std::move(partitioner))) {}
+      maker_(std::make_unique<Maker>(DriverConnection(), std::move(partitioner))) {
+  Strategies& strategies = StrategiesHere();
+  const MutexLock lock(strategies.mutex);
+  strategies.all.push_back(ref());
+}
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
@@ -123,8 +176,17 @@ void ParameterServerStrategy::flush() {
   if (auto* const session = internal::ClosureSession::Current()) session->Flush();
 }
 
+void ParameterServerStrategy::require_iteration() const {
+  if (in_closure()) return;
+  raise(
+      InvalidArgument("under {} workers iterate distributed datasets: pass this dataset to "
+                      "ClusterCoordinator::create_per_worker_dataset, whose function makes it",
+                      name()));
+}
+
 // Replicas have threads of their own and are the closure's.
 void ParameterServerStrategy::run_replicas(const std::function<void(int)>& replica) {
+  if (!in_closure()) WarnOnce(name());
   auto* const session = internal::ClosureSession::Current();
   Strategy::run_replicas([&](int index) {
     const internal::ClosureSession::Scope scope(session);

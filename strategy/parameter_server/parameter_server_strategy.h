@@ -25,6 +25,10 @@
 //
 // Variables that the driver drops are freed on the servers.
 //
+// run() and reduce() are for closures; elsewhere they compute here, and run() says so once on
+// standard error. Distributed datasets are for ClusterCoordinator::create_per_worker_dataset():
+// iterated elsewhere they are INVALID_ARGUMENT.
+//
 // Threading, lifetime: as Strategy.
 #pragma once
 
@@ -55,6 +59,8 @@ class ParameterServerStrategy final : public Strategy {
   void flush();
 
   internal::ComponentMaker* component_maker() const override;
+  // INVALID_ARGUMENT: not in a function on a worker.
+  void require_iteration() const override;
 
  protected:
   void run_replicas(const std::function<void(int)>& replica) override;

@@ -8,6 +8,16 @@
 #include "strategy/parameter_server/internal/remote_component.h"
 
 namespace muster {
+namespace {
+
+// libtorch 2 has symbolic integers in slices.
+std::int64_t AsNumber(std::int64_t number) { return number; }
+template <class Symbolic>
+std::int64_t AsNumber(const Symbolic& number) {
+  return number.expect_int();
+}
+
+}  // namespace
 
 ShardedVariable::ShardedVariable(Variable variable)
     : variable_(std::move(variable)),
@@ -57,6 +67,41 @@ torch::Tensor ShardedVariable::slice(std::optional<std::int64_t> start,
   const bool none = step > 0 ? from >= to : from <= to;
   return gather(none ? torch::empty({0}, torch::kLong)
                      : torch::arange(from, to, step, torch::kLong));
+}
+
+torch::Tensor ShardedVariable::index(
+    const std::vector<torch::indexing::TensorIndex>& indices) const {
+  namespace indexing = torch::indexing;
+  try {
+    // What is behind the rows is applied to the rows that were fetched.
+    const std::vector<indexing::TensorIndex> others(indices.begin() + (indices.empty() ? 0 : 1),
+                                                    indices.end());
+    const bool apart = std::ranges::all_of(others, [](const indexing::TensorIndex& one) {
+      return one.is_integer() || one.is_slice() || one.is_none();
+    });
+    if (indices.empty() || !apart || sizes_.size() < (others.empty() ? 1 : 2)) {
+      return value().index(indices);
+    }
+    const indexing::TensorIndex& first = indices[0];
+    if (first.is_integer()) {
+      const torch::Tensor row = (*this)[first.integer()];
+      return others.empty() ? row : row.index(others);
+    }
+    torch::Tensor rows;
+    if (first.is_slice()) {
+      const indexing::Slice& wanted = first.slice();
+      rows = slice(AsNumber(wanted.start()), AsNumber(wanted.stop()), AsNumber(wanted.step()));
+    } else if (first.is_tensor() && first.tensor().dim() == 1 &&
+               first.tensor().scalar_type() == torch::kBool &&
+               first.tensor().size(0) == sizes_[0]) {
+      rows = gather(first.tensor().nonzero().flatten());
+    } else {
+      return value().index(indices);
+    }
+    return others.empty() ? rows : rows.movedim(0, -1).index(others).movedim(-1, 0);
+  } catch (const c10::Error& error) {
+    raise(InvalidArgument("index of variable {}: {}", name(), error.what_without_backtrace()));
+  }
 }
 
 torch::Tensor ShardedVariable::sparse_read(const torch::Tensor& rows) const {

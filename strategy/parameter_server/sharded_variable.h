@@ -47,6 +47,10 @@ class ShardedVariable {
   //   INVALID_ARGUMENT: step 0.
   torch::Tensor slice(std::optional<std::int64_t> start = std::nullopt,
                       std::optional<std::int64_t> stop = std::nullopt, std::int64_t step = 1) const;
+  // As tensor.index(): v.index({Slice(None, 2), 0}), v.index({"...", 0}), v.index({mask}). Where
+  // the first index is of rows, no other row is fetched.
+  //   OUT_OF_RANGE: a row that is not there.  INVALID_ARGUMENT: what libtorch refuses.
+  torch::Tensor index(const std::vector<torch::indexing::TensorIndex>& indices) const;
   // The rows of a list. INVALID_ARGUMENT: not of one dimension, or no row.
   torch::Tensor sparse_read(const torch::Tensor& rows) const;
 

@@ -39,10 +39,27 @@ namespace internal {
 class VariableState;
 }
 
+// Some rows of a variable that a partitioner has cut: its sizes, and where it begins.
+struct VariablePart {
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> offset;
+};
+
 // A tensor, a number (floating ones become torch's default type, integers keep theirs), or a
-// function that makes a tensor when it is asked.
+// function that makes a tensor when it is asked; or in_parts(), which makes each part by itself.
 class InitialValue {
  public:
+  // Of a value of this shape and type: `make` is asked for the parts that it is cut into, one after
+  // another, or for all of it.
+  template <class F>
+    requires std::is_invocable_r_v<torch::Tensor, F&, const VariablePart&>
+  static InitialValue in_parts(std::vector<std::int64_t> shape, torch::ScalarType type, F make) {
+    const VariablePart whole{.shape = shape, .offset = std::vector<std::int64_t>(shape.size())};
+    InitialValue value([make, whole]() mutable { return make(whole); });
+    value.parts_ = Parts{.shape = std::move(shape), .type = type, .make = std::move(make)};
+    return value;
+  }
+
   // NOLINTBEGIN(google-explicit-constructor): create("w", 1.0) and create("w", torch::zeros(3)).
   InitialValue(torch::Tensor value) : make_([value] { return value; }) {}
   template <class T>
@@ -59,8 +76,20 @@ class InitialValue {
   // NOLINTEND(google-explicit-constructor)
   torch::Tensor operator()() const { return make_(); }
 
+  // For the code of strategy/.
+  struct Parts {
+    std::vector<std::int64_t> shape;
+    torch::ScalarType type = torch::kFloat;
+    std::function<torch::Tensor(const VariablePart&)> make;
+  };
+  // Absent: it makes a value as a whole.
+  const std::optional<Parts>& parts() const { return parts_; }
+  // INVALID_ARGUMENT: its function has made another shape or type.
+  torch::Tensor part(const VariablePart& part) const;
+
  private:
   std::function<torch::Tensor()> make_;
+  std::optional<Parts> parts_;
 };
 
 struct VariableOptions {

@@ -4,6 +4,7 @@
 
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/core/internal/frames.h"
@@ -152,7 +153,7 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
   torch::Tensor value;
   {
     const device::PlaceScope here(device);
-    value = spec.initial_value();
+    value = state.at(0).FirstValue(spec.initial_value);
   }
   if (!value.defined()) {
     raise(InvalidArgument("the initial value of variable {} is undefined", spec.name));
@@ -201,6 +202,19 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
 }
 
 }  // namespace internal
+
+torch::Tensor InitialValue::part(const VariablePart& part) const {
+  torch::Tensor value = parts_->make(part);
+  if (value.defined() && value.sizes().equals(part.shape) && value.scalar_type() == parts_->type) {
+    return value;
+  }
+  raise(InvalidArgument(
+      "an initial value in parts: the part at {} must be {} of shape {}; it is {}",
+      ShapeText(part.offset), torch::toString(parts_->type), ShapeText(part.shape),
+      value.defined()
+          ? fmt::format("{} of shape {}", torch::toString(value.scalar_type()), ShapeText(value))
+          : "undefined"));
+}
 
 Variable Variable::create(std::string name, InitialValue initial_value, VariableOptions options) {
   return internal::CreateFrom(

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/data/pipeline/pipeline.h"
 #include "device/place.h"
+#include "strategy/core/internal/strategy_ref.h"
 #include "strategy/input/input_options.h"
 #include "strategy/input/internal/pipelines.h"
 #include "strategy/input/step_reader.h"
@@ -31,6 +32,8 @@ struct InputPlan {
   data::ElementSpec spec;
   // Each was logged once, when the plan was made.
   std::vector<std::string> warnings;
+  // Whose it is; it may be gone.
+  StrategyRef strategy = {};
   // What was distributed; absent from a function.
   std::optional<data::Pipeline> original;
 };

@@ -179,7 +179,10 @@ void AttachedOptimizer::Attach() const {
 
 RemoteComponent& AttachedOptimizer::ComponentOf(const Variable& variable) const {
   RemoteComponent& remote = remote_component(variable);
-  if (std::ranges::find(components_, &remote) != components_.end()) return remote;
+  // By name: a variable may have come as an argument.
+  if (std::ranges::find(components_, remote.name(), &RemoteComponent::name) != components_.end()) {
+    return remote;
+  }
   raise(
       InvalidArgument("variable {} is none of this optimizer's {} variables, the first of "
                       "which is {}",

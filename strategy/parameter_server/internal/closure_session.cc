@@ -113,15 +113,14 @@ torch::Tensor ClosureSession::ReadLocked(Held& held, const ps::VariableHandle& v
   return held.snapshot;
 }
 
-torch::Tensor ClosureSession::Read(std::uint64_t component, const ps::VariableHandle& variable) {
+torch::Tensor ClosureSession::Read(const ps::VariableHandle& variable) {
   const MutexLock lock(mutex_);
-  return ReadLocked(held_[component], variable);
+  return ReadLocked(held_[variable->id], variable);
 }
 
-torch::Tensor ClosureSession::Leaf(std::uint64_t component, const ps::VariableHandle& variable,
-                                   int slot, bool gradients) {
+torch::Tensor ClosureSession::Leaf(const ps::VariableHandle& variable, int slot, bool gradients) {
   const MutexLock lock(mutex_);
-  Held& held = held_[component];
+  Held& held = held_[variable->id];
   torch::Tensor& leaf = AtSlot(held.leaves, slot);
   if (leaf.defined()) return leaf;
   const torch::Tensor value = ReadLocked(held, variable);
@@ -139,7 +138,7 @@ void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
   std::vector<ps::VariableHandle> missing;
   std::vector<Held*> holders;
   for (const ModuleLeaf& one : leaves) {
-    Held& held = held_[one.component];
+    Held& held = held_[one.variable->id];
     AtSlot(held.of_module, slot) = one.leaf;
     if (held.snapshot.defined()) continue;
     missing.push_back(one.variable);
@@ -150,7 +149,7 @@ void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
     for (std::size_t i = 0; i < values.size(); ++i) holders[i]->snapshot = std::move(values[i]);
   }
   for (const ModuleLeaf& one : leaves) {
-    Held& held = held_[one.component];
+    Held& held = held_[one.variable->id];
     torch::Tensor& leaf = AtSlot(held.leaves, slot);
     if (leaf.is_same(one.leaf)) continue;
     GiveValue(one.leaf, held.snapshot);

@@ -42,14 +42,11 @@ class ClosureSession {
       : connection_(std::move(connection)), set_(closure, attempt) {}
 
   PsConnection& connection() const { return *connection_; }
-  // `component`: whose value it is, for what is kept.
-  torch::Tensor Read(std::uint64_t component, const ps::VariableHandle& variable);
+  torch::Tensor Read(const ps::VariableHandle& variable);
   // The snapshot as the autograd leaf of a slot; see Component::Leaf.
-  torch::Tensor Leaf(std::uint64_t component, const ps::VariableHandle& variable, int slot,
-                     bool gradients);
+  torch::Tensor Leaf(const ps::VariableHandle& variable, int slot, bool gradients);
   // A tensor of a module, which is the leaf of its parameter's variable.
   struct ModuleLeaf {
-    std::uint64_t component = 0;
     ps::VariableHandle variable;
     torch::Tensor leaf;
   };
@@ -58,11 +55,11 @@ class ClosureSession {
   torch::Tensor Gather(const ps::VariableHandle& variable, const torch::Tensor& rows);
   // Adds to what is written; `add` is given the set.
   template <class Add>
-  void Write(std::uint64_t component, const Add& add) {
+  void Write(const ps::VariableHandle& variable, const Add& add) {
     const MutexLock lock(mutex_);
     add(set_);
     ++writes_;
-    Held& held = held_[component];
+    Held& held = held_[variable->id];
     held.snapshot = torch::Tensor();
     held.leaves.clear();
   }
@@ -72,13 +69,15 @@ class ClosureSession {
     return writes_;
   }
   // Rows that were looked up: ids, and the leaf.
-  void AddLookup(std::uint64_t component, const torch::Tensor& ids, const torch::Tensor& rows) {
+  void AddLookup(const ps::VariableHandle& variable, const torch::Tensor& ids,
+                 const torch::Tensor& rows) {
     const MutexLock lock(mutex_);
-    held_[component].lookups.emplace_back(ids, rows);
+    held_[variable->id].lookups.emplace_back(ids, rows);
   }
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> TakeLookups(std::uint64_t component) {
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> TakeLookups(
+      const ps::VariableHandle& variable) {
     const MutexLock lock(mutex_);
-    return std::exchange(held_[component].lookups, {});
+    return std::exchange(held_[variable->id].lookups, {});
   }
   // What `owner` keeps as long as the closure runs, made when it is first asked for; `make` returns
   // a shared_ptr<T>.
@@ -107,7 +106,7 @@ class ClosureSession {
   Mutex mutex_;
   ps::WriteSet set_ MUSTER_GUARDED_BY(mutex_);
   std::uint64_t writes_ MUSTER_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, Held> held_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Held> held_ MUSTER_GUARDED_BY(mutex_);  // by VariableInfo::id
   std::map<const void*, std::shared_ptr<void>> kept_ MUSTER_GUARDED_BY(mutex_);
 };
 

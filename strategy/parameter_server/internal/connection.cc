@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "program/runtime.h"
+#include <fmt/format.h>
 
 #include "common/partition/div_layout.h"
 #include "muster/v1/program.pb.h"
@@ -174,6 +175,11 @@ void PsConnection::WatchSettled() {
     }
     servers.SetSettled(ClosureId(link_->driver().counts().settled));
   }
+}
+
+std::string PsConnection::job() const {
+  return fmt::format("{} (driver {} of epoch {})", access_.job_id, access_.incarnation,
+                     access_.epoch);
 }
 
 ps::VariableHandle PsConnection::Find(const std::string& name) {

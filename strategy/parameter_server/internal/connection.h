@@ -55,6 +55,8 @@ class PsConnection {
   ps::ProgramClient& client();
   bool driver() const { return link_ != nullptr; }
   const std::string& job_id() const { return access_.job_id; }
+  // For messages, and unlike any other job's or driver's: "job-7 (driver 2 of epoch 1)".
+  std::string job() const;
 
   // A variable by its name; null: the driver has not made it.
   ps::VariableHandle Find(const std::string& name);

@@ -1,21 +1,17 @@
 #include "strategy/parameter_server/internal/remote_component.h"
 
-#include <atomic>
 #include <utility>
 
+#include "common/partition/div_layout.h"
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/parameter_server/internal/closure_session.h"
 #include "strategy/variables/internal/ordinary.h"
+#include "strategy/variables/variable.h"
 
 namespace muster::internal {
 namespace {
-
-std::uint64_t NextId() {
-  static std::atomic<std::uint64_t> next{1};
-  return next.fetch_add(1);
-}
 
 ps::ElementOp OpOf(WriteKind kind) {
   switch (kind) {
@@ -55,7 +51,6 @@ RemoteComponent::RemoteComponent(std::string name, device::Place place,
                                  VariablePartitioner partitioner,
                                  std::vector<std::uint32_t> colocated)
     : Component(std::move(name), place),
-      id_(NextId()),
       driver_(std::move(driver)),
       partitioner_(std::move(partitioner)),
       colocated_(std::move(colocated)) {}
@@ -129,7 +124,7 @@ torch::Tensor RemoteComponent::Snapshot() const {
   const Use use = Begin();
   if (use.variable == nullptr && driver_ == nullptr) RaiseNotMade();
   if (use.variable == nullptr) return {};
-  if (use.session != nullptr) return use.session->Read(id_, use.variable);
+  if (use.session != nullptr) return use.session->Read(use.variable);
   return ReadVariable(*use.connection, use.variable, nullptr);
 }
 
@@ -138,7 +133,7 @@ torch::Tensor RemoteComponent::Leaf(int slot, bool trainable) {
   if (use.variable == nullptr && driver_ == nullptr) RaiseNotMade();
   if (use.variable == nullptr) return {};
   const bool gradients = trainable && torch::isFloatingType(*ScalarTypeOf(use.variable->dtype));
-  if (use.session != nullptr) return use.session->Leaf(id_, use.variable, slot, gradients);
+  if (use.session != nullptr) return use.session->Leaf(use.variable, slot, gradients);
   return NewLeaf(ReadVariable(*use.connection, use.variable, nullptr), slot, gradients);
 }
 
@@ -155,7 +150,7 @@ torch::Tensor RemoteComponent::LookUp(const torch::Tensor& ids, bool trainable) 
       NewLeaf(rows, 0, trainable && torch::isFloatingType(rows.scalar_type()));
   if (!leaf.requires_grad()) return leaf;
   if (ClosureSession* const session = ClosureSession::Current()) {
-    session->AddLookup(id_, ids, leaf);
+    session->AddLookup(placed(), ids, leaf);
     return leaf;
   }
   const MutexLock lock(mutex_);
@@ -164,9 +159,31 @@ torch::Tensor RemoteComponent::LookUp(const torch::Tensor& ids, bool trainable) 
 }
 
 std::vector<Lookup> RemoteComponent::TakeLookups() {
-  if (ClosureSession* const session = ClosureSession::Current()) return session->TakeLookups(id_);
+  if (ClosureSession* const session = ClosureSession::Current())
+    return session->TakeLookups(placed());
   const MutexLock lock(mutex_);
   return std::exchange(lookups_, {});
+}
+
+std::int64_t RemoteComponent::CountShards(const std::vector<std::int64_t>& sizes,
+                                          torch::ScalarType type) const {
+  return colocated_.empty() ? count_shards(partitioner_, sizes, type) : std::int64_t{1};
+}
+
+torch::Tensor RemoteComponent::FirstValue(const InitialValue& initial) {
+  if (!initial.parts().has_value()) return initial();
+  const InitialValue::Parts& parts = *initial.parts();
+  if (parts.shape.empty() || parts.shape[0] < 1) return initial();
+  const partition::DivLayout layout(parts.shape[0], CountShards(parts.shape, parts.type));
+  std::vector<torch::Tensor> values;
+  for (std::int64_t shard = 0; shard < layout.shards(); ++shard) {
+    VariablePart part{.shape = parts.shape,
+                      .offset = std::vector<std::int64_t>(parts.shape.size())};
+    part.shape[0] = layout.Rows(shard);
+    part.offset[0] = layout.Offset(shard);
+    values.push_back(initial.part(part));
+  }
+  return torch::cat(values);
 }
 
 void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
@@ -177,8 +194,7 @@ void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   }
   const torch::Tensor bytes = CopyAt(device::Place{}, value, type);
   const std::vector<std::int64_t> sizes = value.sizes().vec();
-  const std::int64_t shards =
-      colocated_.empty() ? count_shards(partitioner_, sizes, type) : std::int64_t{1};
+  const std::int64_t shards = CountShards(sizes, type);
   ps::VariableHandle made =
       driver_->Create(name(), dtype, sizes, shards, colocated_, ValuesOf(bytes.contiguous()));
   const MutexLock lock(mutex_);
@@ -218,7 +234,7 @@ bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
     if (!rows.empty()) raise_unless_ok(set.Scatter(use.variable, OpOf(kind), rows, operands));
   };
   if (use.session != nullptr) {
-    use.session->Write(id_, add);
+    use.session->Write(use.variable, add);
     return true;
   }
   ps::WriteSet set;
@@ -254,7 +270,7 @@ void RemoteComponent::AddGradient(const WriteArgument& gradient, double learning
     if (rows.empty()) return;
     raise_unless_ok(set.GradientRows(use.variable, rows, values, learning_rate));
   };
-  if (use.session != nullptr) return use.session->Write(id_, add);
+  if (use.session != nullptr) return use.session->Write(use.variable, add);
   add(outside_closures);
 }
 

@@ -45,6 +45,8 @@ class RemoteComponent final : public Component {
   torch::Tensor Gather(const torch::Tensor& rows) const override;
   // FAILED_PRECONDITION: the driver has not made the variable, and this is not the driver.
   void Assign(const torch::Tensor& value, torch::ScalarType type) override;
+  // Asks a function that makes parts for each shard's.
+  torch::Tensor FirstValue(const InitialValue& initial) override;
   bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
 
   // Rows as a leaf (requires_grad if `trainable`), which is remembered; ids: each once.
@@ -56,8 +58,6 @@ class RemoteComponent final : public Component {
   ps::VariableHandle placed() const;
   // What it is reached by here. Null: there are no servers yet.
   std::shared_ptr<PsConnection> connection() const { return Begin().connection; }
-  // Whose values a ClosureSession keeps; unique in this process for ever.
-  std::uint64_t id() const { return id_; }
   // This process is the driver that makes it.
   bool made_here() const { return driver_ != nullptr; }
 
@@ -84,8 +84,8 @@ class RemoteComponent final : public Component {
   ps::VariableHandle Bound(PsConnection& connection) const;
   [[noreturn]] void RaiseNotMade() const;
   void Make(const torch::Tensor& value, torch::ScalarType type);
+  std::int64_t CountShards(const std::vector<std::int64_t>& sizes, torch::ScalarType type) const;
 
-  const std::uint64_t id_;
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;
   const std::vector<std::uint32_t> colocated_;

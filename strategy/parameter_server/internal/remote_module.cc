@@ -123,9 +123,8 @@ void RemoteModule::Fill(int copy) {
   if (filled.slot == now.slot && filled.writes == now.writes) return;
   std::vector<ClosureSession::ModuleLeaf> leaves;
   for (std::size_t i = 0; i < components_.size(); ++i) {
-    leaves.push_back({.component = components_[i]->id(),
-                      .variable = components_[i]->placed(),
-                      .leaf = lease.copies().leaves[index][i]});
+    leaves.push_back(
+        {.variable = components_[i]->placed(), .leaf = lease.copies().leaves[index][i]});
   }
   session->Fill(leaves, slot);
   filled = now;

@@ -6,6 +6,7 @@
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/internal/ordinary.h"
+#include "strategy/variables/variable.h"
 
 namespace muster::internal {
 namespace {
@@ -65,6 +66,8 @@ std::optional<Component::Form> Component::form() const {
   if (!value.defined()) return std::nullopt;
   return Form{.type = value.scalar_type(), .sizes = value.sizes().vec()};
 }
+
+torch::Tensor Component::FirstValue(const InitialValue& initial) { return initial(); }
 
 torch::Tensor Component::Gather(const torch::Tensor& rows) const {
   const Ordinary ordinary(place());

@@ -15,8 +15,9 @@
 #include "strategy/variables/internal/variable_write.h"
 
 namespace muster {
+class InitialValue;
 struct VariableSpec;
-}
+}  // namespace muster
 
 namespace muster::internal {
 
@@ -57,6 +58,8 @@ class Component {
   // A copy of these rows (int64, one dimension, each below the number of rows). The value is
   // initialised and has rows.
   virtual torch::Tensor Gather(const torch::Tensor& rows) const;
+  // What `initial` makes of it.
+  virtual torch::Tensor FirstValue(const InitialValue& initial);
   // A copy of `value`, as `type`, becomes the value. The first one says what the value looks like.
   virtual void Assign(const torch::Tensor& value, torch::ScalarType type) = 0;
   // One write. false, and nothing is done: there is no value yet. `variable`: for messages.

@@ -15,7 +15,7 @@ std::string Error(const ClusterSpec& spec, const TaskId& task) {
   return Message(status);
 }
 
-TEST_CASE("a job of another name is refused", "[cluster][unit][spec][CSP-08]") {
+TEST_CASE("a job of another name is refused", "[cluster][unit][spec][CSP-08][PSS-06]") {
   const ClusterSpec spec = ClusterSpec::Dense({{"worker", {"a:1"}}, {"wroker", {"b:1"}}});
   const ClusterSpec old = ClusterSpec::Dense({{"master", {"a:1"}}, {"worker", {"b:1"}}});
 

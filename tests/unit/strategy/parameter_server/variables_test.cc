@@ -77,7 +77,7 @@ TEST_CASE("names are unique among the variables that a program has", "[strategy]
 }
 
 TEST_CASE("a driver without servers, and a process without a cluster, have no such strategy",
-          "[strategy][unit]") {
+          "[strategy][unit][PSS-05]") {
   CHECK(says("at least one ps", [&] {
     (void)(internal::PsConnection::OpenAsDriver({.job_id = "job-1"}, local_cluster(1)));
   }));

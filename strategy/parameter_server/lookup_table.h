@@ -1,0 +1,76 @@
+// A table of constants, of which every process has a copy of its own: looking up asks nobody.
+//
+//   LookupTable<std::int64_t, std::int64_t> table({{0, 0}, {1, 1}, {2, 2}}, /*otherwise=*/-2);
+//   table.lookup(torch::tensor({0, 1, 3}));  // 0, 1, -2
+//
+// As a field of the program's object it is made in each process; one that the driver has found out
+// goes to the workers once, by create_per_worker_resource<f>(table) and an f that returns it.
+//
+// Threading: any thread; nothing changes after creation.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "strategy/base/torch.h"
+#include "strategy/cluster/codec.h"
+
+namespace muster {
+
+template <class Key, class Value>
+class LookupTable {
+ public:
+  // `otherwise`: the value of all keys that have none.
+  LookupTable(std::map<Key, Value> entries, Value otherwise)
+      : entries_(std::move(entries)), otherwise_(std::move(otherwise)) {}
+
+  std::size_t size() const { return entries_.size(); }
+  const std::map<Key, Value>& entries() const { return entries_; }
+  const Value& otherwise() const { return otherwise_; }
+
+  const Value& operator[](const Key& key) const {
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? otherwise_ : found->second;
+  }
+  std::vector<Value> lookup(const std::vector<Key>& keys) const {
+    std::vector<Value> values;
+    values.reserve(keys.size());
+    for (const Key& key : keys) values.push_back((*this)[key]);
+    return values;
+  }
+  // Integers of any shape and type; values of Value's type, of the same shape, on the CPU.
+  torch::Tensor lookup(const torch::Tensor& keys) const
+    requires(std::integral<Key> && std::is_arithmetic_v<Value>)
+  {
+    const torch::Tensor given = keys.to(torch::kCPU, torch::kLong).contiguous();
+    const torch::Tensor values =
+        torch::empty(given.sizes(), torch::dtype(c10::CppTypeToScalarType<Value>::value));
+    const auto* const from = given.data_ptr<std::int64_t>();
+    auto* const to = values.data_ptr<Value>();
+    for (std::int64_t i = 0; i < given.numel(); ++i) to[i] = (*this)[static_cast<Key>(from[i])];
+    return values;
+  }
+
+ private:
+  std::map<Key, Value> entries_;
+  Value otherwise_;
+};
+
+template <Travels Key, Travels Value>
+struct Codec<LookupTable<Key, Value>> {
+  static void write(const LookupTable<Key, Value>& table, Bytes& to) {
+    Codec<std::map<Key, Value>>::write(table.entries(), to);
+    Codec<Value>::write(table.otherwise(), to);
+  }
+  static LookupTable<Key, Value> read(ByteReader& from) {
+    auto entries = Codec<std::map<Key, Value>>::read(from);
+    return LookupTable<Key, Value>(std::move(entries), Codec<Value>::read(from));
+  }
+};
+
+}  // namespace muster

@@ -1,0 +1,71 @@
+#include "strategy/parameter_server/per_worker_variable.h"
+
+#include "common/base/mutex.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
+#include "strategy/cluster/function.h"
+
+namespace muster {
+
+struct WorkerVariable::State {
+  Mutex mutex;
+  torch::Tensor value MUSTER_GUARDED_BY(mutex);  // replaced, never changed
+
+  void Store(const torch::Tensor& next) MUSTER_REQUIRES(mutex) {
+    if (next.dim() > 0 && !next.sizes().equals(value.sizes())) {
+      raise(InvalidArgument("a per-worker variable has shape {}; it is given {}", ShapeText(value),
+                            ShapeText(next)));
+    }
+    value = torch::empty_like(value).copy_(next.expand_as(value));
+  }
+};
+
+WorkerVariable::WorkerVariable(const torch::Tensor& initial) : state_(std::make_shared<State>()) {
+  const MutexLock lock(state_->mutex);
+  state_->value = initial.detach().clone();
+}
+
+torch::Tensor WorkerVariable::value() const {
+  const MutexLock lock(state_->mutex);
+  return state_->value;
+}
+
+void WorkerVariable::assign(const torch::Tensor& value) {
+  const torch::NoGradGuard no_grad;
+  const MutexLock lock(state_->mutex);
+  state_->Store(value);
+}
+
+void WorkerVariable::assign_add(const torch::Tensor& value) {
+  const torch::NoGradGuard no_grad;
+  const MutexLock lock(state_->mutex);
+  state_->Store(state_->value + value);
+}
+
+void WorkerVariable::assign_sub(const torch::Tensor& value) { assign_add(-value); }
+
+namespace internal {
+namespace per_worker_variable {
+
+WorkerVariable make(const torch::Tensor& initial) { return WorkerVariable(initial); }
+torch::Tensor read(const WorkerVariable& variable) { return variable.value(); }
+
+}  // namespace per_worker_variable
+}  // namespace internal
+}  // namespace muster
+
+MUSTER_FUNCTION(muster::internal::per_worker_variable::make);
+MUSTER_FUNCTION(muster::internal::per_worker_variable::read);
+
+namespace muster {
+
+namespace functions = internal::per_worker_variable;
+
+PerWorkerVariable::PerWorkerVariable(ClusterCoordinator& coordinator, const torch::Tensor& initial)
+    : PerWorkerValues(coordinator.create_per_worker_resource<functions::make>(initial)) {}
+
+std::vector<torch::Tensor> PerWorkerVariable::read_all(ClusterCoordinator& coordinator) const {
+  return coordinator.create_per_worker_resource<functions::read>(*this).fetch();
+}
+
+}  // namespace muster
