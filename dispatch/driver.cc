@@ -52,6 +52,8 @@ Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std
   return RemoteValue(core_, slot);
 }
 
+void Driver::SetStaleness(std::uint64_t staleness) { core_->SetStaleness(staleness); }
+
 Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                             TimePoint deadline, std::uint64_t step) {
   return core_->Schedule(function, arguments, false, deadline, {}, step).status();

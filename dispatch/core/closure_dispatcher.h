@@ -92,6 +92,8 @@ class ClosureDispatcher {
   //   `step`: that the closure is a part of, from 1, never lower than the one before; 0: of none.
   Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
                      std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0);
+  // Options::staleness from now on.
+  void set_staleness(std::uint64_t staleness) { steps_.set_staleness(staleness); }
   // The pending error, once nothing is in flight; then what was queued is cancelled and the error
   // cleared. None: no error, or something is still in flight.
   std::optional<ClosureError> Raise();

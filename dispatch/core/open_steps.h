@@ -19,6 +19,8 @@ namespace muster::dispatch {
 class OpenSteps {
  public:
   explicit OpenSteps(std::uint64_t staleness) : staleness_(staleness) {}
+  // For closures that are scheduled from now on.
+  void set_staleness(std::uint64_t staleness) { staleness_ = staleness; }
 
   // The newest closure, and its step, which is never lower than the one before; 0: it is of none.
   void Scheduled(std::uint64_t closure, std::uint64_t step) {
@@ -56,7 +58,7 @@ class OpenSteps {
     std::uint64_t last = 0;
   };
 
-  const std::uint64_t staleness_;
+  std::uint64_t staleness_;
   std::deque<Step> steps_;
 };
 

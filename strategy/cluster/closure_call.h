@@ -24,6 +24,8 @@ inline constexpr std::uint8_t kEndOfDataIsAResult = 1;
 inline constexpr std::uint8_t kBuildIterator = 2;  // of the dataset whose id follows
 // With kBuildIterator, and then follow the elements of each closure and where the pass begins.
 inline constexpr std::uint8_t kOneForAll = 4;
+// The closure is of a step, whose number follows the header: 0 where steps are not synchronous.
+inline constexpr std::uint8_t kOfStep = 8;
 // Before each argument. kTurn: a per-worker value, with a turn.
 enum class ArgumentKind : std::uint8_t { kValue, kPerWorker, kError, kTurn };
 // The first byte of a result.
@@ -46,6 +48,8 @@ class ClosureCall {
   PassPlace found() const;
   void leave(std::uint64_t id, const PassPlace& place);
 
+  // It is of that synchronous step.
+  void set_step(std::uint64_t step);
   // Turns stand behind the arguments.
   void set_turns(ByteReader turns) { turns_ = turns; }
   std::uint64_t next_turn() { return turns_.value<std::uint64_t>(); }

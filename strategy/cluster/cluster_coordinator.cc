@@ -1,5 +1,6 @@
 #include "strategy/cluster/cluster_coordinator.h"
 
+#include <cstring>
 #include <map>
 #include <thread>
 
@@ -83,15 +84,55 @@ void refuse_in_closure(const char* what) {
                          what));
 }
 
-std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Arguments& arguments) {
-  refuse_in_closure("schedule()");
+namespace {
+
+// Where all closures have ended.
+void end_step(CoordinatorCore& core) {
+  core.link().steps().End([&core] {
+    const dispatch::Driver::Counts counts = core.driver().counts();
+    return counts.queued == 0 && counts.in_flight == 0;
+  });
+}
+
+// The same for a queue that has failed, whose error counts.
+void end_failed_step(CoordinatorCore& core) {
+  try {
+    end_step(core);
+  } catch (const Error&) {
+  }
+}
+
+std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t function,
+                                       const Arguments& arguments, std::uint64_t step) {
   std::vector<ClosureId> turns_of;
   for (const std::uint64_t id : arguments.turns_of) turns_of.emplace_back(id);
   auto value =
-      core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of);
+      core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of, step);
   raise_closure_unless_ok(value.status());
   return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
+}
+
+}  // namespace
+
+std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
+                                               const Arguments& arguments) {
+  refuse_in_closure("schedule()");
+  return schedule(core, function, arguments, 0);
+}
+
+std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
+                                               Arguments arguments) {
+  refuse_in_closure("schedule_step()");
+  try {
+    return core.link().steps().Next([&](std::uint64_t step, bool synchronous) {
+      const std::uint64_t told = synchronous ? step : 0;
+      std::memcpy(&arguments.bytes[2], &told, sizeof(told));
+      return schedule(core, function, arguments, step);
+    });
+  } catch (const Error&) {
+    end_failed_step(core);
+    throw;
+  }
 }
 
 std::uint8_t call_flags(const CoordinatorCore& core) {
@@ -263,7 +304,10 @@ void ClusterCoordinator::open(std::shared_ptr<internal::ClusterLink> link,
 
 void ClusterCoordinator::join(const internal::Deadline& deadline) {
   internal::refuse_in_closure("join()");
-  internal::raise_closure_unless_ok(core_->driver().Join(core_->until(deadline)));
+  const Status joined = core_->driver().Join(core_->until(deadline));
+  if (joined.ok()) return internal::end_step(*core_);
+  internal::end_failed_step(*core_);
+  internal::raise_closure(joined);
 }
 
 bool ClusterCoordinator::done() {

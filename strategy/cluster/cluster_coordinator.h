@@ -65,6 +65,9 @@ class CoordinatorCore;
 
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
                                                const Arguments& arguments);
+// The same for a closure of a step; arguments written with kOfStep.
+std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
+                                               Arguments arguments);
 std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
                                                    const Arguments& arguments);
 std::uint8_t call_flags(const CoordinatorCore& core);
@@ -94,7 +97,19 @@ class ClusterCoordinator {
         *core_, internal::Registration<function>::kNumber,
         internal::write_arguments<function>(*core_, internal::call_flags(*core_), given...)));
   }
-  // Waits until all have ended. Errors are those of schedule().
+  // The same for a function that computes gradients: closures that are scheduled by this are
+  // counted into steps, as ParameterServerOptions::consistency says, and may not run further ahead
+  // of each other than that. Without such a strategy it is schedule().
+  template <auto function, class... Given>
+    requires Schedulable<function, Given...>
+  RemoteValue<internal::ValueOf<function>> schedule_step(const Given&... given) {
+    const std::uint8_t flags = internal::call_flags(*core_) | internal::kOfStep;
+    return RemoteValue<internal::ValueOf<function>>(
+        internal::schedule_of_step(*core_, internal::Registration<function>::kNumber,
+                                   internal::write_arguments<function>(*core_, flags, given...)));
+  }
+  // Waits until all have ended, and ends the step that the last of them are of. Errors are those of
+  // schedule().
   void join(const internal::Deadline& deadline = std::nullopt);
   // Whether they have. The error of one that has failed.
   bool done();

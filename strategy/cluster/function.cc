@@ -76,6 +76,10 @@ Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const 
 
 RunningClosure* running_closure() { return running; }
 
+void ClosureCall::set_step(std::uint64_t step) {
+  if (running != nullptr) running->step = step;
+}
+
 std::span<const std::byte> ClosureCall::arguments() const { return context_.arguments(); }
 Bytes& ClosureCall::value() { return context_.value(); }
 bool ClosureCall::build() const { return context_.build(); }

@@ -303,6 +303,7 @@ void run_function(ClosureCall& call) {
   const auto flags = ByteReader(arguments).value<std::uint8_t>();
   call.set_turns(take_turns(arguments));
   ByteReader from(arguments);
+  if ((flags & kOfStep) != 0) call.set_step(from.value<std::uint64_t>());
   if ((flags & kBuildIterator) != 0) {
     if constexpr (Iterable<Value>) {
       return build_pass<Value>(call, flags, from);
@@ -335,6 +336,7 @@ Arguments write_arguments(const CoordinatorCore& core, std::uint8_t flags, const
   Arguments arguments;
   append_value(arguments.bytes, flags);
   append_value(arguments.bytes, std::uint8_t{0});
+  if ((flags & kOfStep) != 0) append_value(arguments.bytes, std::uint64_t{0});
   [&]<class... P>(std::type_identity<std::tuple<P...>>) {
     (P::write(core, given, arguments), ...);
   }(std::type_identity<typename SignatureOf<function>::Parameters>());

@@ -80,6 +80,27 @@ std::shared_ptr<PsConnection> DriverConnection() {
                          "muster::init(argc, argv) is the first line of main()"));
 }
 
+StepRule RuleOf(const ParameterServerOptions& options) {
+  constexpr std::uint32_t kMostGradients = 4'096;
+  constexpr std::uint32_t kMostStaleness = 10'000;
+  if (options.gradients_per_step < 1 || options.gradients_per_step > kMostGradients) {
+    raise(InvalidArgument("gradients_per_step is from 1 to {}; given {}", kMostGradients,
+                          options.gradients_per_step));
+  }
+  if (!options.consistency.staleness) {
+    if (options.gradients_per_step == 1) return {};
+    raise(
+        InvalidArgument("gradients_per_step {} has no meaning with consistency async, where what a "
+                        "closure writes counts by itself",
+                        options.gradients_per_step));
+  }
+  if (*options.consistency.staleness > kMostStaleness) {
+    raise(InvalidArgument("a staleness of at most {}; given {}", kMostStaleness,
+                          *options.consistency.staleness));
+  }
+  return {.gradients = options.gradients_per_step, .staleness = *options.consistency.staleness};
+}
+
 // The servers of the shards of another variable, by their devices' names.
 std::vector<std::uint32_t> ServersOf(const std::vector<std::string>& devices) {
   constexpr std::string_view kBefore = "/job:ps/replica:0/task:";
@@ -166,6 +187,13 @@ ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner
   Strategies& strategies = StrategiesHere();
   const MutexLock lock(strategies.mutex);
   strategies.all.push_back(ref());
+}
+
+ParameterServerStrategy::ParameterServerStrategy(const ParameterServerOptions& options)
+    : ParameterServerStrategy(options.partitioner, options.devices) {
+  const StepRule rule = RuleOf(options);
+  const std::shared_ptr<PsConnection> driver = DriverConnection();
+  if (driver != nullptr) driver->SetSteps(rule);
 }
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;

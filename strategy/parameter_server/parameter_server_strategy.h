@@ -19,7 +19,9 @@
 //
 // In a closure the first read of a variable fetches it, and later ones see that snapshot until the
 // closure writes the variable. What a closure writes is sent together when its function returns,
-// before its result is, and counts exactly once, however often the closure runs. The driver reads
+// before its result is, and counts exactly once, however often the closure runs. In a synchronous
+// step it counts when the step is over: all its closures see what the steps before have made, and
+// beside that what they write themselves, but for what they have flushed. The driver reads
 // and writes at once. A lost server is a PsUnavailable wherever its variables are used, and for
 // closures in schedule() and join(): its values are gone, and nothing brings them back.
 //
@@ -32,15 +34,28 @@
 // Threading, lifetime: as Strategy.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "strategy/core/strategy.h"
+#include "strategy/parameter_server/consistency.h"
 #include "strategy/parameter_server/partitioner.h"
 
 namespace muster {
+
+struct ParameterServerOptions {
+  // Without one each variable lies on one server.
+  VariablePartitioner partitioner = nullptr;
+  // What a worker's replicas compute on; none named: its GPUs, else its CPU.
+  std::vector<std::string> devices = {};
+  // One for each program; the driver's counts.
+  Consistency consistency = {};
+  // So many closures are a step, from 1 to 4096; where consistency is not async.
+  std::uint32_t gradients_per_step = 1;
+};
 
 class ParameterServerStrategy final : public Strategy {
  public:
@@ -52,6 +67,9 @@ class ParameterServerStrategy final : public Strategy {
   //   FAILED_PRECONDITION: not in a process of a program.
   explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr,
                                    const std::vector<std::string>& devices = {});
+  //   INVALID_ARGUMENT, too: gradients_per_step or staleness (at most 10,000).
+  //   FAILED_PRECONDITION, too: the program has another consistency.
+  explicit ParameterServerStrategy(const ParameterServerOptions& options);
   ~ParameterServerStrategy() override;
 
   std::string_view name() const override { return "ParameterServerStrategy"; }

@@ -118,7 +118,8 @@ void JobCheck::Program() {
            "yet for programs");
   }
   if (strategy.has_consistency() || strategy.gradients_per_step() != 0) {
-    Report("strategy.consistency", "is for jobs of models, not of programs: remove it");
+    Report("strategy.consistency",
+           "a program says it itself, in ParameterServerOptions: remove it");
   }
   if (strategy.workers() > kMostWorkers || strategy.max_workers() > kMostWorkers) {
     Report("strategy.workers", "at most {}; given {}", kMostWorkers,

@@ -13,6 +13,7 @@
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
+#include "strategy/cluster/internal/step_counter.h"
 
 namespace muster::internal {
 
@@ -25,6 +26,11 @@ class ClusterLink {
   // Waits for the first worker; nullopt: as long as the cluster says.
   //   kDeadlineExceeded: none has come; says for whom it has waited.
   virtual Status await_workers(std::optional<TimePoint> deadline) = 0;
+
+  StepCounter& steps() { return steps_; }
+
+ private:
+  StepCounter steps_;
 };
 
 // This process's own.

@@ -1,6 +1,7 @@
 // The closure that a thread runs, for rooms above this one that keep something as long as it runs.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -15,6 +16,8 @@ struct RunningClosure {
   // what that throws is the closure's error.
   std::shared_ptr<void> kept = nullptr;
   std::function<void()> at_end = nullptr;
+  // The synchronous step that it is of; 0: of none.
+  std::uint64_t step = 0;
 };
 
 // Null: this thread is in none.

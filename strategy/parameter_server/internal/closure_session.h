@@ -38,8 +38,10 @@ class ClosureSession {
     ClosureSession* const before_;
   };
 
-  ClosureSession(std::shared_ptr<PsConnection> connection, ClosureId closure, Attempt attempt)
-      : connection_(std::move(connection)), set_(closure, attempt) {}
+  // `step`: that it is of, where that is synchronous; else 0.
+  ClosureSession(std::shared_ptr<PsConnection> connection, ClosureId closure, Attempt attempt,
+                 std::uint64_t step)
+      : connection_(std::move(connection)), set_(closure, attempt, step) {}
 
   PsConnection& connection() const { return *connection_; }
   torch::Tensor Read(const ps::VariableHandle& variable);

@@ -159,6 +159,16 @@ ps::ProgramClient& PsConnection::client() {
   return *client;
 }
 
+void PsConnection::SetSteps(const StepRule& rule) {
+  const std::weak_ptr<PsConnection> self = weak_from_this();
+  raise_unless_ok(link_->steps().SetRule(rule, [self](std::uint64_t next) {
+    if (const auto connection = self.lock()) {
+      connection->RaiseUnlessOk(connection->client().EndSteps(next), ClosurePhase::kWrites);
+    }
+  }));
+  link_->driver().SetStaleness(rule.staleness);
+}
+
 void PsConnection::TellExecutors() {
   (void)link_->driver().CreatePerWorker(kOpenOnWorker, Encode(access_, client().spaces()));
 }

@@ -38,7 +38,7 @@ struct PsAccess {
 // What ProgramStart.link says.
 ps::LinkMode LinkModeOf(const std::string& name);
 
-class PsConnection {
+class PsConnection : public std::enable_shared_from_this<PsConnection> {
  public:
   // The one that this process has now; null: none.
   static std::shared_ptr<PsConnection> Current();
@@ -53,6 +53,9 @@ class PsConnection {
 
   // Connects, if nobody has. PsUnavailable: a server does not answer.
   ps::ProgramClient& client();
+  // The driver's: how far closures of steps may run ahead of each other.
+  //   FAILED_PRECONDITION (thrown): there is another rule.
+  void SetSteps(const StepRule& rule);
   bool driver() const { return link_ != nullptr; }
   const std::string& job_id() const { return access_.job_id; }
   // For messages, and unlike any other job's or driver's: "job-7 (driver 2 of epoch 1)".
