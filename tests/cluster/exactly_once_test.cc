@@ -128,7 +128,7 @@ TEST_CASE_METHOD(
 
   const int hurt = Hurt(cluster, id,
                         {"worker:0", "coordinator", "trainer", "worker:1", "coordinator", "trainer",
-                         "coordinator", "worker:2", "trainer", "coordinator"});
+                         "coordinator", "worker:2", "coordinator", "trainer"});
   CAPTURE(seed, hurt);
   CHECK(hurt >= 3);
   CheckEnd(cluster, id, sums);
