@@ -192,6 +192,18 @@ void AddProgram(CLI::App& submit, Options& options) {
                   "Of a program: how many closures a worker runs at a time (default 1)")
       ->check(CLI::Range(std::uint32_t{1}, config::kMostClosuresPerWorker))
       ->type_name("K");
+  submit
+      .add_option("--ps", options.job_servers,
+                  "Of a program: how many parameter servers hold its variables (default: all that "
+                  "are there)")
+      ->check(CLI::Range(std::uint32_t{1}, config::kMostServers))
+      ->type_name("N");
+  submit
+      .add_option("--memory", options.memory_bytes,
+                  "Of a program: what an executor may allocate, as 2GiB (default: what the host "
+                  "has)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
   CLI::Option* policy =
       submit
           .add_option_function<std::string>(
@@ -224,8 +236,8 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
         "give a job file: -f job.yaml, or a program: -- build/words "
         "ARGUMENTS");
   }
-  for (const char* name :
-       {"--strategy", "--workers", "--closures-per-worker", "--restart-policy", "--max-restarts"}) {
+  for (const char* name : {"--strategy", "--workers", "--closures-per-worker", "--ps", "--memory",
+                           "--restart-policy", "--max-restarts"}) {
     if (!program && given(name)) {
       throw CLI::ValidationError(fmt::format(
           "{} belongs to a program (behind --); a job file says what its job needs", name));

@@ -45,6 +45,8 @@ struct Options {
   std::uint32_t max_restarts = 0;
   // 0: the default, 1.
   std::uint32_t closures_per_worker = 0;
+  std::uint32_t job_servers = 0;
+  std::uint64_t memory_bytes = 0;
 
   // What most commands speak of: a job's id or name, and a task ("worker:1").
   std::string job;

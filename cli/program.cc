@@ -72,6 +72,8 @@ Result<v1::JobSpec> ProgramJob(const Options& options) {
                                                  : v1::RESTART_POLICY_NEVER);
   program.set_max_restarts(options.max_restarts);
   program.set_closures_per_worker(options.closures_per_worker);
+  program.set_parameter_servers(options.job_servers);
+  program.set_memory_bytes(options.memory_bytes);
   for (const config::Problem& problem : config::ValidateJob(spec)) {
     const bool name = problem.path == "name";
     return InvalidArgument("{}: {}", name ? "--name" : problem.path, problem.message);

@@ -30,6 +30,7 @@ void ProgramJob::StartDriver() {
   }
   driver_ = Driver();
   driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
+  ChooseServers();
   ProgramLaunch launch;
   launch.program = story_.spec().program();
   v1::ProgramStart& start = launch.start;
@@ -48,7 +49,7 @@ void ProgramJob::StartDriver() {
       launch.cluster["worker"][task.index] = executor.endpoint.tcp_address();
     }
   }
-  for (const Member* server : world_.members.Up("ps")) {
+  for (const Member* server : Servers()) {
     launch.cluster["ps"][server->task.index] = server->info.data().tcp_address();
   }
   if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
@@ -56,6 +57,25 @@ void ProgramJob::StartDriver() {
   }
   driver_.running = true;
   TellMembers();
+}
+
+// For as long as this driver lives: another one in place of one that is lost would have none of its
+// variables.
+void ProgramJob::ChooseServers() {
+  servers_.clear();
+  for (const Member* server : world_.members.Up("ps")) {
+    if (servers_.size() < story_.spec().program().parameter_servers())
+      servers_.insert(server->task);
+  }
+}
+
+std::vector<const Member*> ProgramJob::Servers() const {
+  std::vector<const Member*> servers = world_.members.Up("ps");
+  if (!servers_.empty()) {
+    std::erase_if(servers,
+                  [this](const Member* server) { return !servers_.contains(server->task); });
+  }
+  return servers;
 }
 
 void ProgramJob::TellMembers() {
@@ -70,7 +90,7 @@ void ProgramJob::TellMembers() {
     worker.set_incarnation(executor.incarnation);
     *worker.mutable_endpoint() = executor.endpoint;
   }
-  for (const Member* server : world_.members.Up("ps")) {
+  for (const Member* server : Servers()) {
     v1::PsAddress& address = *members.add_servers();
     address.set_index(static_cast<std::uint32_t>(server->task.index));
     address.set_boot_id(server->info.boot_id());

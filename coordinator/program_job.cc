@@ -24,11 +24,18 @@ std::uint32_t ProgramJob::MostRestarts() const {
 bool ProgramJob::MayBeginAnew() const { return record().job().restarts() < MostRestarts(); }
 
 std::vector<std::string> ProgramJob::Missing() const {
-  const std::size_t wanted = story_.spec().strategy().workers();
-  const std::size_t there = world_.members.Up("worker").size();
-  if (there == 0 || there >= wanted) return {};
-  return {fmt::format("{} ({} of {} {} there)", Counted(wanted - there, "more worker"), there,
-                      wanted, Agreeing(there, "is", "are"))};
+  std::vector<std::string> missing;
+  const auto want = [&](std::size_t wanted, std::size_t there, const std::string& what) {
+    if (there >= wanted) return;
+    missing.push_back(fmt::format("{} ({} of {} {} there)", Counted(wanted - there, "more " + what),
+                                  there, wanted, Agreeing(there, "is", "are")));
+  };
+  if (const std::size_t there = world_.members.Up("worker").size(); there > 0) {
+    want(story_.spec().strategy().workers(), there, "worker");
+  }
+  want(story_.spec().program().parameter_servers(), world_.members.Up("ps").size(),
+       "parameter server");
+  return missing;
 }
 
 // The number of the beginning goes to the disk first: executors of before it are refused.

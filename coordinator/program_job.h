@@ -19,6 +19,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,10 @@ class ProgramJob final : public Job {
 
   // program_driver.cc
   void StartDriver();
+  // Chooses the job's parameter servers, where it has a number of them.
+  void ChooseServers();
+  // The job's own that are there.
+  std::vector<const Member*> Servers() const;
   // All that are there, to the driver.
   void TellMembers();
   void TellVerdict(const TaskId& task, const Executor& executor, v1::ExecutorVerdict::Cause cause,
@@ -124,6 +129,8 @@ class ProgramJob final : public Job {
   std::uint32_t executors_started_ = 0;
   Driver driver_;
   std::uint32_t drivers_started_ = 0;
+  // Of this driver; empty: all.
+  std::set<TaskId> servers_;
   // main() waits to begin anew.
   bool pausing_ = false;
   std::uint64_t members_version_ = 0;

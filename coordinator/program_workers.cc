@@ -113,6 +113,7 @@ void ProgramJob::StartExecutor(const Member& worker) {
   *program.mutable_strategy() = story_.spec().strategy();
   program.set_closures_at_a_time(
       std::max<std::uint32_t>(1, story_.spec().program().closures_per_worker()));
+  program.set_memory_bytes(story_.spec().program().memory_bytes());
   world_.commands.Send(
       worker, command, world_.options.command_limit,
       Guard([this, task = worker.task, incarnation = executor.incarnation](auto result) {

@@ -81,5 +81,6 @@ Result<Driver::Values> Driver::AwaitPerWorker(ClosureId value, const std::string
 }
 
 Driver::Counts Driver::counts() const { return core_->counts(); }
+std::string Driver::Waiting() const { return core_->WaitingNow(); }
 
 }  // namespace muster::dispatch

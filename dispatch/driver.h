@@ -75,6 +75,10 @@ class Driver {
     std::uint64_t functions = 0;
     net::SpinMode spin = net::SpinMode::kAdaptive;
     net::DuplexLink::Options link = {};
+    // A worker's first closure waits so long for each number before its own ("worker:2": twice),
+    // `most_start_delay` at most, if that is not 0.
+    std::chrono::milliseconds start_delay{0};
+    std::chrono::milliseconds most_start_delay{0};
     // A link has broken and its closures are in the queue again; on some thread, without locks.
     std::function<void(const std::string& task, const Status& why)> on_lost = {};
   };
@@ -135,8 +139,20 @@ class Driver {
     std::uint64_t reruns = 0;
     std::uint64_t settled = 0;
     std::size_t futures = 0;
+    // Results that came, and how long their functions ran, all in all.
+    std::uint64_t executions = 0;
+    std::chrono::nanoseconds run{0};
+    // Calls of Fetch() that have ended, and how long they took.
+    std::uint64_t fetches = 0;
+    std::chrono::nanoseconds fetch{0};
+    // Executors that were lost; tasks that had another one afterwards, and how long that took.
+    std::uint64_t losses = 0;
+    std::uint64_t recoveries = 0;
+    std::chrono::nanoseconds recovery{0};
   };
   Counts counts() const;
+  // What is waited for, for people: "2 queued, 3 in flight on worker:0, worker:1".
+  std::string Waiting() const;
 
  private:
   const std::shared_ptr<DriverCore> core_;

@@ -111,12 +111,15 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
 }
 
 Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadline) {
+  const TimePoint begin = SteadyClock::now();
   const MutexLock lock(mutex_);
   const ResultSlab& results = dispatcher_.results();
   const auto ready = [&] { return results.state(slot) != ResultSlab::State::kNotReady; };
   if (!WaitUntil(ready, deadline)) {
     return NotMet("the value is not there");
   }
+  ++sums_.fetches;
+  sums_.fetch += SteadyClock::now() - begin;
   if (const ClosureError* error = results.error(slot)) return ToStatus(*error);
   const auto value = results.value(slot);
   return Driver::Values(value.begin(), value.end());
@@ -251,6 +254,8 @@ void DriverCore::DropBroken() {
   for (const std::shared_ptr<Peer>& peer : gone) {
     peer->link->ShutDown();
     if (peer->member) {
+      ++sums_.losses;
+      lost_.try_emplace(peer->task, SteadyClock::now());
       dispatcher_.RemoveWorker(peer->handle, peer->broken);
       by_worker_[peer->handle.index] = nullptr;
     }
@@ -294,6 +299,8 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
                            MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
                            result.bookmarks = bookmarks;
                          }
+                         ++sums_.executions;
+                         sums_.run += result.run;
                          if ((record.flags & kFlagError) == 0) {
                            result.value = bytes;
                            dispatcher_.OnResult(peer.handle, result, now);
@@ -325,8 +332,25 @@ Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta,
         peer.member = true;
         if (by_worker_.size() <= peer.handle.index) by_worker_.resize(peer.handle.index + 1);
         by_worker_[peer.handle.index] = found->second;
+        OnJoined(peer);
         return Ok();
       });
+}
+
+void DriverCore::OnJoined(const Peer& peer) {
+  const TimePoint now = SteadyClock::now();
+  if (const auto lost = lost_.find(peer.task); lost != lost_.end()) {
+    ++sums_.recoveries;
+    sums_.recovery += now - lost->second;
+    lost_.erase(lost);
+    return;
+  }
+  const std::size_t colon = peer.task.rfind(':');
+  if (options_.start_delay.count() <= 0 || colon == std::string::npos) return;
+  const auto number = std::strtoll(peer.task.c_str() + colon + 1, nullptr, 10);
+  std::chrono::milliseconds delay = options_.start_delay * number;
+  if (options_.most_start_delay.count() > 0) delay = std::min(delay, options_.most_start_delay);
+  dispatcher_.HoldWorker(peer.handle, now + delay);
 }
 
 void DriverCore::PumpAndFlush() {
@@ -409,14 +433,21 @@ void DriverCore::ReadWhileNobodyDoes() {
 
 Driver::Counts DriverCore::counts() {
   const MutexLock lock(mutex_);
-  return {.queued = dispatcher_.queued(),
-          .in_flight = dispatcher_.in_flight(),
-          .workers = dispatcher_.workers(),
-          .scheduled = dispatcher_.scheduled(),
-          .succeeded = dispatcher_.succeeded(),
-          .reruns = dispatcher_.reruns(),
-          .settled = dispatcher_.settled(),
-          .futures = dispatcher_.results().held()};
+  Driver::Counts counts = sums_;
+  counts.queued = dispatcher_.queued();
+  counts.in_flight = dispatcher_.in_flight();
+  counts.workers = dispatcher_.workers();
+  counts.scheduled = dispatcher_.scheduled();
+  counts.succeeded = dispatcher_.succeeded();
+  counts.reruns = dispatcher_.reruns();
+  counts.settled = dispatcher_.settled();
+  counts.futures = dispatcher_.results().held();
+  return counts;
+}
+
+std::string DriverCore::WaitingNow() {
+  const MutexLock lock(mutex_);
+  return Waiting();
 }
 
 }  // namespace muster::dispatch

@@ -57,6 +57,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   void Release(ResultSlab::Slot slot);
   ResultSlab::State StateOf(ResultSlab::Slot slot);
   Driver::Counts counts();
+  std::string WaitingNow();
 
  private:
   // Its members are the lock's; the link says itself who may use it.
@@ -102,6 +103,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   Status NotMet(std::string_view what) const MUSTER_REQUIRES(mutex_);
   void ReadWhileNobodyDoes();
   void Wake();
+  // A worker is there, another executor of it than before perhaps.
+  void OnJoined(const Peer& peer) MUSTER_REQUIRES(mutex_);
 
   Driver::Options options_;
   const net::Fd wake_;
@@ -124,6 +127,10 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   std::size_t followers_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::uint64_t turns_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::uint32_t scheduled_unread_ MUSTER_GUARDED_BY(mutex_) = 0;
+  // What the dispatcher does not count.
+  Driver::Counts sums_ MUSTER_GUARDED_BY(mutex_);
+  // Since when tasks have no executor.
+  std::map<std::string, TimePoint> lost_ MUSTER_GUARDED_BY(mutex_);
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
 
   // The leader's: a copy of peers_, their links, and how it waits. Whoever sets `leading_` has them

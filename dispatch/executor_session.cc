@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "dispatch/core/assignment.h"
@@ -296,6 +297,9 @@ Status ExecutorSession::Call(const WireRecord& record, ClosureContext& context) 
   }
   try {
     return (*function)(context);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("{} found no memory (std::bad_alloc)",
+                             functions_.name(record.function));
   } catch (const std::exception& thrown) {
     return Unknown("{} threw: {}", functions_.name(record.function), thrown.what());
   } catch (...) {

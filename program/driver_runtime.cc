@@ -1,7 +1,9 @@
 #include "program/driver_runtime.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "dispatch/functions.h"
@@ -21,6 +23,8 @@ constexpr Millis kConnect{5'000};
 constexpr Millis kFirstPause{20};
 constexpr Millis kLongestPause{1'000};
 constexpr Millis kReportEvery{500};
+// How long closures wait for a worker while none is there.
+constexpr Millis kWorkerPatience{3'600'000};
 // What "closures a second" is taken over.
 constexpr std::size_t kRateReports = 8;
 
@@ -43,11 +47,21 @@ bool IsFinal(const Status& status) {
          status.code() == StatusCode::kUnimplemented;
 }
 
+// A number of seconds in the environment, as the original has them; 0: none, or no number.
+Millis SecondsOf(const char* variable) {
+  const char* const text = std::getenv(variable);
+  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
+  return seconds > 0 && seconds < 1e6 ? Millis(std::llround(seconds * 1000)) : Millis(0);
+}
+
 dispatch::Driver::Options DriverOptions(const v1::ProgramStart& start) {
   return {.dispatch = {.epoch = Epoch(start.epoch()),
-                       .incarnation = static_cast<std::uint16_t>(start.incarnation())},
+                       .incarnation = static_cast<std::uint16_t>(start.incarnation()),
+                       .worker_patience = kWorkerPatience},
           .identity = {.token = start.key(), .host_id = start.host_id()},
-          .functions = dispatch::ProgramFunctions().hash()};
+          .functions = dispatch::ProgramFunctions().hash(),
+          .start_delay = SecondsOf("TF_COORDINATOR_SCHEDULE_START_DELAY"),
+          .most_start_delay = SecondsOf("TF_COORDINATOR_SCHEDULE_START_DELAY_MAX")};
 }
 
 }  // namespace
@@ -107,6 +121,10 @@ void DriverRuntime::SetMembers(const v1::ProgramMembers& members) {
     const MutexLock lock(mutex_);
     if (members.version() < known_.version()) return;
     known_ = members;
+    for (const v1::ProgramWorker& worker : members.workers()) {
+      workers_seen_.insert(static_cast<std::uint32_t>(worker.task().index()));
+    }
+    for (const v1::PsAddress& server : members.servers()) servers_seen_.insert(server.index());
     std::map<std::string, const v1::ProgramWorker*> now;
     for (const v1::ProgramWorker& worker : members.workers()) now[NameOf(worker.task())] = &worker;
     for (auto member = members_.begin(); member != members_.end();) {
@@ -276,6 +294,23 @@ Status DriverRuntime::AwaitWorkers(std::size_t n, TimePoint deadline) {
       (void)changed_.wait_until(mutex_, deadline);
     }
   }
+}
+
+std::vector<Task> DriverRuntime::tasks() const {
+  const MutexLock lock(mutex_);
+  std::vector<Task> tasks;
+  for (const std::uint32_t index : workers_seen_) {
+    const std::string name = fmt::format("worker:{}", index);
+    const auto found = members_.find(name);
+    tasks.push_back({.name = name, .up = found != members_.end() && found->second->connected});
+  }
+  for (const std::uint32_t index : servers_seen_) {
+    const auto& servers = known_.servers();
+    const bool up = std::any_of(servers.begin(), servers.end(),
+                                [index](const auto& server) { return server.index() == index; });
+    tasks.push_back({.name = fmt::format("ps:{}", index), .up = up});
+  }
+  return tasks;
 }
 
 std::vector<Worker> DriverRuntime::workers() const {

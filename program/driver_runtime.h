@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +33,7 @@ class DriverRuntime final : public Runtime {
   dispatch::Driver& dispatch() override { return driver_; }
   Status AwaitWorkers(std::size_t n, TimePoint deadline) override;
   std::vector<Worker> workers() const override;
+  std::vector<Task> tasks() const override;
   void OnMembers(std::function<void(const v1::ProgramMembers&)> tell) override;
   std::stop_token stop_requested() const override { return stop_.get_token(); }
   void Report(std::string phase) override;
@@ -75,6 +77,9 @@ class DriverRuntime final : public Runtime {
   std::map<std::string, std::shared_ptr<Member>> members_ MUSTER_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Member>> retired_ MUSTER_GUARDED_BY(mutex_);
   v1::ProgramMembers known_ MUSTER_GUARDED_BY(mutex_);
+  // By index, of all members that ever were.
+  std::set<std::uint32_t> workers_seen_ MUSTER_GUARDED_BY(mutex_);
+  std::set<std::uint32_t> servers_seen_ MUSTER_GUARDED_BY(mutex_);
   std::string phase_ MUSTER_GUARDED_BY(mutex_);
 
   Mutex tell_mutex_;  // one call at a time

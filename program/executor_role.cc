@@ -1,5 +1,6 @@
 #include "program/executor_role.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <thread>
@@ -8,6 +9,7 @@
 #include "dispatch/executor.h"
 #include "dispatch/functions.h"
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -88,7 +90,19 @@ void EndStuck(const std::string& what) {
   (void)std::raise(SIGKILL);
 }
 
+// The heap and other memory of its own, not what it shares with parameter servers. What does not
+// get any throws std::bad_alloc, which is a closure's own error.
+Status LimitMemory(std::uint64_t bytes) {
+  if (bytes == 0) return Ok();
+  const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+  if (::setrlimit(RLIMIT_DATA, &limit) != 0) {
+    return FromErrno(errno, fmt::format("a memory limit of {} bytes", bytes));
+  }
+  return Ok();
+}
+
 Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Options& options) {
+  MUSTER_TRY(LimitMemory(start.memory_bytes()));
   v1::FromProgram message;
   v1::ProgramReady& ready = *message.mutable_ready();
   ready = Describe(options);

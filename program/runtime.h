@@ -53,6 +53,13 @@ struct Worker {
   bool connected = false;
 };
 
+// A worker or a parameter server that the job has, or has had.
+struct Task {
+  std::string name;  // "ps:0"
+  // A worker: its executor is connected. A server: its daemon is registered.
+  bool up = false;
+};
+
 // The driver's.
 class Runtime {
  public:
@@ -68,6 +75,8 @@ class Runtime {
   virtual Status AwaitWorkers(std::size_t n, TimePoint deadline) = 0;
   // Members in the order of their index.
   virtual std::vector<Worker> workers() const = 0;
+  // All that were ever there, workers first, by index.
+  virtual std::vector<Task> tasks() const = 0;
   // Called with the members that are known, if any are, and after each change; one call at a time.
   // Be quick.
   virtual void OnMembers(std::function<void(const v1::ProgramMembers&)> tell) = 0;

@@ -265,6 +265,7 @@ void ClosureDispatcher::PumpBuilds(Send send) {
 
 void ClosureDispatcher::Pump(TimePoint now, Send send) {
   if (holds_ > 0) EndHolds(now);
+  LosePatience(now);
   PumpBuilds(send);
   if (paused_ || failed()) return;
   if (!suspects_.empty() || draining_) return PumpCarefully(now, send);

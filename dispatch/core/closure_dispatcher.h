@@ -68,6 +68,9 @@ class ClosureDispatcher {
     // Scheduled again, they settle at once, without a value.
     std::uint64_t settled = 0;
     std::vector<IdRange> settled_beyond = {};
+    // Closures that wait so long while no worker is there fail the queue (kUnavailable); 0: they
+    // wait for as long as it takes.
+    std::chrono::milliseconds worker_patience{0};
   };
 
   explicit ClosureDispatcher(Options options);
@@ -133,7 +136,8 @@ class ClosureDispatcher {
   // Gives out as much as workers may have, one closure to each before any gets its second, first to
   // the one that last ran out of work.
   void Pump(TimePoint now, Send send);
-  // When to call Pump() next though nothing happens: a hold ends. TimePoint::max(): never.
+  // When to call Pump() next though nothing happens: a hold ends, or the patience with workers that
+  // do not come. TimePoint::max(): never.
   TimePoint next_timer() const;
   // After a failure, once: closures in flight up to this id are to be cancelled by all executors.
   std::optional<ClosureId> TakeCancel();
@@ -199,6 +203,8 @@ class ClosureDispatcher {
   // Ready if it has credit and is not held.
   void Refresh(std::uint32_t index);
   void EndHolds(TimePoint now);
+  // Fails the queue when nobody has been there for it for too long.
+  void LosePatience(TimePoint now);
   void BackOff(std::uint32_t index, TimePoint now);
 
   // The highest id that may be handed out now.
@@ -243,6 +249,7 @@ class ClosureDispatcher {
   std::map<std::string, std::uint32_t> by_task_;
   std::uint32_t ready_ = kNoWorker;
   std::size_t here_ = 0;
+  std::optional<TimePoint> nobody_since_;  // and closures wait
   std::size_t holds_ = 0;
   std::size_t idle_ = 0;
   Suspects suspects_;

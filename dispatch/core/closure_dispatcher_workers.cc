@@ -184,6 +184,24 @@ void ClosureDispatcher::EndHolds(TimePoint now) {
   }
 }
 
+void ClosureDispatcher::LosePatience(TimePoint now) {
+  const bool nobody = here_ == 0 && !queue_.empty() && !failed();
+  if (!nobody || options_.worker_patience.count() == 0) return nobody_since_.reset();
+  if (!nobody_since_) nobody_since_ = now;
+  if (now - *nobody_since_ < options_.worker_patience) return;
+  nobody_since_.reset();
+  std::string tasks;
+  for (const Worker& worker : workers_) tasks += (tasks.empty() ? "" : ", ") + worker.task;
+  ClosureRecord& record = slab_.At(queue_.front());
+  queue_.Remove(slab_, record);
+  Fail(record, {.status = Unavailable(
+                    "{} closures have waited {} s for a worker and none has come back{}{}",
+                    queue_.size() + 1, options_.worker_patience.count() / 1000,
+                    tasks.empty() ? "" : "; there were ", tasks),
+                .origin = Origin::kWorker,
+                .phase = Phase::kQueued});
+}
+
 void ClosureDispatcher::BackOff(std::uint32_t index, TimePoint now) {
   Worker& worker = workers_[index];
   worker.back_off = std::clamp(2 * worker.back_off, kFirstBackOff, kLongestBackOff);
@@ -193,6 +211,7 @@ void ClosureDispatcher::BackOff(std::uint32_t index, TimePoint now) {
 
 TimePoint ClosureDispatcher::next_timer() const {
   TimePoint next = TimePoint::max();
+  if (nobody_since_) next = *nobody_since_ + options_.worker_patience;
   if (holds_ == 0) return next;
   for (const Worker& worker : workers_) {
     if (worker.held) next = std::min(next, worker.hold_until);

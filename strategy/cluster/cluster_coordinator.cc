@@ -1,5 +1,6 @@
 #include "strategy/cluster/cluster_coordinator.h"
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -28,6 +29,17 @@ Coordinators& coordinators() {
 }
 
 }  // namespace
+
+CoordinatorCore::CoordinatorCore(std::shared_ptr<ClusterLink> link,
+                                 const CoordinatorOptions& options)
+    : link_(std::move(link)), options_(options) {
+  const auto silence = Watchdog::timeout(options.watchdog);
+  if (!silence) return;
+  watchdog_.emplace(link_->driver(), *silence, [](const std::string& text) {
+    fmt::print(stderr, "muster: {}\n", text);
+    (void)std::fflush(stderr);
+  });
+}
 
 Result<std::shared_ptr<CoordinatorCore>> CoordinatorCore::of(
     const std::shared_ptr<ClusterLink>& link, const std::optional<CoordinatorOptions>& options) {
@@ -319,13 +331,29 @@ bool ClusterCoordinator::done() {
 
 std::vector<std::string> ClusterCoordinator::workers() const { return core_->link().workers(); }
 
+std::vector<TaskHealth> ClusterCoordinator::task_states() const {
+  std::vector<TaskHealth> states;
+  for (const auto& [task, up] : core_->link().tasks()) {
+    TaskHealth& state = states.emplace_back(TaskHealth{.task = task});
+    if (!up) state.error = Error(ErrorCode::kUnavailable, task + " is lost");
+  }
+  return states;
+}
+
 CoordinatorCounts ClusterCoordinator::counts() const {
   const dispatch::Driver::Counts counts = core_->driver().counts();
   return {.queued = counts.queued,
           .in_flight = counts.in_flight,
           .workers = counts.workers,
           .succeeded = counts.succeeded,
-          .remote_values = counts.futures};
+          .remote_values = counts.futures,
+          .executions = counts.executions,
+          .closure_time = counts.run,
+          .fetches = counts.fetches,
+          .fetch_time = counts.fetch,
+          .worker_failures = counts.losses,
+          .recoveries = counts.recoveries,
+          .recovery_time = counts.recovery};
 }
 
 }  // namespace muster

@@ -45,6 +45,10 @@ struct CoordinatorOptions {
   // EndOfData that leaves a function is the closure's result, which fetch() throws, and no error of
   // the queue: workers run out of data one by one.
   bool end_of_data_is_a_result = false;
+  // When closures are there and none has ended for so long, stderr says what is waited for, again
+  // after each such time. Nothing: what TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT (seconds) says, or
+  // never.
+  std::optional<std::chrono::milliseconds> watchdog = std::nullopt;
   // What passes over per-worker datasets give closures, unless iterator() says something else.
   InputGuarantee input = InputGuarantee::kPerWorker;
 
@@ -57,6 +61,21 @@ struct CoordinatorCounts {
   std::size_t workers = 0;      // that are there now
   std::uint64_t succeeded = 0;  // closures, since the beginning
   std::size_t remote_values = 0;
+  // Results that came, and how long their functions ran on workers, all in all.
+  std::uint64_t executions = 0;
+  std::chrono::nanoseconds closure_time{0};
+  std::uint64_t fetches = 0;
+  std::chrono::nanoseconds fetch_time{0};
+  // Executors that were lost; workers that had a new one afterwards, and how long that took.
+  std::uint64_t worker_failures = 0;
+  std::uint64_t recoveries = 0;
+  std::chrono::nanoseconds recovery_time{0};
+};
+
+struct TaskHealth {
+  std::string task;  // "worker:0", "ps:1"
+  // Nothing: it is there. UNAVAILABLE, which names it: it was there, and is not now.
+  std::optional<Error> error = std::nullopt;
 };
 
 namespace internal {
@@ -158,6 +177,8 @@ class ClusterCoordinator {
   // Tasks of the workers that are there, or have been: "worker:0".
   std::vector<std::string> workers() const;
   CoordinatorCounts counts() const;
+  // Of all tasks that the job has or has had, workers first, then parameter servers.
+  std::vector<TaskHealth> task_states() const;
   // Handles of the same coordinator.
   bool operator==(const ClusterCoordinator&) const = default;
 

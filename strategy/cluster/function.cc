@@ -1,6 +1,8 @@
 #include "strategy/cluster/function.h"
 
 #include <exception>
+#include <new>
+#include <string_view>
 
 #include "dispatch/functions.h"
 
@@ -42,8 +44,14 @@ Status StatusOfException(const char* name) {
     throw;
   } catch (const Error& error) {
     return ToStatus(error);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("{} found no memory (std::bad_alloc)", name);
   } catch (const c10::Error& error) {
-    return Unknown("{} threw: {}", name, error.what_without_backtrace());
+    const std::string_view text = error.what_without_backtrace();
+    if (text.find("can't allocate memory") != std::string_view::npos) {
+      return ResourceExhausted("{} found no memory: {}", name, text);
+    }
+    return Unknown("{} threw: {}", name, text);
   } catch (const std::exception& error) {
     return Unknown("{} threw: {}", name, error.what());
   } catch (...) {

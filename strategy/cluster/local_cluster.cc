@@ -70,6 +70,12 @@ class LocalCluster final : public internal::ClusterLink {
 
   dispatch::Driver& driver() override { return *driver_; }
   std::vector<std::string> workers() const override { return tasks_; }
+  // Threads of this process are not lost.
+  std::vector<std::pair<std::string, bool>> tasks() const override {
+    std::vector<std::pair<std::string, bool>> tasks;
+    for (const std::string& task : tasks_) tasks.emplace_back(task, true);
+    return tasks;
+  }
   Status await_workers(std::optional<TimePoint>) override { return Ok(); }
 
  private:

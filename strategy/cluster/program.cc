@@ -26,6 +26,11 @@ class ProcessLink final : public internal::ClusterLink {
     }
     return tasks;
   }
+  std::vector<std::pair<std::string, bool>> tasks() const override {
+    std::vector<std::pair<std::string, bool>> tasks;
+    for (const program::Task& task : runtime_.tasks()) tasks.emplace_back(task.name, task.up);
+    return tasks;
+  }
   Status await_workers(std::optional<TimePoint> deadline) override {
     const std::uint32_t patience = program::Start().wait_ms();
     return runtime_.AwaitWorkers(

@@ -133,6 +133,14 @@ void JobCheck::Program() {
     Report("program.closures_per_worker", "at most {}; given {}", kMostClosuresPerWorker,
            program.closures_per_worker());
   }
+  if (program.parameter_servers() > kMostServers) {
+    Report("program.parameter_servers", "at most {}; given {}", kMostServers,
+           program.parameter_servers());
+  }
+  if (program.memory_bytes() != 0 && program.memory_bytes() < kLeastMemory) {
+    Report("program.memory_bytes", "an executor needs {} MiB at least; given {} bytes",
+           kLeastMemory >> 20, program.memory_bytes());
+  }
   if (program.max_restarts() != 0 && program.restart() != v1::RESTART_POLICY_ON_FAILURE) {
     Report("program.max_restarts", "belongs to restart: on_failure");
   }

@@ -29,6 +29,9 @@ inline constexpr std::uint32_t kMostDevices = 64;
 inline constexpr std::uint32_t kLogicalShards = 8;  // of strategy.deterministic
 inline constexpr std::uint32_t kMostWorkers = 10'000;
 inline constexpr std::uint32_t kMostClosuresPerWorker = 1'024;
+inline constexpr std::uint32_t kMostServers = 10'000;
+// A program's executor cannot begin with less.
+inline constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
 inline constexpr std::size_t kMostArgumentBytes = 1 << 18;  // of a program's command line
 inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kMostEpochs = 1'000'000;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dispatch/driver.h"
@@ -23,6 +24,8 @@ class ClusterLink {
   virtual dispatch::Driver& driver() = 0;
   // Tasks of the workers that are there or have been, in order: "worker:0".
   virtual std::vector<std::string> workers() const = 0;
+  // Workers first, then parameter servers, all that were ever there; whether each is there now.
+  virtual std::vector<std::pair<std::string, bool>> tasks() const = 0;
   // Waits for the first worker; nullopt: as long as the cluster says.
   //   kDeadlineExceeded: none has come; says for whom it has waited.
   virtual Status await_workers(std::optional<TimePoint> deadline) = 0;

@@ -14,13 +14,13 @@
 #include "common/base/scheduler.h"
 #include "strategy/cluster/cluster_coordinator.h"
 #include "strategy/cluster/internal/cluster_link.h"
+#include "strategy/cluster/internal/watchdog.h"
 
 namespace muster::internal {
 
 class CoordinatorCore : public std::enable_shared_from_this<CoordinatorCore> {
  public:
-  CoordinatorCore(std::shared_ptr<ClusterLink> link, const CoordinatorOptions& options)
-      : link_(std::move(link)), options_(options) {}
+  CoordinatorCore(std::shared_ptr<ClusterLink> link, const CoordinatorOptions& options);
 
   // The one of a link: made now, or the one that is there.
   //   kFailedPrecondition: that one has other options.
@@ -41,6 +41,7 @@ class CoordinatorCore : public std::enable_shared_from_this<CoordinatorCore> {
  private:
   const std::shared_ptr<ClusterLink> link_;
   const CoordinatorOptions options_;
+  std::optional<Watchdog> watchdog_;
 };
 
 class Remote {

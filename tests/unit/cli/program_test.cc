@@ -52,9 +52,28 @@ struct ProgramFixture : testing::Fixture {
 
 TEST_CASE_METHOD(ProgramFixture, "a program is sent by its hash and submitted with its arguments",
                  "[cli][unit]") {
-  CHECK(Run({"submit", "--strategy", "parameter_server", "--workers", "2:4",
-             "--closures-per-worker", "3", "--restart-policy", "on-failure", "--max-restarts", "5",
-             "--", words, "--epochs", "3", "--follow", "--", "-f"}) == ExitCode::kDone);
+  CHECK(Run({"submit",
+             "--strategy",
+             "parameter_server",
+             "--workers",
+             "2:4",
+             "--closures-per-worker",
+             "3",
+             "--ps",
+             "2",
+             "--memory",
+             "2GiB",
+             "--restart-policy",
+             "on-failure",
+             "--max-restarts",
+             "5",
+             "--",
+             words,
+             "--epochs",
+             "3",
+             "--follow",
+             "--",
+             "-f"}) == ExitCode::kDone);
 
   CHECK(out.str() == "j-1\n");
   REQUIRE(api.submitted.size() == 1);
@@ -68,6 +87,8 @@ TEST_CASE_METHOD(ProgramFixture, "a program is sent by its hash and submitted wi
   CHECK(std::vector<std::string>(program.arguments().begin(), program.arguments().end()) ==
         std::vector<std::string>{"--epochs", "3", "--follow", "--", "-f"});
   CHECK(program.closures_per_worker() == 3);
+  CHECK(program.parameter_servers() == 2);
+  CHECK(program.memory_bytes() == std::uint64_t{2} << 30);
   CHECK(program.restart() == v1::RESTART_POLICY_ON_FAILURE);
   CHECK(program.max_restarts() == 5);
   CHECK(program.sha256() == Sha256OfFile(words).value());
@@ -133,6 +154,10 @@ TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix"
   CHECK(refuses({"submit", "--max-restarts", "2", "--", words}, "--restart-policy"));
   CHECK(refuses({"submit", "--restart-policy", "never", "--max-restarts", "2", "--", words},
                 "--max-restarts belongs to --restart-policy on-failure"));
+  CHECK(refuses({"submit", "-f", "job.yaml", "--ps", "2"}, "--ps belongs to a program"));
+  CHECK(refuses({"submit", "--ps", "0", "--", words}, "--ps"));
+  CHECK(refuses({"submit", "--memory", "1MiB", "--", words}, "an executor needs 64 MiB at least"));
+  CHECK(refuses({"submit", "--memory", "much", "--", words}, "--memory"));
   CHECK(refuses({"submit", "--closures-per-worker", "0", "--", words}, "closures-per-worker"));
   CHECK(refuses({"submit", "--name", "a b", "--", words}, "--name: letters, digits"));
 }

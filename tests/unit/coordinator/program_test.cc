@@ -69,6 +69,28 @@ TEST_CASE("A program waits for the workers that it asks for, and says for how ma
   CHECK(cluster.MemberIndices() == Indices{0, 1, 2});
 }
 
+TEST_CASE("A program has as many parameter servers as it asks for, the same while main runs",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(1, 1);
+  v1::JobSpec spec = ProgramSpec();
+  spec.mutable_program()->set_parameter_servers(2);
+  REQUIRE(cluster.Submit(spec).ok());
+  CHECK(cluster.State() == v1::JOB_STATE_PENDING);
+  CHECK(Has(cluster.Said(), "1 more parameter server (1 of 2 is there)"));
+  (void)cluster.Join({"ps", 2});
+  cluster.MainIsReady();
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+  const auto servers = [&] {
+    std::vector<std::uint32_t> indices;
+    for (const v1::PsAddress& one : cluster.Members().servers()) indices.push_back(one.index());
+    return indices;
+  };
+  CHECK(servers() == std::vector<std::uint32_t>{0, 2});
+  (void)cluster.Join({"ps", 1});
+  CHECK(servers() == std::vector<std::uint32_t>{0, 2});
+}
+
 TEST_CASE("A lost worker's place is taken by a free one, and the driver hears the verdict first",
           "[coordinator][program]") {
   Programs cluster;

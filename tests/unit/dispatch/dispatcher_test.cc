@@ -383,5 +383,43 @@ TEST_CASE("a queue of 262,144 closures is one slab that is given back as it empt
   CHECK(bench.dispatcher.argument_bytes() == 0);
 }
 
+TEST_CASE("closures wait for a worker for as long as they are told, and then fail",
+          "[dispatch][unit][CCF-16]") {
+  Bench bench({.worker_patience = std::chrono::hours(1)});
+  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.Schedule();
+  (void)bench.Pump();
+  bench.dispatcher.RemoveWorker(a, Unavailable("killed"));
+  const ResultSlab::Slot second = bench.ScheduleWanted();
+  CHECK(bench.Pump().empty());
+  const TimePoint lost = bench.now;
+  CHECK(bench.dispatcher.next_timer() == lost + std::chrono::hours(1));
+
+  // One that comes in time begins the hour anew.
+  bench.now += std::chrono::minutes(59);
+  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", 1, 1);
+  CHECK(bench.Pump().size() == 2);
+  bench.dispatcher.RemoveWorker(b, Unavailable("killed"));
+  CHECK(bench.Pump().empty());
+  bench.now += std::chrono::minutes(59);
+  CHECK(bench.Pump().empty());
+  CHECK_FALSE(bench.dispatcher.failed());
+  bench.now += std::chrono::minutes(1);
+  CHECK(bench.Pump().empty());
+
+  const auto raised = bench.dispatcher.Raise();
+  REQUIRE(raised);
+  CHECK(raised->status.code() == StatusCode::kUnavailable);
+  CHECK(raised->origin == Origin::kWorker);
+  CHECK(Message(raised->status).find("2 closures have waited 3600 s for a worker") !=
+        std::string::npos);
+  CHECK(Message(raised->status).find("worker:0, worker:1") != std::string::npos);
+  CHECK(bench.dispatcher.results().state(second) == ResultSlab::State::kError);
+  // All is new: an hour for what is scheduled now.
+  bench.Schedule();
+  CHECK(bench.Pump().empty());
+  CHECK(bench.dispatcher.next_timer() == bench.now + std::chrono::hours(1));
+}
+
 }  // namespace
 }  // namespace muster::dispatch

@@ -1,6 +1,8 @@
 // Functions scheduled onto workers, and what comes back. Executors are real ones, on threads.
 #include <atomic>
+#include <set>
 
+#include "strategy/cluster/internal/watchdog.h"
 #include "strategy/muster.h"
 #include "tests/unit/strategy/cluster/workers.h"
 
@@ -319,6 +321,91 @@ TEST_CASE("counts tell what is queued, running and done", "[strategy][unit]") {
   values.clear();
   CHECK(coordinator.counts().remote_values == 0);
   CHECK(coordinator.workers() == std::vector<std::string>{"worker:0", "worker:1"});
+}
+
+TEST_CASE("counts tell executions, fetches, and workers that were lost and came back",
+          "[strategy][unit][CCM-01]") {
+  const auto workers = std::make_shared<ThreadWorkers>(1);
+  ClusterCoordinator coordinator(workers);
+  CHECK(coordinator.schedule<square>(2).fetch() == 4);
+  CHECK(coordinator.schedule<square>(3).fetch() == 9);
+  coordinator.join();
+  CoordinatorCounts counts = coordinator.counts();
+  CHECK(counts.executions == 2);
+  CHECK(counts.closure_time.count() > 0);
+  CHECK(counts.fetches == 2);
+  CHECK(counts.fetch_time > counts.closure_time);
+  CHECK(counts.queued + counts.in_flight + counts.worker_failures + counts.recoveries == 0);
+
+  workers->lose(0);
+  workers->replace(0);
+
+  counts = coordinator.counts();
+  CHECK(counts.worker_failures == 1);
+  CHECK(counts.recoveries == 1);
+  CHECK(counts.recovery_time.count() > 0);
+}
+
+TEST_CASE("workers begin one after another where a start delay is given",
+          "[strategy][unit][CCO-23]") {
+  dispatch::Driver::Options options = dispatch::DriverOptions(dispatch::ProgramFunctions());
+  options.start_delay = 1h;
+  options.most_start_delay = 300ms;
+  const TimePoint begin = std::chrono::steady_clock::now();
+  const auto workers = std::make_shared<ThreadWorkers>(3, 1, std::move(options));
+  ClusterCoordinator coordinator(workers);
+  CHECK(coordinator.schedule<which_worker>().fetch() == 0);
+  // Both others have the longest delay, and then do as much as the first.
+  std::set<int> seen;
+  while (seen.size() < 3) {
+    std::vector<RemoteValue<int>> values;
+    for (int i = 0; i < 30; ++i) values.push_back(coordinator.schedule<which_worker>());
+    for (const int worker : coordinator.fetch(values)) {
+      if (worker > 0) CHECK(std::chrono::steady_clock::now() - begin >= 300ms);
+      seen.insert(worker);
+    }
+    REQUIRE(std::chrono::steady_clock::now() < soon());
+  }
+  // One that comes back is not new.
+  workers->lose(0);
+  workers->lose(1);
+  workers->replace(2);
+  CHECK(coordinator.schedule<which_worker>().fetch(std::chrono::steady_clock::now() + 60s) == 2);
+  coordinator.join();
+}
+
+TEST_CASE("a watchdog tells again and again that no closure ends, until it is over",
+          "[strategy][unit][CCM-02]") {
+  gate = false;
+  running = 0;
+  const auto workers = std::make_shared<ThreadWorkers>(1);
+  ClusterCoordinator coordinator(workers);
+  std::atomic<int> told{0};
+  std::atomic<int> wrong{0};
+  {
+    const internal::Watchdog watchdog(workers->driver(), 10ms, [&](const std::string& text) {
+      if (text.find("0.01 s: 0 queued, 1 in flight on worker:0") == std::string::npos) ++wrong;
+      ++told;
+    });
+    // What ends in time is no news.
+    (void)coordinator.schedule<square>(2);
+    coordinator.join();
+    CHECK(told == 0);
+    coordinator.schedule<behind_gate>();
+    testing::eventually("it has told twice", [&] { return told >= 2; });
+    CHECK(wrong == 0);
+  }
+  const int told_then = told;
+  gate = true;
+  coordinator.join();
+  CHECK(told == told_then);
+
+  CHECK(internal::Watchdog::timeout(5ms) == 5ms);
+  CHECK(internal::Watchdog::timeout(0ms) == std::nullopt);
+  CHECK(internal::Watchdog::timeout(std::nullopt) == std::nullopt);
+  ::setenv("TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT", "2.5", 1);
+  CHECK(internal::Watchdog::timeout(std::nullopt) == 2'500ms);
+  ::unsetenv("TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT");
 }
 
 TEST_CASE("100 MB of arguments and results travel, and more than the limit is refused with it",

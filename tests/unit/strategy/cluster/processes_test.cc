@@ -242,5 +242,41 @@ TEST_CASE("a worker that stands still loses its functions to the others", "[stra
   CHECK(coordinator.counts().succeeded == 3);
 }
 
+TEST_CASE("a program may begin while its worker is away, and goes on when it is back",
+          "[strategy][unit][CCF-08][CCF-09]") {
+  Numbers numbers;
+  numbers.open(kBuildGate);
+  const auto workers = std::make_shared<ProcessWorkers>(1);
+  {
+    ClusterCoordinator before(workers);
+    before.schedule<count>(numbers.file);
+    before.join(soon());
+  }
+  workers->kill(0);
+  workers->tell_killed(0);
+  ClusterCoordinator coordinator(workers);
+  const auto data = coordinator.create_per_worker_dataset<slow_data>(numbers.file);
+  const auto iterator = data.iterator();
+  const auto value = coordinator.schedule<count_next>(numbers.file, iterator);
+  // Who is away is named, and it is no parameter server.
+  std::optional<ClosureAbortedError> lost;
+  try {
+    data.wait(soon());
+  } catch (const ClosureAbortedError& error) {
+    lost = error;
+  }
+  REQUIRE(lost);
+  CHECK(lost->details().task == "worker:0");
+  CHECK(lost->details().origin == ErrorOrigin::kWorker);
+  CHECK(lost->text().find("worker:0") != std::string::npos);
+  CHECK(lost->text().find("ps:") == std::string::npos);
+
+  workers->start(0);
+
+  CHECK(value.fetch(soon()) == 1);
+  coordinator.join(soon());
+  CHECK(data.states()[0].kind == PerWorkerState::Kind::kReady);
+}
+
 }  // namespace
 }  // namespace processes_test

@@ -51,6 +51,11 @@ class ThreadWorkers final : public internal::ClusterLink {
     for (const auto& [task, executor] : executors_) tasks.push_back(task);
     return tasks;
   }
+  std::vector<std::pair<std::string, bool>> tasks() const override {
+    std::vector<std::pair<std::string, bool>> tasks;
+    for (const std::string& task : workers()) tasks.emplace_back(task, true);
+    return tasks;
+  }
   Status await_workers(std::optional<TimePoint>) override { return Ok(); }
 
   void add(int index) {
@@ -104,6 +109,11 @@ class ProcessWorkers final : public internal::ClusterLink {
   std::vector<std::string> workers() const override {
     std::vector<std::string> tasks;
     for (const auto& [index, child] : children_) tasks.push_back(task(index));
+    return tasks;
+  }
+  std::vector<std::pair<std::string, bool>> tasks() const override {
+    std::vector<std::pair<std::string, bool>> tasks;
+    for (const std::string& task : workers()) tasks.emplace_back(task, true);
     return tasks;
   }
   Status await_workers(std::optional<TimePoint>) override { return Ok(); }

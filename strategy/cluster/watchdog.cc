@@ -1,0 +1,48 @@
+#include "strategy/cluster/internal/watchdog.h"
+
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <utility>
+
+#include "common/base/mutex.h"
+
+namespace muster::internal {
+namespace {
+
+void Watch(const std::stop_token& stop, dispatch::Driver& driver, std::chrono::milliseconds timeout,
+           const Watchdog::Tell& tell) {
+  Mutex mutex;
+  std::condition_variable_any ended;
+  std::uint64_t before = driver.counts().settled;
+  while (true) {
+    {
+      const MutexLock lock(mutex);
+      ended.wait_for(mutex, stop, timeout, [] { return false; });
+    }
+    if (stop.stop_requested()) return;
+    const dispatch::Driver::Counts counts = driver.counts();
+    const bool stands = counts.settled == std::exchange(before, counts.settled);
+    if (!stands || counts.queued + counts.in_flight == 0) continue;
+    tell(fmt::format("no closure has ended for {} s: {}",
+                     std::chrono::duration<double>(timeout).count(), driver.Waiting()));
+  }
+}
+
+}  // namespace
+
+Watchdog::Watchdog(dispatch::Driver& driver, std::chrono::milliseconds timeout, Tell tell)
+    : thread_([&driver, timeout, tell = std::move(tell)](const std::stop_token& stop) {
+        Watch(stop, driver, timeout, tell);
+      }) {}
+
+std::optional<std::chrono::milliseconds> Watchdog::timeout(
+    const std::optional<std::chrono::milliseconds>& given) {
+  if (given) return given->count() > 0 ? given : std::nullopt;
+  const char* const text = std::getenv("TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT");
+  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
+  if (!(seconds > 0) || seconds > 1e6) return std::nullopt;
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+}  // namespace muster::internal
