@@ -102,7 +102,8 @@ void ProgramJob::TellMembers() {
 // Before the members without it.
 void ProgramJob::TellVerdict(const TaskId& task, const Executor& executor,
                              v1::ExecutorVerdict::Cause cause, const std::string& how,
-                             const std::vector<std::string>& lines) {
+                             const std::vector<std::string>& lines,
+                             const v1::ExecutorEvent* event) {
   if (!driver_.running) return;
   v1::ToProgram message;
   v1::ExecutorVerdict& verdict = *message.mutable_verdict();
@@ -111,6 +112,10 @@ void ProgramJob::TellVerdict(const TaskId& task, const Executor& executor,
   verdict.set_cause(cause);
   verdict.set_how(how);
   verdict.mutable_last_lines()->Assign(lines.begin(), lines.end());
+  if (event != nullptr && event->running_known()) {
+    verdict.set_running_known(true);
+    *verdict.mutable_running() = event->running();
+  }
   world_.drivers.Send(id(), message);
 }
 

@@ -115,7 +115,8 @@ class ProgramJob final : public Job {
   // All that are there, to the driver.
   void TellMembers();
   void TellVerdict(const TaskId& task, const Executor& executor, v1::ExecutorVerdict::Cause cause,
-                   const std::string& how, const std::vector<std::string>& lines);
+                   const std::string& how, const std::vector<std::string>& lines,
+                   const v1::ExecutorEvent* event = nullptr);
   void TellStop(Millis grace);
   void OnDriverReady(const v1::ProgramReady& ready);
   // The driver has failed: main() begins anew, or the job ends with this.

@@ -216,7 +216,7 @@ void ProgramJob::OnExecutorGone(const Member& member, Executor& executor,
     const auto cause = event.stuck()          ? v1::ExecutorVerdict::CAUSE_STUCK
                        : event.from_outside() ? v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE
                                               : v1::ExecutorVerdict::CAUSE_CRASHED;
-    TellVerdict(task, executor, cause, event.how(), lines);
+    TellVerdict(task, executor, cause, event.how(), lines, &event);
     TellMembers();
   } else if (const Status why = fitness_.EndsTooEarly(
                  task, event.from_outside(), event.how(),

@@ -35,7 +35,7 @@ Executor::Executor(Options options, const FunctionTable& functions, net::Fd wake
       functions_(functions),
       spin_limit_(1),
       wake_(std::move(wake)),
-      running_(options_.closures_at_a_time) {}
+      running_(options_.closures_at_a_time, options_.running_file) {}
 
 Executor::~Executor() = default;
 

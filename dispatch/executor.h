@@ -45,6 +45,8 @@ class Executor {
     // Its worker's, for functions that ask which one they run on.
     std::uint32_t worker_index = 0;
     net::SpinMode spin = net::SpinMode::kAdaptive;
+    // Where what runs is readable for others (RunningTable); empty: nowhere.
+    std::string running_file = {};
     // How long a driver may take to prove itself.
     Millis handshake{5'000};
     net::DuplexLink::Options link = {};

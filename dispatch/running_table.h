@@ -1,4 +1,6 @@
-// What an executor runs now, for whoever watches over it: a slot for each runner.
+// What an executor runs now, for whoever watches over it: a slot for each runner. In a file that
+// others may read it outlives the process, whatever that ended by: what ran then is what may be to
+// blame.
 //
 // Threading: a slot is written by its runner alone, all is read by any thread. What is read while a
 // closure begins may be that one or the one before it.
@@ -8,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace muster::dispatch {
@@ -19,8 +23,14 @@ class RunningTable {
     std::uint64_t attempt = 0;
   };
 
-  explicit RunningTable(std::size_t slots)
-      : slots_(std::make_unique<Slot[]>(slots)), size_(slots) {}
+  // `file`: its path, made anew; where it cannot be, and without one, the table is in memory alone.
+  explicit RunningTable(std::size_t slots, const std::string& file = "");
+  ~RunningTable();
+  RunningTable(const RunningTable&) = delete;
+  RunningTable& operator=(const RunningTable&) = delete;
+
+  // What was in the file of a process that has ended, which is removed. Nothing: there is none.
+  static std::optional<std::vector<Entry>> TakeFrom(const std::string& file);
 
   void Begin(std::size_t slot, std::uint64_t closure, std::uint64_t attempt) {
     slots_[slot].attempt.store(attempt, std::memory_order_relaxed);
@@ -58,8 +68,9 @@ class RunningTable {
     std::atomic<std::uint64_t> ended{0};
   };
 
-  const std::unique_ptr<Slot[]> slots_;
   const std::size_t size_;
+  std::unique_ptr<Slot[]> own_;  // null: they are in the file
+  Slot* slots_ = nullptr;
 };
 
 }  // namespace muster::dispatch

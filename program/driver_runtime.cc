@@ -192,7 +192,10 @@ void DriverRuntime::OnVerdict(const v1::ExecutorVerdict& verdict) {
   if (verdict.last_lines_size() > 0) {
     how += ": " + verdict.last_lines(verdict.last_lines_size() - 1);
   }
-  driver_.Crashed(task, how, CauseOf(verdict.cause()));
+  std::vector<std::uint64_t> running(verdict.running().begin(), verdict.running().end());
+  // Known to be none: no closure's number.
+  if (verdict.running_known() && running.empty()) running.push_back(0);
+  driver_.Crashed(task, how, CauseOf(verdict.cause()), running);
 }
 
 // ---- Links

@@ -424,6 +424,10 @@ void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, c
   event.set_stuck(end.stuck);
   event.set_from_outside(end.from_outside);
   for (const std::string& line : lines) event.add_last_lines(line);
+  if (end.running) {
+    event.set_running_known(true);
+    event.mutable_running()->Assign(end.running->begin(), end.running->end());
+  }
   io_.ToCoordinator(std::move(message));
 }
 

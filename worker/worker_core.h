@@ -69,6 +69,8 @@ struct ExecutorEnd {
   std::string how;
   bool stuck = false;
   bool from_outside = false;
+  // Closures of a program that ran then, where that is known.
+  std::optional<std::vector<std::uint64_t>> running = std::nullopt;
 };
 
 class WorkerCore {
@@ -108,8 +110,9 @@ class WorkerCore {
   void OnLine(ProcessId process, std::int64_t time_us, const std::string& line);
   void OnMessage(ProcessId process, const v1::FromExecutor& message);
   void OnProgram(ProcessId process, const v1::FromProgram& message);
-  // `from_outside`: as v1.ExecutorEvent says.
-  void OnExited(ProcessId process, const std::string& how, bool from_outside = false);
+  // `from_outside`, `running`: as v1.ExecutorEvent says.
+  void OnExited(ProcessId process, const std::string& how, bool from_outside = false,
+                std::optional<std::vector<std::uint64_t>> running = std::nullopt);
   void OnFetched(const std::string& sha256, const Result<std::string>& path,
                  FileKind kind = FileKind::kArchive);
 

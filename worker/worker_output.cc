@@ -80,7 +80,8 @@ void WorkerCore::FlushLines(const std::string& job_id) {
   io_.ToCoordinator(std::move(message));
 }
 
-void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside) {
+void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside,
+                          std::optional<std::vector<std::uint64_t>> running) {
   if (const auto dying = dying_.find(id); dying != dying_.end()) {
     FlushLines(dying->second);
     dying_.erase(dying);
@@ -109,7 +110,10 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outsid
                       {}, false);
     case Use::kJob:
       return OnJobExited(process.job_id, process,
-                         {.how = how, .stuck = false, .from_outside = from_outside});
+                         {.how = how,
+                          .stuck = false,
+                          .from_outside = from_outside,
+                          .running = std::move(running)});
   }
 }
 

@@ -113,10 +113,16 @@ void WorkerCore::Look() {
     } else if (job.running.empty()) {
       continue;
     }
-    const std::optional<ExecutorEnd> end = Stuck(job);
+    std::optional<ExecutorEnd> end = Stuck(job);
     if (!end) {
       any = true;
       continue;
+    }
+    if (job.pulse.running_size() > 0) {
+      for (const v1::RunningClosure& one : job.pulse.running()) {
+        if (!end->running) end->running.emplace();
+        end->running->push_back(one.closure());
+      }
     }
     const ProcessId killed = *job.process;
     const Process process = processes_[killed];

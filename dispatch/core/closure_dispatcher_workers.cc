@@ -101,7 +101,8 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
     crash.requeued = RemoveWorker({found->second, worker.generation}, Unavailable("{}", how));
   }
   const std::vector<std::uint64_t> had = std::exchange(worker.had, {});
-  const bool alone = had.size() == 1;
+  // What waited behind the one that ran is no accomplice.
+  const bool alone = (running.empty() ? had.size() : running.size()) == 1;
   std::uint64_t blamed = 0;
   for (const std::uint64_t id : had) {
     ClosureRecord* record = slab_.Find(id);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "dispatch/running_table.h"
 #include <grpcpp/client_context.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -280,11 +281,23 @@ typename Process::Events WorkerDaemon::EventsOf(ProcessId process, auto on_messa
   events.on_exit = [this, process, lines](process::Exit exit) {
     strand_.Post([this, process, lines, exit] {
       PassLines(process, lines);
-      core_.OnExited(process, exit.ToString(), exit.from_outside());
+      core_.OnExited(process, exit.ToString(), exit.from_outside(), WhatRan(process));
       Kill(process);  // what is left of it
     });
   };
   return events;
+}
+
+// The file of a program's executor that has ended.
+std::optional<std::vector<std::uint64_t>> WorkerDaemon::WhatRan(ProcessId process) const {
+  const auto found = programs_.find(process);
+  if (found == programs_.end()) return std::nullopt;
+  const auto entries = dispatch::RunningTable::TakeFrom(
+      fmt::format("{}/{}.running", socket_folder_, found->second->pid()));
+  if (!entries) return std::nullopt;
+  std::vector<std::uint64_t> closures;
+  for (const dispatch::RunningTable::Entry& entry : *entries) closures.push_back(entry.closure);
+  return closures;
 }
 
 Result<int> WorkerDaemon::Launch(ProcessId process) {

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void OnRefused(const Status& why) override;
 
   Result<int> Launch(worker::ProcessId process) override;
+  std::optional<std::vector<std::uint64_t>> WhatRan(worker::ProcessId process) const;
   Result<int> LaunchProgram(worker::ProcessId process, const std::string& path,
                             const v1::ProgramSpec& program, const v1::ProgramStart& start) override;
   void Kill(worker::ProcessId process) override;

@@ -132,12 +132,14 @@ TEST_CASE_METHOD(Programs, "the end of a program's executor is told, and its num
   const ProcessId process = ServeProgram(5);
   core.OnLine(process, 1, "about to read address 0");
 
-  core.OnExited(process, "signal SIGSEGV", false);
+  core.OnExited(process, "signal SIGSEGV", false, std::vector<std::uint64_t>{17});
 
   REQUIRE(Events().size() == 3);
   CHECK(Events()[2].kind() == Event::KIND_EXITED);
   CHECK(Events()[2].incarnation() == 5);
   CHECK(Events()[2].how() == "signal SIGSEGV");
+  CHECK(Events()[2].running_known());
+  CHECK(Events()[2].running(0) == 17);
   CHECK(Events()[2].last_lines(0) == "about to read address 0");
   CHECK(Code(StartProgram(5)) == StatusCode::kAborted);
   StartProgram(6);

@@ -1,0 +1,68 @@
+// What driver and executors keep of closures that are over: nothing.
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tests/unit/dispatch/cluster.h"
+
+namespace muster::dispatch {
+namespace {
+
+// This process's, of its own; pages of programs and libraries come and go.
+std::int64_t OwnKilobytes() {
+  std::ifstream stream("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("Pss_Anon:")) return std::stoll(line.substr(9));
+  }
+  return 0;
+}
+
+TEST_CASE("a million closures leave nothing behind in driver and executors", "[dispatch][unit]") {
+  constexpr int kRounds = 100;
+  constexpr int kClosures = 10'000;
+  constexpr std::int64_t kMostGrowth = 4 * 1024;
+  FunctionTable functions;
+  std::atomic<std::uint64_t> sequence{0};
+  const std::uint32_t build = functions.Add("build", [](ClosureContext& context) {
+    context.Build(std::make_shared<int>(0));
+    return Ok();
+  });
+  const std::uint32_t take = functions.Add("take", [&](ClosureContext& context) {
+    context.LeaveBookmark(static_cast<std::uint64_t>(NumberIn(context.arguments())), ++sequence,
+                          "a place");
+    context.value().assign(200, std::byte{1});
+    return Ok();
+  });
+  RunningExecutor a(functions, net::LinkKind::kUnix);
+  RunningExecutor b(functions, net::LinkKind::kUnix, 2);
+  Driver driver(DriverOptions(functions));
+  REQUIRE(ConnectTo(driver, "worker:0", a).ok());
+  REQUIRE(ConnectTo(driver, "worker:1", b).ok());
+
+  std::int64_t before = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    // A value of each worker for each round, whose turns the closures have.
+    const ClosureId value = driver.CreatePerWorker(build, {});
+    const auto id = static_cast<std::int64_t>(value.value());
+    const std::array<ClosureId, 1> turns{value};
+    for (int i = 0; i < kClosures; ++i) {
+      const auto result = driver.Schedule(take, BytesOfValue(id), Soon(), turns);
+      REQUIRE(result.ok());
+      if (i % 1'000 == 0) REQUIRE(driver.Fetch(*result, Soon()).ok());
+    }
+    REQUIRE(driver.Join(Soon()).ok());
+    driver.ReleasePerWorker(value);
+    if (round == kRounds / 5) before = OwnKilobytes();
+  }
+  const std::int64_t after = OwnKilobytes();
+  CAPTURE(before, after);
+  CHECK(driver.counts().succeeded == kRounds * kClosures);
+  CHECK(driver.counts().futures == 0);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+  CHECK(before > 0);
+  CHECK(after < before + kMostGrowth);
+#endif
+}
+
+}  // namespace
+}  // namespace muster::dispatch

@@ -1,0 +1,46 @@
+// What runs, as others read it.
+#include "dispatch/running_table.h"
+
+#include <filesystem>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/catch.h"
+
+namespace muster::dispatch {
+namespace {
+
+TEST_CASE("what a process ran when it was killed is in its file, once", "[dispatch][unit]") {
+  std::string folder = (std::filesystem::temp_directory_path() / "running-XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const std::string file = folder + "/table";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    RunningTable table(3, file);
+    table.Begin(0, 6, 60);
+    table.End(0);
+    table.Begin(0, 7, 70);
+    table.Begin(2, 9, 90);
+    (void)::kill(::getpid(), SIGKILL);
+  }
+  REQUIRE(child > 0);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+
+  const auto running = RunningTable::TakeFrom(file);
+  REQUIRE(running);
+  REQUIRE(running->size() == 2);
+  CHECK((*running)[0].closure == 7);
+  CHECK((*running)[0].attempt == 70);
+  CHECK((*running)[1].closure == 9);
+  CHECK_FALSE(RunningTable::TakeFrom(file));
+
+  // Where there can be no file the table is in memory.
+  RunningTable table(1, folder + "/no/such/folder/table");
+  table.Begin(0, 1, 1);
+  CHECK(table.Now().size() == 1);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace muster::dispatch
