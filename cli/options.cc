@@ -204,6 +204,8 @@ void AddProgram(CLI::App& submit, Options& options) {
                   "has)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+  submit.add_flag("--evaluator", options.evaluator,
+                  "Of a program: evaluator:0, a process beside main(), evaluates its checkpoints");
   CLI::Option* policy =
       submit
           .add_option_function<std::string>(
@@ -236,8 +238,8 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
         "give a job file: -f job.yaml, or a program: -- build/words "
         "ARGUMENTS");
   }
-  for (const char* name : {"--strategy", "--workers", "--closures-per-worker", "--ps", "--memory",
-                           "--restart-policy", "--max-restarts"}) {
+  for (const char* name : {"--strategy", "--workers", "--closures-per-worker", "--ps",
+                           "--evaluator", "--memory", "--restart-policy", "--max-restarts"}) {
     if (!program && given(name)) {
       throw CLI::ValidationError(fmt::format(
           "{} belongs to a program (behind --); a job file says what its job needs", name));

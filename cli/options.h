@@ -47,6 +47,7 @@ struct Options {
   std::uint32_t closures_per_worker = 0;
   std::uint32_t job_servers = 0;
   std::uint64_t memory_bytes = 0;
+  bool evaluator = false;
 
   // What most commands speak of: a job's id or name, and a task ("worker:1").
   std::string job;

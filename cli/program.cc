@@ -74,6 +74,7 @@ Result<v1::JobSpec> ProgramJob(const Options& options) {
   program.set_closures_per_worker(options.closures_per_worker);
   program.set_parameter_servers(options.job_servers);
   program.set_memory_bytes(options.memory_bytes);
+  program.set_evaluator(options.evaluator);
   for (const config::Problem& problem : config::ValidateJob(spec)) {
     const bool name = problem.path == "name";
     return InvalidArgument("{}: {}", name ? "--name" : problem.path, problem.message);

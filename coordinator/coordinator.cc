@@ -251,27 +251,28 @@ void Coordinator::OnStall(Millis slept) {
   for (const auto& [number, job] : jobs_) job->NoteStall(slept);
 }
 
-void Coordinator::OnDriverExit(const std::string& job_id, std::uint64_t driver, bool success,
+void Coordinator::OnDriverExit(const std::string& process, std::uint64_t driver, bool success,
                                const std::string& how) {
-  if (const Result<Job*> job = FindById(job_id); job.ok())
+  if (const Result<Job*> job = FindById(JobAndTask(process).first); job.ok())
     (*job)->OnDriverExit(driver, success, how);
 }
 
-void Coordinator::OnDriverMessage(const std::string& job_id, std::uint64_t driver,
+void Coordinator::OnDriverMessage(const std::string& process, std::uint64_t driver,
                                   const v1::FromProgram& message) {
-  const Result<Job*> job = FindById(job_id);
+  const Result<Job*> job = FindById(JobAndTask(process).first);
   ProgramJob* program = job.ok() ? (*job)->AsProgram() : nullptr;
   if (program != nullptr) program->OnDriverMessage(driver, message);
 }
 
-void Coordinator::OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line) {
+void Coordinator::OnDriverLine(const std::string& process, std::int64_t time_us, std::string line) {
+  const auto [job_id, task] = JobAndTask(process);
   const Result<Job*> job = FindById(job_id);
   if (!job.ok()) return;
   v1::LogLines lines;
   v1::LogLine& one = *lines.add_lines();
   one.set_time_us(time_us);
   one.set_text(std::move(line));
-  parts_.logs.Append(job_id, (*job)->driver_task(), lines.lines());
+  parts_.logs.Append(job_id, task.empty() ? (*job)->driver_task() : task, lines.lines());
 }
 
 // --- Drivers and people.

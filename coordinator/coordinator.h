@@ -69,12 +69,13 @@ class Coordinator : private Membership::Observer {
   void OnStreamEnded(SessionId session);
   // The parent of a daemon says how it ended. Ignored unless that process holds the task.
   void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
-  void OnDriverExit(const std::string& job_id, std::uint64_t driver, bool success,
+  // Of drivers, by their jobs' ids, and of evaluators (JobAndTask() in world.h).
+  void OnDriverExit(const std::string& process, std::uint64_t driver, bool success,
                     const std::string& how);
   // A program's driver says so.
-  void OnDriverMessage(const std::string& job_id, std::uint64_t driver,
+  void OnDriverMessage(const std::string& process, std::uint64_t driver,
                        const v1::FromProgram& message);
-  void OnDriverLine(const std::string& job_id, std::int64_t time_us, std::string line);
+  void OnDriverLine(const std::string& process, std::int64_t time_us, std::string line);
 
   // --- Drivers and people. By id or by name; kNotFound. kFailedPrecondition: it is one job's id
   // and another one's name.

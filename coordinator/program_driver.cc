@@ -25,7 +25,8 @@ std::string Ended(const std::string& how) {
 
 // When an executor is there for it, and it does not run.
 void ProgramJob::StartDriver() {
-  if (driver_.running || pausing_ || world_.draining || record().stop_requested() || !AnyReady()) {
+  if (driver_.running || pausing_ || succeeds_ || world_.draining || record().stop_requested() ||
+      !AnyReady()) {
     return;
   }
   driver_ = Driver();
@@ -126,7 +127,9 @@ void ProgramJob::TellStop(Millis grace) {
 }
 
 void ProgramJob::OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) {
-  if (phase_ != Phase::kBegun || !driver_.running || driver != driver_.number) return;
+  if (phase_ != Phase::kBegun) return;
+  if (driver == evaluator_.number) return OnEvaluatorMessage(message);
+  if (!driver_.running || driver != driver_.number) return;
   switch (message.body_case()) {
     case v1::FromProgram::kReady:
       return OnDriverReady(message.ready());
@@ -162,10 +165,12 @@ void ProgramJob::OnDriverReady(const v1::ProgramReady& ready) {
               {{"pid", std::to_string(driver_.pid)}, {"restarts", std::to_string(job.restarts())}});
   RefreshReason();
   story_.Persist();
+  StartEvaluator();
 }
 
 // The end of main() is the end of the job, unless it may begin anew.
 void ProgramJob::OnDriverExit(std::uint64_t number, bool success, const std::string& how) {
+  if (number == evaluator_.number) return OnEvaluatorExit(success, how);
   if (number != driver_.number) return;
   const Driver ended = std::exchange(driver_, Driver());
   if (phase_ != Phase::kBegun) return;
@@ -189,9 +194,8 @@ void ProgramJob::OnDriverExit(std::uint64_t number, bool success, const std::str
     return;
   }
   if (success) {
-    return End(v1::JOB_STATE_SUCCEEDED, Ok(),
-               fmt::format("done: main() ended {}, {}", Ended(how),
-                           Counted(record().job().program().done(), "closure")));
+    return Succeed(fmt::format("done: main() ended {}, {}", Ended(how),
+                               Counted(record().job().program().done(), "closure")));
   }
   if (no_start) return OnFailure(FailedPrecondition("{}", what), what, how, ended);
   if (ended.end && !ended.end->ok()) {

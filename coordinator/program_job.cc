@@ -94,6 +94,8 @@ std::string ProgramJob::Forget(bool anew) {
   driver_ = Driver();
   executors_.clear();
   fitness_.Clear();
+  evaluator_ = Evaluator();
+  succeeds_.reset();
   pausing_ = given_up_ = false;
   v1::Job& job = *story_.record().mutable_job();
   job.clear_program();
@@ -111,7 +113,7 @@ void ProgramJob::DescribeWorker(const TaskId& worker, v1::TaskState& state) cons
 
 // What it is doing, or waits for.
 void ProgramJob::RefreshReason() {
-  if (phase_ != Phase::kBegun || !open_) return;
+  if (phase_ != Phase::kBegun || !open_ || succeeds_) return;
   const bool stopping = record().stop_requested();
   const v1::JobState state = stopping                        ? v1::JOB_STATE_STOPPING
                              : driver_.ready                 ? v1::JOB_STATE_RUNNING
@@ -138,6 +140,7 @@ void ProgramJob::RefreshReason() {
 
 // main() is asked to end, and ends the job; after `grace` it is made to.
 void ProgramJob::BeginStop(Millis grace) {
+  if (succeeds_) return End(v1::JOB_STATE_SUCCEEDED, Ok(), std::string(*succeeds_));
   if (!driver_.running) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                "stopped while its main() did not run");
@@ -216,6 +219,7 @@ void ProgramJob::LetGo() {
                          kLetGoLimit, [](auto) {});
   }
   if (driver_.running) world_.drivers.Stop(id(), kDriverGrace);
+  if (evaluator_.running) world_.drivers.Stop(EvaluatorOf(id()), kDriverGrace);
 }
 
 }  // namespace muster::coordinator

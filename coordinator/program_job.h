@@ -118,6 +118,13 @@ class ProgramJob final : public Job {
                    const std::string& how, const std::vector<std::string>& lines,
                    const v1::ExecutorEvent* event = nullptr);
   void TellStop(Millis grace);
+
+  // program_evaluator.cc
+  void StartEvaluator();
+  void OnEvaluatorMessage(const v1::FromProgram& message);
+  void OnEvaluatorExit(bool success, const std::string& how);
+  void Succeed(const std::string& message);
+
   void OnDriverReady(const v1::ProgramReady& ready);
   // The driver has failed: main() begins anew, or the job ends with this.
   void OnFailure(const Status& why, const std::string& what, const std::string& how,
@@ -130,6 +137,14 @@ class ProgramJob final : public Job {
   std::uint32_t executors_started_ = 0;
   Driver driver_;
   std::uint32_t drivers_started_ = 0;
+  struct Evaluator {
+    std::uint64_t number = 0;  // 0: none runs
+    bool running = false;
+    int ends = 0;  // that were failures
+  };
+  Evaluator evaluator_;
+  // main() has ended well, as this says, and the evaluator has not.
+  std::optional<std::string> succeeds_;
   // Of this driver; empty: all.
   std::set<TaskId> servers_;
   // main() waits to begin anew.

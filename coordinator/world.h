@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -32,13 +33,19 @@ struct ProgramLaunch {
   std::map<std::string, std::map<int, std::string>> cluster;
 };
 
+// Names the process of a program's evaluator where a job's id names its driver.
+std::string EvaluatorOf(const std::string& job_id);
+// The job of such a name, and the task; empty: the driver.
+std::pair<std::string, std::string> JobAndTask(const std::string& process);
+
 // Starts and ends the driver processes. How one ended arrives by Coordinator::OnDriverExit().
 class Drivers {
  public:
   virtual ~Drivers() = default;
   // In the place of whatever drove the job before, which is killed. `number` goes with its calls.
   virtual Status Start(const std::string& job_id, std::uint64_t number) = 0;
-  // The same of a program's. What it says arrives by Coordinator::OnDriverMessage().
+  // The same of a program's, or its evaluator beside it, as the role says. What it says arrives by
+  // Coordinator::OnDriverMessage().
   virtual Status StartProgram(const ProgramLaunch& launch) = 0;
   // To a program's driver, after what was sent to it before; harmless without a driver.
   virtual void Send(const std::string& job_id, const v1::ToProgram& message) = 0;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "program/driver_runtime.h"
+#include "program/evaluator_role.h"
 #include "program/executor_role.h"
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -32,6 +33,7 @@ struct Process {
   process::MessagePipe pipe;
   v1::ProgramStart start;
   std::unique_ptr<internal::DriverRuntime> driver;
+  std::unique_ptr<internal::EvaluatorRuntime> evaluator;
 };
 Process* process_of_program = nullptr;
 std::terminate_handler earlier_handler = nullptr;
@@ -76,6 +78,7 @@ Result<int> Descriptor(const char* text) {
     }
   }
   if (Runtime* driver = Driver()) driver->End(status);
+  if (process_of_program->evaluator != nullptr) process_of_program->evaluator->End(status);
   (void)std::fflush(stdout);
   if (earlier_handler != nullptr) earlier_handler();
   std::abort();
@@ -87,6 +90,13 @@ void BecomeDriver(Process& process, const Options& options) {
   if (const Status begun = process.driver->Begin(options); !begun.ok()) Fail(begun);
   earlier_handler = std::set_terminate(TellAndTerminate);
   (void)std::atexit([] { process_of_program->driver->EndAtExit(); });
+}
+
+void BecomeEvaluator(Process& process, const Options& options) {
+  process.evaluator = std::make_unique<internal::EvaluatorRuntime>(process.pipe);
+  if (const Status begun = process.evaluator->Begin(options); !begun.ok()) Fail(begun);
+  earlier_handler = std::set_terminate(TellAndTerminate);
+  (void)std::atexit([] { process_of_program->evaluator->End(Ok()); });
 }
 
 }  // namespace
@@ -114,6 +124,8 @@ void Init(int argc, char** argv, const Options& options) {
       internal::ServeAsExecutor(process.start, process.pipe, options);
     case v1::PROGRAM_ROLE_PROBE:
       internal::AnswerAsProbe(process.pipe, options);
+    case v1::PROGRAM_ROLE_EVALUATOR:
+      return BecomeEvaluator(process, options);
     default:
       Fail(
           Unimplemented("the daemon wants a role ({}) that this program does not know: they are of "
@@ -131,6 +143,10 @@ const v1::ProgramStart& Start() {
 
 Runtime* Driver() {
   return process_of_program == nullptr ? nullptr : process_of_program->driver.get();
+}
+
+Evaluator* OwnEvaluator() {
+  return process_of_program == nullptr ? nullptr : process_of_program->evaluator.get();
 }
 
 }  // namespace muster::program

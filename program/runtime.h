@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -34,9 +35,9 @@ struct Options {
   std::function<void(unsigned)> use_threads = {};
 };
 
-// In the driver it returns. An executor serves closures in it and ends with its daemon; a probe
-// says its functions and ends. Without a cluster it prints the line of `muster submit` that would
-// run the program and exits with 2.
+// In the driver and in the evaluator it returns. An executor serves closures in it and ends with
+// its daemon; a probe says its functions and ends. Without a cluster it prints the line of `muster
+// submit` that would run the program and exits with 2.
 void Init(int argc, char** argv, const Options& options = {});
 
 // Whether Init() has found a daemon.
@@ -89,7 +90,19 @@ class Runtime {
   virtual void End(const Status& status) = 0;
 };
 
+// The evaluator's.
+class Evaluator {
+ public:
+  virtual ~Evaluator() = default;
+  // main() of the driver has ended, or the job is to stop: the process is killed when the grace is
+  // over.
+  virtual std::stop_token stop_requested() const = 0;
+  virtual void Evaluated(const std::string& checkpoint,
+                         const std::map<std::string, double>& values) = 0;
+};
+
 // Null in other roles and before Init().
 Runtime* Driver();
+Evaluator* OwnEvaluator();
 
 }  // namespace muster::program

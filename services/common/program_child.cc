@@ -21,6 +21,8 @@ const char* RoleName(v1::ProgramRole role) {
       return "executor";
     case v1::PROGRAM_ROLE_PROBE:
       return "probe";
+    case v1::PROGRAM_ROLE_EVALUATOR:
+      return "evaluator";
     default:
       return "unknown";
   }

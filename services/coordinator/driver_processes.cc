@@ -58,12 +58,14 @@ Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
 
 // Its first message is its start; what else was sent to it until it runs comes behind that.
 Status DriverProcesses::StartProgram(const ProgramLaunch& launch) {
-  const std::string job_id = launch.start.job_id();
+  const std::string job_id = launch.start.role() == v1::PROGRAM_ROLE_EVALUATOR
+                                 ? EvaluatorOf(launch.start.job_id())
+                                 : launch.start.job_id();
   const std::uint64_t number = launch.start.incarnation();
   v1::ToProgram first;
   v1::ProgramStart& start = *first.mutable_start();
   start = launch.start;
-  start.set_key(options_.key(job_id, Epoch(start.epoch())));
+  start.set_key(options_.key(start.job_id(), Epoch(start.epoch())));
   start.set_link("auto");
   MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
   const auto lines = std::make_shared<process::LineGate>();
@@ -95,7 +97,8 @@ std::string DriverProcesses::TfConfig(const ProgramLaunch& launch) const {
   cluster::ClusterSpec::Jobs jobs(launch.cluster.begin(), launch.cluster.end());
   jobs["chief"][0] = address_;
   const Result<cluster::ClusterSpec> spec = cluster::ClusterSpec::Create(std::move(jobs));
-  nlohmann::json config{{"task", {{"type", "chief"}, {"index", 0}}}};
+  const bool evaluates = launch.start.role() == v1::PROGRAM_ROLE_EVALUATOR;
+  nlohmann::json config{{"task", {{"type", evaluates ? "evaluator" : "chief"}, {"index", 0}}}};
   if (spec.ok()) config["cluster"] = spec->ToJson();
   return config.dump();
 }

@@ -1,14 +1,22 @@
 #include "strategy/cluster/program.h"
 
+#include <condition_variable>
+#include <set>
+
 #include "program/runtime.h"
 
+#include "common/base/mutex.h"
 #include "muster/v1/program.pb.h"
+#include "strategy/base/internal/raise.h"
 #include "strategy/base/torch.h"
 #include "strategy/base/version.h"
 #include "strategy/cluster/internal/cluster_link.h"
 
 namespace muster {
 namespace {
+
+// Between two looks for checkpoints.
+constexpr std::chrono::milliseconds kLookAgain{200};
 
 // As ProgramStart.wait_ms says for 0.
 constexpr std::chrono::milliseconds kFirstWorker{60'000};
@@ -46,6 +54,11 @@ class ProcessLink final : public internal::ClusterLink {
 
 Result<std::shared_ptr<internal::ClusterLink>> internal::process_link() {
   program::Runtime* const runtime = program::Driver();
+  if (program::OwnEvaluator() != nullptr) {
+    return FailedPrecondition(
+        "the evaluator takes no part in training and has no coordinator: ask is_evaluator() before "
+        "one is made");
+  }
   if (runtime == nullptr) {
     return FailedPrecondition(
         "this program has no cluster: muster::init(argc, argv) is the first line of main(), or "
@@ -64,8 +77,47 @@ void init(int argc, char** argv) {
 }
 
 std::stop_token stop_requested() {
+  if (const program::Evaluator* evaluator = program::OwnEvaluator()) {
+    return evaluator->stop_requested();
+  }
   const program::Runtime* const runtime = program::Driver();
   return runtime == nullptr ? std::stop_token() : runtime->stop_requested();
+}
+
+bool is_evaluator() { return program::OwnEvaluator() != nullptr; }
+
+void report_evaluation(const std::string& checkpoint, const Evaluation& values) {
+  if (!is_evaluator()) {
+    raise(
+        FailedPrecondition("an evaluation outside of the evaluator: `muster submit --evaluator` "
+                           "starts one, where is_evaluator() is true"));
+  }
+  program::OwnEvaluator()->Evaluated(checkpoint, values);
+}
+
+void evaluate_checkpoints(
+    const std::function<std::vector<std::string>()>& list,
+    const std::function<Evaluation(const std::string& checkpoint)>& evaluate) {
+  if (!is_evaluator()) report_evaluation("", {});  // throws
+  const std::stop_token stop = stop_requested();
+  std::set<std::string> done;
+  Mutex mutex;
+  std::condition_variable_any stopped;
+  for (bool last = false;; last = stop.stop_requested()) {
+    bool any = false;
+    for (const std::string& checkpoint : list()) {
+      if (!done.insert(checkpoint).second) continue;
+      any = true;
+      report_evaluation(checkpoint, evaluate(checkpoint));
+      // Older ones may be gone by now, newer ones there.
+      break;
+    }
+    if (any) continue;
+    // What was saved before the stop has been seen by a look after it.
+    if (last) return;
+    const MutexLock lock(mutex);
+    stopped.wait_for(mutex, stop, kLookAgain, [] { return false; });
+  }
 }
 
 void report(const std::string& phase) {

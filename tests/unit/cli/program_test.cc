@@ -63,6 +63,7 @@ TEST_CASE_METHOD(ProgramFixture, "a program is sent by its hash and submitted wi
              "2",
              "--memory",
              "2GiB",
+             "--evaluator",
              "--restart-policy",
              "on-failure",
              "--max-restarts",
@@ -88,6 +89,7 @@ TEST_CASE_METHOD(ProgramFixture, "a program is sent by its hash and submitted wi
         std::vector<std::string>{"--epochs", "3", "--follow", "--", "-f"});
   CHECK(program.closures_per_worker() == 3);
   CHECK(program.parameter_servers() == 2);
+  CHECK(program.evaluator());
   CHECK(program.memory_bytes() == std::uint64_t{2} << 30);
   CHECK(program.restart() == v1::RESTART_POLICY_ON_FAILURE);
   CHECK(program.max_restarts() == 5);

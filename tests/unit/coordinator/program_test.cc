@@ -83,12 +83,52 @@ TEST_CASE("A program has as many parameter servers as it asks for, the same whil
   REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
   const auto servers = [&] {
     std::vector<std::uint32_t> indices;
-    for (const v1::PsAddress& one : cluster.Members().servers()) indices.push_back(one.index());
+    const v1::ProgramMembers members = cluster.Members();
+    for (const v1::PsAddress& one : members.servers()) indices.push_back(one.index());
     return indices;
   };
   CHECK(servers() == std::vector<std::uint32_t>{0, 2});
   (void)cluster.Join({"ps", 1});
   CHECK(servers() == std::vector<std::uint32_t>{0, 2});
+}
+
+TEST_CASE("An evaluator runs beside main, and the job ends when it has evaluated what is left",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  v1::JobSpec spec = ProgramSpec();
+  spec.mutable_program()->set_evaluator(true);
+  cluster.Run(spec);
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  const v1::ProgramStart first = cluster.drivers.launched[1].start;
+  CHECK(first.role() == v1::PROGRAM_ROLE_EVALUATOR);
+  CHECK(first.task().type() == "evaluator");
+  const std::string process = EvaluatorOf(cluster.words().id());
+  v1::FromProgram message;
+  message.mutable_evaluation()->set_checkpoint("step-7");
+  (*message.mutable_evaluation()->mutable_values())["loss"] = 0.5;
+  cluster.core->OnDriverMessage(process, first.incarnation(), message);
+  CHECK(cluster.EventOf("EVALUATED", "words")->message() == "step-7: loss 0.5");
+  CHECK(cluster.EventOf("EVALUATED", "words")->fields().at("loss") == "0.5");
+
+  // One that fails is started again, and the job goes on.
+  cluster.core->OnDriverExit(process, first.incarnation(), false, "signal SIGSEGV");
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  cluster.Pass(Millis(1'500));
+  REQUIRE(cluster.drivers.launched.size() == 3);
+  const std::uint64_t second = cluster.drivers.launched[2].start.incarnation();
+  CHECK(second != first.incarnation());
+
+  cluster.MainEnds("exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(Has(cluster.Said(), "evaluator:0 evaluates what is left"));
+  SECTION("it ends") { cluster.core->OnDriverExit(process, second, true, "exit code 0"); }
+  SECTION("it does not end in its grace") {
+    cluster.Pass(Millis(61'000));
+    CHECK(cluster.drivers.stopped.size() == 1);
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(Has(cluster.Said(), "done: main() ended with exit code 0"));
 }
 
 TEST_CASE("A lost worker's place is taken by a free one, and the driver hears the verdict first",
