@@ -38,8 +38,8 @@ std::unique_ptr<ps::ProgramClient> Client(const Cluster& cluster) {
   auto client = ps::ProgramClient::Open({ServerOf(cluster, 0), ServerOf(cluster, 1)},
                                         {.job_id = "words",
                                          .key = net::JobKey(token, "words", Epoch(epoch)),
-                                         .epoch = epoch,
-                                         .incarnation = 1,
+                                         .epoch = Epoch(epoch),
+                                         .incarnation = Incarnation(1),
                                          .host_id = *net::HostId()});
   INFO(ToString(client.status()));
   REQUIRE(client.ok());

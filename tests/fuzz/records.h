@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/data/batch_source.h"
+#include "common/data/declared_columns.h"
 #include "common/data/record_format.h"
 #include "tests/fuzz/fuzz.h"
 
