@@ -1,10 +1,8 @@
 // Daemons that nobody starts but the test, wired by TF_CONFIG and by flags.
-#include <fstream>
-
-#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/cluster/daemon.h"
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
@@ -14,60 +12,15 @@ namespace {
 
 using std::chrono::seconds;
 
-// One daemon, drained at its end.
-class Daemon {
- public:
-  Daemon(const TempFolder& folder, const std::string& role, const std::string& name,
-         std::vector<std::string> flags, const std::string& tf_config = "")
-      : port_file_(folder / (name + ".port")) {
-    process::Child::Options options;
-    options.argv = {fmt::format("{}/muster-{}", MUSTER_BIN, role),
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--token-file",
-                    folder / "token",
-                    "--state-dir",
-                    folder / name,
-                    "--port-file",
-                    port_file_};
-    options.argv.insert(options.argv.end(), flags.begin(), flags.end());
-    options.environment = {{"TF_CONFIG", tf_config}, {"MUSTER_COORDINATOR", ""}};
-    options.on_line = [](auto, const std::string&) {};
-    auto child = process::Child::Start(std::move(options));
-    if (!child.ok()) throw std::runtime_error(ToString(child.status()));
-    child_ = *std::move(child);
-  }
-  ~Daemon() { (void)child_->End(seconds(30)); }
-  Daemon(const Daemon&) = delete;
-  Daemon& operator=(const Daemon&) = delete;
-
-  std::string Address() const {
-    std::string line;
-    const bool there = Eventually(seconds(30), [&] {
-      std::ifstream stream(port_file_);
-      return std::getline(stream, line) && !line.empty();
-    });
-    if (!there) throw std::runtime_error(port_file_ + " has not come");
-    return line;
-  }
-  int Drain() {
-    const process::Exit exit = child_->End(seconds(30));
-    return exit.signal != 0 ? 128 + exit.signal : exit.code;
-  }
-
- private:
-  std::string port_file_;
-  std::unique_ptr<process::Child> child_;
-};
-
 TEST_CASE("a parameter server that does not come is named, and used when it comes", "[cluster]") {
   const TempFolder folder;
   (void)folder.Write("token", "0123456789abcdef0123456789abcdef\n");
   const SumJob sums(folder, 200, 10, 2, 1);
   // The addresses are of no interest here: --listen weighs more, and tasks register.
-  Daemon coordinator(folder, "coordinator", "coordinator", {"--ps-wait", "500ms"},
-                     R"({"cluster": {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2", "127.0.0.1:3"],
-          "worker": ["127.0.0.1:4"]}, "task": {"type": "chief", "index": 0}})");
+  Daemon coordinator(
+      folder, "coordinator", "coordinator", {"--ps-wait", "500ms"},
+      {.tf_config = R"({"cluster": {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2", "127.0.0.1:3"],
+          "worker": ["127.0.0.1:4"]}, "task": {"type": "chief", "index": 0}})"});
   const std::string address = coordinator.Address();
   Daemon worker(folder, "worker", "worker-0", {"--task", "worker:0", "--coordinator", address});
   Daemon ps0(folder, "ps", "ps-0", {"--task", "ps:0", "--coordinator", address});

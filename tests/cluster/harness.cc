@@ -153,8 +153,12 @@ std::string Cluster::Submit(const std::string& file, const std::string& name) co
   return result.out.substr(0, result.out.find('\n'));
 }
 
+v1::Job DescribeFrom(const RunResult& described) {
+  return FromJson<v1::Job>("describe", described);
+}
+
 v1::Job Cluster::Describe(const std::string& job) const {
-  return FromJson<v1::Job>("describe", Muster({"describe", job, "-o", "json"}));
+  return DescribeFrom(Muster({"describe", job, "-o", "json"}));
 }
 
 v1::ClusterStatus Cluster::Status() const {

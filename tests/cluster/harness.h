@@ -45,6 +45,9 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
                      const std::map<std::string, std::string>& environment = {},
                      std::chrono::seconds limit = std::chrono::seconds(120));
 
+// The job that `describe -o json` has printed; throws when it did not.
+v1::Job DescribeFrom(const RunResult& described);
+
 // Asks every 20 ms until it is true; false after `limit`.
 bool Eventually(std::chrono::milliseconds limit, const std::function<bool()>& condition);
 

@@ -315,6 +315,30 @@ TEST_CASE_METHOD(ProgramFixture, "a closure that ends its executor every time fa
   CHECK(Submit({"--wait"}, {"sum", "10", "2"}).code == 0);
 }
 
+TEST_CASE_METHOD(ProgramFixture,
+                 "a closure that takes all memory fails at its limit, and its executor goes on",
+                 "[cluster][program]") {
+  const RunResult run = cluster.Muster(
+      {"submit", "--wait", "--memory", "1GiB", "--", MUSTER_TEST_PROGRAMS "/coordinator", "fill"});
+  const std::string output = Output(run.out.substr(0, run.out.find('\n')), "chief:0");
+  CAPTURE(run.err, output);
+  CHECK(run.code == 0);
+  CHECK(output.find("caught RESOURCE_EXHAUSTED") != output.rfind("caught RESOURCE_EXHAUSTED"));
+  CHECK(output.find("executors stay") != std::string::npos);
+}
+
+TEST_CASE("a closure that never ends is given up after three executors", "[cluster][program]") {
+  ProgramFixture fixture{
+      .cluster =
+          Cluster({.ps = 0, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "500ms"}}})};
+  const std::string id = fixture.Id(fixture.Submit({}, {"hang"}));
+  CHECK(fixture.cluster.Wait(id, seconds(120)) == 1);
+  const v1::Job job = fixture.cluster.Describe(id);
+  CAPTURE(Story(job), fixture.Output(id, "chief:0"));
+  CHECK(CountEvents(job, "EXECUTOR_STUCK") >= 3);
+  CHECK(fixture.Submit({"--wait"}, {"sum", "10", "2"}).code == 0);
+}
+
 TEST_CASE_METHOD(ProgramFixture, "what never ends is ended by stop: a closure, and a stopped main",
                  "[cluster][program]") {
   const std::string hangs = Id(Submit({"--name", "hangs"}, {"hang"}));

@@ -30,6 +30,15 @@ struct ServersFixture {
   }
 };
 
+// How often a text holds a piece.
+std::size_t CountOf(const std::string& text, const std::string& piece) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(piece, at)) != std::string::npos; at += piece.size()) {
+    ++count;
+  }
+  return count;
+}
+
 TEST_CASE_METHOD(ServersFixture, "a program trains variables that live on parameter servers",
                  "[cluster][program][CCO-07]") {
   const std::string id = Submit({"train", "300"});
@@ -69,6 +78,88 @@ TEST_CASE_METHOD(ServersFixture, "a program is told by PsUnavailable that a serv
   CAPTURE(Output(id), cluster.up_log());
   CHECK(code == 0);
   CHECK(Output(id).find("lost ps:0") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ServersFixture,
+                 "a server and a worker that are killed together are PsUnavailable, and no wait",
+                 "[cluster][program][CCF-11]") {
+  const TempFolder folder;
+  const std::string id = Submit({"lost", folder / "begun"});
+  REQUIRE(HasPrinted(id, "begun"));
+  REQUIRE(cluster.Kill("ps:0", SIGKILL));
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  const int code = cluster.Wait(id, seconds(120));
+  CAPTURE(Output(id), cluster.up_log());
+  CHECK(code == 0);
+  CHECK(Output(id).find("lost ps:0") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ServersFixture,
+                 "a program sees who is away, and reads its variables while a worker is",
+                 "[cluster][program][CCF-14][CCF-15]") {
+  const TempFolder folder;
+  const std::string id = Submit({"watch", folder / "enough"});
+  const auto printed = [&](const std::string& text) { return HasPrinted(id, text); };
+  REQUIRE(printed("all there"));
+  // What its variables take is the job's while it runs.
+  const auto holds_memory = [&] {
+    const v1::ClusterStatus status = cluster.Status();
+    for (const v1::TaskState& task : status.tasks()) {
+      for (const v1::JobBytes& held : task.job_bytes()) {
+        if (held.job_id() == id && held.bytes() > 0) return true;
+      }
+    }
+    return false;
+  };
+  CHECK(Eventually(seconds(10), holds_memory));
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  CHECK(printed("away worker:1"));
+  CHECK(Eventually(seconds(60), [&] { return CountOf(Output(id), "all there") >= 2; }));
+  CHECK(Output(id).find("unread") == std::string::npos);
+  REQUIRE(cluster.Kill("ps:1", SIGKILL));
+  CHECK(printed("away ps:1"));
+  CHECK(Eventually(seconds(60), [&] { return CountOf(Output(id), "all there") >= 3; }));
+  folder.Write("enough", "");
+  CHECK(cluster.Wait(id, seconds(60)) == 0);
+  CHECK(Eventually(seconds(5), [&] { return !holds_memory(); }));
+}
+
+TEST_CASE_METHOD(ServersFixture, "a program may have fewer servers than there are",
+                 "[cluster][program]") {
+  const RunResult run =
+      cluster.Muster({"submit", "--wait", "--ps", "1", "--", kProgram, "count", "20"});
+  CAPTURE(run.err);
+  CHECK(run.code == 0);
+  const std::string id = run.out.substr(0, run.out.find('\n'));
+  CHECK(Output(id).find("counted 20") != std::string::npos);
+  const RunResult many = cluster.Muster({"submit", "--ps", "3", "--", kProgram, "count", "20"});
+  const std::string waits = many.out.substr(0, many.out.find('\n'));
+  CHECK(Eventually(seconds(30), [&] {
+    return cluster.Describe(waits).message().find("1 more parameter server (2 of 3 are there)") !=
+           std::string::npos;
+  }));
+  CHECK(cluster.Muster({"stop", waits}).code == 0);
+}
+
+TEST_CASE_METHOD(ServersFixture, "an evaluator beside main evaluates each checkpoint once",
+                 "[cluster][program]") {
+  const TempFolder folder;
+  const RunResult run = cluster.Muster(
+      {"submit", "--wait", "--evaluator", "--", kProgram, "evaluated", folder.path(), "6"});
+  const std::string id = run.out.substr(0, run.out.find('\n'));
+  const v1::Job job = cluster.Describe(id);
+  const std::string log = cluster.Muster({"logs", id, "evaluator:0"}).out;
+  CAPTURE(run.err, Story(job), log, cluster.up_log());
+  REQUIRE(run.code == 0);
+  std::vector<std::string> squares;
+  for (const v1::Event& event : job.events()) {
+    if (event.reason() != "EVALUATED") continue;
+    CHECK(event.task().type() == "evaluator");
+    squares.push_back(event.fields().at("square"));
+  }
+  CHECK(squares == std::vector<std::string>{"1", "4", "9", "16", "25", "36"});
+  CHECK(log.find("evaluated all") != std::string::npos);
+  CHECK(FindEvent(job, "EVALUATOR_ENDED") == nullptr);
 }
 
 }  // namespace

@@ -47,6 +47,20 @@ std::int64_t counted(std::int64_t x, const std::string& file) {
 }
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) { return torch::mm(a, b); }
 int own_index() { return muster::worker_index(); }
+int own_pid() { return ::getpid(); }
+// More and more, until there is no more.
+std::int64_t fill(bool tensors) {
+  std::vector<torch::Tensor> kept;
+  std::vector<std::string> texts;
+  for (std::int64_t n = 0; n < 1'000'000; ++n) {
+    if (tensors) {
+      kept.push_back(torch::ones({16 << 20}, torch::kUInt8));
+    } else {
+      texts.emplace_back(16 << 20, 'x');
+    }
+  }
+  return static_cast<std::int64_t>(kept.size() + texts.size());
+}
 void fails() { muster::raise(muster::ErrorCode::kOutOfRange, "the closure's own trouble"); }
 
 }  // namespace
@@ -60,6 +74,8 @@ MUSTER_FUNCTION(same);
 MUSTER_FUNCTION(counted);
 MUSTER_FUNCTION(product);
 MUSTER_FUNCTION(own_index);
+MUSTER_FUNCTION(own_pid);
+MUSTER_FUNCTION(fill);
 MUSTER_FUNCTION(fails);
 
 namespace {
@@ -90,6 +106,22 @@ int count(muster::ClusterCoordinator& coordinator, int n, const std::string& fil
   return 0;
 }
 
+// Prints what becomes of functions that take all memory, and that the executor goes on.
+int fill_all(muster::ClusterCoordinator& coordinator) {
+  const auto pids = coordinator.create_per_worker_resource<own_pid>().fetch();
+  for (const bool tensors : {false, true}) {
+    coordinator.schedule<fill>(tensors);
+    try {
+      coordinator.join();
+    } catch (const muster::ClosureError& error) {
+      std::printf("caught %s\n", to_string(error.code()).c_str());
+    }
+  }
+  const bool same = pids == coordinator.create_per_worker_resource<own_pid>().fetch();
+  std::printf("executors %s\n", same ? "stay" : "are others");
+  return 0;
+}
+
 int fail(muster::ClusterCoordinator& coordinator) {
   coordinator.schedule<fails>();
   try {
@@ -114,6 +146,7 @@ int main(int argc, char** argv) {
   if (mode == "train") return train(coordinator, argc > 2 ? std::stoi(argv[2]) : 20);
   if (mode == "count" && argc > 3) return count(coordinator, std::stoi(argv[2]), argv[3]);
   if (mode == "fail") return fail(coordinator);
+  if (mode == "fill") return fill_all(coordinator);
   if (mode == "object") {
     double sum = 0;
     for (int i = 0; i < 10; ++i) sum += coordinator.schedule<weighted>(torch::ones(3)).fetch();

@@ -11,6 +11,13 @@
 //   lookup           closures that look rows up and write their gradient; prints "table S"
 //   differ           executors make the variable with another shape; prints what is thrown
 //   options          executors make the optimizer with other options; prints what is thrown
+//   built DIR N      N closures that take from per-worker data, whose function adds a byte to
+//   DIR/builds
+//                    and waits for DIR/gate; prints "built exact" or what was counted
+//   watch FILE       reads a variable and looks who is there until FILE is; prints "away T..." or
+//                    "all there" at each change, and "unread" when a read fails
+//   evaluated DIR N  saves a checkpoint after each of N closures that add 1 to a variable; the
+//                    evaluator reports the square of what each has
 //   lost FILE        closures until a server is lost; writes FILE when it has begun, prints "lost
 //   T"
 #include <cstdio>
@@ -49,6 +56,15 @@ void count_slowly(Model& model) {
   model.counter += 1;
   ::usleep(5'000);
 }
+muster::Dataset<torch::Tensor> gated_data(const std::string& folder) {
+  std::ofstream(folder + "/builds", std::ios::app) << '.' << std::flush;
+  while (!std::ifstream(folder + "/gate").good()) ::usleep(5'000);
+  return muster::dataset::range(1'000'000);
+}
+void count_next(Model& model, muster::WorkerIterator<torch::Tensor>& data) {
+  (void)data.get_next();
+  count_slowly(model);
+}
 double step(Model& model, const torch::Tensor& x, const torch::Tensor& y) {
   const muster::Variable& w = model.w;
   const torch::Tensor loss = (torch::mm(x, w) - y).pow(2).mean();
@@ -85,6 +101,8 @@ double sum_of_another_shape() {
 MUSTER_PROGRAM(make_model);
 MUSTER_FUNCTION(count);
 MUSTER_FUNCTION(count_slowly);
+MUSTER_FUNCTION(gated_data);
+MUSTER_FUNCTION(count_next);
 MUSTER_FUNCTION(step);
 MUSTER_FUNCTION(subtract_gradient);
 MUSTER_FUNCTION(optimize);
@@ -114,6 +132,37 @@ int rounds(muster::ClusterCoordinator& coordinator, const std::string& file) {
     std::printf("rounds exact\n");
   } else {
     std::printf("rounds: %d of %d\n", counted, scheduled);
+  }
+  return 0;
+}
+
+int built(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
+  const auto data = coordinator.create_per_worker_dataset<gated_data>(folder).iterator();
+  for (int i = 0; i < n; ++i) coordinator.schedule<count_next>(data);
+  coordinator.join();
+  const int counted = muster::program_object<Model>().counter.item<int>();
+  std::printf("built %s\n", counted == n ? "exact" : std::to_string(counted).c_str());
+  return 0;
+}
+
+int watch(const muster::ClusterCoordinator& coordinator, const std::string& file) {
+  std::string last;
+  while (!std::ifstream(file).good()) {
+    std::string away;
+    for (const muster::TaskHealth& state : coordinator.task_states()) {
+      if (state.error && state.error->code() == muster::ErrorCode::kUnavailable) {
+        away += " " + state.task;
+      }
+    }
+    const std::string now = away.empty() ? "all there" : "away" + away;
+    if (now != last) std::printf("%s\n", now.c_str());
+    last = now;
+    try {
+      (void)muster::program_object<Model>().counter.item<int>();
+    } catch (const muster::PsUnavailable&) {
+      std::printf("unread\n");
+    }
+    ::usleep(2'000);
   }
   return 0;
 }
@@ -182,14 +231,47 @@ int until_lost(muster::ClusterCoordinator& coordinator, const std::string& file)
 
 }  // namespace
 
+namespace {
+
+int save_often(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
+  muster::Checkpoint checkpoint({{"counter", muster::program_object<Model>().counter}});
+  const muster::CheckpointManager manager(checkpoint, folder, n);
+  for (int step = 1; step <= n; ++step) {
+    coordinator.schedule<count>();
+    coordinator.join();
+    manager.save(static_cast<std::uint64_t>(step));
+  }
+  return 0;
+}
+
+int evaluate(const std::string& folder) {
+  const muster::Variable counter = muster::Variable::create("counter", 0);
+  muster::Checkpoint checkpoint({{"counter", counter}});
+  const muster::CheckpointManager manager(checkpoint, folder, 100);
+  muster::evaluate_checkpoints([&] { return manager.checkpoints(); },
+                               [&](const std::string& path) {
+                                 checkpoint.restore(path);
+                                 const int value = counter.item<int>();
+                                 return muster::Evaluation{{"square", value * value}};
+                               });
+  std::printf("evaluated all\n");
+  return 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   muster::init(argc, argv);
+  if (muster::is_evaluator()) return evaluate(argv[2]);
   // On the servers before the first closure asks for them.
   (void)muster::program_object<Model>();
   muster::ClusterCoordinator coordinator;
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "count") return count_all(coordinator, std::atoi(argv[2]));
   if (what == "rounds") return rounds(coordinator, argv[2]);
+  if (what == "evaluated") return save_often(coordinator, argv[2], std::atoi(argv[3]));
+  if (what == "watch") return watch(coordinator, argv[2]);
+  if (what == "built") return built(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "train") return train(coordinator, std::atoi(argv[2]));
   if (what == "lookup") return look_up(coordinator);
   if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));

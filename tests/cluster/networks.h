@@ -1,0 +1,38 @@
+// Networks that a test can cut: one for each of some hosts, joined by a bridge that is the test's.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/process/child.h"
+
+namespace muster::testing {
+
+// From its making on the calling thread, and what it starts, is in a network of its own, for good.
+// Threading: that thread alone.
+class Networks {
+ public:
+  // Why this machine cannot have them; empty: it can.
+  static std::string WhyNot();
+
+  explicit Networks(int hosts);
+  ~Networks();
+  Networks(const Networks&) = delete;
+  Networks& operator=(const Networks&) = delete;
+
+  // The address of the test's own network, and of a host's.
+  static std::string Own() { return "10.77.0.1"; }
+  static std::string Of(int host) { return "10.77.0." + std::to_string(10 + host); }
+  // For Daemon::Place::network_of.
+  int pid(int host) const { return holders_[static_cast<std::size_t>(host)]->pid(); }
+
+  // Nothing comes through any more, in silence; and again.
+  void Cut(int host) const;
+  void Mend(int host) const;
+
+ private:
+  std::vector<std::unique_ptr<process::Child>> holders_;
+};
+
+}  // namespace muster::testing
