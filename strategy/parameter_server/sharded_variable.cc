@@ -1,6 +1,8 @@
 #include "strategy/parameter_server/sharded_variable.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "strategy/base/internal/raise.h"
@@ -11,10 +13,13 @@ namespace muster {
 namespace {
 
 // libtorch 2 has symbolic integers in slices.
-std::int64_t AsNumber(std::int64_t number) { return number; }
-template <class Symbolic>
-std::int64_t AsNumber(const Symbolic& number) {
-  return number.expect_int();
+template <class Number>
+std::int64_t AsNumber(const Number& number) {
+  if constexpr (std::is_integral_v<Number>) {
+    return number;
+  } else {
+    return number.expect_int();
+  }
 }
 
 }  // namespace
@@ -84,7 +89,7 @@ torch::Tensor ShardedVariable::index(
     }
     const indexing::TensorIndex& first = indices[0];
     if (first.is_integer()) {
-      const torch::Tensor row = (*this)[first.integer()];
+      const torch::Tensor row = (*this)[AsNumber(first.integer())];
       return others.empty() ? row : row.index(others);
     }
     torch::Tensor rows;
