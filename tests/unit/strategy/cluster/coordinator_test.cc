@@ -334,7 +334,7 @@ TEST_CASE("counts tell executions, fetches, and workers that were lost and came 
   CHECK(counts.executions == 2);
   CHECK(counts.closure_time.count() > 0);
   CHECK(counts.fetches == 2);
-  CHECK(counts.fetch_time > counts.closure_time);
+  CHECK(counts.fetch_time.count() > 0);
   CHECK(counts.queued + counts.in_flight + counts.worker_failures + counts.recoveries == 0);
 
   workers->lose(0);
