@@ -23,9 +23,10 @@ std::size_t Length(Range range) { return range.end - range.begin; }
 }  // namespace
 
 MeshOperations::MeshOperations(Mesh& mesh, int rank, Options options)
-    : mesh_(mesh), rank_(rank), options_(std::move(options)) {
+    : mesh_(mesh), rank_(rank), options_(std::move(options)), speakers_(mesh.size()) {
   const std::set<std::uint64_t> different(options_.hosts.begin(), options_.hosts.end());
   if (different.size() <= 1 || different.size() == options_.hosts.size()) return;
+  speakers_ = static_cast<int>(different.size());
   for (const std::uint64_t host : options_.hosts) {
     hosts_.push_back(static_cast<int>(std::distance(different.begin(), different.find(host))));
   }
@@ -79,16 +80,6 @@ Status MeshOperations::AllReduce(const Operation& operation, Reduction reduction
   return nothing ? Barrier(operation) : Ok();
 }
 
-Schedule MeshOperations::ScheduleFor(Reduction reduction, DType type, std::size_t count) const {
-  const bool only_direct = !AddsUp(reduction, type);
-  const Algorithm algorithm = Choose(size(), count * SizeOf(type), only_direct, options_.costs);
-  if (only_direct || hosts_.empty()) return AllReduceSchedule(algorithm, rank_, size(), count);
-  const std::set<int> different(hosts_.begin(), hosts_.end());
-  return HierarchicalSchedule(
-      Choose(static_cast<int>(different.size()), count * SizeOf(type), false, options_.costs),
-      rank_, hosts_, count);
-}
-
 Status MeshOperations::ReduceFlat(const Operation& operation, Reduction reduction, DType type,
                                   const std::byte* in, std::byte* out, std::size_t count) {
   const std::size_t element = SizeOf(type);
@@ -96,10 +87,12 @@ Status MeshOperations::ReduceFlat(const Operation& operation, Reduction reductio
   const std::size_t most = kSegment / std::max(element, result);
   for (std::size_t at = 0; at < count; at += most) {
     const std::size_t part = std::min(most, count - at);
-    const Schedule schedule = ScheduleFor(reduction, type, part);
-    const bool direct = !AddsUp(reduction, type) ||
-                        (hosts_.empty() && Choose(size(), part * element, false, options_.costs) ==
-                                               Algorithm::kDirect);
+    const bool by_hosts = AddsUp(reduction, type) && !hosts_.empty();
+    const Algorithm algorithm = Choose(by_hosts ? speakers_ : size(), part * element,
+                                       !AddsUp(reduction, type), options_.costs);
+    const Schedule schedule = by_hosts ? HierarchicalSchedule(algorithm, rank_, hosts_, part)
+                                       : AllReduceSchedule(algorithm, rank_, size(), part);
+    const bool direct = !by_hosts && algorithm == Algorithm::kDirect;
     MUSTER_TRY(direct ? RunDirect(operation, reduction, type, in + at * element, out + at * result,
                                   schedule)
                       : RunRounds(operation, reduction, type, in + at * element, out + at * result,

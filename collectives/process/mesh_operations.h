@@ -50,13 +50,13 @@ class MeshOperations final : public Operations {
   // What comes replaces elements of `data`.
   Status SpreadRounds(const Operation& operation, std::size_t element, std::byte* data,
                       std::span<const Round> rounds);
-  Schedule ScheduleFor(Reduction reduction, DType type, std::size_t count) const;
   std::span<std::byte> Scratch(std::size_t bytes);
 
   Mesh& mesh_;
   const int rank_;
   const Options options_;
   std::vector<int> hosts_;  // numbered from 0; empty unless some, but not all, share one
+  int speakers_;            // members that sum among each other: one of each host, else all
   std::vector<std::byte> scratch_;
   std::vector<std::byte> packed_;
   std::vector<Outgoing> sends_;
