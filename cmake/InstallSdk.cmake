@@ -6,8 +6,8 @@ include(GNUInstallDirs)
 
 # The objects of what its headers call into; the archives behind them give what these need.
 set(objects)
-foreach(library strategy strategy_parameter_server strategy_train strategy_kinds strategy_cluster strategy_input
-        strategy_variables strategy_reduce strategy_core strategy_values strategy_base device collectives data base)
+foreach(library strategy_parameter_server strategy_train strategy_kinds strategy_cluster strategy_input
+        strategy_variables strategy_reduce strategy_core strategy_values strategy_resolver strategy_base device collectives data base)
   list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
 endforeach()
 add_library(muster_sdk SHARED ${objects})

@@ -20,7 +20,7 @@
 #include "strategy/cluster/program_object.h"
 #include "strategy/cluster/remote_value.h"
 #include "strategy/cluster/worker_context.h"
-#include "strategy/cluster_resolver.h"
+#include "strategy/resolver/cluster_resolver.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/core/replica_context.h"

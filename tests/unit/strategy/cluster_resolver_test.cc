@@ -1,6 +1,6 @@
 // The resolvers as a program of a user meets them. What each kind does with its source's answers:
 // tests/unit/cluster.
-#include "strategy/cluster_resolver.h"
+#include "strategy/resolver/cluster_resolver.h"
 
 #include <map>
 #include <memory>

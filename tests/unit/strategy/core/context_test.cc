@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "device/placing.h"
-#include "strategy/cluster_resolver.h"
+#include "strategy/resolver/cluster_resolver.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"

@@ -1,4 +1,4 @@
-#include "strategy/cluster_resolver.h"
+#include "strategy/resolver/cluster_resolver.h"
 
 #include <utility>
 
