@@ -7,10 +7,10 @@
 #include <type_traits>
 
 #include "device/placing.h"
-#include "strategy/resolver/cluster_resolver.h"
 #include "strategy/core/default_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
+#include "strategy/resolver/cluster_resolver.h"
 #include "strategy/variables/extended.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
