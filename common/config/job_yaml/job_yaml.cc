@@ -125,6 +125,13 @@ JobFile ParseJobYaml(std::string_view text, const std::string& file) {
   WalkResult walk = WalkYaml(text, HiddenFields(), job.spec);
   job.problems = walk.problems;
   job.positions = std::move(walk.positions);
+  if (const auto launch = job.positions.find("launch"); launch != job.positions.end()) {
+    job.problems = {{{"launch",
+                      "a job file trains a model; a command is submitted by itself: muster submit "
+                      "--workers 2 -- python3 train.py"},
+                     launch->second}};
+    return job;
+  }
   if (const auto program = job.positions.find("program"); program != job.positions.end()) {
     job.problems = {{{"program",
                       "a job file trains a model; a program is submitted by itself: muster submit "

@@ -80,6 +80,10 @@ Problems JobCheck::Run() {
         "letters, digits, '.', '_' and '-', at most {}, not beginning with '.' or '-'; given '{}'",
         kLongestJobName, spec_.name());
   }
+  if (spec_.has_launch()) {
+    Report("launch", "launched commands are not built yet");
+    return std::move(problems_);
+  }
   if (spec_.has_program()) {
     Program();
     return std::move(problems_);
@@ -421,6 +425,9 @@ void JobCheck::Strategy() {
   if (strategy.workers() != 0 || strategy.max_workers() != 0) {
     Report(strategy.workers() != 0 ? "strategy.workers" : "strategy.max_workers",
            "belongs to programs; a model's job uses every worker that is there: remove it");
+  }
+  if (strategy.kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) {
+    return Report("strategy.kind", "multi_worker_mirrored is not built yet for model jobs");
   }
   if (strategy.kind() == v1::STRATEGY_KIND_UNSPECIFIED ||
       strategy.kind() == v1::STRATEGY_KIND_PARAMETER_SERVER) {
