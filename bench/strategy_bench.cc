@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 using Step = std::function<void()>;
 
 constexpr int kPairs = 600;
-constexpr int kWarmUp = 30;
+constexpr int kRun = 20;
+constexpr std::chrono::milliseconds kSettle{30};
 constexpr int kBatches = 16;
 
 struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
@@ -141,31 +142,35 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// ours / theirs, pair by pair; who goes first alternates. The interval: the order statistics
-// n/2 -+ 1.96 sqrt(n)/2, which holds for any distribution.
+// The times of kRun steps in microseconds, after untimed ones for kSettle.
+std::vector<double> TimeRun(const Step& step, int threads) {
+  if (at::get_num_threads() != threads) at::set_num_threads(threads);
+  const auto start = Clock::now();
+  do {
+    step();
+  } while (Clock::now() - start < kSettle);
+  std::vector<double> times;
+  for (int i = 0; i < kRun; ++i) times.push_back(Microseconds(step));
+  return times;
+}
+
+// ours / theirs, pair by pair, in runs of kRun steps; who goes first alternates. Runs, because
+// OpenMP's threads spin for 10 to 20 ms after their work: step by step, the one would be charged
+// for what the other left behind. The interval: the order statistics n/2 -+ 1.96 sqrt(n)/2, which
+// holds for any distribution.
 Ratio Compare(const Step& ours, const Step& theirs, int threads_of_ours = 2,
               int threads_of_theirs = 2) {
   std::vector<double> ratios;
   std::vector<double> a;
   std::vector<double> b;
-  const auto time = [](const Step& step, int threads) {
-    if (at::get_num_threads() != threads) at::set_num_threads(threads);
-    return Microseconds(step);
-  };
-  for (int i = -kWarmUp; i < kPairs; ++i) {
-    double one = 0;
-    double other = 0;
-    if (i % 2 == 0) {
-      one = time(ours, threads_of_ours);
-      other = time(theirs, threads_of_theirs);
-    } else {
-      other = time(theirs, threads_of_theirs);
-      one = time(ours, threads_of_ours);
-    }
-    if (i < 0) continue;
-    a.push_back(one);
-    b.push_back(other);
-    ratios.push_back(one / other);
+  for (int run = 0; run < kPairs / kRun; ++run) {
+    std::vector<double> one;
+    if (run % 2 == 0) one = TimeRun(ours, threads_of_ours);
+    const std::vector<double> other = TimeRun(theirs, threads_of_theirs);
+    if (run % 2 == 1) one = TimeRun(ours, threads_of_ours);
+    for (std::size_t i = 0; i < one.size(); ++i) ratios.push_back(one[i] / other[i]);
+    a.insert(a.end(), one.begin(), one.end());
+    b.insert(b.end(), other.begin(), other.end());
   }
   std::ranges::sort(ratios);
   const double half = 1.96 * std::sqrt(kPairs) / 2;
@@ -274,7 +279,7 @@ void Run() {
                   values);
             },
             [&] { at::add(left, right); }),
-        3.0, /*last=*/true);
+        1.5, /*last=*/true);
   std::printf("}\n");
 }
 

@@ -88,7 +88,8 @@ class PerWorkerValues {
   explicit PerWorkerValues(std::shared_ptr<const internal::PerWorker> value)
       : value_(std::move(value)) {}
 
-  // What each worker's function has returned, in the order of tasks; waits until all are built.
+  // What each worker's function has returned, in the order of tasks; waits until all are built. A
+  // worker that has not been connected yet has none and is left out: later there may be more.
   //   The first error of a build, as ClosureError.  ClosureAbortedError: a worker is lost.
   //   DEADLINE_EXCEEDED: says which worker is waited for.
   std::vector<T> fetch(const internal::Deadline& deadline = std::nullopt) const
