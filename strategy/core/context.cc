@@ -189,7 +189,7 @@ void raise_no_component(int replica, int size) {
 int current_replica() {
   const Frame* const frame = Frames::OfThisThread().Context();
   if (frame == nullptr || frame->kind != Frame::Kind::kReplica) return -1;
-  return frame->replica->replica_id_in_sync_group();
+  return frame->replica->local_replica_id();
 }
 }  // namespace detail
 

@@ -11,6 +11,10 @@
 #include "strategy/core/strategy.h"
 
 namespace muster {
+
+ReplicaContext::ReplicaContext(Strategy& strategy, int replica, device::ReplicaGroup* group)
+    : strategy_(strategy), first_(strategy.first_replica()), replica_(replica), group_(group) {}
+
 int ReplicaContext::num_replicas_in_sync() const { return strategy_.num_replicas_in_sync(); }
 
 torch::Device ReplicaContext::device() const { return strategy_.torch_device(replica_); }
@@ -22,14 +26,14 @@ void ReplicaContext::require_mine() const {
     raise(
         FailedPrecondition("Need to be inside the replica context of replica {}: this thread is "
                            "in cross-replica context",
-                           replica_));
+                           replica_id_in_sync_group()));
   }
   if (&current->strategy() != &strategy_) {
     raise(FailedPrecondition(
         "Mismatching Strategy: the replica context belongs to another strategy"));
   }
-  raise(FailedPrecondition("Mismatching ReplicaContext: replica {}'s, used by replica {}", replica_,
-                           current->replica_id_in_sync_group()));
+  raise(FailedPrecondition("Mismatching ReplicaContext: replica {}'s, used by replica {}",
+                           replica_id_in_sync_group(), current->replica_id_in_sync_group()));
 }
 
 std::string ReplicaContext::readable(const std::type_info& type) {

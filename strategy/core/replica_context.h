@@ -37,23 +37,24 @@ class ReplicaMeeting;
 //   thread ("Mismatching ReplicaContext") or under another strategy ("Mismatching Strategy").
 class ReplicaContext {
  public:
-  // `group`: where the replicas meet; null for a strategy of one replica.
-  ReplicaContext(Strategy& strategy, int replica, device::ReplicaGroup* group)
-      : strategy_(strategy), replica_(replica), group_(group) {}
+  // `replica`: of this process. `group`: where its replicas meet; null where it has one.
+  ReplicaContext(Strategy& strategy, int replica, device::ReplicaGroup* group);
   ReplicaContext(const ReplicaContext&) = delete;
   ReplicaContext& operator=(const ReplicaContext&) = delete;
 
   Strategy& strategy() const { return strategy_; }
-  int replica_id_in_sync_group() const { return replica_; }
+  int replica_id_in_sync_group() const { return first_ + replica_; }
+  // Among the replicas of this process.
+  int local_replica_id() const { return replica_; }
   int num_replicas_in_sync() const;
   // Where libtorch makes and finds this replica's tensors: torch::zeros({3}, context.device()),
   // x.to(context.device()). The CPU, or the replica's card.
   torch::Device device() const;
 
   // Runs fn(strategy, PerReplica of each argument...) once, in cross-replica context, when all
-  // replicas have called merge_call with the same function type; each gets the result, with its own
-  // component for each PerReplica and Mirrored in it (tuples, pairs, vectors and maps of them and
-  // of others). An exception of fn is thrown in every replica.
+  // replicas of this process have called merge_call with the same function type; each gets the
+  // result, with its own component for each PerReplica and Mirrored in it (tuples, pairs, vectors
+  // and maps of them and of others). An exception of fn is thrown in every replica.
   template <class F, class... Args>
   auto merge_call(F&& fn, const Args&... args) {
     constexpr bool kFits = std::is_invocable_v<F&, Strategy&, const PerReplica<Args>&...>;
@@ -105,8 +106,9 @@ class ReplicaContext {
                      [&](const Leaves& leaves) { return gather_leaves(leaves, axis, options); });
   }
 
-  // Low level: every replica comes with something of its own, the last to come runs `joint` with
-  // all of them, in replica order. `kind` must be the same for all, and be used for one T alone.
+  // Low level: every replica of this process comes with something of its own, the last to come runs
+  // `joint` with all of them, in replica order. `kind` must be the same for all, and be used for
+  // one T alone.
   //   DEADLINE_EXCEEDED: another replica did not come in time.
   template <class T, class Joint>
     requires std::invocable<Joint&, const Arrivals<T>&>
@@ -211,6 +213,7 @@ class ReplicaContext {
   void require_mine() const;
 
   Strategy& strategy_;
+  const int first_;  // this process's first replica among all
   const int replica_;
   device::ReplicaGroup* const group_;
 };

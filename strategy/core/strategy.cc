@@ -9,6 +9,7 @@
 #include <c10/core/AutogradState.h>
 #include <torch/version.h>
 
+#include "collectives/group.h"
 #include "common/base/mutex.h"
 #include "common/base/words.h"
 #include "device/cpu_allocator.h"
@@ -150,9 +151,13 @@ struct Strategy::Impl {
 
 Strategy::Strategy(std::vector<device::Place> compute_devices,
                    std::vector<device::Place> parameter_devices,
-                   std::shared_ptr<CrossDeviceOps> ops)
+                   std::shared_ptr<CrossDeviceOps> ops,
+                   std::shared_ptr<::muster::collectives::Group> group)
     : worker_devices_(CanonicalNames(compute_devices)),
       parameter_devices_(CanonicalNames(parameter_devices)),
+      group_(std::move(group)),
+      processes_(group_ == nullptr ? 1 : group_->size()),
+      first_replica_(group_ == nullptr ? 0 : group_->rank() * num_local_replicas()),
       ops_(std::move(ops)),
       impl_(std::make_unique<Impl>()) {
   impl_->life->store(this);
@@ -179,16 +184,17 @@ void internal::StrategyRef::RaiseDestroyed() {
 }
 
 torch::Device Strategy::torch_device(int replica) const {
-  if (replica < 0 || replica >= num_replicas_in_sync()) {
-    raise(OutOfRange("replica {} of a strategy of {}", replica, num_replicas_in_sync()));
+  if (replica < 0 || replica >= num_local_replicas()) {
+    raise(OutOfRange("replica {} of a strategy of {}", replica, num_local_replicas()));
   }
   return device::TorchDevice(impl_->devices[static_cast<std::size_t>(replica)]);
 }
 
 bool Strategy::uses_gpus() const { return impl_->uses_gpus; }
 
-// One replica runs on the caller's thread. Several run on threads of their own, each with the state
-// of libtorch and the open creators that the caller has, and leaves its thread as it was.
+// One replica runs on the caller's thread, with random numbers of its own where other processes
+// have more of them. Several run on threads of their own, each with the state of libtorch and the
+// open creators that the caller has, and leaves its thread as it was.
 void Strategy::run_replicas(const std::function<void(int)>& replica) {
   using internal::Frame;
   using internal::Frames;
@@ -197,8 +203,11 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
     const internal::FrameGuard frame(
         {.kind = Frame::Kind::kReplica, .strategy = this, .replica = &context});
     const device::PlaceScope here(impl_->devices[0]);
-    replica(0);
-    return;
+    if (processes_ == 1) return replica(0);
+    device::RunSeed seed;
+    const device::GeneratorScope generator(seed, first_replica_);
+    const BackwardOnThisThread backward(impl_->uses_gpus);
+    return replica(0);
   }
   // What a replica's thread takes over from its caller: GradMode, InferenceMode, autocast and the
   // like, and the open variable creator scopes.
@@ -215,7 +224,7 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
     const at::ThreadLocalStateGuard torch_guard(torch_state);
     const AutocastGuard autocast_guard(autocast);
     const BackwardOnThisThread backward(impl_->uses_gpus);
-    const device::GeneratorScope generator(seed, r);
+    const device::GeneratorScope generator(seed, first_replica_ + r);
     if (at::get_num_threads() != impl_->threads_per_replica) {
       at::set_num_threads(impl_->threads_per_replica);
     }
@@ -239,10 +248,10 @@ void Strategy::require_cross_replica(std::string_view call, std::string_view ins
 }
 
 void Strategy::check_size(int components) const {
-  if (components == num_replicas_in_sync()) return;
+  if (components == num_local_replicas()) return;
   raise(InvalidArgument("a value with {} was given to a strategy of {}",
                         Counted(components, "component"),
-                        Counted(num_replicas_in_sync(), "replica")));
+                        Counted(num_local_replicas(), "replica")));
 }
 
 void Strategy::on_replica_threads(const std::function<void(int)>& body) const {

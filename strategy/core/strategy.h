@@ -31,6 +31,9 @@ struct OptimizerOptions;
 template <class Options>
 struct ParameterGroup;
 class Variable;
+namespace collectives {
+class Group;
+}
 namespace internal {
 class ComponentMaker;
 class Runs;
@@ -64,13 +67,22 @@ class Strategy {
 
   // "MirroredStrategy", for messages.
   virtual std::string_view name() const = 0;
-  int num_replicas_in_sync() const { return static_cast<int>(worker_devices_.size()); }
-  // Canonical names: where replicas compute, in replica order, and where variables live.
+  // All replicas that train in step, in whichever process.
+  int num_replicas_in_sync() const { return num_local_replicas() * processes_; }
+  // Those of this process: what run() calls, and what a PerReplica has components of.
+  int num_local_replicas() const { return static_cast<int>(worker_devices_.size()); }
+  // The place of this process's first replica among all.
+  int first_replica() const { return first_replica_; }
+  // The processes that its replicas are spread over, as this one uses their group: all of them make
+  // the same calls in the same order. Null: they are all in this process.
+  ::muster::collectives::Group* collectives() const { return group_.get(); }
+  // Canonical names: where this process's replicas compute, in their order, and where variables
+  // live.
   virtual const std::vector<std::string>& worker_devices() const { return worker_devices_; }
   virtual const std::vector<std::string>& parameter_devices() const { return parameter_devices_; }
 
-  // libtorch's device of a replica, for tensors that its function makes: the CPU, or its card.
-  // OUT_OF_RANGE.
+  // libtorch's device of a replica of this process, for tensors that its function makes: the CPU,
+  // or its card. OUT_OF_RANGE.
   torch::Device torch_device(int replica) const;
   // Whether any replica computes on a GPU.
   bool uses_gpus() const;
@@ -78,10 +90,11 @@ class Strategy {
   // Makes this strategy current on this thread until the returned object ends.
   Scope scope() { return Scope(*this); }
 
-  // Calls fn(r's component of each argument...) for every replica r, concurrently on one thread
-  // each (a strategy of one device: on the caller's). Arguments that are not distributed go to all.
-  // Returns PerReplica<result>, or nothing for a function that returns nothing. When replicas
-  // throw, the exception of the lowest one is rethrown, after all have come to rest.
+  // Calls fn(r's component of each argument...) for every replica r of this process, concurrently
+  // on one thread each (a strategy of one device: on the caller's). Arguments that are not
+  // distributed go to all. Returns PerReplica<result>, or nothing for a function that returns
+  // nothing. When replicas throw, the exception of the lowest one is rethrown, after all have come
+  // to rest.
   template <class F, class... Args>
     requires ReplicaFunction<F, Args...>
   auto run(F&& fn, const Args&... args) {
@@ -91,7 +104,7 @@ class Strategy {
     if constexpr (std::is_void_v<R>) {
       run_replicas([&]([[maybe_unused]] int replica) { fn(select_replica(replica, args)...); });
     } else {
-      std::vector<std::optional<R>> results(static_cast<std::size_t>(num_replicas_in_sync()));
+      std::vector<std::optional<R>> results(static_cast<std::size_t>(num_local_replicas()));
       run_replicas([&]([[maybe_unused]] int replica) {
         results[static_cast<std::size_t>(replica)].emplace(fn(select_replica(replica, args)...));
       });
@@ -113,6 +126,8 @@ class Strategy {
   // CPU:0, unless a DeviceScope says otherwise.
   // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range, or SUM of one object
   // that was never distributed over more than one replica. UNIMPLEMENTED: axes of IndexedSlices.
+  // Of several processes all call it together. Where each has one replica, a plain value is its
+  // process's own.
   template <class T>
   nest::tensors_t<T> reduce(ReduceOp op, const PerReplica<T>& value, const Axes& axes = {}) {
     static_assert(nest::is_reducible<T>,
@@ -134,6 +149,12 @@ class Strategy {
     } else {
       return value;
     }
+  }
+  // What is the same on all replicas: its MEAN is that.
+  torch::Tensor reduce(ReduceOp op, const Mirrored<torch::Tensor>& value) {
+    require_cross_replica("reduce()");
+    if (op != ReduceOp::kMean && num_replicas_in_sync() > 1) raise_undistributed();
+    return value.get();
   }
   template <class T>
   auto reduce(std::string_view op, const T& value, const Axes& axes = {}) {
@@ -168,17 +189,17 @@ class Strategy {
   std::vector<Variable> local_results(const Variable& variable) const;
   template <class T>
   std::vector<T> local_results(const T& value) const {
-    const int copies = nest::is_container<T> ? num_replicas_in_sync() : 1;
+    const int copies = nest::is_container<T> ? num_local_replicas() : 1;
     return std::vector<T>(static_cast<std::size_t>(copies), value);
   }
 
-  // value_fn(ValueContext) for every replica, on its device.
+  // value_fn(ValueContext) for every replica of this process, on its device.
   template <class F>
   auto distribute_values_from_function(F&& value_fn) {
     using R = std::decay_t<std::invoke_result_t<F&, ValueContext>>;
     std::vector<R> values;
-    for (int replica = 0; replica < num_replicas_in_sync(); ++replica) {
-      values.push_back(value_fn(ValueContext{replica, num_replicas_in_sync()}));
+    for (int replica = 0; replica < num_local_replicas(); ++replica) {
+      values.push_back(value_fn(ValueContext{first_replica() + replica, num_replicas_in_sync()}));
     }
     return PerReplica<R>(std::move(values));
   }
@@ -237,9 +258,11 @@ class Strategy {
 
  protected:
   // One replica on each compute device. No ops: what select_cross_device_ops()
-  // takes, chosen when they are first asked for.
+  // takes, chosen when they are first asked for. `group`: of processes that have as many replicas
+  // each; null: this one alone.
   Strategy(std::vector<device::Place> compute_devices, std::vector<device::Place> parameter_devices,
-           std::shared_ptr<CrossDeviceOps> ops = nullptr);
+           std::shared_ptr<CrossDeviceOps> ops = nullptr,
+           std::shared_ptr<::muster::collectives::Group> group = nullptr);
 
   // Runs replica(r) for every r in its replica context, device and thread.
   virtual void run_replicas(const std::function<void(int)>& replica);
@@ -257,7 +280,7 @@ class Strategy {
   nest::tensors_t<T> reduce_nest(ReduceOp op, const PerReplica<T>& value, const Axes& axes) {
     require_cross_replica("reduce()");
     check_components(value);
-    const bool distributed = num_replicas_in_sync() == 1 || !value.same_object();
+    const bool distributed = num_local_replicas() == 1 || !value.same_object();
     nest::Components<T> components;
     for (const T& component : value.values()) components.push_back(&component);
     return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
@@ -286,7 +309,7 @@ class Strategy {
                              // A plain 0 may stand for "nothing was added", whatever the number of
                              // replicas.
                              if constexpr (std::is_arithmetic_v<L>) {
-                               if (*leaf[0] == 0) return tensor;
+                               if (*leaf[0] == 0 && !takes_plain_values()) return tensor;
                              }
                              return reduce_undistributed(op, tensor, axes);
                            }
@@ -318,12 +341,17 @@ class Strategy {
                               const Axes& axes) const;
   // Runs body(r) for every replica r on its thread, without a replica's context or device.
   void on_replica_threads(const std::function<void(int)>& body) const;
+  // A plain value is this process's one, where it has one replica of several processes'.
+  bool takes_plain_values() const { return processes_ > 1 && num_local_replicas() == 1; }
   [[noreturn]] void raise_undistributed() const;
   [[noreturn]] static void refuse_gather_of_slices();
   torch::Tensor gather_components(const std::vector<torch::Tensor>& values, int axis) const;
 
   std::vector<std::string> worker_devices_;
   std::vector<std::string> parameter_devices_;
+  std::shared_ptr<::muster::collectives::Group> group_;
+  int processes_ = 1;
+  int first_replica_ = 0;
   // Written in the constructor, or once under the flag.
   mutable std::shared_ptr<CrossDeviceOps> ops_;
   mutable std::once_flag ops_chosen_;

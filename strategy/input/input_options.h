@@ -51,7 +51,8 @@ class InputContext {
   int num_replicas_in_sync_;
 };
 
-// Which of how many workers reads. The default: this process is the only one.
+// Which of how many workers reads. The default: this process is the only one, or one of the
+// strategy's processes.
 struct InputWorkers {
   int count = 1;
   // In sync, over all workers; 0: the strategy's own, times `count`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/group.h"
 #include "common/base/words.h"
 #include "common/data/pipeline/rewrite.h"
 #include "common/telemetry/log.h"
@@ -13,6 +14,7 @@
 #include "strategy/core/strategy.h"
 #include "strategy/input/element_codec.h"
 #include "strategy/input/input_link.h"
+#include "strategy/input/internal/process_link.h"
 
 namespace muster::internal {
 namespace {
@@ -33,7 +35,8 @@ void check_options(const Strategy& strategy, const InputOptions& options) {
   }
   const bool per_replica =
       options.experimental_replication_mode == InputReplicationMode::kPerReplica;
-  if (per_replica && strategy.name() == "CentralStorageStrategy") {
+  if (per_replica && (strategy.name() == "CentralStorageStrategy" ||
+                      strategy.name() == "MultiWorkerMirroredStrategy")) {
     raise(
         Unimplemented("InputReplicationMode PER_REPLICA is not supported by {}", strategy.name()));
   }
@@ -59,6 +62,13 @@ InputPlan begin_plan(Strategy& strategy, const InputOptions& options, InputWorke
   plan.strategy = strategy.ref();
   plan.options = options;
   plan.replicas = static_cast<int>(devices.size());
+  // Where nobody says otherwise, the workers are the strategy's processes.
+  const collectives::Group* const processes = strategy.collectives();
+  if (processes != nullptr && workers.count == 1 && workers.link == nullptr) {
+    workers.count = processes->size();
+    workers.index = processes->rank();
+    workers.link = process_link(strategy);
+  }
   if (Status bad = data::CheckShard({.workers = workers.count, .index = workers.index});
       !bad.ok()) {
     raise(bad);
@@ -246,6 +256,12 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
     log::Warning("{}", plan.warnings.back());
   }
   const std::int64_t files = sharded.choice.files;
+  if (strategy.collectives() != nullptr && files >= 0 && files < plan.workers.count) {
+    raise(
+        InvalidArgument("auto-sharding a dataset by file: it has {} for {}, and each needs one; "
+                        "with_options({{.auto_shard_policy = kData}}) splits by element",
+                        Counted(files, "file"), Counted(plan.workers.count, "worker")));
+  }
   if (const int count = plan.workers.count; files >= 0 && files < count) {
     plan.warnings.push_back(fmt::format(
         "auto-sharding a dataset by file: it has {} for {} workers, so {} of them {} nothing to "

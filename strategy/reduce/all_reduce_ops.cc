@@ -2,7 +2,6 @@
 #include <set>
 
 #include "collectives/hierarchy.h"
-#include "collectives/local_group.h"
 #include "collectives/packing.h"
 #include "common/base/words.h"
 #include "device/gpu.h"
@@ -189,9 +188,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
       return CrossDeviceOps::all_reduce(context, op, values, options);
     }
   }
-  internal::ReplicaMeeting meeting(context);
-  collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
-                                context.num_replicas_in_sync());
+  const internal::AllReplicas group(context);
   // In reverse: the gradients of the last layers are ready first.
   const std::vector<torch::Tensor> reversed(values.rbegin(), values.rend());
   std::vector<torch::Tensor> inputs(reversed.size()), results(values.size());
@@ -205,7 +202,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
       to = torch::empty(reversed[i].sizes(), torch::dtype(internal::scalar_type_of(result)));
       buffers.push_back({type, reversed[i].sizes().vec(), inputs[i].data_ptr(), to.data_ptr()});
     }
-    raise_unless_ok(group.AllReduce(reduction, buffers, options.timeout));
+    raise_unless_ok(group->AllReduce(reduction, buffers, options.timeout));
   }
   return results;
 }
@@ -269,10 +266,8 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
   if (context.strategy().uses_gpus()) {
     return CrossDeviceOps::all_gather(context, values, axis, options);
   }
-  internal::ReplicaMeeting meeting(context);
-  collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
-                                context.num_replicas_in_sync());
-  const auto said = group.Exchange("all_gather", Encode(values, axis), options.timeout);
+  const internal::AllReplicas group(context);
+  const auto said = group->Exchange("all_gather", Encode(values, axis), options.timeout);
   raise_unless_ok(said.status());
   // Every replica checks the same things from here on, so all of them throw, or none.
   std::vector<std::vector<Said>> all;
@@ -305,7 +300,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     buffers.back().in = inputs.back().data_ptr();
     buffers.back().out = results.back().data_ptr();
   }
-  raise_unless_ok(group.AllGather(buffers, options.timeout));
+  raise_unless_ok(group->AllGather(buffers, options.timeout));
   return results;
 }
 

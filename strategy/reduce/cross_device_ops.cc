@@ -9,6 +9,7 @@
 #include "device/gpu.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/internal/nccl.h"
@@ -142,13 +143,31 @@ Mirrored<torch::Tensor> CrossDeviceOps::gather(const ReduceInput& value, const D
   return Mirrored<torch::Tensor>(gather_implementation(value.components(), to, axis, options));
 }
 
+std::vector<std::vector<torch::Tensor>> CrossDeviceOps::reduce_in_step(
+    const Strategy& strategy, ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values,
+    const Destinations& devices, const CommunicationOptions& options) {
+  collectives::Group* const between = strategy.collectives();
+  if (between == nullptr) return batch_reduce_implementation(op, values, devices, options);
+  std::vector<torch::Tensor> sums;
+  for (auto& sum : batch_reduce_implementation(ReduceOp::kSum, values, devices, options)) {
+    sums.push_back(std::move(sum[0]));
+  }
+  std::vector<std::vector<torch::Tensor>> results;
+  for (const torch::Tensor& total : internal::sum_between(*between, sums, options.timeout)) {
+    const bool mean = op == ReduceOp::kMean;
+    results.push_back(CopyToAll(
+        mean ? internal::mean_of(total, strategy.num_replicas_in_sync()) : total, devices));
+  }
+  return results;
+}
+
 std::vector<torch::Tensor> CrossDeviceOps::all_reduce(ReplicaContext& context, ReduceOp op,
                                                       const std::vector<torch::Tensor>& values,
                                                       const CommunicationOptions& options) {
   JointCall mine{values};
   const auto joint = [&](const Arrivals<JointCall>& calls) {
     const Destinations devices(context.strategy().worker_devices());
-    auto results = batch_reduce_implementation(op, Transposed(calls), devices, options);
+    auto results = reduce_in_step(context.strategy(), op, Transposed(calls), devices, options);
     GiveResults(calls, results);
   };
   context.meet(fmt::format("all_reduce {} by {}", name_of(op), name()), mine, joint,
@@ -164,8 +183,12 @@ std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
   const auto joint = [&](const Arrivals<JointCall>& calls) {
     const Destinations devices(context.strategy().worker_devices());
     std::vector<std::vector<torch::Tensor>> results;
+    collectives::Group* const between = context.strategy().collectives();
     for (const auto& value : Transposed(calls)) {
-      results.push_back(gather_implementation(value, devices, axis, options));
+      const auto all = between == nullptr ? value
+                                          : internal::values_of_all(*between, "all_gather", value,
+                                                                    options.timeout);
+      results.push_back(gather_implementation(all, devices, axis, options));
     }
     GiveResults(calls, results);
   };

@@ -29,6 +29,7 @@
 namespace muster {
 
 class ReplicaContext;
+class Strategy;
 
 // What may be reduced: a distributed value, a variable, or one tensor.
 class ReduceInput {
@@ -110,6 +111,11 @@ class CrossDeviceOps {
   std::vector<torch::Tensor> reduce_any(ReduceOp op, const std::vector<torch::Tensor>& values,
                                         const Destinations& to,
                                         const CommunicationOptions& options);
+
+  // values[i]: the i-th value's components of this process's replicas; results over all processes'.
+  std::vector<std::vector<torch::Tensor>> reduce_in_step(
+      const Strategy& strategy, ReduceOp op, const std::vector<std::vector<torch::Tensor>>& values,
+      const Destinations& devices, const CommunicationOptions& options);
 
   std::atomic<bool> noted_{false}, noted_sparse_{false};
 };

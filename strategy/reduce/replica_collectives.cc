@@ -2,10 +2,10 @@
 // travel is up to the strategy's cross-device ops.
 #include <algorithm>
 
-#include "collectives/local_group.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
@@ -155,10 +155,8 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
     const CommunicationOptions options = OptionsOf(saved);
     const auto replica = static_cast<std::size_t>(saved->saved_data["replica"].toInt());
     const std::vector<std::int64_t> mine = saved->saved_data["sizes"].toIntVector();
-    internal::ReplicaMeeting meeting(context);
-    collectives::LocalGroup group(meeting, context.replica_id_in_sync_group(),
-                                  context.num_replicas_in_sync());
-    const auto sizes = group.Exchange("gradient of all_gather", mine, options.timeout);
+    const internal::AllReplicas group(context);
+    const auto sizes = group->Exchange("gradient of all_gather", mine, options.timeout);
     raise_unless_ok(sizes.status());
     variable_list result = ReduceGradients(context, ReduceOp::kSum, gradients, options);
     for (std::size_t i = 0; i < result.size(); ++i) {
@@ -197,6 +195,7 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
   } part{mine};
   const torch::NoGradGuard no_grad;
   call.context.strategy().cross_device_ops().note_sparse();
+  const std::string name = fmt::format("all_reduce {} of IndexedSlices", name_of(call.op));
   const auto joint = [&](const Arrivals<Part>& all) {
     std::vector<IndexedSlices> joined;
     for (std::size_t i = 0; i < mine.size(); ++i) {
@@ -210,12 +209,14 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
         }
         leaf.push_back(theirs[i]);
       }
+      if (collectives::Group* const between = call.context.strategy().collectives()) {
+        leaf = internal::slices_of_all(*between, name, leaf, call.options.timeout);
+      }
       joined.push_back(aggregate(leaf));
     }
     for (Part& one : all) one.joined = joined;
   };
-  call.context.meet(fmt::format("all_reduce {} of IndexedSlices", name_of(call.op)), part, joint,
-                    call.options.timeout);
+  call.context.meet(name, part, joint, call.options.timeout);
   std::vector<IndexedSlices> results;
   const device::Place place = device::PlaceScope::Current();
   for (const IndexedSlices& joined : part.joined) {
@@ -251,7 +252,7 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
                                                      const CommunicationOptions& options) {
   require_mine();
   internal::check_op(op);
-  if (group_ == nullptr) return Alone(leaves);
+  if (num_replicas_in_sync() == 1) return Alone(leaves);
   const Call call{.context = *this, .op = op, .options = options};
   variable_list dense;
   std::vector<IndexedSlices> sparse;
@@ -297,13 +298,13 @@ ReplicaContext::Leaves ReplicaContext::gather_leaves(const Leaves& leaves, int a
       raise(Unimplemented("all_gather does not support IndexedSlices"));
     }
     if (!tensor->defined()) raise(InvalidArgument("all_gather of an undefined tensor"));
-    if (group_ == nullptr) {
+    if (num_replicas_in_sync() == 1) {
       values.push_back(internal::gather_tensors({*tensor}, axis));
     } else {
       values.push_back(*tensor);
     }
   }
-  if (group_ != nullptr && !values.empty()) {
+  if (num_replicas_in_sync() > 1 && !values.empty()) {
     const Call call{.context = *this, .axis = axis, .options = options};
     values = AllGatherFunction::apply(at::TensorList(values), AddressOf(call));
   }

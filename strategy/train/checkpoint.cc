@@ -18,6 +18,7 @@
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/train/internal/saved_state.h"
 #include "strategy/train/module.h"
 #include "strategy/variables/internal/variable_state.h"
@@ -121,9 +122,26 @@ struct RestoreStatus::Impl {
     if (save.valid()) save.wait();
   }
 
-  // The error of a save in the background is thrown once.
+  // The error of a save in the background is thrown once, of several processes by all.
   void Wait() const MUSTER_REQUIRES(saving) {
-    if (save.valid()) std::exchange(save, {}).get();
+    if (!save.valid()) return;
+    const std::shared_future<void> done = std::exchange(save, {});
+    if (collectives::Group* const between = Between()) {
+      internal::done_by_first(*between, "save of a checkpoint", [&] { done.get(); });
+    } else {
+      done.get();
+    }
+  }
+
+  // The processes whose variables these are; null: this one's alone.
+  collectives::Group* Between() const {
+    const MutexLock lock(mutex);
+    for (const auto& [name, variable] : variables) {
+      const Strategy* const strategy = variable.state()->strategy.get();
+      if (strategy == nullptr) continue;
+      if (collectives::Group* const between = strategy->collectives()) return between;
+    }
+    return nullptr;
   }
 
   std::vector<Named> Collect() const MUSTER_REQUIRES(mutex) {
@@ -302,9 +320,26 @@ void Checkpoint::save_async(const std::string& directory, std::uint64_t step) co
     values = impl_->Collect();
     job = impl_->job;
   }
+  if (!writes()) {  // what there was to do is done
+    std::promise<void> done;
+    done.set_value();
+    impl_->save = done.get_future().share();
+    return;
+  }
   impl_->save = std::async(std::launch::async, [=, values = std::move(values)] {
                   WriteAll(directory, step, job, values);
                 }).share();
+}
+
+bool Checkpoint::writes() const {
+  const collectives::Group* const between = impl_->Between();
+  return between == nullptr || between->rank() == 0;
+}
+
+std::string Checkpoint::said_by_first(const std::string& text) const {
+  collectives::Group* const between = impl_->Between();
+  return between == nullptr ? text
+                            : internal::text_of_first(*between, "choice of a checkpoint", text);
 }
 
 void Checkpoint::wait() const {
@@ -375,7 +410,9 @@ std::string CheckpointManager::save(std::uint64_t step) const {
   std::string path = storage::CheckpointDirectory(directory_, step);
   checkpoint_.save(path, step);
   // The checkpoint counts whether or not old ones could be removed.
-  (void)storage::Collect(directory_, static_cast<std::uint32_t>(max_to_keep_), path);
+  if (checkpoint_.writes()) {
+    (void)storage::Collect(directory_, static_cast<std::uint32_t>(max_to_keep_), path);
+  }
   return path;
 }
 
@@ -395,12 +432,16 @@ std::optional<std::string> CheckpointManager::latest_checkpoint() const {
 std::optional<std::string> CheckpointManager::restore_latest() {
   checkpoint_.wait();
   std::vector<std::string> all = checkpoints();
-  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+  std::string newest;  // the name of its folder
+  for (auto path = all.rbegin(); path != all.rend() && newest.empty(); ++path) {
     if (storage::Verify(*path).code() == StatusCode::kDataLoss) continue;
-    checkpoint_.restore(*path);
-    return *path;
+    newest = path->substr(path->rfind('/') + 1);
   }
-  return std::nullopt;
+  newest = checkpoint_.said_by_first(newest);
+  if (newest.empty()) return std::nullopt;
+  std::string path = storage::JoinPath(directory_, newest);
+  checkpoint_.restore(path);
+  return path;
 }
 
 }  // namespace muster

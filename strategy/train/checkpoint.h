@@ -11,6 +11,10 @@
 // A file holds one tensor for each variable: the value of ON_WRITE, the aggregated value of ON_READ
 // (a SUM is spread over the replicas when it is restored). What an optimizer remembers is there
 // once, whatever the number of replicas, as "<parameter>/slot/<slot>".
+//
+// Under a strategy of several processes all of them make the same calls: the first one (the chief)
+// writes, save() and wait() return on all when the checkpoint is there, or throw the chief's error;
+// and each reads for itself what is restored, from the folder that the chief has chosen.
 #pragma once
 
 #include <cstdint>
@@ -101,6 +105,11 @@ class Checkpoint {
   void set_job(CheckpointJob job);
 
  private:
+  friend class CheckpointManager;
+  // Of several processes what the first one says; else `text`.
+  std::string said_by_first(const std::string& text) const;
+  // Whether this process writes the files.
+  bool writes() const;
   void track_state(const std::shared_ptr<const internal::SavedState>& state,
                    const std::string& prefix);
 

@@ -10,6 +10,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/train/internal/module_state.h"
 #include "strategy/train/internal/python_state.h"
@@ -87,7 +88,7 @@ int ModuleState::Here() const {
   const ReplicaContext* const replica = Replica();
   if (replica == nullptr) Sync();
   if (replica != nullptr) {
-    here = replica->replica_id_in_sync_group();
+    here = replica->local_replica_id();
   } else if (const auto updated = get_update_replica_id();
              updated && &get_strategy() == &*strategy) {
     here = std::min(*updated, size() - 1);
@@ -187,15 +188,20 @@ void ModuleState::Save(const std::string& path) const {
   RequireCrossReplica(*strategy, "save()", "it outside run()");
   (void)Here();
   ShowMeans();
-  try {
-    torch::serialize::OutputArchive archive;
-    Used().copies[0]->save(archive);
-    archive.save_to(path);
-  } catch (const std::exception& error) {
-    const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
-    raise(Unavailable("{} cannot be written: {}", path,
-                      torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
-  }
+  const auto write = [&] {
+    try {
+      torch::serialize::OutputArchive archive;
+      Used().copies[0]->save(archive);
+      archive.save_to(path);
+    } catch (const std::exception& error) {
+      const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
+      raise(Unavailable("{} cannot be written: {}", path,
+                        torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
+    }
+  };
+  collectives::Group* const between = strategy->collectives();
+  if (between == nullptr) return write();
+  done_by_first(*between, "save of module " + name, write);
 }
 
 OutsideUse::OutsideUse(std::shared_ptr<ModuleState> module) : module_(std::move(module)) {

@@ -128,12 +128,12 @@ class LocalOptimizer final : public OptimizerState {
   torch::Tensor Step(const DistributedOptimizerBase::Closure* closure) override {
     RequireNoOther(*module_->strategy);
     ReplicaContext* const replica = module_->Replica();
-    if (replica == nullptr && module_->size() > 1) {
+    if (replica == nullptr && Together()) {
       if (closure != nullptr) RaiseOutsideRun("step(closure)", *this);
       module_->strategy->run([this] { Step(nullptr); });
       return {};
     }
-    const int copy = replica == nullptr ? 0 : replica->replica_id_in_sync_group();
+    const int copy = replica == nullptr ? 0 : replica->local_replica_id();
     module_->Check(copy);
     return module_->central() ? StepShared(*replica, copy, closure)
                               : StepOwn(replica, copy, closure);
@@ -141,10 +141,10 @@ class LocalOptimizer final : public OptimizerState {
 
   void ReduceGradients() override {
     RequireNoOther(*module_->strategy);
-    if (module_->size() == 1) return;
+    if (!Together()) return;
     ReplicaContext* const replica = module_->Replica();
     if (replica == nullptr) RaiseOutsideRun("reduce_gradients()", *this);
-    const int copy = replica->replica_id_in_sync_group();
+    const int copy = replica->local_replica_id();
     module_->Check(copy);
     SumGradientsInPlace(*replica, LeavesOf(copy));
   }
@@ -162,7 +162,7 @@ class LocalOptimizer final : public OptimizerState {
     const ReplicaContext* const replica = module_->Replica();
     for (int copy = 0; copy < static_cast<int>(optimizers_.size()); ++copy) {
       const bool mine =
-          replica == nullptr || module_->central() || replica->replica_id_in_sync_group() == copy;
+          replica == nullptr || module_->central() || replica->local_replica_id() == copy;
       if (!mine) continue;
       try {
         for (auto& group : optimizers_[static_cast<std::size_t>(copy)]->param_groups()) {
@@ -210,6 +210,9 @@ class LocalOptimizer final : public OptimizerState {
     std::vector<AdoptedComponent::InPlace> held_;
   };
 
+  // Several replicas bring gradients.
+  bool Together() const { return module_->strategy->num_replicas_in_sync() > 1; }
+
   // The parameters that are to be trained.
   void Choose() {
     const ModuleState& module = *module_;
@@ -245,7 +248,7 @@ class LocalOptimizer final : public OptimizerState {
     const device::PlaceScope here(module_->parameter_device(copy));
     Optimizer& optimizer = instance(copy);
     const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
-    const bool reduces = how_.all_reduce_gradients && module_->size() > 1;
+    const bool reduces = how_.all_reduce_gradients && Together();
     LentGradients lent(parameters);
     const auto reduce = [&] {
       if (reduces) lent.Lend(SumOverReplicas(*replica, GradientsOf(parameters), parameters));

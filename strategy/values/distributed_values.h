@@ -13,7 +13,8 @@
 namespace muster {
 
 namespace detail {
-// The replica whose component an unqualified read means; -1 outside a replica context.
+// The replica of this process whose component an unqualified read means; -1 outside a replica
+// context.
 int current_replica();
 // OUT_OF_RANGE.
 [[noreturn]] void raise_no_component(int replica, int size);

@@ -180,7 +180,7 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
   state->trainable = options.trainable.value_or(!on_read);
   state->dtype = options.dtype;
   state->initial_value = spec.initial_value;
-  const bool shared = devices.size() == 1 && strategy.num_replicas_in_sync() > 1;
+  const bool shared = devices.size() == 1 && strategy.num_local_replicas() > 1;
   state->policy = on_read  ? OnReadPolicy(options.aggregation)
                   : shared ? AggregatingPolicy(options.aggregation)
                            : OnWritePolicy(options.aggregation);

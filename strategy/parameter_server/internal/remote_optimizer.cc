@@ -94,7 +94,7 @@ torch::Tensor RemoteOptimizer::Step(const DistributedOptimizerBase::Closure* clo
     const torch::AutoGradMode gradients(true);
     loss = (*closure)();
   }
-  const int copy = replica == nullptr ? 0 : replica->replica_id_in_sync_group();
+  const int copy = replica == nullptr ? 0 : replica->local_replica_id();
   module_->Check(copy);
   if (module_->size() == 1) {
     Update(GradientsOf(ParametersOf(0)));
@@ -140,7 +140,7 @@ void RemoteOptimizer::ReduceGradients() {
   if (module_->size() == 1) return;
   ReplicaContext* const replica = module_->Replica();
   if (replica == nullptr) RaiseOutsideRun("reduce_gradients()", *this);
-  const int copy = replica->replica_id_in_sync_group();
+  const int copy = replica->local_replica_id();
   module_->Check(copy);
   SumGradientsInPlace(*replica, ParametersOf(copy));
 }

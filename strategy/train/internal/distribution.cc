@@ -6,6 +6,7 @@
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/default_strategy.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/train/internal/module_state.h"
 #include "strategy/train/module.h"
@@ -268,6 +269,19 @@ void RefuseSharedMemory(const Module& module) {
   }
 }
 
+// All processes begin with the first one's values.
+void TakeFirstValues(collectives::Group& between, const Module& module) {
+  const torch::NoGradGuard no_grad;
+  const auto take = [&](const std::vector<Group>& groups) {
+    for (const Group& group : groups) {
+      const std::string call = "module " + module.name() + ": " + group.names[0];
+      group.tensor.detach().copy_(value_of_first(between, call, group.tensor));
+    }
+  };
+  take(GroupsOf(module.named_parameters()));
+  take(GroupsOf(module.named_buffers()));
+}
+
 }  // namespace
 
 std::shared_ptr<Module> CopyOf(const Module& module) {
@@ -313,13 +327,16 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
   RequireCrossReplica(strategy, "distribute()", "it before run()");
   if (module == nullptr) raise(InvalidArgument("distribute(): no module"));
   if (strategy.component_maker() != nullptr) RefuseSharedMemory(*module);
+  if (collectives::Group* const between = strategy.collectives()) {
+    TakeFirstValues(*between, *module);
+  }
   const auto state = std::make_shared<ModuleState>();
   state->strategy = strategy.ref();
   state->name = module->name();
   state->copies.push_back(module);
   // With one replica too, so that what works with one works with more.
   const std::shared_ptr<Module> probe = CopyOf(*module);
-  for (int r = 1; r < strategy.num_replicas_in_sync(); ++r) {
+  for (int r = 1; r < strategy.num_local_replicas(); ++r) {
     state->copies.push_back(r == 1 ? probe : CopyOf(*module));
   }
   Distribution(strategy, *state).Run();

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/group.h"
 #include "common/base/words.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/replica_context.h"
+#include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
 
 namespace muster::internal {
@@ -35,12 +37,26 @@ void Join(std::vector<Kind>& all, const std::vector<Kind>& one, std::size_t repl
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], one[i]);
 }
 
+// The same over processes.
+void JoinBetween(collectives::Group& between, std::vector<Kind>& kinds) {
+  std::vector<Kind> joined(kinds.size());
+  const collectives::ReduceBuffer buffer{.type = DType::kUint8,
+                                         .shape = {static_cast<std::int64_t>(kinds.size())},
+                                         .in = kinds.data(),
+                                         .out = joined.data()};
+  raise_unless_ok(between.AllReduce(collectives::Reduction::kMax, {&buffer, 1}));
+  kinds = std::move(joined);
+}
+
 std::vector<Kind> AgreeOnKinds(ReplicaContext& replica,
                                const std::vector<torch::Tensor>& gradients) {
   std::vector<Kind> mine = KindsOf(gradients);
-  replica.meet("sum of gradients", mine, [](const Arrivals<std::vector<Kind>>& all) {
+  replica.meet("sum of gradients", mine, [&](const Arrivals<std::vector<Kind>>& all) {
     std::vector<Kind>& joined = all[0];
     for (std::size_t r = 1; r < all.size(); ++r) Join(joined, all[r], r);
+    if (collectives::Group* const between = replica.strategy().collectives()) {
+      JoinBetween(*between, joined);
+    }
     for (std::size_t r = 1; r < all.size(); ++r) all[r] = joined;
   });
   return mine;

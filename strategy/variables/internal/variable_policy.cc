@@ -4,6 +4,7 @@
 
 #include "common/base/words.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
@@ -17,7 +18,7 @@ int VariablePolicy::Own(const VariableState& state) const {
   const Frame* const frame = Frames::OfThisThread().Context();
   if (frame == nullptr || frame->strategy != state.strategy.get()) return -1;
   int index = -1;
-  if (frame->kind == Frame::Kind::kReplica) index = frame->replica->replica_id_in_sync_group();
+  if (frame->kind == Frame::Kind::kReplica) index = frame->replica->local_replica_id();
   if (frame->kind == Frame::Kind::kUpdate) index = frame->update_replica;
   return std::min(index, state.size() - 1);
 }
@@ -58,6 +59,30 @@ class Plain final : public VariablePolicy {
   const std::unique_ptr<const VariablePolicy> asked_;
 };
 
+// What the replicas of all processes bring, in their order.
+std::vector<WriteArgument> ArgumentsOfAll(collectives::Group& between, const std::string& call,
+                                          const std::vector<WriteArgument>& mine) {
+  std::vector<std::int64_t> numbers;
+  std::vector<torch::Tensor> values;
+  std::vector<torch::Tensor> indices;
+  for (const WriteArgument& one : mine) {
+    numbers.push_back(one.number ? 1 : 0);
+    values.push_back(one.values);
+    indices.push_back(one.indices);
+  }
+  const auto number = between.Exchange(call, numbers);
+  raise_unless_ok(number.status());
+  values = values_of_all(between, call, values);
+  indices = values_of_all(between, call, indices);
+  std::vector<WriteArgument> all;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    all.push_back({.number = (*number)[r / mine.size()][r % mine.size()] == 1,
+                   .values = values[r],
+                   .indices = indices[r]});
+  }
+  return all;
+}
+
 // All replicas come with their arguments, and what these come to goes to all components.
 void WriteTogether(VariableState& state, WriteKind write, VariableAggregation aggregation,
                    ReplicaContext& replica, const ArgumentOf& argument) {
@@ -65,21 +90,23 @@ void WriteTogether(VariableState& state, WriteKind write, VariableAggregation ag
     VariableState* variable;
     WriteArgument argument;
   } mine{&state, argument(state.OwnComponent())};
-  replica.meet(fmt::format("{} of variable {}", name_of(write), state.name), mine,
-               [&](const Arrivals<Arrival>& arrivals) {
-                 std::vector<WriteArgument> all;
-                 for (const Arrival& arrival : arrivals) {
-                   if (arrival.variable != &state) {
-                     raise(FailedPrecondition(
-                         "replicas write different variables that are both called {}", state.name));
-                   }
-                   all.push_back(arrival.argument);
-                 }
-                 const Ordinary ordinary(state.at(0).place());
-                 const WriteArgument one =
-                     Aggregate(write, state.name, aggregation, all, state.Primary());
-                 state.WriteAll(write, [&](int) { return one; });
-               });
+  const std::string call = fmt::format("{} of variable {}", name_of(write), state.name);
+  replica.meet(call, mine, [&](const Arrivals<Arrival>& arrivals) {
+    std::vector<WriteArgument> all;
+    for (const Arrival& arrival : arrivals) {
+      if (arrival.variable != &state) {
+        raise(FailedPrecondition("replicas write different variables that are both called {}",
+                                 state.name));
+      }
+      all.push_back(arrival.argument);
+    }
+    if (collectives::Group* const between = replica.strategy().collectives()) {
+      all = ArgumentsOfAll(*between, call, all);
+    }
+    const Ordinary ordinary(state.at(0).place());
+    const WriteArgument one = Aggregate(write, state.name, aggregation, all, state.Primary());
+    state.WriteAll(write, [&](int) { return one; });
+  });
 }
 
 class OnWrite : public VariablePolicy {
@@ -156,13 +183,27 @@ class OnRead : public VariablePolicy {
     state.WriteOne(write, own, argument(own));
   }
   bool components_equal() const final { return false; }
+  // The first replica's.
+  torch::Tensor ReadAcross(VariableState& state) const override {
+    const torch::Tensor first = state.Primary();
+    collectives::Group* const between = state.strategy->collectives();
+    return between == nullptr ? first : value_of_first(*between, CallOf(state), first);
+  }
+  torch::Tensor ReadHere(VariableState& state) const override { return state.Primary(); }
 
  protected:
+  static std::string CallOf(const VariableState& state) { return "read of variable " + state.name; }
   // The values of all components, which are initialised.
   static std::vector<torch::Tensor> Values(const VariableState& state) {
     std::vector<torch::Tensor> values;
     for (const auto& component : state.components) values.push_back(component->Snapshot());
     return values;
+  }
+  // Those of all processes, in the order of replicas.
+  static std::vector<torch::Tensor> AllValues(const VariableState& state) {
+    collectives::Group* const between = state.strategy->collectives();
+    if (between == nullptr) return Values(state);
+    return values_of_all(*between, CallOf(state), Values(state));
   }
   // A sum of one is that one: nobody may get hold of a component's own storage to write in.
   static torch::Tensor Reduced(ReduceOp op, const std::vector<torch::Tensor>& values) {
@@ -193,16 +234,23 @@ class OnReadMean final : public OnRead {
         state.name, torch::toString(type)));
   }
   torch::Tensor ReadAcross(VariableState& state) const override {
+    return MeanOf(state, AllValues(state));
+  }
+  torch::Tensor ReadHere(VariableState& state) const override {
+    return MeanOf(state, Values(state));
+  }
+  bool shows_across() const override { return true; }
+
+ private:
+  static torch::Tensor MeanOf(VariableState& state, const std::vector<torch::Tensor>& values) {
     const torch::Tensor first = state.Primary();
     const Ordinary ordinary(state.at(0).place());
-    const std::vector<torch::Tensor> values = Values(state);
     // The mean of equal values is that value, to the last bit: what is saved is what is restored.
     const bool equal = std::all_of(values.begin(), values.end(), [&](const torch::Tensor& value) {
       return value.equal(values[0].to(value.device()));
     });
     return equal ? first : Reduced(ReduceOp::kMean, values);
   }
-  bool shows_across() const override { return true; }
 };
 
 // Its value is spread over the components.
@@ -211,7 +259,7 @@ class OnReadSum final : public OnRead {
   torch::Tensor ReadAcross(VariableState& state) const override {
     (void)state.Primary();
     const Ordinary ordinary(state.at(0).place());
-    return Reduced(ReduceOp::kSum, Values(state));
+    return Reduced(ReduceOp::kSum, AllValues(state));
   }
   void WriteAcross(VariableState& state, WriteKind write,
                    const ArgumentOf& argument) const override {
@@ -227,7 +275,7 @@ class OnReadSum final : public OnRead {
       return one;
     });
   }
-  // An equal share; what integers cannot divide is the first component's. A value of a type that
+  // An equal share; what integers cannot divide is the first replica's. A value of a type that
   // does not convert stays whole, and is refused where it is written.
   torch::Tensor PartOf(const VariableState& state, int index,
                        const torch::Tensor& value) const override {
@@ -237,9 +285,12 @@ class OnReadSum final : public OnRead {
     if (!c10::canCast(value.scalar_type(), type)) return value;
     const torch::Tensor total = value.to(type);
     const Ordinary ordinary(device::Place{});
-    if (!torch::isIntegralType(type, /*includeBool=*/true)) return total / state.size();
-    const torch::Tensor each = total.div(state.size(), "trunc");
-    return index == 0 ? total - each * (state.size() - 1) : each;
+    const collectives::Group* const between = state.strategy->collectives();
+    const int parts = between == nullptr ? state.size() : state.size() * between->size();
+    const bool first = index == 0 && (between == nullptr || between->rank() == 0);
+    if (!torch::isIntegralType(type, /*includeBool=*/true)) return total / parts;
+    const torch::Tensor each = total.div(parts, "trunc");
+    return first ? total - each * (parts - 1) : each;
   }
 };
 

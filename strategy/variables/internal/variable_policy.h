@@ -39,6 +39,8 @@ class VariablePolicy {
   // Across replicas: the value for arithmetic, and a snapshot of it, aggregated.
   virtual torch::Tensor Read(VariableState& state) const;
   virtual torch::Tensor ReadAcross(VariableState& state) const;
+  // The same of this process's replicas alone: no call that others have to make.
+  virtual torch::Tensor ReadHere(VariableState& state) const { return ReadAcross(state); }
   // false: there is no value across replicas; to read it is INVALID_ARGUMENT.
   virtual bool has_value_across() const { return true; }
   // What component `index` of another variable is given when it is assigned this one.

@@ -5,6 +5,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/internal/runs.h"
 #include "strategy/core/replica_context.h"
@@ -144,7 +145,7 @@ void VariableState::ShowAcross() {
   if (!policy->shows_across()) return;
   const RecursiveMutexLock lock(mutex_);
   if (shows_across_.exchange(true)) return;
-  const torch::Tensor across = CopyAt(at(0).place(), ReadAcross(), *dtype);
+  const torch::Tensor across = CopyAt(at(0).place(), policy->ReadHere(*this), *dtype);
   if (!across.equal(at(0).Snapshot())) adopted(0).Show(across);
 }
 
@@ -156,8 +157,12 @@ void VariableState::Settle() {
   for (AdoptedComponent* const component : adopted_) component->Settle();
 }
 
-void VariableState::Initialize(const torch::Tensor& value) {
-  (void)*strategy;
+void VariableState::Initialize(const torch::Tensor& own) {
+  const Strategy& of = *strategy;
+  torch::Tensor value = own;
+  if (collectives::Group* const between = of.collectives()) {
+    value = value_of_first(*between, "initial value of variable " + name, own);
+  }
   const torch::ScalarType type = dtype.value_or(value.scalar_type());
   policy->CheckType(*this, type);
   const RecursiveMutexLock lock(mutex_);

@@ -48,7 +48,8 @@ class VariableState {
 
   torch::Tensor Read();  // of the whole variable, here
   torch::Tensor ReadComponent(int index);
-  // Aggregated, as across replicas; also what goes into a checkpoint (one tensor, table 2.9).
+  // Aggregated, as across replicas (of several processes: an ON_READ variable's is a call that all
+  // of them make); also what goes into a checkpoint (one tensor, table 2.9).
   torch::Tensor ReadAcross() { return policy->ReadAcross(*this); }
   // The first component: a snapshot, and what it looks like, which costs no read.
   //   FAILED_PRECONDITION: not initialised.
@@ -58,7 +59,8 @@ class VariableState {
   // All components at once: nobody else writes between.
   void WriteAll(WriteKind kind, const ArgumentOf& argument);
   void WriteOne(WriteKind kind, int index, const WriteArgument& argument);
-  void Initialize(const torch::Tensor& value);
+  // `own` becomes the value, or of several processes the first one's.
+  void Initialize(const torch::Tensor& own);
   // What ReadAcross() gave becomes the value.
   void Restore(const torch::Tensor& value);
 
@@ -67,7 +69,7 @@ class VariableState {
   // ON_READ variable were changed, each keeps its own.
   //   FAILED_PRECONDITION: a mirrored value was changed on another copy than the first alone.
   void TakeChanges();
-  // The first copy's tensor has the aggregated value, until HideAcross().
+  // The first copy's tensor has the aggregated value of this process's, until HideAcross().
   void ShowAcross();
   void HideAcross();
   // The values are as they should be.

@@ -1,0 +1,179 @@
+#include "strategy/core/internal/between.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strategy/base/internal/raise.h"
+#include "strategy/values/internal/reduction.h"
+
+namespace muster::internal {
+namespace {
+
+// Type, then sizes; type -1: undefined.
+using Said = std::vector<std::int64_t>;
+
+Said Describe(const torch::Tensor& value) {
+  if (!value.defined()) return {-1};
+  Said said{static_cast<std::int64_t>(value.scalar_type())};
+  said.insert(said.end(), value.sizes().begin(), value.sizes().end());
+  return said;
+}
+
+std::string Text(const Said& said) {
+  if (said[0] < 0) return "nothing";
+  return fmt::format("{}[{}]", torch::toString(static_cast<torch::ScalarType>(said[0])),
+                     fmt::join(said.begin() + 1, said.end(), ", "));
+}
+
+torch::Tensor Empty(const Said& said) {
+  if (said[0] < 0) return {};
+  return torch::empty(std::vector<std::int64_t>(said.begin() + 1, said.end()),
+                      torch::dtype(static_cast<torch::ScalarType>(said[0])));
+}
+
+torch::Tensor InHost(const torch::Tensor& value) {
+  return value.detach().to(torch::kCPU).contiguous();
+}
+
+bool Sums(const torch::Tensor& value) {
+  const auto type = dtype_of(value.scalar_type());
+  return type.has_value() && collectives::Reducible(*type);
+}
+
+}  // namespace
+
+std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string_view call,
+                                          const torch::Tensor& mine, collectives::Timeout timeout) {
+  const auto said = group.Exchange(call, Describe(mine), timeout);
+  raise_unless_ok(said.status());
+  const auto own = static_cast<std::size_t>(group.rank());
+  std::vector<torch::Tensor> all;
+  collectives::GatherBuffer buffer;
+  std::size_t total = 0;
+  for (const Said& one : *said) {
+    all.push_back(Empty(one));
+    buffer.block_bytes.push_back(all.back().defined() ? all.back().nbytes() : 0);
+    total += buffer.block_bytes.back();
+  }
+  all[own] = mine;
+  if (total == 0) return all;
+  const torch::Tensor sent = mine.defined() ? InHost(mine) : torch::Tensor();
+  std::vector<std::byte> joined(total);
+  buffer.in = sent.defined() ? sent.data_ptr() : nullptr;
+  buffer.out = joined.data();
+  raise_unless_ok(group.AllGather({&buffer, 1}, timeout));
+  const std::byte* at = joined.data();
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const std::size_t bytes = buffer.block_bytes[r];
+    if (r != own && bytes > 0) std::memcpy(all[r].data_ptr(), at, bytes);
+    at += bytes;
+  }
+  return all;
+}
+
+std::vector<torch::Tensor> values_of_all(collectives::Group& group, std::string_view call,
+                                         const std::vector<torch::Tensor>& mine,
+                                         collectives::Timeout timeout) {
+  const auto processes = static_cast<std::size_t>(group.size());
+  std::vector<torch::Tensor> all(processes * mine.size());
+  for (std::size_t replica = 0; replica < mine.size(); ++replica) {
+    std::vector<torch::Tensor> values = gather_between(group, call, mine[replica], timeout);
+    for (std::size_t p = 0; p < processes; ++p) {
+      all[p * mine.size() + replica] = std::move(values[p]);
+    }
+  }
+  return all;
+}
+
+std::vector<IndexedSlices> slices_of_all(collectives::Group& group, std::string_view call,
+                                         const std::vector<IndexedSlices>& mine,
+                                         collectives::Timeout timeout) {
+  std::vector<torch::Tensor> values;
+  std::vector<torch::Tensor> indices;
+  for (const IndexedSlices& one : mine) {
+    values.push_back(one.values);
+    indices.push_back(one.indices);
+  }
+  values = values_of_all(group, call, values, timeout);
+  indices = values_of_all(group, call, indices, timeout);
+  std::vector<IndexedSlices> all;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    all.push_back({values[r], indices[r], mine[r % mine.size()].dense_shape});
+  }
+  return all;
+}
+
+std::vector<torch::Tensor> sum_between(collectives::Group& group,
+                                       const std::vector<torch::Tensor>& values,
+                                       collectives::Timeout timeout) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> sums;
+  std::vector<torch::Tensor> sent;
+  std::vector<collectives::ReduceBuffer> buffers;
+  for (const torch::Tensor& value : values) {
+    if (!Sums(value)) {
+      const auto all = gather_between(group, "sum", value, timeout);
+      sums.push_back(reduce_tensors(ReduceOp::kSum, all, Axes()));
+      continue;
+    }
+    sent.push_back(InHost(value));
+    sums.push_back(torch::empty(value.sizes(), torch::dtype(value.scalar_type())));
+    buffers.push_back({.type = *dtype_of(value.scalar_type()),
+                       .shape = value.sizes().vec(),
+                       .in = sent.back().data_ptr(),
+                       .out = sums.back().data_ptr()});
+  }
+  if (buffers.empty()) return sums;
+  raise_unless_ok(group.AllReduce(collectives::Reduction::kSum, buffers, timeout));
+  return sums;
+}
+
+torch::Tensor value_of_first(collectives::Group& group, std::string_view call,
+                             const torch::Tensor& mine) {
+  const auto said = group.Exchange(call, Describe(mine));
+  raise_unless_ok(said.status());
+  for (std::size_t r = 1; r < said->size(); ++r) {
+    if ((*said)[r] == said->front()) continue;
+    raise(InvalidArgument("{}: process {} has {}, the first one {}; all need the same", call, r,
+                          Text((*said)[r]), Text(said->front())));
+  }
+  if (!mine.defined()) return mine;
+  const torch::Tensor value = InHost(mine).clone();
+  const std::span<std::byte> bytes(static_cast<std::byte*>(value.data_ptr()), value.nbytes());
+  if (!bytes.empty()) raise_unless_ok(group.Broadcast(bytes, 0));
+  return value.to(mine.device());
+}
+
+std::string text_of_first(collectives::Group& group, std::string_view call,
+                          const std::string& text) {
+  const auto said = group.Exchange(call, Said(text.begin(), text.end()));
+  raise_unless_ok(said.status());
+  std::string first;
+  for (const std::int64_t c : said->front()) first.push_back(static_cast<char>(c));
+  return first;
+}
+
+void done_by_first(collectives::Group& group, std::string_view call,
+                   const std::function<void()>& work) {
+  std::string outcome;  // nothing, or the code in decimal, a space, and the text
+  if (group.rank() == 0) {
+    try {
+      work();
+    } catch (const Error& error) {
+      outcome = fmt::format("{} {}", static_cast<int>(error.code()), error.message());
+    } catch (const std::exception& error) {
+      outcome = fmt::format("{} {}", static_cast<int>(ErrorCode::kUnknown), error.what());
+    }
+  }
+  outcome = text_of_first(group, call, outcome);
+  if (outcome.empty()) return;
+  const std::size_t space = outcome.find(' ');
+  raise(static_cast<ErrorCode>(std::stoi(outcome.substr(0, space))), outcome.substr(space + 1));
+}
+
+}  // namespace muster::internal
