@@ -7,13 +7,13 @@ include(GNUInstallDirs)
 # The objects of what its headers call into; the archives behind them give what these need.
 set(objects)
 foreach(library strategy_parameter_server strategy_train strategy_kinds strategy_cluster strategy_input
-        strategy_variables strategy_reduce strategy_core strategy_values strategy_resolver strategy_base device collectives data base)
+        strategy_variables strategy_reduce strategy_core strategy_values strategy_resolver strategy_testing strategy_base device collectives data base)
   list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
 endforeach()
 add_library(muster_sdk SHARED ${objects})
 set_target_properties(muster_sdk PROPERTIES OUTPUT_NAME muster VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
-target_link_libraries(muster_sdk PRIVATE muster::strategy)
+target_link_libraries(muster_sdk PRIVATE muster::strategy muster::strategy_testing)
 
 install(TARGETS muster_sdk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
 # The folders keep their names below include/muster, where the package's include path points.

@@ -1,0 +1,154 @@
+#include "strategy/testing/multi_process.h"
+
+#include <csignal>
+#include <set>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::string kProgram = MUSTER_TEST_PROGRAMS "/processes";
+
+MultiProcessOptions Two(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), kProgram);
+  return {.command = std::move(arguments), .cluster = {{"worker", 2}}, .print = false};
+}
+
+// The error that it throws.
+template <class Function>
+Error ErrorOf(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kOk, "nothing was thrown");
+}
+
+TEST_CASE("each process of a run has a TF_CONFIG with an address of its own",
+          "[multi_process][spec][MPR-01]") {
+  MultiProcessRun run(
+      {.command = {kProgram, "config"}, .cluster = {{"chief", 1}, {"worker", 2}}, .print = false});
+  const MultiProcessResult result = run.join();
+
+  REQUIRE(result.values.size() == 3);
+  std::set<std::string> addresses;
+  for (const auto& [task, values] : result.values) {
+    CAPTURE(task, values.at(0));
+    CHECK(result.exits.at(task).ok());
+    for (const std::string other : {"chief:0", "worker:0", "worker:1"}) {
+      CHECK(values.at(0).find(run.address(other)) != std::string::npos);
+    }
+    addresses.insert(run.address(task));
+    CHECK(values.at(0).find("\"type\":\"" + task.substr(0, task.find(':'))) != std::string::npos);
+  }
+  CHECK(addresses.size() == 3);
+}
+
+TEST_CASE("a run's processes meet at a barrier, and one that has ended is named to the others",
+          "[multi_process][spec][MPR-01]") {
+  MultiProcessRun run(Two({"barrier", "3"}));
+  const MultiProcessResult result = run.join();
+  CHECK(result.output.at("worker:0") == "passed 1\npassed 2\npassed 3\n");
+  CHECK(result.output.at("worker:1") == "passed 1\npassed 2\npassed 3\n");
+
+  MultiProcessRun broken(Two({"broken-barrier"}));
+  const Error error = ErrorOf([&] { broken.join(); });
+  CHECK(error.message() ==
+        "worker:0 ended by exit code 4: barrier: worker:1 has ended and does "
+        "not come");
+}
+
+TEST_CASE("a killed process is the run's error, with its signal, and can be started again",
+          "[multi_process][spec][MPR-01]") {
+  MultiProcessRun run(Two({"wait"}));
+  REQUIRE(run.wait_for_output("worker:1", "begins", seconds(60)));
+  const int pid = run.pid("worker:1");
+  run.kill("worker:1", SIGKILL, true);
+  CHECK(run.wait("worker:1", seconds(60)).signal == SIGKILL);
+  run.start("worker:1");
+  CHECK(run.wait_for_output("worker:1", "begins\nbegins", seconds(60)));
+  CHECK(run.pid("worker:1") != pid);
+  CHECK(ErrorOf([&] { run.start("worker:1"); }).code() == ErrorCode::kFailedPrecondition);
+
+  run.kill("worker:1", SIGKILL);
+  run.kill("worker:0", SIGTERM, true);
+  const Error error = ErrorOf([&] { run.join(); });
+  CHECK(error.code() == ErrorCode::kInternal);
+  CHECK(error.message() == "worker:1 ended by signal SIGKILL: begins");
+}
+
+TEST_CASE("a run restarts what fails when it is asked to", "[multi_process][spec][MPR-01]") {
+  MultiProcessOptions options = Two({"wait"});
+  options.restart = true;
+  MultiProcessRun run(options);
+  REQUIRE(run.wait_for_output("worker:0", "begins", seconds(60)));
+  run.kill("worker:0");
+  CHECK(run.wait_for_output("worker:0", "begins\nbegins", seconds(60)));
+}
+
+TEST_CASE("a run that is late says who has not ended and keeps what they wrote",
+          "[multi_process][spec][MPR-01]") {
+  MultiProcessOptions options = Two({"chief-ends", "0"});
+  options.limit = milliseconds(500);
+  MultiProcessRun run(options);
+  const Error error = ErrorOf([&] { run.join(); });
+  CHECK(error.code() == ErrorCode::kDeadlineExceeded);
+  // Task 0 ends by itself, unless the machine is slower than the limit.
+  CHECK(error.message().find("worker:1 had not ended after ") != std::string::npos);
+  CHECK(run.result().exits.at("worker:1").signal == SIGKILL);
+}
+
+TEST_CASE("a failure counts more than the time limit", "[multi_process][spec][MPR-01]") {
+  MultiProcessRun run(Two({"wait"}));
+  REQUIRE(run.wait_for_output("worker:0", "begins", seconds(60)));
+  run.kill("worker:0", SIGSEGV);
+  CHECK(run.wait("worker:0", seconds(60)).signal == SIGSEGV);
+
+  const Error error = ErrorOf([&] { run.join(milliseconds(1)); });
+  CHECK(error.message() == "worker:0 ended by signal SIGSEGV: begins");
+  CHECK(run.result().exits.at("worker:1").signal == SIGKILL);
+}
+
+TEST_CASE("the end of the chief ends the run when that was asked for",
+          "[multi_process][spec][MPR-01]") {
+  MultiProcessOptions options = Two({"chief-ends", "0"});
+  options.end_with_chief = true;
+  MultiProcessRun run(options);
+  const MultiProcessResult result = run.join();
+  CHECK(result.exits.at("worker:0").ok());
+  CHECK(result.exits.at("worker:1").signal == SIGTERM);
+}
+
+TEST_CASE("functions of a program run in processes of it, and what they return is the run's",
+          "[multi_process][spec][MPR-01]") {
+  const auto output_of = [](const std::string& name) {
+    MultiProcessRun run(
+        {.command = {kProgram, "function", name}, .cluster = {{"worker", 1}}, .print = false});
+    (void)run.wait("worker:0", seconds(60));
+    return run.output("worker:0");
+  };
+  CHECK(output_of("greet") == "worker:0: hello from 0\nworker:1: hello from 1\n");
+  CHECK(output_of("refuse").find("ended by exit code 1: refuse: task ") != std::string::npos);
+  CHECK(output_of("absent").find("no function \"absent\" is registered") != std::string::npos);
+}
+
+TEST_CASE("a run refuses what it cannot be", "[multi_process][spec]") {
+  const auto code_of = [](MultiProcessOptions options) {
+    return ErrorOf([&] { MultiProcessRun run(std::move(options)); }).code();
+  };
+  CHECK(code_of({}) == ErrorCode::kInvalidArgument);
+  CHECK(code_of({.command = {"true"}, .function = "f"}) == ErrorCode::kInvalidArgument);
+  CHECK(code_of({.command = {"true"}, .cluster = {}}) == ErrorCode::kInvalidArgument);
+  CHECK(code_of({.command = {"true"}, .cluster = {{"worker", -1}}}) == ErrorCode::kInvalidArgument);
+  CHECK(code_of({.command = {"/no/such/program"}}) == ErrorCode::kNotFound);
+  CHECK(ErrorOf([] { process_barrier(); }).code() == ErrorCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace muster
