@@ -82,9 +82,9 @@ void Arena::Unmap(std::byte* begin, std::size_t bytes) {
 }
 
 Arena& Arena::Of(int index) {
-  MUSTER_INVARIANT(index >= 0 && index < kMaxDevices);
+  MUSTER_INVARIANT(index >= 0 && index < kMaxArenas);
   // Never destroyed: tensors in static variables may outlive any order of destruction.
-  static auto& arenas = *new std::array<std::atomic<Arena*>, kMaxDevices>{};
+  static auto& arenas = *new std::array<std::atomic<Arena*>, kMaxArenas>{};
   std::atomic<Arena*>& arena = arenas[static_cast<std::size_t>(index)];
   // Every allocation of every replica asks: no lock but for the first.
   if (Arena* const there = arena.load(std::memory_order_acquire)) return *there;

@@ -1,5 +1,5 @@
-// The memory of one logical CPU device: addresses of its own, so that the device of any buffer is
-// found from its address alone.
+// The memory of one logical CPU device, or of one emulated TPU core: addresses of its own, so that
+// the device of any buffer is found from its address alone.
 //
 // An arena reserves one large range. Where the process may not have so many addresses (ulimit -v,
 // valgrind, ThreadSanitizer's programs) it takes pieces of 64 MiB when it needs them, and a block
@@ -25,7 +25,8 @@ namespace muster::device {
 
 class Arena {
  public:
-  // The arena of logical device CPU:`index`, index >= 0. On CPU:0 is the memory of no arena, too.
+  // Arena number `index`, in [0, kMaxArenas): those of CPU:0, CPU:1, ... come first, then those of
+  // TPU:0, TPU:1, ... (ArenaOf() of placing.h). On CPU:0 is the memory of no arena, too.
   static Arena& Of(int index);
   // The index of the arena that `address` lies in; 0 when it lies in none.
   static int IndexOf(const void* address) {
@@ -53,7 +54,9 @@ class Arena {
   static constexpr std::size_t kRange = std::size_t{1} << 38;
 #endif
   static constexpr std::size_t kPiece = std::size_t{1} << 26;
+  // Logical CPUs; and as many TPU cores.
   static constexpr int kMaxDevices = 64;
+  static constexpr int kMaxArenas = 2 * kMaxDevices;
 
  private:
   // Mappings begin and end at multiples of kPiece, so a piece of addresses has one owner.
@@ -84,7 +87,7 @@ class Arena {
   std::vector<std::vector<std::byte*>> free_ MUSTER_GUARDED_BY(mutex_);  // by size class
 };
 
-// While it lives, libtorch's CPU factories called on this thread allocate from CPU:`index`.
+// While it lives, libtorch's CPU factories called on this thread allocate from arena `index`.
 class ArenaScope {
  public:
   explicit ArenaScope(int index);

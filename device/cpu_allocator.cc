@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include "device/arena.h"
+#include "device/placing.h"
 
 // The interface changed with 2.0: allocate() lost its const, copy_data() came.
 #if TORCH_VERSION_MAJOR >= 2
@@ -35,8 +36,8 @@ class LogicalCpuAllocator final : public at::Allocator {
     Arena* const arena = ArenaScope::CurrentArena();
     if (arena == nullptr) return g_plain->allocate(bytes);
     void* const block = arena->Allocate(bytes);
-    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr,
-                     "logical device CPU:", ArenaScope::Current(), ": not enough memory for ",
+    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "logical device ",
+                     PlaceOfArena(ArenaScope::Current()).ToString(), ": not enough memory for ",
                      bytes,
                      " bytes more: the process is at its limit of addresses (ulimit -v), or the "
                      "machine at that of its memory");

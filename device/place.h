@@ -8,13 +8,14 @@ namespace muster::device {
 
 // Threading: a plain value.
 struct Place {
-  enum class Type { kCpu, kGpu };
+  enum class Type { kCpu, kGpu, kTpu };
   Type type = Type::kCpu;
   int index = 0;
   auto operator<=>(const Place&) const = default;
 
   static constexpr Place Cpu(int index) { return {Type::kCpu, index}; }
   static constexpr Place Gpu(int index) { return {Type::kGpu, index}; }
+  static constexpr Place Tpu(int index) { return {Type::kTpu, index}; }
 
   // "CPU:1"
   std::string ToString() const;

@@ -9,6 +9,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "device/gpu.h"
+#include "device/tpu.h"
 
 namespace muster::device {
 namespace {
@@ -57,16 +58,20 @@ Result<Place> ParsePlace(std::string_view name) {
     const auto parsed = std::from_chars(rest.data() + colon + 1, end, index);
     if (parsed.ec != std::errc() || parsed.ptr != end) index = -1;
   }
-  if ((type != "CPU" && type != "GPU") || index < 0 || index >= Arena::kMaxDevices) {
-    return InvalidArgument("device \"{}\" is not CPU:<n> or GPU:<n> with n in [0, {}) on this task",
-                           name, Arena::kMaxDevices);
+  if (index >= 0 && index < Arena::kMaxDevices) {
+    if (type == "CPU") return Place::Cpu(index);
+    if (type == "GPU") return Place::Gpu(index);
+    if (type == "TPU") return Place::Tpu(index);
   }
-  return type == "CPU" ? Place::Cpu(index) : Place::Gpu(index);
+  return InvalidArgument(
+      "device \"{}\" is not CPU:<n>, GPU:<n> or TPU:<n> with n in [0, {}) on this task", name,
+      Arena::kMaxDevices);
 }
 
 Result<Place> FindPlace(std::string_view name) {
   MUSTER_TRY_ASSIGN(const Place place, ParsePlace(name));
   if (IsGpu(place)) MUSTER_TRY(LogicalGpus::OfProcess().Check(place.index));
+  if (place.type == Place::Type::kTpu) MUSTER_TRY(TpuCores::OfProcess().Check(place.index));
   return place;
 }
 
@@ -81,7 +86,7 @@ Place PlaceOf(const at::Tensor& tensor) {
   if (tensor.is_sparse()) return PlaceOf(tensor._values());
   // The storage's address: an empty tensor has none of its own.
   const at::DataPtr& memory = tensor.storage().data_ptr();
-  if (tensor.device().is_cpu()) return Place::Cpu(Arena::IndexOf(memory.get()));
+  if (tensor.device().is_cpu()) return PlaceOfArena(Arena::IndexOf(memory.get()));
   if (memory.get_deleter() == &FreeMark) return static_cast<Mark*>(memory.get_context())->place;
   return Place::Gpu(LogicalGpus::OfProcess().FirstOn(tensor.device().index()));
 }
@@ -105,14 +110,14 @@ struct PlaceScope::Card {
   const c10::DeviceGuard guard;
 };
 
-PlaceScope::PlaceScope(Place place) : arena_(IsGpu(place) ? 0 : place.index), outer_(t_gpu) {
+PlaceScope::PlaceScope(Place place) : arena_(ArenaOf(place)), outer_(t_gpu) {
   if (IsGpu(place)) card_ = std::make_unique<Card>(CardOf(place));
   t_gpu = IsGpu(place) ? place.index : -1;
 }
 PlaceScope::~PlaceScope() { t_gpu = outer_; }
 
 Place PlaceScope::Current() {
-  return t_gpu >= 0 ? Place::Gpu(t_gpu) : Place::Cpu(ArenaScope::Current());
+  return t_gpu >= 0 ? Place::Gpu(t_gpu) : PlaceOfArena(ArenaScope::Current());
 }
 
 }  // namespace muster::device

@@ -19,11 +19,23 @@ class Tensor;
 
 namespace muster::device {
 
-// "CPU:1", "cpu:1", "/gpu:0", "/job:localhost/replica:0/task:0/device:CPU:1". INVALID_ARGUMENT:
-// another form, an index out of range, or a device of another task.
+// "CPU:1", "cpu:1", "/gpu:0", "TPU:3", "/job:localhost/replica:0/task:0/device:CPU:1".
+// INVALID_ARGUMENT: another form, an index out of range, or a device of another task.
 Result<Place> ParsePlace(std::string_view name);
-// The same; INVALID_ARGUMENT, too: a GPU that this machine does not have.
+// The same; INVALID_ARGUMENT, too: a GPU that this machine does not have, or a TPU core that is not
+// up (tpu.h).
 Result<Place> FindPlace(std::string_view name);
+
+// The arena of what lies at `place`: a CPU's or an emulated TPU core's own; of a GPU, which has its
+// own memory, that of CPU:0, for its replica's host tensors.
+inline int ArenaOf(Place place) {
+  if (IsGpu(place)) return 0;
+  return place.type == Place::Type::kTpu ? Arena::kMaxDevices + place.index : place.index;
+}
+// The CPU or TPU core that has this arena.
+inline Place PlaceOfArena(int arena) {
+  return arena < Arena::kMaxDevices ? Place::Cpu(arena) : Place::Tpu(arena - Arena::kMaxDevices);
+}
 
 // The CPU, or the card of a logical GPU. `place` exists.
 c10::Device CardOf(Place place);

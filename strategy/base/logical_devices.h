@@ -14,11 +14,12 @@
 namespace muster {
 
 // "/physical_device:CPU:0", then "/physical_device:GPU:<card>" for each card that libtorch finds.
-// `type`: "CPU" or "GPU" alone; empty: both. INVALID_ARGUMENT: another type.
+// `type`: "CPU", "GPU" or "TPU" alone; empty: all. INVALID_ARGUMENT: another type. Emulated TPU
+// cores are no physical devices.
 std::vector<std::string> list_physical_devices(std::string_view type = {});
 
-// Canonical names: CPU:0, then all logical GPUs. From here on they are in use. INVALID_ARGUMENT as
-// above.
+// Canonical names: CPU:0, all logical GPUs, which are in use from here on, then the TPU cores that
+// are up (strategy/tpu/tpu_system.h). INVALID_ARGUMENT as above.
 std::vector<std::string> list_logical_devices(std::string_view type = {});
 
 // Makes so many logical GPUs of a card, counted from 0.

@@ -205,19 +205,19 @@ Result<data::Element> on_card(data::Element element, device::Place place) {
 
 Result<data::Element> on_device(data::Element element, device::Place device) {
   if (device::IsGpu(device)) return on_card(std::move(element), device);
+  const int arena_index = device::ArenaOf(device);
   for (data::Column& column : element.columns) {
-    if (column.info.dtype == DType::kString ||
-        device::Arena::IndexOf(column.data) == device.index) {
+    if (column.info.dtype == DType::kString || device::Arena::IndexOf(column.data) == arena_index) {
       continue;
     }
     const std::size_t bytes = column.bytes();
-    if (device.index == 0) {
+    if (arena_index == 0) {
       auto copy = std::make_shared<std::vector<std::byte>>(column.data, column.data + bytes);
       column.data = copy->data();
       column.owner = std::move(copy);
       continue;
     }
-    device::Arena& arena = device::Arena::Of(device.index);
+    device::Arena& arena = device::Arena::Of(arena_index);
     auto* const memory = static_cast<std::byte*>(arena.Allocate(bytes));
     if (memory == nullptr) {
       return ResourceExhausted("no memory for a batch of {} on {}", Counted(bytes, "byte"),

@@ -8,6 +8,7 @@
 #include "common/cluster/resolver.h"
 #include "common/cluster/slurm_resolver.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/base/logical_devices.h"
 
 namespace muster {
 namespace {
@@ -242,8 +243,18 @@ GCEClusterResolver::GCEClusterResolver(const Options& options)
                                           .devices = devices});
       })) {}
 
+namespace {
+
+// Those of this process's TPU, where nobody says how others are listed.
+ListDevices ListerOf(const TPUClusterResolver::Options& options) {
+  if (options.list_devices || options.tpu != "local") return options.list_devices;
+  return [](const std::string&) { return list_logical_devices("TPU"); };
+}
+
+}  // namespace
+
 TPUClusterResolver::TPUClusterResolver(const Options& options)
-    : ResolverFace(Impl::With(options.list_devices, [&](cluster::DeviceLister* devices) {
+    : ResolverFace(Impl::With(ListerOf(options), [&](cluster::DeviceLister* devices) {
         return value_of(cluster::TpuResolver::Create(
             ProcessEnvironment(), {.tpu = options.tpu,
                                    .zone = options.zone,

@@ -249,7 +249,8 @@ class TPUClusterResolver final : public internal::ResolverFace {
  public:
   struct Options {
     // Empty: KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, else TPU_NAME. "grpc://ip[:port],..": these workers,
-    // without asking the service (port 8470 where open).
+    // without asking the service (port 8470 where open). "local": the cores of this process, which
+    // strategy/tpu/tpu_system.h brings up.
     std::string tpu = {};
     std::string zone = {};     // empty: as the metadata server says
     std::string project = {};  // likewise

@@ -89,7 +89,7 @@ TEST_CASE("devices are listed by type", "[strategy][unit]") {
   const std::vector<std::string> all = list_logical_devices();
   CHECK(all.size() == 1 + list_logical_devices("GPU").size());
   CHECK(all[0] == cpu(0));
-  CHECK(throws(ErrorCode::kInvalidArgument, "TPU", [] { (void)list_logical_devices("TPU"); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "NPU", [] { (void)list_logical_devices("NPU"); }));
   CHECK(throws(ErrorCode::kInvalidArgument, "gpu", [] { (void)list_physical_devices("gpu"); }));
   CHECK(machine_facts().gpu_cards.size() == list_logical_devices("GPU").size());
 }
