@@ -7,6 +7,17 @@
 
 namespace muster::collectives {
 
+namespace {
+
+// A ring of n members that hold b bytes each.
+double RingSeconds(double n, double b, const Costs& costs) {
+  const double shared = (n - 1) / n * b;
+  return 2 * (n - 1) * (costs.round + costs.message) + 2 * shared * costs.byte +
+         shared * costs.reduced_byte;
+}
+
+}  // namespace
+
 double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, const Costs& costs) {
   if (members <= 1) return 0;
   const double n = members;
@@ -25,7 +36,7 @@ double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, con
       return 2 * costs.round + 2 * (n - 1) * costs.message + 2 * shared * costs.byte +
              shared * costs.reduced_byte;
     case Algorithm::kRing:
-      return 2 * (n - 1) * step + 2 * shared * costs.byte + shared * costs.reduced_byte;
+      return RingSeconds(n, b, costs);
     case Algorithm::kHalvingDoubling:
       return fold + 2 * floor_log * step + (p - 1) / p * b * (2 * costs.byte + costs.reduced_byte);
     case Algorithm::kDoubling:
@@ -34,6 +45,16 @@ double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, con
       return ceil_log * (2 * step + b * (2 * costs.byte + costs.reduced_byte));
   }
   MUSTER_INVARIANT(!"an algorithm without a cost");
+}
+
+double PredictedTorusSeconds(std::span<const int> dims, std::size_t bytes, const Costs& costs) {
+  double seconds = 0;
+  double left = static_cast<double>(bytes);
+  for (const int dim : dims) {
+    seconds += RingSeconds(dim, left, costs);
+    left /= dim;
+  }
+  return seconds;
 }
 
 Algorithm Choose(int members, std::size_t bytes, bool only_direct, const Costs& costs) {

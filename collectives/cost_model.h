@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "collectives/schedule.h"
 
@@ -20,6 +21,10 @@ struct Costs {
 
 // Of `bytes` on each of `members`.
 double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, const Costs& costs);
+
+// The same on a torus of these sizes (TorusSchedule()): a ring along each dimension, each with the
+// part of the bytes that the rings before have left to a member.
+double PredictedTorusSeconds(std::span<const int> dims, std::size_t bytes, const Costs& costs);
 
 // The cheapest. `only_direct`: elements whose sums are made in another type than they have; rounds
 // that add to what was rounded would give another result.

@@ -1,6 +1,7 @@
 #include "collectives/local_group.h"
 
 #include <cstring>
+#include <memory>
 
 #include <fmt/ranges.h>
 
@@ -14,13 +15,15 @@ namespace {
 struct ReduceCall {
   Reduction reduction;
   std::span<const ReduceBuffer> buffers;
-  // Set at the meeting: all members' calls, in rank order.
+  // Set at the meeting: all members' calls, in rank order, and how their sums go.
   std::vector<ReduceCall*> all = {};
+  std::shared_ptr<const TorusPlan> torus = nullptr;
   bool done = false;
   Status status = Ok();
 };
 
-// Reduces elements `range` of all buffers laid end to end, for all members.
+// Reduces elements `range` of all buffers laid end to end, for all members; those that go by the
+// torus are left out.
 void ReduceSlice(const std::vector<ReduceCall*>& all, Range range) {
   const auto& buffers = all[0]->buffers;
   std::vector<std::size_t> counts;
@@ -29,13 +32,26 @@ void ReduceSlice(const std::vector<ReduceCall*>& all, Range range) {
   std::vector<const void*> sources(all.size());
   std::vector<void*> destinations(all.size());
   for (const Piece& piece : PiecesOf(counts, range)) {
+    const DType type = buffers[piece.buffer].type;
+    if (all[0]->torus != nullptr && AddsUp(all[0]->reduction, type)) continue;
     for (std::size_t r = 0; r < all.size(); ++r) {
       sources[r] = all[r]->buffers[piece.buffer].in;
       destinations[r] = all[r]->buffers[piece.buffer].out;
     }
-    ReduceRange(all[0]->reduction, buffers[piece.buffer].type, sources, destinations,
-                piece.range.begin, piece.range.end);
+    ReduceRange(all[0]->reduction, type, sources, destinations, piece.range.begin, piece.range.end);
   }
+}
+
+// Part `part` of `parts` of the work of a reduction.
+void ReducePart(const std::vector<ReduceCall*>& all, std::size_t part, std::size_t parts) {
+  std::size_t elements = 0;
+  for (const ReduceBuffer& buffer : all[0]->buffers) elements += buffer.count();
+  ReduceSlice(all, SliceOf(elements, part, parts));
+  const TorusPlan* const torus = all[0]->torus.get();
+  if (torus == nullptr) return;
+  std::vector<std::span<const ReduceBuffer>> brought;
+  for (const ReduceCall* call : all) brought.push_back(call->buffers);
+  torus->Reduce(brought, SliceOf(torus->count(), part, parts));
 }
 
 }  // namespace
@@ -43,18 +59,19 @@ void ReduceSlice(const std::vector<ReduceCall*>& all, Range range) {
 Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
                              Timeout timeout) {
   ReduceCall mine{.reduction = reduction, .buffers = buffers};
-  std::size_t elements = 0, bytes = 0;
-  for (const ReduceBuffer& buffer : buffers) {
-    elements += buffer.count();
-    bytes += buffer.count() * SizeOf(buffer.type);
-  }
+  std::size_t bytes = 0;
+  for (const ReduceBuffer& buffer : buffers) bytes += buffer.count() * SizeOf(buffer.type);
   const auto joint = [&](std::vector<void*>& arguments) {
     const std::vector<ReduceCall*> all = AddressesOf<ReduceCall>(arguments);
     std::vector<std::span<const ReduceBuffer>> brought;
     for (const ReduceCall* call : all) brought.push_back(call->buffers);
     const Status status = CheckSame(brought);
+    if (status.ok() && torus_ != nullptr) {
+      const auto plan = std::make_shared<const TorusPlan>(*torus_, reduction, buffers);
+      for (ReduceCall* call : all) call->torus = plan;
+    }
     const bool small = status.ok() && bytes <= kSmallBytes;
-    if (small) ReduceSlice(all, {0, elements});
+    if (small) ReducePart(all, 0, 1);
     for (ReduceCall* call : all) {
       call->status = Own(status);
       call->done = small;
@@ -63,8 +80,7 @@ Status LocalGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> 
   };
   place_.Meet(rank_, fmt::format("all_reduce {}", NameOf(reduction)), &mine, joint, timeout);
   if (!mine.status.ok() || mine.done) return mine.status;
-  ReduceSlice(mine.all,
-              SliceOf(elements, static_cast<std::size_t>(rank_), static_cast<std::size_t>(size_)));
+  ReducePart(mine.all, static_cast<std::size_t>(rank_), static_cast<std::size_t>(size_));
   // Nobody may go on, and free or change its buffers, before all slices are in place.
   place_.Meet(rank_, "end of all_reduce", &mine, [](std::vector<void*>&) {}, {});
   return Ok();

@@ -3,6 +3,10 @@
 // all-reduce: member r reduces slice r of N and writes it to every member's result, so each byte is
 // read once and written once for each member. Small buffers are left to the last member to come: a
 // second meeting would cost more than the work.
+//
+// Members that lie on a torus (cores of TPUs) go by its schedule instead, from neighbour to
+// neighbour: each takes a slice of all of its transfers, and results are those of the schedule,
+// whoever does the work. What would be rounded twice (AddsUp()) is reduced as above.
 #pragma once
 
 #include <functional>
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/torus.h"
 
 namespace muster::collectives {
 
@@ -27,10 +32,12 @@ class MeetingPlace {
                     Timeout timeout) = 0;
 };
 
-// Lifetime: `place` outlives it.
+// Lifetime: `place` and `torus` outlive it.
 class LocalGroup final : public Group {
  public:
-  LocalGroup(MeetingPlace& place, int rank, int size) : place_(place), rank_(rank), size_(size) {}
+  // `torus`: where its `size` members lie; null: nowhere, all are neighbours.
+  LocalGroup(MeetingPlace& place, int rank, int size, const Torus* torus = nullptr)
+      : place_(place), rank_(rank), size_(size), torus_(torus) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -56,6 +63,7 @@ class LocalGroup final : public Group {
   MeetingPlace& place_;
   const int rank_;
   const int size_;
+  const Torus* const torus_;
 };
 
 }  // namespace muster::collectives

@@ -61,14 +61,15 @@ void Direct(const Team& team, Range whole, Schedule& schedule) {
   Add(schedule.spread, std::move(spread));
 }
 
-// Piece p begins at member p + 1 and is whole at member p, which owns it.
+// Piece p begins at member p + 1 and is whole at member p, which owns it. These two add all their
+// rounds, so that members of one ring have as many.
 void RingReduce(const Team& team, Range whole, std::vector<Round>& rounds) {
   const int n = team.size();
   for (int step = 1; step < n; ++step) {
     Round round;
     Send(round, team.rank(team.me + 1), PieceOf(whole, (team.me - step + n) % n, n));
     Receive(round, team.rank(team.me - 1), PieceOf(whole, (team.me - step - 1 + 2 * n) % n, n));
-    Add(rounds, std::move(round));
+    rounds.push_back(std::move(round));
   }
 }
 void RingSpread(const Team& team, Range whole, std::vector<Round>& rounds) {
@@ -77,14 +78,17 @@ void RingSpread(const Team& team, Range whole, std::vector<Round>& rounds) {
     Round round;
     Send(round, team.rank(team.me + 1), PieceOf(whole, (team.me - step + n) % n, n));
     Receive(round, team.rank(team.me - 1), PieceOf(whole, (team.me - step - 1 + n) % n, n));
-    Add(rounds, std::move(round));
+    rounds.push_back(std::move(round));
   }
 }
 
 void Ring(const Team& team, Range whole, Schedule& schedule) {
-  RingReduce(team, whole, schedule.reduce);
+  std::vector<Round> reduce, spread;
+  RingReduce(team, whole, reduce);
+  RingSpread(team, whole, spread);
+  for (Round& round : reduce) Add(schedule.reduce, std::move(round));
   schedule.owned = PieceOf(whole, team.me, team.size());
-  RingSpread(team, whole, schedule.spread);
+  for (Round& round : spread) Add(schedule.spread, std::move(round));
 }
 
 // The algorithms by powers of two: of n members, the first 2 (n - p) pair up, so that p, a power of

@@ -66,7 +66,8 @@ Schedule HierarchicalSchedule(Algorithm between_hosts, int rank, std::span<const
                               std::size_t count);
 
 // The same on a torus: rank = ((x * dims[1]) + y) * dims[2] + z ..., rings along each dimension, on
-// an ever smaller part of the elements.
+// an ever smaller part of the elements. All members have as many rounds, empty ones too: what one
+// sends in its k-th round the peer receives in its own k-th.
 Schedule TorusSchedule(int rank, std::span<const int> dims, std::size_t count);
 
 // Values of `root` to all, along a binomial tree: each round's receives come before its sends.

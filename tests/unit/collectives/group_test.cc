@@ -11,12 +11,12 @@ namespace muster::collectives {
 namespace {
 
 // Runs member(group) for each of `size` members on a thread of its own; returns the meetings held.
-int InGroup(int size, const std::function<void(Group&)>& member) {
+int InGroup(int size, const std::function<void(Group&)>& member, const Torus* torus = nullptr) {
   Room room(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      LocalGroup group(room, r, size);
+      LocalGroup group(room, r, size, torus);
       member(group);
     });
   }
@@ -48,6 +48,98 @@ TEST_CASE("members of a group get the sum or mean of all", "[collectives][unit]"
         CHECK(meetings == (count == 50001 ? 2 : 1));
       }
     }
+  }
+}
+
+// What each member of a group has when all have reduced `count` doubles in place, some of which no
+// binary number is exactly.
+std::vector<std::vector<double>> Reduced(Reduction reduction, int size, std::int64_t count,
+                                         const Torus* torus) {
+  std::vector<std::vector<double>> results(static_cast<std::size_t>(size));
+  std::atomic<int> refused{0};
+  InGroup(
+      size,
+      [&](Group& group) {
+        std::vector<double>& mine = results[static_cast<std::size_t>(group.rank())];
+        for (std::int64_t i = 0; i < count; ++i) {
+          mine.push_back(0.1 * static_cast<double>((i * 7 + group.rank() * 13) % 1000));
+        }
+        const ReduceBuffer buffer{DType::kFloat64, {count}, mine.data(), mine.data()};
+        if (!group.AllReduce(reduction, {&buffer, 1}).ok()) ++refused;
+      },
+      torus);
+  CHECK(refused == 0);
+  return results;
+}
+
+TEST_CASE("members on a torus get what flat ones get, all of them the same bits",
+          "[collectives][unit]") {
+  const std::vector<Torus> tori = {{{1}, {0}},
+                                   {{3}, {2, 0, 1}},
+                                   {{2, 2}, {0, 1, 3, 2}},
+                                   {{2, 1, 2}, {3, 2, 1, 0}},
+                                   {{3, 2}, {0, 2, 4, 5, 3, 1}}};
+  for (const Torus& torus : tori) {
+    const int size = static_cast<int>(torus.places.size());
+    for (const std::int64_t count : {0, 1, 17, 100, 9001}) {
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMax}) {
+        INFO(size << " members, " << count << " elements, " << NameOf(reduction));
+        const auto flat = Reduced(reduction, size, count, nullptr);
+        const auto round = Reduced(reduction, size, count, &torus);
+        for (const std::vector<double>& result : round) CHECK(result == round[0]);
+        bool close = true;
+        for (std::size_t i = 0; i < flat[0].size(); ++i) {
+          close = close && round[0][i] == Approx(flat[0][i]).epsilon(1e-14);
+        }
+        CHECK(close);
+      }
+    }
+  }
+}
+
+TEST_CASE("on a torus the sums are those of its schedule, however many share the work",
+          "[collectives][unit]") {
+  // One ring of three: element 0 is in piece 0, which begins at member 1 and is whole at member 0.
+  const Torus ring{{3}, {0, 1, 2}};
+  const std::vector<double> brought = {1e16, 1.0, 1.0};
+  for (const std::int64_t count : {100, 9001}) {
+    std::vector<std::vector<double>> results(3);
+    InGroup(
+        3,
+        [&](Group& group) {
+          const auto rank = static_cast<std::size_t>(group.rank());
+          results[rank].assign(static_cast<std::size_t>(count), brought[rank]);
+          const ReduceBuffer buffer{
+              DType::kFloat64, {count}, results[rank].data(), results[rank].data()};
+          (void)group.AllReduce(Reduction::kSum, {&buffer, 1});
+        },
+        &ring);
+    // (1 + 1) + 1e16; in rank order each 1 would be lost.
+    for (const std::vector<double>& result : results) CHECK(result[0] == 1e16 + 2);
+  }
+}
+
+TEST_CASE("on a torus, too, buffers of different types are reduced as one", "[collectives][unit]") {
+  const Torus torus{{2, 2}, {0, 1, 3, 2}};
+  constexpr std::int64_t kCount = 5000;
+  std::vector<std::vector<double>> doubles(4, std::vector<double>(kCount)), means = doubles;
+  std::atomic<int> refused{0};
+  InGroup(
+      4,
+      [&](Group& group) {
+        const auto r = static_cast<std::size_t>(group.rank());
+        const std::vector<double> mine(kCount, group.rank());
+        const std::vector<std::int64_t> ints(kCount, group.rank() * 2);
+        const ReduceBuffer buffers[] = {
+            {DType::kInt64, {kCount}, ints.data(), means[r].data()},
+            {DType::kFloat64, {kCount}, mine.data(), doubles[r].data()}};
+        if (!group.AllReduce(Reduction::kMean, buffers).ok()) ++refused;
+      },
+      &torus);
+  CHECK(refused == 0);
+  for (std::size_t r = 0; r < 4; ++r) {
+    CHECK(doubles[r] == std::vector<double>(kCount, 1.5));
+    CHECK(means[r] == std::vector<double>(kCount, 3));
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "collectives/cost_model.h"
 #include "tests/support/catch.h"
 
 namespace muster::collectives {
@@ -17,7 +18,7 @@ namespace {
 
 // What a network costs in the simulation: a message of b bytes takes alpha + b * beta at its sender
 // (which sends one after another), and its receiver adds b * gamma to reduce it.
-struct Costs {
+struct Network {
   double alpha = 2e-6;
   double beta = 1e-10;
   double gamma = 0;
@@ -30,7 +31,7 @@ class Members {
  public:
   using Make = std::function<Schedule(int rank)>;
 
-  Members(int size, std::size_t count, const Make& make, Costs costs = {}) : costs_(costs) {
+  Members(int size, std::size_t count, const Make& make, Network costs = {}) : costs_(costs) {
     for (int rank = 0; rank < size; ++rank) {
       Member& member = members_.emplace_back();
       member.schedule = make(rank);
@@ -129,7 +130,7 @@ class Members {
     return costs_.element_bytes * static_cast<double>(range.end - range.begin);
   }
 
-  const Costs costs_;
+  const Network costs_;
   std::vector<Member> members_;
   std::map<std::pair<int, int>, std::queue<Message>> wires_;
   bool fits_ = true;
@@ -255,7 +256,7 @@ TEST_CASE("a broadcast brings the root's values to all, from any root", "[collec
 
 TEST_CASE("with 1,000 members the simulated times are those of the closed forms",
           "[collectives][unit]") {
-  const Costs costs{.alpha = 5e-6, .beta = 1e-10, .gamma = 5e-11, .element_bytes = 1000};
+  const Network costs{.alpha = 5e-6, .beta = 1e-10, .gamma = 5e-11, .element_bytes = 1000};
   constexpr int kSize = 1000;
   constexpr std::size_t kCount = 16'000;  // so that 1,000 pieces are of one size
   const double bytes = costs.element_bytes * kCount;
@@ -275,6 +276,52 @@ TEST_CASE("with 1,000 members the simulated times are those of the closed forms"
   const double halving = 2 * 10 * costs.alpha + 2 * (p - 1) / p * bytes * costs.beta +
                          (p - 1) / p * bytes * costs.gamma;
   CHECK(std::abs(seconds(Algorithm::kHalvingDoubling, 1024) / halving - 1) < 1e-3);
+}
+
+// On elements that all rings divide evenly.
+double TorusSeconds(const std::vector<int>& dims, std::size_t count, const Network& network) {
+  int size = 1;
+  for (const int dim : dims) size *= dim;
+  Members members(size, count, [&](int rank) { return TorusSchedule(rank, dims, count); }, network);
+  CheckSums(members, count);
+  return members.seconds();
+}
+
+TEST_CASE("on tori of up to 1,024 members the simulated times are those of the cost model",
+          "[collectives][unit]") {
+  const Network network{.alpha = 5e-6, .beta = 1e-10, .gamma = 5e-11, .element_bytes = 1000};
+  const Costs costs{.round = 4e-6, .message = 1e-6, .byte = 1e-10, .reduced_byte = 5e-11};
+  const std::vector<std::vector<int>> tori = {{4}, {2, 2}, {2, 3, 2}, {4, 4, 1, 2}, {8, 8, 16}};
+  for (const std::vector<int>& dims : tori) {
+    int size = 1;
+    for (const int dim : dims) size *= dim;
+    const std::size_t count = static_cast<std::size_t>(size) * 16;
+    const double predicted = PredictedTorusSeconds(dims, count * 1000, costs);
+    INFO(size << " members: " << predicted);
+    CHECK(std::abs(TorusSeconds(dims, count, network) / predicted - 1) < 1e-9);
+  }
+}
+
+TEST_CASE("a torus moves the bytes of one flat ring in far fewer rounds", "[collectives][unit]") {
+  const std::vector<int> dims = {8, 8, 16};
+  constexpr int kSize = 1024;
+  const Costs latency{.round = 1e-6, .message = 0, .byte = 0, .reduced_byte = 0};
+  const Costs bandwidth{.round = 0, .message = 0, .byte = 1e-9, .reduced_byte = 0};
+  const auto ratio = [&](const Costs& costs) {
+    return PredictedTorusSeconds(dims, 1 << 20, costs) /
+           PredictedSeconds(Algorithm::kRing, kSize, 1 << 20, costs);
+  };
+  CHECK(std::abs(ratio(latency) - 58.0 / 2046.0) < 1e-9);
+  CHECK(std::abs(ratio(bandwidth) - 1) < 1e-9);
+  CHECK(PredictedTorusSeconds(std::vector<int>{7}, 700, latency) ==
+        PredictedSeconds(Algorithm::kRing, 7, 700, latency));
+  const Network network{.alpha = 1e-6, .beta = 1e-10, .gamma = 0, .element_bytes = 8};
+  Members flat(
+      kSize, 16 * kSize,
+      [&](int rank) { return AllReduceSchedule(Algorithm::kRing, rank, kSize, 16 * kSize); },
+      network);
+  REQUIRE(flat.Run());
+  CHECK(TorusSeconds(dims, 16 * kSize, network) < flat.seconds() / 5);
 }
 
 }  // namespace
