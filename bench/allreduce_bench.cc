@@ -1,12 +1,11 @@
 // muster-bench allreduce: groups of processes on this host, over shared memory and over sockets,
-// beside memcpy and a bare ping-pong.
-#include <algorithm>
+// beside memcpy, a bare ping-pong, and Open MPI and Gloo where Muster was built with them.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,86 +16,51 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/collective_timing.h"
+#include "bench/execute.h"
 #include "bench/measure.h"
 #include "bench/subcommands.h"
 #include "collectives/process/form_group.h"
 #include "common/net/socket.h"
+#include "common/process/child.h"
 
 namespace muster::bench {
 namespace {
 
 using collectives::Group;
+using collectives::Transport;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kSizes[] = {4, 1U << 10, 64U << 10, 1U << 20, 25'000'000, 64U << 20};
-constexpr int kFewest = 5;
-// Each round of a size takes about this long.
-constexpr double kRoundSeconds = 0.15;
-
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string NameOfBytes(std::size_t bytes) {
-  if (bytes >= 1U << 20) return fmt::format("{:.0f}_mb", static_cast<double>(bytes) / 1e6);
-  return bytes >= 1024 ? fmt::format("{}_kb", bytes / 1024) : fmt::format("{}_b", bytes);
-}
-
-// Median seconds of an all-reduce of float32, by rank 0's clock; all ranks call it.
-Result<Spread> MeasureSize(Group& group, std::size_t bytes) {
-  std::vector<float> values(bytes / sizeof(float), 1.0f), sums(values.size());
-  const collectives::ReduceBuffer buffer{.type = DType::kFloat32,
-                                         .shape = {static_cast<std::int64_t>(values.size())},
-                                         .in = values.data(),
-                                         .out = sums.data()};
-  const auto once = [&] { return group.AllReduce(collectives::Reduction::kSum, {&buffer, 1}); };
-  std::int64_t repetitions = kFewest;
-  const auto start = Clock::now();
-  for (int i = 0; i < kFewest; ++i) MUSTER_TRY(once());
-  const double one = Seconds(Clock::now() - start) / kFewest;
-  repetitions =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(kRoundSeconds / one), kFewest, 200'000);
-  MUSTER_TRY(group.Broadcast(std::as_writable_bytes(std::span(&repetitions, 1)), 0));
-  std::vector<double> rounds;
-  for (int round = 0; round < kRounds; ++round) {
-    MUSTER_TRY(group.Barrier());
-    const auto begin = Clock::now();
-    for (std::int64_t i = 0; i < repetitions; ++i) MUSTER_TRY(once());
-    rounds.push_back(Seconds(Clock::now() - begin) / static_cast<double>(repetitions));
-  }
-  if (sums.front() != static_cast<float>(group.size())) return Internal("a wrong sum");
-  return SpreadOf(std::move(rounds));
-}
 
 // One rank; rank 0 writes its figures.
 Status RunRank(const collectives::GroupSpec& spec, const net::Listener& listener,
                nlohmann::ordered_json& figures) {
   MUSTER_TRY_ASSIGN(const std::unique_ptr<Group> group, collectives::FormGroup(spec, listener));
-  for (const std::size_t bytes : kSizes) {
-    MUSTER_TRY_ASSIGN(const Spread seconds, MeasureSize(*group, bytes));
-    figures[NameOfBytes(bytes)] = {
-        {"us", seconds.median * 1e6},
-        {"least_us", seconds.least * 1e6},
-        {"most_us", seconds.most * 1e6},
-        {"gb_per_s", static_cast<double>(bytes) / seconds.median / 1e9},
-    };
-  }
-  std::vector<double> rounds;
-  for (int round = 0; round < kRounds; ++round) {
-    constexpr int kBarriers = 2'000;
-    const auto begin = Clock::now();
-    for (int i = 0; i < kBarriers; ++i) MUSTER_TRY(group->Barrier());
-    rounds.push_back(Seconds(Clock::now() - begin) / kBarriers);
-  }
-  figures["barrier_us"] = SpreadOf(std::move(rounds)).median * 1e6;
+  CollectiveCalls calls;
+  calls.size = group->size();
+  calls.all_reduce = [&](const std::vector<float>& values, std::vector<float>& sums) {
+    const collectives::ReduceBuffer buffer{.type = DType::kFloat32,
+                                           .shape = {static_cast<std::int64_t>(values.size())},
+                                           .in = values.data(),
+                                           .out = sums.data()};
+    return group->AllReduce(collectives::Reduction::kSum, {&buffer, 1});
+  };
+  calls.broadcast = [&](std::int64_t& number) {
+    return group->Broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);
+  };
+  calls.barrier = [&] { return group->Barrier(); };
+  MUSTER_TRY_ASSIGN(figures, TimeCollectives(calls));
   return Ok();
 }
 
 // The ranks as processes; rank 0 is this one.
-Result<nlohmann::ordered_json> RunGroup(int ranks, bool shared_memory) {
+Result<nlohmann::ordered_json> RunGroup(int ranks, Transport transport) {
   collectives::GroupSpec spec;
   spec.job = "bench";
   spec.key = "bench";
   spec.spin = net::SpinMode::kAlways;
-  spec.shared_memory = shared_memory;
+  spec.transport = transport;
   std::vector<net::Listener> listeners;
   for (int r = 0; r < ranks; ++r) {
     MUSTER_TRY_ASSIGN(net::Listener listener, net::ListenTcp("127.0.0.1:0"));
@@ -159,6 +123,46 @@ double MemcpyGbPerSecond(std::size_t bytes) {
   return static_cast<double>(bytes) / SpreadOf(std::move(seconds)).median / 1e9;
 }
 
+// What another library's program measures, which is one line of JSON; null where Muster was built
+// without that library.
+Result<nlohmann::ordered_json> RunPeer(const std::string& program, std::vector<std::string> before,
+                                       const std::vector<std::string>& after) {
+  const std::string path = process::SiblingProgram(program);
+  if (::access(path.c_str(), X_OK) != 0) return nlohmann::ordered_json();
+  before.push_back(path);
+  before.insert(before.end(), after.begin(), after.end());
+  MUSTER_TRY_ASSIGN(const std::string text, Execute(before, std::chrono::minutes(5)));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with('{')) continue;  // a library's warning
+    auto figures = nlohmann::ordered_json::parse(line, nullptr, false);
+    if (!figures.is_discarded()) return figures;
+  }
+  return Internal("{} printed no figures: {}", path, text);
+}
+
+// Muster's groups and the other libraries', one after another.
+Status RunAll(int ranks, nlohmann::ordered_json& out) {
+  const std::string n = std::to_string(ranks);
+  MUSTER_TRY_ASSIGN(out["shared_memory"], RunGroup(ranks, Transport::kBest));
+  MUSTER_TRY_ASSIGN(out["unix_sockets"], RunGroup(ranks, Transport::kSockets));
+  MUSTER_TRY_ASSIGN(out["tcp"], RunGroup(ranks, Transport::kTcp));
+  // More ranks than processors are meant here, and so is whoever runs this, root or not.
+  const std::vector<std::string> mpirun = {
+      "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", n};
+  const auto by = [&](const char* transports) {
+    auto argv = mpirun;
+    argv.insert(argv.end(), {"--mca", "pml", "ob1", "--mca", "btl", transports});
+    return argv;
+  };
+  MUSTER_TRY_ASSIGN(out["open_mpi"], RunPeer("muster-mpi-allreduce", mpirun, {}));
+  MUSTER_TRY_ASSIGN(out["open_mpi_shared_memory"],
+                    RunPeer("muster-mpi-allreduce", by("self,vader"), {}));
+  MUSTER_TRY_ASSIGN(out["open_mpi_tcp"], RunPeer("muster-mpi-allreduce", by("self,tcp"), {}));
+  MUSTER_TRY_ASSIGN(out["gloo_tcp"], RunPeer("muster-gloo-allreduce", {}, {n}));
+  return Ok();
+}
+
 }  // namespace
 
 int RunAllreduce(int argc, char** argv) {
@@ -173,14 +177,10 @@ int RunAllreduce(int argc, char** argv) {
                             {"64_mb", MemcpyGbPerSecond(64U << 20)}};
   out["socket_one_way_us"] = PingPongMicroseconds();
   for (const int n : ranks) {
-    for (const bool shared_memory : {true, false}) {
-      auto figures = RunGroup(n, shared_memory);
-      if (!figures.ok()) {
-        fmt::print(stderr, "muster-bench allreduce: {}\n", ToString(figures.status()));
-        return 1;
-      }
-      out[fmt::format("ranks_{}", n)][shared_memory ? "shared_memory" : "sockets"] =
-          *std::move(figures);
+    const Status status = RunAll(n, out[fmt::format("ranks_{}", n)]);
+    if (!status.ok()) {
+      fmt::print(stderr, "muster-bench allreduce: {}\n", ToString(status));
+      return 1;
     }
   }
   fmt::print("{}\n", out.dump(2));

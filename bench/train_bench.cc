@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <stdlib.h>
 
+#include "bench/execute.h"
 #include "bench/measure.h"
 #include "bench/subcommands.h"
 #include "common/process/child.h"
@@ -41,26 +41,6 @@ struct TrainOptions {
   int rounds = 3;
   double loop_seconds = 5;
 };
-
-struct Output {
-  int code = 0;
-  std::string text;
-};
-
-// Runs a program of ours to its end; its stdout and stderr.
-Result<Output> Execute(std::vector<std::string> argv, std::chrono::milliseconds limit) {
-  Output output;
-  std::mutex mutex;
-  argv[0] = process::SiblingProgram(argv[0]);
-  MUSTER_TRY_ASSIGN(const auto child,
-                    Child::Start({.argv = argv, .on_line = [&](auto, const std::string& line) {
-                                    const std::lock_guard lock(mutex);
-                                    output.text += line + "\n";
-                                  }}));
-  MUSTER_TRY_ASSIGN(const process::Exit exit, child->Wait(limit));
-  if (!exit.ok()) return Internal("{} ended with {}: {}", argv[0], exit.ToString(), output.text);
-  return output;
-}
 
 // A cluster for the life of the object.
 class Cluster {
@@ -99,8 +79,7 @@ class Cluster {
     std::ifstream(state_ + "/address") >> address;
     setenv("MUSTER_COORDINATOR", address.c_str(), 1);
     setenv("MUSTER_TOKEN_FILE", (state_ + "/token").c_str(), 1);
-    MUSTER_TRY_ASSIGN(Output output, Execute(std::move(arguments), 600s));
-    return std::move(output.text);
+    return Execute(arguments, 600s);
   }
 
   std::string cache() const { return state_ + "/bench-cache"; }
@@ -164,11 +143,11 @@ Status MeasureTrain(const TrainOptions& options) {
   {
     MUSTER_TRY_ASSIGN(const auto cluster, Cluster::Start(options));
     for (int round = 0; round < options.rounds; ++round) {
-      MUSTER_TRY_ASSIGN(const Output loop,
-                        Execute({"muster-plain-loop", options.job,
+      MUSTER_TRY_ASSIGN(const std::string loop,
+                        Execute({process::SiblingProgram("muster-plain-loop"), options.job,
                                  std::to_string(options.loop_seconds), cluster->cache()},
                                 300s));
-      loop_rates.push_back(std::atof(loop.text.c_str()));
+      loop_rates.push_back(std::atof(loop.c_str()));
       MUSTER_TRY_ASSIGN(const double rate, TrainOnce(*cluster, options, round, progress));
       cluster_rates.push_back(rate);
     }

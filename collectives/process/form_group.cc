@@ -269,7 +269,8 @@ class Forming {
       one.data = std::move(accepted.fd);
       return Ok();
     }
-    const std::string offer = hello->host_id == self_.host_id ? door_.path() : "";
+    const bool by_unix = hello->host_id == self_.host_id && spec_.transport != Transport::kTcp;
+    const std::string offer = by_unix ? door_.path() : "";
     if (!channel.Send({.kind = kOffer}, std::as_bytes(std::span(offer)), {}, until).ok()) {
       return Ok();  // it comes again
     }
@@ -345,7 +346,7 @@ class Forming {
 
   // Whether all members are on this host, as each of them sees it.
   bool AllHere() {
-    if (!spec_.shared_memory || size() == 1) return false;
+    if (spec_.transport != Transport::kBest || size() == 1) return false;
     for (int r = 0; r < size(); ++r) {
       if (r != spec_.rank && (peer(r).host != HostNumber() || !peer(r).local)) return false;
     }

@@ -27,6 +27,10 @@ struct GroupMember {
   std::string address;  // host:port at which it listens for the others
 };
 
+// What data may go through, the quickest last; kTcp and kSockets (Unix ones within a host) are for
+// measurements and tests.
+enum class Transport { kTcp, kSockets, kBest };
+
 struct GroupSpec {
   // Whose group; for messages, and in the signature of operations.
   std::string job;
@@ -41,8 +45,8 @@ struct GroupSpec {
   Millis form_within{60'000};
   // Waits of operations look for what they wait for before they sleep.
   net::SpinMode spin = net::SpinMode::kAdaptive;
-  // False: even on one host data goes through sockets. For measurements.
-  bool shared_memory = true;
+  // The same on all members.
+  Transport transport = Transport::kBest;
 };
 
 // Blocks until all members are there. `listener` listens at the own address, or behind it.

@@ -85,8 +85,9 @@ TEST_CASE("a step that loops for ever ends the job within three step timeouts", 
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job), job.error().message());
-  // The third decides; the other worker may end its own while the records are looked up.
-  CHECK(CountEvents(job, "EXECUTOR_STUCK") <= 4);
+  // The record is in a closure of each of the three epochs, and the third time of one of them
+  // decides; the others may have come as far as twice.
+  CHECK(CountEvents(job, "EXECUTOR_STUCK") <= 7);
   // The closure is of one of the three epochs.
   const v1::Event* poison = FindEvent(job, "POISON_CLOSURE");
   REQUIRE(poison != nullptr);

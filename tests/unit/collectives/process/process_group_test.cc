@@ -10,10 +10,10 @@
 namespace muster::collectives {
 namespace {
 
-// Members of one host, over its shared memory and over sockets alone.
-Address GroupOf(int size, bool shared_memory) {
+// Members of one host, over its shared memory or over sockets alone.
+Address GroupOf(int size, Transport transport) {
   Address address(size);
-  address.spec.shared_memory = shared_memory;
+  address.spec.transport = transport;
   return address;
 }
 
@@ -35,9 +35,9 @@ std::vector<float> Values(std::size_t count, int rank) {
 
 TEST_CASE("processes' sums and means are those of one process with as many replicas",
           "[collectives][process][COL-01][COL-02]") {
-  const bool shared = GENERATE(true, false);
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
   const int size = GENERATE(1, 2, 3, 4);
-  InGroup(GroupOf(size, shared), [&](Group& group) {
+  InGroup(GroupOf(size, by), [&](Group& group) {
     if (group.size() != size) FAIL_CHECK("size");
     for (const std::size_t count : {0U, 1U, 7U, 1000U, 5000U, 70'000U, 1'500'000U}) {
       for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMin,
@@ -56,7 +56,7 @@ TEST_CASE("processes' sums and means are those of one process with as many repli
         // Over sockets other algorithms than the direct one may round otherwise.
         const bool equal =
             std::equal(result.begin(), result.end(), expected.begin(), [&](float a, float b) {
-              return shared ? a == b : std::abs(a - b) <= 1e-6f * (1 + std::abs(b));
+              return by == Transport::kBest ? a == b : std::abs(a - b) <= 1e-6f * (1 + std::abs(b));
             });
         if (!equal) FAIL_CHECK(NameOf(reduction) << " of " << count << " is another");
         // In place.
@@ -70,8 +70,8 @@ TEST_CASE("processes' sums and means are those of one process with as many repli
 
 TEST_CASE("many tensors of several types are reduced as one, in their order",
           "[collectives][process]") {
-  const bool shared = GENERATE(true, false);
-  InGroup(GroupOf(3, shared), [&](Group& group) {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  InGroup(GroupOf(3, by), [&](Group& group) {
     const int rank = group.rank();
     std::vector<std::vector<float>> floats(40);
     std::vector<std::vector<std::int64_t>> longs(40);
@@ -103,9 +103,9 @@ TEST_CASE(
     "broadcast, reduce_scatter, all_gather, all_to_all, exchange and barrier bring what they "
     "say to everybody",
     "[collectives][process]") {
-  const bool shared = GENERATE(true, false);
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
   const int size = GENERATE(2, 3, 5);
-  InGroup(GroupOf(size, shared), [&](Group& group) {
+  InGroup(GroupOf(size, by), [&](Group& group) {
     const int rank = group.rank();
     const auto n = static_cast<std::size_t>(size);
     for (int root = 0; root < size; ++root) {
@@ -171,8 +171,8 @@ TEST_CASE(
 
 TEST_CASE("members that call with other shapes are all told so, and the group is over",
           "[collectives][process][COL-12]") {
-  const bool shared = GENERATE(true, false);
-  InGroup(GroupOf(3, shared), [&](Group& group) {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  InGroup(GroupOf(3, by), [&](Group& group) {
     std::vector<float> values(group.rank() == 1 ? 4 : 3, 1.0f);
     const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
     const Status status = group.AllReduce(Reduction::kSum, {&buffer, 1});
@@ -188,8 +188,8 @@ TEST_CASE("members that call with other shapes are all told so, and the group is
 
 TEST_CASE("a member that makes another call, or one call more, is found by its first message",
           "[collectives][process]") {
-  const bool shared = GENERATE(true, false);
-  InGroup(GroupOf(2, shared), [&](Group& group) {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  InGroup(GroupOf(2, by), [&](Group& group) {
     std::vector<float> values(3, 1.0f);
     const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
     const Status status =
@@ -200,9 +200,9 @@ TEST_CASE("a member that makes another call, or one call more, is found by its f
 
 TEST_CASE("who does not come within the time limit is named to all who wait",
           "[collectives][process][COL-10]") {
-  const bool shared = GENERATE(true, false);
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
   Steps over;
-  InGroup(GroupOf(3, shared), [&](Group& group) {
+  InGroup(GroupOf(3, by), [&](Group& group) {
     if (group.rank() == 2) {
       over.Await();
       over.Await();
@@ -224,8 +224,8 @@ TEST_CASE("who does not come within the time limit is named to all who wait",
 TEST_CASE(
     "a member that leaves is no trouble to those who need it no more, and one to those who do",
     "[collectives][process]") {
-  const bool shared = GENERATE(true, false);
-  InGroup(GroupOf(3, shared), [&](Group& group) {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  InGroup(GroupOf(3, by), [&](Group& group) {
     for (int i = 0; i < 3; ++i) {
       if (const Status status = group.Barrier(); !status.ok()) FAIL_CHECK(ToString(status));
     }
@@ -240,8 +240,8 @@ TEST_CASE(
 }
 
 // What becomes of a group of three, of whom rank 1 is a process that gets `signal` in the middle.
-void Lose(bool shared, int signal, std::string_view said) {
-  const Address address = GroupOf(3, shared);
+void Lose(Transport by, int signal, std::string_view said) {
+  const Address address = GroupOf(3, by);
   Steps begun;
   std::vector<std::unique_ptr<Process>> members;
   for (int r = 0; r < 3; ++r) {
@@ -269,12 +269,14 @@ void Lose(bool shared, int signal, std::string_view said) {
 
 TEST_CASE("a member that is killed ends the group for all others, who are told its name",
           "[collectives][process][faults]") {
-  Lose(GENERATE(true, false), SIGKILL, "UNAVAILABLE: worker:1 was lost");
+  Lose(GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp), SIGKILL,
+       "UNAVAILABLE: worker:1 was lost");
 }
 
 TEST_CASE("a member that is stopped ends the group for all others, who are told its name",
           "[collectives][process][faults]") {
-  Lose(GENERATE(true, false), SIGSTOP, "UNAVAILABLE: worker:1 was lost");
+  Lose(GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp), SIGSTOP,
+       "UNAVAILABLE: worker:1 was lost");
 }
 
 TEST_CASE("groups that never form name whom they wait for", "[collectives][process]") {
