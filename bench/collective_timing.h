@@ -2,19 +2,11 @@
 // libraries'. All ranks make the same calls; rank 0's clock counts.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "bench/measure.h"
 #include "common/base/status.h"
 
 namespace muster::bench {
@@ -28,49 +20,9 @@ struct CollectiveCalls {
   std::function<Status()> barrier;
 };
 
-// Microseconds and GB/s (tensor bytes by time) for each size, medians of kRounds, and of a barrier.
+// Microseconds and GB/s (tensor bytes by time) for each size, medians of kRounds, and of a barrier;
+// one JSON object in one line.
 //   kInternal: a wrong sum.
-inline Result<nlohmann::ordered_json> TimeCollectives(const CollectiveCalls& calls) {
-  constexpr std::size_t kSizes[] = {4, 1U << 10, 64U << 10, 1U << 20, 25'000'000, 64U << 20};
-  constexpr std::int64_t kFewest = 5;
-  constexpr double kRoundSeconds = 0.15;
-  // Seconds of one of `repetitions` calls; the number is rank 0's on all ranks.
-  const auto time = [&](const std::function<Status()>& once) -> Result<Spread> {
-    const auto seconds = [&](std::int64_t repetitions) -> Result<double> {
-      MUSTER_TRY(calls.barrier());
-      const auto begin = std::chrono::steady_clock::now();
-      for (std::int64_t i = 0; i < repetitions; ++i) MUSTER_TRY(once());
-      const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-      return all.count() / static_cast<double>(repetitions);
-    };
-    MUSTER_TRY_ASSIGN(const double about, seconds(kFewest));
-    auto repetitions = std::clamp<std::int64_t>(static_cast<std::int64_t>(kRoundSeconds / about),
-                                                kFewest, 200'000);
-    MUSTER_TRY(calls.broadcast(repetitions));
-    std::vector<double> rounds;
-    for (int round = 0; round < kRounds; ++round) {
-      MUSTER_TRY_ASSIGN(const double one, seconds(repetitions));
-      rounds.push_back(one);
-    }
-    return SpreadOf(std::move(rounds));
-  };
-  nlohmann::ordered_json figures;
-  for (const std::size_t bytes : kSizes) {
-    const std::string name = bytes >= 1U << 20
-                                 ? fmt::format("{:.0f}_mb", static_cast<double>(bytes) / 1e6)
-                             : bytes >= 1024 ? fmt::format("{}_kb", bytes / 1024)
-                                             : fmt::format("{}_b", bytes);
-    std::vector<float> values(bytes / sizeof(float), 1.0f), sums(values.size());
-    MUSTER_TRY_ASSIGN(const Spread spread, time([&] { return calls.all_reduce(values, sums); }));
-    if (sums.front() != static_cast<float>(calls.size)) return Internal("a wrong sum");
-    figures[name] = {{"us", spread.median * 1e6},
-                     {"least_us", spread.least * 1e6},
-                     {"most_us", spread.most * 1e6},
-                     {"gb_per_s", static_cast<double>(bytes) / spread.median / 1e9}};
-  }
-  MUSTER_TRY_ASSIGN(const Spread barrier, time(calls.barrier));
-  figures["barrier_us"] = barrier.median * 1e6;
-  return figures;
-}
+Result<std::string> TimeCollectives(const CollectiveCalls& calls);
 
 }  // namespace muster::bench

@@ -34,7 +34,7 @@ int Run() {
     std::fprintf(stderr, "muster-mpi-allreduce: %s\n", ToString(figures.status()).c_str());
     return 1;
   }
-  if (rank == 0) std::printf("%s\n", figures->dump().c_str());
+  if (rank == 0) std::printf("%s\n", figures->c_str());
   return 0;
 }
 
