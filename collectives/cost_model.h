@@ -19,7 +19,7 @@ struct Costs {
   double reduced_byte = 1e-10;  // for each byte that is added
 };
 
-// Of `bytes` on each of `members`.
+// Time of an all-reduce of `bytes` on each of `members`.
 double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, const Costs& costs);
 
 // The same on a torus of these sizes (TorusSchedule()): a ring along each dimension, each with the

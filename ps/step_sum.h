@@ -21,8 +21,8 @@ namespace muster::ps {
 
 class StepSum {
  public:
-  // Of gradients of the whole shard, or (`rows`) of some of its rows. `next`: the first closure of
-  // the step. `pool` outlives it.
+  // Sums gradients of the whole shard, or (`rows`) of some of its rows. `next`: the first closure
+  // of the step. `pool` outlives it.
   StepSum(std::size_t elements, std::size_t row_elements, bool rows, std::uint64_t next,
           ApplyPool& pool)
       : elements_(elements), row_elements_(row_elements), rows_(rows), next_(next), pool_(pool) {}

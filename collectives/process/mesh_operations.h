@@ -30,7 +30,7 @@ class MeshOperations final : public Operations {
   Status Barrier(const Operation& operation) override;
   const std::vector<int>& waiting() const override { return mesh_.waiting(); }
 
-  // Of all elements of one type, as one: ranges[r] of `in` is summed at member r, in rank order,
+  // Takes all elements of one type as one: ranges[r] of `in` is summed at member r, in rank order,
   // into `out` there.
   Status DirectReduce(const Operation& operation, Reduction reduction, DType type,
                       const std::byte* in, std::span<const Range> ranges, std::byte* out);

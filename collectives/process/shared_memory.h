@@ -26,7 +26,7 @@ namespace muster::collectives {
 
 class SharedMemory {
  public:
-  // Of one slot.
+  // Size of one slot.
   static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 
   // By the first of `members` on a host; the others map its descriptor.
@@ -51,7 +51,7 @@ class SharedMemory {
   struct alignas(64) Line {
     std::atomic<std::uint32_t> phase;
     std::atomic<std::uint32_t> sleepers;
-    // Of the phases with even and odd numbers.
+    // One for phases with even numbers, one for odd.
     std::atomic<std::uint64_t> signature[2];
   };
   SharedMemory(int rank, int members, std::byte* base);

@@ -60,7 +60,7 @@ Status SharedOperations::ReduceChunk(const Operation& operation, Reduction reduc
   std::size_t elements = 0;
   for (const Placed& piece : chunk_) elements += piece.count;
   const std::span<std::byte> slot = memory_.mine();
-  // Of a large chunk nobody else needs the part that this member sums.
+  // In a large chunk, the part that this member sums is needed by nobody else.
   const Range own = small ? Range{0, 0}
                           : SliceOf(elements, static_cast<std::size_t>(memory_.rank()),
                                     static_cast<std::size_t>(memory_.size()));

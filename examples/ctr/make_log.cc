@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kNumbers = 13;
 constexpr std::size_t kFields = 26;
 constexpr std::size_t kFiles = 4;
-// Of pairs (0, 1), (2, 3), (4, 5): a category's place in a hidden plane.
+// Categories of the pairs (0, 1), (2, 3), (4, 5) have a place in a hidden plane.
 constexpr std::size_t kPaired = 6;
 using Place = std::array<double, 2>;
 
@@ -83,7 +83,7 @@ class Planted {
   std::array<std::vector<Place>, kFields> places_;
 };
 
-// Of probabilities and labels: the share of (clicked, not clicked) pairs in the right order.
+// The share of (clicked, not clicked) pairs whose probabilities are in the right order.
 double Auc(std::vector<std::pair<double, bool>> rows) {
   std::sort(rows.begin(), rows.end());
   double clicked = 0;

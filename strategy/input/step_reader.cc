@@ -8,6 +8,7 @@
 #include "common/data/pipeline/iterator.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
+#include "strategy/core/strategy.h"
 #include "strategy/input/input_link.h"
 #include "strategy/input/internal/input_plan.h"
 

@@ -106,7 +106,7 @@ class Checkpoint {
 
  private:
   friend class CheckpointManager;
-  // Of several processes what the first one says; else `text`.
+  // With several processes what the first one says; else `text`.
   std::string said_by_first(const std::string& text) const;
   // Whether this process writes the files.
   bool writes() const;

@@ -39,7 +39,7 @@ class AttachedOptimizer final : public SavedState {
   // driver's is the same. Once for each connection.
   void Attach() const;
   RemoteComponent& ComponentOf(const Variable& variable) const;
-  // Of variable i, as files call them.
+  // The name in files of a slot of variable i.
   std::string SlotOf(std::size_t i, std::string_view slot) const;
   // FAILED_PRECONDITION: not in the driver, outside closures.
   PsConnection& RequireDriver(std::string_view call) const;

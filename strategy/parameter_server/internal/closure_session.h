@@ -95,7 +95,7 @@ class ClosureSession {
   void Flush();
 
  private:
-  // Of one variable.
+  // What the closure has of one variable.
   struct Held {
     torch::Tensor snapshot;
     std::vector<torch::Tensor> leaves;     // by slot; without the snapshot there are none

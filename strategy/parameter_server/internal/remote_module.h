@@ -37,7 +37,7 @@ class RemoteModule final : public ModuleHost {
     Mutex mutex;
     std::vector<const ModuleCopies*> idle MUSTER_GUARDED_BY(mutex);
     std::vector<std::unique_ptr<ModuleCopies>> made MUSTER_GUARDED_BY(mutex);
-    // Of the module outside closures.
+    // Training modes of the module outside closures.
     std::vector<bool> modes MUSTER_GUARDED_BY(mutex);
   };
   class Lease;

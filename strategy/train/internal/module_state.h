@@ -24,7 +24,7 @@ class ModuleState;
 // Copies of a module, one for each replica.
 struct ModuleCopies {
   std::vector<std::shared_ptr<torch::nn::Module>> copies;
-  // Of each copy, its tensors: see ModuleState.
+  // The tensors of each copy: see ModuleState.
   std::vector<std::vector<torch::Tensor>> leaves;
   std::vector<std::vector<torch::nn::Module*>> flat;  // its submodules, in one order
 };

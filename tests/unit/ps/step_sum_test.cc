@@ -9,7 +9,7 @@
 namespace muster::ps {
 namespace {
 
-// Of such different sizes that every order of adding them has other bits.
+// Its numbers differ so much in size that every order of adding them has other bits.
 std::vector<float> Gradient(std::mt19937& random, std::size_t n) {
   std::vector<float> values(n);
   for (float& value : values) {

@@ -24,7 +24,7 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
 };
 TORCH_MODULE(Net);
 
-// Of the test that runs; closures run on threads of its process.
+// State of the test that runs; closures run on threads of its process.
 std::optional<muster::DistributedModule<NetImpl>> shared_net;
 std::shared_ptr<muster::DistributedOptimizerBase> trainer;
 std::optional<muster::DistributedModule<torch::nn::EmbeddingImpl>> embedding;

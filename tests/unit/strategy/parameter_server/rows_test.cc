@@ -10,7 +10,7 @@
 
 namespace rows_of_servers {
 
-// Of the test that runs; closures run on threads of its process.
+// State of the test that runs; closures run on threads of its process.
 muster::ParameterServerStrategy* shared_strategy = nullptr;
 muster::Variable aggregated;
 muster::Variable counter;

@@ -6,7 +6,7 @@
 
 namespace steps_of_closures {
 
-// Of the test that runs; closures run on threads of its process.
+// State of the test that runs; closures run on threads of its process.
 muster::Variable stepped;
 muster::ServerOptimizer stepper;
 std::atomic<int> under_way{0};
