@@ -1,8 +1,10 @@
 # The programs of documentation pages: a page's first ```cpp block is built, and what it prints is
 # compared with the page's first ```text block. The page is the only source.
 
-# muster_doc_program(<name> <page>)
+# muster_doc_program(<name> <page> [SEVERAL])
+# SEVERAL: of several processes, which another test starts; here it is built alone.
 function(muster_doc_program name page)
+  cmake_parse_arguments(ARG "SEVERAL" "" "" ${ARGN})
   if(NOT MUSTER_TESTS)
     return()
   endif()
@@ -29,6 +31,9 @@ function(muster_doc_program name page)
   target_link_libraries(doc_${name} PRIVATE muster::strategy muster_warnings)
   target_compile_options(doc_${name} PRIVATE ${MUSTER_TORCH_TEST_OPTIONS})
   target_precompile_headers(doc_${name} REUSE_FROM muster_torch_pch)
+  if(ARG_SEVERAL)
+    return()
+  endif()
   add_test(NAME doc_${name}
     COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:doc_${name}> -DEXPECTED=${folder}/${name}.txt
       -P ${PROJECT_SOURCE_DIR}/cmake/RunDocProgram.cmake)

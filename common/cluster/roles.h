@@ -18,9 +18,9 @@ namespace muster::cluster {
 //                     type, of a job that is not there, or with an index that is not there.
 [[nodiscard]] Status ValidateRoles(const ClusterSpec& spec, const TaskId& task);
 
-// The rest is asked by programs that run on every task of a cluster, which jobs do not: the
-// strategy of several workers, and the chief among them. Until it is there, only tests call these.
-// They return what ValidateRoles refuses, and kInvalidArgument for a type that has no answer.
+// The rest is asked by programs that run on every task of a cluster, which jobs do not: for the
+// strategy of several workers, and the chief among them. They return what ValidateRoles refuses,
+// and kInvalidArgument for a type that has no answer.
 
 // chief and evaluator are; worker:0 is where there is no chief job.
 [[nodiscard]] Result<bool> IsChief(const ClusterSpec& spec, const TaskId& task);

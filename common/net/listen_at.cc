@@ -1,0 +1,56 @@
+#include "common/net/listen_at.h"
+
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace muster::net {
+namespace {
+
+// The numeric forms of what `host` stands for now; none where nobody knows it.
+std::vector<std::string> NumericForms(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  std::vector<std::string> forms;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return forms;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (::getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                      NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    forms.push_back(one->ai_family == AF_INET6 ? fmt::format("[{}]:{}", text.data(), port)
+                                               : fmt::format("{}:{}", text.data(), port));
+  }
+  ::freeaddrinfo(found);
+  return forms;
+}
+
+// Whether a socket of this host may have that address.
+bool IsLocal(const std::string& numeric) {
+  const std::string host = numeric.substr(0, numeric.rfind(':'));
+  return ListenTcp(host + ":0").ok();
+}
+
+}  // namespace
+
+Result<Listener> ListenAt(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
+    return InvalidArgument("\"{}\" is no address: give host:port", address);
+  }
+  const std::string port = address.substr(colon + 1);
+  std::string host = address.substr(0, colon);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  for (const std::string& numeric : NumericForms(host, port)) {
+    if (IsLocal(numeric)) return ListenTcp(numeric);
+  }
+  return ListenTcp("0.0.0.0:" + port);
+}
+
+}  // namespace muster::net

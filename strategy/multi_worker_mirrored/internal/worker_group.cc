@@ -1,0 +1,108 @@
+#include "strategy/multi_worker_mirrored/internal/worker_group.h"
+
+#include <fmt/format.h>
+
+#include "common/net/listen_at.h"
+#include "common/telemetry/log.h"
+#include "strategy/base/internal/raise.h"
+
+namespace muster::internal {
+
+using collectives::GatherBuffer;
+using collectives::Reduction;
+using collectives::Timeout;
+
+Status WorkerGroup::AllReduce(Reduction reduction,
+                              std::span<const collectives::ReduceBuffer> buffers, Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->AllReduce(reduction, buffers, Within(timeout));
+}
+
+Result<std::vector<std::vector<std::int64_t>>> WorkerGroup::Exchange(
+    std::string_view call, std::span<const std::int64_t> mine, Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->Exchange(call, mine, Within(timeout));
+}
+
+Status WorkerGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->AllGather(buffers, Within(timeout));
+}
+
+Status WorkerGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->Broadcast(data, root, Within(timeout));
+}
+
+Status WorkerGroup::ReduceScatter(Reduction reduction, const collectives::ScatterBuffer& buffer,
+                                  Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->ReduceScatter(reduction, buffer, Within(timeout));
+}
+
+Status WorkerGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
+                             std::span<const std::span<std::byte>> receives, Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->AllToAll(sends, receives, Within(timeout));
+}
+
+Status WorkerGroup::Barrier(Timeout timeout) {
+  const MutexLock lock(mutex_);
+  return group_->Barrier(Within(timeout));
+}
+
+namespace {
+
+// Workers may wait for a place on a busy cluster, but not beyond what a clock can add up.
+constexpr auto kAsLongAsItTakes = std::chrono::hours(24 * 365);
+
+std::string KeyOf(const WorkerCluster& cluster) {
+  std::string key = "multi_worker_mirrored";
+  for (const collectives::GroupMember& member : cluster.members) {
+    key += fmt::format(" {} {}", member.task, member.address);
+  }
+  return key;
+}
+
+void CheckReplicas(collectives::Group& group, const WorkerCluster& cluster, int replicas) {
+  const std::int64_t mine = replicas;
+  const auto all = group.Exchange("replicas of each worker", {&mine, 1});
+  raise_unless_ok(all.status());
+  for (std::size_t r = 1; r < all->size(); ++r) {
+    if ((*all)[r] == all->front()) continue;
+    raise(InvalidArgument("{} has {} devices, {} {}: every worker needs as many",
+                          cluster.members[r].task, (*all)[r][0], cluster.members[0].task,
+                          all->front()[0]));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
+                                                 const JoinOptions& options) {
+  if (cluster.members.empty()) return nullptr;
+  const auto& own = cluster.members[static_cast<std::size_t>(cluster.rank)];
+  std::unique_ptr<collectives::Group> formed;
+  {
+    const net::Listener listener = value_of(net::ListenAt(own.address));
+    log::Info("{} of {} workers waits for the others at {}", own.task, cluster.members.size(),
+              listener.address);
+    auto group = collectives::FormGroup({.job = "multi_worker_mirrored",
+                                         .rank = cluster.rank,
+                                         .members = cluster.members,
+                                         .key = options.key.empty() ? KeyOf(cluster) : options.key,
+                                         .form_within = options.within.value_or(kAsLongAsItTakes)},
+                                        listener);
+    if (group.status().code() == StatusCode::kDeadlineExceeded) {
+      raise(FailedPrecondition("Timeout waiting for the cluster: {}", Message(group.status())));
+    }
+    formed = value_of(std::move(group));
+  }
+  // Nobody leaves the constructor, and comes for another group, before all have closed the listener
+  // of this one.
+  auto joined = std::make_shared<WorkerGroup>(std::move(formed), options.call_within);
+  CheckReplicas(*joined, cluster, options.replicas);
+  return joined;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,72 @@
+// The group of the workers of a strategy.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "collectives/group.h"
+#include "common/base/mutex.h"
+#include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
+
+namespace muster::internal {
+
+// A group of processes for callers on several threads: one call at a time, each with a deadline.
+// Threading: any thread. Which call of two threads comes first must be the same on all workers,
+// else both are errors.
+class WorkerGroup final : public collectives::Group {
+ public:
+  WorkerGroup(std::unique_ptr<collectives::Group> group, std::chrono::milliseconds call_within)
+      : call_within_(call_within),
+        rank_(group->rank()),
+        size_(group->size()),
+        group_(std::move(group)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Status AllReduce(collectives::Reduction reduction,
+                   std::span<const collectives::ReduceBuffer> buffers,
+                   collectives::Timeout timeout = {}) override;
+  Result<std::vector<std::vector<std::int64_t>>> Exchange(
+      std::string_view call, std::span<const std::int64_t> mine,
+      collectives::Timeout timeout = {}) override;
+  Status AllGather(std::span<const collectives::GatherBuffer> buffers,
+                   collectives::Timeout timeout = {}) override;
+  Status Broadcast(std::span<std::byte> data, int root, collectives::Timeout timeout = {}) override;
+  Status ReduceScatter(collectives::Reduction reduction, const collectives::ScatterBuffer& buffer,
+                       collectives::Timeout timeout = {}) override;
+  Status AllToAll(std::span<const std::span<const std::byte>> sends,
+                  std::span<const std::span<std::byte>> receives,
+                  collectives::Timeout timeout = {}) override;
+  Status Barrier(collectives::Timeout timeout = {}) override;
+  // While another thread's call waits, too.
+  void Abort(const Status& why) override { group_->Abort(why); }
+
+ private:
+  collectives::Timeout Within(collectives::Timeout timeout) const {
+    return timeout && timeout->count() > 0 ? timeout : call_within_;
+  }
+
+  const std::chrono::milliseconds call_within_;
+  const int rank_;
+  const int size_;
+  Mutex mutex_;  // held by the call that goes on
+  const std::unique_ptr<collectives::Group> group_;
+};
+
+struct JoinOptions {
+  // Of this process; all must have as many.
+  int replicas = 1;
+  std::optional<std::chrono::milliseconds> within;
+  std::chrono::milliseconds call_within;
+  std::string key;
+};
+
+// Listens at the own address and waits for all members. Null: there are none, this process is
+// alone.
+//   The errors of MultiWorkerMirroredStrategy's constructor.
+std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
+                                                 const JoinOptions& options);
+
+}  // namespace muster::internal

@@ -1,0 +1,117 @@
+#include "strategy/multi_worker_mirrored/multi_worker_mirrored_strategy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "collectives/group.h"
+#include "common/telemetry/log.h"
+#include "device/placing.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/kinds/internal/places.h"
+#include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
+#include "strategy/multi_worker_mirrored/internal/worker_group.h"
+#include "strategy/reduce/cross_device_ops.h"
+
+namespace muster {
+namespace {
+
+// The GPUs that the resolver says this task has, else its logical CPUs; none where it cannot say:
+// whatever is here.
+std::vector<std::string> DevicesOf(ClusterResolver& resolver,
+                                   const internal::WorkerCluster& cluster) {
+  // TF_CONFIG says nothing of devices.
+  if (dynamic_cast<TFConfigClusterResolver*>(&resolver) != nullptr) return {};
+  AcceleratorCounts counts;
+  try {
+    counts =
+        resolver.num_accelerators({.task_type = cluster.task_type, .task_id = cluster.task_id});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kFailedPrecondition) throw;
+    return {};
+  }
+  std::vector<std::string> devices;
+  for (int gpu = 0; gpu < counts["GPU"]; ++gpu) devices.push_back(fmt::format("GPU:{}", gpu));
+  const int cpus = devices.empty() ? std::max(1, counts["CPU"]) : 0;
+  for (int cpu = 0; cpu < cpus; ++cpu) devices.push_back(fmt::format("CPU:{}", cpu));
+  return devices;
+}
+
+std::shared_ptr<CrossDeviceOps> OpsFor(const std::vector<std::string>& devices,
+                                       const std::vector<device::Place>& places,
+                                       CommunicationImplementation implementation) {
+  if (implementation == CommunicationImplementation::kNccl) {
+    for (const device::Place place : places) {
+      if (device::IsGpu(place)) continue;
+      log::Warning("NCCL is for GPUs, and {} is none: RING is used", place.ToString());
+      break;
+    }
+  }
+  if (implementation == CommunicationImplementation::kRing) {
+    return std::make_shared<CollectiveAllReduce>(implementation);
+  }
+  return mirrored_cross_device_ops(devices);
+}
+
+}  // namespace
+
+struct MultiWorkerMirroredStrategy::Joined {
+  std::shared_ptr<ClusterResolver> resolver;
+  internal::WorkerCluster cluster;
+  std::vector<device::Place> places;
+  std::shared_ptr<CrossDeviceOps> ops;
+  std::shared_ptr<::muster::collectives::Group> group;
+};
+
+MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
+    const MultiWorkerMirroredOptions& options) {
+  if (options.cluster_resolver != nullptr && !options.devices.empty()) {
+    raise(
+        InvalidArgument("a cluster resolver and devices cannot be set at the same time: the "
+                        "resolver tells the devices"));
+  }
+  if (options.call_within <= std::chrono::milliseconds(0)) {
+    raise(InvalidArgument("call_within is {} ms: more than 0 is needed",
+                          options.call_within.count()));
+  }
+  Joined joined;
+  joined.resolver = options.cluster_resolver;
+  if (joined.resolver == nullptr) joined.resolver = std::make_shared<TFConfigClusterResolver>();
+  joined.cluster = internal::worker_cluster(*joined.resolver);
+  const std::vector<std::string> devices = internal::NamesOrAll(
+      options.devices.empty() ? DevicesOf(*joined.resolver, joined.cluster) : options.devices);
+  joined.places = internal::PlacesOf(devices);
+  joined.ops = OpsFor(devices, joined.places, options.implementation);
+  joined.group =
+      internal::join_workers(joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
+                                              .within = options.join_within,
+                                              .call_within = options.call_within,
+                                              .key = options.key});
+  return joined;
+}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Joined joined)
+    : Strategy(joined.places, joined.places, std::move(joined.ops), std::move(joined.group)),
+      resolver_(std::move(joined.resolver)),
+      task_type_(std::move(joined.cluster.task_type)),
+      task_id_(joined.cluster.task_id),
+      chief_(joined.cluster.chief) {}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(const MultiWorkerMirroredOptions& options)
+    : MultiWorkerMirroredStrategy(join(options)) {}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(
+    std::shared_ptr<ClusterResolver> cluster_resolver)
+    : MultiWorkerMirroredStrategy(
+          MultiWorkerMirroredOptions{.cluster_resolver = std::move(cluster_resolver)}) {}
+
+int MultiWorkerMirroredStrategy::num_workers() const {
+  return collectives() == nullptr ? 1 : collectives()->size();
+}
+
+int MultiWorkerMirroredStrategy::id_in_cluster() const {
+  return collectives() == nullptr ? 0 : collectives()->rank();
+}
+
+}  // namespace muster

@@ -1,0 +1,99 @@
+// Synchronous training on the workers of a cluster: every worker runs the same program, and every
+// variable has an equal copy on each device of each.
+//
+//   muster::MultiWorkerMirroredStrategy strategy;   // who is who: TF_CONFIG
+//   auto scope = strategy.scope();
+//   ...                                             // from here on as under a MirroredStrategy
+//
+// All workers make the same calls of these, in the same order: what makes a variable or distributes
+// a module (the chief's first values count), run() where its replicas reduce, reduce(), gather(), a
+// read of an ON_READ variable across replicas or of a metric, a step of a distributed dataset,
+// saves of checkpoints and of modules. run() calls the function for this worker's replicas; their
+// ids count on over the workers, the chief's first.
+//
+// Whatever a worker does wrong, no other waits for ever: a worker that has ended, is stopped or cut
+// off (4 s), calls something else or brings another shape, or does not come before the deadline is
+// an error of everybody's call, which names it: UNAVAILABLE, INVALID_ARGUMENT, DEADLINE_EXCEEDED.
+// After it every further call of this kind throws the same; a new strategy, or a new process, joins
+// anew.
+//
+// Threading: as Strategy, but for the calls above: from one thread, or in an order that all workers
+// have.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strategy/base/communication_options.h"
+#include "strategy/core/strategy.h"
+#include "strategy/resolver/cluster_resolver.h"
+
+namespace muster {
+
+struct MultiWorkerMirroredOptions {
+  // None: TF_CONFIG.
+  std::shared_ptr<ClusterResolver> cluster_resolver = nullptr;
+  // What this worker's replicas compute on, as many on each worker. None named: the GPUs that the
+  // resolver counts (TF_CONFIG: those of this machine), else as many logical CPUs as it counts, or
+  // one. Not together with a resolver.
+  std::vector<std::string> devices = {};
+  // kNccl is for GPUs; on CPUs it is said in the log, and kRing taken.
+  CommunicationImplementation implementation = CommunicationImplementation::kAuto;
+  // How long to wait for the others at the start. None: for as long as it takes.
+  std::optional<std::chrono::milliseconds> join_within = std::nullopt;
+  // How long one call waits for workers that are there; calls may have less.
+  std::chrono::milliseconds call_within = std::chrono::hours(1);
+  // What the workers prove to each other. Empty: made of the cluster's addresses, which keeps out
+  // who comes by mistake, and no one else.
+  std::string key = {};
+};
+
+class MultiWorkerMirroredStrategy final : public Strategy {
+ public:
+  // Returns when all workers have joined. Without a cluster, in a cluster of one worker and on an
+  // evaluator: at once, alone.
+  //   INVALID_ARGUMENT: a cluster resolver and devices ("cannot be set at the same time"), a
+  //   cluster without workers, two chiefs, no task, or one that the cluster does not have; workers
+  //   that were given different clusters, or have different numbers of devices.
+  //   FAILED_PRECONDITION: "Timeout waiting for the cluster", which names who has not come.
+  //   ALREADY_EXISTS: two processes say that they are the same worker. UNAVAILABLE: this worker's
+  //   port is in use, or another worker was lost while all joined.
+  explicit MultiWorkerMirroredStrategy(const MultiWorkerMirroredOptions& options = {});
+  explicit MultiWorkerMirroredStrategy(std::shared_ptr<ClusterResolver> cluster_resolver);
+
+  std::string_view name() const override { return "MultiWorkerMirroredStrategy"; }
+  std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
+
+  // "worker" and 1; without a cluster "worker" and 0.
+  const std::string& task_type() const { return task_type_; }
+  int task_id() const { return task_id_; }
+  // chief:0, without a chief worker:0; an evaluator is its own.
+  bool is_chief() const { return chief_; }
+  int num_workers() const;
+  // Among the workers: the chief is 0, workers follow it.
+  int id_in_cluster() const;
+  // On the chief alone, which writes for all: every worker calls save().
+  bool should_checkpoint() const override { return chief_; }
+  bool should_save_summary() const override { return chief_; }
+
+ private:
+  struct Joined;
+  explicit MultiWorkerMirroredStrategy(Joined joined);
+  static Joined join(const MultiWorkerMirroredOptions& options);
+
+  std::shared_ptr<ClusterResolver> resolver_;
+  std::string task_type_;
+  int task_id_ = 0;
+  bool chief_ = true;
+};
+
+namespace experimental {
+// Its name of old.
+using MultiWorkerMirroredStrategy = muster::MultiWorkerMirroredStrategy;
+}  // namespace experimental
+
+}  // namespace muster

@@ -1,0 +1,97 @@
+// A program of several workers, as tests/unit/strategy/multi_worker_mirrored starts it: trains a
+// network in float64 under TF_CONFIG and prints each step's loss, bit for bit.
+//
+//   multi_worker <steps> [leave|extra|hang|shape <step>]
+//
+// With a second word this worker does at that step what it should not: it ends, makes one more
+// call, makes none any more, or brings another shape. Errors are printed; the exit code is 3.
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include <unistd.h>
+
+#include "strategy/muster.h"
+
+namespace {
+
+using Row = std::tuple<torch::Tensor, torch::Tensor>;
+
+constexpr std::int64_t kBatch = 32;
+constexpr std::int64_t kRows = 160;
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(12, 24));
+    last = register_module("last", torch::nn::Linear(24, 4));
+    to(torch::kFloat64);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last->forward(torch::tanh(hidden->forward(x)));
+  }
+  torch::nn::Linear hidden = nullptr;
+  torch::nn::Linear last = nullptr;
+};
+TORCH_MODULE(Net);
+
+void misbehave(const std::string& how) {
+  muster::ReplicaContext& context = muster::replica_context();
+  if (how == "leave") std::exit(0);
+  if (how == "extra") context.all_reduce(muster::ReduceOp::kSum, torch::ones({3}));
+  if (how == "shape") context.all_reduce(muster::ReduceOp::kMean, torch::ones({5, 7}));
+  if (how == "hang") {
+    while (true) ::pause();
+  }
+}
+
+void train(std::int64_t steps, const std::string& how, std::int64_t when) {
+  muster::MultiWorkerMirroredStrategy strategy;
+  const auto scope = strategy.scope();
+  // Each worker has other first values: the chief's count.
+  torch::manual_seed(static_cast<std::uint64_t>(5 + strategy.id_in_cluster()));
+  const auto net = strategy.distribute(Net());
+  const auto optimizer =
+      strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.1).momentum(0.9));
+  const torch::Tensor x =
+      torch::sin(torch::arange(kRows * 12, torch::kFloat64) * 0.7).reshape({kRows, 12});
+  const torch::Tensor y = x.narrow(1, 0, 4).argmax(1);
+  const auto rows = muster::dataset::from_tensor_slices(Row{x, y}).repeat().batch(kBatch);
+  auto data = muster::experimental_distribute_dataset(strategy, rows).iterator();
+  muster::Mean mean("loss");
+  std::cout << "joined " << strategy.id_in_cluster() << " of " << strategy.num_workers()
+            << std::endl;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const auto losses = strategy.run(
+        [&](const Row& piece) {
+          if (step == when) misbehave(how);
+          optimizer.zero_grad();
+          const auto each = torch::nn::functional::cross_entropy(
+              net->forward(std::get<0>(piece)), std::get<1>(piece),
+              torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
+          const auto loss = muster::compute_average_loss(each, kBatch);
+          loss.backward();
+          optimizer.step();
+          mean.update(loss.item<double>());
+          return loss.detach();
+        },
+        data.get_next());
+    const double loss = strategy.reduce(muster::ReduceOp::kSum, losses).item<double>();
+    std::cout << "loss " << std::hexfloat << loss << std::endl;
+  }
+  const double all = mean.result();
+  std::cout << "mean " << std::hexfloat << all << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  try {
+    train(std::stol(argv[1]), argc > 3 ? argv[2] : "", argc > 3 ? std::stol(argv[3]) : -1);
+  } catch (const muster::Error& error) {
+    std::cout << "error " << error.what() << std::endl;
+    return 3;
+  }
+  return 0;
+}

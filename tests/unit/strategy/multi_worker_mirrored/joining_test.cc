@@ -1,0 +1,298 @@
+// Who is who in a cluster of workers, how they join, and what happens when one is lost.
+#include <atomic>
+#include <cstdlib>
+#include <type_traits>
+
+#include "strategy/core/context.h"
+#include "strategy/input/distributed_dataset.h"
+#include "strategy/variables/variable.h"
+#include "tests/unit/strategy/multi_worker_mirrored/workers.h"
+
+namespace muster::testing {
+namespace {
+
+static_assert(!std::is_copy_constructible_v<MultiWorkerMirroredStrategy>);
+
+MultiWorkerMirroredOptions told(const ClusterSpec& spec, const ClusterTask& task) {
+  return {.cluster_resolver = std::make_shared<SimpleClusterResolver>(
+              spec, SimpleClusterResolver::Options{.task = task}),
+          .join_within = std::chrono::seconds(60)};
+}
+
+ErrorCode made_with(const MultiWorkerMirroredOptions& options, const std::string& part) {
+  const auto error = error_of([&] { const MultiWorkerMirroredStrategy strategy(options); });
+  REQUIRE(error.has_value());
+  CAPTURE(error->message());
+  CHECK(error->message().find(part) != std::string::npos);
+  return error->code();
+}
+
+struct Place {
+  int id = 0, workers = 0, replicas = 0, first = 0;
+  bool chief = false, checkpoints = false, summaries = false;
+  std::vector<std::string> devices;
+};
+
+Place place_of(MultiWorkerMirroredStrategy& strategy) {
+  return {.id = strategy.id_in_cluster(),
+          .workers = strategy.num_workers(),
+          .replicas = strategy.num_replicas_in_sync(),
+          .first = strategy.first_replica(),
+          .chief = strategy.is_chief(),
+          .checkpoints = strategy.should_checkpoint(),
+          .summaries = strategy.should_save_summary(),
+          .devices = strategy.worker_devices()};
+}
+
+TEST_CASE("three workers of two devices are six replicas, and the chief comes first",
+          "[spec][MWM-01][MWM-08][MWM-13][MWM-18]") {
+  const Cluster cluster(3, /*chief=*/true);
+  const auto places = in_threads<Place>(3, [&](int id) {
+    MultiWorkerMirroredStrategy strategy(cluster.options(id, 2));
+    return place_of(strategy);
+  });
+
+  for (int id = 0; id < 3; ++id) {
+    const Place& one = places[static_cast<std::size_t>(id)];
+    CHECK(one.id == id);
+    CHECK(one.workers == 3);
+    CHECK(one.replicas == 6);
+    CHECK(one.first == 2 * id);
+    CHECK(one.chief == (id == 0));
+    CHECK(one.checkpoints == (id == 0));
+    CHECK(one.summaries == (id == 0));
+    CHECK(one.devices.size() == 2);
+  }
+}
+
+TEST_CASE("without a cluster a strategy is one worker and its own chief", "[spec][MWM-02]") {
+  MultiWorkerMirroredStrategy strategy(MultiWorkerMirroredOptions{.devices = {"CPU:0", "CPU:1"}});
+  CHECK(strategy.num_workers() == 1);
+  CHECK(strategy.is_chief());
+  CHECK(strategy.id_in_cluster() == 0);
+  CHECK(strategy.task_id() == 0);
+  CHECK(strategy.num_replicas_in_sync() == 2);
+  CHECK(strategy.collectives() == nullptr);
+}
+
+TEST_CASE("a cluster of one worker needs nobody", "[strategy][unit]") {
+  MultiWorkerMirroredStrategy strategy(
+      told(ClusterSpec::dense({{"worker", {"nowhere:1"}}}), {.task_type = "worker", .task_id = 0}));
+  CHECK(strategy.num_workers() == 1);
+  CHECK(strategy.is_chief());
+}
+
+TEST_CASE("a cluster needs a task, workers, one chief at most, and no devices beside it",
+          "[spec][MWM-03][MWM-04][MWM-05]") {
+  const ClusterSpec two = ClusterSpec::dense({{"worker", {"a:1", "b:1"}}});
+  // MWM-03
+  CHECK(made_with(told(two, {}), "you must also specify task_type and task_id") ==
+        ErrorCode::kInvalidArgument);
+  // MWM-04
+  MultiWorkerMirroredOptions both = told(two, {.task_type = "worker", .task_id = 0});
+  both.devices = {"CPU:0"};
+  CHECK(made_with(both, "cannot be set at the same time") == ErrorCode::kInvalidArgument);
+  // MWM-05
+  CHECK(made_with(told(ClusterSpec::dense({{"ps", {"a:1"}}}), {.task_type = "ps", .task_id = 0}),
+                  "no worker, chief or evaluator") == ErrorCode::kInvalidArgument);
+  const ClusterSpec chiefs = ClusterSpec::dense({{"chief", {"a:1", "b:1"}}, {"worker", {"c:1"}}});
+  CHECK(made_with(told(chiefs, {.task_type = "worker", .task_id = 0}), "chief") ==
+        ErrorCode::kInvalidArgument);
+  CHECK(made_with(told(two, {.task_type = "worker", .task_id = 2}), "2") ==
+        ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("devices are those that the resolver counts, else one CPU", "[spec][MWM-07]") {
+  const ClusterSpec one = ClusterSpec::dense({{"worker", {"a:1"}}});
+  MultiWorkerMirroredStrategy plain(told(one, {.task_type = "worker", .task_id = 0}));
+  CHECK(plain.worker_devices().size() == 1);
+  MultiWorkerMirroredStrategy counted(MultiWorkerMirroredOptions{
+      .cluster_resolver = std::make_shared<SimpleClusterResolver>(
+          one, SimpleClusterResolver::Options{.task = {.task_type = "worker", .task_id = 0},
+                                              .num_accelerators = {{"CPU", 3}}})});
+  CHECK(counted.worker_devices().size() == 3);
+}
+
+TEST_CASE("an evaluator is alone beside the workers, and its own chief", "[spec][MWM-12]") {
+  const ClusterSpec spec = ClusterSpec::dense({{"worker", {"a:1", "b:1"}}, {"evaluator", {"c:1"}}});
+  MultiWorkerMirroredStrategy strategy(told(spec, {.task_type = "evaluator", .task_id = 0}));
+  CHECK(strategy.num_workers() == 1);
+  CHECK(strategy.num_replicas_in_sync() == 1);
+  CHECK(strategy.is_chief());
+  CHECK(strategy.reduce(ReduceOp::kSum, 1.0).item<double>() == 1.0);
+}
+
+TEST_CASE("who waits for the cluster in vain is told for whom", "[spec][MWM-14]") {
+  const Cluster cluster(2);
+  MultiWorkerMirroredOptions options = cluster.options(0);
+  options.join_within = std::chrono::milliseconds(50);
+  CHECK(made_with(options, "Timeout waiting for the cluster") == ErrorCode::kFailedPrecondition);
+  CHECK(made_with(options, "worker:1 (127.0.0.1:") == ErrorCode::kFailedPrecondition);
+}
+
+TEST_CASE("workers of different numbers of devices are told whose differ", "[strategy][unit]") {
+  const Cluster cluster(2);
+  const auto errors = in_threads<std::string>(2, [&](int id) {
+    const auto error =
+        error_of([&] { const MultiWorkerMirroredStrategy strategy(cluster.options(id, id + 1)); });
+    return error ? to_string(error->code()) + error->message() : "";
+  });
+  for (const std::string& error : errors) {
+    CHECK(error.find("INVALID_ARGUMENT") == 0);
+    CHECK(error.find("worker:1 has 2 devices, worker:0 1") != std::string::npos);
+  }
+}
+
+TEST_CASE("NCCL without GPUs is said, and training goes on", "[spec][MWM-19]") {
+  const Cluster cluster(2);
+  const auto sums = in_threads<double>(2, [&](int id) {
+    MultiWorkerMirroredOptions options = cluster.options(id);
+    options.implementation = "nccl";
+    MultiWorkerMirroredStrategy strategy(options);
+    return strategy.reduce(ReduceOp::kSum, 1.0).item<double>();
+  });
+  CHECK(sums == std::vector<double>{2, 2});
+}
+
+TEST_CASE("a strategy is one object, and has a name of old", "[spec][MWM-20][MWM-22]") {
+  CHECK_FALSE(std::is_copy_constructible_v<MultiWorkerMirroredStrategy>);
+  CHECK_FALSE(std::is_copy_assignable_v<MultiWorkerMirroredStrategy>);
+  CHECK(std::is_same_v<experimental::MultiWorkerMirroredStrategy, MultiWorkerMirroredStrategy>);
+}
+
+TEST_CASE("datasets for each replica are not supported", "[spec][MWM-21]") {
+  MultiWorkerMirroredStrategy strategy(MultiWorkerMirroredOptions{.devices = {"CPU:0", "CPU:1"}});
+  CHECK(code_of([&] {
+          distribute_datasets_from_function(
+              strategy, [](const InputContext&) { return dataset::range(4).batch(2); },
+              {.experimental_replication_mode = InputReplicationMode::kPerReplica});
+        }) == ErrorCode::kUnimplemented);
+}
+
+TEST_CASE("a worker that goes is an error of the others, which names it", "[spec][MWM-15]") {
+  for (const bool creates : {true, false}) {
+    const Cluster cluster(3);
+    const auto errors = in_threads<std::string>(3, [&](int id) {
+      MultiWorkerMirroredStrategy strategy(cluster.options(id));
+      if (id == 1) return std::string("gone");
+      const auto error = error_of([&] {
+        const auto scope = strategy.scope();
+        if (creates) (void)Variable::create("w", torch::ones({2}));
+        if (!creates) (void)strategy.reduce(ReduceOp::kSum, 1.0);
+      });
+      return error ? to_string(error->code()) + error->message() : "";
+    });
+    for (const std::size_t id : {0U, 2U}) {
+      CAPTURE(errors[id]);
+      CHECK(errors[id].find("UNAVAILABLE") == 0);
+      CHECK(errors[id].find("worker:1") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("after a loss all may join anew, and a worker may be back before the others know",
+          "[spec][MWM-16][MWM-17]") {
+  const Cluster cluster(2);
+  std::atomic<bool> lost{false};
+  const auto sums = in_threads<torch::Tensor>(2, [&](int id) {
+    if (id == 1) {
+      // Joins, goes, and is back at once.
+      {
+        const MultiWorkerMirroredStrategy first(cluster.options(id));
+      }
+    } else {
+      MultiWorkerMirroredStrategy first(cluster.options(id));
+      lost = code_of([&] {
+               while (true) (void)first.reduce(ReduceOp::kSum, 1.0);
+             }) == ErrorCode::kUnavailable;
+    }
+    MultiWorkerMirroredStrategy again(cluster.options(id));
+    const auto scope = again.scope();
+    const Variable w = Variable::create("w", torch::full({1}, 7.0 * (1 + id)));
+    CHECK(w.value().item<float>() == 7.0F);
+    return again.reduce(ReduceOp::kSum, torch::ones({1}));
+  });
+  CHECK(lost);
+  for (const torch::Tensor& sum : sums) CHECK(sum.equal(torch::full({1}, 2.0)));
+}
+
+TEST_CASE("strategies one after the other never meet each other's calls", "[spec][COL-18]") {
+  const Cluster cluster(3);
+  const auto right = in_threads<int>(3, [&](int id) {
+    int count = 0;
+    for (int round = 0; round < 20; ++round) {
+      MultiWorkerMirroredStrategy strategy(cluster.options(id));
+      const torch::Tensor mean =
+          strategy.reduce(ReduceOp::kMean, torch::full({2, 2}, static_cast<float>(id)));
+      count += mean.equal(torch::ones({2, 2})) ? 1 : 0;
+    }
+    return count;
+  });
+  CHECK(right == std::vector<int>{20, 20, 20});
+}
+
+TEST_CASE("other shapes, types or calls are an error of all workers, which names one",
+          "[strategy][unit]") {
+  const auto calls = std::vector<std::function<void(Strategy&, int)>>{
+      [](Strategy& strategy, int id) {
+        strategy.run([&] { replica_context().all_reduce(ReduceOp::kSum, torch::ones({2 + id})); });
+      },
+      [](Strategy& strategy, int id) {
+        strategy.run([&] {
+          replica_context().all_reduce(ReduceOp::kSum,
+                                       torch::ones({2}, id == 0 ? torch::kFloat : torch::kDouble));
+        });
+      },
+      [](Strategy& strategy, int id) {
+        if (id == 0) (void)strategy.reduce(ReduceOp::kSum, 1.0);
+        strategy.run([&] { replica_context().all_reduce(ReduceOp::kSum, torch::ones({2})); });
+      },
+      [](Strategy& strategy, int id) {
+        const auto scope = strategy.scope();
+        (void)Variable::create("w", torch::ones({2, 2 + id}));
+      },
+      [](Strategy& strategy, int id) {
+        const auto scope = strategy.scope();
+        (void)Variable::create(id == 0 ? "w" : "v", torch::ones({2}));
+      }};
+  for (const auto& call : calls) {
+    const auto errors =
+        on_cluster<std::string>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) -> std::string {
+          const auto error = error_of([&] { call(strategy, strategy.id_in_cluster()); });
+          return error ? to_string(error->code()) + error->message() : "";
+        });
+    for (const std::string& error : errors) {
+      CAPTURE(error);
+      CHECK(error.find("INVALID_ARGUMENT") == 0);
+      CHECK((error.find("worker:") != std::string::npos ||
+             error.find("process 1") != std::string::npos));
+    }
+  }
+}
+
+TEST_CASE("a worker that does not come in time is named with the call and the time",
+          "[strategy][unit]") {
+  std::atomic<bool> late{false};
+  const auto errors =
+      on_cluster<std::string>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) -> std::string {
+        const bool first = strategy.is_chief();
+        if (!first) late.wait(false);
+        const CommunicationOptions options{.timeout = std::chrono::milliseconds(200)};
+        const auto error = error_of([&] {
+          strategy.run(
+              [&] { replica_context().all_reduce(ReduceOp::kSum, torch::ones({2}), options); });
+        });
+        late = true;
+        late.notify_all();
+        return error ? to_string(error->code()) + error->message() : "";
+      });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find("DEADLINE_EXCEEDED") == 0);
+    CHECK(error.find("all_reduce SUM of float32[2]") != std::string::npos);
+    CHECK(error.find("waited 200 ms for worker:1") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing
