@@ -1,15 +1,13 @@
 // A program of several workers, as tests/unit/strategy/multi_worker_mirrored starts it: trains a
 // network in float64 under TF_CONFIG and prints each step's loss, bit for bit.
 //
-//   multi_worker <steps> [leave|extra|hang|shape <step>]
+//   multi_worker <steps> [leave|extra|shape <task> <step>]
 //
-// With a second word this worker does at that step what it should not: it ends, makes one more
-// call, makes none any more, or brings another shape. Errors are printed; the exit code is 3.
+// The task that is named does at that step what it should not: it ends, makes one more call, or
+// brings another shape. Errors are printed; the exit code is 3.
 #include <cstdlib>
 #include <iostream>
 #include <string>
-
-#include <unistd.h>
 
 #include "strategy/muster.h"
 
@@ -40,13 +38,11 @@ void misbehave(const std::string& how) {
   if (how == "leave") std::exit(0);
   if (how == "extra") context.all_reduce(muster::ReduceOp::kSum, torch::ones({3}));
   if (how == "shape") context.all_reduce(muster::ReduceOp::kMean, torch::ones({5, 7}));
-  if (how == "hang") {
-    while (true) ::pause();
-  }
 }
 
-void train(std::int64_t steps, const std::string& how, std::int64_t when) {
+void train(std::int64_t steps, const std::string& how, const std::string& who, std::int64_t when) {
   muster::MultiWorkerMirroredStrategy strategy;
+  const bool mine = strategy.task_type() + ":" + std::to_string(strategy.task_id()) == who;
   const auto scope = strategy.scope();
   // Each worker has other first values: the chief's count.
   torch::manual_seed(static_cast<std::uint64_t>(5 + strategy.id_in_cluster()));
@@ -64,7 +60,7 @@ void train(std::int64_t steps, const std::string& how, std::int64_t when) {
   for (std::int64_t step = 0; step < steps; ++step) {
     const auto losses = strategy.run(
         [&](const Row& piece) {
-          if (step == when) misbehave(how);
+          if (mine && step == when) misbehave(how);
           optimizer.zero_grad();
           const auto each = torch::nn::functional::cross_entropy(
               net->forward(std::get<0>(piece)), std::get<1>(piece),
@@ -88,7 +84,11 @@ void train(std::int64_t steps, const std::string& how, std::int64_t when) {
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   try {
-    train(std::stol(argv[1]), argc > 3 ? argv[2] : "", argc > 3 ? std::stol(argv[3]) : -1);
+    if (argc > 4) {
+      train(std::stol(argv[1]), argv[2], argv[3], std::stol(argv[4]));
+    } else {
+      train(std::stol(argv[1]), "", "", 0);
+    }
   } catch (const muster::Error& error) {
     std::cout << "error " << error.what() << std::endl;
     return 3;

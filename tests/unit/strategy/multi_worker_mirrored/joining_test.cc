@@ -5,6 +5,8 @@
 
 #include "strategy/core/context.h"
 #include "strategy/input/distributed_dataset.h"
+#include "strategy/train/checkpoint.h"
+#include "strategy/train/module.h"
 #include "strategy/variables/variable.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
 
@@ -187,6 +189,42 @@ TEST_CASE("a worker that goes is an error of the others, which names it", "[spec
       CHECK(errors[id].find("UNAVAILABLE") == 0);
       CHECK(errors[id].find("worker:1") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("a worker that goes before any of the calls is an error of that call",
+          "[strategy][unit][MWM-15]") {
+  using Call = std::function<void(Strategy&)>;
+  const std::vector<Call> calls{
+      [](Strategy& strategy) { (void)strategy.distribute(torch::nn::Linear(2, 1)); },
+      [](Strategy& strategy) {
+        strategy.run([] { replica_context().all_reduce(ReduceOp::kSum, torch::ones({3000})); });
+      },
+      [](Strategy& strategy) {
+        (void)strategy.gather(strategy.run([] { return torch::ones({2}); }), 0);
+      },
+      [](Strategy& strategy) {
+        for (const auto& step :
+             experimental_distribute_dataset(strategy, dataset::range(8).batch(2))) {
+          (void)step;
+        }
+      },
+      [](Strategy& strategy) {
+        const auto scope = strategy.scope();
+        Checkpoint checkpoint;
+        checkpoint.create("w", torch::ones({2}));
+        checkpoint.save("/nowhere/that/is/written", 1);
+      }};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto errors =
+        on_cluster<std::string>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) -> std::string {
+          if (!strategy.is_chief()) return "gone";
+          const auto error = error_of([&] { calls[i](strategy); });
+          return error ? to_string(error->code()) + error->message() : "";
+        });
+    CAPTURE(i, errors[0]);
+    CHECK(errors[0].find("UNAVAILABLE") == 0);
+    CHECK(errors[0].find("worker:1") != std::string::npos);
   }
 }
 

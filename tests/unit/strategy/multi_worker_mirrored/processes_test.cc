@@ -1,12 +1,15 @@
 // Workers as processes of their own, told of each other by TF_CONFIG alone.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include <signal.h>
 
-#include "tests/support/worker_processes.h"
+#include "strategy/testing/multi_process.h"
+#include "tests/support/catch.h"
 
 namespace muster::testing {
 namespace {
@@ -14,20 +17,31 @@ namespace {
 using Lines = std::vector<std::string>;
 
 const std::string kProgram = MUSTER_MULTI_WORKER_PROGRAM;
+const Lines kWorkers{"worker:0", "worker:1", "worker:2", "worker:3"};
+constexpr std::chrono::seconds kPatience{100};
 
-std::vector<Lines> same(int workers, const Lines& argv) {
-  return std::vector<Lines>(static_cast<std::size_t>(workers), argv);
+MultiProcessOptions workers(int count, const Lines& command) {
+  return {.command = command,
+          .cluster = {{"worker", count}},
+          .environment = {{"OMP_NUM_THREADS", "1"}},
+          .limit = std::chrono::seconds(200),
+          .print = false};
+}
+
+Lines lines_of(const std::string& text) {
+  Lines lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 // What each worker printed of a run of `steps` steps.
-std::vector<Lines> train(int workers, int steps) {
-  WorkerProcesses processes(same(workers, {kProgram, std::to_string(steps)}));
+std::vector<Lines> train(int count, int steps) {
+  MultiProcessRun run(workers(count, {kProgram, std::to_string(steps)}));
+  const MultiProcessResult result = run.join();
   std::vector<Lines> printed;
-  for (int i = 0; i < workers; ++i) {
-    const auto ended = processes.end_of(static_cast<std::size_t>(i));
-    CAPTURE(ended.lines);
-    CHECK(ended.exit.ok());
-    printed.push_back(ended.lines);
+  for (int i = 0; i < count; ++i) {
+    printed.push_back(lines_of(result.output.at(kWorkers[static_cast<std::size_t>(i)])));
   }
   return printed;
 }
@@ -46,63 +60,55 @@ TEST_CASE("one, two and four processes train alike, and twice the same bit for b
   REQUIRE(one.size() == 200);
   CHECK(one.back() < one.front() / 2);
 
-  for (const int workers : {2, 4}) {
-    const auto printed = train(workers, 200);
+  for (const int count : {2, 4}) {
+    const auto printed = train(count, 200);
     const std::vector<double> chiefs = losses(printed[0]);
     REQUIRE(chiefs.size() == one.size());
     double most = 0;
     for (std::size_t i = 0; i < one.size(); ++i) {
       most = std::max(most, std::abs(chiefs[i] - one[i]));
     }
-    CAPTURE(workers, most);
+    CAPTURE(count, most);
     CHECK(most <= 1e-9);
     for (const Lines& other : printed) CHECK(losses(other) == chiefs);
-    CHECK(losses(train(workers, 200)[0]) == chiefs);
+    CHECK(losses(train(count, 200)[0]) == chiefs);
   }
 }
 
-// Worker 1 of three does something; what the others end with.
-Lines errors_of_others(WorkerProcesses& processes) {
-  Lines errors;
-  for (const std::size_t worker : {0U, 2U}) {
-    const auto ended = processes.end_of(worker);
-    CAPTURE(ended.lines);
-    CHECK(ended.exit.code == 3);
-    errors.push_back(ended.lines.empty() ? "" : ended.lines.back());
+// Worker 1 of three has done something: what the others end with.
+void check_others(MultiProcessRun& run, const std::string& code) {
+  for (const std::string worker : {"worker:0", "worker:2"}) {
+    CHECK(run.wait(worker, kPatience).code == 3);
+    const Lines lines = lines_of(run.output(worker));
+    const std::string error = lines.empty() ? "" : lines.back();
+    CAPTURE(worker, error);
+    CHECK(error.find("error " + code) == 0);
+    CHECK(error.find("worker:1") != std::string::npos);
   }
-  return errors;
 }
 
 TEST_CASE("a process that is killed or stopped ends the others with an error that names it",
           "[strategy][unit][MWM-15]") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    WorkerProcesses processes(same(3, {kProgram, "1000000"}));
-    for (const std::size_t worker : {0U, 1U, 2U}) processes.await_lines(worker, 5);
-
-    CHECK(processes.child(1).Signal(signal).ok());
-
-    for (const std::string& error : errors_of_others(processes)) {
-      CAPTURE(signal, error);
-      CHECK(error.find("error UNAVAILABLE") == 0);
-      CHECK(error.find("worker:1") != std::string::npos);
+    MultiProcessRun run(workers(3, {kProgram, "1000000"}));
+    for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
+      REQUIRE(run.wait_for_output(worker, "loss", kPatience));
     }
+
+    run.kill("worker:1", signal);
+
+    CAPTURE(signal);
+    check_others(run, "UNAVAILABLE");
   }
 }
 
 TEST_CASE("a process that leaves, calls once more or brings another shape is every other's error",
           "[strategy][unit]") {
   for (const std::string how : {"leave", "extra", "shape"}) {
-    std::vector<Lines> argv = same(3, {kProgram, "1000000"});
-    argv[1].insert(argv[1].end(), {how, "7"});
-    WorkerProcesses processes(argv);
-
-    for (const std::string& error : errors_of_others(processes)) {
-      CAPTURE(how, error);
-      CHECK(error.find(how == "leave" ? "error UNAVAILABLE" : "error INVALID_ARGUMENT") == 0);
-      CHECK(error.find("worker:1") != std::string::npos);
-    }
-    const auto ended = processes.end_of(1);
-    CHECK(ended.exit.code == (how == "leave" ? 0 : 3));
+    MultiProcessRun run(workers(3, {kProgram, "1000000", how, "worker:1", "7"}));
+    CAPTURE(how);
+    check_others(run, how == "leave" ? "UNAVAILABLE" : "INVALID_ARGUMENT");
+    CHECK(run.wait("worker:1", kPatience).code == (how == "leave" ? 0 : 3));
   }
 }
 
@@ -112,14 +118,13 @@ TEST_CASE("the page's program prints on two workers what the page says", "[strat
   for (std::string line; std::getline(page, line);) wanted.push_back(line);
   REQUIRE(wanted.size() == 4);
 
-  WorkerProcesses processes(same(2, {MUSTER_DOC_PROGRAM}));
+  MultiProcessRun run(workers(2, {MUSTER_DOC_PROGRAM}));
+  const MultiProcessResult result = run.join();
 
   // Its last lines: the log's come before.
-  const Lines all = processes.end_of(0).lines;
+  const Lines all = lines_of(result.output.at("worker:0"));
   REQUIRE(all.size() >= wanted.size());
-  const Lines printed(all.end() - static_cast<std::ptrdiff_t>(wanted.size()), all.end());
-  CHECK(printed == wanted);
-  CHECK(processes.end_of(1).exit.ok());
+  CHECK(Lines(all.end() - static_cast<std::ptrdiff_t>(wanted.size()), all.end()) == wanted);
 }
 
 }  // namespace
