@@ -46,9 +46,10 @@ void Driver::Crashed(const std::string& task, const std::string& how, Suspects::
 
 Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                      TimePoint deadline, std::span<const ClosureId> turns_of,
-                                     std::uint64_t step) {
-  MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
-                    core_->Schedule(function, arguments, true, deadline, turns_of, step));
+                                     std::uint64_t step, std::chrono::milliseconds run_limit) {
+  MUSTER_TRY_ASSIGN(
+      const ResultSlab::Slot slot,
+      core_->Schedule(function, arguments, true, deadline, turns_of, step, run_limit));
   return RemoteValue(core_, slot);
 }
 
@@ -56,7 +57,7 @@ void Driver::SetStaleness(std::uint64_t staleness) { core_->SetStaleness(stalene
 
 Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                             TimePoint deadline, std::uint64_t step) {
-  return core_->Schedule(function, arguments, false, deadline, {}, step).status();
+  return core_->Schedule(function, arguments, false, deadline, {}, step, {}).status();
 }
 
 Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {

@@ -106,9 +106,12 @@ class Driver {
   // bytes each) of the turns, which are its own whichever worker runs it; one that is cancelled
   // leaves them to the next.
   // `step`: see ClosureDispatcher::Schedule.
+  // `run_limit`: how long one execution may take, if that is not 0; one that takes longer is the
+  // closure's error, kDeadlineExceeded, and the end of its executor. At most 2^32 - 1 ms.
   Result<RemoteValue> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                TimePoint deadline = TimePoint::max(),
-                               std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0);
+                               std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
+                               std::chrono::milliseconds run_limit = {});
   // The same for a closure without a value.
   Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                       TimePoint deadline = TimePoint::max(), std::uint64_t step = 0);

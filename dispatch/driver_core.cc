@@ -70,14 +70,16 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
                                               std::span<const std::byte> arguments, bool want_value,
                                               TimePoint deadline,
                                               std::span<const ClosureId> turns_of,
-                                              std::uint64_t step) {
+                                              std::uint64_t step,
+                                              std::chrono::milliseconds run_limit) {
   if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
     return InvalidArgument("arguments of {} bytes, at most {} fit", arguments.size(),
                            std::min(kMostBytes, options_.dispatch.argument_bytes));
   }
   const MutexLock lock(mutex_);
   const auto schedule = [&]() MUSTER_REQUIRES(mutex_) {
-    return dispatcher_.Schedule(function, arguments, want_value, turns_of, step);
+    return dispatcher_.Schedule(function, arguments, want_value, turns_of, step,
+                                static_cast<std::uint32_t>(run_limit.count()));
   };
   ClosureDispatcher::Scheduled scheduled = schedule();
   if (scheduled.admission == ClosureDispatcher::Admission::kFull) {
@@ -293,7 +295,7 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
                        MUSTER_REQUIRES(mutex_) {
                          ClosureResult result{.closure = ClosureId(record.closure),
                                               .attempt = Attempt(record.attempt),
-                                              .run = std::chrono::nanoseconds(record.run_ns)};
+                                              .run = std::chrono::nanoseconds(record.run_time)};
                          std::vector<Bookmark> bookmarks;
                          if ((record.flags & kFlagBookmarks) != 0) {
                            MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
@@ -366,7 +368,8 @@ void DriverCore::Pump() {
                      const bool full = peer.closures.Add({.closure = one.closure.value(),
                                                           .attempt = one.attempt.value(),
                                                           .function = one.function,
-                                                          .flags = one.flags},
+                                                          .flags = one.flags,
+                                                          .run_time = one.run_limit_ms},
                                                          one.arguments);
                      if (!full) return;
                      const Status status = peer.closures.QueueOn(*peer.link);

@@ -52,8 +52,9 @@ class Executor {
     net::DuplexLink::Options link = {};
     // Closures whose driver is gone are cancelled, and have so long to end.
     Millis cancel_grace{10'000};
-    // Then this is told, on some thread, what goes on regardless; it should end the process. Null:
-    // they are waited for.
+    // Then this is told, on some thread, what goes on regardless, and also of a closure that has
+    // run for longer than it may, whose error the driver has been sent: it should end the process.
+    // Null: such closures are waited for.
     std::function<void(const std::string& what)> on_stuck = {};
   };
 

@@ -23,6 +23,8 @@ constexpr std::chrono::microseconds kAnswerWithin{100};
 constexpr std::size_t kShare = 16;
 // Pings and cancelling wait this long at most while everybody runs closures.
 constexpr Millis kUnwatched{5};
+// A driver that takes no more is not told of a closure that was given up.
+constexpr Millis kLastWords{1'000};
 
 bool Pinned(const WireRecord& record) { return (record.closure & PerWorkerValues::kPinned) != 0; }
 
@@ -162,7 +164,9 @@ void ExecutorSession::Watch() {
     seen = turns_;
     if (over_ || running_ == 0) continue;
     if (unwatched) leading_ = watcher_leads_ = true;
+    const std::optional<Limited> late = TakeLate();
     lock.unlock();
+    if (late) GiveUp(*late);
     // A runner that is in a long closure cannot send what came before it.
     Answer();
     if (unwatched) Lead(nullptr, SteadyClock::now() + kUnwatched);
@@ -253,13 +257,60 @@ void ExecutorSession::RunJobs(std::vector<Job>& jobs, std::size_t slot) {
   TimePoint answered = clock;
   for (const Job& job : jobs) {
     table_.Begin(slot, job.record.closure, job.record.attempt);
+    const bool limited = job.record.run_time > 0 && functions_.Find(job.record.function) != nullptr;
+    if (limited) {
+      const MutexLock lock(mutex_);
+      limited_.push_back({job.record, clock + Millis(job.record.run_time)});
+    }
     const bool full = RunOne(job, value, clock);
     table_.End(slot);
+    if (limited) {
+      const MutexLock lock(mutex_);
+      std::erase_if(limited_, [&](const Limited& one) {
+        return one.record.closure == job.record.closure && one.record.attempt == job.record.attempt;
+      });
+    }
     if (!full && clock - answered < kAnswerWithin) continue;
     Answer();
     answered = clock;
   }
   Answer();
+}
+
+std::optional<ExecutorSession::Limited> ExecutorSession::TakeLate() {
+  if (limited_.empty()) return std::nullopt;
+  const TimePoint now = SteadyClock::now();
+  const auto found =
+      std::ranges::find_if(limited_, [&](const Limited& one) { return one.until <= now; });
+  if (found == limited_.end()) return std::nullopt;
+  const Limited late = *found;
+  limited_.erase(found);
+  return late;
+}
+
+// Tells the driver, and then whoever may end this process. What the function returns after all
+// comes too late: the driver drops it.
+void ExecutorSession::GiveUp(const Limited& late) {
+  const std::string what = fmt::format("{} has run for {} ms, its deadline",
+                                       functions_.name(late.record.function), late.record.run_time);
+  ClosureError error;
+  error.status = DeadlineExceeded("{}: it was given up, and its executor ends", what);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  const std::uint64_t ran = std::uint64_t{1'000'000} * late.record.run_time;
+  (void)AddResult({.closure = late.record.closure,
+                   .attempt = late.record.attempt,
+                   .flags = kFlagError,
+                   .run_time = static_cast<std::uint32_t>(std::min(ran, kMost))},
+                  EncodeError(error));
+  Answer();
+  if (!options_.on_stuck) return;
+  const TimePoint end = SteadyClock::now() + kLastWords;
+  while (link_->unsent() > 0 && SteadyClock::now() < end) {
+    pollfd room{.fd = link_->fd(), .events = POLLOUT, .revents = 0};
+    (void)::poll(&room, 1, static_cast<int>(kUnwatched.count()));
+    if (!link_->Flush().ok()) break;
+  }
+  options_.on_stuck(fmt::format("closure {}: {}", late.record.closure, what));
 }
 
 bool ExecutorSession::AddResult(const WireRecord& record, std::span<const std::byte> bytes) {
@@ -329,7 +380,7 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   const TimePoint now = SteadyClock::now();
   const auto run = std::chrono::nanoseconds(std::exchange(clock, now) - now) * -1;
   WireRecord record{.closure = job.record.closure, .attempt = job.record.attempt};
-  record.run_ns = static_cast<std::uint32_t>(
+  record.run_time = static_cast<std::uint32_t>(
       std::clamp<std::int64_t>(run.count(), 1, std::numeric_limits<std::uint32_t>::max()));
   if (context.has_bookmarks()) record.flags |= kFlagBookmarks;
   if (status.ok()) {

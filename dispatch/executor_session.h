@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -53,9 +54,16 @@ class ExecutorSession {
     SmallBytes<64> arguments;
   };
 
+  // One that may not run for ever, while it runs.
+  struct Limited {
+    WireRecord record;
+    TimePoint until;
+  };
+
   // A runner's life: takes jobs if there are any, else reads the link if nobody does, else waits.
   void Run(std::size_t slot);
-  // Keeps the link while all runners run, and sends what a long closure would hold up.
+  // Keeps the link while all runners run, sends what a long closure would hold up, and gives up
+  // closures that run for too long.
   void Watch();
   // Reads until jobs have come, somebody wants the link, or it is over. Without the lock.
   void Lead(net::Spinner* spinner, TimePoint until);
@@ -66,6 +74,9 @@ class ExecutorSession {
   void RunJobs(std::vector<Job>& jobs, std::size_t slot);
   // Runs one and adds what comes out to the results. True: these are to be sent now.
   bool RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock);
+  // The first that has run for too long.
+  std::optional<Limited> TakeLate() MUSTER_REQUIRES(mutex_);
+  void GiveUp(const Limited& late);
   bool AddResult(const WireRecord& record, std::span<const std::byte> bytes);
   // Sends the results so far, of all runners.
   void Answer();
@@ -102,6 +113,7 @@ class ExecutorSession {
   // Runners with jobs, and those without anything to do.
   std::uint32_t running_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::uint32_t waiting_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::vector<Limited> limited_ MUSTER_GUARDED_BY(mutex_);
   // How often somebody has led.
   std::uint64_t turns_ MUSTER_GUARDED_BY(mutex_) = 0;
   // Threads.

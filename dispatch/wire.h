@@ -44,8 +44,9 @@ struct WireRecord {
   std::uint32_t flags = 0;
   // Length of its part of the payload, which is in the order of the records.
   std::uint32_t bytes = 0;
-  // RESULTS: how long it ran; as long as fits.
-  std::uint32_t run_ns = 0;
+  // RESULTS: how many nanoseconds it ran; as many as fit. CLOSURES: how many milliseconds it may
+  // run; 0: as many as it likes.
+  std::uint32_t run_time = 0;
 };
 static_assert(sizeof(WireRecord) == 32);
 

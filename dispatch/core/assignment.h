@@ -23,6 +23,8 @@ struct Assignment {
   Attempt attempt;
   std::uint32_t function = 0;
   std::uint32_t flags = 0;
+  // How long one execution may take; 0: as long as it likes.
+  std::uint32_t run_limit_ms = 0;
   // Valid during the call that hands it over.
   std::span<const std::byte> arguments;
 };

@@ -18,11 +18,9 @@ ClosureDispatcher::ClosureDispatcher(Options options)
       last_given_(options_.settled_beyond.empty() ? options_.settled
                                                   : options_.settled_beyond.back().last) {}
 
-ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
-                                                         std::span<const std::byte> arguments,
-                                                         bool want_value,
-                                                         std::span<const ClosureId> turns_of,
-                                                         std::uint64_t step) {
+ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
+    std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
+    std::span<const ClosureId> turns_of, std::uint64_t step, std::uint32_t run_limit_ms) {
   if (failed()) {
     Scheduled cancelled{.admission = Admission::kFailed};
     if (!want_value) return cancelled;
@@ -37,6 +35,7 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
   }
   ClosureRecord& record = slab_.Append();
   record.function = function;
+  record.run_limit_ms = run_limit_ms;
   steps_.Scheduled(record.id, step);
   if (want_value) {
     record.result = results_.Create();
@@ -250,6 +249,7 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
         .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
         .function = record.function,
         .flags = unwanted ? kFlagNoValue : 0,
+        .run_limit_ms = record.run_limit_ms,
         .arguments = record.arguments.view()});
   Refresh(index);
 }

@@ -93,8 +93,10 @@ class ClosureDispatcher {
   //   `turns_of`: per-worker values that it has a turn of (per_worker_values.h), 8 bytes each
   //   behind its arguments.
   //   `step`: that the closure is a part of, from 1, never lower than the one before; 0: of none.
+  //   `run_limit_ms`: see Assignment.
   Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
-                     std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0);
+                     std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
+                     std::uint32_t run_limit_ms = 0);
   // Options::staleness from now on.
   void set_staleness(std::uint64_t staleness) { steps_.set_staleness(staleness); }
   // The pending error, once nothing is in flight; then what was queued is cancelled and the error

@@ -34,6 +34,7 @@ struct ClosureRecord {
   RecordSlot next = kNoRecord;
   std::uint32_t worker = 0;  // while in flight
   std::uint32_t function = 0;
+  std::uint32_t run_limit_ms = 0;  // 0: none
   std::uint16_t executions = 0;
   ClosureState state = ClosureState::kQueued;
   bool suspect = false;

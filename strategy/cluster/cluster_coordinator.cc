@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <thread>
 
@@ -16,6 +17,14 @@ namespace internal {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{20};
+// What a frame can say.
+constexpr std::chrono::milliseconds kLongestDeadline{std::numeric_limits<std::uint32_t>::max()};
+
+void require_deadline(std::chrono::milliseconds deadline) {
+  if (deadline.count() >= 1 && deadline <= kLongestDeadline) return;
+  raise(InvalidArgument("a closure's deadline of {} ms: it is from 1 ms to {} ms", deadline.count(),
+                        kLongestDeadline.count()));
+}
 
 // The coordinators there are, by their links.
 struct Coordinators {
@@ -115,11 +124,13 @@ void end_failed_step(CoordinatorCore& core) {
 }
 
 std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t function,
-                                       const Arguments& arguments, std::uint64_t step) {
+                                       const Arguments& arguments, std::uint64_t step,
+                                       std::chrono::milliseconds run_limit) {
   std::vector<ClosureId> turns_of;
   for (const std::uint64_t id : arguments.turns_of) turns_of.emplace_back(id);
-  auto value =
-      core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of, step);
+  if (run_limit.count() == 0) run_limit = core.options().closure_deadline.value_or(run_limit);
+  auto value = core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of,
+                                      step, run_limit);
   raise_closure_unless_ok(value.status());
   return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
 }
@@ -127,19 +138,21 @@ std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t func
 }  // namespace
 
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Arguments& arguments) {
+                                               const Arguments& arguments,
+                                               std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule()");
-  return schedule(core, function, arguments, 0);
+  return schedule(core, function, arguments, 0, run_limit);
 }
 
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
-                                               Arguments arguments) {
+                                               Arguments arguments,
+                                               std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule_step()");
   try {
     return core.link().steps().Next([&](std::uint64_t step, bool synchronous) {
       const std::uint64_t told = synchronous ? step : 0;
       std::memcpy(&arguments.bytes[2], &told, sizeof(told));
-      return schedule(core, function, arguments, step);
+      return schedule(core, function, arguments, step, run_limit);
     });
   } catch (const Error&) {
     end_failed_step(core);
@@ -307,11 +320,19 @@ ClusterCoordinator::ClusterCoordinator(std::shared_ptr<internal::ClusterLink> li
 void ClusterCoordinator::open(std::shared_ptr<internal::ClusterLink> link,
                               const std::optional<CoordinatorOptions>& options) {
   internal::refuse_in_closure("a ClusterCoordinator");
+  if (options && options->closure_deadline) internal::require_deadline(*options->closure_deadline);
   if (link == nullptr) link = value_of(internal::process_link());
   core_ = value_of(internal::CoordinatorCore::of(link, options));
   std::optional<TimePoint> deadline;
   if (core_->options().timeout) deadline = core_->until(std::nullopt);
   raise_unless_ok(link->await_workers(deadline));
+}
+
+ClusterCoordinator ClusterCoordinator::within(std::chrono::milliseconds deadline) const {
+  internal::require_deadline(deadline);
+  ClusterCoordinator limited = *this;
+  limited.run_limit_ = deadline;
+  return limited;
 }
 
 void ClusterCoordinator::join(const internal::Deadline& deadline) {

@@ -49,6 +49,10 @@ struct CoordinatorOptions {
   // after each such time. Nothing: what TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT (seconds) says, or
   // never.
   std::optional<std::chrono::milliseconds> watchdog = std::nullopt;
+  // How long a closure may run, unless within() says something else. One that runs longer is given
+  // up: its error is DEADLINE_EXCEEDED, and its executor is ended, and another takes its place.
+  // Nothing: as long as it likes.
+  std::optional<std::chrono::milliseconds> closure_deadline = std::nullopt;
   // What passes over per-worker datasets give closures, unless iterator() says something else.
   InputGuarantee input = InputGuarantee::kPerWorker;
 
@@ -82,11 +86,14 @@ namespace internal {
 class ClusterLink;
 class CoordinatorCore;
 
+// `run_limit`: how long it may run; 0: what the coordinator's options say.
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Arguments& arguments);
+                                               const Arguments& arguments,
+                                               std::chrono::milliseconds run_limit);
 // The same for a closure of a step; arguments written with kOfStep.
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
-                                               Arguments arguments);
+                                               Arguments arguments,
+                                               std::chrono::milliseconds run_limit);
 std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
                                                    const Arguments& arguments);
 std::uint8_t call_flags(const CoordinatorCore& core);
@@ -114,7 +121,8 @@ class ClusterCoordinator {
   RemoteValue<internal::ValueOf<function>> schedule(const Given&... given) {
     return RemoteValue<internal::ValueOf<function>>(internal::schedule_closure(
         *core_, internal::Registration<function>::kNumber,
-        internal::write_arguments<function>(*core_, internal::call_flags(*core_), given...)));
+        internal::write_arguments<function>(*core_, internal::call_flags(*core_), given...),
+        run_limit_));
   }
   // The same for a function that computes gradients: closures that are scheduled by this are
   // counted into steps, as ParameterServerOptions::consistency says, and may not run further ahead
@@ -123,10 +131,15 @@ class ClusterCoordinator {
     requires Schedulable<function, Given...>
   RemoteValue<internal::ValueOf<function>> schedule_step(const Given&... given) {
     const std::uint8_t flags = internal::call_flags(*core_) | internal::kOfStep;
-    return RemoteValue<internal::ValueOf<function>>(
-        internal::schedule_of_step(*core_, internal::Registration<function>::kNumber,
-                                   internal::write_arguments<function>(*core_, flags, given...)));
+    return RemoteValue<internal::ValueOf<function>>(internal::schedule_of_step(
+        *core_, internal::Registration<function>::kNumber,
+        internal::write_arguments<function>(*core_, flags, given...), run_limit_));
   }
+  // The same coordinator, whose closures that this handle schedules may run for so long each:
+  // coordinator.within(std::chrono::seconds(5)).schedule<step>(batch). See
+  // CoordinatorOptions::closure_deadline.
+  //   INVALID_ARGUMENT: less than 1 ms, or more than 49 days.
+  ClusterCoordinator within(std::chrono::milliseconds deadline) const;
   // Waits until all have ended, and ends the step that the last of them are of. Errors are those of
   // schedule().
   void join(const internal::Deadline& deadline = std::nullopt);
@@ -180,7 +193,7 @@ class ClusterCoordinator {
   // Of all tasks that the job has or has had, workers first, then parameter servers.
   std::vector<TaskHealth> task_states() const;
   // Handles of the same coordinator.
-  bool operator==(const ClusterCoordinator&) const = default;
+  bool operator==(const ClusterCoordinator& other) const { return core_ == other.core_; }
 
  private:
   void open(std::shared_ptr<internal::ClusterLink> link,
@@ -200,6 +213,7 @@ class ClusterCoordinator {
   }
 
   std::shared_ptr<internal::CoordinatorCore> core_;
+  std::chrono::milliseconds run_limit_{0};
 };
 
 }  // namespace muster

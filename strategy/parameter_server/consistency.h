@@ -1,5 +1,5 @@
 // How far the closures of a program's steps (ClusterCoordinator::schedule_step) may run ahead of
-// each other. Threading: a value.
+// each other, and when what a closure writes is sent. Threading: values.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,13 @@ struct Consistency {
   static constexpr Consistency async() { return {}; }
   static constexpr Consistency synchronous() { return {.staleness = 0}; }
   static constexpr Consistency bounded(std::uint32_t staleness) { return {.staleness = staleness}; }
+};
+
+enum class Writes {
+  // Together, when its function has returned.
+  kTogether,
+  // Each when it is made.
+  kImmediate,
 };
 
 }  // namespace muster

@@ -94,6 +94,11 @@ StepRule RuleOf(const ParameterServerOptions& options) {
                         "closure writes counts by itself",
                         options.gradients_per_step));
   }
+  if (options.writes == Writes::kImmediate && *options.consistency.staleness == 0) {
+    raise(InvalidArgument(
+        "immediate writes in synchronous steps: what closures of a step write counts "
+        "when all of them have ended"));
+  }
   if (*options.consistency.staleness > kMostStaleness) {
     raise(InvalidArgument("a staleness of at most {}; given {}", kMostStaleness,
                           *options.consistency.staleness));
@@ -169,15 +174,18 @@ class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
     std::vector<std::uint32_t> colocated = ServersOf(spec.colocated_devices);
     colocated.resize(std::min<std::size_t>(colocated.size(), 1));
     return std::make_unique<internal::RemoteComponent>(std::move(name), place, driver_,
-                                                       partitioner_, std::move(colocated));
+                                                       partitioner_, std::move(colocated), writes_);
   }
   std::unique_ptr<internal::ModuleHost> HostModule(internal::ModuleState& module) override {
     return std::make_unique<internal::RemoteModule>(module);
   }
+  // Of the variables that are made from now on.
+  void set_writes(Writes writes) { writes_ = writes; }
 
  private:
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;
+  Writes writes_ = Writes::kTogether;
 };
 
 ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner,
@@ -192,6 +200,7 @@ ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner
 ParameterServerStrategy::ParameterServerStrategy(const ParameterServerOptions& options)
     : ParameterServerStrategy(options.partitioner, options.devices) {
   const StepRule rule = RuleOf(options);
+  maker_->set_writes(options.writes);
   const std::shared_ptr<PsConnection> driver = DriverConnection();
   if (driver != nullptr) driver->SetSteps(rule);
 }

@@ -25,6 +25,10 @@
 // and writes at once. A lost server is a PsUnavailable wherever its variables are used, and for
 // closures in schedule() and join(): its values are gone, and nothing brings them back.
 //
+// With Writes::kImmediate each write of a closure is sent when it is made, and stays though the
+// function throws later; the next read of the variable fetches it. A closure that runs again sends
+// its k-th write again, and it counts once if it is to the same variable.
+//
 // Variables that the driver drops are freed on the servers.
 //
 // run() and reduce() are for closures; elsewhere they compute here, and run() says so once on
@@ -55,6 +59,9 @@ struct ParameterServerOptions {
   Consistency consistency = {};
   // So many closures are a step, from 1 to 4096; where consistency is not async.
   std::uint32_t gradients_per_step = 1;
+  // Of closures; the same in every process. Not kImmediate in synchronous steps, where what
+  // closures write counts when the step is over.
+  Writes writes = Writes::kTogether;
 };
 
 class ParameterServerStrategy final : public Strategy {
@@ -67,7 +74,8 @@ class ParameterServerStrategy final : public Strategy {
   //   FAILED_PRECONDITION: not in a process of a program.
   explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr,
                                    const std::vector<std::string>& devices = {});
-  //   INVALID_ARGUMENT, too: gradients_per_step or staleness (at most 10,000).
+  //   INVALID_ARGUMENT, too: gradients_per_step or staleness (at most 10,000); immediate writes in
+  //   synchronous steps.
   //   FAILED_PRECONDITION, too: the program has another consistency.
   explicit ParameterServerStrategy(const ParameterServerOptions& options);
   ~ParameterServerStrategy() override;

@@ -100,6 +100,20 @@ TEST_CASE(
   CHECK(hurt == alone);
 }
 
+TEST_CASE(
+    "a synchronous job whose coordinator is killed ends with the bits of one that was left alone",
+    "[cluster]") {
+  const auto alone = Train(2);
+  const auto hurt = Train(2, [](Cluster& cluster, const std::string& id) {
+    for (const std::uint64_t step : {6, 25}) {
+      REQUIRE(cluster.WaitForStep(id, step, seconds(60)));
+      REQUIRE(cluster.Kill("coordinator", SIGKILL));
+      REQUIRE(Eventually(seconds(30), [&] { return cluster.Muster({"describe", id}).code == 0; }));
+    }
+  });
+  CHECK(hurt == alone);
+}
+
 TEST_CASE("a synchronous job that is stopped in the middle of a step is saved at the end of one",
           "[cluster]") {
   const TempFolder folder;

@@ -301,6 +301,21 @@ TEST_CASE_METHOD(ProgramFixture, "a program that prints a flood ends well, and t
   CHECK(output.find("driver line 299999") != std::string::npos);
 }
 
+TEST_CASE_METHOD(ProgramFixture, "a closure that prints a gigabyte costs neither leases nor disk",
+                 "[cluster][program]") {
+  const std::string id = Id(Submit({}, {"flood", "1000"}));
+  CHECK(cluster.Wait(id, seconds(120)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
+  CHECK(FindEvent(job, "EXECUTOR_LOST") == nullptr);
+  std::string output;
+  for (const char* const task : {"worker:0", "worker:1"}) output += Output(id, task);
+  CHECK(output.find("lines dropped") != std::string::npos);
+  CHECK(output.find("flood ends") != std::string::npos);
+  CHECK(output.size() < 100U << 20);
+}
+
 TEST_CASE_METHOD(ProgramFixture, "a closure that ends its executor every time fails the program",
                  "[cluster][program]") {
   const std::string id = Id(Submit({}, {"segfault"}));

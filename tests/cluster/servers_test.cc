@@ -68,6 +68,39 @@ TEST_CASE_METHOD(ServersFixture,
   CHECK(Output(id).find("rounds exact") != std::string::npos);
 }
 
+// The line that begins so.
+std::string LineOf(const std::string& text, const std::string& begin) {
+  const std::size_t at = text.find(begin);
+  return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+}
+
+TEST_CASE_METHOD(ServersFixture,
+                 "synchronous steps of a program have the same bits, though executors are killed",
+                 "[cluster][program]") {
+  const std::string alone = Submit({"steps", "400"});
+  REQUIRE(cluster.Wait(alone, seconds(120)) == 0);
+  const std::string id = Submit({"steps", "400", "again"});
+  REQUIRE(HasPrinted(id, "scheduled 400"));
+  int killed = 0;
+  for (std::uint32_t index = 0; index < 2; ++index) {
+    REQUIRE(Eventually(seconds(60),
+                       [&] { return cluster.Describe(id).program().done() >= 60 * (index + 1); }));
+    const v1::Job job = cluster.Describe(id);
+    for (const v1::TaskState& task : job.tasks()) {
+      if (task.task().type() != "worker" || task.task().index() != index) continue;
+      if (task.executor_pid() > 0 && ::kill(task.executor_pid(), SIGKILL) == 0) ++killed;
+    }
+  }
+  const int code = cluster.Wait(id, seconds(120));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job), Output(id), killed);
+  REQUIRE(code == 0);
+  CHECK(CountEvents(job, "EXECUTOR_LOST") >= 1);
+  const std::string bits = LineOf(Output(alone), "bits ");
+  CHECK(bits.size() > 20);
+  CHECK(LineOf(Output(id), "bits ") == bits);
+}
+
 TEST_CASE_METHOD(ServersFixture, "a program is told by PsUnavailable that a server was killed",
                  "[cluster][program][CCF-10]") {
   const TempFolder folder;

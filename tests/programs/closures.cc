@@ -6,6 +6,7 @@
 //   rounds FILE        sums of 1..1000 until the file is there; prints "rounds exact"
 //   sleep MS           one closure of that length
 //   print LINES        prints so many lines in the driver and in a closure
+//   flood MB           prints so many megabytes in a closure
 //   fail CODE          main returns this
 //   throw              an exception leaves main
 //   throw-closure      an exception leaves a closure
@@ -112,6 +113,17 @@ std::int64_t Print(std::int64_t lines, const std::string&) {
   return lines;
 }
 
+// So many megabytes, in lines of 1,000 bytes.
+std::int64_t Flood(std::int64_t megabytes, const std::string&) {
+  std::string lines;
+  for (int i = 0; i < 1'000; ++i) lines += std::string(999, 'x') + "\n";
+  for (std::int64_t i = 0; i < megabytes; ++i) {
+    (void)std::fwrite(lines.data(), 1, lines.size(), stdout);
+  }
+  std::printf("flood ends\n");
+  return megabytes;
+}
+
 std::int64_t Throw(std::int64_t, const std::string&) {
   throw std::runtime_error("thrown by a closure");
 }
@@ -135,6 +147,7 @@ const std::uint32_t kSame = Register("Same", Same);
 const std::uint32_t kCounted = Register("Counted", Counted);
 const std::uint32_t kSleep = Register("Sleep", Sleep);
 const std::uint32_t kPrint = Register("Print", Print);
+const std::uint32_t kFlood = Register("Flood", Flood);
 const std::uint32_t kThrow = Register("Throw", Throw);
 const std::uint32_t kSegfault = Register("Segfault", Segfault);
 const std::uint32_t kExit = Register("Exit", Exit);
@@ -260,6 +273,7 @@ int main(int argc, char** argv) {
     for (long i = 0; i < lines; ++i) std::printf("driver line %ld\n", i);
     return JoinOne(driver, kPrint, lines);
   }
+  if (mode == "flood") return JoinOne(driver, kFlood, argument(2, 1));
   if (mode == "fail") return static_cast<int>(argument(2, 3));
   if (mode == "throw") throw std::runtime_error("thrown by main");
   if (mode == "throw-closure") return JoinOne(driver, kThrow);

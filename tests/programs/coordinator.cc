@@ -48,6 +48,11 @@ std::int64_t counted(std::int64_t x, const std::string& file) {
 }
 torch::Tensor product(const torch::Tensor& a, const torch::Tensor& b) { return torch::mm(a, b); }
 int own_index() { return muster::worker_index(); }
+// What this process was told of its cluster.
+std::string visible() {
+  const char* const config = std::getenv("TF_CONFIG");
+  return config == nullptr ? "nothing" : config;
+}
 int own_pid() { return ::getpid(); }
 // More and more, until there is no more.
 std::int64_t fill(bool tensors) {
@@ -61,6 +66,9 @@ std::int64_t fill(bool tensors) {
     }
   }
   return static_cast<std::int64_t>(kept.size() + texts.size());
+}
+void loops(bool for_ever) {
+  while (for_ever) ::usleep(1'000);
 }
 void fails() { muster::raise(muster::ErrorCode::kOutOfRange, "the closure's own trouble"); }
 
@@ -76,7 +84,9 @@ MUSTER_FUNCTION(counted);
 MUSTER_FUNCTION(product);
 MUSTER_FUNCTION(own_index);
 MUSTER_FUNCTION(own_pid);
+MUSTER_FUNCTION(visible);
 MUSTER_FUNCTION(fill);
+MUSTER_FUNCTION(loops);
 MUSTER_FUNCTION(fails);
 
 namespace {
@@ -126,6 +136,28 @@ int fill_all(muster::ClusterCoordinator& coordinator) {
   return 0;
 }
 
+// Prints what becomes of a function that never ends under a deadline, and that others run after it.
+int endless(muster::ClusterCoordinator& coordinator) {
+  for (const int wrong : {0, -1}) {
+    try {
+      (void)coordinator.within(std::chrono::milliseconds(wrong));
+    } catch (const muster::Error& error) {
+      std::printf("refused %d: %s\n", wrong, to_string(error.code()).c_str());
+    }
+  }
+  coordinator.within(std::chrono::minutes(10)).schedule<loops>(false);
+  coordinator.join();
+  coordinator.within(std::chrono::milliseconds(50)).schedule<loops>(true);
+  try {
+    coordinator.join();
+  } catch (const muster::ClosureError& error) {
+    std::printf("caught %s of %s: %s\n", to_string(error.code()).c_str(),
+                error.details().task.c_str(), error.text().c_str());
+  }
+  std::printf("again %ld\n", static_cast<long>(coordinator.schedule<same>(7).fetch()));
+  return 0;
+}
+
 int fail(muster::ClusterCoordinator& coordinator) {
   coordinator.schedule<fails>();
   try {
@@ -150,6 +182,7 @@ int main(int argc, char** argv) {
   if (mode == "train") return train(coordinator, argc > 2 ? std::stoi(argv[2]) : 20);
   if (mode == "count" && argc > 3) return count(coordinator, std::stoi(argv[2]), argv[3]);
   if (mode == "fail") return fail(coordinator);
+  if (mode == "endless") return endless(coordinator);
   if (mode == "fill") return fill_all(coordinator);
   if (mode == "object") {
     double sum = 0;
@@ -162,6 +195,12 @@ int main(int argc, char** argv) {
     for (const int index : coordinator.create_per_worker_resource<own_index>().fetch()) {
       std::printf("worker %d\n", index);
     }
+    return 0;
+  }
+  if (mode == "visible") {
+    const auto told = coordinator.create_per_worker_resource<visible>();
+    while (told.fetch().size() < 2) ::usleep(1'000);
+    for (const std::string& seen : told.fetch()) std::printf("sees %s\n", seen.c_str());
     return 0;
   }
   if (mode == "second") {

@@ -8,6 +8,9 @@
 //   optimize N       N closures, each one update by an optimizer on the servers and another of a
 //   row;
 //                    prints "scheduled N", then "optimized S R"
+//   steps N [WHAT]   N closures in synchronous steps of 4, each a gradient whose bits show what it
+//   read;
+//                    prints "scheduled N", then "bits B..."
 //   lookup           closures that look rows up and write their gradient; prints "table S"
 //   differ           executors make the variable with another shape; prints what is thrown
 //   options          executors make the optimizer with other options; prints what is thrown
@@ -20,6 +23,7 @@
 //                    evaluator reports the square of what each has
 //   lost FILE        closures until a server is lost; writes FILE when it has begun, prints "lost
 //   T"
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -87,6 +91,14 @@ void optimize(Model& model, double rate) {
       {{w.value().grad(), w}, {muster::embedding_gradient(table), table}}, rate);
   ::usleep(5'000);
 }
+// Sums of these in another order, or of other values, have other bits. Long enough to be killed in.
+void ordered(Model& model, int batch) {
+  const torch::Tensor x = torch::sin(torch::arange(3, torch::kFloat) * batch).view({3, 1});
+  const torch::Tensor gradient =
+      torch::cos(model.w.value().detach() + x) * std::pow(10.0, batch % 5 - 6);
+  model.optimizer.apply_gradients({{gradient, model.w}});
+  ::usleep(5'000);
+}
 void optimize_with_momentum() {
   static Model other(3, 0.9);
   other.optimizer.apply_gradients({{torch::ones({3, 1}), other.w}});
@@ -106,6 +118,7 @@ MUSTER_FUNCTION(count_next);
 MUSTER_FUNCTION(step);
 MUSTER_FUNCTION(subtract_gradient);
 MUSTER_FUNCTION(optimize);
+MUSTER_FUNCTION(ordered);
 MUSTER_FUNCTION(optimize_with_momentum);
 MUSTER_FUNCTION(sum_of_another_shape);
 
@@ -202,6 +215,19 @@ int optimize_all(muster::ClusterCoordinator& coordinator, int n) {
   return 0;
 }
 
+int steps(muster::ClusterCoordinator& coordinator, int n) {
+  const muster::ParameterServerStrategy synchronous(
+      {.consistency = muster::Consistency::synchronous(), .gradients_per_step = 4});
+  for (int batch = 1; batch <= n; ++batch) coordinator.schedule_step<ordered>(batch);
+  std::printf("scheduled %d\n", n);
+  coordinator.join();
+  const torch::Tensor w = muster::program_object<Model>().w.value().detach();
+  std::printf("bits");
+  for (int row = 0; row < 3; ++row) std::printf(" %a", w[row].item<double>());
+  std::printf("\n");
+  return 0;
+}
+
 template <auto& function>
 int differ(muster::ClusterCoordinator& coordinator) {
   coordinator.schedule<function>();
@@ -273,6 +299,7 @@ int main(int argc, char** argv) {
   if (what == "watch") return watch(coordinator, argv[2]);
   if (what == "built") return built(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "train") return train(coordinator, std::atoi(argv[2]));
+  if (what == "steps") return steps(coordinator, std::atoi(argv[2]));
   if (what == "lookup") return look_up(coordinator);
   if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));
   if (what == "differ") return differ<sum_of_another_shape>(coordinator);

@@ -204,6 +204,10 @@ void AttachedOptimizer::Apply(const std::vector<VariableGradient>& gradients,
   for (const auto& [remote, gradient] : updates) {
     remote->AddGradient(gradient, learning_rate, outside_closures);
   }
+  if (ClosureSession* const session = ClosureSession::Current();
+      session != nullptr && updates[0].first->writes() == Writes::kImmediate) {
+    session->Flush();
+  }
   if (outside_closures.empty()) return;
   PsConnection& connection = *updates[0].first->connection();
   connection.RaiseUnlessOk(connection.client().Flush(outside_closures), ClosurePhase::kWrites);

@@ -49,11 +49,12 @@ std::string Text(torch::ScalarType type, const std::vector<std::int64_t>& sizes)
 RemoteComponent::RemoteComponent(std::string name, device::Place place,
                                  std::shared_ptr<PsConnection> driver,
                                  VariablePartitioner partitioner,
-                                 std::vector<std::uint32_t> colocated)
+                                 std::vector<std::uint32_t> colocated, Writes writes)
     : Component(std::move(name), place),
       driver_(std::move(driver)),
       partitioner_(std::move(partitioner)),
-      colocated_(std::move(colocated)) {}
+      colocated_(std::move(colocated)),
+      writes_(writes) {}
 
 RemoteComponent::~RemoteComponent() {
   const MutexLock lock(mutex_);
@@ -186,6 +187,15 @@ torch::Tensor RemoteComponent::FirstValue(const InitialValue& initial) {
   return torch::cat(values);
 }
 
+std::string WholeValueWarning(const std::string& name, std::int64_t elements, std::int64_t shards) {
+  constexpr std::int64_t kLarge = 1'000'000'000;
+  if (shards < 2 || elements <= kLarge) return "";
+  return fmt::format(
+      "the initial value of variable {} has {} elements: this process has made all of them, before "
+      "they are cut into {} shards",
+      name, elements, shards);
+}
+
 void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   const DType dtype = DTypeOf(type);
   if (dtype == DType::kUnspecified) {
@@ -195,6 +205,8 @@ void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   const torch::Tensor bytes = CopyAt(device::Place{}, value, type);
   const std::vector<std::int64_t> sizes = value.sizes().vec();
   const std::int64_t shards = CountShards(sizes, type);
+  const std::string warning = WholeValueWarning(name(), value.numel(), shards);
+  if (!warning.empty()) fmt::print(stderr, "muster: {}\n", warning);
   ps::VariableHandle made =
       driver_->Create(name(), dtype, sizes, shards, colocated_, ValuesOf(bytes.contiguous()));
   const MutexLock lock(mutex_);
@@ -235,6 +247,7 @@ bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
   };
   if (use.session != nullptr) {
     use.session->Write(use.variable, add);
+    if (writes_ == Writes::kImmediate) use.session->Flush();
     return true;
   }
   ps::WriteSet set;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "strategy/parameter_server/consistency.h"
 #include "strategy/parameter_server/internal/connection.h"
 #include "strategy/parameter_server/partitioner.h"
 #include "strategy/variables/internal/component.h"
@@ -33,7 +34,8 @@ class RemoteComponent final : public Component {
   // `driver`: where it is made; null: it is found. A component that is colocated lies where the
   // other one does and is not partitioned.
   RemoteComponent(std::string name, device::Place place, std::shared_ptr<PsConnection> driver,
-                  VariablePartitioner partitioner, std::vector<std::uint32_t> colocated);
+                  VariablePartitioner partitioner, std::vector<std::uint32_t> colocated,
+                  Writes writes = Writes::kTogether);
   ~RemoteComponent() override;
 
   // All: PsUnavailable, where a server is lost; INVALID_ARGUMENT: the driver's variable of this
@@ -58,6 +60,7 @@ class RemoteComponent final : public Component {
   ps::VariableHandle placed() const;
   // What it is reached by here. Null: there are no servers yet.
   std::shared_ptr<PsConnection> connection() const { return Begin().connection; }
+  Writes writes() const { return writes_; }
   // This process is the driver that makes it.
   bool made_here() const { return driver_ != nullptr; }
 
@@ -89,6 +92,7 @@ class RemoteComponent final : public Component {
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;
   const std::vector<std::uint32_t> colocated_;
+  const Writes writes_;
   std::atomic<bool> has_optimizer_{false};
 
   mutable Mutex mutex_;
@@ -96,6 +100,10 @@ class RemoteComponent final : public Component {
   ps::VariableHandle made_ MUSTER_GUARDED_BY(mutex_);
   std::vector<Lookup> lookups_ MUSTER_GUARDED_BY(mutex_);  // of no closure
 };
+
+// What is to be said of an initial value that this process has made whole, to be cut; empty:
+// nothing.
+std::string WholeValueWarning(const std::string& name, std::int64_t elements, std::int64_t shards);
 
 // INVALID_ARGUMENT: it is not on parameter servers.
 RemoteComponent& remote_component(const Variable& variable);

@@ -1,6 +1,7 @@
 // A driver and executors over real sockets.
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -256,6 +257,40 @@ TEST_CASE("closures of an executor that is gone run elsewhere, a zombie changes 
   lost.reset();
   const std::lock_guard lock(mutex);
   CHECK(told == std::vector<std::string>{"worker:0"});
+}
+
+TEST_CASE("a closure that runs longer than it may is given up, and its executor told to end",
+          "[dispatch][unit]") {
+  Program program;
+  std::promise<std::string> stuck;
+  Executor::Options options;
+  options.on_stuck = [&](const std::string& what) { stuck.set_value(what); };
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 1, "key", std::move(options));
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  // One with time enough is not hurried.
+  const auto quick = driver.Schedule(program.twice, BytesOfValue(std::int64_t{4}), Soon(), {}, 0,
+                                     std::chrono::hours(1));
+  CHECK(NumberIn(*quick->Fetch(Soon())) == 8);
+
+  const auto endless = driver.Schedule(program.deaf, {}, Soon(), {}, 0, 20ms);
+  const Status status = endless->Fetch(Soon()).status();
+
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  const auto error = ErrorOf(status);
+  REQUIRE(error);
+  CHECK(error->origin == Origin::kUser);
+  CHECK(error->task == "worker:0");
+  CHECK(Message(status).find("closure 2: deaf has run for 20 ms") != std::string::npos);
+  // It fails the queue as any error does, though its function goes on.
+  CHECK(driver.Join(Soon()).code() == StatusCode::kDeadlineExceeded);
+  CHECK(driver.Join(Soon()).ok());
+  auto told = stuck.get_future();
+  REQUIRE(told.wait_until(Soon()) == std::future_status::ready);
+  CHECK(told.get() == "closure 2: deaf has run for 20 ms, its deadline");
+  program.gate.Open();
+  const auto after = driver.Schedule(program.twice, BytesOfValue(std::int64_t{5}), Soon());
+  CHECK(NumberIn(*after->Fetch(Soon())) == 10);
 }
 
 TEST_CASE("the only executor is lost and the next one takes over", "[dispatch][unit][CCF-05]") {

@@ -69,6 +69,49 @@ TEST_CASE("an executor that cannot make the program's object says why and does n
   CHECK(executor.AwaitExit() == "exit code 1");
 }
 
+TEST_CASE("a function that never ends is given up at its deadline, and its executor ends",
+          "[strategy][unit]") {
+  PlayedCluster cluster("auto", kProgram);
+  RunningProgram& executor = cluster.StartExecutor(0);
+  RunningProgram& driver = cluster.StartDriver({"endless"});
+  CHECK(driver.AwaitLine("refused 0: INVALID_ARGUMENT"));
+  CHECK(driver.AwaitLine("refused -1: INVALID_ARGUMENT"));
+  CHECK(executor.AwaitLine("loops has run for 50 ms, its deadline"));
+  CHECK(executor.AwaitExit() == "signal SIGKILL");
+  cluster.TellEnd(executor, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  CHECK(
+      driver.AwaitLine("caught DEADLINE_EXCEEDED of worker:0: closure 2: loops has run for 50 ms"));
+  cluster.StartExecutor(0);
+  CHECK(driver.AwaitLine("again 7"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("a program begins though its worker was lost before, and connects to the next one",
+          "[strategy][unit][PSS-12]") {
+  PlayedCluster cluster("auto", kProgram);
+  RunningProgram& lost = cluster.StartExecutor(0);
+  lost.Signal(SIGKILL);
+  lost.AwaitExit();
+  // It is a member still, which the driver tries to connect to, again and again.
+  RunningProgram& driver = cluster.StartDriver({"train", "40"});
+  cluster.TellEnd(lost, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  cluster.StartExecutor(0);
+  CHECK(driver.AwaitLine("mean 17.5"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE("an executor is told its own place, and of no other worker", "[strategy][unit][PSS-11]") {
+  PlayedCluster cluster("auto", kProgram);
+  cluster.StartExecutor(0);
+  cluster.StartExecutor(1);
+  RunningProgram& driver = cluster.StartDriver({"visible"});
+  for (const char* const index : {"0", "1"}) {
+    CHECK(driver.AwaitLine(fmt::format(
+        R"(sees {{"cluster": {{}}, "task": {{"type": "worker", "index": {}}}}})", index)));
+  }
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE("functions of a program know the index of their worker", "[strategy][unit][CCO-20]") {
   PlayedCluster cluster("auto", kProgram);
   cluster.StartExecutor(3);

@@ -1,4 +1,7 @@
 // Variables on parameter servers in closures: snapshots, write sets, lost servers.
+#include <fstream>
+#include <thread>
+
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace closures_of_servers {
@@ -33,6 +36,27 @@ void in_replicas(float x) {
   auto& strategy = v.strategy();
   strategy.run([&] { v.assign_add(x, false); });
 }
+// What the server has after each write, as the driver could read it then.
+void waits_between(const std::string& folder) {
+  v += 1;
+  std::ofstream(folder + "/written") << std::flush;
+  while (!std::ifstream(folder + "/go").good()) std::this_thread::yield();
+  v += 10;
+}
+std::vector<float> immediate_reads() {
+  std::vector<float> seen{v.item<float>()};
+  v += 1;
+  v += 1;
+  seen.push_back(v.item<float>());
+  return seen;
+}
+muster::ServerOptimizer* immediate_sgd = nullptr;
+float optimizes_and_throws() {
+  immediate_sgd->apply_gradients({{torch::ones({3, 1}), w}}, 1.0);
+  const float seen = w.value().sum().item<float>();
+  if (seen < -3) muster::raise(muster::ErrorCode::kOutOfRange, "after the second update");
+  return seen;
+}
 void makes_one() {
   const auto scope = v.strategy().scope();
   (void)Variable::create("made in a closure", 1.0);
@@ -46,6 +70,9 @@ MUSTER_FUNCTION(closures_of_servers::writes_and_throws);
 MUSTER_FUNCTION(closures_of_servers::step);
 MUSTER_FUNCTION(closures_of_servers::in_replicas);
 MUSTER_FUNCTION(closures_of_servers::makes_one);
+MUSTER_FUNCTION(closures_of_servers::waits_between);
+MUSTER_FUNCTION(closures_of_servers::immediate_reads);
+MUSTER_FUNCTION(closures_of_servers::optimizes_and_throws);
 
 namespace muster {
 namespace {
@@ -86,6 +113,55 @@ TEST_CASE_METHOD(ClosureFixture, "what a closure that throws has written is not 
   coordinator.schedule<writes_and_throws>();
   CHECK(says("after it has written", [&] { (void)(coordinator.join()); }));
   CHECK(v.item<float>() == 0);
+}
+
+// The same with a strategy whose closures' writes are sent at once.
+struct ImmediateFixture {
+  ImmediateFixture() {
+    const auto scope = strategy.scope();
+    v = Variable::create("v", 0.0);
+    w = Variable::create("w", torch::zeros({3, 1}));
+  }
+  ~ImmediateFixture() {
+    v = Variable();
+    w = Variable();
+  }
+  Servers servers;
+  ParameterServerStrategy strategy{ParameterServerOptions{.writes = Writes::kImmediate}};
+  ClusterCoordinator coordinator{servers.link};
+};
+
+TEST_CASE_METHOD(ImmediateFixture, "immediate writes are seen by others while the closure runs",
+                 "[strategy][unit]") {
+  const ps::testing::TemporaryDirectory folder;
+  coordinator.schedule<waits_between>(folder.path());
+  while (!std::ifstream(folder.path() + "/written").good()) std::this_thread::yield();
+  CHECK(v.item<float>() == 1);
+  std::ofstream(folder.path() + "/go") << std::flush;
+  coordinator.join();
+  CHECK(v.item<float>() == 11);
+  CHECK(coordinator.schedule<immediate_reads>().fetch() == std::vector<float>{11, 13});
+}
+
+TEST_CASE_METHOD(ImmediateFixture, "immediate writes of a closure that throws stay",
+                 "[strategy][unit]") {
+  coordinator.schedule<writes_and_throws>();
+  CHECK(says("after it has written", [&] { coordinator.join(); }));
+  CHECK(v.item<float>() == 100);
+  ServerOptimizer sgd(torch::optim::SGDOptions(1), {w});
+  immediate_sgd = &sgd;
+  CHECK(coordinator.schedule<optimizes_and_throws>().fetch() == -3);
+  coordinator.schedule<optimizes_and_throws>();
+  CHECK(says("after the second update", [&] { coordinator.join(); }));
+  CHECK(w.value().sum().item<float>() == -6);
+}
+
+TEST_CASE("immediate writes have no place in synchronous steps", "[strategy][unit]") {
+  const Servers servers;
+  CHECK(says("immediate writes in synchronous steps", [] {
+    ParameterServerStrategy(
+        {.consistency = Consistency::synchronous(), .writes = Writes::kImmediate});
+  }));
 }
 
 TEST_CASE_METHOD(ClosureFixture, "a small model is trained by closures", "[strategy][unit]") {

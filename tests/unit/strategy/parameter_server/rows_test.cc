@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "strategy/parameter_server/internal/remote_component.h"
 #include "strategy/variables/extended.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
@@ -281,6 +282,15 @@ TEST_CASE("a function that makes an initial value is called once, and its value 
   CHECK(calls == 1);
   CHECK(v.size() == 2);
   CHECK(v.value_of_shard(1).equal(torch::tensor({{4.0F, 5.0F}})));
+}
+
+TEST_CASE("an initial value of more than a billion elements that is cut is warned of",
+          "[strategy][unit][SHV-06]") {
+  CHECK(internal::WholeValueWarning("table", 1'000'000'000, 8).empty());
+  CHECK(internal::WholeValueWarning("table", 1'000'000'001, 1).empty());
+  CHECK(internal::WholeValueWarning("table", 1'000'000'001, 8) ==
+        "the initial value of variable table has 1000000001 elements: this process has made all of "
+        "them, before they are cut into 8 shards");
 }
 
 TEST_CASE("indices of a cut variable are those of one tensor", "[strategy][unit][SHV-16]") {

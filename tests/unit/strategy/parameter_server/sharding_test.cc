@@ -177,5 +177,31 @@ TEST_CASE("what is saved of one split is restored into another",
   CHECK(plain.create("v", torch::zeros({4})).value().equal(values));
 }
 
+TEST_CASE("a checkpoint of another model is refused with the variable, and changes nothing",
+          "[strategy][unit]") {
+  const ps::testing::TemporaryDirectory folder;
+  const Servers servers;
+  ParameterServerStrategy strategy(fixed_shards_partitioner(2));
+  const auto scope = strategy.scope();
+  const Variable a = Variable::create("a", torch::ones({4}));
+  const Variable b = Variable::create("b", torch::ones({4, 2}));
+  const std::string narrow = folder.path() + "/narrow";
+  const std::string without = folder.path() + "/without";
+  Checkpoint({{"a", Variable::create("a2", torch::zeros({4}))},
+              {"b", Variable::create("b2", torch::zeros({4, 3}))}})
+      .save(narrow);
+  Checkpoint({{"a", Variable::create("a3", torch::zeros({4}))}}).save(without);
+
+  Checkpoint checkpoint({{"a", a}, {"b", b}});
+  CHECK(throws(ErrorCode::kInvalidArgument, "tensor b of the checkpoint has shape [4, 3], variable",
+               [&] { checkpoint.restore(narrow); }));
+  CHECK(a.value().equal(torch::ones({4})));
+  CHECK(b.value().equal(torch::ones({4, 2})));
+  // What a checkpoint lacks stays as it is, and whoever wants to know is told.
+  CHECK(throws(ErrorCode::kFailedPrecondition, "b",
+               [&] { checkpoint.restore(without).assert_existing_matched(); }));
+  CHECK(b.value().equal(torch::ones({4, 2})));
+}
+
 }  // namespace
 }  // namespace muster
