@@ -46,14 +46,14 @@ void Driver::Crashed(const std::string& task, const std::string& how, Suspects::
 
 Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                      TimePoint deadline, std::span<const ClosureId> turns_of,
-                                     std::uint64_t step, std::chrono::milliseconds run_limit) {
-  MUSTER_TRY_ASSIGN(
-      const ResultSlab::Slot slot,
-      core_->Schedule(function, arguments, true, deadline, turns_of, step, run_limit));
+                                     std::uint64_t step, const ClosureTerms& terms) {
+  MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
+                    core_->Schedule(function, arguments, true, deadline, turns_of, step, terms));
   return RemoteValue(core_, slot);
 }
 
 void Driver::SetStaleness(std::uint64_t staleness) { core_->SetStaleness(staleness); }
+void Driver::SetSecondRuns(std::uint32_t most) { core_->SetSecondRuns(most); }
 
 Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                             TimePoint deadline, std::uint64_t step) {

@@ -106,17 +106,18 @@ class Driver {
   // bytes each) of the turns, which are its own whichever worker runs it; one that is cancelled
   // leaves them to the next.
   // `step`: see ClosureDispatcher::Schedule.
-  // `run_limit`: how long one execution may take, if that is not 0; one that takes longer is the
-  // closure's error, kDeadlineExceeded, and the end of its executor. At most 2^32 - 1 ms.
+  // `terms`: an execution that takes longer than it may is the closure's error, kDeadlineExceeded,
+  // and the end of its executor.
   Result<RemoteValue> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                TimePoint deadline = TimePoint::max(),
                                std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
-                               std::chrono::milliseconds run_limit = {});
+                               const ClosureTerms& terms = {});
   // The same for a closure without a value.
   Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                       TimePoint deadline = TimePoint::max(), std::uint64_t step = 0);
-  // ClosureDispatcher::Options::staleness from now on.
+  // ClosureDispatcher::Options::staleness and second_runs from now on.
   void SetStaleness(std::uint64_t staleness);
+  void SetSecondRuns(std::uint32_t most);
   // As RemoteValue::Fetch().  kInvalidArgument: it is not this driver's.
   Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.

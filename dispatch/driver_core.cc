@@ -70,16 +70,14 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
                                               std::span<const std::byte> arguments, bool want_value,
                                               TimePoint deadline,
                                               std::span<const ClosureId> turns_of,
-                                              std::uint64_t step,
-                                              std::chrono::milliseconds run_limit) {
+                                              std::uint64_t step, const ClosureTerms& terms) {
   if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
     return InvalidArgument("arguments of {} bytes, at most {} fit", arguments.size(),
                            std::min(kMostBytes, options_.dispatch.argument_bytes));
   }
   const MutexLock lock(mutex_);
   const auto schedule = [&]() MUSTER_REQUIRES(mutex_) {
-    return dispatcher_.Schedule(function, arguments, want_value, turns_of, step,
-                                static_cast<std::uint32_t>(run_limit.count()));
+    return dispatcher_.Schedule(function, arguments, want_value, turns_of, step, terms);
   };
   ClosureDispatcher::Scheduled scheduled = schedule();
   if (scheduled.admission == ClosureDispatcher::Admission::kFull) {

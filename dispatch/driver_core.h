@@ -40,10 +40,14 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                     bool want_value, TimePoint deadline,
                                     std::span<const ClosureId> turns_of, std::uint64_t step,
-                                    std::chrono::milliseconds run_limit);
+                                    const ClosureTerms& terms);
   void SetStaleness(std::uint64_t staleness) {
     const MutexLock lock(mutex_);
     dispatcher_.set_staleness(staleness);
+  }
+  void SetSecondRuns(std::uint32_t most) {
+    const MutexLock lock(mutex_);
+    dispatcher_.set_second_runs(most);
   }
   Result<Driver::Values> Fetch(ResultSlab::Slot slot, TimePoint deadline);
   Status Join(TimePoint deadline);

@@ -18,12 +18,19 @@ inline constexpr std::uint32_t kFlagNoValue = 1;
 // A build: behind its arguments is the value's bookmark (bookmark.h).
 inline constexpr std::uint32_t kFlagBookmark = 2;
 
+// How a closure may be executed.
+struct ClosureTerms {
+  // How long one execution may take; 0: as long as it likes. At most 2^32 - 1 ms.
+  std::chrono::milliseconds run_limit{0};
+  // A second time beside the first, if that takes long (ClosureDispatcher::Options::second_runs).
+  bool repeatable = false;
+};
+
 struct Assignment {
   ClosureId closure;
   Attempt attempt;
   std::uint32_t function = 0;
   std::uint32_t flags = 0;
-  // How long one execution may take; 0: as long as it likes.
   std::uint32_t run_limit_ms = 0;
   // Valid during the call that hands it over.
   std::span<const std::byte> arguments;

@@ -13,6 +13,7 @@ ClosureDispatcher::ClosureDispatcher(Options options)
       slab_(options_.settled + 1, options_.capacity + 2 * options_.window),
       steps_(options_.staleness),
       per_worker_(options_.epoch, options_.incarnation, results_),
+      second_runs_(options_.second_runs),
       suspects_(options_.limits),
       policy_(options_.errors),
       last_given_(options_.settled_beyond.empty() ? options_.settled
@@ -20,7 +21,7 @@ ClosureDispatcher::ClosureDispatcher(Options options)
 
 ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
     std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
-    std::span<const ClosureId> turns_of, std::uint64_t step, std::uint32_t run_limit_ms) {
+    std::span<const ClosureId> turns_of, std::uint64_t step, const ClosureTerms& terms) {
   if (failed()) {
     Scheduled cancelled{.admission = Admission::kFailed};
     if (!want_value) return cancelled;
@@ -35,7 +36,8 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
   }
   ClosureRecord& record = slab_.Append();
   record.function = function;
-  record.run_limit_ms = run_limit_ms;
+  record.run_limit_ms = static_cast<std::uint32_t>(terms.run_limit.count());
+  record.repeatable = terms.repeatable;
   steps_.Scheduled(record.id, step);
   if (want_value) {
     record.result = results_.Create();
@@ -101,6 +103,7 @@ void ClosureDispatcher::Settle(ClosureRecord& record) {
   if (record.result != ResultSlab::kNone) results_.Release(record.result);
   record.result = ResultSlab::kNone;
   if (record.has_turns) turns_.erase(record.id);
+  for (Extra& extra : extras_) extra.over = extra.over || extra.closure == record.id;
   slab_.DropSettled();
   steps_.Settled(settled());
 }
@@ -134,10 +137,15 @@ void ClosureDispatcher::TakeFromFlight(ClosureRecord& record) {
   Worker& worker = workers_[record.worker];
   worker.in_flight.Remove(slab_, record);
   if (record.suspect) --worker.suspects;
+  if (record.repeatable) given_at_.erase(record.id);
   --in_flight_;
 }
 
 void ClosureDispatcher::PutBack(ClosureRecord& record) {
+  if (const auto second = SecondOf(record.id); second != extras_.end()) {
+    Exchange(*second, record);
+    return DropExtra(second);
+  }
   TakeFromFlight(record);
   if (failed()) {
     suspects_.Forget(record.id);
@@ -172,8 +180,8 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
   ClosureRecord* record = slab_.Find(result.closure.value());
   if (record == nullptr || record->state != ClosureState::kInFlight ||
       record->worker != handle.index ||
-      result.attempt != MakeAttempt(options_.epoch, options_.incarnation, record->executions)) {
-    return Outcome::kStale;
+      result.attempt != MakeAttempt(options_.epoch, options_.incarnation, record->current)) {
+    return extras_.empty() ? Outcome::kStale : OnExtraResult(handle, result, now);
   }
   worker->credit.OnResult(record->id, result.run, now);
   if (result.error != nullptr) {
@@ -182,6 +190,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
     if (outcome != Outcome::kAgain) Remember(handle, result);
     return outcome;
   }
+  NoteRun(*record, result.run);
   TakeFromFlight(*record);
   suspects_.OnSuccess(record->id);
   worker->back_off = std::chrono::milliseconds(0);
@@ -215,6 +224,11 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
     Cancel(record);
     return Outcome::kCancelled;
   }
+  // A later execution has written, which makes this one none.
+  if (error.status.code() == StatusCode::kAborted && record.current < record.executions) {
+    PutBack(record);
+    return Outcome::kAgain;
+  }
   if (policy_.Decide(error, here_, now) == ErrorPolicy::Remedy::kPutBack) {
     PutBack(record);
     BackOff(handle.index, now);
@@ -241,6 +255,8 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
   record.state = ClosureState::kInFlight;
   record.worker = index;
   if (++record.executions > 1) ++reruns_;
+  record.current = record.executions;
+  if (record.repeatable && second_runs_ > 0) given_at_[record.id] = now;
   last_given_ = std::max(last_given_, record.id);
   const bool unwanted =
       record.result == ResultSlab::kNone || results_.references(record.result) == 1;
@@ -272,11 +288,12 @@ void ClosureDispatcher::Pump(TimePoint now, Send send) {
   const std::uint64_t limit = Limit();
   while (ready_ != kNoWorker && !queue_.empty()) {
     ClosureRecord& record = slab_.At(queue_.front());
-    if (record.id > limit) return;
+    if (record.id > limit) break;
     const std::uint32_t index = ready_;
     ready_ = workers_[index].next;
     Give(index, record, now, send);
   }
+  RunAgain(now, send);
 }
 
 void ClosureDispatcher::PumpCarefully(TimePoint now, Send send) {

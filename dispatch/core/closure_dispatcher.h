@@ -5,6 +5,10 @@
 // is in the order of ids, always: what a lost worker had comes back to the front, oldest first.
 // Every closure settles exactly once: with a value, its own error, or cancelled with others.
 //
+// With Options::second_runs a closure that may be executed twice at a time, and has run for much
+// longer than others of its function, is given to a worker that would have nothing to do, too. What
+// ends first counts; the other one is left to itself, and its worker gets nothing meanwhile.
+//
 // The first error of a user's closure fails the queue: nothing more is handed out, what is in
 // flight is cancelled or ends, and then Raise() gives the error, cancels what is queued, and all is
 // new.
@@ -61,6 +65,8 @@ class ClosureDispatcher {
     std::uint64_t window = 32'768;
     // How many steps closures may run ahead of each other (open_steps.h).
     std::uint64_t staleness = StepRule::kUnbounded;
+    // So many closures at most are executed a second time at once.
+    std::uint32_t second_runs = 0;
     CreditOptions credit = {};
     Suspects::Limits limits = {};
     ErrorPolicy::Options errors = {};
@@ -93,12 +99,12 @@ class ClosureDispatcher {
   //   `turns_of`: per-worker values that it has a turn of (per_worker_values.h), 8 bytes each
   //   behind its arguments.
   //   `step`: that the closure is a part of, from 1, never lower than the one before; 0: of none.
-  //   `run_limit_ms`: see Assignment.
   Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
                      std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
-                     std::uint32_t run_limit_ms = 0);
-  // Options::staleness from now on.
+                     const ClosureTerms& terms = {});
+  // Options::staleness, and Options::second_runs, from now on.
   void set_staleness(std::uint64_t staleness) { steps_.set_staleness(staleness); }
+  void set_second_runs(std::uint32_t most) { second_runs_ = most; }
   // The pending error, once nothing is in flight; then what was queued is cancelled and the error
   // cleared. None: no error, or something is still in flight.
   std::optional<ClosureError> Raise();
@@ -186,13 +192,15 @@ class ClosureDispatcher {
     bool here = false;
     RecordList in_flight;
     std::uint32_t suspects = 0;  // of these
+    std::uint32_t slots = 1;
+    std::uint32_t extras = 0;  // executions that do not count
     Credit credit;
     bool held = false;
     TimePoint hold_until;
     std::chrono::milliseconds back_off{0};
     // The ring of those that may have more.
     bool ready = false;
-    bool idle = false;  // ready, with nothing in flight
+    bool idle = false;  // ready, with nothing to do
     std::uint32_t previous = kNoWorker;
     std::uint32_t next = kNoWorker;
     // What it had when it was removed, until the verdict or until it is back.
@@ -218,6 +226,28 @@ class ClosureDispatcher {
   ClosureRecord* NextFor(const Worker& worker);
   // It ended that worker's executor, and there is another one to try.
   bool BetterElsewhere(std::uint64_t closure, const Worker& worker) const;
+
+  // An execution beside the one that counts: a second one of a closure that takes long, or what
+  // goes on of one that has ended.
+  struct Extra {
+    std::uint64_t closure = 0;
+    std::uint16_t execution = 0;
+    WorkerHandle worker;
+    bool over = false;
+  };
+  using ExtraAt = std::vector<Extra>::iterator;
+  // See closure_dispatcher_second.cc.
+  void RunAgain(TimePoint now, Send send);
+  // TimePoint::max(): never.
+  TimePoint LateAt(const ClosureRecord& record, TimePoint given) const;
+  bool may_run_again() const;
+  ExtraAt SecondOf(std::uint64_t closure);
+  void DropExtra(ExtraAt extra);
+  void DropExtrasOf(WorkerHandle worker);
+  // The second execution is the one that counts from now on, and the other way round.
+  void Exchange(Extra& extra, ClosureRecord& record);
+  Outcome OnExtraResult(WorkerHandle handle, const ClosureResult& result, TimePoint now);
+  void NoteRun(const ClosureRecord& record, std::chrono::nanoseconds run);
 
   void TakeFromFlight(ClosureRecord& record);
   // In flight -> the queue, in the order of ids; cancelled if the queue has failed.
@@ -254,6 +284,12 @@ class ClosureDispatcher {
   std::optional<TimePoint> nobody_since_;  // and closures wait
   std::size_t holds_ = 0;
   std::size_t idle_ = 0;
+  std::uint32_t second_runs_ = 0;
+  std::vector<Extra> extras_;
+  // Repeatable closures that are in flight, and since when.
+  std::map<std::uint64_t, TimePoint> given_at_;
+  // How long functions with such closures run, in nanoseconds, as an average that goes along.
+  std::map<std::uint32_t, std::int64_t> typical_;
   Suspects suspects_;
   ErrorPolicy policy_;
   std::optional<ClosureError> error_;

@@ -47,6 +47,7 @@ WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, std::uint64_t
   worker.incarnation = incarnation;
   ++worker.generation;
   worker.here = true;
+  worker.slots = slots;
   worker.credit = Credit(options_.credit, slots);
   worker.back_off = std::chrono::milliseconds(0);
   worker.had.clear();
@@ -69,6 +70,7 @@ std::vector<std::uint64_t> ClosureDispatcher::RemoveWorker(WorkerHandle handle, 
   std::vector<std::uint64_t> ids;
   Worker* worker = Find(handle);
   if (worker == nullptr) return ids;
+  DropExtrasOf(handle);
   PutBackAll(*worker, ids);
   worker->had = ids;
   worker->here = false;
@@ -157,8 +159,11 @@ void ClosureDispatcher::SetReady(std::uint32_t index, bool ready) {
 void ClosureDispatcher::Refresh(std::uint32_t index) {
   Worker& worker = workers_[index];
   const bool was_ready = worker.ready;
-  SetReady(index, worker.here && !worker.held && worker.in_flight.size() < worker.credit.value());
-  const bool idle = worker.ready && worker.in_flight.empty();
+  // Nothing waits behind an execution that does not count, which may take for ever.
+  const std::size_t room = worker.extras == 0 ? worker.credit.value() : worker.slots;
+  const std::size_t has = worker.in_flight.size() + worker.extras;
+  SetReady(index, worker.here && !worker.held && has < room);
+  const bool idle = worker.ready && has == 0;
   if (idle == worker.idle) return;
   worker.idle = idle;
   idle_ += idle ? 1 : -1;
@@ -213,9 +218,14 @@ void ClosureDispatcher::BackOff(std::uint32_t index, TimePoint now) {
 TimePoint ClosureDispatcher::next_timer() const {
   TimePoint next = TimePoint::max();
   if (nobody_since_) next = *nobody_since_ + options_.worker_patience;
-  if (holds_ == 0) return next;
-  for (const Worker& worker : workers_) {
-    if (worker.held) next = std::min(next, worker.hold_until);
+  if (holds_ > 0) {
+    for (const Worker& worker : workers_) {
+      if (worker.held) next = std::min(next, worker.hold_until);
+    }
+  }
+  if (!may_run_again()) return next;
+  for (const auto& [id, given] : given_at_) {
+    next = std::min(next, LateAt(slab_.At(slab_.SlotOf(id)), given));
   }
   return next;
 }

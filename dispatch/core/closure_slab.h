@@ -36,9 +36,12 @@ struct ClosureRecord {
   std::uint32_t function = 0;
   std::uint32_t run_limit_ms = 0;  // 0: none
   std::uint16_t executions = 0;
+  // The one whose result counts, while in flight.
+  std::uint16_t current = 0;
   ClosureState state = ClosureState::kQueued;
   bool suspect = false;
   bool has_turns = false;
+  bool repeatable = false;
   ResultSlab::Slot result = ResultSlab::kNone;
   SmallBytes<64> arguments;
 };
@@ -83,6 +86,7 @@ class ClosureSlab {
     return id >= base_ && id < next_ ? &At(SlotOf(id)) : nullptr;
   }
   ClosureRecord& At(RecordSlot slot) { return chunks_[slot / kChunk][slot % kChunk]; }
+  const ClosureRecord& At(RecordSlot slot) const { return chunks_[slot / kChunk][slot % kChunk]; }
   RecordSlot SlotOf(std::uint64_t id) const { return static_cast<RecordSlot>(id & mask_); }
 
   // Forgets the lowest records that are settled.

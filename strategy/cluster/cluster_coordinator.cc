@@ -125,12 +125,14 @@ void end_failed_step(CoordinatorCore& core) {
 
 std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t function,
                                        const Arguments& arguments, std::uint64_t step,
-                                       std::chrono::milliseconds run_limit) {
+                                       dispatch::ClosureTerms terms) {
   std::vector<ClosureId> turns_of;
   for (const std::uint64_t id : arguments.turns_of) turns_of.emplace_back(id);
-  if (run_limit.count() == 0) run_limit = core.options().closure_deadline.value_or(run_limit);
+  if (terms.run_limit.count() == 0) {
+    terms.run_limit = core.options().closure_deadline.value_or(terms.run_limit);
+  }
   auto value = core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of,
-                                      step, run_limit);
+                                      step, terms);
   raise_closure_unless_ok(value.status());
   return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
 }
@@ -141,7 +143,7 @@ std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint3
                                                const Arguments& arguments,
                                                std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule()");
-  return schedule(core, function, arguments, 0, run_limit);
+  return schedule(core, function, arguments, 0, {.run_limit = run_limit});
 }
 
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
@@ -152,7 +154,10 @@ std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint3
     return core.link().steps().Next([&](std::uint64_t step, bool synchronous) {
       const std::uint64_t told = synchronous ? step : 0;
       std::memcpy(&arguments.bytes[2], &told, sizeof(told));
-      return schedule(core, function, arguments, step, run_limit);
+      // A second execution reads and writes the same, unless its worker has other data.
+      const bool repeatable = synchronous && !arguments.of_worker;
+      return schedule(core, function, arguments, step,
+                      {.run_limit = run_limit, .repeatable = repeatable});
     });
   } catch (const Error&) {
     end_failed_step(core);

@@ -139,7 +139,11 @@ void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Argum
   }
   append_value(to.bytes, value.shared() ? ArgumentKind::kTurn : ArgumentKind::kPerWorker);
   append_value(to.bytes, value.id().value());
-  if (value.shared()) to.turns_of.push_back(value.id().value());
+  if (value.shared()) {
+    to.turns_of.push_back(value.id().value());
+  } else {
+    to.of_worker = true;
+  }
 }
 
 ByteReader take_turns(std::span<const std::byte>& arguments) {

@@ -55,6 +55,8 @@ struct Arguments {
   Bytes bytes;
   // Ids of per-worker values that the closure has a turn of.
   std::vector<std::uint64_t> turns_of;
+  // It is given a worker's own value, which another worker has another one of.
+  bool of_worker = false;
 };
 // INVALID_ARGUMENT: of another coordinator.  CANCELLED: its coordinator is gone.
 void write_per_worker(const CoordinatorCore& core, const PerWorker& value, Arguments& to);

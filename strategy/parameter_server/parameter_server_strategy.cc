@@ -87,6 +87,17 @@ StepRule RuleOf(const ParameterServerOptions& options) {
     raise(InvalidArgument("gradients_per_step is from 1 to {}; given {}", kMostGradients,
                           options.gradients_per_step));
   }
+  constexpr std::uint32_t kMostSpeculative = 1'000;
+  if (options.speculative > kMostSpeculative) {
+    raise(InvalidArgument("speculative is at most {}; given {}", kMostSpeculative,
+                          options.speculative));
+  }
+  if (options.speculative > 0 && options.consistency.staleness != 0) {
+    raise(InvalidArgument(
+        "speculative {} without synchronous steps: two executions of a closure would "
+        "read at different times, and write different things",
+        options.speculative));
+  }
   if (!options.consistency.staleness) {
     if (options.gradients_per_step == 1) return {};
     raise(
@@ -202,7 +213,7 @@ ParameterServerStrategy::ParameterServerStrategy(const ParameterServerOptions& o
   const StepRule rule = RuleOf(options);
   maker_->set_writes(options.writes);
   const std::shared_ptr<PsConnection> driver = DriverConnection();
-  if (driver != nullptr) driver->SetSteps(rule);
+  if (driver != nullptr) driver->SetSteps(rule, options.speculative);
 }
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;

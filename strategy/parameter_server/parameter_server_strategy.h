@@ -59,6 +59,10 @@ struct ParameterServerOptions {
   Consistency consistency = {};
   // So many closures are a step, from 1 to 4096; where consistency is not async.
   std::uint32_t gradients_per_step = 1;
+  // So many closures of a synchronous step may be executed a second time at once, by workers that
+  // would have nothing to do, when they take much longer than others; what ends first counts. Not
+  // those that are given a worker's own values.
+  std::uint32_t speculative = 0;
   // Of closures; the same in every process. Not kImmediate in synchronous steps, where what
   // closures write counts when the step is over.
   Writes writes = Writes::kTogether;
@@ -75,7 +79,7 @@ class ParameterServerStrategy final : public Strategy {
   explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr,
                                    const std::vector<std::string>& devices = {});
   //   INVALID_ARGUMENT, too: gradients_per_step or staleness (at most 10,000); immediate writes in
-  //   synchronous steps.
+  //   synchronous steps; speculative (at most 1,000) without these.
   //   FAILED_PRECONDITION, too: the program has another consistency.
   explicit ParameterServerStrategy(const ParameterServerOptions& options);
   ~ParameterServerStrategy() override;

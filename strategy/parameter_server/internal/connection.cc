@@ -159,7 +159,7 @@ ps::ProgramClient& PsConnection::client() {
   return *client;
 }
 
-void PsConnection::SetSteps(const StepRule& rule) {
+void PsConnection::SetSteps(const StepRule& rule, std::uint32_t second_runs) {
   const std::weak_ptr<PsConnection> self = weak_from_this();
   raise_unless_ok(link_->steps().SetRule(rule, [self](std::uint64_t next) {
     if (const auto connection = self.lock()) {
@@ -167,6 +167,7 @@ void PsConnection::SetSteps(const StepRule& rule) {
     }
   }));
   link_->driver().SetStaleness(rule.staleness);
+  link_->driver().SetSecondRuns(second_runs);
 }
 
 void PsConnection::TellExecutors() {

@@ -53,9 +53,10 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
 
   // Connects, if nobody has. PsUnavailable: a server does not answer.
   ps::ProgramClient& client();
-  // The driver's: how far closures of steps may run ahead of each other.
+  // The driver's: how far closures of steps may run ahead of each other, and how many of them may
+  // be executed a second time at once.
   //   FAILED_PRECONDITION (thrown): there is another rule.
-  void SetSteps(const StepRule& rule);
+  void SetSteps(const StepRule& rule, std::uint32_t second_runs);
   bool driver() const { return link_ != nullptr; }
   const std::string& job_id() const { return access_.job_id; }
   // For messages, and unlike any other job's or driver's: "job-7 (driver 2 of epoch 1)".

@@ -270,10 +270,10 @@ TEST_CASE("a closure that runs longer than it may is given up, and its executor 
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   // One with time enough is not hurried.
   const auto quick = driver.Schedule(program.twice, BytesOfValue(std::int64_t{4}), Soon(), {}, 0,
-                                     std::chrono::hours(1));
+                                     {.run_limit = std::chrono::hours(1)});
   CHECK(NumberIn(*quick->Fetch(Soon())) == 8);
 
-  const auto endless = driver.Schedule(program.deaf, {}, Soon(), {}, 0, 20ms);
+  const auto endless = driver.Schedule(program.deaf, {}, Soon(), {}, 0, {.run_limit = 20ms});
   const Status status = endless->Fetch(Soon()).status();
 
   CHECK(status.code() == StatusCode::kDeadlineExceeded);

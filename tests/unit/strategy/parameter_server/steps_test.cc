@@ -1,6 +1,7 @@
 // Steps of a program's closures: how far they run ahead of each other, and that synchronous ones
 // have the same bits on any number of workers.
 #include <atomic>
+#include <thread>
 
 #include "tests/unit/strategy/parameter_server/servers.h"
 
@@ -23,11 +24,21 @@ void one_gradient(std::int64_t batch) {
   stepper.apply_gradients({{gradient, stepped}});
   --under_way;
 }
+// The first execution of this batch waits until the test ends.
+std::atomic<std::int64_t> straggler{0};
+std::atomic<bool> straggles{false};
+void sometimes_late(std::int64_t batch) {
+  if (std::int64_t late = batch; straggler.compare_exchange_strong(late, 0)) {
+    while (straggles) std::this_thread::yield();
+  }
+  one_gradient(batch);
+}
 void breaks_its_step(std::int64_t) { muster::raise(muster::ErrorCode::kOutOfRange, "a bad batch"); }
 
 }  // namespace steps_of_closures
 
 MUSTER_FUNCTION(steps_of_closures::one_gradient);
+MUSTER_FUNCTION(steps_of_closures::sometimes_late);
 MUSTER_FUNCTION(steps_of_closures::breaks_its_step);
 
 namespace muster {
@@ -69,6 +80,37 @@ TEST_CASE("synchronous steps of a program have the same bits on 1, 2 and 4 worke
   CHECK(alone.abs().max().item<float>() > 0);
 }
 
+TEST_CASE("a synchronous step does not wait for a closure whose second execution has ended",
+          "[parameter_server][spec]") {
+  const ParameterServerOptions options{.consistency = Consistency::synchronous(),
+                                       .gradients_per_step = 3};
+  const torch::Tensor half = after_training(1, options, 12, 0);
+  const torch::Tensor whole = after_training(1, options, 24, 12);
+  Servers servers(2, 2);
+  ParameterServerStrategy strategy(
+      {.consistency = Consistency::synchronous(), .gradients_per_step = 3, .speculative = 1});
+  const auto scope = strategy.scope();
+  stepped = Variable::create("w", torch::zeros({4, 3}));
+  stepper = ServerOptimizer(torch::optim::AdamOptions(0.01), {stepped});
+  ClusterCoordinator coordinator(servers.link);
+  straggler = 8;
+  straggles = true;
+  for (int batch = 1; batch <= 12; ++batch) coordinator.schedule_step<sometimes_late>(batch);
+
+  coordinator.join();
+
+  CHECK(straggler == 0);
+  CHECK(coordinator.counts().succeeded == 12);
+  CHECK(torch::equal(stepped.value().detach(), half));
+  // What the first execution still writes counts for nothing.
+  straggles = false;
+  for (int batch = 13; batch <= 24; ++batch) coordinator.schedule_step<sometimes_late>(batch);
+  coordinator.join();
+  CHECK(torch::equal(stepped.value().detach(), whole));
+  stepped = {};
+  stepper = {};
+}
+
 TEST_CASE("with a staleness of k no more than k + 1 steps are under way",
           "[parameter_server][spec]") {
   (void)after_training(4, {.consistency = Consistency::bounded(1)}, 40, 0);
@@ -106,6 +148,10 @@ TEST_CASE("consistency is one for each program, and its numbers are checked",
   CHECK(says("has no meaning with consistency async", make({.gradients_per_step = 2})));
   CHECK(says("a staleness of at most 10000; given 10001",
              make({.consistency = Consistency::bounded(10'001)})));
+  CHECK(says("speculative is at most 1000; given 1001",
+             make({.consistency = Consistency::synchronous(), .speculative = 1'001})));
+  CHECK(says("speculative 1 without synchronous steps",
+             make({.consistency = Consistency::bounded(1), .speculative = 1})));
   make({.consistency = Consistency::bounded(2)})();
   make({.consistency = Consistency::bounded(2)})();
   CHECK(says("another consistency", make({.consistency = Consistency::synchronous()})));
