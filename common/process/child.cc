@@ -69,22 +69,38 @@ class LineCutter {
   std::string partial_;
 };
 
+// A pipe that the child writes into, if there is one.
+struct Stream {
+  explicit Stream(const LineCutter::OnLine& on_line) : lines(on_line), open(on_line != nullptr) {}
+  // For poll(), which passes over -1.
+  int Descriptor() const { return open ? ends[0] : -1; }
+
+  LineCutter lines;
+  int ends[2] = {-1, -1};
+  // It has not come to its end.
+  bool open;
+};
+
 // The thread that forks the child stays with it to the end: PR_SET_PDEATHSIG fires when the
 // forking thread ends, not the process.
 class RealChild final : public Child {
  public:
-  explicit RealChild(Options options) : options_(std::move(options)) {}
+  explicit RealChild(Options options)
+      : options_(std::move(options)), output_(options_.on_line), errors_(options_.on_error_line) {}
 
   ~RealChild() override {
     (void)Signal(SIGKILL);
     if (thread_.joinable()) thread_.join();
-    for (int fd : {pipe_[0], pipe_[1], pidfd_}) {
+    for (int fd : {output_.ends[0], output_.ends[1], errors_.ends[0], errors_.ends[1], pidfd_}) {
       if (fd >= 0) ::close(fd);
     }
   }
 
   Status Begin() {
-    if (options_.on_line && ::pipe2(pipe_, O_CLOEXEC) != 0) return FromErrno(errno, "pipe");
+    for (const auto& [sink, stream] :
+         {std::pair(&options_.on_line, &output_), std::pair(&options_.on_error_line, &errors_)}) {
+      if (*sink && ::pipe2(stream->ends, O_CLOEXEC) != 0) return FromErrno(errno, "pipe");
+    }
     std::promise<Status> started;
     std::future<Status> result = started.get_future();
     thread_ = std::thread([this, started = std::move(started)]() mutable {
@@ -135,20 +151,22 @@ class RealChild final : public Child {
                                                         .environment = options_.environment,
                                                         .descriptors = options_.descriptors,
                                                         .oom_score = options_.oom_score,
-                                                        .output = pipe_[1]}));
-    if (pipe_[1] >= 0) ::close(std::exchange(pipe_[1], -1));
+                                                        .output = output_.ends[1],
+                                                        .errors = errors_.ends[1]}));
+    for (Stream* stream : {&output_, &errors_}) {
+      if (stream->ends[1] >= 0) ::close(std::exchange(stream->ends[1], -1));
+    }
     pidfd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     pid_ = pid;
     return Ok();
   }
 
   void Watch() {
-    LineCutter lines(options_.on_line);
-    if (options_.on_line) ReadUntilEnd(lines);
+    ReadUntilEnd();
     const Exit exit = Reap();
-    if (options_.on_line) {
-      ReadRest(lines);
-      lines.Finish();
+    for (Stream* stream : {&output_, &errors_}) {
+      ReadRest(*stream);
+      stream->lines.Finish();
     }
     {
       const MutexLock lock(mutex_);
@@ -158,37 +176,38 @@ class RealChild final : public Child {
     if (options_.on_exit) options_.on_exit(exit);
   }
 
-  // Until the process has ended or has closed both its outputs.
-  void ReadUntilEnd(LineCutter& lines) {
-    while (true) {
-      pollfd polled[2] = {{pipe_[0], POLLIN, 0}, {pidfd_, POLLIN, 0}};
-      if (::poll(polled, pidfd_ >= 0 ? 2 : 1, -1) < 0 && errno != EINTR) return;
-      if (polled[0].revents != 0 && !ReadSome(lines)) return;
-      if (polled[0].revents == 0 && polled[1].revents != 0) return;
+  // Until the process has ended or has closed all its outputs.
+  void ReadUntilEnd() {
+    while (output_.open || errors_.open) {
+      pollfd polled[3] = {{output_.Descriptor(), POLLIN, 0},
+                          {errors_.Descriptor(), POLLIN, 0},
+                          {pidfd_, POLLIN, 0}};
+      if (::poll(polled, 3, -1) < 0 && errno != EINTR) return;
+      if (polled[0].revents != 0) ReadSome(output_);
+      if (polled[1].revents != 0) ReadSome(errors_);
+      if (polled[0].revents == 0 && polled[1].revents == 0 && polled[2].revents != 0) return;
     }
   }
 
   // What was still in the pipe when it died. Its group is dead by now, so this ends at once unless
   // a process of its own making has left the group and kept the pipe.
-  void ReadRest(LineCutter& lines) {
+  static void ReadRest(Stream& stream) {
     const auto deadline = std::chrono::steady_clock::now() + kAfterlife;
-    while (pipe_[0] >= 0) {
+    while (stream.open) {
       const auto left =
           std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-      pollfd polled{pipe_[0], POLLIN, 0};
+      pollfd polled{stream.ends[0], POLLIN, 0};
       if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) <= 0) return;
-      if (!ReadSome(lines)) return;
+      ReadSome(stream);
     }
   }
 
-  // False at the end of the stream.
-  bool ReadSome(LineCutter& lines) {
+  static void ReadSome(Stream& stream) {
     char buffer[16 * 1024];
-    const ssize_t got = ::read(pipe_[0], buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) return true;
-    if (got <= 0) return false;
-    lines.Add({buffer, static_cast<std::size_t>(got)});
-    return true;
+    const ssize_t got = ::read(stream.ends[0], buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) return;
+    stream.open = got > 0;
+    if (got > 0) stream.lines.Add({buffer, static_cast<std::size_t>(got)});
   }
 
   // Waits for the end, kills what is left of the group, and only then lets the kernel reuse the
@@ -210,7 +229,8 @@ class RealChild final : public Child {
 
   const Options options_;
   std::thread thread_;
-  int pipe_[2] = {-1, -1};
+  Stream output_;
+  Stream errors_;
   int pidfd_ = -1;
 
   pid_t pid_ = 0;  // written once, before Start() returns

@@ -48,6 +48,9 @@ class Child {
     // Receives each line without its newline, stdout and stderr merged. Null: the child inherits
     // both.
     std::function<void(std::chrono::system_clock::time_point, std::string line)> on_line = {};
+    // Receives stderr's lines apart from those of stdout, whose order with them is then that of
+    // their arrival. Null: on_line receives them.
+    std::function<void(std::chrono::system_clock::time_point, std::string line)> on_error_line = {};
     // Runs once, after the last line. May not destroy the Child.
     std::function<void(Exit)> on_exit = {};
   };

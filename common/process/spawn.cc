@@ -31,6 +31,7 @@ struct Plan {
   std::vector<char*> environment;
   std::vector<std::pair<int, int>> descriptors;  // source here -> number there
   int output = -1;
+  int errors = -1;
   int null = -1;
   int error_pipe = -1;
   int first_free = 3;  // above every number that the child wants
@@ -70,12 +71,14 @@ int OutOfTheWay(Plan& plan, int fd) {
   for (auto& [source, target] : plan.descriptors) source = OutOfTheWay(plan, source);
   const int null = OutOfTheWay(plan, plan.null);
   const int output = plan.output < 0 ? -1 : OutOfTheWay(plan, plan.output);
+  const int errors = plan.errors < 0 ? output : OutOfTheWay(plan, plan.errors);
   MarkAllCloseOnExec(plan);
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source, target) < 0) ExitWith(plan, errno);
   }
   if (::dup2(null, 0) < 0) ExitWith(plan, errno);
-  if (output >= 0 && (::dup2(output, 1) < 0 || ::dup2(output, 2) < 0)) ExitWith(plan, errno);
+  if (output >= 0 && ::dup2(output, 1) < 0) ExitWith(plan, errno);
+  if (errors >= 0 && ::dup2(errors, 2) < 0) ExitWith(plan, errno);
 
   if (!plan.oom_score.empty()) {
     // Best effort: a kernel without it kills in another order.
@@ -155,6 +158,7 @@ Result<pid_t> Spawn(const SpawnOptions& options) {
     plan.first_free = std::max(plan.first_free, target + 1);
   }
   plan.output = options.output;
+  plan.errors = options.errors;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     plan.open_limit = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 65'536));

@@ -20,6 +20,8 @@ struct SpawnOptions {
   int oom_score = 0;
   // Becomes stdout and stderr of the child; -1: it inherits ours.
   int output = -1;
+  // Becomes stderr alone; -1: `output`.
+  int errors = -1;
 };
 
 // Returns the pid once the program runs (its exec has succeeded). The child leads a process group
