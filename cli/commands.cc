@@ -83,10 +83,11 @@ ExitCode Stop(const Context& context) {
     context.terminal.err << fmt::format("job {} has ended: {}\n", job->id(),
                                         StateName(job->state()));
   } else {
-    context.terminal.err << fmt::format(
-        "job {} {}; `muster wait {}` waits for it\n", job->id(),
-        job->spec().has_program() ? "asks its program to end" : "saves a checkpoint and ends",
-        job->id());
+    context.terminal.err << fmt::format("job {} {}; `muster wait {}` waits for it\n", job->id(),
+                                        job->spec().has_launch()    ? "asks its processes to end"
+                                        : job->spec().has_program() ? "asks its program to end"
+                                                                    : "saves a checkpoint and ends",
+                                        job->id());
   }
   return ExitCode::kDone;
 }

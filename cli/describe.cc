@@ -36,9 +36,10 @@ std::string Evaluation(const v1::EvaluationResult& result) {
   return text;
 }
 
-std::string CommandLine(const v1::ProgramSpec& program) {
-  std::string text = program.name();
-  for (const std::string& argument : program.arguments()) {
+std::string CommandLine(const std::string& name,
+                        const google::protobuf::RepeatedPtrField<std::string>& arguments) {
+  std::string text = name;
+  for (const std::string& argument : arguments) {
     const bool plain =
         !argument.empty() && argument.find_first_of(" \t\n\"'\\") == std::string::npos;
     text += plain ? " " + argument : fmt::format(" '{}'", argument);
@@ -64,7 +65,14 @@ void Head(const Terminal& terminal, const v1::Job& job, std::int64_t now_ms, std
          fmt::format("{}: {}", CodeName(static_cast<StatusCode>(job.error().code())),
                      job.error().message()));
   }
-  if (job.spec().has_program()) Line(text, "Program", CommandLine(job.spec().program()));
+  const v1::ProgramSpec& program = job.spec().program();
+  const v1::LaunchSpec& launch = job.spec().launch();
+  if (job.spec().has_program()) {
+    Line(text, "Program", CommandLine(program.name(), program.arguments()));
+  }
+  if (job.spec().has_launch()) {
+    Line(text, "Command", CommandLine(launch.command(), launch.arguments()));
+  }
   Line(text, "Submitted",
        fmt::format("{} ({} ago)", DateTime(job.submitted_ms()),
                    Seconds(static_cast<double>(now_ms - job.submitted_ms()) / 1000)));
@@ -152,6 +160,19 @@ void Tasks(const v1::Job& job, std::string& text) {
   text += "\n" + Table(rows);
 }
 
+void Processes(const v1::Job& job, std::string& text) {
+  if (job.launch().tasks().empty()) return;
+  std::vector<std::vector<std::string>> rows{
+      {"PROCESS", "STATE", "PID", "WORKER", "HOST", "ADDRESS", "END"}};
+  for (const v1::LaunchedTask& task : job.launch().tasks()) {
+    rows.push_back({TaskName(task.task()), task.state(),
+                    task.pid() == 0 ? "-" : std::to_string(task.pid()), TaskName(task.worker()),
+                    task.hostname(), task.address().empty() ? "-" : task.address(),
+                    task.how().empty() ? "-" : task.how()});
+  }
+  text += "\n" + Table(rows);
+}
+
 void Checkpoints(const v1::Job& job, std::string& text) {
   if (job.checkpoints().empty()) return;
   std::vector<std::vector<std::string>> rows{{"CHECKPOINT", "SAVED", "SIZE", "STALL", "FOLDER"}};
@@ -184,6 +205,7 @@ std::string DescribeText(const Terminal& terminal, const v1::Job& job, std::int6
   Figures(job, text);
   ProgramFigures(job, text);
   Variables(job, text);
+  Processes(job, text);
   Tasks(job, text);
   Checkpoints(job, text);
   Events(job, text);

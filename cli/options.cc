@@ -11,9 +11,11 @@
 #include <fmt/core.h>
 
 #include "cli/format.h"
+#include "cli/launch.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
 #include "common/config/job_yaml/validate_job.h"
+#include "common/config/job_yaml/validate_launch.h"
 #include "common/config/units.h"
 
 namespace muster::cli {
@@ -162,29 +164,39 @@ std::string CheckWorkers(const std::string& text) {
 }
 
 std::string CheckStrategy(const std::string& name) {
-  if (name == "parameter_server") return "";
+  if (name == "parameter_server" || name == "multi_worker_mirrored" || name == "none") return "";
   return fmt::format(
-      "programs run under parameter_server; \"{}\" is none, or is not built yet for programs",
+      "programs run under parameter_server or multi_worker_mirrored, commands under none; \"{}\" "
+      "is "
+      "none of these, or is not built yet for programs",
       ToValidUtf8(name));
 }
 
 std::string CheckRestartPolicy(const std::string& policy) {
-  if (policy == "never" || policy == "on-failure") return "";
-  return fmt::format("there is no \"{}\"; choose never or on-failure", ToValidUtf8(policy));
+  if (policy == "never" || policy == "on-failure" || policy == "exit-code") return "";
+  return fmt::format("there is no \"{}\"; choose never, on-failure or exit-code",
+                     ToValidUtf8(policy));
+}
+
+Options::RestartPolicy RestartPolicyNamed(const std::string& name) {
+  if (name == "on-failure") return Options::RestartPolicy::kOnFailure;
+  return name == "exit-code" ? Options::RestartPolicy::kExitCode : Options::RestartPolicy::kNever;
 }
 
 // What belongs to programs alone: what stands behind `--` is not the library's to read.
 void AddProgram(CLI::App& submit, Options& options) {
   submit
-      .add_option_function<std::string>(
-          "--strategy", [](const std::string&) {}, "Of a program: parameter_server (default)")
+      .add_option(
+          "--strategy", options.strategy,
+          "Of a program: parameter_server (default), or multi_worker_mirrored; of any other "
+          "command: none (default for scripts and commands in PATH)")
       ->check(CLI::Validator(CheckStrategy, ""))
       ->type_name("NAME");
   submit
       .add_option_function<std::string>(
           "--workers",
           [&options](const std::string& text) { options.job_workers = *WorkersOf(text); },
-          "Of a program: how many workers run its closures (default: all that are there)")
+          "Of a program or command: how many workers run it (default: all that are there)")
       ->check(CLI::Validator(CheckWorkers, ""))
       ->type_name("N|MIN:MAX");
   submit
@@ -204,6 +216,16 @@ void AddProgram(CLI::App& submit, Options& options) {
                   "has)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+  submit
+      .add_option("--processes-per-worker", options.processes_per_worker,
+                  "Of a command: how many processes each worker runs (default 1)")
+      ->check(CLI::Range(std::uint32_t{1}, config::kMostProcessesPerWorker))
+      ->type_name("K");
+  submit
+      .add_option("--send", options.send,
+                  "Of a command: a file that is sent, and lies in the folder that it runs in")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
   submit.add_flag("--evaluator", options.evaluator,
                   "Of a program: evaluator:0, a process beside main(), evaluates its checkpoints");
   CLI::Option* policy =
@@ -211,15 +233,16 @@ void AddProgram(CLI::App& submit, Options& options) {
           .add_option_function<std::string>(
               "--restart-policy",
               [&options](const std::string& name) {
-                options.restart_on_failure = name == "on-failure";
+                options.restart_policy = RestartPolicyNamed(name);
               },
               "Of a program: never (default), or on-failure: main() begins anew when it has failed "
-              "or the coordinator was restarted")
+              "or the coordinator was restarted; a command's processes all do. exit-code: these do "
+              "not where the exit code is from 1 to 127")
           ->check(CLI::Validator(CheckRestartPolicy, ""))
-          ->type_name("never|on-failure");
+          ->type_name("never|on-failure|exit-code");
   submit
       .add_option("--max-restarts", options.max_restarts,
-                  "With on-failure: how often main() may begin anew (default 3)")
+                  "With on-failure or exit-code: how often it may begin anew (default 3)")
       ->needs(policy)
       ->check(CLI::Range(std::uint32_t{1}, kMostRestarts))
       ->type_name("N");
@@ -238,15 +261,32 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
         "give a job file: -f job.yaml, or a program: -- build/words "
         "ARGUMENTS");
   }
-  for (const char* name : {"--strategy", "--workers", "--closures-per-worker", "--ps",
-                           "--evaluator", "--memory", "--restart-policy", "--max-restarts"}) {
+  for (const char* name :
+       {"--strategy", "--workers", "--closures-per-worker", "--ps", "--evaluator", "--memory",
+        "--restart-policy", "--max-restarts", "--processes-per-worker", "--send"}) {
     if (!program && given(name)) {
       throw CLI::ValidationError(fmt::format(
           "{} belongs to a program (behind --); a job file says what its job needs", name));
     }
   }
-  if (options.max_restarts > 0 && !options.restart_on_failure) {
+  if (options.max_restarts > 0 && options.restart_policy == Options::RestartPolicy::kNever) {
     throw CLI::ValidationError("--max-restarts belongs to --restart-policy on-failure");
+  }
+  const bool launch = IsLaunch(options);
+  for (const char* name : {"--closures-per-worker", "--ps", "--evaluator", "--memory"}) {
+    if (launch && given(name)) {
+      throw CLI::ValidationError(
+          fmt::format("{} belongs to programs of --strategy parameter_server", name));
+    }
+  }
+  for (const char* name : {"--processes-per-worker", "--send"}) {
+    if (program && !launch && given(name)) {
+      throw CLI::ValidationError(
+          fmt::format("{} belongs to commands: --strategy none, or multi_worker_mirrored", name));
+    }
+  }
+  if (program && !launch && options.restart_policy == Options::RestartPolicy::kExitCode) {
+    throw CLI::ValidationError("--restart-policy exit-code belongs to commands");
   }
 }
 

@@ -40,7 +40,10 @@ struct Options {
     std::uint32_t most = 0;
   };
   Workers job_workers;
-  bool restart_on_failure = false;
+  // parameter_server, multi_worker_mirrored, none; empty: what stands behind `--` says it.
+  std::string strategy;
+  enum class RestartPolicy { kNever, kOnFailure, kExitCode };
+  RestartPolicy restart_policy = RestartPolicy::kNever;
   // 0: the default, 3.
   std::uint32_t max_restarts = 0;
   // 0: the default, 1.
@@ -48,6 +51,10 @@ struct Options {
   std::uint32_t job_servers = 0;
   std::uint64_t memory_bytes = 0;
   bool evaluator = false;
+  // submit of a command.
+  std::vector<std::string> send;
+  // 0: the default, 1.
+  std::uint32_t processes_per_worker = 0;
 
   // What most commands speak of: a job's id or name, and a task ("worker:1").
   std::string job;

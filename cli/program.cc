@@ -10,14 +10,9 @@
 #include "common/process/executable.h"
 
 namespace muster::cli {
-namespace {
-
 namespace fs = std::filesystem;
 
-// Stands for the file's SHA-256 until it has been sent.
-constexpr std::size_t kSha256Digits = 64;
-
-Status CheckProgram(const std::string& path) {
+Status CheckRunnable(const std::string& path, bool scripts) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
@@ -28,16 +23,19 @@ Status CheckProgram(const std::string& path) {
   if (!fs::is_regular_file(status)) return InvalidArgument("{} is no regular file", path);
   MUSTER_TRY_ASSIGN(const process::Executable found, process::LookAtExecutable(path));
   using Kind = process::Executable::Kind;
-  if (found.kind == Kind::kScript) {
+  if (found.kind == Kind::kScript && !scripts) {
     return InvalidArgument(
-        "{} is a script, and the cluster runs one compiled program in every role: build a C++ "
-        "program with muster::init(argc, argv) as the first line of main(), and submit that",
+        "{} is a script, and --strategy parameter_server runs one compiled program in every role: "
+        "build a C++ program with muster::init(argc, argv) as the first line of main(), or launch "
+        "the script (--strategy none)",
         path);
   }
-  if (found.kind != Kind::kProgram) {
-    return InvalidArgument("{} is {}: submit a compiled program", path, found.Describe());
+  const bool script = found.kind == Kind::kScript;
+  if (!script && found.kind != Kind::kProgram) {
+    return InvalidArgument("{} is {}: submit a compiled program{}", path, found.Describe(),
+                           scripts ? ", or a script that begins with #!" : "");
   }
-  if (found.machine != process::HostMachine()) {
+  if (!script && found.machine != process::HostMachine()) {
     return InvalidArgument("{} is {}, and this host is {}: build it for the hosts of the cluster",
                            path, found.Describe(), process::HostMachine());
   }
@@ -47,7 +45,16 @@ Status CheckProgram(const std::string& path) {
   return Ok();
 }
 
-}  // namespace
+v1::RestartPolicy RestartPolicyOf(const Options& options) {
+  switch (options.restart_policy) {
+    case Options::RestartPolicy::kOnFailure:
+      return v1::RESTART_POLICY_ON_FAILURE;
+    case Options::RestartPolicy::kExitCode:
+      return v1::RESTART_POLICY_EXIT_CODE;
+    default:
+      return v1::RESTART_POLICY_NEVER;
+  }
+}
 
 Result<v1::JobSpec> ProgramJob(const Options& options) {
   const std::string& path = options.program.front();
@@ -57,7 +64,7 @@ Result<v1::JobSpec> ProgramJob(const Options& options) {
                              ToValidUtf8(word));
     }
   }
-  MUSTER_TRY(CheckProgram(path));
+  MUSTER_TRY(CheckRunnable(path, false));
   v1::JobSpec spec;
   spec.set_name(options.name.empty() ? config::NameFromFile(path) : options.name);
   v1::StrategySpec& strategy = *spec.mutable_strategy();
@@ -66,10 +73,9 @@ Result<v1::JobSpec> ProgramJob(const Options& options) {
   strategy.set_max_workers(options.job_workers.most);
   v1::ProgramSpec& program = *spec.mutable_program();
   program.set_name(fs::path(path).filename().string());
-  program.set_sha256(std::string(kSha256Digits, '0'));
+  program.set_sha256(kNoSha256);
   program.mutable_arguments()->Assign(options.program.begin() + 1, options.program.end());
-  program.set_restart(options.restart_on_failure ? v1::RESTART_POLICY_ON_FAILURE
-                                                 : v1::RESTART_POLICY_NEVER);
+  program.set_restart(RestartPolicyOf(options));
   program.set_max_restarts(options.max_restarts);
   program.set_closures_per_worker(options.closures_per_worker);
   program.set_parameter_servers(options.job_servers);

@@ -16,4 +16,11 @@ namespace muster::cli {
 //   machine; a name or an argument that cannot be.
 Result<v1::JobSpec> ProgramJob(const Options& options);
 
+// A file that can be run on a host like this one. kInvalidArgument: as above; a script, unless
+// `scripts`.
+Status CheckRunnable(const std::string& path, bool scripts);
+v1::RestartPolicy RestartPolicyOf(const Options& options);
+// Stands for a file's SHA-256 until it has been sent.
+inline const std::string kNoSha256(64, '0');
+
 }  // namespace muster::cli

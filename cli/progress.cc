@@ -47,7 +47,7 @@ std::string ProgressLine(const v1::Job& job, int columns) {
   const v1::JobProgress& progress = job.progress();
   std::string line;
   // The end is told in a sentence of its own.
-  const bool counts = progress.total_steps() != 0 || job.has_program();
+  const bool counts = progress.total_steps() != 0 || job.has_program() || job.spec().has_launch();
   if (!HasEnded(job) && (job.state() != v1::JOB_STATE_RUNNING || !counts)) {
     line = StateName(job.state());
     if (!job.message().empty()) line += ": " + job.message();

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/format.h"
+#include "cli/launch.h"
 #include "cli/program.h"
 #include "cli/upload.h"
 #include "common/base/step_rule.h"
@@ -178,7 +179,9 @@ ExitCode DryRun(const Context& context, JobApi& api, const Submission& job) {
   if (context.options.output == Output::kJson) context.terminal.out << Json(*reply);
   PrintProblems(context, job, reply->problems());
   if (!reply->problems().empty()) return ExitCode::kUsage;
-  if (job.spec.has_program()) {
+  if (job.spec.has_launch()) {
+    context.terminal.err << fmt::format("{} can run\n", job.spec.name());
+  } else if (job.spec.has_program()) {
     PrintProbe(context, job.spec, reply->probe());
   } else {
     PrintPlan(context, job.spec, reply->plan());
@@ -200,6 +203,7 @@ void Hints(const Context& context, const v1::SubmitJobReply& reply) {
 
 // Its file first, where it has one that the coordinator lacks.
 Status Upload(const Context& context, JobApi& api, v1::JobSpec& spec) {
+  if (spec.has_launch()) return UploadLaunch(context.terminal, api, context.options, spec);
   if (spec.has_program()) {
     return UploadProgram(context.terminal, api, context.options.program.front(), spec);
   }
@@ -211,7 +215,8 @@ ExitCode SubmitIt(const Context& context, Submission job) {
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) {
     const bool none = api.status().code() == StatusCode::kUnavailable;
-    const bool check = none && context.options.dry_run && !job.spec.has_program();
+    const bool check =
+        none && context.options.dry_run && !job.spec.has_program() && !job.spec.has_launch();
     return check ? CheckHere(context, job) : Fail(context, api.status());
   }
   if (const Status sent = Upload(context, **api, job.spec); !sent.ok()) return Fail(context, sent);
@@ -242,7 +247,8 @@ ExitCode SubmitIt(const Context& context, Submission job) {
 
 ExitCode Submit(const Context& context) {
   if (!context.options.program.empty()) {
-    const Result<v1::JobSpec> spec = ProgramJob(context.options);
+    const Result<v1::JobSpec> spec =
+        IsLaunch(context.options) ? LaunchJob(context.options) : ProgramJob(context.options);
     if (!spec.ok()) return Fail(context, spec.status());
     return SubmitIt(context, {.spec = *spec});
   }

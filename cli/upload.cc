@@ -95,10 +95,15 @@ Status UploadArchive(const Terminal& terminal, JobApi& api, v1::JobSpec& spec) {
   return Ok();
 }
 
+Result<std::string> UploadFile(const Terminal& terminal, JobApi& api, const std::string& what,
+                               const std::string& path) {
+  MUSTER_TRY(CheckFile(what, path));
+  return Send(terminal, api, path);
+}
+
 Status UploadProgram(const Terminal& terminal, JobApi& api, const std::string& path,
                      v1::JobSpec& spec) {
-  MUSTER_TRY(CheckFile("the program", path));
-  MUSTER_TRY_ASSIGN(const std::string sha256, Send(terminal, api, path));
+  MUSTER_TRY_ASSIGN(const std::string sha256, UploadFile(terminal, api, "the program", path));
   spec.mutable_program()->set_sha256(sha256);
   return Ok();
 }

@@ -21,6 +21,10 @@ Status UploadArchive(const Terminal& terminal, JobApi& api, v1::JobSpec& spec);
 Status UploadProgram(const Terminal& terminal, JobApi& api, const std::string& path,
                      v1::JobSpec& spec);
 
+// The same of any file; its SHA-256. `what` begins the messages.
+Result<std::string> UploadFile(const Terminal& terminal, JobApi& api, const std::string& what,
+                               const std::string& path);
+
 // SHA-256 of a file in hex, read in pieces.
 Result<std::string> Sha256OfFile(const std::string& path);
 

@@ -138,7 +138,7 @@ void Coordinator::KeepFiles() {
   if (!parts_.keep_files) return;
   std::set<std::string> used;
   for (const auto& [number, job] : jobs_) {
-    used.insert(FileOf(job->record().job().spec()));
+    used.merge(FilesOf(job->record().job().spec()));
   }
   parts_.keep_files(std::move(used));
   (void)parts_.scheduler.RunAfter(kCollectEvery, [weak = std::weak_ptr(self_)] {
@@ -198,15 +198,32 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
     case v1::DaemonMessage::kLog: {
       const Result<Job*> job = FindById(message.log().job_id());
       if (job.ok()) {
-        parts_.logs.Append((*job)->id(), member.task.ToString(), message.log().lines());
+        const TaskId task =
+            message.log().has_task() ? FromProto(message.log().task()) : member.task;
+        parts_.logs.Append((*job)->id(), task.ToString(), message.log().lines());
       }
       return;
     }
+    case v1::DaemonMessage::kLaunched:
+      return OnLaunchEvent(member, message.launched());
     case v1::DaemonMessage::kDraining:
       return members_.OnDraining(session, message.draining().reason());
     default:
       return;
   }
+}
+
+// Processes of a job that nobody knows any more are ended.
+void Coordinator::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
+  const Result<Job*> job = FindById(event.job_id());
+  LaunchJob* launch = job.ok() ? (*job)->AsLaunch() : nullptr;
+  if (launch != nullptr) return launch->OnLaunchEvent(member, event);
+  v1::Command command;
+  v1::StopLaunch& stop = *command.mutable_stop_launch();
+  stop.set_job_id(event.job_id());
+  stop.set_launch(event.launch());
+  stop.set_forget(true);
+  commands_.Send(member, command, options_.jobs.command_limit, [](auto) {});
 }
 
 void Coordinator::OnStreamEnded(SessionId session) { members_.OnStreamEnded(session); }
@@ -399,10 +416,18 @@ muster::Status Coordinator::CheckTask(const Job& job, const std::string& task) c
   if (task == job.driver_task() || !parts_.logs.Last(job.id(), task).empty()) return Ok();
   std::string known = job.driver_task();
   const v1::Job described = job.Describe();
-  for (const v1::TaskState& state : described.tasks()) {
-    const std::string one = fmt::format("{}:{}", state.task().type(), state.task().index());
+  std::vector<v1::Task> tasks;
+  for (const v1::LaunchedTask& launched : described.launch().tasks()) {
+    tasks.push_back(launched.task());
+  }
+  // Those of the cluster are not a launched job's.
+  if (!described.spec().has_launch()) {
+    for (const v1::TaskState& state : described.tasks()) tasks.push_back(state.task());
+  }
+  for (const v1::Task& of_job : tasks) {
+    const std::string one = fmt::format("{}:{}", of_job.type(), of_job.index());
     if (one == task) return Ok();
-    known += ", " + one;
+    if (one != job.driver_task()) known += ", " + one;
   }
   return NotFound("job {} has no task \"{}\"; it has {}", job.id(), task, known);
 }

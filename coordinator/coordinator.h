@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/launch_job.h"
 #include "coordinator/model_job.h"
 #include "coordinator/program_job.h"
 
@@ -103,8 +104,8 @@ class Coordinator : private Membership::Observer {
   void OnLost(const Member& member) override;
   void OnStall(Millis slept) override;
 
-  // What its spec counts on in the store of files; empty: nothing.
-  static std::string FileOf(const v1::JobSpec& spec);
+  // What its spec counts on in the store of files.
+  static std::set<std::string> FilesOf(const v1::JobSpec& spec);
   // Null: there is none.
   Job* Named(const std::string& name) const;
   // `then`, once, and not later than `limit` (with the error `late`).
@@ -116,12 +117,13 @@ class Coordinator : private Membership::Observer {
   bool Existing(const v1::SubmitJobRequest& request, const ThenSubmitted& then);
   // kAlreadyExists: the name is the id of another job, which people could not tell from it.
   muster::Status CheckName(const std::string& name) const;
-  // Its file, and its checkpoint.directory, before anything is stored.
-  void LookForFile(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
+  // Its files, and its checkpoint.directory, before anything is stored.
+  void LookForFiles(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   void LookAtFolder(const v1::JobSpec& spec, std::function<void(absl::Status)> then);
   // kFailedPrecondition: another job than `but` that has not ended has it.
   absl::Status FolderInUse(const std::string& folder, const Job* but) const;
   Checkpoints::Claimant ClaimantOf(const v1::Job& job) const;
+  void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
   // What a parameter server still holds of jobs that ended or moved on while it was away.
   void DropLeftovers(const Member& ps);
   void Check(const v1::SubmitJobRequest& request, ThenSubmitted then);

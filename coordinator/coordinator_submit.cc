@@ -90,7 +90,7 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request, ThenSubmitted then
     return then(InvalidArgument("{}", Join(problems)));
   }
   if (!request.dry_run() && Existing(request, then)) return;
-  LookForFile(spec, [this, request, then](const absl::Status& file) {
+  LookForFiles(spec, [this, request, then](const absl::Status& file) {
     if (!file.ok()) return then(file);
     LookAtFolder(request.spec(), [this, request, then](const absl::Status& folder) {
       if (folder.ok()) return Check(request, then);
@@ -100,23 +100,35 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request, ThenSubmitted then
   });
 }
 
-std::string Coordinator::FileOf(const v1::JobSpec& spec) {
-  return spec.has_program() ? spec.program().sha256() : spec.model().archive_sha256();
+std::set<std::string> Coordinator::FilesOf(const v1::JobSpec& spec) {
+  std::set<std::string> files{spec.program().sha256(), spec.model().archive_sha256(),
+                              spec.launch().sha256()};
+  for (const v1::LaunchFile& file : spec.launch().files()) files.insert(file.sha256());
+  files.erase("");
+  return files;
 }
 
-void Coordinator::LookForFile(const v1::JobSpec& spec, std::function<void(absl::Status)> then) {
-  const std::string file = FileOf(spec);
-  if (file.empty()) return then(Ok());
+void Coordinator::LookForFiles(const v1::JobSpec& spec, std::function<void(absl::Status)> then) {
+  const std::set<std::string> files = FilesOf(spec);
+  if (files.empty()) return then(Ok());
   const auto answer = Within<absl::Status>(
       kLookLimit,
       Unavailable("the coordinator's state directory has not answered for {} s: is its disk there?",
                   kLookLimit.count() / 1000),
       std::move(then));
-  const std::string what = spec.has_program() ? "program" : "model.archive";
-  parts_.has_file(file, [answer, file, what](bool there) {
-    answer(there ? Ok()
-                 : FailedPrecondition("{}: no file with SHA-256 {} has been uploaded", what, file));
-  });
+  const std::string what = spec.has_launch()    ? "launch"
+                           : spec.has_program() ? "program"
+                                                : "model.archive";
+  const auto left = std::make_shared<std::size_t>(files.size());
+  for (const std::string& file : files) {
+    parts_.has_file(file, [answer, file, what, left](bool there) {
+      if (!there) {
+        answer(FailedPrecondition("{}: no file with SHA-256 {} has been uploaded", what, file));
+      } else if (--*left == 0) {
+        answer(Ok());
+      }
+    });
+  }
 }
 
 absl::Status Coordinator::FolderInUse(const std::string& folder, const Job* but) const {
@@ -175,7 +187,7 @@ v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std:
   v1::SubmitJobReply reply;
   if (spec.has_program()) {
     *reply.mutable_probe() = outcome.program;
-  } else if (problems.empty()) {
+  } else if (problems.empty() && !spec.has_launch()) {
     v1::JobRecord record;
     *record.mutable_job()->mutable_spec() = spec;
     record.set_training_examples(outcome.training_examples);

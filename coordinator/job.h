@@ -3,7 +3,8 @@
 //
 // This class is what all kinds of jobs share: the row, admission, check, watch, stop and end. What
 // a job does once it has begun is behind it: a ModelJob (model_job.h) opens views, a ProgramJob
-// (program_job.h) keeps a user's program and its executors alive. README.md draws the phases.
+// (program_job.h) keeps a user's program and its executors alive, a LaunchJob (launch_job.h) the
+// processes of a command. README.md draws the phases.
 //
 // It never waits and touches no socket, file or clock of its own: it is told what happened and
 // answers with commands, rows and timers through World.
@@ -23,6 +24,7 @@
 
 namespace muster::coordinator {
 
+class LaunchJob;
 class ModelJob;
 class ProgramJob;
 
@@ -62,6 +64,7 @@ class Job {
   // For what only one kind is asked; null: it is of another.
   virtual ModelJob* AsModel() { return nullptr; }
   virtual ProgramJob* AsProgram() { return nullptr; }
+  virtual LaunchJob* AsLaunch() { return nullptr; }
 
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);

@@ -7,11 +7,10 @@
 
 #include "common/base/words.h"
 #include "coordinator/program_job.h"
+#include "coordinator/restarts.h"
 
 namespace muster::coordinator {
 namespace {
-
-constexpr int kLongestPauseShift = 6;
 
 // How DriverProcesses begins what it says of a process that could not be started.
 constexpr std::string_view kNoStart = "no start: ";
@@ -225,8 +224,7 @@ void ProgramJob::OnFailure(const Status& why, const std::string& what, const std
   story_.Persist();
   pausing_ = true;
   RefreshReason();
-  const int shift = std::min(static_cast<int>(job.restarts()), kLongestPauseShift);
-  (void)world_.scheduler.RunAfter(Millis(250 << shift), Guard([this] {
+  (void)world_.scheduler.RunAfter(RestartPause(job.restarts()), Guard([this] {
                                     pausing_ = false;
                                     StartDriver();
                                     RefreshReason();

@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "common/base/words.h"
+#include "coordinator/restarts.h"
 
 namespace muster::coordinator {
 namespace {
 
-constexpr std::uint32_t kDefaultRestarts = 3;
 constexpr Millis kLetGoLimit{30'000};
 // For main() to end by SIGTERM when the job has ended.
 constexpr Millis kDriverGrace{1'000};

@@ -146,7 +146,8 @@ void SpecChecker::OnProgramProbed(Gathering& all, const std::string& who,
   for (const std::string& problem : report.problems()) {
     all.outcome.problems.push_back(fmt::format("{}: {}", who, problem));
   }
-  if (!report.problems().empty()) return;
+  // A launched command is there, or it is not: there is nothing to compare.
+  if (!report.problems().empty() || all.spec.has_launch()) return;
   v1::CheckReport& first = all.outcome.program;
   if (all.counted_by.empty()) {
     all.counted_by = who;
@@ -181,7 +182,7 @@ void SpecChecker::Check(const v1::JobSpec& spec, std::function<void(Result<Check
   }
   all->spec = spec;
   all->then = std::move(then);
-  if (spec.has_program()) {
+  if (spec.has_program() || spec.has_launch()) {
     all->waiting = static_cast<int>(probes.size());
     for (const Member* worker : probes) {
       v1::Command check;

@@ -1,6 +1,7 @@
 // Asks the cluster's workers whether a spec can run there. A model: one compiles it, and one on
 // each host opens the data; a worker whose host is in trouble (a full disk) is passed over while
-// another can. A program: one on each host starts it as a probe, and all must say the same.
+// another can. A program: one on each host starts it as a probe, and all must say the same. A
+// launched command: one on each host looks for it.
 //
 // Threading: one strand. Lifetime: `members` and `commands` outlive it.
 #pragma once

@@ -1,25 +1,14 @@
 // The part of WorkerCore that takes what processes write, and their ends.
 #include <algorithm>
 
-#include "common/base/utf8.h"
 #include "common/base/words.h"
 #include "common/telemetry/log.h"
+#include "worker/lines.h"
 #include "worker/program_errors.h"
 #include "worker/worker_core.h"
 
 namespace muster::worker {
 namespace {
-
-constexpr std::size_t kLastLines = 20;
-// WorkerIo bounds their rate; this is for what comes within one log_delay.
-constexpr int kMostLinesWaiting = 4'000;
-constexpr std::size_t kLongestLine = 4 * 1024;
-
-std::string Cut(const std::string& line) {
-  if (line.size() <= kLongestLine) return ToValidUtf8(line);
-  return ToValidUtf8(std::string_view(line).substr(0, kLongestLine)) +
-         fmt::format("... ({} bytes)", line.size());
-}
 
 // What the C++ runtime, libtorch and glibc say before they abort.
 bool TellsWhy(std::string_view line) {
@@ -33,7 +22,7 @@ bool TellsWhy(std::string_view line) {
 }  // namespace
 
 void WorkerCore::OnLine(ProcessId process, std::int64_t time_us, const std::string& line) {
-  std::string text = Cut(line);
+  std::string text = CutLine(line);
   if (const auto dying = dying_.find(process); dying != dying_.end()) {
     return AddLine(dying->second, time_us, std::move(text));
   }

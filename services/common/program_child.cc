@@ -10,9 +10,6 @@
 namespace muster::services {
 namespace {
 
-// The daemon's own is 0 or lower: it must outlive the programs that it watches over.
-constexpr int kOomScore = 500;
-
 const char* RoleName(v1::ProgramRole role) {
   switch (role) {
     case v1::PROGRAM_ROLE_DRIVER:
@@ -35,22 +32,28 @@ std::string Describe(const std::string& path) {
 
 }  // namespace
 
+std::map<std::string, std::string> WithoutMuster() {
+  std::map<std::string, std::string> changes;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.starts_with("MUSTER_")) changes[std::string(text, 0, text.find('='))] = "";
+  }
+  return changes;
+}
+
 process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
                                      const v1::ProgramStart& start) {
   process::Child::Options child;
   child.program = path;
   child.argv.push_back(program.name().empty() ? path : program.name());
   child.argv.insert(child.argv.end(), program.arguments().begin(), program.arguments().end());
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (text.starts_with("MUSTER_")) child.environment[std::string(text, 0, text.find('='))] = "";
-  }
+  child.environment = WithoutMuster();
   child.environment["MUSTER_PROGRAM_FD"] = "3";
   child.environment["MUSTER_ROLE"] = RoleName(start.role());
   child.environment["TF_CONFIG"] =
       fmt::format(R"({{"cluster": {{}}, "task": {{"type": "{}", "index": {}}}}})",
                   start.task().type(), start.task().index());
-  child.oom_score = kOomScore;
+  child.oom_score = kProgramOomScore;
   return child;
 }
 

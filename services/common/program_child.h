@@ -4,12 +4,20 @@
 // Threading: any thread.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "common/process/child.h"
 #include "muster/v1/program.pb.h"
 
 namespace muster::services {
+
+// The daemon's own is 0 or lower: it must outlive the programs that it watches over.
+inline constexpr int kProgramOomScore = 500;
+
+// Changes to this daemon's environment that leave its settings out (MUSTER_*, the token's place
+// among them).
+std::map<std::string, std::string> WithoutMuster();
 
 // What runs `path` in the role and as the task that `start` says. No setting of the daemon's is in
 // its environment (MUSTER_*, the token's place among them); TF_CONFIG names its task in the job,

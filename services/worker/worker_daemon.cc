@@ -202,11 +202,21 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
       client_({.coordinator = daemon.config().coordinator,
                .registration = MakeRegistration(daemon.config(), grpc.endpoint())},
               strand_, *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())),
+      launches_({.worker_index = options.worker_index,
+                 .threads = options.threads,
+                 .listen_host = listen_host_,
+                 .advertised_host = options.advertised_host,
+                 .folder = fmt::format("{}/jobs/worker-{}", places.cache, options.worker_index)},
+                strand_, client_,
+                FileCache(places.cache + "/launched",
+                          FetchFrom(daemon.config().coordinator, daemon.token()),
+                          FileCache::Use::kProgram)),
       core_(std::move(options), strand_, *this) {}
 
 WorkerDaemon::~WorkerDaemon() {
   files_.Stop();
   strand_.Stop();
+  launches_.Close();
   reaper_.Stop();
   executors_.clear();
   programs_.clear();
@@ -218,10 +228,14 @@ void WorkerDaemon::Drain() {
   const auto grace = daemon_.config().values.Duration("drain-timeout");
   std::promise<void> closed;
   strand_.Post([this, grace, begin = strand_.Now(), &closed] {
+    launches_.launches().NoteDraining();
     client_.Leave("SIGTERM", grace * 9 / 10, [this, grace, begin, &closed] {
       const auto spent = std::chrono::duration_cast<Millis>(strand_.Now() - begin);
-      core_.Drain(std::max(grace - spent, grace / 10),
-                  [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
+      const Millis limit = std::max(grace - spent, grace / 10);
+      launches_.launches().Drain(limit, [this, limit, &closed] {
+        core_.Drain(
+            limit, [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
+      });
     });
   });
   closed.get_future().wait();  // bounded by the grace and the goodbye
@@ -233,6 +247,7 @@ void WorkerDaemon::OnAttached(const v1::Welcome& welcome) {
   grpc_.SetReady(true);
   daemon_.SetStatus(fmt::format("attached, session {}", welcome.session()));
   core_.OnAttached();
+  launches_.launches().OnAttached();
 }
 
 void WorkerDaemon::OnDetached(const Status& why) {
@@ -241,7 +256,7 @@ void WorkerDaemon::OnDetached(const Status& why) {
 }
 
 void WorkerDaemon::OnCommand(StreamId stream, const v1::Command& command) {
-  core_.OnCommand(stream, command);
+  if (!launches_.launches().OnCommand(stream, command)) core_.OnCommand(stream, command);
 }
 
 void WorkerDaemon::OnRun(const v1::ClosureAssignment& assignment) { core_.OnRun(assignment); }

@@ -17,6 +17,7 @@
 #include "services/common/daemon.h"
 #include "services/common/piped_process.h"
 #include "services/worker/file_cache.h"
+#include "services/worker/launch_host.h"
 #include "worker/worker_core.h"
 
 namespace muster::services {
@@ -79,6 +80,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   const FileCache program_files_;
   ThreadScheduler strand_;
   AttachClient client_;
+  LaunchHost launches_;
   worker::WorkerCore core_;
   std::map<worker::ProcessId, std::shared_ptr<ExecutorProcess>> executors_;
   std::map<worker::ProcessId, std::shared_ptr<ProgramProcess>> programs_;

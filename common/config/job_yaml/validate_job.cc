@@ -12,6 +12,7 @@
 
 #include "common/base/suggest.h"
 #include "common/base/words.h"
+#include "common/config/job_yaml/validate_launch.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::config {
@@ -81,7 +82,7 @@ Problems JobCheck::Run() {
         kLongestJobName, spec_.name());
   }
   if (spec_.has_launch()) {
-    Report("launch", "launched commands are not built yet");
+    ValidateLaunch(spec_, problems_);
     return std::move(problems_);
   }
   if (spec_.has_program()) {
@@ -144,6 +145,9 @@ void JobCheck::Program() {
   if (program.memory_bytes() != 0 && program.memory_bytes() < kLeastMemory) {
     Report("program.memory_bytes", "an executor needs {} MiB at least; given {} bytes",
            kLeastMemory >> 20, program.memory_bytes());
+  }
+  if (program.restart() == v1::RESTART_POLICY_EXIT_CODE) {
+    Report("program.restart", "exit_code is for launched commands: choose never or on_failure");
   }
   if (program.max_restarts() != 0 && program.restart() != v1::RESTART_POLICY_ON_FAILURE) {
     Report("program.max_restarts", "belongs to restart: on_failure");

@@ -118,7 +118,9 @@ TEST_CASE_METHOD(ProgramFixture, "what cannot be a program is refused with the r
 
   CHECK(refuses(folder + "/none", "there is no file " + folder + "/none"));
   CHECK(refuses(folder, folder + " is a folder, no program"));
-  CHECK(refuses(Make("train.py", "#!/usr/bin/python3\n"), "is a script, and the cluster runs"));
+  const std::string script = Make("train.py", "#!/usr/bin/python3\n");
+  CHECK(Run({"submit", "--strategy", "parameter_server", "--", script}) == ExitCode::kUsage);
+  CHECK(Said("is a script, and --strategy parameter_server runs"));
   CHECK(refuses(Make("notes", "hello"), "is no ELF executable: submit a compiled program"));
   CHECK(refuses(Make("empty", ""), "is no ELF executable"));
   CHECK(refuses(Make("main.o", Elf(ET_REL, EM_X86_64)), "is an object file"));
@@ -152,7 +154,8 @@ TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix"
   CHECK(refuses({"submit", "--workers", "two", "--", words}, "neither a number (3) nor a range"));
   CHECK(refuses({"submit", "--workers", "2:", "--", words}, "neither a number (3) nor a range"));
   CHECK(refuses({"submit", "--strategy", "mirrored", "--", words}, "run under parameter_server"));
-  CHECK(refuses({"submit", "--restart-policy", "always", "--", words}, "choose never or on-fail"));
+  CHECK(refuses({"submit", "--restart-policy", "always", "--", words},
+                "choose never, on-failure or exit-code"));
   CHECK(refuses({"submit", "--max-restarts", "2", "--", words}, "--restart-policy"));
   CHECK(refuses({"submit", "--restart-policy", "never", "--max-restarts", "2", "--", words},
                 "--max-restarts belongs to --restart-policy on-failure"));

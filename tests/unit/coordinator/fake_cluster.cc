@@ -188,10 +188,46 @@ void FakeDaemon::Obey(const v1::Command& command) {
         ProgramExecutor(v1::ExecutorEvent::KIND_READY);
       }
       break;
+    case v1::Command::kPrepareLaunch:
+      prepared = command.prepare_launch();
+      for (std::uint32_t i = 0; i < prepared.addresses(); ++i) {
+        result.mutable_launch()->add_addresses(fmt::format("127.0.0.1:{}", ++cluster_.last_port));
+      }
+      break;
+    case v1::Command::kStartLaunch:
+      launched = command.start_launch();
+      Say(message);
+      for (const v1::LaunchProcess& process : launched.processes()) {
+        LaunchedProcess(process.task().index(), v1::LaunchEvent::KIND_STARTED);
+      }
+      return;
     default:
       break;
   }
   Say(message);
+}
+
+void FakeDaemon::LaunchedProcess(std::uint32_t rank, v1::LaunchEvent::Kind kind, std::uint32_t code,
+                                 std::uint32_t signal, bool asked, std::int64_t time_us) {
+  v1::DaemonMessage message;
+  v1::LaunchEvent& event = *message.mutable_launched();
+  event.set_job_id(launched.job_id());
+  event.set_launch(launched.launch());
+  *event.mutable_task() = ToProto({"worker", static_cast<int>(rank)});
+  event.set_pid(9'000 + rank);
+  event.set_kind(kind);
+  if (kind == v1::LaunchEvent::KIND_EXITED) {
+    event.set_how(signal != 0 ? fmt::format("signal {}", signal)
+                              : fmt::format("exit code {}", code));
+    event.set_exit_code(code);
+    event.set_signal(signal);
+    event.set_asked(asked);
+    event.set_ended_us(time_us);
+    event.set_last_error("it broke");
+    event.add_last_lines("it broke");
+  }
+  Say(message);
+  cluster_.Settle();
 }
 
 }  // namespace muster::coordinator::testing

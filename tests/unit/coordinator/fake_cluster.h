@@ -74,6 +74,10 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   void ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string& how = "",
                        bool from_outside = false);
 
+  // What becomes of a process of the launch that was started last.
+  void LaunchedProcess(std::uint32_t rank, v1::LaunchEvent::Kind kind, std::uint32_t code = 0,
+                       std::uint32_t signal = 0, bool asked = false, std::int64_t time_us = 1);
+
   SessionId session;
   bool silent = false;
   bool released = false;
@@ -88,6 +92,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::JobPlan plan;
   v1::ModelValues values;
   v1::StartExecutor start;
+  v1::PrepareLaunch prepared;
+  v1::StartLaunch launched;
   // A program's executors do not get ready by themselves.
   bool slow_executors = false;
   // Saves of a parameter server that did not stand exactly at the step.
@@ -197,7 +203,7 @@ class Cluster {
   void AskInVain() {
     const v1::ListJobsReply listed = core->List();
     for (const v1::Job& one : listed.jobs()) {
-      if ((*core->Find(one.id()))->AsProgram() != nullptr) continue;
+      if ((*core->Find(one.id()))->AsModel() == nullptr) continue;
       ModelJob& driven = job(one.id());
       v1::SaveCheckpointRequest request;
       request.set_view(driven.record().plan().view());
@@ -375,6 +381,7 @@ class Cluster {
   bool silent_drivers = false;
   bool journal_full = false;
   int last_pid = 0;
+  int last_port = 20'000;
 };
 
 }  // namespace muster::coordinator::testing

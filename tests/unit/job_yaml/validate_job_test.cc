@@ -366,5 +366,53 @@ TEST_CASE("a program has nothing of a model, and sound numbers", "[config][unit]
   ExpectStart(with([](auto& s) { s.clear_name(); }), "name: ");
 }
 
+TEST_CASE("a launched command says what it is and nothing of a model", "[config][unit]") {
+  const auto with = [](auto change) {
+    return After([&](v1::JobSpec& spec) {
+      spec = v1::JobSpec();
+      spec.set_name("train");
+      spec.mutable_launch()->set_command("python3");
+      change(spec);
+    });
+  };
+  const auto file = [](v1::JobSpec& s, const std::string& path) {
+    s.mutable_launch()->add_files()->set_path(path);
+    s.mutable_launch()->mutable_files()->rbegin()->set_sha256("a");
+  };
+  CHECK(with([](auto&) {}).empty());
+  CHECK(with([&](auto& s) {
+          file(s, "src/train.py");
+          s.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
+          s.mutable_strategy()->set_workers(2);
+          s.mutable_launch()->set_restart(v1::RESTART_POLICY_EXIT_CODE);
+          s.mutable_launch()->set_max_restarts(2);
+        }).empty());
+  ExpectStart(with([](auto& s) { s.set_steps(1); }), "launch: a command brings its own");
+  ExpectStart(with([](auto& s) { s.mutable_program(); }), "launch: a command brings its own");
+  ExpectStart(with([](auto& s) { s.mutable_strategy()->set_devices(2); }),
+              "strategy: of a launched command only kind, workers and max_workers");
+  ExpectStart(with([](auto& s) { s.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MIRRORED); }),
+              "strategy.kind: a launched command has multi_worker_mirrored, or none");
+  ExpectStart(with([](auto& s) { s.mutable_strategy()->set_workers(20'000); }),
+              "strategy.workers: at most 10000; given 20000");
+  ExpectStart(with([](auto& s) { s.mutable_launch()->set_command("bin/python3"); }),
+              "launch.command: a name without '/'");
+  ExpectStart(with([](auto& s) { s.mutable_launch()->clear_command(); }), "launch.command: ");
+  ExpectStart(with([](auto& s) { s.mutable_launch()->set_processes_per_worker(2'000); }),
+              "launch.processes_per_worker: at most 1024; given 2000");
+  ExpectStart(with([](auto& s) { s.mutable_launch()->set_max_restarts(2); }),
+              "launch.max_restarts: belongs to restart");
+  for (const char* path : {"", "/etc/passwd", "../x", "a/../../x", "a/", "./x"}) {
+    ExpectStart(with([&](auto& s) { file(s, path); }), "launch.files: \"");
+  }
+  ExpectStart(with([&](auto& s) {
+                file(s, "x");
+                file(s, "x");
+              }),
+              "launch.files: two files would be x");
+  ExpectStart(with([](auto& s) { s.mutable_launch()->add_files()->set_path("x"); }),
+              "launch.files: x: its SHA-256 is required");
+}
+
 }  // namespace
 }  // namespace muster::config

@@ -1,0 +1,145 @@
+// A job that runs processes of one command on workers of the cluster (LaunchSpec), wired to each
+// other by their environment alone: TF_CONFIG, RANK, WORLD_SIZE, MASTER_ADDR and their like.
+//
+// A launch begins in two rounds, so that no process starts before every address is known: workers
+// are readied and claim addresses, then they start their processes. All processes of a launch begin
+// and end together. The first that fails is the job's cause; the others are asked to end, and the
+// policy says whether another launch begins, under another number, at other addresses.
+//
+// Workers keep a launch while no coordinator is there. One that is started again asks nothing: it
+// waits for its workers to register, and to tell what became of each process.
+//
+// Invariant: a launch's number is of this job and never used again (its high half is the epoch); it
+// is on disk before any worker hears of it.
+// Threading and lifetime: see Job.
+//
+// The class stands in two files: launch_job.cc (from the beginning to the end), launch_processes.cc
+// (the workers and the processes on them).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/fitness.h"
+#include "coordinator/job.h"
+
+namespace muster::coordinator {
+
+class LaunchJob final : public Job {
+ public:
+  LaunchJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
+
+  LaunchJob* AsLaunch() override { return this; }
+
+  // --- See Job.
+  void OnClusterDraining() override;
+  void OnLost(const Member& member) override;
+  void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
+  void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
+  void OnDriverExit(std::uint64_t, bool, const std::string&) override {}
+  std::uint64_t driver() const override { return 0; }
+  std::string driver_task() const override { return "worker:0"; }
+  // Processes go on without a coordinator.
+  bool Settled() const override { return true; }
+  bool MayLeave(const Member& member) const override;
+  void GiveUpCut(const std::string&) override {}
+  bool Uses(const TaskId&, ViewId) const override { return false; }
+  bool Occupies(const TaskId& worker) const override;
+
+ private:
+  enum class Stage {
+    kIdle,
+    kPreparing,
+    kStarting,
+    kRunning,
+    kEnding,    // one has failed, or the job is stopped: the others are asked to end
+    kAdopting,  // begun by a coordinator before this one; its workers tell what is left
+  };
+  // One process; its place in the vector is its rank.
+  struct Rank {
+    TaskId worker;
+    SessionId session;
+    std::string hostname;
+    std::string address;
+    // How it ended.
+    std::optional<v1::LaunchEvent> end;
+    // Its worker is gone, and how.
+    std::string lost;
+    std::uint32_t pid = 0;
+    // Its worker was asked to end it, and has not said in time that it has.
+    bool silent = false;
+
+    bool settled() const { return end.has_value() || !lost.empty() || silent; }
+    bool failed() const {
+      return !lost.empty() || (end && !(end->exit_code() == 0 && end->signal() == 0));
+    }
+  };
+
+  // launch_job.cc
+  std::vector<std::string> Missing() const override;
+  std::string MakeDo() override { return {}; }
+  std::string Checking() const override { return "a worker on each host looks for the command"; }
+  Status TakeCheck(const CheckOutcome&) override { return Ok(); }
+  void Begin() override;
+  void Leave() override;
+  void LetGo() override;
+  void BeginStop(Millis grace) override;
+  std::string Forget(bool anew) override;
+  std::string AfterRestart() const override;
+  void GoOnAfterRestart() override;
+  Story::Fields CloseProgress() override {
+    return {{"restarts", std::to_string(record().job().restarts())}};
+  }
+  void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
+  const v1::LaunchSpec& launch() const { return story_.spec().launch(); }
+  std::uint32_t PerWorker() const;
+  // The processes' states, as people see them, into the row.
+  void Show();
+  // All have ended, or are lost with their workers.
+  void Conclude();
+  void ConcludeFailure(const Rank& cause);
+  // The rank that is to blame: one whose worker was lost, else the first that failed unasked.
+  const Rank* Cause() const;
+  bool MayBeginAnew(const Rank& cause) const;
+  std::string NameOf(const Rank& rank) const;
+  std::string EndOf(const Rank& rank) const;
+
+  // launch_processes.cc
+  void OnArrival(const Member& member, const Arrival& arrival) override;
+  void OnTaskDraining(const TaskId&) override {}
+  // Which workers run it; empty: too few are fit.
+  std::vector<const Member*> Choose() const;
+  void SendPrepare();
+  void OnPrepared(const TaskId& worker, const Result<v1::CommandResult>& result);
+  // `worker` cannot take part: another launch begins without it soon.
+  void LeaveOut(const TaskId& worker, const Status& why);
+  void SendStart();
+  void OnStarted(const TaskId& worker, const Status& status);
+  v1::LaunchProcess ProcessOf(std::size_t rank) const;
+  // Asks all processes to end, and kills those that have not in time.
+  void BeginEnding(Millis grace);
+  void SendStop(const Member& worker, Millis grace, bool forget = false);
+  // Moves on, if all have started, one has failed, or all are settled.
+  void Evaluate();
+  void OnAdopted();
+  bool AllSettled() const;
+  // The workers that run it, and are there.
+  std::vector<const Member*> Workers() const;
+
+  Stage stage_ = Stage::kIdle;
+  std::uint64_t number_ = 0;
+  std::uint32_t launches_started_ = 0;
+  std::vector<Rank> ranks_;
+  std::string master_;
+  // Answers that are awaited.
+  std::size_t waiting_ = 0;
+  Fitness fitness_;
+  // A process of it was asked to end by its worker, which leaves.
+  bool preempted_ = false;
+  // The coordinator before this one ended in order, maybe with the whole cluster.
+  bool cluster_ended_ = false;
+};
+
+}  // namespace muster::coordinator

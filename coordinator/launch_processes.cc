@@ -1,0 +1,341 @@
+// The workers of a launched job, and the processes on them.
+#include <algorithm>
+#include <map>
+
+#include "common/base/trouble.h"
+#include "common/base/words.h"
+#include "coordinator/launch_job.h"
+
+namespace muster::coordinator {
+namespace {
+
+// For those that did nothing wrong, when another process has failed.
+constexpr Millis kEndGrace{10'000};
+// Beyond a grace, for workers to say that what they killed has ended.
+constexpr Millis kEndMargin{15'000};
+
+// "10.0.0.7" of "10.0.0.7:21017", without the brackets of an IPv6 address.
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
+
+}  // namespace
+
+// --- Beginning.
+
+// The least busy first; their ranks follow their indexes.
+std::vector<const Member*> LaunchJob::Choose() const {
+  const v1::StrategySpec& strategy = story_.spec().strategy();
+  std::vector<const Member*> fit;
+  for (const Member* worker : world_.members.Up("worker")) {
+    if (!fitness_.IsPausing(worker->task, world_.scheduler.Now())) fit.push_back(worker);
+  }
+  if (fit.size() < std::max<std::size_t>(1, strategy.workers())) return {};
+  std::stable_sort(fit.begin(), fit.end(), [this](const Member* a, const Member* b) {
+    return world_.jobs_on(a->task) < world_.jobs_on(b->task);
+  });
+  const std::size_t most = std::max(strategy.workers(), strategy.max_workers());
+  if (most > 0 && fit.size() > most) fit.resize(most);
+  std::stable_sort(fit.begin(), fit.end(),
+                   [](const Member* a, const Member* b) { return a->task < b->task; });
+  return fit;
+}
+
+std::vector<const Member*> LaunchJob::Workers() const {
+  std::vector<const Member*> workers;
+  for (const Rank& rank : ranks_) {
+    const Member* worker = world_.members.Find(rank.worker);
+    if (worker == nullptr || worker->session != rank.session) continue;
+    if (workers.empty() || workers.back() != worker) workers.push_back(worker);
+  }
+  return workers;
+}
+
+void LaunchJob::SendPrepare() {
+  const std::vector<const Member*> workers = Workers();
+  if (workers.size() * PerWorker() != ranks_.size()) {
+    return RetryAfter(Millis(250), "WAITING_FOR_TASKS", "a worker was lost before it could begin");
+  }
+  waiting_ = workers.size();
+  for (const Member* worker : workers) {
+    v1::Command command;
+    v1::PrepareLaunch& prepare = *command.mutable_prepare_launch();
+    prepare.set_job_id(id());
+    prepare.set_launch(number_);
+    *prepare.mutable_spec() = launch();
+    // The first worker has the address where all meet, too.
+    prepare.set_addresses(PerWorker() + (worker->task == ranks_.front().worker ? 1 : 0));
+    world_.commands.Send(
+        *worker, command, world_.options.command_limit,
+        Guard([this, task = worker->task](const auto& result) { OnPrepared(task, result); }));
+  }
+}
+
+void LaunchJob::OnPrepared(const TaskId& worker, const Result<v1::CommandResult>& result) {
+  if (stage_ != Stage::kPreparing) return;
+  if (!result.ok()) return LeaveOut(worker, result.status());
+  std::vector<std::string> addresses(result->launch().addresses().begin(),
+                                     result->launch().addresses().end());
+  const bool first = worker == ranks_.front().worker;
+  if (addresses.size() != PerWorker() + (first ? 1 : 0)) {
+    return LeaveOut(worker, Internal("{} addresses of {}", addresses.size(), PerWorker()));
+  }
+  if (first) master_ = addresses.back();
+  auto next = addresses.begin();
+  for (Rank& rank : ranks_) {
+    if (rank.worker == worker) rank.address = *next++;
+  }
+  if (--waiting_ == 0) SendStart();
+}
+
+// What was begun is given up everywhere; the job fails only when every worker says that the job
+// itself is wrong.
+void LaunchJob::LeaveOut(const TaskId& worker, const Status& why) {
+  for (const Member* other : Workers()) SendStop(*other, Millis(0));
+  if (IsTransient(why.code())) {
+    return RetryAfter(Millis(250), "STARTING_PROCESSES",
+                      fmt::format("{}: {}", worker.ToString(), Message(why)));
+  }
+  const auto [pause, told] = fitness_.LeaveOut(worker, why, world_.scheduler.Now());
+  if (!told) {
+    story_.Tell("WORKER_UNFIT",
+                fmt::format("{} cannot run it and is left out: {}; it is asked again in {} s, then "
+                            "less often",
+                            worker.ToString(), Message(why), pause.count() / 1000),
+                &worker, {{"code", std::string(CodeName(why.code()))}});
+  }
+  if (fitness_.AllRefuse(world_.members.Up("worker"))) {
+    return Refuse(Annotate(why, worker.ToString()));
+  }
+  RetryAfter(Millis(250), "NO_FIT_WORKER", fmt::format("{}: {}", worker.ToString(), Message(why)));
+}
+
+// Everything that a process is told of its place.
+v1::LaunchProcess LaunchJob::ProcessOf(std::size_t number) const {
+  v1::LaunchProcess process;
+  *process.mutable_task() = ToProto({"worker", static_cast<int>(number)});
+  // Local numbers count on a host, whichever worker runs a process there: devices are the host's.
+  std::size_t local = 0, locals = 0;
+  std::string addresses;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    addresses += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", ranks_[i].address);
+    if (ranks_[i].hostname != ranks_[number].hostname) continue;
+    ++locals;
+    local += i < number ? 1 : 0;
+  }
+  auto& environment = *process.mutable_environment();
+  environment["TF_CONFIG"] =
+      fmt::format(R"({{"cluster": {{"worker": [{}]}}, "task": {{"type": "worker", "index": {}}}}})",
+                  addresses, number);
+  environment["RANK"] = std::to_string(number);
+  environment["WORLD_SIZE"] = std::to_string(ranks_.size());
+  environment["LOCAL_RANK"] = std::to_string(local);
+  environment["LOCAL_WORLD_SIZE"] = std::to_string(locals);
+  environment["MASTER_ADDR"] = HostOf(master_);
+  environment["MASTER_PORT"] = PortOf(master_);
+  environment["MUSTER_JOB_ID"] = id();
+  environment["MUSTER_RESTARTS"] = std::to_string(record().job().restarts());
+  return process;
+}
+
+void LaunchJob::SendStart() {
+  stage_ = Stage::kStarting;
+  Show();
+  const std::vector<const Member*> workers = Workers();
+  waiting_ = workers.size();
+  for (const Member* worker : workers) {
+    v1::Command command;
+    v1::StartLaunch& start = *command.mutable_start_launch();
+    start.set_job_id(id());
+    start.set_launch(number_);
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].worker == worker->task) *start.add_processes() = ProcessOf(i);
+    }
+    world_.commands.Send(*worker, command, world_.options.command_limit,
+                         Guard([this, task = worker->task](const auto& result) {
+                           OnStarted(task, result.status());
+                         }));
+  }
+}
+
+void LaunchJob::OnStarted(const TaskId& worker, const Status& status) {
+  if (stage_ != Stage::kStarting) return;
+  // A worker that was lost is told by OnLost().
+  if (IsTransient(status.code())) return;
+  if (!status.ok()) return LeaveOut(worker, status);
+  fitness_.Forget(worker);
+  if (--waiting_ > 0) return;
+  stage_ = Stage::kRunning;
+  v1::Job& job = *story_.record().mutable_job();
+  if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
+  const std::vector<std::string> names = [this] {
+    std::vector<std::string> all;
+    for (const Member* one : Workers()) all.push_back(one->task.ToString());
+    return all;
+  }();
+  story_.Tell(
+      "JOB_RUNNING",
+      fmt::format("{} on {}{}", Counted(ranks_.size(), "process"), Joined(names, kMostNamed),
+                  job.restarts() > 0
+                      ? fmt::format(" (begun anew {})", Counted(job.restarts(), "time"))
+                      : ""),
+      nullptr,
+      {{"processes", std::to_string(ranks_.size())}, {"restarts", std::to_string(job.restarts())}});
+  Show();
+  story_.SetState(v1::JOB_STATE_RUNNING, "", "");
+  story_.Persist();
+  Evaluate();
+}
+
+// --- What becomes of them.
+
+bool LaunchJob::AllSettled() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.settled(); });
+}
+
+void LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
+  // The launch is over: the worker was away when it was stopped.
+  if (event.launch() != number_ || phase_ != Phase::kBegun) {
+    if (event.launch() < number_ || ended()) {
+      v1::Command command;
+      v1::StopLaunch& stop = *command.mutable_stop_launch();
+      stop.set_job_id(id());
+      stop.set_launch(event.launch());
+      stop.set_forget(ended());
+      world_.commands.Send(member, command, world_.options.command_limit, [](auto) {});
+    }
+    return;
+  }
+  const std::size_t number = event.task().index();
+  if (number >= ranks_.size() || ranks_[number].worker != member.task) return;
+  Rank& rank = ranks_[number];
+  if (!rank.lost.empty()) return;
+  rank.session = member.session;
+  if (event.pid() != 0) rank.pid = event.pid();
+  if (event.kind() == v1::LaunchEvent::KIND_EXITED && !rank.end) {
+    rank.end = event;
+    preempted_ = preempted_ || (event.asked() && member.state == Member::State::kDraining);
+    if (rank.failed() && !event.asked()) {
+      const TaskId task{"worker", static_cast<int>(number)};
+      story_.Tell("PROCESS_ENDED", fmt::format("{} {}", NameOf(rank), EndOf(rank)), &task,
+                  {{"pid", std::to_string(rank.pid)},
+                   {"how", event.how()},
+                   {"worker", rank.worker.ToString()},
+                   {"hostname", rank.hostname}},
+                  {event.last_lines().begin(), event.last_lines().end()});
+    }
+    if (world_.on_settled) world_.on_settled();
+  }
+  Show();
+  Evaluate();
+}
+
+void LaunchJob::OnLost(const Member& member) {
+  if (phase_ != Phase::kBegun || !Occupies(member.task)) return;
+  if (stage_ == Stage::kPreparing) {
+    return LeaveOut(member.task, Unavailable("it was lost: {}", member.how));
+  }
+  for (Rank& rank : ranks_) {
+    if (rank.worker == member.task && !rank.settled()) rank.lost = member.how;
+  }
+  story_.Tell("WORKER_LOST",
+              fmt::format("{} (process {}) was lost: {}; its processes with it",
+                          member.task.ToString(), member.info.pid(), member.how),
+              &member.task,
+              {{"pid", std::to_string(member.info.pid())},
+               {"session", std::to_string(member.session.value())},
+               {"how", member.how}});
+  Show();
+  Evaluate();
+}
+
+// A worker that is the same process as before tells what it has; another one has nothing.
+void LaunchJob::OnArrival(const Member& member, const Arrival& arrival) {
+  if (!arrival.same_process) fitness_.Forget(member.task);
+  if (phase_ != Phase::kBegun || !Occupies(member.task) || stage_ == Stage::kAdopting) return;
+  if (!arrival.same_process) {
+    for (Rank& rank : ranks_) {
+      if (rank.worker == member.task && !rank.settled()) rank.lost = "it was started anew";
+    }
+    return Evaluate();
+  }
+  for (Rank& rank : ranks_) {
+    if (rank.worker == member.task) rank.session = member.session;
+  }
+  // What was on its way to it may have been lost with the old stream.
+  if (stage_ == Stage::kEnding) SendStop(member, kEndGrace);
+  if (stage_ == Stage::kPreparing || stage_ == Stage::kStarting) {
+    LeaveOut(member.task, Unavailable("it has registered again"));
+  }
+}
+
+void LaunchJob::Evaluate() {
+  const auto failed = [](const Rank& rank) { return rank.failed(); };
+  switch (stage_) {
+    case Stage::kAdopting:
+      if (std::all_of(ranks_.begin(), ranks_.end(),
+                      [](const Rank& rank) { return rank.session != SessionId(); })) {
+        OnAdopted();
+      }
+      return;
+    case Stage::kStarting:
+    case Stage::kRunning:
+      if (std::any_of(ranks_.begin(), ranks_.end(), failed)) return BeginEnding(kEndGrace);
+      if (AllSettled()) Conclude();
+      return;
+    case Stage::kEnding:
+      if (AllSettled()) Conclude();
+      return;
+    default:
+      return;
+  }
+}
+
+// All that was begun before this coordinator is known again, or will not come.
+void LaunchJob::OnAdopted() {
+  stage_ = Stage::kRunning;
+  Show();
+  if (record().stop_requested()) return BeginEnding(kEndGrace);
+  if (std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.failed(); })) {
+    cluster_ended_ = false;
+    story_.Tell(
+        "JOB_RUNNING",
+        fmt::format("{} have gone on without the coordinator", Counted(ranks_.size(), "process")),
+        nullptr,
+        {{"processes", std::to_string(ranks_.size())},
+         {"restarts", std::to_string(record().job().restarts())}});
+    story_.SetState(v1::JOB_STATE_RUNNING, "", "");
+  }
+  Evaluate();
+}
+
+// --- Ending.
+
+void LaunchJob::BeginEnding(Millis grace) {
+  stage_ = Stage::kEnding;
+  for (const Member* worker : Workers()) SendStop(*worker, grace);
+  (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this, number = number_] {
+                                    if (stage_ != Stage::kEnding || number_ != number) return;
+                                    for (Rank& rank : ranks_) {
+                                      rank.silent = !rank.settled();
+                                    }
+                                    Conclude();
+                                  }));
+  if (AllSettled()) Conclude();
+}
+
+void LaunchJob::SendStop(const Member& worker, Millis grace, bool forget) {
+  v1::Command command;
+  v1::StopLaunch& stop = *command.mutable_stop_launch();
+  stop.set_job_id(id());
+  stop.set_launch(number_);
+  stop.set_grace_ms(static_cast<std::uint32_t>(grace.count()));
+  stop.set_forget(forget);
+  world_.commands.Send(worker, command, grace + kEndMargin, [](auto) {});
+}
+
+}  // namespace muster::coordinator

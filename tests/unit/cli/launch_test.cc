@@ -1,0 +1,136 @@
+// A command on the command line: when it is launched, what of it is sent.
+#include "cli/launch.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "cli/upload.h"
+#include "tests/support/catch.h"
+#include "tests/unit/cli/fake_job_api.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::MakeJob;
+
+// Runs in a folder of its own, where relative paths begin.
+struct LaunchFixture : testing::Fixture {
+  LaunchFixture() {
+    REQUIRE(mkdtemp(folder.data()) != nullptr);
+    before = fs::current_path();
+    fs::current_path(folder);
+    *api.submit->mutable_job() = MakeJob("j-1", v1::JOB_STATE_PENDING);
+  }
+  ~LaunchFixture() {
+    fs::current_path(before);
+    fs::remove_all(folder);
+  }
+  void Make(const std::string& path, const std::string& content) const {
+    if (fs::path(path).has_parent_path()) fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+    fs::permissions(path, fs::perms::owner_all);
+  }
+  v1::JobSpec Submitted(const std::vector<std::string>& line) {
+    err.str("");
+    const ExitCode code = Run(line);
+    CAPTURE(err.str());
+    REQUIRE(code == ExitCode::kDone);
+    return api.submitted.back().spec();
+  }
+  bool Refuses(const std::vector<std::string>& line, const std::string& why) {
+    err.str("");
+    const ExitCode code = Run(line);
+    CAPTURE(err.str());
+    CHECK(err.str().find(why) != std::string::npos);
+    return code == ExitCode::kUsage;
+  }
+  static std::vector<std::string> Paths(const v1::JobSpec& spec) {
+    std::vector<std::string> paths;
+    for (const v1::LaunchFile& file : spec.launch().files()) paths.push_back(file.path());
+    return paths;
+  }
+
+  std::string folder = "/tmp/muster-launch-XXXXXX";
+  fs::path before;
+};
+
+using Words = std::vector<std::string>;
+
+TEST_CASE_METHOD(LaunchFixture, "a command in PATH is launched, and its script is sent",
+                 "[cli][unit]") {
+  Make("src/train.py", "print(1)");
+  Make("data.csv", "1,2");
+  const v1::JobSpec spec =
+      Submitted({"submit", "--workers", "2:4", "--processes-per-worker", "2", "--restart-policy",
+                 "exit-code", "--max-restarts", "7", "--send", "data.csv", "--send",
+                 folder + "/data.csv", "--", "python3", "src/train.py", "--data", "data.csv"});
+  CHECK(spec.name() == "train");
+  CHECK(spec.strategy().kind() == v1::STRATEGY_KIND_UNSPECIFIED);
+  CHECK(spec.strategy().workers() == 2);
+  CHECK(spec.strategy().max_workers() == 4);
+  const v1::LaunchSpec& launch = spec.launch();
+  CHECK(launch.command() == "python3");
+  CHECK(launch.sha256().empty());
+  CHECK(Words(launch.arguments().begin(), launch.arguments().end()) ==
+        Words{"src/train.py", "--data", "data.csv"});
+  CHECK(launch.restart() == v1::RESTART_POLICY_EXIT_CODE);
+  CHECK(launch.max_restarts() == 7);
+  CHECK(launch.processes_per_worker() == 2);
+  CHECK(Paths(spec) == Words{"src/train.py", "data.csv"});
+  CHECK(launch.files(0).sha256() == Sha256OfFile("src/train.py").value());
+  CHECK(api.files.contains(launch.files(1).sha256()));
+}
+
+TEST_CASE_METHOD(LaunchFixture, "a script that is a file here is sent and launched",
+                 "[cli][unit]") {
+  Make("run.sh", "#!/bin/sh\n");
+  Make("other.sh", "#!/bin/sh\n");
+  // Its arguments are its own affair.
+  const v1::JobSpec spec = Submitted({"submit", "--", "./run.sh", "other.sh"});
+  CHECK(spec.name() == "run");
+  CHECK(spec.launch().command() == "run.sh");
+  CHECK(spec.launch().sha256() == Sha256OfFile("run.sh").value());
+  CHECK(Paths(spec).empty());
+}
+
+TEST_CASE_METHOD(LaunchFixture, "an executable is launched when its strategy says so",
+                 "[cli][unit]") {
+  fs::copy_file("/proc/self/exe", "words");
+  CHECK(Submitted({"submit", "--", "./words"}).has_program());
+  CHECK(Submitted({"submit", "--", "words"}).has_program());
+  CHECK(Submitted({"submit", "--strategy", "none", "--", "./words"}).has_launch());
+  const v1::JobSpec spec = Submitted(
+      {"submit", "--strategy", "multi_worker_mirrored", "--workers", "2", "--", "./words", "-x"});
+  CHECK(spec.strategy().kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
+  CHECK(spec.launch().sha256() == Sha256OfFile("words").value());
+}
+
+TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the reason",
+                 "[cli][unit]") {
+  Make("notes", "hello");
+  Make("a/x.csv", "1");
+  Make("b/x.csv", "2");
+  CHECK(Refuses({"submit", "--strategy", "none", "--", "./notes"},
+                "submit a compiled program, or a script that begins with #!"));
+  CHECK(Refuses({"submit", "--send", "none.csv", "--", "python3"},
+                "--send none.csv: there is no such file"));
+  CHECK(Refuses({"submit", "--send", "a", "--", "python3"}, "--send a: a folder"));
+  CHECK(Refuses(
+      {"submit", "--send", folder + "/a/x.csv", "--send", folder + "/b/x.csv", "--", "python3"},
+      "two files would be x.csv in the working folder"));
+  CHECK(Refuses({"submit", "--ps", "2", "--", "python3"},
+                "--ps belongs to programs of --strategy parameter_server"));
+  CHECK(Refuses({"submit", "--strategy", "parameter_server", "--send", "notes", "--", "./notes"},
+                "--send belongs to commands"));
+  CHECK(Refuses({"submit", "--strategy", "parameter_server", "--restart-policy", "exit-code", "--",
+                 "./notes"},
+                "--restart-policy exit-code belongs to commands"));
+  CHECK(Refuses({"submit", "-f", "job.yaml", "--send", "notes"}, "--send belongs to a program"));
+  CHECK(api.submitted.empty());
+}
+
+}  // namespace
+}  // namespace muster::cli
