@@ -33,7 +33,8 @@ struct ParameterGroup;
 class Variable;
 namespace collectives {
 class Group;
-}
+struct Torus;
+}  // namespace collectives
 namespace internal {
 class ComponentMaker;
 class Runs;
@@ -251,8 +252,12 @@ class Strategy {
   virtual void require_iteration() const {}
 
   // For the code of strategy/.
-  // Who keeps the values of its variables; null: this process does.
+  // Who makes the components of its variables; null: they are ordinary ones, in this process.
   virtual internal::ComponentMaker* component_maker() const { return nullptr; }
+  // Whether replicas of `other` may read variables of this strategy: both use cores of one system.
+  virtual bool shares_devices_with(const Strategy&) const { return false; }
+  // Where its replicas lie; null: nowhere, all are neighbours.
+  virtual const ::muster::collectives::Torus* torus() const { return nullptr; }
   const internal::StrategyRef& ref() const;
   internal::Runs& runs() const;
 

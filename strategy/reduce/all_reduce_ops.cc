@@ -7,6 +7,7 @@
 #include "device/gpu.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
@@ -288,6 +289,12 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     std::vector<std::vector<std::int64_t>> shapes;
     for (std::size_t r = 0; r < all.size(); ++r) {
       shapes.push_back(all[r][i].shape);
+      if (context.strategy().require_static_shapes() && shapes[r] != shapes[0]) {
+        raise(InvalidArgument(
+            "all_gather: {} gathers equal shapes only; tensor {} is {} on replica {}, {} on "
+            "replica 0",
+            context.strategy().name(), i, ShapeText(shapes[r]), r, ShapeText(shapes[0])));
+      }
       if (all[r][i].type == all[0][i].type) continue;
       raise(InvalidArgument("all_gather: tensor {} is {} on replica {}, {} on replica 0", i,
                             torch::toString(static_cast<torch::ScalarType>(all[r][i].type)), r,

@@ -36,7 +36,7 @@ class AllReplicas {
     const int replicas = strategy.num_local_replicas();
     collectives::Group* const between = strategy.collectives();
     if (between == nullptr) {
-      group_ = &local_.emplace(meeting_, replica, replicas);
+      group_ = &local_.emplace(meeting_, replica, replicas, strategy.torus());
     } else if (replicas == 1) {
       group_ = between;
     } else {

@@ -18,6 +18,12 @@ namespace {
 using torch::nn::Module;
 using NamedTensors = torch::OrderedDict<std::string, torch::Tensor>;
 
+// Who keeps the parameters of modules instead of this process; null: nobody.
+ComponentMaker* KeeperOf(const Strategy& strategy) {
+  ComponentMaker* const maker = strategy.component_maker();
+  return maker != nullptr && maker->keeps_modules() ? maker : nullptr;
+}
+
 // One tensor of the original and all names that it has there.
 struct Group {
   std::vector<std::string> names;
@@ -141,7 +147,7 @@ class Distribution {
               bool parameters) {
     first_ = state_.types.size();
     for (const Group& group : groups) {
-      const bool hosted = parameters && strategy_.component_maker() != nullptr;
+      const bool hosted = parameters && KeeperOf(strategy_) != nullptr;
       Variable variable = MakeVariable(strategy_, SpecFor(group, parameters, hosted));
       if (hosted) {
         AddHosted(group, named);
@@ -326,7 +332,8 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
                                               const std::shared_ptr<Module>& module) {
   RequireCrossReplica(strategy, "distribute()", "it before run()");
   if (module == nullptr) raise(InvalidArgument("distribute(): no module"));
-  if (strategy.component_maker() != nullptr) RefuseSharedMemory(*module);
+  ComponentMaker* const keeper = KeeperOf(strategy);
+  if (keeper != nullptr) RefuseSharedMemory(*module);
   if (collectives::Group* const between = strategy.collectives()) {
     TakeFirstValues(*between, *module);
   }
@@ -341,9 +348,7 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
   }
   Distribution(strategy, *state).Run();
   ListSubmodules(state->name, *state);
-  if (ComponentMaker* const maker = strategy.component_maker()) {
-    state->host = maker->HostModule(*state);
-  }
+  if (keeper != nullptr) state->host = keeper->HostModule(*state);
   if (state->size() > 1) strategy.runs().Add(state);
   return state;
 }

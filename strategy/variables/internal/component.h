@@ -76,7 +76,8 @@ class Component {
   Mutex write_mutex_;
 };
 
-// Makes components that do not live in this process: a strategy's, see Strategy::component_maker().
+// Makes components that do not live in this process, or not in one place of it: a strategy's, see
+// Strategy::component_maker().
 // Threading: any thread.
 class ComponentMaker {
  public:
@@ -84,7 +85,9 @@ class ComponentMaker {
   // Without a value. `place`: where tensors that are read from it are made.
   virtual std::unique_ptr<Component> Make(std::string name, device::Place place,
                                           const VariableSpec& spec) = 0;
-  // For a module whose parameters' variables it has made; the module keeps it.
+  // false: the parameters of modules are ordinary components all the same.
+  virtual bool keeps_modules() const { return true; }
+  // For a module whose parameters' variables it keeps; the module keeps it.
   virtual std::unique_ptr<ModuleHost> HostModule(ModuleState& module) = 0;
 };
 

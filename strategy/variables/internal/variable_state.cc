@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
@@ -46,6 +47,16 @@ torch::Tensor VariableState::ReadComponent(int index) {
   return leaf;
 }
 
+torch::Tensor VariableState::ReadNearest() {
+  Sync();
+  const device::Place here = device::PlaceScope::Current();
+  const auto near = std::find_if(components.begin(), components.end(),
+                                 [&](const auto& one) { return one->place() == here; });
+  torch::Tensor value = (near != components.end() ? **near : at(0)).Snapshot();
+  if (!value.defined()) RaiseNoValue(name);
+  return value;
+}
+
 torch::Tensor VariableState::Primary() {
   Sync();
   torch::Tensor value = at(0).Snapshot();
@@ -64,6 +75,9 @@ torch::Tensor VariableState::Read() {
   const Frame* const frame = Frames::OfThisThread().Context();
   if (frame != nullptr && frame->kind == Frame::Kind::kReplica && frame->strategy != &*strategy &&
       &*strategy != &default_strategy()) {
+    if (policy->components_equal() && strategy->shares_devices_with(*frame->strategy)) {
+      return ReadNearest();
+    }
     raise(FailedPrecondition(
         "Mixing different Strategy objects: variable {} of a {} is read in a replica of another "
         "strategy ({})",

@@ -48,6 +48,9 @@ class VariableState {
 
   torch::Tensor Read();  // of the whole variable, here
   torch::Tensor ReadComponent(int index);
+  // For a replica of another strategy on the same devices: a snapshot of the component that lies
+  // where this thread computes, else of the first. All are equal, or may be used as if they were.
+  torch::Tensor ReadNearest();
   // Aggregated, as across replicas (of several processes: an ON_READ variable's is a call that all
   // of them make); also what goes into a checkpoint (one tensor, table 2.9).
   torch::Tensor ReadAcross() { return policy->ReadAcross(*this); }

@@ -8,6 +8,8 @@
 
 #include <zlib.h>
 
+#include "strategy/tpu/tpu_strategy.h"
+#include "strategy/tpu/tpu_system.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/train/nets.h"
 
@@ -112,10 +114,8 @@ std::vector<double> PlainLosses(Course course, const Options& options) {
 }
 
 template <class Torch, class Options>
-std::vector<double> LossesOver(int devices, Course course, const Options& options) {
-  std::vector<std::string> names;
-  for (int device = 0; device < devices; ++device) names.push_back("CPU:" + std::to_string(device));
-  MirroredStrategy strategy(names);
+std::vector<double> LossesUnder(Strategy& strategy, Course course, const Options& options) {
+  const int replicas = strategy.num_replicas_in_sync();
   const auto scope = strategy.scope();
   const auto net = strategy.distribute(course.Begin());
   const auto optimizer = strategy.optimizer<Torch>(net, options);
@@ -123,7 +123,7 @@ std::vector<double> LossesOver(int devices, Course course, const Options& option
   std::vector<double> losses;
   for (int step = 0; step < course.steps; ++step) {
     const auto parts = strategy.run([&] {
-      const std::int64_t rows = kBatch / devices;
+      const std::int64_t rows = kBatch / replicas;
       const Examples mine = course.Rows(step, rows * replica_id(), rows);
       optimizer.zero_grad();
       const torch::Tensor loss = compute_average_loss(
@@ -136,6 +136,14 @@ std::vector<double> LossesOver(int devices, Course course, const Options& option
     losses.push_back(strategy.reduce(ReduceOp::kSum, parts).template item<double>());
   }
   return losses;
+}
+
+template <class Torch, class Options>
+std::vector<double> LossesOver(int devices, const Course& course, const Options& options) {
+  std::vector<std::string> names;
+  for (int device = 0; device < devices; ++device) names.push_back("CPU:" + std::to_string(device));
+  MirroredStrategy strategy(names);
+  return LossesUnder<Torch>(strategy, course, options);
 }
 
 double LargestDifference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -191,6 +199,28 @@ TEST_CASE("adagrad over 1, 2 and 4 devices has the losses of one process", "[str
 
 TEST_CASE("adam over 1, 2 and 4 devices has the losses of one process", "[strategy][unit]") {
   CheckEqual<torch::optim::Adam>("adam", torch::optim::AdamOptions(2e-3));
+}
+
+TEST_CASE("on an emulated 2x2x1x2 the losses are those of one process, the same bits in each run",
+          "[strategy][spec]") {
+  (void)initialize_tpu_system({.topology = "2x2x1x2"});
+  for (const std::uint64_t seed : {1, 2}) {
+    const Course course{seed, torch::kFloat64, 200};
+    const auto adam = torch::optim::AdamOptions(2e-3);
+    const auto run = [&] {
+      TPUStrategy strategy;
+      REQUIRE(strategy.num_replicas_in_sync() == 8);
+      return LossesUnder<torch::optim::Adam>(strategy, course, adam);
+    };
+
+    const std::vector<double> losses = run();
+
+    const std::vector<double> expected = PlainLosses<torch::optim::Adam>(course, adam);
+    CHECK(expected.back() < 0.7 * expected.front());
+    CHECK(LargestDifference(losses, expected) <= 1e-9);
+    CHECK(run() == losses);
+  }
+  shutdown_tpu_system();
 }
 
 }  // namespace
