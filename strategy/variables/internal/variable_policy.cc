@@ -234,16 +234,18 @@ class OnReadMean final : public OnRead {
         state.name, torch::toString(type)));
   }
   torch::Tensor ReadAcross(VariableState& state) const override {
-    return MeanOf(state, AllValues(state));
+    const torch::Tensor first = state.Primary();  // takes over what was done outside run()
+    return MeanOf(state, first, AllValues(state));
   }
   torch::Tensor ReadHere(VariableState& state) const override {
-    return MeanOf(state, Values(state));
+    const torch::Tensor first = state.Primary();
+    return MeanOf(state, first, Values(state));
   }
   bool shows_across() const override { return true; }
 
  private:
-  static torch::Tensor MeanOf(VariableState& state, const std::vector<torch::Tensor>& values) {
-    const torch::Tensor first = state.Primary();
+  static torch::Tensor MeanOf(VariableState& state, const torch::Tensor& first,
+                              const std::vector<torch::Tensor>& values) {
     const Ordinary ordinary(state.at(0).place());
     // The mean of equal values is that value, to the last bit: what is saved is what is restored.
     const bool equal = std::all_of(values.begin(), values.end(), [&](const torch::Tensor& value) {
