@@ -44,7 +44,7 @@ std::vector<Sent> FilesOf(const Options& options) {
   if (!IsSent(options) && options.program.size() > 1) {
     const std::string& script = options.program[1];
     const fs::path path(script);
-    // Not `./train.py` alone: what the command is told must be where it is told.
+    // It will lie under the very path that the command is given.
     if (!script.starts_with('-') && path.is_relative() && !GoesUp(path) && IsFile(script)) {
       files.push_back({script, path.lexically_normal().string()});
     }
@@ -54,7 +54,8 @@ std::vector<Sent> FilesOf(const Options& options) {
     const bool keeps = path.is_relative() && !GoesUp(path);
     const std::string there = keeps ? path.lexically_normal().string() : path.filename().string();
     const bool known = std::any_of(files.begin(), files.end(), [&](const Sent& one) {
-      return one.there == there && one.here == file;
+      std::error_code none;
+      return one.there == there && fs::equivalent(one.here, file, none);
     });
     if (!known) files.push_back({file, there});
   }
