@@ -126,6 +126,7 @@ void end_failed_step(CoordinatorCore& core) {
 std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t function,
                                        const Arguments& arguments, std::uint64_t step,
                                        dispatch::ClosureTerms terms) {
+  raise_unless_ok(core.link().refused());
   std::vector<ClosureId> turns_of;
   for (const std::uint64_t id : arguments.turns_of) turns_of.emplace_back(id);
   if (terms.run_limit.count() == 0) {
@@ -343,6 +344,7 @@ ClusterCoordinator ClusterCoordinator::within(std::chrono::milliseconds deadline
 void ClusterCoordinator::join(const internal::Deadline& deadline) {
   internal::refuse_in_closure("join()");
   const Status joined = core_->driver().Join(core_->until(deadline));
+  if (joined.ok()) raise_unless_ok(core_->link().refused());
   if (joined.ok()) return internal::end_step(*core_);
   internal::end_failed_step(*core_);
   internal::raise_closure(joined);

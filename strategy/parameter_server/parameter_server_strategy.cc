@@ -161,6 +161,17 @@ std::uint64_t internal::NumberOf(const Strategy& strategy) {
   return static_cast<std::uint64_t>(found - strategies.all.begin()) + 1;
 }
 
+std::vector<std::int32_t> internal::ReplicasOfStrategies() {
+  Strategies& strategies = StrategiesHere();
+  const MutexLock lock(strategies.mutex);
+  std::vector<std::int32_t> replicas;
+  for (const StrategyRef& one : strategies.all) {
+    const Strategy* const strategy = one.get();
+    replicas.push_back(strategy == nullptr ? 0 : strategy->num_replicas_in_sync());
+  }
+  return replicas;
+}
+
 Strategy& internal::StrategyOfNumber(std::uint64_t number) {
   Strategies& strategies = StrategiesHere();
   const MutexLock lock(strategies.mutex);

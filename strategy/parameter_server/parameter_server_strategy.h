@@ -31,6 +31,9 @@
 //
 // Variables that the driver drops are freed on the servers.
 //
+// All workers have as many replicas: others are INVALID_ARGUMENT in schedule() and join(), which
+// names two that differ.
+//
 // run() and reduce() are for closures; elsewhere they compute here, and run() says so once on
 // standard error. Distributed datasets are for ClusterCoordinator::create_per_worker_dataset():
 // iterated elsewhere they are INVALID_ARGUMENT.

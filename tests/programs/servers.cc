@@ -13,6 +13,7 @@
 //                    prints "scheduled N", then "bits B..."
 //   lookup           closures that look rows up and write their gradient; prints "table S"
 //   differ           executors make the variable with another shape; prints what is thrown
+//   refused          closures until a worker is refused; prints why
 //   options          executors make the optimizer with other options; prints what is thrown
 //   built DIR N      N closures that take from per-worker data, whose function adds a byte to
 //   DIR/builds
@@ -29,6 +30,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -38,7 +40,11 @@ namespace {
 
 // One in each process: the driver's variables are on the servers, executors find them there.
 struct Model {
-  muster::ParameterServerStrategy strategy{muster::fixed_shards_partitioner(2)};
+  // MODEL_DEVICES in the environment: two replicas.
+  muster::ParameterServerStrategy strategy{muster::fixed_shards_partitioner(2),
+                                           std::getenv("MODEL_DEVICES") == nullptr
+                                               ? std::vector<std::string>()
+                                               : std::vector<std::string>{"CPU:0", "CPU:1"}};
   muster::Variable counter;
   muster::Variable w;
   muster::Variable table;
@@ -239,6 +245,19 @@ int differ(muster::ClusterCoordinator& coordinator) {
   return 0;
 }
 
+// Until a worker is refused.
+int until_refused(muster::ClusterCoordinator& coordinator) {
+  try {
+    for (;;) {
+      coordinator.schedule<count>();
+      coordinator.join();
+    }
+  } catch (const muster::Error& error) {
+    std::printf("refused %s\n", error.what());
+  }
+  return 0;
+}
+
 int until_lost(muster::ClusterCoordinator& coordinator, const std::string& file) {
   try {
     for (int i = 0;; ++i) {
@@ -304,6 +323,7 @@ int main(int argc, char** argv) {
   if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));
   if (what == "differ") return differ<sum_of_another_shape>(coordinator);
   if (what == "options") return differ<optimize_with_momentum>(coordinator);
+  if (what == "refused") return until_refused(coordinator);
   if (what == "lost") return until_lost(coordinator, argv[2]);
   std::fprintf(stderr, "servers: what is \"%s\"?\n", what.c_str());
   return 2;

@@ -4,6 +4,7 @@
 // Threading: any thread.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "dispatch/driver.h"
 
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "strategy/cluster/internal/step_counter.h"
@@ -32,8 +34,23 @@ class ClusterLink {
 
   StepCounter& steps() { return steps_; }
 
+  // The cluster cannot run this program: calls of its coordinator throw this from now on.
+  void Refuse(const Status& why) {
+    const MutexLock lock(refused_mutex_);
+    if (refused_.ok()) refused_ = why;
+    is_refused_ = true;
+  }
+  Status refused() const {
+    if (!is_refused_) return Ok();
+    const MutexLock lock(refused_mutex_);
+    return refused_;
+  }
+
  private:
   StepCounter steps_;
+  std::atomic<bool> is_refused_{false};
+  mutable Mutex refused_mutex_;
+  Status refused_ MUSTER_GUARDED_BY(refused_mutex_);
 };
 
 // This process's own.

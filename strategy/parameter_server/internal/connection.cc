@@ -1,5 +1,6 @@
 #include "strategy/parameter_server/internal/connection.h"
 
+#include <algorithm>
 #include <cctype>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/codec.h"
 #include "strategy/cluster/function.h"
+#include "strategy/parameter_server/internal/strategies.h"
 
 namespace muster::internal {
 namespace {
@@ -78,10 +80,12 @@ PsAccess Decode(std::span<const std::byte> bytes) {
   return access;
 }
 
-// On every worker, before the closures that are scheduled later.
+// On every worker, before the closures that are scheduled later. It answers how many replicas its
+// strategies have.
 void OpenOnWorker(ClosureCall& call) {
   PsConnection::BecomeExecutor(Decode(call.arguments()));
   call.built(std::make_shared<char>());
+  Codec<std::vector<std::int32_t>>::write(ReplicasOfStrategies(), call.value());
 }
 const std::uint32_t kOpenOnWorker =
     register_function("muster: parameter servers of the program", OpenOnWorker);
@@ -171,7 +175,7 @@ void PsConnection::SetSteps(const StepRule& rule, std::uint32_t second_runs) {
 }
 
 void PsConnection::TellExecutors() {
-  (void)link_->driver().CreatePerWorker(kOpenOnWorker, Encode(access_, client().spaces()));
+  told_ = link_->driver().CreatePerWorker(kOpenOnWorker, Encode(access_, client().spaces()));
 }
 
 void PsConnection::WatchSettled() {
@@ -185,6 +189,32 @@ void PsConnection::WatchSettled() {
       if (stopping_) return;
     }
     servers.SetSettled(ClosureId(link_->driver().counts().settled));
+    CompareReplicas();
+  }
+}
+
+void PsConnection::CompareReplicas() {
+  for (const std::string& task : link_->workers()) {
+    if (compared_.contains(task)) continue;
+    const auto said = link_->driver().AwaitPerWorker(told_, task, TimePoint::min());
+    if (!said.ok()) continue;  // not yet
+    ByteReader from(*said);
+    const auto replicas = Codec<std::vector<std::int32_t>>::read(from);
+    compared_.insert(task);
+    if (first_.empty()) {
+      first_ = task;
+      replicas_ = replicas;
+    }
+    // Those that are made later are in some processes alone.
+    const std::size_t both = std::min(replicas.size(), replicas_.size());
+    if (std::equal(replicas.begin(), replicas.begin() + static_cast<std::ptrdiff_t>(both),
+                   replicas_.begin())) {
+      continue;
+    }
+    link_->Refuse(
+        InvalidArgument("{} has [{}] replicas in its ParameterServerStrategies, {} has [{}]: all "
+                        "workers have as many (GPUs, unless devices are named)",
+                        task, fmt::join(replicas, ", "), first_, fmt::join(replicas_, ", ")));
   }
 }
 

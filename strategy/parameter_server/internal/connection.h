@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -87,11 +88,15 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
         placer_(static_cast<std::uint32_t>(access_.servers.size())) {}
   void TellExecutors();
   void WatchSettled();
+  // Workers whose strategies have other numbers of replicas than those of the first one are the
+  // program's error (ClusterLink::Refuse), once they have said so.
+  void CompareReplicas();
 
   const PsAccess access_;
   // The driver's.
   const std::shared_ptr<ClusterLink> link_;
   std::atomic<bool> lost_{false};
+  ClosureId told_{};  // the per-worker value that tells executors
 
   Mutex mutex_;
   Condition stop_changed_;
@@ -99,6 +104,10 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   std::unique_ptr<ps::ProgramClient> client_ MUSTER_GUARDED_BY(mutex_);
   partition::Placer placer_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, ps::VariableHandle> found_ MUSTER_GUARDED_BY(mutex_);
+  // The thread's: who was first, what it has said, and who has been compared with it.
+  std::string first_;
+  std::vector<std::int32_t> replicas_;
+  std::set<std::string> compared_;
   std::thread settled_;
 };
 

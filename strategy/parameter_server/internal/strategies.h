@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace muster {
 
@@ -17,6 +18,8 @@ std::uint64_t NumberOf(const Strategy& strategy);
 // The one that has the number here; else the last that was made and is there.
 //   FAILED_PRECONDITION: there is none.
 Strategy& StrategyOfNumber(std::uint64_t number);
+// How many replicas each has, in the order of their numbers; 0: it is gone.
+std::vector<std::int32_t> ReplicasOfStrategies();
 
 }  // namespace internal
 }  // namespace muster

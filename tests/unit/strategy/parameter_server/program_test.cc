@@ -101,6 +101,17 @@ TEST_CASE_METHOD(ServersFixture, "an optimizer of other options than the driver'
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE_METHOD(ServersFixture, "a worker of another number of replicas is refused by name",
+                 "[strategy][unit][PSS-09]") {
+  RunningProgram& driver = cluster.StartDriver({"refused"});
+  ::setenv("MODEL_DEVICES", "two", 1);
+  cluster.StartExecutor(2);
+  ::unsetenv("MODEL_DEVICES");
+  CHECK(driver.AwaitLine("refused INVALID_ARGUMENT"));
+  CHECK(driver.AwaitLine("worker:2 has [2]"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE_METHOD(ServersFixture, "a variable of another shape is refused and both are named",
                  "[strategy][unit]") {
   RunningProgram& driver = cluster.StartDriver({"differ"});
