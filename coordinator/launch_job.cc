@@ -2,6 +2,7 @@
 #include "coordinator/launch_job.h"
 
 #include <algorithm>
+#include <csignal>
 
 #include "common/base/words.h"
 #include "coordinator/restarts.h"
@@ -142,8 +143,10 @@ std::string LaunchJob::EndOf(const Rank& rank) const {
     return fmt::format("is lost with {}: {}", rank.worker.ToString(), rank.lost);
   }
   const v1::LaunchEvent& end = *rank.end;
+  // One that others have killed did not write why.
+  const bool says_why = end.signal() != SIGKILL && !end.last_error().empty();
   return fmt::format("ended {} {}{}{}", end.signal() != 0 ? "by" : "with", end.how(),
-                     end.last_error().empty() ? "" : ": ", end.last_error());
+                     says_why ? ": " : "", says_why ? end.last_error() : "");
 }
 
 void LaunchJob::Show() {
