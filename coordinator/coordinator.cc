@@ -185,11 +185,6 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
   switch (message.body_case()) {
     case v1::DaemonMessage::kResult:
       return commands_.OnResult(session, std::move(*message.mutable_result()));
-    case v1::DaemonMessage::kClosure: {
-      const Result<ModelJob*> job = FindModel(message.closure().job_id());
-      if (job.ok()) (*job)->OnClosureResult(member, message.closure());
-      return;
-    }
     case v1::DaemonMessage::kExecutor: {
       const Result<Job*> job = FindById(message.executor().job_id());
       if (job.ok()) (*job)->OnExecutorEvent(member, message.executor());
@@ -277,8 +272,7 @@ void Coordinator::OnDriverExit(const std::string& process, std::uint64_t driver,
 void Coordinator::OnDriverMessage(const std::string& process, std::uint64_t driver,
                                   const v1::FromProgram& message) {
   const Result<Job*> job = FindById(JobAndTask(process).first);
-  ProgramJob* program = job.ok() ? (*job)->AsProgram() : nullptr;
-  if (program != nullptr) program->OnDriverMessage(driver, message);
+  if (job.ok()) (*job)->OnDriverMessage(driver, message);
 }
 
 void Coordinator::OnDriverLine(const std::string& process, std::int64_t time_us, std::string line) {

@@ -29,11 +29,12 @@ std::unique_ptr<View> HomeKind::NewView(ModelJob& job) {
 
 // Counts the end, whoever is to blame.
 std::optional<std::string> HomeKind::BlameFor(const ClosureKey& closure, bool in_flight,
-                                              Dispatcher::Cause cause, bool worker_lost,
+                                              v1::ExecutorVerdict::Cause cause, bool worker_lost,
                                               const std::string& what) {
   const bool same = std::exchange(crashed_, closure) == closure;
   crashes_ = same ? crashes_ + 1 : 1;
-  own_crashes_ = (same ? own_crashes_ : 0) + (cause == Dispatcher::Cause::kOutside ? 0 : 1);
+  own_crashes_ =
+      (same ? own_crashes_ : 0) + (cause == v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE ? 0 : 1);
   if (worker_lost ||
       (own_crashes_ < world_.options.crash_limit && crashes_ < world_.options.kill_limit)) {
     return std::nullopt;
@@ -70,9 +71,9 @@ void HomeView::AskHolders() {
         home_ = home;
         Executor& executor = executors_[home];
         executor.session = session;
-        executor.trained = true;
+        TakeExecutor(home, result->adopted());
+        // It says next where it serves; then the view is open.
         OnHoldersAsked(Ok(), {result->adopted()});
-        if (running()) OnExecutorReady(home);
       }));
 }
 
@@ -121,13 +122,13 @@ void HomeView::FillStart(const TaskId&, v1::StartExecutor& start) {
 void HomeView::OnWorkerLost(const Member& worker) {
   const TaskId task = worker.task;
   if (home_ != task) return;
-  const std::vector<ClosureKey> closures = dispatcher_->RemoveWorker(task);
-  Story::Fields fields = FieldsOf(worker);
-  fields.emplace_back("closures", Ids(closures));
   const std::string what = fmt::format("{} (process {}) was lost with the job's variables: {}",
                                        task.ToString(), worker.info.pid(), worker.how);
-  story_.Tell("WORKER_LOST", what, &task, fields, world_.logs.Last(story_.id(), task.ToString()));
-  OnHomeGone({"WORKER_LOST", what, false, {}, Dispatcher::Cause::kOutside});
+  AskWhatLostHad(worker, [this, task, what, fields = FieldsOf(worker)](const Had& had) mutable {
+    fields.emplace_back("closures", Ids(had.closures));
+    story_.Tell("WORKER_LOST", what, &task, fields, world_.logs.Last(story_.id(), task.ToString()));
+    OnHomeGone({"WORKER_LOST", what, false, {}, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE});
+  });
 }
 
 bool HomeView::RefusesCheckpoint(const Status& answer) {
@@ -158,7 +159,7 @@ bool HomeView::OnOtherProcess(const TaskId& worker, const v1::ExecutorEvent& eve
                           worker.ToString(), event.pid()),
               false,
               {},
-              Dispatcher::Cause::kOutside});
+              v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE});
   return true;
 }
 
@@ -183,11 +184,10 @@ void HomeView::RenewExecutor(const Member&, const std::string& what) {
 // Ends the view, or the job with the closure that is to blame.
 void HomeView::OnHomeGone(const ExecutorEnd& end) {
   // Nothing in flight: whatever comes after the last step does it.
-  const bool in_flight = !end.requeued.empty();
-  ClosureKey blamed = in_flight
-                          ? end.requeued.front()
-                          : ClosureKey{v1::CLOSURE_KIND_UNSPECIFIED, story_.record().steps_done()};
-  if (blamed.kind == v1::CLOSURE_KIND_EVALUATE) blamed.id &= 0xffffffff;  // in any round
+  const bool in_flight = !end.had.empty();
+  const ClosureKey blamed =
+      in_flight ? end.had.front()
+                : ClosureKey{v1::CLOSURE_KIND_UNSPECIFIED, story_.record().steps_done()};
   const auto why =
       kind_.BlameFor(blamed, in_flight, end.cause, end.reason == "WORKER_LOST", end.what);
   if (why) return GiveUp({blamed, *why}, home_.value_or(TaskId{}), {});

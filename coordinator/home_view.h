@@ -30,7 +30,7 @@ class HomeKind : public Kind {
   // back to the same checkpoint leads to the same closure, and one that ends its executor every
   // time would do so for ever.
   std::optional<std::string> BlameFor(const ClosureKey& closure, bool in_flight,
-                                      Dispatcher::Cause cause, bool worker_lost,
+                                      v1::ExecutorVerdict::Cause cause, bool worker_lost,
                                       const std::string& what);
 
  private:
@@ -66,7 +66,7 @@ class HomeView : public View {
   bool RefusesCheckpoint(const Status& answer) override;
   bool OnLeftOut(const TaskId& worker, const Status& why) override;
   bool OnOtherProcess(const TaskId& worker, const v1::ExecutorEvent& event) override;
-  std::string Consequence(const std::vector<ClosureKey>& requeued) const override;
+  std::string Consequence(const std::vector<ClosureKey>& had) const override;
   bool OnExecutorEnd(const TaskId& worker, const ExecutorEnd& end) override;
   void RenewExecutor(const Member& worker, const std::string& what) override;
   // It is written with the plan: the next coordinator must know whom to ask.

@@ -39,6 +39,7 @@ class LaunchJob final : public Job {
   void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
   void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
   void OnDriverExit(std::uint64_t, bool, const std::string&) override {}
+  void OnDriverMessage(std::uint64_t, const v1::FromProgram&) override {}
   std::uint64_t driver() const override { return 0; }
   std::string driver_task() const override { return "worker:0"; }
   // Processes go on without a coordinator.

@@ -1,4 +1,4 @@
-// What the driver of a job asks.
+// What the driver of a job says and asks.
 #include <algorithm>
 
 #include "common/base/words.h"
@@ -9,8 +9,8 @@ namespace {
 
 // A call that waits longer is answered "not yet", and says for whom.
 constexpr Millis kOpenLimit{25'000};
-constexpr Millis kScheduleLimit{30'000};
-constexpr Millis kJoinMost{30'000};
+constexpr Millis kEvaluationLimit{30'000};
+constexpr Millis kFinishLimit{30'000};
 
 }  // namespace
 
@@ -74,44 +74,32 @@ void ModelJob::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply>
       });
 }
 
-void ModelJob::Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> asked) {
-  if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
-    return asked(status);
-  }
-  auto next = std::make_shared<int>(0);
+void ModelJob::Tell(const v1::ToProgram& message) {
+  if (driver_.running) world_.drivers.Send(id(), message);
+}
+
+void ModelJob::OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) {
+  if (ended() || driver == 0 || driver != driver_.number || !view_) return;
+  driver_.heard = true;
+  if (message.has_model()) view_->OnReport(message.model());
+  if (message.has_answer()) view_->OnVerdictAnswer(message.answer());
+}
+
+void ModelJob::BeginEvaluation(const v1::BeginEvaluationRequest& request,
+                               Then<v1::BeginEvaluationReply> asked) {
+  const std::uint64_t view = request.view(), driver = request.driver();
+  if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
+  view_->OnReport(request.report());
   story_.parked().Add(
-      kScheduleLimit, [this, request, next, then = Heard(std::move(asked))](bool last) {
-        if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
+      kEvaluationLimit, [this, view, driver, then = Heard(std::move(asked))](bool last) {
+        if (const Status status = CheckCall(view, driver); !status.ok()) {
           then(status);
           return true;
         }
-        std::optional<Result<v1::ScheduleReply>> answer = view_->Schedule(request, *next, last);
+        std::optional<Result<v1::BeginEvaluationReply>> answer = view_->BeginEvaluation(last);
         if (answer) then(*std::move(answer));
         return answer.has_value();
       });
-}
-
-void ModelJob::Join(const v1::JoinRequest& request, Then<v1::JoinReply> asked) {
-  const std::uint64_t view = request.view(), driver = request.driver();
-  if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
-  const Millis limit = std::min(Millis(request.timeout_ms()), kJoinMost);
-  story_.parked().Add(limit, [this, view, driver, then = Heard(std::move(asked))](bool last) {
-    if (const Status status = CheckCall(view, driver); !status.ok()) {
-      then(status);
-      return true;
-    }
-    std::optional<Result<v1::JoinReply>> answer = view_->Join(last);
-    if (answer) then(*std::move(answer));
-    return answer.has_value();
-  });
-}
-
-Result<v1::FetchReply> ModelJob::Fetch(const v1::FetchRequest& request) {
-  MUSTER_TRY(CheckCall(request.view(), request.driver()));
-  driver_.heard = true;
-  v1::FetchReply reply;
-  view_->TakeResults(request.kind(), reply);
-  return reply;
 }
 
 void ModelJob::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
@@ -119,6 +107,7 @@ void ModelJob::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
   if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
     return asked(status);
   }
+  view_->OnReport(request.report());
   view_->SaveCheckpoint(request.step(), Heard(std::move(asked)));
 }
 
@@ -150,23 +139,45 @@ std::string ModelJob::Unsaved() const {
                          : fmt::format("the newest checkpoint is of step {}", newest->step()));
 }
 
-// Ends the job as its driver says, but for what the driver does not know.
-void ModelJob::FinishJob(const v1::FinishJobRequest& request, Story::Done then) {
+// With an error: not before it is known whether a closure is given up, which says more.
+void ModelJob::FinishJob(const v1::FinishJobRequest& request, Story::Done asked) {
   const bool repeated =
       ended() && driver_.finished && driver_.number != 0 && request.driver() == driver_.number;
-  if (repeated) return WhenWritten(std::move(then));
+  if (repeated) return WhenWritten(std::move(asked));
   if (const Status called = CheckCall(request.view(), request.driver()); !called.ok()) {
-    return then(called);
+    return asked(called);
   }
+  if (request.status().code() == 0 || !view_->judging()) return Finish(request, std::move(asked));
+  driver_.finished = driver_.heard = true;
+  story_.parked().Add(kFinishLimit, [this, request, then = std::move(asked)](bool last) {
+    if (ended()) {
+      WhenWritten(then);
+      return true;
+    }
+    const Status called = CheckCall(request.view(), request.driver());
+    if (!called.ok() || (last && view_->judging())) {
+      then(called.ok()
+               ? DeadlineExceeded("job {} looks up what a closure that is given up reads", id())
+               : called);
+      return true;
+    }
+    if (view_->judging()) return false;
+    Finish(request, then);
+    return true;
+  });
+}
+
+// Ends the job as its driver says, but for what the driver does not know.
+void ModelJob::Finish(const v1::FinishJobRequest& request, Story::Done then) {
+  view_->OnReport(request.report());
+  if (ended()) return WhenWritten(std::move(then));
   driver_.finished = driver_.heard = true;
   v1::Job& job = *story_.record().mutable_job();
   if (request.has_evaluation()) *job.mutable_evaluation() = request.evaluation();
   const Status status =
       MakeStatus(static_cast<StatusCode>(request.status().code()), request.status().message());
   const std::string unsaved = Unsaved();
-  if (status.ok() && view_->raised()) {
-    Fail(Status(*view_->raised()));
-  } else if (status.ok() && unsaved.empty()) {
+  if (status.ok() && unsaved.empty()) {
     End(v1::JOB_STATE_SUCCEEDED, Ok(), "done: " + Counted(story_.record().steps_done(), "step"));
   } else if (status.ok()) {
     // A trained model that nobody can have is no success.

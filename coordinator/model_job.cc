@@ -82,6 +82,7 @@ Status ModelJob::TakeCheck(const CheckOutcome& outcome) {
 // --- Views.
 
 void ModelJob::BeginView() {
+  EndDriver();
   Drop();
   phase_ = Phase::kBegun;
   view_ = kind_->NewView(*this);
@@ -117,6 +118,7 @@ void ModelJob::EndView(const std::string& reason, const std::string& message) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                "stopped; " + message + ", so the steps since the last checkpoint are lost");
   }
+  EndDriver();
   WaitAgain();
   story_.SetState(v1::JOB_STATE_RESTORING, reason, message);
   story_.Persist();
@@ -157,10 +159,6 @@ void ModelJob::OnClusterDraining() {
 
 void ModelJob::OnLost(const Member& member) {
   if (view_) view_->OnLost(member);
-}
-
-void ModelJob::OnClosureResult(const Member& member, const v1::ClosureResult& result) {
-  if (view_) view_->OnClosureResult(member, result);
 }
 
 void ModelJob::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) {
@@ -214,6 +212,9 @@ void ModelJob::BeginStop(Millis grace) {
   // Saved already, and nothing will be given out.
   if (view_->cut_is_settled()) return view_->SettleCut();
   story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "saving a checkpoint, then ends");
+  v1::ToProgram message;
+  message.mutable_stop()->set_grace_ms(static_cast<std::uint32_t>(grace.count()));
+  Tell(message);
   EndAfter(grace.count() > 0 ? grace : world_.options.stop_grace, kDriverTooSlow);
 }
 

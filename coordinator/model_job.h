@@ -1,7 +1,7 @@
 // A job that trains a model: opens views, keeps its driver (muster-trainer) alive, and answers it.
 //
 // It has two lifetimes. This class is the long one. The short one is a View (view.h): variables,
-// executors and closures between two returns to a checkpoint; dropped whole when a parameter server
+// executors and a driver between two returns to a checkpoint; dropped whole when a parameter server
 // or the coordinator was lost. Where variables live is in Kind (kind.h).
 //
 // Invariant: there is at most one view; what an older one still sends is dropped (by view here, by
@@ -9,7 +9,7 @@
 // Threading and lifetime: see Job.
 //
 // The class stands in three files: model_job.cc (views, stop, the end), model_driver.cc (what its
-// driver asks), model_watch.cc (the driver's process).
+// driver says and asks), model_watch.cc (the driver's process).
 #pragma once
 
 #include <memory>
@@ -34,9 +34,9 @@ class ModelJob final : public Job {
   // --- See Job.
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;
-  void OnClosureResult(const Member& member, const v1::ClosureResult& result);
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) override;
   void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) override;
+  void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) override;
   std::uint64_t driver() const override { return driver_.number; }
   std::string driver_task() const override { return "trainer"; }
   bool Settled() const override { return !view_ || view_->Settled(); }
@@ -47,9 +47,8 @@ class ModelJob final : public Job {
 
   // --- What its driver asks; errors are those of driver.proto.
   void OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> then);
-  void Schedule(const v1::ScheduleRequest& request, Then<v1::ScheduleReply> then);
-  void Join(const v1::JoinRequest& request, Then<v1::JoinReply> then);
-  Result<v1::FetchReply> Fetch(const v1::FetchRequest& request);
+  void BeginEvaluation(const v1::BeginEvaluationRequest& request,
+                       Then<v1::BeginEvaluationReply> then);
   void SaveCheckpoint(const v1::SaveCheckpointRequest& request, Then<v1::SaveCheckpointReply> then);
   Result<v1::ReportProgressReply> ReportProgress(const v1::ReportProgressRequest& request);
   // Answers OK when the end is on disk.
@@ -69,6 +68,9 @@ class ModelJob final : public Job {
   void EndAdoption() { kind_->set_adopts(false); }
   // Nothing of the view counts any more; the job goes back to a checkpoint.
   void EndView(const std::string& reason, const std::string& message);
+  bool HasDriver() const { return driver_.running; }
+  // To the driver, if there is one.
+  void Tell(const v1::ToProgram& message);
 
  private:
   // The process that drives the job. The number that its calls carry is never used again: one that
@@ -107,6 +109,8 @@ class ModelJob final : public Job {
 
   // model_watch.cc
   void StartDriver();
+  // Its view has ended, and it with it.
+  void EndDriver();
   void WatchDriver();
   // It is gone, or given up: another takes its place, unless too many did nothing.
   void LoseDriver(const std::string& reason, const std::string& what, Story::Fields fields);
@@ -120,6 +124,7 @@ class ModelJob final : public Job {
   Status CheckView(std::uint64_t view) const;
   // Does the call come from the present driver, in the present view?
   Status CheckCall(std::uint64_t view, std::uint64_t driver) const;
+  void Finish(const v1::FinishJobRequest& request, Story::Done then);
   std::string Unsaved() const;
 
   Lasting lasting_;

@@ -1,7 +1,8 @@
 // The driver's process: it is started, watched, and replaced when it ends or is silent.
 //
-// A new one finds in OpenJob where the view is and goes on from there, in the same view: nothing is
-// trained again. Its number fences the old one, which may only be stopped and wake up later.
+// Each view has one of its own. Another one in the same view finds in OpenJob where that is and
+// goes on from there: nothing is trained again. Its number fences the old one, which may only be
+// stopped and wake up later.
 #include "coordinator/model_job.h"
 
 namespace muster::coordinator {
@@ -23,13 +24,26 @@ void ModelJob::StartDriver() {
   driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
   driver_.settled_before = lasting_.settled;
   driver_.heard_at = world_.scheduler.Now();
-  const Status status = world_.drivers.Start(id(), driver_.number);
+  v1::ProgramStart start;
+  start.set_role(v1::PROGRAM_ROLE_DRIVER);
+  start.set_job_id(id());
+  start.set_job_name(record().job().name());
+  start.set_epoch(world_.epoch.value());
+  start.set_incarnation(driver_.number);
+  const Status status = world_.drivers.StartModel(start);
   if (!status.ok()) {
     return LoseDriver("DRIVER_LOST", "the job's driver cannot be started: " + Message(status),
                       {{"how", Message(status)}});
   }
   driver_.running = true;
+  view_->OnDriverBegins();
   WatchDriver();
+}
+
+void ModelJob::EndDriver() {
+  if (!driver_.running) return;
+  world_.drivers.Stop(id(), Millis(0));
+  driver_ = Driver();
 }
 
 void ModelJob::WatchDriver() {
@@ -72,13 +86,14 @@ void ModelJob::LoseDriver(const std::string& reason, const std::string& what,
   if (!driver_lost_at_) driver_lost_at_ = driver_.heard_at;
   driver_ = Driver();
   ++driver_failures_;
-  const bool again = driver_failures_ < world_.options.driver_limit && !(view_ && view_->raised());
+  if (view_) view_->OnDriverGone();
+  if (ended()) return;
+  const bool again = driver_failures_ < world_.options.driver_limit;
   fields.emplace_back("failures", std::to_string(driver_failures_));
   story_.Tell(reason, what + (again ? "; another takes its place" : "; it is not started again"),
               nullptr, fields, world_.logs.Last(id(), "trainer"));
   // What it waited in is answered: whoever wakes up learns that it was replaced.
   story_.parked().Recheck();
-  if (view_ && view_->raised()) return Fail(Status(*view_->raised()));
   if (!again) {
     return Fail(Internal(
         "the job's driver was lost {} times without getting on, the last time: {}; `muster logs {} "

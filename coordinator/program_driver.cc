@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
+#include "coordinator/driver_messages.h"
 #include "coordinator/program_job.h"
 #include "coordinator/restarts.h"
 
@@ -85,10 +86,7 @@ void ProgramJob::TellMembers() {
   members.set_version(++members_version_);
   for (const auto& [task, executor] : executors_) {
     if (!executor.ready) continue;
-    v1::ProgramWorker& worker = *members.add_workers();
-    *worker.mutable_task() = ToProto(task);
-    worker.set_incarnation(executor.incarnation);
-    *worker.mutable_endpoint() = executor.endpoint;
+    AddWorker(task, executor.incarnation, executor.endpoint, members);
   }
   for (const Member* server : Servers()) {
     v1::PsAddress& address = *members.add_servers();
@@ -107,15 +105,8 @@ void ProgramJob::TellVerdict(const TaskId& task, const Executor& executor,
   if (!driver_.running) return;
   v1::ToProgram message;
   v1::ExecutorVerdict& verdict = *message.mutable_verdict();
-  *verdict.mutable_task() = ToProto(task);
-  verdict.set_incarnation(executor.incarnation);
-  verdict.set_cause(cause);
-  verdict.set_how(how);
-  verdict.mutable_last_lines()->Assign(lines.begin(), lines.end());
-  if (event != nullptr && event->running_known()) {
-    verdict.set_running_known(true);
-    *verdict.mutable_running() = event->running();
-  }
+  verdict = VerdictOf(task, executor.incarnation, cause, how, lines);
+  if (event != nullptr) SetRunning(*event, verdict);
   world_.drivers.Send(id(), message);
 }
 

@@ -39,8 +39,7 @@ class ProgramJob final : public Job {
   void OnLost(const Member& member) override;
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) override;
   void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) override;
-  // What its driver says of itself; of an earlier one it is old news.
-  void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message);
+  void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) override;
   std::uint64_t driver() const override { return driver_.number; }
   std::string driver_task() const override { return "chief:0"; }
   bool Settled() const override;

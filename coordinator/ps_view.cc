@@ -231,20 +231,19 @@ void PsView::OnStartEnded(const TaskId& worker) {
 // Its closures go to others.
 void PsView::OnWorkerLost(const Member& worker) {
   const TaskId task = worker.task;
-  const std::vector<ClosureKey> closures = dispatcher_->RemoveWorker(task);
-  Story::Fields fields = FieldsOf(worker);
-  fields.emplace_back("closures", Ids(closures));
-  story_.Tell("WORKER_LOST",
-              fmt::format("{} (process {}) was lost: {}; {} it had {} to others", task.ToString(),
-                          worker.info.pid(), worker.how, Counted(closures.size(), "closure"),
-                          Agreeing(closures.size(), "goes", "go")),
-              &task, fields, world_.logs.Last(story_.id(), task.ToString()));
-  executors_.erase(task);
-  if (assigner_ == task) {
-    assigner_.reset();
-    StartExecutors();
-  }
-  Requeued(task, closures);
+  if (assigner_ == task) assigner_.reset();
+  AskWhatLostHad(worker, [this, task, pid = worker.info.pid(), how = worker.how,
+                          fields = FieldsOf(worker)](const Had& had) mutable {
+    const std::size_t closures = had.closures.size();
+    fields.emplace_back("closures", Ids(had.closures));
+    story_.Tell(
+        "WORKER_LOST",
+        fmt::format("{} (process {}) was lost: {}; {} it had {} to others", task.ToString(), pid,
+                    how, Counted(closures, "closure"), Agreeing(closures, "goes", "go")),
+        &task, fields, world_.logs.Last(story_.id(), task.ToString()));
+    if (had.given_up) GiveUp(*had.given_up, task, {});
+  });
+  StartExecutors();
 }
 
 // Nothing is given out until its process is back, or is given up.
@@ -279,21 +278,21 @@ void PsView::OnServerUp(const Member& server) {
                                     server.task.ToString(), server.info.pid()));
   }
   RefreshReason();
-  Pump();
+  SetPace();
 }
 
-std::string PsView::Consequence(const std::vector<ClosureKey>& requeued) const {
-  return fmt::format("{} it had {} again", Counted(requeued.size(), "closure"),
-                     Agreeing(requeued.size(), "runs", "run"));
+std::string PsView::Consequence(const std::vector<ClosureKey>& had) const {
+  return fmt::format("{} it had {} again", Counted(had.size(), "closure"),
+                     Agreeing(had.size(), "runs", "run"));
 }
 
 void PsView::RenewExecutor(const Member& worker, const std::string&) {
   const TaskId task = worker.task;
-  Requeued(task, dispatcher_->RemoveWorker(task));
   StopExecutor(world_, story_, worker);
   Executor& executor = executors_[task];
   executor.returned = 0;
   RestartExecutorLater(task, ++executor.crashes);
+  TellMembers();
   RefreshReason();
 }
 

@@ -67,7 +67,7 @@ class PsView : public View {
   bool MustWait(const TaskId&) const override { return NeedsAssign() && assigner_; }
   bool OnLeftOut(const TaskId&, const Status&) override { return false; }
   bool OnOtherProcess(const TaskId&, const v1::ExecutorEvent&) override { return false; }
-  std::string Consequence(const std::vector<ClosureKey>& requeued) const override;
+  std::string Consequence(const std::vector<ClosureKey>& had) const override;
   bool OnExecutorEnd(const TaskId&, const ExecutorEnd&) override { return false; }
   void RenewExecutor(const Member& worker, const std::string& what) override;
 

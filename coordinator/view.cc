@@ -23,6 +23,14 @@ v1::JobState Beginning(bool again) {
 
 }  // namespace
 
+ClosureKey KeyOf(const v1::Closure& closure) { return {closure.kind(), closure.id()}; }
+
+std::string Ids(std::span<const ClosureKey> closures) {
+  std::string text;
+  for (const ClosureKey& key : closures) text += (text.empty() ? "" : ",") + std::to_string(key.id);
+  return text;
+}
+
 View::View(ModelJob& job)
     : job_(job),
       world_(job.world()),
@@ -65,7 +73,7 @@ void View::CreateVariables(const Checkpoints::Found& found) {
   *record.mutable_plan() = *plan;
   record.set_steps_done(found.step);
   world_.marks.Set(JobNumber(record.number()), ViewId(plan->view()), found.step);
-  position_.scheduled = found.step;
+  position_.scheduled = position_.done = found.step;
   // An evaluation of a later step belongs to parameters that are given up.
   if (record.job().has_evaluation() && record.job().evaluation().step() <= found.step) {
     position_.evaluated = record.job().evaluation().step();
@@ -143,25 +151,7 @@ void View::OnVariablesMade(const Status& status, const std::string& restored_fro
   lasting_.without_room = 0;
   lasting_.unreadable_told.clear();
   restored_from_ = restored_from;
-  MakeDispatcher();
   BeginExecutors();
-}
-
-void View::MakeDispatcher() {
-  dispatcher_ = std::make_unique<Dispatcher>(
-      Dispatcher::Options{.job_id = story_.id(),
-                          .view = story_.plan().view(),
-                          .epoch = world_.epoch,
-                          .in_flight_per_worker = world_.options.in_flight_per_worker,
-                          .queue_capacity = world_.options.queue_capacity,
-                          .crash_limit = world_.options.crash_limit,
-                          .kill_limit = world_.options.kill_limit,
-                          .in_order = OneWorker(),
-                          .steps = StepsOf(story_.plan()),
-                          .start = story_.plan().start_step()},
-      world_.scheduler, [this](const TaskId& task, const v1::ClosureAssignment& assignment) {
-        SendClosure(task, assignment);
-      });
 }
 
 void View::BeginExecutors() {
@@ -175,6 +165,7 @@ void View::BeginExecutors() {
 void View::Open() {
   phase_ = Phase::kOpen;
   lasting_.restored_told.reset();
+  SetPace();
   OnOpen();
   const v1::JobPlan& plan = story_.plan();
   v1::Job& job = *story_.record().mutable_job();

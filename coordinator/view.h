@@ -1,7 +1,7 @@
 // One view of a job: what it has between two returns to a checkpoint. It looks for the newest good
-// checkpoint, has the variables made, has executors started, and then hands out closures, saves
-// checkpoints and answers the driver. When the variables are lost nothing of it counts any more:
-// the job drops it whole and makes another.
+// checkpoint, has the variables made, has executors started, and then tells the driver, which hands
+// out closures, who is there and how fast it may go, saves checkpoints and answers it. When the
+// variables are lost nothing of it counts any more: the job drops it whole and makes another.
 //
 // Where variables live, and so whose loss ends the view, differs between kinds: PsView and HomeView
 // say it in the virtual functions.
@@ -14,9 +14,10 @@
 //
 // The class stands in these files: view.cc (from its beginning until it is open), view_adoption.cc
 // (a view of the coordinator before this one), view_folder.cc (the search for a checkpoint),
-// view_executors.cc (what workers start, and who cannot), view_tasks.cc (workers and closures),
-// view_driver.cc (what the driver asks), view_saving.cc (its checkpoints), view_drain.cc (the
-// cluster is asked to end), view_buffers.cc (what an archive's module holds beside its variables).
+// view_executors.cc (what workers start, and who cannot), view_tasks.cc (tasks that come and go),
+// view_driver.cc (what the driver is told, says and asks), view_saving.cc (its checkpoints),
+// view_drain.cc (the cluster is asked to end), view_buffers.cc (what an archive's module holds
+// beside its variables).
 #pragma once
 
 #include <functional>
@@ -27,10 +28,11 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/dispatcher.h"
+#include "coordinator/adoption.h"
 #include "coordinator/story.h"
 #include "coordinator/view_parts.h"
 #include "muster/v1/driver.pb.h"
+#include "muster/v1/program.pb.h"
 
 namespace muster::coordinator {
 
@@ -58,7 +60,6 @@ class View : protected ViewParts {
   void OnUp(const Member& member, const Arrival& arrival);
   void OnDraining(const TaskId& task);
   void OnLost(const Member& member);
-  void OnClosureResult(const Member& member, const v1::ClosureResult& result);
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event);
   bool HasExecutor(const TaskId& worker) const { return executors_.contains(worker); }
   // 0: it has none there.
@@ -75,24 +76,26 @@ class View : protected ViewParts {
   void GiveUpCut(const std::string& why);
   void SettleCut();
 
-  // --- What the driver asks, while the view is open.
+  // --- Its driver.
+  // One begins: it is told who is there and how fast it may go.
+  void OnDriverBegins();
+  // It has ended: what it owes an answer to is decided without.
+  void OnDriverGone();
+  void OnReport(const v1::ModelReport& report);
+  void OnVerdictAnswer(const v1::VerdictAnswer& answer);
+  // --- What it asks, while the view is open.
   v1::OpenJobReply Opened();
-  // `next`: how many of the request's closures are queued. Nothing: not all, ask again later;
-  // with `last` there is an answer.
-  std::optional<Result<v1::ScheduleReply>> Schedule(const v1::ScheduleRequest& request, int& next,
-                                                    bool last);
-  std::optional<Result<v1::JoinReply>> Join(bool last);
-  void TakeResults(v1::ClosureKind kind, v1::FetchReply& reply) {
-    dispatcher_->TakeResults(kind, reply);
-  }
+  // Nothing: not yet, ask again later; with `last` there is an answer.
+  std::optional<Result<v1::BeginEvaluationReply>> BeginEvaluation(bool last);
   void SaveCheckpoint(std::uint64_t step, Then<v1::SaveCheckpointReply> then);
   // Those who wait for a checkpoint that will not come are told so.
   void RefuseSaves(const Status& why);
   void NoteEvaluated(std::uint64_t step) { position_.evaluated = step; }
-  const std::optional<Status>& raised() const { return position_.raised; }
-  std::uint64_t StepsDone() const;
-  // Some closures have been put back into its queue, or a driver has gone: whoever waits is asked.
-  void Pump();
+  // A closure is being given up, or may be: the job fails with that, whatever the driver says.
+  bool judging() const { return judging_ || !asked_.empty(); }
+  std::uint64_t StepsDone() const { return position_.done; }
+  // Tells the driver how fast it may go, when that has changed.
+  void SetPace();
   // What the open job waits for, if it does.
   void RefreshReason();
 
@@ -148,12 +151,14 @@ class View : protected ViewParts {
   // The process with the variables is another one now. True: that has ended the view.
   virtual bool OnOtherProcess(const TaskId& worker, const v1::ExecutorEvent& event) = 0;
   // What follows from an executor's end, for its event.
-  virtual std::string Consequence(const std::vector<ClosureKey>& requeued) const = 0;
+  virtual std::string Consequence(const std::vector<ClosureKey>& had) const = 0;
+  using Cause = v1::ExecutorVerdict::Cause;
   struct ExecutorEnd {
     std::string reason, what;
     bool was_ready = false;
-    std::vector<ClosureKey> requeued;
-    Dispatcher::Cause cause;
+    // What it had then.
+    std::vector<ClosureKey> had;
+    Cause cause = v1::ExecutorVerdict::CAUSE_UNSPECIFIED;
   };
   // True: it has ended the view.
   virtual bool OnExecutorEnd(const TaskId& worker, const ExecutorEnd& end) = 0;
@@ -167,12 +172,28 @@ class View : protected ViewParts {
   bool adopted() const { return adopted_.has_value(); }
   bool IsDraining(const TaskId& task) const;
   void StartExecutor(const Member& member);
-  void OnExecutorReady(const TaskId& task);
+  void TakeExecutor(const TaskId& worker, const v1::AdoptReport& report);
   void RestartExecutorLater(const TaskId& task, int crashes);
   bool IsPausing(const TaskId& worker) const;
-  void Requeued(const TaskId& from, const std::vector<ClosureKey>& closures);
-  void GiveUp(const Dispatcher::Verdict& verdict, const TaskId& task,
-              const std::vector<std::string>& lines);
+  void GiveUp(const Verdict& verdict, const TaskId& task, const std::vector<std::string>& lines);
+  // An executor has ended, or its worker has. `then` is told what it had, and what is given up for
+  // it; at once when there is no driver to say so.
+  struct Had {
+    std::vector<ClosureKey> closures;
+    std::optional<Verdict> given_up;
+  };
+  struct Ended {
+    TaskId task;
+    std::uint64_t number = 0;
+    Cause cause = v1::ExecutorVerdict::CAUSE_UNSPECIFIED;
+    std::string how;
+    std::vector<std::string> lines;
+  };
+  void AskWhatItHad(const Ended& ended, std::function<void(const Had&)> then);
+  // The same of a worker that was lost with its executor, which it may bring back.
+  void AskWhatLostHad(const Member& lost, std::function<void(const Had&)> then);
+  // The driver is told who is there.
+  void TellMembers();
   // What the event of a lost task says of it.
   static Story::Fields FieldsOf(const Member& lost);
 
@@ -191,8 +212,10 @@ class View : protected ViewParts {
   Story& story_;
   Lasting& lasting_;
   Phase phase_ = Phase::kFinding;
-  std::unique_ptr<Dispatcher> dispatcher_;  // from kStarting on
   std::map<TaskId, Executor> executors_;
+  // Of the executor that each worker was asked for last; one that has ended has none. A worker that
+  // comes back, and is the same process, may have it still.
+  std::map<TaskId, std::uint64_t> numbers_;
   // Holders of variables that are away; their processes may come back.
   std::map<TaskId, Loss> missing_;
   // The checkpoint that the variables come from; empty: none.
@@ -204,7 +227,6 @@ class View : protected ViewParts {
   // view.cc
   void CreateVariables(const Checkpoints::Found& found);
   void TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from, bool again);
-  void MakeDispatcher();
   void BeginExecutors();
   void Open();
 
@@ -223,19 +245,17 @@ class View : protected ViewParts {
   void WaitForCheckpoints(const Status& why);
 
   // view_executors.cc
-  void OnExecutorAnswer(const TaskId& task, SessionId session,
+  void OnExecutorAnswer(const TaskId& task, std::uint64_t number,
                         const Result<v1::CommandResult>& result);
-  void OnExecutorGone(const Member& member, const v1::ExecutorEvent& event);
+  void OnExecutorReady(const TaskId& task, const v1::ExecutorEvent& event);
+  void OnExecutorGone(const TaskId& task, const v1::ExecutorEvent& event);
   // This worker cannot start an executor: others go on, it is asked again later.
   void LeaveOut(const TaskId& task, const Status& why);
   // What the data files must be there.
   v1::DataFiles DataOn(const std::string& host) const;
 
-  // view_tasks.cc
-  void SendClosure(const TaskId& task, const v1::ClosureAssignment& assignment);
-  // The worker hands a closure back: a peer is out of its reach.
-  void OnClosureReturned(const Member& member, const v1::ClosureResult& result);
-  void TellReruns();
+  void OnExecutorEnded(const TaskId& task, const v1::ExecutorEvent& event, bool was_ready,
+                       const std::vector<std::string>& lines, const Had& had);
 
   // view_drain.cc
   // A cut without the driver, because the cluster or a task that the job cannot do without was
@@ -258,13 +278,15 @@ class View : protected ViewParts {
   void TakeBuffers(const v1::ModelValues& values);
   // They are those of this cut. Else they are fetched, and parked calls asked again.
   bool BuffersReady();
-  void GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment);
+  // Those of the last cut, to evaluate with.
+  void GiveBuffers(const TaskId& task);
   void SaveValues(std::shared_ptr<Save> save);
 
   // view_driver.cc
-  // An error of a closure, once, when nothing is in flight any more.
-  std::optional<Status> RaiseError();
-  void NoteScheduled(const v1::Closure& closure);
+  void NoteWork(const v1::ExecutorWork& work);
+  void OnNews(const v1::ClosureNews& news);
+  // A worker has handed a closure back: a peer is out of its reach.
+  void OnReturned(const v1::ClosureNews::Returned& returned);
 
   // view_saving.cc
   void BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then);
@@ -284,7 +306,16 @@ class View : protected ViewParts {
     std::size_t again = 0;
   };
   std::optional<Adopted> adopted_;
-  std::vector<Rerun> reruns_;
+  // What the driver has said last of its executors' work, and how many runs were not the first.
+  std::map<std::uint64_t, v1::ExecutorWork> work_;
+  std::uint64_t reruns_ = 0;
+  v1::ModelPace pace_;
+  // The number of the pace whose drain the driver has reached.
+  std::uint64_t drained_ = 0;
+  std::uint64_t members_version_ = 0;
+  // Verdicts that the driver owes an answer to.
+  std::map<std::uint64_t, std::function<void(const Had&)>> asked_;
+  std::uint64_t last_asked_ = 0;
   // Closures that were handed back and have not been done since: one that always is, while others
   // run, has a trouble that no waiting mends.
   struct Comeback {

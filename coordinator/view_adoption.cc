@@ -32,14 +32,15 @@ void View::GoOn(const AppliedClosures& applied) {
   v1::JobRecord& record = story_.record();
   v1::JobPlan& plan = *record.mutable_plan();
   plan.set_epoch(world_.epoch.value());
-  MakeDispatcher();
-  dispatcher_->Adopt(applied, plan.start_step());
+  // The next driver does all that may have been begun; what is done already changes nothing.
+  const bool from_first = !applied.everywhere.empty() && applied.everywhere.front().first == 1;
+  position_.done = std::max(from_first ? applied.everywhere.front().last : 0, plan.start_step());
+  position_.scheduled = std::max(applied.highest, position_.done);
   const std::uint64_t known = record.steps_done();
   adopted_ = Adopted{.lost = known > StepsDone() ? known - StepsDone() : 0,
-                     .again = dispatcher_->queue().queued()};
+                     .again = position_.scheduled - position_.done};
   record.set_steps_done(StepsDone());
   world_.marks.Set(JobNumber(record.number()), ViewId(plan.view()), StepsDone());
-  position_.scheduled = applied.highest;
   if (record.job().has_evaluation() && record.job().evaluation().step() <= StepsDone()) {
     position_.evaluated = record.job().evaluation().step();
   }

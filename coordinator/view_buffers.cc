@@ -110,13 +110,11 @@ bool View::BuffersReady() {
   return false;
 }
 
-void View::GiveBuffers(const TaskId& task, v1::ClosureAssignment& assignment) {
-  const auto executor = executors_.find(task);
+void View::GiveBuffers(const TaskId& task) {
+  Executor& executor = executors_.at(task);
   const Member* member = world_.members.Find(task);
-  if (executor == executors_.end() || member == nullptr) return;
-  assignment.set_buffers(buffers_version_);
-  if (executor->second.buffers == buffers_version_) return;
-  executor->second.buffers = buffers_version_;
+  if (member == nullptr || executor.buffers == buffers_version_) return;
+  executor.buffers = buffers_version_;
   v1::Command command;
   v1::SetBuffers& set = *command.mutable_set_buffers();
   set.set_job_id(story_.id());

@@ -1,7 +1,6 @@
 // The cluster, or a task that the job needs, was asked to end: what is in flight finishes, and a
-// checkpoint of it is saved, so that nothing is done twice afterwards. The driver has no part in
-// it.
-#include "common/messages/steps.h"
+// checkpoint of it is saved, so that nothing is done twice afterwards. The driver's part is to give
+// out no more, and to say when the rest is done.
 #include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
@@ -23,25 +22,24 @@ void View::UpdateCut() {
   if (!Leaving()) {
     if (std::exchange(cut_, Cut::kNone) == Cut::kNone) return;
     RefreshReason();
-    return Pump();
+    return SetPace();
   }
   if (cut_ == Cut::kNone) cut_ = Cut::kWanted;
   RefreshReason();
-  Pump();
+  SetPace();
   TryCut();
 }
 
-// Saves as soon as everything that was given out is done.
+// Saves as soon as the driver says that everything which was given out is done.
 void View::TryCut() {
   if (cut_ != Cut::kWanted || !open()) return;
   if (!missing_.empty()) {
     return GiveUpCut(missing_.begin()->first.ToString() + " is lost");
   }
+  const bool drained = pace_.kind() == v1::ModelPace::KIND_DRAIN && drained_ == pace_.number();
+  if (saving_ || !drained) return;
   const std::uint64_t done = StepsDone();
-  if (saving_ || dispatcher_->queue().in_flight() > 0) return;
   if (done == SavedStep()) return SettleCut();
-  // Steps below the newest that was given out may have come back.
-  if (done < StepsOf(story_.plan()).CutFrom(dispatcher_->last_step())) return;
   BeginSave(done, Guard([this](const Result<v1::SaveCheckpointReply>& reply) {
               if (!reply.ok()) return GiveUpCut(Message(reply.status()));
               if (!reply->failure().empty()) return GiveUpCut(reply->failure());
@@ -71,7 +69,6 @@ void View::SettleCut() {
                     fmt::format("stopped as asked at step {}", StepsDone()));
   }
   RefreshReason();
-  Pump();
   if (world_.on_settled) world_.on_settled();
 }
 

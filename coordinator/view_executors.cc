@@ -13,6 +13,12 @@ constexpr Millis kStopLimit{30'000};
 // For the records of a closure that is given up; its verdict does not wait longer.
 constexpr Millis kNameLimit{30'000};
 
+v1::ExecutorVerdict::Cause CauseOf(const v1::ExecutorEvent& event) {
+  return event.from_outside() ? v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE
+         : event.stuck()      ? v1::ExecutorVerdict::CAUSE_STUCK
+                              : v1::ExecutorVerdict::CAUSE_CRASHED;
+}
+
 // A data file is not what it was (see StartExecutor): no worker may go on with it.
 bool IsChangedData(const Status& status) {
   const std::string message = Message(status);
@@ -40,22 +46,37 @@ bool View::IsPausing(const TaskId& worker) const {
 
 // Asks the worker for one, in place of whatever it was asked before.
 void View::StartExecutor(const Member& member) {
+  std::uint64_t& number = numbers_[member.task];
+  if (number == 0) number = world_.epoch.value() << 32 | ++lasting_.executors_started;
+  lasting_.executors[number] = member.task;
   Executor& executor = executors_[member.task];
   executor.session = member.session;
+  executor.number = number;
   executor.ready = false;
   executor.trained = false;
   executor.buffers = 0;
   v1::Command command;
   v1::StartExecutor& start = *command.mutable_start_executor();
+  start.mutable_program()->set_job_id(story_.id());
+  start.mutable_program()->set_job_name(story_.record().job().name());
+  start.mutable_program()->set_incarnation(number);
   *start.mutable_plan() = story_.plan();
   *start.mutable_spec() = story_.spec();
   if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
   *start.mutable_data() = DataOn(member.info.hostname());
   FillStart(member.task, start);
   world_.commands.Send(member, command, world_.options.command_limit,
-                       Guard([this, task = member.task, session = member.session](auto result) {
-                         OnExecutorAnswer(task, session, result);
+                       Guard([this, task = member.task, number](auto result) {
+                         OnExecutorAnswer(task, number, result);
                        }));
+}
+
+// One that goes on keeps its number, which it says where it serves with, and has made steps.
+void View::TakeExecutor(const TaskId& worker, const v1::AdoptReport& report) {
+  Executor& executor = executors_.at(worker);
+  executor.number = numbers_[worker] = report.executor();
+  executor.trained = true;
+  lasting_.executors[executor.number] = worker;
 }
 
 void View::StopExecutor(World& world, const Story& story, const Member& member) {
@@ -72,18 +93,15 @@ std::uint32_t View::ExecutorPid(const TaskId& worker) const {
   return found == executors_.end() ? 0 : found->second.pid;
 }
 
-// It is ready; or the worker could not start it: for a peer's sake (it tries again soon), by the
-// user's mistake or by its own host's (others go on without it).
-void View::OnExecutorAnswer(const TaskId& task, SessionId session,
+// That it is ready its event has said already. The worker could not start it: for a peer's sake (it
+// tries again soon), by the user's mistake or by its own host's (others go on without it).
+void View::OnExecutorAnswer(const TaskId& task, std::uint64_t number,
                             const Result<v1::CommandResult>& result) {
   const auto found = executors_.find(task);
-  if (found == executors_.end() || found->second.session != session) return;
-  if (result.ok()) {
-    // One that goes on has made steps.
-    found->second.trained = found->second.trained || result->has_adopted();
-    return OnExecutorReady(task);
-  }
+  if (found == executors_.end() || found->second.number != number) return;
+  if (result.ok() && result->has_adopted()) return TakeExecutor(task, result->adopted());
   const Status& status = result.status();
+  if (status.ok() || found->second.ready) return;
   OnStartEnded(task);
   if (IsChangedData(status)) return job_.Refuse(Annotate(status, "executor on " + task.ToString()));
   if (RefusesCheckpoint(status)) return;
@@ -101,6 +119,7 @@ void View::OnExecutorAnswer(const TaskId& task, SessionId session,
 // Each time for longer. With all workers left out for the user's error the job has failed.
 void View::LeaveOut(const TaskId& task, const Status& why) {
   executors_.erase(task);
+  numbers_.erase(task);
   OnStartEnded(task);
   const auto [pause, told] = lasting_.fitness.LeaveOut(task, why, world_.scheduler.Now());
   if (!told) {
@@ -116,81 +135,92 @@ void View::LeaveOut(const TaskId& task, const Status& why) {
   StartExecutors();
 }
 
-void View::OnExecutorReady(const TaskId& task) {
-  const auto found = executors_.find(task);
-  if (found == executors_.end() || found->second.ready) return;
-  found->second.ready = true;
+void View::OnExecutorReady(const TaskId& task, const v1::ExecutorEvent& event) {
+  Executor& executor = executors_.at(task);
+  executor.pid = event.pid();
+  executor.endpoint = event.endpoint();
+  if (executor.ready) return;
+  executor.ready = true;
   lasting_.fitness.Forget(task);
-  dispatcher_->AddWorker(task);
+  if (WorkerLocal() && buffers_version_ > 0) GiveBuffers(task);
+  TellMembers();
   OnReady(task);
   if (phase_ == Phase::kStarting) Open();
   RefreshReason();
-  Pump();
 }
 
 void View::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) {
   if (!running() || event.view() != story_.plan().view()) return;
   const auto found = executors_.find(member.task);
-  if (found == executors_.end() || found->second.session != member.session) return;
+  if (found == executors_.end() || found->second.session != member.session ||
+      found->second.number != event.incarnation()) {
+    return;
+  }
   if (OnOtherProcess(member.task, event)) return;
   switch (event.kind()) {
     case v1::ExecutorEvent::KIND_STARTED:
       found->second.pid = event.pid();
       break;
     case v1::ExecutorEvent::KIND_READY:
-      found->second.pid = event.pid();
-      OnExecutorReady(member.task);
+      OnExecutorReady(member.task, event);
       break;
     case v1::ExecutorEvent::KIND_EXITED:
-      OnExecutorGone(member, event);
+      OnExecutorGone(member.task, event);
       break;
     default:
       break;
   }
 }
 
-// What it had runs again, and it is started again; one whose executors never get ready is left out.
-void View::OnExecutorGone(const Member& member, const v1::ExecutorEvent& event) {
-  const TaskId task = member.task;
-  Executor& executor = executors_[task];
-  const bool was_ready = executor.ready;
+// What it had runs again, which the driver knows; then it is started again.
+void View::OnExecutorGone(const TaskId& task, const v1::ExecutorEvent& event) {
+  Executor& executor = executors_.at(task);
+  const bool was_ready = std::exchange(executor.ready, false);
   executor.pid = 0;
+  numbers_.erase(task);
   OnStartEnded(task);
   std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
   if (lines.empty()) lines = world_.logs.Last(story_.id(), task.ToString());
-  const auto cause = event.from_outside() ? Dispatcher::Cause::kOutside
-                     : event.stuck()      ? Dispatcher::Cause::kEndless
-                                          : Dispatcher::Cause::kItself;
-  const Dispatcher::Crash crash = dispatcher_->CrashWorker(task, event.how(), cause);
+  if (!was_ready) return OnExecutorEnded(task, event, was_ready, lines, {});
+  AskWhatItHad({task, executor.number, CauseOf(event), event.how(), lines},
+               [this, task, event, was_ready, lines](const Had& had) {
+                 OnExecutorEnded(task, event, was_ready, lines, had);
+               });
+}
+
+// One whose executors never get ready is left out.
+void View::OnExecutorEnded(const TaskId& task, const v1::ExecutorEvent& event, bool was_ready,
+                           const std::vector<std::string>& lines, const Had& had) {
+  const Cause cause = CauseOf(event);
   const std::string reason = event.stuck() ? "EXECUTOR_STUCK" : "EXECUTOR_LOST";
   const std::string what =
       fmt::format("the executor of {} (process {}) {} by {}", task.ToString(), event.pid(),
                   event.stuck() ? "was killed" : "ended", event.how());
-  story_.Tell(reason, what + "; " + Consequence(crash.requeued), &task,
-              {{"pid", std::to_string(event.pid())},
-               {"how", event.how()},
-               {"closures", Ids(crash.requeued)}},
-              lines);
-  if (OnExecutorEnd(task, {reason, what, was_ready, crash.requeued, cause})) return;
-  Requeued(task, crash.requeued);
-  if (crash.poison) return GiveUp(*crash.poison, task, lines);
+  story_.Tell(
+      reason, what + "; " + Consequence(had.closures), &task,
+      {{"pid", std::to_string(event.pid())}, {"how", event.how()}, {"closures", Ids(had.closures)}},
+      lines);
+  if (OnExecutorEnd(task, {reason, what, was_ready, had.closures, cause})) return;
+  if (had.given_up) return GiveUp(*had.given_up, task, lines);
   if (!was_ready) {
     const Fitness::Limits limits{.own = world_.options.executor_limit,
                                  .kills = world_.options.kill_limit};
-    if (const Status why = lasting_.fitness.EndsTooEarly(task, cause == Dispatcher::Cause::kOutside,
-                                                         event.how(), limits);
+    if (const Status why = lasting_.fitness.EndsTooEarly(
+            task, cause == v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE, event.how(), limits);
         !why.ok()) {
       return LeaveOut(task, why);
     }
   }
-  RestartExecutorLater(task, ++executor.crashes);
+  // Its worker may have been lost meanwhile.
+  const auto executor = executors_.find(task);
+  if (executor != executors_.end()) RestartExecutorLater(task, ++executor->second.crashes);
   RefreshReason();
-  Pump();
 }
 
 void View::RestartExecutorLater(const TaskId& task, int crashes) {
   Executor& executor = executors_[task];
   executor.ready = false;
+  numbers_.erase(task);
   // Its end is told by an event and by the answer to the command.
   if (std::exchange(executor.restart_planned, true)) return;
   const SessionId session = executor.session;
@@ -214,9 +244,10 @@ void View::RestartExecutorLater(const TaskId& task, int crashes) {
 
 // Fails the job with the closure, the records that it has and how it ended its executors. One
 // worker is asked for the records first.
-void View::GiveUp(const Dispatcher::Verdict& verdict, const TaskId& task,
+void View::GiveUp(const Verdict& verdict, const TaskId& task,
                   const std::vector<std::string>& lines) {
   if (std::exchange(judging_, true)) return;
+  SetPace();
   const auto end = [this, verdict, task, lines](const std::string& records) {
     const Status poison = Internal(
         "{}: it would do so for ever. {}. The executor's last lines are in the job's events",

@@ -1,26 +1,38 @@
 // What a view keeps of those who work for it, and a job of them over its views.
 #pragma once
 
-#include <cstddef>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
+#include <span>
 #include <string>
 
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
-#include "coordinator/closure_queue.h"
 #include "coordinator/fitness.h"
+#include "muster/v1/driver.pb.h"
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::coordinator {
 
+struct ClosureKey {
+  v1::ClosureKind kind = v1::CLOSURE_KIND_UNSPECIFIED;
+  std::uint64_t id = 0;
+  auto operator<=>(const ClosureKey&) const = default;
+};
+ClosureKey KeyOf(const v1::Closure& closure);
+// "7,9"
+std::string Ids(std::span<const ClosureKey> closures);
+
 struct ViewParts {
   struct Executor {
     SessionId session;
+    // Unique among the job's executors for ever.
+    std::uint64_t number = 0;
+    v1::DataEndpoint endpoint;
     bool ready = false;
     std::uint32_t pid = 0;
     int crashes = 0;
@@ -33,21 +45,18 @@ struct ViewParts {
     // The version of the buffers that it was given to evaluate with.
     std::uint64_t buffers = 0;
   };
-  // Closures of a lost worker that have not been given to another yet.
-  struct Rerun {
-    TaskId from;
-    std::set<ClosureKey> waiting;
-    std::string placed;
-    std::size_t count = 0;
-  };
   // How far the driver has brought the view: what one that takes its place must know.
   struct Position {
+    // Steps up to this one may have been begun, and up to this one are done.
     std::uint64_t scheduled = 0;
-    std::uint32_t evaluation_round = 0;
+    std::uint64_t done = 0;
     std::optional<std::uint64_t> evaluated;
     std::optional<v1::CheckpointInfo> saved;
-    // A closure's error that the driver was told: it has nothing left but to end the job with it.
-    std::optional<Status> raised;
+  };
+  // A closure that is given up, and why: "closure 7 has ended its executor 3 times ...".
+  struct Verdict {
+    ClosureKey closure;
+    std::string why;
   };
   // A parameter server that is away; its process may come back.
   struct Loss {
@@ -60,6 +69,9 @@ struct ViewParts {
 struct Lasting {
   Fitness fitness;
   std::map<TaskId, std::uint64_t> closures_by;
+  // Executors that were asked for, by their number, and how many.
+  std::map<std::uint64_t, TaskId> executors;
+  std::uint32_t executors_started = 0;
   // Closures and checkpoints that were done: a driver that adds none got nowhere.
   std::uint64_t settled = 0;
   // Views in a row that the servers had no room for.

@@ -29,14 +29,8 @@ void View::SaveCheckpoint(std::uint64_t step, Then<v1::SaveCheckpointReply> then
   }
   if (saving_)
     return then(FailedPrecondition("a checkpoint of job {} is being saved", story_.id()));
-  if (!dispatcher_->queue().idle()) {
-    return then(FailedPrecondition("job {} has {} queued and {} in flight: join first", story_.id(),
-                                   Counted(dispatcher_->queue().queued(), "closure"),
-                                   dispatcher_->queue().in_flight()));
-  }
   const std::uint64_t done = StepsDone();
   if (step != done) {
-    if (position_.raised) return then(*position_.raised);
     return then(FailedPrecondition("a checkpoint of step {} was asked for, but {} {} done", step,
                                    Counted(done, "step"), Agreeing(done, "is", "are")));
   }
@@ -54,9 +48,10 @@ void View::BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then) {
   auto save = std::make_shared<Save>();
   save->step = step;
   save->view = story_.plan().view();
-  save->began = dispatcher_->dry_since().value_or(world_.scheduler.Now());
+  save->began = world_.scheduler.Now();
   save->waiting.push_back(std::move(then));
   saving_ = save;
+  SetPace();
   if (*lasting_.folder_silent) {
     return OnCommitted(save, DeadlineExceeded("the checkpoint folder {} still does not answer",
                                               story_.CheckpointRoot()));
@@ -179,7 +174,7 @@ void View::AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply) 
   if (saving_.get() == &save) saving_.reset();
   for (const auto& then : std::exchange(save.waiting, {})) then(reply);
   story_.parked().Recheck();
-  Pump();
+  SetPace();
   TryCut();
 }
 

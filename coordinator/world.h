@@ -13,7 +13,6 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "coordinator/checkpoints.h"
-#include "coordinator/closure_queue.h"
 #include "coordinator/commands.h"
 #include "coordinator/journal_writer.h"
 #include "coordinator/logs.h"
@@ -42,12 +41,13 @@ std::pair<std::string, std::string> JobAndTask(const std::string& process);
 class Drivers {
  public:
   virtual ~Drivers() = default;
-  // In the place of whatever drove the job before, which is killed. `number` goes with its calls.
-  virtual Status Start(const std::string& job_id, std::uint64_t number) = 0;
-  // The same of a program's, or its evaluator beside it, as the role says. What it says arrives by
-  // Coordinator::OnDriverMessage().
+  // A model's, in the place of whatever drove the job before, which is killed. `start`: but for
+  // what is the daemon's own, key, link, host; the incarnation is the number that goes with its
+  // calls. What it says arrives by Coordinator::OnDriverMessage().
+  virtual Status StartModel(const v1::ProgramStart& start) = 0;
+  // The same of a program's, or its evaluator beside it, as the role says.
   virtual Status StartProgram(const ProgramLaunch& launch) = 0;
-  // To a program's driver, after what was sent to it before; harmless without a driver.
+  // To a driver, after what was sent to it before; harmless without one.
   virtual void Send(const std::string& job_id, const v1::ToProgram& message) = 0;
   // 0: none runs, or it is still being started.
   virtual int Pid(const std::string& job_id) const = 0;
@@ -67,9 +67,10 @@ struct JobOptions {
   Millis save_limit{900'000};
   // For what a folder of checkpoints answers at once, if its file system is there.
   Millis folder_limit{60'000};
-  std::size_t queue_capacity = ClosureQueue::kCapacity;
-  std::size_t in_flight_per_worker = 2;
-  // See Dispatcher::Options.
+  // A driver that says nothing of what an ended executor had holds the event of it up no longer.
+  Millis answer_limit{500};
+  // Of a job without parameter servers: a closure whose executor ends this often by its own doing,
+  // or this often in all, is given up.
   int crash_limit = 3;
   int kill_limit = 6;
   // Drivers that end without progress in between, before the job fails.

@@ -39,10 +39,13 @@ void Driver::Disconnect(const std::string& task, const Status& why) {
   core_->Disconnect(task, why);
 }
 
-void Driver::Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
-                     std::span<const std::uint64_t> running) {
-  core_->Crashed(task, how, cause, running);
+ClosureDispatcher::Crash Driver::Crashed(const std::string& task, const std::string& how,
+                                         Suspects::Cause cause,
+                                         std::span<const std::uint64_t> running) {
+  return core_->Crashed(task, how, cause, running);
 }
+
+void Driver::SetPace(Pace pace) { core_->SetPace(pace); }
 
 Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                      TimePoint deadline, std::span<const ClosureId> turns_of,

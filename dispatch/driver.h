@@ -65,6 +65,19 @@ class RemoteValue {
   ResultSlab::Slot slot_ = ResultSlab::kNone;
 };
 
+// What happens to closures beside their first run. Called under the driver's lock: to be quick, and
+// not to call the driver.
+class DriverWatcher {
+ public:
+  virtual ~DriverWatcher() = default;
+  // Its link is gone; these are in the queue again.
+  virtual void OnRequeued(const std::string& task, std::span<const std::uint64_t> closures) = 0;
+  // Trouble of the cluster's, as the task says: it is in the queue again.
+  virtual void OnReturned(const std::string& task, std::uint64_t closure, const Status& why) = 0;
+  // A further execution.
+  virtual void OnGivenAgain(const std::string& task, std::uint64_t closure) = 0;
+};
+
 class Driver {
  public:
   struct Options {
@@ -81,6 +94,8 @@ class Driver {
     std::chrono::milliseconds most_start_delay{0};
     // A link has broken and its closures are in the queue again; on some thread, without locks.
     std::function<void(const std::string& task, const Status& why)> on_lost = {};
+    // Outlives the driver.
+    DriverWatcher* watcher = nullptr;
   };
   using Values = std::vector<std::byte>;
 
@@ -96,8 +111,12 @@ class Driver {
   // Ends a link; its closures go to others.
   void Disconnect(const std::string& task, const Status& why);
   // The verdict about an executor that has ended; see ClosureDispatcher::CrashWorker.
-  void Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
-               std::span<const std::uint64_t> running = {});
+  ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
+                                   Suspects::Cause cause,
+                                   std::span<const std::uint64_t> running = {});
+  // See ClosureDispatcher::set_draining() and set_paused().
+  enum class Pace { kFree, kDrain, kPause };
+  void SetPace(Pace pace);
 
   // Waits while the queue is full. Arguments are copied.
   //   An earlier closure's error: this one is cancelled.  kDeadlineExceeded: no room came.
@@ -142,6 +161,10 @@ class Driver {
     // Executions that were not their closure's first.
     std::uint64_t reruns = 0;
     std::uint64_t settled = 0;
+    // Nothing beyond what was given out will be, and that has ended (SetPace).
+    bool drained = false;
+    // An error waits for Schedule, Join or Done.
+    bool failed = false;
     std::size_t futures = 0;
     // Results that came, and how long their functions ran, all in all.
     std::uint64_t executions = 0;

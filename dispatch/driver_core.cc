@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "dispatch/core/attempt.h"
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -256,7 +257,8 @@ void DriverCore::DropBroken() {
     if (peer->member) {
       ++sums_.losses;
       lost_.try_emplace(peer->task, SteadyClock::now());
-      dispatcher_.RemoveWorker(peer->handle, peer->broken);
+      const std::vector<std::uint64_t> back = dispatcher_.RemoveWorker(peer->handle, peer->broken);
+      if (options_.watcher != nullptr) options_.watcher->OnRequeued(peer->task, back);
       by_worker_[peer->handle.index] = nullptr;
     }
     peers_.erase(peer->task);
@@ -288,29 +290,32 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
                              std::span<const std::byte> payload) {
   if (!peer.member) return DataLoss("{}: results before its credit", peer.task);
   const TimePoint now = SteadyClock::now();
-  return ReadBatch(meta, payload,
-                   [&](const WireRecord& record, std::span<const std::byte> bytes)
-                       MUSTER_REQUIRES(mutex_) {
-                         ClosureResult result{.closure = ClosureId(record.closure),
-                                              .attempt = Attempt(record.attempt),
-                                              .run = std::chrono::nanoseconds(record.run_time)};
-                         std::vector<Bookmark> bookmarks;
-                         if ((record.flags & kFlagBookmarks) != 0) {
-                           MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
-                           result.bookmarks = bookmarks;
-                         }
-                         ++sums_.executions;
-                         sums_.run += result.run;
-                         if ((record.flags & kFlagError) == 0) {
-                           result.value = bytes;
-                           dispatcher_.OnResult(peer.handle, result, now);
-                           return Ok();
-                         }
-                         MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(bytes));
-                         result.error = &error;
-                         dispatcher_.OnResult(peer.handle, result, now);
-                         return Ok();
-                       });
+  return ReadBatch(
+      meta, payload,
+      [&](const WireRecord& record, std::span<const std::byte> bytes) MUSTER_REQUIRES(mutex_) {
+        ClosureResult result{.closure = ClosureId(record.closure),
+                             .attempt = Attempt(record.attempt),
+                             .run = std::chrono::nanoseconds(record.run_time)};
+        std::vector<Bookmark> bookmarks;
+        if ((record.flags & kFlagBookmarks) != 0) {
+          MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
+          result.bookmarks = bookmarks;
+        }
+        ++sums_.executions;
+        sums_.run += result.run;
+        if ((record.flags & kFlagError) == 0) {
+          result.value = bytes;
+          dispatcher_.OnResult(peer.handle, result, now);
+          return Ok();
+        }
+        MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(bytes));
+        result.error = &error;
+        const auto outcome = dispatcher_.OnResult(peer.handle, result, now);
+        if (outcome == ClosureDispatcher::Outcome::kAgain && options_.watcher != nullptr) {
+          options_.watcher->OnReturned(peer.task, record.closure, error.status);
+        }
+        return Ok();
+      });
 }
 
 Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta,
@@ -363,6 +368,9 @@ void DriverCore::Pump() {
   dispatcher_.Pump(SteadyClock::now(),
                    [this](WorkerHandle worker, const Assignment& one) MUSTER_REQUIRES(mutex_) {
                      Peer& peer = *by_worker_[worker.index];
+                     if (options_.watcher != nullptr && ExecutionsOf(one.attempt) > 1) {
+                       options_.watcher->OnGivenAgain(peer.task, one.closure.value());
+                     }
                      const bool full = peer.closures.Add({.closure = one.closure.value(),
                                                           .attempt = one.attempt.value(),
                                                           .function = one.function,
@@ -442,6 +450,8 @@ Driver::Counts DriverCore::counts() {
   counts.succeeded = dispatcher_.succeeded();
   counts.reruns = dispatcher_.reruns();
   counts.settled = dispatcher_.settled();
+  counts.drained = dispatcher_.drained();
+  counts.failed = dispatcher_.failed();
   counts.futures = dispatcher_.results().held();
   return counts;
 }

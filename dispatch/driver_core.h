@@ -34,8 +34,9 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   Status Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
                  const std::string& address, TimePoint deadline);
   void Disconnect(const std::string& task, const Status& why);
-  void Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
-               std::span<const std::uint64_t> running);
+  ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
+                                   Suspects::Cause cause, std::span<const std::uint64_t> running);
+  void SetPace(Driver::Pace pace);
 
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
                                     bool want_value, TimePoint deadline,

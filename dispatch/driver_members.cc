@@ -66,13 +66,22 @@ void DriverCore::Disconnect(const std::string& task, const Status& why) {
   Wake();
 }
 
-void DriverCore::Crashed(const std::string& task, const std::string& how, Suspects::Cause cause,
-                         std::span<const std::uint64_t> running) {
+ClosureDispatcher::Crash DriverCore::Crashed(const std::string& task, const std::string& how,
+                                             Suspects::Cause cause,
+                                             std::span<const std::uint64_t> running) {
   Disconnect(task, Unavailable("{} has ended by {}", task, how));
   const MutexLock lock(mutex_);
-  dispatcher_.CrashWorker(task, how, cause, running);
+  ClosureDispatcher::Crash crash = dispatcher_.CrashWorker(task, how, cause, running);
   PumpAndFlush();
   changed_.notify_all();
+  return crash;
+}
+
+void DriverCore::SetPace(Driver::Pace pace) {
+  const MutexLock lock(mutex_);
+  dispatcher_.set_paused(pace == Driver::Pace::kPause);
+  dispatcher_.set_draining(pace == Driver::Pace::kDrain);
+  PumpAndFlush();
 }
 
 ClosureId DriverCore::CreatePerWorker(std::uint32_t function,

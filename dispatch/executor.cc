@@ -168,7 +168,8 @@ void Executor::TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniori
                                .spin = options_.spin,
                                .spin_limit = &spin_limit_,
                                .cancel_grace = options_.cancel_grace,
-                               .on_stuck = options_.on_stuck},
+                               .on_stuck = options_.on_stuck,
+                               .on_arrival = options_.on_arrival},
       running_, std::move(wake));
   if (draining_) session_->SayDraining();
 }

@@ -56,6 +56,10 @@ class Executor {
     // run for longer than it may, whose error the driver has been sent: it should end the process.
     // Null: such closures are waited for.
     std::function<void(const std::string& what)> on_stuck = {};
+    // A closure has arrived and runs when those before it have: its input can be read meanwhile. On
+    // the thread that reads; to be quick.
+    std::function<void(std::uint32_t function, std::span<const std::byte> arguments)> on_arrival =
+        {};
   };
 
   //   kResourceExhausted: no descriptors are left.

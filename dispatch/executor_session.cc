@@ -213,6 +213,9 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
                              jobs_.emplace_back();
                              jobs_.back().record = record;
                              jobs_.back().arguments.Assign(arguments);
+                             if (options_.on_arrival) {
+                               options_.on_arrival(record.function, arguments);
+                             }
                              return Ok();
                            });
     }

@@ -36,6 +36,8 @@ class ExecutorSession {
     net::SpinLimit* spin_limit = nullptr;
     Millis cancel_grace{10'000};
     std::function<void(const std::string& what)> on_stuck = {};
+    std::function<void(std::uint32_t function, std::span<const std::byte> arguments)> on_arrival =
+        {};
   };
 
   // `wake`: written to by the session to end its own wait. Functions, limit and the table of what

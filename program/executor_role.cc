@@ -8,6 +8,7 @@
 
 #include "dispatch/executor.h"
 #include "dispatch/functions.h"
+#include "program/executor_endpoint.h"
 #include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -27,48 +28,9 @@ constexpr std::chrono::seconds kPulse{1};
   ::_exit(code);
 }
 
-// In the order in which peers prefer them is theirs to say: TCP first, then the Unix socket.
-Result<std::vector<net::Listener>> Listen(const v1::ProgramStart& start) {
-  std::vector<net::Listener> listeners;
-  if (start.link() != "local") {
-    const std::string host = start.listen_host().empty() ? "127.0.0.1" : start.listen_host();
-    const bool v6 = host.find(':') != std::string::npos;
-    MUSTER_TRY_ASSIGN(net::Listener tcp,
-                      net::ListenTcp(v6 ? fmt::format("[{}]:0", host) : host + ":0"));
-    listeners.push_back(std::move(tcp));
-  }
-  if (start.link() != "tcp" && !start.socket_directory().empty()) {
-    MUSTER_TRY_ASSIGN(net::Listener local,
-                      net::ListenUnix(fmt::format("{}/{}", start.socket_directory(), ::getpid())));
-    listeners.push_back(std::move(local));
-  }
-  if (listeners.empty()) {
-    return FailedPrecondition("link \"{}\" needs a folder for its socket, and none was given",
-                              start.link());
-  }
-  return listeners;
-}
-
-v1::DataEndpoint EndpointOf(const std::vector<net::Listener>& listeners,
-                            const v1::ProgramStart& start) {
-  v1::DataEndpoint endpoint;
-  endpoint.set_host_id(start.host_id());
-  for (const net::Listener& listener : listeners) {
-    if (listener.kind == net::LinkKind::kTcp) endpoint.set_tcp_address(listener.address);
-    if (listener.kind == net::LinkKind::kUnix) endpoint.set_unix_path(listener.address);
-  }
-  return endpoint;
-}
-
 void SendPulse(process::MessagePipe& pipe, const dispatch::RunningTable& running) {
   v1::FromProgram message;
-  v1::ProgramPulse& pulse = *message.mutable_pulse();
-  pulse.set_ended(running.ended());
-  for (const dispatch::RunningTable::Entry& entry : running.Now()) {
-    v1::RunningClosure& one = *pulse.add_running();
-    one.set_closure(entry.closure);
-    one.set_attempt(entry.attempt);
-  }
+  *message.mutable_pulse() = PulseOf(running);
   (void)pipe.Send(message);  // the other thread learns that the daemon has gone
 }
 
@@ -111,7 +73,7 @@ Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Op
   v1::FromProgram message;
   v1::ProgramReady& ready = *message.mutable_ready();
   ready = Describe(options);
-  MUSTER_TRY_ASSIGN(const std::vector<net::Listener> listeners, Listen(start));
+  MUSTER_TRY_ASSIGN(const std::vector<net::Listener> listeners, ListenForDrivers(start));
   MUSTER_TRY_ASSIGN(
       const std::unique_ptr<dispatch::Executor> executor,
       dispatch::Executor::Create({.identity = {.token = start.key(), .host_id = start.host_id()},

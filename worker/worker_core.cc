@@ -90,7 +90,12 @@ Result<bool> WorkerCore::IsKnown(const Job& job, Waiter waiter, const v1::StartE
     return Aborted("job {}: executor {} has ended; the next one needs another number",
                    plan.job_id(), incarnation);
   }
-  if (job.ready) Answer(waiter, Ok());
+  if (job.ready) {
+    // What was said of it may have been lost with the stream.
+    Tell(v1::ExecutorEvent::KIND_READY, plan.job_id(), job, processes_.at(*job.process).pid, {}, {},
+         &job.endpoint);
+    Answer(waiter, Ok());
+  }
   return job.ready || job.starting;
 }
 
@@ -102,14 +107,16 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   }
   Job& job = jobs_[plan.job_id()];
   if (start.adopt() && Adopt(job, waiter, start)) return;
-  const Result<bool> known = IsKnown(job, waiter, start);
-  if (!known.ok()) return Answer(waiter, known.status());
   if (start.adopt() && plan.ps().empty()) {
+    const Status fence = CheckFence(plan.job_id(), Epoch(plan.epoch()), ViewId(plan.view()));
+    if (!fence.ok()) return Answer(waiter, fence);
     return Answer(waiter,
                   NotFound("worker:{} has no executor of view {} of job {}: the variables that it "
                            "held are gone",
                            options_.worker_index, plan.view(), plan.job_id()));
   }
+  const Result<bool> known = IsKnown(job, waiter, start);
+  if (!known.ok()) return Answer(waiter, known.status());
   job.claimed = true;
   if (*known) {
     if (job.starting) job.waiters.push_back(waiter);
@@ -126,9 +133,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   job.start = start;
   job.waiters = {waiter};
   job.starting = true;
-  job.ready = job.served = job.failed = false;
-  job.steps = plan.start_step();
-  job.running.clear();
+  job.ready = job.served = false;
   const auto begin = [this, id = plan.job_id(), epoch, view,
                       incarnation = job.incarnation](const Result<std::string>& path) {
     Job& now = jobs_[id];
@@ -136,7 +141,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
         now.process) {
       return;
     }
-    const bool program = now.start.has_program();
+    const bool program = now.start.spec().has_program();
     if (path.ok()) return program ? BeginProgram(id, *path) : BeginJob(id, *path);
     now.starting = false;
     AnswerAll(now, Annotate(path.status(), program ? "the job's program" : "the job's archive"));
@@ -154,16 +159,23 @@ void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_
   job.process = *process;
   v1::ToExecutor message;
   v1::ExecutorStart& start = *message.mutable_start();
-  start.mutable_start()->Swap(&job.start);
+  *start.mutable_start() = job.start;
+  v1::ProgramStart& serving = *start.mutable_start()->mutable_program();
+  serving.set_link(options_.link);
+  serving.set_host_id(options_.host_id);
+  io_.Complete(serving);
   start.set_archive_path(archive_path);
   start.set_cache_directory(options_.cache_directory);
   start.set_link(options_.link);
   start.set_host_id(options_.host_id);
   start.set_threads(options_.threads);
   start.set_worker_index(options_.worker_index);
+  job.pulse.Clear();
+  job.silent_looks = 0;
   io_.Send(*process, message);
   const int pid = processes_[*process].pid;
-  log::With({{"job", job_id}}).Info("executor {} starts view {}", pid, job.view);
+  log::With({{"job", job_id}})
+      .Info("executor {} starts view {}, its number is {}", pid, job.view, job.incarnation);
   Tell(v1::ExecutorEvent::KIND_STARTED, job_id, job, pid);
 }
 
@@ -188,7 +200,6 @@ void WorkerCore::StopExecutor(const std::string& job_id) {
   Job& job = found->second;
   if (job.process) KillProcess(*std::exchange(job.process, std::nullopt));
   job.starting = job.ready = false;
-  job.running.clear();
   AnswerAll(job, Aborted("job {}: its executor was stopped", job_id));
   FlushLines(job_id);
   if (draining_) FinishDrain();
@@ -196,85 +207,48 @@ void WorkerCore::StopExecutor(const std::string& job_id) {
 
 void WorkerCore::OnReady(ProcessId process, const v1::ExecutorReady& ready) {
   EndStart(process, FromProto(ready.status()),
-           fmt::format("libtorch {}, {}", ready.torch_version(), ready.blas()));
+           fmt::format("libtorch {}, {}", ready.torch_version(), ready.blas()), ready.endpoint());
 }
 
 // Whoever asked for the executor is answered; one that cannot start is gone.
-bool WorkerCore::EndStart(ProcessId process, const Status& status, const std::string& what,
-                          const v1::DataEndpoint* endpoint) {
+void WorkerCore::EndStart(ProcessId process, const Status& status, const std::string& what,
+                          v1::DataEndpoint endpoint) {
   const std::string job_id = processes_[process].job_id;
   Job& job = jobs_[job_id];
-  if (job.process != process || !job.starting) return false;
+  if (job.process != process || !job.starting) return;
   job.starting = false;
   if (status.ok()) {
-    job.ready = true;
+    job.ready = job.served = true;
+    if (const std::string bound = endpoint.tcp_address();
+        !options_.advertised_host.empty() && !bound.empty()) {
+      endpoint.set_tcp_address(options_.advertised_host + bound.substr(bound.rfind(':')));
+    }
     log::With({{"job", job_id}}).Info("executor ready: {}", what);
-    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, endpoint);
+    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, &endpoint);
+    job.endpoint = std::move(endpoint);
+    Watch();
   } else {
     log::With({{"job", job_id}}).Warning("executor cannot start: {}", Message(status));
     KillProcess(process);
     job.process.reset();
   }
   AnswerAll(job, status);
-  return status.ok();
 }
 
-void WorkerCore::OnRun(const v1::ClosureAssignment& assignment) {
-  const auto found = jobs_.find(assignment.job_id());
-  if (draining_) {
-    return Refuse(assignment, Unavailable("worker:{} is draining", options_.worker_index));
-  }
-  if (found != jobs_.end() && ViewId(assignment.view()) < found->second.view) {
-    return Refuse(assignment, Aborted("job {}: view {} is over, view {} runs", assignment.job_id(),
-                                      assignment.view(), found->second.view));
-  }
-  if (found == jobs_.end() || ViewId(assignment.view()) != found->second.view ||
-      !found->second.ready) {
-    return Refuse(assignment,
-                  Unavailable("worker:{} has no executor of job {} for view {}",
-                              options_.worker_index, assignment.job_id(), assignment.view()));
-  }
-  Job& job = found->second;
-  job.claimed = true;
-  if (job.running.empty()) job.looks = job.idle_looks = 0;
-  job.running[{assignment.closure().kind(), ClosureId(assignment.closure().id())}] = assignment;
-  Watch();
-  v1::ToExecutor message;
-  *message.mutable_run() = assignment;
-  io_.Send(*job.process, message);
-}
-
-void WorkerCore::OnClosure(ProcessId process, v1::ClosureResult result) {
+void WorkerCore::OnPulse(ProcessId process, const v1::ProgramPulse& pulse) {
   Job& job = jobs_[processes_[process].job_id];
-  if (job.process != process || ViewId(result.view()) != job.view) return;
-  const auto running =
-      job.running.find({result.closure().kind(), ClosureId(result.closure().id())});
-  if (running != job.running.end() && running->second.attempt() == result.attempt()) {
-    job.running.erase(running);
+  if (job.process != process) return;
+  const auto first = [](const v1::ProgramPulse& one) {
+    return one.running_size() == 0 ? 0 : one.running(0).attempt();
+  };
+  if (pulse.ended() != job.pulse.ended() || first(pulse) != first(job.pulse)) {
+    job.looks = job.idle_looks = 0;
   }
-  job.looks = job.idle_looks = 0;
-  const auto code = static_cast<StatusCode>(result.status().code());
-  if (code == StatusCode::kOk) ++closures_done_;
-  if (result.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
-    if (code == StatusCode::kOk) job.steps = std::max(job.steps, result.closure().id());
-    job.failed = job.failed || (code != StatusCode::kOk && !IsTransient(code));
-  }
-  v1::DaemonMessage message;
-  *message.mutable_closure() = std::move(result);
-  io_.ToCoordinator(std::move(message));
-  AnswerAdopters(processes_[process].job_id, job);
+  closures_done_ += pulse.ended() - job.pulse.ended();
+  job.pulse = pulse;
+  job.silent_looks = 0;
+  job.awaits_pulse = false;
   if (draining_) FinishDrain();
-}
-
-void WorkerCore::Refuse(const v1::ClosureAssignment& assignment, const Status& status) {
-  v1::DaemonMessage message;
-  v1::ClosureResult& result = *message.mutable_closure();
-  result.set_job_id(assignment.job_id());
-  result.set_view(assignment.view());
-  *result.mutable_closure() = assignment.closure();
-  result.set_attempt(assignment.attempt());
-  SetStatus(status, *result.mutable_status());
-  io_.ToCoordinator(std::move(message));
 }
 
 // ---- What executors say
@@ -284,8 +258,10 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
   switch (message.body_case()) {
     case v1::FromExecutor::kReady:
       return OnReady(process, message.ready());
-    case v1::FromExecutor::kClosure:
-      return OnClosure(process, message.closure());
+    case v1::FromExecutor::kPulse:
+      return OnPulse(process, message.pulse());
+    case v1::FromExecutor::kAdopted:
+      return OnAdopted(process, message.adopted());
     case v1::FromExecutor::kCheck: {
       v1::CommandResult result;
       *result.mutable_check() = message.check().report();
@@ -444,8 +420,7 @@ void WorkerCore::FillHeartbeat(v1::Heartbeat& heartbeat) const {
 bool WorkerCore::Idle() const {
   return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
     const Job& job = entry.second;
-    const bool program_runs = job.process && (job.awaits_pulse || job.pulse.running_size() > 0);
-    return job.running.empty() && !program_runs;
+    return !job.process || (!job.awaits_pulse && job.pulse.running_size() == 0);
   });
 }
 
@@ -455,17 +430,30 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
   if (spare_) KillProcess(*std::exchange(spare_, std::nullopt));
   (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] {
     for (auto& [id, job] : jobs_) {
-      for (const auto& [key, assignment] : job.running) {
-        Refuse(assignment, Unavailable("worker:{} is draining", options_.worker_index));
-      }
-      job.running.clear();
       job.awaits_pulse = false;
       job.pulse.Clear();
     }
     FinishDrain();
   }));
-  DrainPrograms();
+  DrainExecutors();
   FinishDrain();
+}
+
+// Their drivers send them no more; they say by their pulse when nothing runs.
+void WorkerCore::DrainExecutors() {
+  v1::ToProgram to_program;
+  to_program.mutable_stop();
+  v1::ToExecutor to_executor;
+  to_executor.mutable_stop();
+  for (auto& [id, job] : jobs_) {
+    if (!job.process || !job.ready) continue;
+    job.awaits_pulse = true;
+    if (job.start.spec().has_program()) {
+      io_.SendProgram(*job.process, to_program);
+    } else {
+      io_.Send(*job.process, to_executor);
+    }
+  }
 }
 
 void WorkerCore::FinishDrain() {

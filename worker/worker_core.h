@@ -1,11 +1,11 @@
 // Decides what a worker daemon does: which executor processes run, what goes to them and what goes
 // back to the coordinator. No processes, sockets or threads here: they are behind WorkerIo.
 //
-// One executor for each job. A job's executor belongs to one (epoch, view); a newer one replaces
-// it, an older one is refused (kAborted). The executor of a program has a number besides, and is
-// the user's own executable: its driver speaks to it directly, and it tells its daemon by a pulse
-// what it runs. Jobs are checked and data is probed in an executor of their own with a deadline.
-// One executor is started in advance, since libtorch takes its time.
+// One executor for each job. A job's executor belongs to one (epoch, view) and has a number; a
+// newer one replaces it, an older one is refused (kAborted). Its driver speaks to it directly; it
+// tells its daemon by a pulse what it runs. That of a program is the user's own executable. Jobs
+// are checked and data is probed in an executor of their own with a deadline. One executor is
+// started in advance, since libtorch takes its time.
 //
 // When the coordinator is away executors go on; what they push is fenced by the view, and by the
 // epoch once another coordinator has taken it over. That one asks for them (StartExecutor.adopt);
@@ -46,8 +46,10 @@ class WorkerIo {
   // Starts muster-executor; its lines, messages and end come to the core under this id. Returns the
   // pid.
   virtual Result<int> Launch(ProcessId process) = 0;
-  // Starts a process of a user's program from the file at `path`, and gives it `start`, with what
-  // is this host's filled in (key, addresses), as its first message. As with Launch() otherwise.
+  // Fills in what is this host's for serving a driver: key, addresses.
+  virtual void Complete(v1::ProgramStart& start) const = 0;
+  // Starts a process of a user's program from the file at `path`, and gives it `start`, completed,
+  // as its first message. As with Launch() otherwise.
   //   kInvalidArgument, kFailedPrecondition: the file cannot run here; says what to do.
   virtual Result<int> LaunchProgram(ProcessId process, const std::string& path,
                                     const v1::ProgramSpec& program,
@@ -103,7 +105,6 @@ class WorkerCore {
   void Start();
   void OnAttached();
   void OnCommand(StreamId stream, const v1::Command& command);
-  void OnRun(const v1::ClosureAssignment& assignment);
   // Closures done and the pid of an executor that has a job.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
 
@@ -138,27 +139,24 @@ class WorkerCore {
   struct Job {
     Epoch epoch;
     ViewId view;
-    // A program's executor: its number; 0: no program.
+    // Its executor's number.
     std::uint64_t incarnation = 0;
     v1::StartExecutor start;
     std::vector<Waiter> waiters;
     std::optional<ProcessId> process;
     bool starting = false;
     bool ready = false;
-    // A program's executor of this number was ready once.
+    // The executor of this number was ready once, and served there.
     bool served = false;
+    v1::DataEndpoint endpoint;
     bool claimed = true;
-    // Train closures done: the last one's number, where they come in order. A closure's own error.
-    std::uint64_t steps = 0;
-    bool failed = false;
-    // Asked to go on under a later epoch, as soon as nothing of the earlier ones runs.
-    std::vector<Waiter> adopters;
-    std::map<std::pair<int, ClosureId>, v1::ClosureAssignment> running;
+    // Asked to go on under a later epoch, in this order.
+    std::deque<Waiter> adopters;
     // For the watchdog: since the last closure that ended.
     Millis cpu{0};
     int looks = 0;
     int idle_looks = 0;
-    // A program's pulse: the last, looks since then, and one is awaited before it counts as idle.
+    // Its pulse: the last, looks since then, and one is awaited before it counts as idle.
     v1::ProgramPulse pulse;
     int silent_looks = 0;
     bool awaits_pulse = false;
@@ -183,7 +181,7 @@ class WorkerCore {
   Result<bool> IsKnown(const Job& job, Waiter waiter, const v1::StartExecutor& start);
   // Lets the executor that is there go on under the epoch of `start`. False: none can.
   bool Adopt(Job& job, Waiter waiter, const v1::StartExecutor& start);
-  void AnswerAdopters(const std::string& job_id, Job& job);
+  void OnAdopted(ProcessId process, const v1::AdoptAnswer& answer);
   void BeginJob(const std::string& job_id, const std::string& archive_path);
   // kAborted: of an older epoch or view than the job's here; 0: not compared.
   Status CheckFence(const std::string& job_id, Epoch epoch, ViewId view) const;
@@ -201,14 +199,12 @@ class WorkerCore {
   void CheckProgram(Waiter waiter, const v1::JobSpec& spec);
   void OnProbed(ProcessId process, const v1::ProgramReady& ready);
   void OnServing(ProcessId process, const v1::ProgramReady& ready);
-  void OnPulse(ProcessId process, const v1::ProgramPulse& pulse);
-  void DrainPrograms();
 
   void OnReady(ProcessId process, const v1::ExecutorReady& ready);
-  // The job's executor has said `status` of its start; `what` it is. True: it is ready now.
-  bool EndStart(ProcessId process, const Status& status, const std::string& what,
-                const v1::DataEndpoint* endpoint = nullptr);
-  void OnClosure(ProcessId process, v1::ClosureResult result);
+  // The job's executor has said `status` of its start; `what` it is, and where it serves closures.
+  void EndStart(ProcessId process, const Status& status, const std::string& what,
+                v1::DataEndpoint endpoint);
+  void OnPulse(ProcessId process, const v1::ProgramPulse& pulse);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
   void GetValues(Waiter waiter, const v1::GetValues& request);
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
@@ -230,13 +226,13 @@ class WorkerCore {
   void KillProcess(ProcessId process);
   void Answer(Waiter waiter, const Status& status, v1::CommandResult result = {});
   void AnswerAll(Job& job, const Status& status);
-  void Refuse(const v1::ClosureAssignment& assignment, const Status& status);
   void Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job, int pid,
             const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {},
             const v1::DataEndpoint* endpoint = nullptr);
   void AddLine(const std::string& job_id, std::int64_t time_us, std::string text);
   void FlushLines(const std::string& job_id);
   void EndUnclaimed();
+  void DrainExecutors();
   void FinishDrain();
   bool Idle() const;
 

@@ -112,7 +112,6 @@ void WorkerCore::OnJobExited(const std::string& job_id, const Process& process,
   log::With({{"job", job_id}}).Warning("executor {} ended: {}", process.pid, end.how);
   job.process.reset();
   job.starting = job.ready = false;
-  job.running.clear();
   job.pulse.Clear();
   FlushLines(job_id);
   Tell(v1::ExecutorEvent::KIND_EXITED, job_id, job, process.pid, end, process.last_lines);

@@ -1,5 +1,4 @@
-// The part of WorkerCore that runs users' programs: executors that their drivers speak to directly,
-// and probes. What the daemon has of closures is the executor's pulse, once a second.
+// The part of WorkerCore that runs users' programs: executors and probes.
 #include <fmt/format.h>
 
 #include "common/base/words.h"
@@ -84,43 +83,9 @@ void WorkerCore::OnProbed(ProcessId process, const v1::ProgramReady& ready) {
 }
 
 void WorkerCore::OnServing(ProcessId process, const v1::ProgramReady& ready) {
-  v1::DataEndpoint endpoint = ready.endpoint();
-  const std::string& bound = endpoint.tcp_address();
-  if (!options_.advertised_host.empty() && !bound.empty()) {
-    endpoint.set_tcp_address(options_.advertised_host + bound.substr(bound.rfind(':')));
-  }
-  const std::string what =
-      fmt::format("{}, {}", Counted(ready.function_count(), "function"), ready.abi());
-  if (!EndStart(process, FromProto(ready.status()), what, &endpoint)) return;
-  jobs_[processes_[process].job_id].served = true;
-  Watch();
-}
-
-void WorkerCore::OnPulse(ProcessId process, const v1::ProgramPulse& pulse) {
-  Job& job = jobs_[processes_[process].job_id];
-  if (job.process != process) return;
-  const auto first = [](const v1::ProgramPulse& one) {
-    return one.running_size() == 0 ? 0 : one.running(0).attempt();
-  };
-  if (pulse.ended() != job.pulse.ended() || first(pulse) != first(job.pulse)) {
-    job.looks = job.idle_looks = 0;
-  }
-  closures_done_ += pulse.ended() - job.pulse.ended();
-  job.pulse = pulse;
-  job.silent_looks = 0;
-  job.awaits_pulse = false;
-  if (draining_) FinishDrain();
-}
-
-// Its driver sends it no more; it says by its pulse when nothing runs.
-void WorkerCore::DrainPrograms() {
-  v1::ToProgram message;
-  message.mutable_stop();
-  for (auto& [id, job] : jobs_) {
-    if (!job.process || !job.ready || !job.start.has_program()) continue;
-    job.awaits_pulse = true;
-    io_.SendProgram(*job.process, message);
-  }
+  EndStart(process, FromProto(ready.status()),
+           fmt::format("{}, {}", Counted(ready.function_count(), "function"), ready.abi()),
+           ready.endpoint());
 }
 
 }  // namespace muster::worker

@@ -1,7 +1,5 @@
 // The part of WorkerCore that asks executors for their model's values, has them saved, and watches
 // over them.
-#include <algorithm>
-
 #include "worker/worker_core.h"
 
 namespace muster::worker {
@@ -9,8 +7,7 @@ namespace {
 
 // Looks of the watchdog within stuck_limit; it kills after one more.
 constexpr int kLooks = 6;
-// Without a pulse, which comes every second, a program's executor is watched even if it had
-// nothing.
+// Without a pulse, which comes every second, an executor is watched even if it had nothing.
 constexpr Millis kSilence{4'000};
 // An executor that uses a hundredth of one processor is not idle.
 constexpr int kBusyShare = 100;
@@ -23,28 +20,34 @@ constexpr int kBusyShare = 100;
 bool WorkerCore::Adopt(Job& job, Waiter waiter, const v1::StartExecutor& start) {
   const v1::JobPlan& plan = start.plan();
   const Epoch epoch(plan.epoch());
-  if (!job.ready || job.failed || job.incarnation != 0 || ViewId(plan.view()) != job.view ||
-      epoch < job.epoch) {
-    return false;
-  }
+  const bool program = job.start.spec().has_program();
+  if (!job.ready || program || ViewId(plan.view()) != job.view || epoch < job.epoch) return false;
   job.epoch = epoch;
   job.claimed = true;
   job.adopters.push_back(waiter);
-  AnswerAdopters(plan.job_id(), job);
+  v1::ToExecutor message;
+  message.mutable_adopt()->set_least_attempt(Attempt(epoch, 0).value());
+  io_.Send(*job.process, message);
   return true;
 }
 
-void WorkerCore::AnswerAdopters(const std::string& job_id, Job& job) {
-  const bool old_left = std::any_of(job.running.begin(), job.running.end(), [&](const auto& one) {
-    return one.second.attempt() < Attempt(job.epoch, 0).value();
-  });
-  if (old_left || job.adopters.empty()) return;
-  for (const Waiter& waiter : std::exchange(job.adopters, {})) {
-    v1::CommandResult result;
-    result.mutable_adopted()->add_shards()->set_watermark(job.steps);
-    Answer(waiter, Ok(), std::move(result));
+// It has nothing left of what the earlier coordinators' drivers gave it.
+void WorkerCore::OnAdopted(ProcessId process, const v1::AdoptAnswer& answer) {
+  const std::string& job_id = processes_[process].job_id;
+  Job& job = jobs_[job_id];
+  if (job.process != process || job.adopters.empty()) return;
+  const Waiter waiter = job.adopters.front();
+  job.adopters.pop_front();
+  const Status status = FromProto(answer.status());
+  if (!status.ok()) {
+    return Answer(waiter, NotFound("the executor of worker:{} cannot go on: {}",
+                                   options_.worker_index, Message(status)));
   }
-  Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[*job.process].pid);
+  v1::CommandResult result;
+  result.mutable_adopted()->add_shards()->set_watermark(answer.steps());
+  result.mutable_adopted()->set_executor(job.incarnation);
+  Answer(waiter, Ok(), std::move(result));
+  Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, &job.endpoint);
 }
 
 // ---- Values of the model
@@ -101,24 +104,17 @@ void WorkerCore::Look() {
   watching_ = false;
   bool any = false;
   for (auto& [id, job] : jobs_) {
-    if (!job.process) continue;
-    if (job.start.has_program()) {
-      if (!job.ready) continue;
-      any = true;
-      const bool silent = job.silent_looks++ * options_.stuck_limit / kLooks > kSilence;
-      if (!silent && job.pulse.running_size() == 0) {
-        job.looks = job.idle_looks = 0;
-        continue;
-      }
-    } else if (job.running.empty()) {
+    if (!job.process || !job.ready) continue;
+    any = true;
+    const bool silent = job.silent_looks++ * options_.stuck_limit / kLooks > kSilence;
+    if (!silent && job.pulse.running_size() == 0) {
+      job.looks = job.idle_looks = 0;
       continue;
     }
     std::optional<ExecutorEnd> end = Stuck(job);
-    if (!end) {
-      any = true;
-      continue;
-    }
-    if (job.pulse.running_size() > 0) {
+    if (!end) continue;
+    // A model's numbers are those of steps, not its driver's.
+    if (job.pulse.running_size() > 0 && job.start.spec().has_program()) {
       for (const v1::RunningClosure& one : job.pulse.running()) {
         if (!end->running) end->running.emplace();
         end->running->push_back(one.closure());
@@ -134,15 +130,8 @@ void WorkerCore::Look() {
 
 // The oldest closure that an executor has, as far as its daemon knows.
 std::string WorkerCore::WhatRuns(const Job& job) {
-  if (job.start.has_program()) {
-    return job.pulse.running_size() == 0
-               ? "it"
-               : fmt::format("closure {}", job.pulse.running(0).closure());
-  }
-  const auto oldest = std::min_element(
-      job.running.begin(), job.running.end(),
-      [](const auto& a, const auto& b) { return a.second.attempt() < b.second.attempt(); });
-  return fmt::format("closure {}", oldest->second.closure().id());
+  return job.pulse.running_size() == 0 ? "it"
+                                       : fmt::format("closure {}", job.pulse.running(0).closure());
 }
 
 // Counts looks, not time: a daemon that was stopped itself looks once when it goes on.

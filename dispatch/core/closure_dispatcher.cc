@@ -16,8 +16,13 @@ ClosureDispatcher::ClosureDispatcher(Options options)
       second_runs_(options_.second_runs),
       suspects_(options_.limits),
       policy_(options_.errors),
-      last_given_(options_.settled_beyond.empty() ? options_.settled
-                                                  : options_.settled_beyond.back().last) {}
+      last_given_(
+          std::max({options_.settled, options_.given,
+                    options_.settled_beyond.empty() ? 0 : options_.settled_beyond.back().last})) {}
+
+std::string ClosureDispatcher::NameOf(std::uint64_t closure) const {
+  return options_.name ? options_.name(closure) : fmt::format("closure {}", closure);
+}
 
 ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
     std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
@@ -152,9 +157,8 @@ void ClosureDispatcher::PutBack(ClosureRecord& record) {
     return Cancel(record);
   }
   if (record.executions == kMostExecutions) {
-    return Fail(record, {.status = Internal("closure {} was handed out {} times and never ended: "
-                                            "given up",
-                                            record.id, record.executions),
+    return Fail(record, {.status = Internal("{} was handed out {} times and never ended: given up",
+                                            NameOf(record.id), record.executions),
                          .origin = Origin::kWorker,
                          .phase = Phase::kRun,
                          .task = workers_[record.worker].task,
@@ -235,7 +239,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
     return failed() ? Outcome::kFailed : Outcome::kAgain;
   }
   TakeFromFlight(record);
-  error.status = Annotate(error.status, fmt::format("closure {}", record.id));
+  error.status = Annotate(error.status, NameOf(record.id));
   Fail(record, std::move(error));
   return Outcome::kFailed;
 }

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -77,6 +78,10 @@ class ClosureDispatcher {
     // Closures that wait so long while no worker is there fail the queue (kUnavailable); 0: they
     // wait for as long as it takes.
     std::chrono::milliseconds worker_patience{0};
+    // It may have handed out closures up to this one: a drain includes them.
+    std::uint64_t given = 0;
+    // What errors and verdicts call a closure; null: "closure 7".
+    std::function<std::string(std::uint64_t)> name = {};
   };
 
   explicit ClosureDispatcher(Options options);
@@ -127,7 +132,10 @@ class ClosureDispatcher {
   // has failed.
   struct Crash {
     std::vector<std::uint64_t> requeued;
+    // All that it had when it ended, or when its link did; some may have ended elsewhere since.
+    std::vector<std::uint64_t> had;
     std::optional<std::uint64_t> given_up;
+    std::string why = {};
   };
   Crash CrashWorker(const std::string& task, const std::string& how, Suspects::Cause cause,
                     std::span<const std::uint64_t> running);
@@ -165,8 +173,11 @@ class ClosureDispatcher {
   void set_paused(bool paused) { paused_ = paused; }
   // Draining: only closures up to the newest that was handed out, and what a synchronous step of
   // it has more, so that all up to last_given() are done, and none above, once nothing is in
-  // flight.
+  // flight: drained().
   void set_draining(bool draining) { draining_ = draining; }
+  bool drained() const {
+    return draining_ && in_flight_ == 0 && settled() >= steps_.CutFrom(last_given_);
+  }
 
   // All closures up to here are settled, for good.
   std::uint64_t settled() const { return slab_.base() - 1; }
@@ -264,6 +275,7 @@ class ClosureDispatcher {
   // Takes the turns, and makes the arguments with them.
   void AssignWithTurns(ClosureRecord& record, std::span<const std::byte> arguments,
                        std::span<const ClosureId> turns_of);
+  std::string NameOf(std::uint64_t closure) const;
 
   const Options options_;
   ResultSlab results_;

@@ -102,11 +102,11 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
   if (worker.here) {
     crash.requeued = RemoveWorker({found->second, worker.generation}, Unavailable("{}", how));
   }
-  const std::vector<std::uint64_t> had = std::exchange(worker.had, {});
+  crash.had = std::exchange(worker.had, {});
   // What waited behind the one that ran is no accomplice.
-  const bool alone = (running.empty() ? had.size() : running.size()) == 1;
+  const bool alone = (running.empty() ? crash.had.size() : running.size()) == 1;
   std::uint64_t blamed = 0;
-  for (const std::uint64_t id : had) {
+  for (const std::uint64_t id : crash.had) {
     ClosureRecord* record = slab_.Find(id);
     if (record == nullptr || record->state == ClosureState::kSettled) continue;
     if (!running.empty() && std::ranges::find(running, id) == running.end()) continue;
@@ -122,8 +122,9 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
   ClosureRecord& record = *slab_.Find(blamed);
   // One that runs elsewhere by now speaks for itself.
   if (record.state != ClosureState::kQueued) return crash;
-  if (const auto why = suspects_.Judge(blamed, alone, here_ == 0, how)) {
+  if (const auto why = suspects_.Judge(blamed, NameOf(blamed), alone, here_ == 0, how)) {
     crash.given_up = blamed;
+    crash.why = *why;
     queue_.Remove(slab_, record);
     Fail(record, {.status = Internal("{}", *why),
                   .origin = Origin::kUser,

@@ -30,7 +30,8 @@ void Suspects::CountEnd(Cause cause) {
   if (cause == Cause::kEndless) ++endless_;
 }
 
-std::optional<std::string> Suspects::Judge(std::uint64_t closure, bool alone, bool only_worker,
+std::optional<std::string> Suspects::Judge(std::uint64_t closure, const std::string& name,
+                                           bool alone, bool only_worker,
                                            const std::string& how) const {
   const auto found = suspects_.find(closure);
   if (found == suspects_.end()) return std::nullopt;
@@ -41,22 +42,22 @@ std::optional<std::string> Suspects::Judge(std::uint64_t closure, bool alone, bo
   const bool excluded = suspect.on.size() >= 2 || only_worker;
   if (alone && excluded && suspect.crashes >= limits_.crash && suspect.alone >= limits_.crash - 1) {
     return fmt::format(
-        "closure {} has ended its executor {} times, {} of them with nothing else in flight ({}, "
-        "the last time by {})",
-        closure, suspect.crashes, suspect.alone, where, how);
+        "{} has ended its executor {} times, {} of them with nothing else in flight ({}, the last "
+        "time by {})",
+        name, suspect.crashes, suspect.alone, where, how);
   }
   const int killed = suspect.alone + suspect.alone_outside;
   if (alone && excluded && killed >= limits_.kill) {
     return fmt::format(
-        "closure {} has ended its executor {} times with nothing else in flight ({}, the last time "
-        "by {}): if nobody kills executors here, it needs more memory than there is",
-        closure, killed, where, how);
+        "{} has ended its executor {} times with nothing else in flight ({}, the last time by {}): "
+        "if nobody kills executors here, it needs more memory than there is",
+        name, killed, where, how);
   }
   if (barren_ >= limits_.barren || endless_ >= limits_.endless) {
     return fmt::format(
-        "executors have ended {} times and no closure has succeeded in between, the last one by "
-        "closure {} on {} by {}",
-        barren_, closure, where, how);
+        "executors have ended {} times and no closure has succeeded in between, the last one by {} "
+        "on {} by {}",
+        barren_, name, where, how);
   }
   return std::nullopt;
 }

@@ -47,9 +47,9 @@ class Suspects {
   void Blame(std::uint64_t closure, const std::string& worker, Cause cause, bool alone);
   void CountEnd(Cause cause);
   // After these: why this closure is to be given up; none: not yet. `only_worker`: there is no
-  // other to try. `how`: what the executor ended by.
-  std::optional<std::string> Judge(std::uint64_t closure, bool alone, bool only_worker,
-                                   const std::string& how) const;
+  // other to try. `name`: what people call it; `how`: what the executor ended by.
+  std::optional<std::string> Judge(std::uint64_t closure, const std::string& name, bool alone,
+                                   bool only_worker, const std::string& how) const;
 
   // It has succeeded: it is cleared, and the counts of all closures begin anew.
   void OnSuccess(std::uint64_t closure);

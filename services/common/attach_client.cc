@@ -91,8 +91,6 @@ void AttachClient::OnMessage(const v1::CoordinatorMessage& message) {
       return OnAck(message.ack().sequence());
     case Body::kCommand:
       return handler_.OnCommand(stream_id_, message.command());
-    case Body::kRun:
-      return handler_.OnRun(message.run());
     case Body::kRelease:
       return Left();
     default:

@@ -57,7 +57,6 @@ class AttachHandler {
   virtual void OnDetached(const Status& why) = 0;
   // `stream` goes back with the result (AttachClient::Reply).
   virtual void OnCommand(StreamId stream, const v1::Command& command) = 0;
-  virtual void OnRun(const v1::ClosureAssignment& assignment) = 0;
   // What changes between one registration and the next.
   virtual void FillRegistration(v1::Register&) {}
   // Fills in everything but the sequence.

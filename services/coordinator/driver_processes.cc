@@ -7,7 +7,6 @@
 #include "common/base/wall_time.h"
 #include "common/cluster/cluster_spec.h"
 #include "common/net/host_id.h"
-#include "services/common/piped_process.h"
 #include "services/common/program_child.h"
 
 namespace muster::coordinator {
@@ -17,80 +16,36 @@ namespace {
 // Between two batches of lines of one driver: a flood costs the strand ten pieces of work a second.
 constexpr Millis kLinePause{100};
 
-class Trainer : public DriverProcesses::Running {
- public:
-  explicit Trainer(std::unique_ptr<process::Child> child) : child_(std::move(child)) {}
-  int pid() const override { return child_->pid(); }
-  Status Signal(int signal) override { return child_->Signal(signal); }
-
- private:
-  const std::unique_ptr<process::Child> child_;
-};
-
-class Program : public DriverProcesses::Running {
- public:
-  explicit Program(std::unique_ptr<services::ProgramProcess> process)
-      : process_(std::move(process)) {}
-  int pid() const override { return process_->pid(); }
-  Status Signal(int signal) override { return process_->Signal(signal); }
-  void Send(const v1::ToProgram& message) override { process_->Send(message); }
-
- private:
-  const std::unique_ptr<services::ProgramProcess> process_;
-};
-
 }  // namespace
 
-Status DriverProcesses::Start(const std::string& job_id, std::uint64_t number) {
+// Its executors are ours, and hold the cluster's token: their key outlives this coordinator.
+Status DriverProcesses::StartModel(const v1::ProgramStart& start) {
   process::Child::Options child;
-  child.argv = {options_.program, "--coordinator",       address_, "--job", job_id,
-                "--driver",       std::to_string(number)};
+  child.argv = {options_.program,
+                "--coordinator",
+                address_,
+                "--job",
+                start.job_id(),
+                "--driver",
+                std::to_string(start.incarnation())};
   child.environment = {{"MUSTER_TOKEN_FILE", options_.token_file}};
-  const auto lines = std::make_shared<process::LineGate>();
-  child.on_line = LinesOf(job_id, lines);
-  child.on_exit = ExitOf(job_id, number, lines);
-  return StartAs(job_id, number,
-                 [child = std::move(child)]() mutable -> Result<std::unique_ptr<Running>> {
-                   MUSTER_TRY_ASSIGN(auto started, process::Child::Start(std::move(child)));
-                   return std::make_unique<Trainer>(std::move(started));
-                 });
+  return StartAs(start, Epoch(), [child = std::move(child)](Running::Events events) mutable {
+    return Running::Start(std::move(child), std::move(events));
+  });
 }
 
-// Its first message is its start; what else was sent to it until it runs comes behind that.
 Status DriverProcesses::StartProgram(const ProgramLaunch& launch) {
-  const std::string job_id = launch.start.role() == v1::PROGRAM_ROLE_EVALUATOR
-                                 ? EvaluatorOf(launch.start.job_id())
-                                 : launch.start.job_id();
-  const std::uint64_t number = launch.start.incarnation();
-  v1::ToProgram first;
-  v1::ProgramStart& start = *first.mutable_start();
-  start = launch.start;
-  start.set_key(options_.key(start.job_id(), Epoch(start.epoch())));
-  start.set_link("auto");
-  MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
-  const auto lines = std::make_shared<process::LineGate>();
-  services::ProgramProcess::Events events{
-      .on_line = LinesOf(job_id, lines),
-      .on_message =
-          [this, job_id, number](v1::FromProgram message) {
-            strand_.Post([this, job_id, number, message = std::move(message)] {
-              if (!closed_) options_.on_message(job_id, number, message);
-            });
-          },
-      .on_exit = ExitOf(job_id, number, lines)};
-  MUSTER_TRY(StartAs(
-      job_id, number,
-      [program = launch.program, start, config = TfConfig(launch), executable = options_.executable,
-       events = std::move(events)]() mutable -> Result<std::unique_ptr<Running>> {
-        MUSTER_TRY_ASSIGN(const std::string path, executable(program.sha256()));
-        process::Child::Options child = services::ProgramChild(path, program, start);
-        child.environment["TF_CONFIG"] = config;
-        auto started = services::ProgramProcess::Start(std::move(child), std::move(events));
-        if (!started.ok()) return services::ExplainStart(started.status(), path);
-        return std::make_unique<Program>(*std::move(started));
-      }));
-  Send(job_id, first);
-  return Ok();
+  return StartAs(launch.start, Epoch(launch.start.epoch()),
+                 [program = launch.program, start = launch.start, config = TfConfig(launch),
+                  executable = options_.executable](
+                     Running::Events events) -> Result<std::unique_ptr<Running>> {
+                   MUSTER_TRY_ASSIGN(const std::string path, executable(program.sha256()));
+                   process::Child::Options child = services::ProgramChild(path, program, start);
+                   child.environment["TF_CONFIG"] = config;
+                   auto started = Running::Start(std::move(child), std::move(events));
+                   if (!started.ok()) return services::ExplainStart(started.status(), path);
+                   return started;
+                 });
 }
 
 std::string DriverProcesses::TfConfig(const ProgramLaunch& launch) const {
@@ -103,13 +58,33 @@ std::string DriverProcesses::TfConfig(const ProgramLaunch& launch) const {
   return config.dump();
 }
 
-Status DriverProcesses::StartAs(const std::string& job_id, std::uint64_t number, Launch launch) {
+// Its first message is its start; what else is sent to it until it runs comes behind that.
+Status DriverProcesses::StartAs(v1::ProgramStart start, Epoch key_of, Launch launch) {
   if (closed_) return Unavailable("the coordinator is shutting down");
+  const std::string job_id =
+      start.role() == v1::PROGRAM_ROLE_EVALUATOR ? EvaluatorOf(start.job_id()) : start.job_id();
+  const std::uint64_t number = start.incarnation();
+  start.set_key(options_.key(start.job_id(), key_of));
+  start.set_link("auto");
+  MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
   // An old one may still be on its way out: its end is then nobody's concern.
   if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().process));
   drivers_[job_id].number = number;
+  v1::ToProgram first;
+  *first.mutable_start() = std::move(start);
+  Send(job_id, first);
+  const auto lines = std::make_shared<process::LineGate>();
+  Running::Events events{.on_line = LinesOf(job_id, lines),
+                         .on_message =
+                             [this, job_id, number](v1::FromProgram message) {
+                               strand_.Post([this, job_id, number, message = std::move(message)] {
+                                 if (!closed_) options_.on_message(job_id, number, message);
+                               });
+                             },
+                         .on_exit = ExitOf(job_id, number, lines)};
   auto started = std::make_shared<Result<std::unique_ptr<Running>>>(nullptr);
-  forks_.Run([started, launch = std::move(launch)]() mutable { *started = launch(); },
+  forks_.Run([started, launch = std::move(launch),
+              events = std::move(events)]() mutable { *started = launch(std::move(events)); },
              [this, started, job_id, number] { OnStarted(job_id, number, std::move(*started)); });
   return Ok();
 }

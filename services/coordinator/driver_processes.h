@@ -20,6 +20,7 @@
 #include "common/process/line_gate.h"
 #include "coordinator/offload.h"
 #include "coordinator/world.h"
+#include "services/common/piped_process.h"
 
 namespace muster::coordinator {
 
@@ -33,9 +34,9 @@ class DriverProcesses : public Drivers {
     std::function<void(const std::string& job, std::uint64_t number, bool success,
                        const std::string& how)>
         on_exit;
-    // For a user's program: its uploaded file, as one that can be run; what proves its links; what
-    // its driver says.
+    // A user's uploaded program, as a file that can be run.
     std::function<Result<std::string>(const std::string& sha256)> executable = nullptr;
+    // What proves the job's links; what its driver says.
     std::function<std::string(const std::string& job_id, Epoch epoch)> key = nullptr;
     std::function<void(const std::string& job, std::uint64_t number, const v1::FromProgram&)>
         on_message = nullptr;
@@ -47,7 +48,7 @@ class DriverProcesses : public Drivers {
   // Where the drivers find this coordinator; known once it listens.
   void set_address(std::string address) { address_ = std::move(address); }
 
-  Status Start(const std::string& job_id, std::uint64_t number) override;
+  Status StartModel(const v1::ProgramStart& start) override;
   Status StartProgram(const ProgramLaunch& launch) override;
   void Send(const std::string& job_id, const v1::ToProgram& message) override;
   int Pid(const std::string& job_id) const override;
@@ -55,17 +56,10 @@ class DriverProcesses : public Drivers {
   // Ends all of them (SIGKILL); on the strand.
   void Close();
 
-  // A driver that runs. Destruction kills it and waits for its end.
-  class Running {
-   public:
-    virtual ~Running() = default;
-    virtual int pid() const = 0;
-    virtual Status Signal(int signal) = 0;
-    virtual void Send(const v1::ToProgram& /*message*/) {}
-  };
-
  private:
-  using Launch = absl::AnyInvocable<Result<std::unique_ptr<Running>>()>;
+  // A driver that runs. Destruction kills it and waits for its end.
+  using Running = services::ProgramProcess;
+  using Launch = absl::AnyInvocable<Result<std::unique_ptr<Running>>(Running::Events)>;
   struct Driver {
     std::uint64_t number = 0;
     // Null while it is being started.
@@ -75,8 +69,9 @@ class DriverProcesses : public Drivers {
     // To be sent when it runs.
     std::vector<v1::ToProgram> waiting;
   };
-  // In the place of whatever drove the job before; `launch` runs on the thread of forks.
-  Status StartAs(const std::string& job_id, std::uint64_t number, Launch launch);
+  // In the place of whatever drove the job before, with `start`, completed, for its first message;
+  // `launch` runs on the thread of forks.
+  Status StartAs(v1::ProgramStart start, Epoch key_of, Launch launch);
   void OnStarted(const std::string& job_id, std::uint64_t number,
                  Result<std::unique_ptr<Running>> process);
   // What a child's callbacks do: lines through a gate, and its end after the last of them.

@@ -24,27 +24,12 @@ grpc::ServerUnaryReactor* DriverServiceImpl::OpenJob(grpc::CallbackServerContext
   });
 }
 
-grpc::ServerUnaryReactor* DriverServiceImpl::Schedule(grpc::CallbackServerContext* context,
-                                                      const v1::ScheduleRequest* request,
-                                                      v1::ScheduleReply* reply) {
+grpc::ServerUnaryReactor* DriverServiceImpl::BeginEvaluation(
+    grpc::CallbackServerContext* context, const v1::BeginEvaluationRequest* request,
+    v1::BeginEvaluationReply* reply) {
   return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
-    job.Schedule(asked, std::move(then));
+    job.BeginEvaluation(asked, std::move(then));
   });
-}
-
-grpc::ServerUnaryReactor* DriverServiceImpl::Join(grpc::CallbackServerContext* context,
-                                                  const v1::JoinRequest* request,
-                                                  v1::JoinReply* reply) {
-  return ServeJob(front_, context, request, reply, [](ModelJob& job, const auto& asked, auto then) {
-    job.Join(asked, std::move(then));
-  });
-}
-
-grpc::ServerUnaryReactor* DriverServiceImpl::Fetch(grpc::CallbackServerContext* context,
-                                                   const v1::FetchRequest* request,
-                                                   v1::FetchReply* reply) {
-  return ServeJob(front_, context, request, reply,
-                  [](ModelJob& job, const auto& asked, auto then) { then(job.Fetch(asked)); });
 }
 
 grpc::ServerUnaryReactor* DriverServiceImpl::SaveCheckpoint(

@@ -14,13 +14,9 @@ class DriverServiceImpl : public v1::DriverService::CallbackService {
   grpc::ServerUnaryReactor* OpenJob(grpc::CallbackServerContext* context,
                                     const v1::OpenJobRequest* request,
                                     v1::OpenJobReply* reply) override;
-  grpc::ServerUnaryReactor* Schedule(grpc::CallbackServerContext* context,
-                                     const v1::ScheduleRequest* request,
-                                     v1::ScheduleReply* reply) override;
-  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
-                                 const v1::JoinRequest* request, v1::JoinReply* reply) override;
-  grpc::ServerUnaryReactor* Fetch(grpc::CallbackServerContext* context,
-                                  const v1::FetchRequest* request, v1::FetchReply* reply) override;
+  grpc::ServerUnaryReactor* BeginEvaluation(grpc::CallbackServerContext* context,
+                                            const v1::BeginEvaluationRequest* request,
+                                            v1::BeginEvaluationReply* reply) override;
   grpc::ServerUnaryReactor* SaveCheckpoint(grpc::CallbackServerContext* context,
                                            const v1::SaveCheckpointRequest* request,
                                            v1::SaveCheckpointReply* reply) override;

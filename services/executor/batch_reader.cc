@@ -32,6 +32,8 @@ Result<data::Element> BatchReader::Take(std::uint64_t closure) {
   {
     const MutexLock lock(mutex_);
     std::erase(wanted_, closure);  // not begun: read here, ahead of the others
+    // Closures come in order: those before this one have gone to another executor.
+    std::erase_if(ready_, [closure](const auto& one) { return one.first < closure; });
     while (reading_ == closure) changed_.wait(mutex_);
     if (auto ready = ready_.extract(closure); !ready.empty()) return std::move(ready.mapped());
   }

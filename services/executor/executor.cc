@@ -49,7 +49,6 @@ void Executor::Receive() {
       if (options_.on_closed) options_.on_closed(status);
       return;
     }
-    if (message.has_run() && run_ != nullptr) run_->Expect(message.run());
     inbox_.push_back(std::move(message));
     lock.unlock();
     arrived_.notify_all();
@@ -69,8 +68,6 @@ Status Executor::Handle(const v1::ToExecutor& message) {
   switch (message.body_case()) {
     case v1::ToExecutor::kStart:
       return Start(message.start());
-    case v1::ToExecutor::kRun:
-      return RunClosure(message.run());
     case v1::ToExecutor::kCheck:
       return Check(message);
     case v1::ToExecutor::kProbe: {
@@ -85,7 +82,7 @@ Status Executor::Handle(const v1::ToExecutor& message) {
     case v1::ToExecutor::kSetBuffers: {
       if (run_ == nullptr) return Ok();
       const Status status = run_->SetBuffers(message.set_buffers());
-      // Closures that need them are refused: they name their version.
+      // Closures that need them are handed back: they name their version.
       if (!status.ok()) Say("error: buffers for evaluation: {}", Message(status));
       return Ok();
     }
@@ -97,6 +94,17 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       if (report.ok()) *answer.mutable_saved()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
+    case v1::ToExecutor::kAdopt: {
+      Result<std::uint64_t> steps = Unavailable("this executor runs no job");
+      if (run_ != nullptr) steps = run_->Adopt(message.adopt().least_attempt());
+      v1::FromExecutor answer;
+      SetStatus(steps.status(), *answer.mutable_adopted()->mutable_status());
+      answer.mutable_adopted()->set_steps(steps.value_or(0));
+      return pipe_.Send(answer);
+    }
+    case v1::ToExecutor::kStop:
+      if (server_ != nullptr) server_->Drain();
+      return Ok();
     default:
       return InvalidArgument("the worker daemon sent a message that this executor does not know");
   }
@@ -112,23 +120,25 @@ Status Executor::Start(const v1::ExecutorStart& start) {
     Say("warning: libtorch runs on reference BLAS, about 20 times slower: install "
         "libopenblas0-openmp");
   }
-  {
-    const MutexLock lock(mutex_);
-    run_.reset();
-  }
-  auto run = JobRun::Open(start, options_.token);
   v1::FromExecutor answer;
   v1::ExecutorReady& ready = *answer.mutable_ready();
-  SetStatus(run.status(), *ready.mutable_status());
+  const Status begun = Begin(start, ready);
+  SetStatus(begun, *ready.mutable_status());
   ready.set_torch_version(engine::TorchVersion());
   ready.set_blas(blas.name);
-  if (run.ok()) {
-    const MutexLock lock(mutex_);
-    run_ = *std::move(run);
-  } else {
-    Say("error: cannot start: {}", Message(run.status()));
-  }
-  return pipe_.Send(answer);
+  if (!begun.ok()) Say("error: cannot start: {}", Message(begun));
+  MUSTER_TRY(pipe_.Send(answer));
+  if (server_ != nullptr) server_->BeginPulse();
+  return Ok();
+}
+
+// Opens the job, then the door for its driver.
+Status Executor::Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready) {
+  server_.reset();
+  MUSTER_TRY_ASSIGN(run_, JobRun::Open(start, options_.token));
+  MUSTER_TRY_ASSIGN(server_, ClosureServer::Start(start, *run_, pipe_));
+  *ready.mutable_endpoint() = server_->endpoint();
+  return Ok();
 }
 
 Status Executor::Check(const v1::ToExecutor& message) {
@@ -149,26 +159,6 @@ Status Executor::GiveValues(const v1::GetValues& request) {
   v1::FromExecutor answer;
   SetStatus(piece.status(), *answer.mutable_values()->mutable_status());
   if (piece.ok()) *answer.mutable_values()->mutable_piece() = *std::move(piece);
-  return pipe_.Send(answer);
-}
-
-Status Executor::RunClosure(const v1::ClosureAssignment& assignment) {
-  v1::FromExecutor answer;
-  if (run_ == nullptr) {
-    v1::ClosureResult& result = *answer.mutable_closure();
-    result.set_job_id(assignment.job_id());
-    result.set_view(assignment.view());
-    *result.mutable_closure() = assignment.closure();
-    result.set_attempt(assignment.attempt());
-    SetStatus(Unavailable("this executor runs no job"), *result.mutable_status());
-  } else {
-    *answer.mutable_closure() = run_->Run(assignment);
-    const v1::StatusProto& status = answer.closure().status();
-    if (status.code() != 0) {
-      Say("closure {} attempt {}: {}", assignment.closure().id(), assignment.attempt(),
-          status.message());
-    }
-  }
   return pipe_.Send(answer);
 }
 

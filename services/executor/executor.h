@@ -1,9 +1,9 @@
 // The executor's conversation with its worker daemon: messages in, answers out
-// (proto/muster/v1/executor.proto).
+// (proto/muster/v1/executor.proto). Closures come from the job's driver, another way
+// (closure_server.h).
 //
-// Threading: Serve() computes on the calling thread and receives on one of its own, so that batches
-// of assigned closures are read ahead and the end of the daemon is noticed during a long step.
-// Lifetime: the pipe outlives it.
+// Threading: Serve() obeys on the calling thread and receives on one of its own, so that the end of
+// the daemon is noticed during a long command. Lifetime: the pipe outlives it.
 #pragma once
 
 #include <deque>
@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/process/message_pipe.h"
 #include "muster/v1/executor.pb.h"
+#include "services/executor/closure_server.h"
 #include "services/executor/job_run.h"
 
 namespace muster::executor {
@@ -40,8 +41,8 @@ class Executor {
   Status Handle(const v1::ToExecutor& message);
   Status Start(const v1::ExecutorStart& start);
   Status Check(const v1::ToExecutor& message);
+  Status Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready);
   Status GiveValues(const v1::GetValues& request);
-  Status RunClosure(const v1::ClosureAssignment& assignment);
 
   process::MessagePipe& pipe_;
   const Options options_;
@@ -50,8 +51,10 @@ class Executor {
   Condition arrived_;
   std::deque<v1::ToExecutor> inbox_ MUSTER_GUARDED_BY(mutex_);
   Status closed_ MUSTER_GUARDED_BY(mutex_);
-  // Set under the mutex; the receiving thread announces closures to it.
-  std::shared_ptr<JobRun> run_;
+
+  std::unique_ptr<JobRun> run_;
+  // Runs its closures.
+  std::unique_ptr<ClosureServer> server_;
 };
 
 }  // namespace muster::executor

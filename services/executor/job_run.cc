@@ -18,6 +18,7 @@ namespace muster::executor {
 namespace {
 
 constexpr std::size_t kPieceBytes = 4 << 20;
+constexpr std::chrono::seconds kBuffersWait{2};
 
 // Microseconds since it was made or last asked.
 class Stopwatch {
@@ -62,12 +63,6 @@ Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec,
     return MakeStatus(source.status().code(), data::InSection(what, Message(source.status())));
   }
   return std::make_unique<BatchReader>(*std::move(source));
-}
-
-// Which batch it is: an evaluation closure's number without its round.
-std::uint64_t BatchNumber(const v1::Closure& closure) {
-  return closure.kind() == v1::CLOSURE_KIND_EVALUATE ? EvaluationId(closure.id()).batch()
-                                                     : closure.id();
 }
 
 // Another host may well be able to open the data.
@@ -120,6 +115,7 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
   std::unique_ptr<JobRun> run(new JobRun);
   run->job_id_ = plan.job_id();
   run->view_ = plan.view();
+  run->number_ = start.start().program().incarnation();
   const v1::DataFiles& expected = start.start().data();
   data::BatchSource::Options options{.cache_directory = start.cache_directory(),
                                      .seed = spec.seed(),
@@ -140,58 +136,57 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
   return run;
 }
 
-void JobRun::Expect(const v1::ClosureAssignment& assignment) {
-  if (assignment.job_id() != job_id_ || assignment.view() != view_) return;
-  const v1::Closure& closure = assignment.closure();
+void JobRun::Expect(const v1::Closure& closure) {
   if (closure.kind() == v1::CLOSURE_KIND_TRAIN) {
     training_->Request(closure.id());
   } else if (evaluation_ != nullptr) {
-    evaluation_->Request(BatchNumber(closure));
+    evaluation_->Request(closure.id());
   }
 }
 
-v1::ClosureResult JobRun::Run(const v1::ClosureAssignment& assignment) {
+Result<v1::ClosureResult> JobRun::Run(const v1::ClosureAssignment& assignment,
+                                      std::uint64_t attempt) {
+  const MutexLock lock(mutex_);
+  if (attempt < least_attempt_) {
+    return Aborted("closure {} is of a driver whose coordinator was lost",
+                   assignment.closure().id());
+  }
   v1::ClosureResult result;
   const ps::LinkBytes before = steps_->bytes();
-  Status status;
-  if (assignment.job_id() != job_id_ || assignment.view() != view_) {
-    status = Aborted("closure of job {} view {}; this executor serves job {} view {}",
-                     assignment.job_id(), assignment.view(), job_id_, view_);
-  } else if (assignment.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
-    status = Train(assignment, result);
-  } else if (assignment.closure().kind() == v1::CLOSURE_KIND_EVALUATE) {
-    status = Evaluate(assignment, result);
-  } else {
-    status = InvalidArgument("closure kind {} is none that this executor knows",
-                             static_cast<int>(assignment.closure().kind()));
-  }
-  status = AsClosureStatus(status);
-  result.set_job_id(assignment.job_id());
-  result.set_view(assignment.view());
-  *result.mutable_closure() = assignment.closure();
-  result.set_attempt(assignment.attempt());
-  SetStatus(status, *result.mutable_status());
+  const Status status = assignment.closure().kind() == v1::CLOSURE_KIND_TRAIN
+                            ? Train(assignment, attempt, result)
+                            : Evaluate(assignment, result);
+  if (!status.ok()) return AsClosureStatus(status);
   const ps::LinkBytes after = steps_->bytes();
   result.set_tcp_bytes(after.tcp - before.tcp);
   result.set_local_bytes(after.local - before.local);
   result.set_bad_records(training_->source().bad_records());
+  result.set_executor(number_);
   return result;
 }
 
-Status JobRun::Train(const v1::ClosureAssignment& assignment, v1::ClosureResult& result) {
+Status JobRun::Train(const v1::ClosureAssignment& assignment, std::uint64_t attempt,
+                     v1::ClosureResult& result) {
   const std::uint64_t step = assignment.closure().id();
   Stopwatch watch;
   MUSTER_TRY_ASSIGN(const data::Element batch, training_->Take(step));
   result.set_read_us(watch.Lap());
   engine::StepTimes times;
-  MUSTER_TRY_ASSIGN(*result.mutable_metrics(),
-                    steps_->Train(step, assignment.attempt(), batch, times));
+  MUSTER_TRY_ASSIGN(*result.mutable_metrics(), steps_->Train(step, attempt, batch, times));
   SetTimes(times, result);
   return Ok();
 }
 
+// The coordinator has sent them already, another way.
+bool JobRun::AwaitBuffers(std::uint64_t version) {
+  const auto until = std::chrono::steady_clock::now() + kBuffersWait;
+  while (buffers_version_ < version && buffers_changed_.wait_until(mutex_, until)) {
+  }
+  return buffers_version_ == version;
+}
+
 Status JobRun::Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResult& result) {
-  const std::uint64_t number = BatchNumber(assignment.closure());
+  const std::uint64_t number = assignment.closure().id();
   if (evaluation_ == nullptr) {
     return FailedPrecondition("closure {}: the job has no evaluation", assignment.closure().id());
   }
@@ -199,7 +194,7 @@ Status JobRun::Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResu
     return OutOfRange("evaluation batch {}: the data here has batches 1 to {}", number,
                       evaluation_->source().batches_per_epoch());
   }
-  if (assignment.buffers() != buffers_version_) {
+  if (assignment.buffers() != 0 && !AwaitBuffers(assignment.buffers())) {
     return Unavailable("this executor has version {} of the buffers to evaluate with, not {}",
                        buffers_version_, assignment.buffers());
   }
@@ -218,6 +213,7 @@ Result<v1::Piece> JobRun::Values(const v1::GetValues& request) {
     return Aborted("values of job {} view {}; this executor serves job {} view {}",
                    request.job_id(), request.view(), job_id_, view_);
   }
+  const MutexLock lock(mutex_);
   if (request.offset() == 0) snapshot_ = steps_->Values(request.frozen()).SerializeAsString();
   if (request.offset() > snapshot_.size()) {
     return FailedPrecondition("values from byte {}; there are {}", request.offset(),
@@ -232,9 +228,17 @@ Result<v1::Piece> JobRun::Values(const v1::GetValues& request) {
 
 Status JobRun::SetBuffers(const v1::SetBuffers& request) {
   if (request.job_id() != job_id_ || request.view() != view_) return Ok();
+  const MutexLock lock(mutex_);
   MUSTER_TRY(steps_->EvaluateWith(request.buffers()));
   buffers_version_ = request.version();
+  buffers_changed_.notify_all();
   return Ok();
+}
+
+Result<std::uint64_t> JobRun::Adopt(std::uint64_t least_attempt) {
+  const MutexLock lock(mutex_);
+  least_attempt_ = std::max(least_attempt_, least_attempt);
+  return steps_->Done();
 }
 
 Result<v1::SaveReport> JobRun::Save(const v1::SaveVariables& request) {
@@ -242,6 +246,7 @@ Result<v1::SaveReport> JobRun::Save(const v1::SaveVariables& request) {
     return Aborted("variables of job {} view {}; this executor serves job {} view {}",
                    request.job_id(), request.view(), job_id_, view_);
   }
+  const MutexLock lock(mutex_);
   return steps_->Save(request.step(), request.directory());
 }
 
@@ -273,7 +278,7 @@ Result<v1::ProbeReport> ProbeData(const v1::ProbeData& request,
                                : *report.mutable_data()->add_training());
     }
     if (closure.kind() == (evaluation ? v1::CLOSURE_KIND_EVALUATE : v1::CLOSURE_KIND_TRAIN)) {
-      report.set_records((*source)->RecordsOf(BatchNumber(closure)));
+      report.set_records((*source)->RecordsOf(closure.id()));
     }
     return Ok();
   };

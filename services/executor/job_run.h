@@ -1,6 +1,6 @@
 // One job and view on this worker: its data and its steps; runs closures.
 //
-// Threading: one thread makes and uses it; Expect() from any.
+// Threading: any thread; one call at a time works, but Expect() waits for none.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "services/executor/batch_reader.h"
 #include "services/executor/steps.h"
 
 namespace muster::v1 {
+class Closure;
 class ClosureAssignment;
 class ClosureResult;
 class ExecutorStart;
@@ -36,9 +38,10 @@ class JobRun {
                                               const std::string& token);
 
   // This closure will be run soon: its batch is read meanwhile.
-  void Expect(const v1::ClosureAssignment& assignment);
-  // The result to send, its status included.
-  v1::ClosureResult Run(const v1::ClosureAssignment& assignment);
+  void Expect(const v1::Closure& closure);
+  //   kUnavailable, kAborted: a peer was lost, or what runs is of the past; it may run again. Else
+  //   the user's error.
+  Result<v1::ClosureResult> Run(const v1::ClosureAssignment& assignment, std::uint64_t attempt);
 
   // The model's values, a piece after the other. kAborted: another job or view.
   // kFailedPrecondition: no snapshot, or one that ends before the offset.
@@ -48,20 +51,33 @@ class JobRun {
   // Steps::Save(). kAborted: another job or view.
   Result<v1::SaveReport> Save(const v1::SaveVariables& request);
 
+  // Goes on under a later coordinator: refuses attempts below this from now on (kAborted), and says
+  // Steps::Done() when none of them runs.
+  Result<std::uint64_t> Adopt(std::uint64_t least_attempt);
+
   const std::string& job_id() const { return job_id_; }
 
  private:
   JobRun() = default;
-  Status Train(const v1::ClosureAssignment& assignment, v1::ClosureResult& result);
-  Status Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResult& result);
+  Status Train(const v1::ClosureAssignment& assignment, std::uint64_t attempt,
+               v1::ClosureResult& result) MUSTER_REQUIRES(mutex_);
+  Status Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResult& result)
+      MUSTER_REQUIRES(mutex_);
+  // True: they are those that the closure wants, or come in time.
+  bool AwaitBuffers(std::uint64_t version) MUSTER_REQUIRES(mutex_);
 
   std::string job_id_;
   std::uint64_t view_ = 0;
+  std::uint64_t number_ = 0;
+  Mutex mutex_;
   std::unique_ptr<Steps> steps_;
   std::unique_ptr<BatchReader> training_;
   std::unique_ptr<BatchReader> evaluation_;  // null without evaluation
-  std::string snapshot_;                     // a serialized ModelValues, while it is fetched
-  std::uint64_t buffers_version_ = 0;
+  // A serialized ModelValues, while it is fetched.
+  std::string snapshot_ MUSTER_GUARDED_BY(mutex_);
+  std::uint64_t least_attempt_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t buffers_version_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Condition buffers_changed_;
 };
 
 // Opens the data on this host and counts. An error is this host's alone: its disk is full, it has

@@ -306,6 +306,11 @@ class LocalSteps final : public Steps {
     return Ok();
   }
 
+  Result<std::uint64_t> Done() const override {
+    if (broken_) return FailedPrecondition("the update of step {} has failed", done_ + 1);
+    return done_;
+  }
+
   Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) override {
     if (step != done_) {
       return FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done here",

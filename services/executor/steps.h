@@ -42,6 +42,9 @@ class Steps {
   // Writes variables and slots after `step` into `directory`.
   //   kFailedPrecondition: another step is the last one, or they are not here.
   virtual Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) = 0;
+  // Steps done, where the variables are here.
+  //   kFailedPrecondition: an update has failed halfway.
+  virtual Result<std::uint64_t> Done() const { return 0; }
   virtual ps::LinkBytes bytes() const { return {}; }
 };
 

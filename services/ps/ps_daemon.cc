@@ -178,11 +178,6 @@ void PsDaemon::OnCommand(StreamId stream, const v1::Command& command) {
       });
 }
 
-void PsDaemon::OnRun(const v1::ClosureAssignment& assignment) {
-  log::Warning("closure {} of job {} was sent to a parameter server; passed over",
-               assignment.closure().id(), assignment.job_id());
-}
-
 void PsDaemon::FillRegistration(v1::Register& registration) {
   node_->FillRegistration(registration);
 }

@@ -35,7 +35,6 @@ class PsDaemon final : private AttachHandler {
   void OnAttached(const v1::Welcome& welcome) override;
   void OnDetached(const Status& why) override;
   void OnCommand(StreamId stream, const v1::Command& command) override;
-  void OnRun(const v1::ClosureAssignment& assignment) override;
   void FillRegistration(v1::Register& registration) override;
   void FillHeartbeat(v1::Heartbeat& heartbeat) override;
   void OnRefused(const Status& why) override;

@@ -1,9 +1,7 @@
 // What a driver may ask of the coordinator: DriverService without gRPC, so that the trainer's loop
-// is tested against a scripted coordinator. Errors are those of proto/muster/v1/driver.proto; the
+// is tested against a scripted one. Errors are those of proto/muster/v1/driver.proto; the
 // calls may be repeated.
 #pragma once
-
-#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
@@ -16,14 +14,14 @@ class DriverApi {
  public:
   virtual ~DriverApi() = default;
   virtual Result<v1::OpenJobReply> OpenJob() = 0;
-  virtual Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) = 0;
-  virtual Result<v1::JoinReply> Join(ViewId view, Millis timeout) = 0;
-  virtual Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) = 0;
-  virtual Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) = 0;
+  virtual Result<v1::BeginEvaluationReply> BeginEvaluation(ViewId view,
+                                                           const v1::ModelReport& report) = 0;
+  virtual Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step,
+                                                         const v1::ModelReport& report) = 0;
   virtual Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
                                                  const v1::EvaluationResult* evaluation) = 0;
-  virtual Status Finish(ViewId view, const Status& status,
-                        const v1::EvaluationResult* evaluation) = 0;
+  virtual Status Finish(ViewId view, const Status& status, const v1::EvaluationResult* evaluation,
+                        const v1::ModelReport& report) = 0;
 };
 
 }  // namespace muster::trainer

@@ -16,8 +16,8 @@ namespace {
 using services::Authorize;
 using services::FromGrpc;
 
-// The coordinator answers within milliseconds; a checkpoint takes as long as the disks do, and a
-// full queue holds Schedule() for 30 s.
+// The coordinator answers within milliseconds; a checkpoint takes as long as the disks do, and
+// buffers to evaluate with hold BeginEvaluation() for 30 s.
 constexpr std::chrono::seconds kDeadline{60};
 constexpr std::chrono::minutes kCheckpointDeadline{30};
 // One OpenJob() call; it is repeated.
@@ -41,39 +41,20 @@ class DriverClient final : public DriverApi {
     return reply;
   }
 
-  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override {
-    auto request = Request<v1::ScheduleRequest>(view);
-    for (const v1::Closure& closure : closures) *request.add_closures() = closure;
-    v1::ScheduleReply reply;
-    return Call(&v1::DriverService::Stub::Schedule, request, reply, kDeadline);
-  }
-
-  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override {
-    auto request = Request<v1::JoinRequest>(view);
-    request.set_timeout_ms(static_cast<std::uint32_t>(timeout.count()));
-    v1::JoinReply reply;
-    MUSTER_TRY(Call(&v1::DriverService::Stub::Join, request, reply, kDeadline + timeout));
+  Result<v1::BeginEvaluationReply> BeginEvaluation(ViewId view,
+                                                   const v1::ModelReport& report) override {
+    auto request = Request<v1::BeginEvaluationRequest>(view);
+    *request.mutable_report() = report;
+    v1::BeginEvaluationReply reply;
+    MUSTER_TRY(Call(&v1::DriverService::Stub::BeginEvaluation, request, reply, kDeadline));
     return reply;
   }
 
-  Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) override {
-    auto request = Request<v1::FetchRequest>(view);
-    request.set_kind(kind);
-    v1::FetchReply all;
-    for (bool more = true; more;) {
-      v1::FetchReply reply;
-      MUSTER_TRY(Call(&v1::DriverService::Stub::Fetch, request, reply, kDeadline));
-      more = reply.more();
-      for (v1::ClosureResult& result : *reply.mutable_results()) {
-        *all.add_results() = std::move(result);
-      }
-    }
-    return all;
-  }
-
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override {
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step,
+                                                 const v1::ModelReport& report) override {
     auto request = Request<v1::SaveCheckpointRequest>(view);
     request.set_step(step);
+    *request.mutable_report() = report;
     v1::SaveCheckpointReply reply;
     MUSTER_TRY(Call(&v1::DriverService::Stub::SaveCheckpoint, request, reply, kCheckpointDeadline));
     return reply;
@@ -89,11 +70,12 @@ class DriverClient final : public DriverApi {
     return reply;
   }
 
-  Status Finish(ViewId view, const Status& status,
-                const v1::EvaluationResult* evaluation) override {
+  Status Finish(ViewId view, const Status& status, const v1::EvaluationResult* evaluation,
+                const v1::ModelReport& report) override {
     auto request = Request<v1::FinishJobRequest>(view);
     SetStatus(status, *request.mutable_status());
     if (evaluation != nullptr) *request.mutable_evaluation() = *evaluation;
+    *request.mutable_report() = report;
     v1::FinishJobReply reply;
     return Call(&v1::DriverService::Stub::FinishJob, request, reply, kDeadline);
   }

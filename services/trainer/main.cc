@@ -1,12 +1,17 @@
-// muster-trainer: the driver process of one model job. The coordinator daemon starts it.
+// muster-trainer: the driver process of one view of a model job. The coordinator daemon starts it,
+// with a socket pair as descriptor 3.
 #include <cstdio>
 #include <string>
 
+#include <unistd.h>
+
 #include "common/base/environment.h"
 #include "common/config/settings.h"
+#include "common/process/message_pipe.h"
 #include "services/common/daemon.h"
 #include "services/common/grpc_channel.h"
 #include "services/common/token.h"
+#include "services/trainer/dispatched_closures.h"
 #include "services/trainer/driver_client.h"
 #include "services/trainer/patient_driver.h"
 #include "services/trainer/trainer.h"
@@ -27,6 +32,10 @@ const std::vector<config::Setting> kSettings = {
     {.name = "token-file", .doc = "the cluster's token"},
 };
 
+constexpr int kPipe = 3;
+// The coordinator writes its first message when it has started the process.
+constexpr Millis kFirstMessage{60'000};
+
 Status Drive(const config::Values& values) {
   MUSTER_TRY_ASSIGN(const Token token, Token::Read(values.String("token-file")));
   const auto api = trainer::MakeDriverClient(services::MakeChannel(values.String("coordinator")),
@@ -36,8 +45,15 @@ Status Drive(const config::Values& values) {
     std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
   };
   trainer::PatientDriver patient(*api, {.say = say});
+  // Threads of the links run on until the process ends: nothing of theirs is destroyed.
+  static auto* const pipe = new process::MessagePipe(kPipe);
+  static auto* const first = new v1::ToProgram;
+  MUSTER_TRY(Annotate(pipe->Receive(*first, kFirstMessage), "the coordinator's pipe"));
+  const auto make = [](const v1::OpenJobReply& opened) -> trainer::Closures& {
+    return *new trainer::DispatchedClosures(first->start(), *pipe, opened);
+  };
   ThreadScheduler clock;
-  return trainer::Trainer(patient, clock, {}).Run();
+  return trainer::Trainer(patient, make, clock, {}).Run();
 }
 
 int Main(int argc, char** argv) {
@@ -57,9 +73,9 @@ int Main(int argc, char** argv) {
     return services::kExitConfig;
   }
   const Status status = Drive(*values);
-  if (status.ok()) return services::kExitDrained;
-  std::fprintf(stderr, "muster-trainer: %s\n", ToString(status).c_str());
-  return services::kExitFailed;
+  if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", ToString(status).c_str());
+  (void)std::fflush(stderr);
+  ::_exit(status.ok() ? services::kExitDrained : services::kExitFailed);
 }
 
 }  // namespace

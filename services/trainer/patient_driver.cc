@@ -37,20 +37,14 @@ Result<v1::OpenJobReply> PatientDriver::OpenJob() {
   return Ask([&] { return api_.OpenJob(); });
 }
 
-Status PatientDriver::Schedule(ViewId view, const std::vector<v1::Closure>& closures) {
-  return Ask([&] { return api_.Schedule(view, closures); });
+Result<v1::BeginEvaluationReply> PatientDriver::BeginEvaluation(ViewId view,
+                                                                const v1::ModelReport& report) {
+  return Ask([&] { return api_.BeginEvaluation(view, report); });
 }
 
-Result<v1::JoinReply> PatientDriver::Join(ViewId view, Millis timeout) {
-  return Ask([&] { return api_.Join(view, timeout); });
-}
-
-Result<v1::FetchReply> PatientDriver::Fetch(ViewId view, v1::ClosureKind kind) {
-  return Ask([&] { return api_.Fetch(view, kind); });
-}
-
-Result<v1::SaveCheckpointReply> PatientDriver::SaveCheckpoint(ViewId view, std::uint64_t step) {
-  return Ask([&] { return api_.SaveCheckpoint(view, step); });
+Result<v1::SaveCheckpointReply> PatientDriver::SaveCheckpoint(ViewId view, std::uint64_t step,
+                                                              const v1::ModelReport& report) {
+  return Ask([&] { return api_.SaveCheckpoint(view, step, report); });
 }
 
 Result<v1::ReportProgressReply> PatientDriver::Report(ViewId view, const v1::JobProgress& progress,
@@ -59,8 +53,9 @@ Result<v1::ReportProgressReply> PatientDriver::Report(ViewId view, const v1::Job
 }
 
 Status PatientDriver::Finish(ViewId view, const Status& status,
-                             const v1::EvaluationResult* evaluation) {
-  return Ask([&] { return api_.Finish(view, status, evaluation); });
+                             const v1::EvaluationResult* evaluation,
+                             const v1::ModelReport& report) {
+  return Ask([&] { return api_.Finish(view, status, evaluation, report); });
 }
 
 }  // namespace muster::trainer

@@ -27,13 +27,14 @@ class PatientDriver final : public DriverApi {
   PatientDriver(DriverApi& api, Options options) : api_(api), options_(std::move(options)) {}
 
   Result<v1::OpenJobReply> OpenJob() override;
-  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override;
-  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override;
-  Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) override;
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override;
+  Result<v1::BeginEvaluationReply> BeginEvaluation(ViewId view,
+                                                   const v1::ModelReport& report) override;
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step,
+                                                 const v1::ModelReport& report) override;
   Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
                                          const v1::EvaluationResult* evaluation) override;
-  Status Finish(ViewId view, const Status& status, const v1::EvaluationResult* evaluation) override;
+  Status Finish(ViewId view, const Status& status, const v1::EvaluationResult* evaluation,
+                const v1::ModelReport& report) override;
 
  private:
   template <class Call>

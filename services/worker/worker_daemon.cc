@@ -259,8 +259,6 @@ void WorkerDaemon::OnCommand(StreamId stream, const v1::Command& command) {
   if (!launches_.launches().OnCommand(stream, command)) core_.OnCommand(stream, command);
 }
 
-void WorkerDaemon::OnRun(const v1::ClosureAssignment& assignment) { core_.OnRun(assignment); }
-
 void WorkerDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   heartbeat.set_resident_bytes(ResidentBytes());
   core_.FillHeartbeat(heartbeat);
@@ -329,15 +327,19 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
   return pid;
 }
 
+void WorkerDaemon::Complete(v1::ProgramStart& start) const {
+  start.set_key(net::JobKey(daemon_.token().value(), start.job_id(), Epoch(start.epoch())));
+  start.set_listen_host(listen_host_);
+  start.set_socket_directory(socket_folder_);
+}
+
 Result<int> WorkerDaemon::LaunchProgram(ProcessId process, const std::string& path,
                                         const v1::ProgramSpec& program,
                                         const v1::ProgramStart& given) {
   v1::ToProgram first;
   v1::ProgramStart& start = *first.mutable_start();
   start = given;
-  start.set_key(net::JobKey(daemon_.token().value(), start.job_id(), Epoch(start.epoch())));
-  start.set_listen_host(listen_host_);
-  start.set_socket_directory(socket_folder_);
+  Complete(start);
   auto started = ProgramProcess::Start(
       ProgramChild(path, program, start),
       EventsOf<ProgramProcess>(process, [this, process](const v1::FromProgram& message) {
@@ -357,7 +359,7 @@ void WorkerDaemon::Bury(std::map<ProcessId, std::shared_ptr<Process>>& processes
   if (found == processes.end()) return;
   // Its destructor waits for the process: not on the strand, which makes the heartbeats.
   reaper_.Post([gone = std::move(found->second), folder = socket_folder_]() mutable {
-    // A program's socket has its number for a name.
+    // An executor's socket has its process's number for a name.
     const std::string socket = fmt::format("{}/{}", folder, gone->pid());
     gone.reset();
     std::error_code none;

@@ -46,12 +46,12 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void OnAttached(const v1::Welcome& welcome) override;
   void OnDetached(const Status& why) override;
   void OnCommand(StreamId stream, const v1::Command& command) override;
-  void OnRun(const v1::ClosureAssignment& assignment) override;
   void FillHeartbeat(v1::Heartbeat& heartbeat) override;
   void OnRefused(const Status& why) override;
 
   Result<int> Launch(worker::ProcessId process) override;
   std::optional<std::vector<std::uint64_t>> WhatRan(worker::ProcessId process) const;
+  void Complete(v1::ProgramStart& start) const override;
   Result<int> LaunchProgram(worker::ProcessId process, const std::string& path,
                             const v1::ProgramSpec& program, const v1::ProgramStart& start) override;
   void Kill(worker::ProcessId process) override;

@@ -29,10 +29,10 @@ bool Contains(const std::vector<std::string>& all, const std::string& one) {
 }
 
 // Which closures the workers have.
-std::vector<std::uint64_t> Given(Cluster& cluster) {
+std::vector<std::uint64_t> GivenOut(Cluster& cluster) {
   std::vector<std::uint64_t> ids;
   for (const auto& [task, daemon] : cluster.daemons) {
-    for (const v1::ClosureAssignment& one : daemon->given) ids.push_back(one.closure().id());
+    for (const testing::Given& one : daemon->given) ids.push_back(one.closure().id());
   }
   std::ranges::sort(ids);
   return ids;
@@ -46,8 +46,8 @@ struct Interrupted {
     REQUIRE(cluster.Submit(spec).ok());
     REQUIRE(cluster.Schedule(1, 8).ok());
     for (const auto& [task, daemon] : cluster.daemons) {
-      const std::deque<v1::ClosureAssignment> given = daemon->given;
-      for (const v1::ClosureAssignment& one : given) {
+      const std::deque<testing::Given> given = daemon->given;
+      for (const testing::Given& one : given) {
         if (one.closure().id() == 3) daemon->Push(one, {1});
         if (one.closure().id() == 3 || one.closure().id() == 6) {
           late.emplace_back(daemon, one);
@@ -63,7 +63,7 @@ struct Interrupted {
   }
 
   Cluster cluster;
-  std::vector<std::pair<std::shared_ptr<FakeDaemon>, v1::ClosureAssignment>> late;
+  std::vector<std::pair<std::shared_ptr<FakeDaemon>, testing::Given>> late;
 };
 
 TEST_CASE("A closure is done when every shard has applied it", "[coordinator][unit]") {
@@ -93,20 +93,20 @@ TEST_CASE("A killed coordinator costs a job no step: its view goes on under the 
   const auto adopted = cluster.EventOf("VIEW_ADOPTED");
   REQUIRE(adopted);
   CHECK(adopted->message() ==
-        "goes on where it stood: 0 steps lost, 6 of 100 done; 2 closures that had been begun run "
+        "goes on where it stood: 0 steps lost, 2 of 100 done; 6 closures that had been begun run "
         "again; 2.5 s have passed since the coordinator before this one was last alive");
   CHECK(adopted->fields().at("steps_lost") == "0");
-  CHECK(adopted->fields().at("step") == "6");
-  CHECK(adopted->fields().at("closures") == "2");
+  CHECK(adopted->fields().at("step") == "2");
+  CHECK(adopted->fields().at("closures") == "6");
   CHECK(adopted->fields().at("gap_ms") == "2500");
   CHECK_FALSE(Contains(cluster.Reasons(), "JOB_RESTORED"));
-  CHECK(Given(cluster) == std::vector<std::uint64_t>{3, 6});
+  CHECK(GivenOut(cluster) == std::vector<std::uint64_t>{3, 4, 5, 6, 7, 8});
 
   SECTION("its new driver goes on where the one before it stood") {
     const auto opened = cluster.Open();
     REQUIRE(opened.ok());
     CHECK(opened->scheduled() == 8);
-    CHECK(opened->steps_done() == 6);
+    CHECK(opened->steps_done() == 2);
     CHECK(opened->plan().start_step() == 0);
     REQUIRE(cluster.Schedule(1, 20).ok());  // those that are done are passed over
     cluster.WorkAll();
@@ -117,8 +117,8 @@ TEST_CASE("A killed coordinator costs a job no step: its view goes on under the 
     cluster.WorkAll();
     REQUIRE(cluster.Schedule(9, 9).ok());
     cluster.WorkAll();
-    v1::ClosureAssignment zombie = was.late[0].second;
-    zombie.mutable_closure()->set_id(10);
+    testing::Given zombie = was.late[0].second;
+    zombie.what.set_id(10);
     was.late[0].first->Push(zombie, {0, 1});
     REQUIRE(cluster.Save(9).ok());
     for (const int index : {0, 1}) CHECK(cluster.at({"ps", index}).torn_saves == 0);
@@ -130,7 +130,7 @@ TEST_CASE("A killed coordinator costs a job no step: its view goes on under the 
     cluster.RestartCoordinator();
     cluster.JoinAll(2, 4);
     CHECK(cluster.View() == 1);
-    CHECK(cluster.Open()->steps_done() == 6);
+    CHECK(cluster.Open()->steps_done() == 2);
     cluster.WorkAll();
     CHECK(cluster.Open()->steps_done() == 8);
   }

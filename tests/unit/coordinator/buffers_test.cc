@@ -53,17 +53,8 @@ struct WithBuffers : Cluster {
 
 TEST_CASE_METHOD(WithBuffers, "everybody evaluates with the buffers of worker 0 at the cut",
                  "[coordinator][unit]") {
-  auto scheduled = std::make_shared<Status>(Unknown("no answer"));
-  auto request = As<v1::ScheduleRequest>();
-  for (std::uint64_t batch = 1; batch <= 4; ++batch) {
-    request.add_closures()->set_kind(v1::CLOSURE_KIND_EVALUATE);
-    request.mutable_closures()->rbegin()->set_id(std::uint64_t{1} << 32 | batch);
-  }
-  job().Schedule(request, [scheduled](auto reply) { *scheduled = reply.status(); });
-  CHECK(at({"worker", 0}).given.empty());  // not before they are known
-  Settle();
+  REQUIRE(Schedule(1, 4, v1::CLOSURE_KIND_EVALUATE).ok());
 
-  CHECK(scheduled->ok());
   for (const int index : {0, 1}) {
     const FakeDaemon& worker = at({"worker", index});
     CHECK(Given(worker) == "worker 0 at 10");
@@ -77,9 +68,7 @@ TEST_CASE_METHOD(WithBuffers, "everybody evaluates with the buffers of worker 0 
   CHECK(at({"worker", 0}).given[0].buffers() == 0);
   WorkAll();
   at({"worker", 0}).values = Values("worker 0 at 20");
-  REQUIRE(
-      Schedule(std::uint64_t{2} << 32 | 1, std::uint64_t{2} << 32 | 4, v1::CLOSURE_KIND_EVALUATE)
-          .ok());
+  REQUIRE(Schedule(1, 4, v1::CLOSURE_KIND_EVALUATE).ok());
   CHECK(Given(at({"worker", 1})) == "worker 0 at 20");
   CHECK(at({"worker", 1}).given[0].buffers() == 2);
 }
@@ -161,10 +150,7 @@ TEST_CASE("an archive whose buffers are constant saves them and evaluates withou
   spec.mutable_model()->clear_buffers();
   REQUIRE(cluster.Submit(spec).ok());
   cluster.TrainAndSave(1, 2);
-  REQUIRE(cluster
-              .Schedule(std::uint64_t{1} << 32 | 1, std::uint64_t{1} << 32 | 1,
-                        v1::CLOSURE_KIND_EVALUATE)
-              .ok());
+  REQUIRE(cluster.Schedule(1, 1, v1::CLOSURE_KIND_EVALUATE).ok());
 
   CHECK(cluster.checkpoints.saved_values[0].buffers().tensors(0).data() == "constant");
   CHECK(cluster.at({"worker", 0}).given[0].buffers() == 0);

@@ -7,10 +7,10 @@ namespace {
 
 using testing::Cluster;
 
-// The oldest closure that worker 0 has; it gets another.
-void FinishOne(Cluster& cluster) {
-  testing::FakeDaemon& worker = cluster.at({"worker", 0});
-  const v1::ClosureAssignment closure = worker.given.at(0);
+// The oldest closure that the worker has; it gets another.
+void FinishOne(Cluster& cluster, int index) {
+  testing::FakeDaemon& worker = cluster.at({"worker", index});
+  const testing::Given closure = worker.given.at(0);
   worker.given.pop_front();
   worker.Finish(closure);
 }
@@ -21,8 +21,8 @@ struct Draining : Cluster {
     REQUIRE(Submit(Spec()).ok());
     REQUIRE(Open().ok());
     REQUIRE(Schedule(1, 60).ok());
-    FinishOne(*this);
-    FinishOne(*this);
+    FinishOne(*this, 0);
+    FinishOne(*this, 1);
     REQUIRE(StepsDone() == 2);
   }
   std::uint64_t StepsDone() { return JoinNow()->steps_done(); }
@@ -215,7 +215,7 @@ TEST_CASE("the home of a mirrored job stays until the job is saved", "[coordinat
   spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MIRRORED);
   REQUIRE(cluster.Submit(spec).ok());
   REQUIRE(cluster.Schedule(1, 20).ok());
-  FinishOne(cluster);
+  FinishOne(cluster, 0);
   v1::DaemonMessage message;
   message.mutable_draining()->set_reason("SIGTERM");
   cluster.at({"worker", 0}).Say(message);

@@ -99,37 +99,29 @@ TEST_CASE_METHOD(Driven, "a step that was saved is not saved again", "[coordinat
 
 TEST_CASE_METHOD(Driven, "a driver that was replaced is not obeyed when it wakes up",
                  "[coordinator][unit]") {
-  options.jobs.queue_capacity = 4;
-  RestartCoordinator();
-  JoinAll(1, 1);
   const std::uint64_t old = job().driver();
-  // Its call waits for room in the queue.
-  Status parked = Unknown("no answer");
-  auto request = As<v1::ScheduleRequest>();
-  for (std::uint64_t id = 1; id <= 20; ++id) {
-    request.add_closures()->set_kind(v1::CLOSURE_KIND_TRAIN);
-    request.mutable_closures()->rbegin()->set_id(id);
-  }
-  job().Schedule(request, [&](auto reply) { parked = reply.status(); });
-  Settle();
-  const std::uint64_t known = Open()->scheduled();
-  REQUIRE(known < 20);
-
+  REQUIRE(Schedule(1, 20).ok());
   KillDriver();
-  WorkAll();
   REQUIRE(job().driver() != old);
-  CHECK(parked.code() == StatusCode::kAborted);
-  CHECK(Open()->scheduled() == known);
-  Status late = Ok();
-  job().Schedule(As<v1::ScheduleRequest>(old), [&](auto reply) { late = reply.status(); });
-  CHECK(late.code() == StatusCode::kAborted);
-  CHECK(job().Fetch(As<v1::FetchRequest>(old)).status().code() == StatusCode::kAborted);
+  CHECK(Open()->scheduled() == 20);
+  CHECK(Open()->steps_done() == 0);
+
+  v1::FromProgram late;
+  late.mutable_model()->set_done(20);
+  core->OnDriverMessage(job().id(), old, late);
+  CHECK(Open()->steps_done() == 0);
+  Status evaluates = Ok();
+  job().BeginEvaluation(As<v1::BeginEvaluationRequest>(old),
+                        [&](auto reply) { evaluates = reply.status(); });
+  CHECK(evaluates.code() == StatusCode::kAborted);
+  CHECK(job().ReportProgress(As<v1::ReportProgressRequest>(old)).status().code() ==
+        StatusCode::kAborted);
   CHECK(Finish(As<v1::FinishJobRequest>(old)).code() == StatusCode::kAborted);
   CHECK(Open(old).status().code() == StatusCode::kFailedPrecondition);
   CHECK(Open(0).status().code() == StatusCode::kFailedPrecondition);
   // And its end is no news.
   core->OnDriverExit(job().id(), old, false, "signal SIGKILL");
-  CHECK(drivers.started.size() == 3);
+  CHECK(drivers.started.size() == 2);
   CHECK(State() == v1::JOB_STATE_RUNNING);
 }
 
@@ -184,19 +176,6 @@ TEST_CASE_METHOD(Driven, "drivers that are killed while the job gets on are repl
   }
   CHECK(State() == v1::JOB_STATE_RUNNING);
   CHECK(Open()->steps_done() == 20);
-}
-
-TEST_CASE_METHOD(Driven, "a user's error that a killed driver was told still fails the job",
-                 "[coordinator][unit]") {
-  REQUIRE(Schedule(1, 1).ok());
-  auto& worker = at({"worker", 0});
-  worker.Finish(worker.given.at(0), InvalidArgument("loss is nan"));
-  REQUIRE(JoinNow().status().code() == StatusCode::kInvalidArgument);
-
-  DriverExits("signal SIGKILL");
-
-  CHECK(State() == v1::JOB_STATE_FAILED);
-  CHECK(job().record().job().error().message() == "closure 1 on worker:0: loss is nan");
 }
 
 TEST_CASE_METHOD(Driven, "an evaluation of steps that were lost does not hold",

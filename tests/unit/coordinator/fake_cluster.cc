@@ -4,7 +4,6 @@ namespace muster::coordinator::testing {
 
 void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
   released = released || message.has_release();
-  if (message.has_run()) given.push_back(message.run());
   if (!message.has_command()) return;
   commands.push_back(message.command());
   if (silent) return;
@@ -43,39 +42,31 @@ Memory& FakeDaemon::MemoryOf(const std::string& job_id) {
   return cluster_.memories[{task_, boot_id_, job_id}];
 }
 
-void FakeDaemon::Push(const v1::ClosureAssignment& closure, const std::set<int>& servers) {
+void FakeDaemon::Push(const Given& closure, const std::set<int>& servers) {
   if (closure.closure().kind() != v1::CLOSURE_KIND_TRAIN) return;
   for (const int index : servers) {
-    Memory* memory = cluster_.MemoryOf({"ps", index}, closure.job_id());
-    if (memory == nullptr || memory->view != closure.view()) continue;
+    Memory* memory = cluster_.MemoryOf({"ps", index}, closure.job);
+    if (memory == nullptr || memory->view != closure.view) continue;
     memory->Push(closure.closure().id(), closure.attempt());
   }
 }
 
-void FakeDaemon::Finish(const v1::ClosureAssignment& closure, const Status& status) {
+void FakeDaemon::Finish(const Given& closure, const Status& status) {
   if (status.ok()) {
     std::set<int> servers;
     for (const v1::PsAddress& ps : plan.ps()) servers.insert(static_cast<int>(ps.index()));
     Push(closure, servers);
     if (closure.closure().kind() == v1::CLOSURE_KIND_TRAIN) {
-      MemoryOf(closure.job_id()).Push(closure.closure().id(), closure.attempt());
+      MemoryOf(closure.job).Push(closure.closure().id(), closure.attempt());
     }
   }
-  v1::DaemonMessage message;
-  v1::ClosureResult& result = *message.mutable_closure();
-  result.set_job_id(closure.job_id());
-  result.set_view(closure.view());
-  *result.mutable_closure() = closure.closure();
-  result.set_attempt(closure.attempt());
-  result.mutable_status()->set_code(static_cast<int>(status.code()));
-  result.mutable_status()->set_message(Message(status));
-  result.mutable_metrics()->set_examples(10);
-  Say(message);
+  for (const auto& [job, driver] : cluster_.models) driver->OnResult(task_, closure, status);
+  cluster_.Settle();
 }
 
 void FakeDaemon::Work() {
   while (!given.empty()) {
-    const v1::ClosureAssignment closure = given.front();
+    const Given closure = given.front();
     given.pop_front();
     Finish(closure);
   }
@@ -84,19 +75,11 @@ void FakeDaemon::Work() {
 void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
   given.clear();
   cluster_.memories.erase({task_, boot_id_, plan.job_id()});
-  v1::DaemonMessage message;
-  v1::ExecutorEvent& event = *message.mutable_executor();
-  event.set_job_id(plan.job_id());
-  event.set_view(plan.view());
-  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
-  event.set_how(how);
-  event.set_from_outside(from_outside);
-  event.add_last_lines("terminate called");
-  Say(message);
+  Executor(v1::ExecutorEvent::KIND_EXITED, how, from_outside);
+  cluster_.Settle();
 }
 
-void FakeDaemon::ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string& how,
-                                 bool from_outside) {
+void FakeDaemon::Executor(v1::ExecutorEvent::Kind kind, const std::string& how, bool from_outside) {
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(plan.job_id());
@@ -108,7 +91,9 @@ void FakeDaemon::ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string
       fmt::format("127.0.0.1:{}", 20'000 + start.program().incarnation() % 10'000));
   event.set_how(how);
   event.set_from_outside(from_outside);
-  if (kind == v1::ExecutorEvent::KIND_EXITED) event.add_last_lines("Segmentation fault");
+  if (kind == v1::ExecutorEvent::KIND_EXITED) {
+    event.add_last_lines(start.spec().has_program() ? "Segmentation fault" : "terminate called");
+  }
   Say(message);
 }
 
@@ -129,7 +114,10 @@ void FakeDaemon::ObeyAboutView(const v1::Command& command, v1::CommandResult& re
   plan = made;
   Memory& memory = MemoryOf(made.job_id());
   const bool goes_on = command.start_executor().adopt() && memory.view == made.view();
-  if (goes_on) return memory.Report(*result.mutable_adopted());
+  if (goes_on) {
+    memory.least_attempt = Attempt(Epoch(made.epoch()), 0).value();
+    return memory.Report(*result.mutable_adopted());
+  }
   if (command.start_executor().adopt() && made.ps().empty()) {
     result.mutable_status()->set_code(static_cast<int>(StatusCode::kNotFound));
     return;
@@ -139,10 +127,42 @@ void FakeDaemon::ObeyAboutView(const v1::Command& command, v1::CommandResult& re
   memory.start = made.start_step();
 }
 
+// `number`: of the executor before. One that is there goes on with what it has.
+void FakeDaemon::ObeyStart(std::uint64_t number, bool goes_on, const v1::Command& command,
+                           v1::DaemonMessage& message) {
+  v1::CommandResult& result = *message.mutable_result();
+  const bool same = number == start.program().incarnation();
+  if (!same) given.clear();
+  // What drivers of earlier coordinators gave it is refused.
+  std::erase_if(given, [&](const Given& one) {
+    return goes_on && one.attempt() < Attempt(Epoch(plan.epoch()), 0).value();
+  });
+  if (!same || start.adopt()) ObeyAboutView(command, result);
+  if (goes_on) {
+    result.mutable_adopted()->set_executor(number);
+    Say(message);
+    return Executor(v1::ExecutorEvent::KIND_READY);
+  }
+  if (result.status().code() == 0) {
+    Executor(v1::ExecutorEvent::KIND_STARTED);
+    if (slow_executors) return;
+    Executor(v1::ExecutorEvent::KIND_READY);
+  }
+  Say(message);
+}
+
 void FakeDaemon::Obey(const v1::Command& command) {
   v1::DaemonMessage message;
   v1::CommandResult& result = *message.mutable_result();
   result.set_command_id(command.id());
+  const std::uint64_t number = start.program().incarnation();
+  bool goes_on = false;
+  if (command.has_start_executor()) {
+    start = command.start_executor();
+    plan = start.plan();
+    goes_on = start.adopt() && number != 0 && MemoryOf(plan.job_id()).view == plan.view();
+    if (goes_on) start.mutable_program()->set_incarnation(number);
+  }
   if (const auto refused = refuse.find(command.body_case()); refused != refuse.end()) {
     result.mutable_status()->set_code(static_cast<int>(refused->second.code()));
     result.mutable_status()->set_message(Message(refused->second));
@@ -178,16 +198,7 @@ void FakeDaemon::Obey(const v1::Command& command) {
       ObeyAboutView(command, result);
       break;
     case v1::Command::kStartExecutor:
-      start = command.start_executor();
-      plan = start.plan();
-      given.clear();
-      ObeyAboutView(command, result);
-      if (start.has_program()) {
-        ProgramExecutor(v1::ExecutorEvent::KIND_STARTED);
-        if (slow_executors) return;
-        ProgramExecutor(v1::ExecutorEvent::KIND_READY);
-      }
-      break;
+      return ObeyStart(number, goes_on, command, message);
     case v1::Command::kPrepareLaunch:
       prepared = command.prepare_launch();
       for (std::uint32_t i = 0; i < prepared.addresses(); ++i) {

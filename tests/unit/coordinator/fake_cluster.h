@@ -13,103 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/trouble.h"
 #include "coordinator/coordinator.h"
 #include "tests/support/catch.h"
+#include "tests/unit/coordinator/fake_daemon.h"
+#include "tests/unit/coordinator/fake_driver.h"
 #include "tests/unit/coordinator/fake_parts.h"
 #include "tests/unit/coordinator/sample_spec.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator::testing {
-
-class Cluster;
-
-// What a daemon's process holds of one view of a job, and a new coordinator finds there.
-struct Memory {
-  struct Mark {
-    std::uint64_t attempt = 0;
-    bool applied = false;
-  };
-
-  // As a shard does it: once for each closure, whatever the attempt.
-  void Push(std::uint64_t closure, std::uint64_t attempt) {
-    if (closure <= start || attempt < least_attempt) return;
-    Mark& mark = marks[closure];
-    if (attempt < mark.attempt) return;
-    mark = {attempt, true};
-  }
-  // Closures 1..step are applied and no other.
-  bool StandsAt(std::uint64_t step) const {
-    return step == start + Applied() && (marks.empty() || marks.rbegin()->first <= step);
-  }
-  std::uint64_t Applied() const {
-    return static_cast<std::uint64_t>(
-        std::ranges::count_if(marks, [](const auto& one) { return one.second.applied; }));
-  }
-  void Report(v1::AdoptReport& report) const;
-
-  std::uint64_t view = 0;
-  std::uint64_t start = 0;
-  std::uint64_t least_attempt = 0;
-  std::map<std::uint64_t, Mark> marks;
-};
-
-// One daemon process. Answers commands as a healthy one would, unless a test says otherwise.
-class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDaemon> {
- public:
-  FakeDaemon(Cluster& cluster, TaskId task, std::string boot_id)
-      : cluster_(cluster), task_(std::move(task)), boot_id_(std::move(boot_id)) {}
-
-  void Send(const v1::CoordinatorMessage& message) override;
-  void End(const Status& status) override { ended = status; }
-
-  void Beat();
-  void Say(const v1::DaemonMessage& message);
-  void Finish(const v1::ClosureAssignment& closure, const Status& status = Ok());
-  // What an executor does before it has finished: its gradient gets to these servers of the view.
-  void Push(const v1::ClosureAssignment& closure, const std::set<int>& servers);
-  // Finishes everything it has been given.
-  void Work();
-  void ExecutorExits(const std::string& how, bool from_outside = false);
-  // What becomes of the program's executor that it was asked for last.
-  void ProgramExecutor(v1::ExecutorEvent::Kind kind, const std::string& how = "",
-                       bool from_outside = false);
-
-  // What becomes of a process of the launch that was started last.
-  void LaunchedProcess(std::uint32_t rank, v1::LaunchEvent::Kind kind, std::uint32_t code = 0,
-                       std::uint32_t signal = 0, bool asked = false, std::int64_t time_us = 1);
-
-  SessionId session;
-  bool silent = false;
-  bool released = false;
-  std::optional<Status> ended;
-  std::deque<v1::ClosureAssignment> given;
-  std::vector<v1::Command> commands;
-  // Answers to commands of a kind, by the name of the oneof's field; OK without.
-  std::map<v1::Command::BodyCase, Status> refuse;
-  v1::CheckReport check;
-  std::uint64_t examples = 1'000;
-  v1::DataFiles data;
-  v1::JobPlan plan;
-  v1::ModelValues values;
-  v1::StartExecutor start;
-  v1::PrepareLaunch prepared;
-  v1::StartLaunch launched;
-  // A program's executors do not get ready by themselves.
-  bool slow_executors = false;
-  // Saves of a parameter server that did not stand exactly at the step.
-  int torn_saves = 0;
-
-  const std::string& boot_id() const { return boot_id_; }
-
- private:
-  void Obey(const v1::Command& command);
-  void ObeyAboutView(const v1::Command& command, v1::CommandResult& result);
-  Memory& MemoryOf(const std::string& job_id);
-  Cluster& cluster_;
-  const TaskId task_;
-  const std::string boot_id_;
-  std::uint64_t beats_ = 0;
-};
 
 class Cluster {
  public:
@@ -118,6 +31,15 @@ class Cluster {
   // `open`: the journal of each coordinator in turn; else a database in `directory`.
   explicit Cluster(Coordinator::Options with = {}, OpenJournal open = nullptr)
       : options(std::move(with)), open_journal(std::move(open)) {
+    drivers.on_model = [this](const v1::ProgramStart& start) {
+      models[start.job_id()] = std::make_shared<FakeDriver>(*this, start);
+      time.Post([weak = std::weak_ptr(models[start.job_id()])] {
+        if (const auto model = weak.lock()) model->Begin();
+      });
+    };
+    drivers.on_sent = [this](const std::string& job_id, const v1::ToProgram& message) {
+      if (models.contains(job_id)) models[job_id]->Obey(message);
+    };
     Start();
   }
   ~Cluster() {
@@ -149,6 +71,7 @@ class Cluster {
     journal_disk.Kill();
     journal.reset();
     for (auto& [task, daemon] : daemons) daemon->silent = true;
+    models.clear();
     Start();
   }
 
@@ -158,6 +81,12 @@ class Cluster {
                    const std::map<v1::Command::BodyCase, Status>& refuse = {}) {
     auto daemon = std::make_shared<FakeDaemon>(*this, task, boot_id);
     daemon->refuse = refuse;
+    // The same process has its executors still.
+    if (const auto before = daemons.find(task);
+        before != daemons.end() && before->second->boot_id() == boot_id) {
+      daemon->given = before->second->given;
+      daemon->start = before->second->start;
+    }
     daemons[task] = daemon;
     *info.mutable_task() = ToProto(task);
     info.set_boot_id(boot_id);
@@ -193,6 +122,9 @@ class Cluster {
   void Pass(Millis total, Millis step = Millis(100)) {
     for (Millis passed{0}; passed < total; passed += step) {
       if (!silent_drivers) AskInVain();
+      for (auto& [job, driver] : models) {
+        if (!silent_drivers) driver->Tick();
+      }
       for (auto& [task, daemon] : daemons) {
         if (!daemon->silent) daemon->Beat();
       }
@@ -254,25 +186,40 @@ class Cluster {
   void DriverExits(const std::string& how, bool success = false) {
     core->OnDriverExit(job().id(), job().driver(), success, how);
   }
+  FakeDriver& model() { return *models.at(job().id()); }
   Status Schedule(std::uint64_t from, std::uint64_t to,
                   v1::ClosureKind kind = v1::CLOSURE_KIND_TRAIN) {
-    auto request = As<v1::ScheduleRequest>();
-    for (std::uint64_t id = from; id <= to; ++id) {
-      v1::Closure& closure = *request.add_closures();
-      closure.set_kind(kind);
-      closure.set_id(id);
+    model().buffers = 0;
+    if (kind == v1::CLOSURE_KIND_EVALUATE) {
+      auto begun = std::make_shared<Result<v1::BeginEvaluationReply>>(Unknown("no answer"));
+      auto request = As<v1::BeginEvaluationRequest>();
+      *request.mutable_report() = model().Report(false);
+      job().BeginEvaluation(request, [begun](auto reply) { *begun = std::move(reply); });
+      Settle();
+      if (!begun->ok()) return begun->status();
+      model().buffers = (*begun)->buffers();
     }
-    Status answer = Unknown("no answer");
-    job().Schedule(request, [&](auto reply) { answer = reply.status(); });
+    const Status answer = model().Schedule(kind, from, to);
     Settle();
     return answer;
   }
-  Result<v1::JoinReply> JoinNow(std::optional<std::uint64_t> view = std::nullopt) {
-    auto request = As<v1::JoinRequest>();
+  // How far the driver is; the job's view or another one may have been left meanwhile.
+  struct Joined {
+    bool all = false, stop = false;
+    std::uint64_t steps = 0;
+    bool done() const { return all; }
+    std::uint64_t steps_done() const { return steps; }
+    bool stop_requested() const { return stop; }
+  };
+  Result<Joined> JoinNow(std::optional<std::uint64_t> view = std::nullopt) {
+    Settle();
+    auto request = As<v1::ReportProgressRequest>();
     request.set_view(view.value_or(View()));
-    Result<v1::JoinReply> answer = Unknown("no answer");
-    job().Join(request, [&](auto reply) { answer = std::move(reply); });
-    return answer;
+    *request.mutable_progress() = job().record().job().progress();
+    const auto reported = job().ReportProgress(request);
+    if (!reported.ok()) return reported.status();
+    MUSTER_TRY_ASSIGN(const bool done, model().Join());
+    return Joined{.all = done, .stop = reported->stop_requested(), .steps = model().done()};
   }
   // A checkpoint that could not be written is kSaveFailed with its reason.
   static constexpr StatusCode kSaveFailed = StatusCode::kUnimplemented;
@@ -291,6 +238,7 @@ class Cluster {
   std::shared_ptr<Status> BeginSave(std::uint64_t step) {
     auto request = As<v1::SaveCheckpointRequest>();
     request.set_step(step);
+    if (models.contains(job().id())) *request.mutable_report() = model().Report(false);
     auto answer = std::make_shared<Status>(Unknown("no answer"));
     job().SaveCheckpoint(request, [answer](Result<v1::SaveCheckpointReply> reply) {
       const bool failed = reply.ok() && !reply->failure().empty();
@@ -328,6 +276,7 @@ class Cluster {
   }
   // Workers finish what they have until nothing is left.
   void WorkAll() {
+    Settle();
     for (bool any = true; any;) {
       any = false;
       for (auto& [task, daemon] : daemons) {
@@ -377,6 +326,7 @@ class Cluster {
   std::map<TaskId, std::shared_ptr<FakeDaemon>> daemons;
   // By task, process and job; they outlive coordinators.
   std::map<std::tuple<TaskId, std::string, std::string>, Memory> memories;
+  std::map<std::string, std::shared_ptr<FakeDriver>> models;  // by job
   Status joined;
   bool silent_drivers = false;
   bool journal_full = false;

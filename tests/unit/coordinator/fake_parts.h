@@ -113,8 +113,10 @@ class FakeCheckpoints : public Checkpoints {
 
 class FakeDrivers : public Drivers {
  public:
-  Status Start(const std::string& job_id, std::uint64_t) override {
-    return (started.push_back(job_id), Ok());
+  Status StartModel(const v1::ProgramStart& start) override {
+    started.push_back(start.job_id());
+    if (on_model) on_model(start);
+    return Ok();
   }
   int Pid(const std::string&) const override { return 4'000 + static_cast<int>(started.size()); }
   void Stop(const std::string& job_id, Millis grace) override {
@@ -124,12 +126,18 @@ class FakeDrivers : public Drivers {
     launched.push_back(launch);
     return Ok();
   }
-  void Send(const std::string&, const v1::ToProgram& message) override { sent.push_back(message); }
+  void Send(const std::string& job_id, const v1::ToProgram& message) override {
+    sent.push_back(message);
+    if (on_sent) on_sent(job_id, message);
+  }
 
   std::vector<std::string> started, stopped, killed;
   // Programs' drivers, and what was sent to them.
   std::vector<ProgramLaunch> launched;
   std::vector<v1::ToProgram> sent;
+  // Models' drivers begin, and hear.
+  std::function<void(const v1::ProgramStart&)> on_model;
+  std::function<void(const std::string& job_id, const v1::ToProgram&)> on_sent;
 };
 
 // The thread that writes the journal: what it is given is done at once, unless a test says

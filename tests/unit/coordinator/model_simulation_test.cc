@@ -11,7 +11,7 @@
 namespace muster::coordinator::testing {
 namespace {
 
-constexpr int kTroubles = 30;
+constexpr int kModelTroubles = 30;
 constexpr std::uint64_t kSteps = 100;
 
 class ModelWorld {
@@ -31,7 +31,7 @@ class ModelWorld {
   }
 
   void Run() {
-    for (int i = 0; i < kTroubles && !cluster_.job().ended(); ++i) {
+    for (int i = 0; i < kModelTroubles && !cluster_.job().ended(); ++i) {
       Drive();
       Trouble();
       Look();
@@ -108,7 +108,7 @@ class ModelWorld {
     for (int i = 0; i < workers_; ++i) {
       FakeDaemon& daemon = cluster_.at({"worker", i});
       for (int n = Upto(3); n > 0 && !daemon.given.empty(); --n) {
-        const v1::ClosureAssignment closure = daemon.given.front();
+        const Given closure = daemon.given.front();
         daemon.given.pop_front();
         Remember(i, closure);
         daemon.Finish(closure);
@@ -117,7 +117,7 @@ class ModelWorld {
     cluster_.Settle();
   }
 
-  void Remember(int worker, const v1::ClosureAssignment& closure) {
+  void Remember(int worker, const Given& closure) {
     late_.emplace_back(cluster_.daemons.at({"worker", worker}), closure);
     if (late_.size() > 40) late_.pop_front();
   }
@@ -198,7 +198,11 @@ class ModelWorld {
       cluster_.WorkAll();
       cluster_.Pass(Millis(500));
     }
-    INFO(cluster_.job().record().job().message());
+    INFO(cluster_.job().record().job().message()
+         << " " << cluster_.job().record().job().reason() << " view " << cluster_.View()
+         << " driver " << cluster_.job().driver() << " scheduled "
+         << (cluster_.models.contains("job-1") ? cluster_.model().Report(false).ShortDebugString()
+                                               : "none"));
     REQUIRE(cluster_.JoinNow().ok());
     REQUIRE(cluster_.JoinNow()->steps_done() == kSteps);
     for (int i = 0; i < servers_; ++i) {
@@ -221,7 +225,7 @@ class ModelWorld {
   std::uint64_t done_ = 0;
   // A server did: the job goes back to a checkpoint.
   bool lost_memory_ = false;
-  std::deque<std::pair<std::shared_ptr<FakeDaemon>, v1::ClosureAssignment>> late_;
+  std::deque<std::pair<std::shared_ptr<FakeDaemon>, Given>> late_;
 };
 
 TEST_CASE("No step of a model's job is lost or done twice while its servers keep their memory",

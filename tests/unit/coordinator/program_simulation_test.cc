@@ -72,12 +72,12 @@ class ProgramWorld {
         return Join(index, /*fresh=*/false);
       case 3:  // an executor ends, by whatever, ready or not
         if (daemon.start.has_program()) {
-          daemon.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "signal SIGKILL",
-                                 /*from_outside=*/true);
+          daemon.Executor(v1::ExecutorEvent::KIND_EXITED, "signal SIGKILL",
+                          /*from_outside=*/true);
         }
         return;
       case 4:  // a slow one gets ready
-        if (daemon.start.has_program()) daemon.ProgramExecutor(v1::ExecutorEvent::KIND_READY);
+        if (daemon.start.has_program()) daemon.Executor(v1::ExecutorEvent::KIND_READY);
         return;
       case 5:
         return MainIsReady();
@@ -192,7 +192,7 @@ class ProgramWorld {
       at(i).slow_executors = false;
       if (at(i).silent) Join(i, /*fresh=*/true);
       at(i).slow_executors = false;
-      if (at(i).start.has_program()) at(i).ProgramExecutor(v1::ExecutorEvent::KIND_READY);
+      if (at(i).start.has_program()) at(i).Executor(v1::ExecutorEvent::KIND_READY);
     }
     cluster_.Pass(kCalm, Millis(250));
     Look();

@@ -42,7 +42,7 @@ TEST_CASE("Main does not begin before an executor is ready", "[coordinator][prog
   REQUIRE(cluster.Submit(ProgramSpec()).ok());
   CHECK(cluster.drivers.launched.empty());
 
-  cluster.at({"worker", 0}).ProgramExecutor(v1::ExecutorEvent::KIND_READY);
+  cluster.at({"worker", 0}).Executor(v1::ExecutorEvent::KIND_READY);
   CHECK(cluster.drivers.launched.size() == 1);
 }
 
@@ -192,14 +192,14 @@ TEST_CASE("An executor that ends is judged and started again under a number of i
   FakeDaemon& worker = cluster.at({"worker", 1});
   const std::uint64_t before = worker.start.program().incarnation();
 
-  worker.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
+  worker.Executor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
   REQUIRE(cluster.Verdicts().size() == 1);
   CHECK(cluster.Verdicts()[0].cause() == v1::ExecutorVerdict::CAUSE_CRASHED);
   CHECK(cluster.Verdicts()[0].how() == "signal SIGSEGV");
   CHECK(cluster.Verdicts()[0].last_lines(0) == "Segmentation fault");
   CHECK(cluster.MemberIndices() == Indices{0});
   // The same news again, from the process that is gone.
-  worker.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
+  worker.Executor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
   CHECK(cluster.Starts({"worker", 1}) == 1);
 
   cluster.Pass(Millis(1'000));
@@ -329,7 +329,7 @@ TEST_CASE("Executors that end before they are ready fail the program in the end"
   worker.slow_executors = true;
   REQUIRE(cluster.Submit(ProgramSpec()).ok());
   for (int i = 0; i < 3 && cluster.State() != v1::JOB_STATE_FAILED; ++i) {
-    worker.ProgramExecutor(v1::ExecutorEvent::KIND_EXITED, "exit code 127");
+    worker.Executor(v1::ExecutorEvent::KIND_EXITED, "exit code 127");
     cluster.Pass(Millis(2'000));
   }
   CHECK(cluster.State() == v1::JOB_STATE_FAILED);

@@ -25,9 +25,14 @@ std::string HowItEnds(const std::string& program, std::function<void(DriverProce
        .token_file = "none",
        .on_line = [](auto&&...) {},
        .on_exit = [&](const std::string&, std::uint64_t number, bool,
-                      const std::string& how) { ended.set_value(number == 7 ? how : "another"); }});
+                      const std::string& how) { ended.set_value(number == 7 ? how : "another"); },
+       .key = [](const auto&...) { return std::string("key"); },
+       .on_message = [](auto&&...) {}});
   strand.Post([&] {
-    REQUIRE(drivers.Start("j", 7).ok());
+    v1::ProgramStart start;
+    start.set_job_id("j");
+    start.set_incarnation(7);
+    REQUIRE(drivers.StartModel(start).ok());
     then(drivers);
   });
   auto result = ended.get_future();

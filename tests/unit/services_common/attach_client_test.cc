@@ -71,14 +71,12 @@ struct FakeDaemon : AttachHandler {
   std::vector<Status> detached;
   std::vector<Status> refused;
   std::vector<std::pair<StreamId, std::uint64_t>> commands;
-  std::vector<v1::ClosureAssignment> runs;
 
   void OnAttached(const v1::Welcome&) override { ++attached; }
   void OnDetached(const Status& why) override { detached.push_back(why); }
   void OnCommand(StreamId stream, const v1::Command& command) override {
     commands.emplace_back(stream, command.id());
   }
-  void OnRun(const v1::ClosureAssignment& assignment) override { runs.push_back(assignment); }
   void FillHeartbeat(v1::Heartbeat& heartbeat) override { heartbeat.set_closures_done(7); }
   void OnRefused(const Status& why) override { refused.push_back(why); }
 };
@@ -253,9 +251,9 @@ TEST_CASE_METHOD(Fixture, "a result goes to the stream that its command came fro
 TEST_CASE_METHOD(Fixture, "what is sent while detached arrives later, within a bound",
                  "[services][unit]") {
   client.Start();
-  v1::DaemonMessage closure;
-  closure.mutable_closure()->set_attempt(1);
-  client.Send(closure);
+  v1::DaemonMessage event;
+  event.mutable_executor()->set_pid(1);
+  client.Send(event);
   v1::DaemonMessage line;
   line.mutable_log()->set_job_id("j");
   for (int i = 0; i < 2'000; ++i) client.Send(line);
@@ -263,7 +261,7 @@ TEST_CASE_METHOD(Fixture, "what is sent while detached arrives later, within a b
   last().Welcome(1);
   scheduler.RunReady();
 
-  CHECK(last().Count(Body::kClosure) == 1);
+  CHECK(last().Count(Body::kExecutor) == 1);
   CHECK(last().Count(Body::kLog) == 1'023);
 }
 
@@ -272,14 +270,14 @@ TEST_CASE_METHOD(Fixture, "log lines do not pile up in a slow stream", "[service
   last().pending = 2'000;
   v1::DaemonMessage line;
   line.mutable_log()->set_job_id("j");
-  v1::DaemonMessage closure;
-  closure.mutable_closure()->set_attempt(1);
+  v1::DaemonMessage event;
+  event.mutable_executor()->set_pid(1);
 
   client.Send(line);
-  client.Send(closure);
+  client.Send(event);
 
   CHECK(last().Count(Body::kLog) == 0);
-  CHECK(last().Count(Body::kClosure) == 1);
+  CHECK(last().Count(Body::kExecutor) == 1);
 }
 
 TEST_CASE_METHOD(Fixture, "a wrong token is final", "[services][unit]") {

@@ -84,7 +84,6 @@ struct Recorder : AttachHandler {
   void OnCommand(StreamId, const v1::Command& command) override {
     Note([&] { commands.push_back(command.id()); });
   }
-  void OnRun(const v1::ClosureAssignment&) override {}
   void FillHeartbeat(v1::Heartbeat&) override {}
   void OnRefused(const Status& why) override {
     Note([&] { refused.push_back(why); });

@@ -1,6 +1,7 @@
 #include "services/trainer/trainer.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -13,9 +14,9 @@
 namespace muster::trainer {
 namespace {
 
-// A coordinator that runs a few closures at every join and can be told to misbehave. Like the real
-// one it knows where the view is, whoever drives.
-class ScriptedCoordinator : public DriverApi {
+// A coordinator and executors that run a few closures at every look, and can be told to misbehave.
+// Like the real ones they know where the view is, whoever drives.
+class ScriptedCoordinator : public DriverApi, public Closures {
  public:
   explicit ScriptedCoordinator(FakeScheduler& clock) : clock_(clock) {
     opened.mutable_spec()->set_batch_size(10);
@@ -29,9 +30,7 @@ class ScriptedCoordinator : public DriverApi {
     ++opens;
     if (!open_error.ok()) return open_error;
     const std::uint64_t start = opened.plan().start_step();
-    std::erase_if(queue_, [](const v1::Closure& closure) {
-      return closure.kind() == v1::CLOSURE_KIND_EVALUATE;
-    });
+    queue_.clear();
     opened.set_scheduled(std::max(scheduled_, start));
     opened.set_steps_done(std::max(steps_done_, start));
     opened.set_saved_step(saved.empty() ? start : std::max(saved.back(), start));
@@ -39,66 +38,69 @@ class ScriptedCoordinator : public DriverApi {
     if (saving_) opened.set_saving_step(*saving_);
     opened.clear_evaluated_step();
     if (!evaluations.empty()) opened.set_evaluated_step(evaluations.back().step());
-    opened.set_evaluation_round(round_);
     if (!reports.empty()) *opened.mutable_progress() = reports.back();
     return Leave(opened);
   }
-  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override {
+  // What a driver before this one has left.
+  void Begun(std::uint64_t done, std::uint64_t scheduled) {
+    steps_done_ = done;
+    scheduled_ = scheduled;
+  }
+  Closures& Open(const v1::OpenJobReply&) { return *this; }
+
+  Status Schedule(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last,
+                  std::uint64_t) override {
     MUSTER_TRY(Enter());
-    MUSTER_TRY(CheckView(view));
     if (saving_) return Internal("closures of a driver that does not know of the save");
-    for (const v1::Closure& closure : closures) {
-      queue_.push_back(closure);
-      if (closure.kind() == v1::CLOSURE_KIND_TRAIN) {
-        scheduled_ = closure.id();
-      } else {
-        round_ = static_cast<std::uint32_t>(closure.id() >> 32);
-      }
+    for (std::uint64_t id = first; id <= last; ++id) {
+      v1::Closure& closure = queue_.emplace_back();
+      closure.set_kind(kind);
+      closure.set_id(id);
     }
+    if (kind == v1::CLOSURE_KIND_TRAIN) scheduled_ = std::max(scheduled_, last);
     most_queued = std::max(most_queued, queue_.size());
     return Leave();
   }
-  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override {
+  Result<std::vector<v1::ClosureResult>> Take(Millis limit) override {
     MUSTER_TRY(Enter());
-    clock_.Advance(timeout);
-    MUSTER_TRY(CheckView(view));
+    clock_.Advance(limit);
+    std::vector<v1::ClosureResult> results;
     for (int i = 0; i < 7 && !queue_.empty(); ++i) {
       const v1::Closure closure = queue_.front();
-      queue_.erase(queue_.begin());
-      if (fail_at_step == closure.id() && closure.kind() == v1::CLOSURE_KIND_TRAIN) {
+      queue_.pop_front();
+      if (closure.kind() == v1::CLOSURE_KIND_TRAIN && fail_at_step == closure.id()) {
         return InvalidArgument("loss is nan at step {}", closure.id());
       }
-      if (roll_back_at_step == closure.id()) {
-        roll_back_at_step = 0;
-        opened.mutable_plan()->set_view(opened.plan().view() + 1);
-        opened.mutable_plan()->set_start_step(saved.empty() ? 0 : saved.back());
-        queue_.clear();
-        scheduled_ = steps_done_ = opened.plan().start_step();
-        return Aborted("the job has gone back to step {}", opened.plan().start_step());
+      results.push_back(Run(closure));
+      if (lose_a_result && closure.kind() == v1::CLOSURE_KIND_EVALUATE) {
+        lose_a_result = false;
+        results.back().clear_metrics();
       }
-      Run(closure);
     }
-    v1::JoinReply reply;
-    reply.set_done(queue_.empty());
-    reply.set_steps_done(steps_done_);
-    reply.set_stop_requested(stop_at_step > 0 && steps_done_ >= stop_at_step);
-    return Leave(reply);
+    return Leave(results);
   }
-  Result<v1::FetchReply> Fetch(ViewId view, v1::ClosureKind kind) override {
+  bool stop_requested() const override { return stop_at_step > 0 && steps_done_ >= stop_at_step; }
+  v1::ModelReport Position() override {
+    v1::ModelReport report;
+    report.set_done(steps_done_);
+    return report;
+  }
+  v1::ModelReport Report() override { return Position(); }
+
+  Result<v1::BeginEvaluationReply> BeginEvaluation(ViewId view, const v1::ModelReport&) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
-    v1::FetchReply reply;
-    if (kind == v1::CLOSURE_KIND_EVALUATE && lose_evaluations > 0) {
-      --lose_evaluations;
-      results_[kind].clear();
-    }
-    for (const v1::ClosureResult& result : results_[kind]) *reply.add_results() = result;
-    results_[kind].clear();
-    return Leave(reply);
+    if (buffers_late > 0 && buffers_late-- > 0) return ResourceExhausted("not yet");
+    return Leave(v1::BeginEvaluationReply());
   }
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override {
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step,
+                                                 const v1::ModelReport&) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
+    if (step == leave_view_at_step) {
+      opened.mutable_plan()->set_view(opened.plan().view() + 1);
+      return Aborted("the job goes back to a checkpoint");
+    }
     if (!queue_.empty()) return FailedPrecondition("{} closures are queued", queue_.size());
     if (step != steps_done_) return FailedPrecondition("{} steps are done", steps_done_);
     if (disk_full) {
@@ -123,8 +125,8 @@ class ScriptedCoordinator : public DriverApi {
     if (evaluation != nullptr) evaluations.push_back(*evaluation);
     return Leave(v1::ReportProgressReply());
   }
-  Status Finish(ViewId view, const Status& status,
-                const v1::EvaluationResult* evaluation) override {
+  Status Finish(ViewId view, const Status& status, const v1::EvaluationResult* evaluation,
+                const v1::ModelReport&) override {
     MUSTER_TRY(Enter());
     MUSTER_TRY(CheckView(view));
     finished = status;
@@ -138,8 +140,9 @@ class ScriptedCoordinator : public DriverApi {
   // The driver is killed before its nth call arrives, or before its nth answer does. 0: never.
   int die_at_call = 0, die_at_answer = 0;
   bool killed = false;
-  std::uint64_t fail_at_step = 0, roll_back_at_step = 0, stop_at_step = 0;
-  int lose_evaluations = 0;
+  std::uint64_t fail_at_step = 0, leave_view_at_step = 0, stop_at_step = 0;
+  bool lose_a_result = false;
+  int buffers_late = 0;
   bool disk_full = false;
   std::size_t most_queued = 0;
   std::multiset<std::uint64_t> trained;
@@ -169,7 +172,7 @@ class ScriptedCoordinator : public DriverApi {
     if (view != ViewId(opened.plan().view())) return Aborted("view {} has gone", view);
     return Ok();
   }
-  void Run(const v1::Closure& closure) {
+  v1::ClosureResult Run(const v1::Closure& closure) {
     v1::ClosureResult result;
     *result.mutable_closure() = closure;
     std::uint64_t examples = 10;
@@ -177,32 +180,41 @@ class ScriptedCoordinator : public DriverApi {
       trained.insert(closure.id());
       ++steps_done_;
     } else {
-      const std::uint64_t batch = EvaluationId(closure.id()).batch();
-      examples = std::min<std::uint64_t>(10, opened.evaluation_examples() - (batch - 1) * 10);
+      examples =
+          std::min<std::uint64_t>(10, opened.evaluation_examples() - (closure.id() - 1) * 10);
       result.mutable_metrics()->set_correct(examples);
     }
     result.mutable_metrics()->set_examples(examples);
     result.mutable_metrics()->set_loss_sum(2.0 * static_cast<double>(examples));
     result.set_tcp_bytes(100);
-    results_[closure.kind()].push_back(result);
+    return result;
   }
 
   FakeScheduler& clock_;
   std::uint64_t steps_done_ = 0, scheduled_ = 0;
-  std::uint32_t round_ = 0;
   std::optional<std::uint64_t> saving_;
-  std::vector<v1::Closure> queue_;
-  std::map<v1::ClosureKind, std::vector<v1::ClosureResult>> results_;
+  std::deque<v1::Closure> queue_;
 };
+
+// Drives it, as another process would after a death.
+Trainer MakeTrainer(DriverApi& api, ScriptedCoordinator& closures, FakeScheduler& clock,
+                    Trainer::Options options = {.window = 16}) {
+  return Trainer(
+      api,
+      [&closures](const v1::OpenJobReply& opened) -> Closures& { return closures.Open(opened); },
+      clock, std::move(options));
+}
 
 struct Fixture {
   FakeScheduler clock;
   ScriptedCoordinator coordinator{clock};
-  Trainer trainer{coordinator, clock, {.window = 16, .sleep = [this](Millis time) {
-                                         clock.Advance(time);
-                                         ++rests;
-                                         if (rests == free_after) coordinator.disk_full = false;
-                                       }}};
+  Trainer trainer =
+      MakeTrainer(coordinator, coordinator, clock, {.window = 16, .sleep = [this](Millis time) {
+                                                      clock.Advance(time);
+                                                      ++rests;
+                                                      if (rests == free_after)
+                                                        coordinator.disk_full = false;
+                                                    }});
   int rests = 0;
   int free_after = 0;
 
@@ -315,18 +327,28 @@ TEST_CASE_METHOD(Fixture, "an evaluation longer than the time between saves does
   CHECK(coordinator.saved == std::vector<std::uint64_t>{10, 20, 30, 40});
 }
 
-TEST_CASE_METHOD(Fixture, "a job that went back goes on from its checkpoint in the new view",
+TEST_CASE_METHOD(Fixture, "a driver whose view has ended ends, and ends nothing",
                  "[trainer][unit]") {
   coordinator.opened.mutable_spec()->mutable_checkpoint()->set_every_steps(10);
-  coordinator.roll_back_at_step = 25;
+  coordinator.leave_view_at_step = 20;
 
   REQUIRE(trainer.Run().ok());
 
-  CHECK(coordinator.opens == 2);
-  CHECK(coordinator.saved == std::vector<std::uint64_t>{10, 20, 30, 40});
-  CHECK(coordinator.trained.count(20) == 1);
-  CHECK(coordinator.trained.count(24) == 2);
-  CHECK(coordinator.finished.value().ok());
+  CHECK(coordinator.opens == 1);
+  CHECK(coordinator.saved == std::vector<std::uint64_t>{10});
+  CHECK_FALSE(coordinator.finished.has_value());
+}
+
+TEST_CASE_METHOD(Fixture, "what may have been begun is done before anything is saved or stopped",
+                 "[trainer][unit]") {
+  coordinator.stop_at_step = 1;
+  coordinator.Begun(3, 9);
+
+  REQUIRE(trainer.Run().ok());
+
+  CHECK(TrainedOnce() == Steps(4, 9));
+  CHECK(coordinator.saved == std::vector<std::uint64_t>{9});
+  CHECK(coordinator.finished.value().code() == StatusCode::kCancelled);
 }
 
 TEST_CASE_METHOD(Fixture, "a user's error fails the job with its message", "[trainer][unit]") {
@@ -386,24 +408,23 @@ TEST_CASE_METHOD(Fixture, "every held-out example is scored once, after each epo
   CHECK(coordinator.final_evaluation->loss() == 2.0);
 }
 
-TEST_CASE_METHOD(Fixture, "an evaluation whose results were lost on the way is made again",
-                 "[trainer][unit]") {
-  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
-  coordinator.opened.set_evaluation_examples(333);
-  coordinator.lose_evaluations = 1;
-  REQUIRE(trainer.Run().ok());
-  CHECK(coordinator.finished.value().ok());
-  CHECK(coordinator.final_evaluation.value().examples() == 333);
-}
-
-TEST_CASE_METHOD(Fixture, "results that never come fail the job and say how many came",
+TEST_CASE_METHOD(Fixture, "an evaluation waits for the buffers to evaluate with",
                  "[trainer][unit]") {
   coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
   coordinator.opened.set_evaluation_examples(33);
-  coordinator.lose_evaluations = 1'000;
+  coordinator.buffers_late = 3;
+  REQUIRE(trainer.Run().ok());
+  CHECK(coordinator.final_evaluation.value().examples() == 33);
+}
+
+TEST_CASE_METHOD(Fixture, "an evaluation that does not add up fails the job and says what came",
+                 "[trainer][unit]") {
+  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
+  coordinator.opened.set_evaluation_examples(33);
+  coordinator.lose_a_result = true;
   REQUIRE(trainer.Run().ok());
   CHECK(ToString(coordinator.finished.value()) ==
-        "INTERNAL: evaluation at step 40 scored 0 examples in 0 batches; there are 33 in 4");
+        "INTERNAL: evaluation at step 40 scored 23 examples in 4 batches; there are 33");
 }
 
 // Kills a driver at its nth call, or at its nth answer, and lets another one go on. False: it ended
@@ -423,7 +444,7 @@ bool KillAndGoOn(int n, bool before, std::uint64_t stop_at) {
   f.coordinator.killed = false;
 
   CAPTURE(n, before, stop_at);
-  if (!finished) REQUIRE(Trainer(f.coordinator, f.clock, {.window = 16}).Run().ok());
+  if (!finished) REQUIRE(MakeTrainer(f.coordinator, f.coordinator, f.clock).Run().ok());
 
   REQUIRE(f.coordinator.finished.has_value());
   CAPTURE(ToString(*f.coordinator.finished));
@@ -464,7 +485,7 @@ TEST_CASE_METHOD(Fixture, "totals go on where the driver before has left them", 
   (void)trainer.Run();
   coordinator.killed = false;
   const std::uint64_t before = coordinator.reports.back().tcp_bytes();
-  REQUIRE(Trainer(coordinator, clock, {.window = 16}).Run().ok());
+  REQUIRE(MakeTrainer(coordinator, coordinator, clock).Run().ok());
   CHECK(coordinator.reports.back().tcp_bytes() >= before);
   CHECK(coordinator.reports.back().tcp_bytes() == 40 * 100);
 }
@@ -480,17 +501,15 @@ TEST_CASE_METHOD(Fixture, "a driver that was replaced ends and reports nothing",
 class Flaky : public ScriptedCoordinator {
  public:
   using ScriptedCoordinator::ScriptedCoordinator;
-  Result<v1::JoinReply> Join(ViewId view, Millis timeout) override {
+  Result<v1::ReportProgressReply> Report(ViewId view, const v1::JobProgress& progress,
+                                         const v1::EvaluationResult* evaluation) override {
     MUSTER_TRY(Answer());
-    return ScriptedCoordinator::Join(view, timeout);
+    return ScriptedCoordinator::Report(view, progress, evaluation);
   }
-  Status Schedule(ViewId view, const std::vector<v1::Closure>& closures) override {
+  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step,
+                                                 const v1::ModelReport& report) override {
     MUSTER_TRY(Answer());
-    return ScriptedCoordinator::Schedule(view, closures);
-  }
-  Result<v1::SaveCheckpointReply> SaveCheckpoint(ViewId view, std::uint64_t step) override {
-    MUSTER_TRY(Answer());
-    return ScriptedCoordinator::SaveCheckpoint(view, step);
+    return ScriptedCoordinator::SaveCheckpoint(view, step, report);
   }
 
  private:
@@ -510,13 +529,14 @@ TEST_CASE("a coordinator that does not answer is asked again, and is never the j
           "[trainer][unit]") {
   FakeScheduler clock;
   Flaky coordinator(clock);
+  coordinator.opened.mutable_spec()->mutable_checkpoint()->set_every_steps(10);
   std::vector<Millis> rests;
   std::vector<std::string> said;
   PatientDriver patient(coordinator,
                         {.sleep = [&](Millis rest) { rests.push_back(rest); },
                          .say = [&](const std::string& line) { said.push_back(line); }});
 
-  REQUIRE(Trainer(patient, clock, {.window = 16}).Run().ok());
+  REQUIRE(MakeTrainer(patient, coordinator, clock).Run().ok());
 
   CHECK(coordinator.finished.value().ok());
   CHECK(coordinator.trained.size() == 40);

@@ -39,6 +39,7 @@ struct FakeIo : WorkerIo {
     launched.push_back(process);
     return 1'000 + static_cast<int>(process.value());
   }
+  void Complete(v1::ProgramStart& start) const override { start.set_key("key"); }
   Result<int> LaunchProgram(ProcessId process, const std::string& path, const v1::ProgramSpec& spec,
                             const v1::ProgramStart& start) override {
     if (!launch_error.ok()) return launch_error;
@@ -76,13 +77,15 @@ struct WorkerFixture {
                   io};
   std::uint64_t next_command = 1;
 
-  std::uint64_t Start(std::uint64_t view, std::uint64_t epoch = 1, const std::string& sha = "") {
+  std::uint64_t Start(std::uint64_t view, std::uint64_t epoch = 1, const std::string& sha = "",
+                      std::uint64_t incarnation = 1) {
     v1::Command command;
     command.set_id(next_command++);
     v1::StartExecutor& start = *command.mutable_start_executor();
     start.mutable_plan()->set_job_id("j");
     start.mutable_plan()->set_view(view);
     start.mutable_plan()->set_epoch(epoch);
+    start.mutable_program()->set_incarnation(incarnation);
     start.mutable_spec()->mutable_model()->set_archive_sha256(sha);
     core.OnCommand(StreamId(7), command);
     return command.id();
@@ -94,7 +97,10 @@ struct WorkerFixture {
     start.mutable_plan()->set_job_id("j");
     start.mutable_plan()->set_view(view);
     start.mutable_plan()->set_epoch(epoch);
-    if (servers) (void)start.mutable_plan()->add_ps();
+    if (servers) {
+      (void)start.mutable_plan()->add_ps();
+      start.mutable_program()->set_incarnation(next_command + 1'000);
+    }
     start.set_adopt(true);
     core.OnCommand(StreamId(7), command);
     return command.id();
@@ -103,44 +109,44 @@ struct WorkerFixture {
     v1::FromExecutor message;
     message.mutable_ready()->mutable_status()->set_code(static_cast<int>(status.code()));
     message.mutable_ready()->mutable_status()->set_message(Message(status));
+    message.mutable_ready()->mutable_endpoint()->set_tcp_address("127.0.0.1:9");
     core.OnMessage(process, message);
   }
   void StartReady(std::uint64_t view) {
     Start(view);
     Ready(io.launched.back());
   }
-  static v1::ClosureAssignment Assignment(std::uint64_t view, std::uint64_t id,
-                                          std::uint64_t attempt = 1) {
-    v1::ClosureAssignment assignment;
-    assignment.set_job_id("j");
-    assignment.set_view(view);
-    assignment.mutable_closure()->set_kind(v1::CLOSURE_KIND_TRAIN);
-    assignment.mutable_closure()->set_id(id);
-    assignment.set_attempt(attempt);
-    return assignment;
-  }
-  void Finish(ProcessId process, std::uint64_t view, std::uint64_t id, std::uint64_t attempt = 1) {
+  void AnswerAdoption(ProcessId process, std::uint64_t steps, const Status& status = Ok()) {
     v1::FromExecutor message;
-    v1::ClosureResult& result = *message.mutable_closure();
-    result.set_job_id("j");
-    result.set_view(view);
-    result.mutable_closure()->set_kind(v1::CLOSURE_KIND_TRAIN);
-    result.mutable_closure()->set_id(id);
-    result.set_attempt(attempt);
+    v1::AdoptAnswer& answer = *message.mutable_adopted();
+    answer.set_steps(steps);
+    answer.mutable_status()->set_code(static_cast<int>(status.code()));
+    answer.mutable_status()->set_message(Message(status));
     core.OnMessage(process, message);
+  }
+  // What its executor runs, and how many it has ended.
+  void Pulse(ProcessId process, std::uint64_t ended, std::uint64_t closure = 0) {
+    v1::FromExecutor message;
+    v1::ProgramPulse& pulse = *message.mutable_pulse();
+    pulse.set_ended(ended);
+    if (closure > 0) {
+      pulse.add_running()->set_closure(closure);
+      pulse.mutable_running(0)->set_attempt(closure);
+    }
+    core.OnMessage(process, message);
+  }
+  // Second by second, with a pulse each; what the pulse says stays as it is.
+  void Live(ProcessId process, Millis time, std::uint64_t ended, std::uint64_t closure) {
+    for (Millis passed{0}; passed < time; passed += Millis(1'000)) {
+      Pulse(process, ended, closure);
+      scheduler.Advance(Millis(1'000));
+    }
   }
   StatusCode Code(std::uint64_t command) const {
     for (const auto& [stream, result] : io.replies) {
       if (result.command_id() == command) return static_cast<StatusCode>(result.status().code());
     }
     return StatusCode::kUnknown;
-  }
-  std::vector<v1::ClosureResult> Results() const {
-    std::vector<v1::ClosureResult> results;
-    for (const auto& message : io.up) {
-      if (message.has_closure()) results.push_back(message.closure());
-    }
-    return results;
   }
   std::vector<v1::ExecutorEvent> Events() const {
     std::vector<v1::ExecutorEvent> events;

@@ -79,28 +79,31 @@ TEST_CASE_METHOD(Fixture,
                  "[worker][unit]") {
   StartReady(4);
   const ProcessId process = io.launched[0];
-  const std::uint64_t old = 1ull << 32;
-  core.OnRun(Assignment(4, 1, old | 1));
-  core.OnRun(Assignment(4, 2, old | 2));
-  Finish(process, 4, 1, old | 1);
   core.OnAttached();
 
   const auto adopting = Adopt(4, 2);
-  CHECK(Code(adopting) == StatusCode::kUnknown);  // closure 2 runs
-  Finish(process, 4, 2, old | 2);
+  REQUIRE(io.sent.back().message.has_adopt());
+  CHECK(io.sent.back().message.adopt().least_attempt() == 2ull << 32);
+  CHECK(Code(adopting) == StatusCode::kUnknown);  // a closure runs
+  AnswerAdoption(process, 2);
 
   REQUIRE(Code(adopting) == StatusCode::kOk);
   REQUIRE(io.replies.back().second.adopted().shards_size() == 1);
   CHECK(io.replies.back().second.adopted().shards(0).watermark() == 2);
+  CHECK(io.replies.back().second.adopted().executor() == 1);
   CHECK(Events().back().kind() == Event::KIND_READY);
   CHECK(Events().back().pid() == 1'001);
+  CHECK(Events().back().incarnation() == 1);
+  CHECK(Events().back().endpoint().tcp_address() == "host-2:9");
   CHECK(io.launched.size() == 1);
   // Claimed, so it stays; and it obeys the later coordinator alone.
-  scheduler.Advance(Millis(120'000));
+  Live(process, Millis(120'000), 2, 0);
   CHECK(io.killed.empty());
   CHECK(Code(Start(4, 1)) == StatusCode::kAborted);
   CHECK(Code(Start(4, 2)) == StatusCode::kOk);
-  CHECK(Code(Adopt(4, 2)) == StatusCode::kOk);
+  const auto again = Adopt(4, 2);
+  AnswerAdoption(process, 2);
+  CHECK(Code(again) == StatusCode::kOk);
   CHECK(io.launched.size() == 1);
 }
 
@@ -110,7 +113,9 @@ TEST_CASE_METHOD(Fixture, "variables that are gone are not made anew in the same
   CHECK(Code(nothing) == StatusCode::kNotFound);
   StartReady(4);
   CHECK(Code(Adopt(5, 2)) == StatusCode::kNotFound);  // it has another view's
+  const auto adopting = Adopt(4, 2);
   core.OnExited(io.launched[0], "signal SIGKILL");
+  CHECK(Code(adopting) == StatusCode::kUnavailable);
   CHECK(Code(Adopt(4, 2)) == StatusCode::kNotFound);
   CHECK(io.launched.size() == 1);
   // With parameter servers nothing is lost with an executor: there is another one.
@@ -121,56 +126,37 @@ TEST_CASE_METHOD(Fixture, "variables that are gone are not made anew in the same
   CHECK_FALSE(io.replies.back().second.has_adopted());
 }
 
-TEST_CASE_METHOD(Fixture, "an executor with a failed closure does not go on", "[worker][unit]") {
+TEST_CASE_METHOD(Fixture, "an executor whose update has failed halfway does not go on",
+                 "[worker][unit]") {
   StartReady(4);
-  v1::FromExecutor message;
-  v1::ClosureResult& result = *message.mutable_closure();
-  result.set_view(4);
-  result.mutable_closure()->set_kind(v1::CLOSURE_KIND_TRAIN);
-  result.mutable_closure()->set_id(1);
-  result.mutable_status()->set_code(static_cast<int>(StatusCode::kInvalidArgument));
-  core.OnMessage(io.launched[0], message);
-  CHECK(Code(Adopt(4, 2)) == StatusCode::kNotFound);
+  const auto adopting = Adopt(4, 2);
+  AnswerAdoption(io.launched[0], 0, FailedPrecondition("the update of step 1 has failed"));
+  CHECK(Code(adopting) == StatusCode::kNotFound);
 }
 
-TEST_CASE_METHOD(Fixture, "closures go down and results come up while the view holds",
+TEST_CASE_METHOD(Fixture, "a model's executor is told how to serve its driver, and says where",
                  "[worker][unit]") {
   StartReady(1);
-  const ProcessId process = io.launched[0];
-  core.OnRun(Assignment(1, 5));
-  REQUIRE(io.sent.back().message.run().closure().id() == 5);
+  const v1::ProgramStart& serving = io.sent.back().message.start().start().program();
+  CHECK(serving.key() == "key");
+  CHECK(serving.link() == "auto");
+  REQUIRE(Events().back().kind() == Event::KIND_READY);
+  CHECK(Events().back().endpoint().tcp_address() == "host-2:9");
+  CHECK(Events().back().incarnation() == 1);
 
-  Finish(process, 1, 5);
+  // Whoever asks again, because the answer was lost, is told again.
+  const auto again = Start(1);
+  CHECK(Code(again) == StatusCode::kOk);
+  CHECK(Events().back().endpoint().tcp_address() == "host-2:9");
+  CHECK(io.launched.size() == 1);
+}
 
-  REQUIRE(Results().size() == 1);
-  CHECK(Results()[0].closure().id() == 5);
+TEST_CASE_METHOD(Fixture, "closures are counted by the executor's pulse", "[worker][unit]") {
+  StartReady(1);
+  Pulse(io.launched[0], 1, 5);
   v1::Heartbeat heartbeat;
   core.FillHeartbeat(heartbeat);
   CHECK(heartbeat.closures_done() == 1);
-}
-
-TEST_CASE_METHOD(Fixture, "a closure that no executor can run comes back at once",
-                 "[worker][unit]") {
-  core.OnRun(Assignment(1, 1));
-  StartReady(2);
-  core.OnRun(Assignment(1, 2, 9));
-  core.OnRun(Assignment(3, 3));
-
-  REQUIRE(Results().size() == 3);
-  CHECK(Results()[0].status().code() == static_cast<int>(StatusCode::kUnavailable));
-  CHECK(Results()[1].status().code() == static_cast<int>(StatusCode::kAborted));
-  CHECK(Results()[1].attempt() == 9);
-  CHECK(Results()[2].status().code() == static_cast<int>(StatusCode::kUnavailable));
-}
-
-TEST_CASE_METHOD(Fixture, "results of a replaced executor are not passed on", "[worker][unit]") {
-  StartReady(1);
-  core.OnRun(Assignment(1, 1));
-  StartReady(2);
-
-  Finish(io.launched[0], 1, 1);
-
-  CHECK(Results().empty());
 }
 
 TEST_CASE_METHOD(Fixture, "an executor's end is told with its signal and its last 20 lines",
@@ -189,8 +175,6 @@ TEST_CASE_METHOD(Fixture, "an executor's end is told with its signal and its las
   // All lines went before the event.
   REQUIRE(io.up[io.up.size() - 2].has_log());
   CHECK(io.up[io.up.size() - 2].log().lines_size() == 30);
-  core.OnRun(Assignment(1, 1));
-  CHECK(Results().size() == 1);  // refused: nothing runs
 }
 
 TEST_CASE_METHOD(Fixture, "the line that says why a process ended by a signal outlives its frames",
@@ -228,8 +212,7 @@ TEST_CASE_METHOD(Fixture, "an executor that ends before it is ready answers its 
 TEST_CASE_METHOD(Fixture, "what a killed executor had written still reaches the job's log",
                  "[worker][unit]") {
   StartReady(1);
-  core.OnRun(Assignment(1, 5));
-  scheduler.Advance(Millis(60'000));
+  Live(io.launched[0], Millis(60'000), 0, 5);
   REQUIRE(io.killed.contains(io.launched[0]));
 
   core.OnLine(io.launched[0], 7, "the last words");
@@ -386,47 +369,36 @@ TEST_CASE_METHOD(Fixture, "after a reconnect an executor that nobody asks for is
   SECTION("the coordinator asks again") {
     core.OnAttached();
     Start(1);
-    scheduler.Advance(Millis(60'000));
-    CHECK_FALSE(io.killed.contains(io.launched[0]));
-  }
-  SECTION("a closure comes") {
-    core.OnAttached();
-    core.OnRun(Assignment(1, 1));
-    Finish(io.launched[0], 1, 1);
-    scheduler.Advance(Millis(60'000));
+    Live(io.launched[0], Millis(60'000), 0, 0);
     CHECK_FALSE(io.killed.contains(io.launched[0]));
   }
 }
 
-TEST_CASE_METHOD(Fixture, "draining waits for running closures and refuses new ones",
+TEST_CASE_METHOD(Fixture, "draining waits for what runs, and its executor takes no more",
                  "[worker][unit]") {
   StartReady(1);
-  core.OnRun(Assignment(1, 1));
+  Pulse(io.launched[0], 0, 1);
   bool drained = false;
   core.Drain(Millis(30'000), [&drained] { drained = true; });
   CHECK_FALSE(drained);
-  core.OnRun(Assignment(1, 2));
-  CHECK(Results().back().status().code() == static_cast<int>(StatusCode::kUnavailable));
+  CHECK(io.sent.back().message.has_stop());
   CHECK(Code(Start(2)) == StatusCode::kUnavailable);
 
-  Finish(io.launched[0], 1, 1);
+  Pulse(io.launched[0], 1);
 
   CHECK(drained);
   CHECK(io.killed.contains(io.launched[0]));
-  CHECK(Results().back().closure().id() == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "a closure that outlasts the drain is handed back", "[worker][unit]") {
+TEST_CASE_METHOD(Fixture, "a closure that outlasts the drain does not hold it", "[worker][unit]") {
   StartReady(1);
-  core.OnRun(Assignment(1, 1));
+  Pulse(io.launched[0], 0, 1);
   bool drained = false;
   core.Drain(Millis(30'000), [&drained] { drained = true; });
 
   scheduler.Advance(Millis(30'000));
 
   CHECK(drained);
-  CHECK(Results().back().closure().id() == 1);
-  CHECK(Results().back().status().code() == static_cast<int>(StatusCode::kUnavailable));
 }
 
 struct WarmFixture : Fixture {
@@ -469,16 +441,13 @@ TEST_CASE_METHOD(Fixture, "an executor that stands still with a closure is kille
                  "[worker][unit]") {
   StartReady(1);
   core.OnLine(io.launched[0], 0, "waits for nothing");
-  scheduler.Advance(Millis(300'000));
+  Live(io.launched[0], Millis(300'000), 4, 0);
   CHECK(io.killed.empty());  // nothing to do is no sin
-  core.OnRun(Assignment(1, 5));
-  core.OnRun(Assignment(1, 6));
-  scheduler.Advance(Millis(20'000));
-  Finish(io.launched[0], 1, 5);
-  scheduler.Advance(Millis(25'000));
+  Live(io.launched[0], Millis(20'000), 4, 5);
+  Live(io.launched[0], Millis(25'000), 5, 6);
   CHECK(io.killed.empty());
 
-  scheduler.Advance(Millis(15'000));
+  Live(io.launched[0], Millis(15'000), 5, 6);
 
   CHECK(io.killed.contains(io.launched[0]));
   const v1::ExecutorEvent event = Events().back();
@@ -494,15 +463,16 @@ TEST_CASE_METHOD(Fixture, "an executor that stands still with a closure is kille
 
 TEST_CASE_METHOD(Fixture, "an executor that computes has the longer limit", "[worker][unit]") {
   StartReady(1);
-  core.OnRun(Assignment(1, 5));
   for (int second = 0; second < 590; ++second) {
     io.cpu += Millis(900);
+    Pulse(io.launched[0], 0, 5);
     scheduler.Advance(Millis(1'000));
   }
   CHECK(io.killed.empty());
 
   for (int second = 0; second < 20; ++second) {
     io.cpu += Millis(900);
+    Pulse(io.launched[0], 0, 5);
     scheduler.Advance(Millis(1'000));
   }
 

@@ -1,0 +1,43 @@
+// What the coordinator tells drivers of every kind of job about their executors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "coordinator/membership.h"
+#include "muster/v1/program.pb.h"
+
+namespace muster::coordinator {
+
+// A ready executor, by its number.
+inline void AddWorker(const TaskId& task, std::uint64_t number, const v1::DataEndpoint& endpoint,
+                      v1::ProgramMembers& members) {
+  v1::ProgramWorker& worker = *members.add_workers();
+  *worker.mutable_task() = ToProto(task);
+  worker.set_incarnation(number);
+  *worker.mutable_endpoint() = endpoint;
+}
+
+// Which closures ran when it ended, where its daemon knows.
+inline void SetRunning(const v1::ExecutorEvent& event, v1::ExecutorVerdict& verdict) {
+  if (!event.running_known()) return;
+  verdict.set_running_known(true);
+  *verdict.mutable_running() = event.running();
+}
+
+// How it has ended.
+inline v1::ExecutorVerdict VerdictOf(const TaskId& task, std::uint64_t number,
+                                     v1::ExecutorVerdict::Cause cause, const std::string& how,
+                                     const std::vector<std::string>& lines) {
+  v1::ExecutorVerdict verdict;
+  *verdict.mutable_task() = ToProto(task);
+  verdict.set_incarnation(number);
+  verdict.set_cause(cause);
+  verdict.set_how(how);
+  verdict.mutable_last_lines()->Assign(lines.begin(), lines.end());
+  return verdict;
+}
+
+}  // namespace muster::coordinator

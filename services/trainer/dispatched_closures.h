@@ -1,0 +1,79 @@
+// Closures that run on the job's executors: a dispatch::Driver, and the coordinator's word on who
+// is there, over the pipe of proto/muster/v1/program.proto.
+//
+// A report says how far steps may have been begun before they are, so that whoever takes this
+// driver's place knows what it must do first.
+//
+// Threading: one thread uses it; another of its own reads the pipe.
+// Lifetime: that of the process, as start and pipe. The end of the pipe is the process's.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "program/driver_links.h"
+
+#include "common/base/mutex.h"
+#include "common/base/step_rule.h"
+#include "common/process/message_pipe.h"
+#include "services/trainer/closure_story.h"
+#include "services/trainer/closures.h"
+
+namespace muster::trainer {
+
+class DispatchedClosures final : public Closures {
+ public:
+  DispatchedClosures(const v1::ProgramStart& start, process::MessagePipe& pipe,
+                     const v1::OpenJobReply& opened);
+
+  Status Schedule(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last,
+                  std::uint64_t buffers) override;
+  Result<std::vector<v1::ClosureResult>> Take(Millis limit) override;
+  bool stop_requested() const override { return stop_; }
+  v1::ModelReport Position() override;
+  v1::ModelReport Report() override;
+
+ private:
+  // By the driver's count.
+  using Number = std::uint64_t;
+  struct Pending {
+    v1::Closure closure;
+    dispatch::RemoteValue value;
+  };
+
+  void Listen();
+  void OnPace(const v1::ModelPace& pace);
+  void OnVerdict(const v1::ExecutorVerdict& verdict);
+  // Takes what has ended from the front.
+  Status TakeEnded(std::vector<v1::ClosureResult>& results);
+  void Count(const v1::ClosureResult& result);
+  // The error that the driver has raised, as people read it.
+  Status Failed(const Status& raised);
+  void SendReport();
+
+  process::MessagePipe& pipe_;
+  const StepRule steps_;
+  std::atomic<bool> stop_{false};
+  std::deque<Pending> pending_;
+  Number next_ = 0;
+  std::uint64_t scheduled_ = 0;
+  std::uint64_t done_ = 0;
+  std::uint64_t reported_done_ = 0;
+  TimePoint reported_at_;
+  std::uint64_t drained_ = 0;  // the pace's number
+  std::map<std::uint64_t, v1::ExecutorWork> work_;
+
+  ClosureStory story_;
+
+  Mutex pace_mutex_;
+  v1::ModelPace pace_ MUSTER_GUARDED_BY(pace_mutex_);
+
+  program::internal::DriverLinks links_;
+  std::thread listener_;
+};
+
+}  // namespace muster::trainer
