@@ -37,7 +37,7 @@ TEST_CASE("a probe says what the program is and ends", "[program][unit]") {
   const v1::ProgramReady ready = probe.AwaitReady();
 
   CHECK(probe.AwaitExit() == "exit code 0");
-  CHECK(ready.function_count() == 9);
+  CHECK(ready.function_count() == 10);
   CHECK(ready.functions() != 0);
   CHECK(ready.abi().starts_with("muster "));
   RunningProgram again(cluster.StartOf(v1::PROGRAM_ROLE_PROBE, 0, 0), {});

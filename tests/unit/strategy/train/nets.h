@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,10 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
 };
 TORCH_MODULE(Net);
 
-// Always the same values.
+// Always the same values, on several threads at once, too: they share libtorch's generator.
 inline Net float64_net() {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   torch::manual_seed(7);
   Net net;
   net->to(torch::kFloat64);
