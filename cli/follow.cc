@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "cli/format.h"
+#include "cli/logs.h"
 #include "cli/progress.h"
 
 namespace muster::cli {
@@ -14,6 +15,8 @@ using std::chrono::milliseconds;
 
 // The longest that one WatchJob waits.
 constexpr milliseconds kWatch{10'000};
+// The same where lines are shown, which come without a change of the job.
+constexpr milliseconds kWatchLines{500};
 
 // Asks again while the coordinator is gone; any other error is the answer.
 class Watcher {
@@ -62,6 +65,33 @@ class Watcher {
   TimePoint lost_since_{};
 };
 
+// What a job's processes have written and nobody has been shown.
+class Lines {
+ public:
+  Lines(const Context& context, JobApi& api, const std::string& job)
+      : context_(context), api_(api) {
+    request_.set_job(job);
+  }
+
+  // A coordinator that is gone is none of this function's business: its lines are shown when it is
+  // back.
+  void Show(ProgressView& view) {
+    bool first = true;
+    (void)api_.ReadLogs(request_, [&](const v1::LogRecord& record) {
+      if (first) view.Yield();
+      first = false;
+      request_.set_cursor(record.cursor());
+      PrintLine(context_, record);
+    });
+    if (!first) context_.terminal.out << std::flush;
+  }
+
+ private:
+  const Context& context_;
+  JobApi& api_;
+  v1::ReadLogsRequest request_;
+};
+
 // With -o json stdout gets one document: the job as it is.
 void ShowJson(const Context& context, const std::optional<v1::Job>& job) {
   if (context.options.output == Output::kJson && job) context.terminal.out << Json(*job);
@@ -100,15 +130,17 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
   if (!api.ok()) return Fail(context, api.status());
   ProgressView view(context.terminal, context.clock);
   Watcher watcher(context, **api, view);
+  const bool shows_lines = follow.lines && context.options.output != Output::kJson;
+  Lines lines(context, **api, follow.job);
   const TimePoint start = context.clock.Now();
   std::uint64_t version = 0;
   std::optional<v1::Job> last = follow.known;
   while (true) {
-    milliseconds limit = kWatch;
+    milliseconds limit = shows_lines ? kWatchLines : kWatch;
     if (follow.timeout) {
       const auto left =
           std::chrono::duration_cast<milliseconds>(start + *follow.timeout - context.clock.Now());
-      limit = std::clamp(left, milliseconds(0), kWatch);
+      limit = std::clamp(left, milliseconds(0), limit);
     }
     const Result<v1::Job> job = watcher.Next(follow.job, version, limit);
     if (context.interrupted()) {
@@ -127,6 +159,7 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
     if (job.ok()) {
       version = job->version();
       last = *job;
+      if (shows_lines) lines.Show(view);
       if (follow.show) view.Show(*job);
       if (HasEnded(*job)) {
         view.Finish();

@@ -14,6 +14,8 @@ struct FollowOptions {
   std::string job;
   // Progress and events on err.
   bool show = false;
+  // What the job's processes write, on out, from its beginning; not with -o json.
+  bool lines = false;
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   // Puts the job file's places into an error; may be empty.
   std::function<std::string(const std::string&)> locate = {};

@@ -1,3 +1,5 @@
+#include "cli/logs.h"
+
 #include <fmt/core.h>
 
 #include "cli/commands.h"
@@ -6,9 +8,8 @@
 #include "common/base/wall_time.h"
 
 namespace muster::cli {
-namespace {
 
-void Print(const Context& context, const v1::LogRecord& record) {
+void PrintLine(const Context& context, const v1::LogRecord& record) {
   if (context.options.output == Output::kJson) {
     context.terminal.out << JsonLine(record);
   } else {
@@ -17,8 +18,6 @@ void Print(const Context& context, const v1::LogRecord& record) {
   }
   if (context.options.follow) context.terminal.out << std::flush;
 }
-
-}  // namespace
 
 // With -f the stream ends with the job; when the coordinator goes away in between, reading goes on
 // after the last line seen, so nothing is lost or shown twice.
@@ -41,7 +40,7 @@ ExitCode Logs(const Context& context) {
       last_answer = context.clock.Now();
       request.set_cursor(record.cursor());
       request.clear_tail();
-      Print(context, record);
+      PrintLine(context, record);
     });
     if (context.interrupted()) return ExitCode::kInterrupted;
     if (status.ok()) return ExitCode::kDone;

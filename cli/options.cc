@@ -300,7 +300,8 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
                      "Name of the job; the same name and job again answers the same id, and lets a "
                      "stopped or failed job go on");
   CLI::Option* follow = submit->add_flag(
-      "--follow", options.follow, "Show progress, end with the job's exit code; Ctrl-C detaches");
+      "--follow", options.follow,
+      "Show progress and what a program prints, end with the job's exit code; Ctrl-C detaches");
   CLI::Option* wait =
       submit->add_flag("--wait", options.wait, "Wait quietly, end with the job's exit code");
   submit->add_flag("--dry-run", options.dry_run, "Find what is wrong without running")

@@ -114,6 +114,13 @@ void ProgressView::Say(const std::string& sentence) {
   last_line_.clear();
 }
 
+void ProgressView::Yield() {
+  if (!drawn_) return;
+  Erase();
+  terminal_.err << std::flush;
+  last_line_.clear();
+}
+
 void ProgressView::Finish() {
   if (drawn_) terminal_.err << '\n' << std::flush;
   drawn_ = false;

@@ -28,6 +28,8 @@ class ProgressView {
   void Show(const v1::Job& job);
   // A sentence of our own, on a line of its own.
   void Say(const std::string& sentence);
+  // Makes room for lines of others; the next Show() draws again.
+  void Yield();
   // Leaves the last line standing.
   void Finish();
 

@@ -192,8 +192,11 @@ ExitCode DryRun(const Context& context, JobApi& api, const Submission& job) {
 void Hints(const Context& context, const v1::SubmitJobReply& reply) {
   const v1::Job& job = reply.job();
   if (reply.existing()) {
-    context.terminal.err << fmt::format("{} is there already: job {}, {}\n", job.name(), job.id(),
-                                        StateName(job.state()));
+    const char* const again = job.state() == v1::JOB_STATE_SUCCEEDED
+                                  ? " (--restart runs it again, --name gives another name)"
+                                  : "";
+    context.terminal.err << fmt::format("{} is there already: job {}, {}{}\n", job.name(), job.id(),
+                                        StateName(job.state()), again);
   }
   if (context.options.follow || context.options.wait) return;
   context.terminal.err << fmt::format(
@@ -239,6 +242,8 @@ ExitCode SubmitIt(const Context& context, Submission job) {
   if (!waits) return ExitCode::kDone;
   return Follow(context, {.job = reply->job().id(),
                           .show = context.options.follow,
+                          .lines = context.options.follow &&
+                                   (job.spec.has_program() || job.spec.has_launch()),
                           .locate = job.locate,
                           .known = reply->job()});
 }

@@ -52,6 +52,39 @@ TEST_CASE_METHOD(Fixture, "with -o json a wait prints the job's end once, as it 
   CHECK(read().state() == v1::JOB_STATE_RUNNING);
 }
 
+TEST_CASE_METHOD(Fixture, "who follows a launched command is shown what it prints, each line once",
+                 "[cli][unit]") {
+  const auto record = [](std::uint64_t cursor, const char* task, const char* text) {
+    v1::LogRecord one;
+    one.set_cursor(cursor);
+    one.set_task(task);
+    one.mutable_line()->set_text(text);
+    return one;
+  };
+  api.submit->mutable_job()->set_id("train-1");
+  api.watches = {MakeJob("train-1", v1::JOB_STATE_RUNNING, 1), Unavailable("it restarts"),
+                 MakeJob("train-1", v1::JOB_STATE_SUCCEEDED, 2)};
+  api.logs = {{{record(4, "worker:0", "step 1"), record(7, "worker:1", "step 1 too")}, Ok()},
+              {{record(9, "worker:0", "step 2")}, Ok()}};
+  CHECK(Run({"submit", "--workers", "2", "--follow", "--", "sh", "-c", "true"}) == ExitCode::kDone);
+  const std::string shown = out.str();
+  CAPTURE(shown, err.str());
+  CHECK(shown.find("worker:0  step 1\n") != std::string::npos);
+  CHECK(shown.find("worker:1  step 1 too\n") != std::string::npos);
+  CHECK(shown.find("worker:0  step 2\n") != std::string::npos);
+  REQUIRE(api.log_requests.size() == 2);
+  CHECK(api.log_requests[0].job() == "train-1");
+  CHECK(api.log_requests[0].cursor() == 0);
+  CHECK(api.log_requests[1].cursor() == 7);
+  CHECK_FALSE(api.log_requests[1].follow());
+
+  out.str("");
+  api.watches = {MakeJob("train-1", v1::JOB_STATE_SUCCEEDED, 3)};
+  CHECK(Run({"submit", "--workers", "2", "--wait", "--", "sh", "-c", "true"}) == ExitCode::kDone);
+  CHECK(out.str() == "train-1\n");
+  CHECK(api.log_requests.size() == 2);
+}
+
 TEST_CASE_METHOD(Fixture, "an error is told once, at the end", "[cli][unit]") {
   v1::Job job = MakeJob("j-1", v1::JOB_STATE_RUNNING, 1);
   job.mutable_progress()->set_step(20);

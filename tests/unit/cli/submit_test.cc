@@ -59,7 +59,11 @@ TEST_CASE_METHOD(SubmitFixture, "a job that is there already is the same job", "
   api.submit->set_existing(true);
   CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
   CHECK(out.str() == "j-1\n");
-  CHECK(Said("digits is there already: job j-1, PENDING"));
+  CHECK(Said("digits is there already: job j-1, PENDING\n"));
+
+  api.submit->mutable_job()->set_state(v1::JOB_STATE_SUCCEEDED);
+  CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
+  CHECK(Said("digits is there already: job j-1, SUCCEEDED (--restart runs it again, --name"));
 
   api.submit = AlreadyExists("digits is there with another spec");
   CHECK(Run({"submit", "-f", file}) == ExitCode::kRefused);

@@ -1,0 +1,12 @@
+// Lines that a job's processes have written.
+#pragma once
+
+#include "cli/commands.h"
+#include "muster/v1/jobs.pb.h"
+
+namespace muster::cli {
+
+// One line on out: time, task and text, or a JSON document with -o json.
+void PrintLine(const Context& context, const v1::LogRecord& record);
+
+}  // namespace muster::cli
