@@ -67,7 +67,7 @@ class Cluster {
 
   // `muster <arguments>` against this cluster.
   Result<std::string> Muster(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "muster");
+    arguments.insert(arguments.begin(), process::SiblingProgram("muster"));
     const auto deadline = std::chrono::steady_clock::now() + 90s;
     while (!std::filesystem::exists(state_ + "/address")) {
       if (std::chrono::steady_clock::now() > deadline) {
