@@ -18,17 +18,6 @@ constexpr Millis kLongestPause{1'000};
 
 std::string NameOf(const v1::Task& task) { return fmt::format("{}:{}", task.type(), task.index()); }
 
-dispatch::Suspects::Cause CauseOf(v1::ExecutorVerdict::Cause cause) {
-  switch (cause) {
-    case v1::ExecutorVerdict::CAUSE_CRASHED:
-      return dispatch::Suspects::Cause::kItself;
-    case v1::ExecutorVerdict::CAUSE_STUCK:
-      return dispatch::Suspects::Cause::kEndless;
-    default:
-      return dispatch::Suspects::Cause::kOutside;
-  }
-}
-
 // Another try changes nothing.
 bool IsFinal(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ||
@@ -44,6 +33,17 @@ dispatch::Driver::Options Complete(const v1::ProgramStart& start,
 }
 
 }  // namespace
+
+dispatch::Suspects::Cause CauseOf(v1::ExecutorVerdict::Cause cause) {
+  switch (cause) {
+    case v1::ExecutorVerdict::CAUSE_CRASHED:
+      return dispatch::Suspects::Cause::kItself;
+    case v1::ExecutorVerdict::CAUSE_STUCK:
+      return dispatch::Suspects::Cause::kEndless;
+    default:
+      return dispatch::Suspects::Cause::kOutside;
+  }
+}
 
 DriverLinks::DriverLinks(const v1::ProgramStart& start, dispatch::Driver::Options options)
     : start_(start), driver_([&] {

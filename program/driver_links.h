@@ -23,6 +23,9 @@
 
 namespace muster::program::internal {
 
+// What a daemon's verdict says of who ended an executor.
+dispatch::Suspects::Cause CauseOf(v1::ExecutorVerdict::Cause cause);
+
 class DriverLinks {
  public:
   // What `start` says goes before what `options` have: epoch, incarnation, key.

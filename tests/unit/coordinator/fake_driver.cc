@@ -1,5 +1,7 @@
 #include "tests/unit/coordinator/fake_driver.h"
 
+#include "program/driver_links.h"
+
 #include "tests/unit/coordinator/fake_cluster.h"
 
 namespace muster::coordinator::testing {
@@ -8,17 +10,6 @@ namespace {
 TaskId TaskOf(const std::string& name) {
   const std::size_t colon = name.find(':');
   return {name.substr(0, colon), std::stoi(name.substr(colon + 1))};
-}
-
-dispatch::Suspects::Cause CauseOf(v1::ExecutorVerdict::Cause cause) {
-  switch (cause) {
-    case v1::ExecutorVerdict::CAUSE_CRASHED:
-      return dispatch::Suspects::Cause::kItself;
-    case v1::ExecutorVerdict::CAUSE_STUCK:
-      return dispatch::Suspects::Cause::kEndless;
-    default:
-      return dispatch::Suspects::Cause::kOutside;
-  }
 }
 
 }  // namespace
@@ -88,8 +79,8 @@ void FakeDriver::SetMembers(const v1::ProgramMembers& members) {
 void FakeDriver::OnVerdict(const v1::ExecutorVerdict& verdict) {
   const std::string task = FromProto(verdict.task()).ToString();
   Remove(task);
-  const dispatch::ClosureDispatcher::Crash crash =
-      dispatcher_->CrashWorker(task, verdict.how(), CauseOf(verdict.cause()), {});
+  const dispatch::ClosureDispatcher::Crash crash = dispatcher_->CrashWorker(
+      task, verdict.how(), program::internal::CauseOf(verdict.cause()), {});
   v1::FromProgram message;
   v1::VerdictAnswer& answer = *message.mutable_answer();
   answer.set_number(verdict.number());
