@@ -354,7 +354,8 @@ TEST_CASE("workers begin one after another where a start delay is given",
   const TimePoint begin = std::chrono::steady_clock::now();
   const auto workers = std::make_shared<ThreadWorkers>(3, 1, std::move(options));
   ClusterCoordinator coordinator(workers);
-  CHECK(coordinator.schedule<which_worker>().fetch() == 0);
+  const int first = coordinator.schedule<which_worker>().fetch();
+  if (std::chrono::steady_clock::now() - begin < 300ms) CHECK(first == 0);
   // Both others have the longest delay, and then do as much as the first.
   std::set<int> seen;
   while (seen.size() < 3) {
@@ -383,14 +384,17 @@ TEST_CASE("a watchdog tells again and again that no closure ends, until it is ov
   std::atomic<int> told{0};
   std::atomic<int> wrong{0};
   {
+    // What ends in time is no news.
+    const internal::Watchdog patient(workers->driver(), 60s, [&](const std::string&) { ++told; });
+    (void)coordinator.schedule<square>(2);
+    coordinator.join();
+    CHECK(told == 0);
+  }
+  {
     const internal::Watchdog watchdog(workers->driver(), 10ms, [&](const std::string& text) {
       if (text.find("0.01 s: 0 queued, 1 in flight on worker:0") == std::string::npos) ++wrong;
       ++told;
     });
-    // What ends in time is no news.
-    (void)coordinator.schedule<square>(2);
-    coordinator.join();
-    CHECK(told == 0);
     coordinator.schedule<behind_gate>();
     testing::eventually("it has told twice", [&] { return told >= 2; });
     CHECK(wrong == 0);

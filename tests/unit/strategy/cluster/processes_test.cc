@@ -224,7 +224,7 @@ TEST_CASE("a worker that is killed while it builds its data builds it again",
 
 TEST_CASE("a worker that stands still loses its functions to the others", "[strategy][unit]") {
   Numbers numbers;
-  const auto workers = std::make_shared<ProcessWorkers>(2);
+  const auto workers = std::make_shared<ProcessWorkers>(2, std::chrono::seconds(1));
   ClusterCoordinator coordinator(workers);
   const auto first = coordinator.schedule<count_behind_gate>(numbers.file);
   const auto second = coordinator.schedule<count_behind_gate>(numbers.file);

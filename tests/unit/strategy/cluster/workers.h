@@ -89,13 +89,14 @@ class ThreadWorkers final : public internal::ClusterLink {
 // Executors in processes: this test program, run again with a hidden case that serves.
 class ProcessWorkers final : public internal::ClusterLink {
  public:
-  explicit ProcessWorkers(int workers) {
+  // Who has said nothing for `silence` is lost.
+  explicit ProcessWorkers(int workers, std::chrono::milliseconds silence = 60s) {
     std::string directory = (std::filesystem::temp_directory_path() / "workers-XXXXXX").string();
     REQUIRE(::mkdtemp(directory.data()) != nullptr);
     directory_ = directory;
     dispatch::Driver::Options options = dispatch::DriverOptions(dispatch::ProgramFunctions());
     options.link.ping_every = 200ms;
-    options.link.silence = 1s;
+    options.link.silence = silence;
     driver_ = std::make_unique<dispatch::Driver>(std::move(options));
     for (int i = 0; i < workers; ++i) start(i);
   }
