@@ -29,6 +29,9 @@ inline constexpr FrameKind kHello = 2;
 inline constexpr FrameKind kWelcome = 3;
 // Client to server, once, on a local link: carries the arena's descriptor.
 inline constexpr FrameKind kArena = 4;
+// After that, where the arena's answer has kFlagRings: carries the descriptor of rings (rings.h),
+// through which all that follows its answer passes.
+inline constexpr FrameKind kRings = 7;
 // Protocols number theirs from here on.
 inline constexpr FrameKind kFirstOfProtocols = 16;
 
@@ -36,6 +39,8 @@ inline constexpr FrameKind kFirstOfProtocols = 16;
 inline constexpr std::uint16_t kFlagPayloadCrc = 1;
 // In a reply: more frames of the same reply follow.
 inline constexpr std::uint16_t kFlagMore = 2;
+// In the answer to an arena: rings are welcome.
+inline constexpr std::uint16_t kFlagRings = 4;
 
 // What the request is about and what it must not be older than, as the protocol lays it out. Here
 // it is carried, and repeated in an answer that is an error.

@@ -42,7 +42,7 @@ class Link {
   // Ends a wait in Read() or Write(), now and later.
   virtual void ShutDown() = 0;
 
-  // All bytes so far, both directions.
+  // All bytes that the kernel has carried so far, both directions.
   virtual std::uint64_t bytes() const = 0;
 };
 

@@ -15,6 +15,9 @@ namespace {
 
 using RealTime = std::chrono::steady_clock;
 
+constexpr std::string_view kNothingCame = "no bytes came";
+constexpr std::string_view kNothingTaken = "it took no bytes";
+
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -62,11 +65,12 @@ ssize_t Socket::SpinReceive(std::span<std::byte> into, Fd* descriptor) {
 }
 
 Result<std::size_t> Socket::Read(std::span<std::byte> into, TimePoint deadline, Fd* descriptor) {
+  if (rings_) return ReadRing(into, deadline);
   ssize_t n = ReceiveOnce(into, descriptor);
   if (n < 0 && WouldBlock(errno)) {
     if (spinner_.Begin()) n = SpinReceive(into, descriptor);
     while (n < 0 && (WouldBlock(errno) || errno == EINTR)) {
-      MUSTER_TRY(Wait(POLLIN, deadline));
+      MUSTER_TRY(Wait(POLLIN, deadline, kNothingCame));
       n = ReceiveOnce(into, descriptor);
     }
   }
@@ -77,6 +81,7 @@ Result<std::size_t> Socket::Read(std::span<std::byte> into, TimePoint deadline, 
 
 Result<std::size_t> Socket::Write(std::span<const iovec> parts, TimePoint deadline,
                                   int descriptor) {
+  if (rings_) return WriteRing(parts, deadline);
   std::array<iovec, 64> window{};
   const std::span<iovec> now = std::span(window).first(Window(parts, window));
   for (;;) {
@@ -88,25 +93,109 @@ Result<std::size_t> Socket::Write(std::span<const iovec> parts, TimePoint deadli
     if (!WouldBlock(errno) && errno != EINTR) {
       return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
     }
-    MUSTER_TRY(Wait(POLLOUT, deadline));
+    MUSTER_TRY(Wait(POLLOUT, deadline, kNothingTaken));
   }
 }
 
-Status Socket::Wait(short events, TimePoint deadline) {
+bool Socket::SpinForRing(Rings::Sleep wanted) {
+  if (!spinner_.Begin()) return false;
+  const TimePoint start = RealTime::now();
+  bool ready = false;
+  do {
+    for (int i = 0; i < 32 && !ready; ++i) {
+      Pause();
+      ready = rings_->Ready(wanted);
+    }
+  } while (!ready && RealTime::now() - start < Spinner::kWindow);
+  spinner_.End(ready);
+  return ready;
+}
+
+void Socket::ReadWakes() {
+  std::array<std::byte, 256> wakes;
+  const ssize_t n = ::recv(fd_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT);
+  if (n > 0) bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+  if (n == 0) ended_ = 0;
+  if (n < 0 && !WouldBlock(errno) && errno != EINTR) ended_ = errno;
+}
+
+Status Socket::SleepForRing(Rings::Sleep wanted, TimePoint deadline) {
+  if (!rings_->MaySleep(wanted)) {
+    rings_->EndSleep();
+    return Ok();
+  }
+  const std::string_view missed = wanted == Rings::Sleep::kForBytes ? kNothingCame : kNothingTaken;
+  const Status woken = Wait(POLLIN, deadline, missed);
+  rings_->EndSleep();
+  MUSTER_TRY(woken);
+  ReadWakes();
+  // A peer that wakes for nothing, again and again, does not move the deadline.
+  if (ended_ || rings_->Ready(wanted) || RealTime::now() < deadline) return Ok();
+  return DeadlineExceeded("{}: {}", peer_, missed);
+}
+
+// A wake that finds no room in the socket stands behind others that nobody has read yet.
+void Socket::WakePeer(Rings::Sleep done) {
+  if (!rings_->PeerSleeps(done)) return;
+  constexpr std::byte kWake{1};
+  if (::send(fd_.get(), &kWake, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
+    bytes_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// What the peer wrote before its end is read first.
+Result<std::size_t> Socket::ReadRing(std::span<std::byte> into, TimePoint deadline) {
+  for (;;) {
+    if (down_.load(std::memory_order_relaxed)) return std::size_t{0};
+    const bool ended = ended_.has_value();
+    const auto n = rings_->Read(into);
+    if (!n.ok()) return Annotate(n.status(), peer_);
+    if (*n > 0) {
+      WakePeer(Rings::Sleep::kForRoom);
+      return *n;
+    }
+    if (ended && *ended_ != 0) {
+      return Unavailable("{}: {}", peer_, Message(FromErrno(*ended_, "read")));
+    }
+    if (ended) return std::size_t{0};
+    if (SpinForRing(Rings::Sleep::kForBytes)) continue;
+    MUSTER_TRY(SleepForRing(Rings::Sleep::kForBytes, deadline));
+  }
+}
+
+Result<std::size_t> Socket::WriteRing(std::span<const iovec> parts, TimePoint deadline) {
+  for (;;) {
+    if (down_.load(std::memory_order_relaxed) || ended_) {
+      return Unavailable("{}: {}", peer_, Message(FromErrno(EPIPE, "write")));
+    }
+    const auto n = rings_->Write(parts);
+    if (!n.ok()) return Annotate(n.status(), peer_);
+    if (*n > 0) {
+      WakePeer(Rings::Sleep::kForBytes);
+      return *n;
+    }
+    if (SpinForRing(Rings::Sleep::kForRoom)) continue;
+    MUSTER_TRY(SleepForRing(Rings::Sleep::kForRoom, deadline));
+  }
+}
+
+Status Socket::Wait(short events, TimePoint deadline, std::string_view missed) {
   for (;;) {
     pollfd entry{.fd = fd_.get(), .events = events, .revents = 0};
     const int ready = ::poll(&entry, 1, PollTimeout(deadline));
     if (ready > 0) return Ok();
     if (ready < 0 && errno != EINTR) return FromErrno(errno, "poll");
     if (RealTime::now() >= deadline) {
-      return DeadlineExceeded("{}: {}", peer_,
-                              events == POLLIN ? "no bytes came" : "it took no bytes");
+      return DeadlineExceeded("{}: {}", peer_, missed);
     }
   }
 }
 
 void Socket::EndWrites() { (void)::shutdown(fd_.get(), SHUT_WR); }
 
-void Socket::ShutDown() { (void)::shutdown(fd_.get(), SHUT_RDWR); }
+void Socket::ShutDown() {
+  down_.store(true, std::memory_order_relaxed);
+  (void)::shutdown(fd_.get(), SHUT_RDWR);
+}
 
 }  // namespace muster::net

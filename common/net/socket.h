@@ -1,13 +1,17 @@
-// Blocking use of stream sockets with deadlines: spin, then poll.
+// Blocking use of stream sockets with deadlines: spin, then poll. On one host bytes may pass
+// through rings in shared memory instead (rings.h); the socket then wakes who sleeps, and shows a
+// peer's end.
 //
-// Threading and errors: those of Link.
+// Threading and errors: those of Link; also kDataLoss, the peer's side of the rings is impossible.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include <sys/uio.h>
 
@@ -15,6 +19,7 @@
 #include "common/base/status.h"
 #include "common/net/fd.h"
 #include "common/net/link.h"
+#include "common/net/rings.h"
 #include "common/net/spin.h"
 
 namespace muster::net {
@@ -27,6 +32,12 @@ class Socket final : public Link {
   // `fd` does not block; `limit` outlives the socket.
   Socket(Fd fd, LinkKind kind, std::string peer, SpinMode spin, SpinLimit* limit);
 
+  // From now on all bytes pass through them, in both directions, and no descriptors. Both sides say
+  // so between two messages: nothing is on its way.
+  void UseRings(Rings rings) { rings_.emplace(std::move(rings)); }
+  bool uses_rings() const { return rings_.has_value(); }
+  int fd() const { return fd_.get(); }
+
   LinkKind kind() const override { return kind_; }
   const std::string& peer() const override { return peer_; }
   Result<std::size_t> Read(std::span<std::byte> into, TimePoint deadline, Fd* descriptor) override;
@@ -37,15 +48,31 @@ class Socket final : public Link {
   std::uint64_t bytes() const override { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  Status Wait(short events, TimePoint deadline);
+  // `missed`: what did not happen, for the error.
+  Status Wait(short events, TimePoint deadline, std::string_view missed);
   ssize_t ReceiveOnce(std::span<std::byte> into, Fd* descriptor);
   ssize_t SpinReceive(std::span<std::byte> into, Fd* descriptor);
+
+  Result<std::size_t> ReadRing(std::span<std::byte> into, TimePoint deadline);
+  Result<std::size_t> WriteRing(std::span<const iovec> parts, TimePoint deadline);
+  // Spins, where that pays off, until the ring is ready. False: it is not.
+  bool SpinForRing(Rings::Sleep wanted);
+  // Sleeps until the peer wakes this side, or ends.
+  Status SleepForRing(Rings::Sleep wanted, TimePoint deadline);
+  // Reads what wakes have left in the socket; sees whether the peer has ended.
+  void ReadWakes();
+  void WakePeer(Rings::Sleep done);
 
   Fd fd_;
   LinkKind kind_;
   std::string peer_;
   Spinner spinner_;
   std::atomic<std::uint64_t> bytes_{0};
+  std::optional<Rings> rings_;
+  // The peer's side of the socket is closed: 0, or the error's number.
+  std::optional<int> ended_;
+  // ShutDown() was called; rings would go on.
+  std::atomic<bool> down_{false};
 };
 
 struct Listener {

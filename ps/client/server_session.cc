@@ -83,14 +83,27 @@ Status ServerSession::Greet(TimePoint deadline) {
 Status ServerSession::ConnectLocal(TimePoint deadline) {
   auto fd = net::ConnectUnix(target_.unix_path, deadline);
   if (!fd.ok()) return Annotate(fd.status(), name_);
-  channel_ = std::make_unique<net::Channel>(*std::move(fd), net::LinkKind::kUnix, name_,
+  auto made = std::make_unique<net::Socket>(*std::move(fd), net::LinkKind::kUnix, name_,
                                             options_.spin, spin_);
+  net::Socket& socket = *made;
+  channel_ = std::make_unique<net::Channel>(std::move(made));
   const net::Identity self{.token = options_.key, .host_id = options_.host_id};
   MUSTER_TRY(net::GreetServer(*channel_, self, options_.role, options_.subject, deadline));
-  MUSTER_TRY(channel_->Send({.kind = net::kArena}, {}, {}, deadline, arena_.fd()));
+  MUSTER_TRY_ASSIGN(const net::FrameHeader answer, HandOver(net::kArena, arena_.fd(), deadline));
+  if ((answer.flags & net::kFlagRings) == 0) return Ok();
+  MUSTER_TRY_ASSIGN(net::Rings rings, net::Rings::Create());
+  MUSTER_TRY(HandOver(net::kRings, rings.fd(), deadline).status());
+  socket.UseRings(std::move(rings));
+  return Ok();
+}
+
+Result<net::FrameHeader> ServerSession::HandOver(net::FrameKind kind, int descriptor,
+                                                 TimePoint deadline) {
+  MUSTER_TRY(channel_->Send({.kind = kind}, {}, {}, deadline, descriptor));
   MUSTER_TRY_ASSIGN(const auto reply, channel_->ReadFrame(deadline));
   if (!reply.has_value()) return Unavailable("{} closed the connection", name_);
-  return Annotate(net::StatusOf(*reply, channel_->meta()), name_);
+  MUSTER_TRY(Annotate(net::StatusOf(*reply, channel_->meta()), name_));
+  return *reply;
 }
 
 // Off the path of requests that are answered soon: those never get to the first ping.

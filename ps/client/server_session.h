@@ -87,6 +87,8 @@ class ServerSession {
   bool WantsLocal() const;
   Status Greet(TimePoint deadline);
   Status ConnectLocal(TimePoint deadline);
+  // Sends memory's descriptor; the server's answer.
+  Result<net::FrameHeader> HandOver(net::FrameKind kind, int descriptor, TimePoint deadline);
   // Whether the server's process runs: it greets whoever connects.
   Status Ping(TimePoint deadline) const;
 

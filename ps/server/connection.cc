@@ -94,13 +94,12 @@ Status CheckEntry(const WireEntry& entry, Verb verb, std::span<const ShardInfo> 
 
 }  // namespace
 
-Connection::Connection(ServerContext& context, net::Fd fd, LinkKind kind, const std::string& peer)
+Connection::Connection(ServerContext& context, std::unique_ptr<net::Socket> socket)
     : context_(context),
-      socket_(fd.get()),
-      channel_(std::move(fd), kind, peer, context.options.spin, &context.spin,
-               {.meta_bytes = 4096, .payload_bytes = 0}),
+      socket_(*socket),
+      channel_(std::move(socket), {.meta_bytes = 4096, .payload_bytes = 0}),
       memory_(context, channel_) {
-  if (kind == LinkKind::kUnix) channel_.ExpectDescriptor();
+  if (socket_.kind() == LinkKind::kUnix) channel_.ExpectDescriptor();
 }
 
 TimePoint Connection::TransferDeadline(std::uint64_t bytes) const {
@@ -184,12 +183,29 @@ Status Connection::ReceiveArena(TimePoint deadline) {
   }
   MUSTER_TRY_ASSIGN(net::PeerArena arena, net::PeerArena::Map(std::move(fd), kMaxArenaBytes));
   memory_.SetArena(std::move(arena));
-  return channel_.Send(MakeHeader(Verb::kReply, header->request, {}), {}, {}, deadline);
+  channel_.ExpectDescriptor();
+  FrameHeader reply = MakeHeader(Verb::kReply, header->request, {});
+  reply.flags = net::kFlagRings;
+  return channel_.Send(reply, {}, {}, deadline);
+}
+
+Status Connection::ReceiveRings(const FrameHeader& frame) {
+  net::Fd fd = channel_.TakeDescriptor();
+  if (!memory_.local() || socket_.uses_rings() || !fd.valid() || frame.payload_bytes != 0) {
+    return DataLoss("rings come once, with a descriptor, behind a local link's arena");
+  }
+  MUSTER_TRY_ASSIGN(net::Rings rings, net::Rings::Map(std::move(fd)));
+  MUSTER_TRY(
+      channel_.Send(MakeHeader(Verb::kReply, frame.request, {}), {}, {}, TransferDeadline()));
+  socket_.UseRings(std::move(rings));
+  return Ok();
 }
 
 // Answers one request, whatever it asks: what the stream holds of it is read in any case, so that
 // the next one can follow.
 Status Connection::ServeOne(const FrameHeader& frame) {
+  if (frame.kind == net::kRings) return ReceiveRings(frame);
+  (void)channel_.TakeDescriptor();  // none is expected behind the first request
   if (program_) return program_->Serve(frame);
   const Request request{.frame = frame, .verb = static_cast<Verb>(frame.kind), .ids = IdsOf(frame)};
   if (!IsRequest(request.verb)) {
@@ -263,7 +279,7 @@ Status Connection::AwaitStep(const Request& request, const JobTable::Served& ser
     if (met()) continue;
     if (!waited) ++served.counters->step_waits;
     waited = true;
-    for (TimePoint now = channel_.After(Millis(0)); now < deadline && !PeerIsGone(socket_);
+    for (TimePoint now = channel_.After(Millis(0)); now < deadline && !PeerIsGone(socket_.fd());
          now = channel_.After(Millis(0))) {
       if (signal->WaitUntil(std::min(deadline, now + kLookForPeer), met)) break;
     }

@@ -11,11 +11,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/net/channel.h"
 #include "common/net/handshake.h"
+#include "common/net/socket.h"
 #include "ps/server/job_table.h"
 #include "ps/server/program_requests.h"
 #include "ps/server/request_memory.h"
@@ -26,7 +28,9 @@ namespace muster::ps {
 
 class Connection {
  public:
-  Connection(ServerContext& context, net::Fd fd, net::LinkKind kind, const std::string& peer);
+  Connection(ServerContext& context, net::Fd fd, net::LinkKind kind, const std::string& peer)
+      : Connection(context, std::make_unique<net::Socket>(std::move(fd), kind, peer,
+                                                          context.options.spin, &context.spin)) {}
 
   // Returns when the peer has gone, broken the protocol, or Stop() was called.
   void Run();
@@ -42,10 +46,14 @@ class Connection {
     WireIds ids;
   };
 
+  Connection(ServerContext& context, std::unique_ptr<net::Socket> socket);
+
   Status Open();
   // A program's hello, proven: its requests go to its own variables.
   Status AdmitProgram(const net::Hello& hello, const std::string& job_id);
   Status ReceiveArena(TimePoint deadline);
+  // The client's rings: what follows the answer passes through them.
+  Status ReceiveRings(const net::FrameHeader& frame);
   // OK: the stream stands between two frames. An error ends the connection.
   Status ServeOne(const net::FrameHeader& frame);
   // The request itself; its error is the client's answer.
@@ -74,8 +82,8 @@ class Connection {
   TimePoint TransferDeadline(std::uint64_t bytes = 0) const;
 
   ServerContext& context_;
-  // The channel's, to see in a wait that its peer goes.
-  const int socket_;
+  // The channel's.
+  net::Socket& socket_;
   net::Channel channel_;
   RequestMemory memory_;
   // What a program's connection asks; it asks for nothing else.

@@ -66,7 +66,8 @@ struct LinkCounters {
   // Wrong token, garbage, too slow, too many half open.
   std::uint64_t handshakes_refused = 0;
   std::uint64_t bad_frames = 0;
-  // All that passed through Unix sockets, headers included: stays small, tensors do not.
+  // All that passed through Unix sockets: handshakes, and wakes (headers, where a client has no
+  // rings).
   std::uint64_t unix_socket_bytes = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "common/net/channel.h"
 #include "common/net/checksum.h"
 #include "common/net/handshake.h"
+#include "common/net/rings.h"
 #include "ps/wire.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps_client/small_cluster.h"
@@ -429,19 +431,53 @@ TEST_CASE("a peer that stops in the middle of a frame gives back what it holds",
   CHECK((*client)->Push(ClosureId(2), Attempt(1), kW, {}).ok());
 }
 
-TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit]") {
-  SmallCluster cluster(OneVariable(), 1);
+namespace {
+
+// A local link whose client has handed over an arena of 2 MiB, and no rings.
+std::unique_ptr<Channel> DialWithArena(SmallCluster& cluster) {
   auto fd = net::ConnectUnix(cluster.server(0).endpoint().unix_path(), Soon());
   REQUIRE(fd.ok());
-  Channel channel(*std::move(fd), net::LinkKind::kUnix, "server", net::SpinMode::kOff, nullptr);
+  auto channel = std::make_unique<Channel>(*std::move(fd), net::LinkKind::kUnix, "server",
+                                           net::SpinMode::kOff, nullptr);
   const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
   REQUIRE(
-      net::GreetServer(channel, self, "test", SubjectOf({.job = kJob, .view = ViewId(1)}), Soon())
+      net::GreetServer(*channel, self, "test", SubjectOf({.job = kJob, .view = ViewId(1)}), Soon())
           .ok());
   auto arena = net::Arena::Create(1, true);
   REQUIRE(arena.ok());
-  REQUIRE(channel.Send({.kind = net::kArena}, {}, {}, Soon(), arena->fd()).ok());
-  REQUIRE((**channel.ReadFrame(Soon(), Millis(5'000))).status == 0);
+  REQUIRE(channel->Send({.kind = net::kArena}, {}, {}, Soon(), arena->fd()).ok());
+  REQUIRE((**channel->ReadFrame(Soon(), Millis(5'000))).status == 0);
+  return channel;
+}
+
+}  // namespace
+
+TEST_CASE("rings that come wrongly end their own connection only", "[ps_server][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  const std::string what = GENERATE("no descriptor", "may shrink", "over tcp", "too late");
+  const auto channel = what == "over tcp" ? DialAndGreet(cluster) : DialWithArena(cluster);
+  net::Fd loose(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(loose.get(), 1 << 20) == 0);
+  if (what == "too late") {
+    const WireEntry entry{.shard = 0, .floats = 1000};
+    const FrameHeader pull = MakeHeader(Verb::kPullDense, 9, {.job = kJob, .view = ViewId(1)});
+    REQUIRE(channel->Send(pull, std::as_bytes(std::span(&entry, 1)), {}, Soon()).ok());
+    REQUIRE((**channel->ReadFrame(Soon(), Millis(5'000))).status == 0);
+  }
+  auto made = net::Rings::Create();
+  REQUIRE(made.ok());
+  const int descriptor = what == "may shrink" ? loose.get() : what == "too late" ? made->fd() : -1;
+  REQUIRE(channel->Send({.kind = net::kRings}, {}, {}, Soon(), descriptor).ok());
+  const Status said = LastWords(*channel);
+  CHECK(!said.ok());
+  CHECK(said.code() != StatusCode::kDeadlineExceeded);
+  CheckAlive(cluster);
+}
+
+TEST_CASE("arena offsets are checked against the sealed size", "[ps_server][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  const auto local = DialWithArena(cluster);
+  Channel& channel = *local;
   const std::uint64_t offset = GENERATE(~std::uint64_t{0} - 100, std::uint64_t{1} << 21,
                                         (std::uint64_t{1} << 21) - 3996, std::uint64_t{2});
   const WireEntry entry{.shard = 0, .floats = 1000, .values_offset = offset};
