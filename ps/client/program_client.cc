@@ -60,6 +60,22 @@ std::span<const std::byte> RowsOf(std::span<const std::byte> whole, const Variab
                        static_cast<std::size_t>(shard.rows) * variable.row_bytes);
 }
 
+std::size_t SizeOf(const ReadRequest& request) {
+  const VariableInfo& variable = *request.variable;
+  return (request.rows ? request.ids.size() : static_cast<std::size_t>(variable.rows)) *
+         variable.row_bytes;
+}
+
+// Where the values are, once they have been read.
+std::span<std::byte> PlaceOf(const ReadRequest& request) {
+  return request.lend != nullptr ? request.lend->bytes : request.into;
+}
+
+// One server puts all of it into one place.
+bool IsLentWhole(const ReadRequest& request) {
+  return request.lend != nullptr && !request.rows && request.variable->shards.size() == 1;
+}
+
 std::uint64_t RandomNumber() {
   const net::Nonce nonce = net::RandomNonce();
   std::uint64_t number = 0;
@@ -317,10 +333,9 @@ Status ProgramClientImpl::Attach(std::span<const VariableHandle> variables,
 
 Status ProgramClientImpl::CheckRead(const ReadRequest& request) const {
   const VariableInfo& variable = *request.variable;
-  const auto rows = request.rows ? request.ids.size() : static_cast<std::size_t>(variable.rows);
-  if (request.into.size() == rows * variable.row_bytes) return Ok();
+  if (request.lend != nullptr || request.into.size() == SizeOf(request)) return Ok();
   return InvalidArgument("variable {} ({}): room for {} bytes; what is read has {}", variable.name,
-                         NameOf(variable.dtype), request.into.size(), rows * variable.row_bytes);
+                         NameOf(variable.dtype), request.into.size(), SizeOf(request));
 }
 
 // Adds to each server's share what it has of the request. Rows that are not in the shards' order
@@ -334,27 +349,33 @@ Status ProgramClientImpl::AddRead(const ReadRequest& request, std::vector<Share>
     shares[server].reads.push_back(part);
     return Ok();
   };
+  if (IsLentWhole(request)) {
+    const ShardRef& shard = variable.shards[0];
+    return add(shard, {.shard = shard.wire,
+                       .slot = request.slot,
+                       .lend = request.lend,
+                       .lent_bytes = SizeOf(request)});
+  }
+  const std::span<std::byte> place = PlaceOf(request);
   if (!request.rows) {
     for (const ShardRef& shard : variable.shards) {
-      const auto own = RowsOf(request.into, variable, shard);
-      MUSTER_TRY(add(
-          shard, {.shard = shard.wire,
-                  .slot = request.slot,
-                  .into = request.into.subspan(
-                      static_cast<std::size_t>(own.data() - request.into.data()), own.size())}));
+      const auto own = RowsOf(place, variable, shard);
+      MUSTER_TRY(
+          add(shard, {.shard = shard.wire,
+                      .slot = request.slot,
+                      .into = place.subspan(static_cast<std::size_t>(own.data() - place.data()),
+                                            own.size())}));
     }
     return Ok();
   }
   const std::span<std::int64_t> local = scratch.ids.emplace_back(request.ids.size());
   const auto split = SplitRows(variable.name, variable.rows, variable.shards, request.ids, local);
   if (!split.ok()) return InvalidArgument("{}", Message(split.status()));
-  std::span<std::byte> into = request.into;
+  std::span<std::byte> into = place;
   if (!split->order.empty()) {
-    into = scratch.values.emplace_back(request.into.size());
-    unsorts.push_back({.sorted = into,
-                       .into = request.into,
-                       .order = split->order,
-                       .row_bytes = variable.row_bytes});
+    into = scratch.values.emplace_back(place.size());
+    unsorts.push_back(
+        {.sorted = into, .into = place, .order = split->order, .row_bytes = variable.row_bytes});
   }
   for (const RowSplit::Segment& segment : split->segments) {
     if (segment.count == 0) continue;
@@ -383,8 +404,12 @@ Status ProgramClientImpl::Read(std::span<const ReadRequest> requests, WriteSet* 
   std::vector<Unsort> unsorts;
   std::uint64_t bytes = 0;
   for (const ReadRequest& request : requests) {
-    if (!request.rows && touched(request) && own->Replaces(*request.variable)) continue;
-    bytes += request.into.size();
+    const bool replaced = !request.rows && touched(request) && own->Replaces(*request.variable);
+    if (request.lend != nullptr && (replaced || !IsLentWhole(request))) {
+      *request.lend = Lent::Ordinary(SizeOf(request));
+    }
+    if (replaced) continue;
+    bytes += SizeOf(request);
     MUSTER_TRY(AddRead(request, shares, scratch, unsorts));
   }
   ProgramIds ids = Ids();
@@ -399,9 +424,9 @@ Status ProgramClientImpl::Read(std::span<const ReadRequest> requests, WriteSet* 
   for (const ReadRequest& request : requests) {
     if (!touched(request)) continue;
     if (request.rows) {
-      own->Overlay(*request.variable, request.ids, request.into);
+      own->Overlay(*request.variable, request.ids, PlaceOf(request));
     } else {
-      own->Overlay(*request.variable, request.into);
+      own->Overlay(*request.variable, PlaceOf(request));
     }
   }
   return Ok();

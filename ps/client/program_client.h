@@ -22,6 +22,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
+#include "ps/client/link_arena.h"
 #include "ps/client/program_variable.h"
 #include "ps/client/ps_client.h"
 #include "ps/client/server_session.h"
@@ -53,6 +54,9 @@ struct ReadRequest {
   std::span<const std::int64_t> ids{};
   // As large as what is read.
   std::span<std::byte> into{};
+  // Instead of `into`, where it is not null: gets the values in memory of their own. On one host
+  // that is, for a whole variable of one shard, where the server has put them: nothing is copied.
+  Lent* lend = nullptr;
   // 0: the values; k: slot k - 1 of its optimizer.
   std::uint32_t slot = 0;
 };

@@ -4,19 +4,12 @@
 #include <cstring>
 #include <utility>
 
-#include <sys/mman.h>
-
 #include "ps/wire.h"
 
 namespace muster::ps {
 namespace {
 
 using net::FrameHeader;
-
-// Address space; one shard may be as large as a frame. Memory is used where it is touched.
-constexpr std::size_t kArenaBytes = 17ULL << 30;
-// What a link keeps of it between requests.
-constexpr std::size_t kKeptBytes = 2 * ProgramLink::kGroupBytes;
 
 std::string_view NameOf(ProgramVerb verb) {
   switch (verb) {
@@ -47,9 +40,9 @@ Result<std::unique_ptr<ProgramLink>> ProgramLink::Create(const ServerSession::Ta
                                                          net::SpinLimit* spin) {
   const bool shared = options.link != LinkMode::kTcp && !target.unix_path.empty() &&
                       target.host_id == options.host_id;
-  MUSTER_TRY_ASSIGN(net::Arena arena, net::Arena::Create(shared ? kArenaBytes : 4096, shared));
+  MUSTER_TRY_ASSIGN(auto arena, LinkArena::Create(shared));
   std::unique_ptr<ProgramLink> link(new ProgramLink(std::move(arena)));
-  link->session_ = std::make_unique<ServerSession>(target, options, link->arena_, spin);
+  link->session_ = std::make_unique<ServerSession>(target, options, link->arena_->memory(), spin);
   return link;
 }
 
@@ -72,23 +65,19 @@ Status ProgramLink::GiveUp(const Status& error) {
   return Annotate(error, NameOf(verb_));
 }
 
-void ProgramLink::BeginRequest() {
-  if (used_ > kKeptBytes) {
-    (void)::madvise(arena_.base() + kKeptBytes, used_ - kKeptBytes, MADV_REMOVE);
-  }
-  used_ = 0;
+Result<std::size_t> ProgramLink::Reserve(std::size_t bytes) {
+  if (const auto offset = arena_->Reserve(bytes)) return *offset;
+  return ResourceExhausted("{}: a request of more than {} MiB; use more shards", name(),
+                           LinkArena::room() >> 20);
 }
 
-Result<std::size_t> ProgramLink::Reserve(std::size_t bytes) {
-  // Lines of the processor's cache are not shared between parts.
-  const std::size_t taken = (bytes + 63) / 64 * 64;
-  if (taken > arena_.size() - used_) {
-    return ResourceExhausted("{}: a request of more than {} MiB; use more shards", name(),
-                             arena_.size() >> 20);
-  }
-  const std::size_t offset = used_;
-  used_ += taken;
-  return offset;
+Result<std::size_t> ProgramLink::PlaceValues(ReadPart& part) {
+  if (part.lend == nullptr) return Reserve(part.into.size());
+  *part.lend = arena_->Lend(part.lent_bytes);
+  if (part.lend->owner != nullptr) return arena_->OffsetOf(*part.lend);
+  *part.lend = Lent::Ordinary(part.lent_bytes);
+  part.into = part.lend->bytes;
+  return Reserve(part.into.size());
 }
 
 Status ProgramLink::SendFrame(ProgramVerb verb, const ProgramIds& ids,
@@ -130,29 +119,35 @@ Result<std::span<const std::byte>> ProgramLink::Receive(TimePoint deadline) {
                          header.payload_bytes));
 }
 
-Status ProgramLink::SendReads(const ProgramIds& ids, std::span<const ReadPart> parts,
+Status ProgramLink::SendReads(const ProgramIds& ids, std::span<ReadPart> parts,
                               TimePoint deadline) {
   const bool arena = local();
-  BeginRequest();
+  arena_->BeginRequest();
   reads_.clear();
   parts_.clear();
   offsets_.clear();
-  for (const ReadPart& part : parts) {
+  for (ReadPart& part : parts) {
     ReadEntry& entry = reads_.emplace_back();
     entry.shard = part.shard;
     entry.slot = part.slot;
     entry.access = part.rows ? 1 : 0;
     entry.ids = part.ids.size();
-    entry.bytes = part.into.size();
+    entry.bytes = part.bytes();
+    // A request that is repeated begins anew.
+    if (part.lend != nullptr) part.into = {};
     if (!arena) {
+      if (part.lend != nullptr) {
+        *part.lend = Lent::Ordinary(part.lent_bytes);
+        part.into = part.lend->bytes;
+      }
       parts_.push_back(PartOf(part.ids));
       continue;
     }
     MUSTER_TRY_ASSIGN(entry.ids_offset, Reserve(part.ids.size_bytes()));
-    MUSTER_TRY_ASSIGN(entry.values_offset, Reserve(part.into.size()));
+    MUSTER_TRY_ASSIGN(entry.values_offset, PlaceValues(part));
     offsets_.push_back(entry.values_offset);
     if (part.ids.empty()) continue;
-    std::memcpy(arena_.base() + entry.ids_offset, part.ids.data(), part.ids.size_bytes());
+    std::memcpy(arena_->At(entry.ids_offset), part.ids.data(), part.ids.size_bytes());
   }
   return SendFrame(ProgramVerb::kRead, ids, std::as_bytes(std::span(reads_)), parts_, deadline);
 }
@@ -168,7 +163,7 @@ Status ProgramLink::ReceiveReads(std::span<ReadPart> parts, TimePoint deadline) 
   if (!local()) return Ok();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].into.empty()) continue;
-    std::memcpy(parts[i].into.data(), arena_.base() + offsets_[i], parts[i].into.size());
+    std::memcpy(parts[i].into.data(), arena_->At(offsets_[i]), parts[i].into.size());
   }
   return Ok();
 }
@@ -207,7 +202,7 @@ Status ProgramLink::ReceiveGroup(const FrameHeader& header, std::span<ReadPart>&
 Status ProgramLink::SendWrites(const ProgramIds& ids, std::span<const ShardWrite> parts,
                                TimePoint deadline) {
   const bool arena = local();
-  BeginRequest();
+  arena_->BeginRequest();
   writes_.clear();
   parts_.clear();
   for (const ShardWrite& part : parts) {
@@ -228,10 +223,10 @@ Status ProgramLink::SendWrites(const ProgramIds& ids, std::span<const ShardWrite
     MUSTER_TRY_ASSIGN(entry.ids_offset, Reserve(part.ids.size_bytes()));
     MUSTER_TRY_ASSIGN(entry.values_offset, Reserve(part.values.size()));
     if (!part.ids.empty()) {
-      std::memcpy(arena_.base() + entry.ids_offset, part.ids.data(), part.ids.size_bytes());
+      std::memcpy(arena_->At(entry.ids_offset), part.ids.data(), part.ids.size_bytes());
     }
     if (part.values.empty()) continue;
-    std::memcpy(arena_.base() + entry.values_offset, part.values.data(), part.values.size());
+    std::memcpy(arena_->At(entry.values_offset), part.values.data(), part.values.size());
   }
   return SendFrame(ProgramVerb::kWrite, ids, std::as_bytes(std::span(writes_)), parts_, deadline);
 }

@@ -1,7 +1,8 @@
 // A program's connection to one parameter server: one request at a time, its answer after it.
 //
 // On a local link tensors pass through an arena of the link's own, so one that is given up takes
-// its arena along, and what the server may still do there harms nobody.
+// its arena along, and what the server may still do there harms nobody: of blocks that are lent, it
+// knows those of the request that was given up.
 //
 // Threading: one thread. Errors: the session's; an error that the server said leaves the link
 // connected, after any other it is closed.
@@ -17,8 +18,8 @@
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
-#include "common/net/arena.h"
 #include "common/net/spin.h"
+#include "ps/client/link_arena.h"
 #include "ps/client/server_session.h"
 #include "ps/program_wire.h"
 
@@ -32,8 +33,13 @@ struct ReadPart {
   // Local to the shard.
   std::span<const std::int64_t> ids{};
   std::span<std::byte> into{};
+  // Not null: it gets so many bytes in memory of their own; `into` is not the caller's then.
+  Lent* lend = nullptr;
+  std::size_t lent_bytes = 0;
   // The answer.
   ReadMark mark{};
+
+  std::size_t bytes() const { return lend != nullptr ? lent_bytes : into.size(); }
 };
 
 class ProgramLink {
@@ -59,12 +65,12 @@ class ProgramLink {
               std::span<const std::byte> payload, TimePoint deadline);
   // What the server says to Send() and SendWrites(); valid until the next call.
   Result<std::span<const std::byte>> Receive(TimePoint deadline);
-  Status SendReads(const ProgramIds& ids, std::span<const ReadPart> parts, TimePoint deadline);
+  Status SendReads(const ProgramIds& ids, std::span<ReadPart> parts, TimePoint deadline);
   Status ReceiveReads(std::span<ReadPart> parts, TimePoint deadline);
   Status SendWrites(const ProgramIds& ids, std::span<const ShardWrite> parts, TimePoint deadline);
 
  private:
-  explicit ProgramLink(net::Arena arena) : arena_(std::move(arena)) {}
+  explicit ProgramLink(std::shared_ptr<LinkArena> arena) : arena_(std::move(arena)) {}
 
   Status SendFrame(ProgramVerb verb, const ProgramIds& ids, std::span<const std::byte> meta,
                    std::span<const iovec> payload, TimePoint deadline);
@@ -74,16 +80,16 @@ class ProgramLink {
                       TimePoint deadline);
   // The next bytes of the arena, for this request.
   Result<std::size_t> Reserve(std::size_t bytes);
-  // Before a request: the arena is free again, and what a large one has taken is given back.
-  void BeginRequest();
+  // Where the part's values go in the arena.
+  Result<std::size_t> PlaceValues(ReadPart& part);
   Status GiveUp(const Status& error);
 
-  net::Arena arena_;
+  // Also of blocks that are lent.
+  const std::shared_ptr<LinkArena> arena_;
   std::unique_ptr<ServerSession> session_;
   std::uint64_t space_ = 0;
   std::uint64_t next_request_ = 1;
   ProgramVerb verb_ = ProgramVerb::kOpen;
-  std::size_t used_ = 0;
   // Where the parts of a read stand in the arena.
   std::vector<std::size_t> offsets_;
   // Kept between calls, for their memory.

@@ -24,7 +24,7 @@ std::size_t GroupOf(std::span<const Part> parts, const BytesOf& bytes_of) {
   return n;
 }
 
-std::uint64_t BytesOfRead(const ReadPart& part) { return part.ids.size_bytes() + part.into.size(); }
+std::uint64_t BytesOfRead(const ReadPart& part) { return part.ids.size_bytes() + part.bytes(); }
 std::uint64_t BytesOfWrite(const ShardWrite& part) {
   return part.ids.size_bytes() + part.values.size();
 }

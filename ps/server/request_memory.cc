@@ -50,7 +50,7 @@ std::uint64_t RequestMemory::ResidentLimit() const {
 }
 
 Status RequestMemory::WithArena(std::uint64_t offset, std::uint64_t bytes, std::size_t align,
-                                const std::function<Status(std::span<std::byte>)>& use) {
+                                absl::FunctionRef<Status(std::span<std::byte>)> use) {
   const std::uint64_t limit = ResidentLimit();
   if (arena_->resident() > limit) arena_->Release();
   MUSTER_TRY_ASSIGN(const auto values, arena_->At(offset, bytes, align));

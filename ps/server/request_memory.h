@@ -7,11 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
+
+#include <absl/functional/function_ref.h>
 
 #include "common/base/status.h"
 #include "common/net/arena.h"
@@ -45,7 +46,7 @@ class RequestMemory {
   Result<std::span<const std::int64_t>> LocalIds(std::uint64_t offset, std::uint64_t ids);
   // Bytes in the arena, while `use` works on them; the pages that stay resident are bounded.
   Status WithArena(std::uint64_t offset, std::uint64_t bytes, std::size_t align,
-                   const std::function<Status(std::span<std::byte>)>& use);
+                   absl::FunctionRef<Status(std::span<std::byte>)> use);
   // The same until EndRequest().
   Result<std::span<std::byte>> InArena(std::uint64_t offset, std::uint64_t bytes,
                                        std::size_t align);

@@ -27,13 +27,18 @@ std::vector<torch::Tensor> ReadVariables(PsConnection& connection,
                                          const std::vector<ps::VariableHandle>& variables,
                                          ps::WriteSet* own) {
   const Ordinary ordinary(device::Place{});
-  std::vector<torch::Tensor> values;
+  std::vector<ps::Lent> lent(variables.size());
   std::vector<ps::ReadRequest> requests;
-  for (const ps::VariableHandle& variable : variables) {
-    values.push_back(torch::empty(variable->shape, torch::dtype(*ScalarTypeOf(variable->dtype))));
-    requests.push_back({.variable = variable, .into = BytesOf(values.back())});
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    requests.push_back({.variable = variables[i], .lend = &lent[i]});
   }
   connection.RaiseUnlessOk(connection.client().Read(requests, own));
+  std::vector<torch::Tensor> values;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    values.push_back(torch::from_blob(
+        lent[i].bytes.data(), variables[i]->shape, [owner = lent[i].owner](void*) {},
+        torch::dtype(*ScalarTypeOf(variables[i]->dtype))));
+  }
   return values;
 }
 
