@@ -1,5 +1,6 @@
 // `muster-bench ps`: what a worker gets from a parameter server in another process, beside what the
 // machine gives in the same run.
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/core_pass.h"
 #include "bench/measure.h"
 #include "bench/ps_peer.h"
 #include "bench/ps_program_bench.h"
@@ -40,9 +42,11 @@ constexpr const char* kPsMethod =
     "is "
     "applied. rows: 64 floats each, at random in a table of 200,000, ids drawn before the clock "
     "starts. "
-    "read and write: the same of a program's variables; a write set holds one gradient. 64 reads: "
-    "as "
-    "many variables of 4 KB in one call. "
+    "read and write: the same of a program's variables, from and to memory of the caller's; a "
+    "write "
+    "set holds one gradient; copy_and_apply: memcpy and apply, added. view: a read that is lent "
+    "where "
+    "the server has put it, and not copied. 64 reads: as many variables of 4 KB in one call. "
     "GB/s: payload bytes per second (1e9). ratio: this median over the reference's median of the "
     "same "
     "run; in_series: the reference is the time of a bare socket's transfer and a bare apply, "
@@ -52,6 +56,7 @@ struct PsOptions {
   std::string link = "both";
   int window_ms = 40;
   std::string spin = "adaptive";
+  bool pin = false;
 };
 
 // The next closure of each variable. All sides push to the same shards, and a closure is applied
@@ -215,6 +220,7 @@ class Report {
     for (const auto& [name, parts] : references) {
       double reference = 0;
       for (const std::string& part : parts) reference += measured_.Seconds(part).median;
+      if (reference == 0) continue;  // not measured at this size
       figure["ratio"][name] = Round(reference / seconds);
     }
   }
@@ -222,6 +228,16 @@ class Report {
   const Measurements& measured_;
   Json figures_ = Json::array();
 };
+
+// The sizes of a program's variables that are measured, and those that are passed between cores.
+constexpr std::array<std::size_t, 4> kReadSizes = {0, 1, 2, 3};
+constexpr std::array<std::size_t, 2> kWriteSizes = {2, 3};
+constexpr std::array<std::size_t, 3> kPassSizes = {1, 2, 3};
+
+std::size_t BytesOf(std::size_t variable) {
+  return static_cast<std::size_t>(kDense[variable].floats) * sizeof(float);
+}
+std::string PassName(std::size_t variable) { return std::string("pass ") + kDense[variable].name; }
 
 void AddBaselines(Measurements& all, BareApply& bare, Peer& peer,
                   const std::map<std::size_t, std::vector<std::int64_t>>& ids) {
@@ -251,13 +267,10 @@ void AddSide(Measurements& all, Side& side, const std::string& link,
   }
 }
 
-// The sizes that are measured of a program's variables.
-constexpr std::size_t kReadSizes[] = {0, 1, 2, 3};
-constexpr std::size_t kWriteSizes[] = {2, 3};
-
 void AddProgram(Measurements& all, ProgramSide& side, const std::string& link) {
   for (const std::size_t v : kReadSizes) {
     all.Add(link + " read " + kDense[v].name, [&side, v] { return side.Read(v); });
+    all.Add(link + " view " + kDense[v].name, [&side, v] { return side.View(v); });
   }
   for (const std::size_t v : kWriteSizes) {
     all.Add(link + " write+apply " + kDense[v].name, [&side, v] { return side.Write(v); });
@@ -266,18 +279,24 @@ void AddProgram(Measurements& all, ProgramSide& side, const std::string& link) {
 }
 
 void ReportProgram(Report& report, const std::string& link) {
-  report.Latency(link + " read 4 KB", {{"pull", {link + " pull 4 KB"}}});
-  for (const std::size_t v : kReadSizes) {
-    const std::string size = kDense[v].name;
-    const double bytes = static_cast<double>(kDense[v].floats) * sizeof(float);
-    report.Rate(link + " read " + size, "GB/s", bytes, 1e9,
-                {{"memcpy", {"memcpy " + size}}, {"pull", {link + " pull " + size}}});
+  for (const std::string how : {" read ", " view "}) {
+    report.Latency(link + how + "4 KB", {{"pull", {link + " pull 4 KB"}}});
+    for (const std::size_t v : kReadSizes) {
+      const std::string size = kDense[v].name;
+      const double bytes = static_cast<double>(kDense[v].floats) * sizeof(float);
+      report.Rate(link + how + size, "GB/s", bytes, 1e9,
+                  {{"memcpy", {"memcpy " + size}},
+                   {"pass", {PassName(v)}},
+                   {"pull", {link + " pull " + size}}});
+    }
   }
   for (const std::size_t v : kWriteSizes) {
     const std::string size = kDense[v].name;
     const double bytes = static_cast<double>(kDense[v].floats) * sizeof(float);
     report.Rate(link + " write+apply " + size, "GB/s", bytes, 1e9,
-                {{"apply", {"apply " + size}}, {"push", {link + " push+apply " + size}}});
+                {{"apply", {"apply " + size}},
+                 {"pass_and_apply", {PassName(v), "apply " + size}},
+                 {"push", {link + " push+apply " + size}}});
   }
   report.Rate(link + " 64 reads", "M reads/s", static_cast<double>(ProgramSide::kInFlight), 1e6,
               {});
@@ -290,6 +309,9 @@ void ReportBaselines(Report& report) {
     for (const char* what : {"memcpy ", "apply ", "socket pull ", "socket push "}) {
       report.Rate(what + size, "GB/s", bytes, 1e9, {});
     }
+  }
+  for (const std::size_t v : kPassSizes) {
+    report.Rate(PassName(v), "GB/s", static_cast<double>(BytesOf(v)), 1e9, {});
   }
   for (const std::size_t n : kIdCounts) {
     for (const char* what : {"read ", "apply "}) {
@@ -322,13 +344,18 @@ Result<Json> MeasurePs(const PsOptions& options) {
                                                       {"adaptive", net::SpinMode::kAdaptive},
                                                       {"always", net::SpinMode::kAlways}};
   const net::SpinMode spin = spins.at(options.spin);
-  MUSTER_TRY_ASSIGN(const auto peer, Peer::Start());
+  MUSTER_TRY_ASSIGN(const auto peer, Peer::Start(options.pin));
+  MUSTER_TRY_ASSIGN(const auto pass, CorePass::Create(BytesOf(kPassSizes.back()), options.pin));
+  if (options.pin) MUSTER_TRY(PinTo(0));
   MUSTER_TRY_ASSIGN(const auto bare, BareApply::Create());
   std::map<std::size_t, std::vector<std::int64_t>> ids;
   for (const std::size_t n : kIdCounts) ids[n] = RandomIds(n);
 
   Measurements all;
   AddBaselines(all, *bare, *peer, ids);
+  for (const std::size_t v : kPassSizes) {
+    all.Add(PassName(v), [&pass, v] { return pass->Pass(BytesOf(v)); });
+  }
   std::map<std::string, std::unique_ptr<Side>> sides;
   std::map<std::string, std::unique_ptr<ProgramSide>> programs;
   const std::map<std::string, ps::LinkMode> links = {{"local", ps::LinkMode::kLocal},
@@ -356,6 +383,7 @@ Result<Json> MeasurePs(const PsOptions& options) {
               {"cores", std::thread::hardware_concurrency()},
               {"link", options.link},
               {"spin", options.spin},
+              {"pinned", options.pin},
               {"rounds", kRounds},
               {"window_ms", options.window_ms},
               {"figures", std::move(report).figures()},
@@ -374,6 +402,9 @@ int RunPs(int argc, char** argv) {
   app.add_option("--spin", options.spin, "off, adaptive or always: the client's waiting")
       ->check(CLI::IsMember({"off", "adaptive", "always"}))
       ->capture_default_str();
+  app.add_flag("--pin", options.pin,
+               "client and server keep to a processor each: on a busy machine the kernel puts both "
+               "on one, and a wait becomes a switch between them");
   app.add_option("--window-ms", options.window_ms, "time for one operation in one round")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bench/core_pass.h"
 #include "common/net/host_id.h"
 #include "common/net/socket.h"
 #include "ps/apply_pool.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr const char* kTokenVariable = "MUSTER_BENCH_TOKEN";
 constexpr const char* kDirectoryVariable = "MUSTER_BENCH_DIRECTORY";
+constexpr const char* kPinVariable = "MUSTER_BENCH_PIN";
 
 // What the client of the bare socket asks for.
 struct BareRequest {
@@ -108,6 +110,7 @@ Status Serve() {
   if (token == nullptr || directory == nullptr) {
     return InvalidArgument("this is a helper process of muster-bench ps: do not call it yourself");
   }
+  if (std::getenv(kPinVariable) != nullptr) MUSTER_TRY(PinTo(1));
   MUSTER_TRY_ASSIGN(const std::string host_id, net::HostId());
   ps::PsServer::Options options;
   options.unix_directory = directory;
@@ -154,13 +157,14 @@ v1::JobPlan RowsPlan() {
   return plan;
 }
 
-Result<std::unique_ptr<Peer>> Peer::Start() {
+Result<std::unique_ptr<Peer>> Peer::Start(bool pin) {
   std::unique_ptr<Peer> peer(new Peer);
   MUSTER_TRY_ASSIGN(peer->host_id_, net::HostId());
   MUSTER_TRY_ASSIGN(peer->directory_, MakeDirectory());
   peer->token_ = peer->directory_;
   (void)::setenv(kTokenVariable, peer->token_.c_str(), 1);
   (void)::setenv(kDirectoryVariable, peer->directory_.c_str(), 1);
+  if (pin) (void)::setenv(kPinVariable, "1", 1);
   MUSTER_TRY_ASSIGN(peer->process_, SelfProcess::Start("ps-peer"));
   MUSTER_TRY_ASSIGN(peer->tcp_address_, peer->process_->ReadLine());
   MUSTER_TRY_ASSIGN(peer->unix_path_, peer->process_->ReadLine());

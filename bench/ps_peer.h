@@ -32,8 +32,8 @@ v1::JobPlan RowsPlan();
 
 class Peer {
  public:
-  // Starts this program again as the peer.
-  static Result<std::unique_ptr<Peer>> Start();
+  // Starts this program again as the peer; with `pin` on the second processor.
+  static Result<std::unique_ptr<Peer>> Start(bool pin);
   ~Peer();
 
   // Adds the peer's address to a plan.

@@ -59,6 +59,12 @@ Status ProgramSide::Read(std::size_t variable) {
   return client_->Read(std::span(&request, 1));
 }
 
+Status ProgramSide::View(std::size_t variable) {
+  ps::Lent lent;
+  const ps::ReadRequest request{.variable = dense_[variable], .lend = &lent};
+  return client_->Read(std::span(&request, 1));
+}
+
 Status ProgramSide::ReadMany() {
   std::vector<ps::ReadRequest> requests;
   requests.reserve(small_.size());

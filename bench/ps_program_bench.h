@@ -26,6 +26,8 @@ class ProgramSide {
 
   // One whole variable of kDense, into warm memory of this process.
   Status Read(std::size_t variable);
+  // The same, lent by the client where the server has put it.
+  Status View(std::size_t variable);
   // kInFlight variables of 4 KB in one call.
   Status ReadMany();
   // A write set with the gradient of one variable, under SGD; answered when it is applied.
