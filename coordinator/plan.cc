@@ -129,8 +129,11 @@ Result<v1::JobPlan> MakePlan(const v1::JobRecord& record, const std::vector<v1::
     partitioner.set_kind(v1::PARTITIONER_KIND_NONE);
     servers = 1;
   }
+  using Policy = partition::Placer::Policy;
+  const bool by_bytes = spec.strategy().placement() == v1::PLACEMENT_KIND_BY_BYTES;
   MUSTER_TRY_ASSIGN(std::vector<v1::VariableLayout> placed,
-                    partition::PlaceVariables(std::move(variables), partitioner, servers));
+                    partition::PlaceVariables(std::move(variables), partitioner, servers,
+                                              by_bytes ? Policy::kByBytes : Policy::kRoundRobin));
   for (v1::VariableLayout& variable : placed) {
     if (!NeedsPs(spec)) variable.clear_shards();
     *plan.add_variables() = std::move(variable);

@@ -33,6 +33,7 @@
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "strategy/multi_worker_mirrored/multi_worker_mirrored_strategy.h"
+#include "strategy/parameter_server/caching_scope.h"
 #include "strategy/parameter_server/consistency.h"
 #include "strategy/parameter_server/embedding.h"
 #include "strategy/parameter_server/lookup_table.h"

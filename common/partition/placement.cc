@@ -7,7 +7,6 @@
 
 #include "common/base/words.h"
 #include "common/partition/div_layout.h"
-#include "common/partition/placer.h"
 
 namespace muster::partition {
 namespace {
@@ -64,6 +63,37 @@ Status CheckVariables(const std::vector<v1::VariableLayout>& sorted) {
           "embedding {} has {}; it must have 2, rows and dim", name,
           Counted(static_cast<std::uint64_t>(sorted[i].shape_size()), "dimension"));
     }
+  }
+  return Ok();
+}
+
+// A shard that is to be placed. Sums of bytes may overflow; the layout is then one of many.
+struct Sized {
+  v1::ShardPlacement* shard = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+// Gives the variable its shards, which it adds to `shards`.
+Status Split(v1::VariableLayout& variable, const v1::PartitionerSpec& partitioner,
+             std::uint32_t ps_count, std::vector<Sized>& shards) {
+  if (variable.dtype() == v1::DTYPE_UNSPECIFIED) variable.set_dtype(v1::DTYPE_FLOAT32);
+  const std::span<const std::int64_t> shape(variable.shape().data(),
+                                            static_cast<std::size_t>(variable.shape_size()));
+  const std::string what = "variable " + variable.name();
+  MUSTER_TRY_ASSIGN(const std::int64_t elements, CountElements(shape, what));
+  const TensorSize size{shape, static_cast<DType>(variable.dtype())};
+  const Result<std::int64_t> count = CountShards(partitioner, size, ps_count);
+  if (!count.ok()) return Annotate(count.status(), what);
+  const std::int64_t rows = shape.empty() ? 1 : shape[0];
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(elements / rows) *
+                                  static_cast<std::uint64_t>(ItemBytes(size.dtype));
+  const DivLayout layout(rows, *count);
+  variable.clear_shards();
+  for (std::int64_t i = 0; i < layout.shards(); ++i) {
+    v1::ShardPlacement* shard = variable.add_shards();
+    shard->set_row_offset(layout.Offset(i));
+    shard->set_rows(layout.Rows(i));
+    shards.push_back({shard, row_bytes * static_cast<std::uint64_t>(layout.Rows(i))});
   }
   return Ok();
 }
@@ -135,7 +165,8 @@ Result<std::int64_t> CountShards(const v1::PartitionerSpec& spec, TensorSize siz
 
 Result<std::vector<v1::VariableLayout>> PlaceVariables(std::vector<v1::VariableLayout> variables,
                                                        const v1::PartitionerSpec& partitioner,
-                                                       std::uint32_t ps_count) {
+                                                       std::uint32_t ps_count,
+                                                       Placer::Policy policy) {
   if (ps_count == 0) {
     return FailedPrecondition("variables cannot be placed: there is no parameter server");
   }
@@ -143,26 +174,18 @@ Result<std::vector<v1::VariableLayout>> PlaceVariables(std::vector<v1::VariableL
             [](const auto& a, const auto& b) { return a.name() < b.name(); });
   MUSTER_TRY(CheckVariables(variables));
   std::uint32_t id = 0;
-  Placer placer(ps_count);
+  std::vector<Sized> shards;
   for (v1::VariableLayout& variable : variables) {
     variable.set_id(id++);
-    if (variable.dtype() == v1::DTYPE_UNSPECIFIED) variable.set_dtype(v1::DTYPE_FLOAT32);
-    const std::span<const std::int64_t> shape(variable.shape().data(),
-                                              static_cast<std::size_t>(variable.shape_size()));
-    MUSTER_TRY(CountElements(shape, "variable " + variable.name()).status());
-    const TensorSize size{shape, static_cast<DType>(variable.dtype())};
-    const Result<std::int64_t> shards = CountShards(partitioner, size, ps_count);
-    if (!shards.ok()) return Annotate(shards.status(), "variable " + variable.name());
-    const DivLayout layout(shape.empty() ? 1 : shape[0], *shards);
-    variable.clear_shards();
-    for (std::int64_t i = 0; i < layout.shards(); ++i) {
-      v1::ShardPlacement* shard = variable.add_shards();
-      // The round goes by creation alone, whatever the sizes.
-      constexpr std::uint64_t kAnySize = 0;
-      shard->set_ps_index(placer.Place(std::span(&kAnySize, 1)).front());
-      shard->set_row_offset(layout.Offset(i));
-      shard->set_rows(layout.Rows(i));
-    }
+    MUSTER_TRY(Split(variable, partitioner, ps_count, shards));
+  }
+  if (policy == Placer::Policy::kByBytes) {
+    std::stable_sort(shards.begin(), shards.end(),
+                     [](const Sized& a, const Sized& b) { return a.bytes > b.bytes; });
+  }
+  Placer placer(ps_count);
+  for (const Sized& one : shards) {
+    one.shard->set_ps_index(placer.Place(std::span(&one.bytes, 1), policy).front());
   }
   return variables;
 }

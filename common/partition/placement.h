@@ -11,6 +11,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/status.h"
+#include "common/partition/placer.h"
 #include "muster/v1/common.pb.h"
 
 namespace muster::partition {
@@ -39,14 +40,15 @@ Result<std::int64_t> CountShards(const v1::PartitionerSpec& spec, TensorSize siz
                                  std::uint32_t ps_count);
 
 // Decides the whole layout of a job. Takes variables with name, shape, initializer and embedding
-// (and dtype, else float32), returns them sorted by name with ids from 0 and with shards, which go
-// round the servers, each variable starting where the one before it ended.
+// (and dtype, else float32), returns them sorted by name with ids from 0 and with shards. These
+// go round the servers, each variable starting where the one before it ended; or by bytes: the
+// largest first, each to the server that has the fewest.
 //   kInvalidArgument: a name is empty or repeated, a shape is impossible, an embedding is not
 //   [rows, dim], the partitioner is malformed.
 //   kFailedPrecondition: no parameter server.
-Result<std::vector<v1::VariableLayout>> PlaceVariables(std::vector<v1::VariableLayout> variables,
-                                                       const v1::PartitionerSpec& partitioner,
-                                                       std::uint32_t ps_count);
+Result<std::vector<v1::VariableLayout>> PlaceVariables(
+    std::vector<v1::VariableLayout> variables, const v1::PartitionerSpec& partitioner,
+    std::uint32_t ps_count, Placer::Policy policy = Placer::Policy::kRoundRobin);
 
 // Elements of a shape (1 for a scalar). kInvalidArgument: a dimension below 1, or more than 2^62
 // elements. `what` names the tensor in the message.

@@ -4,13 +4,13 @@
 
 namespace muster::partition {
 
-Placer::Placer(std::uint32_t servers, Policy policy) : policy_(policy), bytes_(servers) {}
+Placer::Placer(std::uint32_t servers) : bytes_(servers) {}
 
-std::vector<std::uint32_t> Placer::Place(std::span<const std::uint64_t> bytes) {
+std::vector<std::uint32_t> Placer::Place(std::span<const std::uint64_t> bytes, Policy policy) {
   std::vector<std::uint32_t> servers;
   for (const std::uint64_t shard : bytes) {
     std::uint32_t server = next_;
-    if (policy_ == Policy::kByBytes) {
+    if (policy == Policy::kByBytes) {
       server = static_cast<std::uint32_t>(std::ranges::min_element(bytes_) - bytes_.begin());
     }
     bytes_[server] += shard;
@@ -18,6 +18,10 @@ std::vector<std::uint32_t> Placer::Place(std::span<const std::uint64_t> bytes) {
     servers.push_back(server);
   }
   return servers;
+}
+
+void Placer::Add(std::span<const std::uint32_t> servers, std::span<const std::uint64_t> bytes) {
+  for (std::size_t i = 0; i < servers.size(); ++i) bytes_[servers[i]] += bytes[i];
 }
 
 void Placer::Remove(std::span<const std::uint32_t> servers, std::span<const std::uint64_t> bytes) {

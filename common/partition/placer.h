@@ -21,15 +21,17 @@ class Placer {
   };
 
   // servers >= 1.
-  explicit Placer(std::uint32_t servers, Policy policy = Policy::kRoundRobin);
+  explicit Placer(std::uint32_t servers);
 
   // The server of each shard of one variable; `bytes` has one number for each shard.
-  std::vector<std::uint32_t> Place(std::span<const std::uint64_t> bytes);
+  std::vector<std::uint32_t> Place(std::span<const std::uint64_t> bytes,
+                                   Policy policy = Policy::kRoundRobin);
+  // Shards that lie where somebody else has decided: the round goes on where it is.
+  void Add(std::span<const std::uint32_t> servers, std::span<const std::uint64_t> bytes);
   // They are deleted, or could not be made. The round goes on where it is.
   void Remove(std::span<const std::uint32_t> servers, std::span<const std::uint64_t> bytes);
 
  private:
-  const Policy policy_;
   std::uint32_t next_ = 0;
   std::vector<std::uint64_t> bytes_;
 };

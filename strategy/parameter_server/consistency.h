@@ -1,5 +1,5 @@
 // How far the closures of a program's steps (ClusterCoordinator::schedule_step) may run ahead of
-// each other, and when what a closure writes is sent. Threading: values.
+// each other, when what a closure writes is sent, and where variables go. Threading: values.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,14 @@ struct Consistency {
   static constexpr Consistency async() { return {}; }
   static constexpr Consistency synchronous() { return {.staleness = 0}; }
   static constexpr Consistency bounded(std::uint32_t staleness) { return {.staleness = staleness}; }
+};
+
+// Which server a shard goes to when its variable is made.
+enum class Placement {
+  // In turn, as variables are made.
+  kRoundRobin,
+  // The one with the fewest bytes of this program's variables, the first of several.
+  kByBytes,
 };
 
 enum class Writes {

@@ -195,19 +195,21 @@ class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
                                             const VariableSpec& spec) override {
     std::vector<std::uint32_t> colocated = ServersOf(spec.colocated_devices);
     colocated.resize(std::min<std::size_t>(colocated.size(), 1));
-    return std::make_unique<internal::RemoteComponent>(std::move(name), place, driver_,
-                                                       partitioner_, std::move(colocated), writes_);
+    return std::make_unique<internal::RemoteComponent>(
+        std::move(name), place, driver_, partitioner_, std::move(colocated), writes_, placement_);
   }
   std::unique_ptr<internal::ModuleHost> HostModule(internal::ModuleState& module) override {
     return std::make_unique<internal::RemoteModule>(module);
   }
   // Of the variables that are made from now on.
   void set_writes(Writes writes) { writes_ = writes; }
+  void set_placement(Placement placement) { placement_ = placement; }
 
  private:
   const std::shared_ptr<PsConnection> driver_;
   const VariablePartitioner partitioner_;
   Writes writes_ = Writes::kTogether;
+  Placement placement_ = Placement::kRoundRobin;
 };
 
 ParameterServerStrategy::ParameterServerStrategy(VariablePartitioner partitioner,
@@ -223,6 +225,7 @@ ParameterServerStrategy::ParameterServerStrategy(const ParameterServerOptions& o
     : ParameterServerStrategy(options.partitioner, options.devices) {
   const StepRule rule = RuleOf(options);
   maker_->set_writes(options.writes);
+  maker_->set_placement(options.placement);
   const std::shared_ptr<PsConnection> driver = DriverConnection();
   if (driver != nullptr) driver->SetSteps(rule, options.speculative);
 }

@@ -69,6 +69,8 @@ struct ParameterServerOptions {
   // Of closures; the same in every process. Not kImmediate in synchronous steps, where what
   // closures write counts when the step is over.
   Writes writes = Writes::kTogether;
+  // The driver's counts. What is colocated with another variable lies there, whatever this says.
+  Placement placement = Placement::kRoundRobin;
 };
 
 class ParameterServerStrategy final : public Strategy {

@@ -126,6 +126,9 @@ void JobCheck::Program() {
     Report("strategy.consistency",
            "a program says it itself, in ParameterServerOptions: remove it");
   }
+  if (strategy.placement() != v1::PLACEMENT_KIND_UNSPECIFIED) {
+    Report("strategy.placement", "a program says it itself, in ParameterServerOptions: remove it");
+  }
   if (strategy.workers() > kMostWorkers || strategy.max_workers() > kMostWorkers) {
     Report("strategy.workers", "at most {}; given {}", kMostWorkers,
            std::max(strategy.workers(), strategy.max_workers()));
@@ -446,14 +449,15 @@ void JobCheck::Strategy() {
     if (strategy.has_partitioner()) Partitioner();
     return Consistency();
   }
-  for (const char* field : {"consistency", "gradients_per_step"}) {
-    const bool given = field == std::string_view("consistency")
-                           ? strategy.has_consistency()
-                           : strategy.gradients_per_step() != 0;
-    if (given) {
-      Report(std::string("strategy.") + field,
-             "is for parameter_server; the other kinds make one step after the other: remove it");
-    }
+  const std::pair<const char*, bool> servers_alone[] = {
+      {"consistency", strategy.has_consistency()},
+      {"gradients_per_step", strategy.gradients_per_step() != 0},
+      {"placement", strategy.placement() != v1::PLACEMENT_KIND_UNSPECIFIED}};
+  for (const auto& [field, given] : servers_alone) {
+    if (!given) continue;
+    Report(std::string("strategy.") + field,
+           "is for parameter_server; the other kinds have all variables in one worker and make one "
+           "step after the other: remove it");
   }
   const bool one_device = strategy.kind() == v1::STRATEGY_KIND_ONE_DEVICE;
   if (strategy.has_partitioner()) {

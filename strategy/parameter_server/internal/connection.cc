@@ -235,32 +235,69 @@ ps::VariableHandle PsConnection::Find(const std::string& name) {
   return found_.insert_or_assign(name, *std::move(handle)).first->second;
 }
 
+std::vector<std::uint64_t> PsConnection::ShardBytes(DType dtype,
+                                                    const std::vector<std::int64_t>& sizes,
+                                                    std::int64_t shards) {
+  std::uint64_t row_bytes = SizeOf(dtype);
+  for (std::size_t axis = 1; axis < sizes.size(); ++axis) {
+    row_bytes *= static_cast<std::uint64_t>(sizes[axis]);
+  }
+  const partition::DivLayout layout(sizes.empty() ? 1 : sizes[0], shards);
+  std::vector<std::uint64_t> bytes;
+  for (std::int64_t shard = 0; shard < layout.shards(); ++shard) {
+    bytes.push_back(row_bytes * static_cast<std::uint64_t>(layout.Rows(shard)));
+  }
+  return bytes;
+}
+
+std::uint32_t PsConnection::PlaceOf(std::uint32_t index) const {
+  const auto found =
+      std::ranges::find(access_.servers, index, [](const auto& one) { return one.target.index; });
+  return found == access_.servers.end()
+             ? 0
+             : static_cast<std::uint32_t>(found - access_.servers.begin());
+}
+
 ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
                                         const std::vector<std::int64_t>& sizes, std::int64_t shards,
-                                        std::vector<std::uint32_t> colocated,
-                                        std::span<const std::byte> value) {
+                                        Place place, std::span<const std::byte> value) {
+  using Policy = partition::Placer::Policy;
   ps::ProgramClient& servers = client();
   ps::VariableSpec spec{
-      .name = name, .dtype = dtype, .shape = sizes, .servers = std::move(colocated)};
-  if (spec.servers.empty()) {
-    const std::int64_t rows = sizes.empty() ? 1 : sizes[0];
-    const partition::DivLayout layout(rows, shards);
-    std::vector<std::uint64_t> bytes;
-    for (std::int64_t shard = 0; shard < layout.shards(); ++shard) {
-      bytes.push_back(value.size() / static_cast<std::size_t>(rows) *
-                      static_cast<std::size_t>(layout.Rows(shard)));
-    }
+      .name = name, .dtype = dtype, .shape = sizes, .servers = std::move(place.colocated)};
+  const std::vector<std::uint64_t> bytes = ShardBytes(dtype, sizes, shards);
+  std::vector<std::uint32_t> places;
+  {
     const MutexLock lock(mutex_);
-    for (const std::uint32_t place : placer_.Place(bytes)) {
-      spec.servers.push_back(access_.servers[place].target.index);
+    if (spec.servers.empty()) {
+      places = placer_.Place(
+          bytes, place.placement == Placement::kByBytes ? Policy::kByBytes : Policy::kRoundRobin);
+      for (const std::uint32_t one : places) {
+        spec.servers.push_back(access_.servers[one].target.index);
+      }
+    } else {
+      for (const std::uint32_t index : spec.servers) places.push_back(PlaceOf(index));
+      places.resize(bytes.size());
+      placer_.Add(places, bytes);
     }
   }
   auto made = servers.Create(spec, value);
+  if (!made.ok()) {
+    const MutexLock lock(mutex_);
+    placer_.Remove(places, bytes);
+  }
   RaiseUnlessOk(made.status(), ClosurePhase::kWrites);
   return *std::move(made);
 }
 
 void PsConnection::Delete(const ps::VariableHandle& variable) {
+  {
+    const auto shards = static_cast<std::int64_t>(variable->shards.size());
+    std::vector<std::uint32_t> places;
+    for (const auto& shard : variable->shards) places.push_back(PlaceOf(shard.server));
+    const MutexLock lock(mutex_);
+    placer_.Remove(places, ShardBytes(variable->dtype, variable->shape, shards));
+  }
   if (lost_) return;
   if (client().Delete(variable).code() == StatusCode::kUnavailable) lost_ = true;
 }

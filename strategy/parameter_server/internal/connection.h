@@ -21,6 +21,7 @@
 #include "ps/client/program_client.h"
 #include "strategy/base/closure_error.h"
 #include "strategy/cluster/internal/cluster_link.h"
+#include "strategy/parameter_server/consistency.h"
 
 namespace muster::internal {
 
@@ -65,13 +66,17 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
 
   // A variable by its name; null: the driver has not made it.
   ps::VariableHandle Find(const std::string& name);
-  // The driver's: makes a variable whose shards go round the servers, or lie on `colocated` (one
-  // for each shard).
+  // Where a variable's shards go: on `colocated` (one for each shard), or by `placement`.
+  struct Place {
+    std::vector<std::uint32_t> colocated = {};
+    Placement placement = Placement::kRoundRobin;
+  };
+  // The driver's: makes a variable.
   //   ALREADY_EXISTS: the name.  RESOURCE_EXHAUSTED: no memory.  INVALID_ARGUMENT: a type that
   //   servers do not have.
   ps::VariableHandle Create(const std::string& name, DType dtype,
                             const std::vector<std::int64_t>& sizes, std::int64_t shards,
-                            std::vector<std::uint32_t> colocated, std::span<const std::byte> value);
+                            Place place, std::span<const std::byte> value);
   // Frees it, as far as its servers are there.
   void Delete(const ps::VariableHandle& variable);
 
@@ -86,6 +91,10 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
       : access_(std::move(access)),
         link_(std::move(link)),
         placer_(static_cast<std::uint32_t>(access_.servers.size())) {}
+  // What each of its shards takes; and the server `index` as the placer counts them.
+  static std::vector<std::uint64_t> ShardBytes(DType dtype, const std::vector<std::int64_t>& sizes,
+                                               std::int64_t shards);
+  std::uint32_t PlaceOf(std::uint32_t index) const;
   void TellExecutors();
   void WatchSettled();
   // Workers whose strategies have other numbers of replicas than those of the first one are the

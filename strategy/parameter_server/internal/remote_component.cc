@@ -6,6 +6,7 @@
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
+#include "strategy/parameter_server/internal/cached_reads.h"
 #include "strategy/parameter_server/internal/closure_session.h"
 #include "strategy/variables/internal/ordinary.h"
 #include "strategy/variables/variable.h"
@@ -44,17 +45,26 @@ std::string Text(torch::ScalarType type, const std::vector<std::int64_t>& sizes)
   return fmt::format("{} of shape {}", torch::toString(type), ShapeText(sizes));
 }
 
+// Outside closures.
+torch::Tensor ReadOnce(PsConnection& connection, const ps::VariableHandle& variable) {
+  CachedReads* const cached = CachedReads::Current();
+  if (cached != nullptr) return cached->Read(connection, variable);
+  return ReadVariable(connection, variable, nullptr);
+}
+
 }  // namespace
 
 RemoteComponent::RemoteComponent(std::string name, device::Place place,
                                  std::shared_ptr<PsConnection> driver,
                                  VariablePartitioner partitioner,
-                                 std::vector<std::uint32_t> colocated, Writes writes)
+                                 std::vector<std::uint32_t> colocated, Writes writes,
+                                 Placement placement)
     : Component(std::move(name), place),
       driver_(std::move(driver)),
       partitioner_(std::move(partitioner)),
       colocated_(std::move(colocated)),
-      writes_(writes) {}
+      writes_(writes),
+      placement_(placement) {}
 
 RemoteComponent::~RemoteComponent() {
   const MutexLock lock(mutex_);
@@ -126,7 +136,7 @@ torch::Tensor RemoteComponent::Snapshot() const {
   if (use.variable == nullptr && driver_ == nullptr) RaiseNotMade();
   if (use.variable == nullptr) return {};
   if (use.session != nullptr) return use.session->Read(use.variable);
-  return ReadVariable(*use.connection, use.variable, nullptr);
+  return ReadOnce(*use.connection, use.variable);
 }
 
 torch::Tensor RemoteComponent::Leaf(int slot, bool trainable) {
@@ -135,7 +145,7 @@ torch::Tensor RemoteComponent::Leaf(int slot, bool trainable) {
   if (use.variable == nullptr) return {};
   const bool gradients = trainable && torch::isFloatingType(*ScalarTypeOf(use.variable->dtype));
   if (use.session != nullptr) return use.session->Leaf(use.variable, slot, gradients);
-  return NewLeaf(ReadVariable(*use.connection, use.variable, nullptr), slot, gradients);
+  return NewLeaf(ReadOnce(*use.connection, use.variable), slot, gradients);
 }
 
 torch::Tensor RemoteComponent::Gather(const torch::Tensor& rows) const {
@@ -207,8 +217,8 @@ void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   const std::int64_t shards = CountShards(sizes, type);
   const std::string warning = WholeValueWarning(name(), value.numel(), shards);
   if (!warning.empty()) fmt::print(stderr, "muster: {}\n", warning);
-  ps::VariableHandle made =
-      driver_->Create(name(), dtype, sizes, shards, colocated_, ValuesOf(bytes.contiguous()));
+  ps::VariableHandle made = driver_->Create(name(), dtype, sizes, shards, {colocated_, placement_},
+                                            ValuesOf(bytes.contiguous()));
   const MutexLock lock(mutex_);
   made_ = std::move(made);
   declared_ = Form{.type = type, .sizes = sizes};

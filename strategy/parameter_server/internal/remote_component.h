@@ -35,7 +35,7 @@ class RemoteComponent final : public Component {
   // other one does and is not partitioned.
   RemoteComponent(std::string name, device::Place place, std::shared_ptr<PsConnection> driver,
                   VariablePartitioner partitioner, std::vector<std::uint32_t> colocated,
-                  Writes writes = Writes::kTogether);
+                  Writes writes = Writes::kTogether, Placement placement = Placement::kRoundRobin);
   ~RemoteComponent() override;
 
   // All: PsUnavailable, where a server is lost; INVALID_ARGUMENT: the driver's variable of this
@@ -93,6 +93,7 @@ class RemoteComponent final : public Component {
   const VariablePartitioner partitioner_;
   const std::vector<std::uint32_t> colocated_;
   const Writes writes_;
+  const Placement placement_;
   std::atomic<bool> has_optimizer_{false};
 
   mutable Mutex mutex_;

@@ -34,7 +34,7 @@ TEST_CASE("closures go out in order, one to each worker before any gets its seco
 }
 
 TEST_CASE("an attempt holds epoch, incarnation and executions and a result counts for it alone",
-          "[dispatch][unit][CCQ-05]") {
+          "[dispatch][unit]") {
   Bench bench({.epoch = Epoch(7), .incarnation = 3});
   const WorkerHandle first = bench.dispatcher.AddWorker("worker:0", 1, 1);
   bench.Schedule();

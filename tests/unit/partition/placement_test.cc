@@ -137,6 +137,24 @@ TEST_CASE("the example's parameters spread over both servers by default", "[part
   CHECK(bytes[1] > 400'000);
 }
 
+TEST_CASE("by bytes the largest shards are placed first, each where the fewest bytes are",
+          "[partition][unit]") {
+  v1::PartitionerSpec whole;
+  whole.set_kind(v1::PARTITIONER_KIND_NONE);
+  const auto placed = PlaceVariables({Variable("a", {10}), Variable("b", {100}),
+                                      Variable("c", {60}), Variable("d", {50, 1}, true)},
+                                     whole, 2, Placer::Policy::kByBytes);
+  REQUIRE(placed.ok());
+  std::vector<std::uint32_t> servers, ids;
+  for (const v1::VariableLayout& variable : *placed) {
+    servers.push_back(variable.shards(0).ps_index());
+    ids.push_back(variable.id());
+  }
+  CHECK((ids == std::vector<std::uint32_t>{0, 1, 2, 3}));  // by name, as ever
+  // b, c, d, a: 100 rows on the one, 110 on the other; then 10 more.
+  CHECK((servers == std::vector<std::uint32_t>{0, 0, 1, 1}));
+}
+
 TEST_CASE("the div layout gives the first shards the spare rows", "[partition][unit]") {
   const DivLayout layout(13, 5);
   std::vector<std::int64_t> offsets;

@@ -28,14 +28,15 @@ TEST_CASE("variables made one after another go round three servers", "[partition
 }
 
 TEST_CASE("by bytes each shard goes to the server with the fewest", "[partition][unit]") {
-  Placer placer(3, Placer::Policy::kByBytes);
+  constexpr auto kByBytes = Placer::Policy::kByBytes;
+  Placer placer(3);
   const std::vector<std::uint64_t> large = {100};
   const std::vector<std::uint64_t> small = {10, 10, 10};
 
-  CHECK(placer.Place(large) == Servers{0});
-  CHECK(placer.Place(small) == Servers{1, 2, 1});
+  CHECK(placer.Place(large, kByBytes) == Servers{0});
+  CHECK(placer.Place(small, kByBytes) == Servers{1, 2, 1});
   placer.Remove(Servers{0}, large);
-  CHECK(placer.Place(large) == Servers{0});
+  CHECK(placer.Place(large, kByBytes) == Servers{0});
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Variables on parameter servers, as their driver has them.
+#include <thread>
+
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace muster {
@@ -61,6 +63,59 @@ TEST_CASE("the driver reads and writes at once, whatever the type", "[strategy][
   CHECK_THROWS_AS(later.value(), Error);
   later.initialize();
   CHECK(later.item<float>() == 2);
+}
+
+TEST_CASE("a caching scope reads each variable once", "[strategy][unit][VAR-38]") {
+  const Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  const Variable v = Variable::create("v", 1.0);
+  const Variable other = Variable::create("other", 1.0);
+  {
+    const CachingScope cached;
+    CHECK(v.item<float>() == 1);
+    v.assign(5);
+    CHECK(v.item<float>() == 1);
+    CHECK(v.value().item<float>() == 1);
+    other.assign(3);
+    CHECK(other.item<float>() == 3);  // read first just now
+    const auto nested = testing::error_of([] { const CachingScope again; });
+    REQUIRE(nested);
+    CHECK(nested->code() == ErrorCode::kInvalidArgument);
+    CHECK(v.item<float>() == 1);  // the outer one holds still
+    // Another thread is in no scope.
+    float elsewhere = 0;
+    std::thread([&] { elsewhere = v.item<float>(); }).join();
+    CHECK(elsewhere == 5);
+  }
+  CHECK(v.item<float>() == 5);
+  v.assign(6);
+  const CachingScope cached;
+  CHECK(v.item<float>() == 6);
+}
+
+TEST_CASE("by bytes variables go where the fewest are", "[strategy][unit]") {
+  const Servers servers(3);
+  ParameterServerStrategy strategy({.placement = Placement::kByBytes});
+  const auto scope = strategy.scope();
+  const Variable large = Variable::create("large", torch::zeros({100, 2}));
+  const Variable middle = Variable::create("middle", torch::zeros({30}));
+  Variable small = Variable::create("small", torch::zeros({10}));
+  CHECK(large.device() == device_of_server(0));
+  CHECK(middle.device() == device_of_server(1));
+  CHECK(small.device() == device_of_server(2));
+  const Variable next = Variable::create("next", torch::zeros({5}));
+  CHECK(next.device() == device_of_server(2));
+  Variable beside;
+  {
+    const auto colocated = strategy.extended().colocate_vars_with(small);
+    beside = Variable::create("beside", torch::zeros({20}));  // counts, too: 35 there, 30 on 1
+  }
+  CHECK(beside.device() == device_of_server(2));
+  CHECK(Variable::create("fits", torch::zeros({1})).device() == device_of_server(1));
+  // What is dropped counts no more.
+  beside = Variable();
+  CHECK(Variable::create("after", torch::zeros({1})).device() == device_of_server(2));
 }
 
 TEST_CASE("names are unique among the variables that a program has", "[strategy][unit]") {
