@@ -27,13 +27,22 @@ std::string Progress(const v1::JobProgress& progress) {
   return text;
 }
 
-std::string Evaluation(const v1::EvaluationResult& result) {
-  std::string text =
-      fmt::format("at step {} on {} example{}: loss {:.4f}", result.step(),
-                  Thousands(result.examples()), result.examples() == 1 ? "" : "s", result.loss());
+std::string Scores(const v1::EvaluationResult& result) {
+  std::string text = fmt::format("loss {:.4f}", result.loss());
   if (result.has_accuracy()) text += fmt::format(", accuracy {:.4f}", result.accuracy());
   if (result.has_auc()) text += fmt::format(", auc {:.4f}", result.auc());
   return text;
+}
+
+std::string Evaluation(const v1::EvaluationResult& result) {
+  return fmt::format("at step {} on {} example{}: {}", result.step(), Thousands(result.examples()),
+                     result.examples() == 1 ? "" : "s", Scores(result));
+}
+
+// What evaluator:0 has made of it.
+std::string EvaluationOf(const v1::CheckpointInfo& info) {
+  if (info.has_evaluation()) return Scores(info.evaluation());
+  return info.unevaluated().empty() ? "waits" : "failed: " + info.unevaluated();
 }
 
 std::string CommandLine(const std::string& name,
@@ -175,12 +184,16 @@ void Processes(const v1::Job& job, std::string& text) {
 
 void Checkpoints(const v1::Job& job, std::string& text) {
   if (job.checkpoints().empty()) return;
-  std::vector<std::vector<std::string>> rows{{"CHECKPOINT", "SAVED", "SIZE", "STALL", "FOLDER"}};
+  const bool evaluated = job.spec().evaluation().evaluator();
+  std::vector<std::vector<std::string>> rows{{"CHECKPOINT", "SAVED", "SIZE", "STALL"}};
+  if (evaluated) rows[0].push_back("EVALUATION");
+  rows[0].push_back("FOLDER");
   for (const v1::CheckpointInfo& info : job.checkpoints()) {
-    rows.push_back(
-        {fmt::format("step {}", info.step()), DateTime(info.created_ms()), Bytes(info.bytes()),
-         fmt::format("{} ms", info.stall_ms()),
-         info.directory() + (info.refused().empty() ? "" : " REFUSED: " + info.refused())});
+    std::vector<std::string>& row = rows.emplace_back();
+    row = {fmt::format("step {}", info.step()), DateTime(info.created_ms()), Bytes(info.bytes()),
+           fmt::format("{} ms", info.stall_ms())};
+    if (evaluated) row.push_back(EvaluationOf(info));
+    row.push_back(info.directory() + (info.refused().empty() ? "" : " REFUSED: " + info.refused()));
   }
   text += "\n" + Table(rows);
 }

@@ -119,6 +119,9 @@ CLI::App* AddUp(CLI::App& app, Options& options) {
   up->add_option("--workers", options.workers, "Workers")
       ->capture_default_str()
       ->check(CLI::Range(1, kMostTasks));
+  up->add_flag("--evaluator", options.evaluator,
+               "Also evaluator:0, which evaluates the checkpoints of model jobs that say "
+               "evaluation.evaluator, while they train");
   up->add_flag("!--no-restart", options.restart, "Leave dead daemons dead");
   up->add_option("--state-dir", options.state_dir,
                  "Where jobs, checkpoints and logs are kept (default: a new folder in /tmp or "

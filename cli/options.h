@@ -50,6 +50,7 @@ struct Options {
   std::uint32_t closures_per_worker = 0;
   std::uint32_t job_servers = 0;
   std::uint64_t memory_bytes = 0;
+  // Also up's.
   bool evaluator = false;
   // submit of a command.
   std::vector<std::string> send;

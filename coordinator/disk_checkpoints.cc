@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/storage/checkpoint.h"
+#include "common/storage/module_values.h"
 #include "common/storage/owner.h"
 #include "common/storage/safetensors.h"
 #include "coordinator/checkpoint_folder.h"
@@ -17,28 +18,7 @@
 namespace muster::coordinator {
 namespace {
 
-constexpr char kBuffersFile[] = "buffers.safetensors";
-constexpr char kFrozenFile[] = "frozen.safetensors";
 constexpr std::string_view kAsidePrefix = "set-aside-";
-
-Result<v1::TensorSet> ReadBuffers(const std::string& directory) {
-  v1::TensorSet set;
-  MUSTER_TRY_ASSIGN(const auto checkpoint, storage::Checkpoint::Open(directory));
-  for (const v1::TensorSlice& slice : checkpoint->manifest().slices()) {
-    if (slice.file() != kBuffersFile) continue;
-    const std::vector<std::int64_t> shape(slice.shape().begin(), slice.shape().end());
-    MUSTER_TRY_ASSIGN(const std::uint64_t bytes,
-                      storage::TensorBytes(static_cast<DType>(slice.dtype()), shape));
-    v1::TensorValue& value = *set.add_tensors();
-    value.set_name(slice.name());
-    value.set_dtype(slice.dtype());
-    *value.mutable_shape() = slice.shape();
-    value.mutable_data()->resize(bytes);
-    MUSTER_TRY(checkpoint->ReadRows(slice.name(), 0, slice.rows(),
-                                    std::as_writable_bytes(std::span(*value.mutable_data()))));
-  }
-  return set;
-}
 
 Result<v1::SaveReport> WriteSet(const std::string& directory, const std::string& name,
                                 const v1::TensorSet& set) {
@@ -68,8 +48,8 @@ Result<std::vector<v1::SaveReport>> WriteAll(const std::string& directory,
     MUSTER_TRY_ASSIGN(reports.emplace_back(), WriteSet(directory, name, set));
     return Ok();
   };
-  MUSTER_TRY(write(kBuffersFile, values.buffers()));
-  MUSTER_TRY(write(kFrozenFile, values.frozen()));
+  MUSTER_TRY(write(storage::kBuffersFile, values.buffers()));
+  MUSTER_TRY(write(storage::kFrozenFile, values.frozen()));
   return reports;
 }
 
@@ -105,7 +85,7 @@ Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
     }
     Status status = manifest.ok() ? storage::Verify(directory) : manifest.status();
     if (status.ok()) {
-      Result<v1::TensorSet> buffers = ReadBuffers(directory);
+      Result<v1::TensorSet> buffers = storage::ReadBuffers(directory);
       status = buffers.status();
       if (status.ok()) found.buffers = *std::move(buffers);
     }

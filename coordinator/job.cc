@@ -51,7 +51,9 @@ void Job::Admit() {
   Advance();
 }
 
-bool Job::WantsSlot() const { return !ended() && !admitted_ && MissingTasks().empty(); }
+bool Job::WantsSlot() const {
+  return phase_ == Phase::kWaiting && !admitted_ && MissingTasks().empty();
+}
 
 void Job::NoteRestart(const Predecessor& before) {
   if (ended()) return;
@@ -248,10 +250,13 @@ void Job::RetryAfter(Millis delay, const std::string& reason, const std::string&
 void Job::OnUp(const Member& member, const Arrival& arrival) {
   if (ended()) return;
   const TaskId task = member.task;
-  if (arrival.gap && record().plan().view() > 0) {
+  const bool concerned = task != kEvaluator || record().job().spec().evaluation().evaluator();
+  if (arrival.gap && record().plan().view() > 0 && concerned) {
     const double gap = static_cast<double>(arrival.gap->count()) / 1000;
     story_.Tell(
-        task.type == "ps" ? "PS_BACK" : "WORKER_BACK",
+        task.type == "ps"    ? "PS_BACK"
+        : task == kEvaluator ? "EVALUATOR_BACK"
+                             : "WORKER_BACK",
         fmt::format("{} is back as process {} after {:.1f} s{}", task.ToString(), member.info.pid(),
                     gap, arrival.same_process ? "; it is the same process, with its memory" : ""),
         &task,
@@ -265,7 +270,9 @@ void Job::OnUp(const Member& member, const Arrival& arrival) {
 }
 
 void Job::OnDraining(const Member& member) {
-  if (ended() || record().plan().view() == 0) return;
+  const bool concerned =
+      member.task != kEvaluator || record().job().spec().evaluation().evaluator();
+  if (ended() || record().plan().view() == 0 || !concerned) return;
   const TaskId task = member.task;
   story_.Tell("TASK_DRAINING", fmt::format("{} was asked to end and is draining", task.ToString()),
               &task);
@@ -329,6 +336,11 @@ void Job::Release() {
   story_.DropEvents();
   if (world_.on_slots) world_.on_slots();
   if (world_.on_settled) world_.on_settled();
+}
+
+void Job::GiveUpSlot() {
+  admitted_ = false;
+  if (world_.on_slots) world_.on_slots();
 }
 
 void Job::Stop(Millis grace) {

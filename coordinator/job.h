@@ -172,6 +172,8 @@ class Job {
   void Drop();
   // And it waits again.
   void WaitAgain();
+  // It has begun and needs the cluster no more: another may have its slot.
+  void GiveUpSlot();
   // Stopped before it has ended by itself for so long.
   void EndAfter(Millis grace, const std::string& message);
   // Wraps a function so that it runs only while the job lives and the generation is the same.

@@ -53,11 +53,13 @@ Membership::~Membership() {
 // of another process is a task that was lost, and that process is refused from now on.
 Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr<DaemonLink> link) {
   const TaskId task = FromProto(info.task());
-  if (task.type != "ps" && task.type != "worker") {
-    return FailedPrecondition("a task of type \"{}\" cannot register: only ps and worker can",
-                              task.type);
+  const bool evaluator = task == kEvaluator;
+  if (task.type != "ps" && task.type != "worker" && !evaluator) {
+    return FailedPrecondition("{} cannot register: only ps, worker and {} can", task.ToString(),
+                              kEvaluator.ToString());
   }
-  if (!options_.tasks.empty() &&
+  // It takes no part in training: cluster specs do without it.
+  if (!evaluator && !options_.tasks.empty() &&
       std::find(options_.tasks.begin(), options_.tasks.end(), task) == options_.tasks.end()) {
     return FailedPrecondition("{} is not in the coordinator's cluster spec, which has {}",
                               task.ToString(), Counted(options_.tasks.size(), "task"));

@@ -147,6 +147,9 @@ class Membership {
   std::uint64_t last_session_ = 0;
 };
 
+// Evaluates the checkpoints of model jobs that ask for it, beside training.
+inline const TaskId kEvaluator{"evaluator", 0};
+
 v1::Task ToProto(const TaskId& task);
 TaskId FromProto(const v1::Task& task);
 

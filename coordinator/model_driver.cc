@@ -178,7 +178,9 @@ void ModelJob::Finish(const v1::FinishJobRequest& request, Story::Done then) {
       MakeStatus(static_cast<StatusCode>(request.status().code()), request.status().message());
   const std::string unsaved = Unsaved();
   if (status.ok() && unsaved.empty()) {
-    End(v1::JOB_STATE_SUCCEEDED, Ok(), "done: " + Counted(story_.record().steps_done(), "step"));
+    const std::string message = "done: " + Counted(story_.record().steps_done(), "step");
+    if (story_.spec().evaluation().evaluator()) return BeginEvaluating(message, std::move(then));
+    End(v1::JOB_STATE_SUCCEEDED, Ok(), message);
   } else if (status.ok()) {
     // A trained model that nobody can have is no success.
     const std::string text = fmt::format(
@@ -193,6 +195,32 @@ void ModelJob::Finish(const v1::FinishJobRequest& request, Story::Done then) {
     Fail(status);
   }
   WhenWritten(std::move(then));
+}
+
+void ModelJob::BeginEvaluating(const std::string& message, Story::Done then) {
+  story_.record().set_trained(message);
+  (void)CloseProgress();
+  Drop();
+  // Its end, and what it may still say, is nobody's concern.
+  driver_ = Driver();
+  AwaitEvaluations();
+  story_.Persist([this, weak = std::weak_ptr<Job*>(self_)](const Status&) {
+    if (weak.expired() || ended()) return;
+    ReleaseTasks();
+    world_.drivers.Stop(id(), Millis(5'000));
+  });
+  WhenWritten(std::move(then));
+  GiveUpSlot();
+}
+
+void ModelJob::AwaitEvaluations() {
+  phase_ = Phase::kBegun;
+  story_.SetState(v1::JOB_STATE_RUNNING, "EVALUATING",
+                  "all steps are done; evaluator:0 evaluates the checkpoints that are left");
+  evaluations_.WhenDone([this](const std::string& left) {
+    if (!left.empty()) story_.Tell("EVALUATION_GIVEN_UP", left, &kEvaluator);
+    End(v1::JOB_STATE_SUCCEEDED, Ok(), record().trained() + (left.empty() ? "" : "; " + left));
+  });
 }
 
 }  // namespace muster::coordinator

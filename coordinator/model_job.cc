@@ -15,25 +15,28 @@ constexpr const char* kDriverTooSlow =
 }  // namespace
 
 ModelJob::ModelJob(World& world, StoredJob stored)
-    : Job(world, std::move(stored)), kind_(Kind::Make(world, story_)) {
+    : Job(world, std::move(stored)), evaluations_(world, story_), kind_(Kind::Make(world, story_)) {
   // Twice a second the row learns how many steps are done; the mark knows each of them.
   const ViewId view(record().plan().view());
   const auto steps = world_.marks.Get(JobNumber(record().number()), view);
   if (steps && view > ViewId()) {
     story_.record().set_steps_done(std::max(record().steps_done(), *steps));
   }
-  kind_->set_adopts(!ended() && record().plan().view() > 0 && !record().begin_anew());
+  kind_->set_adopts(!ended() && record().plan().view() > 0 && !record().begin_anew() &&
+                    record().trained().empty());
 }
 
 ModelJob::~ModelJob() = default;
 
 std::string ModelJob::AfterRestart() const {
+  if (!record().trained().empty()) return "evaluator:0 evaluates what is left";
   return "when its tasks are back the job goes on by itself, from where it stood or, if variables "
          "of "
          "it are lost, from its last checkpoint";
 }
 
 void ModelJob::GoOnAfterRestart() {
+  if (!record().trained().empty()) return AwaitEvaluations();
   story_.SetState(record().plan().view() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_PENDING,
                   "COORDINATOR_RESTARTED", "waiting for its tasks");
   if (!record().stop_requested()) return;
@@ -53,6 +56,8 @@ std::string ModelJob::Forget(bool anew) {
   driver_lost_at_.reset();
   kind_->Reset();
   kind_->set_adopts(false);
+  evaluations_.Reset();
+  story_.record().clear_trained();
   lasting_.fitness.Clear();
   lasting_.save_failure.clear();
   lasting_.without_room = 0;
@@ -80,6 +85,11 @@ Status ModelJob::TakeCheck(const CheckOutcome& outcome) {
 }
 
 // --- Views.
+
+void ModelJob::Begin() {
+  evaluations_.Advance();
+  BeginView();
+}
 
 void ModelJob::BeginView() {
   EndDriver();
@@ -129,7 +139,7 @@ void ModelJob::EndView(const std::string& reason, const std::string& message) {
 
 bool ModelJob::Uses(const TaskId& ps, ViewId view) const {
   const v1::JobPlan& plan = record().plan();
-  if (ended() || view != ViewId(plan.view())) return false;
+  if (ended() || view != ViewId(plan.view()) || !record().trained().empty()) return false;
   return std::any_of(plan.ps().begin(), plan.ps().end(), [&](const v1::PsAddress& one) {
     return static_cast<int>(one.index()) == ps.index;
   });
@@ -140,6 +150,7 @@ bool ModelJob::Uses(const TaskId& ps, ViewId view) const {
 void ModelJob::OnArrival(const Member& member, const Arrival& arrival) {
   // Whoever started it anew may have mended what was wrong there.
   if (!arrival.same_process) lasting_.fitness.Forget(member.task);
+  if (member.task == kEvaluator) evaluations_.Advance();
   if (view_) view_->OnUp(member, arrival);
 }
 
@@ -185,9 +196,11 @@ Story::Fields ModelJob::CloseProgress() {
 }
 
 void ModelJob::LetGo() {
+  evaluations_.Reset();
   ReleaseTasks();
   world_.checkpoints.Release(CheckpointRoot(), world_.claimant(record().job()).mark);
-  if (driver_.running) world_.drivers.Stop(id(), Millis(driver_.finished ? 5'000 : 1'000));
+  const bool finished = driver_.finished || !record().trained().empty();
+  if (driver_.running || finished) world_.drivers.Stop(id(), Millis(finished ? 5'000 : 1'000));
 }
 
 void ModelJob::ReleaseTasks() {
@@ -205,6 +218,10 @@ void ModelJob::ReleaseTasks() {
 
 // An open view saves a checkpoint first, within `grace`, and its driver ends the job.
 void ModelJob::BeginStop(Millis grace) {
+  if (!record().trained().empty()) {
+    return End(v1::JOB_STATE_SUCCEEDED, Ok(),
+               record().trained() + "; stopped before all checkpoints were evaluated");
+  }
   if (!view_ || !view_->open() || view_->waits_for_holders()) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                fmt::format("stopped while it was not training ({})", record().job().message()));

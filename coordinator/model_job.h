@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/evaluations.h"
 #include "coordinator/job.h"
 #include "coordinator/kind.h"
 #include "coordinator/view.h"
@@ -59,6 +60,7 @@ class ModelJob final : public Job {
   Lasting& lasting() { return lasting_; }
   // The first executor is ready.
   void OnViewOpen();
+  void OnCheckpointSaved() { evaluations_.Advance(); }
   // A checkpoint was refused: the one before it, in another view.
   void BeginView();
   // False: some were lost while the view looked for a checkpoint, which has ended it.
@@ -93,7 +95,7 @@ class ModelJob final : public Job {
   std::string MakeDo() override;
   std::string Checking() const override { return "a worker compiles the model and opens the data"; }
   Status TakeCheck(const CheckOutcome& outcome) override;
-  void Begin() override { BeginView(); }
+  void Begin() override;
   void Leave() override;
   void LetGo() override;
   void BeginStop(Millis grace) override;
@@ -125,9 +127,14 @@ class ModelJob final : public Job {
   // Does the call come from the present driver, in the present view?
   Status CheckCall(std::uint64_t view, std::uint64_t driver) const;
   void Finish(const v1::FinishJobRequest& request, Story::Done then);
+  // All steps are done and saved, and evaluator:0 has checkpoints left: whoever holds variables,
+  // the driver and the slot are let go, and the job ends when these are evaluated.
+  void BeginEvaluating(const std::string& message, Story::Done then);
+  void AwaitEvaluations();
   std::string Unsaved() const;
 
   Lasting lasting_;
+  Evaluations evaluations_;
   const std::unique_ptr<Kind> kind_;
   std::unique_ptr<View> view_;
   Driver driver_;

@@ -176,6 +176,17 @@ v1::Job Story::Shown() const {
   return job;
 }
 
+v1::DataFiles Story::DataOn(const std::string& host) const {
+  if (const auto found = record_.data().find(host); found != record_.data().end()) {
+    return found->second;
+  }
+  if (record_.data().empty()) return {};
+  v1::DataFiles data = record_.data().begin()->second;
+  for (v1::DataFile& file : *data.mutable_training()) file.clear_mtime_ns();
+  for (v1::DataFile& file : *data.mutable_evaluation()) file.clear_mtime_ns();
+  return data;
+}
+
 // --- Its checkpoints.
 
 void Story::AddCheckpoint(const v1::CheckpointInfo& info,
@@ -189,6 +200,15 @@ void Story::AddCheckpoint(const v1::CheckpointInfo& info,
   });
   refused_.erase(info.directory());
   checkpoints_.push_back(info);
+  world_.journal.SaveCheckpoint(id(), info);
+}
+
+void Story::UpdateCheckpoint(const v1::CheckpointInfo& info) {
+  const auto known = std::find_if(checkpoints_.begin(), checkpoints_.end(), [&](const auto& one) {
+    return one.step() == info.step() && one.created_ms() == info.created_ms();
+  });
+  if (known == checkpoints_.end()) return;
+  *known = info;
   world_.journal.SaveCheckpoint(id(), info);
 }
 

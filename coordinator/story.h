@@ -80,6 +80,8 @@ class Story {
   // `kept`: directories that are still there, where that is known.
   void AddCheckpoint(const v1::CheckpointInfo& info,
                      const std::optional<std::vector<std::string>>& kept);
+  // In place of what is known of it; nothing where it is not there any more.
+  void UpdateCheckpoint(const v1::CheckpointInfo& info);
   void MarkRefused(const Checkpoints::Refusal& refusal);
   void ForgetRefusals() { refused_.clear(); }
   // They were moved away.
@@ -89,6 +91,9 @@ class Story {
   // The folder that holds them.
   std::string CheckpointRoot() const;
 
+  // The data files as the check found them on that host; on one that it has not seen what another
+  // host has, but for the time.
+  v1::DataFiles DataOn(const std::string& host) const;
   std::int64_t WallMs() const;
   ParkedCalls& parked() { return parked_; }
   const ParkedCalls& parked() const { return parked_; }

@@ -252,7 +252,6 @@ class View : protected ViewParts {
   // This worker cannot start an executor: others go on, it is asked again later.
   void LeaveOut(const TaskId& task, const Status& why);
   // What the data files must be there.
-  v1::DataFiles DataOn(const std::string& host) const;
 
   void OnExecutorEnded(const TaskId& task, const v1::ExecutorEvent& event, bool was_ready,
                        const std::vector<std::string>& lines, const Had& had);

@@ -28,18 +28,6 @@ bool IsChangedData(const Status& status) {
 
 }  // namespace
 
-// On a host that the check has not seen: what another host has, but for the time.
-v1::DataFiles View::DataOn(const std::string& host) const {
-  if (const auto found = story_.record().data().find(host); found != story_.record().data().end()) {
-    return found->second;
-  }
-  if (story_.record().data().empty()) return {};
-  v1::DataFiles data = story_.record().data().begin()->second;
-  for (v1::DataFile& file : *data.mutable_training()) file.clear_mtime_ns();
-  for (v1::DataFile& file : *data.mutable_evaluation()) file.clear_mtime_ns();
-  return data;
-}
-
 bool View::IsPausing(const TaskId& worker) const {
   return lasting_.fitness.IsPausing(worker, world_.scheduler.Now());
 }
@@ -63,7 +51,7 @@ void View::StartExecutor(const Member& member) {
   *start.mutable_plan() = story_.plan();
   *start.mutable_spec() = story_.spec();
   if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
-  *start.mutable_data() = DataOn(member.info.hostname());
+  *start.mutable_data() = story_.DataOn(member.info.hostname());
   FillStart(member.task, start);
   world_.commands.Send(member, command, world_.options.command_limit,
                        Guard([this, task = member.task, number](auto result) {

@@ -168,6 +168,7 @@ void View::OnCommitted(std::shared_ptr<Save> save, Result<Checkpoints::Committed
   reply.set_directory(info.directory());
   reply.set_bytes(info.bytes());
   AnswerSave(*save, reply);
+  job_.OnCheckpointSaved();
 }
 
 void View::AnswerSave(Save& save, const Result<v1::SaveCheckpointReply>& reply) {

@@ -33,7 +33,7 @@ void View::OnLost(const Member& member) {
   if (!running()) return;
   if (member.task.type == "worker") {
     OnWorkerLost(member);
-  } else {
+  } else if (member.task.type == "ps") {
     OnServerLost(member);
   }
   UpdateCut();

@@ -6,36 +6,51 @@
 namespace muster::worker {
 
 void WorkerCore::RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec,
-                          std::string what) {
-  WithFile(FileOf(spec), [this, waiter, message = std::move(message),
-                          what = std::move(what)](const Result<std::string>& path) {
+                          std::string what, Millis limit) {
+  WithFile(FileOf(spec), [this, waiter, message = std::move(message), what = std::move(what),
+                          limit](const Result<std::string>& path) {
     if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the job's archive"));
     v1::ToExecutor complete = message;
     complete.set_archive_path(*path);
     complete.set_cache_directory(options_.cache_directory);
-    BeginCheck(waiter, std::move(complete), what);
+    BeginCheck(waiter, std::move(complete), what, limit);
   });
 }
 
-void WorkerCore::BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what) {
+void WorkerCore::BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what, Millis limit) {
+  if (draining_) {
+    return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
+  }
   const Result<ProcessId> process = TakeProcess(Use::kCheck, "");
   if (!process.ok()) return Answer(waiter, process.status());
-  WatchCheck(*process, waiter, std::move(what));
+  WatchCheck(*process, waiter, std::move(what), limit);
   io_.Send(*process, message);
 }
 
 // `process` answers `waiter`, or this does when it has not ended in time.
-void WorkerCore::WatchCheck(ProcessId process, Waiter waiter, std::string what) {
+void WorkerCore::WatchCheck(ProcessId process, Waiter waiter, std::string what, Millis limit) {
   Check& check = checks_[process];
   check.waiter = waiter;
   check.what = std::move(what);
-  check.deadline = scheduler_.RunAfter(options_.check_limit, lifeline_.Guard([this, id = process] {
-    if (!checks_.contains(id)) return;
-    const Status late = processes_[id].program
-                            ? ExplainSilence(options_.check_limit)
-                            : DeadlineExceeded("{} has not ended within {} s", checks_[id].what,
-                                               options_.check_limit.count() / 1'000);
-    EndCheck(id, late, {}, false);
+  check.limit = limit;
+  ExtendCheck(process);
+}
+
+void WorkerCore::ExtendCheck(ProcessId process) {
+  const auto found = checks_.find(process);
+  if (found == checks_.end()) return;
+  Check& check = found->second;
+  if (check.deadline != 0) (void)scheduler_.Cancel(check.deadline);
+  if (check.limit.count() <= 0) return;
+  check.deadline = scheduler_.RunAfter(check.limit, lifeline_.Guard([this, id = process] {
+    const auto late = checks_.find(id);
+    if (late == checks_.end()) return;
+    const Millis waited = late->second.limit;
+    EndCheck(id,
+             processes_[id].program ? ExplainSilence(waited)
+                                    : DeadlineExceeded("{} has not ended within {} s",
+                                                       late->second.what, waited.count() / 1'000),
+             {}, false);
   }));
 }
 

@@ -52,12 +52,21 @@ void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
       }
       v1::ToExecutor message;
       *message.mutable_check() = command.check_job();
-      return RunCheck(waiter, std::move(message), command.check_job().spec(), "checking the job");
+      return RunCheck(waiter, std::move(message), command.check_job().spec(), "checking the job",
+                      options_.check_limit);
     }
     case v1::Command::kProbeData: {
       v1::ToExecutor message;
       *message.mutable_probe() = command.probe_data();
-      return RunCheck(waiter, std::move(message), command.probe_data().spec(), "opening the data");
+      return RunCheck(waiter, std::move(message), command.probe_data().spec(), "opening the data",
+                      options_.check_limit);
+    }
+    case v1::Command::kEvaluateCheckpoint: {
+      v1::ToExecutor message;
+      *message.mutable_evaluate() = command.evaluate_checkpoint();
+      message.set_threads(options_.threads);
+      return RunCheck(waiter, std::move(message), command.evaluate_checkpoint().spec(),
+                      "evaluating a checkpoint", options_.step_limit);
     }
     case v1::Command::kGetValues:
       return GetValues(waiter, command.get_values());
@@ -259,6 +268,7 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
     case v1::FromExecutor::kReady:
       return OnReady(process, message.ready());
     case v1::FromExecutor::kPulse:
+      if (processes_[process].use == Use::kCheck) return ExtendCheck(process);
       return OnPulse(process, message.pulse());
     case v1::FromExecutor::kAdopted:
       return OnAdopted(process, message.adopted());
@@ -271,6 +281,11 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
       v1::CommandResult result;
       *result.mutable_probe() = message.probe().report();
       return EndCheck(process, FromProto(message.probe().status()), std::move(result), true);
+    }
+    case v1::FromExecutor::kEvaluated: {
+      v1::CommandResult result;
+      *result.mutable_evaluation() = message.evaluated().result();
+      return EndCheck(process, FromProto(message.evaluated().status()), std::move(result), false);
     }
     case v1::FromExecutor::kValues: {
       Job& job = jobs_[processes_[process].job_id];

@@ -172,6 +172,8 @@ class WorkerCore {
     Waiter waiter;
     Scheduler::TimerId deadline = 0;
     std::string what;
+    // Without a sign that it gets on; 0: it may take for ever.
+    Millis limit{0};
   };
   using OnPath = std::function<void(const Result<std::string>&)>;
   using File = std::pair<FileKind, std::string>;
@@ -187,9 +189,12 @@ class WorkerCore {
   Status CheckFence(const std::string& job_id, Epoch epoch, ViewId view) const;
   Status IsOver(const std::string& job_id, const Job& job, Epoch epoch, ViewId view) const;
   void StopExecutor(const std::string& job_id);
-  void RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec, std::string what);
-  void BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what);
-  void WatchCheck(ProcessId process, Waiter waiter, std::string what);
+  void RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec, std::string what,
+                Millis limit);
+  void BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what, Millis limit);
+  void WatchCheck(ProcessId process, Waiter waiter, std::string what, Millis limit);
+  // It gets on: its time begins anew.
+  void ExtendCheck(ProcessId process);
   // Answers a check; the process becomes the spare again or ends.
   void EndCheck(ProcessId process, const Status& status, v1::CommandResult result, bool keep);
   // Programs.

@@ -144,20 +144,22 @@ DaemonPlan LocalCluster::Plan(const std::string& role, int index, const std::str
   const bool coordinator = role == "coordinator";
   const std::string task = coordinator ? role : fmt::format("{}:{}", role, index);
   const std::string name = coordinator ? role : fmt::format("{}-{}", role, index);
-  std::vector<std::string> argv{process::SiblingProgram("muster-" + role),
-                                "--listen",
-                                listen,
-                                "--token-file",
-                                InState("token"),
-                                "--state-dir",
-                                InState(name),
-                                "--port-file",
-                                InState(name + ".port"),
-                                "--drain-timeout",
-                                fmt::format("{}ms", options_.drain_timeout.count())};
+  std::vector<std::string> argv{
+      process::SiblingProgram("muster-" + (role == "evaluator" ? "worker" : role)),
+      "--listen",
+      listen,
+      "--token-file",
+      InState("token"),
+      "--state-dir",
+      InState(name),
+      "--port-file",
+      InState(name + ".port"),
+      "--drain-timeout",
+      fmt::format("{}ms", options_.drain_timeout.count())};
   if (coordinator) {
     argv.insert(argv.end(),
-                {"--expect", fmt::format("ps={},worker={}", options_.ps, options_.workers)});
+                {"--expect", fmt::format("ps={},worker={}{}", options_.ps, options_.workers,
+                                         options_.evaluator ? ",evaluator=1" : "")});
   } else {
     argv.insert(argv.end(), {"--task", task, "--coordinator", address_});
   }
@@ -197,7 +199,9 @@ Status LocalCluster::StartCoordinator() {
 
 Status LocalCluster::StartAll() {
   MUSTER_TRY(StartCoordinator());
-  for (const auto& [role, count] : {std::pair("ps", options_.ps), {"worker", options_.workers}}) {
+  for (const auto& [role, count] : {std::pair("ps", options_.ps),
+                                    {"worker", options_.workers},
+                                    {"evaluator", options_.evaluator ? 1 : 0}}) {
     for (int index = 0; index < count; ++index) {
       std::error_code error;
       fs::create_directories(InState(fmt::format("{}-{}", role, index)), error);
@@ -207,10 +211,10 @@ Status LocalCluster::StartAll() {
   MUSTER_TRY(WaitForTasks());
   MUSTER_TRY(Register(
       runtime_, {.address = address_, .token_file = InState("token"), .state_directory = state_}));
-  terminal_.out << fmt::format("ready at {}: {} ps, {}; state in {}; Ctrl-C drains\n", address_,
+  terminal_.out << fmt::format("ready at {}: {} ps, {}{}; state in {}; Ctrl-C drains\n", address_,
                                options_.ps,
                                Counted(static_cast<std::uint64_t>(options_.workers), "worker"),
-                               state_)
+                               options_.evaluator ? ", an evaluator" : "", state_)
                 << std::flush;
   return Ok();
 }
@@ -238,6 +242,7 @@ Status LocalCluster::WaitForTasks() {
   const auto api = NewGrpcJobApi(address_, token_);
   interrupt_.OnRaise([&api] { api->CancelCalls(); });
   const TimePoint begin = clock_.Now();
+  const int wanted = options_.ps + options_.workers + (options_.evaluator ? 1 : 0);
   Status status = Ok();
   std::string missing = "all of them";
   while (true) {
@@ -258,11 +263,10 @@ Status LocalCluster::WaitForTasks() {
         }
       }
     }
-    if (up >= options_.ps + options_.workers) break;
+    if (up >= wanted) break;
     if (clock_.Now() - begin >= kRegisterLimit) {
       status = DeadlineExceeded("{} of {} tasks registered after {} s, missing:{}; logs are in {}",
-                                up, options_.ps + options_.workers, kRegisterLimit.count(), missing,
-                                InState("logs"));
+                                up, wanted, kRegisterLimit.count(), missing, InState("logs"));
       break;
     }
   }

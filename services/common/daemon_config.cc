@@ -53,7 +53,8 @@ Status ChooseTask(const Role& role, const std::optional<cluster::TaskConfig>& tf
     return FailedPrecondition(
         "which task is this? Give --task {}:0 (or MUSTER_TASK), or set TF_CONFIG", role.task_type);
   }
-  if (out.task.type != role.task_type) {
+  const bool other = !role.other_task_type.empty() && out.task.type == role.other_task_type;
+  if (out.task.type != role.task_type && !other) {
     return InvalidArgument("{}: {} runs tasks of type \"{}\", not {}", where, role.program,
                            role.task_type, out.task.ToString());
   }

@@ -22,6 +22,8 @@ struct Role {
   std::string program;    // "muster-ps"
   std::string about;      // one line for --help
   std::string task_type;  // "ps"; "chief" is the coordinator
+  // Another type of task that it may be; empty: none.
+  std::string other_task_type = {};
   std::vector<config::Setting> settings = {};
 };
 

@@ -59,7 +59,8 @@ const services::Role kRole{
          .doc = "How the coordinator's process before this one ended (\"signal SIGKILL\"), for the "
                 "events of its jobs; its parent knows."},
         {.name = "expect",
-         .doc = "Who will come, where TF_CONFIG does not say: ps=2,worker=3. A job waits for these "
+         .doc = "Who will come, where TF_CONFIG does not say: ps=2,worker=3,evaluator=1. A job "
+                "waits for these "
                 "and names who is missing; others may come too."},
     }};
 
@@ -89,9 +90,10 @@ Result<std::vector<TaskId>> ParseExpected(std::string_view text) {
           std::from_chars(part.data() + equals + 1, part.data() + part.size(), count);
       if (error != std::errc() || end != part.data() + part.size()) count = -1;
     }
-    if ((type != "ps" && type != "worker") || count < 0 || count > kMost) {
-      return InvalidArgument("expect: \"{}\" is none of ps=N, worker=N with N from 0 to {}", part,
-                             kMost);
+    const int most = type == "evaluator" ? 1 : kMost;
+    if ((type != "ps" && type != "worker" && type != "evaluator") || count < 0 || count > most) {
+      return InvalidArgument(
+          "expect: \"{}\" is none of ps=N, worker=N with N from 0 to {}, evaluator=1", part, kMost);
     }
     for (int index = 0; index < count; ++index) tasks.push_back({type, index});
   }

@@ -1,5 +1,6 @@
 #include "services/executor/executor.h"
 
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "common/messages/status_proto.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
+#include "services/executor/evaluation.h"
 #include "worker/engine/check.h"
 #include "worker/engine/runtime.h"
 
@@ -77,6 +79,8 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       if (report.ok()) *answer.mutable_probe()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
+    case v1::ToExecutor::kEvaluate:
+      return Evaluate(message);
     case v1::ToExecutor::kGetValues:
       return GiveValues(message.get_values());
     case v1::ToExecutor::kSetBuffers: {
@@ -150,6 +154,26 @@ Status Executor::Check(const v1::ToExecutor& message) {
   v1::FromExecutor answer;
   SetStatus(Ok(), *answer.mutable_check()->mutable_status());
   *answer.mutable_check()->mutable_report() = engine::CheckJob(message.check().spec(), options);
+  return pipe_.Send(answer);
+}
+
+// The daemon hears of it at least every second while it gets on.
+Status Executor::Evaluate(const v1::ToExecutor& message) {
+  constexpr std::chrono::seconds kPulse{1};
+  engine::SetThreads(message.threads());
+  std::chrono::steady_clock::time_point told;
+  const auto progress = [&](std::uint64_t batches) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - told < kPulse) return;
+    told = now;
+    v1::FromExecutor pulse;
+    pulse.mutable_pulse()->set_ended(batches);
+    (void)pipe_.Send(pulse);  // the receiver learns that the daemon has gone
+  };
+  v1::FromExecutor answer;
+  Result<v1::EvaluationResult> result = EvaluateCheckpoint(message, progress);
+  SetStatus(result.status(), *answer.mutable_evaluated()->mutable_status());
+  if (result.ok()) *answer.mutable_evaluated()->mutable_result() = *std::move(result);
   return pipe_.Send(answer);
 }
 

@@ -42,6 +42,7 @@ class Executor {
   Status Start(const v1::ExecutorStart& start);
   Status Check(const v1::ToExecutor& message);
   Status Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready);
+  Status Evaluate(const v1::ToExecutor& message);
   Status GiveValues(const v1::GetValues& request);
 
   process::MessagePipe& pipe_;

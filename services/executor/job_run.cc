@@ -13,6 +13,7 @@
 #include "muster/v1/common.pb.h"
 #include "muster/v1/executor.pb.h"
 #include "muster/v1/job_spec.pb.h"
+#include "services/executor/open_data.h"
 
 namespace muster::executor {
 namespace {
@@ -34,35 +35,12 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// What errors of the two kinds of data begin with; the coordinator goes by it (StartExecutor).
-constexpr std::string_view kTraining = "data";
-constexpr std::string_view kEvaluation = "evaluation.data";
-
-using DataFiles = google::protobuf::RepeatedPtrField<v1::DataFile>;
-
 void SetFile(const data::FileState& state, v1::DataFile& file) {
   file.set_path(state.path);
   file.set_size(state.size);
   file.set_mtime_ns(state.mtime_ns);
   file.set_records(state.records);
   file.set_index_hash(state.index_hash);
-}
-
-Result<std::unique_ptr<BatchReader>> OpenReader(const v1::DataSpec& spec,
-                                                data::BatchSource::Options options,
-                                                const DataFiles& expected, std::string_view what) {
-  for (const v1::DataFile& file : expected) {
-    options.expected.push_back({.path = file.path(),
-                                .size = file.size(),
-                                .mtime_ns = file.mtime_ns(),
-                                .records = file.records(),
-                                .index_hash = file.index_hash()});
-  }
-  auto source = data::BatchSource::Open(spec, std::move(options));
-  if (!source.ok()) {
-    return MakeStatus(source.status().code(), data::InSection(what, Message(source.status())));
-  }
-  return std::make_unique<BatchReader>(*std::move(source));
 }
 
 // Another host may well be able to open the data.
@@ -89,17 +67,6 @@ void SetTimes(const engine::StepTimes& times, v1::ClosureResult& result) {
   result.set_push_us(times.give_us);
 }
 
-std::uint32_t EvaluationBatch(const v1::JobSpec& spec) {
-  return spec.evaluation().batch_size() != 0 ? spec.evaluation().batch_size() : spec.batch_size();
-}
-
-// Evaluation reads in order, whatever its data says.
-v1::DataSpec InOrder(v1::DataSpec spec) {
-  spec.set_shuffle(false);
-  spec.set_drop_remainder(false);
-  return spec;
-}
-
 // What the coordinator should do about it: a server that was too slow is one that was lost.
 Status AsClosureStatus(const Status& status) {
   if (status.code() != StatusCode::kDeadlineExceeded) return status;
@@ -117,16 +84,10 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
   run->view_ = plan.view();
   run->number_ = start.start().program().incarnation();
   const v1::DataFiles& expected = start.start().data();
-  data::BatchSource::Options options{.cache_directory = start.cache_directory(),
-                                     .seed = spec.seed(),
-                                     .batch_size = spec.batch_size()};
-  MUSTER_TRY_ASSIGN(run->training_,
-                    OpenReader(spec.data(), options, expected.training(), kTraining));
+  MUSTER_TRY_ASSIGN(run->training_, OpenTrainingData(spec, start.cache_directory(), expected));
   if (spec.has_evaluation()) {
-    options.batch_size = EvaluationBatch(spec);
-    options.shuffle = false;
-    MUSTER_TRY_ASSIGN(run->evaluation_, OpenReader(InOrder(spec.evaluation().data()), options,
-                                                   expected.evaluation(), kEvaluation));
+    MUSTER_TRY_ASSIGN(run->evaluation_,
+                      OpenEvaluationData(spec, start.cache_directory(), expected));
   }
   TellBadRecords(run->training_->source(), kTraining);
   if (run->evaluation_) TellBadRecords(run->evaluation_->source(), kEvaluation);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/messages/evaluation_result.h"
 #include "common/messages/metric_sums.h"
 
 namespace muster::trainer {

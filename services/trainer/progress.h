@@ -5,7 +5,6 @@
 
 #include "common/base/scheduler.h"
 #include "muster/v1/driver.pb.h"
-#include "services/trainer/metrics.h"
 
 namespace muster::trainer {
 

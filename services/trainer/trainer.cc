@@ -6,9 +6,9 @@
 
 #include "common/base/step_rule.h"
 #include "common/base/words.h"
+#include "common/messages/evaluation_result.h"
 #include "common/messages/metric_sums.h"
 #include "common/messages/steps.h"
-#include "services/trainer/metrics.h"
 #include "services/trainer/progress.h"
 #include "services/trainer/save_timer.h"
 
@@ -74,7 +74,7 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
   const v1::JobSpec& spec = view.opened.spec();
   const std::uint64_t save_every = spec.checkpoint().every_steps();
   const std::uint64_t evaluate_every = spec.evaluation().every_epochs() * view.steps_per_epoch;
-  const bool evaluates = spec.evaluation().has_data();
+  const bool evaluates = spec.evaluation().has_data() && !spec.evaluation().evaluator();
   const auto finish = [&](const Status& status, const v1::EvaluationResult* evaluation) {
     // A lost view or coordinator is not the job's end.
     if (status.code() == StatusCode::kAborted || status.code() == StatusCode::kUnavailable ||

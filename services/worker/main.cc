@@ -1,4 +1,4 @@
-// muster-worker: runs the closures of jobs in executor processes.
+// muster-worker: runs the closures of jobs in executor processes, or evaluates their checkpoints.
 #include "services/common/daemon.h"
 #include "services/worker/worker_daemon.h"
 
@@ -19,8 +19,11 @@ int main(int argc, char** argv) {
   using namespace muster::services;
   const Role role{
       .program = "muster-worker",
-      .about = "Worker of a Muster cluster: runs jobs' closures in executor processes.",
+      .about =
+          "Worker of a Muster cluster: runs jobs' closures in executor processes. As task "
+          "evaluator:0 it evaluates checkpoints of jobs instead.",
       .task_type = "worker",
+      .other_task_type = "evaluator",
       .settings = WorkerSettings(),
   };
   return RunDaemon(role, argc, argv, Serve);

@@ -548,6 +548,11 @@ void JobCheck::Evaluation() {
   if (evaluation.batch_size() > kMostBatch) {
     Report("evaluation.batch_size", "at most {}; given {}", kMostBatch, evaluation.batch_size());
   }
+  if (evaluation.evaluator() && evaluation.every_epochs() != 0) {
+    Report("evaluation.every_epochs",
+           "not with evaluator, which evaluates each checkpoint: checkpoint.every_steps and "
+           "every_seconds say when these are saved");
+  }
   if (!evaluation.has_data()) {
     return Report("evaluation.data", "required: where the held-out examples are");
   }

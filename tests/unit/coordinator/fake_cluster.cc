@@ -187,6 +187,12 @@ void FakeDaemon::Obey(const v1::Command& command) {
       }
       result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
       break;
+    case v1::Command::kEvaluateCheckpoint:
+      if (slow_evaluations) return;
+      result.mutable_evaluation()->set_step(command.evaluate_checkpoint().plan().start_step());
+      result.mutable_evaluation()->set_examples(10);
+      result.mutable_evaluation()->set_loss(0.5);
+      break;
     case v1::Command::kGetValues: {
       const std::string all = values.SerializeAsString();
       result.mutable_values()->set_total(all.size());

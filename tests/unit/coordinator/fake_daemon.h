@@ -91,6 +91,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::StartLaunch launched;
   // A program's executors do not get ready by themselves.
   bool slow_executors = false;
+  // Evaluations are not answered.
+  bool slow_evaluations = false;
   // Saves of a parameter server that did not stand exactly at the step.
   int torn_saves = 0;
 

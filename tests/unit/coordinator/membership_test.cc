@@ -85,7 +85,7 @@ TEST_CASE("Strangers and those who saw a later coordinator are refused", "[coord
     return f.Join("a", std::make_shared<Link>(), task, epoch).status().code();
   };
   CHECK(code({"worker", 1}, 0) == StatusCode::kFailedPrecondition);
-  CHECK(code({"evaluator", 0}, 0) == StatusCode::kFailedPrecondition);
+  CHECK(code({"evaluator", 1}, 0) == StatusCode::kFailedPrecondition);
   CHECK(code({"worker", 0}, 3) == StatusCode::kFailedPrecondition);
   CHECK(code({"worker", 0}, 2) == StatusCode::kOk);
 }

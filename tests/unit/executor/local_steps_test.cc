@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <random>
 
@@ -19,6 +20,7 @@
 #include "ps/apply_pool.h"
 #include "ps/job_shards.h"
 #include "ps/server/ps_server.h"
+#include "services/executor/evaluation.h"
 #include "services/executor/steps.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/train/checkpoint.h"
@@ -359,6 +361,58 @@ TEST_CASE("evaluation on several devices sees every example once", "[executor][u
     CHECK(b->examples() == static_cast<std::uint64_t>(rows));
     CHECK(b->loss_sum() == Approx(a->loss_sum()).epsilon(1e-5));
   }
+}
+
+TEST_CASE("a checkpoint is evaluated alone, each example once, whatever strategy has saved it",
+          "[executor][unit]") {
+  const TempFolder folder;
+  v1::JobSpec spec = Spec(kMirrored, 2);
+  spec.clear_embeddings();
+  spec.clear_model();
+  v1::ParameterSpec& w = (*spec.mutable_model()->mutable_parameters())["w"];
+  w.mutable_initializer()->set_kind(v1::INITIALIZER_KIND_CONSTANT);
+  w.mutable_initializer()->set_scale(2);
+  spec.mutable_model()->set_forward("def forward(self, x):\n    return self.w * x\n");
+  v1::CsvData& csv = *spec.mutable_evaluation()->mutable_data()->mutable_csv();
+  csv.add_files(folder / "held-out.csv");
+  for (const char* column : {"x", "y"}) (*csv.mutable_columns())[column];
+  std::ofstream file(folder / "held-out.csv");
+  file << "x,y\n";
+  double squares = 0;
+  for (int i = 0; i < 10; ++i) {
+    file << i << "," << 3 * i << "\n";
+    squares += i * i;
+  }
+  file.close();
+  spec.mutable_evaluation()->set_batch_size(4);
+  const std::vector<data::ColumnInfo> columns{{"x", DType::kFloat32, {-1}},
+                                              {"y", DType::kFloat32, {-1}}};
+  const v1::ExecutorStart start = StartOf(spec);
+  auto steps = OpenLocalSteps(start, columns);
+  CAPTURE(ToString(steps.status()));
+  REQUIRE(steps.ok());
+  const std::string saved = SaveAndCommit(**steps, 0, folder / "step-0");
+
+  v1::ToExecutor message;
+  message.set_cache_directory(folder / "cache");
+  message.set_threads(1);
+  v1::EvaluateCheckpoint& evaluate = *message.mutable_evaluate();
+  *evaluate.mutable_spec() = spec;
+  *evaluate.mutable_plan() = start.start().plan();
+  evaluate.mutable_plan()->add_ps()->set_index(0);  // its servers are not asked
+  evaluate.set_directory(saved);
+  std::vector<std::uint64_t> told;
+  const auto result =
+      EvaluateCheckpoint(message, [&](std::uint64_t batches) { told.push_back(batches); });
+
+  CAPTURE(ToString(result.status()));
+  REQUIRE(result.ok());
+  CHECK(result->examples() == 10);
+  CHECK(result->loss() == Approx(squares / 10));
+  CHECK((told == std::vector<std::uint64_t>{0, 1, 2, 3}));
+
+  evaluate.set_directory(folder / "gone");
+  CHECK(EvaluateCheckpoint(message, [](std::uint64_t) {}).status().code() == StatusCode::kNotFound);
 }
 
 // The job of examples/fashion_mirrored.yaml, 200 steps.

@@ -60,6 +60,31 @@ TEST_CASE("a job has one model and one reader", "[config][unit]") {
   ExpectStart(After([](v1::JobSpec& s) { s.clear_data(); }), "data: required");
 }
 
+TEST_CASE("an evaluator evaluates each checkpoint and no epochs", "[config][unit]") {
+  CHECK(After([](v1::JobSpec& s) {
+          s.mutable_evaluation()->set_every_epochs(0);
+          s.mutable_evaluation()->set_evaluator(true);
+        }).empty());
+  ExpectStart(After([](v1::JobSpec& s) {
+                s.mutable_evaluation()->set_evaluator(true);
+                s.mutable_evaluation()->set_every_epochs(2);
+              }),
+              "evaluation.every_epochs: not with evaluator");
+}
+
+TEST_CASE("placement is said where there are parameter servers", "[config][unit]") {
+  const auto by_bytes = [](v1::JobSpec& s) {
+    s.mutable_strategy()->set_placement(v1::PLACEMENT_KIND_BY_BYTES);
+  };
+  CHECK(After(by_bytes).empty());
+  ExpectStart(After([&](v1::JobSpec& s) {
+                s.clear_strategy();
+                s.mutable_strategy()->set_kind(v1::STRATEGY_KIND_ONE_DEVICE);
+                by_bytes(s);
+              }),
+              "strategy.placement: is for parameter_server; the other kinds");
+}
+
 TEST_CASE("names keep to their letters", "[config][unit]") {
   for (const char* name : {"", "a b", "a/b", "../x", ".hidden", "-f", "é"}) {
     CAPTURE(name);

@@ -248,6 +248,18 @@ TEST_CASE_METHOD(Fixture, "checkpoints are cut where asked, with nothing in flig
   CHECK(coordinator.saved == std::vector<std::uint64_t>{15, 30, 40});
 }
 
+TEST_CASE_METHOD(Fixture, "what an evaluator evaluates the driver does not", "[trainer][unit]") {
+  coordinator.opened.mutable_spec()->mutable_evaluation()->mutable_data();
+  coordinator.opened.mutable_spec()->mutable_evaluation()->set_evaluator(true);
+  coordinator.opened.set_evaluation_examples(30);
+
+  REQUIRE(trainer.Run().ok());
+
+  CHECK(coordinator.evaluations.empty());
+  CHECK(coordinator.finished);
+  REQUIRE_FALSE(coordinator.saved.empty());
+}
+
 TEST_CASE_METHOD(Fixture, "synchronous steps are not cut through, whatever asks for a cut",
                  "[trainer][unit]") {
   coordinator.opened.mutable_plan()->set_total_steps(38);

@@ -311,6 +311,33 @@ TEST_CASE_METHOD(Fixture, "a check has a deadline and does not survive its proce
   CHECK(io.replies.size() == 2);
 }
 
+TEST_CASE_METHOD(Fixture, "an evaluation may take long while it gets on", "[worker][unit]") {
+  v1::Command command;
+  command.set_id(50);
+  command.mutable_evaluate_checkpoint()->set_directory("/step-7");
+  core.OnCommand(StreamId(7), command);
+  REQUIRE(io.sent.size() == 1);
+  CHECK(io.sent[0].message.evaluate().directory() == "/step-7");
+  CHECK(io.sent[0].message.threads() == 3);
+  for (std::uint64_t batch = 0; batch < 5; ++batch) {
+    scheduler.Advance(Millis(500'000));
+    Pulse(io.launched[0], batch);
+  }
+  CHECK(Code(50) == StatusCode::kUnknown);
+  v1::FromExecutor answer;
+  answer.mutable_evaluated()->mutable_result()->set_examples(12);
+  core.OnMessage(io.launched[0], answer);
+  REQUIRE(Code(50) == StatusCode::kOk);
+  CHECK(io.replies.back().second.evaluation().examples() == 12);
+  CHECK(io.killed.contains(io.launched[0]));
+
+  command.set_id(51);
+  core.OnCommand(StreamId(7), command);
+  scheduler.Advance(Millis(600'000));  // --step-timeout
+  CHECK(Code(51) == StatusCode::kDeadlineExceeded);
+  CHECK(io.killed.contains(io.launched[1]));
+}
+
 TEST_CASE_METHOD(Fixture, "a program that cannot be started is the command's error",
                  "[worker][unit]") {
   io.launch_error = NotFound("start muster-executor: no such file");

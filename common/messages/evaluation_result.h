@@ -6,7 +6,7 @@
 #include "muster/v1/common.pb.h"
 #include "muster/v1/driver.pb.h"
 
-namespace muster::trainer {
+namespace muster {
 
 // Means over sums.examples(); `accuracy` and `auc` only when the job asks for them.
 v1::EvaluationResult Summarise(const v1::MetricSums& sums, const v1::JobSpec& spec,
@@ -15,4 +15,4 @@ v1::EvaluationResult Summarise(const v1::MetricSums& sums, const v1::JobSpec& sp
 // Does the job list this metric?
 bool Wants(const v1::JobSpec& spec, v1::Metric metric);
 
-}  // namespace muster::trainer
+}  // namespace muster

@@ -1,10 +1,10 @@
-#include "services/trainer/metrics.h"
+#include "common/messages/evaluation_result.h"
 
 #include <algorithm>
 
 #include "common/messages/metric_sums.h"
 
-namespace muster::trainer {
+namespace muster {
 
 bool Wants(const v1::JobSpec& spec, v1::Metric metric) {
   return std::find(spec.metrics().begin(), spec.metrics().end(), metric) != spec.metrics().end();
@@ -27,4 +27,4 @@ v1::EvaluationResult Summarise(const v1::MetricSums& sums, const v1::JobSpec& sp
   return result;
 }
 
-}  // namespace muster::trainer
+}  // namespace muster

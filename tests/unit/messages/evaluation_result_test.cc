@@ -1,11 +1,11 @@
-#include "services/trainer/metrics.h"
+#include "common/messages/evaluation_result.h"
 
 #include "tests/support/catch.h"
 
-namespace muster::trainer {
+namespace muster {
 namespace {
 
-TEST_CASE("only the metrics that the job asks for are reported", "[trainer][unit]") {
+TEST_CASE("only the metrics that the job asks for are reported", "[messages][unit]") {
   v1::MetricSums sums;
   sums.set_examples(4);
   sums.set_correct(3);
@@ -21,7 +21,7 @@ TEST_CASE("only the metrics that the job asks for are reported", "[trainer][unit
   CHECK(result.step() == 9);
 }
 
-TEST_CASE("an AUC is reported of scores alone and is 0 without positives", "[trainer][unit]") {
+TEST_CASE("an AUC is reported of scores alone and is 0 without positives", "[messages][unit]") {
   v1::MetricSums sums;
   sums.set_examples(4);
   v1::JobSpec spec;
@@ -37,4 +37,4 @@ TEST_CASE("an AUC is reported of scores alone and is 0 without positives", "[tra
 }
 
 }  // namespace
-}  // namespace muster::trainer
+}  // namespace muster

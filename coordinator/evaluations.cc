@@ -1,0 +1,184 @@
+#include "coordinator/evaluations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/words.h"
+
+namespace muster::coordinator {
+namespace {
+
+// An evaluation takes as long as it takes: that it gets on its worker sees to, and a lost evaluator
+// ends the command.
+constexpr Millis kLongest = std::chrono::hours(24 * 7);
+constexpr Millis kAgain{1'000};
+constexpr Millis kTellAfter{5'000};
+constexpr int kMostFailures = 5;
+
+bool Waits(const v1::CheckpointInfo& info) {
+  return !info.has_evaluation() && info.unevaluated().empty() && info.refused().empty();
+}
+
+}  // namespace
+
+const v1::CheckpointInfo* Evaluations::Next() const {
+  const auto& all = story_.checkpoints();
+  const auto found = std::find_if(all.begin(), all.end(), Waits);
+  return found == all.end() ? nullptr : &*found;
+}
+
+const Member* Evaluations::Evaluator() const {
+  const Member* member = world_.members.Find(kEvaluator);
+  const bool up = member != nullptr && member->state == Member::State::kUp;
+  return up && !world_.draining ? member : nullptr;
+}
+
+void Evaluations::Advance() {
+  if (!story_.spec().evaluation().evaluator() || busy_) return;
+  const Member* evaluator = Evaluator();
+  if (evaluator == nullptr && !std::exchange(told_, true)) {
+    // Where this coordinator has just begun it is on its way.
+    (void)world_.scheduler.RunAfter(kTellAfter, [this, weak = std::weak_ptr(self_)] {
+      if (weak.expired() || Evaluator() != nullptr || world_.draining) return;
+      story_.Tell("EVALUATOR_AWAITED",
+                  "evaluator:0 is not there (`muster up --evaluator` starts one): the job goes on, "
+                  "and its checkpoints are evaluated when it comes",
+                  &kEvaluator);
+    });
+  }
+  const v1::CheckpointInfo* next = Next();
+  if (next == nullptr) return Finish("");
+  if (evaluator == nullptr) return AwaitEvaluator();
+  told_ = false;
+  (void)world_.scheduler.Cancel(std::exchange(wait_, 0));
+  Send(*evaluator, *next);
+}
+
+void Evaluations::Send(const Member& evaluator, const v1::CheckpointInfo& info) {
+  busy_ = true;
+  v1::Command command;
+  v1::EvaluateCheckpoint& evaluate = *command.mutable_evaluate_checkpoint();
+  *evaluate.mutable_spec() = story_.spec();
+  *evaluate.mutable_plan() = story_.plan();
+  evaluate.mutable_plan()->set_start_step(info.step());
+  evaluate.set_directory(info.directory());
+  *evaluate.mutable_data() = story_.DataOn(evaluator.info.hostname());
+  world_.commands.Send(evaluator, command, kLongest,
+                       [this, weak = std::weak_ptr(self_), info,
+                        session = evaluator.session](const Result<v1::CommandResult>& result) {
+                         if (!weak.expired()) OnAnswer(info, session, result);
+                       });
+}
+
+void Evaluations::OnAnswer(const v1::CheckpointInfo& asked, SessionId session,
+                           const Result<v1::CommandResult>& result) {
+  busy_ = false;
+  if (result.ok()) {
+    OnEvaluated(asked, result->evaluation());
+  } else {
+    OnFailure(asked, session, result.status());
+  }
+}
+
+void Evaluations::OnEvaluated(v1::CheckpointInfo info, const v1::EvaluationResult& result) {
+  failures_ = 0;
+  *info.mutable_evaluation() = result;
+  story_.UpdateCheckpoint(info);
+  *story_.record().mutable_job()->mutable_evaluation() = result;
+  Story::Fields fields{{"step", std::to_string(result.step())},
+                       {"checkpoint", info.directory()},
+                       {"examples", std::to_string(result.examples())},
+                       {"loss", fmt::format("{}", result.loss())}};
+  std::string text =
+      fmt::format("the checkpoint of step {}: loss {:.4f}", result.step(), result.loss());
+  const auto add = [&](const char* name, double value) {
+    text += fmt::format(", {} {:.4f}", name, value);
+    fields.emplace_back(name, fmt::format("{}", value));
+  };
+  if (result.has_accuracy()) add("accuracy", result.accuracy());
+  if (result.has_auc()) add("auc", result.auc());
+  story_.Tell("EVALUATED", fmt::format("{} on {}", text, Counted(result.examples(), "example")),
+              &kEvaluator, fields);
+  story_.Persist();
+  Advance();
+}
+
+// A lost evaluator says nothing about the checkpoint; whatever else is wrong is tried again for a
+// while, but for what the model or the data is to blame for.
+void Evaluations::OnFailure(v1::CheckpointInfo info, SessionId session, const Status& why) {
+  const auto& all = story_.checkpoints();
+  const bool kept = std::any_of(all.begin(), all.end(), [&](const v1::CheckpointInfo& one) {
+    return one.directory() == info.directory() && one.created_ms() == info.created_ms();
+  });
+  if (!kept) {
+    failures_ = 0;
+    return Advance();
+  }
+  const Story::Fields fields{{"step", std::to_string(info.step())},
+                             {"checkpoint", info.directory()},
+                             {"code", std::string(CodeName(why.code()))}};
+  const Member* member = world_.members.Find(session);
+  if (member == nullptr || member->state != Member::State::kUp) {
+    story_.Tell("EVALUATOR_LOST",
+                fmt::format("evaluator:0 was lost in the evaluation of the checkpoint of step {} "
+                            "({}); it is made again when that is back",
+                            info.step(), Message(why)),
+                &kEvaluator, fields);
+    told_ = true;
+    return Advance();
+  }
+  const bool again = why.code() != StatusCode::kInvalidArgument && ++failures_ < kMostFailures;
+  story_.Tell("EVALUATION_FAILED",
+              fmt::format("the checkpoint of step {} could not be evaluated: {}; {}", info.step(),
+                          Message(why), again ? "it is tried again" : "it is not tried again"),
+              &kEvaluator, fields);
+  if (again) {
+    busy_ = true;
+    (void)world_.scheduler.RunAfter(kAgain, [this, weak = std::weak_ptr(self_)] {
+      if (weak.expired()) return;
+      busy_ = false;
+      Advance();
+    });
+    return;
+  }
+  failures_ = 0;
+  info.set_unevaluated(Message(why));
+  story_.UpdateCheckpoint(info);
+  Advance();
+}
+
+void Evaluations::WhenDone(std::function<void(const std::string& left)> then) {
+  then_ = std::move(then);
+  // Not inside this call.
+  world_.scheduler.Post([this, weak = std::weak_ptr(self_)] {
+    if (!weak.expired()) Advance();
+  });
+}
+
+void Evaluations::AwaitEvaluator() {
+  if (!then_ || wait_ != 0 || world_.draining) return;
+  wait_ = world_.scheduler.RunAfter(world_.options.stop_grace, [this, weak = std::weak_ptr(self_)] {
+    if (weak.expired()) return;
+    wait_ = 0;
+    const auto& all = story_.checkpoints();
+    const auto left = static_cast<std::uint64_t>(std::count_if(all.begin(), all.end(), Waits));
+    if (busy_ || Evaluator() != nullptr || left == 0) return Advance();
+    Finish(fmt::format("{} {} not evaluated: evaluator:0 has not come within {} s",
+                       Counted(left, "checkpoint"), Agreeing(left, "is", "are"),
+                       world_.options.stop_grace.count() / 1'000));
+  });
+}
+
+void Evaluations::Finish(const std::string& left) {
+  if (then_) std::exchange(then_, nullptr)(left);
+}
+
+void Evaluations::Reset() {
+  (void)world_.scheduler.Cancel(std::exchange(wait_, 0));
+  busy_ = told_ = false;
+  failures_ = 0;
+  then_ = nullptr;
+  self_ = std::make_shared<Evaluations*>(this);
+}
+
+}  // namespace muster::coordinator
