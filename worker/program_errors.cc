@@ -37,11 +37,17 @@ Status ExplainEarlyEnd(const std::string& how, const std::deque<std::string>& li
           line);
     }
   }
+  const std::string last = lines.empty() ? "" : ": " + lines.back();
+  if (how.starts_with("signal")) {
+    return InvalidArgument(
+        "the program crashed ({}) before it called muster::init(argc, argv), the first line of its "
+        "main(): run it by hand (its file may be damaged, or a constructor of a global crashes){}",
+        how, last);
+  }
   return InvalidArgument(
       "the program ended ({}) without calling muster::init(argc, argv), which must be the first "
-      "line "
-      "of its main(){}{}",
-      how, lines.empty() ? "" : ": ", lines.empty() ? "" : lines.back());
+      "line of its main(){}",
+      how, last);
 }
 
 Status ExplainSilence(Millis limit) {

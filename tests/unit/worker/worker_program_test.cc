@@ -216,7 +216,8 @@ TEST_CASE_METHOD(Programs, "a probe without a word is told as what its program o
       {"words: symbol lookup error: words: undefined symbol: _ZN6muster4initEv", "exit code 127",
        StatusCode::kFailedPrecondition, "newer libraries than this host has"},
       {"hello", "exit code 0", StatusCode::kInvalidArgument, "without calling muster::init"},
-      {"", "signal SIGSEGV", StatusCode::kInvalidArgument, "ended (signal SIGSEGV) without"},
+      {"", "signal SIGSEGV", StatusCode::kInvalidArgument,
+       "crashed (signal SIGSEGV) before it called muster::init"},
   }));
   const auto command = CheckProgram();
   Fetched();
