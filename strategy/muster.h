@@ -32,6 +32,7 @@
 #include "strategy/kinds/central_storage_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
+#include "strategy/multi_worker_mirrored/elastic.h"
 #include "strategy/multi_worker_mirrored/multi_worker_mirrored_strategy.h"
 #include "strategy/parameter_server/caching_scope.h"
 #include "strategy/parameter_server/consistency.h"

@@ -155,11 +155,9 @@ Strategy::Strategy(std::vector<device::Place> compute_devices,
                    std::shared_ptr<::muster::collectives::Group> group)
     : worker_devices_(CanonicalNames(compute_devices)),
       parameter_devices_(CanonicalNames(parameter_devices)),
-      group_(std::move(group)),
-      processes_(group_ == nullptr ? 1 : group_->size()),
-      first_replica_(group_ == nullptr ? 0 : group_->rank() * num_local_replicas()),
       ops_(std::move(ops)),
       impl_(std::make_unique<Impl>()) {
+  set_collectives(std::move(group));
   impl_->life->store(this);
   device::InstallCpuAllocator();
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
@@ -171,6 +169,12 @@ Strategy::Strategy(std::vector<device::Place> compute_devices,
 Strategy::~Strategy() {
   impl_->life->store(nullptr);
   internal::ForgetGlobalStrategy(this);
+}
+
+void Strategy::set_collectives(std::shared_ptr<::muster::collectives::Group> group) {
+  group_ = std::move(group);
+  processes_ = group_ == nullptr ? 1 : group_->size();
+  first_replica_ = group_ == nullptr ? 0 : group_->rank() * num_local_replicas();
 }
 
 const internal::StrategyRef& Strategy::ref() const { return impl_->ref; }

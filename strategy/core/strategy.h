@@ -269,6 +269,10 @@ class Strategy {
            std::shared_ptr<CrossDeviceOps> ops = nullptr,
            std::shared_ptr<::muster::collectives::Group> group = nullptr);
 
+  // From here on its replicas are those of this group's processes, as many in each as before.
+  // Nobody else uses the strategy meanwhile.
+  void set_collectives(std::shared_ptr<::muster::collectives::Group> group);
+
   // Runs replica(r) for every r in its replica context, device and thread.
   virtual void run_replicas(const std::function<void(int)>& replica);
 

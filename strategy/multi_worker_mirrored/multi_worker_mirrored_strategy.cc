@@ -9,10 +9,13 @@
 #include "common/telemetry/log.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/frames.h"
 #include "strategy/kinds/internal/places.h"
+#include "strategy/multi_worker_mirrored/internal/elastic_run.h"
 #include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
 #include "strategy/multi_worker_mirrored/internal/worker_group.h"
 #include "strategy/reduce/cross_device_ops.h"
+#include "strategy/train/internal/saved_state.h"
 
 namespace muster {
 namespace {
@@ -62,6 +65,14 @@ struct MultiWorkerMirroredStrategy::Joined {
   std::vector<device::Place> places;
   std::shared_ptr<CrossDeviceOps> ops;
   std::shared_ptr<::muster::collectives::Group> group;
+  std::unique_ptr<Elastic> elastic;
+};
+
+struct MultiWorkerMirroredStrategy::Elastic {
+  internal::WorkerCluster cluster;
+  std::string key;
+  std::chrono::milliseconds call_within;
+  std::unique_ptr<internal::ElasticRun> run = nullptr;
 };
 
 MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
@@ -83,6 +94,13 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
       options.devices.empty() ? DevicesOf(*joined.resolver, joined.cluster) : options.devices);
   joined.places = internal::PlacesOf(devices);
   joined.ops = OpsFor(devices, joined.places, options.implementation);
+  if (options.elastic) {
+    joined.elastic = std::make_unique<Elastic>(
+        Elastic{.cluster = joined.cluster,
+                .key = options.key.empty() ? internal::key_of(joined.cluster) : options.key,
+                .call_within = options.call_within});
+    return joined;
+  }
   joined.group =
       internal::join_workers(joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
                                               .within = options.join_within,
@@ -96,7 +114,35 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Joined joined)
       resolver_(std::move(joined.resolver)),
       task_type_(std::move(joined.cluster.task_type)),
       task_id_(joined.cluster.task_id),
-      chief_(joined.cluster.chief) {}
+      chief_(joined.cluster.chief),
+      elastic_(std::move(joined.elastic)) {}
+
+MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
+
+std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
+    Checkpoint& state, const std::function<void(const ElasticStep&)>& step,
+    const ElasticOptions& options) {
+  internal::RequireCrossReplica(*this, "run_elastic()", "it outside run()");
+  if (elastic_ == nullptr) {
+    raise(FailedPrecondition("run_elastic(): make the strategy with {{.elastic = true}}"));
+  }
+  if (elastic_->run != nullptr) {
+    raise(FailedPrecondition("run_elastic() was called before: a strategy runs once"));
+  }
+  const auto regroup = [this](std::shared_ptr<::muster::collectives::Group> group) {
+    set_collectives(std::move(group));
+    chief_ = id_in_cluster() == 0;
+  };
+  elastic_->run = std::make_unique<internal::ElasticRun>(
+      internal::ElasticRun::Membership{.cluster = elastic_->cluster,
+                                       .key = elastic_->key,
+                                       .call_within = elastic_->call_within,
+                                       .regroup = regroup},
+      state.tracked(), state.step(), options);
+  return elastic_->run->Run([&](std::uint64_t number, int worker, int workers) {
+    step(ElasticStep(*this, number, worker, workers, options.logical_shards));
+  });
+}
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(const MultiWorkerMirroredOptions& options)
     : MultiWorkerMirroredStrategy(join(options)) {}

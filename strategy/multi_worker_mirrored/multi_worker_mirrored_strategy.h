@@ -22,6 +22,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +32,9 @@
 
 #include "strategy/base/communication_options.h"
 #include "strategy/core/strategy.h"
+#include "strategy/multi_worker_mirrored/elastic.h"
 #include "strategy/resolver/cluster_resolver.h"
+#include "strategy/train/checkpoint.h"
 
 namespace muster {
 
@@ -50,6 +54,9 @@ struct MultiWorkerMirroredOptions {
   // What the workers prove to each other. Empty: made of the cluster's addresses, which keeps out
   // who comes by mistake, and no one else.
   std::string key = {};
+  // Workers may come and go: the constructor waits for nobody, and this worker is alone until
+  // run_elastic() (strategy/multi_worker_mirrored/elastic.h) finds the others.
+  bool elastic = false;
 };
 
 class MultiWorkerMirroredStrategy final : public Strategy {
@@ -64,6 +71,27 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   //   port is in use, or another worker was lost while all joined.
   explicit MultiWorkerMirroredStrategy(const MultiWorkerMirroredOptions& options = {});
   explicit MultiWorkerMirroredStrategy(std::shared_ptr<ClusterResolver> cluster_resolver);
+  ~MultiWorkerMirroredStrategy() override;
+
+  // Calls `step` once for each step, on all workers that are there, until the last one counts, and
+  // returns its number. `state` tracks all that steps change. A worker that is lost, in a step or
+  // between two, costs what that step has done: the others go on without it, with the state of the
+  // last step that all of them had finished. One that comes, or comes back, is let in between two
+  // steps, and gets its state from another worker. Afterwards the strategy has the workers of the
+  // last step.
+  //
+  // All workers must have the same variables, options and program. Whatever else `step` changes is
+  // its own affair: it may be called twice for a step. What it throws is thrown here when it is no
+  // loss of a worker; the others go on without this one.
+  //   FAILED_PRECONDITION: the strategy is not elastic, or runs already; the run has ended before
+  //   this worker joined.
+  //   INVALID_ARGUMENT: options that cannot be; another worker has other variables.
+  //   DEADLINE_EXCEEDED: no group in regroup_within; names who is missing.
+  //   UNAVAILABLE: all workers that had the state have ended.
+  //   UNIMPLEMENTED: state that replicas keep for themselves (ON_READ variables, buffers of
+  //   BatchNorm).
+  std::uint64_t run_elastic(Checkpoint& state, const std::function<void(const ElasticStep&)>& step,
+                            const ElasticOptions& options);
 
   std::string_view name() const override { return "MultiWorkerMirroredStrategy"; }
   std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
@@ -71,7 +99,8 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   // "worker" and 1; without a cluster "worker" and 0.
   const std::string& task_type() const { return task_type_; }
   int task_id() const { return task_id_; }
-  // chief:0, without a chief worker:0; an evaluator is its own.
+  // chief:0, without a chief worker:0; an evaluator is its own. Of an elastic run the first worker
+  // that is there.
   bool is_chief() const { return chief_; }
   int num_workers() const;
   // Among the workers: the chief is 0, workers follow it.
@@ -89,6 +118,9 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   std::string task_type_;
   int task_id_ = 0;
   bool chief_ = true;
+  // Of an elastic strategy alone: what its run needs. It ends before the rest.
+  struct Elastic;
+  std::unique_ptr<Elastic> elastic_;
 };
 
 namespace experimental {

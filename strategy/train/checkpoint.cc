@@ -398,6 +398,15 @@ void Checkpoint::set_job(CheckpointJob job) {
   impl_->job = std::move(job);
 }
 
+internal::TrackedValues Checkpoint::tracked() const {
+  const MutexLock lock(impl_->mutex);
+  internal::TrackedValues all{.variables = impl_->variables, .states = {}};
+  for (const TrackedState& state : impl_->states) {
+    all.states.emplace_back(state.prefix, state.state);
+  }
+  return all;
+}
+
 CheckpointManager::CheckpointManager(Checkpoint checkpoint, std::string directory, int max_to_keep)
     : checkpoint_(std::move(checkpoint)),
       directory_(std::move(directory)),

@@ -31,7 +31,8 @@ namespace muster {
 class DistributedModuleBase;
 namespace internal {
 class SavedState;
-}
+struct TrackedValues;
+}  // namespace internal
 
 // Which job a checkpoint is of; a job goes on from those alone that carry its own spec's hash.
 struct CheckpointJob {
@@ -103,6 +104,9 @@ class Checkpoint {
   std::uint64_t step() const;
   CheckpointJob job() const;
   void set_job(CheckpointJob job);
+
+  // For the code of strategy/.
+  internal::TrackedValues tracked() const;
 
  private:
   friend class CheckpointManager;

@@ -118,6 +118,7 @@ class LocalOptimizer final : public OptimizerState {
 
   const std::string& name() const override { return name_; }
   const ModuleState& module() const override { return *module_; }
+  bool reduces_gradients() const override { return how_.all_reduce_gradients; }
   Optimizer& instance(int replica) const override {
     if (replica < 0 || replica >= module_->size()) {
       raise(OutOfRange("replica {} of {}, which has {}", replica, name_, module_->size()));

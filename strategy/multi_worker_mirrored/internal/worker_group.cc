@@ -15,40 +15,42 @@ using collectives::Timeout;
 Status WorkerGroup::AllReduce(Reduction reduction,
                               std::span<const collectives::ReduceBuffer> buffers, Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->AllReduce(reduction, buffers, Within(timeout));
+  return Noted(group_->AllReduce(reduction, buffers, Within(timeout)));
 }
 
 Result<std::vector<std::vector<std::int64_t>>> WorkerGroup::Exchange(
     std::string_view call, std::span<const std::int64_t> mine, Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->Exchange(call, mine, Within(timeout));
+  auto all = group_->Exchange(call, mine, Within(timeout));
+  (void)Noted(all.status());
+  return all;
 }
 
 Status WorkerGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->AllGather(buffers, Within(timeout));
+  return Noted(group_->AllGather(buffers, Within(timeout)));
 }
 
 Status WorkerGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->Broadcast(data, root, Within(timeout));
+  return Noted(group_->Broadcast(data, root, Within(timeout)));
 }
 
 Status WorkerGroup::ReduceScatter(Reduction reduction, const collectives::ScatterBuffer& buffer,
                                   Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->ReduceScatter(reduction, buffer, Within(timeout));
+  return Noted(group_->ReduceScatter(reduction, buffer, Within(timeout)));
 }
 
 Status WorkerGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
                              std::span<const std::span<std::byte>> receives, Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->AllToAll(sends, receives, Within(timeout));
+  return Noted(group_->AllToAll(sends, receives, Within(timeout)));
 }
 
 Status WorkerGroup::Barrier(Timeout timeout) {
   const MutexLock lock(mutex_);
-  return group_->Barrier(Within(timeout));
+  return Noted(group_->Barrier(Within(timeout)));
 }
 
 namespace {
@@ -56,13 +58,17 @@ namespace {
 // Workers may wait for a place on a busy cluster, but not beyond what a clock can add up.
 constexpr auto kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
-std::string KeyOf(const WorkerCluster& cluster) {
+}  // namespace
+
+std::string key_of(const WorkerCluster& cluster) {
   std::string key = "multi_worker_mirrored";
   for (const collectives::GroupMember& member : cluster.members) {
     key += fmt::format(" {} {}", member.task, member.address);
   }
   return key;
 }
+
+namespace {
 
 void CheckReplicas(collectives::Group& group, const WorkerCluster& cluster, int replicas) {
   const std::int64_t mine = replicas;
@@ -90,7 +96,7 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
     auto group = collectives::FormGroup({.job = "multi_worker_mirrored",
                                          .rank = cluster.rank,
                                          .members = cluster.members,
-                                         .key = options.key.empty() ? KeyOf(cluster) : options.key,
+                                         .key = options.key.empty() ? key_of(cluster) : options.key,
                                          .form_within = options.within.value_or(kAsLongAsItTakes)},
                                         listener);
     if (group.status().code() == StatusCode::kDeadlineExceeded) {

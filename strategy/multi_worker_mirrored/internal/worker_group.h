@@ -43,7 +43,17 @@ class WorkerGroup final : public collectives::Group {
   // While another thread's call waits, too.
   void Abort(const Status& why) override { group_->Abort(why); }
 
+  // The first error of a call; after it the group is over.
+  Status failure() const {
+    const MutexLock lock(mutex_);
+    return failure_;
+  }
+
  private:
+  Status Noted(const Status& status) MUSTER_REQUIRES(mutex_) {
+    if (failure_.ok()) failure_ = status;
+    return status;
+  }
   collectives::Timeout Within(collectives::Timeout timeout) const {
     return timeout && timeout->count() > 0 ? timeout : call_within_;
   }
@@ -51,7 +61,8 @@ class WorkerGroup final : public collectives::Group {
   const std::chrono::milliseconds call_within_;
   const int rank_;
   const int size_;
-  Mutex mutex_;  // held by the call that goes on
+  mutable Mutex mutex_;  // held by the call that goes on
+  Status failure_ MUSTER_GUARDED_BY(mutex_);
   const std::unique_ptr<collectives::Group> group_;
 };
 
@@ -62,6 +73,9 @@ struct JoinOptions {
   std::chrono::milliseconds call_within;
   std::string key;
 };
+
+// What workers prove to each other where they were given no key: made of their addresses.
+std::string key_of(const WorkerCluster& cluster);
 
 // Listens at the own address and waits for all members. Null: there are none, this process is
 // alone.

@@ -24,6 +24,7 @@ class RemoteOptimizer final : public OptimizerState {
 
   const std::string& name() const override { return name_; }
   const ModuleState& module() const override { return *module_; }
+  bool reduces_gradients() const override { return how_.all_reduce_gradients; }
   torch::optim::Optimizer& instance(int replica) const override;
   torch::Tensor Step(const DistributedOptimizerBase::Closure* closure) override;
   void ReduceGradients() override;

@@ -21,6 +21,8 @@ class OptimizerState : public SavedState {
  public:
   virtual const std::string& name() const = 0;
   virtual const ModuleState& module() const = 0;
+  // Its step sums the gradients of all replicas first.
+  virtual bool reduces_gradients() const = 0;
   // UNIMPLEMENTED: there is none here.
   virtual torch::optim::Optimizer& instance(int replica) const = 0;
   // `closure`: null, or what makes the gradients.

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strategy/base/torch.h"
+#include "strategy/variables/variable.h"
 
 namespace muster::internal {
 
@@ -22,6 +25,13 @@ class SavedState {
   virtual void Check(const std::map<std::string, torch::Tensor>& values) const = 0;
   // `values` have been checked. What they lack is as in the beginning.
   virtual void Restore(const std::map<std::string, torch::Tensor>& values) const = 0;
+};
+
+// What a checkpoint tracks, by the names in files.
+struct TrackedValues {
+  std::map<std::string, Variable> variables;
+  // Their names begin with the key.
+  std::vector<std::pair<std::string, std::shared_ptr<const SavedState>>> states;
 };
 
 }  // namespace muster::internal

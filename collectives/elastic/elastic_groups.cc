@@ -1,0 +1,289 @@
+#include "collectives/elastic/elastic_groups.h"
+
+#include <chrono>
+#include <random>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <sys/eventfd.h>
+
+#include "collectives/elastic/messages.h"
+#include "common/net/channel.h"
+#include "common/net/host_id.h"
+#include "common/net/listen_at.h"
+#include "common/telemetry/log.h"
+
+namespace muster::collectives {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr net::FrameKind kQuestion = net::kFirstOfProtocols;
+constexpr net::FrameKind kAnswer = net::kFirstOfProtocols + 1;
+// A live worker answers at once; this is for a busy host.
+constexpr Millis kAnswerWithin{300};
+// How often this worker looks around; later, when it has waited for a while.
+constexpr Millis kLook{20};
+constexpr Millis kLookLater{200};
+constexpr Millis kLater{2'000};
+// All members have agreed: what is left is a handshake for each pair.
+constexpr Millis kFormWithin{2'000};
+constexpr Millis kTick{200};
+
+std::uint64_t NewIncarnation() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32U | random()) | 1U;
+}
+
+// The host's kernel says that nobody listens there.
+bool Refused(const Status& status) {
+  return Message(status).find(std::generic_category().message(ECONNREFUSED)) != std::string::npos;
+}
+
+template <class M>
+Status SendMessage(net::Channel& channel, net::FrameKind kind, const M& message, TimePoint until) {
+  const std::string bytes = message.SerializeAsString();
+  return channel.Send({.kind = kind}, std::as_bytes(std::span(bytes)), {}, until);
+}
+
+template <class M>
+Result<M> ReceiveMessage(net::Channel& channel, net::FrameKind kind, TimePoint until) {
+  MUSTER_TRY_ASSIGN(const auto frame, channel.ReadFrame(until));
+  if (!frame.has_value()) return Unavailable("{} closed the connection", channel.link().peer());
+  M message;
+  const bool parsed =
+      message.ParseFromArray(channel.meta().data(), static_cast<int>(channel.meta().size()));
+  if (frame->kind != kind || !parsed) {
+    return DataLoss("{} sent a frame of kind {} that is none", channel.link().peer(), frame->kind);
+  }
+  return message;
+}
+
+net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}; }
+
+}  // namespace
+
+Result<std::unique_ptr<ElasticGroups>> ElasticGroups::Create(Options options) {
+  std::unique_ptr<ElasticGroups> groups(new ElasticGroups(std::move(options)));
+  const auto self = static_cast<std::size_t>(groups->options_.rules.self);
+  MUSTER_TRY_ASSIGN(groups->door_, net::ListenAt(groups->options_.workers[self].address));
+  MUSTER_TRY_ASSIGN(groups->identity_.host_id, net::HostId());
+  groups->wake_ = net::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!groups->wake_.valid()) return FromErrno(errno, "eventfd");
+  groups->thread_ = std::thread([one = groups.get()] { one->Answer(); });
+  return groups;
+}
+
+ElasticGroups::ElasticGroups(Options options)
+    : options_(std::move(options)),
+      identity_{.token = options_.key, .host_id = {}},
+      rendezvous_(options_.rules, NewIncarnation(), options_.signature, options_.first_step),
+      awake_(steady_clock::now()) {}
+
+ElasticGroups::~ElasticGroups() {
+  stop_.store(true);
+  const std::uint64_t one = 1;
+  if (wake_.valid()) (void)!::write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string ElasticGroups::host() const {
+  const std::string& own = options_.workers[static_cast<std::size_t>(options_.rules.self)].address;
+  return own.substr(0, own.rfind(':') + 1);
+}
+
+void ElasticGroups::NoteTime(TimePoint now) {
+  if (now - awake_ > Rendezvous::kSilent) rendezvous_.Slept();
+}
+
+// The thread at the door.
+void ElasticGroups::Answer() {
+  while (!stop_.load()) {
+    auto accepted = net::Accept({&door_, 1}, wake_.get(), kTick);
+    {
+      const MutexLock lock(mutex_);
+      const TimePoint now = steady_clock::now();
+      NoteTime(now);
+      awake_ = now;
+    }
+    if (accepted.ok() && accepted->fd.valid()) AnswerOne(*std::move(accepted));
+    const MutexLock lock(mutex_);
+    awake_ = steady_clock::now();
+  }
+}
+
+void ElasticGroups::AnswerOne(net::Accepted accepted) {
+  net::Channel channel(std::move(accepted.fd), net::LinkKind::kTcp, accepted.peer,
+                       net::SpinMode::kOff, nullptr, Limits());
+  const TimePoint until = channel.After(kAnswerWithin);
+  const auto all = [](const net::Hello&) { return Ok(); };
+  if (!net::WelcomeClient(channel, identity_, until, all).ok()) return;
+  const auto question = ReceiveMessage<v1::ElasticQuestion>(channel, kQuestion, until);
+  if (!question.ok()) return;
+  (void)SendMessage(channel, kAnswer, AnswerTo(*question), until);
+}
+
+v1::ElasticAnswer ElasticGroups::AnswerTo(const v1::ElasticQuestion& question) {
+  v1::ElasticAnswer answer;
+  const MutexLock lock(mutex_);
+  const auto report = FromMessage(question.report());
+  if (report.ok()) rendezvous_.OnReport(*report, steady_clock::now());
+  if (question.has_formation()) {
+    const auto formation = FromMessage(question.formation());
+    const Status agreed = formation.ok() ? rendezvous_.Accept(*formation) : formation.status();
+    if (agreed.ok()) {
+      agreed_ = *formation;
+    } else {
+      answer.set_refusal(Message(agreed));
+    }
+  }
+  *answer.mutable_report() = ToMessage(rendezvous_.report());
+  changed_.notify_all();
+  return answer;
+}
+
+Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
+  const GroupMember& other = options_.workers[static_cast<std::size_t>(worker)];
+  const TimePoint asked = steady_clock::now();
+  const TimePoint until = asked + kAnswerWithin;
+  auto socket = net::ConnectTcp(other.address, until);
+  if (!socket.ok()) {
+    const MutexLock lock(mutex_);
+    rendezvous_.OnSilence(worker, Refused(socket.status()) ? Silence::kEnded : Silence::kCutOff,
+                          asked);
+    return socket.status();
+  }
+  const auto talk = [&]() -> Result<v1::ElasticAnswer> {
+    net::Channel channel(*std::move(socket), net::LinkKind::kTcp, other.task, net::SpinMode::kOff,
+                         nullptr, Limits());
+    MUSTER_TRY(net::GreetServer(channel, identity_, "elastic", net::Subject{}, until));
+    v1::ElasticQuestion question;
+    {
+      const MutexLock lock(mutex_);
+      *question.mutable_report() = ToMessage(rendezvous_.report());
+    }
+    if (formation != nullptr) *question.mutable_formation() = ToMessage(*formation);
+    MUSTER_TRY(SendMessage(channel, kQuestion, question, until));
+    return ReceiveMessage<v1::ElasticAnswer>(channel, kAnswer, until);
+  };
+  const Result<v1::ElasticAnswer> answer = talk();
+  Result<WorkerReport> report = answer.ok() ? FromMessage(answer->report()) : answer.status();
+  const MutexLock lock(mutex_);
+  if (!report.ok()) {
+    rendezvous_.OnSilence(worker, Silence::kMute, asked);
+    return report.status();
+  }
+  report->name.worker = worker;
+  rendezvous_.OnReport(*report, steady_clock::now());
+  return answer->refusal();
+}
+
+// Asks everybody. When this worker leads and all has been said: asks the members of the next group
+// whether they agree. Who has agreed to one that does not come about finds out soon.
+Result<std::optional<Formation>> ElasticGroups::LookAround() {
+  const int self = options_.rules.self;
+  for (int worker = 0; worker < options_.rules.workers; ++worker) {
+    if (worker != self) (void)Ask(worker, nullptr);
+  }
+  std::optional<Formation> next;
+  {
+    const MutexLock lock(mutex_);
+    NoteTime(steady_clock::now());
+    if (agreed_.has_value()) return std::exchange(agreed_, std::nullopt);
+    MUSTER_TRY_ASSIGN(next, rendezvous_.Propose(steady_clock::now()));
+    if (!next.has_value() || !rendezvous_.Accept(*next).ok()) return std::optional<Formation>();
+  }
+  for (const WorkerReport& member : next->members) {
+    if (member.name.worker == self) continue;
+    const Result<std::string> refusal = Ask(member.name.worker, &*next);
+    if (refusal.ok() && refusal->empty()) continue;
+    log::Info("worker {} does not come to generation {}: {}", member.name.worker, next->generation,
+              refusal.ok() ? *refusal : Message(refusal.status()));
+    const MutexLock lock(mutex_);
+    rendezvous_.GiveUp();
+    return std::optional<Formation>();
+  }
+  return next;
+}
+
+Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation, int rank,
+                                                      const net::Listener& listener) const {
+  if (formation.members.size() == 1) return std::unique_ptr<Group>();
+  GroupSpec spec{.job = "elastic",
+                 .generation = formation.generation,
+                 .rank = rank,
+                 .members = {},
+                 .key = options_.key,
+                 .form_within = kFormWithin};
+  for (const WorkerReport& member : formation.members) {
+    const auto worker = static_cast<std::size_t>(member.name.worker);
+    spec.members.push_back({options_.workers[worker].task, member.address});
+  }
+  return FormGroup(spec, listener);
+}
+
+Result<ElasticGroups::Next> ElasticGroups::Form(TimePoint deadline) {
+  MUSTER_TRY_ASSIGN(const net::Listener listener, net::ListenAt(host() + "0"));
+  const TimePoint began = steady_clock::now();
+  WorkerName self;
+  {
+    const MutexLock lock(mutex_);
+    const std::string& bound = listener.address;
+    rendezvous_.Seek(host() + bound.substr(bound.rfind(':') + 1), began);
+    agreed_.reset();
+    self = rendezvous_.report().name;
+  }
+  while (true) {
+    MUSTER_TRY_ASSIGN(std::optional<Formation> formation, LookAround());
+    if (formation.has_value()) {
+      const int rank = formation->RankOf(self);
+      auto group = FormNow(*formation, rank, listener);
+      const MutexLock lock(mutex_);
+      if (group.ok()) {
+        rendezvous_.Formed(*formation, !formation->Fresh(rank));
+        return Next{*std::move(group), *std::move(formation), rank};
+      }
+      log::Info("generation {} has not formed: {}", formation->generation, Message(group.status()));
+      rendezvous_.GiveUp();
+      continue;
+    }
+    const MutexLock lock(mutex_);
+    const TimePoint now = steady_clock::now();
+    if (now >= deadline) return DeadlineExceeded("{}", rendezvous_.Awaited(now));
+    if (agreed_.has_value()) continue;
+    (void)changed_.wait_until(mutex_, now + (now - began < kLater ? kLook : kLookLater));
+  }
+}
+
+void ElasticGroups::HaveState(const Formation& formation) {
+  const MutexLock lock(mutex_);
+  rendezvous_.Formed(formation, /*has_state=*/true);
+}
+void ElasticGroups::Prepared(std::uint64_t step) {
+  const MutexLock lock(mutex_);
+  rendezvous_.Prepared(step);
+}
+void ElasticGroups::Committed(std::uint64_t step) {
+  const MutexLock lock(mutex_);
+  rendezvous_.Committed(step);
+}
+void ElasticGroups::Finish() {
+  const MutexLock lock(mutex_);
+  rendezvous_.Finish();
+}
+std::uint64_t ElasticGroups::committed() {
+  const MutexLock lock(mutex_);
+  return rendezvous_.report().committed;
+}
+std::uint64_t ElasticGroups::prepared() {
+  const MutexLock lock(mutex_);
+  return rendezvous_.report().prepared;
+}
+bool ElasticGroups::SomebodyWaits() {
+  const MutexLock lock(mutex_);
+  return rendezvous_.SomebodyWaits(steady_clock::now());
+}
+
+}  // namespace muster::collectives

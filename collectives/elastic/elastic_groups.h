@@ -1,0 +1,102 @@
+// The groups of an elastic run, one after another, as one worker takes part in them: the shell
+// around rendezvous.h.
+//
+// A thread answers other workers' questions at this worker's own address for as long as the object
+// lives, also while its caller computes. Each group listens at a port of its own.
+//
+// Threading: calls by one thread, which may block in Form(). Lifetime: the groups may outlive it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/elastic/rendezvous.h"
+#include "collectives/group.h"
+#include "collectives/process/form_group.h"
+#include "common/base/mutex.h"
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+#include "common/net/handshake.h"
+#include "common/net/socket.h"
+
+namespace muster::v1 {
+class ElasticAnswer;
+class ElasticQuestion;
+}  // namespace muster::v1
+
+namespace muster::collectives {
+
+class ElasticGroups {
+ public:
+  struct Options {
+    Rendezvous::Options rules;
+    // All that there may be, at the addresses at which each answers.
+    std::vector<GroupMember> workers;
+    // What all prove to each other; not empty.
+    std::string key;
+    std::uint64_t signature = 0;
+    std::uint64_t first_step = 0;
+  };
+  // kUnavailable: this worker's port is in use.
+  static Result<std::unique_ptr<ElasticGroups>> Create(Options options);
+  ~ElasticGroups();
+  ElasticGroups(const ElasticGroups&) = delete;
+  ElasticGroups& operator=(const ElasticGroups&) = delete;
+
+  struct Next {
+    // Null: this worker is alone.
+    std::unique_ptr<Group> group;
+    Formation formation;
+    int rank = 0;
+  };
+  // Waits until this worker is a member of a group; HaveState() or another Form() follows.
+  //   kDeadlineExceeded: nothing came of it until then; says who is missing. And the errors of
+  //   Rendezvous::Propose().
+  Result<Next> Form(TimePoint deadline);
+  // This worker has the state of the group's target.
+  void HaveState(const Formation& formation);
+
+  void Prepared(std::uint64_t step);
+  void Committed(std::uint64_t step);
+  // Others are told from now on that the run is over.
+  void Finish();
+  std::uint64_t committed();
+  std::uint64_t prepared();
+  // One that is no member asks to be let in.
+  bool SomebodyWaits();
+
+ private:
+  explicit ElasticGroups(Options options);
+  void Answer();
+  // That this process stood still is seen by the time.
+  void NoteTime(TimePoint now) MUSTER_REQUIRES(mutex_);
+  void AnswerOne(net::Accepted accepted);
+  v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question);
+  // One question to another worker; what it answers is taken in.
+  Result<std::string> Ask(int worker, const Formation* formation);
+  // What came of this look around: a group to form.
+  Result<std::optional<Formation>> LookAround();
+  Result<std::unique_ptr<Group>> FormNow(const Formation& formation, int rank,
+                                         const net::Listener& listener) const;
+  std::string host() const;
+
+  const Options options_;
+  net::Identity identity_;
+  net::Listener door_;
+  net::Fd wake_;
+  std::atomic<bool> stop_{false};
+  Mutex mutex_;
+  Rendezvous rendezvous_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<Formation> agreed_ MUSTER_GUARDED_BY(mutex_);
+  // When the thread at the door was last seen to run.
+  TimePoint awake_ MUSTER_GUARDED_BY(mutex_);
+  Condition changed_;
+  std::thread thread_;
+};
+
+}  // namespace muster::collectives

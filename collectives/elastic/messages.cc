@@ -1,0 +1,84 @@
+#include "collectives/elastic/messages.h"
+
+namespace muster::collectives {
+namespace {
+
+v1::ElasticName ToMessage(const WorkerName& name) {
+  v1::ElasticName message;
+  message.set_worker(name.worker);
+  message.set_incarnation(name.incarnation);
+  return message;
+}
+
+WorkerName FromMessage(const v1::ElasticName& message) {
+  return {.worker = message.worker(), .incarnation = message.incarnation()};
+}
+
+}  // namespace
+
+v1::ElasticReport ToMessage(const WorkerReport& report) {
+  v1::ElasticReport message;
+  *message.mutable_name() = ToMessage(report.name);
+  message.set_phase(static_cast<v1::ElasticReport::Phase>(static_cast<int>(report.phase) + 1));
+  message.set_generation(report.generation);
+  for (const WorkerName& member : report.members) *message.add_members() = ToMessage(member);
+  for (const WorkerName& other : report.unseen) *message.add_unseen() = ToMessage(other);
+  message.set_committed(report.committed);
+  message.set_prepared(report.prepared);
+  message.set_promised(report.promised);
+  message.set_signature(report.signature);
+  message.set_address(report.address);
+  return message;
+}
+
+v1::ElasticFormation ToMessage(const Formation& formation) {
+  v1::ElasticFormation message;
+  message.set_generation(formation.generation);
+  for (const WorkerReport& one : formation.members) *message.add_members() = ToMessage(one);
+  message.set_target(formation.target);
+  message.set_donor(formation.donor);
+  return message;
+}
+
+Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
+  const int phase = static_cast<int>(message.phase()) - 1;
+  if (phase < 0 || phase > static_cast<int>(WorkerReport::Phase::kFinished) ||
+      message.prepared() < message.committed() || message.name().incarnation() == 0) {
+    return InvalidArgument("worker {} sent no sound report", message.name().worker());
+  }
+  WorkerReport report{.name = FromMessage(message.name()),
+                      .phase = static_cast<WorkerReport::Phase>(phase),
+                      .generation = message.generation(),
+                      .members = {},
+                      .committed = message.committed(),
+                      .prepared = message.prepared(),
+                      .promised = message.promised(),
+                      .unseen = {},
+                      .signature = message.signature(),
+                      .address = message.address()};
+  for (const v1::ElasticName& member : message.members()) {
+    report.members.push_back(FromMessage(member));
+  }
+  for (const v1::ElasticName& other : message.unseen()) {
+    report.unseen.push_back(FromMessage(other));
+  }
+  return report;
+}
+
+Result<Formation> FromMessage(const v1::ElasticFormation& message) {
+  Formation formation{.generation = message.generation(),
+                      .members = {},
+                      .target = message.target(),
+                      .donor = message.donor()};
+  for (const v1::ElasticReport& one : message.members()) {
+    MUSTER_TRY_ASSIGN(WorkerReport report, FromMessage(one));
+    formation.members.push_back(std::move(report));
+  }
+  if (formation.donor < 0 || formation.donor >= static_cast<int>(formation.members.size())) {
+    return InvalidArgument("a group of {} members has no member {}", formation.members.size(),
+                           formation.donor);
+  }
+  return formation;
+}
+
+}  // namespace muster::collectives

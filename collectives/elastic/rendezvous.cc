@@ -1,0 +1,331 @@
+#include "collectives/elastic/rendezvous.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+namespace muster::collectives {
+
+using Phase = WorkerReport::Phase;
+
+namespace {
+
+// Generations of different leaders differ.
+constexpr std::uint64_t kLeaders = 1'024;
+
+bool Has(const std::vector<WorkerName>& names, const WorkerName& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::vector<WorkerName> NamesOf(const std::vector<WorkerReport>& reports) {
+  std::vector<WorkerName> names;
+  for (const WorkerReport& one : reports) names.push_back(one.name);
+  return names;
+}
+
+std::uint64_t LatestGeneration(const std::vector<WorkerReport>& reports) {
+  std::uint64_t latest = 0;
+  for (const WorkerReport& one : reports) latest = std::max(latest, one.generation);
+  return latest;
+}
+
+// Which step counts among `members`, of whom `finished` are none any more; and who has its state.
+void ChooseTarget(Formation& next, std::uint64_t generation, std::uint64_t finished) {
+  std::vector<WorkerReport>& members = next.members;
+  if (generation == 0) {  // nobody has trained: who has restored the latest step
+    const auto donor = std::max_element(members.begin(), members.end(),
+                                        [](auto& a, auto& b) { return a.committed < b.committed; });
+    next.donor = static_cast<int>(donor - members.begin());
+    next.target = donor->committed;
+    return;
+  }
+  std::uint64_t committed = finished;
+  std::uint64_t prepared = UINT64_MAX;
+  for (const WorkerReport& one : members) {
+    if (one.generation != generation) continue;
+    committed = std::max(committed, one.committed);
+    prepared = std::min(prepared, one.prepared);
+  }
+  next.target = std::max(committed, prepared);
+  for (int rank = static_cast<int>(members.size()) - 1; rank >= 0; --rank) {
+    const WorkerReport& one = members[static_cast<std::size_t>(rank)];
+    if (one.generation == generation && one.prepared >= next.target) next.donor = rank;
+  }
+}
+
+}  // namespace
+
+int Formation::RankOf(const WorkerName& name) const {
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].name == name) return static_cast<int>(rank);
+  }
+  return -1;
+}
+
+bool Formation::Fresh(int rank) const {
+  const WorkerReport& one = members[static_cast<std::size_t>(rank)];
+  const WorkerReport& gives = members[static_cast<std::size_t>(donor)];
+  if (rank == donor) return false;
+  return gives.generation == 0 || one.generation != gives.generation || one.prepared < target;
+}
+
+bool Formation::AnyFresh() const {
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    if (Fresh(static_cast<int>(rank))) return true;
+  }
+  return false;
+}
+
+Rendezvous::Rendezvous(const Options& options, std::uint64_t incarnation, std::uint64_t signature,
+                       std::uint64_t first_step)
+    : options_(options), known_(static_cast<std::size_t>(options.workers)) {
+  self_.name = {.worker = options.self, .incarnation = incarnation};
+  self_.signature = signature;
+  self_.committed = self_.prepared = first_step;
+}
+
+void Rendezvous::Seek(std::string address, TimePoint now) {
+  self_.phase = Phase::kSeeking;
+  self_.address = std::move(address);
+  forming_ = false;
+  seeking_since_ = now;
+  for (Known& one : known_) one = Known{};
+}
+
+void Rendezvous::Committed(std::uint64_t step) {
+  self_.committed = self_.prepared = step;
+  // Votes of two steps may have come before it stood still; the third one is of those who waited.
+  if (step > slept_after_ + 2) self_.unseen.clear();
+}
+
+void Rendezvous::Lose(const WorkerName& member) {
+  if (member != self_.name && !Has(self_.unseen, member)) self_.unseen.push_back(member);
+}
+
+void Rendezvous::Slept() {
+  slept_after_ = self_.committed;
+  for (const WorkerName& member : self_.members) Lose(member);
+}
+
+void Rendezvous::OnReport(const WorkerReport& report, TimePoint now) {
+  const int worker = report.name.worker;
+  if (worker < 0 || worker >= options_.workers || worker == options_.self) return;
+  Known& known = known_[static_cast<std::size_t>(worker)];
+  known = {.report = report, .at = now, .silence = {}, .silent_since = {}};
+  // One that has gone on says so to whom it can: that it was seen here means nothing for others.
+  if (report.generation <= self_.generation) std::erase(self_.unseen, report.name);
+  if (report.signature == self_.signature && report.generation > heard_.generation) heard_ = report;
+}
+
+void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
+  Known& known = known_[static_cast<std::size_t>(worker)];
+  if (known.silence != silence) known.silent_since = asked;
+  known.silence = silence;
+  if (silence == Silence::kEnded) known.report.reset();
+  if (!Settled(known, asked)) return;
+  known.report.reset();
+  if (silence != Silence::kCutOff || self_.phase != Phase::kSeeking) return;
+  for (const WorkerName& member : self_.members) {
+    if (member.worker == worker) Lose(member);
+  }
+}
+
+bool Rendezvous::Settled(const Known& known, TimePoint now) const {
+  if (!known.silence.has_value()) return known.report.has_value();
+  return known.silence == Silence::kEnded || now - known.silent_since >= kSilent;
+}
+
+bool Rendezvous::SomebodyWaits(TimePoint now) const {
+  return std::any_of(known_.begin(), known_.end(), [&](const Known& known) {
+    return known.report.has_value() && now - known.at < kSilent &&
+           known.report->phase == Phase::kSeeking && known.report->signature == self_.signature &&
+           !Has(self_.members, known.report->name);
+  });
+}
+
+std::vector<WorkerReport> Rendezvous::Seeking() const {
+  std::vector<WorkerReport> all;
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    const Known& known = known_[static_cast<std::size_t>(worker)];
+    if (worker == options_.self) all.push_back(self_);
+    if (known.report.has_value() && known.report->phase == Phase::kSeeking &&
+        known.report->signature == self_.signature) {
+      all.push_back(*known.report);
+    }
+  }
+  return all;
+}
+
+bool Rendezvous::Unseen(const WorkerName& member, const std::vector<WorkerReport>& holders) {
+  return std::all_of(holders.begin(), holders.end(),
+                     [&](const WorkerReport& one) { return Has(one.unseen, member); });
+}
+
+bool Rendezvous::MayGoOn(const std::vector<WorkerName>& base,
+                         const std::vector<WorkerReport>& holders) const {
+  std::vector<int> cut_off;
+  std::vector<int> present;
+  for (const WorkerName& member : base) {
+    const Known& known = known_[static_cast<std::size_t>(member.worker)];
+    const bool answers = known.report.has_value() && known.report->name == member;
+    if (member == self_.name || answers) {
+      present.push_back(member.worker);
+    } else if (known.silence == Silence::kCutOff) {
+      cut_off.push_back(member.worker);
+    } else if (Unseen(member, holders)) {
+      return false;
+    }
+  }
+  if (cut_off.empty()) return true;
+  if (present.size() != cut_off.size()) return present.size() > cut_off.size();
+  return present.front() < cut_off.front();
+}
+
+bool Rendezvous::AnySilent() const {
+  return std::any_of(known_.begin(), known_.end(), [](const Known& known) {
+    return known.silence.has_value() && known.silence != Silence::kEnded;
+  });
+}
+
+Result<bool> Rendezvous::WaitForRunning(std::uint64_t generation, TimePoint now) const {
+  for (const Known& known : known_) {
+    if (!known.report.has_value() || known.report->phase == Phase::kSeeking) continue;
+    const WorkerReport& other = *known.report;
+    if (other.signature != self_.signature) {
+      return InvalidArgument(
+          "worker {} has another program than worker {}, or other variables: their names and "
+          "shapes must be the same",
+          options_.self, other.name.worker);
+    }
+    if (other.phase == Phase::kFinished) {
+      if (other.generation <= generation) continue;
+      return FailedPrecondition("the run has ended at step {} without worker {}", other.committed,
+                                options_.self);
+    }
+    // It lets others in at the end of its step; or it will see that its group is over.
+    if (other.generation > generation) return true;
+    if (now - seeking_since_ < options_.stragglers_within) return true;
+  }
+  return false;
+}
+
+// A later group than that of all who seek. One of its members among them that has not come to
+// have its state shows that the group has done no step: each needs all members.
+Result<bool> Rendezvous::WaitForState(std::uint64_t generation,
+                                      const std::vector<WorkerReport>& members) const {
+  if (heard_.generation <= generation) return false;
+  for (const WorkerReport& one : members) {
+    if (Has(heard_.members, one.name)) return false;
+  }
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    if (worker == options_.self) continue;
+    const Known& known = known_[static_cast<std::size_t>(worker)];
+    if (known.silence == Silence::kMute || known.silence == Silence::kCutOff) return true;
+  }
+  return Unavailable(
+      "worker {} had come to step {} when this one was not with it, and has ended: no worker is "
+      "left that has what they have trained since; begin again from a checkpoint",
+      heard_.name.worker, heard_.committed);
+}
+
+Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
+  using Nothing = std::optional<Formation>;
+  if (self_.phase != Phase::kSeeking || forming_) return Nothing();
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    const Known& known = known_[static_cast<std::size_t>(worker)];
+    if (worker != options_.self && !Settled(known, now)) return Nothing();
+    if (known.report.has_value() && worker < options_.self &&
+        known.report->signature != self_.signature) {
+      return InvalidArgument(
+          "worker {} has another program than worker {}, or other variables: their names and "
+          "shapes must be the same",
+          options_.self, worker);
+    }
+  }
+  Formation next;
+  next.members = Seeking();
+  const std::uint64_t generation = LatestGeneration(next.members);
+  MUSTER_TRY_ASSIGN(const bool runs, WaitForRunning(generation, now));
+  if (runs) return Nothing();
+  MUSTER_TRY_ASSIGN(const bool elsewhere, WaitForState(generation, next.members));
+  if (elsewhere || next.members.front().name != self_.name) return Nothing();
+
+  std::vector<WorkerName> base;
+  std::vector<WorkerReport> holders;
+  std::uint64_t highest = self_.promised;
+  std::uint64_t finished = 0;
+  for (const WorkerReport& one : next.members) {
+    highest = std::max(highest, one.promised);
+    if (one.generation != generation) continue;
+    base = one.members;
+    holders.push_back(one);
+  }
+  for (const Known& known : known_) {
+    if (known.report.has_value() && known.report->phase == Phase::kFinished) {
+      finished = std::max(finished, known.report->committed);
+    }
+  }
+  const auto here = static_cast<int>(next.members.size());
+  const bool all = here == options_.workers;
+  if (generation == 0 && !all && now - seeking_since_ < options_.start_within) return Nothing();
+  if (here < options_.min_workers) return Nothing();
+  if (generation == 0 ? AnySilent() : !MayGoOn(base, holders)) return Nothing();
+  ChooseTarget(next, generation, finished);
+  next.generation = (std::max(highest, generation) / kLeaders + 1) * kLeaders +
+                    static_cast<std::uint64_t>(options_.self);
+  return next;
+}
+
+Status Rendezvous::Accept(const Formation& formation) {
+  const int rank = formation.RankOf(self_.name);
+  if (rank < 0) return Aborted("generation {} is without this worker", formation.generation);
+  if (forming_ || self_.phase != Phase::kSeeking) {
+    return Aborted("worker {} is in a group, or forms one", options_.self);
+  }
+  const WorkerReport& known = formation.members[static_cast<std::size_t>(rank)];
+  if (formation.generation <= self_.promised || known.address != self_.address ||
+      known.generation != self_.generation || known.committed != self_.committed ||
+      known.prepared != self_.prepared) {
+    return Aborted("generation {} is over before it began: worker {} has come further",
+                   formation.generation, options_.self);
+  }
+  self_.promised = formation.generation;
+  forming_ = true;
+  // Whatever comes of the group, another member may go on from there.
+  if (!formation.Fresh(rank)) self_.committed = self_.prepared = formation.target;
+  return Ok();
+}
+
+void Rendezvous::Formed(const Formation& formation, bool has_state) {
+  forming_ = false;
+  self_.phase = Phase::kRunning;
+  if (!has_state) return;
+  self_.generation = formation.generation;
+  self_.members = NamesOf(formation.members);
+  self_.unseen.clear();
+  Committed(formation.target);
+}
+
+std::string Rendezvous::Awaited(TimePoint now) const {
+  std::vector<std::string> others;
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    if (worker == options_.self) continue;
+    const Known& known = known_[static_cast<std::size_t>(worker)];
+    std::string how = "has not answered";
+    if (known.report.has_value()) {
+      how = known.report->phase == Phase::kSeeking ? "waits, too" : "trains";
+    } else if (known.silence == Silence::kEnded) {
+      how = "has ended";
+    } else if (known.silence == Silence::kMute && Settled(known, now)) {
+      how = "does not answer, though its host does";
+    } else if (known.silence == Silence::kCutOff) {
+      how = "cannot be reached and may go on";
+    }
+    others.push_back(fmt::format("worker {} {}", worker, how));
+  }
+  return fmt::format("{} of at least {} workers seek a group: {}", Seeking().size(),
+                     options_.min_workers, fmt::join(others, ", "));
+}
+
+}  // namespace muster::collectives

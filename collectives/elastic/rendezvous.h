@@ -1,0 +1,168 @@
+// Who trains together next, where workers of a run come and go: sans-IO, reports and the time go
+// in, the next group comes out.
+//
+// Every worker knows all addresses at which there may be workers, and asks them for their reports
+// whenever it needs a group: at its start, when its group is over, when the group lets others in.
+// The lowest worker that seeks leads: when it knows of everybody, it says who is a member, which
+// step counts, and who gives the state to those that have none.
+//
+// What counts. A step is *prepared* on a worker when its function has returned there, and
+// *committed* when the worker knows that it is prepared on all members. So if it is committed
+// anywhere all survivors have prepared it: they take it when all have, and undo it when one has
+// not.
+//
+// Who may go on. Of the last group's members those that have ended, or are stopped, are gone; those
+// that cannot be reached may go on elsewhere, so survivors need to be more, or as many and have the
+// lowest worker. Workers that were cut off or stopped themselves lost sight of others, who may have
+// gone on without them: unless one of them has kept sight, they wait until those report. So what
+// has counted is never done again by somebody else. Workers that have no state begin when every
+// address either answers or refuses: else others may be training there.
+//
+// Threading: not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+
+namespace muster::collectives {
+
+// One process of a worker; another process of the same worker has another incarnation.
+struct WorkerName {
+  int worker = 0;
+  std::uint64_t incarnation = 0;
+  auto operator<=>(const WorkerName&) const = default;
+};
+
+struct WorkerReport {
+  enum class Phase : std::uint8_t { kSeeking, kRunning, kFinished };
+
+  WorkerName name;
+  Phase phase = Phase::kSeeking;
+  // The last group whose state it has, and that group's members; 0: none yet.
+  std::uint64_t generation = 0;
+  std::vector<WorkerName> members;
+  std::uint64_t committed = 0;
+  std::uint64_t prepared = 0;  // committed, or one more
+  // The highest generation that it has agreed to.
+  std::uint64_t promised = 0;
+  // Members of its last group that may have gone on while it could not see them.
+  std::vector<WorkerName> unseen;
+  // Of the names and shapes of its state: workers of other programs stay apart.
+  std::uint64_t signature = 0;
+  // Where it listens for the next group.
+  std::string address;
+};
+
+// The next group. Its members in rank order, as the leader knows them.
+struct Formation {
+  std::uint64_t generation = 0;
+  std::vector<WorkerReport> members;
+  // The last step that counts, and the rank of a member that has its state.
+  std::uint64_t target = 0;
+  int donor = 0;
+
+  // -1: no member.
+  int RankOf(const WorkerName& name) const;
+  // That member gets the state from the donor.
+  bool Fresh(int rank) const;
+  bool AnyFresh() const;
+};
+
+// Why a worker did not answer.
+enum class Silence : std::uint8_t {
+  kEnded,   // its host says that nobody listens
+  kMute,    // its host answers, its process does not
+  kCutOff,  // nothing answers
+};
+
+class Rendezvous {
+ public:
+  struct Options {
+    int self = 0;
+    int workers = 1;
+    // Fewer do not begin, nor go on.
+    int min_workers = 1;
+    // The first group waits so long for all workers.
+    Millis start_within{10'000};
+    // A member that lives, but still computes in the group that is over, is waited for so long.
+    Millis stragglers_within{60'000};
+  };
+  Rendezvous(const Options& options, std::uint64_t incarnation, std::uint64_t signature,
+             std::uint64_t first_step);
+
+  const WorkerReport& report() const { return self_; }
+
+  // --- This worker.
+  // It needs a group, for which it listens at `address`.
+  void Seek(std::string address, TimePoint now);
+  void Prepared(std::uint64_t step) { self_.prepared = step; }
+  void Committed(std::uint64_t step);
+  void Finish() { self_.phase = WorkerReport::Phase::kFinished; }
+  // It stood still for longer than kSilent.
+  void Slept();
+
+  // --- Others.
+  void OnReport(const WorkerReport& report, TimePoint now);
+  // `asked`: when it was asked.
+  void OnSilence(int worker, Silence silence, TimePoint asked);
+  // While this worker runs: one that may be let in asks.
+  bool SomebodyWaits(TimePoint now) const;
+
+  // --- The next group.
+  // As the leader. Nothing: it does not lead, or not everything is known yet.
+  //   kUnavailable: those who had the run's state have ended, all of them.
+  //   kFailedPrecondition: the run has ended without this worker.
+  //   kInvalidArgument: another worker has another program or state.
+  Result<std::optional<Formation>> Propose(TimePoint now);
+  // As a member: agrees, once; then Formed() or GiveUp() follows.
+  //   kAborted: this worker has come further, or elsewhere.
+  Status Accept(const Formation& formation);
+  bool forming() const { return forming_; }
+  void GiveUp() { forming_ = false; }
+  // The group is there. `has_state`: this worker has the state of the target.
+  void Formed(const Formation& formation, bool has_state);
+  // In words: who has not answered, and what else is waited for.
+  std::string Awaited(TimePoint now) const;
+
+  // Silence that its host does not explain counts after this time.
+  static constexpr Millis kSilent{600};
+
+ private:
+  struct Known {
+    std::optional<WorkerReport> report;
+    TimePoint at;
+    std::optional<Silence> silence;
+    TimePoint silent_since;
+  };
+  void Lose(const WorkerName& member);
+  bool Settled(const Known& known, TimePoint now) const;
+  // The members of the last group that may go on elsewhere.
+  // None of `holders`, who have that member's state, has kept sight of it.
+  static bool Unseen(const WorkerName& member, const std::vector<WorkerReport>& holders);
+  bool MayGoOn(const std::vector<WorkerName>& base, const std::vector<WorkerReport>& holders) const;
+  // Somebody may be there who does not answer.
+  bool AnySilent() const;
+  // Whether who runs or has run is to be waited for; what it says.
+  Result<bool> WaitForRunning(std::uint64_t generation, TimePoint now) const;
+  // The state of a later generation is not with any of them: kUnavailable, or it is waited for.
+  Result<bool> WaitForState(std::uint64_t generation,
+                            const std::vector<WorkerReport>& members) const;
+  std::vector<WorkerReport> Seeking() const;
+
+  const Options options_;
+  WorkerReport self_;
+  bool forming_ = false;
+  TimePoint seeking_since_;
+  std::vector<Known> known_;
+  // The last step that counted when this worker stood still.
+  std::uint64_t slept_after_ = 0;
+  // Who had the latest state that this worker knows of.
+  WorkerReport heard_;
+};
+
+}  // namespace muster::collectives

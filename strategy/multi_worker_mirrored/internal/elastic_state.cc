@@ -1,0 +1,119 @@
+#include "strategy/multi_worker_mirrored/internal/elastic_state.h"
+
+#include <algorithm>
+#include <span>
+
+#include "collectives/process/signature.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/variables/internal/variable_state.h"
+
+namespace muster::internal {
+namespace {
+
+std::span<std::byte> BytesOf(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// The donor's `value`, of whatever type and shape; undefined where it has none.
+torch::Tensor Given(collectives::Group& group, int donor, const torch::Tensor& value) {
+  const bool gives = group.rank() == donor;
+  const torch::Tensor mine = gives && value.defined() ? value.to(torch::kCPU).contiguous() : value;
+  // Type and sizes; a type of -1: undefined.
+  constexpr std::size_t kMostDimensions = 14;
+  std::vector<std::int64_t> form(kMostDimensions + 2, -1);
+  if (gives && mine.defined()) {
+    if (static_cast<std::size_t>(mine.dim()) > kMostDimensions) {
+      raise(Unimplemented("a value of {} dimensions in a run that is elastic", mine.dim()));
+    }
+    form[0] = static_cast<std::int64_t>(mine.scalar_type());
+    form[1] = mine.dim();
+    std::copy(mine.sizes().begin(), mine.sizes().end(), form.begin() + 2);
+  }
+  raise_unless_ok(group.Broadcast(std::as_writable_bytes(std::span(form)), donor));
+  if (form[0] < 0) return {};
+  const std::vector<std::int64_t> sizes(form.begin() + 2, form.begin() + 2 + form[1]);
+  const torch::Tensor got =
+      gives ? mine : torch::empty(sizes, static_cast<torch::ScalarType>(form[0]));
+  if (got.numel() > 0) raise_unless_ok(group.Broadcast(BytesOf(got), donor));
+  return got;
+}
+
+}  // namespace
+
+ElasticState::ElasticState(TrackedValues tracked) : tracked_(std::move(tracked)) {
+  if (tracked_.variables.empty()) {
+    raise(InvalidArgument("run_elastic(): the state tracks no variable, so nothing would survive"));
+  }
+  for (const auto& [name, variable] : tracked_.variables) {
+    if (variable.kind() == Variable::Kind::kMirrored && variable.is_initialized()) continue;
+    raise(
+        Unimplemented("run_elastic(): variable {} is ON_READ or has no value yet: what replicas "
+                      "keep for themselves is lost with them, so it cannot be part of the state",
+                      name));
+  }
+}
+
+std::uint64_t ElasticState::signature() const {
+  collectives::Signature signature;
+  for (const auto& [name, variable] : tracked_.variables) {
+    signature.Add(name).Add(static_cast<std::uint64_t>(variable.dtype()));
+    for (const std::int64_t size : variable.sizes()) {
+      signature.Add(static_cast<std::uint64_t>(size));
+    }
+  }
+  for (const auto& [prefix, state] : tracked_.states) {
+    for (const std::string& name : state->Names()) signature.Add(prefix + name);
+  }
+  return signature.value();
+}
+
+void ElasticState::Keep() {
+  const torch::NoGradGuard no_grad;
+  kept_.resize(tracked_.variables.size());
+  std::size_t at = 0;
+  for (const auto& [name, variable] : tracked_.variables) {
+    VariableState& state = *variable.state();
+    std::vector<torch::Tensor>& kept = kept_[at++];
+    kept.resize(static_cast<std::size_t>(state.size()));
+    for (int c = 0; c < state.size(); ++c) {
+      kept[static_cast<std::size_t>(c)] = state.at(c).Snapshot();
+    }
+  }
+  kept_states_.clear();
+  for (const auto& [prefix, state] : tracked_.states) kept_states_.push_back(state->Values());
+}
+
+void ElasticState::Undo() {
+  const torch::NoGradGuard no_grad;
+  std::size_t at = 0;
+  for (const auto& [name, variable] : tracked_.variables) {
+    const std::vector<torch::Tensor>& kept = kept_[at++];
+    variable.state()->WriteAll(WriteKind::kAssign, [&](int component) {
+      return WriteArgument{.values = kept[static_cast<std::size_t>(component)]};
+    });
+  }
+  for (std::size_t i = 0; i < kept_states_.size(); ++i) {
+    tracked_.states[i].second->Restore(kept_states_[i]);
+  }
+}
+
+void ElasticState::Stream(collectives::Group& group, int donor, bool takes) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, variable] : tracked_.variables) {
+    const torch::Tensor got = Given(group, donor, variable.state()->at(0).Snapshot());
+    if (takes) variable.state()->Restore(got);
+  }
+  for (const auto& [prefix, state] : tracked_.states) {
+    Values mine = state->Values();
+    Values values;
+    for (const std::string& name : state->Names()) {
+      const torch::Tensor got = Given(group, donor, mine[name]);
+      if (got.defined()) values[name] = got;
+    }
+    if (!takes) continue;
+    state->Check(values);
+    state->Restore(values);
+  }
+}
+
+}  // namespace muster::internal

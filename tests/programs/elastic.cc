@@ -1,0 +1,158 @@
+// A program whose workers may come and go, as tests/unit/strategy/multi_worker_mirrored starts it:
+// trains a network under TF_CONFIG and prints each step that counts with its loss, bit for bit, and
+// at the end what has become of the network.
+//
+//   elastic <steps> [<task> <step> <signal> <phase>] [options...]
+//
+// The task that is named sends itself the signal at that step: begin, shard (some of its gradients
+// are computed), summed (all have them), applied (its update is done), committed. Options: adam;
+// slow (a step takes 20 ms); alone=<ms> (the first group waits so long for all).
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "strategy/muster.h"
+
+namespace {
+
+constexpr std::int64_t kRows = 16;  // of a shard
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(12, 24));
+    dropout = register_module("dropout", torch::nn::Dropout(0.2));
+    last = register_module("last", torch::nn::Linear(24, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last->forward(dropout->forward(torch::tanh(hidden->forward(x))));
+  }
+  torch::nn::Linear hidden = nullptr;
+  torch::nn::Dropout dropout = nullptr;
+  torch::nn::Linear last = nullptr;
+};
+TORCH_MODULE(Net);
+
+struct Options {
+  std::uint64_t steps = 0;
+  std::string who;
+  std::uint64_t when = 0;
+  int signal = 0;
+  std::string phase;
+  bool adam = false;
+  bool slow = false;
+  std::chrono::milliseconds alone{60'000};
+};
+
+Options options_of(const std::vector<std::string>& arguments) {
+  Options options;
+  options.steps = std::stoull(arguments.at(0));
+  std::size_t next = 1;
+  if (arguments.size() > 4 && arguments[1].find(':') != std::string::npos) {
+    options.who = arguments[1];
+    options.when = std::stoull(arguments[2]);
+    options.signal = std::stoi(arguments[3]);
+    options.phase = arguments[4];
+    next = 5;
+  }
+  for (; next < arguments.size(); ++next) {
+    if (arguments[next] == "adam") options.adam = true;
+    if (arguments[next] == "slow") options.slow = true;
+    if (arguments[next].starts_with("alone=")) {
+      options.alone = std::chrono::milliseconds(std::stoi(arguments[next].substr(6)));
+    }
+  }
+  return options;
+}
+
+// The rows of a shard are a function of step and shard alone.
+torch::Tensor loss_of(const muster::DistributedModule<NetImpl>& net, std::uint64_t step, int shard,
+                      int shards) {
+  const auto first = static_cast<double>(step * 131 + static_cast<std::uint64_t>(shard) * 17);
+  const torch::Tensor x = torch::sin(torch::arange(kRows * 12, torch::kFloat64) * 0.7 + first)
+                              .to(torch::kFloat32)
+                              .reshape({kRows, 12});
+  const torch::Tensor y = x.narrow(1, 0, 4).argmax(1);
+  return torch::nn::functional::cross_entropy(net->forward(x), y) / shards;
+}
+
+template <class Optimizer>
+void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options,
+           const muster::DistributedModule<NetImpl>& net, const Optimizer& optimizer) {
+  constexpr int kShards = 8;
+  const bool mine = strategy.task_type() + ":" + std::to_string(strategy.task_id()) == options.who;
+  bool sent = false;
+  const auto reached = [&](std::uint64_t step, const std::string& phase) {
+    if (!mine || sent || step != options.when || phase != options.phase) return;
+    sent = true;
+    std::cout << "signal " << options.signal << std::endl;
+    std::raise(options.signal);
+  };
+  muster::Checkpoint state;
+  state.track(net);
+  state.track(optimizer);
+  torch::Tensor loss;
+  strategy.run_elastic(state,
+                       [&](const muster::ElasticStep& step) {
+                         reached(step.number(), "begin");
+                         if (options.slow)
+                           std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                         loss = step.backward(optimizer, [&](int shard) {
+                           torch::Tensor of_shard = loss_of(net, step.number(), shard, kShards);
+                           reached(step.number(), "shard");
+                           return of_shard;
+                         });
+                         reached(step.number(), "summed");
+                         optimizer.step();
+                         reached(step.number(), "applied");
+                       },
+                       {.steps = options.steps,
+                        .start_within = options.alone,
+                        .logical_shards = kShards,
+                        .committed = [&](std::uint64_t step) {
+                          std::cout << "step " << step << " " << std::hexfloat
+                                    << loss.template item<double>() << std::defaultfloat << " of "
+                                    << strategy.num_workers() << std::endl;
+                          reached(step, "committed");
+                        }});
+}
+
+void run(const Options& options) {
+  muster::MultiWorkerMirroredStrategy strategy({.elastic = true});
+  const auto scope = strategy.scope();
+  // Each worker has other first values: those of the first one count.
+  torch::manual_seed(static_cast<std::uint64_t>(5 + strategy.task_id()));
+  const auto net = strategy.distribute(Net());
+  std::cout << "ready" << std::endl;
+  if (options.adam) {
+    train(strategy, options, net,
+          strategy.optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01),
+                                                 {.all_reduce_gradients = false}));
+  } else {
+    train(strategy, options, net,
+          strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.1).momentum(0.9),
+                                                {.all_reduce_gradients = false}));
+  }
+  for (const muster::Variable& parameter : net.parameters()) {
+    const torch::Tensor value = parameter.value().detach().to(torch::kFloat64);
+    std::cout << "parameter " << parameter.name() << " " << std::hexfloat
+              << value.sum().item<double>() << " " << value.abs().sum().item<double>() << " "
+              << (value * value).sum().item<double>() << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(options_of({argv + 1, argv + argc}));
+  } catch (const muster::Error& error) {
+    std::cout << "error " << to_string(error.code()) << " " << error.what() << std::endl;
+    return 3;
+  }
+  return 0;
+}
