@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <poll.h>
@@ -29,12 +30,15 @@ static_assert(sizeof(WireTag) == sizeof(net::FrameIds));
 
 constexpr net::FrameLimits kLimits{.meta_bytes = 0, .payload_bytes = 1ULL << 40};
 
+// How long a member looks that gives its processor away between looks.
+constexpr std::chrono::nanoseconds kYielding = std::chrono::microseconds(200);
+
 bool Gone(int error) { return error == EPIPE || error == ECONNRESET; }
 
 }  // namespace
 
-Mesh::Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit)
-    : peers_(std::move(peers)), spinner_(spin, limit) {}
+Mesh::Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit, bool crowded)
+    : peers_(std::move(peers)), spinner_(spin, limit), crowded_(crowded) {}
 
 void Mesh::ShutDown() {
   for (const Peer& peer : peers_) {
@@ -183,7 +187,7 @@ Status Mesh::CheckHeader(Receiving& one, const Tag& tag) {
 }
 
 // Until one of the links can go on. First it looks for a while: waking up costs more than a small
-// message takes.
+// message takes. Where members outnumber processors it lets another run after each look.
 Status Mesh::Wait(const Waiter& waiter) {
   std::vector<pollfd> entries;
   entries.reserve(sending_.size() + receiving_.size() + 1);
@@ -200,9 +204,14 @@ Status Mesh::Wait(const Waiter& waiter) {
     return ::poll(entries.data(), entries.size(), timeout) > 0;
   };
   if (spinner_.Begin()) {
-    const auto until = std::chrono::steady_clock::now() + net::Spinner::kWindow;
+    // A turn of everybody else's lasts longer than a look.
+    const auto window = crowded_ ? kYielding : net::Spinner::kWindow;
+    const auto until = std::chrono::steady_clock::now() + window;
     bool found = ready(0);
-    while (!found && std::chrono::steady_clock::now() < until) found = ready(0);
+    while (!found && std::chrono::steady_clock::now() < until) {
+      if (crowded_) std::this_thread::yield();
+      found = ready(0);
+    }
     spinner_.End(found);
     if (found && !waiter.over->load(std::memory_order_acquire)) return Ok();
   }

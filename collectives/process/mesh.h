@@ -50,7 +50,8 @@ class Mesh {
     bool payload_crc = false;
     std::string name;
   };
-  Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit);
+  // `crowded`: members share processors, so who waits gives its own away instead of looking on.
+  Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit, bool crowded);
 
   int size() const { return static_cast<int>(peers_.size()); }
   // Ends all links, for peers that wait too.
@@ -92,6 +93,7 @@ class Mesh {
 
   std::vector<Peer> peers_;
   net::Spinner spinner_;
+  const bool crowded_;
   // Kept between calls for their memory.
   std::vector<Sending> sending_;
   std::vector<Receiving> receiving_;

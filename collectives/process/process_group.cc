@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "collectives/packing.h"
+#include "collectives/process/crowd.h"
 
 namespace muster::collectives {
 namespace {
@@ -17,6 +18,11 @@ std::vector<std::string> TasksOf(const GroupSpec& spec) {
   std::vector<std::string> tasks;
   for (const GroupMember& member : spec.members) tasks.push_back(member.task);
   return tasks;
+}
+
+int MembersHere(const std::vector<std::uint64_t>& hosts, int rank) {
+  return static_cast<int>(
+      std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]));
 }
 
 enum class Kind : std::uint8_t {
@@ -66,7 +72,7 @@ ProcessGroup::ProcessGroup(const GroupSpec& spec, std::vector<Mesh::Peer> data,
       generation_(spec.generation),
       tasks_(TasksOf(spec)),
       spin_limit_(1),
-      mesh_(std::move(data), spec.spin, &spin_limit_),
+      mesh_(std::move(data), spec.spin, &spin_limit_, Crowded(MembersHere(hosts, rank_))),
       memory_(std::move(memory)),
       by_mesh_(mesh_, rank_, {.costs = {}, .hosts = hosts}),
       by_memory_(memory_ ? std::make_unique<SharedOperations>(*memory_) : nullptr),

@@ -8,9 +8,10 @@
 #include <utility>
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "collectives/process/crowd.h"
 
 namespace muster::collectives {
 namespace {
@@ -41,12 +42,6 @@ bool Reached(std::uint32_t phase, std::uint32_t wanted) {
   return static_cast<std::int32_t>(phase - wanted) >= 0;
 }
 
-int Processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 }  // namespace
 
 std::size_t SharedMemory::BytesFor(int members) {
@@ -74,7 +69,7 @@ Result<SharedMemory> SharedMemory::Map(int rank, int members, net::Fd descriptor
 
 // Memory of an arena is zero when it is new, which is what a line begins with.
 SharedMemory::SharedMemory(int rank, int members, std::byte* base)
-    : rank_(rank), crowded_(members > Processors()) {
+    : rank_(rank), crowded_(Crowded(members)) {
   for (int r = 0; r < members; ++r) {
     lines_.push_back(std::launder(reinterpret_cast<Line*>(base)) + r);
     slots_.push_back(base + static_cast<std::size_t>(members) * sizeof(Line) +

@@ -34,7 +34,7 @@ void OverMesh(const MeshOperations::Options& options, int size,
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      Mesh mesh(std::move(peers[static_cast<std::size_t>(r)]), net::SpinMode::kOff, nullptr);
+      Mesh mesh(std::move(peers[static_cast<std::size_t>(r)]), net::SpinMode::kOff, nullptr, false);
       MeshOperations operations(mesh, r, options);
       member(r, operations,
              {.tag = {.generation = 1, .operation = 1, .signature = 1},
