@@ -82,7 +82,7 @@ template <class Call, class Work>
 Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call& call,
                          const Work& work) {
   const Result<std::uint64_t> number = watch_->Begin();
-  if (!number.ok()) return number.status();
+  if (!number.ok()) return Annotate(number.status(), call());
   TimePoint deadline = TimePoint::max();
   if (timeout.has_value() && timeout->count() > 0) {
     deadline = std::chrono::steady_clock::now() + *timeout;
@@ -96,7 +96,18 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
     watch_->End();
     return status;
   }
-  return watch_->Fail(Explain(status, *number, call(), timeout, waiting));
+  const Status failure = watch_->Fail(Explain(status, *number, call(), timeout, waiting));
+  // Who notices that a member is lost knows nothing of operations.
+  if (Message(failure).find(fmt::format("operation {},", *number)) != std::string::npos) {
+    return failure;
+  }
+  const auto waited = [&] {
+    return std::chrono::ceil<Millis>(std::chrono::steady_clock::now() - (deadline - *timeout));
+  };
+  return Annotate(failure, fmt::format("operation {}, {}{}", *number, call(),
+                                       deadline == TimePoint::max()
+                                           ? ""
+                                           : fmt::format(", after {} ms", waited().count())));
 }
 
 Status ProcessGroup::Explain(const Status& status, std::uint64_t operation, const std::string& call,

@@ -1,6 +1,7 @@
 // The group of the workers of a strategy.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -12,7 +13,8 @@
 
 namespace muster::internal {
 
-// A group of processes for callers on several threads: one call at a time, each with a deadline.
+// A group of processes for callers on several threads: one call at a time, each with a deadline,
+// which is never later than that of the strategy (call_within).
 // Threading: any thread. Which call of two threads comes first must be the same on all workers,
 // else both are errors.
 class WorkerGroup final : public collectives::Group {
@@ -55,7 +57,7 @@ class WorkerGroup final : public collectives::Group {
     return status;
   }
   collectives::Timeout Within(collectives::Timeout timeout) const {
-    return timeout && timeout->count() > 0 ? timeout : call_within_;
+    return timeout && timeout->count() > 0 ? std::min(*timeout, call_within_) : call_within_;
   }
 
   const std::chrono::milliseconds call_within_;
