@@ -26,6 +26,7 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
   message.set_committed(report.committed);
   message.set_prepared(report.prepared);
   message.set_promised(report.promised);
+  message.set_promised_target(report.promised_target);
   message.set_signature(report.signature);
   message.set_address(report.address);
   return message;
@@ -53,6 +54,7 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
                       .committed = message.committed(),
                       .prepared = message.prepared(),
                       .promised = message.promised(),
+                      .promised_target = message.promised_target(),
                       .unseen = {},
                       .signature = message.signature(),
                       .address = message.address()};

@@ -47,7 +47,13 @@ void ChooseTarget(Formation& next, std::uint64_t generation, std::uint64_t finis
     committed = std::max(committed, one.committed);
     prepared = std::min(prepared, one.prepared);
   }
-  next.target = std::max(committed, prepared);
+  // Whether that group has formed for somebody is not known here; if so, it counts what it was to.
+  const WorkerReport* agreed = nullptr;
+  for (const WorkerReport& one : members) {
+    if (one.generation != generation || one.promised <= generation) continue;
+    if (agreed == nullptr || one.promised > agreed->promised) agreed = &one;
+  }
+  next.target = std::max(committed, agreed == nullptr ? prepared : agreed->promised_target);
   for (int rank = static_cast<int>(members.size()) - 1; rank >= 0; --rank) {
     const WorkerReport& one = members[static_cast<std::size_t>(rank)];
     if (one.generation == generation && one.prepared >= next.target) next.donor = rank;
@@ -292,8 +298,7 @@ Status Rendezvous::Accept(const Formation& formation) {
   }
   self_.promised = formation.generation;
   forming_ = true;
-  // Whatever comes of the group, another member may go on from there.
-  if (!formation.Fresh(rank)) self_.committed = self_.prepared = formation.target;
+  self_.promised_target = formation.target;
   return Ok();
 }
 

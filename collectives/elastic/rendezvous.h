@@ -48,8 +48,10 @@ struct WorkerReport {
   std::vector<WorkerName> members;
   std::uint64_t committed = 0;
   std::uint64_t prepared = 0;  // committed, or one more
-  // The highest generation that it has agreed to.
+  // The highest generation that it has agreed to, and that one's last step: who formed it goes on
+  // from there, so who has agreed and not formed it does the same.
   std::uint64_t promised = 0;
+  std::uint64_t promised_target = 0;
   // Members of its last group that may have gone on while it could not see them.
   std::vector<WorkerName> unseen;
   // Of the names and shapes of its state: workers of other programs stay apart.

@@ -219,7 +219,6 @@ class World {
       if (j == i) continue;
       if (Chance(0.05) || !Ask(i, j) || !workers_[j].rendezvous->Accept(formation).ok()) {
         worker.rendezvous->GiveUp();
-        Decide(worker, formation);
         return;
       }
       Agree(workers_[j], formation);
@@ -231,18 +230,6 @@ class World {
   void Agree(Worker& worker, const Formation& formation) {
     worker.agreed = formation;
     worker.agreed_at = now_;
-    Decide(worker, formation);
-  }
-  // What it has agreed to is so whatever comes of the group.
-  void Decide(Worker& worker, const Formation& formation) {
-    const int rank = formation.RankOf(worker.rendezvous->report().name);
-    if (formation.Fresh(rank)) return;
-    if (worker.committed.step < formation.target) {
-      Count(worker, worker.prepared);
-    } else if (worker.prepared.step > formation.target) {
-      worker.prepared = worker.committed;
-      ++undone;
-    }
   }
 
   bool Together(const Formation& formation) const {
@@ -275,6 +262,12 @@ class World {
     group->formed.insert(worker.rank);
     const bool fresh = formation.Fresh(worker.rank);
     if (!fresh) {
+      if (worker.committed.step < formation.target) {
+        Count(worker, worker.prepared);
+      } else if (worker.prepared.step > formation.target) {
+        worker.prepared = worker.committed;
+        ++undone;
+      }
       CHECK(worker.committed.step == formation.target);
       group->with_state.insert(worker.rank);
       Begun(formation);
