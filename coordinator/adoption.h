@@ -31,7 +31,7 @@ std::uint64_t CountOf(const ClosureRuns& runs);
 struct AppliedClosures {
   // All of them have: only these are done.
   ClosureRuns everywhere;
-  // Of those that one of them has, the highest. What is below it and not done runs again, or a
+  // The highest that at least one of them has. What is below it and not done runs again, or a
   // later cut would be none.
   std::uint64_t highest = 0;
 };

@@ -70,7 +70,8 @@ class Coordinator : private Membership::Observer {
   void OnStreamEnded(SessionId session);
   // The parent of a daemon says how it ended. Ignored unless that process holds the task.
   void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
-  // Of drivers, by their jobs' ids, and of evaluators (JobAndTask() in world.h).
+  // How a driver or an evaluator ended; `process` is its job's id, an evaluator's JobAndTask()
+  // (world.h).
   void OnDriverExit(const std::string& process, std::uint64_t driver, bool success,
                     const std::string& how);
   // A program's driver says so.

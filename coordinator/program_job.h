@@ -144,7 +144,7 @@ class ProgramJob final : public Job {
   Evaluator evaluator_;
   // main() has ended well, as this says, and the evaluator has not.
   std::optional<std::string> succeeds_;
-  // Of this driver; empty: all.
+  // The parameter servers that this driver may use; empty: all.
   std::set<TaskId> servers_;
   // main() waits to begin anew.
   bool pausing_ = false;

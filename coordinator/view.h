@@ -213,8 +213,8 @@ class View : protected ViewParts {
   Lasting& lasting_;
   Phase phase_ = Phase::kFinding;
   std::map<TaskId, Executor> executors_;
-  // Of the executor that each worker was asked for last; one that has ended has none. A worker that
-  // comes back, and is the same process, may have it still.
+  // The number of the executor that each worker was asked for last; one that has ended has none. A
+  // worker that comes back, and is the same process, may have it still.
   std::map<TaskId, std::uint64_t> numbers_;
   // Holders of variables that are away; their processes may come back.
   std::map<TaskId, Loss> missing_;
@@ -298,7 +298,7 @@ class View : protected ViewParts {
   template <class Value, class Function>
   std::function<void(Result<Value>)> FromFolder(Millis limit, Function then);
 
-  // Of a view that goes on under a new coordinator.
+  // Set where the view goes on under a new coordinator.
   struct Adopted {
     std::uint64_t lost = 0;
     // Closures that had been begun and run again.

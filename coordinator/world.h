@@ -69,7 +69,7 @@ struct JobOptions {
   Millis folder_limit{60'000};
   // A driver that says nothing of what an ended executor had holds the event of it up no longer.
   Millis answer_limit{500};
-  // Of a job without parameter servers: a closure whose executor ends this often by its own doing,
+  // In a job without parameter servers, a closure whose executor ends this often by its own doing,
   // or this often in all, is given up.
   int crash_limit = 3;
   int kill_limit = 6;

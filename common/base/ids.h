@@ -42,22 +42,6 @@ using Incarnation = Id<struct IncarnationTag>;
 // Dense from 1 in each job.
 using ClosureId = Id<struct ClosureTag>;
 
-// One batch of one evaluation of a job, as the id of its closure: round << 32 | batch. Rounds count
-// up within a job, so that no answer is taken for one of another evaluation.
-class EvaluationId {
- public:
-  constexpr explicit EvaluationId(std::uint64_t value) : value_(value) {}
-  constexpr EvaluationId(std::uint32_t round, std::uint32_t batch)
-      : value_(std::uint64_t{round} << 32 | batch) {}
-  constexpr std::uint64_t value() const { return value_; }
-  constexpr std::uint32_t round() const { return static_cast<std::uint32_t>(value_ >> 32); }
-  // From 1.
-  constexpr std::uint32_t batch() const { return static_cast<std::uint32_t>(value_); }
-
- private:
-  std::uint64_t value_;
-};
-
 // One execution of a closure: epoch << 32 | n, so that attempts never repeat across restarts.
 class Attempt {
  public:

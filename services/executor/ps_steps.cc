@@ -104,7 +104,7 @@ class PsSteps final : public Steps, private engine::ParameterSource {
   std::unique_ptr<ps::PsClient> client_;
   std::unique_ptr<engine::Model> model_;
   ModelVariables variables_;
-  // Of the closure that trains.
+  // The closure that trains.
   std::uint64_t step_ = 0;
   std::uint64_t attempt_ = 0;
 };

@@ -35,7 +35,7 @@ class Steps {
   virtual Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
                                           engine::StepTimes& times) = 0;
 
-  // Of Model: with several replicas the first one's buffers count.
+  // The values of the model. With several replicas the first one's buffers count.
   virtual v1::ModelValues Values(bool frozen) const = 0;
   virtual Status EvaluateWith(const v1::TensorSet& buffers) = 0;
 

@@ -190,7 +190,7 @@ class ClusterCoordinator {
   // Tasks of the workers that are there, or have been: "worker:0".
   std::vector<std::string> workers() const;
   CoordinatorCounts counts() const;
-  // Of all tasks that the job has or has had, workers first, then parameter servers.
+  // All tasks that the job has or has had, workers first, then parameter servers.
   std::vector<TaskHealth> task_states() const;
   // Handles of the same coordinator.
   bool operator==(const ClusterCoordinator& other) const { return core_ == other.core_; }

@@ -47,7 +47,8 @@ template <class F, class... Args>
 concept ReplicaFunction =
     std::invocable<F&, decltype(select_replica(0, std::declval<const Args&>()))...>;
 
-// For TPUs; accepted and without effect elsewhere.
+// Names that programs written for TPUs give. Without effect: nothing is traced, and a last batch
+// may be smaller anywhere.
 struct RunOptions {
   bool experimental_enable_dynamic_batch_size = true;
   bool experimental_bucketizing_dynamic_shape = false;
@@ -127,7 +128,7 @@ class Strategy {
   // CPU:0, unless a DeviceScope says otherwise.
   // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range, or SUM of one object
   // that was never distributed over more than one replica. UNIMPLEMENTED: axes of IndexedSlices.
-  // Of several processes all call it together. Where each has one replica, a plain value is its
+  // Several processes call it together. Where each has one replica, a plain value is its
   // process's own.
   template <class T>
   nest::tensors_t<T> reduce(ReduceOp op, const PerReplica<T>& value, const Axes& axes = {}) {

@@ -201,7 +201,7 @@ class ParameterServerStrategy::Maker final : public internal::ComponentMaker {
   std::unique_ptr<internal::ModuleHost> HostModule(internal::ModuleState& module) override {
     return std::make_unique<internal::RemoteModule>(module);
   }
-  // Of the variables that are made from now on.
+  // For the variables that are made from now on.
   void set_writes(Writes writes) { writes_ = writes; }
   void set_placement(Placement placement) { placement_ = placement; }
 

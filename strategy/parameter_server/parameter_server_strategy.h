@@ -66,8 +66,8 @@ struct ParameterServerOptions {
   // would have nothing to do, when they take much longer than others; what ends first counts. Not
   // those that are given a worker's own values.
   std::uint32_t speculative = 0;
-  // Of closures; the same in every process. Not kImmediate in synchronous steps, where what
-  // closures write counts when the step is over.
+  // When the writes of closures are applied; the same in every process. Not kImmediate in
+  // synchronous steps, where what closures write counts when the step is over.
   Writes writes = Writes::kTogether;
   // The driver's counts. What is colocated with another variable lies there, whatever this says.
   Placement placement = Placement::kRoundRobin;

@@ -28,7 +28,7 @@ class SplitTensor {
   // part i on logical device i. All ones: the whole value on each.
   const std::vector<int>& partition_dimensions() const { return dimensions_; }
   bool replicated() const { return replicated_; }
-  // Of the whole value.
+  // The shape of the whole value.
   std::vector<std::int64_t> sizes() const;
   torch::ScalarType dtype() const { return parts_[0].scalar_type(); }
 

@@ -49,8 +49,8 @@ struct VariablePart {
 // function that makes a tensor when it is asked; or in_parts(), which makes each part by itself.
 class InitialValue {
  public:
-  // Of a value of this shape and type: `make` is asked for the parts that it is cut into, one after
-  // another, or for all of it.
+  // A value of this shape and type whose parts are made one by one: `make` is asked for the parts
+  // that it is cut into, one after another, or for all of it.
   template <class F>
     requires std::is_invocable_r_v<torch::Tensor, F&, const VariablePart&>
   static InitialValue in_parts(std::vector<std::int64_t> shape, torch::ScalarType type, F make) {
@@ -191,7 +191,7 @@ class Variable {
   bool trainable() const;
   torch::ScalarType dtype() const;
   std::vector<std::int64_t> sizes() const;
-  // Canonical; of the component that value() reads here, and of all.
+  // Canonical names: of the device that value() reads from here, and of all.
   std::string device() const;
   std::vector<std::string> devices() const;
 

@@ -69,7 +69,7 @@ class WorkerGroup final : public collectives::Group {
 };
 
 struct JoinOptions {
-  // Of this process; all must have as many.
+  // How many this process has; all must have as many.
   int replicas = 1;
   std::optional<std::chrono::milliseconds> within;
   std::chrono::milliseconds call_within;

@@ -160,7 +160,7 @@ class AdoptedComponent final : public Component {
   std::int64_t Version() const MUSTER_REQUIRES(mutex_);
   // Gives the value to the adopted tensors on other cards.
   void RefreshCopies() MUSTER_REQUIRES(mutex_);
-  // The first tensor; of the first copy that has one.
+  // The first tensor of the first copy that has one.
   const torch::Tensor& Front() const;
   // It lies neither over the value nor, on another card, over its copy, nor over what is shown.
   bool Moved() const MUSTER_REQUIRES(mutex_);
