@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include "cli/completion.h"
 #include "cli/format.h"
 #include "cli/launch.h"
 #include "common/base/suggest.h"
@@ -194,7 +195,7 @@ void AddProgram(CLI::App& submit, Options& options) {
           "Of a program: parameter_server (default), or multi_worker_mirrored; of any other "
           "command: none (default for scripts and commands in PATH)")
       ->check(CLI::Validator(CheckStrategy, ""))
-      ->type_name("NAME");
+      ->type_name("parameter_server|multi_worker_mirrored|none");
   submit
       .add_option_function<std::string>(
           "--workers",
@@ -371,6 +372,25 @@ void AddCheckpoints(CLI::App& app, Options& options) {
   AddStep(*write, options);
 }
 
+std::string CheckShell(const std::string& name) {
+  if (name == "bash" || name == "zsh" || name == "fish") return "";
+  return fmt::format("there is no completion for \"{}\"; choose bash, zsh or fish",
+                     ToValidUtf8(name));
+}
+
+void AddCompletion(CLI::App& app, std::optional<Shell>& shell) {
+  app.add_subcommand("completion", "Print a script that completes commands in a shell")
+      ->add_option_function<std::string>(
+          "SHELL",
+          [&shell](const std::string& name) {
+            shell = name == "bash" ? Shell::kBash : name == "zsh" ? Shell::kZsh : Shell::kFish;
+          },
+          "To be read at the shell's start: source <(muster completion bash)")
+      ->required()
+      ->check(CLI::Validator(CheckShell, ""))
+      ->type_name("bash|zsh|fish");
+}
+
 std::string CommandOf(const CLI::App& app) {
   std::string command;
   for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
@@ -446,6 +466,8 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
          "Colours on stdout: on a terminal (unless NO_COLOR is set), always, or never")
       ->check(CLI::Validator(CheckColour, ""))
       ->type_name("auto|always|never");
+  std::optional<Shell> completion;
+  AddCompletion(app, completion);
   AddUp(app, options);
   const CLI::App& submit = *AddSubmit(app, options);
   AddWatching(app, options);
@@ -468,6 +490,7 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   } catch (const CLI::ParseError& error) {
     return FromParseError(app, error, WantsJson({arguments.begin(), end}));
   }
+  if (completion) return EarlyExit{CompletionScript(app, *completion), ExitCode::kDone};
   options.command = CommandOf(app);
   return options;
 }
