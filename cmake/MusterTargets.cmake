@@ -44,17 +44,20 @@ function(muster_library name)
   target_link_libraries(muster_${name} ${scope} ${ARG_DEPS})
 endfunction()
 
-# muster_program(<target> OUTPUT <file name> SRCS <files> DEPS <libraries>)
-# Declares an executable; all programs land in <build>/bin, as they do when installed, so that one
+# muster_program(<target> OUTPUT <file name> COMPONENT <cli|daemons|peers> SRCS <files> DEPS <libraries>)
+# Declares an executable that belongs to a package (cmake/Packages.cmake; peers to none); all programs land in <build>/bin, as they do when installed, so that one
 # program finds the next beside itself.
 add_custom_target(programs COMMENT "What ./muster-demo needs: everything but the tests")
 function(muster_program target)
-  cmake_parse_arguments(ARG "" "OUTPUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "OUTPUT;COMPONENT" "SRCS;DEPS" ${ARGN})
+  if(NOT ARG_COMPONENT MATCHES "^(cli|daemons|peers)$")
+    message(FATAL_ERROR "muster_program(${target}): COMPONENT is cli, daemons or peers")
+  endif()
   add_executable(${target} ${ARG_SRCS})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT}
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} muster_warnings)
-  install(TARGETS ${target} RUNTIME DESTINATION bin COMPONENT programs)
+  install(TARGETS ${target} RUNTIME DESTINATION bin COMPONENT ${ARG_COMPONENT})
   add_dependencies(programs ${target})
 endfunction()
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -30,11 +32,17 @@ std::string_view Placeholder(Kind kind) {
 Status UnknownFlag(std::string_view name, const std::vector<Setting>& settings) {
   std::vector<std::string> known;
   for (const std::string& setting : internal::Names(settings)) known.push_back("--" + setting);
-  for (const char* common : {"--config", "--help", "--version"}) known.emplace_back(common);
+  for (const char* common : {"--config", "--example-config", "--help", "--version"})
+    known.emplace_back(common);
   const std::string flag = fmt::format("--{}", name);
   const std::string hint = DidYouMean(flag, known);
   return InvalidArgument("unknown flag {}{}", flag,
                          hint.empty() ? "; --help lists the flags" : hint);
+}
+
+std::string AboutOf(const Setting& setting) {
+  if (setting.choices.empty()) return setting.doc;
+  return fmt::format("{} One of {}.", setting.doc, fmt::join(setting.choices, ", "));
 }
 
 // One command line on its way into Flags.
@@ -63,9 +71,12 @@ class FlagReader {
     const std::string name = argument.substr(0, equals);
     std::optional<std::string> value;
     if (equals != std::string::npos) value = argument.substr(equals + 1);
-    if (name == "help" || name == "version") {
+    if (bool* const asked = name == "help"             ? &flags_.help
+                            : name == "version"        ? &flags_.version
+                            : name == "example-config" ? &flags_.example_config
+                                                       : nullptr) {
       if (value) return InvalidArgument("--{} takes no value, \"{}\" was given", name, *value);
-      (name == "help" ? flags_.help : flags_.version) = true;
+      *asked = true;
       return Ok();
     }
     if (name == "config") {
@@ -129,13 +140,12 @@ std::string HelpText(std::string_view program, std::string_view about,
   };
   std::vector<Line> lines;
   for (const Setting& setting : settings) {
-    std::string doc = setting.doc;
-    if (!setting.choices.empty())
-      doc += fmt::format(" One of {}.", fmt::join(setting.choices, ", "));
+    std::string doc = AboutOf(setting);
     if (!setting.fallback.empty()) doc += fmt::format(" Default {}.", setting.fallback);
     lines.push_back({fmt::format("--{}{}", setting.name, Placeholder(setting.kind)), doc});
   }
   lines.push_back({"--config FILE", "YAML file with settings."});
+  lines.push_back({"--example-config", "Print such a file, with every setting as a comment."});
   lines.push_back({"--help", "Print this page."});
   lines.push_back({"--version", "Print the version."});
   std::size_t width = 0;
@@ -149,6 +159,26 @@ std::string HelpText(std::string_view program, std::string_view about,
       "file (some-name). A flag wins over the environment, that over the file, that over the "
       "default.\n";
   return page;
+}
+
+std::string ExampleConfig(std::string_view program, const std::vector<Setting>& settings) {
+  constexpr std::size_t kColumns = 96;
+  std::string file = fmt::format(
+      "# Settings of {}. Each is shown with its default; take the # away to change one.\n"
+      "# A flag (--some-name) wins over the environment (MUSTER_SOME_NAME), that over this file.\n",
+      program);
+  for (const Setting& setting : settings) {
+    std::string line;
+    file += '\n';
+    std::istringstream words(AboutOf(setting));
+    for (std::string word; words >> word;) {
+      if (line.size() + 1 + word.size() > kColumns) file += "#" + std::exchange(line, "") + "\n";
+      line += " " + word;
+    }
+    file += fmt::format("#{}\n#{}:{}{}\n", line, setting.name, setting.fallback.empty() ? "" : " ",
+                        setting.fallback);
+  }
+  return file;
 }
 
 }  // namespace muster::config

@@ -11,7 +11,8 @@
 //
 // One name everywhere: the flag --max-message-size is the variable MUSTER_MAX_MESSAGE_SIZE and the
 // key max-message-size (or max_message_size) of the file. An empty environment variable counts as
-// not set. Every program also has --config FILE (MUSTER_CONFIG), --help and --version.
+// not set. Every program also has --config FILE (MUSTER_CONFIG), --example-config, --help and
+// --version.
 #pragma once
 
 #include <chrono>
@@ -64,6 +65,7 @@ struct Flags {
   std::optional<std::string> config_file;
   bool help = false;
   bool version = false;
+  bool example_config = false;
 };
 
 // Reads a command line (argv[0] is the program). Of a flag given twice the last counts.
@@ -74,6 +76,10 @@ struct Flags {
 // The page for --help.
 [[nodiscard]] std::string HelpText(std::string_view program, std::string_view about,
                                    const std::vector<Setting>& settings);
+
+// A file for --config with every setting as a comment: what it means, its default.
+[[nodiscard]] std::string ExampleConfig(std::string_view program,
+                                        const std::vector<Setting>& settings);
 
 // Settings with their values. Asking for a name that was not declared, or as another kind than
 // declared, is a bug of the caller and aborts.

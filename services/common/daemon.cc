@@ -1,6 +1,8 @@
 #include "services/common/daemon.h"
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -17,6 +19,9 @@
 
 namespace muster::services {
 namespace {
+
+// What a daemon may still do when its drain's time is over: say goodbye, flush rows.
+constexpr std::chrono::microseconds kLastWork = std::chrono::seconds(15);
 
 // Signals are blocked in every thread and taken by one of ours, so that nothing runs in a handler.
 sigset_t StopSignals() {
@@ -65,6 +70,10 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
     std::printf("%s %s\n", role.program.c_str(), std::string(Version()).c_str());
     return kExitDrained;
   }
+  if (flags->example_config) {
+    std::fputs(config::ExampleConfig(role.program, settings).c_str(), stdout);
+    return kExitDrained;
+  }
   const Environment environment = ProcessEnvironment();
   Result<config::Values> values = config::Resolve(settings, *flags, environment);
   if (!values.ok()) return Complain(role, values.status(), kExitConfig);
@@ -84,6 +93,15 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   }
   log::Info("stopped");
   return kExitDrained;
+}
+
+// systemd's WATCHDOG_USEC, halved, when it is meant for this process.
+Millis WatchdogPause(const Environment& environment) {
+  const std::string limit = environment("WATCHDOG_USEC").value_or("");
+  const std::string pid = environment("WATCHDOG_PID").value_or("");
+  if (!pid.empty() && pid != std::to_string(::getpid())) return Millis(0);
+  const std::chrono::microseconds half(std::strtoull(limit.c_str(), nullptr, 10) / 2);
+  return std::chrono::duration_cast<Millis>(half);
 }
 
 }  // namespace
@@ -107,6 +125,7 @@ Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::s
     : config_(std::move(config)),
       token_(std::move(token)),
       notify_socket_(environment("NOTIFY_SOCKET").value_or("")),
+      watchdog_pause_(WatchdogPause(environment)),
       open_files_(open_files),
       // All come to the chief; the others' port is for health checks.
       most_connections_(config_.task.type == "chief" ? ConnectionsFor(open_files, 0.5, 4'096)
@@ -125,7 +144,10 @@ Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::s
       }
       asked = true;
       log::Info("SIG{}: draining (once more ends at once)", ::sigabbrev_np(number));
-      Tell("STOPPING=1");
+      // What the unit's own TimeoutStopSec does not know.
+      const auto drain = config_.values.Duration<std::chrono::microseconds>("drain-timeout");
+      Tell(fmt::format("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}",
+                       (drain + kLastWork).count()));
       stop_->Set(Ok());
     }
   });
@@ -141,6 +163,12 @@ void Daemon::Ready(std::string_view status) {
 }
 
 void Daemon::SetStatus(std::string_view status) { Tell(fmt::format("STATUS={}", status)); }
+
+void Daemon::FeedWatchdog(Scheduler& strand) {
+  if (watchdog_pause_ == Millis(0)) return;
+  Tell("WATCHDOG=1");
+  (void)strand.RunAfter(watchdog_pause_, [this, &strand] { FeedWatchdog(strand); });
+}
 
 Status Daemon::Serve(std::string_view ready, const std::function<void()>& drain) {
   Ready(ready);

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "services/common/daemon_config.h"
 #include "services/common/grpc_server.h"
@@ -49,6 +50,11 @@ class Daemon {
   void Ready(std::string_view status);
   void SetStatus(std::string_view status);
 
+  // From now on `strand`, which does this daemon's work, tells systemd that it turns, twice as
+  // often as the unit's WatchdogSec asks for; without one nothing is told. `strand` has stopped
+  // before this object goes.
+  void FeedWatchdog(Scheduler& strand);
+
   // The life of a daemon whose parts have been started: Ready(ready), WaitForStop(), and `drain`
   // unless an error ended it.
   Status Serve(std::string_view ready, const std::function<void()>& drain);
@@ -66,6 +72,8 @@ class Daemon {
   const DaemonConfig config_;
   const Token token_;
   const std::string notify_socket_;
+  // Between two signs of life; 0: nobody wants them.
+  const Millis watchdog_pause_;
   const std::size_t open_files_;
   const std::size_t most_connections_;
   std::unique_ptr<Stop> stop_;

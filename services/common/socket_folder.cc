@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "common/base/environment.h"
 #include "common/base/private_directory.h"
 
 namespace muster::services {
@@ -32,7 +33,9 @@ void CollectFolders(const fs::path& directory, const std::string& prefix) {
 }  // namespace
 
 Result<std::string> MakeSocketFolder() {
-  const fs::path temporary = fs::temp_directory_path();
+  // A unit's temporary folder is its own, where a neighbour's processes find nothing.
+  const std::string given = ProcessEnvironment()("RUNTIME_DIRECTORY").value_or("");
+  const fs::path temporary = given.empty() ? fs::temp_directory_path() : fs::path(given);
   const std::string prefix = fmt::format("muster-{}-", ::geteuid());
   CollectFolders(temporary, prefix);
   std::string path = (temporary / fmt::format("{}{}-XXXXXX", prefix, ::getpid())).string();

@@ -8,8 +8,9 @@
 
 namespace muster::services {
 
-// One of this process's own in the temporary folder, of a name that nobody can have made before us.
-// Those of processes that have ended without removing theirs go.
+// One of this process's own in systemd's RUNTIME_DIRECTORY, else in the temporary folder, of a name
+// that nobody can have made before us. Those of processes that have ended without removing theirs
+// go.
 Result<std::string> MakeSocketFolder();
 
 // Removes the sockets in it, and it, unless there is anything else. Empty: nothing.

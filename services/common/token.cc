@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/environment.h"
 
 namespace muster::services {
 namespace {
@@ -20,25 +23,17 @@ struct File {
   }
 };
 
+// Whether systemd has put it where only this unit's processes come.
+bool IsCredential(const std::string& path) {
+  const std::string folder = ProcessEnvironment()("CREDENTIALS_DIRECTORY").value_or("");
+  return !folder.empty() && std::filesystem::path(path).parent_path() == folder;
+}
+
 }  // namespace
 
-Result<Token> Token::Read(const std::string& path) {
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) return FromErrno(errno, fmt::format("token file {}", path));
-  struct stat info{};
-  if (::fstat(file.fd, &info) != 0) return FromErrno(errno, fmt::format("token file {}", path));
-  if (!S_ISREG(info.st_mode)) return InvalidArgument("token file {}: not a regular file", path);
-  if (info.st_uid != ::geteuid()) {
-    return PermissionDenied("token file {}: owned by uid {}, this process runs as uid {}", path,
-                            info.st_uid, ::geteuid());
-  }
-  const unsigned mode = info.st_mode & 07777U;
-  if (mode != 0600U && mode != 0400U) {
-    return PermissionDenied("token file {}: mode is {:04o}, must be 0600. Run: chmod 600 {}", path,
-                            mode, path);
-  }
+Result<Token> Token::FromFile(int fd, const std::string& path) {
   std::string text(kLongest + 2, '\0');
-  const ssize_t got = ::read(file.fd, text.data(), text.size());
+  const ssize_t got = ::read(fd, text.data(), text.size());
   if (got < 0) return FromErrno(errno, fmt::format("token file {}", path));
   text.resize(static_cast<std::size_t>(got));
   if (const std::size_t end = text.find_first_of("\r\n"); end != std::string::npos) {
@@ -53,6 +48,29 @@ Result<Token> Token::Read(const std::string& path) {
                            path);
   }
   return Token(std::move(text));
+}
+
+Result<Token> Token::Read(const std::string& path) {
+  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) return FromErrno(errno, fmt::format("token file {}", path));
+  struct stat info{};
+  if (::fstat(file.fd, &info) != 0) return FromErrno(errno, fmt::format("token file {}", path));
+  if (!S_ISREG(info.st_mode)) return InvalidArgument("token file {}: not a regular file", path);
+  // systemd's credentials belong to root, and the unit's user may read them by an access list,
+  // which shows as the group's mode; nobody else comes into their folder.
+  if (IsCredential(path) && info.st_uid == 0 && (info.st_mode & 07137U) == 0) {
+    return FromFile(file.fd, path);
+  }
+  if (info.st_uid != ::geteuid()) {
+    return PermissionDenied("token file {}: owned by uid {}, this process runs as uid {}", path,
+                            info.st_uid, ::geteuid());
+  }
+  const unsigned mode = info.st_mode & 07777U;
+  if (mode != 0600U && mode != 0400U) {
+    return PermissionDenied("token file {}: mode is {:04o}, must be 0600. Run: chmod 600 {}", path,
+                            mode, path);
+  }
+  return FromFile(file.fd, path);
 }
 
 bool Token::Accepts(std::string_view header) const {

@@ -14,8 +14,9 @@ namespace muster::services {
 class Token {
  public:
   // Reads the first line. kPermissionDenied: the file is not ours alone (mode 0600 or 0400, owned
-  // by this user). kInvalidArgument: not a regular file, shorter than 16 or longer than 4096
-  // characters, or not printable. kNotFound: no such file.
+  // by this user; or a systemd credential, in CREDENTIALS_DIRECTORY). kInvalidArgument: not a
+  // regular file, shorter than 16 or longer than 4096 characters, or not printable. kNotFound: no
+  // such file.
   static Result<Token> Read(const std::string& path);
 
   const std::string& value() const { return value_; }
@@ -25,6 +26,7 @@ class Token {
   bool Accepts(std::string_view header) const;
 
  private:
+  static Result<Token> FromFile(int fd, const std::string& path);
   explicit Token(std::string value) : value_(std::move(value)) {}
   std::string value_;
 };

@@ -117,6 +117,8 @@ struct CoordinatorNode::Parts {
   bool shut_down = false;
 };
 
+Scheduler& CoordinatorNode::strand() { return parts_->strand; }
+
 Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
                                                                 const services::Token& token) {
   const std::string& state = options.coordinator.state_directory;

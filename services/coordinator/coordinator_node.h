@@ -33,6 +33,8 @@ class CoordinatorNode {
 
   const services::Endpoint& endpoint() const;
   Epoch epoch() const;
+  // What it does, one thing after another.
+  Scheduler& strand();
   // What SIGTERM does first: closures in flight finish and a checkpoint of each running job is
   // saved, within `limit`.
   void Drain(Millis limit);

@@ -59,7 +59,7 @@ std::vector<config::Setting> PsSettings() {
       {.name = "data-advertise", .doc = "Host that workers connect to. Default: the one bound."},
       {.name = "socket-dir",
        .doc = "Folder for the Unix socket of local links, \"none\" for no local links. Default: "
-              "one of its own in the temporary folder."},
+              "one of its own in systemd's RUNTIME_DIRECTORY, else in the temporary folder."},
       {.name = "stage-budget",
        .kind = Kind::kSize,
        .fallback = "256MiB",
@@ -106,7 +106,10 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
                                    .index = static_cast<std::uint32_t>(daemon.config().task.index),
                                    .apply_helpers = helpers}));
   std::unique_ptr<PsDaemon> result(new PsDaemon(daemon, grpc, std::move(node)));
-  result->strand_.Post([&client = result->client_] { client.Start(); });
+  result->strand_.Post([self = result.get()] {
+    self->client_.Start();
+    self->daemon_.FeedWatchdog(self->strand_);
+  });
   return result;
 }
 

@@ -42,6 +42,7 @@ std::string CacheDirectory(const DaemonConfig& config) {
   if (!given.empty()) return given;
   if (!config.state_dir.empty()) return config.state_dir + "/cache";
   const Environment environment = ProcessEnvironment();
+  if (const auto cache = environment("CACHE_DIRECTORY"); cache && !cache->empty()) return *cache;
   if (const auto cache = environment("XDG_CACHE_HOME"); cache && !cache->empty()) {
     return *cache + "/muster";
   }
@@ -123,8 +124,9 @@ std::vector<config::Setting> WorkerSettings() {
        .doc = "Host, a name too, at which drivers of programs reach executors. Default: the one of "
               "--listen."},
       {.name = "cache-dir",
-       .doc = "Archives, decoded data and indexes; a folder that others cannot change. Default: "
-              "cache in --state-dir, else the user's cache folder."},
+       .doc =
+           "Archives, decoded data and indexes; a folder that others cannot change. Default: "
+           "cache in --state-dir, else systemd's CACHE_DIRECTORY, else the user's cache folder."},
       {.name = "warm-executor",
        .kind = Kind::kBool,
        .fallback = "true",
@@ -182,6 +184,7 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   worker->strand_.Post([self = worker.get()] {
     self->core_.Start();
     self->client_.Start();
+    self->daemon_.FeedWatchdog(self->strand_);
   });
   return worker;
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -226,6 +227,30 @@ TEST_CASE("help is made from the declarations", "[config][unit]") {
   CHECK(page.find("--lease DURATION") != std::string::npos);
   CHECK(page.find("Silence that loses a task. Default 3s.") != std::string::npos);
   CHECK(page.find("One of tcp, local, auto.") != std::string::npos);
+}
+
+TEST_CASE(
+    "the example of a settings file says all, and with its comments taken away gives the defaults",
+    "[config][unit]") {
+  const std::string example = ExampleConfig("muster-ps", kSettings);
+  std::string open;
+  std::istringstream lines(example);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK((line.empty() || line.starts_with("#")));
+    CHECK(line.size() <= 100);
+    const std::size_t colon = line.find(": ");
+    const bool setting = line.size() > 1 && line[1] != ' ' && colon != std::string::npos;
+    if (setting) open += line.substr(1) + "\n";
+  }
+  for (const Setting& setting : kSettings) {
+    CHECK(example.find("\n#" + setting.name + ":") != std::string::npos);
+  }
+  const TempFile file(open);
+  const auto values = FromFile(file);
+  REQUIRE(values.ok());
+  for (const Setting& setting : kSettings)
+    CHECK(values->Given(setting.name) == !setting.fallback.empty());
 }
 
 TEST_CASE("values are described with where they came from", "[config][unit]") {

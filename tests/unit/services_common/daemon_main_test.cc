@@ -12,6 +12,7 @@
 #include "common/process/child.h"
 #include "services/common/grpc_server.h"
 #include "tests/support/catch.h"
+#include "tests/unit/services_common/notify_socket.h"
 #include "tests/unit/services_common/temp_dir.h"
 
 namespace muster::services {
@@ -132,6 +133,23 @@ TEST_CASE("SIGTERM drains a daemon that still waits for its coordinator", "[serv
 
   REQUIRE(daemon.child->Signal(SIGTERM).ok());
 
+  CHECK(daemon.Wait().exit.ToString() == "exit code 0");
+}
+
+TEST_CASE("a daemon tells systemd that it serves, lives, and how long its draining may take",
+          "[services][unit]") {
+  const TempDir dir;
+  NotifySocket systemd;
+  std::vector<std::string> arguments = Arguments(TokenFile(dir), "127.0.0.1:0");
+  arguments.insert(arguments.end(), {"--drain-timeout", "20s"});
+  Running daemon(arguments, {{"NOTIFY_SOCKET", systemd.path()}, {"WATCHDOG_USEC", "200000"}});
+
+  CHECK(systemd.NextLike("READY=1\nSTATUS=listening on 127.0.0.1:").size() > 0);
+  for (int i = 0; i < 3; ++i) CHECK(systemd.NextLike("WATCHDOG=1").size() > 0);
+  REQUIRE(daemon.child->Signal(SIGTERM).ok());
+
+  CHECK(systemd.NextLike("STOPPING=1") ==
+        "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=35000000");
   CHECK(daemon.Wait().exit.ToString() == "exit code 0");
 }
 

@@ -52,24 +52,5 @@ TEST_CASE("status codes are the same on both sides of gRPC", "[services][unit]")
   CHECK(Message(status) == "page someone");
 }
 
-TEST_CASE("systemd's socket is told, and its absence is no error", "[services][unit]") {
-  const TempDir dir;
-  const std::string path = dir.path() + "/notify";
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-  const int fd = ::socket(AF_UNIX, SOCK_DGRAM, 0);
-  REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-
-  CHECK(Notify(path, "READY=1"));
-  CHECK_FALSE(Notify("", "READY=1"));
-  CHECK_FALSE(Notify(dir.path() + "/none", "READY=1"));
-
-  char buffer[32] = {};
-  CHECK(::recv(fd, buffer, sizeof buffer, 0) == 7);
-  CHECK(std::string(buffer) == "READY=1");
-  ::close(fd);
-}
-
 }  // namespace
 }  // namespace muster::services

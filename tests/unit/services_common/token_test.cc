@@ -41,6 +41,23 @@ TEST_CASE("a token file that others may touch is refused with the remedy", "[ser
   CHECK(Message(token.status()).find("chmod 600 " + path) != std::string::npos);
 }
 
+TEST_CASE("a token may be a systemd credential, which is root's and the group's to read",
+          "[services][unit]") {
+  const TempDir dir;
+  const std::string path = WriteToken(dir, "0123456789abcdef\n", 0440);
+  CHECK(Token::Read(path).status().code() == StatusCode::kPermissionDenied);
+
+  ::setenv("CREDENTIALS_DIRECTORY", dir.path().c_str(), 1);
+  const auto token = Token::Read(path);
+  ::chmod(path.c_str(), 0444);
+  const auto open_to_all = Token::Read(path);
+  ::unsetenv("CREDENTIALS_DIRECTORY");
+
+  // Where the tests are not root's, the file is none of root's either.
+  CHECK(token.ok() == (::geteuid() == 0));
+  CHECK(open_to_all.status().code() == StatusCode::kPermissionDenied);
+}
+
 TEST_CASE("a token that is short, binary or missing is refused", "[services][unit]") {
   const TempDir dir;
   CHECK(Token::Read(dir.path() + "/none").status().code() == StatusCode::kNotFound);

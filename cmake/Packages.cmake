@@ -1,0 +1,93 @@
+# Debian packages: `cpack` in the build folder, when all is built. What belongs to which is the
+# COMPONENT of each install(); `cmake --install <build> --component <name>` puts the same elsewhere.
+#   cli      muster           the command line and its benchmarks
+#   daemons  muster-daemons   coordinator, parameter server, worker, what they start, systemd's units
+#   sdk      libmuster-dev    the C++ API
+# Settings go to /etc where the prefix is /usr, else to etc below the prefix.
+
+install(FILES deploy/systemd/muster.target deploy/systemd/muster-coordinator.service
+  deploy/systemd/muster-ps@.service deploy/systemd/muster-worker@.service deploy/systemd/muster-evaluator.service
+  DESTINATION lib/systemd/system COMPONENT daemons)
+install(DIRECTORY deploy/systemd/muster-.service.d DESTINATION lib/systemd/system COMPONENT daemons)
+install(FILES deploy/systemd/gpu.conf DESTINATION share/doc/muster-daemons/examples COMPONENT daemons)
+install(FILES examples/fashion.yaml examples/fashion_mirrored.yaml examples/clicks.yaml
+  DESTINATION share/doc/muster/examples COMPONENT cli)
+foreach(folder_component "muster cli" "muster-daemons daemons" "libmuster-dev sdk")
+  separate_arguments(folder_component)
+  list(GET folder_component 0 folder)
+  list(GET folder_component 1 component)
+  install(FILES LICENSE DESTINATION share/doc/${folder} RENAME copyright COMPONENT ${component})
+endforeach()
+
+# muster_says(<component> <path below the prefix> <command>...)
+# Installs what the command prints.
+function(muster_says component path)
+  list(JOIN ARGN "\" \"" command)
+  install(CODE "
+    set(root \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+    if(\"${path}\" MATCHES \"^etc/\" AND CMAKE_INSTALL_PREFIX MATCHES \"/usr$\")
+      cmake_path(GET root PARENT_PATH root)
+    endif()
+    set(file \"\${root}/${path}\")
+    message(STATUS \"Installing: \${file}\")
+    cmake_path(GET file PARENT_PATH folder)
+    file(MAKE_DIRECTORY \"\${folder}\")
+    execute_process(COMMAND \"${command}\" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+    file(WRITE \"\${file}\" \"\${text}\")"
+    COMPONENT ${component})
+endfunction()
+
+set(bin ${PROJECT_BINARY_DIR}/bin)
+foreach(daemon coordinator ps worker)
+  muster_says(daemons etc/muster/${daemon}.yaml ${bin}/muster-${daemon} --example-config)
+endforeach()
+muster_says(cli share/bash-completion/completions/muster ${bin}/muster completion bash)
+muster_says(cli share/zsh/vendor-completions/_muster ${bin}/muster completion zsh)
+muster_says(cli share/fish/vendor_completions.d/muster.fish ${bin}/muster completion fish)
+# Pages of the manual, from --help.
+find_program(MUSTER_HELP2MAN help2man)
+mark_as_advanced(MUSTER_HELP2MAN)
+if(MUSTER_HELP2MAN)
+  set(page ${MUSTER_HELP2MAN} --no-info --section 1 --version-string ${PROJECT_VERSION})
+  muster_says(cli share/man/man1/muster.1 ${page} --name "tf.distribute as a cluster service" ${bin}/muster)
+  foreach(command up submit jobs describe logs status stop wait)
+    muster_says(cli share/man/man1/muster-${command}.1 ${page} --name "${command}, a command of muster"
+      "${bin}/muster ${command}")
+  endforeach()
+  muster_says(daemons share/man/man1/muster-coordinator.1 ${page} --name "the chief task of a Muster cluster"
+    ${bin}/muster-coordinator)
+  muster_says(daemons share/man/man1/muster-ps.1 ${page} --name "parameter server of a Muster cluster" ${bin}/muster-ps)
+  muster_says(daemons share/man/man1/muster-worker.1 ${page} --name "worker of a Muster cluster" ${bin}/muster-worker)
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_VENDOR "The Muster developers")
+set(CPACK_PACKAGE_CONTACT "The Muster developers <muster@localhost>")
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_COMPONENTS_ALL cli daemons sdk)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_CLI_PACKAGE_NAME muster)
+set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS muster-daemons)
+set(CPACK_COMPONENT_CLI_DESCRIPTION "Muster: tf.distribute as a cluster service, the command line
+ Submits, watches and stops jobs of a Muster cluster; with muster-daemons,
+ `muster up` is a cluster on this machine.")
+set(CPACK_DEBIAN_DAEMONS_PACKAGE_NAME muster-daemons)
+set(CPACK_DEBIAN_DAEMONS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/deploy/debian/conffiles
+  ${PROJECT_SOURCE_DIR}/deploy/debian/postinst ${PROJECT_SOURCE_DIR}/deploy/debian/prerm
+  ${PROJECT_SOURCE_DIR}/deploy/debian/postrm)
+# libtorch computes on reference BLAS without it, about 20 times slower.
+set(CPACK_DEBIAN_DAEMONS_PACKAGE_RECOMMENDS "libopenblas0-openmp, muster")
+set(CPACK_COMPONENT_DAEMONS_DESCRIPTION "Muster: tf.distribute as a cluster service, the daemons
+ Coordinator, parameter server and worker, as units of systemd.")
+set(CPACK_DEBIAN_SDK_PACKAGE_NAME libmuster-dev)
+set(CPACK_DEBIAN_SDK_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_SDK_PACKAGE_DEPENDS libtorch-dev)
+set(CPACK_COMPONENT_SDK_DESCRIPTION "Muster: tf.distribute as a cluster service, the C++ API
+ Strategies, variables, datasets and the coordinator of closures, for programs
+ with libtorch.")
+include(CPack)

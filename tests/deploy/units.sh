@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# systemd's own judgement of deploy/systemd: units.sh SOURCE BUILD. Nothing is started. Ends with 77,
+# for "skipped", where systemd-analyze is not installed.
+set -euo pipefail
+source_dir=$1 build=$2
+command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not installed"; exit 77; }
+readonly WEAKEST=20 # of 100: 2.0 in its own words
+
+# A root with the units where the package puts them, and the programs that they start.
+root=$(mktemp -d "$build/units.XXXXXX")
+trap 'rm -rf "$root"' EXIT
+mkdir -p "$root/usr/bin" "$root/usr/lib/systemd/system" "$root/etc/muster"
+ln -s usr/lib "$root/lib"
+cp -r "$source_dir"/deploy/systemd/. "$root/usr/lib/systemd/system/"
+for program in coordinator ps worker; do
+  ln "$build/bin/muster-$program" "$root/usr/bin/"
+done
+# Targets that Debian's systemd has.
+for target in network-online multi-user sysinit basic shutdown; do
+  printf '[Unit]\nDescription=%s\n' "$target" >"$root/usr/lib/systemd/system/$target.target"
+done
+
+failed=0
+for unit in muster-coordinator.service muster-ps@0.service muster-worker@1.service muster-evaluator.service muster.target; do
+  # It ends with 0 also where it says that it does not know a key.
+  if ! said=$(systemd-analyze verify --man=no --root="$root" "$unit" 2>&1) || [ -n "$said" ]; then
+    printf '%s: %s\n' "$unit" "$said"
+    failed=1
+  fi
+  [ "$unit" != muster.target ] || continue
+  if ! systemd-analyze security --root="$root" --offline=true --threshold="$WEAKEST" --no-pager "$unit" >"$root/said" 2>&1; then
+    cat "$root/said"
+    failed=1
+  fi
+  tail -n 1 "$root/said"
+done
+exit "$failed"

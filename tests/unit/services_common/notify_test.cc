@@ -1,0 +1,75 @@
+// What a daemon tells systemd.
+#include "services/common/notify.h"
+
+#include <future>
+
+#include "services/common/daemon.h"
+#include "tests/unit/services_common/notify_socket.h"
+
+namespace muster::services {
+namespace {
+
+using std::chrono::milliseconds;
+
+Daemon DaemonWith(const TempDir& folder, const std::map<std::string, std::string>& variables) {
+  const std::string path = folder.path() + "/token";
+  std::ofstream(path) << "0123456789abcdef\n";
+  ::chmod(path.c_str(), 0600);
+  return Daemon({}, *Token::Read(path), FixedEnvironment(variables), 256);
+}
+
+TEST_CASE("systemd's socket is told, and its absence is no error", "[services][unit]") {
+  NotifySocket socket;
+
+  CHECK(Notify(socket.path(), "READY=1"));
+  CHECK_FALSE(Notify("", "READY=1"));
+  CHECK_FALSE(Notify(socket.path() + "-not", "READY=1"));
+
+  CHECK(socket.Next() == "READY=1");
+}
+
+TEST_CASE("the strand that does the work feeds the watchdog, and not while it stands still",
+          "[services][unit]") {
+  const TempDir folder;
+  NotifySocket socket;
+  Daemon daemon =
+      DaemonWith(folder, {{"NOTIFY_SOCKET", socket.path()}, {"WATCHDOG_USEC", "20000"}});
+  ThreadScheduler strand;
+  daemon.FeedWatchdog(strand);
+  for (int i = 0; i < 3; ++i) CHECK(socket.Next() == "WATCHDOG=1");
+
+  std::promise<void> begun, goes_on;
+  strand.Post([&] {
+    begun.set_value();
+    goes_on.get_future().wait();
+  });
+  begun.get_future().wait();
+  while (!socket.Next(milliseconds(0)).empty()) {
+  }
+  CHECK(socket.Next(milliseconds(100)).empty());
+
+  goes_on.set_value();
+  CHECK(socket.Next() == "WATCHDOG=1");
+  strand.Stop();
+}
+
+TEST_CASE("a watchdog that nobody asked for, or another process's, is not fed",
+          "[services][unit]") {
+  const TempDir folder;
+  NotifySocket socket;
+  for (const std::map<std::string, std::string>& more :
+       {std::map<std::string, std::string>{},
+        {{"WATCHDOG_USEC", "20000"}, {"WATCHDOG_PID", "1"}}}) {
+    std::map<std::string, std::string> variables = more;
+    variables["NOTIFY_SOCKET"] = socket.path();
+    Daemon daemon = DaemonWith(folder, variables);
+    ThreadScheduler strand;
+    daemon.FeedWatchdog(strand);
+    daemon.SetStatus("still here");
+    CHECK(socket.Next() == "STATUS=still here");
+    strand.Stop();
+  }
+}
+
+}  // namespace
+}  // namespace muster::services
