@@ -23,7 +23,7 @@ TEST_CASE("the click example reaches 0.95 of the planted optimum", "[cluster]") 
 
   CAPTURE(run.err);
   REQUIRE(run.code == 0);
-  const v1::Job job = cluster.Describe(run.out.substr(0, run.out.find('\n')));
+  const v1::Job job = cluster.Describe(IdIn(run));
   CAPTURE(optimum, job.evaluation().auc());
   CHECK(job.evaluation().examples() == 20'000);
   CHECK(job.evaluation().auc() >= 0.95 * optimum);

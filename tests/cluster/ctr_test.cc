@@ -15,8 +15,7 @@ TEST_CASE("the wide and deep example reaches 0.95 of the planted optimum", "[clu
                                         MUSTER_TEST_PROGRAMS "/ctr", folder / "log"},
                                        std::chrono::seconds(300));
 
-  const std::string printed =
-      cluster.Muster({"logs", run.out.substr(0, run.out.find('\n')), "chief:0"}).out;
+  const std::string printed = cluster.Output(IdIn(run));
   CAPTURE(made.out, run.err, printed, cluster.up_log());
   CHECK(run.code == 0);
   CHECK(printed.find(" on 60000 rows, of ") != std::string::npos);

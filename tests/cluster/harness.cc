@@ -146,11 +146,24 @@ RunResult Cluster::Muster(const std::vector<std::string>& arguments, seconds lim
 std::string Cluster::Submit(const std::string& file, const std::string& name) const {
   std::vector<std::string> arguments{"submit", "-f", file};
   if (!name.empty()) arguments.insert(arguments.end(), {"--name", name});
-  const RunResult result = Muster(arguments);
-  if (result.code != 0 || result.out.empty()) {
-    throw std::runtime_error(fmt::format("submit ended with {}: {}", result.code, result.err));
+  return IdIn(Muster(arguments));
+}
+
+std::string Cluster::Output(const std::string& job, const std::string& task) const {
+  return Muster({"logs", job, task}).out;
+}
+
+bool Cluster::HasPrinted(const std::string& job, const std::string& text,
+                         const std::string& task) const {
+  return Eventually(seconds(60), [&] { return Output(job, task).find(text) != std::string::npos; });
+}
+
+std::string IdIn(const RunResult& submitted) {
+  if (submitted.out.empty()) {
+    throw std::runtime_error(
+        fmt::format("submit ended with {}: {}", submitted.code, submitted.err));
   }
-  return result.out.substr(0, result.out.find('\n'));
+  return submitted.out.substr(0, submitted.out.find('\n'));
 }
 
 v1::Job DescribeFrom(const RunResult& described) {

@@ -45,6 +45,9 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
                      const std::map<std::string, std::string>& environment = {},
                      std::chrono::seconds limit = std::chrono::seconds(120));
 
+// The id that `submit` has printed; throws what it said when it printed none.
+std::string IdIn(const RunResult& submitted);
+
 // The job that `describe -o json` has printed; throws when it did not.
 v1::Job DescribeFrom(const RunResult& described);
 
@@ -80,6 +83,11 @@ class Cluster {
   v1::ClusterStatus Status() const;
   // Waits until the job has made that many steps, or has ended.
   bool WaitForStep(const std::string& job, std::uint64_t step, std::chrono::seconds limit) const;
+  // What a task of the job has printed; main() of a program is the chief.
+  std::string Output(const std::string& job, const std::string& task = "chief:0") const;
+  // Waits a minute for a text in it.
+  bool HasPrinted(const std::string& job, const std::string& text,
+                  const std::string& task = "chief:0") const;
   // Ends with the job; the code of `muster wait`.
   int Wait(const std::string& job, std::chrono::seconds limit) const;
 

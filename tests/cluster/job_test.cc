@@ -17,7 +17,7 @@ TEST_CASE("the demo's model trains, is evaluated whole and exported", "[cluster]
 
   CAPTURE(run.err);
   REQUIRE(run.code == 0);
-  const std::string id = run.out.substr(0, run.out.find('\n'));
+  const std::string id = IdIn(run);
   CHECK(run.out == id + "\n");
   CHECK(run.err.find("step 300/300") != std::string::npos);
   const v1::Job job = cluster.Describe(id);

@@ -30,18 +30,6 @@ struct LaunchFixture {
     line.insert(line.end(), {"--", "sh", "train.sh", folder.path()});
     return cluster.Muster(line);
   }
-  std::string Id(const RunResult& submitted) {
-    CAPTURE(submitted.err, cluster.up_log());
-    REQUIRE(submitted.code == 0);
-    return submitted.out.substr(0, submitted.out.find('\n'));
-  }
-  std::string Output(const std::string& id, const std::string& task) {
-    return cluster.Muster({"logs", id, task}).out;
-  }
-  bool HasPrinted(const std::string& id, const std::string& task, const std::string& text) {
-    return Eventually(seconds(60),
-                      [&] { return Output(id, task).find(text) != std::string::npos; });
-  }
   int Pid(const std::string& id, int rank) {
     int pid = 0;
     (void)Eventually(seconds(60), [&] {
@@ -77,14 +65,14 @@ TEST_CASE_METHOD(LaunchFixture, "launched processes know each other by their env
       {"--follow", "--name", "env", "--processes-per-worker", "2", "--send", data});
   CAPTURE(run.err, cluster.up_log());
   REQUIRE(run.code == 0);
-  const std::string id = run.out.substr(0, run.out.find('\n'));
+  const std::string id = IdIn(run);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
 
   REQUIRE(job.launch().tasks_size() == 4);
   std::set<std::string> addresses, meetings;
   for (int rank = 0; rank < 4; ++rank) {
-    const std::string output = Output(id, "worker:" + std::to_string(rank));
+    const std::string output = cluster.Output(id, "worker:" + std::to_string(rank));
     CAPTURE(output);
     const std::string number = std::to_string(rank);
     // All workers of this cluster are on one host.
@@ -114,10 +102,10 @@ TEST_CASE_METHOD(LaunchFixture,
                  "the first failure is the job's cause, and whatever the others have started ends",
                  "[cluster][launch]") {
   const std::string id =
-      Id(Launch("if [ $RANK = 1 ]; then echo last on stdout; echo it broke >&2; exit 3; fi\n"
-                "export WHERE=$1\n"
-                "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &\n"
-                "echo waits; sleep 1000\n"));
+      IdIn(Launch("if [ $RANK = 1 ]; then echo last on stdout; echo it broke >&2; exit 3; fi\n"
+                  "export WHERE=$1\n"
+                  "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &\n"
+                  "echo waits; sleep 1000\n"));
   CHECK(cluster.Wait(id, seconds(120)) == 1);
 
   const v1::Job job = cluster.Describe(id);
@@ -136,11 +124,11 @@ TEST_CASE_METHOD(LaunchFixture,
 
 TEST_CASE_METHOD(LaunchFixture, "a killed process lets all begin anew, at other addresses",
                  "[cluster][launch]") {
-  const std::string id = Id(Launch(
+  const std::string id = IdIn(Launch(
       "echo at=$MASTER_PORT; if [ $MUSTER_RESTARTS = 0 ]; then echo waits; exec sleep 1000; fi\n",
       {"--restart-policy", "on-failure"}));
-  REQUIRE(HasPrinted(id, "worker:0", "waits"));
-  REQUIRE(HasPrinted(id, "worker:1", "waits"));
+  REQUIRE(cluster.HasPrinted(id, "waits", "worker:0"));
+  REQUIRE(cluster.HasPrinted(id, "waits", "worker:1"));
   REQUIRE(::kill(Pid(id, 1), SIGKILL) == 0);
   CHECK(cluster.Wait(id, seconds(120)) == 0);
 
@@ -152,7 +140,7 @@ TEST_CASE_METHOD(LaunchFixture, "a killed process lets all begin anew, at other 
   REQUIRE(ended != nullptr);
   CHECK(ended->fields().at("how") == "signal SIGKILL");
   CHECK(ended->message().find("all 2 processes begin anew") != std::string::npos);
-  const std::string output = Output(id, "worker:0");
+  const std::string output = cluster.Output(id, "worker:0");
   const std::string first = Word(output, "at=");
   CHECK_FALSE(first.empty());
   CHECK(Word(output.substr(output.rfind("at=")), "at=") != first);
@@ -161,18 +149,18 @@ TEST_CASE_METHOD(LaunchFixture, "a killed process lets all begin anew, at other 
 
 TEST_CASE_METHOD(LaunchFixture, "the policy of exit codes begins anew after signals alone",
                  "[cluster][launch]") {
-  const std::string signal = Id(Launch("[ $MUSTER_RESTARTS = 0 ] && kill -SEGV $$; exit 0\n",
-                                       {"--restart-policy", "exit-code", "--name", "signal"}));
+  const std::string signal = IdIn(Launch("[ $MUSTER_RESTARTS = 0 ] && kill -SEGV $$; exit 0\n",
+                                         {"--restart-policy", "exit-code", "--name", "signal"}));
   CHECK(cluster.Wait(signal, seconds(120)) == 0);
   CHECK(cluster.Describe(signal).restarts() == 1);
 
   const std::string code =
-      Id(Launch("exit 9\n", {"--restart-policy", "exit-code", "--name", "code"}));
+      IdIn(Launch("exit 9\n", {"--restart-policy", "exit-code", "--name", "code"}));
   CHECK(cluster.Wait(code, seconds(120)) == 1);
   CHECK(cluster.Describe(code).restarts() == 0);
 
   // Not more often than allowed.
-  const std::string often = Id(Launch(
+  const std::string often = IdIn(Launch(
       "exit 9\n", {"--restart-policy", "on-failure", "--max-restarts", "2", "--name", "often"}));
   CHECK(cluster.Wait(often, seconds(120)) == 1);
   CHECK(cluster.Describe(often).restarts() == 2);
@@ -184,8 +172,8 @@ TEST_CASE_METHOD(LaunchFixture,
   const std::string script =
       "export WHERE=$1; echo waits; setsid sleep 1000 & [ $MUSTER_RESTARTS = 0 ] && sleep 1000\n"
       "exit 0\n";
-  const std::string never = Id(Launch(script, {"--name", "never"}));
-  REQUIRE(HasPrinted(never, "worker:1", "waits"));
+  const std::string never = IdIn(Launch(script, {"--name", "never"}));
+  REQUIRE(cluster.HasPrinted(never, "waits", "worker:1"));
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
   CHECK(cluster.Wait(never, seconds(120)) == 1);
   v1::Job job = cluster.Describe(never);
@@ -195,8 +183,8 @@ TEST_CASE_METHOD(LaunchFixture,
   CHECK(NothingIsLeft());
 
   const std::string again =
-      Id(Launch(script, {"--name", "again", "--restart-policy", "exit-code"}));
-  REQUIRE(HasPrinted(again, "worker:0", "waits"));
+      IdIn(Launch(script, {"--name", "again", "--restart-policy", "exit-code"}));
+  REQUIRE(cluster.HasPrinted(again, "waits", "worker:0"));
   const v1::Task first = cluster.Describe(again).launch().tasks(0).worker();
   REQUIRE(cluster.Kill("worker:" + std::to_string(first.index()), SIGKILL));
   CHECK(cluster.Wait(again, seconds(120)) == 0);
@@ -207,16 +195,16 @@ TEST_CASE_METHOD(LaunchFixture,
 TEST_CASE_METHOD(LaunchFixture, "a stop asks every process, and kills those that stay",
                  "[cluster][launch]") {
   const std::string id =
-      Id(Launch("export WHERE=$1\n"
-                "if [ $RANK = 0 ]; then trap 'echo asked; exit 0' TERM; else trap '' TERM; fi\n"
-                "echo ready; while :; do sleep 0.05; done\n"));
-  REQUIRE(HasPrinted(id, "worker:0", "ready"));
-  REQUIRE(HasPrinted(id, "worker:1", "ready"));
+      IdIn(Launch("export WHERE=$1\n"
+                  "if [ $RANK = 0 ]; then trap 'echo asked; exit 0' TERM; else trap '' TERM; fi\n"
+                  "echo ready; while :; do sleep 0.05; done\n"));
+  REQUIRE(cluster.HasPrinted(id, "ready", "worker:0"));
+  REQUIRE(cluster.HasPrinted(id, "ready", "worker:1"));
   CHECK(cluster.Muster({"stop", id, "--grace", "1s"}).code == 0);
   CHECK(cluster.Wait(id, seconds(120)) == 8);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job), cluster.up_log());
-  CHECK(Output(id, "worker:0").find("asked") != std::string::npos);
+  CHECK(cluster.Output(id, "worker:0").find("asked") != std::string::npos);
   CHECK(job.launch().tasks(0).how() == "exit code 0");
   CHECK(job.launch().tasks(1).how() == "signal SIGKILL");
   CHECK(NothingIsLeft());
@@ -224,9 +212,9 @@ TEST_CASE_METHOD(LaunchFixture, "a stop asks every process, and kills those that
 
 TEST_CASE_METHOD(LaunchFixture, "a killed coordinator costs a launched job nothing",
                  "[cluster][launch]") {
-  const std::string id = Id(Launch(
+  const std::string id = IdIn(Launch(
       "echo waits; while [ ! -e $1/enough ]; do sleep 0.05; done; echo rank $RANK has enough\n"));
-  REQUIRE(HasPrinted(id, "worker:0", "waits"));
+  REQUIRE(cluster.HasPrinted(id, "waits", "worker:0"));
   const int pid = Pid(id, 1);
   REQUIRE(Eventually(seconds(60),
                      [&] { return cluster.Describe(id).state() == v1::JOB_STATE_RUNNING; }));
@@ -242,25 +230,25 @@ TEST_CASE_METHOD(LaunchFixture, "a killed coordinator costs a launched job nothi
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job), cluster.up_log());
   CHECK(job.restarts() == 0);
-  CHECK(Output(id, "worker:1").find("rank 1 has enough") != std::string::npos);
+  CHECK(cluster.Output(id, "worker:1").find("rank 1 has enough") != std::string::npos);
 }
 
 TEST_CASE_METHOD(LaunchFixture,
                  "a worker that is asked to end hands that on, and all begin anew without it",
                  "[cluster][launch]") {
   const std::string id =
-      Id(Launch("[ $MUSTER_RESTARTS = 1 ] && exit 1\n"
-                "[ -e $1/second ] && exit 0\n"
-                "trap 'touch $1/second; echo preempted; exit 42' TERM\n"
-                "echo ready; while :; do sleep 0.05; done\n",
-                {"--restart-policy", "on-failure"}));
-  REQUIRE(HasPrinted(id, "worker:0", "ready"));
-  REQUIRE(HasPrinted(id, "worker:1", "ready"));
+      IdIn(Launch("[ $MUSTER_RESTARTS = 1 ] && exit 1\n"
+                  "[ -e $1/second ] && exit 0\n"
+                  "trap 'touch $1/second; echo preempted; exit 42' TERM\n"
+                  "echo ready; while :; do sleep 0.05; done\n",
+                  {"--restart-policy", "on-failure"}));
+  REQUIRE(cluster.HasPrinted(id, "ready", "worker:0"));
+  REQUIRE(cluster.HasPrinted(id, "ready", "worker:1"));
   REQUIRE(cluster.Kill("worker:1", SIGTERM));
   CHECK(cluster.Wait(id, seconds(120)) == 0);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job), cluster.up_log());
-  CHECK(Output(id, "worker:1").find("preempted") != std::string::npos);
+  CHECK(cluster.Output(id, "worker:1").find("preempted") != std::string::npos);
   // It counts as nobody's failure.
   CHECK(job.restarts() == 0);
   CHECK(CountEvents(job, "JOB_RUNNING") == 2);
@@ -277,7 +265,7 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused, and says wh
         0);
   CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
 
-  const std::string waits = Id(Launch("exit 0\n", {}, "9"));
+  const std::string waits = IdIn(Launch("exit 0\n", {}, "9"));
   CHECK(Eventually(seconds(30), [&] {
     return cluster.Describe(waits).message() == "waiting for 6 more workers (3 of 9 are there)";
   }));
@@ -302,13 +290,13 @@ TEST_CASE_METHOD(LaunchFixture,
                  "lets all begin anew",
                  "[cluster][launch][MWM-16]") {
   // More steps than it will make.
-  const std::string id = Id(cluster.Muster(
+  const std::string id = IdIn(cluster.Muster(
       {"submit", "--strategy", "multi_worker_mirrored", "--workers", "2", "--restart-policy",
        "on-failure", "--", MUSTER_TEST_PROGRAMS "/multi_worker", "100000000"}));
   const auto loss = [&](int rank, int n) {
     std::string found;
     (void)Eventually(seconds(120), [&] {
-      found = FirstLoss(Output(id, "worker:" + std::to_string(rank)), n);
+      found = FirstLoss(cluster.Output(id, "worker:" + std::to_string(rank)), n);
       return !found.empty();
     });
     return found;
@@ -395,12 +383,12 @@ TEST_CASE_METHOD(LaunchFixture,
   CAPTURE(submitted.out, cluster.up_log());
   REQUIRE(submitted.code == 0);
   REQUIRE(Eventually(seconds(180), [&] {
-    return Output("ddp", "worker:1").find("rank 1 epoch 1 loss") != std::string::npos;
+    return cluster.Output("ddp", "worker:1").find("rank 1 epoch 1 loss") != std::string::npos;
   }));
   (void)::kill(Pid("ddp", 1), SIGKILL);
   CHECK(cluster.Wait("ddp", seconds(240)) == 0);
   const v1::Job job = cluster.Describe("ddp");
-  const std::string output = Output("ddp", "worker:0");
+  const std::string output = cluster.Output("ddp", "worker:0");
   CAPTURE(Story(job), output);
   CHECK(job.restarts() == 1);
   CHECK(output.find("rank 0 goes on after epoch ") != std::string::npos);

@@ -52,7 +52,7 @@ TEST_CASE(
   CAPTURE(run.err);
   REQUIRE(run.code == 0);
   CHECK(run.err.find("step 3000/3000") != std::string::npos);
-  const std::string id = run.out.substr(0, run.out.find('\n'));
+  const std::string id = IdIn(run);
   const v1::Job done = cluster.Describe(id);
   CHECK(done.state() == v1::JOB_STATE_SUCCEEDED);
   CHECK(done.evaluation().examples() == 10'000);
@@ -163,7 +163,7 @@ TEST_CASE("embeddings learn on two mirrored devices", "[cluster]") {
   const RunResult run = cluster.Muster({"submit", "-f", file, "--follow"}, seconds(240));
   CAPTURE(run.err);
   REQUIRE(run.code == 0);
-  const v1::Job job = cluster.Describe(run.out.substr(0, run.out.find('\n')));
+  const v1::Job job = cluster.Describe(IdIn(run));
   CAPTURE(optimum, job.evaluation().auc());
   CHECK(job.evaluation().examples() == 20'000);
   CHECK(job.evaluation().auc() >= 0.95 * optimum);
@@ -182,7 +182,7 @@ TEST_CASE("the example with convolutions reaches 0.91 on two mirrored devices", 
 
   CAPTURE(run.err);
   REQUIRE(run.code == 0);
-  const v1::Job job = cluster.Describe(run.out.substr(0, run.out.find('\n')));
+  const v1::Job job = cluster.Describe(IdIn(run));
   CHECK(FindEvent(job, "EXECUTOR_LOST") == nullptr);
   CHECK(job.evaluation().examples() == 10'000);
   CHECK(job.evaluation().accuracy() >= 0.91);
@@ -202,7 +202,7 @@ TEST_CASE("the example with convolutions learns on one device and on parameter s
 
     CAPTURE(run.err);
     REQUIRE(run.code == 0);
-    const v1::Job job = cluster.Describe(run.out.substr(0, run.out.find('\n')));
+    const v1::Job job = cluster.Describe(IdIn(run));
     CHECK(FindEvent(job, "EXECUTOR_LOST") == nullptr);
     // A net that knows nothing has 0.1, and a loss of 2.3.
     CHECK(job.evaluation().accuracy() > 0.7);

@@ -21,20 +21,6 @@ struct ProgramFixture {
     flags.insert(flags.end(), arguments.begin(), arguments.end());
     return cluster.Muster(flags);
   }
-  // The id of one that was taken.
-  std::string Id(const RunResult& submitted) {
-    CAPTURE(submitted.err, cluster.up_log());
-    REQUIRE(submitted.code == 0);
-    return submitted.out.substr(0, submitted.out.find('\n'));
-  }
-  // What a task of it has printed.
-  std::string Output(const std::string& id, const std::string& task) {
-    return cluster.Muster({"logs", id, task}).out;
-  }
-  bool HasPrinted(const std::string& id, const std::string& line) {
-    return Eventually(seconds(60),
-                      [&] { return Output(id, "chief:0").find(line) != std::string::npos; });
-  }
   // main() has begun so many times.
   bool HasBegun(const std::string& id, int times) {
     return Eventually(seconds(60),
@@ -65,8 +51,8 @@ TEST_CASE_METHOD(ProgramFixture,
   const RunResult run = Submit({"--follow", "--name", "sums"}, {"sum", "1000", "2"});
   CAPTURE(run.err, cluster.up_log());
   REQUIRE(run.code == 0);
-  const std::string id = run.out.substr(0, run.out.find('\n'));
-  CHECK(Output(id, "chief:0").find("sum 500500") != std::string::npos);
+  const std::string id = IdIn(run);
+  CHECK(cluster.Output(id).find("sum 500500") != std::string::npos);
   CHECK(run.err.find("SUCCEEDED: done: main() ended with exit code 0") != std::string::npos);
 
   const v1::Job job = cluster.Describe(id);
@@ -86,22 +72,22 @@ TEST_CASE_METHOD(
     std::vector<std::string> line{"submit", "--strategy", "parameter_server", "--",
                                   MUSTER_TEST_PROGRAMS "/coordinator"};
     line.insert(line.end(), arguments.begin(), arguments.end());
-    return Id(cluster.Muster(line));
+    return IdIn(cluster.Muster(line));
   };
   const std::string trains = submit({"train", "100"});
   CHECK(cluster.Wait(trains, seconds(120)) == 0);
   CAPTURE(Story(cluster.Describe(trains)), cluster.up_log());
-  CHECK(Output(trains, "chief:0").find("mean 17.5") != std::string::npos);
+  CHECK(cluster.Output(trains).find("mean 17.5") != std::string::npos);
 
   const std::string counts = submit({"count", "400", folder / "executions"});
-  REQUIRE(HasPrinted(counts, "scheduled 400"));
+  REQUIRE(cluster.HasPrinted(counts, "scheduled 400"));
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
   CHECK(cluster.Wait(counts, seconds(120)) == 0);
-  CHECK(Output(counts, "chief:0").find("sum 80200") != std::string::npos);
+  CHECK(cluster.Output(counts).find("sum 80200") != std::string::npos);
 
   const std::string fails = submit({"fail"});
   CHECK(cluster.Wait(fails, seconds(120)) == 1);
-  CHECK(Output(fails, "chief:0").find("again 7") != std::string::npos);
+  CHECK(cluster.Output(fails).find("again 7") != std::string::npos);
   CHECK(cluster.Describe(fails).error().message().find("the closure's own trouble") !=
         std::string::npos);
 }
@@ -129,14 +115,13 @@ TEST_CASE_METHOD(ProgramFixture,
 
   const RunResult closure = Submit({"--wait"}, {"throw-closure"});
   CHECK(closure.code == 1);
-  CHECK(Output(closure.out.substr(0, closure.out.find('\n')), "chief:0")
-            .find("thrown by a closure") != std::string::npos);
+  CHECK(cluster.Output(IdIn(closure)).find("thrown by a closure") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a killed main begins anew under on-failure and can be stopped",
                  "[cluster][program]") {
-  const std::string id = Id(Submit({"--restart-policy", "on-failure"}, {"stop"}));
-  REQUIRE(HasPrinted(id, "runs until it is to stop"));
+  const std::string id = IdIn(Submit({"--restart-policy", "on-failure"}, {"stop"}));
+  REQUIRE(cluster.HasPrinted(id, "runs until it is to stop"));
   REQUIRE(::kill(PidOfMain(id), SIGKILL) == 0);
   REQUIRE(HasBegun(id, 2));
 
@@ -149,14 +134,14 @@ TEST_CASE_METHOD(ProgramFixture, "a killed main begins anew under on-failure and
 
   CHECK(cluster.Muster({"stop", id}).code == 0);
   CHECK(cluster.Wait(id, seconds(60)) == 8);
-  CHECK(Output(id, "chief:0").find("stops as asked") != std::string::npos);
+  CHECK(cluster.Output(id).find("stops as asked") != std::string::npos);
   CHECK(ExecutorsAreGone(id));
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a killed main fails the job without a policy",
                  "[cluster][program]") {
-  const std::string id = Id(Submit({}, {"stop"}));
-  REQUIRE(HasPrinted(id, "runs until it is to stop"));
+  const std::string id = IdIn(Submit({}, {"stop"}));
+  REQUIRE(cluster.HasPrinted(id, "runs until it is to stop"));
   REQUIRE(::kill(PidOfMain(id), SIGKILL) == 0);
   CHECK(cluster.Wait(id, seconds(60)) == 1);
   CHECK(cluster.Describe(id).error().message().find("by signal SIGKILL") != std::string::npos);
@@ -165,8 +150,8 @@ TEST_CASE_METHOD(ProgramFixture, "a killed main fails the job without a policy",
 TEST_CASE_METHOD(ProgramFixture, "a program goes on by itself when workers are killed and stopped",
                  "[cluster][program][CCF-02][CCF-04]") {
   const TempFolder folder;
-  const std::string id = Id(Submit({}, {"rounds", folder / "enough"}));
-  REQUIRE(HasPrinted(id, "rounds begin"));
+  const std::string id = IdIn(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
   const auto losses = [&](int n) {
     return Eventually(seconds(30), [&] {
       const v1::Job job = cluster.Describe(id);
@@ -188,31 +173,31 @@ TEST_CASE_METHOD(ProgramFixture, "a program goes on by itself when workers are k
 
   const int code = cluster.Wait(id, seconds(120));
   const v1::Job job = cluster.Describe(id);
-  CAPTURE(Story(job), cluster.up_log(), Output(id, "chief:0"));
+  CAPTURE(Story(job), cluster.up_log(), cluster.Output(id));
   REQUIRE(code == 0);
-  CHECK(Output(id, "chief:0").find("rounds exact") != std::string::npos);
+  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
   CHECK(job.program().done() >= 1'000);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a program waits while its only workers are gone, then goes on",
                  "[cluster][program][CCF-03]") {
   const TempFolder folder;
-  const std::string id = Id(Submit({}, {"rounds", folder / "enough"}));
-  REQUIRE(HasPrinted(id, "rounds begin"));
+  const std::string id = IdIn(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
   REQUIRE(cluster.Kill("worker:0", SIGKILL));
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
   CHECK(Eventually(seconds(30),
                    [&] { return CountEvents(cluster.Describe(id), "WORKER_BACK") == 2; }));
   folder.Write("enough", "");
   CHECK(cluster.Wait(id, seconds(120)) == 0);
-  CHECK(Output(id, "chief:0").find("rounds exact") != std::string::npos);
+  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a killed executor is replaced, and its closures run again",
                  "[cluster][program]") {
   const TempFolder folder;
-  const std::string id = Id(Submit({}, {"rounds", folder / "enough"}));
-  REQUIRE(HasPrinted(id, "rounds begin"));
+  const std::string id = IdIn(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
   const auto executor = [&] {
     const v1::Job job = cluster.Describe(id);
     for (const v1::TaskState& task : job.tasks()) {
@@ -233,13 +218,13 @@ TEST_CASE_METHOD(ProgramFixture, "a killed executor is replaced, and its closure
   CAPTURE(Story(job));
   REQUIRE(lost != nullptr);
   CHECK(lost->fields().at("how") == "signal SIGKILL");
-  CHECK(Output(id, "chief:0").find("rounds exact") != std::string::npos);
+  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a program that runs keeps its name from another one",
                  "[cluster][program]") {
-  const std::string id = Id(Submit({"--name", "one"}, {"stop"}));
-  CHECK(Id(Submit({"--name", "one"}, {"stop"})) == id);
+  const std::string id = IdIn(Submit({"--name", "one"}, {"stop"}));
+  CHECK(IdIn(Submit({"--name", "one"}, {"stop"})) == id);
   const RunResult other = Submit({"--name", "one"}, {"sum", "10"});
   CHECK(other.code == 4);
   CHECK(other.err.find("has the name \"one\" and another spec") != std::string::npos);
@@ -252,11 +237,11 @@ TEST_CASE_METHOD(ProgramFixture, "a program that runs keeps its name from anothe
 
 TEST_CASE_METHOD(ProgramFixture, "a killed coordinator ends a program, or main begins anew",
                  "[cluster][program]") {
-  const std::string never = Id(Submit({"--name", "never"}, {"stop"}));
+  const std::string never = IdIn(Submit({"--name", "never"}, {"stop"}));
   const std::string again =
-      Id(Submit({"--name", "again", "--restart-policy", "on-failure"}, {"stop"}));
-  REQUIRE(HasPrinted(never, "runs until it is to stop"));
-  REQUIRE(HasPrinted(again, "runs until it is to stop"));
+      IdIn(Submit({"--name", "again", "--restart-policy", "on-failure"}, {"stop"}));
+  REQUIRE(cluster.HasPrinted(never, "runs until it is to stop"));
+  REQUIRE(cluster.HasPrinted(again, "runs until it is to stop"));
   REQUIRE(cluster.Kill("coordinator", SIGKILL));
 
   REQUIRE(Eventually(seconds(20), [&] { return cluster.Muster({"status"}).code == 0; }));
@@ -277,13 +262,13 @@ TEST_CASE("a cluster that drains asks a program to stop, and its main begins ane
   std::string id;
   {
     ProgramFixture first{.cluster = Cluster({.ps = 0, .workers = 1, .state = state.path()})};
-    id = first.Id(first.Submit({"--restart-policy", "on-failure"}, {"stop"}));
-    REQUIRE(first.HasPrinted(id, "runs until it is to stop"));
+    id = IdIn(first.Submit({"--restart-policy", "on-failure"}, {"stop"}));
+    REQUIRE(first.cluster.HasPrinted(id, "runs until it is to stop"));
     CHECK(first.cluster.Drain() == 0);
   }
   ProgramFixture second{.cluster = Cluster({.ps = 0, .workers = 1, .state = state.path()})};
   REQUIRE(second.HasBegun(id, 2));
-  CHECK(second.Output(id, "chief:0").find("stops as asked") != std::string::npos);
+  CHECK(second.cluster.Output(id).find("stops as asked") != std::string::npos);
   CHECK(second.cluster.Describe(id).restarts() == 0);
   CHECK(second.cluster.Muster({"stop", id}).code == 0);
   CHECK(second.cluster.Wait(id, seconds(60)) == 8);
@@ -291,26 +276,26 @@ TEST_CASE("a cluster that drains asks a program to stop, and its main begins ane
 
 TEST_CASE_METHOD(ProgramFixture, "a program that prints a flood ends well, and the rest is counted",
                  "[cluster][program]") {
-  const std::string id = Id(Submit({}, {"print", "300000"}));
+  const std::string id = IdIn(Submit({}, {"print", "300000"}));
   CHECK(cluster.Wait(id, seconds(120)) == 0);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
   CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
-  const std::string output = Output(id, "chief:0");
+  const std::string output = cluster.Output(id);
   CHECK(output.find("lines dropped") != std::string::npos);
   CHECK(output.find("driver line 299999") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a closure that prints a gigabyte costs neither leases nor disk",
                  "[cluster][program]") {
-  const std::string id = Id(Submit({}, {"flood", "1000"}));
+  const std::string id = IdIn(Submit({}, {"flood", "1000"}));
   CHECK(cluster.Wait(id, seconds(120)) == 0);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
   CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
   CHECK(FindEvent(job, "EXECUTOR_LOST") == nullptr);
   std::string output;
-  for (const char* const task : {"worker:0", "worker:1"}) output += Output(id, task);
+  for (const char* const task : {"worker:0", "worker:1"}) output += cluster.Output(id, task);
   CHECK(output.find("lines dropped") != std::string::npos);
   CHECK(output.find("flood ends") != std::string::npos);
   CHECK(output.size() < 100U << 20);
@@ -318,14 +303,14 @@ TEST_CASE_METHOD(ProgramFixture, "a closure that prints a gigabyte costs neither
 
 TEST_CASE_METHOD(ProgramFixture, "a closure that ends its executor every time fails the program",
                  "[cluster][program]") {
-  const std::string id = Id(Submit({}, {"segfault"}));
+  const std::string id = IdIn(Submit({}, {"segfault"}));
   CHECK(cluster.Wait(id, seconds(120)) == 1);
   const v1::Job job = cluster.Describe(id);
-  CAPTURE(Story(job), Output(id, "chief:0"));
+  CAPTURE(Story(job), cluster.Output(id));
   const v1::Event* lost = FindEvent(job, "EXECUTOR_LOST");
   REQUIRE(lost != nullptr);
   CHECK(lost->fields().at("how") == "signal SIGSEGV");
-  CHECK(Output(id, "chief:0").find("SIGSEGV") != std::string::npos);
+  CHECK(cluster.Output(id).find("SIGSEGV") != std::string::npos);
   // The cluster is as good as before.
   CHECK(Submit({"--wait"}, {"sum", "10", "2"}).code == 0);
 }
@@ -335,7 +320,7 @@ TEST_CASE_METHOD(ProgramFixture,
                  "[cluster][program]") {
   const RunResult run = cluster.Muster(
       {"submit", "--wait", "--memory", "1GiB", "--", MUSTER_TEST_PROGRAMS "/coordinator", "fill"});
-  const std::string output = Output(run.out.substr(0, run.out.find('\n')), "chief:0");
+  const std::string output = cluster.Output(IdIn(run));
   CAPTURE(run.err, output);
   CHECK(run.code == 0);
   CHECK(output.find("caught RESOURCE_EXHAUSTED") != output.rfind("caught RESOURCE_EXHAUSTED"));
@@ -346,20 +331,20 @@ TEST_CASE("a closure that never ends is given up after three executors", "[clust
   ProgramFixture fixture{
       .cluster =
           Cluster({.ps = 0, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "500ms"}}})};
-  const std::string id = fixture.Id(fixture.Submit({}, {"hang"}));
+  const std::string id = IdIn(fixture.Submit({}, {"hang"}));
   CHECK(fixture.cluster.Wait(id, seconds(120)) == 1);
   const v1::Job job = fixture.cluster.Describe(id);
-  CAPTURE(Story(job), fixture.Output(id, "chief:0"));
+  CAPTURE(Story(job), fixture.cluster.Output(id));
   CHECK(CountEvents(job, "EXECUTOR_STUCK") >= 3);
   CHECK(fixture.Submit({"--wait"}, {"sum", "10", "2"}).code == 0);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "what never ends is ended by stop: a closure, and a stopped main",
                  "[cluster][program]") {
-  const std::string hangs = Id(Submit({"--name", "hangs"}, {"hang"}));
-  const std::string still = Id(Submit({"--name", "still"}, {"stop"}));
+  const std::string hangs = IdIn(Submit({"--name", "hangs"}, {"hang"}));
+  const std::string still = IdIn(Submit({"--name", "still"}, {"stop"}));
   REQUIRE(HasBegun(hangs, 1));
-  REQUIRE(HasPrinted(still, "runs until it is to stop"));
+  REQUIRE(cluster.HasPrinted(still, "runs until it is to stop"));
   REQUIRE(::kill(PidOfMain(still), SIGSTOP) == 0);
   CHECK(cluster.Muster({"stop", hangs, "--grace", "1s"}).code == 0);
   CHECK(cluster.Muster({"stop", still, "--grace", "1s"}).code == 0);
@@ -393,8 +378,8 @@ TEST_CASE("an executor that stands still is killed by its worker, and replaced",
           Cluster({.ps = 0, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "1500ms"}}})};
   Cluster& cluster = fixture.cluster;
   const TempFolder folder;
-  const std::string id = fixture.Id(fixture.Submit({}, {"rounds", folder / "enough"}));
-  REQUIRE(fixture.HasPrinted(id, "rounds begin"));
+  const std::string id = IdIn(fixture.Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(fixture.cluster.HasPrinted(id, "rounds begin"));
   int stopped = 0;
   REQUIRE(Eventually(seconds(30), [&] {
     const v1::Job job = cluster.Describe(id);
@@ -415,7 +400,7 @@ TEST_CASE("an executor that stands still is killed by its worker, and replaced",
   const v1::Event* stuck = FindEvent(job, "EXECUTOR_STUCK");
   REQUIRE(stuck != nullptr);
   CHECK(stuck->fields().at("pid") == std::to_string(stopped));
-  CHECK(fixture.Output(id, "chief:0").find("rounds exact") != std::string::npos);
+  CHECK(fixture.cluster.Output(id).find("rounds exact") != std::string::npos);
 }
 
 }  // namespace

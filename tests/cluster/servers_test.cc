@@ -19,14 +19,7 @@ struct ServersFixture {
   std::string Submit(const std::vector<std::string>& arguments) {
     std::vector<std::string> flags{"submit", "--strategy", "parameter_server", "--", kProgram};
     flags.insert(flags.end(), arguments.begin(), arguments.end());
-    const RunResult submitted = cluster.Muster(flags);
-    CAPTURE(submitted.err, cluster.up_log());
-    REQUIRE(submitted.code == 0);
-    return submitted.out.substr(0, submitted.out.find('\n'));
-  }
-  std::string Output(const std::string& id) { return cluster.Muster({"logs", id, "chief:0"}).out; }
-  bool HasPrinted(const std::string& id, const std::string& line) {
-    return Eventually(seconds(60), [&] { return Output(id).find(line) != std::string::npos; });
+    return IdIn(cluster.Muster(flags));
   }
 };
 
@@ -43,9 +36,9 @@ TEST_CASE_METHOD(ServersFixture, "a program trains variables that live on parame
                  "[cluster][program][CCO-07]") {
   const std::string id = Submit({"train", "300"});
   const int code = cluster.Wait(id, seconds(120));
-  CAPTURE(Output(id), cluster.up_log());
+  CAPTURE(cluster.Output(id), cluster.up_log());
   CHECK(code == 0);
-  CHECK(Output(id).find("error small") != std::string::npos);
+  CHECK(cluster.Output(id).find("error small") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ServersFixture,
@@ -53,7 +46,7 @@ TEST_CASE_METHOD(ServersFixture,
                  "[cluster][program][CCF-02][CCF-04]") {
   const TempFolder folder;
   const std::string id = Submit({"rounds", folder / "enough"});
-  REQUIRE(HasPrinted(id, "rounds begin"));
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
   for (int n = 1; n <= 2; ++n) {
     REQUIRE(cluster.Kill("worker:1", SIGKILL));
     CHECK(Eventually(seconds(30), [&] {
@@ -63,9 +56,9 @@ TEST_CASE_METHOD(ServersFixture,
   }
   folder.Write("enough", "");
   const int code = cluster.Wait(id, seconds(120));
-  CAPTURE(Story(cluster.Describe(id)), cluster.up_log(), Output(id));
+  CAPTURE(Story(cluster.Describe(id)), cluster.up_log(), cluster.Output(id));
   CHECK(code == 0);
-  CHECK(Output(id).find("rounds exact") != std::string::npos);
+  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
 }
 
 // The line that begins so.
@@ -80,7 +73,7 @@ TEST_CASE_METHOD(ServersFixture,
   const std::string alone = Submit({"steps", "400"});
   REQUIRE(cluster.Wait(alone, seconds(120)) == 0);
   const std::string id = Submit({"steps", "400", "again"});
-  REQUIRE(HasPrinted(id, "scheduled 400"));
+  REQUIRE(cluster.HasPrinted(id, "scheduled 400"));
   int killed = 0;
   for (std::uint32_t index = 0; index < 2; ++index) {
     REQUIRE(Eventually(seconds(60),
@@ -93,24 +86,24 @@ TEST_CASE_METHOD(ServersFixture,
   }
   const int code = cluster.Wait(id, seconds(120));
   const v1::Job job = cluster.Describe(id);
-  CAPTURE(Story(job), Output(id), killed);
+  CAPTURE(Story(job), cluster.Output(id), killed);
   REQUIRE(code == 0);
   CHECK(CountEvents(job, "EXECUTOR_LOST") >= 1);
-  const std::string bits = LineOf(Output(alone), "bits ");
+  const std::string bits = LineOf(cluster.Output(alone), "bits ");
   CHECK(bits.size() > 20);
-  CHECK(LineOf(Output(id), "bits ") == bits);
+  CHECK(LineOf(cluster.Output(id), "bits ") == bits);
 }
 
 TEST_CASE_METHOD(ServersFixture, "a program is told by PsUnavailable that a server was killed",
                  "[cluster][program][CCF-10]") {
   const TempFolder folder;
   const std::string id = Submit({"lost", folder / "begun"});
-  REQUIRE(HasPrinted(id, "begun"));
+  REQUIRE(cluster.HasPrinted(id, "begun"));
   REQUIRE(cluster.Kill("ps:0", SIGKILL));
   const int code = cluster.Wait(id, seconds(120));
-  CAPTURE(Output(id), cluster.up_log());
+  CAPTURE(cluster.Output(id), cluster.up_log());
   CHECK(code == 0);
-  CHECK(Output(id).find("lost ps:0") != std::string::npos);
+  CHECK(cluster.Output(id).find("lost ps:0") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ServersFixture,
@@ -118,13 +111,13 @@ TEST_CASE_METHOD(ServersFixture,
                  "[cluster][program][CCF-11]") {
   const TempFolder folder;
   const std::string id = Submit({"lost", folder / "begun"});
-  REQUIRE(HasPrinted(id, "begun"));
+  REQUIRE(cluster.HasPrinted(id, "begun"));
   REQUIRE(cluster.Kill("ps:0", SIGKILL));
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
   const int code = cluster.Wait(id, seconds(120));
-  CAPTURE(Output(id), cluster.up_log());
+  CAPTURE(cluster.Output(id), cluster.up_log());
   CHECK(code == 0);
-  CHECK(Output(id).find("lost ps:0") != std::string::npos);
+  CHECK(cluster.Output(id).find("lost ps:0") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ServersFixture,
@@ -132,7 +125,7 @@ TEST_CASE_METHOD(ServersFixture,
                  "[cluster][program][CCF-14][CCF-15]") {
   const TempFolder folder;
   const std::string id = Submit({"watch", folder / "enough"});
-  const auto printed = [&](const std::string& text) { return HasPrinted(id, text); };
+  const auto printed = [&](const std::string& text) { return cluster.HasPrinted(id, text); };
   REQUIRE(printed("all there"));
   // What its variables take is the job's while it runs.
   const auto holds_memory = [&] {
@@ -147,11 +140,11 @@ TEST_CASE_METHOD(ServersFixture,
   CHECK(Eventually(seconds(10), holds_memory));
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
   CHECK(printed("away worker:1"));
-  CHECK(Eventually(seconds(60), [&] { return CountOf(Output(id), "all there") >= 2; }));
-  CHECK(Output(id).find("unread") == std::string::npos);
+  CHECK(Eventually(seconds(60), [&] { return CountOf(cluster.Output(id), "all there") >= 2; }));
+  CHECK(cluster.Output(id).find("unread") == std::string::npos);
   REQUIRE(cluster.Kill("ps:1", SIGKILL));
   CHECK(printed("away ps:1"));
-  CHECK(Eventually(seconds(60), [&] { return CountOf(Output(id), "all there") >= 3; }));
+  CHECK(Eventually(seconds(60), [&] { return CountOf(cluster.Output(id), "all there") >= 3; }));
   folder.Write("enough", "");
   CHECK(cluster.Wait(id, seconds(60)) == 0);
   CHECK(Eventually(seconds(5), [&] { return !holds_memory(); }));
@@ -163,10 +156,10 @@ TEST_CASE_METHOD(ServersFixture, "a program may have fewer servers than there ar
       cluster.Muster({"submit", "--wait", "--ps", "1", "--", kProgram, "count", "20"});
   CAPTURE(run.err);
   CHECK(run.code == 0);
-  const std::string id = run.out.substr(0, run.out.find('\n'));
-  CHECK(Output(id).find("counted 20") != std::string::npos);
+  const std::string id = IdIn(run);
+  CHECK(cluster.Output(id).find("counted 20") != std::string::npos);
   const RunResult many = cluster.Muster({"submit", "--ps", "3", "--", kProgram, "count", "20"});
-  const std::string waits = many.out.substr(0, many.out.find('\n'));
+  const std::string waits = IdIn(many);
   CHECK(Eventually(seconds(30), [&] {
     return cluster.Describe(waits).message().find("1 more parameter server (2 of 3 are there)") !=
            std::string::npos;
@@ -179,9 +172,9 @@ TEST_CASE_METHOD(ServersFixture, "an evaluator beside main evaluates each checkp
   const TempFolder folder;
   const RunResult run = cluster.Muster(
       {"submit", "--wait", "--evaluator", "--", kProgram, "evaluated", folder.path(), "6"});
-  const std::string id = run.out.substr(0, run.out.find('\n'));
+  const std::string id = IdIn(run);
   const v1::Job job = cluster.Describe(id);
-  const std::string log = cluster.Muster({"logs", id, "evaluator:0"}).out;
+  const std::string log = cluster.Output(id, "evaluator:0");
   CAPTURE(run.err, Story(job), log, cluster.up_log());
   REQUIRE(run.code == 0);
   std::vector<std::string> squares;
