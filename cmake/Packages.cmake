@@ -1,7 +1,7 @@
 # Debian packages: `cpack` in the build folder, when all is built. What belongs to which is the
 # COMPONENT of each install(); `cmake --install <build> --component <name>` puts the same elsewhere.
-#   cli      muster           the command line and its benchmarks
-#   daemons  muster-daemons   coordinator, parameter server, worker, what they start, systemd's units
+#   cli      muster           the command line, and benchmarks that do without libtorch
+#   daemons  muster-daemons   coordinator, parameter server, worker, what they start, other benchmarks, systemd's units
 #   sdk      libmuster-dev    the C++ API
 # Settings go to /etc where the prefix is /usr, else to etc below the prefix.
 

@@ -100,8 +100,12 @@ Result<TfConfig> ParseTfConfig(std::string_view text) {
   return config;
 }
 
-Result<TaskConfig> FromTfConfig(std::string_view text) {
+Result<TaskConfig> FromTfConfig(std::string_view text, const std::optional<TaskId>& told) {
   MUSTER_TRY_ASSIGN(TfConfig config, ParseTfConfig(text));
+  if (told && !config.task_type && !config.task_index) {
+    config.task_type = told->type;
+    config.task_index = told->index;
+  }
   if (!config.cluster) {
     return InvalidArgument(
         "{}: no cluster; \"cluster\": {{\"worker\": [\"host:port\"], ..}} is "

@@ -42,10 +42,12 @@ struct TaskConfig {
   [[nodiscard]] ClusterSpec TrainingCluster() const { return cluster.Without("evaluator"); }
 };
 
-// As ParseTfConfig, and held to what a cluster of ours must be.
+// As ParseTfConfig, and held to what a cluster of ours must be. `told`: the task of a process that
+// was told so in another way, where TF_CONFIG names none.
 //   kInvalidArgument: no cluster or no task; roles that ValidateRoles refuses (two chiefs, an index
 //                     beyond the list, ..); an address that is not host:port with a port in
 //                     1..65535; one address for two tasks.
-[[nodiscard]] Result<TaskConfig> FromTfConfig(std::string_view text);
+[[nodiscard]] Result<TaskConfig> FromTfConfig(std::string_view text,
+                                              const std::optional<TaskId>& told = {});
 
 }  // namespace muster::cluster

@@ -25,10 +25,21 @@ Result<TaskId> ParseTask(const std::string& text, const std::string& where) {
   return TaskId{.type = text.substr(0, colon), .index = index};
 }
 
-Result<std::optional<cluster::TaskConfig>> ReadTfConfig(const Environment& environment) {
+// The task by setting; the coordinator need not be told.
+Result<std::optional<TaskId>> ToldTask(const Role& role, const config::Values& values) {
+  if (values.Given("task")) {
+    MUSTER_TRY_ASSIGN(TaskId task, ParseTask(values.String("task"), values.OriginOf("task").where));
+    return std::optional(std::move(task));
+  }
+  if (role.task_type != kCoordinatorType) return std::optional<TaskId>();
+  return std::optional(TaskId{.type = role.task_type, .index = 0});
+}
+
+Result<std::optional<cluster::TaskConfig>> ReadTfConfig(const Environment& environment,
+                                                        const std::optional<TaskId>& told) {
   const std::optional<std::string> text = environment("TF_CONFIG");
   if (!text || text->empty()) return std::optional<cluster::TaskConfig>();
-  Result<cluster::TaskConfig> parsed = cluster::FromTfConfig(*text);
+  Result<cluster::TaskConfig> parsed = cluster::FromTfConfig(*text, told);
   if (!parsed.ok()) {
     const std::string message = Message(parsed.status());
     if (message.starts_with("TF_CONFIG")) return parsed.status();
@@ -38,16 +49,16 @@ Result<std::optional<cluster::TaskConfig>> ReadTfConfig(const Environment& envir
 }
 
 Status ChooseTask(const Role& role, const std::optional<cluster::TaskConfig>& tf,
-                  DaemonConfig& out) {
+                  const std::optional<TaskId>& told, DaemonConfig& out) {
   const config::Values& values = out.values;
   std::string where = "TF_CONFIG";
   if (values.Given("task")) {
     where = values.OriginOf("task").where;
-    MUSTER_TRY_ASSIGN(out.task, ParseTask(values.String("task"), where));
+    out.task = *told;
   } else if (tf) {
     out.task = tf->task;
-  } else if (role.task_type == kCoordinatorType) {
-    out.task = {.type = role.task_type, .index = 0};
+  } else if (told) {
+    out.task = *told;
     where = "default";
   } else {
     return FailedPrecondition(
@@ -160,10 +171,11 @@ std::vector<config::Setting> DaemonSettings(const Role& role) {
 
 Result<DaemonConfig> MakeDaemonConfig(const Role& role, config::Values values,
                                       const Environment& environment) {
-  MUSTER_TRY_ASSIGN(const std::optional<cluster::TaskConfig> tf, ReadTfConfig(environment));
+  MUSTER_TRY_ASSIGN(const std::optional<TaskId> told, ToldTask(role, values));
+  MUSTER_TRY_ASSIGN(const std::optional<cluster::TaskConfig> tf, ReadTfConfig(environment, told));
   DaemonConfig out;
   out.values = std::move(values);
-  MUSTER_TRY(ChooseTask(role, tf, out));
+  MUSTER_TRY(ChooseTask(role, tf, told, out));
   MUSTER_TRY(ChooseListen(tf, out));
   MUSTER_TRY(ChooseCoordinator(role, tf, out));
   if (tf) out.cluster = tf->TrainingCluster();

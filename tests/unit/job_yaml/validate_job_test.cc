@@ -62,9 +62,9 @@ TEST_CASE("a job has one model and one reader", "[config][unit]") {
 
 TEST_CASE("an evaluator evaluates each checkpoint and no epochs", "[config][unit]") {
   CHECK(After([](v1::JobSpec& s) {
-          s.mutable_evaluation()->set_every_epochs(0);
+          *s.mutable_evaluation()->mutable_data() = s.data();
           s.mutable_evaluation()->set_evaluator(true);
-        }).empty());
+        }) == "");
   ExpectStart(After([](v1::JobSpec& s) {
                 s.mutable_evaluation()->set_evaluator(true);
                 s.mutable_evaluation()->set_every_epochs(2);

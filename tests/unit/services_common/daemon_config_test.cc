@@ -46,6 +46,28 @@ TEST_CASE("flags and variables win over TF_CONFIG", "[services][unit]") {
   CHECK(config->coordinator == "127.0.0.1:9");
 }
 
+TEST_CASE("one TF_CONFIG without a task may be every daemon's, each told its task by flag",
+          "[services][unit]") {
+  constexpr const char* kEverybodys =
+      R"({"cluster": {"chief": ["127.0.0.1:7000"], "ps": ["127.0.0.1:7001", "127.0.0.1:7002"]}})";
+  const auto ps =
+      Make("ps", {"--task", "ps:1", "--token-file", "/t"}, {{"TF_CONFIG", kEverybodys}});
+  REQUIRE(ps.ok());
+  CHECK(ps->task.ToString() == "ps:1");
+  CHECK(ps->listen.ToString() == "127.0.0.1:7002");
+  CHECK(ps->coordinator == "127.0.0.1:7000");
+
+  const auto chief = Make("chief", {"--token-file", "/t"}, {{"TF_CONFIG", kEverybodys}});
+  REQUIRE(chief.ok());
+  CHECK(chief->listen.ToString() == "127.0.0.1:7000");
+
+  const auto untold = Make("ps", {"--token-file", "/t"}, {{"TF_CONFIG", kEverybodys}});
+  CHECK(Message(untold.status()).find("no task.type") != std::string::npos);
+  const auto none =
+      Make("ps", {"--task", "ps:2", "--token-file", "/t"}, {{"TF_CONFIG", kEverybodys}});
+  CHECK(none.status().code() == StatusCode::kInvalidArgument);
+}
+
 TEST_CASE("the coordinator is chief:0 without being told", "[services][unit]") {
   const auto config = Make("chief", {"--listen", "127.0.0.1:0", "--token-file", "/t"});
 
