@@ -100,7 +100,8 @@ std::string DataAddress(const std::string& log) {
 
 TEST_CASE("strangers on a data port disturb nobody", "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 1500, 10, 10, 100);
+  // Long enough for all strangers to come and go while it runs.
+  const SumJob sums(folder, 1500, 10, 150, 100);
   Cluster cluster({.ps = 2, .workers = 2});
   const int ps = cluster.PidOf("ps:0");
   const std::string address = DataAddress(cluster.state() + "/logs/ps-0.log");
@@ -137,7 +138,7 @@ TEST_CASE("strangers on a data port disturb nobody", "[cluster]") {
   CHECK(proven.LastWords().code() == StatusCode::kResourceExhausted);
 
   REQUIRE(cluster.Describe(id).ended_ms() == 0);
-  REQUIRE(cluster.Wait(id, seconds(60)) == 0);
+  REQUIRE(cluster.Wait(id, seconds(180)) == 0);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
   CHECK(cluster.PidOf("ps:0") == ps);
