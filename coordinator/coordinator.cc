@@ -263,13 +263,13 @@ void Coordinator::OnStall(Millis slept) {
   for (const auto& [number, job] : jobs_) job->NoteStall(slept);
 }
 
-void Coordinator::OnDriverExit(const std::string& process, std::uint64_t driver, bool success,
+void Coordinator::OnDriverExit(const std::string& process, Incarnation driver, bool success,
                                const std::string& how) {
   if (const Result<Job*> job = FindById(JobAndTask(process).first); job.ok())
     (*job)->OnDriverExit(driver, success, how);
 }
 
-void Coordinator::OnDriverMessage(const std::string& process, std::uint64_t driver,
+void Coordinator::OnDriverMessage(const std::string& process, Incarnation driver,
                                   const v1::FromProgram& message) {
   const Result<Job*> job = FindById(JobAndTask(process).first);
   if (job.ok()) (*job)->OnDriverMessage(driver, message);

@@ -72,10 +72,10 @@ class Coordinator : private Membership::Observer {
   void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
   // How a driver or an evaluator ended; `process` is its job's id, an evaluator's JobAndTask()
   // (world.h).
-  void OnDriverExit(const std::string& process, std::uint64_t driver, bool success,
+  void OnDriverExit(const std::string& process, Incarnation driver, bool success,
                     const std::string& how);
   // A program's driver says so.
-  void OnDriverMessage(const std::string& process, std::uint64_t driver,
+  void OnDriverMessage(const std::string& process, Incarnation driver,
                        const v1::FromProgram& message);
   void OnDriverLine(const std::string& process, std::int64_t time_us, std::string line);
 

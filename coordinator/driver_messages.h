@@ -12,11 +12,11 @@
 namespace muster::coordinator {
 
 // A ready executor, by its number.
-inline void AddWorker(const TaskId& task, std::uint64_t number, const v1::DataEndpoint& endpoint,
+inline void AddWorker(const TaskId& task, Incarnation number, const v1::DataEndpoint& endpoint,
                       v1::ProgramMembers& members) {
   v1::ProgramWorker& worker = *members.add_workers();
   *worker.mutable_task() = ToProto(task);
-  worker.set_incarnation(number);
+  worker.set_incarnation(number.value());
   *worker.mutable_endpoint() = endpoint;
 }
 
@@ -28,12 +28,12 @@ inline void SetRunning(const v1::ExecutorEvent& event, v1::ExecutorVerdict& verd
 }
 
 // How it has ended.
-inline v1::ExecutorVerdict VerdictOf(const TaskId& task, std::uint64_t number,
+inline v1::ExecutorVerdict VerdictOf(const TaskId& task, Incarnation number,
                                      v1::ExecutorVerdict::Cause cause, const std::string& how,
                                      const std::vector<std::string>& lines) {
   v1::ExecutorVerdict verdict;
   *verdict.mutable_task() = ToProto(task);
-  verdict.set_incarnation(number);
+  verdict.set_incarnation(number.value());
   verdict.set_cause(cause);
   verdict.set_how(how);
   verdict.mutable_last_lines()->Assign(lines.begin(), lines.end());

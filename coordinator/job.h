@@ -73,11 +73,11 @@ class Job {
   virtual void OnLost(const Member& member) = 0;
   virtual void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) = 0;
   // `driver`: the number it was started with; of an earlier one than the present it is old news.
-  virtual void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) = 0;
+  virtual void OnDriverExit(Incarnation driver, bool success, const std::string& how) = 0;
   // What its driver says; of an earlier one it is old news.
-  virtual void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) = 0;
+  virtual void OnDriverMessage(Incarnation driver, const v1::FromProgram& message) = 0;
   // The number of its present driver, which that one's calls must carry; 0: there is none.
-  virtual std::uint64_t driver() const = 0;
+  virtual Incarnation driver() const = 0;
   // As whose output what it writes is kept.
   virtual std::string driver_task() const = 0;
 

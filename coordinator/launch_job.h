@@ -38,9 +38,9 @@ class LaunchJob final : public Job {
   void OnLost(const Member& member) override;
   void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
   void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
-  void OnDriverExit(std::uint64_t, bool, const std::string&) override {}
-  void OnDriverMessage(std::uint64_t, const v1::FromProgram&) override {}
-  std::uint64_t driver() const override { return 0; }
+  void OnDriverExit(Incarnation, bool, const std::string&) override {}
+  void OnDriverMessage(Incarnation, const v1::FromProgram&) override {}
+  Incarnation driver() const override { return Incarnation(); }
   std::string driver_task() const override { return "worker:0"; }
   // Processes go on without a coordinator.
   bool Settled() const override { return true; }

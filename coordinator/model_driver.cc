@@ -14,19 +14,19 @@ constexpr Millis kFinishLimit{30'000};
 
 }  // namespace
 
-Status ModelJob::CheckView(std::uint64_t view) const {
+Status ModelJob::CheckView(ViewId view) const {
   if (ended()) {
     return FailedPrecondition("job {} has ended: {}", id(), StateName(record().job().state()));
   }
-  if (view != record().plan().view() || !view_ || !view_->open()) {
+  if (view != ViewId(record().plan().view()) || !view_ || !view_->open()) {
     return Aborted("job {} has left view {} and goes back to a checkpoint: open it again", id(),
                    view);
   }
   return Ok();
 }
 
-Status ModelJob::CheckCall(std::uint64_t view, std::uint64_t driver) const {
-  if (!ended() && (driver == 0 || driver != driver_.number)) {
+Status ModelJob::CheckCall(ViewId view, Incarnation driver) const {
+  if (!ended() && (driver == Incarnation() || driver != driver_.number)) {
     return Aborted("another process drives job {} now: end", id());
   }
   return CheckView(view);
@@ -48,38 +48,38 @@ ModelJob::Then<Reply> ModelJob::Heard(Then<Reply> then) {
 
 // Answers when the view is open.
 void ModelJob::OpenJob(const v1::OpenJobRequest& request, Then<v1::OpenJobReply> asked) {
-  if (request.driver() == driver_.number) asked = Heard(std::move(asked));
-  story_.parked().Add(
-      kOpenLimit, [this, driver = request.driver(), then = std::move(asked)](bool last) {
-        const v1::JobState state = record().job().state();
-        if (ended()) {
-          then(state == v1::JOB_STATE_CANCELLED
-                   ? Cancelled("job {} was stopped", id())
-                   : FailedPrecondition("job {} has ended: {}", id(), StateName(state)));
-          return true;
-        }
-        if (driver == 0 || driver != driver_.number) {
-          then(FailedPrecondition("another process drives job {} now: end", id()));
-          return true;
-        }
-        if (!view_ || !view_->open()) {
-          if (!last) return false;
-          then(DeadlineExceeded("job {} is not ready yet: {}", id(), record().job().message()));
-          return true;
-        }
-        driver_.pid = world_.drivers.Pid(id());
-        NoteDriverBack();
-        then(view_->Opened());
-        return true;
-      });
+  if (Incarnation(request.driver()) == driver_.number) asked = Heard(std::move(asked));
+  story_.parked().Add(kOpenLimit, [this, driver = Incarnation(request.driver()),
+                                   then = std::move(asked)](bool last) {
+    const v1::JobState state = record().job().state();
+    if (ended()) {
+      then(state == v1::JOB_STATE_CANCELLED
+               ? Cancelled("job {} was stopped", id())
+               : FailedPrecondition("job {} has ended: {}", id(), StateName(state)));
+      return true;
+    }
+    if (driver == Incarnation() || driver != driver_.number) {
+      then(FailedPrecondition("another process drives job {} now: end", id()));
+      return true;
+    }
+    if (!view_ || !view_->open()) {
+      if (!last) return false;
+      then(DeadlineExceeded("job {} is not ready yet: {}", id(), record().job().message()));
+      return true;
+    }
+    driver_.pid = world_.drivers.Pid(id());
+    NoteDriverBack();
+    then(view_->Opened());
+    return true;
+  });
 }
 
 void ModelJob::Tell(const v1::ToProgram& message) {
   if (driver_.running) world_.drivers.Send(id(), message);
 }
 
-void ModelJob::OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) {
-  if (ended() || driver == 0 || driver != driver_.number || !view_) return;
+void ModelJob::OnDriverMessage(Incarnation driver, const v1::FromProgram& message) {
+  if (ended() || driver == Incarnation() || driver != driver_.number || !view_) return;
   driver_.heard = true;
   if (message.has_model()) view_->OnReport(message.model());
   if (message.has_answer()) view_->OnVerdictAnswer(message.answer());
@@ -87,7 +87,8 @@ void ModelJob::OnDriverMessage(std::uint64_t driver, const v1::FromProgram& mess
 
 void ModelJob::BeginEvaluation(const v1::BeginEvaluationRequest& request,
                                Then<v1::BeginEvaluationReply> asked) {
-  const std::uint64_t view = request.view(), driver = request.driver();
+  const ViewId view(request.view());
+  const Incarnation driver(request.driver());
   if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
   view_->OnReport(request.report());
   story_.parked().Add(
@@ -104,7 +105,8 @@ void ModelJob::BeginEvaluation(const v1::BeginEvaluationRequest& request,
 
 void ModelJob::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
                               Then<v1::SaveCheckpointReply> asked) {
-  if (const Status status = CheckCall(request.view(), request.driver()); !status.ok()) {
+  if (const Status status = CheckCall(ViewId(request.view()), Incarnation(request.driver()));
+      !status.ok()) {
     return asked(status);
   }
   view_->OnReport(request.report());
@@ -112,7 +114,7 @@ void ModelJob::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
 }
 
 Result<v1::ReportProgressReply> ModelJob::ReportProgress(const v1::ReportProgressRequest& request) {
-  MUSTER_TRY(CheckCall(request.view(), request.driver()));
+  MUSTER_TRY(CheckCall(ViewId(request.view()), Incarnation(request.driver())));
   driver_.heard = true;
   v1::Job& job = *story_.record().mutable_job();
   *job.mutable_progress() = request.progress();
@@ -141,10 +143,11 @@ std::string ModelJob::Unsaved() const {
 
 // With an error: not before it is known whether a closure is given up, which says more.
 void ModelJob::FinishJob(const v1::FinishJobRequest& request, Story::Done asked) {
-  const bool repeated =
-      ended() && driver_.finished && driver_.number != 0 && request.driver() == driver_.number;
+  const bool repeated = ended() && driver_.finished && driver_.number != Incarnation() &&
+                        Incarnation(request.driver()) == driver_.number;
   if (repeated) return WhenWritten(std::move(asked));
-  if (const Status called = CheckCall(request.view(), request.driver()); !called.ok()) {
+  if (const Status called = CheckCall(ViewId(request.view()), Incarnation(request.driver()));
+      !called.ok()) {
     return asked(called);
   }
   if (request.status().code() == 0 || !view_->judging()) return Finish(request, std::move(asked));
@@ -154,7 +157,7 @@ void ModelJob::FinishJob(const v1::FinishJobRequest& request, Story::Done asked)
       WhenWritten(then);
       return true;
     }
-    const Status called = CheckCall(request.view(), request.driver());
+    const Status called = CheckCall(ViewId(request.view()), Incarnation(request.driver()));
     if (!called.ok() || (last && view_->judging())) {
       then(called.ok()
                ? DeadlineExceeded("job {} looks up what a closure that is given up reads", id())

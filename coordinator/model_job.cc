@@ -106,7 +106,7 @@ void ModelJob::Leave() {
   world_.scheduler.Post([this, weak = std::weak_ptr<Job*>(self_), number = record().plan().view(),
                          view = std::shared_ptr<View>(std::move(view_))] {
     // Whoever waits for one of its checkpoints opens the job again, or ends.
-    if (!weak.expired()) view->RefuseSaves(CheckView(number));
+    if (!weak.expired()) view->RefuseSaves(CheckView(ViewId(number)));
   });
 }
 

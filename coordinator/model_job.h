@@ -36,9 +36,9 @@ class ModelJob final : public Job {
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) override;
-  void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) override;
-  void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) override;
-  std::uint64_t driver() const override { return driver_.number; }
+  void OnDriverExit(Incarnation driver, bool success, const std::string& how) override;
+  void OnDriverMessage(Incarnation driver, const v1::FromProgram& message) override;
+  Incarnation driver() const override { return driver_.number; }
   std::string driver_task() const override { return "trainer"; }
   bool Settled() const override { return !view_ || view_->Settled(); }
   bool MayLeave(const Member& member) const override { return !view_ || view_->MayLeave(member); }
@@ -78,7 +78,7 @@ class ModelJob final : public Job {
   // The process that drives the job. The number that its calls carry is never used again: one that
   // was given up and wakes is not obeyed.
   struct Driver {
-    std::uint64_t number = 0;
+    Incarnation number;
     int pid = 0;
     bool running = false;
     bool finished = false;
@@ -123,9 +123,9 @@ class ModelJob final : public Job {
   // `then`, counted as a call that the driver waits in.
   template <class Reply>
   Then<Reply> Heard(Then<Reply> then);
-  Status CheckView(std::uint64_t view) const;
+  Status CheckView(ViewId view) const;
   // Does the call come from the present driver, in the present view?
-  Status CheckCall(std::uint64_t view, std::uint64_t driver) const;
+  Status CheckCall(ViewId view, Incarnation driver) const;
   void Finish(const v1::FinishJobRequest& request, Story::Done then);
   // All steps are done and saved, and evaluator:0 has checkpoints left: whoever holds variables,
   // the driver and the slot are let go, and the job ends when these are evaluated.

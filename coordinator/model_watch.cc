@@ -21,7 +21,7 @@ std::string Name(int pid) {
 
 void ModelJob::StartDriver() {
   driver_ = Driver();
-  driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
+  driver_.number = NextIncarnation(world_.epoch, drivers_started_);
   driver_.settled_before = lasting_.settled;
   driver_.heard_at = world_.scheduler.Now();
   v1::ProgramStart start;
@@ -29,7 +29,7 @@ void ModelJob::StartDriver() {
   start.set_job_id(id());
   start.set_job_name(record().job().name());
   start.set_epoch(world_.epoch.value());
-  start.set_incarnation(driver_.number);
+  start.set_incarnation(driver_.number.value());
   const Status status = world_.drivers.StartModel(start);
   if (!status.ok()) {
     return LoseDriver("DRIVER_LOST", "the job's driver cannot be started: " + Message(status),
@@ -70,7 +70,7 @@ void ModelJob::WatchDriver() {
   (void)world_.scheduler.RunAfter(world_.options.driver_timeout / kLooks, look);
 }
 
-void ModelJob::OnDriverExit(std::uint64_t driver, bool success, const std::string& how) {
+void ModelJob::OnDriverExit(Incarnation driver, bool success, const std::string& how) {
   if (driver != driver_.number) return;
   driver_.running = false;
   if (ended()) return;

@@ -30,7 +30,7 @@ void ProgramJob::StartDriver() {
     return;
   }
   driver_ = Driver();
-  driver_.number = world_.epoch.value() << 32 | ++drivers_started_;
+  driver_.number = NextIncarnation(world_.epoch, drivers_started_);
   ChooseServers();
   ProgramLaunch launch;
   launch.program = story_.spec().program();
@@ -40,7 +40,7 @@ void ProgramJob::StartDriver() {
   start.set_job_name(record().job().name());
   *start.mutable_task() = ToProto({"chief", 0});
   start.set_epoch(world_.epoch.value());
-  start.set_incarnation(driver_.number);
+  start.set_incarnation(driver_.number.value());
   *start.mutable_strategy() = story_.spec().strategy();
   start.set_closures_at_a_time(
       std::max<std::uint32_t>(1, story_.spec().program().closures_per_worker()));
@@ -116,7 +116,7 @@ void ProgramJob::TellStop(Millis grace) {
   world_.drivers.Send(id(), message);
 }
 
-void ProgramJob::OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) {
+void ProgramJob::OnDriverMessage(Incarnation driver, const v1::FromProgram& message) {
   if (phase_ != Phase::kBegun) return;
   if (driver == evaluator_.number) return OnEvaluatorMessage(message);
   if (!driver_.running || driver != driver_.number) return;
@@ -159,7 +159,7 @@ void ProgramJob::OnDriverReady(const v1::ProgramReady& ready) {
 }
 
 // The end of main() is the end of the job, unless it may begin anew.
-void ProgramJob::OnDriverExit(std::uint64_t number, bool success, const std::string& how) {
+void ProgramJob::OnDriverExit(Incarnation number, bool success, const std::string& how) {
   if (number == evaluator_.number) return OnEvaluatorExit(success, how);
   if (number != driver_.number) return;
   const Driver ended = std::exchange(driver_, Driver());

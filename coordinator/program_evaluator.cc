@@ -20,7 +20,7 @@ std::pair<std::string, std::string> JobAndTask(const std::string& process) {
 
 void ProgramJob::StartEvaluator() {
   if (!story_.spec().program().evaluator() || evaluator_.running || !driver_.running) return;
-  evaluator_.number = world_.epoch.value() << 32 | ++drivers_started_;
+  evaluator_.number = NextIncarnation(world_.epoch, drivers_started_);
   evaluator_.running = true;
   ProgramLaunch launch;
   launch.program = story_.spec().program();
@@ -30,7 +30,7 @@ void ProgramJob::StartEvaluator() {
   start.set_job_name(record().job().name());
   *start.mutable_task() = ToProto({"evaluator", 0});
   start.set_epoch(world_.epoch.value());
-  start.set_incarnation(evaluator_.number);
+  start.set_incarnation(evaluator_.number.value());
   *start.mutable_strategy() = story_.spec().strategy();
   if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
     OnEvaluatorExit(false, Message(status));
@@ -61,7 +61,7 @@ void ProgramJob::OnEvaluatorMessage(const v1::FromProgram& message) {
 // It is started again a few times; the job goes on without it.
 void ProgramJob::OnEvaluatorExit(bool success, const std::string& how) {
   evaluator_.running = false;
-  evaluator_.number = 0;
+  evaluator_.number = Incarnation();
   if (phase_ != Phase::kBegun) return;
   if (!success) {
     const TaskId task{"evaluator", 0};

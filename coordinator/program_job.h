@@ -38,9 +38,9 @@ class ProgramJob final : public Job {
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) override;
-  void OnDriverExit(std::uint64_t driver, bool success, const std::string& how) override;
-  void OnDriverMessage(std::uint64_t driver, const v1::FromProgram& message) override;
-  std::uint64_t driver() const override { return driver_.number; }
+  void OnDriverExit(Incarnation driver, bool success, const std::string& how) override;
+  void OnDriverMessage(Incarnation driver, const v1::FromProgram& message) override;
+  Incarnation driver() const override { return driver_.number; }
   std::string driver_task() const override { return "chief:0"; }
   bool Settled() const override;
   bool MayLeave(const Member& member) const override;
@@ -51,7 +51,7 @@ class ProgramJob final : public Job {
  private:
   struct Executor {
     SessionId session;
-    std::uint64_t incarnation = 0;
+    Incarnation incarnation;
     std::uint32_t pid = 0;
     bool ready = false;
     TimePoint ready_at;
@@ -61,7 +61,7 @@ class ProgramJob final : public Job {
     bool restart_planned = false;
   };
   struct Driver {
-    std::uint64_t number = 0;
+    Incarnation number;
     bool running = false;
     // It has said that main() begins.
     bool ready = false;
@@ -95,7 +95,7 @@ class ProgramJob final : public Job {
   // Gives the job as many workers as it may have and are there, the least busy first.
   void Allocate();
   void StartExecutor(const Member& worker);
-  void OnExecutorAnswer(const TaskId& task, std::uint64_t incarnation, const Status& status);
+  void OnExecutorAnswer(const TaskId& task, Incarnation incarnation, const Status& status);
   void OnExecutorReady(const TaskId& task, Executor& executor, const v1::ExecutorEvent& event);
   void OnExecutorGone(const Member& member, Executor& executor, const v1::ExecutorEvent& event);
   void RestartExecutorLater(const TaskId& task, Executor& executor);
@@ -137,7 +137,7 @@ class ProgramJob final : public Job {
   Driver driver_;
   std::uint32_t drivers_started_ = 0;
   struct Evaluator {
-    std::uint64_t number = 0;  // 0: none runs
+    Incarnation number;  // 0: none runs
     bool running = false;
     int ends = 0;  // that were failures
   };

@@ -98,7 +98,7 @@ std::string ProgramJob::ReadyNames() const {
 void ProgramJob::StartExecutor(const Member& worker) {
   Executor& executor = executors_[worker.task];
   executor.session = worker.session;
-  executor.incarnation = world_.epoch.value() << 32 | ++executors_started_;
+  executor.incarnation = NextIncarnation(world_.epoch, executors_started_);
   executor.ready = false;
   executor.pid = 0;
   v1::Command command;
@@ -109,7 +109,7 @@ void ProgramJob::StartExecutor(const Member& worker) {
   program.set_job_id(id());
   program.set_job_name(record().job().name());
   program.set_epoch(world_.epoch.value());
-  program.set_incarnation(executor.incarnation);
+  program.set_incarnation(executor.incarnation.value());
   *program.mutable_strategy() = story_.spec().strategy();
   program.set_closures_at_a_time(
       std::max<std::uint32_t>(1, story_.spec().program().closures_per_worker()));
@@ -124,7 +124,7 @@ void ProgramJob::StartExecutor(const Member& worker) {
 // For one that is ready the answer says nothing new: its event has come before it. Else the worker
 // could not start it, for a peer's sake (it tries again soon), by the user's mistake or by its own
 // host's (others go on without it).
-void ProgramJob::OnExecutorAnswer(const TaskId& task, std::uint64_t incarnation,
+void ProgramJob::OnExecutorAnswer(const TaskId& task, Incarnation incarnation,
                                   const Status& status) {
   const auto found = executors_.find(task);
   if (status.ok() || found == executors_.end() || found->second.incarnation != incarnation ||
@@ -163,7 +163,7 @@ void ProgramJob::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& 
   if (phase_ != Phase::kBegun) return;
   const auto found = executors_.find(member.task);
   if (found == executors_.end() || found->second.session != member.session ||
-      found->second.incarnation != event.incarnation()) {
+      found->second.incarnation != Incarnation(event.incarnation())) {
     return;
   }
   switch (event.kind()) {

@@ -184,7 +184,7 @@ class View : protected ViewParts {
   };
   struct Ended {
     TaskId task;
-    std::uint64_t number = 0;
+    Incarnation number;
     Cause cause = v1::ExecutorVerdict::CAUSE_UNSPECIFIED;
     std::string how;
     std::vector<std::string> lines;
@@ -215,7 +215,7 @@ class View : protected ViewParts {
   std::map<TaskId, Executor> executors_;
   // The number of the executor that each worker was asked for last; one that has ended has none. A
   // worker that comes back, and is the same process, may have it still.
-  std::map<TaskId, std::uint64_t> numbers_;
+  std::map<TaskId, Incarnation> numbers_;
   // Holders of variables that are away; their processes may come back.
   std::map<TaskId, Loss> missing_;
   // The checkpoint that the variables come from; empty: none.
@@ -245,7 +245,7 @@ class View : protected ViewParts {
   void WaitForCheckpoints(const Status& why);
 
   // view_executors.cc
-  void OnExecutorAnswer(const TaskId& task, std::uint64_t number,
+  void OnExecutorAnswer(const TaskId& task, Incarnation number,
                         const Result<v1::CommandResult>& result);
   void OnExecutorReady(const TaskId& task, const v1::ExecutorEvent& event);
   void OnExecutorGone(const TaskId& task, const v1::ExecutorEvent& event);

@@ -132,12 +132,13 @@ void View::NoteWork(const v1::ExecutorWork& work) {
   const std::uint64_t closures = work.closures() - std::min(work.closures(), last.closures());
   const std::uint64_t steps = work.steps() - std::min(work.steps(), last.steps());
   last = work;
-  const auto task = lasting_.executors.find(work.executor());
+  const auto task = lasting_.executors.find(Incarnation(work.executor()));
   if (closures == 0 || task == lasting_.executors.end()) return;
   lasting_.closures_by[task->second] += closures;
   lasting_.settled += closures;
   const auto executor = executors_.find(task->second);
-  if (executor == executors_.end() || executor->second.number != work.executor()) return;
+  if (executor == executors_.end() || executor->second.number != Incarnation(work.executor()))
+    return;
   executor->second.crashes = executor->second.returned = 0;
   executor->second.trained = executor->second.trained || steps > 0;
 }

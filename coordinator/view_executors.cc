@@ -34,8 +34,10 @@ bool View::IsPausing(const TaskId& worker) const {
 
 // Asks the worker for one, in place of whatever it was asked before.
 void View::StartExecutor(const Member& member) {
-  std::uint64_t& number = numbers_[member.task];
-  if (number == 0) number = world_.epoch.value() << 32 | ++lasting_.executors_started;
+  Incarnation& number = numbers_[member.task];
+  if (number == Incarnation()) {
+    number = NextIncarnation(world_.epoch, lasting_.executors_started);
+  }
   lasting_.executors[number] = member.task;
   Executor& executor = executors_[member.task];
   executor.session = member.session;
@@ -47,7 +49,7 @@ void View::StartExecutor(const Member& member) {
   v1::StartExecutor& start = *command.mutable_start_executor();
   start.mutable_program()->set_job_id(story_.id());
   start.mutable_program()->set_job_name(story_.record().job().name());
-  start.mutable_program()->set_incarnation(number);
+  start.mutable_program()->set_incarnation(number.value());
   *start.mutable_plan() = story_.plan();
   *start.mutable_spec() = story_.spec();
   if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
@@ -62,7 +64,7 @@ void View::StartExecutor(const Member& member) {
 // One that goes on keeps its number, which it says where it serves with, and has made steps.
 void View::TakeExecutor(const TaskId& worker, const v1::AdoptReport& report) {
   Executor& executor = executors_.at(worker);
-  executor.number = numbers_[worker] = report.executor();
+  executor.number = numbers_[worker] = Incarnation(report.executor());
   executor.trained = true;
   lasting_.executors[executor.number] = worker;
 }
@@ -83,7 +85,7 @@ std::uint32_t View::ExecutorPid(const TaskId& worker) const {
 
 // That it is ready its event has said already. The worker could not start it: for a peer's sake (it
 // tries again soon), by the user's mistake or by its own host's (others go on without it).
-void View::OnExecutorAnswer(const TaskId& task, std::uint64_t number,
+void View::OnExecutorAnswer(const TaskId& task, Incarnation number,
                             const Result<v1::CommandResult>& result) {
   const auto found = executors_.find(task);
   if (found == executors_.end() || found->second.number != number) return;
@@ -141,7 +143,7 @@ void View::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event)
   if (!running() || event.view() != story_.plan().view()) return;
   const auto found = executors_.find(member.task);
   if (found == executors_.end() || found->second.session != member.session ||
-      found->second.number != event.incarnation()) {
+      found->second.number != Incarnation(event.incarnation())) {
     return;
   }
   if (OnOtherProcess(member.task, event)) return;

@@ -31,7 +31,7 @@ struct ViewParts {
   struct Executor {
     SessionId session;
     // Unique among the job's executors for ever.
-    std::uint64_t number = 0;
+    Incarnation number;
     v1::DataEndpoint endpoint;
     bool ready = false;
     std::uint32_t pid = 0;
@@ -70,7 +70,7 @@ struct Lasting {
   Fitness fitness;
   std::map<TaskId, std::uint64_t> closures_by;
   // Executors that were asked for, by their number, and how many.
-  std::map<std::uint64_t, TaskId> executors;
+  std::map<Incarnation, TaskId> executors;
   std::uint32_t executors_started = 0;
   // Closures and checkpoints that were done: a driver that adds none got nowhere.
   std::uint64_t settled = 0;

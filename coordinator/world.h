@@ -32,6 +32,11 @@ struct ProgramLaunch {
   std::map<std::string, std::map<int, std::string>> cluster;
 };
 
+// The next process in its place: never used again, by a later epoch neither.
+inline Incarnation NextIncarnation(Epoch epoch, std::uint32_t& started) {
+  return Incarnation(epoch.value() << 32 | ++started);
+}
+
 // Names the process of a program's evaluator where a job's id names its driver.
 std::string EvaluatorOf(const std::string& job_id);
 // The job of such a name, and the task; empty: the driver.

@@ -54,7 +54,7 @@ struct CoordinatorNode::Parts {
                    if (core) core->OnDriverLine(job, time, std::move(line));
                  },
              .on_exit =
-                 [this](const std::string& job, std::uint64_t number, bool success,
+                 [this](const std::string& job, Incarnation number, bool success,
                         const std::string& how) {
                    if (core) core->OnDriverExit(job, number, success, how);
                  },
@@ -62,7 +62,7 @@ struct CoordinatorNode::Parts {
              .key = [token](const std::string& job,
                             Epoch epoch) { return net::JobKey(token.value(), job, epoch); },
              .on_message =
-                 [this](const std::string& job, std::uint64_t number,
+                 [this](const std::string& job, Incarnation number,
                         const v1::FromProgram& message) {
                    if (core) core->OnDriverMessage(job, number, message);
                  }}),

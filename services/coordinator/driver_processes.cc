@@ -63,7 +63,7 @@ Status DriverProcesses::StartAs(v1::ProgramStart start, Epoch key_of, Launch lau
   if (closed_) return Unavailable("the coordinator is shutting down");
   const std::string job_id =
       start.role() == v1::PROGRAM_ROLE_EVALUATOR ? EvaluatorOf(start.job_id()) : start.job_id();
-  const std::uint64_t number = start.incarnation();
+  const Incarnation number(start.incarnation());
   start.set_key(options_.key(start.job_id(), key_of));
   start.set_link("auto");
   MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
@@ -98,7 +98,7 @@ DriverProcesses::OnLine DriverProcesses::LinesOf(const std::string& job_id,
 }
 
 std::function<void(process::Exit)> DriverProcesses::ExitOf(
-    const std::string& job_id, std::uint64_t number,
+    const std::string& job_id, Incarnation number,
     const std::shared_ptr<process::LineGate>& lines) {
   return [this, job_id, number, lines](process::Exit exit) {
     strand_.Post([this, job_id, number, lines, exit] {
@@ -122,7 +122,7 @@ void DriverProcesses::PassLines(const std::string& job_id,
   });
 }
 
-void DriverProcesses::OnStarted(const std::string& job_id, std::uint64_t number,
+void DriverProcesses::OnStarted(const std::string& job_id, Incarnation number,
                                 Result<std::unique_ptr<Running>> process) {
   const auto found = drivers_.find(job_id);
   const bool wanted = !closed_ && found != drivers_.end() && found->second.number == number;
@@ -163,7 +163,7 @@ void DriverProcesses::Signal(Driver& driver, int signal) {
   if (driver.process != nullptr) (void)driver.process->Signal(signal);
 }
 
-void DriverProcesses::OnExit(const std::string& job_id, std::uint64_t number,
+void DriverProcesses::OnExit(const std::string& job_id, Incarnation number,
                              const process::Exit& exit) {
   const auto found = drivers_.find(job_id);
   if (closed_ || found == drivers_.end() || found->second.number != number) return;

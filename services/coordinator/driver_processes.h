@@ -31,14 +31,14 @@ class DriverProcesses : public Drivers {
     std::string program;
     std::string token_file;
     std::function<void(const std::string& job, std::int64_t time_us, std::string line)> on_line;
-    std::function<void(const std::string& job, std::uint64_t number, bool success,
+    std::function<void(const std::string& job, Incarnation number, bool success,
                        const std::string& how)>
         on_exit;
     // A user's uploaded program, as a file that can be run.
     std::function<Result<std::string>(const std::string& sha256)> executable = nullptr;
     // What proves the job's links; what its driver says.
     std::function<std::string(const std::string& job_id, Epoch epoch)> key = nullptr;
-    std::function<void(const std::string& job, std::uint64_t number, const v1::FromProgram&)>
+    std::function<void(const std::string& job, Incarnation number, const v1::FromProgram&)>
         on_message = nullptr;
   };
 
@@ -61,7 +61,7 @@ class DriverProcesses : public Drivers {
   using Running = services::ProgramProcess;
   using Launch = absl::AnyInvocable<Result<std::unique_ptr<Running>>(Running::Events)>;
   struct Driver {
-    std::uint64_t number = 0;
+    Incarnation number;
     // Null while it is being started.
     std::unique_ptr<Running> process;
     // Asked for meanwhile; 0: none.
@@ -72,18 +72,18 @@ class DriverProcesses : public Drivers {
   // In the place of whatever drove the job before, with `start`, completed, for its first message;
   // `launch` runs on the thread of forks.
   Status StartAs(v1::ProgramStart start, Epoch key_of, Launch launch);
-  void OnStarted(const std::string& job_id, std::uint64_t number,
+  void OnStarted(const std::string& job_id, Incarnation number,
                  Result<std::unique_ptr<Running>> process);
   // What a child's callbacks do: lines through a gate, and its end after the last of them.
   using OnLine = std::function<void(std::chrono::system_clock::time_point, std::string)>;
   OnLine LinesOf(const std::string& job_id, const std::shared_ptr<process::LineGate>& lines);
-  std::function<void(process::Exit)> ExitOf(const std::string& job_id, std::uint64_t number,
+  std::function<void(process::Exit)> ExitOf(const std::string& job_id, Incarnation number,
                                             const std::shared_ptr<process::LineGate>& lines);
   void PassLines(const std::string& job_id, const std::shared_ptr<process::LineGate>& lines);
   void Signal(Driver& driver, int signal);
   // Kills what is left of it.
   void Bury(std::unique_ptr<Running> process);
-  void OnExit(const std::string& job_id, std::uint64_t number, const process::Exit& exit);
+  void OnExit(const std::string& job_id, Incarnation number, const process::Exit& exit);
   // The job's own, for its driver.
   std::string TfConfig(const ProgramLaunch& launch) const;
 

@@ -71,7 +71,7 @@ TEST_CASE("An end that cannot be written is not told as one until it is", "[coor
   cluster.JoinAll(1, 1);
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
   cluster.TrainAndSave(1, 100);
-  const std::uint64_t driver = cluster.job().driver();
+  const Incarnation driver = cluster.job().driver();
 
   cluster.journal_full = true;
   CHECK(cluster.FinishJob().code() == StatusCode::kUnavailable);

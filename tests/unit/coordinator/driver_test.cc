@@ -99,7 +99,7 @@ TEST_CASE_METHOD(Driven, "a step that was saved is not saved again", "[coordinat
 
 TEST_CASE_METHOD(Driven, "a driver that was replaced is not obeyed when it wakes up",
                  "[coordinator][unit]") {
-  const std::uint64_t old = job().driver();
+  const Incarnation old = job().driver();
   REQUIRE(Schedule(1, 20).ok());
   KillDriver();
   REQUIRE(job().driver() != old);
@@ -118,7 +118,7 @@ TEST_CASE_METHOD(Driven, "a driver that was replaced is not obeyed when it wakes
         StatusCode::kAborted);
   CHECK(Finish(As<v1::FinishJobRequest>(old)).code() == StatusCode::kAborted);
   CHECK(Open(old).status().code() == StatusCode::kFailedPrecondition);
-  CHECK(Open(0).status().code() == StatusCode::kFailedPrecondition);
+  CHECK(Open(Incarnation()).status().code() == StatusCode::kFailedPrecondition);
   // And its end is no news.
   core->OnDriverExit(job().id(), old, false, "signal SIGKILL");
   CHECK(drivers.started.size() == 2);
@@ -219,7 +219,7 @@ TEST_CASE_METHOD(Driven, "a job that is submitted again right after a stop begin
   Train(1, 10);
   job().Stop(Millis(0));
   REQUIRE(Save(10).ok());
-  const std::uint64_t old = job().driver();
+  const Incarnation old = job().driver();
   REQUIRE(FinishJob(Cancelled("stopped as asked")).ok());
 
   // The old driver has not ended yet.
@@ -248,11 +248,11 @@ TEST_CASE_METHOD(Driven, "a job that was stopped while it waited for a retry beg
 TEST_CASE_METHOD(Driven, "the end of a job may be told twice", "[coordinator][unit]") {
   Train(1, 100);
   REQUIRE(Save(100).ok());
-  const std::uint64_t driver = job().driver();
+  const Incarnation driver = job().driver();
   REQUIRE(FinishJob().ok());
   auto again = As<v1::FinishJobRequest>(driver);
   CHECK(Finish(again).ok());
-  again.set_driver(driver + 1);
+  again.set_driver(driver.value() + 1);
   CHECK(Finish(again).code() == StatusCode::kFailedPrecondition);
 }
 

@@ -139,7 +139,7 @@ class Cluster {
       ModelJob& driven = job(one.id());
       v1::SaveCheckpointRequest request;
       request.set_view(driven.record().plan().view());
-      request.set_driver(driven.driver());
+      request.set_driver(driven.driver().value());
       request.set_step(UINT64_MAX);
       driven.SaveCheckpoint(request, [](const auto&) {});
     }
@@ -170,15 +170,15 @@ class Cluster {
 
   // --- As the driver; as the present one unless another number is given.
   template <class Request>
-  Request As(std::optional<std::uint64_t> driver = std::nullopt) {
+  Request As(std::optional<Incarnation> driver = std::nullopt) {
     Request request;
     request.set_view(View());
-    request.set_driver(driver.value_or(job().driver()));
+    request.set_driver(driver.value_or(job().driver()).value());
     return request;
   }
-  Result<v1::OpenJobReply> Open(std::optional<std::uint64_t> driver = std::nullopt) {
+  Result<v1::OpenJobReply> Open(std::optional<Incarnation> driver = std::nullopt) {
     v1::OpenJobRequest request;
-    request.set_driver(driver.value_or(job().driver()));
+    request.set_driver(driver.value_or(job().driver()).value());
     auto answer = std::make_shared<Result<v1::OpenJobReply>>(Unknown("no answer"));
     job().OpenJob(request, [answer](auto reply) { *answer = std::move(reply); });
     return *answer;

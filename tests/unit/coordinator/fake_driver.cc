@@ -18,22 +18,22 @@ void FakeDriver::Begin() {
   const Result<Job*> job = cluster_.core->Find(start_.job_id());
   if (!job.ok() || (*job)->driver() != number()) return;
   v1::OpenJobRequest request;
-  request.set_driver(number());
+  request.set_driver(number().value());
   Result<v1::OpenJobReply> opened = Unknown("no answer");
   (*job)->AsModel()->OpenJob(request, [&](auto reply) { opened = std::move(reply); });
   if (!opened.ok()) return;
   done_ = opened->steps_done();
   view_ = opened->plan().view();
   scheduled_ = done_;
-  dispatcher_.emplace(
-      dispatch::ClosureDispatcher::Options{.epoch = Epoch(start_.epoch()),
-                                           .incarnation = static_cast<std::uint16_t>(number()),
-                                           .credit = {.least = 2, .most = 2},
-                                           .settled = done_,
-                                           .given = opened->scheduled(),
-                                           .name = [this](std::uint64_t closure) {
-                                             return trainer::NameOf(story_.ClosureOf(closure));
-                                           }});
+  dispatcher_.emplace(dispatch::ClosureDispatcher::Options{
+      .epoch = Epoch(start_.epoch()),
+      .incarnation = static_cast<std::uint16_t>(number().value()),
+      .credit = {.least = 2, .most = 2},
+      .settled = done_,
+      .given = opened->scheduled(),
+      .name = [this](std::uint64_t closure) {
+        return trainer::NameOf(story_.ClosureOf(closure));
+      }});
   for (const v1::ToProgram& message : std::exchange(waiting_, {})) Obey(message);
   if (opened->scheduled() > done_) {
     (void)Schedule(v1::CLOSURE_KIND_TRAIN, done_ + 1, opened->scheduled());

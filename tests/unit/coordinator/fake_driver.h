@@ -28,7 +28,7 @@ struct Given {
   std::uint64_t view = 0;
   v1::Closure what;
   std::uint64_t number = 0;  // the driver's
-  std::uint64_t by = 0;      // the driver
+  Incarnation by;            // the driver
   std::uint64_t attempt_number = 0;
   std::uint64_t buffers_version = 0;
   const v1::Closure& closure() const { return what; }
@@ -43,7 +43,7 @@ class FakeDriver {
   // As its process does when it begins; it takes over what the one before it has left.
   void Begin();
   void Obey(const v1::ToProgram& message);
-  std::uint64_t number() const { return start_.incarnation(); }
+  Incarnation number() const { return Incarnation(start_.incarnation()); }
   bool begun() const { return dispatcher_.has_value(); }
   // Those that it has not scheduled before. An earlier closure's error.
   Status Schedule(v1::ClosureKind kind, std::uint64_t from, std::uint64_t to);

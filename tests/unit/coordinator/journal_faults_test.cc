@@ -104,7 +104,7 @@ TEST_CASE("Nobody is told to obey a view before its number is on disk", "[coordi
 TEST_CASE("A job's end is answered, shown and obeyed when it is on disk", "[coordinator][unit]") {
   RunningJob cluster;
   cluster.TrainAndSave(1, 10);
-  const std::uint64_t driver = cluster.job().driver();
+  const Incarnation driver = cluster.job().driver();
   cluster.journal_disk.hangs = true;
   const auto finished = cluster.BeginFinish();
   cluster.Pass(Millis(20'000), Millis(200));

@@ -58,7 +58,7 @@ class ModelWorld {
   // As the driver: opens the job when it must, and keeps some closures scheduled.
   void Drive() {
     ModelJob& job = cluster_.job();
-    if (job.ended() || job.driver() == 0) return;
+    if (job.ended() || job.driver() == Incarnation()) return;
     const auto opened = cluster_.Open();
     if (!opened.ok()) return;
     const std::uint64_t done = opened->steps_done();
@@ -92,7 +92,7 @@ class ModelWorld {
       case 5:
         return RestartCoordinator();
       case 6:
-        if (cluster_.job().driver() != 0) cluster_.DriverExits("signal SIGKILL");
+        if (cluster_.job().driver() != Incarnation()) cluster_.DriverExits("signal SIGKILL");
         return cluster_.Pass(Millis(500));
       case 7:
         return PushLate();
@@ -200,7 +200,7 @@ class ModelWorld {
     }
     INFO(cluster_.job().record().job().message()
          << " " << cluster_.job().record().job().reason() << " view " << cluster_.View()
-         << " driver " << cluster_.job().driver() << " scheduled "
+         << " driver " << cluster_.job().driver().value() << " scheduled "
          << (cluster_.models.contains("job-1") ? cluster_.model().Report(false).ShortDebugString()
                                                : "none"));
     REQUIRE(cluster_.JoinNow().ok());

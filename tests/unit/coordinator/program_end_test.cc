@@ -51,7 +51,7 @@ TEST_CASE("Under on_failure main begins anew with the executors that are there, 
   Programs cluster;
   cluster.JoinAll(0, 2);
   cluster.Run(Restarting(2));
-  const std::uint64_t first = cluster.words().driver();
+  const Incarnation first = cluster.words().driver();
 
   cluster.MainEnds("signal SIGKILL");
   CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
@@ -94,7 +94,7 @@ TEST_CASE("A restarted coordinator begins main anew under on_failure, with other
   Programs cluster;
   cluster.JoinAll(0, 1);
   cluster.Run(Restarting(1));
-  const std::uint64_t driver = cluster.words().driver();
+  const Incarnation driver = cluster.words().driver();
   const std::uint64_t executor = cluster.Members().workers(0).incarnation();
   const std::uint64_t view = cluster.words().record().plan().view();
 

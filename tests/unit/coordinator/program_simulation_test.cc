@@ -99,7 +99,7 @@ class ProgramWorld {
     cluster_.Settle();
   }
   void MainFails() {
-    if (job().driver() == 0) return;
+    if (job().driver() == Incarnation()) return;
     LookAtDrivers();
     cluster_.core->OnDriverExit(job().id(), job().driver(), false, "exit code 1");
     running_ = 0;
@@ -114,7 +114,7 @@ class ProgramWorld {
   // What processes that are long gone say.
   void OldNews() {
     if (numbers_.empty()) return;
-    const std::uint64_t old = *numbers_.begin();
+    const Incarnation old(*numbers_.begin());
     if (old == job().driver()) return;
     cluster_.core->OnDriverExit(job().id(), old, Upto(1) == 0, "exit code 0");
     v1::FromProgram message;

@@ -14,7 +14,7 @@ TEST_CASE("A program's main begins when its executors are there, and the job end
   const ProgramLaunch& launch = cluster.drivers.launched.front();
   CHECK(launch.program.arguments(1) == "3");
   CHECK(launch.start.role() == v1::PROGRAM_ROLE_DRIVER);
-  CHECK(launch.start.incarnation() == cluster.words().driver());
+  CHECK(Incarnation(launch.start.incarnation()) == cluster.words().driver());
   CHECK(launch.start.key().empty());
   CHECK(launch.cluster.at("ps").size() == 1);
   CHECK(cluster.MemberIndices() == Indices{0, 1});
@@ -107,17 +107,17 @@ TEST_CASE("An evaluator runs beside main, and the job ends when it has evaluated
   v1::FromProgram message;
   message.mutable_evaluation()->set_checkpoint("step-7");
   (*message.mutable_evaluation()->mutable_values())["loss"] = 0.5;
-  cluster.core->OnDriverMessage(process, first.incarnation(), message);
+  cluster.core->OnDriverMessage(process, Incarnation(first.incarnation()), message);
   CHECK(cluster.EventOf("EVALUATED", "words")->message() == "step-7: loss 0.5");
   CHECK(cluster.EventOf("EVALUATED", "words")->fields().at("loss") == "0.5");
 
   // One that fails is started again, and the job goes on.
-  cluster.core->OnDriverExit(process, first.incarnation(), false, "signal SIGSEGV");
+  cluster.core->OnDriverExit(process, Incarnation(first.incarnation()), false, "signal SIGSEGV");
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
   cluster.Pass(Millis(1'500));
   REQUIRE(cluster.drivers.launched.size() == 3);
-  const std::uint64_t second = cluster.drivers.launched[2].start.incarnation();
-  CHECK(second != first.incarnation());
+  const Incarnation second(cluster.drivers.launched[2].start.incarnation());
+  CHECK(second != Incarnation(first.incarnation()));
 
   cluster.MainEnds("exit code 0");
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
@@ -172,7 +172,7 @@ TEST_CASE("A program without workers waits for one and goes on with it", "[coord
   Programs cluster;
   cluster.JoinAll(0, 1);
   cluster.Run();
-  const std::uint64_t driver = cluster.words().driver();
+  const Incarnation driver = cluster.words().driver();
   cluster.Kill({"worker", 0});
   cluster.Pass(Millis(1'000));
   CHECK(cluster.Members().workers().empty());

@@ -58,7 +58,7 @@ class Programs : public Cluster {
     core->OnDriverExit(words().id(), words().driver(), how == "exit code 0", how);
     Settle();
   }
-  void Report(std::uint64_t done, std::optional<std::uint64_t> driver = std::nullopt) {
+  void Report(std::uint64_t done, std::optional<Incarnation> driver = std::nullopt) {
     v1::FromProgram message;
     message.mutable_report()->set_done(done);
     message.mutable_report()->set_phase("epoch 2");

@@ -230,7 +230,7 @@ TEST_CASE("A ps that comes back is told to drop what ended, moved on, or was nev
   REQUIRE(cluster.Submit(Cluster::Spec("ended")).ok());
   v1::FinishJobRequest finish;
   finish.set_view(1);
-  finish.set_driver(cluster.job("ended").driver());
+  finish.set_driver(cluster.job("ended").driver().value());
   REQUIRE(cluster.Finish(finish, "ended").ok());
   REQUIRE(cluster.Submit(Cluster::Spec("job")).ok());
   const std::string running = cluster.job().id();

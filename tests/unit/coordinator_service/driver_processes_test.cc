@@ -20,14 +20,15 @@ std::string HowItEnds(const std::string& program, std::function<void(DriverProce
   ThreadScheduler strand;
   std::promise<std::string> ended;
   DriverProcesses drivers(
-      strand,
-      {.program = program,
-       .token_file = "none",
-       .on_line = [](auto&&...) {},
-       .on_exit = [&](const std::string&, std::uint64_t number, bool,
-                      const std::string& how) { ended.set_value(number == 7 ? how : "another"); },
-       .key = [](const auto&...) { return std::string("key"); },
-       .on_message = [](auto&&...) {}});
+      strand, {.program = program,
+               .token_file = "none",
+               .on_line = [](auto&&...) {},
+               .on_exit =
+                   [&](const std::string&, Incarnation number, bool, const std::string& how) {
+                     ended.set_value(number == Incarnation(7) ? how : "another");
+                   },
+               .key = [](const auto&...) { return std::string("key"); },
+               .on_message = [](auto&&...) {}});
   strand.Post([&] {
     v1::ProgramStart start;
     start.set_job_id("j");
@@ -90,7 +91,7 @@ TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is
        .on_line = [&](const std::string&, std::int64_t,
                       const std::string& line) { story.push_back(line); },
        .on_exit =
-           [&](const std::string&, std::uint64_t number, bool success, const std::string& how) {
+           [&](const std::string&, Incarnation number, bool success, const std::string& how) {
              story.push_back(fmt::format("{} {} {}", number, success, how));
              ended.set_value();
            },
@@ -101,7 +102,7 @@ TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is
        .key = [](const std::string& job,
                  Epoch epoch) { return fmt::format("key of {} {}", job, epoch.value()); },
        .on_message =
-           [&](const std::string& job, std::uint64_t number, const v1::FromProgram& message) {
+           [&](const std::string& job, Incarnation number, const v1::FromProgram& message) {
              story.push_back(fmt::format("{} {} {}", job, number, message.ready().abi()));
            }});
   ProgramLaunch launch;
