@@ -1,12 +1,39 @@
 // The part of WorkerCore that runs users' programs: executors and probes.
+#include <string_view>
+
 #include <fmt/format.h>
 
+#include "common/base/version.h"
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
 #include "worker/worker_core.h"
 
 namespace muster::worker {
+namespace {
+
+// What a program is linked with speaks to daemons and parameter servers, whose messages and frames
+// are those of one release.
+Status CheckRelease(const v1::ProgramReady& ready) {
+  constexpr std::string_view kName = "muster ";
+  std::string_view theirs = ready.abi();
+  theirs.remove_prefix(theirs.starts_with(kName) ? kName.size() : 0);
+  theirs = theirs.substr(0, theirs.find(' '));
+  if (theirs == Version()) return Ok();
+  return InvalidArgument(
+      "the program was built with Muster {}, and this worker is of Muster {}: build it with the "
+      "SDK "
+      "of the cluster's release",
+      theirs, Version());
+}
+
+// Its own trouble comes first: it may not have come to saying what it is.
+Status Refusal(const v1::ProgramReady& ready) {
+  const Status status = FromProto(ready.status());
+  return status.ok() ? CheckRelease(ready) : status;
+}
+
+}  // namespace
 
 Result<ProcessId> WorkerCore::LaunchProgram(Use use, const std::string& job_id,
                                             const std::string& path, const v1::ProgramSpec& spec,
@@ -79,11 +106,11 @@ void WorkerCore::OnProbed(ProcessId process, const v1::ProgramReady& ready) {
   report.set_functions(ready.functions());
   report.set_function_count(ready.function_count());
   report.set_abi(ready.abi());
-  EndCheck(process, FromProto(ready.status()), std::move(result), false);
+  EndCheck(process, Refusal(ready), std::move(result), false);
 }
 
 void WorkerCore::OnServing(ProcessId process, const v1::ProgramReady& ready) {
-  EndStart(process, FromProto(ready.status()),
+  EndStart(process, Refusal(ready),
            fmt::format("{}, {}", Counted(ready.function_count(), "function"), ready.abi()),
            ready.endpoint());
 }

@@ -1,4 +1,7 @@
 // Users' programs in WorkerCore.
+#include <fmt/core.h>
+
+#include "common/base/version.h"
 #include "tests/unit/worker/fixture.h"
 
 namespace muster::worker {
@@ -40,10 +43,11 @@ struct Programs : WorkerFixture {
     ready.mutable_status()->set_message(Message(status));
     ready.set_functions(77);
     ready.set_function_count(3);
-    ready.set_abi("muster 1 x86_64");
+    ready.set_abi(abi);
     ready.mutable_endpoint()->set_tcp_address("127.0.0.1:5");
     core.OnProgram(process, message);
   }
+  std::string abi = fmt::format("muster {} x86_64", Version());
   void Pulse(ProcessId process, std::uint64_t ended, std::uint64_t closure = 0) {
     v1::FromProgram message;
     v1::ProgramPulse& pulse = *message.mutable_pulse();
@@ -196,8 +200,33 @@ TEST_CASE_METHOD(Programs, "a probe's answer is the check's, and its process goe
   CHECK(Code(command) == StatusCode::kOk);
   CHECK(Reply(command).check().functions() == 77);
   CHECK(Reply(command).check().function_count() == 3);
-  CHECK(Reply(command).check().abi() == "muster 1 x86_64");
+  CHECK(Reply(command).check().abi() == abi);
   CHECK(io.killed.contains(Last()));
+}
+
+TEST_CASE_METHOD(Programs, "a program of another release is refused, at its probe and as executor",
+                 "[worker][unit]") {
+  abi = "muster 0.0.1 torch 2.5.1 x86_64";
+  const auto told = [&](std::uint64_t command) {
+    CHECK(Code(command) == StatusCode::kInvalidArgument);
+    CHECK(Reply(command).status().message().starts_with(fmt::format(
+        "the program was built with Muster 0.0.1, and this worker is of Muster {}: ", Version())));
+  };
+  const auto check = CheckProgram();
+  Fetched();
+  ProgramReady(Last());
+  told(check);
+
+  const auto start = StartProgram(1);
+  Fetched();
+  ProgramReady(Last());
+  told(start);
+
+  // What it has to say itself comes first.
+  const auto fails = StartProgram(2);
+  Fetched();
+  ProgramReady(Last(), NotFound("no weights"));
+  CHECK(Code(fails) == StatusCode::kNotFound);
 }
 
 TEST_CASE_METHOD(Programs, "a probe without a word is told as what its program or host lacks",
