@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/trouble.h"
 #include "common/base/words.h"
 
 namespace muster::coordinator {
@@ -56,6 +57,7 @@ void Evaluations::Advance() {
 
 void Evaluations::Send(const Member& evaluator, const v1::CheckpointInfo& info) {
   busy_ = true;
+  evaluating_ = evaluator.session;
   v1::Command command;
   v1::EvaluateCheckpoint& evaluate = *command.mutable_evaluate_checkpoint();
   *evaluate.mutable_spec() = story_.spec();
@@ -73,11 +75,25 @@ void Evaluations::Send(const Member& evaluator, const v1::CheckpointInfo& info) 
 void Evaluations::OnAnswer(const v1::CheckpointInfo& asked, SessionId session,
                            const Result<v1::CommandResult>& result) {
   busy_ = false;
+  evaluating_ = SessionId();
   if (result.ok()) {
     OnEvaluated(asked, result->evaluation());
   } else {
     OnFailure(asked, session, result.status());
   }
+  // It may have waited for this to leave.
+  if (world_.on_settled) world_.on_settled();
+}
+
+bool Evaluations::MayLeave(const Member& member) const {
+  return world_.draining || member.session != evaluating_;
+}
+
+// It has gone as it was asked to, or gives up what it has not ended in its --drain-timeout.
+bool Evaluations::HasLeft() const {
+  const Member* member = world_.members.Known(kEvaluator);
+  return member != nullptr &&
+         (member->state == Member::State::kDraining || (!member->alive() && member->was_draining));
 }
 
 void Evaluations::OnEvaluated(v1::CheckpointInfo info, const v1::EvaluationResult& result) {
@@ -117,6 +133,10 @@ void Evaluations::OnFailure(v1::CheckpointInfo info, SessionId session, const St
   const Story::Fields fields{{"step", std::to_string(info.step())},
                              {"checkpoint", info.directory()},
                              {"code", std::string(CodeName(why.code()))}};
+  if (IsTransient(why.code()) && HasLeft()) {
+    told_ = true;
+    return Advance();
+  }
   const Member* member = world_.members.Find(session);
   if (member == nullptr || member->state != Member::State::kUp) {
     story_.Tell("EVALUATOR_LOST",
@@ -176,6 +196,7 @@ void Evaluations::Finish(const std::string& left) {
 void Evaluations::Reset() {
   (void)world_.scheduler.Cancel(std::exchange(wait_, 0));
   busy_ = told_ = false;
+  evaluating_ = SessionId();
   failures_ = 0;
   then_ = nullptr;
   self_ = std::make_shared<Evaluations*>(this);

@@ -31,6 +31,9 @@ class Evaluations {
   // `then` comes once: nothing is left, or evaluator:0 has been away so long (stop_grace) that what
   // is left is given up. `left`: that in words, else empty.
   void WhenDone(std::function<void(const std::string& left)> then);
+  // Not while it evaluates, unless the cluster ends: that takes as long as it takes, and the next
+  // coordinator goes on with it.
+  bool MayLeave(const Member& member) const;
   // The job has ended, or begins again: answers that are on their way count no more.
   void Reset();
 
@@ -38,6 +41,7 @@ class Evaluations {
   const v1::CheckpointInfo* Next() const;
   // Null: it is not there, or about to go.
   const Member* Evaluator() const;
+  bool HasLeft() const;
   void Send(const Member& evaluator, const v1::CheckpointInfo& info);
   void OnAnswer(const v1::CheckpointInfo& asked, SessionId session,
                 const Result<v1::CommandResult>& result);
@@ -49,6 +53,8 @@ class Evaluations {
   World& world_;
   Story& story_;
   bool busy_ = false;
+  // Who has an evaluation in hand.
+  SessionId evaluating_;
   // It was told that there is no evaluator.
   bool told_ = false;
   // How often the one that is tried now has failed.

@@ -219,6 +219,7 @@ void Membership::Lose(Member& member, const std::string& how) {
     grace_.erase(grace);
   }
   sessions_.erase(session);
+  member.was_draining = member.state == Member::State::kDraining;
   member.state = Member::State::kLost;
   member.how = how;
   // Silence began when it was last heard: the gap that people see counts from there.

@@ -56,6 +56,8 @@ struct Member {
   std::shared_ptr<DaemonLink> link;
   // Lost: "its connection was reset", "nothing was heard of it for 3.0 s".
   std::string how;
+  // Lost: it had been asked to end before.
+  bool was_draining = false;
   TimePoint lost_at;
 
   bool alive() const { return state != State::kLost; }

@@ -41,7 +41,9 @@ class ModelJob final : public Job {
   Incarnation driver() const override { return driver_.number; }
   std::string driver_task() const override { return "trainer"; }
   bool Settled() const override { return !view_ || view_->Settled(); }
-  bool MayLeave(const Member& member) const override { return !view_ || view_->MayLeave(member); }
+  bool MayLeave(const Member& member) const override {
+    return evaluations_.MayLeave(member) && (!view_ || view_->MayLeave(member));
+  }
   void GiveUpCut(const std::string& why) override;
   bool Uses(const TaskId& ps, ViewId view) const override;
   bool Occupies(const TaskId& worker) const override { return view_ && view_->HasExecutor(worker); }

@@ -19,7 +19,9 @@ std::pair<std::string, std::string> JobAndTask(const std::string& process) {
 }
 
 void ProgramJob::StartEvaluator() {
-  if (!story_.spec().program().evaluator() || evaluator_.running || !driver_.running) return;
+  evaluator_.planned = false;
+  if (!story_.spec().program().evaluator() || evaluator_.running || world_.draining) return;
+  if (!driver_.running && !succeeds_) return;
   evaluator_.number = NextIncarnation(world_.epoch, drivers_started_);
   evaluator_.running = true;
   ProgramLaunch launch;
@@ -33,8 +35,16 @@ void ProgramJob::StartEvaluator() {
   start.set_incarnation(evaluator_.number.value());
   *start.mutable_strategy() = story_.spec().strategy();
   if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
-    OnEvaluatorExit(false, Message(status));
+    return OnEvaluatorExit(false, Message(status));
   }
+  if (succeeds_) TellEvaluatorToEnd();
+}
+
+// When it has evaluated what there is.
+void ProgramJob::TellEvaluatorToEnd() {
+  v1::ToProgram stop;
+  stop.mutable_stop()->set_grace_ms(static_cast<std::uint32_t>(world_.options.stop_grace.count()));
+  world_.drivers.Send(EvaluatorOf(id()), stop);
 }
 
 void ProgramJob::OnEvaluatorMessage(const v1::FromProgram& message) {
@@ -58,7 +68,7 @@ void ProgramJob::OnEvaluatorMessage(const v1::FromProgram& message) {
   story_.Persist();
 }
 
-// It is started again a few times; the job goes on without it.
+// It is started again a few times, also when only it is left; the job goes on without it.
 void ProgramJob::OnEvaluatorExit(bool success, const std::string& how) {
   evaluator_.running = false;
   evaluator_.number = Incarnation();
@@ -68,22 +78,33 @@ void ProgramJob::OnEvaluatorExit(bool success, const std::string& how) {
     story_.Tell("EVALUATOR_ENDED", "evaluator:0 has failed: " + how, &task, {{"how", how}},
                 world_.logs.Last(id(), task.ToString()));
   }
-  if (succeeds_) return End(v1::JOB_STATE_SUCCEEDED, Ok(), std::string(*succeeds_));
-  if (success || ++evaluator_.ends >= kMostEvaluators) return;
+  if (!success && ++evaluator_.ends < kMostEvaluators) return StartEvaluatorLater();
+  if (succeeds_) End(v1::JOB_STATE_SUCCEEDED, Ok(), std::string(*succeeds_));
+}
+
+void ProgramJob::StartEvaluatorLater() {
+  evaluator_.planned = true;
   (void)world_.scheduler.RunAfter(kEvaluatorPause, Guard([this] { StartEvaluator(); }));
 }
 
-// When the evaluator has evaluated what is left, or its grace is over.
+// When the evaluator has evaluated what is left, or its grace is over. A coordinator that is
+// started again meanwhile finds in the row that main() has ended well.
 void ProgramJob::Succeed(const std::string& message) {
-  if (!evaluator_.running) return End(v1::JOB_STATE_SUCCEEDED, Ok(), message);
-  succeeds_ = message;
-  v1::ToProgram stop;
-  const Millis grace = world_.options.stop_grace;
-  stop.mutable_stop()->set_grace_ms(static_cast<std::uint32_t>(grace.count()));
-  world_.drivers.Send(EvaluatorOf(id()), stop);
+  if (!evaluator_.running && !evaluator_.planned) {
+    return End(v1::JOB_STATE_SUCCEEDED, Ok(), message);
+  }
+  story_.record().set_trained(message);
+  AwaitEvaluator();
+  story_.Persist();
+}
+
+void ProgramJob::AwaitEvaluator() {
+  phase_ = Phase::kBegun;
+  succeeds_ = story_.record().trained();
+  if (evaluator_.running) TellEvaluatorToEnd();
   story_.SetState(v1::JOB_STATE_RUNNING, "EVALUATING",
                   "main() has ended; evaluator:0 evaluates what is left");
-  (void)world_.scheduler.RunAfter(grace, Guard([this] {
+  (void)world_.scheduler.RunAfter(world_.options.stop_grace, Guard([this] {
                                     if (succeeds_ && phase_ == Phase::kBegun) {
                                       End(v1::JOB_STATE_SUCCEEDED, Ok(), std::string(*succeeds_));
                                     }

@@ -60,6 +60,7 @@ void ProgramJob::Begin() {
 
 std::string ProgramJob::AfterRestart() const {
   if (!HasBegun()) return "the program has not begun yet; it waits for its workers";
+  if (!record().trained().empty()) return "main() has ended well; what is left is evaluated";
   const std::string died = "the program's main() was its child and ended with it; ";
   if (MayBeginAnew()) return died + "it begins anew when workers are there";
   return died + (MostRestarts() == 0 ? "its restart policy is never"
@@ -70,6 +71,10 @@ std::string ProgramJob::AfterRestart() const {
 void ProgramJob::GoOnAfterRestart() {
   if (!HasBegun()) {
     return story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
+  }
+  if (!record().trained().empty()) {
+    AwaitEvaluator();
+    return StartEvaluatorLater();
   }
   if (!MayBeginAnew()) {
     const std::string what =
@@ -96,6 +101,7 @@ std::string ProgramJob::Forget(bool anew) {
   fitness_.Clear();
   evaluator_ = Evaluator();
   succeeds_.reset();
+  story_.record().clear_trained();
   pausing_ = given_up_ = false;
   v1::Job& job = *story_.record().mutable_job();
   job.clear_program();

@@ -120,9 +120,12 @@ class ProgramJob final : public Job {
 
   // program_evaluator.cc
   void StartEvaluator();
+  void StartEvaluatorLater();
+  void TellEvaluatorToEnd();
   void OnEvaluatorMessage(const v1::FromProgram& message);
   void OnEvaluatorExit(bool success, const std::string& how);
   void Succeed(const std::string& message);
+  void AwaitEvaluator();
 
   void OnDriverReady(const v1::ProgramReady& ready);
   // The driver has failed: main() begins anew, or the job ends with this.
@@ -139,7 +142,8 @@ class ProgramJob final : public Job {
   struct Evaluator {
     Incarnation number;  // 0: none runs
     bool running = false;
-    int ends = 0;  // that were failures
+    bool planned = false;  // it is started again soon
+    int ends = 0;          // that were failures
   };
   Evaluator evaluator_;
   // main() has ended well, as this says, and the evaluator has not.

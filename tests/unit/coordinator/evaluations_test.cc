@@ -125,6 +125,74 @@ TEST_CASE_METHOD(Evaluated, "a killed evaluator comes back and misses no checkpo
   CHECK(EventOf("EVALUATOR_BACK"));
 }
 
+// SIGTERM to its daemon.
+struct Leaving : Evaluated {
+  void AskToLeave() {
+    v1::DaemonMessage message;
+    message.mutable_draining()->set_reason("SIGTERM");
+    at(kEvaluator).Say(message);
+    Settle();
+  }
+  // Answers what was asked last.
+  void Answer(const Status& status) {
+    v1::DaemonMessage message;
+    v1::CommandResult& result = *message.mutable_result();
+    result.set_command_id(at(kEvaluator).commands.back().id());
+    result.mutable_status()->set_code(static_cast<int>(status.code()));
+    result.mutable_status()->set_message(Message(status));
+    result.mutable_evaluation()->set_step(Asked().back());
+    at(kEvaluator).Say(message);
+    Settle();
+  }
+  bool Told(const std::string& reason) { return EventOf(reason).has_value(); }
+};
+
+TEST_CASE_METHOD(Leaving, "an evaluator that is asked to end ends its evaluation, and is not lost",
+                 "[coordinator][unit]") {
+  JoinEvaluator().slow_evaluations = true;
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  TrainAndSave(1, 10);
+  TrainAndSave(11, 20);
+
+  AskToLeave();
+  CHECK(Told("TASK_DRAINING"));
+  CHECK_FALSE(at(kEvaluator).released);
+  Answer(Ok());
+  CHECK((WithFigures() == Steps{10}));
+  CHECK(at(kEvaluator).released);
+  CHECK((Asked() == Steps{10}));  // nothing new is begun
+  Kill(kEvaluator);
+  Pass(Millis(6'000));
+  CHECK_FALSE(Told("EVALUATOR_LOST"));
+
+  JoinEvaluator("boot-2");
+  CHECK((WithFigures() == Steps{10, 20}));
+  CHECK(Told("EVALUATOR_BACK"));
+}
+
+TEST_CASE_METHOD(Leaving,
+                 "an evaluator that leaves in an evaluation is not lost, and it is repeated",
+                 "[coordinator][unit]") {
+  JoinEvaluator().slow_evaluations = true;
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  TrainAndSave(1, 10);
+  AskToLeave();
+  SECTION("its time to drain is over") { Answer(Unavailable("evaluator:0 is draining")); }
+  SECTION("the cluster ends with it") {
+    core->Drain(Millis(60'000), [] {});
+    Settle();
+    CHECK(at(kEvaluator).released);
+  }
+  Kill(kEvaluator);
+  Pass(Millis(6'000));
+  CHECK_FALSE(Told("EVALUATOR_LOST"));
+  CHECK_FALSE(Told("EVALUATION_FAILED"));
+  CHECK_FALSE(Told("EVALUATOR_AWAITED"));
+  CHECK(WithFigures().empty());
+}
+
 TEST_CASE_METHOD(Evaluated, "without an evaluator the job trains, says so and ends",
                  "[coordinator][unit]") {
   REQUIRE(Submit(Asking()).ok());

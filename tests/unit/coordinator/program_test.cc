@@ -131,6 +131,63 @@ TEST_CASE("An evaluator runs beside main, and the job ends when it has evaluated
   CHECK(Has(cluster.Said(), "done: main() ended with exit code 0"));
 }
 
+TEST_CASE(
+    "An evaluator that fails when main has ended is started again, and evaluates what is left",
+    "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  v1::JobSpec spec = ProgramSpec();
+  spec.mutable_program()->set_evaluator(true);
+  cluster.Run(spec);
+  const std::string process = EvaluatorOf(cluster.words().id());
+  const auto fails = [&] {
+    const Incarnation newest(cluster.drivers.launched.back().start.incarnation());
+    cluster.core->OnDriverExit(process, newest, false, "signal SIGKILL");
+  };
+  SECTION("before main ends") { fails(); }
+  cluster.MainEnds("exit code 0");
+  if (cluster.drivers.launched.size() == 2 && !cluster.EventOf("EVALUATOR_ENDED", "words")) fails();
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(Has(cluster.Said(), "evaluator:0 evaluates what is left"));
+  cluster.drivers.sent.clear();
+  cluster.Pass(Millis(1'500));
+  REQUIRE(cluster.drivers.launched.size() == 3);
+  CHECK(cluster.AskedToStop());
+  const v1::ProgramStart second = cluster.drivers.launched[2].start;
+  CHECK(second.role() == v1::PROGRAM_ROLE_EVALUATOR);
+
+  cluster.core->OnDriverExit(process, Incarnation(second.incarnation()), true, "exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("A coordinator that is started again when main has ended evaluates what is left",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  v1::JobSpec spec = ProgramSpec();
+  spec.mutable_program()->set_evaluator(true);
+  cluster.Run(spec);
+  cluster.MainEnds("exit code 0");
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+
+  cluster.RestartCoordinator();
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(Has(cluster.Said(), "evaluator:0 evaluates what is left"));
+  cluster.drivers.launched.clear();
+  cluster.JoinAll(0, 1);
+  cluster.Pass(Millis(1'500));
+  REQUIRE(cluster.drivers.launched.size() == 1);
+  const v1::ProgramStart start = cluster.drivers.launched[0].start;
+  CHECK(start.role() == v1::PROGRAM_ROLE_EVALUATOR);
+  CHECK(start.epoch() == 2);
+  CHECK(cluster.AskedToStop());
+
+  cluster.core->OnDriverExit(EvaluatorOf(cluster.words().id()), Incarnation(start.incarnation()),
+                             true, "exit code 0");
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(Has(cluster.Said(), "done: main() ended with exit code 0"));
+}
+
 TEST_CASE("A lost worker's place is taken by a free one, and the driver hears the verdict first",
           "[coordinator][program]") {
   Programs cluster;
