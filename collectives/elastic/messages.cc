@@ -14,6 +14,21 @@ WorkerName FromMessage(const v1::ElasticName& message) {
   return {.worker = message.worker(), .incarnation = message.incarnation()};
 }
 
+v1::ElasticLeaving ToMessage(const Leaving& leaving) {
+  v1::ElasticLeaving message;
+  *message.mutable_who() = ToMessage(leaving.who);
+  message.set_generation(leaving.generation);
+  for (const WorkerName& one : leaving.with) *message.add_with() = ToMessage(one);
+  return message;
+}
+
+Leaving FromMessage(const v1::ElasticLeaving& message) {
+  Leaving leaving{
+      .who = FromMessage(message.who()), .generation = message.generation(), .with = {}};
+  for (const v1::ElasticName& one : message.with()) leaving.with.push_back(FromMessage(one));
+  return leaving;
+}
+
 }  // namespace
 
 v1::ElasticReport ToMessage(const WorkerReport& report) {
@@ -27,6 +42,8 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
   message.set_prepared(report.prepared);
   message.set_promised(report.promised);
   message.set_promised_target(report.promised_target);
+  if (report.leaving.generation != 0) *message.mutable_leaving() = ToMessage(report.leaving);
+  for (const Leaving& one : report.told) *message.add_told() = ToMessage(one);
   message.set_signature(report.signature);
   message.set_address(report.address);
   return message;
@@ -56,11 +73,14 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
                       .promised = message.promised(),
                       .promised_target = message.promised_target(),
                       .unseen = {},
+                      .leaving = FromMessage(message.leaving()),
+                      .told = {},
                       .signature = message.signature(),
                       .address = message.address()};
   for (const v1::ElasticName& member : message.members()) {
     report.members.push_back(FromMessage(member));
   }
+  for (const v1::ElasticLeaving& one : message.told()) report.told.push_back(FromMessage(one));
   for (const v1::ElasticName& other : message.unseen()) {
     report.unseen.push_back(FromMessage(other));
   }

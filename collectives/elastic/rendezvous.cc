@@ -121,14 +121,19 @@ void Rendezvous::OnReport(const WorkerReport& report, TimePoint now) {
   known = {.report = report, .at = now, .silence = {}, .silent_since = {}};
   // One that has gone on says so to whom it can: that it was seen here means nothing for others.
   if (report.generation <= self_.generation) std::erase(self_.unseen, report.name);
-  if (report.signature == self_.signature && report.generation > heard_.generation) heard_ = report;
+  if (report.signature != self_.signature) return;
+  if (report.generation > heard_.generation) heard_ = report;
+  const Leaving& leaving = report.leaving;
+  if (leaving.generation <= self_.generation || Has(leaving.with, self_.name)) return;
+  std::erase_if(self_.told, [&](const Leaving& one) { return one.who.worker == worker; });
+  self_.told.push_back(leaving);
 }
 
 void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
   Known& known = known_[static_cast<std::size_t>(worker)];
   if (known.silence != silence) known.silent_since = asked;
   known.silence = silence;
-  if (silence == Silence::kEnded) known.report.reset();
+  if (Gone(known)) known.report.reset();
   if (!Settled(known, asked)) return;
   known.report.reset();
   if (silence != Silence::kCutOff || self_.phase != Phase::kSeeking) return;
@@ -137,9 +142,13 @@ void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
   }
 }
 
-bool Rendezvous::Settled(const Known& known, TimePoint now) const {
+bool Rendezvous::Gone(const Known& known) {
+  return known.silence == Silence::kEnded || known.silence == Silence::kVacant;
+}
+
+bool Rendezvous::Settled(const Known& known, TimePoint now) {
   if (!known.silence.has_value()) return known.report.has_value();
-  return known.silence == Silence::kEnded || now - known.silent_since >= kSilent;
+  return Gone(known) || now - known.silent_since >= kSilent;
 }
 
 bool Rendezvous::SomebodyWaits(TimePoint now) const {
@@ -189,9 +198,8 @@ bool Rendezvous::MayGoOn(const std::vector<WorkerName>& base,
 }
 
 bool Rendezvous::AnySilent() const {
-  return std::any_of(known_.begin(), known_.end(), [](const Known& known) {
-    return known.silence.has_value() && known.silence != Silence::kEnded;
-  });
+  return std::any_of(known_.begin(), known_.end(),
+                     [](const Known& known) { return known.silence.has_value() && !Gone(known); });
 }
 
 Result<bool> Rendezvous::WaitForRunning(std::uint64_t generation, TimePoint now) const {
@@ -220,19 +228,30 @@ Result<bool> Rendezvous::WaitForRunning(std::uint64_t generation, TimePoint now)
 // have its state shows that the group has done no step: each needs all members.
 Result<bool> Rendezvous::WaitForState(std::uint64_t generation,
                                       const std::vector<WorkerReport>& members) const {
-  if (heard_.generation <= generation) return false;
+  const auto elsewhere = [&](std::uint64_t later, const std::vector<WorkerName>& with) {
+    return later > generation &&
+           std::none_of(members.begin(), members.end(),
+                        [&](const WorkerReport& one) { return Has(with, one.name); });
+  };
+  bool gone = elsewhere(heard_.generation, heard_.members);
+  int who = heard_.name.worker;
   for (const WorkerReport& one : members) {
-    if (Has(heard_.members, one.name)) return false;
+    for (const Leaving& told : one.told) {
+      if (gone || !elsewhere(told.generation, told.with)) continue;
+      gone = true;
+      who = told.who.worker;
+    }
   }
+  if (!gone) return false;
   for (int worker = 0; worker < options_.workers; ++worker) {
     if (worker == options_.self) continue;
     const Known& known = known_[static_cast<std::size_t>(worker)];
     if (known.silence == Silence::kMute || known.silence == Silence::kCutOff) return true;
   }
   return Unavailable(
-      "worker {} had come to step {} when this one was not with it, and has ended: no worker is "
-      "left that has what they have trained since; begin again from a checkpoint",
-      heard_.name.worker, heard_.committed);
+      "worker {} went on when this one was not with it, and has ended: no worker is left that has "
+      "what it has trained since; begin again from a checkpoint",
+      who);
 }
 
 Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
@@ -273,7 +292,10 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
     }
   }
   const auto here = static_cast<int>(next.members.size());
-  const bool all = here == options_.workers;
+  const auto vacant = std::count_if(known_.begin(), known_.end(), [](const Known& known) {
+    return known.silence == Silence::kVacant;
+  });
+  const bool all = here + vacant == options_.workers;
   if (generation == 0 && !all && now - seeking_since_ < options_.start_within) return Nothing();
   if (here < options_.min_workers) return Nothing();
   if (generation == 0 ? AnySilent() : !MayGoOn(base, holders)) return Nothing();
@@ -281,6 +303,25 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   next.generation = (std::max(highest, generation) / kLeaders + 1) * kLeaders +
                     static_cast<std::uint64_t>(options_.self);
   return next;
+}
+
+bool Rendezvous::HasTold(const Formation& formation) {
+  std::vector<const Known*> behind;
+  for (const WorkerName& member : self_.members) {
+    const Known& known = known_[static_cast<std::size_t>(member.worker)];
+    const bool seen = known.report.has_value() && known.report->name == member;
+    if (seen && formation.RankOf(member) < 0) behind.push_back(&known);
+  }
+  if (behind.empty()) return true;
+  Leaving& leaving = self_.leaving;
+  std::vector<WorkerName> with = NamesOf(formation.members);
+  if (leaving.generation == 0 || leaving.with != with) {
+    leaving = {.who = self_.name, .generation = formation.generation, .with = std::move(with)};
+  }
+  return std::all_of(behind.begin(), behind.end(), [&](const Known* known) {
+    const std::vector<Leaving>& told = known->report->told;
+    return std::find(told.begin(), told.end(), leaving) != told.end();
+  });
 }
 
 Status Rendezvous::Accept(const Formation& formation) {
@@ -296,6 +337,10 @@ Status Rendezvous::Accept(const Formation& formation) {
     return Aborted("generation {} is over before it began: worker {} has come further",
                    formation.generation, options_.self);
   }
+  if (!HasTold(formation)) {
+    return Aborted("worker {} first tells those whom it leaves behind in generation {}",
+                   options_.self, formation.generation);
+  }
   self_.promised = formation.generation;
   forming_ = true;
   self_.promised_target = formation.target;
@@ -309,6 +354,8 @@ void Rendezvous::Formed(const Formation& formation, bool has_state) {
   self_.generation = formation.generation;
   self_.members = NamesOf(formation.members);
   self_.unseen.clear();
+  self_.leaving = {};
+  self_.told.clear();
   Committed(formation.target);
 }
 
@@ -317,6 +364,7 @@ std::string Rendezvous::Awaited(TimePoint now) const {
   for (int worker = 0; worker < options_.workers; ++worker) {
     if (worker == options_.self) continue;
     const Known& known = known_[static_cast<std::size_t>(worker)];
+    if (known.silence == Silence::kVacant) continue;
     std::string how = "has not answered";
     if (known.report.has_value()) {
       how = known.report->phase == Phase::kSeeking ? "waits, too" : "trains";
@@ -329,6 +377,7 @@ std::string Rendezvous::Awaited(TimePoint now) const {
     }
     others.push_back(fmt::format("worker {} {}", worker, how));
   }
+  if (others.empty()) others.emplace_back("no other is there");
   return fmt::format("{} of at least {} workers seek a group: {}", Seeking().size(),
                      options_.min_workers, fmt::join(others, ", "));
 }

@@ -14,8 +14,10 @@
 // Who may go on. Of the last group's members those that have ended, or are stopped, are gone; those
 // that cannot be reached may go on elsewhere, so survivors need to be more, or as many and have the
 // lowest worker. Workers that were cut off or stopped themselves lost sight of others, who may have
-// gone on without them: unless one of them has kept sight, they wait until those report. So what
-// has counted is never done again by somebody else. Workers that have no state begin when every
+// gone on without them: unless one of them has kept sight, they wait until those report. Who is to
+// go on without a member that it sees itself (the leader does not) tells it so first: if it then
+// ends, that member knows that others may have gone on. So what has counted is never done again by
+// somebody else. Workers that have no state begin when every
 // address either answers or refuses: else others may be training there.
 //
 // Threading: not thread-safe.
@@ -38,6 +40,15 @@ struct WorkerName {
   auto operator<=>(const WorkerName&) const = default;
 };
 
+// A member of a group may go on, in this generation or a later one, with these, and without others
+// of that group whom it sees.
+struct Leaving {
+  WorkerName who;
+  std::uint64_t generation = 0;
+  std::vector<WorkerName> with;
+  bool operator==(const Leaving&) const = default;
+};
+
 struct WorkerReport {
   enum class Phase : std::uint8_t { kSeeking, kRunning, kFinished };
 
@@ -54,6 +65,10 @@ struct WorkerReport {
   std::uint64_t promised_target = 0;
   // Members of its last group that may have gone on while it could not see them.
   std::vector<WorkerName> unseen;
+  // What it tells members of its last group; generation 0: nothing.
+  Leaving leaving;
+  // What it was told so, and is not in.
+  std::vector<Leaving> told;
   // Of the names and shapes of its state: workers of other programs stay apart.
   std::uint64_t signature = 0;
   // Where it listens for the next group.
@@ -80,6 +95,7 @@ enum class Silence : std::uint8_t {
   kEnded,   // its host says that nobody listens
   kMute,    // its host answers, its process does not
   kCutOff,  // nothing answers
+  kVacant,  // there is no such worker now, says who starts them
 };
 
 class Rendezvous {
@@ -122,12 +138,14 @@ class Rendezvous {
   //   kInvalidArgument: another worker has another program or state.
   Result<std::optional<Formation>> Propose(TimePoint now);
   // As a member: agrees, once; then Formed() or GiveUp() follows.
-  //   kAborted: this worker has come further, or elsewhere.
+  //   kAborted: this worker has come further, or elsewhere; or it has to tell somebody first.
   Status Accept(const Formation& formation);
   bool forming() const { return forming_; }
   void GiveUp() { forming_ = false; }
   // The group is there. `has_state`: this worker has the state of the target.
   void Formed(const Formation& formation, bool has_state);
+  // How many are known to look for a group, this worker included.
+  int seekers() const { return static_cast<int>(Seeking().size()); }
   // In words: who has not answered, and what else is waited for.
   std::string Awaited(TimePoint now) const;
 
@@ -142,7 +160,9 @@ class Rendezvous {
     TimePoint silent_since;
   };
   void Lose(const WorkerName& member);
-  bool Settled(const Known& known, TimePoint now) const;
+  static bool Settled(const Known& known, TimePoint now);
+  // Nobody is there, for certain.
+  static bool Gone(const Known& known);
   // The members of the last group that may go on elsewhere.
   // None of `holders`, who have that member's state, has kept sight of it.
   static bool Unseen(const WorkerName& member, const std::vector<WorkerReport>& holders);
@@ -154,6 +174,8 @@ class Rendezvous {
   // The state of a later generation is not with any of them: kUnavailable, or it is waited for.
   Result<bool> WaitForState(std::uint64_t generation,
                             const std::vector<WorkerReport>& members) const;
+  // Those whom it sees and would leave behind have been told so.
+  bool HasTold(const Formation& formation);
   std::vector<WorkerReport> Seeking() const;
 
   const Options options_;

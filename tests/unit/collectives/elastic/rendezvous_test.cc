@@ -213,7 +213,7 @@ class World {
     }
     if (!next->has_value()) return;
     const Formation& formation = **next;
-    REQUIRE(worker.rendezvous->Accept(formation).ok());
+    if (!worker.rendezvous->Accept(formation).ok()) return;
     for (const WorkerReport& member : formation.members) {
       const auto j = static_cast<std::size_t>(member.name.worker);
       if (j == i) continue;
@@ -385,6 +385,82 @@ TEST_CASE("a step that counts is never done again by others, with workers stoppe
     finished += world.finished;
   });
   CHECK(finished > 1'000);
+}
+
+// Both report to each other.
+void Meet(Rendezvous& a, Rendezvous& b, TimePoint now) {
+  a.OnReport(b.report(), now);
+  b.OnReport(a.report(), now);
+}
+
+TEST_CASE("who is left behind by one that it sees waits for those with whom that one went",
+          "[collectives][elastic][unit]") {
+  const auto made = [](int self) {
+    return Rendezvous({.self = self, .workers = 3, .start_within = Millis(1'000)},
+                      static_cast<std::uint64_t>(10 + self), 7, 0);
+  };
+  Rendezvous zero = made(0), one = made(1), two = made(2);
+  TimePoint now{std::chrono::hours(1)};
+  // Workers 1 and 2 train.
+  one.Seek("a:1", now);
+  two.Seek("a:2", now);
+  now += Millis(1'000);
+  one.OnSilence(0, Silence::kEnded, now);
+  two.OnSilence(0, Silence::kEnded, now);
+  Meet(one, two, now);
+  const auto first = one.Propose(now);
+  REQUIRE(first.ok());
+  REQUIRE(first->has_value());
+  for (Rendezvous* worker : {&one, &two}) {
+    REQUIRE(worker->Accept(**first).ok());
+    worker->Formed(**first, true);
+    worker->Prepared(1);
+    worker->Committed(1);
+  }
+  // Worker 0 comes, which cannot reach worker 2; worker 1 sees both.
+  for (Rendezvous* worker : {&zero, &one, &two}) worker->Seek("b:0", now);
+  Meet(zero, one, now);
+  Meet(one, two, now);
+  for (int look = 0; look < 2; ++look) {
+    zero.OnSilence(2, Silence::kCutOff, now);
+    two.OnSilence(0, Silence::kCutOff, now);
+    now += Rendezvous::kSilent;
+  }
+  auto next = zero.Propose(now);
+  REQUIRE(next.ok());
+  REQUIRE(next->has_value());
+  CHECK((*next)->members.size() == 2);
+  const Status refused = one.Accept(**next);
+  CHECK(refused.code() == StatusCode::kAborted);
+  CHECK(Message(refused).find("first tells those whom it leaves behind") != std::string::npos);
+
+  Meet(two, one, now);  // worker 2 is told; worker 1 hears of it at the next meeting
+  Meet(one, two, now);
+  REQUIRE(zero.Accept(**next).ok());
+  REQUIRE(one.Accept(**next).ok());
+  zero.Formed(**next, true);
+
+  // Worker 1 ends at once: worker 0 goes on alone, so worker 2 may not.
+  two.OnSilence(1, Silence::kEnded, now);
+  const auto alone = two.Propose(now);
+  REQUIRE(alone.ok());
+  CHECK_FALSE(alone->has_value());
+  two.OnSilence(0, Silence::kEnded, now);
+  CHECK(two.Propose(now).status().code() == StatusCode::kUnavailable);
+}
+
+TEST_CASE("the first group does not wait for places that nobody has",
+          "[collectives][elastic][unit]") {
+  Rendezvous worker({.self = 0, .workers = 4, .start_within = Millis(60'000)}, 1, 7, 0);
+  const TimePoint now{std::chrono::hours(1)};
+  worker.Seek("a:0", now);
+  for (const int other : {1, 2}) worker.OnSilence(other, Silence::kVacant, now);
+  worker.OnSilence(3, Silence::kEnded, now);
+  CHECK_FALSE(worker.Propose(now)->has_value());  // it may come yet
+
+  worker.OnSilence(3, Silence::kVacant, now);
+  CHECK(worker.Propose(now)->has_value());
+  CHECK(worker.Awaited(now) == "1 of at least 1 workers seek a group: no other is there");
 }
 
 }  // namespace
