@@ -104,6 +104,8 @@ class LocalCluster {
   std::string state_;
   std::string token_;
   std::string address_;
+  // The coordinator's: whoever has its page open finds it there after a crash, too.
+  std::string admin_port_ = "0";
   int lock_ = -1;
   Daemons daemons_;
 };
@@ -154,6 +156,10 @@ DaemonPlan LocalCluster::Plan(const std::string& role, int index, const std::str
       InState(name),
       "--port-file",
       InState(name + ".port"),
+      "--admin-port",
+      coordinator ? admin_port_ : "0",
+      "--admin-port-file",
+      InState(name + ".admin"),
       "--drain-timeout",
       fmt::format("{}ms", options_.drain_timeout.count())};
   if (coordinator) {
@@ -193,6 +199,8 @@ Status LocalCluster::StartCoordinator() {
   MUSTER_TRY(daemons_.Start(Plan("coordinator", 0, "127.0.0.1:0")));
   MUSTER_TRY_ASSIGN(address_, AddressOf("coordinator", port_file));
   // After a crash everybody looks for it where it was.
+  const std::string admin = FirstLine(InState("coordinator.admin"));
+  admin_port_ = admin.substr(admin.rfind(':') + 1);
   daemons_.Replace("coordinator", Plan("coordinator", 0, address_).argv);
   return WriteFile(InState("address"), address_ + "\n", 0600);
 }

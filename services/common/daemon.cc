@@ -14,6 +14,7 @@
 #include "common/base/mutex.h"
 #include "common/base/version.h"
 #include "common/telemetry/log.h"
+#include "services/common/admin.h"
 #include "services/common/notify.h"
 #include "services/common/open_files.h"
 
@@ -58,6 +59,24 @@ int Complain(const Role& role, const Status& status, int code) {
   return code;
 }
 
+// Null: the settings ask for none. The errors of Listen().
+Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config) {
+  if (!config.admin) return std::unique_ptr<AdminPort>();
+  Endpoint endpoint = *config.admin;
+  MUSTER_TRY_ASSIGN(std::vector<net::Fd> listeners, Listen(endpoint));
+  MUSTER_TRY_ASSIGN(const bool loopback, IsLoopback(endpoint.host));
+  auto admin = std::make_unique<AdminPort>(
+      AdminPort::Options{.task = config.task.ToString(),
+                         .version = std::string(Version()),
+                         .authorize = AdminGuard(endpoint.host, loopback)},
+      std::move(listeners));
+  log::Info("admin port on http://{}/", endpoint.ToString());
+  if (!config.admin_port_file.empty()) {
+    MUSTER_TRY(WriteFileAtomically(config.admin_port_file, endpoint.ToString() + "\n"));
+  }
+  return admin;
+}
+
 int Run(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body) {
   const std::vector<config::Setting> settings = DaemonSettings(role);
   const Result<config::Flags> flags = config::ParseFlags(argc, argv, settings);
@@ -85,7 +104,13 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   ConfigureLog(*config);
   if (config->insecure_network) WarnOfInsecureNetwork(*config);
   for (const std::string& line : config->values.Describe()) log::Debug("setting {}", line);
-  Daemon daemon(*std::move(config), *std::move(token), environment, RaiseOpenFiles());
+  const std::size_t open_files = RaiseOpenFiles();
+  Result<std::unique_ptr<AdminPort>> admin = OpenAdminPort(*config);
+  if (!admin.ok()) {
+    log::Error("{}", ToString(admin.status()));
+    return kExitFailed;
+  }
+  Daemon daemon(*std::move(config), *std::move(token), environment, open_files, *std::move(admin));
   const Status status = body(daemon);
   if (!status.ok()) {
     log::Error("{}", ToString(status));
@@ -121,7 +146,8 @@ struct Daemon::Stop {
   }
 };
 
-Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files)
+Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files,
+               std::unique_ptr<AdminPort> admin)
     : config_(std::move(config)),
       token_(std::move(token)),
       notify_socket_(environment("NOTIFY_SOCKET").value_or("")),
@@ -130,6 +156,7 @@ Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::s
       // All come to the chief; the others' port is for health checks.
       most_connections_(config_.task.type == "chief" ? ConnectionsFor(open_files, 0.5, 4'096)
                                                      : ConnectionsFor(open_files, 0.125, 256)),
+      admin_(std::move(admin)),
       stop_(std::make_unique<Stop>()) {
   stop_->signals = std::jthread([this](const std::stop_token& end) {
     const sigset_t signals = StopSignals();
@@ -144,6 +171,7 @@ Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::s
       }
       asked = true;
       log::Info("SIG{}: draining (once more ends at once)", ::sigabbrev_np(number));
+      if (admin_) admin_->SetStatus("draining");
       // What the unit's own TimeoutStopSec does not know.
       const auto drain = config_.values.Duration<std::chrono::microseconds>("drain-timeout");
       Tell(fmt::format("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}",
@@ -159,21 +187,40 @@ void Daemon::Tell(std::string_view state) { (void)Notify(notify_socket_, state);
 
 void Daemon::Ready(std::string_view status) {
   Tell(fmt::format("READY=1\nSTATUS={}", status));
+  if (admin_) admin_->SetStatus(std::string(status));
   log::Info("{}", status);
 }
 
-void Daemon::SetStatus(std::string_view status) { Tell(fmt::format("STATUS={}", status)); }
+void Daemon::SetStatus(std::string_view status) {
+  Tell(fmt::format("STATUS={}", status));
+  if (admin_) admin_->SetStatus(std::string(status));
+}
+
+void Daemon::SetReady(bool ready) const {
+  if (admin_) admin_->SetReady(ready);
+}
+
+void Daemon::FeedAdminPort(Scheduler& strand) {
+  admin_->Turned();
+  (void)strand.RunAfter(AdminPort::kPulse, [this, &strand] { FeedAdminPort(strand); });
+}
 
 void Daemon::FeedWatchdog(Scheduler& strand) {
+  if (admin_) FeedAdminPort(strand);
+  FeedSystemd(strand);
+}
+
+void Daemon::FeedSystemd(Scheduler& strand) {
   if (watchdog_pause_ == Millis(0)) return;
   Tell("WATCHDOG=1");
-  (void)strand.RunAfter(watchdog_pause_, [this, &strand] { FeedWatchdog(strand); });
+  (void)strand.RunAfter(watchdog_pause_, [this, &strand] { FeedSystemd(strand); });
 }
 
 Status Daemon::Serve(std::string_view ready, const std::function<void()>& drain) {
   Ready(ready);
   const Status status = WaitForStop();
   if (status.ok()) drain();
+  if (admin_) admin_->Close();
   return status;
 }
 

@@ -15,6 +15,7 @@
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
+#include "services/admin/admin_port.h"
 #include "services/common/daemon_config.h"
 #include "services/common/grpc_server.h"
 #include "services/common/token.h"
@@ -32,8 +33,9 @@ enum ExitCode : int {
 // Threading: any thread.
 class Daemon {
  public:
-  // `open_files`: how many this process may have.
-  Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files);
+  // `open_files`: how many this process may have. `admin`: null without one.
+  Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files,
+         std::unique_ptr<AdminPort> admin);
   ~Daemon();
 
   const DaemonConfig& config() const { return config_; }
@@ -42,16 +44,20 @@ class Daemon {
     return {.listen = config_.listen,
             .services = {},
             .port_file = config_.port_file,
-            .most_connections = most_connections_};
+            .most_connections = most_connections_,
+            .on_ready = [this](bool ready) { SetReady(ready); }};
   }
   std::size_t open_files() const { return open_files_; }
 
-  // Tells systemd and the log that it serves now, or what it does.
+  // Null: there is none. What is added to it is not used after Serve().
+  AdminPort* admin() { return admin_.get(); }
+
+  // Tells systemd, the log and the admin port that it serves now, or what it does.
   void Ready(std::string_view status);
   void SetStatus(std::string_view status);
 
-  // From now on `strand`, which does this daemon's work, tells systemd that it turns, twice as
-  // often as the unit's WatchdogSec asks for; without one nothing is told. `strand` has stopped
+  // From now on `strand`, which does this daemon's work, tells that it turns: the admin port, for
+  // /healthz, and systemd, twice as often as the unit's WatchdogSec asks for. `strand` has stopped
   // before this object goes.
   void FeedWatchdog(Scheduler& strand);
 
@@ -67,6 +73,9 @@ class Daemon {
 
  private:
   struct Stop;
+  void SetReady(bool ready) const;
+  void FeedAdminPort(Scheduler& strand);
+  void FeedSystemd(Scheduler& strand);
   void Tell(std::string_view state);
 
   const DaemonConfig config_;
@@ -76,6 +85,8 @@ class Daemon {
   const Millis watchdog_pause_;
   const std::size_t open_files_;
   const std::size_t most_connections_;
+  const std::unique_ptr<AdminPort> admin_;
+  // Last: its thread uses the others.
   std::unique_ptr<Stop> stop_;
 };
 

@@ -144,6 +144,18 @@ std::vector<config::Setting> DaemonSettings(const Role& role) {
       {.name = "listen", .doc = "host:port for RPCs; port 0 lets the system choose."},
       {.name = "token-file", .doc = "File (mode 0600) with the cluster's token. Required."},
       {.name = "port-file", .doc = "Where to write host:port once it listens."},
+      {.name = "admin-port",
+       .kind = Kind::kInt,
+       .doc =
+           "Port for probes (/healthz, /readyz), /metrics and the coordinator's page; 0 lets the "
+           "system choose. Default: none.",
+       .least = 0,
+       .most = 65'535},
+      {.name = "admin-address",
+       .fallback = "127.0.0.1",
+       .doc = "Host of --admin-port; beyond loopback with --allow-insecure-network alone."},
+      {.name = "admin-port-file",
+       .doc = "Where to write host:port of --admin-port once it listens."},
       {.name = "state-dir", .doc = "Folder for what must outlive this process."},
       {.name = "allow-insecure-network",
        .kind = Kind::kBool,
@@ -188,6 +200,15 @@ Result<DaemonConfig> MakeDaemonConfig(const Role& role, config::Values values,
                                  ParseEndpoint(out.coordinator)->host));
     }
   }
+  if (out.values.Given("admin-port")) {
+    out.admin = Endpoint{.host = out.values.String("admin-address"),
+                         .port = static_cast<int>(out.values.Int("admin-port"))};
+    if (!out.insecure_network) {
+      MUSTER_TRY(
+          RequireLoopback(fmt::format("admin address {}", out.admin->ToString()), out.admin->host));
+    }
+  }
+  out.admin_port_file = out.values.String("admin-port-file");
   out.token_file = out.values.String("token-file");
   if (out.token_file.empty()) {
     return FailedPrecondition(

@@ -36,6 +36,9 @@ struct DaemonConfig {
   std::optional<cluster::ClusterSpec> cluster;
   std::string token_file;
   std::string port_file;
+  // Where it shows itself to people (services/admin); nullopt: nowhere.
+  std::optional<Endpoint> admin;
+  std::string admin_port_file;
   std::string state_dir;
   bool insecure_network = false;
   config::Values values;  // all settings, the role's too

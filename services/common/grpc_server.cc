@@ -92,7 +92,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
   MUSTER_TRY_ASSIGN(auto acceptor, Acceptor::Bind(options.listen, options.most_connections));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return Internal("gRPC does not start a server");
-  std::unique_ptr<GrpcServer> result(new GrpcServer(std::move(server), std::move(acceptor)));
+  std::unique_ptr<GrpcServer> result(
+      new GrpcServer(std::move(server), std::move(acceptor), options.on_ready));
   result->SetReady(false);
   result->acceptor_->Start([connections](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -109,6 +110,7 @@ GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
 void GrpcServer::SetReady(bool ready) {
   server_->GetHealthCheckService()->SetServingStatus("muster.ready", ready);
+  if (on_ready_) on_ready_(ready);
 }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {

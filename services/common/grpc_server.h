@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class GrpcServer {
     std::string port_file = {};
     // Open at once; who comes then is refused, and may try again.
     std::size_t most_connections = 1'024;
+    // Hears what SetReady() is told; may be empty.
+    std::function<void(bool)> on_ready = {};
   };
 
   // Listens. Health says SERVING for "" (alive) and NOT_SERVING for "muster.ready" until
@@ -48,11 +51,15 @@ class GrpcServer {
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Acceptor> acceptor)
-      : server_(std::move(server)), acceptor_(std::move(acceptor)) {}
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Acceptor> acceptor,
+             std::function<void(bool)> on_ready)
+      : server_(std::move(server)),
+        acceptor_(std::move(acceptor)),
+        on_ready_(std::move(on_ready)) {}
 
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
+  const std::function<void(bool)> on_ready_;
 };
 
 // Replaces a small file in one step: readers see the old or the new text, never half of it.

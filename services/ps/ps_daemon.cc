@@ -14,6 +14,7 @@
 #include "common/messages/status_proto.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
+#include "services/common/admin.h"
 #include "services/common/attach_stream.h"
 #include "services/common/open_files.h"
 #include "services/common/registration.h"
@@ -109,6 +110,9 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
   result->strand_.Post([self = result.get()] {
     self->client_.Start();
     self->daemon_.FeedWatchdog(self->strand_);
+    if (AdminPort* const admin = self->daemon_.admin()) {
+      admin->Collect(self->strand_, [self](Samples& samples) { self->AddMetrics(samples); });
+    }
   });
   return result;
 }
@@ -188,6 +192,27 @@ void PsDaemon::FillRegistration(v1::Register& registration) {
 void PsDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   heartbeat.set_resident_bytes(ResidentBytes());
   node_->FillHeartbeat(heartbeat);
+}
+
+void PsDaemon::AddMetrics(Samples& samples) const {
+  AddAttachment(client_, samples);
+  for (const auto& [job, report] : node_->Reports()) {
+    const auto add = [&samples](Metric metric, std::uint64_t value,
+                                std::initializer_list<std::string_view> labels) {
+      samples.Add(metric, static_cast<double>(value), labels);
+    };
+    add(Metric::kPsVariablesBytes, report.parameter_bytes(), {job, "values"});
+    add(Metric::kPsVariablesBytes, report.slot_bytes(), {job, "slots"});
+    add(Metric::kPsStagedBytes, report.staged_bytes(), {job});
+    add(Metric::kPsPulls, report.pulls(), {job});
+    add(Metric::kPsPushes, report.pushes(), {job});
+    add(Metric::kPsDuplicates, report.duplicates_refused(), {job});
+    add(Metric::kPsStepWaits, report.step_waits(), {job});
+    add(Metric::kPsBytes, report.tcp_bytes_in(), {job, "tcp", "in"});
+    add(Metric::kPsBytes, report.tcp_bytes_out(), {job, "tcp", "out"});
+    add(Metric::kPsBytes, report.local_bytes_in(), {job, "local", "in"});
+    add(Metric::kPsBytes, report.local_bytes_out(), {job, "local", "out"});
+  }
 }
 
 void PsDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }

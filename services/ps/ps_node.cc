@@ -183,6 +183,19 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
   return report;
 }
 
+std::map<std::string, v1::PsReport> PsNode::Reports() const {
+  std::vector<std::string> ids;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, job] : jobs_) ids.push_back(id);
+  }
+  std::map<std::string, v1::PsReport> reports;
+  for (const std::string& id : ids) {
+    if (Result<v1::PsReport> report = Report(id); report.ok()) reports[id] = *std::move(report);
+  }
+  return reports;
+}
+
 Status PsNode::Drop(const v1::DropJob& command) {
   MUSTER_TRY(BeginEpoch(Epoch(command.epoch())));
   server_->DropProgram(command.job_id());

@@ -20,6 +20,7 @@
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
 #include "muster/v1/cluster.grpc.pb.h"
+#include "services/common/admin.h"
 #include "services/common/attach_stream.h"
 #include "services/common/grpc_channel.h"
 #include "services/common/network.h"
@@ -185,6 +186,9 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
     self->core_.Start();
     self->client_.Start();
     self->daemon_.FeedWatchdog(self->strand_);
+    if (AdminPort* const admin = self->daemon_.admin()) {
+      admin->Collect(self->strand_, [self](Samples& samples) { self->AddMetrics(samples); });
+    }
   });
   return worker;
 }
@@ -265,6 +269,14 @@ void WorkerDaemon::OnCommand(StreamId stream, const v1::Command& command) {
 void WorkerDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   heartbeat.set_resident_bytes(ResidentBytes());
   core_.FillHeartbeat(heartbeat);
+}
+
+void WorkerDaemon::AddMetrics(Samples& samples) const {
+  AddAttachment(client_, samples);
+  v1::Heartbeat now;
+  core_.FillHeartbeat(now);
+  samples.Add(Metric::kWorkerClosures, static_cast<double>(now.closures_done()));
+  samples.Add(Metric::kWorkerExecutor, now.executor_pid() == 0 ? 0 : 1);
 }
 
 void WorkerDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }

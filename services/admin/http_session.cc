@@ -1,0 +1,198 @@
+#include "services/admin/http_session.h"
+
+#include <array>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+
+namespace muster::services {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+
+// Of what a peer has sent that was refused.
+constexpr std::size_t kMostDrained = 65'536;
+constexpr Millis kDrainLimit{500};
+
+HttpReply Refuse(int status, std::string why) {
+  return {.status = status, .body = std::move(why) + "\n"};
+}
+
+// What is wrong with a request that could not be read; nothing: the peer has gone.
+std::optional<HttpReply> Complaint(const boost::system::error_code& error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return Refuse(431, fmt::format("a request has at most {} bytes here", HttpServer::kMostHeader));
+  }
+  if (error == http::error::body_limit || error == http::error::unexpected_body) {
+    return Refuse(413, "requests have no body here");
+  }
+  const bool ours = error.category() == make_error_code(http::error::end_of_stream).category();
+  if (ours && error != http::error::end_of_stream && error != http::error::partial_message) {
+    return Refuse(400, "no HTTP request: " + error.message());
+  }
+  return std::nullopt;
+}
+
+http::response<http::string_body> Response(HttpReply reply, bool head, unsigned version) {
+  http::response<http::string_body> message(static_cast<http::status>(reply.status), version);
+  message.set(http::field::content_type, reply.type);
+  message.set(http::field::cache_control, "no-store");
+  message.set("X-Content-Type-Options", "nosniff");
+  for (const auto& [name, value] : reply.fields) message.set(name, value);
+  message.content_length(reply.body.size());
+  if (!head) message.body() = std::move(reply.body);
+  return message;
+}
+
+}  // namespace
+
+Result<std::string> DecodePath(std::string_view target) {
+  std::string path;
+  target = target.substr(0, target.find_first_of("?#"));
+  if (!target.starts_with('/')) return InvalidArgument("the path must begin with /");
+  for (std::size_t at = 0; at < target.size(); ++at) {
+    char next = target[at];
+    if (next == '%') {
+      unsigned code = 0;
+      const char* const begin = target.data() + at + 1;
+      if (at + 2 < target.size() && std::from_chars(begin, begin + 2, code, 16).ptr == begin + 2) {
+        next = static_cast<char>(code);
+        at += 2;
+      } else {
+        return InvalidArgument("the path has a % without two hexadecimal digits");
+      }
+    }
+    if (static_cast<unsigned char>(next) < 0x20 || next == 0x7f) {
+      return InvalidArgument("the path has a control character");
+    }
+    path.push_back(next);
+  }
+  return path;
+}
+
+bool HttpLoop::Post(std::function<void()> task) {
+  const MutexLock lock(mutex_);
+  if (!ended_) asio::post(io_, std::move(task));
+  return !ended_;
+}
+
+void HttpLoop::End() {
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  io_.stop();
+}
+
+HttpSession::HttpSession(asio::ip::tcp::socket socket, std::string peer,
+                         const std::shared_ptr<HttpLoop>& loop, const HttpServer::Options& options,
+                         const HttpHandler& handler)
+    : stream_(std::move(socket)),
+      peer_(std::move(peer)),
+      loop_(loop),
+      options_(options),
+      handler_(handler) {}
+
+void HttpSession::Close() { stream_.close(); }
+
+// Shared with the function that the handler has, which may live longer than the session.
+struct HttpSession::Answer {
+  explicit Answer(const asio::any_io_executor& executor) : given(executor) {}
+  asio::steady_timer given;
+  std::optional<HttpReply> reply;
+};
+
+asio::awaitable<HttpReply> HttpSession::Handle(HttpRequest request) {
+  const auto answer = std::make_shared<Answer>(stream_.get_executor());
+  answer->given.expires_after(options_.answer_limit);
+  handler_(request, [weak = std::weak_ptr(answer), loop = loop_](HttpReply reply) {
+    const std::shared_ptr<HttpLoop> still = loop.lock();
+    if (still == nullptr) return;
+    (void)still->Post([weak, reply = std::move(reply)]() mutable {
+      const auto waiting = weak.lock();
+      if (waiting == nullptr || waiting->reply) return;
+      waiting->reply = std::move(reply);
+      waiting->given.cancel();
+    });
+  });
+  (void)co_await answer->given.async_wait(kAwait);
+  if (answer->reply) co_return std::move(*answer->reply);
+  co_return Refuse(503, fmt::format("no answer within {} ms: what knows it is busy or stands still",
+                                    options_.answer_limit.count()));
+}
+
+asio::awaitable<void> HttpSession::Run() {
+  const auto self = shared_from_this();
+  for (bool keep = true; keep;) {
+    http::request_parser<http::empty_body> parser;
+    parser.header_limit(HttpServer::kMostHeader);
+    parser.body_limit(0);
+    stream_.expires_after(options_.read_limit);
+    reading_ = true;
+    since_ = std::chrono::steady_clock::now();
+    const auto [failed, bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
+    reading_ = false;
+
+    HttpReply reply;
+    bool head = false;
+    unsigned version = 11;
+    if (failed) {
+      std::optional<HttpReply> complaint = Complaint(failed);
+      if (!complaint) break;
+      reply = std::move(*complaint);
+      keep = false;
+    } else {
+      const auto& request = parser.get();
+      head = request.method() == http::verb::head;
+      version = request.version();
+      keep = request.keep_alive();
+      const Result<std::string> path =
+          DecodePath({request.target().data(), request.target().size()});
+      const auto host = request[http::field::host];
+      if (!head && request.method() != http::verb::get) {
+        reply = Refuse(405, "GET and HEAD only: nothing can be changed here");
+        reply.fields = {{"Allow", "GET, HEAD"}};
+      } else if (!path.ok()) {
+        reply = Refuse(400, Message(path.status()));
+      } else {
+        // A variable: g++ 12 destroys a temporary in a co_await twice.
+        HttpRequest asked{.path = *path, .host = {host.data(), host.size()}, .peer = peer_};
+        reply = co_await Handle(std::move(asked));
+      }
+    }
+    auto message = Response(std::move(reply), head, version);
+    message.keep_alive(keep);
+    stream_.expires_after(options_.write_limit);
+    http::response_serializer<http::string_body> serializer(message);
+    if (head) {
+      const auto [unsent, sent] = co_await http::async_write_header(stream_, serializer, kAwait);
+      if (unsent) break;
+    } else {
+      const auto [unsent, sent] = co_await http::async_write(stream_, serializer, kAwait);
+      if (unsent) break;
+    }
+    if (failed) co_await Drain();
+  }
+  stream_.close();
+}
+
+// A connection that is closed with bytes unread is reset, and the peer may never see the answer.
+asio::awaitable<void> HttpSession::Drain() {
+  boost::system::error_code ignored;
+  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  stream_.expires_after(kDrainLimit);
+  std::array<char, 4'096> rest{};
+  for (std::size_t drained = 0; drained < kMostDrained;) {
+    const auto [ended, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
+    if (ended) break;
+    drained += bytes;
+  }
+}
+
+}  // namespace muster::services

@@ -1,0 +1,38 @@
+#include "services/common/admin.h"
+
+#include <arpa/inet.h>
+
+namespace muster::services {
+namespace {
+
+// "[::1]:80" to "::1".
+std::string WithoutPort(const std::string& host) {
+  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
+  return host.substr(0, host.find(':'));
+}
+
+bool NamesLoopback(const std::string& host) {
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  return host == "localhost" || host == "::1";
+}
+
+}  // namespace
+
+std::function<Status(const HttpRequest&)> AdminGuard(const std::string& host, bool loopback) {
+  if (!loopback) return [](const HttpRequest&) { return Ok(); };
+  return [host](const HttpRequest& request) {
+    const std::string named = WithoutPort(request.host);
+    if (request.host.empty() || named == host || NamesLoopback(named)) return Ok();
+    return PermissionDenied(
+        "this port is for this machine alone: ask for it by 127.0.0.1 or localhost");
+  };
+}
+
+void AddAttachment(const AttachClient& client, Samples& samples) {
+  samples.Add(Metric::kAttached, client.attached() ? 1 : 0);
+  if (!client.welcome()) return;
+  samples.Add(Metric::kSession, static_cast<double>(client.welcome()->session()));
+}
+
+}  // namespace muster::services

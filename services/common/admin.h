@@ -1,0 +1,25 @@
+// Who may look at a daemon through its admin port.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "common/base/status.h"
+#include "services/admin/http_server.h"
+#include "services/admin/metrics.h"
+#include "services/common/attach_client.h"
+
+namespace muster::services {
+
+// The one place where a request to the admin port is let in or refused (kPermissionDenied).
+//
+// On loopback everybody of this machine may look, so what is shown there holds no secrets and no
+// output of jobs; but a web page of a stranger, which the browser of a person here has opened and
+// whose name has been made to point to this machine, may not: the request must name loopback, or
+// `host`. Beyond loopback whoever reaches the port may look.
+std::function<Status(const HttpRequest&)> AdminGuard(const std::string& host, bool loopback);
+
+// Whether a parameter server or a worker is registered. Threading: the client's strand.
+void AddAttachment(const AttachClient& client, Samples& samples);
+
+}  // namespace muster::services

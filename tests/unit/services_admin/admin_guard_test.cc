@@ -1,0 +1,32 @@
+#include "services/common/admin.h"
+#include "tests/support/catch.h"
+
+namespace muster::services {
+namespace {
+
+TEST_CASE("on loopback a request that names another host is refused", "[admin]") {
+  const auto guard = AdminGuard("127.0.0.1", /*loopback=*/true);
+  const auto asked = [&](const std::string& host) {
+    return guard({.path = "/", .host = host, .peer = "127.0.0.1:1"}).code();
+  };
+
+  for (const char* host :
+       {"127.0.0.1:8080", "127.1.2.3", "localhost", "localhost:1", "[::1]:80", ""}) {
+    CAPTURE(host);
+    CHECK(asked(host) == StatusCode::kOk);
+  }
+  for (const char* host :
+       {"rebound.example:8080", "10.0.0.1", "127.0.0.1.example", "[", "[fe80::1]"}) {
+    CAPTURE(host);
+    CHECK(asked(host) == StatusCode::kPermissionDenied);
+  }
+}
+
+TEST_CASE("beyond loopback a name is no matter", "[admin]") {
+  const auto guard = AdminGuard("0.0.0.0", /*loopback=*/false);
+
+  CHECK(guard({.path = "/", .host = "ps-0.muster", .peer = "10.0.0.7:1"}).ok());
+}
+
+}  // namespace
+}  // namespace muster::services
