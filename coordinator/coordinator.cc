@@ -48,7 +48,8 @@ Coordinator::Coordinator(Options options, Parts parts)
                    std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& job) {
                      return !job.second->ended() && job.second->Occupies(worker);
                    }));
-             }} {}
+             },
+             parts_.figures} {}
 
 Coordinator::~Coordinator() = default;
 
@@ -346,6 +347,10 @@ v1::ListJobsReply Coordinator::List() const {
     *reply.add_jobs() = job->second->Summary();
   }
   return reply;
+}
+
+void Coordinator::ForEachJob(const std::function<void(const Job&)>& look) const {
+  for (const auto& [number, job] : jobs_) look(*job);
 }
 
 v1::ClusterStatus Coordinator::Status() const {

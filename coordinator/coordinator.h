@@ -51,6 +51,8 @@ class Coordinator : private Membership::Observer {
     // These files are jobs'; others may go.
     std::function<void(std::set<std::string> used)> keep_files = nullptr;
     std::function<void(const std::string& job_id, const v1::Event&)> on_event;
+    // Keeps the figures of model jobs; null: nobody does.
+    Figures* figures = nullptr;
   };
 
   // Loads the jobs; unfinished ones go on by themselves.
@@ -90,6 +92,8 @@ class Coordinator : private Membership::Observer {
   // Errors are those of jobs.proto.
   void Submit(const v1::SubmitJobRequest& request, ThenSubmitted then);
   v1::ListJobsReply List() const;
+  // In the order of submission.
+  void ForEachJob(const std::function<void(const Job&)>& look) const;
   v1::ClusterStatus Status() const;
   void ListCheckpoints(const std::string& job,
                        std::function<void(Result<v1::ListCheckpointsReply>)> then);

@@ -101,6 +101,7 @@ void Evaluations::OnEvaluated(v1::CheckpointInfo info, const v1::EvaluationResul
   *info.mutable_evaluation() = result;
   story_.UpdateCheckpoint(info);
   *story_.record().mutable_job()->mutable_evaluation() = result;
+  story_.Show(FiguresOf(result));
   Story::Fields fields{{"step", std::to_string(result.step())},
                        {"checkpoint", info.directory()},
                        {"examples", std::to_string(result.examples())},

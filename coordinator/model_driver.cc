@@ -118,8 +118,10 @@ Result<v1::ReportProgressReply> ModelJob::ReportProgress(const v1::ReportProgres
   driver_.heard = true;
   v1::Job& job = *story_.record().mutable_job();
   *job.mutable_progress() = request.progress();
+  story_.Show(FiguresOf(request.progress()));
   if (request.has_evaluation()) {
     *job.mutable_evaluation() = request.evaluation();
+    story_.Show(FiguresOf(request.evaluation()));
     view_->NoteEvaluated(request.evaluation().step());
   }
   story_.Touch();
@@ -176,7 +178,10 @@ void ModelJob::Finish(const v1::FinishJobRequest& request, Story::Done then) {
   if (ended()) return WhenWritten(std::move(then));
   driver_.finished = driver_.heard = true;
   v1::Job& job = *story_.record().mutable_job();
-  if (request.has_evaluation()) *job.mutable_evaluation() = request.evaluation();
+  if (request.has_evaluation()) {
+    *job.mutable_evaluation() = request.evaluation();
+    story_.Show(FiguresOf(request.evaluation()));
+  }
   const Status status =
       MakeStatus(static_cast<StatusCode>(request.status().code()), request.status().message());
   const std::string unsaved = Unsaved();

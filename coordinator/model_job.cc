@@ -118,6 +118,14 @@ bool ModelJob::TasksAreThere() {
 }
 
 void ModelJob::OnViewOpen() {
+  if (world_.figures != nullptr) {
+    const std::string folder = story_.FiguresFolder();
+    world_.figures->GoOn(id(), folder, record().steps_done());
+    if (!record().job().has_progress()) {  // the first time
+      story_.Tell("CURVES", "curves of loss, metrics and rates: tensorboard --logdir " + folder,
+                  nullptr, {{"directory", folder}});
+    }
+  }
   if (!driver_.running) StartDriver();
   if (record().stop_requested()) EndAfter(world_.options.stop_grace, kDriverTooSlow);
 }
@@ -196,6 +204,7 @@ Story::Fields ModelJob::CloseProgress() {
 }
 
 void ModelJob::LetGo() {
+  if (world_.figures != nullptr) world_.figures->End(id());
   evaluations_.Reset();
   ReleaseTasks();
   world_.checkpoints.Release(CheckpointRoot(), world_.claimant(record().job()).mark);

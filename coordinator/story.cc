@@ -176,6 +176,10 @@ v1::Job Story::Shown() const {
   return job;
 }
 
+void Story::Show(const std::vector<Figure>& figures) const {
+  if (world_.figures != nullptr) world_.figures->Add(id(), FiguresFolder(), figures);
+}
+
 v1::DataFiles Story::DataOn(const std::string& host) const {
   if (const auto found = record_.data().find(host); found != record_.data().end()) {
     return found->second;

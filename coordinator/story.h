@@ -91,6 +91,12 @@ class Story {
   // The folder that holds them.
   std::string CheckpointRoot() const;
 
+  // --- Its figures.
+  // Where its event files are.
+  std::string FiguresFolder() const { return CheckpointRoot() + "/tensorboard"; }
+  // To whoever keeps them.
+  void Show(const std::vector<Figure>& figures) const;
+
   // The data files as the check found them on that host; on one that it has not seen what another
   // host has, but for the time.
   v1::DataFiles DataOn(const std::string& host) const;

@@ -14,6 +14,7 @@
 #include "common/base/scheduler.h"
 #include "coordinator/checkpoints.h"
 #include "coordinator/commands.h"
+#include "coordinator/figures.h"
 #include "coordinator/journal_writer.h"
 #include "coordinator/logs.h"
 #include "coordinator/membership.h"
@@ -131,6 +132,8 @@ struct World {
   std::function<Checkpoints::Claimant(const v1::Job&)> claimant = {};
   // How many jobs have, or have asked for, an executor on that worker.
   std::function<std::size_t(const TaskId& worker)> jobs_on = {};
+  // Null: nobody keeps them.
+  Figures* figures = nullptr;
 };
 
 }  // namespace muster::coordinator

@@ -47,7 +47,8 @@ void AppendBytes(std::string& to, std::uint32_t field, std::string_view bytes) {
   to.append(bytes);
 }
 
-// Event{1: wall time in seconds (double), 2: step (int64), 3: file version, 5: Summary}.
+// Event{1: wall time in seconds (double), 2: step (int64), 3: file version, 5: Summary,
+// 7: SessionLog}.
 std::string BeginEvent(std::chrono::system_clock::time_point time) {
   std::string event;
   AppendKey(event, 1, kFixed64);
@@ -67,7 +68,7 @@ Result<std::unique_ptr<EventFile>> EventFile::Create(const std::string& director
   std::string path;
   std::FILE* file = nullptr;
   do {  // a process of the same number may have written here, in another container
-    path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", directory, seconds.count(),
+    path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{:06}", directory, seconds.count(),
                        HostName(), ::getpid(), counter++);
     file = std::fopen(path.c_str(), "wbxe");
   } while (file == nullptr && errno == EEXIST);
@@ -96,6 +97,19 @@ Status EventFile::Scalar(std::string_view tag, std::int64_t step, float value,
   AppendKey(event, 2, kVarint);
   AppendVarint(event, static_cast<std::uint64_t>(step));
   AppendBytes(event, 5, summary);
+  const MutexLock lock(mutex_);
+  return Write(event);
+}
+
+// SessionLog{1: status (START is 1)}.
+Status EventFile::Begin(std::int64_t step, std::chrono::system_clock::time_point time) {
+  std::string session;
+  AppendKey(session, 1, kVarint);
+  AppendVarint(session, 1);
+  std::string event = BeginEvent(time);
+  AppendKey(event, 2, kVarint);
+  AppendVarint(event, static_cast<std::uint64_t>(step));
+  AppendBytes(event, 7, session);
   const MutexLock lock(mutex_);
   return Write(event);
 }

@@ -33,6 +33,10 @@ class EventFile {
   //   kFailedPrecondition: closed.   FromErrno()'s: the disk.
   Status Scalar(std::string_view tag, std::int64_t step, float value,
                 std::chrono::system_clock::time_point time = std::chrono::system_clock::now());
+  // What earlier files of this folder say of `step` and later ones is void: TensorBoard forgets it
+  // (SessionLog START).
+  Status Begin(std::int64_t step,
+               std::chrono::system_clock::time_point time = std::chrono::system_clock::now());
   Status Flush();
   // Flushes; nothing can be written afterwards. Harmless when repeated.
   Status Close();

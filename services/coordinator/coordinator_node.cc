@@ -5,15 +5,19 @@
 #include <set>
 #include <utility>
 
+#include "common/base/wall_time.h"
 #include "common/net/handshake.h"
 #include "common/telemetry/log.h"
 #include "services/coordinator/alive_mark.h"
 #include "services/coordinator/cluster_service.h"
+#include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/driver_processes.h"
 #include "services/coordinator/driver_service.h"
 #include "services/coordinator/file_store.h"
 #include "services/coordinator/front.h"
+#include "services/coordinator/job_figures.h"
 #include "services/coordinator/job_service.h"
+#include "services/coordinator/pages.h"
 
 namespace muster::coordinator {
 namespace {
@@ -45,6 +49,7 @@ struct CoordinatorNode::Parts {
         logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
         disks(strand),
         checkpoints(disks),
+        figures(disks, strand),
         drivers(
             strand,
             {.program = options.trainer,
@@ -107,6 +112,7 @@ struct CoordinatorNode::Parts {
   Logs logs;
   ThreadLanes disks;
   DiskCheckpoints checkpoints;
+  JobFigures figures;
   DriverProcesses drivers;
   Front front;
   ClusterServiceImpl cluster_service;
@@ -158,7 +164,8 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
                                  },
                                  [] {});
                            },
-                       .on_event = LogEvent}));
+                       .on_event = LogEvent,
+                       .figures = &all.figures}));
     all.front.core = all.core.get();
     return Ok();
   });
@@ -178,6 +185,14 @@ CoordinatorNode::~CoordinatorNode() { Shutdown(); }
 
 const services::Endpoint& CoordinatorNode::endpoint() const { return parts_->server->endpoint(); }
 Epoch CoordinatorNode::epoch() const { return parts_->journal->epoch(); }
+
+void CoordinatorNode::Show(services::AdminPort& admin) {
+  Parts& all = *parts_;
+  admin.Collect(all.strand, [&all](services::Samples& samples) {
+    if (all.core) AddMetrics(*all.core, UnixMillis(all.strand.WallNow()), samples);
+  });
+  ServePages(all.front, all.figures, admin);
+}
 
 void CoordinatorNode::Drain(Millis limit) {
   Parts& all = *parts_;

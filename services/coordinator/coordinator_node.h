@@ -9,6 +9,7 @@
 #include <string>
 
 #include "coordinator/coordinator.h"
+#include "services/admin/admin_port.h"
 #include "services/common/grpc_server.h"
 #include "services/common/token.h"
 
@@ -35,6 +36,8 @@ class CoordinatorNode {
   Epoch epoch() const;
   // What it does, one thing after another.
   Scheduler& strand();
+  // Adds the coordinator's metrics and pages to the port.
+  void Show(services::AdminPort& admin);
   // What SIGTERM does first: closures in flight finish and a checkpoint of each running job is
   // saved, within `limit`.
   void Drain(Millis limit);

@@ -144,6 +144,7 @@ Status Run(services::Daemon& daemon) {
   MUSTER_TRY_ASSIGN(CoordinatorNode::Options options, MakeOptions(daemon));
   MUSTER_TRY_ASSIGN(const auto node, CoordinatorNode::Start(std::move(options), daemon.token()));
   node->strand().Post([&] { daemon.FeedWatchdog(node->strand()); });
+  if (daemon.admin() != nullptr) node->Show(*daemon.admin());
   const Status status =
       daemon.Serve(fmt::format("coordinator serves on {}, epoch {}", node->endpoint().ToString(),
                                node->epoch().value()),

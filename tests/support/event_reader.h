@@ -22,6 +22,8 @@ struct Event {
   std::string file_version;
   std::string tag;
   float value = 0;
+  // What earlier files say of `step` and later ones is void.
+  bool session_start = false;
 };
 
 // One field of a protocol buffer after another.
@@ -71,6 +73,11 @@ inline Event ParseEvent(std::string_view bytes) {
     if (field.number == 1) event.wall_time = field.As<double>();
     if (field.number == 2) event.step = static_cast<std::int64_t>(field.varint);
     if (field.number == 3) event.file_version = field.bytes;
+    if (field.number == 7) {
+      for (WireFields session(field.bytes); session.Next();) {
+        event.session_start |= session.number == 1 && session.varint == 1;
+      }
+    }
     if (field.number != 5) continue;
     for (WireFields value(field.bytes); value.Next();) {
       for (WireFields point(value.bytes); point.Next();) {
