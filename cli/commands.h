@@ -23,6 +23,11 @@ class Interrupt;
 // Between two attempts to reach a coordinator that is gone.
 inline constexpr std::chrono::milliseconds kRetry{500};
 
+// How long a coordinator may be gone before a wait for a job gives up with kUnreachable.
+inline constexpr std::chrono::minutes kPatience{5};
+// The same for one that has not answered yet: it may be starting, or the address is wrong.
+inline constexpr std::chrono::seconds kFirstPatience{5};
+
 // Lifetime: what it points to outlives the command.
 struct Context {
   const Options& options;

@@ -23,11 +23,6 @@ struct FollowOptions {
   std::optional<v1::Job> known = std::nullopt;
 };
 
-// How long a coordinator may be gone before a wait for a job gives up with kUnreachable.
-inline constexpr std::chrono::minutes kPatience{5};
-// The same for one that has not answered yet: it may be starting, or the address is wrong.
-inline constexpr std::chrono::seconds kFirstPatience{5};
-
 // Returns when the job has ended (its exit code), the timeout has passed (kTimedOut) or Ctrl-C was
 // pressed (kInterrupted); the last two leave the job alone and say how to come back. With -o json
 // the job as it was last seen, which is its end unless it goes on, is then printed once on out.

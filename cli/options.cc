@@ -15,8 +15,7 @@
 #include "cli/launch.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
-#include "common/config/job_yaml/validate_job.h"
-#include "common/config/job_yaml/validate_launch.h"
+#include "common/config/job_yaml/limits.h"
 #include "common/config/units.h"
 
 namespace muster::cli {

@@ -9,28 +9,14 @@
 // whoever does the work. What would be rounded twice (AddsUp()) is reduced as above.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/meeting_place.h"
 #include "collectives/torus.h"
 
 namespace muster::collectives {
-
-// Where members meet. What it throws (a member that will never come) passes through the calls of
-// the group.
-class MeetingPlace {
- public:
-  // With everybody's arguments, in rank order.
-  using Joint = std::function<void(std::vector<void*>&)>;
-
-  virtual ~MeetingPlace() = default;
-  // Returns on all members when all have come with the same `call` and the last to come has run
-  // its `joint`.
-  virtual void Meet(int member, std::string call, void* arguments, const Joint& joint,
-                    Timeout timeout) = 0;
-};
 
 // Lifetime: `place` and `torus` outlive it.
 class LocalGroup final : public Group {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/group.h"
-#include "collectives/local_group.h"
+#include "collectives/meeting_place.h"
 #include "common/base/arrivals.h"
 #include "common/base/status.h"
 

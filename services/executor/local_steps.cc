@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "common/config/job_yaml/validate_job.h"
+#include "common/config/job_yaml/limits.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/messages/metric_sums.h"
 #include "common/storage/checkpoint.h"

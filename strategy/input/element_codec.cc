@@ -8,7 +8,7 @@
 #include "common/data/pipeline/element_ops.h"
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/raise.h"
-#include "strategy/values/sparse.h"
+#include "strategy/values/internal/copies.h"
 
 namespace muster::internal {
 

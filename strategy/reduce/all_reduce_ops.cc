@@ -13,8 +13,8 @@
 #include "strategy/reduce/cross_device_ops.h"
 #include "strategy/reduce/internal/nccl.h"
 #include "strategy/reduce/internal/replica_meeting.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/reduction.h"
-#include "strategy/values/sparse.h"
 
 namespace muster {
 namespace {

@@ -13,6 +13,7 @@
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/internal/nccl.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/crew.h"
 #include "strategy/values/internal/reduction.h"
 #include "strategy/values/sparse.h"

@@ -10,6 +10,7 @@
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
 #include "strategy/reduce/internal/replica_meeting.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/reduction.h"
 #include "strategy/values/sparse.h"
 

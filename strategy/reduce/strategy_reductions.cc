@@ -7,6 +7,7 @@
 #include "strategy/core/internal/between.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/crew.h"
 #include "strategy/values/internal/reduction.h"
 #include "strategy/values/sparse.h"

@@ -2,9 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/destinations.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/reduction.h"
 
 namespace muster {
@@ -93,24 +93,4 @@ IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& devi
   return internal::copy_to(value, Destinations(device).places()[0]);
 }
 
-namespace internal {
-
-torch::Tensor copy_to(const torch::Tensor& value, device::Place place) {
-  const device::PlaceScope scope(place);
-  const torch::Device to = device::TorchDevice(place);
-  if (device::SameDevice(value.device(), to)) return device::Placed(value.clone(), place);
-  return device::Placed(value.to(to, value.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
-                        place);
-}
-
-IndexedSlices copy_to(const IndexedSlices& value, device::Place place) {
-  return {copy_to(value.values, place), copy_to(value.indices, place), value.dense_shape};
-}
-
-torch::Tensor here(const torch::Tensor& value) {
-  const torch::Device to = device::TorchDevice(device::PlaceScope::Current());
-  return device::SameDevice(value.device(), to) ? value : value.to(to, value.scalar_type());
-}
-
-}  // namespace internal
 }  // namespace muster

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "device/place.h"
 #include "strategy/base/torch.h"
 #include "strategy/values/indexed_slices.h"
 
@@ -34,14 +33,5 @@ IndexedSlices divide_by(const IndexedSlices& value, int divisor);
 // A copy that shares nothing with the original. An absent dense_shape stays absent.
 torch::Tensor copy_to_device(const torch::Tensor& value, const std::string& device);
 IndexedSlices copy_to_device(const IndexedSlices& value, const std::string& device);
-
-namespace internal {
-// The same.
-torch::Tensor copy_to(const torch::Tensor& value, device::Place place);
-IndexedSlices copy_to(const IndexedSlices& value, device::Place place);
-// For arithmetic on this thread's device: the value itself where libtorch can use it there (CPU
-// devices use each other's memory), else a copy. Differentiable.
-torch::Tensor here(const torch::Tensor& value);
-}  // namespace internal
 
 }  // namespace muster

@@ -4,7 +4,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
 #include "strategy/core/internal/frames.h"
-#include "strategy/values/sparse.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/variables/internal/variable_state.h"
 
 namespace muster {

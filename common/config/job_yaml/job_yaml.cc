@@ -15,6 +15,7 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include "common/base/utf8.h"
+#include "common/config/job_yaml/limits.h"
 #include "common/config/job_yaml/validate_job.h"
 
 namespace muster::config {

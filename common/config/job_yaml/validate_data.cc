@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "common/config/job_yaml/limits.h"
 #include "common/config/job_yaml/validate_job.h"
 #include "muster/v1/job_spec.pb.h"
 

@@ -12,6 +12,7 @@
 
 #include "common/base/suggest.h"
 #include "common/base/words.h"
+#include "common/config/job_yaml/limits.h"
 #include "common/config/job_yaml/validate_launch.h"
 #include "muster/v1/job_spec.pb.h"
 

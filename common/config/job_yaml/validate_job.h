@@ -4,8 +4,6 @@
 // worker's to find.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,23 +16,6 @@ class JobSpec;
 }  // namespace muster::v1
 
 namespace muster::config {
-
-inline constexpr std::size_t kLongestJobName = 64;
-inline constexpr std::size_t kLongestName = 128;          // of a parameter, column, embedding
-inline constexpr std::size_t kMostSourceBytes = 1 << 18;  // of forward, of a loss function
-inline constexpr int kMostDimensions = 8;
-inline constexpr std::int64_t kMostVariableBytes = std::int64_t{1} << 40;
-inline constexpr std::uint32_t kMostBatch = 1 << 20;
-inline constexpr std::uint32_t kMostDevices = 64;
-inline constexpr std::uint32_t kLogicalShards = 8;  // of strategy.deterministic
-inline constexpr std::uint32_t kMostWorkers = 10'000;
-inline constexpr std::uint32_t kMostClosuresPerWorker = 1'024;
-inline constexpr std::uint32_t kMostServers = 10'000;
-// A program's executor cannot begin with less.
-inline constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
-inline constexpr std::size_t kMostArgumentBytes = 1 << 18;  // of a program's command line
-inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
-inline constexpr std::uint64_t kMostEpochs = 1'000'000;
 
 // Every problem, in no particular order; empty: the job can be tried. `name` is required here.
 Problems ValidateJob(const v1::JobSpec& spec);

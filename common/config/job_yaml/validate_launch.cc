@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "common/config/job_yaml/validate_job.h"
+#include "common/config/job_yaml/limits.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::config {

@@ -10,7 +10,7 @@
 #include "strategy/core/internal/frames.h"
 #include "strategy/train/internal/module_state.h"
 #include "strategy/train/module.h"
-#include "strategy/values/sparse.h"
+#include "strategy/values/internal/copies.h"
 
 namespace muster::internal {
 namespace {

@@ -11,8 +11,8 @@
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/crew.h"
-#include "strategy/values/sparse.h"
 
 namespace muster::internal {
 namespace {

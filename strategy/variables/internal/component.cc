@@ -4,7 +4,7 @@
 
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
-#include "strategy/values/sparse.h"
+#include "strategy/values/internal/copies.h"
 #include "strategy/variables/internal/ordinary.h"
 #include "strategy/variables/variable.h"
 

@@ -1,0 +1,28 @@
+// How much of everything a job may have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace muster::config {
+
+inline constexpr std::size_t kLongestJobName = 64;
+inline constexpr std::size_t kLongestName = 128;          // of a parameter, column, embedding
+inline constexpr std::size_t kMostSourceBytes = 1 << 18;  // of forward, of a loss function
+inline constexpr int kMostDimensions = 8;
+inline constexpr std::int64_t kMostVariableBytes = std::int64_t{1} << 40;
+inline constexpr std::uint32_t kMostBatch = 1 << 20;
+inline constexpr std::uint32_t kMostDevices = 64;
+inline constexpr std::uint32_t kLogicalShards = 8;  // of strategy.deterministic
+inline constexpr std::uint32_t kMostWorkers = 10'000;
+inline constexpr std::uint32_t kMostClosuresPerWorker = 1'024;
+inline constexpr std::uint32_t kMostServers = 10'000;
+// A program's executor cannot begin with less.
+inline constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
+inline constexpr std::size_t kMostArgumentBytes = 1 << 18;  // of a program's command line
+inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kMostEpochs = 1'000'000;
+inline constexpr std::uint32_t kMostProcessesPerWorker = 1'024;
+inline constexpr int kMostLaunchFiles = 256;
+
+}  // namespace muster::config
