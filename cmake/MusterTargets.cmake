@@ -92,8 +92,8 @@ endfunction()
 
 # muster_test(<name> [WHOLE] [LABEL <unit|spec|cluster>] SRCS <files> DEPS <libraries>)
 # Declares a Catch2 program. Every test case becomes one ctest entry; with WHOLE the program is one
-# entry (for programs that link libtorch: each start costs 0.4 s). Such programs are compiled without
-# optimisation, and those of the public API against one precompiled header: a third of the time.
+# entry (for programs that link libtorch: each start costs 0.4 s). Those of the public API are compiled
+# against one precompiled header: a third of the time.
 function(muster_test name)
   cmake_parse_arguments(ARG "WHOLE" "LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT MUSTER_TESTS)
@@ -108,10 +108,6 @@ function(muster_test name)
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} muster_catch_main muster_warnings)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  muster_links(${name} muster_torch uses_torch)
-  if(uses_torch)
-    target_compile_options(${name} PRIVATE ${MUSTER_TORCH_TEST_OPTIONS})
-  endif()
   muster_links(${name} muster_strategy uses_strategy)
   if(uses_strategy)
     target_precompile_headers(${name} REUSE_FROM muster_torch_pch)

@@ -63,7 +63,7 @@ build_release() {
     cat "$log" >&2
     die "cmake could not configure"
   }
-  cmake --build --preset release --parallel "$(nproc)" --target "$1" >&2 || die "the build failed"
+  cmake --build --preset release --parallel "$(($(nproc) + 1))" --target "$1" >&2 || die "the build failed"
 }
 
 # timed NAME COMMAND...: runs it and remembers its wall time for print_times.
