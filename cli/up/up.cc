@@ -104,8 +104,8 @@ class LocalCluster {
   std::string state_;
   std::string token_;
   std::string address_;
-  // The coordinator's: whoever has its page open finds it there after a crash, too.
-  std::string admin_port_ = "0";
+  // host:port of the coordinator's page: whoever has it open finds it there after a crash, too.
+  std::string admin_;
   int lock_ = -1;
   Daemons daemons_;
 };
@@ -157,7 +157,7 @@ DaemonPlan LocalCluster::Plan(const std::string& role, int index, const std::str
       "--port-file",
       InState(name + ".port"),
       "--admin-port",
-      coordinator ? admin_port_ : "0",
+      coordinator && !admin_.empty() ? admin_.substr(admin_.rfind(':') + 1) : "0",
       "--admin-port-file",
       InState(name + ".admin"),
       "--drain-timeout",
@@ -199,8 +199,7 @@ Status LocalCluster::StartCoordinator() {
   MUSTER_TRY(daemons_.Start(Plan("coordinator", 0, "127.0.0.1:0")));
   MUSTER_TRY_ASSIGN(address_, AddressOf("coordinator", port_file));
   // After a crash everybody looks for it where it was.
-  const std::string admin = FirstLine(InState("coordinator.admin"));
-  admin_port_ = admin.substr(admin.rfind(':') + 1);
+  admin_ = FirstLine(InState("coordinator.admin"));
   daemons_.Replace("coordinator", Plan("coordinator", 0, address_).argv);
   return WriteFile(InState("address"), address_ + "\n", 0600);
 }
@@ -219,10 +218,11 @@ Status LocalCluster::StartAll() {
   MUSTER_TRY(WaitForTasks());
   MUSTER_TRY(Register(
       runtime_, {.address = address_, .token_file = InState("token"), .state_directory = state_}));
-  terminal_.out << fmt::format("ready at {}: {} ps, {}{}; state in {}; Ctrl-C drains\n", address_,
-                               options_.ps,
-                               Counted(static_cast<std::uint64_t>(options_.workers), "worker"),
-                               options_.evaluator ? ", an evaluator" : "", state_)
+  terminal_.out << fmt::format(
+                       "ready at {}: {} ps, {}{}; page http://{}/; state in {}; Ctrl-C drains\n",
+                       address_, options_.ps,
+                       Counted(static_cast<std::uint64_t>(options_.workers), "worker"),
+                       options_.evaluator ? ", an evaluator" : "", admin_, state_)
                 << std::flush;
   return Ok();
 }
