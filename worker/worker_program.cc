@@ -22,8 +22,7 @@ Status CheckRelease(const v1::ProgramReady& ready) {
   if (theirs == Version()) return Ok();
   return InvalidArgument(
       "the program was built with Muster {}, and this worker is of Muster {}: build it with the "
-      "SDK "
-      "of the cluster's release",
+      "SDK of the cluster's release",
       theirs, Version());
 }
 

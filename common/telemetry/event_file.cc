@@ -55,6 +55,12 @@ std::string BeginEvent(std::chrono::system_clock::time_point time) {
   Append(event, std::chrono::duration<double>(time.time_since_epoch()).count());
   return event;
 }
+std::string BeginEvent(std::chrono::system_clock::time_point time, std::int64_t step) {
+  std::string event = BeginEvent(time);
+  AppendKey(event, 2, kVarint);
+  AppendVarint(event, static_cast<std::uint64_t>(step));
+  return event;
+}
 
 }  // namespace
 
@@ -93,9 +99,7 @@ Status EventFile::Scalar(std::string_view tag, std::int64_t step, float value,
   Append(point, value);
   std::string summary;
   AppendBytes(summary, 1, point);
-  std::string event = BeginEvent(time);
-  AppendKey(event, 2, kVarint);
-  AppendVarint(event, static_cast<std::uint64_t>(step));
+  std::string event = BeginEvent(time, step);
   AppendBytes(event, 5, summary);
   const MutexLock lock(mutex_);
   return Write(event);
@@ -106,9 +110,7 @@ Status EventFile::Begin(std::int64_t step, std::chrono::system_clock::time_point
   std::string session;
   AppendKey(session, 1, kVarint);
   AppendVarint(session, 1);
-  std::string event = BeginEvent(time);
-  AppendKey(event, 2, kVarint);
-  AppendVarint(event, static_cast<std::uint64_t>(step));
+  std::string event = BeginEvent(time, step);
   AppendBytes(event, 7, session);
   const MutexLock lock(mutex_);
   return Write(event);

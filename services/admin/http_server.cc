@@ -7,7 +7,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include "services/admin/http_session.h"
@@ -28,12 +27,6 @@ tcp FamilyOf(int listener) {
   return address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
 }
 
-std::string NameOf(const tcp::endpoint& peer) {
-  const std::string host = peer.address().to_string();
-  return peer.address().is_v6() ? fmt::format("[{}]:{}", host, peer.port())
-                                : fmt::format("{}:{}", host, peer.port());
-}
-
 }  // namespace
 
 // Everything but `loop` is the thread's.
@@ -47,12 +40,8 @@ struct HttpServer::State {
         (void)co_await rest.async_wait(kAwait);
         continue;
       }
-      boost::system::error_code gone;
-      const tcp::endpoint peer = socket.remote_endpoint(gone);
-      if (gone) continue;
       MakeRoom();
-      const auto session =
-          std::make_shared<HttpSession>(std::move(socket), NameOf(peer), loop, options, handler);
+      const auto session = std::make_shared<HttpSession>(std::move(socket), loop, options, handler);
       sessions.push_back(session);
       asio::co_spawn(loop->io(), session->Run(), asio::detached);
     }

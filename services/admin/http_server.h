@@ -27,8 +27,6 @@ struct HttpRequest {
   std::string path;
   // As it was sent: "example.net:8080"; empty: HTTP/1.0 without one.
   std::string host;
-  // "127.0.0.1:40312"
-  std::string peer;
 };
 
 struct HttpReply {

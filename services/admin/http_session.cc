@@ -16,7 +16,7 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
-// Of what a peer has sent that was refused.
+// So much is read of what a peer has sent and was refused.
 constexpr std::size_t kMostDrained = 65'536;
 constexpr Millis kDrainLimit{500};
 
@@ -90,14 +90,9 @@ void HttpLoop::End() {
   io_.stop();
 }
 
-HttpSession::HttpSession(asio::ip::tcp::socket socket, std::string peer,
-                         const std::shared_ptr<HttpLoop>& loop, const HttpServer::Options& options,
-                         const HttpHandler& handler)
-    : stream_(std::move(socket)),
-      peer_(std::move(peer)),
-      loop_(loop),
-      options_(options),
-      handler_(handler) {}
+HttpSession::HttpSession(asio::ip::tcp::socket socket, const std::shared_ptr<HttpLoop>& loop,
+                         const HttpServer::Options& options, const HttpHandler& handler)
+    : stream_(std::move(socket)), loop_(loop), options_(options), handler_(handler) {}
 
 void HttpSession::Close() { stream_.close(); }
 
@@ -162,7 +157,7 @@ asio::awaitable<void> HttpSession::Run() {
         reply = Refuse(400, Message(path.status()));
       } else {
         // A variable: g++ 12 destroys a temporary in a co_await twice.
-        HttpRequest asked{.path = *path, .host = {host.data(), host.size()}, .peer = peer_};
+        HttpRequest asked{.path = *path, .host = {host.data(), host.size()}};
         reply = co_await Handle(std::move(asked));
       }
     }

@@ -39,9 +39,8 @@ class HttpLoop {
 // Lifetime: handler, options and loop outlive it.
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(boost::asio::ip::tcp::socket socket, std::string peer,
-              const std::shared_ptr<HttpLoop>& loop, const HttpServer::Options& options,
-              const HttpHandler& handler);
+  HttpSession(boost::asio::ip::tcp::socket socket, const std::shared_ptr<HttpLoop>& loop,
+              const HttpServer::Options& options, const HttpHandler& handler);
 
   // Until the peer has gone, or must go.
   boost::asio::awaitable<void> Run();
@@ -57,7 +56,6 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_{HttpServer::kMostHeader};
-  const std::string peer_;
   const std::weak_ptr<HttpLoop> loop_;
   const HttpServer::Options& options_;
   const HttpHandler& handler_;

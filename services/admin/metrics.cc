@@ -19,7 +19,7 @@ double Seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
 }
 
-// Of the kernel's clock, so that it is the same in each scrape.
+// By the kernel's clock, so that it is the same in each scrape.
 double StartTime() {
   static const double start = [] {
     timespec now{};

@@ -68,7 +68,7 @@ class JobFigures final : public Figures {
   struct One {
     std::map<std::string, std::uint64_t> last;  // step, by tag
     Curves curves;
-    // Of the lane, once made.
+    // Touched by the lane alone, once made.
     std::shared_ptr<File> file;
     // Pieces that wait; shared with those that come back.
     std::shared_ptr<int> waiting = std::make_shared<int>(0);

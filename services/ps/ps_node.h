@@ -68,7 +68,7 @@ class PsNode {
   // The coordinator is at this epoch: programs of earlier ones are over, their variables are freed.
   //   kAborted: it has been at a later one.
   Status BeginEpoch(Epoch epoch);
-  // Of each job whose shards are here, by id.
+  // What each job whose shards are here does, by id.
   std::map<std::string, v1::PsReport> Reports() const;
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.

@@ -36,8 +36,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   boost::asio::ip::tcp::socket socket(loop->io(), boost::asio::ip::tcp::v4(), ends[0]);
   boost::asio::co_spawn(
       loop->io(),
-      std::make_shared<services::HttpSession>(std::move(socket), "peer", loop, options, handler)
-          ->Run(),
+      std::make_shared<services::HttpSession>(std::move(socket), loop, options, handler)->Run(),
       boost::asio::detached);
   loop->io().run();
 
