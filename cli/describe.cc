@@ -108,7 +108,21 @@ void ProgramFigures(const v1::Job& job, std::string& text) {
     if (report.reruns() > 0) Line(text, "Run again", Counted(report.reruns(), "closure"));
     if (!report.phase().empty()) Line(text, "Phase", report.phase());
   }
-  if (job.restarts() > 0) Line(text, "Begun anew", Counted(job.restarts(), "time"));
+  const v1::LaunchSpec& launch = job.spec().launch();
+  if (launch.elastic() && !HasEnded(job)) {
+    const v1::StrategySpec& strategy = job.spec().strategy();
+    const auto run =
+        std::count_if(job.launch().tasks().begin(), job.launch().tasks().end(),
+                      [](const v1::LaunchedTask& task) { return task.state() == "running"; });
+    Line(text, "Take part",
+         fmt::format("{} of {} to {}", Counted(static_cast<std::uint64_t>(run), "process"),
+                     std::max(1U, strategy.workers()), strategy.max_workers()));
+  }
+  if (job.restarts() > 0) {
+    Line(text, launch.elastic() ? "Replaced" : "Begun anew",
+         launch.elastic() ? Counted(job.restarts(), "process", "processes")
+                          : Counted(job.restarts(), "time"));
+  }
 }
 
 void Figures(const v1::Job& job, std::string& text) {

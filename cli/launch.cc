@@ -38,6 +38,27 @@ struct Sent {
   std::string there;
 };
 
+// A file, or all files below a folder, by name. A relative path keeps its folders; of others the
+// last name is kept, and what is below it.
+std::vector<Sent> FilesAt(const std::string& sent) {
+  const fs::path path = fs::path(sent).lexically_normal();
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  const bool keeps = named.is_relative() && !GoesUp(named);
+  const fs::path there = keeps ? named : named.filename();
+  std::error_code error;
+  if (!fs::is_directory(named, error)) return {{sent, there.string()}};
+  std::vector<Sent> files;
+  for (fs::recursive_directory_iterator at(named, error), end; !error && at != end;
+       at.increment(error)) {
+    if (!fs::is_regular_file(at->path(), error)) continue;
+    const fs::path below = there / at->path().lexically_relative(named);
+    files.push_back({at->path().string(), below.lexically_normal().string()});
+  }
+  std::sort(files.begin(), files.end(),
+            [](const Sent& a, const Sent& b) { return a.there < b.there; });
+  return files;
+}
+
 // What is sent beside the command, in a fixed order.
 std::vector<Sent> FilesOf(const Options& options) {
   std::vector<Sent> files;
@@ -49,25 +70,26 @@ std::vector<Sent> FilesOf(const Options& options) {
       files.push_back({script, path.lexically_normal().string()});
     }
   }
-  for (const std::string& file : options.send) {
-    const fs::path path(file);
-    const bool keeps = path.is_relative() && !GoesUp(path);
-    const std::string there = keeps ? path.lexically_normal().string() : path.filename().string();
-    const bool known = std::any_of(files.begin(), files.end(), [&](const Sent& one) {
-      std::error_code none;
-      return one.there == there && fs::equivalent(one.here, file, none);
-    });
-    if (!known) files.push_back({file, there});
+  for (const std::string& sent : options.send) {
+    for (Sent& file : FilesAt(sent)) {
+      const bool known = std::any_of(files.begin(), files.end(), [&](const Sent& one) {
+        std::error_code none;
+        return one.there == file.there && fs::equivalent(one.here, file.here, none);
+      });
+      if (!known) files.push_back(std::move(file));
+    }
   }
   return files;
 }
 
-Status CheckFiles(const std::vector<Sent>& files) {
-  for (const Sent& file : files) {
+Status CheckFiles(const Options& options, const std::vector<Sent>& files) {
+  for (const std::string& sent : options.send) {
     std::error_code error;
-    if (fs::is_directory(file.here, error)) {
-      return InvalidArgument("--send {}: a folder; give its files one by one", file.here);
+    if (fs::is_directory(sent, error) && FilesAt(sent).empty()) {
+      return InvalidArgument("--send {}: no file is in this folder, or it cannot be read", sent);
     }
+  }
+  for (const Sent& file : files) {
     if (!IsFile(file.here)) return InvalidArgument("--send {}: there is no such file", file.here);
     if (FirstBadUtf8(file.there) != std::string::npos) {
       return InvalidArgument("--send {}: not UTF-8", ToValidUtf8(file.there));
@@ -87,6 +109,10 @@ bool IsLaunch(const Options& options) {
   return found.ok() && found->kind == process::Executable::Kind::kScript;
 }
 
+bool IsElastic(const Options& options) {
+  return options.strategy == "multi_worker_mirrored" && options.job_workers.most > 0;
+}
+
 Result<v1::JobSpec> LaunchJob(const Options& options) {
   const std::string& command = options.program.front();
   for (const std::string& word : options.program) {
@@ -98,7 +124,7 @@ Result<v1::JobSpec> LaunchJob(const Options& options) {
   const bool sent = IsSent(options);
   if (sent) MUSTER_TRY(CheckRunnable(command, true));
   const std::vector<Sent> files = FilesOf(options);
-  MUSTER_TRY(CheckFiles(files));
+  MUSTER_TRY(CheckFiles(options, files));
   v1::JobSpec spec;
   const bool script = !sent && !files.empty() && options.program.size() > 1 &&
                       files.front().here == options.program[1];
@@ -120,9 +146,14 @@ Result<v1::JobSpec> LaunchJob(const Options& options) {
     one.set_path(file.there);
     one.set_sha256(kNoSha256);
   }
-  launch.set_restart(RestartPolicyOf(options));
+  launch.set_elastic(IsElastic(options));
+  const bool replaces = launch.elastic() && !options.restart_policy.has_value();
+  launch.set_restart(replaces ? v1::RESTART_POLICY_ON_FAILURE : RestartPolicyOf(options));
   launch.set_max_restarts(options.max_restarts);
   launch.set_processes_per_worker(options.processes_per_worker);
+  launch.set_grace_ms(static_cast<std::uint32_t>(options.end_grace.count()));
+  launch.mutable_environment()->insert(options.job_environment.begin(),
+                                       options.job_environment.end());
   for (const config::Problem& problem : config::ValidateJob(spec)) {
     const bool name = problem.path == "name";
     return InvalidArgument("{}: {}", name ? "--name" : problem.path, problem.message);

@@ -17,6 +17,9 @@ namespace muster::cli {
 // no file here (and so a command of the workers').
 bool IsLaunch(const Options& options);
 
+// Whether its processes come and go one by one: multi_worker_mirrored with MIN:MAX.
+bool IsElastic(const Options& options);
+
 // The spec, without SHA-256s of what will be sent: the command, where it is a file here; a script
 // that is the first argument of a command in PATH; and --send.
 //   kInvalidArgument: a file that is not there or cannot be run, a name or an argument that cannot

@@ -186,6 +186,12 @@ Options::RestartPolicy RestartPolicyNamed(const std::string& name) {
   return name == "exit-code" ? Options::RestartPolicy::kExitCode : Options::RestartPolicy::kNever;
 }
 
+std::string CheckVariable(const std::string& text) {
+  const std::size_t sign = text.find('=');
+  if (sign != std::string::npos && sign != 0) return "";
+  return fmt::format("\"{}\" is not NAME=VALUE", ToValidUtf8(text));
+}
+
 // What belongs to programs alone: what stands behind `--` is not the library's to read.
 void AddProgram(CLI::App& submit, Options& options) {
   submit
@@ -225,28 +231,48 @@ void AddProgram(CLI::App& submit, Options& options) {
       ->check(CLI::Range(std::uint32_t{1}, config::kMostProcessesPerWorker))
       ->type_name("K");
   submit
-      .add_option("--send", options.send,
-                  "Of a command: a file that is sent, and lies in the folder that it runs in")
+      .add_option(
+          "--send", options.send,
+          "Of a command: a file, or a folder with all that is in it, that is sent, and lies "
+          "in the folder that it runs in")
       ->allow_extra_args(false)
-      ->type_name("FILE");
+      ->type_name("PATH");
+  submit
+      .add_option_function<std::vector<std::string>>(
+          "--env",
+          [&options](const std::vector<std::string>& all) {
+            for (const std::string& one : all) {
+              const std::size_t sign = one.find('=');
+              options.job_environment[one.substr(0, sign)] = one.substr(sign + 1);
+            }
+          },
+          "Of a command: a variable in the environment of its processes")
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(CheckVariable, ""))
+      ->type_name("NAME=VALUE");
+  AddDuration(submit, "--end-grace",
+              "Of a command: between SIGTERM and SIGKILL, for processes that end because another "
+              "one has failed (10s)",
+              [&options](milliseconds grace) { options.end_grace = grace; });
   submit.add_flag("--evaluator", options.evaluator,
                   "Of a program: evaluator:0, a process beside main(), evaluates its checkpoints");
-  CLI::Option* policy =
-      submit
-          .add_option_function<std::string>(
-              "--restart-policy",
-              [&options](const std::string& name) {
-                options.restart_policy = RestartPolicyNamed(name);
-              },
-              "Of a program: never (default), or on-failure: main() begins anew when it has failed "
-              "or the coordinator was restarted; a command's processes all do. exit-code: these do "
-              "not where the exit code is from 1 to 127")
-          ->check(CLI::Validator(CheckRestartPolicy, ""))
-          ->type_name("never|on-failure|exit-code");
+  submit
+      .add_option_function<std::string>(
+          "--restart-policy",
+          [&options](const std::string& name) {
+            options.restart_policy = RestartPolicyNamed(name);
+          },
+          "Of a program: never (default), or on-failure: main() begins anew when it has failed "
+          "or the coordinator was restarted; a command's processes all do, but with "
+          "multi_worker_mirrored and MIN:MAX the failed one alone (default there). exit-code: "
+          "not where the exit code is from 1 to 127")
+      ->check(CLI::Validator(CheckRestartPolicy, ""))
+      ->type_name("never|on-failure|exit-code");
   submit
       .add_option("--max-restarts", options.max_restarts,
-                  "With on-failure or exit-code: how often it may begin anew (default 3)")
-      ->needs(policy)
+                  "With on-failure or exit-code: how often it may begin anew (default 3); of "
+                  "processes that come and go, how many may fail one after another within a minute "
+                  "of their start (default 3 for each of MAX)")
       ->check(CLI::Range(std::uint32_t{1}, kMostRestarts))
       ->type_name("N");
 }
@@ -264,25 +290,27 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
         "give a job file: -f job.yaml, or a program: -- build/words "
         "ARGUMENTS");
   }
-  for (const char* name :
-       {"--strategy", "--workers", "--closures-per-worker", "--ps", "--evaluator", "--memory",
-        "--restart-policy", "--max-restarts", "--processes-per-worker", "--send"}) {
+  for (const char* name : {"--strategy", "--workers", "--closures-per-worker", "--ps",
+                           "--evaluator", "--memory", "--restart-policy", "--max-restarts",
+                           "--processes-per-worker", "--send", "--env", "--end-grace"}) {
     if (!program && given(name)) {
       throw CLI::ValidationError(fmt::format(
           "{} belongs to a program (behind --); a job file says what its job needs", name));
     }
   }
-  if (options.max_restarts > 0 && options.restart_policy == Options::RestartPolicy::kNever) {
+  const bool launch = IsLaunch(options);
+  const auto policy = options.restart_policy.value_or(
+      IsElastic(options) ? Options::RestartPolicy::kOnFailure : Options::RestartPolicy::kNever);
+  if (options.max_restarts > 0 && policy == Options::RestartPolicy::kNever) {
     throw CLI::ValidationError("--max-restarts belongs to --restart-policy on-failure");
   }
-  const bool launch = IsLaunch(options);
   for (const char* name : {"--closures-per-worker", "--ps", "--evaluator", "--memory"}) {
     if (launch && given(name)) {
       throw CLI::ValidationError(
           fmt::format("{} belongs to programs of --strategy parameter_server", name));
     }
   }
-  for (const char* name : {"--processes-per-worker", "--send"}) {
+  for (const char* name : {"--processes-per-worker", "--send", "--env", "--end-grace"}) {
     if (program && !launch && given(name)) {
       throw CLI::ValidationError(
           fmt::format("{} belongs to commands: --strategy none, or multi_worker_mirrored", name));

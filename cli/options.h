@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -43,7 +44,8 @@ struct Options {
   // parameter_server, multi_worker_mirrored, none; empty: what stands behind `--` says it.
   std::string strategy;
   enum class RestartPolicy { kNever, kOnFailure, kExitCode };
-  RestartPolicy restart_policy = RestartPolicy::kNever;
+  // Not given: never, but of an elastic job on-failure.
+  std::optional<RestartPolicy> restart_policy;
   // 0: the default, 3.
   std::uint32_t max_restarts = 0;
   // 0: the default, 1.
@@ -54,6 +56,10 @@ struct Options {
   bool evaluator = false;
   // submit of a command.
   std::vector<std::string> send;
+  // For all processes: name and value.
+  std::map<std::string, std::string> job_environment;
+  // For those that end because another one has failed; 0: the default, 10 s.
+  std::chrono::milliseconds end_grace{0};
   // 0: the default, 1.
   std::uint32_t processes_per_worker = 0;
 

@@ -46,7 +46,7 @@ Status CheckRunnable(const std::string& path, bool scripts) {
 }
 
 v1::RestartPolicy RestartPolicyOf(const Options& options) {
-  switch (options.restart_policy) {
+  switch (options.restart_policy.value_or(Options::RestartPolicy::kNever)) {
     case Options::RestartPolicy::kOnFailure:
       return v1::RESTART_POLICY_ON_FAILURE;
     case Options::RestartPolicy::kExitCode:

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/words.h"
+#include "coordinator/launch_commands.h"
 
 namespace muster::coordinator {
 namespace {
@@ -212,14 +213,9 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
 // Processes of a job that nobody knows any more are ended.
 void Coordinator::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
   const Result<Job*> job = FindById(event.job_id());
-  LaunchJob* launch = job.ok() ? (*job)->AsLaunch() : nullptr;
-  if (launch != nullptr) return launch->OnLaunchEvent(member, event);
-  v1::Command command;
-  v1::StopLaunch& stop = *command.mutable_stop_launch();
-  stop.set_job_id(event.job_id());
-  stop.set_launch(event.launch());
-  stop.set_forget(true);
-  commands_.Send(member, command, options_.jobs.command_limit, [](auto) {});
+  if (job.ok() && (*job)->OnLaunchEvent(member, event)) return;
+  commands_.Send(member, StopCommand(event.job_id(), event.launch(), Millis(0), true),
+                 options_.jobs.command_limit, [](auto) {});
 }
 
 void Coordinator::OnStreamEnded(SessionId session) { members_.OnStreamEnded(session); }

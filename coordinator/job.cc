@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/words.h"
+#include "coordinator/elastic_job.h"
 #include "coordinator/launch_job.h"
 #include "coordinator/model_job.h"
 #include "coordinator/program_job.h"
@@ -30,6 +31,9 @@ v1::Command DropCommand(const std::string& job_id, Epoch epoch, ViewId view) {
 }
 
 std::unique_ptr<Job> Job::Make(World& world, StoredJob stored) {
+  if (stored.record.job().spec().launch().elastic()) {
+    return std::make_unique<ElasticJob>(world, std::move(stored));
+  }
   if (stored.record.job().spec().has_launch()) {
     return std::make_unique<LaunchJob>(world, std::move(stored));
   }

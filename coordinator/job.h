@@ -4,7 +4,8 @@
 // This class is what all kinds of jobs share: the row, admission, check, watch, stop and end. What
 // a job does once it has begun is behind it: a ModelJob (model_job.h) opens views, a ProgramJob
 // (program_job.h) keeps a user's program and its executors alive, a LaunchJob (launch_job.h) the
-// processes of a command. README.md draws the phases.
+// processes of a command, an ElasticJob (elastic_job.h) those that come and go one by one.
+// README.md draws the phases.
 //
 // It never waits and touches no socket, file or clock of its own: it is told what happened and
 // answers with commands, rows and timers through World.
@@ -24,7 +25,6 @@
 
 namespace muster::coordinator {
 
-class LaunchJob;
 class ModelJob;
 class ProgramJob;
 
@@ -64,7 +64,6 @@ class Job {
   // For what only one kind is asked; null: it is of another.
   virtual ModelJob* AsModel() { return nullptr; }
   virtual ProgramJob* AsProgram() { return nullptr; }
-  virtual LaunchJob* AsLaunch() { return nullptr; }
 
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);
@@ -72,6 +71,8 @@ class Job {
   virtual void OnClusterDraining() = 0;
   virtual void OnLost(const Member& member) = 0;
   virtual void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) = 0;
+  // False: it launches no processes, so this one is not its own.
+  virtual bool OnLaunchEvent(const Member&, const v1::LaunchEvent&) { return false; }
   // `driver`: the number it was started with; of an earlier one than the present it is old news.
   virtual void OnDriverExit(Incarnation driver, bool success, const std::string& how) = 0;
   // What its driver says; of an earlier one it is old news.

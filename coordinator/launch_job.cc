@@ -2,23 +2,12 @@
 #include "coordinator/launch_job.h"
 
 #include <algorithm>
-#include <csignal>
 
 #include "common/base/words.h"
+#include "coordinator/launch_commands.h"
 #include "coordinator/restarts.h"
 
 namespace muster::coordinator {
-namespace {
-
-// Beyond the grace, for a worker to say that what it killed has ended.
-constexpr Millis kStopMargin{10'000};
-// For the workers of a launch to register with a coordinator that was started again.
-constexpr Millis kAdoptLimit{20'000};
-// Exit codes up to here are the program's own word, beyond them a shell's for a signal.
-constexpr std::uint32_t kOwnExitCodes = 127;
-
-}  // namespace
-
 std::uint32_t LaunchJob::PerWorker() const {
   return std::max<std::uint32_t>(1, launch().processes_per_worker());
 }
@@ -142,11 +131,7 @@ std::string LaunchJob::EndOf(const Rank& rank) const {
   if (!rank.lost.empty()) {
     return fmt::format("is lost with {}: {}", rank.worker.ToString(), rank.lost);
   }
-  const v1::LaunchEvent& end = *rank.end;
-  // One that others have killed did not write why.
-  const bool says_why = end.signal() != SIGKILL && !end.last_error().empty();
-  return fmt::format("ended {} {}{}{}", end.signal() != 0 ? "by" : "with", end.how(),
-                     says_why ? ": " : "", says_why ? end.last_error() : "");
+  return EndText(*rank.end);
 }
 
 void LaunchJob::Show() {
@@ -161,6 +146,7 @@ void LaunchJob::Show() {
     task.set_hostname(rank.hostname);
     task.set_address(rank.address);
     task.set_pid(rank.pid);
+    task.set_launch(number_);
     task.set_state(rank.end             ? "ended"
                    : !rank.lost.empty() ? "lost"
                    : rank.pid != 0      ? "running"
@@ -232,9 +218,7 @@ bool LaunchJob::MayBeginAnew(const Rank& cause) const {
     return false;
   }
   if (preempted_ || cluster_ended_) return true;
-  const bool own_word =
-      cause.end && cause.end->signal() == 0 && cause.end->exit_code() <= kOwnExitCodes;
-  if (policy == v1::RESTART_POLICY_EXIT_CODE && own_word) return false;
+  if (policy == v1::RESTART_POLICY_EXIT_CODE && cause.end && IsOwnWord(*cause.end)) return false;
   const std::uint32_t most =
       launch().max_restarts() == 0 ? kDefaultRestarts : launch().max_restarts();
   return record().job().restarts() < most;

@@ -31,13 +31,11 @@ class LaunchJob final : public Job {
  public:
   LaunchJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
 
-  LaunchJob* AsLaunch() override { return this; }
-
   // --- See Job.
+  bool OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) override;
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;
   void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
-  void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
   void OnDriverExit(Incarnation, bool, const std::string&) override {}
   void OnDriverMessage(Incarnation, const v1::FromProgram&) override {}
   Incarnation driver() const override { return Incarnation(); }

@@ -4,15 +4,11 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "coordinator/launch_commands.h"
 #include "coordinator/launch_job.h"
 
 namespace muster::coordinator {
 namespace {
-
-// For those that did nothing wrong, when another process has failed.
-constexpr Millis kEndGrace{10'000};
-// Beyond a grace, for workers to say that what they killed has ended.
-constexpr Millis kEndMargin{15'000};
 
 // "10.0.0.7" of "10.0.0.7:21017", without the brackets of an IPv6 address.
 std::string HostOf(const std::string& address) {
@@ -197,23 +193,19 @@ bool LaunchJob::AllSettled() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.settled(); });
 }
 
-void LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
+bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
   // The launch is over: the worker was away when it was stopped.
   if (event.launch() != number_ || phase_ != Phase::kBegun) {
     if (event.launch() < number_ || ended()) {
-      v1::Command command;
-      v1::StopLaunch& stop = *command.mutable_stop_launch();
-      stop.set_job_id(id());
-      stop.set_launch(event.launch());
-      stop.set_forget(ended());
-      world_.commands.Send(member, command, world_.options.command_limit, [](auto) {});
+      world_.commands.Send(member, StopCommand(id(), event.launch(), Millis(0), ended()),
+                           world_.options.command_limit, [](auto) {});
     }
-    return;
+    return true;
   }
   const std::size_t number = event.task().index();
-  if (number >= ranks_.size() || ranks_[number].worker != member.task) return;
+  if (number >= ranks_.size() || ranks_[number].worker != member.task) return true;
   Rank& rank = ranks_[number];
-  if (!rank.lost.empty()) return;
+  if (!rank.lost.empty()) return true;
   rank.session = member.session;
   if (event.pid() != 0) rank.pid = event.pid();
   if (event.kind() == v1::LaunchEvent::KIND_EXITED && !rank.end) {
@@ -232,6 +224,7 @@ void LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event
   }
   Show();
   Evaluate();
+  return true;
 }
 
 void LaunchJob::OnLost(const Member& member) {
@@ -267,7 +260,7 @@ void LaunchJob::OnArrival(const Member& member, const Arrival& arrival) {
     if (rank.worker == member.task) rank.session = member.session;
   }
   // What was on its way to it may have been lost with the old stream.
-  if (stage_ == Stage::kEnding) SendStop(member, kEndGrace);
+  if (stage_ == Stage::kEnding) SendStop(member, EndGraceOf(launch()));
   if (stage_ == Stage::kPreparing || stage_ == Stage::kStarting) {
     LeaveOut(member.task, Unavailable("it has registered again"));
   }
@@ -284,7 +277,8 @@ void LaunchJob::Evaluate() {
       return;
     case Stage::kStarting:
     case Stage::kRunning:
-      if (std::any_of(ranks_.begin(), ranks_.end(), failed)) return BeginEnding(kEndGrace);
+      if (std::any_of(ranks_.begin(), ranks_.end(), failed))
+        return BeginEnding(EndGraceOf(launch()));
       if (AllSettled()) Conclude();
       return;
     case Stage::kEnding:
@@ -299,7 +293,7 @@ void LaunchJob::Evaluate() {
 void LaunchJob::OnAdopted() {
   stage_ = Stage::kRunning;
   Show();
-  if (record().stop_requested()) return BeginEnding(kEndGrace);
+  if (record().stop_requested()) return BeginEnding(EndGraceOf(launch()));
   if (std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.failed(); })) {
     cluster_ended_ = false;
     story_.Tell(
@@ -329,13 +323,8 @@ void LaunchJob::BeginEnding(Millis grace) {
 }
 
 void LaunchJob::SendStop(const Member& worker, Millis grace, bool forget) {
-  v1::Command command;
-  v1::StopLaunch& stop = *command.mutable_stop_launch();
-  stop.set_job_id(id());
-  stop.set_launch(number_);
-  stop.set_grace_ms(static_cast<std::uint32_t>(grace.count()));
-  stop.set_forget(forget);
-  world_.commands.Send(worker, command, grace + kEndMargin, [](auto) {});
+  world_.commands.Send(worker, StopCommand(id(), number_, grace, forget), grace + kEndMargin,
+                       [](auto) {});
 }
 
 }  // namespace muster::coordinator

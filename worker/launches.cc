@@ -25,6 +25,9 @@ bool Launches::OnCommand(StreamId stream, const v1::Command& command) {
     case v1::Command::kStartLaunch:
       Start(waiter, command.start_launch());
       return true;
+    case v1::Command::kUpdateLaunch:
+      Update(waiter, command.update_launch());
+      return true;
     case v1::Command::kStopLaunch:
       Stop(waiter, command.stop_launch());
       return true;
@@ -85,6 +88,7 @@ void Launches::Prepare(Waiter waiter, const v1::PrepareLaunch& request) {
   launch.stage = Launch::Stage::kClearing;
   launch.addresses.clear();
   launch.preparing = {waiter};
+  launch.starting.reset();
   launch.stopping = launch.forget = false;
   KillAll(launch);
   BeginPreparing(job_id, launch);
@@ -128,6 +132,39 @@ void Launches::Start(Waiter waiter, const v1::StartLaunch& request) {
                                              request.launch(), options_.worker_index));
   }
   Launch& launch = found->second;
+  if (request.workers().empty()) return StartNow(launch, waiter, request);
+  launch.starting = {waiter, request};
+  io_.WriteWorkers(job_id, launch.number, request.workers());
+}
+
+void Launches::OnWorkersWritten(const std::string& job_id, std::uint64_t number,
+                                const Status& status) {
+  const auto found = launches_.find(job_id);
+  if (found == launches_.end() || found->second.number != number) return;
+  Launch& launch = found->second;
+  if (!launch.starting.has_value()) {
+    if (!status.ok())
+      log::Warning("job {}: its processes do not hear of others: {}", job_id, Message(status));
+    return;
+  }
+  const auto [waiter, request] = *std::exchange(launch.starting, std::nullopt);
+  if (!status.ok()) return Answer(waiter, status);
+  if (launch.stage != Launch::Stage::kReady || launch.stopping || draining_) {
+    return Answer(waiter, Aborted("job {}: launch {} ends before it has begun", job_id, number));
+  }
+  StartNow(launch, waiter, request);
+}
+
+void Launches::Update(Waiter waiter, const v1::UpdateLaunch& request) {
+  const auto found = launches_.find(request.job_id());
+  if (found != launches_.end() && found->second.number == request.launch()) {
+    io_.WriteWorkers(request.job_id(), request.launch(), request.workers());
+  }
+  Answer(waiter, Ok());
+}
+
+void Launches::StartNow(Launch& launch, Waiter waiter, const v1::StartLaunch& request) {
+  const std::string& job_id = request.job_id();
   launch.stage = Launch::Stage::kStarted;
   for (const v1::LaunchProcess& wanted : request.processes()) {
     const LaunchedId id(next_process_++);

@@ -49,6 +49,10 @@ class LaunchIo {
   // place of those that the job had; Launches::OnPrepared() follows.
   virtual void Prepare(const std::string& job_id, std::uint64_t launch, const v1::LaunchSpec& spec,
                        std::uint32_t addresses) = 0;
+  // Elastic jobs: puts `text` where the job's processes read who is there;
+  // Launches::OnWorkersWritten() follows.
+  virtual void WriteWorkers(const std::string& job_id, std::uint64_t launch,
+                            const std::string& text) = 0;
   // Starts the command. Its pid, its lines and its end come under this id.
   virtual Status Run(LaunchedId id, const std::string& job_id, const v1::LaunchSpec& spec,
                      const v1::LaunchProcess& process) = 0;
@@ -81,6 +85,7 @@ class Launches {
 
   void OnPrepared(const std::string& job_id, std::uint64_t launch,
                   const Result<std::vector<std::string>>& addresses);
+  void OnWorkersWritten(const std::string& job_id, std::uint64_t launch, const Status& status);
   void OnStarted(LaunchedId id, int pid);
   void OnLine(LaunchedId id, std::int64_t time_us, const std::string& line);
   void OnExited(LaunchedId id, const LaunchedEnd& end);
@@ -118,6 +123,8 @@ class Launches {
     Stage stage = Stage::kClearing;
     std::vector<std::string> addresses;
     std::vector<Waiter> preparing;
+    // Waits for the file of who is there.
+    std::optional<std::pair<Waiter, v1::StartLaunch>> starting;
     std::map<LaunchedId, Process> processes;
     bool stopping = false;
     bool forget = false;
@@ -129,6 +136,8 @@ class Launches {
   // Nothing of the launch before it runs any more.
   void BeginPreparing(const std::string& job_id, Launch& launch);
   void Start(Waiter waiter, const v1::StartLaunch& request);
+  void StartNow(Launch& launch, Waiter waiter, const v1::StartLaunch& request);
+  void Update(Waiter waiter, const v1::UpdateLaunch& request);
   void Stop(Waiter waiter, const v1::StopLaunch& request);
   void FinishStop(const std::string& job_id);
   void Check(Waiter waiter, const v1::JobSpec& spec);

@@ -68,7 +68,7 @@ net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}
 Result<std::unique_ptr<ElasticGroups>> ElasticGroups::Create(Options options) {
   std::unique_ptr<ElasticGroups> groups(new ElasticGroups(std::move(options)));
   const auto self = static_cast<std::size_t>(groups->options_.rules.self);
-  MUSTER_TRY_ASSIGN(groups->door_, net::ListenAt(groups->options_.workers[self].address));
+  MUSTER_TRY_ASSIGN(groups->door_, net::ListenAt(groups->workers_[self].address));
   MUSTER_TRY_ASSIGN(groups->identity_.host_id, net::HostId());
   groups->wake_ = net::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!groups->wake_.valid()) return FromErrno(errno, "eventfd");
@@ -78,6 +78,7 @@ Result<std::unique_ptr<ElasticGroups>> ElasticGroups::Create(Options options) {
 
 ElasticGroups::ElasticGroups(Options options)
     : options_(std::move(options)),
+      workers_(options_.workers),
       identity_{.token = options_.key, .host_id = {}},
       rendezvous_(options_.rules, NewIncarnation(), options_.signature, options_.first_step),
       awake_(steady_clock::now()) {}
@@ -90,8 +91,22 @@ ElasticGroups::~ElasticGroups() {
 }
 
 std::string ElasticGroups::host() const {
-  const std::string& own = options_.workers[static_cast<std::size_t>(options_.rules.self)].address;
+  const std::string& own = workers_[static_cast<std::size_t>(options_.rules.self)].address;
   return own.substr(0, own.rfind(':') + 1);
+}
+
+void ElasticGroups::ReadAddresses() {
+  if (options_.addresses == nullptr) return;
+  const Result<std::vector<std::string>> now = options_.addresses();
+  if (!now.ok()) {
+    log::Warning("the workers are taken to be where they were: {}", Message(now.status()));
+    return;
+  }
+  for (std::size_t worker = 0; worker < workers_.size() && worker < now->size(); ++worker) {
+    if (worker != static_cast<std::size_t>(options_.rules.self)) {
+      workers_[worker].address = (*now)[worker];
+    }
+  }
 }
 
 void ElasticGroups::NoteTime(TimePoint now) {
@@ -145,9 +160,14 @@ v1::ElasticAnswer ElasticGroups::AnswerTo(const v1::ElasticQuestion& question) {
 }
 
 Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
-  const GroupMember& other = options_.workers[static_cast<std::size_t>(worker)];
+  const GroupMember& other = workers_[static_cast<std::size_t>(worker)];
   const TimePoint asked = steady_clock::now();
   const TimePoint until = asked + kAnswerWithin;
+  if (other.address.empty()) {
+    const MutexLock lock(mutex_);
+    rendezvous_.OnSilence(worker, Silence::kVacant, asked);
+    return Unavailable("there is no {} now", other.task);
+  }
   auto socket = net::ConnectTcp(other.address, until);
   if (!socket.ok()) {
     const MutexLock lock(mutex_);
@@ -175,7 +195,11 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
     rendezvous_.OnSilence(worker, Silence::kMute, asked);
     return report.status();
   }
-  report->name.worker = worker;
+  if (report->name.worker != worker) {
+    // Another one has got that port since.
+    rendezvous_.OnSilence(worker, Silence::kEnded, asked);
+    return Unavailable("{} answers in place of {}", report->name.worker, other.task);
+  }
   rendezvous_.OnReport(*report, steady_clock::now());
   return answer->refusal();
 }
@@ -184,6 +208,7 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
 // whether they agree. Who has agreed to one that does not come about finds out soon.
 Result<std::optional<Formation>> ElasticGroups::LookAround() {
   const int self = options_.rules.self;
+  ReadAddresses();
   for (int worker = 0; worker < options_.rules.workers; ++worker) {
     if (worker != self) (void)Ask(worker, nullptr);
   }
@@ -219,14 +244,15 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                  .form_within = kFormWithin};
   for (const WorkerReport& member : formation.members) {
     const auto worker = static_cast<std::size_t>(member.name.worker);
-    spec.members.push_back({options_.workers[worker].task, member.address});
+    spec.members.push_back({workers_[worker].task, member.address});
   }
   return FormGroup(spec, listener);
 }
 
-Result<ElasticGroups::Next> ElasticGroups::Form(TimePoint deadline) {
+Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
   MUSTER_TRY_ASSIGN(const net::Listener listener, net::ListenAt(host() + "0"));
   const TimePoint began = steady_clock::now();
+  TimePoint deadline = began + within;
   WorkerName self;
   {
     const MutexLock lock(mutex_);
@@ -251,6 +277,8 @@ Result<ElasticGroups::Next> ElasticGroups::Form(TimePoint deadline) {
     }
     const MutexLock lock(mutex_);
     const TimePoint now = steady_clock::now();
+    const bool started = options_.addresses != nullptr;
+    if (started && rendezvous_.seekers() < options_.rules.min_workers) deadline = now + within;
     if (now >= deadline) return DeadlineExceeded("{}", rendezvous_.Awaited(now));
     if (agreed_.has_value()) continue;
     (void)changed_.wait_until(mutex_, now + (now - began < kLater ? kLook : kLookLater));

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,8 +36,12 @@ class ElasticGroups {
  public:
   struct Options {
     Rendezvous::Options rules;
-    // All that there may be, at the addresses at which each answers.
+    // All that there may be, at the addresses at which each answers; where `addresses` is given,
+    // as they are now.
     std::vector<GroupMember> workers;
+    // Asked before each look around: the address of each worker, empty where there is none now. An
+    // error leaves them as they were.
+    std::function<Result<std::vector<std::string>>()> addresses = nullptr;
     // What all prove to each other; not empty.
     std::string key;
     std::uint64_t signature = 0;
@@ -54,10 +59,11 @@ class ElasticGroups {
     Formation formation;
     int rank = 0;
   };
-  // Waits until this worker is a member of a group; HaveState() or another Form() follows.
-  //   kDeadlineExceeded: nothing came of it until then; says who is missing. And the errors of
-  //   Rendezvous::Propose().
-  Result<Next> Form(TimePoint deadline);
+  // Waits `within` until this worker is a member of a group; HaveState() or another Form() follows.
+  //   kDeadlineExceeded: nothing came of it until then; says who is missing. Where somebody starts
+  //   workers (Options::addresses) the time begins when as many as are needed look for a group. And
+  //   the errors of Rendezvous::Propose().
+  Result<Next> Form(Millis within);
   // This worker has the state of the group's target.
   void HaveState(const Formation& formation);
 
@@ -83,9 +89,12 @@ class ElasticGroups {
   Result<std::optional<Formation>> LookAround();
   Result<std::unique_ptr<Group>> FormNow(const Formation& formation, int rank,
                                          const net::Listener& listener) const;
+  void ReadAddresses();
   std::string host() const;
 
   const Options options_;
+  // Of the thread that calls Form().
+  std::vector<GroupMember> workers_;
   net::Identity identity_;
   net::Listener door_;
   net::Fd wake_;

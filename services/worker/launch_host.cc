@@ -1,8 +1,11 @@
 #include "services/worker/launch_host.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +16,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/wall_time.h"
+#include "common/cluster/worker_book.h"
 #include "common/telemetry/log.h"
 #include "services/common/network.h"
 #include "services/common/program_child.h"
@@ -93,6 +97,10 @@ std::string LaunchHost::FolderOf(const std::string& job_id) const {
   return fmt::format("{}/{}", options_.folder, job_id);
 }
 
+std::string LaunchHost::WorkersFileOf(const std::string& job_id) const {
+  return fmt::format("{}/{}.workers", options_.folder, job_id);
+}
+
 Status LaunchHost::Look(const v1::LaunchSpec& spec) {
   if (!spec.sha256().empty() || IsHere(spec.command())) return Ok();
   return NotFound(
@@ -155,9 +163,28 @@ void LaunchHost::Release(const std::string& job_id) { claims_.erase(job_id); }
 
 void LaunchHost::Forget(const std::string& job_id) {
   Release(job_id);
-  files_.Post([folder = FolderOf(job_id)] {
+  files_.Post([folder = FolderOf(job_id), workers = WorkersFileOf(job_id)] {
     std::error_code none;
     (void)fs::remove_all(folder, none);
+    (void)fs::remove(workers, none);
+  });
+}
+
+// In the place of what is there, so that who reads it finds one or the other.
+void LaunchHost::WriteWorkers(const std::string& job_id, std::uint64_t launch,
+                              const std::string& text) {
+  files_.Post([this, job_id, launch, text, path = WorkersFileOf(job_id)] {
+    const std::string next = path + ".next";
+    std::ofstream file(next);
+    file << text;
+    file.close();
+    Status written = file.fail() ? FromErrno(errno, next) : Ok();
+    if (written.ok() && ::rename(next.c_str(), path.c_str()) != 0) {
+      written = FromErrno(errno, path);
+    }
+    strand_.Post([this, job_id, launch, written = std::move(written)] {
+      launches_.OnWorkersWritten(job_id, launch, written);
+    });
   });
 }
 
@@ -165,7 +192,7 @@ void LaunchHost::Forget(const std::string& job_id) {
 
 // The daemon's own without what is Muster's, then what the job says.
 std::map<std::string, std::string> LaunchHost::EnvironmentOf(
-    const v1::LaunchSpec& spec, const v1::LaunchProcess& process) const {
+    const std::string& job_id, const v1::LaunchSpec& spec, const v1::LaunchProcess& process) const {
   std::map<std::string, std::string> environment = WithoutMuster();
   const std::uint32_t together = std::max(1U, spec.processes_per_worker());
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
@@ -173,6 +200,9 @@ std::map<std::string, std::string> LaunchHost::EnvironmentOf(
   }
   // Else lines of Python come when the process ends.
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) environment["PYTHONUNBUFFERED"] = "1";
+  for (const auto& [name, value] : spec.environment()) environment[name] = value;
+  if (spec.elastic())
+    environment[cluster::kWorkerBookVariable] = fs::absolute(WorkersFileOf(job_id)).string();
   for (const auto& [name, value] : process.environment()) environment[name] = value;
   return environment;
 }
@@ -184,7 +214,7 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
   const bool sent = !spec.sha256().empty();
   child.argv = {guard_, "--cwd", FolderOf(job_id), "--", (sent ? "./" : "") + spec.command()};
   child.argv.insert(child.argv.end(), spec.arguments().begin(), spec.arguments().end());
-  child.environment = EnvironmentOf(spec, process);
+  child.environment = EnvironmentOf(job_id, spec, process);
   child.oom_score = kProgramOomScore;
   // Before the strand: a program that prints without end may not take the daemon's heartbeats.
   const auto lines = std::make_shared<process::LineGate>();

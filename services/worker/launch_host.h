@@ -49,6 +49,8 @@ class LaunchHost final : private worker::LaunchIo {
   Status Look(const v1::LaunchSpec& spec) override;
   void Prepare(const std::string& job_id, std::uint64_t launch, const v1::LaunchSpec& spec,
                std::uint32_t addresses) override;
+  void WriteWorkers(const std::string& job_id, std::uint64_t launch,
+                    const std::string& text) override;
   Status Run(worker::LaunchedId id, const std::string& job_id, const v1::LaunchSpec& spec,
              const v1::LaunchProcess& process) override;
   void Ask(worker::LaunchedId id) override;
@@ -59,10 +61,13 @@ class LaunchHost final : private worker::LaunchIo {
   void Reply(StreamId stream, v1::CommandResult result) override;
 
   std::string FolderOf(const std::string& job_id) const;
+  // Beside the folder: what users see there is their own.
+  std::string WorkersFileOf(const std::string& job_id) const;
   // On files_'s thread: the folder, and in it what was sent.
   Status Place(const std::string& folder, const v1::LaunchSpec& spec) const;
   Result<std::vector<std::string>> ClaimAddresses(const std::string& job_id, std::uint32_t count);
-  std::map<std::string, std::string> EnvironmentOf(const v1::LaunchSpec& spec,
+  std::map<std::string, std::string> EnvironmentOf(const std::string& job_id,
+                                                   const v1::LaunchSpec& spec,
                                                    const v1::LaunchProcess& process) const;
   void Signal(worker::LaunchedId id, int signal);
   void PassLines(worker::LaunchedId id, const std::shared_ptr<process::LineGate>& lines);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "collectives/group.h"
+#include "common/base/environment.h"
 #include "common/telemetry/log.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
@@ -39,6 +40,22 @@ std::vector<std::string> DevicesOf(ClusterResolver& resolver,
   const int cpus = devices.empty() ? std::max(1, counts["CPU"]) : 0;
   for (int cpu = 0; cpu < cpus; ++cpu) devices.push_back(fmt::format("CPU:{}", cpu));
   return devices;
+}
+
+// Who there is; of an elastic job that Muster has launched it is told otherwise than by TF_CONFIG.
+internal::WorkerCluster ClusterOf(const MultiWorkerMirroredOptions& options,
+                                  ClusterResolver& resolver) {
+  if (options.cluster_resolver == nullptr) {
+    if (auto cluster = internal::elastic_job(resolver, ProcessEnvironment())) {
+      if (options.elastic) return *std::move(cluster);
+      raise(FailedPrecondition(
+          "this job was submitted with --workers {}:{}, so its processes come and go, and this "
+          "program's strategy needs all of them to the end: make it with {{.elastic = true}} and "
+          "hand the loop to run_elastic(), or submit it with --workers N",
+          cluster->least, cluster->most));
+    }
+  }
+  return internal::worker_cluster(resolver);
 }
 
 std::shared_ptr<CrossDeviceOps> OpsFor(const std::vector<std::string>& devices,
@@ -89,7 +106,7 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
   Joined joined;
   joined.resolver = options.cluster_resolver;
   if (joined.resolver == nullptr) joined.resolver = std::make_shared<TFConfigClusterResolver>();
-  joined.cluster = internal::worker_cluster(*joined.resolver);
+  joined.cluster = ClusterOf(options, *joined.resolver);
   const std::vector<std::string> devices = internal::NamesOrAll(
       options.devices.empty() ? DevicesOf(*joined.resolver, joined.cluster) : options.devices);
   joined.places = internal::PlacesOf(devices);

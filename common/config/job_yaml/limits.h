@@ -24,5 +24,6 @@ inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kMostEpochs = 1'000'000;
 inline constexpr std::uint32_t kMostProcessesPerWorker = 1'024;
 inline constexpr int kMostLaunchFiles = 256;
+inline constexpr std::uint32_t kMostGraceMs = 3'600'000;
 
 }  // namespace muster::config

@@ -22,6 +22,21 @@ bool StaysInside(const std::string& path) {
                       [](const auto& part) { return part == ".." || part == "."; });
 }
 
+// Why it may not be set for the processes; empty: it may.
+std::string WrongVariable(const std::string& name) {
+  if (name.empty() || name.find_first_of("=\n") != std::string::npos ||
+      name.find('\0') != std::string::npos) {
+    return fmt::format("\"{}\" is no name of a variable", name);
+  }
+  static const std::set<std::string> kOwn{"TF_CONFIG",       "RANK",        "WORLD_SIZE",
+                                          "LOCAL_RANK",      "MASTER_ADDR", "MASTER_PORT",
+                                          "LOCAL_WORLD_SIZE"};
+  if (name.starts_with("MUSTER_") || kOwn.contains(name)) {
+    return fmt::format("{} is the launcher's to set", name);
+  }
+  return "";
+}
+
 }  // namespace
 
 void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
@@ -30,6 +45,7 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
   const auto report = [&problems](std::string path, std::string message) {
     problems.push_back({std::move(path), std::move(message)});
   };
+  std::size_t bytes = 0;
   v1::JobSpec rest = spec;
   rest.clear_name();
   rest.clear_strategy();
@@ -65,6 +81,24 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
       launch.restart() != v1::RESTART_POLICY_EXIT_CODE) {
     report("launch.max_restarts", "belongs to restart: on_failure or exit_code");
   }
+  if (launch.elastic() && (strategy.kind() != v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED ||
+                           launch.processes_per_worker() > 1)) {
+    report("launch.elastic",
+           "processes that come and go are a program of multi_worker_mirrored, one on each worker");
+  }
+  if (launch.elastic() && strategy.max_workers() == 0) {
+    report("strategy.max_workers", "an elastic job says how many processes it has at most");
+  }
+  if (launch.grace_ms() > kMostGraceMs) {
+    report("launch.grace_ms",
+           fmt::format("at most {} ms (an hour); given {}", kMostGraceMs, launch.grace_ms()));
+  }
+  for (const auto& [name, value] : launch.environment()) {
+    if (const std::string wrong = WrongVariable(name); !wrong.empty()) {
+      report("launch.environment", wrong);
+    }
+    bytes += name.size() + value.size() + 2;
+  }
   if (launch.command().empty() || launch.command().find('/') != std::string::npos) {
     report("launch.command",
            fmt::format("a name without '/', of a file that is sent or in PATH; given \"{}\"",
@@ -85,10 +119,10 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
     }
     if (file.sha256().empty()) report("launch.files", file.path() + ": its SHA-256 is required");
   }
-  std::size_t bytes = 0;
   for (const std::string& argument : launch.arguments()) bytes += argument.size() + 1;
   if (bytes > kMostArgumentBytes) {
-    report("launch.arguments", fmt::format("{} bytes; at most {}", bytes, kMostArgumentBytes));
+    report("launch.arguments",
+           fmt::format("{} bytes with the environment; at most {}", bytes, kMostArgumentBytes));
   }
 }
 

@@ -18,14 +18,14 @@ void Check(const ElasticOptions& options, int workers) {
   if (options.min_workers < 1 || options.min_workers > workers) {
     raise(
         InvalidArgument("run_elastic(): min_workers is {}: 1 to {} are allowed, which the "
-                        "cluster has",
+                        "cluster can have",
                         options.min_workers, workers));
   }
   const int shards = options.logical_shards;
   if (shards < workers || shards < 1 || !std::has_single_bit(static_cast<unsigned>(shards))) {
     raise(
         InvalidArgument("run_elastic(): logical_shards is {}: it must be a power of two, and at "
-                        "least {}, the number of workers in the cluster",
+                        "least {}, the number of workers that the cluster can have",
                         shards, workers));
   }
 }
@@ -44,17 +44,20 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
                        const ElasticOptions& options)
     : membership_(std::move(membership)), options_(options), state_(std::move(tracked)) {
   const WorkerCluster& cluster = membership_.cluster;
-  const int workers = std::max(1, static_cast<int>(cluster.members.size()));
-  Check(options_, workers);
+  Check(options_, cluster.most);
   std::vector<collectives::GroupMember> members = cluster.members;
   // Alone nobody asks, but the rules are the same.
   if (members.empty()) members.push_back({.task = "worker:0", .address = "127.0.0.1:0"});
+  const auto workers = static_cast<int>(members.size());
+  std::function<Result<std::vector<std::string>>()> addresses;
+  if (!cluster.book.empty()) addresses = [cluster] { return addresses_now(cluster); };
   groups_ = value_of(collectives::ElasticGroups::Create(
       {.rules = {.self = cluster.rank,
                  .workers = workers,
-                 .min_workers = options_.min_workers,
+                 .min_workers = std::max(options_.min_workers, cluster.least),
                  .start_within = options_.start_within},
        .workers = std::move(members),
+       .addresses = std::move(addresses),
        .key = membership_.key,
        .signature = state_.signature() + static_cast<std::uint64_t>(options_.logical_shards),
        .first_step = first_step}));
@@ -86,7 +89,7 @@ void ElasticRun::Join() {
   Leave();
   while (true) {
     const std::uint64_t committed = groups_->committed();
-    auto next = value_of(groups_->Form(std::chrono::steady_clock::now() + options_.regroup_within));
+    auto next = value_of(groups_->Form(options_.regroup_within));
     const collectives::Formation& formation = next.formation;
     rank_ = next.rank;
     const bool fresh = formation.Fresh(rank_);

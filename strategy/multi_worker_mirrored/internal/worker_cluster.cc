@@ -1,8 +1,11 @@
 #include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "common/cluster/roles.h"
+#include "common/cluster/worker_book.h"
 #include "strategy/base/internal/raise.h"
 
 namespace muster::internal {
@@ -40,7 +43,44 @@ WorkerCluster worker_cluster(ClusterResolver& resolver) {
     }
   }
   if (mine.members.size() == 1) mine.members.clear();
+  mine.most = std::max(1, static_cast<int>(mine.members.size()));
   return mine;
+}
+
+std::optional<WorkerCluster> elastic_job(ClusterResolver& resolver,
+                                         const Environment& environment) {
+  const std::optional<std::string> path = environment(cluster::kWorkerBookVariable);
+  if (!path.has_value() || path->empty()) return std::nullopt;
+  const cluster::WorkerBook book = value_of(cluster::ReadWorkerBook(*path));
+  WorkerCluster mine;
+  mine.task_id = resolver.task_id().value_or(-1);
+  if (resolver.task_type() != "worker" || !book.addresses.contains(mine.task_id)) {
+    raise(InvalidArgument("{} has no {}:{}, which TF_CONFIG says that this process is", *path,
+                          resolver.task_type().value_or("task"), mine.task_id));
+  }
+  mine.rank = mine.task_id;
+  mine.chief = mine.rank == book.addresses.begin()->first;
+  mine.book = *path;
+  mine.job = book.job;
+  mine.most = book.most;
+  mine.least = book.least;
+  for (int place = 0; place < book.places; ++place) {
+    const auto known = book.addresses.find(place);
+    mine.members.push_back({.task = fmt::format("worker:{}", place),
+                            .address = known == book.addresses.end() ? "" : known->second});
+  }
+  return mine;
+}
+
+Result<std::vector<std::string>> addresses_now(const WorkerCluster& cluster) {
+  MUSTER_TRY_ASSIGN(const cluster::WorkerBook book, cluster::ReadWorkerBook(cluster.book));
+  std::vector<std::string> addresses(cluster.members.size());
+  for (const auto& [place, address] : book.addresses) {
+    if (place < static_cast<int>(addresses.size())) {
+      addresses[static_cast<std::size_t>(place)] = address;
+    }
+  }
+  return addresses;
 }
 
 }  // namespace muster::internal

@@ -1,10 +1,13 @@
 // Which workers train together, and which of them this process is.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "collectives/process/form_group.h"
+#include "common/base/environment.h"
+#include "common/base/status.h"
 #include "strategy/resolver/cluster_resolver.h"
 
 namespace muster::internal {
@@ -17,10 +20,25 @@ struct WorkerCluster {
   // evaluator.
   std::vector<collectives::GroupMember> members = {};
   int rank = 0;
+  // Of an elastic job that Muster has launched: the file that says who is there
+  // (common/cluster/worker_book.h). `members` are all places then, `rank` this worker's; vacant
+  // ones have no address. Empty: the members stay as they are.
+  std::string book = {};
+  std::string job = {};
+  // How many may, and have to, be there at once.
+  int most = 1;
+  int least = 1;
 };
 
 // INVALID_ARGUMENT: no task, one that the cluster does not have or that does not train, a cluster
 // without workers, or one that cannot be (two chiefs).
 WorkerCluster worker_cluster(ClusterResolver& resolver);
+
+// The same for a process of an elastic job, which the environment tells of; nothing: it is none.
+// INVALID_ARGUMENT: what it is told is not sound.
+std::optional<WorkerCluster> elastic_job(ClusterResolver& resolver, const Environment& environment);
+
+// Where the workers of that job are now, by place.
+Result<std::vector<std::string>> addresses_now(const WorkerCluster& cluster);
 
 }  // namespace muster::internal

@@ -61,6 +61,7 @@ constexpr auto kAsLongAsItTakes = std::chrono::hours(24 * 365);
 }  // namespace
 
 std::string key_of(const WorkerCluster& cluster) {
+  if (!cluster.job.empty()) return "elastic job " + cluster.job;
   std::string key = "multi_worker_mirrored";
   for (const collectives::GroupMember& member : cluster.members) {
     key += fmt::format(" {} {}", member.task, member.address);

@@ -84,6 +84,41 @@ TEST_CASE_METHOD(LaunchFixture, "a command in PATH is launched, and its script i
   CHECK(api.files.contains(launch.files(1).sha256()));
 }
 
+TEST_CASE_METHOD(LaunchFixture, "folders are sent with all that is in them, and variables go along",
+                 "[cli][unit]") {
+  Make("src/train.py", "print(1)");
+  Make("src/lib/deep/net.py", "x = 1");
+  Make("src/lib/util.py", "y = 1");
+  const v1::JobSpec spec =
+      Submitted({"submit", "--send", "src/lib/", "--send", folder + "/src/lib/deep", "--env",
+                 "A=1=2", "--env", "EMPTY=", "--end-grace", "2s", "--", "python3", "src/train.py"});
+  CHECK(Paths(spec) ==
+        Words{"src/train.py", "src/lib/deep/net.py", "src/lib/util.py", "deep/net.py"});
+  CHECK(spec.launch().environment().at("A") == "1=2");
+  CHECK(spec.launch().environment().at("EMPTY").empty());
+  CHECK(spec.launch().grace_ms() == 2'000);
+  CHECK_FALSE(spec.launch().elastic());
+}
+
+TEST_CASE_METHOD(LaunchFixture, "processes of MultiWorkerMirroredStrategy come and go in MIN:MAX",
+                 "[cli][unit]") {
+  const Words start{"submit", "--strategy", "multi_worker_mirrored", "--workers", "1:3"};
+  const auto with = [&](const Words& more) {
+    Words line = start;
+    line.insert(line.end(), more.begin(), more.end());
+    line.insert(line.end(), {"--", "python3"});
+    return Submitted(line).launch();
+  };
+  CHECK(with({}).elastic());
+  CHECK(with({}).restart() == v1::RESTART_POLICY_ON_FAILURE);
+  CHECK(with({"--max-restarts", "9"}).max_restarts() == 9);
+  CHECK(with({"--restart-policy", "never"}).restart() == v1::RESTART_POLICY_NEVER);
+  CHECK_FALSE(Submitted({"submit", "--strategy", "multi_worker_mirrored", "--workers", "2", "--",
+                         "python3"})
+                  .launch()
+                  .elastic());
+}
+
 TEST_CASE_METHOD(LaunchFixture, "a script that is a file here is sent and launched",
                  "[cli][unit]") {
   Make("run.sh", "#!/bin/sh\n");
@@ -117,7 +152,15 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the rea
                 "submit a compiled program, or a script that begins with #!"));
   CHECK(Refuses({"submit", "--send", "none.csv", "--", "python3"},
                 "--send none.csv: there is no such file"));
-  CHECK(Refuses({"submit", "--send", "a", "--", "python3"}, "--send a: a folder"));
+  fs::create_directory("empty");
+  CHECK(Refuses({"submit", "--send", "empty", "--", "python3"},
+                "--send empty: no file is in this folder"));
+  CHECK(Refuses({"submit", "--env", "=x", "--", "python3"}, "\"=x\" is not NAME=VALUE"));
+  CHECK(Refuses({"submit", "--env", "RANK=3", "--", "python3"}, "RANK is the launcher's to set"));
+  CHECK(Refuses({"submit", "--end-grace", "2h", "--", "python3"}, "at most 3600000 ms"));
+  CHECK(Refuses({"submit", "--strategy", "multi_worker_mirrored", "--workers", "1:2",
+                 "--processes-per-worker", "2", "--", "python3"},
+                "one on each worker"));
   CHECK(Refuses(
       {"submit", "--send", folder + "/a/x.csv", "--send", folder + "/b/x.csv", "--", "python3"},
       "two files would be x.csv in the working folder"));

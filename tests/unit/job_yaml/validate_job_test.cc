@@ -435,6 +435,25 @@ TEST_CASE("a launched command says what it is and nothing of a model", "[config]
                 file(s, "x");
               }),
               "launch.files: two files would be x");
+  const auto elastic = [&](auto change) {
+    return with([&](auto& s) {
+      s.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
+      s.mutable_strategy()->set_max_workers(3);
+      s.mutable_launch()->set_elastic(true);
+      change(s);
+    });
+  };
+  CHECK(elastic([](auto&) {}).empty());
+  ExpectStart(elastic([](auto& s) { s.mutable_strategy()->clear_kind(); }),
+              "launch.elastic: processes that come and go");
+  ExpectStart(elastic([](auto& s) { s.mutable_launch()->set_processes_per_worker(2); }),
+              "launch.elastic: processes that come and go");
+  ExpectStart(elastic([](auto& s) { s.mutable_strategy()->clear_max_workers(); }),
+              "strategy.max_workers: an elastic job says how many");
+  for (const char* name : {"TF_CONFIG", "MUSTER_TOKEN", "", "a=b"}) {
+    ExpectStart(with([&](auto& s) { (*s.mutable_launch()->mutable_environment())[name] = "x"; }),
+                "launch.environment: ");
+  }
   ExpectStart(with([](auto& s) { s.mutable_launch()->add_files()->set_path("x"); }),
               "launch.files: x: its SHA-256 is required");
 }

@@ -14,6 +14,9 @@ struct FakeLaunchIo : LaunchIo {
                std::uint32_t) override {
     prepared.push_back(launch);
   }
+  void WriteWorkers(const std::string&, std::uint64_t, const std::string& text) override {
+    written.push_back(text);
+  }
   Status Run(LaunchedId id, const std::string&, const v1::LaunchSpec&,
              const v1::LaunchProcess&) override {
     if (run.ok()) started.push_back(id);
@@ -30,7 +33,7 @@ struct FakeLaunchIo : LaunchIo {
   std::vector<std::uint64_t> prepared;
   std::vector<LaunchedId> started, asked, killed;
   int released = 0;
-  std::vector<std::string> forgotten;
+  std::vector<std::string> forgotten, written;
   std::vector<v1::DaemonMessage> up;
   std::vector<v1::CommandResult> replies;
 };
@@ -212,6 +215,46 @@ TEST_CASE_METHOD(LaunchesFixture, "A worker that is asked to end asks its proces
   CHECK_FALSE(done);
   Ends(1);
   CHECK(done);
+}
+
+TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there is written",
+                 "[worker][launch][elastic]") {
+  Prepare(5);
+  launches.OnPrepared("j", 5, std::vector<std::string>{"a:1"});
+  v1::Command start = Command();
+  start.mutable_start_launch()->set_job_id("j");
+  start.mutable_start_launch()->set_launch(5);
+  start.mutable_start_launch()->set_workers("those");
+  start.mutable_start_launch()->add_processes()->mutable_task()->set_type("worker");
+  Say(start);
+  CHECK(io.written == std::vector<std::string>{"those"});
+  CHECK(io.started.empty());
+
+  SECTION("it is written") {
+    launches.OnWorkersWritten("j", 5, Ok());
+    CHECK(Code(start.id()) == StatusCode::kOk);
+    CHECK(io.started.size() == 1);
+    v1::Command update = Command();
+    update.mutable_update_launch()->set_job_id("j");
+    update.mutable_update_launch()->set_launch(5);
+    update.mutable_update_launch()->set_workers("these");
+    CHECK(Code(Say(update)) == StatusCode::kOk);
+    update.set_id(next_command++);
+    update.mutable_update_launch()->set_launch(4);  // that one is over
+    CHECK(Code(Say(update)) == StatusCode::kOk);
+    CHECK(io.written == std::vector<std::string>{"those", "these"});
+  }
+  SECTION("the disk is full") {
+    launches.OnWorkersWritten("j", 5, ResourceExhausted("no room"));
+    CHECK(Code(start.id()) == StatusCode::kResourceExhausted);
+    CHECK(io.started.empty());
+  }
+  SECTION("the launch was stopped meanwhile") {
+    Stop(5);
+    launches.OnWorkersWritten("j", 5, Ok());
+    CHECK(Code(start.id()) == StatusCode::kAborted);
+    CHECK(io.started.empty());
+  }
 }
 
 TEST_CASE_METHOD(LaunchesFixture, "A launch whose files or command are missing says so",

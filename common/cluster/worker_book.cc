@@ -1,0 +1,81 @@
+#include "common/cluster/worker_book.h"
+
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+
+namespace muster::cluster {
+namespace {
+
+std::optional<int> Number(const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string ToText(const WorkerBook& book) {
+  std::string text = fmt::format("job {}\nleast {}\nmost {}\nplaces {}\n", book.job, book.least,
+                                 book.most, book.places);
+  for (const auto& [place, address] : book.addresses) {
+    text += fmt::format("worker {} {}\n", place, address);
+  }
+  return text;
+}
+
+Result<WorkerBook> ParseWorkerBook(std::string_view text) {
+  WorkerBook book;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key, value, address, rest;
+    words >> key >> value;
+    const std::optional<int> number = Number(value);
+    bool sound = true;
+    if (key == "job") {
+      book.job = value;
+    } else if (key == "worker") {
+      words >> address;
+      sound = number.has_value() && !address.empty();
+      if (sound) book.addresses[*number] = address;
+    } else {
+      int* const field = key == "least"    ? &book.least
+                         : key == "most"   ? &book.most
+                         : key == "places" ? &book.places
+                                           : nullptr;
+      sound = field != nullptr && number.has_value() && *number > 0;
+      if (sound) *field = *number;
+    }
+    if (!sound || (words >> rest)) {
+      return InvalidArgument("\"{}\" is no line of a file of workers", line);
+    }
+  }
+  if (book.job.empty() || book.least > book.most || book.most > book.places) {
+    return InvalidArgument(
+        "a file of workers needs a job, and least ({}) <= most ({}) <= places ({})", book.least,
+        book.most, book.places);
+  }
+  if (!book.addresses.empty() && book.addresses.rbegin()->first >= book.places) {
+    return InvalidArgument("worker {} of a file of workers with {} places",
+                           book.addresses.rbegin()->first, book.places);
+  }
+  return book;
+}
+
+Result<WorkerBook> ReadWorkerBook(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return FromErrno(errno, fmt::format("the workers of this job ({})", path));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  Result<WorkerBook> book = ParseWorkerBook(text);
+  if (!book.ok()) return Annotate(book.status(), path);
+  return book;
+}
+
+}  // namespace muster::cluster

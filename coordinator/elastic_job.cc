@@ -1,0 +1,240 @@
+// An elastic job from its beginning to its end, and what people see of it.
+#include "coordinator/elastic_job.h"
+
+#include <algorithm>
+
+#include "common/base/words.h"
+#include "coordinator/launch_commands.h"
+#include "coordinator/restarts.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr const char* kDone = "exit code 0";
+
+}  // namespace
+
+std::size_t ElasticJob::Least() const {
+  return std::max<std::size_t>(1, story_.spec().strategy().workers());
+}
+
+std::size_t ElasticJob::Most() const {
+  return std::max<std::size_t>(Least(), story_.spec().strategy().max_workers());
+}
+
+std::vector<std::string> ElasticJob::Missing() const {
+  const std::size_t there = world_.members.Up("worker").size();
+  if (there == 0 || there >= Least()) return {};
+  return {fmt::format("{} ({} of {} {} there)", Counted(Least() - there, "more worker"), there,
+                      Least(), Agreeing(there, "is", "are"))};
+}
+
+void ElasticJob::Begin() {
+  if (world_.draining) {
+    return RetryAfter(Millis(1'000), "CLUSTER_DRAINING", "it begins when the coordinator is back");
+  }
+  if (Choose().size() < Least()) {
+    return RetryAfter(Millis(1'000), "NO_FIT_WORKER",
+                      "too few workers can run it; they are asked again: " +
+                          fitness_.Reasons(world_.members.Up("worker")));
+  }
+  v1::JobPlan& plan = *story_.record().mutable_plan();
+  plan.set_job_id(id());
+  plan.set_job_number(record().number());
+  plan.set_epoch(world_.epoch.value());
+  plan.set_view(plan.view() + 1);
+  story_.record().set_begin_anew(false);
+  story_.SetState(record().job().started_ms() > 0 ? v1::JOB_STATE_RESTORING
+                                                  : v1::JOB_STATE_STARTING,
+                  "STARTING_PROCESSES", "workers fetch its files and claim addresses");
+  Fill();
+}
+
+void ElasticJob::Leave() {
+  places_.clear();
+  began_ = complete_ = ending_ = false;
+  failure_ = Ok();
+  failures_ = 0;
+  not_before_ = TimePoint();
+}
+
+// --- A restart of the coordinator.
+
+std::string ElasticJob::AfterRestart() const {
+  if (record().plan().view() == 0) return "the command has not begun yet; it waits for its workers";
+  return "its processes go on; their workers tell what became of them";
+}
+
+void ElasticJob::GoOnAfterRestart() {
+  const v1::LaunchState& state = record().job().launch();
+  last_number_ = state.launch();
+  const bool began = record().job().state() == v1::JOB_STATE_RUNNING ||
+                     record().job().state() == v1::JOB_STATE_STOPPING;
+  if (record().plan().view() == 0 || !began || state.tasks().empty()) {
+    return story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
+  }
+  for (const v1::LaunchedTask& task : state.tasks()) {
+    if (places_.size() <= task.task().index()) places_.resize(task.task().index() + 1);
+    Place& place = places_[task.task().index()];
+    place.worker = FromProto(task.worker());
+    place.hostname = task.hostname();
+    place.address = task.address();
+    place.launch = task.launch();
+    place.pid = task.pid();
+    place.how = task.how();
+    place.began = world_.scheduler.Now();
+    if (task.state() == "lost") place.stage = Stage::kLost;
+    if (task.state() == "starting" || task.state() == "running") place.stage = Stage::kRunning;
+    complete_ = complete_ || (task.state() == "ended" && task.how() == kDone);
+  }
+  began_ = true;
+  phase_ = Phase::kBegun;
+  story_.SetState(v1::JOB_STATE_RUNNING, "COORDINATOR_RESTARTED",
+                  "its processes go on; their workers tell what became of them");
+  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] { OnAdoptLimit(); }));
+}
+
+std::string ElasticJob::Forget(bool anew) {
+  Leave();
+  fitness_.Clear();
+  v1::Job& job = *story_.record().mutable_job();
+  job.clear_launch();
+  job.set_restarts(0);
+  return anew ? "submitted again with --restart: its processes begin anew"
+              : "submitted again: its processes begin anew; what they go on from is their own";
+}
+
+// --- What people see.
+
+std::string ElasticJob::NameOf(std::size_t place) const {
+  const Place& one = places_[place];
+  return fmt::format("worker:{} (on {} of {})", place, one.worker.ToString(), one.hostname);
+}
+
+Story::Fields ElasticJob::CloseProgress() {
+  return {{"restarts", std::to_string(record().job().restarts())}};
+}
+
+void ElasticJob::Show() {
+  v1::LaunchState& state = *story_.record().mutable_job()->mutable_launch();
+  state.set_launch(last_number_);
+  state.clear_tasks();
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[i];
+    if (place.launch == 0) continue;
+    v1::LaunchedTask& task = *state.add_tasks();
+    *task.mutable_task() = ToProto({"worker", static_cast<int>(i)});
+    *task.mutable_worker() = ToProto(place.worker);
+    task.set_hostname(place.hostname);
+    task.set_address(place.address);
+    task.set_pid(place.pid);
+    task.set_launch(place.launch);
+    task.set_how(place.how);
+    task.set_state(place.stage == Stage::kVacant    ? "ended"
+                   : place.stage == Stage::kLost    ? "lost"
+                   : place.stage == Stage::kRunning ? "running"
+                                                    : "starting");
+  }
+  story_.Touch();
+}
+
+void ElasticJob::SayState() {
+  if (!began_ || ending_ || record().stop_requested()) return;
+  const auto run = static_cast<std::size_t>(std::count_if(
+      places_.begin(), places_.end(), [](const Place& one) { return one.stage == Stage::kRunning; }));
+  if (complete_) {
+    return story_.SetState(v1::JOB_STATE_RUNNING, "ENDING", "its last step is done");
+  }
+  if (run >= Least()) return story_.SetState(v1::JOB_STATE_RUNNING, "", "");
+  story_.SetState(
+      v1::JOB_STATE_RUNNING, "WAITING_FOR_WORKERS",
+      fmt::format("{} of at least {} {} there: they wait for {}", Counted(run, "process"), Least(),
+                  Agreeing(run, "is", "are"), Counted(Least() - run, "more worker")));
+}
+
+void ElasticJob::DescribeWorker(const TaskId& worker, v1::TaskState& state) const {
+  state.set_executor_pid(0);
+  for (const Place& place : places_) {
+    if (place.worker == worker && place.live()) state.set_executor_pid(place.pid);
+  }
+}
+
+bool ElasticJob::Occupies(const TaskId& worker) const {
+  return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
+    return place.worker == worker && place.live();
+  });
+}
+
+bool ElasticJob::MayLeave(const Member& member) const {
+  return phase_ != Phase::kBegun || !Occupies(member.task);
+}
+
+// --- Stop, and the end.
+
+void ElasticJob::BeginStop(Millis grace) {
+  if (phase_ != Phase::kBegun || Live() == 0) {
+    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
+               "stopped while no process of it ran");
+  }
+  const Millis limit = grace.count() > 0 ? grace : world_.options.stop_grace;
+  story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "its processes are asked to end");
+  EndAfter(limit + kStopMargin,
+           fmt::format("stopped: not all workers have said that its processes ended in {:.1f} s",
+                       static_cast<double>((limit + kStopMargin).count()) / 1000));
+  BeginEnding(limit);
+}
+
+// The processes go on without this coordinator, unless their workers end, too.
+void ElasticJob::OnClusterDraining() {
+  if (phase_ != Phase::kBegun || ending_) return;
+  story_.Tell("CLUSTER_DRAINING",
+              "the coordinator was asked to end: processes go on where their workers do");
+  story_.Persist();
+}
+
+void ElasticJob::GoOn() {
+  if (phase_ != Phase::kBegun) return;
+  Fill();
+  if (Live() == 0) return Conclude();
+  Show();
+  SayState();
+  story_.Persist();
+}
+
+// Nobody is left, or all have been waited for long enough.
+void ElasticJob::Conclude() {
+  Show();
+  if (world_.on_settled) world_.on_settled();
+  if (record().stop_requested()) {
+    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
+               "stopped as asked; its processes have ended");
+  }
+  if (!failure_.ok()) return Fail(failure_);
+  if (complete_) {
+    return End(v1::JOB_STATE_SUCCEEDED, Ok(), "done: its processes ended with exit code 0");
+  }
+  if (world_.draining) {
+    return RetryAfter(Millis(1'000), "CLUSTER_DRAINING", "it goes on when the coordinator is back");
+  }
+  if (!began_) {
+    return RetryAfter(Millis(1'000), "STARTING_PROCESSES",
+                      "no worker could begin; they are asked again");
+  }
+  // Some come yet: after a pause, or when there is a worker.
+  SayState();
+  story_.Persist();
+}
+
+// Whatever of it is left anywhere, and its working folders.
+void ElasticJob::LetGo() {
+  if (record().plan().view() == 0) return;
+  std::vector<const Member*> workers = world_.members.Up("worker");
+  for (const Member* leaving : world_.members.Draining()) workers.push_back(leaving);
+  for (const Member* worker : workers) {
+    if (worker->task.type != "worker") continue;
+    world_.commands.Send(*worker, StopCommand(id(), last_number_, Millis(0), true), kEndMargin,
+                         [](auto) {});
+  }
+}
+
+}  // namespace muster::coordinator

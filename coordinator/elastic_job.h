@@ -1,0 +1,159 @@
+// A launched job whose processes come and go one by one (LaunchSpec.elastic): between MIN and MAX of
+// them, each on a worker of its own. One that ends is replaced alone; a worker that comes later gets
+// one; the others train on meanwhile (run_elastic), and find each other by a file that this job
+// keeps up to date (common/cluster/worker_book.h).
+//
+// A process has a *place*, which is its number in the job, and a launch of its own on its worker. A
+// place is vacant, and may be given away, only when its process has ended for certain: its worker
+// says so, or another process is that worker now. The process of a lost worker may live, and train
+// with others that this coordinator does not see; its place stays, and another one is taken.
+//
+// Workers keep what they run while no coordinator is there, as those of a LaunchJob do.
+//
+// Invariant: a launch's number is on disk before its worker hears of it, and is never used again.
+// Threading and lifetime: see Job.
+//
+// The class stands in two files: elastic_job.cc (from the beginning to the end, and what people
+// see), elastic_processes.cc (the places, their workers and processes).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/fitness.h"
+#include "coordinator/job.h"
+
+namespace muster::coordinator {
+
+class ElasticJob final : public Job {
+ public:
+  ElasticJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
+
+  // --- See Job.
+  bool OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) override;
+  void OnClusterDraining() override;
+  void OnLost(const Member& member) override;
+  void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
+  void OnDriverExit(Incarnation, bool, const std::string&) override {}
+  void OnDriverMessage(Incarnation, const v1::FromProgram&) override {}
+  Incarnation driver() const override { return Incarnation(); }
+  std::string driver_task() const override { return "worker:0"; }
+  // Processes go on without a coordinator.
+  bool Settled() const override { return true; }
+  bool MayLeave(const Member& member) const override;
+  void GiveUpCut(const std::string&) override {}
+  bool Uses(const TaskId&, ViewId) const override { return false; }
+  bool Occupies(const TaskId& worker) const override;
+
+ private:
+  struct Place {
+    enum class Stage {
+      kVacant,     // nobody; or what became of who was there last
+      kPreparing,  // its worker fetches files and claims an address
+      kReady,
+      kStarting,
+      kRunning,
+      kLost,  // with its worker; it may live
+    };
+    Stage stage = Stage::kVacant;
+    TaskId worker;
+    // None: its worker has not said yet, to this coordinator, that it runs.
+    SessionId session;
+    std::string hostname;
+    std::string address;
+    std::uint64_t launch = 0;
+    std::uint32_t pid = 0;
+    TimePoint began;
+    // How who was there last has ended; lost: how its worker was.
+    std::string how;
+    // It is one too many, and asked to end.
+    bool leaving = false;
+
+    // It is, or will be, one of the processes.
+    bool live() const { return stage != Stage::kVacant && stage != Stage::kLost; }
+    bool listed() const { return stage >= Stage::kReady; }
+  };
+  using Stage = Place::Stage;
+
+  // elastic_job.cc
+  std::vector<std::string> Missing() const override;
+  std::string MakeDo() override { return {}; }
+  std::string Checking() const override { return "a worker on each host looks for the command"; }
+  Status TakeCheck(const CheckOutcome&) override { return Ok(); }
+  void Begin() override;
+  void Leave() override;
+  void LetGo() override;
+  void BeginStop(Millis grace) override;
+  std::string Forget(bool anew) override;
+  std::string AfterRestart() const override;
+  void GoOnAfterRestart() override;
+  Story::Fields CloseProgress() override;
+  void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
+  const v1::LaunchSpec& launch() const { return story_.spec().launch(); }
+  std::size_t Least() const;
+  std::size_t Most() const;
+  // The places' states, as people see them, into the row.
+  void Show();
+  // How many are there, and who is waited for, as the job's state.
+  void SayState();
+  // "worker:3 (on worker:1 of host)".
+  std::string NameOf(std::size_t place) const;
+  // The job goes on as it is, is replenished, or has come to its end.
+  void GoOn();
+  void Conclude();
+
+  // elastic_processes.cc
+  void OnArrival(const Member& member, const Arrival& arrival) override;
+  void OnTaskDraining(const TaskId&) override {}
+  std::size_t Live() const;
+  // Whether an ended process gets a successor now.
+  bool MayFill() const;
+  // Takes places for workers that have none, up to MAX.
+  void Fill();
+  void FillAfter(Millis pause);
+  std::vector<const Member*> Choose() const;
+  // The place of that launch; nothing: it has gone.
+  Place* Find(std::uint64_t launch);
+  std::size_t NumberOf(const Place& place) const;
+  // Its worker, if that is there in the same session.
+  const Member* WorkerOf(const Place& place) const;
+  void SendPrepare(std::uint64_t number);
+  void OnPrepared(std::uint64_t number, const Result<v1::CommandResult>& result);
+  // Of the first ones all begin together.
+  void StartReady();
+  void SendStart(Place& place);
+  void OnStarted(std::uint64_t number, const Status& status);
+  // Its worker cannot run it.
+  void LeaveOut(Place& place, const Status& why);
+  std::string Book() const;
+  // Tells those that run who may be there now.
+  void SendBook();
+  v1::LaunchProcess ProcessOf(const Place& place) const;
+  void OnExited(const Member& member, Place& place, const v1::LaunchEvent& end);
+  void NoteFailure(const Place& place, const v1::LaunchEvent& end);
+  // For certain.
+  void Vacate(Place& place, const std::string& how);
+  void SendStop(const Place& place, Millis grace);
+  // Asks all processes to end, and kills those that have not in time.
+  void BeginEnding(Millis grace);
+  void OnAdoptLimit();
+
+  std::vector<Place> places_;
+  std::uint64_t last_number_ = 0;
+  std::uint32_t launches_started_ = 0;
+  // A process has been started.
+  bool began_ = false;
+  // A process has ended with 0: what they were to do is done, and nobody is replaced.
+  bool complete_ = false;
+  // The job fails with this when all have ended.
+  Status failure_;
+  bool ending_ = false;
+  // Processes that failed soon after their start, one after another.
+  std::uint32_t failures_ = 0;
+  TimePoint not_before_;
+  Fitness fitness_;
+};
+
+}  // namespace muster::coordinator

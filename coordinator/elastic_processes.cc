@@ -1,0 +1,458 @@
+// The places of an elastic job, their workers and processes.
+#include <algorithm>
+#include <set>
+
+#include "common/base/trouble.h"
+#include "common/base/words.h"
+#include "common/cluster/worker_book.h"
+#include "coordinator/elastic_job.h"
+#include "coordinator/launch_commands.h"
+#include "coordinator/restarts.h"
+
+namespace muster::coordinator {
+namespace {
+
+// A process that ends sooner after its start may have failed of itself.
+constexpr Millis kQuick{60'000};
+constexpr Millis kSoonAgain{250};
+
+// More than there are processes: those of lost workers keep theirs.
+int PlacesFor(std::size_t most) { return static_cast<int>(2 * most + 8); }
+
+}  // namespace
+
+std::size_t ElasticJob::Live() const {
+  return static_cast<std::size_t>(
+      std::count_if(places_.begin(), places_.end(), [](const Place& one) { return one.live(); }));
+}
+
+ElasticJob::Place* ElasticJob::Find(std::uint64_t launch) {
+  const auto found = std::find_if(places_.begin(), places_.end(), [&](const Place& one) {
+    return one.stage != Stage::kVacant && one.launch == launch;
+  });
+  return found == places_.end() ? nullptr : &*found;
+}
+
+std::size_t ElasticJob::NumberOf(const Place& place) const {
+  return static_cast<std::size_t>(&place - places_.data());
+}
+
+const Member* ElasticJob::WorkerOf(const Place& place) const {
+  const Member* worker = world_.members.Find(place.worker);
+  return worker != nullptr && worker->session == place.session ? worker : nullptr;
+}
+
+// --- Beginning.
+
+// Workers that have no process of it, the least busy first.
+std::vector<const Member*> ElasticJob::Choose() const {
+  std::vector<const Member*> fit;
+  for (const Member* worker : world_.members.Up("worker")) {
+    const bool taken = std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
+      return place.worker == worker->task && place.stage != Stage::kVacant;
+    });
+    if (!taken && !fitness_.IsPausing(worker->task, world_.scheduler.Now())) fit.push_back(worker);
+  }
+  std::stable_sort(fit.begin(), fit.end(), [this](const Member* a, const Member* b) {
+    return world_.jobs_on(a->task) < world_.jobs_on(b->task);
+  });
+  return fit;
+}
+
+bool ElasticJob::MayFill() const {
+  const bool replaces = launch().restart() == v1::RESTART_POLICY_ON_FAILURE ||
+                        launch().restart() == v1::RESTART_POLICY_EXIT_CODE;
+  return phase_ == Phase::kBegun && !complete_ && !ending_ && !record().stop_requested() &&
+         !world_.draining && (replaces || failures_ == 0) &&
+         world_.scheduler.Now() >= not_before_;
+}
+
+void ElasticJob::Fill() {
+  if (!MayFill()) return;
+  std::vector<const Member*> fit = Choose();
+  const std::size_t live = Live();
+  fit.resize(std::min(fit.size(), Most() - std::min(Most(), live)));
+  // Numbers of places follow those of workers where all begin together.
+  std::stable_sort(fit.begin(), fit.end(),
+                   [](const Member* a, const Member* b) { return a->task < b->task; });
+  std::vector<std::uint64_t> begun;
+  for (const Member* worker : fit) {
+    auto vacant = std::find_if(places_.begin(), places_.end(),
+                               [](const Place& one) { return one.stage == Stage::kVacant; });
+    if (vacant == places_.end()) {
+      if (static_cast<int>(places_.size()) == PlacesFor(Most())) break;
+      vacant = places_.insert(places_.end(), Place{});
+    }
+    last_number_ = world_.epoch.value() << 32 | ++launches_started_;
+    *vacant = {.stage = Stage::kPreparing,
+               .worker = worker->task,
+               .session = worker->session,
+               .hostname = worker->info.hostname(),
+               .address = {},
+               .launch = last_number_,
+               .pid = 0,
+               .began = {},
+               .how = {}};
+    begun.push_back(last_number_);
+  }
+  if (begun.empty()) return;
+  Show();
+  story_.Persist(Guard([this, begun](const Status& status) {
+    for (const std::uint64_t number : begun) {
+      Place* const place = Find(number);
+      if (place == nullptr || place->stage != Stage::kPreparing) continue;
+      if (status.ok()) {
+        SendPrepare(number);
+      } else {
+        *place = Place{};
+      }
+    }
+    if (!status.ok()) FillAfter(Millis(1'000));
+  }));
+}
+
+void ElasticJob::FillAfter(Millis pause) {
+  (void)world_.scheduler.RunAfter(pause, Guard([this] { GoOn(); }));
+}
+
+void ElasticJob::SendPrepare(std::uint64_t number) {
+  Place& place = *Find(number);
+  const Member* worker = WorkerOf(place);
+  if (worker == nullptr) return LeaveOut(place, Unavailable("it was lost before it could begin"));
+  v1::Command command;
+  v1::PrepareLaunch& prepare = *command.mutable_prepare_launch();
+  prepare.set_job_id(id());
+  prepare.set_launch(number);
+  *prepare.mutable_spec() = launch();
+  prepare.set_addresses(1);
+  world_.commands.Send(
+      *worker, command, world_.options.command_limit,
+      Guard([this, number](const auto& result) { OnPrepared(number, result); }));
+}
+
+void ElasticJob::OnPrepared(std::uint64_t number, const Result<v1::CommandResult>& result) {
+  Place* const place = Find(number);
+  if (place == nullptr || place->stage != Stage::kPreparing) return;
+  if (!result.ok()) return LeaveOut(*place, result.status());
+  if (result->launch().addresses_size() != 1) {
+    return LeaveOut(*place, Internal("{} addresses of 1", result->launch().addresses_size()));
+  }
+  place->address = result->launch().addresses(0);
+  place->stage = Stage::kReady;
+  StartReady();
+}
+
+void ElasticJob::StartReady() {
+  const auto count = [this](Stage stage) {
+    return static_cast<std::size_t>(std::count_if(
+        places_.begin(), places_.end(), [&](const Place& one) { return one.stage == stage; }));
+  };
+  const std::size_t ready = count(Stage::kReady);
+  // The first ones find each other at once when all know all.
+  if (!began_ && (count(Stage::kPreparing) > 0 || ready < Least())) return;
+  if (ready == 0) return;
+  SendBook();
+  for (Place& place : places_) {
+    if (place.stage == Stage::kReady) SendStart(place);
+  }
+  Show();
+  story_.Persist();
+}
+
+void ElasticJob::SendStart(Place& place) {
+  place.stage = Stage::kStarting;
+  const Member* worker = WorkerOf(place);
+  if (worker == nullptr) return;  // OnLost() or OnArrival() tells
+  v1::Command command;
+  v1::StartLaunch& start = *command.mutable_start_launch();
+  start.set_job_id(id());
+  start.set_launch(place.launch);
+  start.set_workers(Book());
+  *start.add_processes() = ProcessOf(place);
+  world_.commands.Send(*worker, command, world_.options.command_limit,
+                       Guard([this, number = place.launch](const auto& result) {
+                         OnStarted(number, result.status());
+                       }));
+}
+
+void ElasticJob::OnStarted(std::uint64_t number, const Status& status) {
+  Place* const place = Find(number);
+  if (place == nullptr || place->stage != Stage::kStarting) return;
+  // A worker that was lost is told by OnLost().
+  if (IsTransient(status.code())) return;
+  if (!status.ok()) return LeaveOut(*place, status);
+  fitness_.Forget(place->worker);
+  place->stage = Stage::kRunning;
+  place->began = world_.scheduler.Now();
+  const std::size_t live = Live();
+  const TaskId task{"worker", static_cast<int>(NumberOf(*place))};
+  if (!std::exchange(began_, true)) {
+    v1::Job& job = *story_.record().mutable_job();
+    if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
+    story_.Tell("JOB_RUNNING",
+                fmt::format("{} begin; {} to {} train together", Counted(live, "process"), Least(),
+                            Most()),
+                nullptr, {{"processes", std::to_string(live)}});
+  }
+  story_.Tell("PROCESS_STARTED", fmt::format("{} takes part", NameOf(NumberOf(*place))), &task,
+              {{"worker", place->worker.ToString()},
+               {"hostname", place->hostname},
+               {"processes", std::to_string(live)}});
+  GoOn();
+}
+
+// The job fails only when every worker says that the job itself is wrong.
+void ElasticJob::LeaveOut(Place& place, const Status& why) {
+  const TaskId worker = place.worker;
+  Vacate(place, Message(why));
+  place = Place{};
+  if (IsTransient(why.code())) {
+    FillAfter(kSoonAgain);
+  } else {
+    const auto [pause, told] = fitness_.LeaveOut(worker, why, world_.scheduler.Now());
+    if (!told) {
+      story_.Tell("WORKER_UNFIT",
+                  fmt::format("{} cannot run it and is left out: {}; it is asked again in {} s, "
+                              "then less often",
+                              worker.ToString(), Message(why), pause.count() / 1000),
+                  &worker, {{"code", std::string(CodeName(why.code()))}});
+    }
+    if (Live() == 0 && fitness_.AllRefuse(world_.members.Up("worker"))) {
+      return Refuse(Annotate(why, worker.ToString()));
+    }
+    FillAfter(pause);
+  }
+  StartReady();
+  GoOn();
+}
+
+std::string ElasticJob::Book() const {
+  cluster::WorkerBook book{.job = id(),
+                           .least = static_cast<int>(Least()),
+                           .most = static_cast<int>(Most()),
+                           .places = PlacesFor(Most()),
+                           .addresses = {}};
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].listed()) book.addresses[static_cast<int>(i)] = places_[i].address;
+  }
+  return cluster::ToText(book);
+}
+
+void ElasticJob::SendBook() {
+  const std::string book = Book();
+  for (const Place& place : places_) {
+    const bool runs = place.stage == Stage::kStarting || place.stage == Stage::kRunning;
+    const Member* worker = runs ? WorkerOf(place) : nullptr;
+    if (worker == nullptr) continue;
+    v1::Command command;
+    v1::UpdateLaunch& update = *command.mutable_update_launch();
+    update.set_job_id(id());
+    update.set_launch(place.launch);
+    update.set_workers(book);
+    world_.commands.Send(*worker, command, world_.options.command_limit, [](auto) {});
+  }
+}
+
+v1::LaunchProcess ElasticJob::ProcessOf(const Place& place) const {
+  v1::LaunchProcess process;
+  const std::size_t number = NumberOf(place);
+  *process.mutable_task() = ToProto({"worker", static_cast<int>(number)});
+  std::size_t local = 0, locals = 0;
+  std::string addresses;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (!places_[i].listed()) continue;
+    addresses += fmt::format(R"({}"{}": "{}")", addresses.empty() ? "" : ", ", i,
+                             places_[i].address);
+    if (places_[i].hostname != place.hostname) continue;
+    ++locals;
+    local += i < number ? 1 : 0;
+  }
+  auto& environment = *process.mutable_environment();
+  environment["TF_CONFIG"] = fmt::format(
+      R"({{"cluster": {{"worker": {{{}}}}}, "task": {{"type": "worker", "index": {}}}}})",
+      addresses, number);
+  environment["RANK"] = std::to_string(number);
+  environment["WORLD_SIZE"] = std::to_string(Most());
+  environment["LOCAL_RANK"] = std::to_string(local);
+  environment["LOCAL_WORLD_SIZE"] = std::to_string(locals);
+  environment["MUSTER_JOB_ID"] = id();
+  environment["MUSTER_RESTARTS"] = std::to_string(record().job().restarts());
+  return process;
+}
+
+// --- What becomes of them.
+
+bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
+  Place* const place = phase_ == Phase::kBegun ? Find(event.launch()) : nullptr;
+  if (place == nullptr || place->worker != member.task) {
+    // It is over: the worker was away when it was stopped, or has not heard of it yet.
+    world_.commands.Send(member, StopCommand(id(), event.launch(), Millis(0), ended()),
+                         world_.options.command_limit, [](auto) {});
+    return true;
+  }
+  place->session = member.session;
+  if (event.pid() != 0) place->pid = event.pid();
+  if (event.kind() == v1::LaunchEvent::KIND_EXITED) {
+    OnExited(member, *place, event);
+  } else if (place->stage == Stage::kLost) {
+    place->stage = Stage::kRunning;
+  }
+  GoOn();
+  return true;
+}
+
+void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEvent& end) {
+  const std::size_t number = NumberOf(place);
+  const TaskId task{"worker", static_cast<int>(number)};
+  const bool well = end.exit_code() == 0 && end.signal() == 0;
+  const bool asked = end.asked() || place.leaving;
+  const std::string what = fmt::format("{} {}", NameOf(number), EndText(end));
+  const Story::Fields fields{{"pid", std::to_string(place.pid)},
+                             {"how", end.how()},
+                             {"worker", place.worker.ToString()},
+                             {"hostname", place.hostname}};
+  if (asked && !ending_) {
+    const bool leaves = member.state == Member::State::kDraining;
+    story_.Tell("PROCESS_LEFT",
+                what + (leaves ? "; its worker was asked to end" : "; it was asked to"), &task,
+                fields);
+  } else if (well && !asked) {
+    complete_ = true;
+  } else if (!asked) {
+    story_.Tell("PROCESS_ENDED", what, &task, fields,
+                {end.last_lines().begin(), end.last_lines().end()});
+    NoteFailure(place, end);
+  }
+  Vacate(place, end.how());
+}
+
+void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
+  const std::size_t number = NumberOf(place);
+  const auto fail = [&](const std::string& then) {
+    if (failure_.ok()) {
+      failure_ = Internal("{} {}{}; `muster logs {} worker:{}` shows what it wrote", NameOf(number),
+                          EndText(end), then, id(), number);
+    }
+  };
+  if (ending_) return;
+  // The others have come to their end: what this one left undone nobody does any more.
+  if (complete_) return fail(", when others had ended well");
+  failures_ = world_.scheduler.Now() - place.began < kQuick ? failures_ + 1 : 1;
+  const v1::RestartPolicy policy = launch().restart();
+  const bool never =
+      policy != v1::RESTART_POLICY_ON_FAILURE && policy != v1::RESTART_POLICY_EXIT_CODE;
+  const auto most = launch().max_restarts() == 0
+                        ? static_cast<std::uint32_t>(kDefaultRestarts * Most())
+                        : launch().max_restarts();
+  if (policy == v1::RESTART_POLICY_EXIT_CODE && IsOwnWord(end)) {
+    fail("");
+  } else if (!never && failures_ > most) {
+    fail(fmt::format(", and {} processes before it, each within {} s of its start", most,
+                     kQuick.count() / 1000));
+  } else if (never && Live() <= Least()) {
+    fail(fmt::format(", and fewer than {} are left", Least()));
+  }
+  if (!failure_.ok()) return BeginEnding(EndGraceOf(launch()));
+  if (never) return;
+  story_.record().mutable_job()->set_restarts(record().job().restarts() + 1);
+  const Millis pause = RestartPause(failures_ - 1);
+  not_before_ = world_.scheduler.Now() + pause;
+  FillAfter(pause);
+}
+
+void ElasticJob::Vacate(Place& place, const std::string& how) {
+  const bool listed = place.listed();
+  SendStop(place, Millis(0));
+  place.stage = Stage::kVacant;
+  place.how = how;
+  place.leaving = false;
+  if (world_.on_settled) world_.on_settled();
+  if (listed) SendBook();
+}
+
+void ElasticJob::OnLost(const Member& member) {
+  if (phase_ != Phase::kBegun || !Occupies(member.task)) return;
+  for (Place& place : places_) {
+    if (place.worker != member.task || !place.live()) continue;
+    // What was on its way there may have arrived.
+    const bool may_live = place.stage == Stage::kStarting || place.stage == Stage::kRunning;
+    place.stage = may_live ? Stage::kLost : Stage::kVacant;
+    place.how = member.how;
+  }
+  story_.Tell("WORKER_LOST",
+              fmt::format("{} (process {}) was lost: {}; the others go on without its process",
+                          member.task.ToString(), member.info.pid(), member.how),
+              &member.task,
+              {{"pid", std::to_string(member.info.pid())},
+               {"session", std::to_string(member.session.value())},
+               {"how", member.how}});
+  StartReady();
+  GoOn();
+}
+
+// A worker that is the same process as before tells what it has; with another one it has ended.
+void ElasticJob::OnArrival(const Member& member, const Arrival& arrival) {
+  if (!arrival.same_process) fitness_.Forget(member.task);
+  if (phase_ != Phase::kBegun) return;
+  for (Place& place : places_) {
+    if (place.worker != member.task || place.stage == Stage::kVacant) continue;
+    if (!arrival.same_process) {
+      // A coordinator that was started again does not know which process it was.
+      if (place.session == SessionId()) continue;
+      Vacate(place, place.how.empty() ? "it was started anew" : place.how);
+    } else if (place.stage == Stage::kPreparing || place.stage == Stage::kReady ||
+               place.stage == Stage::kStarting) {
+      // What was on its way to it may have been lost with the old stream.
+      place.session = member.session;
+      Vacate(place, "its worker has registered again");
+    } else {
+      place.session = member.session;
+      place.stage = Stage::kRunning;
+      if (ending_) SendStop(place, EndGraceOf(launch()));
+    }
+  }
+  // With those that are back there may be too many: the last one goes.
+  for (auto place = places_.rbegin(); place != places_.rend() && Live() > Most(); ++place) {
+    if (place->stage != Stage::kRunning || place->leaving) continue;
+    place->leaving = true;
+    SendStop(*place, EndGraceOf(launch()));
+    break;
+  }
+  SendBook();
+  GoOn();
+}
+
+// Who has said nothing until now of what a coordinator before this one began.
+void ElasticJob::OnAdoptLimit() {
+  for (Place& place : places_) {
+    if (place.stage != Stage::kRunning || place.session != SessionId()) continue;
+    const Member* worker = world_.members.Find(place.worker);
+    if (worker == nullptr) {
+      place.stage = Stage::kLost;
+      place.how = "it has not come back with its processes";
+    } else {
+      place.session = worker->session;
+      Vacate(place, "its worker is back without it");
+    }
+  }
+  GoOn();
+}
+
+// --- Ending.
+
+void ElasticJob::BeginEnding(Millis grace) {
+  ending_ = true;
+  for (const Place& place : places_) {
+    if (place.live()) SendStop(place, grace);
+  }
+  (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this] { Conclude(); }));
+}
+
+void ElasticJob::SendStop(const Place& place, Millis grace) {
+  const Member* worker = WorkerOf(place);
+  if (worker == nullptr) return;
+  world_.commands.Send(*worker, StopCommand(id(), place.launch, grace), grace + kEndMargin,
+                       [](auto) {});
+}
+
+}  // namespace muster::coordinator
