@@ -17,6 +17,7 @@
 #include <ATen/Parallel.h>
 #include <sched.h>
 
+#include "strategy/multi_worker_mirrored/internal/elastic_state.h"
 #include "strategy/muster.h"
 
 namespace muster::bench {
@@ -279,7 +280,18 @@ void Run() {
                   values);
             },
             [&] { at::add(left, right); }),
-        1.5, /*last=*/true);
+        1.5);
+
+  // What a step of run_elastic() costs beside its work: its state is kept. 25 MB of parameters.
+  OneDeviceStrategy single("CPU:0");
+  const auto scope = single.scope();
+  const auto net = single.distribute(Mlp(7'870));
+  Checkpoint state;
+  state.track(net);
+  internal::ElasticState kept(state.tracked());
+  torch::Tensor copy = torch::empty_like(left);
+  Print("elastic_keep_25_mb", Compare([&] { kept.Keep(); }, [&] { copy.copy_(right); }), 1.2,
+        /*last=*/true);
   std::printf("}\n");
 }
 

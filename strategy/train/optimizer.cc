@@ -182,6 +182,10 @@ class LocalOptimizer final : public OptimizerState {
     RequireCrossReplica(*module_->strategy, "state()", "it outside run()");
     return ReadSlots(*optimizers_[0], masters_[0], names_);
   }
+  void ValuesInto(std::map<std::string, torch::Tensor>& kept) const override {
+    RequireCrossReplica(*module_->strategy, "state()", "it outside run()");
+    ReadSlotsInto(*optimizers_[0], masters_[0], names_, kept);
+  }
   void Check(const std::map<std::string, torch::Tensor>& slots) const override {
     RequireCrossReplica(*module_->strategy, "load_state()", "it outside run()");
     CheckSlots(*optimizers_[0], masters_[0], names_, slots);

@@ -76,11 +76,13 @@ void ElasticState::Keep() {
     std::vector<torch::Tensor>& kept = kept_[at++];
     kept.resize(static_cast<std::size_t>(state.size()));
     for (int c = 0; c < state.size(); ++c) {
-      kept[static_cast<std::size_t>(c)] = state.at(c).Snapshot();
+      state.at(c).SnapshotInto(kept[static_cast<std::size_t>(c)]);
     }
   }
-  kept_states_.clear();
-  for (const auto& [prefix, state] : tracked_.states) kept_states_.push_back(state->Values());
+  kept_states_.resize(tracked_.states.size());
+  for (std::size_t i = 0; i < kept_states_.size(); ++i) {
+    tracked_.states[i].second->ValuesInto(kept_states_[i]);
+  }
 }
 
 void ElasticState::Undo() {

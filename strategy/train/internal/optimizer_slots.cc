@@ -2,12 +2,14 @@
 
 #include <sstream>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "common/storage/checkpoint.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
+#include "strategy/variables/internal/component.h"
 
 namespace muster::internal {
 namespace {
@@ -115,18 +117,27 @@ std::vector<std::string> SlotNames(const Optimizer& optimizer,
 std::map<std::string, torch::Tensor> ReadSlots(Optimizer& optimizer,
                                                const std::vector<torch::Tensor>& parameters,
                                                const std::vector<std::string>& names) {
-  const torch::NoGradGuard no_grad;
   std::map<std::string, torch::Tensor> slots;
+  ReadSlotsInto(optimizer, parameters, names, slots);
+  return slots;
+}
+
+void ReadSlotsInto(Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
+                   const std::vector<std::string>& names,
+                   std::map<std::string, torch::Tensor>& slots) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, torch::Tensor> earlier = std::exchange(slots, {});
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     OptimizerParamState* const state = FindState(optimizer, parameters[i]);
     if (state == nullptr) continue;
     for (const Slot& slot : SlotsOf(*state)) {
       const std::string name = storage::SlotName(names[i], slot.name);
       if (slot.step != nullptr) slots[name] = torch::scalar_tensor(*slot.step, torch::kLong);
-      if (slot.tensor != nullptr && slot.tensor->defined()) slots[name] = slot.tensor->clone();
+      if (slot.tensor == nullptr || !slot.tensor->defined()) continue;
+      torch::Tensor& kept = slots[name] = std::move(earlier[name]);
+      CopyInto(*slot.tensor, kept);
     }
   }
-  return slots;
 }
 
 void CheckSlots(const Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,

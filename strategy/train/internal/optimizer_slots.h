@@ -39,6 +39,11 @@ std::vector<std::string> SlotNames(const torch::optim::Optimizer& optimizer,
 std::map<std::string, torch::Tensor> ReadSlots(torch::optim::Optimizer& optimizer,
                                                const std::vector<torch::Tensor>& parameters,
                                                const std::vector<std::string>& names);
+// The same in place of `slots`, which were read of this optimizer before: their memory is used
+// again.
+void ReadSlotsInto(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
+                   const std::vector<std::string>& names,
+                   std::map<std::string, torch::Tensor>& slots);
 // INVALID_ARGUMENT: `slots` are not what ReadSlots() of such an optimizer may have returned.
 void CheckSlots(const torch::optim::Optimizer& optimizer,
                 const std::vector<torch::Tensor>& parameters, const std::vector<std::string>& names,

@@ -21,6 +21,9 @@ class SavedState {
   virtual std::vector<std::string> Names() const = 0;
   // What there is: copies.
   virtual std::map<std::string, torch::Tensor> Values() const = 0;
+  // The same into `kept`, which an earlier call has filled and nobody else has: its memory is used
+  // again where that is possible.
+  virtual void ValuesInto(std::map<std::string, torch::Tensor>& kept) const { kept = Values(); }
   // INVALID_ARGUMENT: `values` cannot be restored.
   virtual void Check(const std::map<std::string, torch::Tensor>& values) const = 0;
   // `values` have been checked. What they lack is as in the beginning.

@@ -55,6 +55,16 @@ torch::Tensor LeafOf(std::vector<torch::Tensor>& leaves, std::size_t slot, const
 
 }  // namespace
 
+void CopyInto(const torch::Tensor& value, torch::Tensor& kept) {
+  const bool fits = kept.defined() && kept.scalar_type() == value.scalar_type() &&
+                    kept.device() == value.device() && kept.sizes() == value.sizes();
+  if (fits) {
+    kept.copy_(value);
+  } else {
+    kept = value.clone();
+  }
+}
+
 torch::Tensor CopyAt(device::Place place, const torch::Tensor& value, torch::ScalarType type) {
   const Ordinary ordinary(place);
   const auto options = torch::dtype(type).device(device::TorchDevice(place));
@@ -151,6 +161,14 @@ torch::Tensor AdoptedComponent::Snapshot() const {
   CheckTypes();
   const Ordinary ordinary(place());
   return device::Placed(data_.clone(), place());
+}
+
+void AdoptedComponent::SnapshotInto(torch::Tensor& kept) const {
+  const MutexLock lock(mutex_);
+  CheckTypes();
+  const Ordinary ordinary(place());
+  CopyInto(data_, kept);
+  kept = device::Placed(kept, place());
 }
 
 torch::Tensor AdoptedComponent::Leaf(int slot, bool trainable) {

@@ -50,6 +50,9 @@ class Component {
 
   // The value as it is now; nobody changes it afterwards. Undefined: not initialised.
   virtual torch::Tensor Snapshot() const = 0;
+  // The same into `kept`, which an earlier call has made and nobody else has: its memory is used
+  // again where that saves a copy.
+  virtual void SnapshotInto(torch::Tensor& kept) const { kept = Snapshot(); }
   // The value as an autograd leaf (requires_grad if `trainable` and of a type that has gradients),
   // the same one for this slot until the value is written. Slot r + 1 is replica r's, slot 0
   // everybody else's: readers of different slots do not share gradients. Undefined: not
@@ -126,6 +129,7 @@ class AdoptedComponent final : public Component {
   // These, and all below: FAILED_PRECONDITION, where a tensor has another type than at its
   // adoption; the text names it.
   torch::Tensor Snapshot() const override;
+  void SnapshotInto(torch::Tensor& kept) const override;
   torch::Tensor Leaf(int slot, bool trainable) override;
   void Assign(const torch::Tensor& value, torch::ScalarType type) override;
   bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
@@ -179,6 +183,9 @@ class AdoptedComponent final : public Component {
   std::int64_t settled_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::int64_t settled_front_ MUSTER_GUARDED_BY(mutex_) = 0;
 };
+
+// A copy of `value` in `kept`, whose memory is used again where it fits.
+void CopyInto(const torch::Tensor& value, torch::Tensor& kept);
 
 // A copy of `value` at `place`.
 torch::Tensor CopyAt(device::Place place, const torch::Tensor& value, torch::ScalarType type);
