@@ -56,6 +56,7 @@
 #include "strategy/train/metrics.h"
 #include "strategy/train/module.h"
 #include "strategy/train/optimizer.h"
+#include "strategy/train/preemption.h"
 #include "strategy/train/summary.h"
 #include "strategy/values/destinations.h"
 #include "strategy/values/device_of.h"

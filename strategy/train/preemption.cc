@@ -1,0 +1,159 @@
+#include "strategy/train/preemption.h"
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "collectives/group.h"
+#include "common/telemetry/log.h"
+#include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/frames.h"
+#include "strategy/core/strategy.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::steady_clock;
+
+// What a signal's handler may touch is a global alone; it counts, so that each handler knows what
+// came since it was made.
+std::atomic<std::uint64_t> notices{0};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+void OnTerminate(int) { notices.fetch_add(1); }
+
+// SIGTERM no longer ends the process, while this lives.
+class TerminationNotice {
+ public:
+  TerminationNotice() : before_(notices.load()) {
+    struct sigaction wanted {};
+    wanted.sa_handler = OnTerminate;
+    wanted.sa_flags = SA_RESTART;
+    ::sigemptyset(&wanted.sa_mask);
+    ::sigaction(SIGTERM, &wanted, &old_);
+  }
+  ~TerminationNotice() { ::sigaction(SIGTERM, &old_, nullptr); }
+  TerminationNotice(const TerminationNotice&) = delete;
+  TerminationNotice& operator=(const TerminationNotice&) = delete;
+  bool came() const { return notices.load() != before_; }
+
+ private:
+  const std::uint64_t before_;
+  struct sigaction old_ {};
+};
+
+// Without destructors: threads of the program may run still.
+[[noreturn]] void EndProcess() {
+  std::cout.flush();
+  (void)std::fflush(nullptr);
+  std::_Exit(kPreemptedExitCode);
+}
+
+}  // namespace
+
+struct PreemptionCheckpointHandler::Impl {
+  Strategy& strategy;
+  Checkpoint checkpoint;
+  CheckpointManager manager;
+  TerminationConfig config;
+  std::unique_ptr<TerminationNotice> notice = nullptr;
+  std::uint64_t calls = 0;
+  // Since when all know that one of them is to end.
+  std::optional<steady_clock::time_point> known = std::nullopt;
+  bool over = false;
+
+  bool Asked() const {
+    return notice != nullptr ? notice->came() : config.termination_watcher();
+  }
+  void Save() const {
+    if (config.save != nullptr) {
+      config.save();
+    } else {
+      manager.save(calls);
+    }
+    log::Info("saved after {} calls of run(), for a worker was asked to end", calls);
+  }
+  // The largest of what all workers say.
+  std::array<std::int64_t, 2> Agree(std::array<std::int64_t, 2> mine) const {
+    std::array<std::int64_t, 2> all = mine;
+    if (strategy.collectives() == nullptr) return all;
+    const collectives::ReduceBuffer vote{
+        .type = DType::kInt64, .shape = {2}, .in = mine.data(), .out = all.data()};
+    raise_unless_ok(strategy.collectives()->AllReduce(collectives::Reduction::kMax, {&vote, 1}));
+    return all;
+  }
+};
+
+PreemptionCheckpointHandler::PreemptionCheckpointHandler(Strategy& strategy,
+                                                         const Checkpoint& checkpoint,
+                                                         const std::string& directory,
+                                                         TerminationConfig config) {
+  if (directory.empty()) {
+    raise(
+        InvalidArgument("PreemptionCheckpointHandler: directory is empty: name a folder that all "
+                        "workers share"));
+  }
+  if (config.grace_period < std::chrono::milliseconds(0)) {
+    raise(InvalidArgument("PreemptionCheckpointHandler: grace_period is {} ms: 0 or more is needed",
+                          config.grace_period.count()));
+  }
+  impl_ = std::make_unique<Impl>(Impl{.strategy = strategy,
+                                      .checkpoint = checkpoint,
+                                      .manager = CheckpointManager(checkpoint, directory, 1),
+                                      .config = std::move(config)});
+  if (impl_->config.termination_watcher == nullptr) {
+    impl_->notice = std::make_unique<TerminationNotice>();
+  }
+  if (impl_->config.save == nullptr && impl_->manager.restore_latest().has_value()) {
+    impl_->calls = impl_->checkpoint.step();
+  }
+}
+
+PreemptionCheckpointHandler::~PreemptionCheckpointHandler() = default;
+
+std::uint64_t PreemptionCheckpointHandler::total_run_calls() const { return impl_->calls; }
+
+void PreemptionCheckpointHandler::save_checkpoint_if_preempted() {
+  internal::RequireCrossReplica(impl_->strategy, "PreemptionCheckpointHandler", "it outside run()");
+  if (impl_->over) return;
+  const auto now = steady_clock::now();
+  const bool up = impl_->known.has_value() && now - *impl_->known >= impl_->config.grace_period;
+  const auto [asked, ends] = impl_->Agree({impl_->Asked() ? 1 : 0, up ? 1 : 0});
+  if (asked == 0 || (impl_->known.has_value() && ends == 0)) return;
+  impl_->Save();
+  const bool first = !std::exchange(impl_->known, impl_->known.value_or(now)).has_value();
+  if (first && impl_->config.grace_period.count() > 0) return;
+  impl_->over = true;
+  if (impl_->config.exit != nullptr) return impl_->config.exit();
+  // Nobody goes before all have heard that all is saved; who is gone by then has heard it.
+  if (impl_->strategy.collectives() != nullptr) (void)impl_->strategy.collectives()->Barrier();
+  log::Info("ends with exit code {}", kPreemptedExitCode);
+  EndProcess();
+}
+
+void PreemptionCheckpointHandler::guarded(const std::function<void()>& step) {
+  const auto tell = [&](const char* what) {
+    collectives::Group* const group = impl_->strategy.collectives();
+    if (group == nullptr) return;
+    group->Abort(Internal("worker {} failed in call {} of run(): {}", group->rank(),
+                          impl_->calls + 1, what));
+  };
+  try {
+    step();
+  } catch (const std::exception& error) {
+    tell(error.what());
+    throw;
+  } catch (...) {
+    tell("something that is no std::exception was thrown");
+    throw;
+  }
+  ++impl_->calls;
+}
+
+}  // namespace muster

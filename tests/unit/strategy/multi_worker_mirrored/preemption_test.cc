@@ -1,0 +1,189 @@
+// Workers that are asked to end agree on a step, save, and go on from there when they are back.
+#include "strategy/train/preemption.h"
+
+#include <filesystem>
+
+#include <signal.h>
+
+#include "strategy/kinds/one_device_strategy.h"
+#include "strategy/testing/multi_process.h"
+#include "tests/support/catch.h"
+#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/unit/strategy/errors.h"
+
+namespace muster::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Lines = std::vector<std::string>;
+
+const std::string kProgram = MUSTER_PREEMPTION_PROGRAM;
+constexpr std::chrono::seconds kPatience{100};
+
+MultiProcessOptions workers(int count, const Lines& arguments) {
+  Lines command{kProgram};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return {.command = command,
+          .cluster = {{"worker", count}},
+          .environment = {{"OMP_NUM_THREADS", "1"}},
+          .limit = std::chrono::seconds(200),
+          .print = false};
+}
+
+// The number behind the last `word` at the beginning of a line; -1: there is none.
+long last(const std::string& output, const std::string& word) {
+  const std::size_t at = output.rfind("\n" + word + " ");
+  if (at != std::string::npos) return std::stol(output.substr(at + word.size() + 2));
+  return output.starts_with(word + " ") ? std::stol(output.substr(word.size() + 1)) : -1;
+}
+
+// Below `folder`, with a manifest.
+Lines checkpoints(const std::string& folder) {
+  Lines found;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    if (entry.is_directory()) found.push_back(entry.path().filename());
+  }
+  return found;
+}
+
+TEST_CASE("all workers save and end at one step when one gets SIGTERM, and go on there",
+          "[strategy][spec][PRE-01]") {
+  const TempDir folder;
+  const int victim = GENERATE(0, 2);
+  const Lines arguments{folder.path() + std::to_string(victim), "120", "slow=5"};
+  long stopped = 0;
+  {
+    MultiProcessRun run(workers(4, arguments));
+    const std::string asked = "worker:" + std::to_string(victim);
+    REQUIRE(run.wait_for_output(asked, "call 20\n", kPatience));
+    run.kill(asked, SIGTERM);
+    for (int id = 0; id < 4; ++id) {
+      const std::string worker = "worker:" + std::to_string(id);
+      const ProcessExit exit = run.wait(worker, kPatience);
+      CAPTURE(worker, run.output(worker));
+      CHECK(exit.code == kPreemptedExitCode);
+      CHECK(exit.signal == 0);
+      if (id == 0) stopped = last(run.output(worker), "call");
+      CHECK(last(run.output(worker), "call") == stopped);
+    }
+    CHECK(stopped >= 20);
+    CHECK(stopped < 120);
+  }
+
+  MultiProcessRun again(workers(4, arguments));
+  const MultiProcessResult result = again.join();
+  for (const auto& [worker, output] : result.output) {
+    CAPTURE(worker, output);
+    CHECK(last(output, "begins after") == stopped);
+    CHECK(last(output, "count") == 4 * 120);
+  }
+}
+
+TEST_CASE("with a grace period workers save at the notice, train on, and save again at its end",
+          "[strategy][spec][PRE-02]") {
+  const TempDir folder;
+  MultiProcessRun run(workers(2, {folder.path() + "/c", "100000", "slow=5", "grace=1500"}));
+  REQUIRE(run.wait_for_output("worker:1", "call 10\n", kPatience));
+  run.kill("worker:1", SIGTERM);
+  Lines first;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (first.empty() && std::chrono::steady_clock::now() < until) {
+    first = checkpoints(folder.path() + "/c");
+  }
+  REQUIRE(first.size() == 1);
+  for (const std::string worker : {"worker:0", "worker:1"}) {
+    CHECK(run.wait(worker, kPatience).code == kPreemptedExitCode);
+    CAPTURE(run.output(worker));
+    std::size_t saves = 0;
+    const std::string output = run.output(worker);
+    for (std::size_t at = output.find("saved after "); at != std::string::npos;
+         at = output.find("saved after ", at + 1)) {
+      ++saves;
+    }
+    CHECK(saves == 2);
+  }
+  // The second one, in the place of the first.
+  const Lines second = checkpoints(folder.path() + "/c");
+  CHECK(second.size() == 1);
+  CHECK(second != first);
+}
+
+TEST_CASE("a save function of the user's takes the place of the handler's checkpoint",
+          "[strategy][spec][PRE-03]") {
+  const TempDir folder;
+  MultiProcessRun run(workers(2, {folder.path(), "100000", "slow=5", "save"}));
+  REQUIRE(run.wait_for_output("worker:0", "call 5\n", kPatience));
+  run.kill("worker:0", SIGTERM);
+  for (const std::string worker : {"worker:0", "worker:1"}) {
+    CHECK(run.wait(worker, kPatience).code == kPreemptedExitCode);
+  }
+  CHECK(fs::exists(folder.path() + "/mine-0"));
+  CHECK(fs::exists(folder.path() + "/mine-1"));
+  CHECK(checkpoints(folder.path()).empty());
+}
+
+TEST_CASE("what a step throws on one worker is thrown on all of them, with its text",
+          "[strategy][spec][PRE-04]") {
+  const TempDir folder;
+  MultiProcessRun run(workers(3, {folder.path() + "/c", "100000", "slow=5", "fail=12"}));
+  for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
+    CHECK(run.wait(worker, kPatience).code == 3);
+    CAPTURE(run.output(worker));
+    CHECK(run.output(worker).find("the data has a hole") != std::string::npos);
+    CHECK(last(run.output(worker), "call") == 11);
+  }
+  CHECK(run.output("worker:2").find("worker 1 failed in call 12 of run()") != std::string::npos);
+}
+
+TEST_CASE("workers other than the chief leave nothing in folders of their own",
+          "[strategy][spec][PRE-05]") {
+  const TempDir folder;
+  MultiProcessRun run(workers(2, {folder.path(), "100000", "slow=5", "own"}));
+  REQUIRE(run.wait_for_output("worker:0", "call 5\n", kPatience));
+  run.kill("worker:1", SIGTERM);
+  for (const std::string worker : {"worker:0", "worker:1"}) {
+    CHECK(run.wait(worker, kPatience).code == kPreemptedExitCode);
+  }
+  CHECK(checkpoints(folder.path() + "/0").size() == 1);
+  CHECK_FALSE(fs::exists(folder.path() + "/1"));
+}
+
+TEST_CASE("a handler needs a folder, and a grace period that can be",
+          "[strategy][spec][PRE-06]") {
+  OneDeviceStrategy strategy("CPU:0");
+  const auto made = [&](const std::string& folder, std::chrono::milliseconds grace) {
+    PreemptionCheckpointHandler handler(strategy, Checkpoint(), folder, {.grace_period = grace});
+  };
+  CHECK(throws(ErrorCode::kInvalidArgument, "directory is empty",
+               [&] { made("", std::chrono::milliseconds(0)); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "grace_period is -1 ms",
+               [&] { made("/tmp/x", std::chrono::milliseconds(-1)); }));
+}
+
+TEST_CASE("one process alone is asked by its own watcher, and goes on when its exit returns",
+          "[strategy][unit]") {
+  const TempDir folder;
+  OneDeviceStrategy strategy("CPU:0");
+  const auto scope = strategy.scope();
+  const Variable count = Variable::create("count", torch::zeros({}, torch::kFloat64));
+  Checkpoint checkpoint({{"count", count}});
+  bool asked = false;
+  int exits = 0;
+  PreemptionCheckpointHandler handler(
+      strategy, checkpoint, folder.path() + "/c",
+      {.termination_watcher = [&] { return asked; }, .exit = [&] { ++exits; }});
+
+  for (int call = 0; call < 5; ++call) {
+    asked = call >= 3;
+    CHECK(handler.run([&] { return call; }) == call);
+  }
+
+  CHECK(exits == 1);
+  CHECK(handler.total_run_calls() == 5);
+  PreemptionCheckpointHandler next(strategy, checkpoint, folder.path() + "/c");
+  CHECK(next.total_run_calls() == 3);
+}
+
+}  // namespace
+}  // namespace muster::testing
