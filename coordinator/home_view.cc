@@ -1,9 +1,9 @@
 #include "coordinator/home_view.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "common/base/words.h"
+#include "common/config/job_yaml/validate_strategy.h"
 #include "coordinator/model_job.h"
 
 namespace muster::coordinator {
@@ -83,12 +83,14 @@ std::vector<TaskId> HomeView::Holders() const {
 
 std::string HomeView::WhereVariablesLive() const {
   const v1::StrategySpec& strategy = story_.spec().strategy();
-  std::string kind = v1::StrategyKind_Name(strategy.kind()).substr(sizeof("STRATEGY_KIND_") - 1);
-  std::transform(kind.begin(), kind.end(), kind.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const std::uint32_t devices = std::max(1u, strategy.devices());
-  return fmt::format("{} of {} ({})", Counted(devices, "device"),
-                     home_ ? home_->ToString() : "a worker", kind);
+  const std::string kind = config::NameOf(strategy.kind());
+  const std::string worker = home_ ? home_->ToString() : "a worker";
+  if (const auto cores = config::CoresOf(strategy.topology())) {
+    return fmt::format("{} of {} ({} {})", Counted(*cores, "emulated core"), worker, kind,
+                       strategy.topology());
+  }
+  return fmt::format("{} of {} ({})", Counted(std::max(1u, strategy.devices()), "device"), worker,
+                     kind);
 }
 
 // On the home; the first worker that is not left out becomes it.

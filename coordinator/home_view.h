@@ -49,7 +49,7 @@ class HomeView : public View {
  public:
   HomeView(ModelJob& job, HomeKind& kind) : View(job), kind_(kind) {}
 
- private:
+ protected:
   std::vector<v1::PsAddress> Servers() const override { return {}; }
   void MakeVariables(const std::string& restored_from) override;
   void AskHolders() override;

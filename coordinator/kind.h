@@ -1,7 +1,8 @@
 // What kind of model's job it is: who must be there before it can begin, and what it makes of them.
 //
-// Two are here: a model whose variables live on parameter servers (ps_view.h) and one whose
-// variables live in one worker's executor, its home (home_view.h). Everything else of a job is the
+// Three are here: a model whose variables live on parameter servers (ps_view.h), one whose
+// variables live in one worker's executor, its home (home_view.h), and one whose steps several
+// workers make together, each with all variables (group_view.h). Everything else of a job is the
 // same for both, so nothing outside of a kind and its View asks which one it is. A kind outlives
 // the views that it makes and keeps what it has learned in them.
 //

@@ -142,6 +142,12 @@ class View : protected ViewParts {
   virtual void OnReady(const TaskId& /*worker*/) {}
   // It does not start any more: refused, left out, or ended.
   virtual void OnStartEnded(const TaskId& /*worker*/) {}
+  // Whether the driver gives closures to this one, whose executor is ready.
+  virtual bool TakesClosures(const TaskId& /*worker*/) const { return true; }
+  // A closure has come back from it: a peer is out of its reach.
+  virtual void OnHandedBack(const TaskId& /*worker*/, const std::string& /*why*/) {}
+  // What an open view waits for before the driver can give closures to anybody; empty: nothing.
+  virtual std::string WaitsFor() const { return {}; }
   // True: not now; StartExecutors() thinks of it again.
   virtual bool MustWait(const TaskId& /*worker*/) const { return false; }
   // True: what the executor answered has ended the view.

@@ -28,7 +28,8 @@ void View::TellMembers() {
   v1::ProgramMembers& members = *message.mutable_members();
   members.set_version(++members_version_);
   for (const auto& [task, executor] : executors_) {
-    if (executor.ready) AddWorker(task, executor.number, executor.endpoint, members);
+    if (executor.ready && TakesClosures(task))
+      AddWorker(task, executor.number, executor.endpoint, members);
   }
   job_.Tell(message);
 }
@@ -190,6 +191,7 @@ void View::OnReturned(const v1::ClosureNews::Returned& returned) {
         key.id, comeback.times, (now - comeback.since) / std::chrono::seconds(1), others,
         task.ToString(), returned.why()));
   }
+  OnHandedBack(task, returned.why());
   const auto found = executors_.find(task);
   const Member* member = world_.members.Find(task);
   if (found == executors_.end() || member == nullptr) return;

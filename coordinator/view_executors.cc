@@ -129,6 +129,7 @@ void View::OnExecutorReady(const TaskId& task, const v1::ExecutorEvent& event) {
   Executor& executor = executors_.at(task);
   executor.pid = event.pid();
   executor.endpoint = event.endpoint();
+  executor.group_address = event.group_address();
   if (executor.ready) return;
   executor.ready = true;
   lasting_.fitness.Forget(task);

@@ -33,6 +33,8 @@ struct ViewParts {
     // Unique among the job's executors for ever.
     Incarnation number;
     v1::DataEndpoint endpoint;
+    // Where it waits for the members of its group, if its steps are made by one.
+    std::string group_address;
     bool ready = false;
     std::uint32_t pid = 0;
     int crashes = 0;

@@ -66,6 +66,9 @@ void View::RefreshReason() {
                                              "end",
                                              StepsDone()));
   }
+  if (const std::string waits = WaitsFor(); !waits.empty() && !stopping) {
+    return story_.SetState(v1::JOB_STATE_RESTORING, "WAITING_FOR_TASKS", waits);
+  }
   const bool any = std::any_of(executors_.begin(), executors_.end(),
                                [](const auto& one) { return one.second.ready; });
   const v1::JobState state = stopping ? v1::JOB_STATE_STOPPING : v1::JOB_STATE_RUNNING;

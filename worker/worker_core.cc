@@ -74,6 +74,8 @@ void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
       return SetBuffers(waiter, command.set_buffers());
     case v1::Command::kSaveVariables:
       return SaveVariables(waiter, command.save_variables());
+    case v1::Command::kJoinGroup:
+      return JoinGroup(waiter, command.join_group());
     default:
       Answer(waiter,
              Unimplemented("worker:{} does not know command {} (kind {})", options_.worker_index,
@@ -101,8 +103,7 @@ Result<bool> WorkerCore::IsKnown(const Job& job, Waiter waiter, const v1::StartE
   }
   if (job.ready) {
     // What was said of it may have been lost with the stream.
-    Tell(v1::ExecutorEvent::KIND_READY, plan.job_id(), job, processes_.at(*job.process).pid, {}, {},
-         &job.endpoint);
+    Tell(v1::ExecutorEvent::KIND_READY, plan.job_id(), job, processes_.at(*job.process).pid);
     Answer(waiter, Ok());
   }
   return job.ready || job.starting;
@@ -215,26 +216,33 @@ void WorkerCore::StopExecutor(const std::string& job_id) {
 }
 
 void WorkerCore::OnReady(ProcessId process, const v1::ExecutorReady& ready) {
+  const std::string& job_id = processes_[process].job_id;
+  if (const Job& job = jobs_[job_id]; job.process == process && job.ready) {
+    return Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid);
+  }
   EndStart(process, FromProto(ready.status()),
-           fmt::format("libtorch {}, {}", ready.torch_version(), ready.blas()), ready.endpoint());
+           fmt::format("libtorch {}, {}", ready.torch_version(), ready.blas()), ready.endpoint(),
+           ready.group_address());
 }
 
 // Whoever asked for the executor is answered; one that cannot start is gone.
 void WorkerCore::EndStart(ProcessId process, const Status& status, const std::string& what,
-                          v1::DataEndpoint endpoint) {
+                          v1::DataEndpoint endpoint, const std::string& group_address) {
   const std::string job_id = processes_[process].job_id;
   Job& job = jobs_[job_id];
   if (job.process != process || !job.starting) return;
   job.starting = false;
   if (status.ok()) {
     job.ready = job.served = true;
-    if (const std::string bound = endpoint.tcp_address();
-        !options_.advertised_host.empty() && !bound.empty()) {
-      endpoint.set_tcp_address(options_.advertised_host + bound.substr(bound.rfind(':')));
-    }
-    log::With({{"job", job_id}}).Info("executor ready: {}", what);
-    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, &endpoint);
+    const auto reached_at = [this](const std::string& bound) {
+      if (options_.advertised_host.empty() || bound.empty()) return bound;
+      return options_.advertised_host + bound.substr(bound.rfind(':'));
+    };
+    endpoint.set_tcp_address(reached_at(endpoint.tcp_address()));
     job.endpoint = std::move(endpoint);
+    job.group_address = reached_at(group_address);
+    log::With({{"job", job_id}}).Info("executor ready: {}", what);
+    Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid);
     Watch();
   } else {
     log::With({{"job", job_id}}).Warning("executor cannot start: {}", Message(status));
@@ -288,22 +296,20 @@ void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
       return EndCheck(process, FromProto(message.evaluated().status()), std::move(result), false);
     }
     case v1::FromExecutor::kValues: {
-      Job& job = jobs_[processes_[process].job_id];
-      if (job.process != process || job.values_waiters.empty()) return;
-      const Waiter waiter = job.values_waiters.front();
-      job.values_waiters.pop_front();
       v1::CommandResult result;
       *result.mutable_values() = message.values().piece();
-      return Answer(waiter, FromProto(message.values().status()), std::move(result));
+      return AnswerFirst(process, &Job::values_waiters, message.values().status(),
+                         std::move(result));
     }
     case v1::FromExecutor::kSaved: {
-      Job& job = jobs_[processes_[process].job_id];
-      if (job.process != process || job.save_waiters.empty()) return;
-      const Waiter waiter = job.save_waiters.front();
-      job.save_waiters.pop_front();
       v1::CommandResult result;
       *result.mutable_saved() = message.saved().report();
-      return Answer(waiter, FromProto(message.saved().status()), std::move(result));
+      return AnswerFirst(process, &Job::save_waiters, message.saved().status(), std::move(result));
+    }
+    case v1::FromExecutor::kJoined: {
+      v1::CommandResult result;
+      *result.mutable_group() = message.joined().report();
+      return AnswerFirst(process, &Job::join_waiters, message.joined().status(), std::move(result));
     }
     default:
       log::Warning("executor {} sent a message that this daemon does not know",
@@ -393,7 +399,7 @@ void WorkerCore::AnswerAll(Job& job, const Status& status) {
   for (const Waiter& waiter : std::exchange(job.adopters, {})) {
     Answer(waiter, status.ok() ? Aborted("the job's executor was started again") : status);
   }
-  for (auto* waiters : {&job.values_waiters, &job.save_waiters}) {
+  for (auto* waiters : {&job.values_waiters, &job.save_waiters, &job.join_waiters}) {
     for (const Waiter& waiter : std::exchange(*waiters, {})) {
       Answer(waiter, status.ok() ? Unavailable("the job's executor was started again") : status);
     }
@@ -401,14 +407,16 @@ void WorkerCore::AnswerAll(Job& job, const Status& status) {
 }
 
 void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job,
-                      int pid, const ExecutorEnd& end, const std::deque<std::string>& lines,
-                      const v1::DataEndpoint* endpoint) {
+                      int pid, const ExecutorEnd& end, const std::deque<std::string>& lines) {
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(job_id);
   event.set_view(job.view.value());
   event.set_incarnation(job.incarnation);
-  if (endpoint != nullptr) *event.mutable_endpoint() = *endpoint;
+  if (kind == v1::ExecutorEvent::KIND_READY) {
+    *event.mutable_endpoint() = job.endpoint;
+    event.set_group_address(job.group_address);
+  }
   event.set_pid(static_cast<std::uint32_t>(pid));
   event.set_kind(kind);
   event.set_how(end.how);

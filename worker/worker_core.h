@@ -149,6 +149,7 @@ class WorkerCore {
     // The executor of this number was ready once, and served there.
     bool served = false;
     v1::DataEndpoint endpoint;
+    std::string group_address;
     bool claimed = true;
     // Asked to go on under a later epoch, in this order.
     std::deque<Waiter> adopters;
@@ -164,6 +165,8 @@ class WorkerCore {
     std::deque<Waiter> values_waiters;
     // Asked to save the variables that its executor holds.
     std::deque<Waiter> save_waiters;
+    // Asked to become a member of a group.
+    std::deque<Waiter> join_waiters;
     v1::LogLines lines;
     std::uint64_t dropped_lines = 0;
     bool flush_planned = false;
@@ -206,14 +209,19 @@ class WorkerCore {
   void OnServing(ProcessId process, const v1::ProgramReady& ready);
 
   void OnReady(ProcessId process, const v1::ExecutorReady& ready);
-  // The job's executor has said `status` of its start; `what` it is, and where it serves closures.
+  // The job's executor has said `status` of its start; `what` it is, where it serves closures, and
+  // where it waits for a group, if it does.
   void EndStart(ProcessId process, const Status& status, const std::string& what,
-                v1::DataEndpoint endpoint);
+                v1::DataEndpoint endpoint, const std::string& group_address = "");
   void OnPulse(ProcessId process, const v1::ProgramPulse& pulse);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
   void GetValues(Waiter waiter, const v1::GetValues& request);
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
   void SaveVariables(Waiter waiter, const v1::SaveVariables& request);
+  void JoinGroup(Waiter waiter, const v1::JoinGroup& request);
+  // The executor has answered the first of those who wait for that.
+  void AnswerFirst(ProcessId process, std::deque<Waiter> Job::* waiters,
+                   const v1::StatusProto& status, v1::CommandResult result);
   // The job whose executor can be asked. kUnavailable; kAborted: CheckFence().
   Result<Job*> Serving(const std::string& job_id, Epoch epoch, ViewId view);
   // The watchdog looks at every executor that has closures; kLooks times in stuck_limit.
@@ -232,8 +240,7 @@ class WorkerCore {
   void Answer(Waiter waiter, const Status& status, v1::CommandResult result = {});
   void AnswerAll(Job& job, const Status& status);
   void Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job, int pid,
-            const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {},
-            const v1::DataEndpoint* endpoint = nullptr);
+            const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {});
   void AddLine(const std::string& job_id, std::int64_t time_us, std::string text);
   void FlushLines(const std::string& job_id);
   void EndUnclaimed();

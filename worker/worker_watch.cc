@@ -1,5 +1,6 @@
 // The part of WorkerCore that asks executors for their model's values, has them saved, and watches
 // over them.
+#include "common/messages/status_proto.h"
 #include "worker/worker_core.h"
 
 namespace muster::worker {
@@ -47,7 +48,7 @@ void WorkerCore::OnAdopted(ProcessId process, const v1::AdoptAnswer& answer) {
   result.mutable_adopted()->add_shards()->set_watermark(answer.steps());
   result.mutable_adopted()->set_executor(job.incarnation);
   Answer(waiter, Ok(), std::move(result));
-  Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid, {}, {}, &job.endpoint);
+  Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid);
 }
 
 // ---- Values of the model
@@ -91,6 +92,25 @@ void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) 
   v1::ToExecutor message;
   *message.mutable_save() = request;
   io_.Send(*(*job)->process, message);
+}
+
+void WorkerCore::JoinGroup(Waiter waiter, const v1::JoinGroup& request) {
+  const Result<Job*> job =
+      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
+  if (!job.ok()) return Answer(waiter, job.status());
+  (*job)->join_waiters.push_back(waiter);
+  v1::ToExecutor message;
+  *message.mutable_join() = request;
+  io_.Send(*(*job)->process, message);
+}
+
+void WorkerCore::AnswerFirst(ProcessId process, std::deque<Waiter> Job::* waiters,
+                             const v1::StatusProto& status, v1::CommandResult result) {
+  Job& job = jobs_[processes_[process].job_id];
+  if (job.process != process || (job.*waiters).empty()) return;
+  const Waiter waiter = (job.*waiters).front();
+  (job.*waiters).pop_front();
+  Answer(waiter, FromProto(status), std::move(result));
 }
 
 // ---- The watchdog

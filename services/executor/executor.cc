@@ -98,6 +98,14 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       if (report.ok()) *answer.mutable_saved()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
+    case v1::ToExecutor::kJoin: {
+      Result<v1::GroupReport> report = Unavailable("this executor runs no job");
+      if (run_ != nullptr) report = run_->Join(message.join());
+      v1::FromExecutor answer;
+      SetStatus(report.status(), *answer.mutable_joined()->mutable_status());
+      if (report.ok()) *answer.mutable_joined()->mutable_report() = *std::move(report);
+      return pipe_.Send(answer);
+    }
     case v1::ToExecutor::kAdopt: {
       Result<std::uint64_t> steps = Unavailable("this executor runs no job");
       if (run_ != nullptr) steps = run_->Adopt(message.adopt().least_attempt());
@@ -139,9 +147,16 @@ Status Executor::Start(const v1::ExecutorStart& start) {
 // Opens the job, then the door for its driver.
 Status Executor::Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready) {
   server_.reset();
-  MUSTER_TRY_ASSIGN(run_, JobRun::Open(start, options_.token));
+  // It waits for another group, where it did for the first one.
+  const auto on_group_over = [this] {
+    v1::FromExecutor again;
+    SetStatus(Ok(), *again.mutable_ready()->mutable_status());
+    (void)pipe_.Send(again);  // the receiver learns that the daemon has gone
+  };
+  MUSTER_TRY_ASSIGN(run_, JobRun::Open(start, options_.token, on_group_over));
   MUSTER_TRY_ASSIGN(server_, ClosureServer::Start(start, *run_, pipe_));
   *ready.mutable_endpoint() = server_->endpoint();
+  ready.set_group_address(run_->group_address());
   return Ok();
 }
 

@@ -76,7 +76,8 @@ Status AsClosureStatus(const Status& status) {
 }  // namespace
 
 Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
-                                             const std::string& token) {
+                                             const std::string& token,
+                                             std::function<void()> on_group_over) {
   const v1::JobPlan& plan = start.start().plan();
   const v1::JobSpec& spec = start.start().spec();
   std::unique_ptr<JobRun> run(new JobRun);
@@ -92,8 +93,14 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
   TellBadRecords(run->training_->source(), kTraining);
   if (run->evaluation_) TellBadRecords(run->evaluation_->source(), kEvaluation);
   const std::vector<data::ColumnInfo> columns = run->training_->source().columns();
-  MUSTER_TRY_ASSIGN(run->steps_, plan.ps().empty() ? OpenLocalSteps(start, columns)
-                                                   : OpenPsSteps(start, columns, token));
+  if (!plan.ps().empty()) {
+    MUSTER_TRY_ASSIGN(run->steps_, OpenPsSteps(start, columns, token));
+  } else if (spec.strategy().kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) {
+    MUSTER_TRY_ASSIGN(run->steps_,
+                      OpenGroupSteps(start, columns, *run->training_, std::move(on_group_over)));
+  } else {
+    MUSTER_TRY_ASSIGN(run->steps_, OpenLocalSteps(start, columns));
+  }
   return run;
 }
 
@@ -209,6 +216,14 @@ Result<v1::SaveReport> JobRun::Save(const v1::SaveVariables& request) {
   }
   const MutexLock lock(mutex_);
   return steps_->Save(request.step(), request.directory());
+}
+
+Result<v1::GroupReport> JobRun::Join(const v1::JoinGroup& request) {
+  if (request.job_id() != job_id_ || request.view() != view_) {
+    return Aborted("a group of job {} view {}; this executor serves job {} view {}",
+                   request.job_id(), request.view(), job_id_, view_);
+  }
+  return steps_->Join(request);
 }
 
 Result<v1::ProbeReport> ProbeData(const v1::ProbeData& request,

@@ -1,9 +1,10 @@
 // One job and view on this worker: its data and its steps; runs closures.
 //
-// Threading: any thread; one call at a time works, but Expect() waits for none.
+// Threading: any thread; one call at a time works, but Expect() and Join() wait for none.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,10 +20,12 @@ class ClosureAssignment;
 class ClosureResult;
 class ExecutorStart;
 class GetValues;
+class GroupReport;
 class Piece;
 class ProbeData;
 class ProbeReport;
 class JobSpec;
+class JoinGroup;
 class SaveReport;
 class SaveVariables;
 class SetBuffers;
@@ -33,9 +36,11 @@ namespace muster::executor {
 class JobRun {
  public:
   // Opens the data and the steps: with parameter servers when the plan has some.
+  // `on_group_over`: as OpenGroupSteps() says.
   //   kInvalidArgument, kNotFound, kDataLoss: the user's error.  Else those of steps.h.
   static Result<std::unique_ptr<JobRun>> Open(const v1::ExecutorStart& start,
-                                              const std::string& token);
+                                              const std::string& token,
+                                              std::function<void()> on_group_over);
 
   // This closure will be run soon: its batch is read meanwhile.
   void Expect(const v1::Closure& closure);
@@ -50,6 +55,10 @@ class JobRun {
   Status SetBuffers(const v1::SetBuffers& request);
   // Steps::Save(). kAborted: another job or view.
   Result<v1::SaveReport> Save(const v1::SaveVariables& request);
+
+  // Steps::Join(), beside a closure that runs. kAborted: another job or view.
+  Result<v1::GroupReport> Join(const v1::JoinGroup& request);
+  std::string group_address() const { return steps_->group_address(); }
 
   // Goes on under a later coordinator: refuses attempts below this from now on (kAborted), and says
   // Steps::Done() when none of them runs.
@@ -70,9 +79,10 @@ class JobRun {
   std::uint64_t view_ = 0;
   std::uint64_t number_ = 0;
   Mutex mutex_;
-  std::unique_ptr<Steps> steps_;
   std::unique_ptr<BatchReader> training_;
   std::unique_ptr<BatchReader> evaluation_;  // null without evaluation
+  // Ends before the data that it reads.
+  std::unique_ptr<Steps> steps_;
   // A serialized ModelValues, while it is fetched.
   std::string snapshot_ MUSTER_GUARDED_BY(mutex_);
   std::uint64_t least_attempt_ MUSTER_GUARDED_BY(mutex_) = 0;

@@ -1,31 +1,25 @@
-// Steps under a strategy of one machine: every replica computes its part of the batch on its own
-// device and thread, the strategy sums the gradients, and each copy of a variable is updated by the
-// parameter servers' own rules.
-//
-// With `deterministic` a batch is always cut into kLogicalShards parts, and their gradients are
-// summed pair by pair in one fixed order, whatever the number of devices: the same bits on any.
-#include <algorithm>
-#include <cstring>
-#include <deque>
-#include <numeric>
-#include <optional>
-#include <utility>
+#include "services/executor/local_steps.h"
 
-#include "common/config/job_yaml/limits.h"
+#include <algorithm>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "common/base/trouble.h"
+#include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/messages/metric_sums.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/executor.pb.h"
-#include "services/executor/local_variables.h"
-#include "services/executor/steps.h"
-#include "strategy/base/error.h"
 #include "strategy/base/random.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/kinds/central_storage_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
+#include "strategy/tpu/tpu_strategy.h"
+#include "strategy/tpu/tpu_system.h"
 #include "worker/engine/metrics.h"
 
 namespace muster::executor {
@@ -33,27 +27,6 @@ namespace {
 
 // Results that are kept for closures which are asked for again; at most two are in flight.
 constexpr std::size_t kResultsKept = 16;
-
-// Our functions below and above the public API return statuses.
-template <class Function>
-Status Guarded(const Function& function) {
-  try {
-    function();
-    return Ok();
-  } catch (const Error& error) {
-    return MakeStatus(static_cast<StatusCode>(error.code()), error.message());
-  } catch (const c10::OutOfMemoryError& error) {
-    return ResourceExhausted("{}", error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    return Internal("{}", error.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("out of memory");
-  }
-}
-
-void Require(const Status& status) {
-  if (!status.ok()) Raise(status);
-}
 
 std::unique_ptr<Strategy> MakeStrategy(const v1::StrategySpec& spec) {
   std::vector<std::string> devices;
@@ -64,306 +37,95 @@ std::unique_ptr<Strategy> MakeStrategy(const v1::StrategySpec& spec) {
     case v1::STRATEGY_KIND_ONE_DEVICE:
       return std::make_unique<OneDeviceStrategy>(devices[0]);
     case v1::STRATEGY_KIND_MIRRORED:
+    case v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED:
       return std::make_unique<MirroredStrategy>(devices);
     case v1::STRATEGY_KIND_CENTRAL_STORAGE:
       return std::make_unique<CentralStorageStrategy>(devices);
+    case v1::STRATEGY_KIND_TPU:
+      (void)initialize_tpu_system({.topology = spec.topology()});
+      return std::make_unique<TPUStrategy>();
     default:
       Raise(InvalidArgument("the plan has no parameter servers, which strategy {} needs",
                             v1::StrategyKind_Name(spec.kind())));
   }
 }
 
-// What one part of a batch says of every variable. Rows and ids are undefined where it has none.
-struct Gradients {
-  std::vector<torch::Tensor> dense;
-  std::vector<torch::Tensor> rows;
-  std::vector<torch::Tensor> ids;
-};
+// How far a member is, as it tells the others.
+enum : std::size_t { kHas, kGeneration, kDone, kReach, kResult };
 
-// Joins the rows of all parts, in their order; the rows of one id add up.
-IndexedSlices JoinRows(const std::vector<IndexedSlices>& parts) {
-  std::vector<torch::Tensor> all_ids, all_rows;
-  for (const IndexedSlices& part : parts) {
-    all_ids.push_back(part.indices);
-    all_rows.push_back(part.values);
+}  // namespace
+
+LocalSteps::LocalSteps(const v1::ExecutorStart& start, const std::vector<data::ColumnInfo>& columns)
+    : strategy_(MakeStrategy(start.start().spec().strategy())),
+      deterministic_(start.start().spec().strategy().deterministic()),
+      replicas_(strategy_->num_replicas_in_sync()),
+      threads_(deterministic_ ? 1 : std::max(1, static_cast<int>(start.threads()) / replicas_)),
+      has_variables_(!start.start().joins()),
+      done_(has_variables_ ? start.start().plan().start_step() : 0) {
+  for (int r = 0; r < replicas_; ++r) {
+    auto model = OpenModel(start, columns);
+    Require(model.status());
+    models_.push_back(*std::move(model));
   }
-  const torch::Tensor ids = torch::cat(all_ids).contiguous();
-  const torch::Tensor rows = torch::cat(all_rows).contiguous();
-  const auto* const id = ids.data_ptr<std::int64_t>();
-  std::vector<std::int64_t> order(static_cast<std::size_t>(ids.numel()));
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](std::int64_t i) { return id[i]; });
-  std::int64_t unique = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i == 0 || id[order[i]] != id[order[i - 1]]) ++unique;
+  v1::JobPlan plan = start.start().plan();
+  auto ids = MatchVariables(*models_[0], plan);
+  Require(ids.status());
+  ids_ = *std::move(ids);
+  // Who joins begins with any values: they are another member's soon.
+  if (!has_variables_) plan.set_start_step(0);
+  variables_ = std::make_unique<LocalVariables>(
+      *strategy_, plan, start.start().restore_from(), [&](std::uint32_t id) {
+        const auto at = std::ranges::find(ids_.dense, id);
+        return models_[0]->InitialValue(static_cast<std::size_t>(at - ids_.dense.begin()));
+      });
+  for (int r = 0; r < replicas_; ++r) {
+    sources_.push_back(
+        std::make_unique<ReplicaSource>(*variables_, ids_, *models_[static_cast<std::size_t>(r)]));
   }
-  const std::int64_t dim = rows.size(1);
-  IndexedSlices joined{.values = torch::empty({unique, dim}, torch::kFloat),
-                       .indices = torch::empty({unique}, torch::kLong)};
-  float* to = joined.values.data_ptr<float>() - dim;
-  std::int64_t* to_id = joined.indices.data_ptr<std::int64_t>() - 1;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const float* const from = rows.data_ptr<float>() + order[i] * dim;
-    if (i == 0 || id[order[i]] != *to_id) {
-      to += dim;
-      *++to_id = id[order[i]];
-      std::copy_n(from, dim, to);
-    } else {
-      for (std::int64_t k = 0; k < dim; ++k) to[k] += from[k];
-    }
-  }
-  return joined;
 }
 
-// One tree for any number of replicas: ((0+1)+(2+3))+((4+5)+(6+7)). Parts without examples count
-// nothing. Sums land in the first part's tensors.
-Gradients SumShards(Strategy&, const PerReplica<std::vector<Gradients>>& replicas) {
-  const torch::NoGradGuard no_grad;
-  std::vector<Gradients> parts;
-  for (const std::vector<Gradients>& some : replicas.values()) {
-    parts.insert(parts.end(), some.begin(), some.end());
-  }
-  for (std::size_t width = 1; width < parts.size(); width *= 2) {
-    for (std::size_t i = 0; i + width < parts.size(); i += 2 * width) {
-      for (std::size_t v = 0; v < parts[i].dense.size(); ++v) {
-        parts[i].dense[v].add_(parts[i + width].dense[v]);
-      }
-    }
-  }
-  Gradients sums = parts[0];
-  for (std::size_t e = 0; e < sums.rows.size(); ++e) {
-    std::vector<IndexedSlices> slices;
-    for (const Gradients& part : parts) slices.push_back({part.rows[e], part.ids[e]});
-    const IndexedSlices joined = JoinRows(slices);
-    sums.rows[e] = joined.values;
-    sums.ids[e] = joined.indices;
-  }
-  return sums;
+v1::ModelValues LocalSteps::Values(bool frozen) const { return models_[0]->Values(frozen); }
+
+Status LocalSteps::EvaluateWith(const v1::TensorSet& buffers) {
+  for (const auto& model : models_) MUSTER_TRY(model->EvaluateWith(buffers));
+  return Ok();
 }
 
-// One replica's side of a step: its model sees the values of its device; when all its parts have
-// been given, their gradients meet those of the other replicas.
-class ReplicaSource final : public engine::ParameterSource {
- public:
-  ReplicaSource(LocalVariables& variables, const ModelVariables& ids, engine::Model& model,
-                bool deterministic)
-      : variables_(variables), ids_(ids), model_(model), deterministic_(deterministic) {
-    lookup_rows_.resize(ids.embeddings.size());
+Result<std::uint64_t> LocalSteps::Done() const {
+  if (broken_) return FailedPrecondition("the update of step {} has failed", done_ + 1);
+  return done_;
+}
+
+Result<v1::SaveReport> LocalSteps::Save(std::uint64_t step, const std::string& directory) {
+  if (step != done_) {
+    return FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done here", step,
+                              done_);
   }
+  // A process that was stopped and wakes late must not write over what counts.
+  MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(directory));
+  if (committed) return Aborted("{} has been committed without this executor", directory);
+  v1::SaveReport report;
+  MUSTER_TRY(Guarded([&] { report = variables_->Save(directory); }));
+  return report;
+}
 
-  // The next step has so many parts here.
-  void Expect(std::size_t parts) {
-    parts_.resize(parts);
-    given_ = 0;
-  }
+LocalSteps::PartRange LocalSteps::PartsOf(int replica, int parts, int replicas) const {
+  return {replica * parts / replicas, (replica + 1) * parts / replicas};
+}
 
-  Status Fetch(bool train, std::span<engine::Lookup> lookups) override {
-    return Guarded([&] {
-      const torch::NoGradGuard no_grad;
-      if (parts_.empty()) parts_.resize(1);
-      if (given_ == parts_.size()) given_ = 0;
-      MakeRoom(parts_[given_]);
-      held_.clear();
-      for (std::size_t i = 0; i < ids_.dense.size(); ++i) {
-        held_.push_back(variables_.Value(ids_.dense[i]));
-        Require(model_.Bind(i, held_.back().data_ptr<float>(),
-                            parts_[given_].dense[i].data_ptr<float>()));
-      }
-      for (engine::Lookup& lookup : lookups) FetchRows(train, lookup);
-    });
-  }
-
-  Status Give(std::uint64_t step, std::span<const engine::Lookup> lookups) override {
-    return Guarded([&] {
-      const torch::NoGradGuard no_grad;
-      Gradients& part = parts_[given_];
-      for (const engine::Lookup& lookup : lookups) {
-        torch::Tensor& ids = part.ids[lookup.embedding];
-        ids = torch::empty({static_cast<std::int64_t>(lookup.ids.size())}, torch::kLong);
-        std::ranges::copy(lookup.ids, ids.data_ptr<std::int64_t>());
-      }
-      Given(step);
-    });
-  }
-
-  // A part without examples.
-  void GiveNothing(std::uint64_t step) {
-    const torch::NoGradGuard no_grad;
-    Gradients& part = parts_[given_];
-    MakeRoom(part);
-    for (const torch::Tensor& gradient : part.dense) gradient.zero_();
-    for (std::size_t e = 0; e < ids_.embeddings.size(); ++e) {
-      part.rows[e] = torch::empty({0, model_.embeddings()[e].dim}, torch::kFloat);
-      part.ids[e] = torch::empty({0}, torch::kLong);
-    }
-    Given(step);
-  }
-
- private:
-  void MakeRoom(Gradients& part) const {
-    for (std::size_t i = part.dense.size(); i < ids_.dense.size(); ++i) {
-      part.dense.push_back(torch::empty(model_.parameters()[i].shape, torch::kFloat));
-    }
-    part.rows.resize(ids_.embeddings.size());
-    part.ids.resize(ids_.embeddings.size());
-  }
-
-  void FetchRows(bool train, engine::Lookup& lookup) {
-    const std::size_t e = lookup.embedding;
-    const auto dim = static_cast<std::size_t>(model_.embeddings()[e].dim);
-    std::vector<float>& rows = lookup_rows_[e];
-    rows.resize(lookup.ids.size() * dim);
-    const torch::Tensor table = variables_.Value(ids_.embeddings[e]);
-    ps::GatherRows(table.data_ptr<float>(), dim, lookup.ids, rows.data());
-    lookup.rows = rows;
-    if (!train) return;
-    torch::Tensor& gradient = parts_[given_].rows[e];
-    gradient =
-        torch::empty({static_cast<std::int64_t>(lookup.ids.size()), static_cast<std::int64_t>(dim)},
-                     torch::kFloat);
-    lookup.row_gradients = {gradient.data_ptr<float>(), rows.size()};
-  }
-
-  void Given(std::uint64_t step) {
-    if (++given_ < parts_.size()) return;
-    held_.clear();
-    const Gradients sums = Reduce();
-    for (std::size_t i = 0; i < ids_.dense.size(); ++i) {
-      variables_.UpdateDense(ids_.dense[i], step, sums.dense[i]);
-    }
-    for (std::size_t e = 0; e < ids_.embeddings.size(); ++e) {
-      variables_.UpdateRows(ids_.embeddings[e], step, {sums.rows[e], sums.ids[e]});
-    }
-  }
-
-  Gradients Reduce() {
-    ReplicaContext& replica = replica_context();
-    if (deterministic_) return replica.merge_call(SumShards, parts_);
-    if (replica.num_replicas_in_sync() == 1) return parts_[0];
-    Gradients sums = parts_[0];
-    if (!sums.dense.empty()) sums.dense = replica.all_reduce(ReduceOp::kSum, sums.dense);
-    std::vector<IndexedSlices> slices;
-    for (std::size_t e = 0; e < sums.rows.size(); ++e) {
-      slices.push_back({sums.rows[e], sums.ids[e]});
-    }
-    if (slices.empty()) return sums;
-    slices = replica.all_reduce(ReduceOp::kSum, slices);
-    for (std::size_t e = 0; e < slices.size(); ++e) {
-      const IndexedSlices joined = JoinRows({slices[e]});
-      sums.rows[e] = joined.values;
-      sums.ids[e] = joined.indices;
-    }
-    return sums;
-  }
-
-  LocalVariables& variables_;
-  const ModelVariables& ids_;
-  engine::Model& model_;
-  const bool deterministic_;
-  std::vector<Gradients> parts_;
-  std::size_t given_ = 0;
-  std::vector<torch::Tensor> held_;  // what the model is bound to
-  std::vector<std::vector<float>> lookup_rows_;
-};
-
-class LocalSteps final : public Steps {
- public:
-  LocalSteps(const v1::ExecutorStart& start, const std::vector<data::ColumnInfo>& columns)
-      : strategy_(MakeStrategy(start.start().spec().strategy())),
-        deterministic_(start.start().spec().strategy().deterministic()),
-        replicas_(strategy_->num_replicas_in_sync()),
-        parts_(deterministic_ ? static_cast<int>(config::kLogicalShards) : replicas_),
-        threads_(deterministic_ ? 1 : std::max(1, static_cast<int>(start.threads()) / replicas_)),
-        done_(start.start().plan().start_step()) {
-    for (int r = 0; r < replicas_; ++r) {
-      auto model = OpenModel(start, columns);
-      Require(model.status());
-      models_.push_back(*std::move(model));
-    }
-    const v1::JobPlan& plan = start.start().plan();
-    auto ids = MatchVariables(*models_[0], plan);
-    Require(ids.status());
-    ids_ = *std::move(ids);
-    variables_ = std::make_unique<LocalVariables>(
-        *strategy_, plan, start.start().restore_from(), [&](std::uint32_t id) {
-          const auto at = std::ranges::find(ids_.dense, id);
-          return models_[0]->InitialValue(static_cast<std::size_t>(at - ids_.dense.begin()));
-        });
-    for (int r = 0; r < replicas_; ++r) {
-      sources_.push_back(std::make_unique<ReplicaSource>(
-          *variables_, ids_, *models_[static_cast<std::size_t>(r)], deterministic_));
-    }
-  }
-
-  Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
-                               const data::Element& batch, engine::StepTimes& times) override;
-  Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
-                                  engine::StepTimes& times) override;
-
-  v1::ModelValues Values(bool frozen) const override { return models_[0]->Values(frozen); }
-  Status EvaluateWith(const v1::TensorSet& buffers) override {
-    for (const auto& model : models_) MUSTER_TRY(model->EvaluateWith(buffers));
-    return Ok();
-  }
-
-  Result<std::uint64_t> Done() const override {
-    if (broken_) return FailedPrecondition("the update of step {} has failed", done_ + 1);
-    return done_;
-  }
-
-  Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) override {
-    if (step != done_) {
-      return FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done here",
-                                step, done_);
-    }
-    // A process that was stopped and wakes late must not write over what counts.
-    MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(directory));
-    if (committed) return Aborted("{} has been committed without this executor", directory);
-    v1::SaveReport report;
-    MUSTER_TRY(Guarded([&] { report = variables_->Save(directory); }));
-    return report;
-  }
-
- private:
-  // A part's examples; no rows where the batch does not reach.
-  struct Slice {
-    int part = 0;
-    std::int64_t rows = 0;
-    data::Element batch;
-  };
-  // Calls body(replica, part's slice) for each part, on its replica's thread, and adds up what
-  // comes back in the order of parts. Times are those of the first replica.
-  using Body = std::function<Result<v1::MetricSums>(std::size_t replica, const Slice& slice,
-                                                    engine::StepTimes& times)>;
-  Result<v1::MetricSums> OnParts(const data::Element& batch, engine::StepTimes& times,
-                                 const Body& body);
-
-  const std::unique_ptr<Strategy> strategy_;
-  const bool deterministic_;
-  const int replicas_;
-  const int parts_;
-  const int threads_;
-  ModelVariables ids_;
-  std::vector<std::unique_ptr<engine::Model>> models_;
-  std::unique_ptr<LocalVariables> variables_;
-  std::vector<std::unique_ptr<ReplicaSource>> sources_;
-  std::uint64_t done_;
-  bool broken_ = false;
-  std::deque<std::pair<std::uint64_t, v1::MetricSums>> results_;
-};
-
-Result<v1::MetricSums> LocalSteps::OnParts(const data::Element& batch, engine::StepTimes& times,
+Result<v1::MetricSums> LocalSteps::OnParts(const data::Element& batch, int parts, int first_replica,
+                                           int all_replicas, engine::StepTimes& times,
                                            const Body& body) {
   MUSTER_TRY_ASSIGN(const std::int64_t rows, data::Rows(batch));
-  const std::int64_t most = (rows + parts_ - 1) / parts_;
-  std::vector<v1::MetricSums> sums(static_cast<std::size_t>(parts_));
+  const std::int64_t most = (rows + parts - 1) / parts;
+  std::vector<v1::MetricSums> sums(static_cast<std::size_t>(parts));
   MUSTER_TRY(Guarded([&] {
     strategy_->run([&] {
       const int replica = replica_context().replica_id_in_sync_group();
       if (torch::get_num_threads() != threads_) torch::set_num_threads(threads_);
       engine::StepTimes own;
-      for (int part = replica * parts_ / replicas_; part < (replica + 1) * parts_ / replicas_;
-           ++part) {
+      const PartRange range = PartsOf(first_replica + replica, parts, all_replicas);
+      for (int part = range.begin; part < range.end; ++part) {
         const std::int64_t begin = std::min(rows, part * most);
         const std::int64_t end = std::min(rows, begin + most);
         auto result = body(static_cast<std::size_t>(replica),
@@ -391,14 +153,27 @@ Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, std::uint64_t /*att
     return Unavailable("step {} before step {}: steps are made in order", step, done_ + 1);
   }
   MUSTER_TRY_ASSIGN(const std::int64_t rows, data::Rows(batch));
-  if (parts_ > 1) models_[0]->SeedStep(step);
+  const int parts = this->parts();
+  const int all_replicas = members() * replicas_;
+  if (parts > 1) models_[0]->SeedStep(step);
   StepSeed seed;
-  for (int r = 0; r < replicas_; ++r) {
-    const int parts = (r + 1) * parts_ / replicas_ - r * parts_ / replicas_;
-    sources_[static_cast<std::size_t>(r)]->Expect(static_cast<std::size_t>(parts));
+  Meeting meeting;
+  std::optional<v1::MetricSums> gathered;
+  if (deterministic_ || group_ != nullptr) {
+    meeting = [&](std::uint64_t number, std::vector<PartResult> given) {
+      PartResult sums = Gathered(number, std::move(given));
+      gathered = sums.metrics;
+      return sums;
+    };
   }
+  for (int r = 0; r < replicas_; ++r) {
+    const PartRange range = PartsOf(first_replica() + r, parts, all_replicas);
+    sources_[static_cast<std::size_t>(r)]->Expect(static_cast<std::size_t>(range.end - range.begin),
+                                                  meeting);
+  }
+  updating_ = group_ == nullptr;
   auto sums = OnParts(
-      batch, times,
+      batch, parts, first_replica(), all_replicas, times,
       [&](std::size_t replica, const Slice& slice,
           engine::StepTimes& own) -> Result<v1::MetricSums> {
         if (slice.rows == 0) {
@@ -406,26 +181,43 @@ Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, std::uint64_t /*att
           return v1::MetricSums();
         }
         const engine::Part part{static_cast<std::uint32_t>(slice.part),
-                                static_cast<std::uint32_t>(parts_),
+                                static_cast<std::uint32_t>(parts),
                                 static_cast<double>(slice.rows) / static_cast<double>(rows)};
         std::optional<PartRandom> random;
-        if (deterministic_) random.emplace(seed, slice.part);
+        if (deterministic_ || group_ != nullptr) random.emplace(seed, slice.part);
         return engine::Train(*models_[replica], *sources_[replica], step, part, slice.batch, own);
       });
   if (!sums.ok()) {
     // Some copies may have been updated.
-    broken_ = true;
+    broken_ = updating_;
+    if (group_ != nullptr) group_->Abort(sums.status());
     return sums;
   }
+  if (gathered) sums = *gathered;
+  pending_.reset();
+  Finish(step, *sums);
+  return sums;
+}
+
+void LocalSteps::Finish(std::uint64_t step, const v1::MetricSums& sums) {
   done_ = step;
-  results_.emplace_back(step, *sums);
+  results_.emplace_back(step, sums);
   if (results_.size() > kResultsKept) results_.pop_front();
+}
+
+// When the barrier is passed all members have the sums: the step counts, whoever is lost now.
+PartResult LocalSteps::Gathered(std::uint64_t step, std::vector<PartResult> parts) {
+  PartResult sums = SumParts(std::move(parts), deterministic_, step, group_);
+  if (group_ == nullptr) return sums;
+  pending_ = Pending{step, sums};
+  Require(group_->Barrier(kStepWithin));
+  updating_ = true;
   return sums;
 }
 
 Result<v1::MetricSums> LocalSteps::Evaluate(const std::string& label, const data::Element& batch,
                                             engine::StepTimes& times) {
-  return OnParts(batch, times,
+  return OnParts(batch, deterministic_ ? kShards : replicas_, 0, replicas_, times,
                  [&](std::size_t replica, const Slice& slice,
                      engine::StepTimes& own) -> Result<v1::MetricSums> {
                    if (slice.rows == 0) return v1::MetricSums();
@@ -434,7 +226,94 @@ Result<v1::MetricSums> LocalSteps::Evaluate(const std::string& label, const data
                  });
 }
 
-}  // namespace
+// ---- Members that find together
+
+Status LocalSteps::Meet(collectives::Group* group, std::uint64_t generation) {
+  group_ = group;
+  if (broken_) return Internal("the update of step {} has failed", done_ + 1);
+  const bool holds = pending_ && pending_->step == done_ + 1;
+  const std::uint64_t reach = holds ? pending_->step : done_;
+  std::vector<std::int64_t> mine{has_variables_ ? 1 : 0, static_cast<std::int64_t>(generation_),
+                                 static_cast<std::int64_t>(done_),
+                                 static_cast<std::int64_t>(reach)};
+  v1::MetricSums last;
+  if (holds) {
+    last = pending_->sums.metrics;
+  } else if (!results_.empty()) {
+    last = results_.back().second;
+  }
+  const std::vector<std::int64_t> packed = Packed(last.SerializeAsString());
+  mine.insert(mine.end(), packed.begin(), packed.end());
+  std::vector<std::vector<std::int64_t>> all{mine};
+  if (group != nullptr) {
+    MUSTER_TRY_ASSIGN(all, group->Exchange("how far the members are", mine, kStepWithin));
+  }
+  // Those of the latest group in which all had met: others may have missed steps.
+  std::int64_t latest = -1;
+  for (const auto& one : all) {
+    if (one[kHas] != 0) latest = std::max(latest, one[kGeneration]);
+  }
+  if (latest < 0) return Unavailable("no member of the group has the job's variables");
+  const auto counts = [&](const std::vector<std::int64_t>& one) {
+    return one[kHas] != 0 && one[kGeneration] == latest;
+  };
+  const auto donor = std::ranges::find_if(all, counts);
+  std::int64_t target = (*donor)[kReach];
+  std::int64_t done = 0;
+  bool all_count = true;
+  for (const auto& one : all) {
+    if (!counts(one)) {
+      all_count = false;
+      continue;
+    }
+    target = std::min(target, one[kReach]);
+    done = std::max(done, one[kDone]);
+  }
+  // Nobody finishes a step that not all have the sums of.
+  if (done > target) return Internal("step {} is done, and {} is all that is left", done, target);
+  const bool takes = !counts(mine);
+  const auto step = static_cast<std::uint64_t>(target);
+  if (!takes && done_ < step) MUSTER_TRY(Guarded([&] { FinishPending(); }));
+  pending_.reset();
+  if (!all_count) {
+    MUSTER_TRY(Guarded(
+        [&] { TakeVariables(*group, static_cast<int>(donor - all.begin()), takes, step); }));
+    if (takes) {
+      v1::MetricSums result;
+      const std::vector<std::int64_t> theirs(donor->begin() + kResult, donor->end());
+      if (result.ParseFromString(Unpacked(theirs))) Finish(step, result);
+    }
+  }
+  generation_ = generation;
+  return Ok();
+}
+
+void LocalSteps::FinishPending() {
+  const Pending pending = *pending_;
+  broken_ = true;
+  strategy_->run([&] {
+    const auto replica = static_cast<std::size_t>(replica_context().local_replica_id());
+    sources_[replica]->Apply(pending.step, pending.sums);
+  });
+  broken_ = false;
+  Finish(pending.step, pending.sums.metrics);
+}
+
+void LocalSteps::TakeVariables(collectives::Group& group, int donor, bool takes,
+                               std::uint64_t step) {
+  const torch::NoGradGuard no_grad;
+  if (takes) has_variables_ = false;
+  variables_->ForEach([&](const Variable& variable) {
+    const torch::Tensor value = variable.component(0).value().clone();
+    Require(group.Broadcast({static_cast<std::byte*>(value.data_ptr()), value.nbytes()}, donor,
+                            kStepWithin));
+    if (takes) variable.assign(value, /*read_value=*/false);
+  });
+  if (!takes) return;
+  has_variables_ = true;
+  done_ = step;
+  results_.clear();
+}
 
 Result<std::unique_ptr<Steps>> OpenLocalSteps(const v1::ExecutorStart& start,
                                               const std::vector<data::ColumnInfo>& columns) {

@@ -171,6 +171,13 @@ void LocalVariables::UpdateRows(std::uint32_t id, std::uint64_t step,
   });
 }
 
+void LocalVariables::ForEach(const std::function<void(const Variable&)>& each) const {
+  for (const Stored& stored : stored_) {
+    each(stored.value);
+    for (const Variable& slot : stored.slots) each(slot);
+  }
+}
+
 v1::SaveReport LocalVariables::Save(const std::string& directory) const {
   const torch::NoGradGuard no_grad;
   v1::SaveReport report;

@@ -13,7 +13,7 @@
 
 #include "common/base/status.h"
 #include "ps/optimizer.h"
-#include "strategy/base/error.h"
+#include "services/executor/step_sums.h"
 #include "strategy/core/strategy.h"
 #include "strategy/values/indexed_slices.h"
 #include "strategy/variables/variable.h"
@@ -24,11 +24,6 @@ class SaveReport;
 }  // namespace muster::v1
 
 namespace muster::executor {
-
-// An error value as the exception of the API of strategy/, which goes through the caller's code.
-[[noreturn]] inline void Raise(const Status& status) {
-  raise(static_cast<ErrorCode>(status.code()), Message(status));
-}
 
 class LocalVariables {
  public:
@@ -51,6 +46,8 @@ class LocalVariables {
   void UpdateRows(std::uint32_t id, std::uint64_t step, const IndexedSlices& gradient);
 
   v1::SaveReport Save(const std::string& directory) const;
+  // Variables and slots, in an order that is the same in all processes of the job.
+  void ForEach(const std::function<void(const Variable&)>& each) const;
 
  private:
   struct Stored {

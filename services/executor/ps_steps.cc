@@ -65,7 +65,8 @@ class PsSteps final : public Steps, private engine::ParameterSource {
     return Ok();
   }
 
-  Status Give(std::uint64_t step, std::span<const engine::Lookup> lookups) override {
+  Status Give(std::uint64_t step, std::span<const engine::Lookup> lookups,
+              const v1::MetricSums& /*metrics*/) override {
     std::vector<ps::RowGradient> rows;
     for (const engine::Lookup& lookup : lookups) {
       rows.push_back({variables_.embeddings[lookup.embedding], lookup.ids, lookup.row_gradients});

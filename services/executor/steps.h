@@ -1,11 +1,12 @@
 // How the steps of one job are computed: with parameter servers (ps_steps.cc), or under a strategy
-// of one machine, which keeps the variables in this process (local_steps.cc). The step itself is
-// worker/engine/step.h for both.
+// that keeps the variables in this process (local_steps.h), alone or together with the executors of
+// other workers (group_steps.cc). The step itself is worker/engine/step.h for all.
 //
 // Threading: one thread makes and uses it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,12 +14,15 @@
 #include "common/base/status.h"
 #include "common/data/element.h"
 #include "ps/client/ps_client.h"
+#include "services/executor/batch_reader.h"
 #include "worker/engine/model.h"
 #include "worker/engine/step.h"
 
 namespace muster::v1 {
 class ExecutorStart;
+class GroupReport;
 class JobPlan;
+class JoinGroup;
 class SaveReport;
 }  // namespace muster::v1
 
@@ -46,15 +50,28 @@ class Steps {
   //   kFailedPrecondition: an update has failed halfway.
   virtual Result<std::uint64_t> Done() const { return 0; }
   virtual ps::LinkBytes bytes() const { return {}; }
+
+  // Of steps that several executors make together: host:port at which this one waits for the
+  // others, and taking part in their next group.
+  //   The errors of JoinGroup (cluster.proto).
+  virtual std::string group_address() const { return {}; }
+  virtual Result<v1::GroupReport> Join(const v1::JoinGroup& /*request*/) {
+    return Unimplemented("the steps of this job are made by one process");
+  }
 };
 
-// Both load the model, over data with these columns. kInvalidArgument, kNotFound, kDataLoss: the
+// All load the model, over data with these columns. kInvalidArgument, kNotFound, kDataLoss: the
 // user's error; else PsClient's, or kResourceExhausted: the variables do not fit into memory.
 Result<std::unique_ptr<Steps>> OpenPsSteps(const v1::ExecutorStart& start,
                                            const std::vector<data::ColumnInfo>& columns,
                                            const std::string& token);
 Result<std::unique_ptr<Steps>> OpenLocalSteps(const v1::ExecutorStart& start,
                                               const std::vector<data::ColumnInfo>& columns);
+// `batches` outlives the steps, which read from it where another executor leads. `on_over` is
+// called, from any thread, when a group has ended with an error and no other one is asked for soon.
+Result<std::unique_ptr<Steps>> OpenGroupSteps(const v1::ExecutorStart& start,
+                                              const std::vector<data::ColumnInfo>& columns,
+                                              BatchReader& batches, std::function<void()> on_over);
 
 // With the buffers that the start names.
 Result<std::unique_ptr<engine::Model>> OpenModel(const v1::ExecutorStart& start,

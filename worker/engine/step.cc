@@ -40,7 +40,7 @@ Result<v1::MetricSums> Train(Model& model, ParameterSource& source, std::uint64_
     MUSTER_TRY_ASSIGN(sums, model.TrainStep(step, part, batch, lookups));
   }
   const Timed timed(times.give_us);
-  MUSTER_TRY(source.Give(step, lookups));
+  MUSTER_TRY(source.Give(step, lookups, sums));
   return sums;
 }
 

@@ -20,8 +20,9 @@ class ParameterSource {
   // Puts the current values where the model's parameters are bound, gives every lookup its rows
   // and, when it trains, room for its row_gradients.
   virtual Status Fetch(bool train, std::span<Lookup> lookups) = 0;
-  // Takes the gradients where the model has written them.
-  virtual Status Give(std::uint64_t step, std::span<const Lookup> lookups) = 0;
+  // Takes the gradients where the model has written them; `metrics` are what the part has scored.
+  virtual Status Give(std::uint64_t step, std::span<const Lookup> lookups,
+                      const v1::MetricSums& metrics) = 0;
 };
 
 // Where the time went, in microseconds; each call adds.

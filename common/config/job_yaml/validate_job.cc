@@ -14,6 +14,7 @@
 #include "common/base/words.h"
 #include "common/config/job_yaml/limits.h"
 #include "common/config/job_yaml/validate_launch.h"
+#include "common/config/job_yaml/validate_strategy.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::config {
@@ -21,9 +22,6 @@ namespace {
 
 // common/data's default for a Criteo reader without hash_buckets (job_spec.proto).
 constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
-constexpr std::uint32_t kMostShards = 100'000;
-constexpr std::uint32_t kMostStaleness = 10'000;
-constexpr std::uint32_t kMostGradients = 4'096;
 constexpr std::uint32_t kMostCheckpoints = 10'000;
 constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
 
@@ -64,9 +62,6 @@ class JobCheck {
   void Optimizer();
   void OptimizerOptions();
   void Schedule();
-  void Strategy();
-  void Consistency();
-  void Partitioner();
   void Evaluation();
   void Checkpoint();
 
@@ -102,7 +97,7 @@ Problems JobCheck::Run() {
   Metrics();
   Optimizer();
   Schedule();
-  Strategy();
+  ValidateStrategy(spec_, problems_);
   Evaluation();
   Checkpoint();
   return std::move(problems_);
@@ -425,121 +420,6 @@ void JobCheck::Schedule() {
     Report(path + ".warmup_steps", "{} of warm-up {} nothing of {}",
            Counted(schedule.warmup_steps(), "step"),
            Agreeing(schedule.warmup_steps(), "leaves", "leave"), Counted(total, "step"));
-  }
-}
-
-void JobCheck::Strategy() {
-  const v1::StrategySpec& strategy = spec_.strategy();
-  if (strategy.workers() != 0 || strategy.max_workers() != 0) {
-    Report(strategy.workers() != 0 ? "strategy.workers" : "strategy.max_workers",
-           "belongs to programs; a model's job uses every worker that is there: remove it");
-  }
-  if (strategy.kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) {
-    return Report("strategy.kind", "multi_worker_mirrored is not built yet for model jobs");
-  }
-  if (strategy.kind() == v1::STRATEGY_KIND_UNSPECIFIED ||
-      strategy.kind() == v1::STRATEGY_KIND_PARAMETER_SERVER) {
-    if (strategy.devices() != 0) {
-      Report("strategy.devices", "has no meaning with parameter_server; remove it");
-    }
-    if (strategy.deterministic()) {
-      Report("strategy.deterministic",
-             "has no meaning with parameter_server, whose workers update in any order; remove it, "
-             "or use kind one_device, mirrored or central_storage");
-    }
-    if (strategy.has_partitioner()) Partitioner();
-    return Consistency();
-  }
-  const std::pair<const char*, bool> servers_alone[] = {
-      {"consistency", strategy.has_consistency()},
-      {"gradients_per_step", strategy.gradients_per_step() != 0},
-      {"placement", strategy.placement() != v1::PLACEMENT_KIND_UNSPECIFIED}};
-  for (const auto& [field, given] : servers_alone) {
-    if (!given) continue;
-    Report(std::string("strategy.") + field,
-           "is for parameter_server; the other kinds have all variables in one worker and make one "
-           "step after the other: remove it");
-  }
-  const bool one_device = strategy.kind() == v1::STRATEGY_KIND_ONE_DEVICE;
-  if (strategy.has_partitioner()) {
-    Report("strategy.partitioner",
-           "{} keeps every variable whole on {}; remove it, or use kind "
-           "parameter_server",
-           one_device                                      ? "one_device"
-           : strategy.kind() == v1::STRATEGY_KIND_MIRRORED ? "mirrored"
-                                                           : "central_storage",
-           one_device || strategy.kind() == v1::STRATEGY_KIND_CENTRAL_STORAGE ? "its device"
-                                                                              : "each device");
-  }
-  const std::uint32_t most = one_device                 ? 1
-                             : strategy.deterministic() ? kLogicalShards
-                                                        : kMostDevices;
-  if (strategy.devices() > most) {
-    Report("strategy.devices", "from 1 to {}{}; given {}{}", most,
-           strategy.deterministic() && !one_device
-               ? " with deterministic, the number of its logical shards"
-               : "",
-           strategy.devices(), one_device ? "; for more than one use kind mirrored" : "");
-  } else if (spec_.batch_size() != 0 && strategy.devices() > spec_.batch_size()) {
-    Report("strategy.devices",
-           "{} devices have nothing to do with a batch_size of {}; use at most as "
-           "many devices as the batch has examples",
-           strategy.devices(), spec_.batch_size());
-  }
-}
-
-// How far batches may run ahead of each other.
-void JobCheck::Consistency() {
-  const v1::StrategySpec& strategy = spec_.strategy();
-  const v1::ConsistencySpec& consistency = strategy.consistency();
-  const std::string path = "strategy.consistency";
-  if (consistency.has_staleness()) {
-    if (consistency.kind() != v1::CONSISTENCY_KIND_UNSPECIFIED) {
-      Report(path + ".staleness", "goes without a kind: write {{staleness: k}}");
-    } else if (consistency.staleness() == 0) {
-      Report(path + ".staleness", "from 1; given 0, which is called synchronous");
-    } else if (consistency.staleness() > kMostStaleness) {
-      Report(path + ".staleness", "at most {}; given {}", kMostStaleness, consistency.staleness());
-    }
-  } else if (strategy.has_consistency() && consistency.kind() == v1::CONSISTENCY_KIND_UNSPECIFIED) {
-    Report(path, "expected async, synchronous or {{staleness: k}}");
-  }
-  if (strategy.gradients_per_step() == 0) return;
-  if (!consistency.has_staleness() && consistency.kind() != v1::CONSISTENCY_KIND_SYNCHRONOUS) {
-    Report("strategy.gradients_per_step",
-           "has no meaning with consistency async, where every batch is applied by itself; remove "
-           "it, or say consistency: synchronous");
-  } else if (strategy.gradients_per_step() > kMostGradients) {
-    Report("strategy.gradients_per_step", "at most {}; given {}", kMostGradients,
-           strategy.gradients_per_step());
-  }
-}
-
-void JobCheck::Partitioner() {
-  const v1::PartitionerSpec& partitioner = spec_.strategy().partitioner();
-  const std::string path = "strategy.partitioner";
-  const v1::PartitionerKind kind = partitioner.kind();
-  const bool min_size =
-      kind == v1::PARTITIONER_KIND_MIN_SIZE || kind == v1::PARTITIONER_KIND_UNSPECIFIED;
-  const bool max_size = kind == v1::PARTITIONER_KIND_MAX_SIZE;
-  const bool fixed = kind == v1::PARTITIONER_KIND_FIXED;
-  if (partitioner.min_shard_bytes() != 0 && !min_size) {
-    Report(path + ".min_shard_bytes", "is for kind min_size only");
-  }
-  if (max_size == (partitioner.max_shard_bytes() == 0)) {
-    Report(path + ".max_shard_bytes", "{}",
-           max_size ? "required with kind max_size, above 0" : "is for kind max_size only");
-  }
-  if (fixed == (partitioner.num_shards() == 0)) {
-    Report(path + ".num_shards", "{}",
-           fixed ? "required with kind fixed, above 0" : "is for kind fixed only");
-  }
-  if (partitioner.max_shards() != 0 && !min_size && !max_size) {
-    Report(path + ".max_shards", "is for kinds min_size and max_size only");
-  }
-  for (const auto& [name, value] : {std::pair("max_shards", partitioner.max_shards()),
-                                    std::pair("num_shards", partitioner.num_shards())}) {
-    if (value > kMostShards) Report(path + "." + name, "at most {}; given {}", kMostShards, value);
   }
 }
 

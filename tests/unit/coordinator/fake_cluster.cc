@@ -89,6 +89,8 @@ void FakeDaemon::Executor(v1::ExecutorEvent::Kind kind, const std::string& how, 
   event.set_incarnation(start.program().incarnation());
   event.mutable_endpoint()->set_tcp_address(
       fmt::format("127.0.0.1:{}", 20'000 + start.program().incarnation() % 10'000));
+  event.set_group_address(
+      fmt::format("127.0.0.1:{}", 30'000 + start.program().incarnation() % 10'000));
   event.set_how(how);
   event.set_from_outside(from_outside);
   if (kind == v1::ExecutorEvent::KIND_EXITED) {
@@ -186,6 +188,11 @@ void FakeDaemon::Obey(const v1::Command& command) {
         ++torn_saves;
       }
       result.mutable_saved()->mutable_file()->set_name("ps-" + std::to_string(task_.index));
+      break;
+    case v1::Command::kJoinGroup:
+      joined = command.join_group();
+      if (silent_groups) return;
+      result.mutable_group()->set_has_variables(has_variables);
       break;
     case v1::Command::kEvaluateCheckpoint:
       if (slow_evaluations) return;

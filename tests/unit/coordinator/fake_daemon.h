@@ -89,6 +89,11 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::StartExecutor start;
   v1::PrepareLaunch prepared;
   v1::StartLaunch launched;
+  // The last group that it was asked into, and whether its executor had the variables.
+  v1::JoinGroup joined;
+  bool has_variables = true;
+  // Does not answer that.
+  bool silent_groups = false;
   // A program's executors do not get ready by themselves.
   bool slow_executors = false;
   // Evaluations are not answered.

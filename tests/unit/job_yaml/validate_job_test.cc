@@ -299,6 +299,66 @@ TEST_CASE("consistency is a word or the number of steps in the file", "[config][
         std::string::npos);
 }
 
+TEST_CASE("workers in step and cores are checked with their place", "[config][unit]") {
+  const auto with = [](const auto& change) {
+    return After([&](v1::JobSpec& s) {
+      s.set_batch_size(128);
+      change(*s.mutable_strategy());
+    });
+  };
+  const auto together = [&](std::uint32_t workers, std::uint32_t most, std::uint32_t devices = 0,
+                            bool deterministic = false) {
+    return with([=](v1::StrategySpec& strategy) {
+      strategy.set_kind(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
+      strategy.set_workers(workers);
+      strategy.set_max_workers(most);
+      strategy.set_devices(devices);
+      strategy.set_deterministic(deterministic);
+    });
+  };
+  CHECK(together(2, 0).empty());
+  CHECK(together(1, 4, 2, true).empty());
+  ExpectStart(together(0, 0), "strategy.workers: required with multi_worker_mirrored");
+  ExpectStart(together(3, 2), "strategy.max_workers: must not be below workers, 3; given 2");
+  ExpectStart(together(1, 65), "strategy.max_workers: at most 64; given 65");
+  ExpectStart(together(9, 0, 0, true), "strategy.workers: 9 workers: with deterministic at most 8");
+  ExpectStart(together(1, 4, 3, true),
+              "strategy.max_workers: 4 workers with 3 devices each: with deterministic at most 8");
+  ExpectStart(together(64, 0, 4),
+              "strategy.workers: 64 workers with 4 devices each, and a batch_size of 128: each "
+              "needs an example");
+  const auto cores = [&](const std::string& topology) {
+    return with([=](v1::StrategySpec& strategy) {
+      strategy.set_kind(v1::STRATEGY_KIND_TPU);
+      strategy.set_topology(topology);
+    });
+  };
+  CHECK(cores("2x2x1x2").empty());
+  ExpectStart(cores(""), "strategy.topology: required with tpu");
+  for (const char* bad : {"2x2", "2x2x1x0", "2x2x1x2x1", "2*2x1x2", "9x9x9x9", "2x2x1x-2"}) {
+    CAPTURE(bad);
+    ExpectStart(cores(bad), "strategy.topology: chips along x, y and z and cores of a chip");
+  }
+  ExpectStart(with([](v1::StrategySpec& strategy) {
+                strategy.set_kind(v1::STRATEGY_KIND_MIRRORED);
+                strategy.set_topology("2x2x1x2");
+              }),
+              "strategy.topology: is for kind tpu");
+  ExpectStart(with([](v1::StrategySpec& strategy) {
+                strategy.set_kind(v1::STRATEGY_KIND_TPU);
+                strategy.set_topology("2x2x1x2");
+                strategy.set_devices(2);
+              }),
+              "strategy.devices: has no meaning with tpu");
+  ExpectStart(
+      with([](v1::StrategySpec& strategy) {
+        strategy.set_kind(v1::STRATEGY_KIND_MIRRORED);
+        strategy.set_workers(2);
+      }),
+      "strategy.workers: belongs to programs and to multi_worker_mirrored; mirrored runs on "
+      "one worker");
+}
+
 TEST_CASE("what is not built yet is refused in those words", "[config][unit]") {
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_every_seconds(604'801); }),
               "checkpoint.every_seconds: at most 604800 (a week); given 604801");
@@ -355,9 +415,10 @@ TEST_CASE("held-out data has the columns of the training data", "[config][unit]"
 
 TEST_CASE("a model's job does not choose its workers", "[config][unit]") {
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_strategy()->set_workers(2); }),
-              "strategy.workers: belongs to programs; a model's job uses every worker");
+              "strategy.workers: belongs to programs and to multi_worker_mirrored; with "
+              "parameter_server a model's job uses every worker");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_strategy()->set_max_workers(2); }),
-              "strategy.max_workers: belongs to programs");
+              "strategy.max_workers: belongs to programs and to multi_worker_mirrored");
 }
 
 TEST_CASE("a program has nothing of a model, and sound numbers", "[config][unit]") {

@@ -110,6 +110,7 @@ struct WorkerFixture {
     message.mutable_ready()->mutable_status()->set_code(static_cast<int>(status.code()));
     message.mutable_ready()->mutable_status()->set_message(Message(status));
     message.mutable_ready()->mutable_endpoint()->set_tcp_address("127.0.0.1:9");
+    message.mutable_ready()->set_group_address("127.0.0.1:8");
     core.OnMessage(process, message);
   }
   void StartReady(std::uint64_t view) {

@@ -151,6 +151,43 @@ TEST_CASE_METHOD(Fixture, "a model's executor is told how to serve its driver, a
   CHECK(io.launched.size() == 1);
 }
 
+TEST_CASE_METHOD(Fixture, "an executor is asked into a group, and is ready again when that is over",
+                 "[worker][unit]") {
+  StartReady(4);
+  const ProcessId process = io.launched[0];
+  CHECK(Events().back().group_address() == "host-2:8");
+  const auto join = [&](std::uint64_t view) {
+    v1::Command command;
+    command.set_id(next_command++);
+    command.mutable_join_group()->set_job_id("j");
+    command.mutable_join_group()->set_epoch(1);
+    command.mutable_join_group()->set_view(view);
+    command.mutable_join_group()->set_generation(9);
+    core.OnCommand(StreamId(7), command);
+    return command.id();
+  };
+  CHECK(Code(join(3)) == StatusCode::kAborted);
+  const auto joining = join(4);
+  REQUIRE(io.sent.back().message.has_join());
+  CHECK(io.sent.back().message.join().generation() == 9);
+  v1::FromExecutor answer;
+  answer.mutable_joined()->mutable_status();
+  answer.mutable_joined()->mutable_report()->set_has_variables(true);
+  core.OnMessage(process, answer);
+  REQUIRE(Code(joining) == StatusCode::kOk);
+  CHECK(io.replies.back().second.group().has_variables());
+
+  const std::size_t said = Events().size();
+  Ready(process);
+  REQUIRE(Events().size() == said + 1);
+  CHECK(Events().back().kind() == Event::KIND_READY);
+  CHECK(Events().back().group_address() == "host-2:8");
+
+  const auto lost = join(4);
+  core.OnExited(process, "signal SIGKILL");
+  CHECK(Code(lost) == StatusCode::kUnavailable);
+}
+
 TEST_CASE_METHOD(Fixture, "closures are counted by the executor's pulse", "[worker][unit]") {
   StartReady(1);
   Pulse(io.launched[0], 1, 5);

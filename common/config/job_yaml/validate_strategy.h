@@ -1,0 +1,23 @@
+// What makes a model job's strategy wrong before anything runs; part of ValidateJob().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/config/job_yaml/problem.h"
+#include "muster/v1/job_spec.pb.h"
+
+namespace muster::config {
+
+// Looks at spec.strategy of a job that trains a model.
+void ValidateStrategy(const v1::JobSpec& spec, Problems& problems);
+
+// As job files say it: "mirrored". Unspecified is parameter_server.
+std::string NameOf(v1::StrategyKind kind);
+
+// How many cores "2x2x1x2" has; nothing: it is no topology, or has more than kMostDevices.
+std::optional<std::uint32_t> CoresOf(std::string_view topology);
+
+}  // namespace muster::config

@@ -1,0 +1,106 @@
+// Jobs whose steps several workers make together (docs/decisions/0014): each one's executor holds
+// all variables and computes its part of every batch. They form a group, which one of them leads:
+// it has the closures and saves checkpoints, the home of home_view.h. When a member is lost, or one
+// comes, the coordinator asks those who are there into the next group, under a higher generation;
+// the view goes on for as long as one member has the variables.
+//
+// Threading and lifetimes: see Kind and View.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/home_view.h"
+
+namespace muster::coordinator {
+
+class GroupKind : public HomeKind {
+ public:
+  GroupKind(const World& world, const Story& story)
+      : HomeKind(world, story), world_(world), story_(story) {}
+  // Workers, until as many are there as the steps need; of a view that is to be adopted its leader.
+  std::vector<std::string> Missing() const override;
+  bool MakeDo() override { return adopts() && HomeKind::MakeDo(); }
+  std::unique_ptr<View> NewView(ModelJob& job) override;
+
+ private:
+  const World& world_;
+  const Story& story_;
+};
+
+class GroupView : public HomeView {
+ public:
+  GroupView(ModelJob& job, HomeKind& kind) : HomeView(job, kind) {}
+
+ private:
+  // An executor in a group, in rank order.
+  struct Seat {
+    TaskId task;
+    Incarnation executor;
+    bool operator==(const Seat&) const = default;
+  };
+  using Seats = std::vector<Seat>;
+  // A group that forms: what its members have answered.
+  struct Round {
+    std::uint64_t generation = 0;
+    Seats seats;
+    std::size_t left = 0;
+    std::size_t failed = 0;
+    bool any_has_variables = false;
+    std::string why;
+  };
+
+  bool OneWorker() const override { return false; }
+  std::vector<TaskId> Holders() const override;
+  std::string WhereVariablesLive() const override;
+  bool NeedsDrainingTask() const override;
+  bool Needs(const TaskId& task) const override;
+  void StartExecutors() override;
+  void FillStart(const TaskId& worker, v1::StartExecutor& start) override;
+  bool TakesClosures(const TaskId& worker) const override { return home_ == worker; }
+  std::string WaitsFor() const override;
+  void OnHandedBack(const TaskId& worker, const std::string& why) override;
+  void OnReady(const TaskId& worker) override;
+  void OnStartEnded(const TaskId&) override { Regroup(); }
+  void OnWorkerLost(const Member& worker) override;
+  bool OnLeftOut(const TaskId&, const Status&) override { return false; }
+  bool OnOtherProcess(const TaskId& worker, const v1::ExecutorEvent& event) override;
+  std::string Consequence(const std::vector<ClosureKey>& had) const override;
+  bool OnExecutorEnd(const TaskId& worker, const ExecutorEnd& end) override;
+
+  std::size_t Least() const;
+  std::size_t Most() const;
+  bool IsReady(const Seat& seat) const;
+  // Those who make the next steps: members that are left, in their order, then others.
+  Seats NextSeats() const;
+  // Asks them into a group, unless they are one.
+  void Regroup();
+  void Form(Seats seats, bool lost);
+  void OnJoined(std::uint64_t generation, const Seat& seat,
+                const Result<v1::CommandResult>& result);
+  void OnFormed(const Round& round);
+  void OnNotFormed(const Round& round);
+  void LeadBy(const std::optional<TaskId>& worker);
+  // Nobody has the variables any more.
+  void EndWithoutVariables(const std::string& why);
+
+  std::uint64_t groups_ = 0;
+  // The group that stands; empty: none has.
+  Seats members_;
+  // One of its members cannot reach another, or has said that it is over.
+  bool broken_ = false;
+  // Its members have met, or begin to.
+  bool formed_ = false;
+  std::optional<Round> forming_;
+  // Who has not come to a group, and until when no other is asked to wait for it.
+  std::map<TaskId, TimePoint> left_out_;
+  // Of groups in a row that did not come about.
+  int failures_ = 0;
+  // The first group waits a little for all workers that are starting.
+  std::optional<TimePoint> first_ready_;
+};
+
+}  // namespace muster::coordinator

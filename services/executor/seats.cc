@@ -1,0 +1,112 @@
+#include "services/executor/seats.h"
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "collectives/process/form_group.h"
+#include "muster/v1/cluster.pb.h"
+
+namespace muster::executor {
+namespace {
+
+// All members are asked at the same time, and none of them waits for a step: what is left is a
+// handshake for each pair.
+constexpr Millis kFormWithin{2'000};
+
+}  // namespace
+
+Result<std::unique_ptr<Seats>> Seats::Open(const v1::StartExecutor& start) {
+  const std::string& bound = start.program().listen_host();
+  const std::string host = bound.empty() ? "127.0.0.1" : bound;
+  const bool v6 = host.find(':') != std::string::npos;
+  MUSTER_TRY_ASSIGN(net::Listener listener,
+                    net::ListenTcp(v6 ? fmt::format("[{}]:0", host) : host + ":0"));
+  return std::unique_ptr<Seats>(new Seats(start, std::move(listener)));
+}
+
+Seats::Seats(const v1::StartExecutor& start, net::Listener listener)
+    : name_(fmt::format("job {} view {}", start.plan().job_id(), start.plan().view())),
+      key_(start.program().key()),
+      executor_(start.program().incarnation()),
+      listener_(std::move(listener)) {}
+
+Status Seats::Form(const v1::JoinGroup& request) {
+  const auto rank = static_cast<int>(request.rank());
+  if (rank >= request.members_size() || request.members(rank).executor() != executor_) {
+    return Aborted("generation {} of {} does not mean executor {}", request.generation(), name_,
+                   executor_);
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (request.generation() <= newest_.generation) {
+      return Aborted("generation {} of {} is over: generation {} has formed", request.generation(),
+                     name_, newest_.generation);
+    }
+    if (request.lost()) {
+      AbortAll(
+          Unavailable("a member of {} was lost: generation {} forms", name_, request.generation()));
+    }
+  }
+  Seat seat{.generation = request.generation(), .rank = rank, .group = nullptr};
+  if (request.members_size() > 1) {
+    collectives::GroupSpec spec{.job = name_,
+                                .generation = request.generation(),
+                                .rank = rank,
+                                .members = {},
+                                .key = key_,
+                                .form_within = kFormWithin};
+    for (const v1::GroupMember& member : request.members()) {
+      spec.members.push_back(
+          {.task = fmt::format("{}:{}", member.task().type(), member.task().index()),
+           .address = member.address()});
+    }
+    auto group = collectives::FormGroup(spec, listener_);
+    if (!group.ok()) return Unavailable("{}", Message(group.status()));
+    seat.group = *std::move(group);
+  }
+  const MutexLock lock(mutex_);
+  newest_ = std::move(seat);
+  formed_.push_back(newest_.group);
+  changed_.notify_all();
+  return Ok();
+}
+
+void Seats::AbortAll(const Status& why) {
+  std::erase_if(formed_, [](const auto& one) { return one.expired(); });
+  for (const auto& one : formed_) {
+    if (const auto group = one.lock()) group->Abort(why);
+  }
+}
+
+Result<Seats::Seat> Seats::Newer(std::uint64_t than, TimePoint deadline) {
+  const MutexLock lock(mutex_);
+  while (!stop_ && newest_.generation <= than) {
+    if (changed_.wait_until(mutex_, deadline)) continue;
+    return Unavailable("{} has no group of workers newer than generation {}", name_, than);
+  }
+  if (stop_) return Unavailable("{} ends here", name_);
+  return newest_;
+}
+
+std::optional<Seats::Seat> Seats::Newer(std::uint64_t than) {
+  const MutexLock lock(mutex_);
+  while (!stop_ && newest_.generation <= than) changed_.wait(mutex_);
+  if (stop_) return std::nullopt;
+  return newest_;
+}
+
+bool Seats::HasNewer(std::uint64_t than) {
+  const MutexLock lock(mutex_);
+  return newest_.generation > than;
+}
+
+void Seats::Stop() {
+  const MutexLock lock(mutex_);
+  stop_ = true;
+  AbortAll(Unavailable("{} ends here", name_));
+  changed_.notify_all();
+}
+
+}  // namespace muster::executor

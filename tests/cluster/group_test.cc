@@ -1,0 +1,181 @@
+// Jobs whose steps several workers make together: what becomes of the steps when workers are
+// killed, stopped, or come back.
+#include <csignal>
+
+#include <fmt/core.h>
+
+#include "tests/cluster/harness.h"
+#include "tests/cluster/jobs.h"
+#include "tests/support/catch.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr char kServers[] =
+    "kind: parameter_server\n  # w1 is split over all parameter servers; the small ones are placed "
+    "in turn.\n  partitioner: {kind: min_size, min_shard_bytes: 65536}";
+
+std::string WriteFashion(const TempFolder& folder, const std::string& name, std::uint64_t steps,
+                         const std::string& strategy) {
+  std::string file = folder.Write(name, FashionJob(steps, "checkpoint: {every_steps: 500}\n"));
+  ReplaceInFile(file, kServers, strategy);
+  return file;
+}
+
+std::map<std::string, std::vector<float>> Export(const Cluster& cluster, const TempFolder& folder,
+                                                 const std::string& id) {
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "m"}).code == 0);
+  return ReadSafetensors(folder / "m");
+}
+
+pid_t ExecutorOf(const v1::Job& job, std::uint32_t worker) {
+  for (const v1::TaskState& task : job.tasks()) {
+    if (task.task().type() == "worker" && task.task().index() == worker) {
+      return static_cast<pid_t>(task.executor_pid());
+    }
+  }
+  return 0;
+}
+
+const v1::Event* LastGroup(const v1::Job& job) {
+  const v1::Event* last = nullptr;
+  for (const v1::Event& event : job.events()) {
+    if (event.reason() == "GROUP_FORMED") last = &event;
+  }
+  return last;
+}
+
+bool MakesStepsTogether(const Cluster& cluster, const std::string& id, const std::string& workers,
+                        int groups) {
+  return Eventually(seconds(60), [&] {
+    const v1::Job job = cluster.Describe(id);
+    const v1::Event* const last = LastGroup(job);
+    return CountEvents(job, "GROUP_FORMED") > groups && last != nullptr &&
+           last->fields().at("workers") == workers;
+  });
+}
+
+TEST_CASE("two workers make the steps of the example together", "[cluster]") {
+  Cluster cluster({.ps = 0, .workers = 2});
+  const TempFolder folder;
+  std::string text = ReadAll(std::string(MUSTER_SOURCE) + "/examples/fashion_multi_worker.yaml");
+  const std::string file = folder.Write("job.yaml", text);
+  ReplaceInFile(file, "epochs: 5", "steps: 1000");
+  const RunResult run = cluster.Muster({"submit", "-f", file, "--follow"});
+  CAPTURE(run.err);
+  REQUIRE(run.code == 0);
+  const v1::Job job = cluster.Describe(IdIn(run));
+  CAPTURE(Story(job));
+  CHECK(job.progress().step() == 1000);
+  CHECK(job.evaluation().examples() == 10'000);
+  CHECK(job.evaluation().accuracy() > 0.75);
+  CHECK(job.checkpoints_size() == 2);
+  REQUIRE(LastGroup(job) != nullptr);
+  CHECK(LastGroup(job)->fields().at("workers") == "2");
+  CHECK(LastGroup(job)->fields().at("leader") == "worker:0");
+}
+
+TEST_CASE(
+    "workers and executors that are killed or stopped cost no step, those that come back join, and "
+    "the bits are those of one worker",
+    "[cluster]") {
+  Cluster cluster({.ps = 0, .workers = 3});
+  const TempFolder folder;
+  constexpr std::uint64_t kSteps = 8000;
+  const std::string alone = cluster.Submit(
+      WriteFashion(folder, "alone.yaml", kSteps, "kind: one_device\n  deterministic: true"), "one");
+  REQUIRE(cluster.Wait(alone, seconds(200)) == 0);
+  const auto expected = Export(cluster, folder, alone);
+  REQUIRE(expected.size() == 4);
+
+  const std::string id =
+      cluster.Submit(WriteFashion(folder, "together.yaml", kSteps,
+                                  "kind: multi_worker_mirrored\n  workers: 1\n  max_workers: 3\n"
+                                  "  deterministic: true"),
+                     "together");
+  for (const std::string victim : {"member", "leader", "worker", "stopped"}) {
+    CAPTURE(victim);
+    REQUIRE(MakesStepsTogether(cluster, id, "3", -1));
+    const v1::Job before = cluster.Describe(id);
+    CAPTURE(Story(before));
+    REQUIRE(before.state() == v1::JOB_STATE_RUNNING);
+    const int groups = CountEvents(before, "GROUP_FORMED");
+    const std::string leader = LastGroup(before)->fields().at("leader");
+    const auto led = static_cast<std::uint32_t>(leader.back() - '0');
+    const std::uint32_t other = (led + 1) % 3;
+    REQUIRE(cluster.WaitForStep(id, before.progress().step() + 30, seconds(60)));
+    if (victim == "member") {
+      REQUIRE(kill(ExecutorOf(before, other), SIGKILL) == 0);
+    } else if (victim == "leader") {
+      REQUIRE(kill(ExecutorOf(before, led), SIGKILL) == 0);
+    } else if (victim == "worker") {
+      REQUIRE(cluster.Kill(fmt::format("worker:{}", other), SIGKILL));
+    } else {
+      const pid_t executor = ExecutorOf(before, led);
+      const int daemon = cluster.PidOf(leader);
+      REQUIRE(kill(daemon, SIGSTOP) == 0);
+      REQUIRE(kill(executor, SIGSTOP) == 0);
+      const bool went_on = MakesStepsTogether(cluster, id, "2", groups);
+      (void)kill(executor, SIGCONT);
+      (void)kill(daemon, SIGCONT);
+      REQUIRE(went_on);
+    }
+    // Without it, then with it again; where it is back at once there may be one group alone.
+    REQUIRE(MakesStepsTogether(cluster, id, "3", groups));
+  }
+  const int code = cluster.Wait(id, seconds(200));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  REQUIRE(code == 0);
+  CHECK(job.view() == 1);
+  CHECK(FindEvent(job, "JOB_RESTORED") == nullptr);
+  CHECK(FindEvent(job, "EXECUTOR_LOST") != nullptr);
+  CHECK(FindEvent(job, "WORKER_LOST") != nullptr);
+  CHECK((Export(cluster, folder, id) == expected));
+}
+
+TEST_CASE("a new coordinator goes on with the steps that workers make together", "[cluster]") {
+  Cluster cluster({.ps = 0, .workers = 2});
+  const TempFolder folder;
+  const std::string id = cluster.Submit(
+      WriteFashion(folder, "job.yaml", 2500, "kind: multi_worker_mirrored\n  workers: 2"));
+  REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));
+  REQUIRE(cluster.Kill("coordinator", SIGKILL));
+  REQUIRE(Eventually(seconds(60), [&] {
+    return cluster.Muster({"describe", id, "-o", "json"}).code == 0 &&
+           FindEvent(cluster.Describe(id), "VIEW_ADOPTED") != nullptr;
+  }));
+  const int code = cluster.Wait(id, seconds(120));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  REQUIRE(code == 0);
+  CHECK(job.view() == 1);
+  CHECK(Field(*FindEvent(job, "VIEW_ADOPTED"), "steps_lost") == 0);
+  CHECK(job.progress().step() == 2500);
+}
+
+TEST_CASE("a job on emulated cores trains in one worker, along their torus", "[cluster]") {
+  Cluster cluster({.ps = 0, .workers = 1});
+  const TempFolder folder;
+  const std::string file = WriteFashion(folder, "tpu.yaml", 300, "kind: tpu\n  topology: 2x2x1x2");
+  const RunResult dry = cluster.Muster({"submit", "-f", file, "--dry-run"});
+  CAPTURE(dry.err);
+  CHECK(dry.code == 0);
+  const RunResult run = cluster.Muster({"submit", "-f", file, "--follow"});
+  CAPTURE(run.err);
+  REQUIRE(run.code == 0);
+  const v1::Job job = cluster.Describe(IdIn(run));
+  CHECK(job.evaluation().accuracy() > 0.7);
+  CHECK(FindEvent(job, "JOB_RUNNING")->message().find("8 emulated cores of worker:0") !=
+        std::string::npos);
+  const std::string bad = WriteFashion(folder, "bad.yaml", 300, "kind: tpu\n  topology: 2x2");
+  const RunResult refused = cluster.Muster({"submit", "-f", bad});
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("bad.yaml:") != std::string::npos);
+  CHECK(refused.err.find("strategy.topology: chips along x, y and z") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::testing
