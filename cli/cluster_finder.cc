@@ -58,6 +58,12 @@ Result<std::string> ReadToken(const std::string& path) {
   return token;
 }
 
+tls::Files FindTls(const Options& options, const Environment& environment) {
+  return {.ca = FirstOf(options.tls_ca, environment, "MUSTER_TLS_CA"),
+          .certificate = FirstOf(options.tls_certificate, environment, "MUSTER_TLS_CERT"),
+          .key = FirstOf(options.tls_key, environment, "MUSTER_TLS_KEY")};
+}
+
 Result<Cluster> FindCluster(const Options& options, const Environment& environment) {
   Cluster cluster;
   cluster.address = FirstOf(options.coordinator, environment, "MUSTER_COORDINATOR");
@@ -80,6 +86,9 @@ Result<Cluster> FindCluster(const Options& options, const Environment& environme
     }
     if (cluster.address.empty()) cluster.address = up->address;
   }
+  cluster.tls = FindTls(options, environment);
+  if (cluster.tls.given()) MUSTER_TRY(tls::CheckFiles(cluster.tls).status());
+  if (token_file.empty() && cluster.tls.given()) return cluster;
   if (token_file.empty()) {
     return Unauthenticated("no token for {}: name its file with --token-file or MUSTER_TOKEN_FILE",
                            cluster.address);

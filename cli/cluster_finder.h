@@ -6,19 +6,28 @@
 #include "cli/options.h"
 #include "common/base/environment.h"
 #include "common/base/status.h"
+#include "common/tls/context.h"
 
 namespace muster::cli {
 
 struct Cluster {
   std::string address;
+  // Empty: behind TLS a person's certificate is enough.
   std::string token;
+  // Not given: in the clear.
+  tls::Files tls;
 };
 
 // --coordinator > MUSTER_COORDINATOR > the newest live `up` of this user; the token from
 // --token-file > MUSTER_TOKEN_FILE > that `up`'s file.
 //   kUnavailable: no cluster; the message says how to start one.
-//   kUnauthenticated: no token file is named, or it cannot be read, or it is empty.
+// TLS by --tls-ca, --tls-cert and --tls-key, or MUSTER_TLS_CA and the others.
+//   kUnauthenticated: neither a certificate nor a token file is named, or it cannot be read, or it
+//   is empty.
 Result<Cluster> FindCluster(const Options& options, const Environment& environment);
+
+// The same files alone.
+tls::Files FindTls(const Options& options, const Environment& environment);
 
 // The token in a file, without the newline at its end.
 Result<std::string> ReadToken(const std::string& path);

@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "cli/certs.h"
 #include "cli/format.h"
 #include "common/base/version.h"
 #include "common/base/wall_time.h"
@@ -38,6 +39,10 @@ ExitCode Jobs(const Context& context) {
   }
   std::vector<std::vector<std::string>> rows{
       {"JOB", "NAME", "STATE", "REASON", "STEP", "PROGRESS", "ETA", "AGE"}};
+  // Where jobs have owners: behind TLS.
+  const bool owned =
+      std::ranges::any_of(reply->jobs(), [](auto& job) { return job.owner() != ""; });
+  if (owned) rows.front().push_back("OWNER");
   const std::int64_t now = UnixMillis(context.clock.WallNow());
   for (const v1::Job& job : reply->jobs()) {
     const v1::JobProgress& progress = job.progress();
@@ -47,6 +52,7 @@ ExitCode Jobs(const Context& context) {
                     std::to_string(job.has_program() ? job.program().done() : progress.step()),
                     Percent(progress), eta ? Seconds(progress.eta_seconds()) : "-",
                     Seconds(static_cast<double>(now - job.submitted_ms()) / 1000)});
+    if (owned) rows.back().push_back(job.owner().empty() ? "-" : job.owner());
   }
   if (reply->jobs().empty()) {
     context.terminal.err << "no jobs; submit one with `muster submit -f job.yaml`, or a program "
@@ -176,6 +182,9 @@ ExitCode RunCommand(const Context& context) {
       {"checkpoints list", CheckpointsList},
       {"checkpoints verify", CheckpointsVerify},
       {"checkpoints export", CheckpointsExport},
+      {"certs init", CertsInit},
+      {"certs issue", CertsIssue},
+      {"certs show", CertsShow},
       {"version", Version},
       {"bench", Bench},
   };

@@ -3,10 +3,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "cli/cluster_finder.h"
 #include "cli/job_api.h"
 #include "cli/printable.h"
 #include "common/base/mutex.h"
 #include "common/base/words.h"
+#include "common/net/probe_tls.h"
+#include "common/rpc/credentials.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
 namespace muster::cli {
@@ -23,12 +26,31 @@ constexpr seconds kUpload{300};
 constexpr std::chrono::hours kLogs{24 * 365};
 // Above the longest wait inside Watch.
 constexpr seconds kWatchSlack{5};
+// For a handshake that asks why there was none.
+constexpr seconds kProbe{3};
 
 // Its words may quote a job's own.
-Status FromGrpc(const grpc::Status& status, const std::string& address) {
+// What a TLS handshake of our own says against it, where that says anything: gRPC keeps it to
+// itself.
+Status TlsTrouble(const std::string& address, const tls::Files& files) {
+  if (!files.given()) return Ok();
+  MUSTER_TRY_ASSIGN(const auto context, tls::Context::FromFiles(files));
+  return net::ProbeTls(address, *context, "chief:0", std::chrono::steady_clock::now() + kProbe);
+}
+
+bool IsRefusal(const Status& status) {
+  return status.code() == StatusCode::kUnauthenticated ||
+         status.code() == StatusCode::kPermissionDenied;
+}
+
+Status FromGrpc(const grpc::Status& status, const std::string& address, const tls::Files& tls) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
   if (code == StatusCode::kUnavailable) {
+    const Status trouble = TlsTrouble(address, tls);
+    if (IsRefusal(trouble)) {
+      return Annotate(trouble, fmt::format("the coordinator at {}", address));
+    }
     return Unavailable("no coordinator answers at {}: {}", address,
                        TransportWords(status.error_message()));
   }
@@ -37,7 +59,7 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
                             TransportWords(status.error_message()));
   }
   if (code == StatusCode::kUnauthenticated) {
-    return Unauthenticated("the coordinator at {} refused the token: {}", address,
+    return Unauthenticated("the coordinator at {} refused this caller: {}", address,
                            status.error_message());
   }
   return MakeStatus(code, Printable(status.error_message()));
@@ -45,8 +67,8 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
 
 class GrpcJobApi final : public JobApi {
  public:
-  GrpcJobApi(std::string address, std::string token, bool printable)
-      : address_(std::move(address)), token_(std::move(token)), printable_(printable) {
+  GrpcJobApi(const Cluster& cluster, bool printable)
+      : address_(cluster.address), token_(cluster.token), tls_(cluster.tls), printable_(printable) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     // Also the time that one attempt to connect may take: on a busy host 100 ms would be too short.
@@ -55,7 +77,7 @@ class GrpcJobApi final : public JobApi {
     arguments.SetMaxReceiveMessageSize(64 << 20);
     // The cluster's own addresses are no business of a proxy.
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel_ = grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+    channel_ = grpc::CreateCustomChannel(address_, rpc::ClientCredentials(tls_), arguments);
     stub_ = v1::JobService::NewStub(channel_);
   }
 
@@ -116,7 +138,7 @@ class GrpcJobApi final : public JobApi {
       piece.clear_sha256();
     }
     writer->WritesDone();
-    MUSTER_TRY(FromGrpc(writer->Finish(), address_));
+    MUSTER_TRY(FromGrpc(writer->Finish(), address_, tls_));
     return reply;
   }
 
@@ -129,7 +151,7 @@ class GrpcJobApi final : public JobApi {
       if (printable_) MakePrintable(record);
       on_record(record);
     }
-    return FromGrpc(reader->Finish(), address_);
+    return FromGrpc(reader->Finish(), address_, tls_);
   }
 
   Status ReportExit(const v1::ReportExitRequest& request) override {
@@ -148,7 +170,9 @@ class GrpcJobApi final : public JobApi {
   struct Call {
     Call(GrpcJobApi& api, milliseconds limit) : owner(api) {
       context.set_deadline(std::chrono::system_clock::now() + limit);
-      context.AddMetadata("authorization", "Bearer " + api.token_);
+      if (!api.token_.empty()) {
+        context.AddMetadata("authorization", "Bearer " + api.token_);
+      }
       const MutexLock lock(api.mutex_);
       api.current_ = &context;
       if (api.cancelled_) context.TryCancel();
@@ -165,13 +189,14 @@ class GrpcJobApi final : public JobApi {
   Result<Reply> Unary(milliseconds limit, Method method, const Request& request) {
     Call call(*this, limit);
     Reply reply;
-    MUSTER_TRY(FromGrpc(((*stub_).*method)(&call.context, request, &reply), address_));
+    MUSTER_TRY(FromGrpc(((*stub_).*method)(&call.context, request, &reply), address_, tls_));
     if (printable_) MakePrintable(reply);
     return reply;
   }
 
   const std::string address_;
   const std::string token_;
+  const tls::Files tls_;
   const bool printable_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> stub_;
@@ -182,9 +207,8 @@ class GrpcJobApi final : public JobApi {
 
 }  // namespace
 
-std::unique_ptr<JobApi> NewGrpcJobApi(const std::string& address, const std::string& token,
-                                      bool printable) {
-  return std::make_unique<GrpcJobApi>(address, token, printable);
+std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable) {
+  return std::make_unique<GrpcJobApi>(cluster, printable);
 }
 
 }  // namespace muster::cli

@@ -39,9 +39,9 @@ class JobApi {
   virtual void CancelCalls() = 0;
 };
 
-// A client of the coordinator at `address` ("127.0.0.1:4711"). Connects with the first call.
+// A client of the cluster's coordinator. Connects with the first call.
 // `printable`: what it answers is shown as it is, so control characters are spelled out.
-std::unique_ptr<JobApi> NewGrpcJobApi(const std::string& address, const std::string& token,
-                                      bool printable = false);
+struct Cluster;
+std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable = false);
 
 }  // namespace muster::cli

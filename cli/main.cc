@@ -54,7 +54,7 @@ ExitCode Run(const Options& options) {
       .connect = [&]() -> Result<JobApi*> {
         if (!api) {
           MUSTER_TRY_ASSIGN(const Cluster cluster, FindCluster(options, environment));
-          api = NewGrpcJobApi(cluster.address, cluster.token, printable);
+          api = NewGrpcJobApi(cluster, printable);
           interrupt.OnRaise([&api] { api->CancelCalls(); });
         }
         return api.get();

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include "cli/certs.h"
 #include "cli/completion.h"
 #include "cli/format.h"
 #include "cli/launch.h"
@@ -483,6 +484,12 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
                  "host:port (default: MUSTER_COORDINATOR, else your newest `muster up`)");
   app.add_option("--token-file", options.token_file,
                  "The cluster's token (default: MUSTER_TOKEN_FILE, else that `up`'s)");
+  app.add_option("--tls-ca", options.tls_ca,
+                 "Of a cluster with TLS: its authorities' certificates (default: MUSTER_TLS_CA)")
+      ->type_name("FILE");
+  app.add_option("--tls-cert", options.tls_certificate, "Your certificate (MUSTER_TLS_CERT)")
+      ->type_name("FILE");
+  app.add_option("--tls-key", options.tls_key, "Its key (MUSTER_TLS_KEY)")->type_name("FILE");
   app.add_option_function<std::string>(
          "--color",
          [&options](const std::string& when) {
@@ -500,6 +507,7 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   AddWatching(app, options);
   AddEnding(app, options);
   AddCheckpoints(app, options);
+  AddCerts(app, options);
   AddOutput(*app.add_subcommand("version", "Print the versions of this program and the cluster"),
             options);
   app.add_subcommand("bench", "Measure this machine: ps, train, ...; runs muster-bench");

@@ -23,6 +23,10 @@ struct Options {
   // Finding the cluster; empty: by the rules of cluster_finder.h.
   std::string coordinator;
   std::string token_file;
+  // Empty: by MUSTER_TLS_CA, MUSTER_TLS_CERT, MUSTER_TLS_KEY.
+  std::string tls_ca;
+  std::string tls_certificate;
+  std::string tls_key;
   Output output = Output::kTable;
   // auto: on a terminal, unless NO_COLOR is set or TERM is dumb.
   Colours colours = Colours::kAuto;
@@ -86,6 +90,19 @@ struct Options {
   bool verbose = false;
   std::chrono::milliseconds drain_timeout{30'000};
   std::string state_dir;
+
+  // certs
+  struct Certs {
+    std::string folder = "certs";
+    std::string name;
+    int days = 0;  // 0: the command's default
+    std::vector<std::string> nodes;
+    std::string submitter;
+    std::string viewer;
+    std::vector<std::string> hosts;
+    std::string file;
+  };
+  Certs certs;
 
   // bench: handed on as they are.
   std::vector<std::string> rest;

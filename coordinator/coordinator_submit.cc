@@ -252,6 +252,7 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
   job.set_name(request.spec().name());
   job.set_id(id());
   job.set_state(v1::JOB_STATE_PENDING);
+  job.set_owner(request.owner());
   job.set_submitted_ms(
       std::chrono::duration_cast<Millis>(parts_.scheduler.WallNow().time_since_epoch()).count());
   *job.mutable_spec() = request.spec();

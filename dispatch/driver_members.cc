@@ -16,10 +16,8 @@ Result<std::unique_ptr<net::DuplexLink>> DriverCore::Open(net::LinkKind kind,
                                                           TimePoint deadline) {
   MUSTER_TRY_ASSIGN(net::Fd fd, kind == net::LinkKind::kTcp ? net::ConnectTcp(address, deadline)
                                                             : net::ConnectUnix(address, deadline));
-  net::Fd shared(::dup(fd.get()));
-  if (!shared.valid()) return FromErrno(errno, "dup");
-  net::Channel channel(std::move(shared), kind, address, net::SpinMode::kOff, nullptr,
-                       {.meta_bytes = 16'384, .payload_bytes = 0});
+  auto stream = std::make_shared<net::Stream>(std::move(fd));
+  net::Channel channel(stream, kind, address, {.meta_bytes = 16'384, .payload_bytes = 0});
   const WireSubject subject{.incarnation = options_.dispatch.incarnation,
                             .epoch = static_cast<std::uint32_t>(options_.dispatch.epoch.value()),
                             .functions = options_.functions};
@@ -29,7 +27,7 @@ Result<std::unique_ptr<net::DuplexLink>> DriverCore::Open(net::LinkKind kind,
   // Whether the executor is on another host is its to know; its payloads say themselves whether
   // they carry a checksum.
   link.payload_crc = kind == net::LinkKind::kTcp;
-  auto opened = std::make_unique<net::DuplexLink>(std::move(fd), kind, address, link);
+  auto opened = std::make_unique<net::DuplexLink>(std::move(stream), kind, address, link);
   Batch credit(Verb::kCredit);
   credit.Add({});
   MUSTER_TRY(credit.QueueOn(*opened));

@@ -131,13 +131,11 @@ Status Executor::Admit(const net::Hello& hello) {
 // The handshake's channel reads no byte of what follows: a driver says nothing before our WELCOME,
 // and we say nothing before its first frame.
 void Executor::Welcome(net::Accepted accepted, net::LinkKind kind) {
-  net::Fd shared(::dup(accepted.fd.get()));
-  if (!shared.valid()) return;
+  auto stream = std::make_shared<net::Stream>(std::move(accepted.fd));
   net::DuplexLink::Options link = options_.link;
   Seniority seniority;
   {
-    net::Channel channel(std::move(shared), kind, accepted.peer, net::SpinMode::kOff, nullptr,
-                         {.meta_bytes = 4096, .payload_bytes = 0});
+    net::Channel channel(stream, kind, accepted.peer, {.meta_bytes = 4096, .payload_bytes = 0});
     const auto hello =
         net::WelcomeClient(channel, options_.identity, channel.After(options_.handshake),
                            [this](const net::Hello& said) { return Admit(said); });
@@ -146,9 +144,9 @@ void Executor::Welcome(net::Accepted accepted, net::LinkKind kind) {
     seniority = {subject.epoch, subject.incarnation};
     link.payload_crc = kind == net::LinkKind::kTcp && hello->host_id != options_.identity.host_id;
   }
-  TakeOver(std::make_unique<net::DuplexLink>(std::move(accepted.fd), kind, std::move(accepted.peer),
-                                             link),
-           seniority);
+  TakeOver(
+      std::make_unique<net::DuplexLink>(std::move(stream), kind, std::move(accepted.peer), link),
+      seniority);
 }
 
 void Executor::TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniority) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "program/executor_endpoint.h"
 #include <fmt/core.h>
 
 #include "common/base/words.h"
@@ -28,7 +29,7 @@ dispatch::Driver::Options Complete(const v1::ProgramStart& start,
                                    dispatch::Driver::Options options) {
   options.dispatch.epoch = Epoch(start.epoch());
   options.dispatch.incarnation = static_cast<std::uint16_t>(start.incarnation());
-  options.identity = {.token = start.key(), .host_id = start.host_id()};
+  options.identity = IdentityOf(start);
   return options;
 }
 

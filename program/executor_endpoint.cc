@@ -37,6 +37,14 @@ v1::DataEndpoint EndpointOf(const std::vector<net::Listener>& listeners,
   return endpoint;
 }
 
+std::shared_ptr<tls::Context> TlsOf(const v1::ProgramStart& start) {
+  return start.tls() ? tls::Context::ForKeys() : nullptr;
+}
+
+net::Identity IdentityOf(const v1::ProgramStart& start) {
+  return {.token = start.key(), .host_id = start.host_id(), .tls = TlsOf(start)};
+}
+
 v1::ProgramPulse PulseOf(const dispatch::RunningTable& running) {
   v1::ProgramPulse pulse;
   pulse.set_ended(running.ended());

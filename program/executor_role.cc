@@ -76,7 +76,7 @@ Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Op
   MUSTER_TRY_ASSIGN(const std::vector<net::Listener> listeners, ListenForDrivers(start));
   MUSTER_TRY_ASSIGN(
       const std::unique_ptr<dispatch::Executor> executor,
-      dispatch::Executor::Create({.identity = {.token = start.key(), .host_id = start.host_id()},
+      dispatch::Executor::Create({.identity = IdentityOf(start),
                                   .closures_at_a_time = start.closures_at_a_time(),
                                   .worker_index = static_cast<std::uint32_t>(start.task().index()),
                                   .running_file = RunningFile(start, ::getpid()),

@@ -102,6 +102,11 @@ class LocalCluster {
   Interrupt& interrupt_;
   std::string runtime_;
   std::string state_;
+  // The cluster as its other clients see it.
+  Cluster Here() const {
+    return {.address = address_, .token = token_, .tls = FindTls(options_, environment_)};
+  }
+
   std::string token_;
   std::string address_;
   // host:port of the coordinator's page: whoever has it open finds it there after a crash, too.
@@ -243,11 +248,11 @@ void LocalCluster::ReportDeath(const std::string& task, int pid, const process::
   request.set_pid(static_cast<std::uint32_t>(pid));
   request.set_how(exit.ToString());
   // Without an answer the coordinator notices by itself, a little later.
-  (void)NewGrpcJobApi(address_, token_)->ReportExit(request);
+  (void)NewGrpcJobApi(Here())->ReportExit(request);
 }
 
 Status LocalCluster::WaitForTasks() {
-  const auto api = NewGrpcJobApi(address_, token_);
+  const auto api = NewGrpcJobApi(Here());
   interrupt_.OnRaise([&api] { api->CancelCalls(); });
   const TimePoint begin = clock_.Now();
   const int wanted = options_.ps + options_.workers + (options_.evaluator ? 1 : 0);

@@ -145,7 +145,7 @@ class Forming {
  private:
   struct Peer {
     std::unique_ptr<net::DuplexLink> watch;
-    net::Fd data;
+    std::shared_ptr<net::Stream> data;
     bool local = false;  // data goes through a Unix socket
     bool crc = false;
     std::string host_id;
@@ -155,7 +155,7 @@ class Forming {
     net::Fd memory;
   };
   struct Greeted {
-    net::Fd socket;
+    std::shared_ptr<net::Stream> stream;
     std::string offer;
   };
 
@@ -166,7 +166,7 @@ class Forming {
   int size() const { return static_cast<int>(spec_.members.size()); }
   bool AllAccepted() {
     for (int r = spec_.rank + 1; r < size(); ++r) {
-      if (peer(r).watch == nullptr || !peer(r).data.valid()) return false;
+      if (peer(r).watch == nullptr || peer(r).data == nullptr) return false;
     }
     return true;
   }
@@ -174,7 +174,7 @@ class Forming {
   std::string Missing() {
     std::vector<std::string> names;
     for (int r = 0; r < size(); ++r) {
-      if (r == spec_.rank || (peer(r).watch != nullptr && peer(r).data.valid())) continue;
+      if (r == spec_.rank || (peer(r).watch != nullptr && peer(r).data != nullptr)) continue;
       names.push_back(fmt::format("{} ({})", member(r).task, member(r).address));
     }
     return fmt::format("{}", fmt::join(names, ", "));
@@ -190,8 +190,9 @@ class Forming {
                                                    .rank = static_cast<std::uint16_t>(spec_.rank),
                                                    .lane = lane});
   }
-  std::unique_ptr<net::DuplexLink> WatchLink(int rank, net::Fd socket, net::LinkKind kind) const {
-    return std::make_unique<net::DuplexLink>(std::move(socket), kind, member(rank).task,
+  std::unique_ptr<net::DuplexLink> WatchLink(int rank, std::shared_ptr<net::Stream> stream,
+                                             net::LinkKind kind) const {
+    return std::make_unique<net::DuplexLink>(std::move(stream), kind, member(rank).task,
                                              net::DuplexLink::Options{});
   }
 
@@ -199,9 +200,9 @@ class Forming {
   Status Connect(int rank) {
     MUSTER_TRY_ASSIGN(Greeted watch, Reach(rank, Lane::kWatch, ""));
     peer(rank).local = !watch.offer.empty();
-    peer(rank).watch = WatchLink(rank, std::move(watch.socket), last_kind_);
+    peer(rank).watch = WatchLink(rank, std::move(watch.stream), last_kind_);
     MUSTER_TRY_ASSIGN(Greeted data, Reach(rank, Lane::kData, watch.offer));
-    peer(rank).data = std::move(data.socket);
+    peer(rank).data = std::move(data.stream);
     peer(rank).crc = last_crc_;
     return Ok();
   }
@@ -226,13 +227,12 @@ class Forming {
     last_kind_ = by_unix ? net::LinkKind::kUnix : net::LinkKind::kTcp;
     MUSTER_TRY_ASSIGN(net::Fd socket, by_unix ? net::ConnectUnix(unix_path, until)
                                               : net::ConnectTcp(member(rank).address, until));
-    net::Fd shared(::dup(socket.get()));
-    if (!shared.valid()) return FromErrno(errno, "dup");
-    net::Channel channel(std::move(shared), last_kind_, member(rank).task, net::SpinMode::kOff,
-                         nullptr, {.meta_bytes = 4096, .payload_bytes = 0});
+    const auto stream = std::make_shared<net::Stream>(std::move(socket));
+    net::Channel channel(stream, last_kind_, member(rank).task,
+                         {.meta_bytes = 4096, .payload_bytes = 0});
     MUSTER_TRY(net::GreetServer(channel, self_, "member", SubjectFor(lane), until));
     last_crc_ = channel.uses_payload_crc();
-    Greeted greeted{.socket = std::move(socket), .offer = {}};
+    Greeted greeted{.stream = stream, .offer = {}};
     if (lane == Lane::kData) return greeted;
     MUSTER_TRY_ASSIGN(const auto offer, channel.ReadFrame(until));
     if (!offer.has_value() || offer->kind != kOffer) {
@@ -250,10 +250,8 @@ class Forming {
     MUSTER_TRY_ASSIGN(net::Accepted accepted, net::Accept(listeners_, -1, left));
     if (!accepted.fd.valid()) return Ok();
     const net::LinkKind kind = listeners_[accepted.listener].kind;
-    net::Fd shared(::dup(accepted.fd.get()));
-    if (!shared.valid()) return FromErrno(errno, "dup");
-    net::Channel channel(std::move(shared), kind, accepted.peer, net::SpinMode::kOff, nullptr,
-                         {.meta_bytes = 4096, .payload_bytes = 0});
+    const auto stream = std::make_shared<net::Stream>(std::move(accepted.fd));
+    net::Channel channel(stream, kind, accepted.peer, {.meta_bytes = 4096, .payload_bytes = 0});
     const TimePoint until = std::min(deadline_, channel.After(kHandshake));
     Status fatal = Ok();
     const auto hello = net::WelcomeClient(channel, self_, until, [&](const net::Hello& said) {
@@ -266,7 +264,7 @@ class Forming {
     if (subject.lane == Lane::kData) {
       one.crc = channel.uses_payload_crc();
       one.local = kind == net::LinkKind::kUnix;
-      one.data = std::move(accepted.fd);
+      one.data = stream;
       return Ok();
     }
     const bool by_unix = hello->host_id == self_.host_id && spec_.transport != Transport::kTcp;
@@ -274,7 +272,7 @@ class Forming {
     if (!channel.Send({.kind = kOffer}, std::as_bytes(std::span(offer)), {}, until).ok()) {
       return Ok();  // it comes again
     }
-    one.watch = WatchLink(subject.rank, std::move(accepted.fd), kind);
+    one.watch = WatchLink(subject.rank, stream, kind);
     return Ok();
   }
 
@@ -300,7 +298,7 @@ class Forming {
       return fatal;
     }
     Peer& one = peer(rank);
-    const bool taken = one.watch != nullptr && one.data.valid() && !Ended(one.watch->fd());
+    const bool taken = one.watch != nullptr && one.data != nullptr && !Ended(one.watch->fd());
     if (subject.lane == Lane::kWatch && taken) {
       fatal = AlreadyExists("two processes say that they are {}", member(rank).task);
       return fatal;
@@ -329,17 +327,16 @@ class Forming {
   Status SendMemory(int rank) {
     std::byte ride{1};
     iovec part{&ride, 1};
-    const int socket = peer(rank).data.get();
-    if (net::SendParts(socket, {&part, 1}, memory_->fd()) == 1) return Ok();
+    if (peer(rank).data->SendWith({&part, 1}, memory_->fd()) == 1) return Ok();
     return Annotate(FromErrno(errno, "send the shared memory"), member(rank).task);
   }
   Status ReceiveMemory() {
     Peer& first = peer(0);
-    pollfd readable{.fd = first.data.get(), .events = POLLIN, .revents = 0};
+    pollfd readable{.fd = first.data->fd(), .events = POLLIN, .revents = 0};
     (void)::poll(&readable, 1, net::PollTimeout(deadline_));
     std::byte ride{};
-    const ssize_t got = net::ReceiveWithDescriptors(
-        first.data.get(), {&ride, 1}, [&](net::Fd fd) { first.memory = std::move(fd); });
+    const ssize_t got =
+        first.data->ReceiveWith({&ride, 1}, [&](net::Fd fd) { first.memory = std::move(fd); });
     if (got == 1 && first.memory.valid()) return Ok();
     return Unavailable("{} sent no shared memory while the group formed", member(0).task);
   }
@@ -416,7 +413,7 @@ class Forming {
     std::vector<std::uint64_t> hosts;
     for (int r = 0; r < size(); ++r) {
       data.push_back(
-          {.socket = std::move(peer(r).data), .payload_crc = peer(r).crc, .name = member(r).task});
+          {.stream = std::move(peer(r).data), .payload_crc = peer(r).crc, .name = member(r).task});
       watches.push_back({std::move(peer(r).watch), std::move(peer(r).early)});
       hosts.push_back(peer(r).host.value_or(HostNumber()));
     }

@@ -35,6 +35,11 @@ constexpr std::chrono::nanoseconds kYielding = std::chrono::microseconds(200);
 
 bool Gone(int error) { return error == EPIPE || error == ECONNRESET; }
 
+Status Broken(const Mesh::Peer& peer, std::string_view what) {
+  const Status failure = peer.stream->failure();
+  return Annotate(failure.ok() ? FromErrno(errno, what) : failure, peer.name);
+}
+
 }  // namespace
 
 Mesh::Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit, bool crowded)
@@ -42,7 +47,7 @@ Mesh::Mesh(std::vector<Peer> peers, net::SpinMode spin, net::SpinLimit* limit, b
 
 void Mesh::ShutDown() {
   for (const Peer& peer : peers_) {
-    if (peer.socket.valid()) (void)::shutdown(peer.socket.get(), SHUT_RDWR);
+    if (peer.stream != nullptr) peer.stream->ShutDown();
   }
 }
 
@@ -124,11 +129,11 @@ Result<bool> Mesh::Send(Sending& one) {
     parts[count++] = {const_cast<std::byte*>(one.bytes.data()) + from,
                       std::min(one.bytes.size() - from, net::kBytesPerOperation)};
   }
-  const ssize_t sent = net::SendParts(peer.socket.get(), {parts.data(), count}, -1);
+  const ssize_t sent = peer.stream->Send({parts.data(), count});
   if (sent < 0) {
     if (net::WouldBlock(errno)) return false;
     if (Gone(errno)) return Unavailable("{} has closed its link", peer.name);
-    return Annotate(FromErrno(errno, "send"), peer.name);
+    return Broken(peer, "send");
   }
   one.done += static_cast<std::size_t>(sent);
   return true;
@@ -145,11 +150,11 @@ Result<bool> Mesh::Receive(Receiving& one, const Tag& tag) {
     parts[count++] = {one.into.data() + from,
                       std::min(one.into.size() - from, net::kBytesPerOperation)};
   }
-  const ssize_t got = ::readv(peer.socket.get(), parts.data(), static_cast<int>(count));
+  const ssize_t got = peer.stream->Receive(std::span<const iovec>(parts.data(), count));
   if (got < 0) {
     if (net::WouldBlock(errno)) return false;
     if (Gone(errno)) return Unavailable("{} has closed its link", peer.name);
-    return Annotate(FromErrno(errno, "read"), peer.name);
+    return Broken(peer, "read");
   }
   if (got == 0) return Unavailable("{} has closed its link", peer.name);
   const std::size_t before = one.done;
@@ -193,11 +198,11 @@ Status Mesh::Wait(const Waiter& waiter) {
   entries.reserve(sending_.size() + receiving_.size() + 1);
   for (const Sending& one : sending_) {
     if (one.over()) continue;
-    entries.push_back({peers_[static_cast<std::size_t>(one.peer)].socket.get(), POLLOUT, 0});
+    entries.push_back({peers_[static_cast<std::size_t>(one.peer)].stream->fd(), POLLOUT, 0});
   }
   for (const Receiving& one : receiving_) {
     if (one.over()) continue;
-    entries.push_back({peers_[static_cast<std::size_t>(one.peer)].socket.get(), POLLIN, 0});
+    entries.push_back({peers_[static_cast<std::size_t>(one.peer)].stream->fd(), POLLIN, 0});
   }
   entries.push_back({waiter.wake, POLLIN, 0});
   const auto ready = [&](int timeout) {

@@ -12,15 +12,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "collectives/process/waiter.h"
 #include "common/base/status.h"
-#include "common/net/fd.h"
 #include "common/net/frame.h"
 #include "common/net/spin.h"
+#include "common/net/stream.h"
 
 namespace muster::collectives {
 
@@ -46,7 +47,7 @@ struct Incoming {
 class Mesh {
  public:
   struct Peer {
-    net::Fd socket;  // does not block; invalid at the own rank
+    std::shared_ptr<net::Stream> stream;  // null at the own rank
     bool payload_crc = false;
     std::string name;
   };

@@ -37,6 +37,11 @@ class Channel {
           FrameLimits limits = {})
       : Channel(std::make_unique<Socket>(std::move(fd), kind, std::move(peer), spin, limit),
                 limits) {}
+  // The same over a stream that goes on without it: for a handshake that another thing follows.
+  Channel(std::shared_ptr<Stream> stream, LinkKind kind, std::string peer, FrameLimits limits)
+      : Channel(std::make_unique<Socket>(std::move(stream), kind, std::move(peer), SpinMode::kOff,
+                                         nullptr),
+                limits) {}
 
   Link& link() { return *link_; }
   const Link& link() const { return *link_; }

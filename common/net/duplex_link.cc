@@ -28,7 +28,11 @@ void Append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
 }  // namespace
 
 DuplexLink::DuplexLink(Fd fd, LinkKind kind, std::string peer, Options options, const Clock& clock)
-    : fd_(std::move(fd)),
+    : DuplexLink(std::make_shared<Stream>(std::move(fd)), kind, std::move(peer), options, clock) {}
+
+DuplexLink::DuplexLink(std::shared_ptr<Stream> stream, LinkKind kind, std::string peer,
+                       Options options, const Clock& clock)
+    : stream_(std::move(stream)),
       kind_(kind),
       peer_(std::move(peer)),
       options_(options),
@@ -85,10 +89,10 @@ Result<bool> DuplexLink::Flush() {
       until = std::min(until, attached_.front().at);
     }
     iovec part{.iov_base = out_.data() + sent_, .iov_len = until - sent_};
-    const ssize_t n = SendParts(fd_.get(), {&part, 1}, riding);
+    const ssize_t n = stream_->SendWith({&part, 1}, riding);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && WouldWait(errno)) break;
-    if (n < 0) return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
+    if (n < 0) return Broken(errno, "write");
     if (riding >= 0) attached_.pop_front();
     sent_ += static_cast<std::size_t>(n);
   }
@@ -109,7 +113,7 @@ void DuplexLink::ShutDown() {
     const MutexLock lock(out_mutex_);
     shut_down_ = true;
   }
-  (void)::shutdown(fd_.get(), SHUT_RDWR);
+  stream_->ShutDown();
 }
 
 Result<std::size_t> DuplexLink::Receive(Handler handler) {
@@ -133,19 +137,23 @@ Result<std::size_t> DuplexLink::ReadSome() {
   if (begin_ == end_) begin_ = end_ = 0;
   const std::span<std::byte> into =
       std::span(in_).subspan(end_, std::min(in_.size() - end_, kBytesPerOperation));
-  const ssize_t n = kind_ == LinkKind::kTcp
-                        ? ::recv(fd_.get(), into.data(), into.size(), MSG_DONTWAIT)
-                        : ReceiveWithDescriptors(fd_.get(), into, [this](Fd fd) {
-                            if (descriptors_.size() < kMostDescriptors)
-                              descriptors_.push_back(std::move(fd));
-                          });
+  const ssize_t n =
+      kind_ == LinkKind::kTcp ? stream_->Receive(into) : stream_->ReceiveWith(into, [this](Fd fd) {
+        if (descriptors_.size() < kMostDescriptors) descriptors_.push_back(std::move(fd));
+      });
   if (n > 0) {
     end_ += static_cast<std::size_t>(n);
     return static_cast<std::size_t>(n);
   }
   if (n == 0) return Closed();
   if (WouldWait(errno)) return std::size_t{0};
-  return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "read")));
+  return Broken(errno, "read");
+}
+
+Status DuplexLink::Broken(int error, std::string_view what) const {
+  const Status failure = stream_->failure();
+  if (!failure.ok()) return Annotate(failure, peer_);
+  return Unavailable("{}: {}", peer_, Message(FromErrno(error, what)));
 }
 
 Status DuplexLink::Closed() const {

@@ -14,9 +14,11 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "common/net/frame.h"
 #include "common/net/link.h"
 #include "common/net/spin.h"
+#include "common/net/stream.h"
 
 namespace muster::net {
 
@@ -60,10 +63,13 @@ class DuplexLink {
   // `fd` does not block. Sends no ping before the peer has said something.
   DuplexLink(Fd fd, LinkKind kind, std::string peer, Options options,
              const Clock& clock = RealClock());
+  // Over a stream that a handshake was made on.
+  DuplexLink(std::shared_ptr<Stream> stream, LinkKind kind, std::string peer, Options options,
+             const Clock& clock = RealClock());
 
   LinkKind kind() const { return kind_; }
   const std::string& peer() const { return peer_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_->fd(); }
 
   // Puts a frame behind those that wait; lengths and checksums are filled in, bytes are copied.
   // Sends nothing yet. `descriptor` goes along on a Unix socket.
@@ -100,8 +106,9 @@ class DuplexLink {
   Result<bool> HandleOne(Handler handler);
   Status HandleConnection(const FrameHeader& header);
   Status Closed() const;
+  Status Broken(int error, std::string_view what) const;
 
-  Fd fd_;
+  const std::shared_ptr<Stream> stream_;
   const LinkKind kind_;
   const std::string peer_;
   const Options options_;

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include "common/net/checksum.h"
 
@@ -76,14 +78,60 @@ Result<ReceivedHello> DecodeHello(Bytes meta) {
   return received;
 }
 
-Proof ClientProof(const std::string& token, const Nonce& server, Bytes body) {
-  const std::array<Bytes, 3> parts = {BytesOf(kClientLabel), server, body};
+// What a client without a certificate calls its key: all that the server looks it up by.
+std::string KeyName(const std::string& role, const Subject& subject) {
+  return std::string(reinterpret_cast<const char*>(subject.data()), subject.size()) + role;
+}
+std::optional<std::string> KeyBehind(std::string_view name, const Identity& self,
+                                     const KeyOf& key_of) {
+  Hello hello;
+  if (name.size() < hello.subject.size() || name.size() > hello.subject.size() + kMaxName) {
+    return std::nullopt;
+  }
+  std::memcpy(hello.subject.data(), name.data(), hello.subject.size());
+  hello.role = name.substr(hello.subject.size());
+  return key_of ? key_of(hello) : self.token;
+}
+
+// Puts TLS on the channel where it is due; what the proofs are bound to, empty in the clear.
+Result<std::vector<std::byte>> Encrypt(Channel& channel,
+                                       Result<std::unique_ptr<tls::Session>> session,
+                                       TimePoint deadline) {
+  MUSTER_TRY(session.status());
+  Stream* const stream = channel.link().stream();
+  if (stream == nullptr) return Internal("{}: a link that takes no TLS", channel.link().peer());
+  const Status shaken = stream->Encrypt(*std::move(session), deadline);
+  if (!shaken.ok()) return Annotate(shaken, channel.link().peer());
+  MUSTER_TRY_ASSIGN(const tls::Session::Binding binding, stream->session().binding());
+  return std::vector<std::byte>(binding.begin(), binding.end());
+}
+
+bool WantsTls(const Channel& channel, const Identity& self) {
+  return self.tls != nullptr && channel.link().kind() == LinkKind::kTcp;
+}
+
+Result<std::unique_ptr<tls::Session>> ClientSession(const Identity& self, const std::string& role,
+                                                    const Subject& subject) {
+  if (self.tls->has_certificate()) return self.tls->Connect(self.server_task);
+  return self.tls->Connect(tls::NamedKey{.name = KeyName(role, subject), .key = self.token});
+}
+
+Status RequireNode(Channel& channel) {
+  const tls::Peer& peer = channel.link().stream()->session().peer();
+  if (peer.by_key || peer.holder.role == tls::Role::kNode) return Ok();
+  return PermissionDenied("{} has the certificate of {}: data connections are for nodes",
+                          channel.link().peer(), peer.holder.ToString());
+}
+
+Proof ClientProof(const std::string& token, const Nonce& server, Bytes body, Bytes binding) {
+  const std::array<Bytes, 4> parts = {BytesOf(kClientLabel), server, body, binding};
   return Hmac(token, parts);
 }
 
 Proof ServerProof(const std::string& token, const Nonce& server, const Nonce& client,
-                  std::byte options) {
-  const std::array<Bytes, 4> parts = {BytesOf(kServerLabel), server, client, Bytes(&options, 1)};
+                  std::byte options, Bytes binding) {
+  const std::array<Bytes, 5> parts = {BytesOf(kServerLabel), server, client, Bytes(&options, 1),
+                                      binding};
   return Hmac(token, parts);
 }
 
@@ -99,11 +147,11 @@ Result<FrameHeader> Expect(Channel& channel, FrameKind kind, TimePoint deadline)
 }
 
 Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const KeyOf& key_of,
-                                   const Nonce& nonce, TimePoint deadline) {
+                                   const Nonce& nonce, Bytes binding, TimePoint deadline) {
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader header, Expect(channel, kHello, deadline));
   MUSTER_TRY_ASSIGN(ReceivedHello received, DecodeHello(channel.meta()));
   received.key = key_of ? key_of(received.hello) : self.token;
-  if (!SameProof(received.proof, ClientProof(received.key, nonce, received.body))) {
+  if (!SameProof(received.proof, ClientProof(received.key, nonce, received.body, binding))) {
     return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
   }
   return received;
@@ -122,9 +170,18 @@ std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch)
 
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit, const KeyOf& key_of) {
+  std::vector<std::byte> binding;
+  if (WantsTls(channel, self)) {
+    const auto key_named = [&](std::string_view name) { return KeyBehind(name, self, key_of); };
+    MUSTER_TRY_ASSIGN(binding, Encrypt(channel, self.tls->Accept(key_named), deadline));
+    if (const Status node = RequireNode(channel); !node.ok()) {
+      (void)channel.SendError({}, kNonce, node, deadline);
+      return node;
+    }
+  }
   const Nonce nonce = RandomNonce();
   MUSTER_TRY(channel.Send({.kind = kNonce}, nonce, {}, deadline));
-  auto received = ReceiveHello(channel, self, key_of, nonce, deadline);
+  auto received = ReceiveHello(channel, self, key_of, nonce, binding, deadline);
   Status verdict = received.status();
   if (verdict.ok()) verdict = admit(received->hello);
   if (!verdict.ok()) {
@@ -134,7 +191,7 @@ Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint de
   const bool crc =
       channel.link().kind() == LinkKind::kTcp && received->hello.host_id != self.host_id;
   const std::byte options = crc ? kPayloadCrc : std::byte{0};
-  const Proof proof = ServerProof(received->key, nonce, received->nonce, options);
+  const Proof proof = ServerProof(received->key, nonce, received->nonce, options, binding);
   std::array<std::byte, 1 + sizeof(Proof)> meta;
   meta[0] = options;
   std::memcpy(meta.data() + 1, proof.data(), proof.size());
@@ -145,6 +202,10 @@ Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint de
 
 Status GreetServer(Channel& channel, const Identity& self, const std::string& role,
                    const Subject& subject, TimePoint deadline) {
+  std::vector<std::byte> binding;
+  if (WantsTls(channel, self)) {
+    MUSTER_TRY_ASSIGN(binding, Encrypt(channel, ClientSession(self, role, subject), deadline));
+  }
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader first, Expect(channel, kNonce, deadline));
   Nonce theirs{};
   if (channel.meta().size() != theirs.size()) {
@@ -158,7 +219,7 @@ Status GreetServer(Channel& channel, const Identity& self, const std::string& ro
                     .host_id = self.host_id.substr(0, kMaxName),
                     .subject = subject};
   std::vector<std::byte> meta = EncodeHello(hello, ours);
-  const Proof proof = ClientProof(self.token, theirs, meta);
+  const Proof proof = ClientProof(self.token, theirs, meta, binding);
   meta.insert(meta.end(), proof.begin(), proof.end());
   MUSTER_TRY(channel.Send({.kind = kHello}, meta, {}, deadline));
 
@@ -171,7 +232,7 @@ Status GreetServer(Channel& channel, const Identity& self, const std::string& ro
   }
   const std::byte options = channel.meta()[0];
   std::memcpy(got.data(), channel.meta().data() + 1, got.size());
-  if (!SameProof(got, ServerProof(self.token, theirs, ours, options))) {
+  if (!SameProof(got, ServerProof(self.token, theirs, ours, options, binding))) {
     return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
   }
   if ((options & kPayloadCrc) != std::byte{0}) channel.UsePayloadCrc();

@@ -4,14 +4,19 @@
 //   client -> server  HELLO    HMAC(token, what it says and the server's nonce)
 //   server -> client  WELCOME  HMAC(token, both nonces), or an error; then the link is open
 //
+// Behind TLS the proofs also cover a secret of that connection, so that they cannot be passed on
+// from another one.
+//
 // Threading: that of the channel, one thread a side.
-// Errors: kUnauthenticated, a proof is wrong; kDeadlineExceeded and kUnavailable as Channel's;
+// Errors: kUnauthenticated, a proof is wrong; kPermissionDenied, a certificate that is none of a
+// node; kDeadlineExceeded and kUnavailable as Channel's;
 // kDataLoss, what came is no handshake.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -19,12 +24,18 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/channel.h"
+#include "common/tls/context.h"
 
 namespace muster::net {
 
 struct Identity {
-  std::string token;
-  std::string host_id;
+  std::string token = {};
+  std::string host_id = {};
+  // Over TCP nothing is said but behind TLS: by this process's certificate, where it has one, else
+  // by the token as a key. Null: in the clear.
+  std::shared_ptr<tls::Context> tls = nullptr;
+  // Whose certificate a server must show ("ps:1"); empty: any node's.
+  std::string server_task = {};
 };
 
 // What proves the links of one job's processes to each other under one epoch of the coordinator,

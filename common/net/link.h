@@ -19,6 +19,8 @@
 
 namespace muster::net {
 
+class Stream;
+
 enum class LinkKind { kTcp, kUnix };
 
 class Link {
@@ -41,6 +43,9 @@ class Link {
   virtual void EndWrites() = 0;
   // Ends a wait in Read() or Write(), now and later.
   virtual void ShutDown() = 0;
+
+  // What TLS can be put on; null: there is no such thing.
+  virtual Stream* stream() { return nullptr; }
 
   // All bytes that the kernel has carried so far, both directions.
   virtual std::uint64_t bytes() const = 0;

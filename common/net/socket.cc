@@ -42,13 +42,17 @@ std::size_t Window(std::span<const iovec> parts, std::span<iovec> window) {
 }  // namespace
 
 Socket::Socket(Fd fd, LinkKind kind, std::string peer, SpinMode spin, SpinLimit* limit)
-    : fd_(std::move(fd)), kind_(kind), peer_(std::move(peer)), spinner_(spin, limit) {}
+    : Socket(std::make_shared<Stream>(std::move(fd)), kind, std::move(peer), spin, limit) {}
+
+Socket::Socket(std::shared_ptr<Stream> stream, LinkKind kind, std::string peer, SpinMode spin,
+               SpinLimit* limit)
+    : stream_(std::move(stream)), kind_(kind), peer_(std::move(peer)), spinner_(spin, limit) {}
 
 ssize_t Socket::ReceiveOnce(std::span<std::byte> into, Fd* descriptor) {
   const std::size_t most = std::min(into.size(), kBytesPerOperation);
-  if (descriptor == nullptr) return ::recv(fd_.get(), into.data(), most, MSG_DONTWAIT);
-  return ReceiveWithDescriptors(fd_.get(), into.first(most),
-                                [descriptor](Fd fd) { *descriptor = std::move(fd); });
+  if (descriptor == nullptr) return stream_->Receive(into.first(most));
+  return stream_->ReceiveWith(into.first(most),
+                              [descriptor](Fd fd) { *descriptor = std::move(fd); });
 }
 
 ssize_t Socket::SpinReceive(std::span<std::byte> into, Fd* descriptor) {
@@ -74,7 +78,7 @@ Result<std::size_t> Socket::Read(std::span<std::byte> into, TimePoint deadline, 
       n = ReceiveOnce(into, descriptor);
     }
   }
-  if (n < 0) return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "read")));
+  if (n < 0) return Broken(errno, "read");
   bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
   return static_cast<std::size_t>(n);
 }
@@ -85,16 +89,22 @@ Result<std::size_t> Socket::Write(std::span<const iovec> parts, TimePoint deadli
   std::array<iovec, 64> window{};
   const std::span<iovec> now = std::span(window).first(Window(parts, window));
   for (;;) {
-    const ssize_t n = SendParts(fd_.get(), now, descriptor);
+    const ssize_t n = stream_->SendWith(now, descriptor);
     if (n >= 0) {
       bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
       return static_cast<std::size_t>(n);
     }
     if (!WouldBlock(errno) && errno != EINTR) {
-      return Unavailable("{}: {}", peer_, Message(FromErrno(errno, "write")));
+      return Broken(errno, "write");
     }
     MUSTER_TRY(Wait(POLLOUT, deadline, kNothingTaken));
   }
+}
+
+Status Socket::Broken(int error, std::string_view what) const {
+  const Status failure = stream_->failure();
+  if (!failure.ok()) return Annotate(failure, peer_);
+  return Unavailable("{}: {}", peer_, Message(FromErrno(error, what)));
 }
 
 bool Socket::SpinForRing(Rings::Sleep wanted) {
@@ -113,7 +123,7 @@ bool Socket::SpinForRing(Rings::Sleep wanted) {
 
 void Socket::ReadWakes() {
   std::array<std::byte, 256> wakes;
-  const ssize_t n = ::recv(fd_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT);
+  const ssize_t n = ::recv(fd(), wakes.data(), wakes.size(), MSG_DONTWAIT);
   if (n > 0) bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
   if (n == 0) ended_ = 0;
   if (n < 0 && !WouldBlock(errno) && errno != EINTR) ended_ = errno;
@@ -138,7 +148,7 @@ Status Socket::SleepForRing(Rings::Sleep wanted, TimePoint deadline) {
 void Socket::WakePeer(Rings::Sleep done) {
   if (!rings_->PeerSleeps(done)) return;
   constexpr std::byte kWake{1};
-  if (::send(fd_.get(), &kWake, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
+  if (::send(fd(), &kWake, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
     bytes_.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -181,7 +191,7 @@ Result<std::size_t> Socket::WriteRing(std::span<const iovec> parts, TimePoint de
 
 Status Socket::Wait(short events, TimePoint deadline, std::string_view missed) {
   for (;;) {
-    pollfd entry{.fd = fd_.get(), .events = events, .revents = 0};
+    pollfd entry{.fd = fd(), .events = events, .revents = 0};
     const int ready = ::poll(&entry, 1, PollTimeout(deadline));
     if (ready > 0) return Ok();
     if (ready < 0 && errno != EINTR) return FromErrno(errno, "poll");
@@ -191,11 +201,11 @@ Status Socket::Wait(short events, TimePoint deadline, std::string_view missed) {
   }
 }
 
-void Socket::EndWrites() { (void)::shutdown(fd_.get(), SHUT_WR); }
+void Socket::EndWrites() { stream_->EndWrites(); }
 
 void Socket::ShutDown() {
   down_.store(true, std::memory_order_relaxed);
-  (void)::shutdown(fd_.get(), SHUT_RDWR);
+  stream_->ShutDown();
 }
 
 }  // namespace muster::net

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 #include "common/net/link.h"
 #include "common/net/rings.h"
 #include "common/net/spin.h"
+#include "common/net/stream.h"
 
 namespace muster::net {
 
@@ -31,12 +33,15 @@ class Socket final : public Link {
  public:
   // `fd` does not block; `limit` outlives the socket.
   Socket(Fd fd, LinkKind kind, std::string peer, SpinMode spin, SpinLimit* limit);
+  // What it reads and writes through may go on without it.
+  Socket(std::shared_ptr<Stream> stream, LinkKind kind, std::string peer, SpinMode spin,
+         SpinLimit* limit);
 
   // From now on all bytes pass through them, in both directions, and no descriptors. Both sides say
   // so between two messages: nothing is on its way.
   void UseRings(Rings rings) { rings_.emplace(std::move(rings)); }
   bool uses_rings() const { return rings_.has_value(); }
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_->fd(); }
 
   LinkKind kind() const override { return kind_; }
   const std::string& peer() const override { return peer_; }
@@ -45,11 +50,14 @@ class Socket final : public Link {
                             int descriptor) override;
   void EndWrites() override;
   void ShutDown() override;
+  Stream* stream() override { return stream_.get(); }
   std::uint64_t bytes() const override { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   // `missed`: what did not happen, for the error.
   Status Wait(short events, TimePoint deadline, std::string_view missed);
+  // Why a read or a write failed.
+  Status Broken(int error, std::string_view what) const;
   ssize_t ReceiveOnce(std::span<std::byte> into, Fd* descriptor);
   ssize_t SpinReceive(std::span<std::byte> into, Fd* descriptor);
 
@@ -63,7 +71,7 @@ class Socket final : public Link {
   void ReadWakes();
   void WakePeer(Rings::Sleep done);
 
-  Fd fd_;
+  std::shared_ptr<Stream> stream_;
   LinkKind kind_;
   std::string peer_;
   Spinner spinner_;

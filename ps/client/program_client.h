@@ -73,6 +73,8 @@ class ProgramClient {
     std::string job_id;
     // net::JobKey of the job and epoch.
     std::string key;
+    // See ServerSession::Options.
+    std::shared_ptr<tls::Context> tls = nullptr;
     Epoch epoch{};
     // The driver whose variables they are.
     Incarnation incarnation{};

@@ -52,6 +52,7 @@ ProgramServers::ProgramServers(std::vector<ProgramClient::Server> servers,
                                const ProgramClient::Options& options)
     : options_(options),
       session_{.key = options.key,
+               .tls = options.tls,
                .role = ProgramRole(options.job_id),
                .subject = SubjectOf(
                    ProgramSubject{.epoch = options.epoch, .incarnation = options.incarnation}),

@@ -77,6 +77,7 @@ Status PsClientImpl::Open(const v1::JobPlan& plan) {
                                     .host_id = address->data().host_id()};
     const WireSubject job{.job = JobNumber(plan.job_number()), .view = ViewId(plan.view())};
     const ServerSession::Options session{.key = options_.token,
+                                         .tls = options_.tls,
                                          .role = "worker",
                                          .subject = SubjectOf(job),
                                          .link = options_.link,

@@ -39,6 +39,8 @@ class PsClient {
  public:
   struct Options {
     std::string token{};
+    // See ServerSession::Options.
+    std::shared_ptr<tls::Context> tls = nullptr;
     LinkMode link = LinkMode::kAuto;
     // common/net's host id of this process; servers with the same one are reached by shared memory.
     std::string host_id{};

@@ -44,6 +44,13 @@ bool ServerSession::WantsLocal() const {
          target_.host_id == options_.host_id && arena_.fd() >= 0;
 }
 
+net::Identity ServerSession::Self() const {
+  return {.token = options_.key,
+          .host_id = options_.host_id,
+          .tls = options_.tls,
+          .server_task = fmt::format("ps:{}", target_.index)};
+}
+
 Status ServerSession::Connect(TimePoint deadline) {
   Millis pause = kFirstRetry;
   for (;;) {
@@ -76,8 +83,7 @@ Status ServerSession::Greet(TimePoint deadline) {
   if (!fd.ok()) return Annotate(fd.status(), name_);
   channel_ = std::make_unique<net::Channel>(*std::move(fd), net::LinkKind::kTcp, name_,
                                             options_.spin, spin_);
-  const net::Identity self{.token = options_.key, .host_id = options_.host_id};
-  return net::GreetServer(*channel_, self, options_.role, options_.subject, deadline);
+  return net::GreetServer(*channel_, Self(), options_.role, options_.subject, deadline);
 }
 
 Status ServerSession::ConnectLocal(TimePoint deadline) {
@@ -87,8 +93,7 @@ Status ServerSession::ConnectLocal(TimePoint deadline) {
                                             options_.spin, spin_);
   net::Socket& socket = *made;
   channel_ = std::make_unique<net::Channel>(std::move(made));
-  const net::Identity self{.token = options_.key, .host_id = options_.host_id};
-  MUSTER_TRY(net::GreetServer(*channel_, self, options_.role, options_.subject, deadline));
+  MUSTER_TRY(net::GreetServer(*channel_, Self(), options_.role, options_.subject, deadline));
   MUSTER_TRY_ASSIGN(const net::FrameHeader answer, HandOver(net::kArena, arena_.fd(), deadline));
   if ((answer.flags & net::kFlagRings) == 0) return Ok();
   MUSTER_TRY_ASSIGN(net::Rings rings, net::Rings::Create());
@@ -136,7 +141,10 @@ Status ServerSession::Ping(TimePoint deadline) const {
   if (status.ok()) {
     net::Channel other(*std::move(fd), is_local ? net::LinkKind::kUnix : net::LinkKind::kTcp, name_,
                        net::SpinMode::kOff, nullptr);
-    status = other.ReadFrame(deadline).status();
+    // Behind TLS the server waits for the client to begin.
+    status = is_local || options_.tls == nullptr
+                 ? other.ReadFrame(deadline).status()
+                 : net::GreetServer(other, Self(), options_.role, options_.subject, deadline);
   }
   // Anything else is a sign of life, or tells itself on the connection that waits.
   if (status.code() != StatusCode::kDeadlineExceeded) return Ok();

@@ -49,6 +49,8 @@ class ServerSession {
   struct Options {
     // Proves the hello: the cluster's token, or the job's key.
     std::string key;
+    // For connections over TCP; null: in the clear.
+    std::shared_ptr<tls::Context> tls = nullptr;
     // What the hello says.
     std::string role;
     net::Subject subject{};
@@ -85,6 +87,7 @@ class ServerSession {
 
  private:
   bool WantsLocal() const;
+  net::Identity Self() const;
   Status Greet(TimePoint deadline);
   Status ConnectLocal(TimePoint deadline);
   // Sends memory's descriptor; the server's answer.

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/net/spin.h"
+#include "common/tls/context.h"
 
 namespace muster::ps {
 
@@ -22,6 +24,8 @@ struct ServerOptions {
   // and nobody else's to change.
   std::string unix_directory{};
   std::string token{};
+  // Its certificate, for connections over TCP; null: they are in the clear.
+  std::shared_ptr<tls::Context> tls = nullptr;
   // net::HostId() of this process.
   std::string host_id{};
   std::uint64_t stage_budget_bytes = 256ULL << 20;

@@ -23,7 +23,7 @@ struct ServerContext {
 
   explicit ServerContext(ServerOptions given, int cores)
       : options(std::move(given)),
-        identity{.token = options.token, .host_id = options.host_id},
+        identity{.token = options.token, .host_id = options.host_id, .tls = options.tls},
         stage(options.stage_budget_bytes / 2),
         spin(cores) {}
 

@@ -46,7 +46,8 @@ class CallMark {
 // them is gone: so its owner waits for the calls.
 class OwnedChannel {
  public:
-  explicit OwnedChannel(const std::string& address) : channel_(MakeChannel(address)) {}
+  explicit OwnedChannel(const ControlPlane& control)
+      : channel_(MakeChannel(control.coordinator, control.tls)) {}
   OwnedChannel(const OwnedChannel&) = delete;
   OwnedChannel& operator=(const OwnedChannel&) = delete;
   ~OwnedChannel() {
@@ -173,9 +174,9 @@ class GrpcStream final : public AttachStream {
 
 }  // namespace
 
-OpenAttachStream GrpcAttachStreams(const std::string& coordinator, Token token) {
-  return [channel = std::make_shared<const OwnedChannel>(coordinator),
-          token = std::move(token)](AttachEvents events) {
+OpenAttachStream GrpcAttachStreams(const ControlPlane& control) {
+  return [channel = std::make_shared<const OwnedChannel>(control),
+          token = control.token](AttachEvents events) {
     grpc::experimental::ChannelResetConnectionBackoff(channel->get().get());
     auto reactor = std::make_shared<Reactor>(*channel, token, std::move(events));
     reactor->Begin(reactor);

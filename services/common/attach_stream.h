@@ -1,15 +1,12 @@
 // AttachStream over gRPC.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "services/common/attach_client.h"
-#include "services/common/token.h"
+#include "services/common/grpc_channel.h"
 
 namespace muster::services {
 
-// Opens streams to `coordinator` over one channel that connects again by itself.
-OpenAttachStream GrpcAttachStreams(const std::string& coordinator, Token token);
+// Opens streams over one channel that connects again by itself.
+OpenAttachStream GrpcAttachStreams(const ControlPlane& control);
 
 }  // namespace muster::services

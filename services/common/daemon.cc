@@ -1,5 +1,6 @@
 #include "services/common/daemon.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -77,6 +78,20 @@ Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config) {
   return admin;
 }
 
+// The daemon's certificate, which must be of its task; null: it has none.
+Result<std::shared_ptr<tls::Context>> OpenTls(const DaemonConfig& config) {
+  if (!config.tls.given()) return std::shared_ptr<tls::Context>();
+  MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::CheckFiles(config.tls));
+  const std::string task = config.task.ToString();
+  if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, task)) {
+    return PermissionDenied(
+        "tls-cert: {} is the certificate of {}, and this is {}. Run: muster certs issue --node {}",
+        config.tls.certificate, holder.ToString(), task, task);
+  }
+  return tls::Context::FromFiles(config.tls,
+                                 [](const std::string& line) { log::Warning("TLS: {}", line); });
+}
+
 int Run(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body) {
   const std::vector<config::Setting> settings = DaemonSettings(role);
   const Result<config::Flags> flags = config::ParseFlags(argc, argv, settings);
@@ -101,6 +116,9 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   Result<Token> token = Token::Read(config->token_file);
   if (!token.ok()) return Complain(role, token.status(), kExitConfig);
 
+  Result<std::shared_ptr<tls::Context>> tls = OpenTls(*config);
+  if (!tls.ok()) return Complain(role, tls.status(), kExitConfig);
+
   ConfigureLog(*config);
   if (config->insecure_network) WarnOfInsecureNetwork(*config);
   for (const std::string& line : config->values.Describe()) log::Debug("setting {}", line);
@@ -110,7 +128,8 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
     log::Error("{}", ToString(admin.status()));
     return kExitFailed;
   }
-  Daemon daemon(*std::move(config), *std::move(token), environment, open_files, *std::move(admin));
+  Daemon daemon(*std::move(config), *std::move(token), *std::move(tls), environment, open_files,
+                *std::move(admin));
   const Status status = body(daemon);
   if (!status.ok()) {
     log::Error("{}", ToString(status));
@@ -146,10 +165,11 @@ struct Daemon::Stop {
   }
 };
 
-Daemon::Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files,
-               std::unique_ptr<AdminPort> admin)
+Daemon::Daemon(DaemonConfig config, Token token, std::shared_ptr<tls::Context> tls,
+               Environment environment, std::size_t open_files, std::unique_ptr<AdminPort> admin)
     : config_(std::move(config)),
       token_(std::move(token)),
+      tls_(std::move(tls)),
       notify_socket_(environment("NOTIFY_SOCKET").value_or("")),
       watchdog_pause_(WatchdogPause(environment)),
       open_files_(open_files),

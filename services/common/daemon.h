@@ -17,6 +17,7 @@
 #include "common/base/status.h"
 #include "services/admin/admin_port.h"
 #include "services/common/daemon_config.h"
+#include "services/common/grpc_channel.h"
 #include "services/common/grpc_server.h"
 #include "services/common/token.h"
 
@@ -34,16 +35,23 @@ enum ExitCode : int {
 class Daemon {
  public:
   // `open_files`: how many this process may have. `admin`: null without one.
-  Daemon(DaemonConfig config, Token token, Environment environment, std::size_t open_files,
-         std::unique_ptr<AdminPort> admin);
+  Daemon(DaemonConfig config, Token token, std::shared_ptr<tls::Context> tls,
+         Environment environment, std::size_t open_files, std::unique_ptr<AdminPort> admin);
   ~Daemon();
 
   const DaemonConfig& config() const { return config_; }
   const Token& token() const { return token_; }
+  // What connections of the data plane are encrypted with; null: nothing.
+  const std::shared_ptr<tls::Context>& tls() const { return tls_; }
+  // What the coordinator's other clients need.
+  ControlPlane control() const {
+    return {.coordinator = config_.coordinator, .token = token_, .tls = config_.tls};
+  }
   GrpcServer::Options ServerOptions() const {
     return {.listen = config_.listen,
             .services = {},
             .port_file = config_.port_file,
+            .tls = config_.tls,
             .most_connections = most_connections_,
             .on_ready = [this](bool ready) { SetReady(ready); }};
   }
@@ -80,6 +88,7 @@ class Daemon {
 
   const DaemonConfig config_;
   const Token token_;
+  const std::shared_ptr<tls::Context> tls_;
   const std::string notify_socket_;
   // Between two signs of life; 0: nobody wants them.
   const Millis watchdog_pause_;

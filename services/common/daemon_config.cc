@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "common/cluster/tf_config.h"
+#include "services/common/tls_files.h"
 
 namespace muster::services {
 namespace {
@@ -131,8 +132,10 @@ Status RequireLoopback(const std::string& what, const std::string& host) {
   if (!loopback.ok()) return Annotate(loopback.status(), what);
   if (*loopback) return Ok();
   return FailedPrecondition(
-      "{} is not on loopback, and connections are not encrypted yet. Use 127.0.0.1, or "
-      "--allow-insecure-network if every machine of that network may read the token and the data",
+      "{} is not on loopback, and connections are not encrypted. Give --tls-ca, --tls-cert and "
+      "--tls-key (docs/security.md), use 127.0.0.1, or --allow-insecure-network if every machine "
+      "of "
+      "that network may read the token and the data",
       what);
 }
 
@@ -174,6 +177,7 @@ std::vector<config::Setting> DaemonSettings(const Role& role) {
        .doc = "auto: text on a terminal, JSON lines elsewhere.",
        .choices = {"auto", "text", "json"}},
   };
+  for (config::Setting& setting : TlsSettings()) settings.push_back(std::move(setting));
   if (role.task_type != kCoordinatorType) {
     settings.push_back({.name = "coordinator", .doc = "host:port of the coordinator."});
   }
@@ -191,8 +195,14 @@ Result<DaemonConfig> MakeDaemonConfig(const Role& role, config::Values values,
   MUSTER_TRY(ChooseListen(tf, out));
   MUSTER_TRY(ChooseCoordinator(role, tf, out));
   if (tf) out.cluster = tf->TrainingCluster();
+  out.tls = TlsFilesOf(out.values);
   out.insecure_network = out.values.Bool("allow-insecure-network");
-  if (!out.insecure_network) {
+  if (out.insecure_network && out.tls.given()) {
+    return InvalidArgument(
+        "--allow-insecure-network is for connections that are not encrypted, and tls-ca, tls-cert "
+        "and tls-key encrypt them: leave one of the two out");
+  }
+  if (!out.insecure_network && !out.tls.given()) {
     MUSTER_TRY(
         RequireLoopback(fmt::format("listen address {}", out.listen.ToString()), out.listen.host));
     if (!out.coordinator.empty()) {

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/cluster/cluster_spec.h"
 #include "common/config/settings.h"
+#include "common/tls/context.h"
 #include "services/common/network.h"
 
 namespace muster::services {
@@ -41,6 +42,8 @@ struct DaemonConfig {
   std::string admin_port_file;
   std::string state_dir;
   bool insecure_network = false;
+  // Not given: connections are in the clear.
+  tls::Files tls;
   config::Values values;  // all settings, the role's too
 };
 
@@ -50,7 +53,7 @@ std::vector<config::Setting> DaemonSettings(const Role& role);
 // Fills in the rest from TF_CONFIG and checks that it all goes together.
 //   kInvalidArgument: a bad setting or TF_CONFIG; another role's task; no address; port 0 other
 //   than by flag.  kFailedPrecondition: no coordinator, no token file, or an address beyond
-//   loopback without --allow-insecure-network.
+//   loopback without TLS or --allow-insecure-network.
 Result<DaemonConfig> MakeDaemonConfig(const Role& role, config::Values values,
                                       const Environment& environment);
 

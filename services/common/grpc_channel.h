@@ -9,6 +9,7 @@
 #include <grpcpp/support/status.h>
 
 #include "common/base/status.h"
+#include "common/tls/context.h"
 #include "services/common/token.h"
 
 namespace muster::services {
@@ -16,9 +17,17 @@ namespace muster::services {
 // Control messages; files travel in chunks below it.
 inline constexpr int kMaxMessageBytes = 16 << 20;
 
+// Where the coordinator is, and what a process of ours proves itself by.
+struct ControlPlane {
+  std::string coordinator;
+  Token token;
+  // Not given: in the clear.
+  tls::Files tls = {};
+};
+
 // Connects when first used and again after each loss (50 ms to 2 s between attempts); notices a
 // dead peer within 4 s. Proxies of the environment are not used.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Files& tls = {});
 
 // Adds the token to a call.
 void Authorize(grpc::ClientContext& context, const Token& token);

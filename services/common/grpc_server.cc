@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <optional>
 
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -12,6 +13,7 @@
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
+#include "common/rpc/credentials.h"
 #include "common/telemetry/log.h"
 #include "services/common/grpc_channel.h"
 
@@ -39,18 +41,39 @@ void SetUpGrpcOnce() {
 
 }  // namespace
 
-grpc::Status CheckToken(const grpc::ServerContextBase& context, const Token& token) {
+std::string Caller::ToString() const {
+  if (names.empty()) return "the token";
+  return tls::Holder{.role = role, .names = names}.ToString();
+}
+
+namespace {
+
+Status CheckToken(const grpc::ServerContextBase& context, const Token& token) {
   const auto& metadata = context.client_metadata();
   const auto header = metadata.find("authorization");
   if (header == metadata.end()) {
-    return {grpc::StatusCode::UNAUTHENTICATED,
-            "no token: the call has no \"authorization: Bearer ...\" metadata"};
+    return Unauthenticated("no token: the call has no \"authorization: Bearer ...\" metadata");
   }
   if (!token.Accepts({header->second.data(), header->second.size()})) {
-    return {grpc::StatusCode::UNAUTHENTICATED,
-            "wrong token: the caller's token file is not this cluster's"};
+    return Unauthenticated("wrong token: the caller's token file is not this cluster's");
   }
-  return grpc::Status::OK;
+  return Ok();
+}
+
+}  // namespace
+
+Result<Caller> CheckCaller(const grpc::ServerContextBase& context, const Token& token,
+                           tls::Role least) {
+  MUSTER_TRY_ASSIGN(const std::optional<tls::Holder> holder,
+                    rpc::CallerOf(*context.auth_context()));
+  if (!holder || holder->role == tls::Role::kNode) MUSTER_TRY(CheckToken(context, token));
+  if (!holder) return Caller();
+  if (holder->role < least) {
+    return PermissionDenied(
+        "{} may not do this: it takes the certificate of a {} (muster certs issue)",
+        holder->ToString(), tls::RoleName(least));
+  }
+  return Caller{.role = holder->role, .names = holder->names};
 }
 
 Status WriteFileAtomically(const std::string& path, const std::string& text) {
@@ -86,7 +109,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          grpc::InsecureServerCredentials());
+          rpc::ServerCredentials(options.tls));
   for (grpc::Service* service : options.services) builder.RegisterService(service);
 
   MUSTER_TRY_ASSIGN(auto acceptor, Acceptor::Bind(options.listen, options.most_connections));

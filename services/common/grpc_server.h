@@ -14,15 +14,30 @@
 #include <grpcpp/support/status.h>
 
 #include "common/base/status.h"
+#include "common/tls/context.h"
 #include "services/common/acceptor.h"
 #include "services/common/network.h"
 #include "services/common/token.h"
 
 namespace muster::services {
 
-// OK when the call carries the token, else UNAUTHENTICATED. Every method of ours begins with it;
-// health and reflection are open.
-grpc::Status CheckToken(const grpc::ServerContextBase& context, const Token& token);
+// Who makes a call of ours. Every method begins with it; health and reflection are open to all that
+// are let in.
+struct Caller {
+  // Who carries the cluster's token is one of its nodes.
+  tls::Role role = tls::Role::kNode;
+  // Of its certificate; none: it came in the clear, with the token.
+  std::vector<std::string> names = {};
+
+  // "submitter ana"; "the token".
+  std::string ToString() const;
+};
+
+// Whether the call comes from one that may do what `least` may: by its certificate behind TLS, by
+// the token in the clear. A node needs both behind TLS.
+//   kUnauthenticated: no token, or another one.  kPermissionDenied: its role is too small.
+Result<Caller> CheckCaller(const grpc::ServerContextBase& context, const Token& token,
+                           tls::Role least);
 
 // Threading: any thread. Lifetime: the services outlive it.
 class GrpcServer {
@@ -32,6 +47,8 @@ class GrpcServer {
     std::vector<grpc::Service*> services = {};
     // Where the chosen address is written once it listens; empty: nowhere.
     std::string port_file = {};
+    // Its certificate, and who is let in; not given: all, in the clear.
+    tls::Files tls = {};
     // Open at once; who comes then is refused, and may try again.
     std::size_t most_connections = 1'024;
     // Hears what SetReady() is told; may be empty.

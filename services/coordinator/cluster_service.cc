@@ -1,8 +1,13 @@
 #include "services/coordinator/cluster_service.h"
 
+#include <algorithm>
 #include <deque>
 #include <fstream>
 #include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "services/coordinator/stalled_call.h"
 
@@ -21,10 +26,11 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
   AttachStream(Front& front, grpc::CallbackServerContext* context)
       : front_(front), context_(context) {}
 
-  void Begin(const Status& authorized) {
+  void Begin(const Result<services::Caller>& caller) {
     self_ = shared_from_this();
-    Post([this, authorized] {
-      if (!authorized.ok()) return End(authorized);
+    Post([this, caller] {
+      if (!caller.ok()) return End(caller.status());
+      tasks_ = caller->names;
       StartRead(&in_);
     });
   }
@@ -92,6 +98,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
       if (!in_.has_register_()) {
         return End(InvalidArgument("the first message of a stream must be Register"));
       }
+      if (const Status status = CheckTask(in_.register_()); !status.ok()) return End(status);
       const Result<SessionId> session = front_.core->Register(in_.register_(), shared_from_this());
       if (!session.ok()) return End(session.status());
       session_ = *session;
@@ -101,6 +108,14 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
     if (finished_ || ending_) return;
     in_.Clear();
     StartRead(&in_);
+  }
+
+  // A certificate names the tasks that its holder may be.
+  Status CheckTask(const v1::Register& given) const {
+    const std::string task = fmt::format("{}:{}", given.task().type(), given.task().index());
+    if (tasks_.empty() || std::ranges::count(tasks_, task) > 0) return Ok();
+    return PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
+                            fmt::join(tasks_, ", "));
   }
 
   void Closed() {
@@ -117,6 +132,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
   std::shared_ptr<AttachStream> self_;
   v1::DaemonMessage in_;
   std::deque<v1::CoordinatorMessage> out_;
+  std::vector<std::string> tasks_;  // of its certificate; none: any
   std::optional<SessionId> session_;
   std::optional<grpc::Status> ending_;
   bool writing_ = false;
@@ -129,7 +145,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
   FileStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
              const std::string& sha256)
       : stalled_(front.strand, context, front.stall_limit) {
-    const Status authorized = front.authorize(*context);
+    const Status authorized = front.authorize(*context, tls::Role::kNode).status();
     const Status opened = authorized.ok() ? Open(files, sha256) : authorized;
     if (opened.ok()) {
       Next();
@@ -171,7 +187,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
 grpc::ServerBidiReactor<v1::DaemonMessage, v1::CoordinatorMessage>* ClusterServiceImpl::Attach(
     grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<AttachStream>(front_, context);
-  stream->Begin(front_.authorize(*context));
+  stream->Begin(front_.authorize(*context, tls::Role::kNode));
   return stream.get();
 }
 

@@ -9,6 +9,7 @@
 #include "common/net/handshake.h"
 #include "common/telemetry/log.h"
 #include "services/coordinator/alive_mark.h"
+#include "services/coordinator/audit_log.h"
 #include "services/coordinator/cluster_service.h"
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/driver_processes.h"
@@ -45,6 +46,7 @@ struct CoordinatorNode::Parts {
         writer(*journal, journal_thread, strand),
         alive(options.coordinator.state_directory + "/alive"),
         files(options.coordinator.state_directory + "/files"),
+        audit(options.coordinator.state_directory + "/audit.log"),
         log_thread(strand),
         logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
         disks(strand),
@@ -54,6 +56,7 @@ struct CoordinatorNode::Parts {
             strand,
             {.program = options.trainer,
              .token_file = options.token_file,
+             .tls = options.server.tls,
              .on_line =
                  [this](const std::string& job, std::int64_t time, std::string line) {
                    if (core) core->OnDriverLine(job, time, std::move(line));
@@ -71,11 +74,20 @@ struct CoordinatorNode::Parts {
                         const v1::FromProgram& message) {
                    if (core) core->OnDriverMessage(job, number, message);
                  }}),
-        front{strand, nullptr,
-              [token](const grpc::ServerContextBase& context) {
-                return services::FromGrpc(services::CheckToken(context, token));
+        front{strand,
+              nullptr,
+              [token](const grpc::ServerContextBase& context, tls::Role least) {
+                return services::CheckCaller(context, token, least);
               },
-              disks, options.stall_limit},
+              [this](const services::Caller& who, std::string_view did, const std::string& what) {
+                disks.Run(
+                    "audit",
+                    [this, who = who.ToString(), did = std::string(did), what,
+                     time = tls::UtcText(strand.WallNow())] { audit.Write(time, who, did, what); },
+                    [] {});
+              },
+              disks,
+              options.stall_limit},
         cluster_service(front, files),
         driver_service(front),
         job_service(front, files) {}
@@ -107,6 +119,7 @@ struct CoordinatorNode::Parts {
   JournalWriter writer;
   AliveMark alive;
   FileStore files;
+  AuditLog audit;
   // Each has a thread of its own, since a checkpoint takes minutes.
   ThreadOffload log_thread;
   Logs logs;

@@ -8,6 +8,7 @@
 #include "common/cluster/cluster_spec.h"
 #include "common/net/host_id.h"
 #include "services/common/program_child.h"
+#include "services/common/tls_files.h"
 
 namespace muster::coordinator {
 
@@ -28,7 +29,8 @@ Status DriverProcesses::StartModel(const v1::ProgramStart& start) {
                 start.job_id(),
                 "--driver",
                 std::to_string(start.incarnation())};
-  child.environment = {{"MUSTER_TOKEN_FILE", options_.token_file}};
+  child.environment = services::TlsEnvironment(options_.tls);
+  child.environment["MUSTER_TOKEN_FILE"] = options_.token_file;
   return StartAs(start, Epoch(), [child = std::move(child)](Running::Events events) mutable {
     return Running::Start(std::move(child), std::move(events));
   });
@@ -66,6 +68,7 @@ Status DriverProcesses::StartAs(v1::ProgramStart start, Epoch key_of, Launch lau
   const Incarnation number(start.incarnation());
   start.set_key(options_.key(start.job_id(), key_of));
   start.set_link("auto");
+  start.set_tls(options_.tls.given());
   MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
   // An old one may still be on its way out: its end is then nobody's concern.
   if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().process));

@@ -18,6 +18,7 @@
 
 #include "common/process/child.h"
 #include "common/process/line_gate.h"
+#include "common/tls/context.h"
 #include "coordinator/offload.h"
 #include "coordinator/world.h"
 #include "services/common/piped_process.h"
@@ -30,6 +31,8 @@ class DriverProcesses : public Drivers {
     // muster-trainer.
     std::string program;
     std::string token_file;
+    // The coordinator's certificate, for drivers of models; not given: none.
+    tls::Files tls = {};
     std::function<void(const std::string& job, std::int64_t time_us, std::string line)> on_line;
     std::function<void(const std::string& job, Incarnation number, bool success,
                        const std::string& how)>

@@ -7,11 +7,12 @@ namespace {
 template <class Reply, class Request, class Call>
 grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* context,
                                    const Request* request, Reply* reply, Call call) {
-  return Serve(front, context, reply, [request, call](Coordinator& core, auto then) {
-    const Result<ModelJob*> job = core.FindModel(request->job_id());
-    if (!job.ok()) return then(job.status());
-    call(**job, *request, std::move(then));
-  });
+  return Serve(front, context, tls::Role::kNode, reply,
+               [request, call](Coordinator& core, auto then) {
+                 const Result<ModelJob*> job = core.FindModel(request->job_id());
+                 if (!job.ok()) return then(job.status());
+                 call(**job, *request, std::move(then));
+               });
 }
 
 }  // namespace

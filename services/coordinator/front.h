@@ -4,6 +4,9 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <grpcpp/grpcpp.h>
@@ -11,6 +14,7 @@
 #include "common/base/scheduler.h"
 #include "coordinator/coordinator.h"
 #include "services/common/grpc_channel.h"
+#include "services/common/grpc_server.h"
 
 namespace muster::coordinator {
 
@@ -19,8 +23,12 @@ struct Front {
   Scheduler& strand;
   // Null once the daemon shuts down: calls are then answered kUnavailable.
   Coordinator* core = nullptr;
-  // OK: the call carries the cluster's token.
-  std::function<Status(const grpc::ServerContextBase&)> authorize;
+  // Who calls, if it may do what that role may. Errors of services::CheckCaller.
+  std::function<Result<services::Caller>(const grpc::ServerContextBase&, tls::Role least)>
+      authorize;
+  // Writes down who did what with which job. On the strand.
+  std::function<void(const services::Caller& who, std::string_view did, const std::string& what)>
+      audit;
   // For what blocks on a disk.
   LaneOffload& disks;
   // How long the peer of a stream may stand still before the stream is ended.
@@ -55,20 +63,29 @@ class Responder {
   Reply* reply_;
 };
 
-// `call` runs on the strand as call(core, then).
+// `call` runs on the strand as call(core, then), or call(core, caller, then), for callers that may
+// do what `least` may.
 template <class Reply, class Call>
-grpc::ServerUnaryReactor* Serve(Front& front, grpc::CallbackServerContext* context, Reply* reply,
-                                Call call) {
+grpc::ServerUnaryReactor* Serve(Front& front, grpc::CallbackServerContext* context, tls::Role least,
+                                Reply* reply, Call call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const Status status = front.authorize(*context); !status.ok()) {
-    reactor->Finish(services::ToGrpc(status));
+  const auto caller = front.authorize(*context, least);
+  if (!caller.ok()) {
+    reactor->Finish(services::ToGrpc(caller.status()));
     return reactor;
   }
   auto responder = std::make_shared<Responder<Reply>>(reactor, reply);
-  front.strand.Post([&front, responder = std::move(responder), call = std::move(call)]() mutable {
+  front.strand.Post([&front, responder = std::move(responder), call = std::move(call),
+                     caller = *caller]() mutable {
     if (front.core == nullptr) return;
     // The responder dies with the last copy of this function.
-    call(*front.core, [responder](Result<Reply> result) { responder->Answer(std::move(result)); });
+    auto then = [responder](Result<Reply> result) { responder->Answer(std::move(result)); };
+    if constexpr (std::is_invocable_v<Call&, Coordinator&, const services::Caller&,
+                                      decltype(then)>) {
+      call(*front.core, caller, std::move(then));
+    } else {
+      call(*front.core, std::move(then));
+    }
   });
   return reactor;
 }

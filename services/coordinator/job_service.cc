@@ -14,10 +14,11 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
   UploadStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
                v1::UploadFileReply* reply)
       : files_(files), reply_(reply), stalled_(front.strand, context, front.stall_limit) {
-    if (const Status authorized = front.authorize(*context); authorized.ok()) {
+    const auto caller = front.authorize(*context, tls::Role::kSubmitter);
+    if (caller.ok()) {
       Next();
     } else {
-      End(authorized);
+      End(caller.status());
     }
   }
   void OnReadDone(bool ok) override {
@@ -59,15 +60,16 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
 grpc::ServerUnaryReactor* JobServiceImpl::HasFile(grpc::CallbackServerContext* context,
                                                   const v1::HasFileRequest* request,
                                                   v1::HasFileReply* reply) {
-  return Serve(front_, context, reply, [this, request](Coordinator&, auto then) {
-    const Result<std::string> path = files_.Path(request->sha256());
-    if (!path.ok()) return then(path.status());
-    files_.Look(front_.disks, request->sha256(), [then](bool there) {
-      v1::HasFileReply answer;
-      answer.set_present(there);
-      then(std::move(answer));
-    });
-  });
+  return Serve(front_, context, tls::Role::kSubmitter, reply,
+               [this, request](Coordinator&, auto then) {
+                 const Result<std::string> path = files_.Path(request->sha256());
+                 if (!path.ok()) return then(path.status());
+                 files_.Look(front_.disks, request->sha256(), [then](bool there) {
+                   v1::HasFileReply answer;
+                   answer.set_present(there);
+                   then(std::move(answer));
+                 });
+               });
 }
 
 grpc::ServerReadReactor<v1::UploadFileRequest>* JobServiceImpl::UploadFile(
@@ -78,29 +80,38 @@ grpc::ServerReadReactor<v1::UploadFileRequest>* JobServiceImpl::UploadFile(
 grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
                                                     const v1::SubmitJobRequest* request,
                                                     v1::SubmitJobReply* reply) {
-  return Serve(front_, context, reply,
-               [request](Coordinator& core, auto then) { core.Submit(*request, std::move(then)); });
+  return Serve(front_, context, tls::Role::kSubmitter, reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 v1::SubmitJobRequest owned = *request;
+                 // Nodes are not people.
+                 owned.set_owner(caller.role == tls::Role::kNode ? "" : caller.names.front());
+                 if (!owned.dry_run()) front_.audit(caller, "submit", owned.spec().name());
+                 core.Submit(owned, std::move(then));
+               });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* context,
                                                    const v1::ListJobsRequest*,
                                                    v1::ListJobsReply* reply) {
-  return Serve(front_, context, reply, [](Coordinator& core, auto then) { then(core.List()); });
+  return Serve(front_, context, tls::Role::kViewer, reply,
+               [](Coordinator& core, auto then) { then(core.List()); });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* context,
                                                  const v1::GetJobRequest* request, v1::Job* reply) {
-  return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
-    const Result<Job*> job = core.Find(request->job());
-    if (!job.ok()) return then(job.status());
-    (*job)->Describe(std::move(then));
-  });
+  return Serve(front_, context, tls::Role::kViewer, reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 front_.audit(caller, "describe", request->job());
+                 const Result<Job*> job = core.Find(request->job());
+                 if (!job.ok()) return then(job.status());
+                 (*job)->Describe(std::move(then));
+               });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::WatchJob(grpc::CallbackServerContext* context,
                                                    const v1::WatchJobRequest* request,
                                                    v1::Job* reply) {
-  return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
+  return Serve(front_, context, tls::Role::kViewer, reply, [request](Coordinator& core, auto then) {
     const Result<Job*> job = core.Find(request->job());
     if (!job.ok()) return then(job.status());
     (*job)->Watch(request->version(), std::min(Millis(request->timeout_ms()), kMostWatch),
@@ -111,15 +122,17 @@ grpc::ServerUnaryReactor* JobServiceImpl::WatchJob(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* JobServiceImpl::StopJob(grpc::CallbackServerContext* context,
                                                   const v1::StopJobRequest* request,
                                                   v1::Job* reply) {
-  return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
-    const Result<Job*> job = core.Find(request->job());
-    if (!job.ok()) return then(job.status());
-    (*job)->Stop(Millis(request->grace_ms()));
-    (*job)->WhenWritten([job = *job, then](const Status& written) {
-      if (!written.ok()) return then(written);
-      job->Describe(then);
-    });
-  });
+  return Serve(front_, context, tls::Role::kSubmitter, reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 front_.audit(caller, "stop", request->job());
+                 const Result<Job*> job = core.Find(request->job());
+                 if (!job.ok()) return then(job.status());
+                 (*job)->Stop(Millis(request->grace_ms()));
+                 (*job)->WhenWritten([job = *job, then](const Status& written) {
+                   if (!written.ok()) return then(written);
+                   job->Describe(then);
+                 });
+               });
 }
 
 grpc::ServerWriteReactor<v1::LogRecord>* JobServiceImpl::ReadLogs(
@@ -130,13 +143,14 @@ grpc::ServerWriteReactor<v1::LogRecord>* JobServiceImpl::ReadLogs(
 grpc::ServerUnaryReactor* JobServiceImpl::GetStatus(grpc::CallbackServerContext* context,
                                                     const v1::GetStatusRequest*,
                                                     v1::ClusterStatus* reply) {
-  return Serve(front_, context, reply, [](Coordinator& core, auto then) { then(core.Status()); });
+  return Serve(front_, context, tls::Role::kViewer, reply,
+               [](Coordinator& core, auto then) { then(core.Status()); });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(grpc::CallbackServerContext* context,
                                                           const v1::ListCheckpointsRequest* request,
                                                           v1::ListCheckpointsReply* reply) {
-  return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
+  return Serve(front_, context, tls::Role::kViewer, reply, [request](Coordinator& core, auto then) {
     core.ListCheckpoints(request->job(), std::move(then));
   });
 }
@@ -144,7 +158,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(grpc::CallbackServerCo
 grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext* context,
                                                      const v1::ReportExitRequest* request,
                                                      v1::ReportExitReply* reply) {
-  return Serve(front_, context, reply, [request](Coordinator& core, auto then) {
+  return Serve(front_, context, tls::Role::kNode, reply, [request](Coordinator& core, auto then) {
     core.OnDaemonExit(FromProto(request->task()), request->pid(), request->how().substr(0, 200));
     then(v1::ReportExitReply());
   });

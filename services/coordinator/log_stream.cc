@@ -26,10 +26,11 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
     query_.since_us = request.since_us();
   }
 
-  void Begin(const Status& authorized) {
+  void Begin(const Result<services::Caller>& caller) {
     self_ = shared_from_this();
-    Post([this, authorized] {
-      if (!authorized.ok()) return End(authorized);
+    Post([this, caller] {
+      if (!caller.ok()) return End(caller.status());
+      front_.audit(*caller, "logs", job_);
       Next();
     });
   }
@@ -117,7 +118,7 @@ grpc::ServerWriteReactor<v1::LogRecord>* StreamLogs(Front& front,
                                                     grpc::CallbackServerContext* context,
                                                     const v1::ReadLogsRequest& request) {
   auto stream = std::make_shared<LogStream>(front, context, request);
-  stream->Begin(front.authorize(*context));
+  stream->Begin(front.authorize(*context, tls::Role::kViewer));
   return stream.get();
 }
 

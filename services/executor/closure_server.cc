@@ -38,16 +38,17 @@ Status ClosureServer::Open(const v1::ExecutorStart& start) {
   MUSTER_TRY_ASSIGN(listeners_, program::ListenForDrivers(program));
   endpoint_ = program::EndpointOf(listeners_, program);
   // A step in the middle is waited for, however long it takes, though its driver is gone.
-  MUSTER_TRY_ASSIGN(executor_,
-                    dispatch::Executor::Create(
-                        {.identity = {.token = program.key(), .host_id = program.host_id()},
-                         .worker_index = start.worker_index(),
-                         .on_arrival =
-                             [this](std::uint32_t, std::span<const std::byte> arguments) {
-                               v1::ClosureAssignment assignment;
-                               if (Parse(assignment, arguments)) run_.Expect(assignment.closure());
-                             }},
-                        functions_));
+  MUSTER_TRY_ASSIGN(
+      executor_,
+      dispatch::Executor::Create({.identity = program::IdentityOf(program),
+                                  .worker_index = start.worker_index(),
+                                  .on_arrival =
+                                      [this](std::uint32_t, std::span<const std::byte> arguments) {
+                                        v1::ClosureAssignment assignment;
+                                        if (Parse(assignment, arguments))
+                                          run_.Expect(assignment.closure());
+                                      }},
+                                 functions_));
   server_ = std::thread([this] {
     const Status status = executor_->Serve(listeners_);
     if (status.ok()) return;

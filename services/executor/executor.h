@@ -26,6 +26,8 @@ class Executor {
   struct Options {
     // The cluster's token, for the parameter servers.
     std::string token;
+    // For connections to them over TCP; null: in the clear.
+    std::shared_ptr<tls::Context> tls = nullptr;
     // Runs on the receiving thread when the daemon has closed the pipe; may end the process.
     std::function<void(const Status&)> on_closed;
   };

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/process/message_pipe.h"
+#include "common/tls/files_from.h"
 #include "services/executor/check_command.h"
 #include "services/executor/executor.h"
 
@@ -36,6 +37,14 @@ muster::Result<std::string> ReadToken() {
   return token;
 }
 
+// The daemon's own certificate; none where it has none.
+muster::Result<std::shared_ptr<muster::tls::Context>> OpenTls() {
+  const muster::tls::Files files = muster::tls::FilesFrom(muster::ProcessEnvironment());
+  if (!files.given()) return std::shared_ptr<muster::tls::Context>();
+  return muster::tls::Context::FromFiles(
+      files, [](const std::string& line) { fmt::print(stderr, "warning: {}\n", line); });
+}
+
 int Serve() {
   struct stat info{};
   if (fstat(kPipe, &info) != 0 || !S_ISSOCK(info.st_mode)) {
@@ -49,6 +58,11 @@ int Serve() {
     fmt::print(stderr, "muster-executor: {}\n", muster::Message(token.status()));
     return kConfig;
   }
+  const auto tls = OpenTls();
+  if (!tls.ok()) {
+    fmt::print(stderr, "muster-executor: {}\n", muster::Message(tls.status()));
+    return kConfig;
+  }
   // What a forward prints is in the pipe when its process dies, whatever it dies of.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   // Quietly: the daemon that asks for it knows why.
@@ -56,6 +70,7 @@ int Serve() {
   muster::process::MessagePipe pipe(kPipe);
   muster::executor::Executor executor(
       pipe, {.token = *token,
+             .tls = *tls,
              // At once, also in the middle of a step: nobody waits for its result any more.
              .on_closed = [](const muster::Status& status) {
                _exit(status.code() == muster::StatusCode::kUnavailable ? 0 : 1);

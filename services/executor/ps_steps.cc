@@ -19,10 +19,11 @@ Result<ps::LinkMode> LinkModeOf(const std::string& name) {
 class PsSteps final : public Steps, private engine::ParameterSource {
  public:
   Status Open(const v1::ExecutorStart& start, const std::vector<data::ColumnInfo>& columns,
-              const std::string& token) {
+              const Access& access) {
     MUSTER_TRY_ASSIGN(model_, OpenModel(start, columns));
     ps::PsClient::Options options;
-    options.token = token;
+    options.token = access.token;
+    options.tls = access.tls;
     options.host_id = start.host_id();
     MUSTER_TRY_ASSIGN(options.link, LinkModeOf(start.link()));
     const v1::JobPlan& plan = start.start().plan();
@@ -114,9 +115,9 @@ class PsSteps final : public Steps, private engine::ParameterSource {
 
 Result<std::unique_ptr<Steps>> OpenPsSteps(const v1::ExecutorStart& start,
                                            const std::vector<data::ColumnInfo>& columns,
-                                           const std::string& token) {
+                                           const Access& access) {
   auto steps = std::make_unique<PsSteps>();
-  MUSTER_TRY(steps->Open(start, columns, token));
+  MUSTER_TRY(steps->Open(start, columns, access));
   return steps;
 }
 

@@ -84,16 +84,19 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
     options.tcp_address = Endpoint{.host = host, .port = 0}.ToString();
   }
   MUSTER_TRY_ASSIGN(const Endpoint data, ParseEndpoint(options.tcp_address));
-  if (!daemon.config().insecure_network) {
+  if (!daemon.config().insecure_network && daemon.tls() == nullptr) {
     MUSTER_TRY_ASSIGN(const bool loopback, IsLoopback(data.host));
     if (!loopback) {
-      return FailedPrecondition("data plane {}: not on loopback; see --allow-insecure-network",
-                                options.tcp_address);
+      return FailedPrecondition(
+          "data plane {}: not on loopback, and not encrypted: give --tls-ca, --tls-cert and "
+          "--tls-key, or see --allow-insecure-network",
+          options.tcp_address);
     }
   }
   options.advertised_host = values.String("data-advertise");
   MUSTER_TRY_ASSIGN(options.unix_directory, SocketDirectory(daemon.config()));
   options.token = daemon.token().value();
+  options.tls = daemon.tls();
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   options.stage_budget_bytes = values.Size("stage-budget");
   options.max_connections =
@@ -123,7 +126,7 @@ PsDaemon::PsDaemon(Daemon& daemon, GrpcServer& grpc, std::shared_ptr<PsNode> nod
       registration_(Registration(daemon, grpc, *node)),
       node_(std::move(node)),
       client_({.coordinator = daemon.config().coordinator, .registration = registration_}, strand_,
-              *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())),
+              *this, GrpcAttachStreams(daemon.control())),
       work_(strand_) {
   node_->set_boot_id(registration_.boot_id());
   log::Info("data plane on {}{}", registration_.data().tcp_address(),

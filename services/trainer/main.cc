@@ -10,6 +10,7 @@
 #include "common/process/message_pipe.h"
 #include "services/common/daemon.h"
 #include "services/common/grpc_channel.h"
+#include "services/common/tls_files.h"
 #include "services/common/token.h"
 #include "services/trainer/dispatched_closures.h"
 #include "services/trainer/driver_client.h"
@@ -30,6 +31,9 @@ const std::vector<config::Setting> kSettings = {
      .doc = "the number that the coordinator has given this process",
      .least = 0},
     {.name = "token-file", .doc = "the cluster's token"},
+    {.name = "tls-ca", .doc = "the authorities of the cluster"},
+    {.name = "tls-cert", .doc = "the coordinator's certificate"},
+    {.name = "tls-key", .doc = "and its key"},
 };
 
 constexpr int kPipe = 3;
@@ -38,9 +42,9 @@ constexpr Millis kFirstMessage{60'000};
 
 Status Drive(const config::Values& values) {
   MUSTER_TRY_ASSIGN(const Token token, Token::Read(values.String("token-file")));
-  const auto api = trainer::MakeDriverClient(services::MakeChannel(values.String("coordinator")),
-                                             token, values.String("job"),
-                                             static_cast<std::uint64_t>(values.Int("driver")));
+  const auto api = trainer::MakeDriverClient(
+      services::MakeChannel(values.String("coordinator"), services::TlsFilesOf(values)), token,
+      values.String("job"), static_cast<std::uint64_t>(values.Int("driver")));
   const auto say = [](const std::string& line) {
     std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
   };

@@ -27,6 +27,7 @@
 #include "services/common/program_child.h"
 #include "services/common/registration.h"
 #include "services/common/socket_folder.h"
+#include "services/common/tls_files.h"
 
 namespace muster::services {
 namespace {
@@ -82,9 +83,9 @@ std::uint32_t ThreadsOf(const DaemonConfig& config) {
   return std::max(1U, cores / std::max(here, here == 0 ? 2U : 1U));
 }
 
-FileCache::Fetch FetchFrom(const std::string& coordinator, const Token& token) {
-  return [channel = MakeChannel(coordinator), token](const std::string& sha256,
-                                                     const FileCache::Sink& sink) -> Status {
+FileCache::Fetch FetchFrom(const ControlPlane& control) {
+  return [channel = MakeChannel(control.coordinator, control.tls), token = control.token](
+             const std::string& sha256, const FileCache::Sink& sink) -> Status {
     const auto stub = v1::ClusterService::NewStub(channel);
     grpc::ClientContext context;
     Authorize(context, token);
@@ -202,21 +203,19 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
                             : process::SiblingProgram("muster-executor")),
       listen_host_(std::move(places.listen_host)),
       socket_folder_(std::move(places.socket_folder)),
-      archives_(places.cache + "/archives", FetchFrom(daemon.config().coordinator, daemon.token())),
-      program_files_(places.cache + "/programs",
-                     FetchFrom(daemon.config().coordinator, daemon.token()),
+      archives_(places.cache + "/archives", FetchFrom(daemon.control())),
+      program_files_(places.cache + "/programs", FetchFrom(daemon.control()),
                      FileCache::Use::kProgram),
       client_({.coordinator = daemon.config().coordinator,
                .registration = MakeRegistration(daemon.config(), grpc.endpoint())},
-              strand_, *this, GrpcAttachStreams(daemon.config().coordinator, daemon.token())),
+              strand_, *this, GrpcAttachStreams(daemon.control())),
       launches_({.worker_index = options.worker_index,
                  .threads = options.threads,
                  .listen_host = listen_host_,
                  .advertised_host = options.advertised_host,
                  .folder = fmt::format("{}/jobs/worker-{}", places.cache, options.worker_index)},
                 strand_, client_,
-                FileCache(places.cache + "/launched",
-                          FetchFrom(daemon.config().coordinator, daemon.token()),
+                FileCache(places.cache + "/launched", FetchFrom(daemon.control()),
                           FileCache::Use::kProgram)),
       core_(std::move(options), strand_, *this) {}
 
@@ -330,10 +329,12 @@ std::optional<std::vector<std::uint64_t>> WorkerDaemon::WhatRan(ProcessId proces
 
 Result<int> WorkerDaemon::Launch(ProcessId process) {
   const std::string token = std::filesystem::absolute(daemon_.config().token_file).string();
+  std::map<std::string, std::string> environment = TlsEnvironment(daemon_.config().tls);
+  environment["MUSTER_TOKEN_FILE"] = token;
   MUSTER_TRY_ASSIGN(
       auto executor,
       ExecutorProcess::Start(
-          {.argv = {executor_program_}, .environment = {{"MUSTER_TOKEN_FILE", token}}},
+          {.argv = {executor_program_}, .environment = std::move(environment)},
           EventsOf<ExecutorProcess>(process, [this, process](const v1::FromExecutor& message) {
             core_.OnMessage(process, message);
           })));
@@ -344,6 +345,7 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
 
 void WorkerDaemon::Complete(v1::ProgramStart& start) const {
   start.set_key(net::JobKey(daemon_.token().value(), start.job_id(), Epoch(start.epoch())));
+  start.set_tls(daemon_.tls() != nullptr);
   start.set_listen_host(listen_host_);
   start.set_socket_directory(socket_folder_);
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "program/executor_endpoint.h"
 #include "program/runtime.h"
 #include <fmt/format.h>
 
@@ -57,7 +58,8 @@ internal::PsAccess AccessOf(program::Runtime& runtime) {
                             .epoch = Epoch(start.epoch()),
                             .incarnation = Incarnation(start.incarnation()),
                             .host_id = start.host_id(),
-                            .link = internal::LinkModeOf(start.link())};
+                            .link = internal::LinkModeOf(start.link()),
+                            .tls = program::TlsOf(start)};
   const v1::ProgramMembers members = FirstMembers(runtime);
   for (const v1::PsAddress& address : members.servers()) {
     access.servers.push_back({.target = ps::TargetOf(address)});

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <utility>
 
+#include "program/executor_endpoint.h"
 #include "program/runtime.h"
 #include <fmt/format.h>
 
@@ -130,6 +131,7 @@ void PsConnection::BecomeExecutor(PsAccess access) {
   access.key = start.key();
   access.host_id = start.host_id();
   access.link = LinkModeOf(start.link());
+  access.tls = program::TlsOf(start);
   Become(std::shared_ptr<PsConnection>(new PsConnection(std::move(access), nullptr)));
 }
 
@@ -150,6 +152,7 @@ ps::ProgramClient& PsConnection::client() {
     if (client_ == nullptr) {
       auto opened = ps::ProgramClient::Open(access_.servers, {.job_id = access_.job_id,
                                                               .key = access_.key,
+                                                              .tls = access_.tls,
                                                               .epoch = access_.epoch,
                                                               .incarnation = access_.incarnation,
                                                               .link = access_.link,

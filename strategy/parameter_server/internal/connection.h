@@ -35,6 +35,8 @@ struct PsAccess {
   Incarnation incarnation{};
   std::string host_id = {};
   ps::LinkMode link = ps::LinkMode::kAuto;
+  // For connections over TCP; null: in the clear.
+  std::shared_ptr<tls::Context> tls = nullptr;
 };
 
 // What ProgramStart.link says.

@@ -32,7 +32,9 @@ class Service final : public v1::ClusterService::Service {
   grpc::Status Attach(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::DaemonMessage>* stream) override {
-    if (grpc::Status status = CheckToken(*context, token_); !status.ok()) return status;
+    if (const auto caller = CheckCaller(*context, token_, tls::Role::kNode); !caller.ok()) {
+      return ToGrpc(caller.status());
+    }
     v1::DaemonMessage message;
     while (stream->Read(&message)) {
       v1::CoordinatorMessage answer;
@@ -101,7 +103,7 @@ TEST_CASE("a daemon attaches over gRPC and comes back after a restart of the coo
   Recorder recorder;
   ThreadScheduler scheduler;
   AttachClient client({.coordinator = endpoint.ToString()}, scheduler, recorder,
-                      GrpcAttachStreams(endpoint.ToString(), token));
+                      GrpcAttachStreams({.coordinator = endpoint.ToString(), .token = token}));
 
   scheduler.Post([&client] { client.Start(); });
   REQUIRE(recorder.WaitUntil([&] { return !recorder.commands.empty(); }));
@@ -128,8 +130,9 @@ TEST_CASE("a daemon with another token is refused for good", "[services][unit]")
   const std::string address = (*server)->endpoint().ToString();
   Recorder recorder;
   ThreadScheduler scheduler;
-  AttachClient client({.coordinator = address}, scheduler, recorder,
-                      GrpcAttachStreams(address, MakeToken("ffffffffffffffff")));
+  AttachClient client(
+      {.coordinator = address}, scheduler, recorder,
+      GrpcAttachStreams({.coordinator = address, .token = MakeToken("ffffffffffffffff")}));
 
   scheduler.Post([&client] { client.Start(); });
 
@@ -144,7 +147,7 @@ TEST_CASE("streams that were given up say nothing once their opener is gone", "[
   // channel, and tell of its end, on a thread of its own.
   const Token token = MakeToken("a-token-of-enough-characters");
   for (int round = 0; round < 200; ++round) {
-    OpenAttachStream open = GrpcAttachStreams("127.0.0.1:1", token);
+    OpenAttachStream open = GrpcAttachStreams({.coordinator = "127.0.0.1:1", .token = token});
     std::atomic<int> told = 0;
     auto stream =
         open({.on_message = [](const auto&) {}, .on_closed = [&told](const auto&) { ++told; }});

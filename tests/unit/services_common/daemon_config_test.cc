@@ -128,6 +128,21 @@ TEST_CASE("addresses beyond loopback need --allow-insecure-network", "[services]
                   .ok());
 }
 
+TEST_CASE(
+    "with a certificate a daemon may bind any address, and says no to the insecure way as well",
+    "[services][tls][unit]") {
+  std::vector<const char*> flags = {"--listen",  "0.0.0.0:1", "--token-file", "/t",
+                                    "--tls-ca",  "/ca",       "--tls-cert",   "/c",
+                                    "--tls-key", "/k"};
+  const auto config = Make("chief", flags);
+  REQUIRE(config.ok());
+  CHECK(config->tls.certificate == "/c");
+
+  flags.push_back("--allow-insecure-network");
+  CHECK(Message(Make("chief", flags).status()).find("leave one of the two out") !=
+        std::string::npos);
+}
+
 TEST_CASE("IPv6 addresses are written in brackets", "[services][unit]") {
   CHECK(ParseEndpoint("[::1]:80")->ToString() == "[::1]:80");
   CHECK_FALSE(ParseEndpoint("::1:80").ok());

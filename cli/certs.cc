@@ -1,0 +1,244 @@
+#include "cli/certs.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "common/base/private_directory.h"
+#include "common/tls/authority.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Between two clocks of a cluster.
+constexpr std::chrono::minutes kLeeway{5};
+constexpr int kMostDays = 36'500;
+// A certificate that ends sooner is told of.
+constexpr std::chrono::hours kSoon{24 * 14};
+
+tls::Period PeriodOf(const Context& context, int days) {
+  const auto now = context.clock.WallNow();
+  return {now - kLeeway, now + std::chrono::hours(24) * days};
+}
+
+// In one step, and for this user alone from its first byte on.
+Status WriteSecret(const std::string& path, const std::string& text, mode_t mode) {
+  const std::string staged = fmt::format("{}.{}.new", path, ::getpid());
+  const int fd = ::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  if (fd < 0) return FromErrno(errno, "write " + staged);
+  const ssize_t wrote = ::write(fd, text.data(), text.size());
+  const bool whole = wrote == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  if (whole && ::rename(staged.c_str(), path.c_str()) == 0) return Ok();
+  const Status status = FromErrno(whole ? errno : error, "write " + path);
+  (void)::unlink(staged.c_str());
+  return status;
+}
+
+Result<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) return FromErrno(errno, "read " + path);
+  return text;
+}
+
+std::string InFolder(const Context& context, const std::string& name) {
+  return context.options.certs.folder + "/" + name;
+}
+
+Status Store(const Context& context, const std::string& name, const tls::Issued& issued) {
+  MUSTER_TRY(WriteSecret(InFolder(context, name + ".key"), issued.key, 0600));
+  return WriteSecret(InFolder(context, name + ".pem"), issued.certificate, 0644);
+}
+
+Result<tls::Issued> LoadAuthority(const Context& context) {
+  tls::Issued authority;
+  const auto certificate = ReadText(InFolder(context, "ca.pem"));
+  if (certificate.status().code() == StatusCode::kNotFound) {
+    return FailedPrecondition("no authority is in {}: run `muster certs init --dir {}` first",
+                              context.options.certs.folder, context.options.certs.folder);
+  }
+  MUSTER_TRY(certificate.status());
+  authority.certificate = *certificate;
+  MUSTER_TRY_ASSIGN(authority.key, ReadText(InFolder(context, "ca.key")));
+  return authority;
+}
+
+Result<tls::Holder> HolderOf(const Options::Certs& asked) {
+  const int kinds = (asked.nodes.empty() ? 0 : 1) + (asked.submitter.empty() ? 0 : 1) +
+                    (asked.viewer.empty() ? 0 : 1);
+  if (kinds != 1) {
+    return InvalidArgument(
+        "for whom? Give one of --node TASK (again for each), --submitter NAME, "
+        "--viewer NAME");
+  }
+  if (!asked.nodes.empty()) return tls::Holder{.role = tls::Role::kNode, .names = asked.nodes};
+  if (!asked.submitter.empty()) {
+    return tls::Holder{.role = tls::Role::kSubmitter, .names = {asked.submitter}};
+  }
+  return tls::Holder{.role = tls::Role::kViewer, .names = {asked.viewer}};
+}
+
+// "ps-1", "ana".
+std::string FileNameOf(const tls::Holder& holder) {
+  std::string name = holder.names.front();
+  for (char& c : name) {
+    if (c == ':' || c == '@') c = '-';
+  }
+  return name;
+}
+
+Status Init(const Context& context) {
+  const Options::Certs& asked = context.options.certs;
+  MUSTER_TRY(MakePrivateDirectory(asked.folder));
+  if (fs::exists(InFolder(context, "ca.pem")) || fs::exists(InFolder(context, "ca.key"))) {
+    return AlreadyExists(
+        "{} has an authority already: name another --dir, or remove ca.pem and "
+        "ca.key from it, with which all of its certificates lose their worth",
+        asked.folder);
+  }
+  const tls::Period period = PeriodOf(context, asked.days > 0 ? asked.days : 3650);
+  MUSTER_TRY_ASSIGN(const tls::Issued made, tls::MakeAuthority(asked.name, period));
+  MUSTER_TRY(Store(context, "ca", made));
+  context.terminal.out << fmt::format(
+      "authority \"{}\" until {}\n  {}  give it to every host (--tls-ca)\n  {}  keep it to "
+      "yourself: who has it is the cluster\n",
+      asked.name, tls::UtcText(period.until), InFolder(context, "ca.pem"),
+      InFolder(context, "ca.key"));
+  return Ok();
+}
+
+Status IssueOne(const Context& context) {
+  const Options::Certs& asked = context.options.certs;
+  MUSTER_TRY_ASSIGN(const tls::Holder holder, HolderOf(asked));
+  if (holder.role == tls::Role::kNode && asked.hosts.empty()) {
+    return InvalidArgument(
+        "at which hosts will {} be reached? Give --host NAME-OR-ADDRESS, again "
+        "for each",
+        holder.ToString());
+  }
+  MUSTER_TRY_ASSIGN(const tls::Issued authority, LoadAuthority(context));
+  const tls::Period period = PeriodOf(context, asked.days > 0 ? asked.days : 365);
+  MUSTER_TRY_ASSIGN(
+      const tls::Issued made,
+      tls::Issue(authority, {.holder = holder, .hosts = asked.hosts, .period = period}));
+  const std::string name = asked.name.empty() ? FileNameOf(holder) : asked.name;
+  if (name == "ca" || name.find('/') != std::string::npos) {
+    return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
+  }
+  MUSTER_TRY(Store(context, name, made));
+  context.terminal.out << fmt::format("{} until {}\n  {}  (--tls-cert)\n  {}  (--tls-key)\n",
+                                      holder.ToString(), tls::UtcText(period.until),
+                                      InFolder(context, name + ".pem"),
+                                      InFolder(context, name + ".key"));
+  return Ok();
+}
+
+Status Show(const Context& context) {
+  const std::string& path = context.options.certs.file;
+  MUSTER_TRY_ASSIGN(const std::string pem, ReadText(path));
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, path));
+  const auto holder = tls::HolderOf(*certificate);
+  const std::string who =
+      holder.ok() ? holder->ToString() : tls::SubjectOf(*certificate) + " (no role)";
+  const tls::Period period = tls::PeriodOf(*certificate);
+  const auto now = context.clock.WallNow();
+  const Status valid = tls::CheckPeriod(*certificate, now, path);
+  const std::vector<std::string> hosts = tls::HostsOf(*certificate);
+  if (context.options.output == Output::kJson) {
+    const nlohmann::json json{{"holder", who},
+                              {"hosts", hosts},
+                              {"issuer", tls::IssuerOf(*certificate)},
+                              {"from", tls::UtcText(period.from)},
+                              {"until", tls::UtcText(period.until)},
+                              {"valid", valid.ok()}};
+    context.terminal.out << json.dump(2) << "\n";
+  } else {
+    context.terminal.out << fmt::format(
+        "holder  {}\nhosts   {}\nissuer  {}\nvalid   {} until {}\n", who,
+        hosts.empty() ? "-" : fmt::format("{}", fmt::join(hosts, ", ")),
+        tls::IssuerOf(*certificate), tls::UtcText(period.from), tls::UtcText(period.until));
+  }
+  MUSTER_TRY(valid);
+  if (period.until - now < kSoon) {
+    context.terminal.err << fmt::format("warning: {} ends at {}\n", path,
+                                        tls::UtcText(period.until));
+  }
+  return Ok();
+}
+
+ExitCode Run(const Context& context, Status (*command)(const Context&)) {
+  const Status status = command(context);
+  return status.ok() ? ExitCode::kDone : Fail(context, status);
+}
+
+void AddFolder(CLI::App& command, Options& options) {
+  command.add_option("--dir", options.certs.folder, "The authority's folder")
+      ->capture_default_str();
+}
+
+void AddDays(CLI::App& command, Options& options, int fallback) {
+  command
+      .add_option("--days", options.certs.days,
+                  fmt::format("How long it is valid (default: {})", fallback))
+      ->check(CLI::Range(1, kMostDays));
+}
+
+}  // namespace
+
+ExitCode CertsInit(const Context& context) { return Run(context, Init); }
+ExitCode CertsIssue(const Context& context) { return Run(context, IssueOne); }
+ExitCode CertsShow(const Context& context) { return Run(context, Show); }
+
+void AddCerts(CLI::App& app, Options& options) {
+  Options::Certs& certs = options.certs;
+  CLI::App* group =
+      app.add_subcommand("certs", "Make certificates for a cluster's daemons and people");
+  group->require_subcommand(1);
+  CLI::App* init = group->add_subcommand("init", "Make an authority: ca.pem and ca.key");
+  AddFolder(*init, options);
+  init->add_option_function<std::string>(
+      "--name", [&certs](const std::string& name) { certs.name = name; },
+      "What it calls itself (default: muster authority)");
+  init->callback([&certs] {
+    if (certs.name.empty()) certs.name = "muster authority";
+  });
+  AddDays(*init, options, 3650);
+
+  CLI::App* issue = group->add_subcommand("issue", "Issue a certificate and its key");
+  AddFolder(*issue, options);
+  issue->add_option("--node", certs.nodes, "A daemon's task, for example ps:0; again for each")
+      ->type_name("TASK");
+  issue->add_option("--submitter", certs.submitter, "Who submits and stops jobs")
+      ->type_name("NAME");
+  issue->add_option("--viewer", certs.viewer, "Who looks at jobs")->type_name("NAME");
+  issue->add_option("--host", certs.hosts, "Name or address of a node's host; again for each")
+      ->type_name("HOST");
+  issue->add_option("--name", certs.name, "Of the files (default: the first task's, or NAME)");
+  AddDays(*issue, options, 365);
+
+  CLI::App* show = group->add_subcommand("show", "Print what a certificate says");
+  show->add_option("FILE", certs.file, "The certificate, in PEM form")->required()->type_name("");
+  show->add_option_function<std::string>(
+          "-o,--output",
+          [&options](const std::string& name) {
+            options.output = name == "json" ? Output::kJson : Output::kTable;
+          },
+          "table or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("table|json");
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,19 @@
+// What a TLS handshake with a server says: for callers whose library keeps that to itself.
+#pragma once
+
+#include <string>
+
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+#include "common/tls/context.h"
+
+namespace muster::net {
+
+// Connects, shakes hands and hears whether the server minds our certificate. OK: it does not, as
+// far as can be seen until `deadline`.
+//   kUnauthenticated, kPermissionDenied: one of the two refuses the other, and why.
+//   kUnavailable, kDeadlineExceeded: no server answers.
+Status ProbeTls(const std::string& address, tls::Context& context, const std::string& task,
+                TimePoint deadline);
+
+}  // namespace muster::net

@@ -1,0 +1,99 @@
+#include "common/rpc/credentials.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include <grpcpp/security/auth_context.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+namespace muster::rpc {
+namespace {
+
+using grpc::experimental::ExternalCertificateVerifier;
+using grpc::experimental::TlsCustomVerificationCheckRequest;
+
+// Between two looks at the files, in seconds.
+constexpr unsigned kLookEvery = 1;
+constexpr std::string_view kCoordinator = "chief:0";
+
+std::string TextOf(grpc::string_ref text) { return {text.data(), text.size()}; }
+
+// "127.0.0.1:4711", "[::1]:4711" or a host alone.
+std::string HostOf(const std::string& target) {
+  const std::size_t colon = target.rfind(':');
+  const bool port =
+      colon != std::string::npos && (target.find(':') == colon || target[colon - 1] == ']');
+  std::string host = port ? target.substr(0, colon) : target;
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+Status CheckServer(const std::string& pem, const std::string& host) {
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, host));
+  MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::HolderOf(*certificate));
+  if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, kCoordinator)) {
+    return PermissionDenied("{} shows the certificate of {}, and a coordinator's is node {}", host,
+                            holder.ToString(), kCoordinator);
+  }
+  return tls::CheckHost(*certificate, host);
+}
+
+// The chain and the dates are gRPC's; this is what it cannot know.
+class ServerVerifier final : public ExternalCertificateVerifier {
+ public:
+  bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* verdict) override {
+    const Status status =
+        CheckServer(TextOf(request->peer_cert()), HostOf(TextOf(request->target_name())));
+    *verdict = grpc::Status(static_cast<grpc::StatusCode>(status.code()), Message(status));
+    return true;
+  }
+  void Cancel(TlsCustomVerificationCheckRequest*) override {}
+};
+
+template <class Options>
+void Watch(Options& options) {
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+}
+
+std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watcher(
+    const tls::Files& files) {
+  return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      files.key, files.certificate, files.ca, kLookEvery);
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& files) {
+  if (!files.given()) return grpc::InsecureChannelCredentials();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Watcher(files));
+  Watch(options);
+  // The verifier's words say more than gRPC's own check of the host.
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(ExternalCertificateVerifier::Create<ServerVerifier>());
+  return grpc::experimental::TlsCredentials(options);
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& files) {
+  if (!files.given()) return grpc::InsecureServerCredentials();
+  grpc::experimental::TlsServerCredentialsOptions options(Watcher(files));
+  Watch(options);
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+Result<std::optional<tls::Holder>> CallerOf(const grpc::AuthContext& connection) {
+  const auto certificates = connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (certificates.empty()) return std::optional<tls::Holder>();
+  MUSTER_TRY_ASSIGN(tls::Holder holder, tls::HolderOfPem(TextOf(certificates.front())));
+  return std::optional(std::move(holder));
+}
+
+}  // namespace muster::rpc

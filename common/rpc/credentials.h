@@ -1,0 +1,35 @@
+// gRPC's credentials: in the clear, or mutual TLS by files that are read anew when they change,
+// without a connection or a call being dropped.
+//
+// A client believes a server whose certificate is of its authorities, for the host that it
+// connects to, and of a node that may be the coordinator. A server believes any certificate of its
+// authorities; what its holder may do is asked of each call (CallerOf).
+//
+// Threading: any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/tls/certificate.h"
+#include "common/tls/context.h"
+
+namespace grpc {
+class AuthContext;
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
+
+namespace muster::rpc {
+
+// Files that are not given: in the clear. They have been checked (tls::CheckFiles).
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& files);
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& files);
+
+// Who calls, by the certificate of its connection; nothing: it came in the clear.
+//   kPermissionDenied: the certificate names no role.
+Result<std::optional<tls::Holder>> CallerOf(const grpc::AuthContext& connection);
+
+}  // namespace muster::rpc

@@ -1,0 +1,73 @@
+// What TLS sessions of one process are made of: its certificate, its key and the authorities that
+// it trusts, read from files, and read anew when these change; or nothing of all that, for a
+// process that proves itself by a secret alone.
+//
+// TLS 1.3 only. Both sides always prove themselves: by certificates, or (a client that is given a
+// name and a key, to a server that knows it) by a pre-shared key with an ephemeral exchange. There
+// is no resumption: each connection is verified against the files as they are then.
+//
+// Threading: any thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/tls/session.h"
+
+namespace muster::tls {
+
+// Of PEM files: authorities (one or more), the own certificate (with intermediates behind it), its
+// key.
+struct Files {
+  std::string ca = {};
+  std::string certificate = {};
+  std::string key = {};
+  bool given() const { return !ca.empty() || !certificate.empty() || !key.empty(); }
+};
+
+// The own certificate, read and checked: it matches the key, one of the authorities has issued it,
+// and it is valid now.
+//   kInvalidArgument: one of the files is missing or is no PEM file.  kPermissionDenied: others may
+//   read the key.  kUnauthenticated: its dates.  kFailedPrecondition: these do not go together.
+Result<Holder> CheckFiles(const Files& files);
+
+class Context {
+ public:
+  using OnWarning = std::function<void(const std::string& line)>;
+
+  // Errors of CheckFiles. Files that are wrong later are told to `on_warning`, once for each
+  // change, and the old ones stay in use.
+  static Result<std::shared_ptr<Context>> FromFiles(Files files, OnWarning on_warning = {});
+  // Without certificates: sessions by named keys alone.
+  static std::shared_ptr<Context> ForKeys();
+  ~Context();
+
+  bool has_certificate() const { return files_.given(); }
+
+  // The server's side. Clients prove themselves by a certificate, or by a key that `keys` knows.
+  Result<std::unique_ptr<Session>> Accept(KeyNamed keys = {});
+  // The client's side, by certificate. The server must be a node, and `task` where one is given.
+  Result<std::unique_ptr<Session>> Connect(const std::string& task = {});
+  // By a key; the server must have it too.
+  Result<std::unique_ptr<Session>> Connect(NamedKey key);
+
+ private:
+  struct Loaded;
+  Context(Files files, OnWarning on_warning);
+  // The newest good state of the files.
+  std::shared_ptr<const Loaded> Current();
+  Result<std::unique_ptr<Session>> NewSession(bool server);
+
+  const Files files_;
+  const OnWarning on_warning_;
+  Mutex mutex_;
+  std::shared_ptr<const Loaded> loaded_ MUSTER_GUARDED_BY(mutex_);
+  std::string seen_ MUSTER_GUARDED_BY(mutex_);  // the files' stamps
+  std::chrono::steady_clock::time_point looked_ MUSTER_GUARDED_BY(mutex_){};
+};
+
+}  // namespace muster::tls

@@ -1,0 +1,31 @@
+#include "services/coordinator/audit_log.h"
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "common/base/status.h"
+#include "common/net/fd.h"
+#include "common/telemetry/log.h"
+
+namespace muster::coordinator {
+
+void AuditLog::Write(std::string_view time, std::string_view who, std::string_view did,
+                     std::string_view what) {
+  const nlohmann::json entry{{"time", time}, {"who", who}, {"did", did}, {"what", what}};
+  const std::string line =
+      entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const MutexLock lock(mutex_);
+  // Opened for each line: it may be moved away at any time.
+  const net::Fd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+  if (file.valid() &&
+      ::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
+    return;
+  }
+  log::Warning("{}: {}; the line: {}", path_, Message(FromErrno(errno, "write")),
+               std::string_view(line).substr(0, line.size() - 1));
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,219 @@
+// A cluster behind TLS: a job over it, certificates replaced under it, and who may do what.
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <sys/uio.h>
+
+#include "common/base/real_clock.h"
+#include "common/net/frame.h"
+#include "common/net/socket.h"
+#include "tests/cluster/harness.h"
+#include "tests/cluster/jobs.h"
+#include "tests/support/catch.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::seconds;
+
+// An authority of `muster certs`, and what it issues.
+class Authority {
+ public:
+  Authority() { Certs({"init"}); }
+
+  void Certs(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "certs");
+    arguments.insert(arguments.end(), {"--dir", folder_ / "certs"});
+    const RunResult result = RunProgram("muster", arguments);
+    CAPTURE(result.err);
+    REQUIRE(result.code == 0);
+  }
+  void IssueNodes() const {
+    Certs({"issue", "--name", "nodes", "--node", "chief:0", "--node", "ps:0", "--node", "ps:1",
+           "--node", "worker:0", "--node", "worker:1", "--host", "127.0.0.1"});
+  }
+  std::map<std::string, std::string> Environment(const std::string& name) const {
+    const std::string at = folder_ / "certs/";
+    return {{"MUSTER_TLS_CA", at + "ca.pem"},
+            {"MUSTER_TLS_CERT", at + name + ".pem"},
+            {"MUSTER_TLS_KEY", at + name + ".key"}};
+  }
+  // TCP, as between hosts.
+  Cluster::Options ClusterOptions() const {
+    auto environment = Environment("nodes");
+    environment["MUSTER_LINK"] = "tcp";
+    return {.ps = 2, .workers = 2, .environment = environment};
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+// `muster` as somebody with certificates of their own, or with none.
+RunResult As(const std::map<std::string, std::string>& who, const Cluster& cluster,
+             std::vector<std::string> arguments) {
+  std::string address = ReadAll(cluster.state() + "/address");
+  while (!address.empty() && address.back() == '\n') address.pop_back();
+  std::map<std::string, std::string> environment = who;
+  environment["MUSTER_COORDINATOR"] = address;
+  environment["MUSTER_TOKEN_FILE"] = "";
+  environment["XDG_RUNTIME_DIR"] = "";
+  return RunProgram("muster", arguments, environment);
+}
+
+bool Has(const std::string& text, const std::string& words) {
+  INFO(text);
+  return text.find(words) != std::string::npos;
+}
+
+TEST_CASE("a job over TLS loses no step while all certificates are replaced under it",
+          "[cluster]") {
+  const Authority authority;
+  authority.IssueNodes();
+  Cluster cluster(authority.ClusterOptions());
+  const TempFolder folder;
+  const SumJob sums(folder, 1000, 10, 60, 10);
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 100, seconds(120)));
+
+  authority.IssueNodes();
+  // Whoever begins anew shows the new one, to those that run with the old one in memory.
+  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+
+  REQUIRE(cluster.Wait(id, seconds(240)) == 0);
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w.safetensors"}).code == 0);
+  CHECK(ReadSafetensors(folder / "w.safetensors").at("w") == sums.expected);
+}
+
+TEST_CASE("behind TLS everybody does what their certificate says, and hears what it does not",
+          "[cluster]") {
+  const Authority authority;
+  authority.IssueNodes();
+  authority.Certs({"issue", "--submitter", "ana"});
+  authority.Certs({"issue", "--viewer", "bob"});
+  Cluster cluster(authority.ClusterOptions());
+  const TempFolder folder;
+  const SumJob sums(folder, 100, 10, 1, 0);
+  const auto ana = authority.Environment("ana");
+  const auto bob = authority.Environment("bob");
+
+  const RunResult refused = As(bob, cluster, {"submit", "-f", sums.file});
+  CHECK(refused.code != 0);
+  CHECK(Has(refused.err, "viewer bob may not do this: it takes the certificate of a submitter"));
+
+  const RunResult submitted = As(ana, cluster, {"submit", "-f", sums.file, "--wait"});
+  CAPTURE(submitted.err);
+  REQUIRE(submitted.code == 0);
+  const RunResult jobs = As(bob, cluster, {"jobs"});
+  CHECK(Has(jobs.out, "OWNER"));
+  CHECK(Has(jobs.out, "ana"));
+  CHECK(As(bob, cluster, {"describe", IdIn(submitted)}).code == 0);
+  CHECK(Has(As(bob, cluster, {"stop", IdIn(submitted)}).err, "viewer bob may not do this"));
+  CHECK(Eventually(seconds(30), [&] {
+    const std::string audit = ReadAll(cluster.state() + "/coordinator/audit.log");
+    return audit.find(R"("did":"submit")") != std::string::npos &&
+           audit.find(R"("who":"submitter ana")") != std::string::npos &&
+           audit.find(R"("who":"viewer bob")") != std::string::npos;
+  }));
+
+  const Authority foreign;
+  foreign.Certs({"issue", "--submitter", "eve"});
+  CHECK(Has(As(foreign.Environment("eve"), cluster, {"jobs"}).err,
+            "an authority that is not in this process's tls-ca"));
+  const RunResult plain = As({}, cluster, {"--token-file", cluster.state() + "/token", "jobs"});
+  CHECK(plain.code != 0);
+}
+
+int Descriptors(int pid) {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+// VmRSS of /proc/pid/status.
+std::int64_t ResidentKib(int pid) {
+  const std::string text = ReadAll("/proc/" + std::to_string(pid) + "/status");
+  return std::stoll(text.substr(text.find("VmRSS:") + 6));
+}
+
+// Somebody who sends what is no handshake, and stays.
+class Stranger {
+ public:
+  Stranger(const std::string& address, std::span<const std::byte> bytes) {
+    const auto soon = std::chrono::steady_clock::now() + seconds(30);
+    auto fd = net::ConnectTcp(address, soon);
+    if (!fd.ok()) return;  // refused at the door, which is as good
+    link_ = std::make_unique<net::Socket>(*std::move(fd), net::LinkKind::kTcp, address,
+                                          net::SpinMode::kOff, nullptr);
+    if (bytes.empty()) return;
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    // The server may have closed before it has taken all.
+    (void)net::WriteAll(*link_, RealClock(), std::span(&part, 1), soon);
+  }
+
+ private:
+  std::unique_ptr<net::Socket> link_;
+};
+
+TEST_CASE("behind TLS, too, strangers disturb nobody and leave nothing behind", "[cluster]") {
+  const Authority authority;
+  authority.IssueNodes();
+  Cluster cluster(authority.ClusterOptions());
+  const TempFolder folder;
+  const SumJob sums(folder, 1500, 10, 60, 50);
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 20, seconds(120)));
+  const std::string log = ReadAll(cluster.state() + "/logs/ps-0.log"), before = "data plane on ";
+  const std::size_t at = log.find(before) + before.size();
+  std::string coordinator = ReadAll(cluster.state() + "/address");
+  coordinator = coordinator.substr(0, coordinator.find('\n'));
+  const std::array<int, 2> pids = {cluster.PidOf("ps:0"), cluster.PidOf("coordinator")};
+  const std::array<int, 2> open = {Descriptors(pids[0]), Descriptors(pids[1])};
+  const std::array<std::int64_t, 2> resident = {ResidentKib(pids[0]), ResidentKib(pids[1])};
+
+  const std::vector<std::byte> garbage(1'000'000, std::byte{'x'});
+  // A record of a handshake that says 16 KiB and brings none; a ClientHello's length of 16 MiB.
+  const std::vector<std::byte> half = {std::byte{0x16}, std::byte{3}, std::byte{1}, std::byte{0x40},
+                                       std::byte{0}};
+  const std::vector<std::byte> huge = {std::byte{0x16}, std::byte{3},    std::byte{1},
+                                       std::byte{0},    std::byte{4},    std::byte{1},
+                                       std::byte{0xff}, std::byte{0xff}, std::byte{0xff}};
+  // A frame in the clear that says 4 GB.
+  std::array<std::byte, net::kHeaderBytes> frame{};
+  net::EncodeHeader({.kind = net::kHello, .meta_bytes = 0xffffffff}, frame);
+  for (const std::string& address : {log.substr(at, log.find(' ', at) - at), coordinator}) {
+    std::vector<std::unique_ptr<Stranger>> silent;
+    for (int i = 0; i < 100; ++i)
+      silent.push_back(std::make_unique<Stranger>(address, std::span<const std::byte>()));
+    for (int i = 0; i < 5; ++i) {
+      for (const std::span<const std::byte> bytes :
+           {std::span<const std::byte>(garbage), std::span<const std::byte>(half),
+            std::span<const std::byte>(huge), std::span<const std::byte>(frame)}) {
+        const Stranger one(address, bytes);
+      }
+    }
+  }
+
+  REQUIRE(cluster.Wait(id, seconds(240)) == 0);
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    CAPTURE(i, open[i], resident[i]);
+    CHECK(Eventually(seconds(30), [&] { return Descriptors(pids[i]) <= open[i] + 2; }));
+    CHECK(ResidentKib(pids[i]) < resident[i] + 64 * 1024);
+  }
+  CHECK(cluster.PidOf("ps:0") == pids[0]);
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
+  CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,73 @@
+#include "cli/certs.h"
+
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "tests/support/catch.h"
+#include "tests/unit/cli/fake_job_api.h"
+
+namespace muster::cli {
+namespace {
+
+using testing::Fixture;
+
+struct Folder {
+  Folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path = "/tmp/muster-certs.XXXXXX";
+};
+
+unsigned ModeOf(const std::string& path) {
+  struct stat info{};
+  return ::stat(path.c_str(), &info) == 0 ? info.st_mode & 07777U : 0;
+}
+
+TEST_CASE_METHOD(Fixture, "an authority is made once, and what it issues says who it is for",
+                 "[cli][tls][unit]") {
+  const Folder folder;
+  const std::string dir = folder.path + "/certs";
+
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  CHECK(ModeOf(dir + "/ca.key") == 0600);
+  CHECK(Run({"certs", "init", "--dir", dir}) == ExitCode::kRefused);
+  CHECK(err.str().find("has an authority already") != std::string::npos);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--node", "ps:1", "--node", "worker:0", "--host",
+               "node-3", "--host", "10.0.0.3"}) == ExitCode::kDone);
+  CHECK(ModeOf(dir + "/ps-1.key") == 0600);
+  out.str("");
+
+  CHECK(Run({"certs", "show", dir + "/ps-1.pem", "-o", "json"}) == ExitCode::kDone);
+
+  const auto shown = nlohmann::json::parse(out.str());
+  CHECK(shown.at("holder") == "node ps:1, worker:0");
+  CHECK(shown.at("hosts") == nlohmann::json{"node-3", "10.0.0.3"});
+  CHECK(shown.at("valid") == true);
+}
+
+TEST_CASE_METHOD(Fixture, "a certificate for nobody, for two, for no host or of no authority is refused",
+                 "[cli][tls][unit]") {
+  const Folder folder;
+  const std::string dir = folder.path + "/certs";
+  const auto says = [&](const std::string& words) {
+    INFO(err.str());
+    return err.str().find(words) != std::string::npos;
+  };
+
+  CHECK(Run({"certs", "issue", "--dir", dir, "--viewer", "bob"}) == ExitCode::kRefused);
+  CHECK(says("run `muster certs init --dir "));
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  CHECK(Run({"certs", "issue", "--dir", dir}) == ExitCode::kUsage);
+  CHECK(says("for whom?"));
+  CHECK(Run({"certs", "issue", "--dir", dir, "--viewer", "bob", "--submitter", "bob"}) ==
+        ExitCode::kUsage);
+  CHECK(Run({"certs", "issue", "--dir", dir, "--node", "ps:0"}) == ExitCode::kUsage);
+  CHECK(says("at which hosts will node ps:0 be reached?"));
+  CHECK(Run({"certs", "show", dir + "/none.pem"}) == ExitCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace muster::cli

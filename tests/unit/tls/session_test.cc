@@ -1,0 +1,277 @@
+#include "common/tls/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+
+namespace muster::tls {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Certificates;
+
+const Holder kPs1{.role = Role::kNode, .names = {"ps:1"}};
+const Holder kWorker{.role = Role::kNode, .names = {"worker:0"}};
+
+bool Says(const Status& status, std::string_view words) {
+  INFO(ToString(status));
+  return Message(status).find(words) != std::string::npos;
+}
+
+std::shared_ptr<Context> ContextOf(const Files& files) {
+  auto context = Context::FromFiles(files);
+  REQUIRE(context.status() == Ok());
+  return *std::move(context);
+}
+
+// All bytes that one side has for the other.
+void Carry(Session& from, Session& to) {
+  for (;;) {
+    const auto bytes = from.Waiting();
+    const auto room = to.Room();
+    const std::size_t n = std::min(bytes.size(), room.size());
+    if (n == 0) return;
+    std::memcpy(room.data(), bytes.data(), n);
+    from.Went(n);
+    to.Came(n);
+  }
+}
+
+struct Meeting {
+  Status client = Ok();
+  Status server = Ok();
+};
+
+// Until both are done, or one has refused and the other has heard of it.
+Meeting Shake(Session& client, Session& server) {
+  Meeting meeting;
+  bool client_done = false;
+  bool server_done = false;
+  for (int i = 0; i < 10; ++i) {
+    if (meeting.client.ok() && !client_done) {
+      const auto step = client.Handshake();
+      meeting.client = step.status();
+      client_done = step.ok() && *step;
+    }
+    Carry(client, server);
+    if (meeting.server.ok() && !server_done) {
+      const auto step = server.Handshake();
+      meeting.server = step.status();
+      server_done = step.ok() && *step;
+    }
+    Carry(server, client);
+  }
+  // The client is done before the server has seen its certificate.
+  std::byte byte{};
+  if (client_done && !meeting.server.ok()) meeting.client = client.Read({&byte, 1}).status();
+  return meeting;
+}
+
+Meeting Meet(Context& client, Context& server, const std::string& task = "") {
+  const auto a = client.Connect(task);
+  const auto b = server.Accept();
+  REQUIRE(a.ok());
+  REQUIRE(b.ok());
+  return Shake(**a, **b);
+}
+
+std::string Text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TEST_CASE("two nodes of one authority learn who the other is, and speak unreadably for others",
+          "[tls][unit]") {
+  Certificates folder;
+  const auto worker = ContextOf(folder.Issue("worker", kWorker));
+  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto a = worker->Connect("ps:1");
+  const auto b = ps->Accept();
+  REQUIRE(a.ok());
+  REQUIRE(b.ok());
+  const Meeting meeting = Shake(**a, **b);
+  REQUIRE(meeting.client == Ok());
+  REQUIRE(meeting.server == Ok());
+
+  const std::string secret = "the parameters of a model";
+  REQUIRE((*a)->Write(std::as_bytes(std::span(secret))).value() == secret.size());
+  const auto sent = (*a)->Waiting();
+  CHECK(Text(sent).find("parameters") == std::string::npos);
+  Carry(**a, **b);
+  std::vector<std::byte> got(100);
+  got.resize((*b)->Read(got).value());
+
+  CHECK(Text(got) == secret);
+  CHECK((*a)->peer().holder.ToString() == "node ps:1");
+  CHECK((*b)->peer().holder.ToString() == "node worker:0");
+  CHECK_FALSE((*b)->peer().by_key);
+  CHECK((*a)->binding().value() == (*b)->binding().value());
+}
+
+TEST_CASE("a changed byte ends the connection instead of arriving", "[tls][unit]") {
+  Certificates folder;
+  const auto worker = ContextOf(folder.Issue("worker", kWorker));
+  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto a = worker->Connect();
+  const auto b = ps->Accept();
+  REQUIRE(Shake(**a, **b).server == Ok());
+  const std::vector<std::byte> words(100, std::byte{1});
+  REQUIRE((*a)->Write(words).ok());
+  const auto sent = (*a)->Waiting();
+  std::vector<std::byte> changed(sent.begin(), sent.end());
+  changed[50] ^= std::byte{1};
+
+  std::memcpy((*b)->Room().data(), changed.data(), changed.size());
+  (*b)->Came(changed.size());
+
+  std::vector<std::byte> got(100);
+  CHECK((*b)->Read(got).status().code() == StatusCode::kDataLoss);
+}
+
+TEST_CASE("whom a node does not trust it refuses, and both hear why", "[tls][unit]") {
+  Certificates folder;
+  const Files files = folder.Issue("ps", kPs1);
+  const auto ps = ContextOf(files);
+  Certificates foreign;
+  Certificates both;  // trusts the cluster's authority, and has a certificate of its own
+  both.Write("ca.pem", both.authority().certificate + folder.authority().certificate);
+
+  SECTION("a server of a foreign authority") {
+    const auto stranger = ContextOf(foreign.Issue("ps", kPs1));
+    const auto worker = ContextOf(folder.Issue("worker", kWorker));
+    const Meeting meeting = Meet(*worker, *stranger);
+    CHECK(meeting.client.code() == StatusCode::kUnauthenticated);
+    CHECK(Says(meeting.client, "an authority that is not in this process's tls-ca"));
+    CHECK(Says(meeting.server, "its tls-ca does not have the authority that issued it"));
+  }
+  SECTION("a client of a foreign authority") {
+    const Meeting meeting = Meet(*ContextOf(both.Issue("worker", kWorker)), *ps);
+    CHECK(Says(meeting.server, "an authority that is not in this process's tls-ca"));
+    CHECK(Says(meeting.client, "its tls-ca does not have the authority that issued it"));
+  }
+  SECTION("another task than the one that is wanted") {
+    const auto worker = ContextOf(folder.Issue("worker", kWorker));
+    const Meeting meeting = Meet(*worker, *ps, "ps:0");
+    CHECK(meeting.client.code() == StatusCode::kPermissionDenied);
+    CHECK(Says(meeting.client, "it should be ps:0, and shows the certificate of node ps:1"));
+  }
+  SECTION("a person's certificate where a server should be") {
+    const auto ana = ContextOf(folder.Issue("ana", {.role = Role::kSubmitter, .names = {"ana"}}));
+    const auto worker = ContextOf(folder.Issue("worker", kWorker));
+    const Meeting meeting = Meet(*worker, *ana);
+    CHECK_FALSE(meeting.client.ok());
+  }
+  SECTION("plain text") {
+    const auto b = ps->Accept();
+    const std::string hello = "MSTR, and what a frame says: hello";
+    std::memcpy((*b)->Room().data(), hello.data(), hello.size());
+    (*b)->Came(hello.size());
+    CHECK(Says((*b)->Handshake().status(), "it speaks plain text where TLS is needed"));
+  }
+}
+
+TEST_CASE(
+    "a peer's certificate that has expired since, or is not valid yet, is refused by its dates",
+    "[tls][unit]") {
+  Certificates folder;
+  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  // Read while it was good: the process has been running since.
+  const Files soon_over =
+      folder.Issue("worker", kWorker, {},
+                   {std::chrono::system_clock::now() - 60s, std::chrono::system_clock::now() + 2s});
+  const auto worker = ContextOf(soon_over);
+  const auto limit = std::chrono::steady_clock::now() + 30s;
+
+  Meeting meeting = Meet(*worker, *ps);
+  while (meeting.server.ok() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+    meeting = Meet(*worker, *ps);
+  }
+
+  CHECK(Says(meeting.server, "has expired at"));
+  CHECK(Says(meeting.client, "expired, or not valid yet by its clock"));
+}
+
+TEST_CASE("two that know one secret need no certificates", "[tls][unit]") {
+  const auto client = Context::ForKeys();
+  const auto server = Context::ForKeys();
+  const auto meet = [&](const std::string& key) {
+    const auto a = client->Connect(NamedKey{.name = "job-1", .key = key});
+    const auto b = server->Accept([](std::string_view name) -> std::optional<std::string> {
+      if (name != "job-1") return std::nullopt;
+      return "a job's key";
+    });
+    REQUIRE(a.ok());
+    REQUIRE(b.ok());
+    const Meeting meeting = Shake(**a, **b);
+    if (meeting.server.ok()) CHECK((*b)->peer().by_key);
+    return meeting;
+  };
+
+  CHECK(meet("a job's key").server == Ok());
+  CHECK(meet("a job's key").client == Ok());
+  CHECK(Says(meet("another job's key").server, "it does not have the key that it names"));
+  CHECK(Says(meet("another job's key").client, "it is of another cluster or job"));
+}
+
+TEST_CASE("who has a certificate takes clients by key too, as far as it knows theirs",
+          "[tls][unit]") {
+  Certificates folder;
+  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto program = Context::ForKeys();
+  const auto keys = [](std::string_view) { return std::optional<std::string>("key"); };
+  const auto a = program->Connect(NamedKey{.name = "job-1", .key = "key"});
+  const auto b = ps->Accept(keys);
+
+  CHECK(Shake(**a, **b).server == Ok());
+  CHECK((*b)->peer().by_key);
+
+  const auto c = program->Connect(NamedKey{.name = "job-1", .key = "no key"});
+  const auto d = ps->Accept(keys);
+  CHECK_FALSE(Shake(**c, **d).server.ok());
+}
+
+TEST_CASE("certificates and authorities are read anew when their files change", "[tls][unit]") {
+  Certificates folder;
+  std::vector<std::string> warnings;
+  const Files files = folder.Issue("ps", kPs1);
+  auto context =
+      Context::FromFiles(files, [&](const std::string& line) { warnings.push_back(line); });
+  REQUIRE(context.ok());
+  const auto worker = ContextOf(folder.Issue("worker", kWorker));
+  const auto limit = std::chrono::steady_clock::now() + 30s;
+  const auto until = [&](const auto& met) {
+    while (!met() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return met();
+  };
+
+  SECTION("another certificate") {
+    folder.Issue("ps", {.role = Role::kNode, .names = {"ps:2"}});
+    CHECK(until([&] { return Meet(*worker, **context, "ps:2").client.ok(); }));
+  }
+  SECTION("an authority is taken away: who is of it is let in no more") {
+    const tls::Issued next = Certificates::NewAuthority();
+    folder.Write("ca.pem", folder.authority().certificate + next.certificate);
+    folder.IssueBy(next, "ps", kPs1);
+    REQUIRE(until([&] { return Meet(*worker, **context).client.ok(); }));
+    folder.Write("ca.pem", next.certificate);
+    CHECK(until([&] { return !Meet(*worker, **context).server.ok(); }));
+  }
+  SECTION("files of no use leave the old ones in use, and are told of once") {
+    folder.Write("ps.pem", "garbage");
+    REQUIRE(until([&] {
+      CHECK(Meet(*worker, **context).client.ok());
+      return !warnings.empty();
+    }));
+    CHECK(Meet(*worker, **context).client.ok());
+    CHECK(warnings.size() == 1);
+    CHECK(warnings[0].find("those from before stay in use") != std::string::npos);
+  }
+}
+
+}  // namespace muster::tls
