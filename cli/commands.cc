@@ -99,6 +99,9 @@ ExitCode Stop(const Context& context) {
 }
 
 ExitCode ShowStatus(const Context& context) {
+  if (context.options.wait_ready) {
+    if (const ExitCode code = WaitUntilReady(context); code != ExitCode::kDone) return code;
+  }
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
   const Result<v1::ClusterStatus> status = (*api)->GetStatus();
@@ -179,6 +182,7 @@ ExitCode RunCommand(const Context& context) {
       {"stop", Stop},
       {"wait", Wait},
       {"status", ShowStatus},
+      {"top", Top},
       {"checkpoints list", CheckpointsList},
       {"checkpoints verify", CheckpointsVerify},
       {"checkpoints export", CheckpointsExport},

@@ -54,6 +54,9 @@ ExitCode Logs(const Context& context);
 ExitCode Stop(const Context& context);
 ExitCode Wait(const Context& context);
 ExitCode ShowStatus(const Context& context);
+ExitCode Top(const Context& context);
+// kDone: all tasks are up.  kTimedOut: not within the limit; says who is missing.
+ExitCode WaitUntilReady(const Context& context);
 ExitCode CheckpointsList(const Context& context);
 ExitCode CheckpointsVerify(const Context& context);
 ExitCode CheckpointsExport(const Context& context);

@@ -364,7 +364,18 @@ void AddWatching(CLI::App& app, Options& options) {
               [&options](milliseconds since) { options.since = since; });
   AddOutput(*logs, options);
 
-  AddOutput(*app.add_subcommand("status", "Show the cluster and its tasks"), options);
+  CLI::App* status = app.add_subcommand("status", "Show the cluster and its tasks");
+  status
+      ->add_option_function<std::string>(
+          "--wait", [&options](const std::string&) { options.wait_ready = true; },
+          "ready: first wait until all tasks are up")
+      ->check(CLI::IsMember({"ready"}))
+      ->type_name("ready");
+  AddDuration(*status, "--timeout", "How long to wait (60s); exit code 7 after that",
+              [&options](milliseconds timeout) { options.timeout = timeout; });
+  AddOutput(*status, options);
+  CLI::App* top = app.add_subcommand("top", "Jobs and tasks on one screen, refreshed each second");
+  top->add_flag("--once", options.once, "Print it once");
 }
 
 void AddEnding(CLI::App& app, Options& options) {

@@ -75,7 +75,11 @@ struct Options {
   // logs
   std::uint32_t tail = 0;
   std::optional<std::chrono::milliseconds> since;
-  // wait; nullopt: for ever
+  // status
+  bool wait_ready = false;
+  // top
+  bool once = false;
+  // wait (nullopt: for ever), status (nullopt: a minute)
   std::optional<std::chrono::milliseconds> timeout;
   // stop
   std::chrono::milliseconds grace{60'000};

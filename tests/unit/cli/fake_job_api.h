@@ -66,7 +66,13 @@ class FakeJobApi : public JobApi {
     for (const v1::LogRecord& record : records) on_record(record);
     return end;
   }
-  Result<v1::ClusterStatus> GetStatus() override { return status; }
+  // Each call takes the next of `statuses`, then `status`.
+  Result<v1::ClusterStatus> GetStatus() override {
+    if (statuses.empty()) return status;
+    Result<v1::ClusterStatus> next = statuses.front();
+    statuses.pop_front();
+    return next;
+  }
   Result<v1::ListCheckpointsReply> ListCheckpoints(const std::string&) override {
     return checkpoints;
   }
@@ -87,6 +93,7 @@ class FakeJobApi : public JobApi {
   std::deque<std::pair<std::vector<v1::LogRecord>, Status>> logs;
   std::vector<v1::ReadLogsRequest> log_requests;
   Result<v1::ClusterStatus> status = v1::ClusterStatus();
+  std::deque<Result<v1::ClusterStatus>> statuses;
   Result<v1::ListCheckpointsReply> checkpoints = v1::ListCheckpointsReply();
   bool cancelled = false;
 };

@@ -1,0 +1,73 @@
+#include "tests/support/catch.h"
+#include "tests/unit/cli/fake_job_api.h"
+
+namespace muster::cli {
+namespace {
+
+using testing::Fixture;
+using testing::MakeJob;
+
+v1::ClusterStatus StatusWith(const std::string& worker_state) {
+  v1::ClusterStatus status;
+  v1::TaskState& task = *status.add_tasks();
+  task.mutable_task()->set_type("worker");
+  task.set_state(worker_state);
+  return status;
+}
+
+TEST_CASE_METHOD(Fixture, "top --once prints jobs and tasks, of the ended jobs the newest",
+                 "[cli][unit]") {
+  api.status = StatusWith("up");
+  *api.list->add_jobs() = MakeJob("runs-1", v1::JOB_STATE_RUNNING);
+  v1::JobProgress& progress = *api.list->mutable_jobs(0)->mutable_progress();
+  progress.set_step(50);
+  progress.set_total_steps(200);
+  progress.set_loss(0.25);
+  for (int i = 0; i < 20; ++i) {
+    *api.list->add_jobs() = MakeJob("old-" + std::to_string(i), v1::JOB_STATE_SUCCEEDED);
+  }
+
+  CHECK(Run({"top", "--once"}) == ExitCode::kDone);
+  CAPTURE(out.str());
+  CHECK(out.str().find("runs-1  RUNNING") != std::string::npos);
+  CHECK(out.str().find("50/200") != std::string::npos);
+  CHECK(out.str().find("25%") != std::string::npos);
+  CHECK(out.str().find("0.2500") != std::string::npos);
+  CHECK(out.str().find("worker:0  up") != std::string::npos);
+  CHECK(out.str().find("old-4") != std::string::npos);
+  CHECK(out.str().find("old-5") == std::string::npos);
+  CHECK(out.str().find('\033') == std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "top without a cluster says so", "[cli][unit]") {
+  connect = Unavailable("no cluster runs");
+  CHECK(Run({"top", "--once"}) == ExitCode::kUnreachable);
+  CHECK(Said("no cluster runs"));
+}
+
+TEST_CASE_METHOD(Fixture, "status --wait ready waits until all tasks are up", "[cli][unit]") {
+  api.status = StatusWith("up");
+  api.statuses = {Unavailable("nothing listens there"), v1::ClusterStatus(),
+                  StatusWith("never seen"), StatusWith("lost")};
+
+  CHECK(Run({"status", "--wait", "ready"}) == ExitCode::kDone);
+  CHECK(api.statuses.empty());
+  CHECK(out.str().find("worker:0  up") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "status --wait ready names whom it has waited for in vain",
+                 "[cli][unit]") {
+  api.status = StatusWith("never seen");
+  CHECK(Run({"status", "--wait", "ready", "--timeout", "3s"}) == ExitCode::kTimedOut);
+  CHECK(Said("not ready after 3 s, waiting for: worker:0 (never seen)"));
+
+  connect = Unauthenticated("no token");
+  CHECK(Run({"status", "--wait", "ready"}) == ExitCode::kForbidden);
+  connect = Unavailable("no cluster runs");
+  CHECK(Run({"status", "--wait", "ready", "--timeout", "1s"}) == ExitCode::kTimedOut);
+  CHECK(Said("no cluster runs"));
+  CHECK(Run({"status", "--wait", "forever"}) == ExitCode::kUsage);
+}
+
+}  // namespace
+}  // namespace muster::cli
