@@ -108,6 +108,7 @@ void ClosureDispatcher::Settle(ClosureRecord& record) {
   if (record.result != ResultSlab::kNone) results_.Release(record.result);
   record.result = ResultSlab::kNone;
   if (record.has_turns) turns_.erase(record.id);
+  policy_.Forget(record.id);
   for (Extra& extra : extras_) extra.over = extra.over || extra.closure == record.id;
   slab_.DropSettled();
   steps_.Settled(settled());
@@ -234,9 +235,13 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
     return Outcome::kAgain;
   }
   if (policy_.Decide(error, here_, now) == ErrorPolicy::Remedy::kPutBack) {
-    PutBack(record);
-    BackOff(handle.index, now);
-    return failed() ? Outcome::kFailed : Outcome::kAgain;
+    const std::optional<std::string> too_often = policy_.NoteReturn(record.id, now);
+    if (!too_often) {
+      PutBack(record);
+      BackOff(handle.index, now);
+      return failed() ? Outcome::kFailed : Outcome::kAgain;
+    }
+    error.status = Annotate(error.status, *too_often);
   }
   TakeFromFlight(record);
   error.status = Annotate(error.status, NameOf(record.id));

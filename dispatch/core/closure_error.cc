@@ -85,4 +85,14 @@ ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, std::size_t w
   return IsTransient(code) ? Remedy::kPutBack : Remedy::kFail;
 }
 
+std::optional<std::string> ErrorPolicy::NoteReturn(std::uint64_t closure, TimePoint now) {
+  Returns& returns = returns_.try_emplace(closure, Returns{.first = now}).first->second;
+  ++returns.times;
+  if (returns.times < options_.returns || now - returns.first < options_.return_time) {
+    return std::nullopt;
+  }
+  return fmt::format("it has come back {} times in {} s and is given up", returns.times,
+                     (now - returns.first) / std::chrono::seconds(1));
+}
+
 }  // namespace muster::dispatch

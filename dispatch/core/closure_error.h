@@ -64,6 +64,10 @@ class ErrorPolicy {
     // So many deadlines may pass within `window` before one is fatal; none: a tenth of the workers.
     std::optional<std::size_t> timeouts = {};
     std::chrono::milliseconds window = std::chrono::minutes(10);
+    // A closure that is sent round again so often, for at least so long, is given up with its last
+    // error, whatever else is done meanwhile.
+    std::uint32_t returns = 100;
+    std::chrono::milliseconds return_time = std::chrono::minutes(10);
   };
   enum class Remedy {
     kPutBack,  // to the front of the queue
@@ -72,11 +76,22 @@ class ErrorPolicy {
 
   explicit ErrorPolicy(Options options) : options_(options), timeouts_(options.window) {}
   Remedy Decide(const ClosureError& error, std::size_t workers, TimePoint now);
+  // This closure is to be sent round again. Says why it is not: it has been too often; none: it is.
+  std::optional<std::string> NoteReturn(std::uint64_t closure, TimePoint now);
+  // It has ended.
+  void Forget(std::uint64_t closure) {
+    if (!returns_.empty()) returns_.erase(closure);
+  }
 
  private:
+  struct Returns {
+    TimePoint first;
+    std::uint32_t times = 0;
+  };
   const Options options_;
   std::map<std::string, WindowedCount> ps_failures_;
   WindowedCount timeouts_;
+  std::map<std::uint64_t, Returns> returns_;
 };
 
 }  // namespace muster::dispatch

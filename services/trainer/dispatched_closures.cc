@@ -48,6 +48,8 @@ DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, process::M
       links_(
           start,
           {.dispatch = {.staleness = steps_.staleness,
+                        // The coordinator, which knows whether a server is away, is quicker.
+                        .errors = {.return_time = std::chrono::hours(1)},
                         .settled = opened.steps_done(),
                         .given = opened.scheduled(),
                         .name = [this](Number number) { return NameOf(story_.ClosureOf(number)); }},

@@ -105,6 +105,59 @@ TEST_CASE("a full parameter server is back-pressure and never fatal", "[dispatch
   }
 }
 
+TEST_CASE("a closure that always comes back is given up by count and time, whatever else is done",
+          "[dispatch][unit]") {
+  struct Case {
+    Origin origin;
+    Status error;
+  };
+  const auto one = GENERATE(values<Case>({{Origin::kPs, ResourceExhausted("window full")},
+                                          {Origin::kPs, Unknown("odd")},
+                                          {Origin::kWorker, Unavailable("out of its reach")}}));
+  OneWorker bench(
+      {.credit = {.least = 1, .most = 1}, .errors = {.returns = 30, .return_time = 10min}});
+  const ResultSlab::Slot future = bench.ScheduleWanted();
+  for (int i = 0; i < 100; ++i) bench.Schedule();
+  const TimePoint begin = bench.now;
+  int times = 0;
+  for (auto outcome = Outcome::kAgain; outcome == Outcome::kAgain; ++times) {
+    const Sent sent = bench.Next();
+    REQUIRE(sent.closure == 1);
+    outcome = bench.Failed(sent, one.error, one.origin, "ps:0");
+    bench.now += 15s;
+    REQUIRE(times < 1'000);
+  }
+
+  CHECK(times >= 30);
+  CHECK(bench.now - begin >= 10min);
+  CHECK(bench.now - begin < 11min);
+  const auto raised = bench.dispatcher.Raise();
+  REQUIRE(raised);
+  CHECK(raised->status.code() == one.error.code());
+  CHECK(raised->origin == one.origin);
+  CHECK(Message(raised->status)
+            .starts_with(fmt::format("closure 1: it has come back {} times in 6", times)));
+  CHECK(bench.dispatcher.results().error(future)->status.code() == one.error.code());
+}
+
+TEST_CASE("a closure that comes back often in a short time, or seldom, goes on",
+          "[dispatch][unit]") {
+  OneWorker bench({.errors = {.returns = 30, .return_time = 10min}});
+  bench.Schedule();
+  const auto back = [&] {
+    return bench.Failed(bench.Next(), Unavailable("a peer is away"), Origin::kWorker);
+  };
+  for (int i = 0; i < 200; ++i) CHECK(back() == Outcome::kAgain);
+  CHECK(bench.Done(bench.Next()) == Outcome::kDone);
+  bench.now += 1h;
+  bench.Schedule();
+  for (int i = 0; i < 29; ++i) {
+    CHECK(back() == Outcome::kAgain);
+    bench.now += 1min;
+  }
+  CHECK(bench.Done(bench.Next()) == Outcome::kDone);
+}
+
 TEST_CASE("deadlines may pass for fewer closures than a tenth of the workers", "[dispatch][unit]") {
   OneWorker few;
   few.Schedule();
