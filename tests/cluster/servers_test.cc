@@ -1,6 +1,7 @@
 // Programs with variables on parameter servers, on real daemons: trained, counted exactly while
 // workers are killed, and told when a server is (tests/programs/servers.cc is what they do).
 #include <csignal>
+#include <thread>
 
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
@@ -92,6 +93,40 @@ TEST_CASE_METHOD(ServersFixture,
   const std::string bits = LineOf(cluster.Output(alone), "bits ");
   CHECK(bits.size() > 20);
   CHECK(LineOf(cluster.Output(id), "bits ") == bits);
+}
+
+TEST_CASE_METHOD(ServersFixture,
+                 "closures wait for a server that stands still, and each counts once",
+                 "[cluster][program][CCF-14]") {
+  const TempFolder folder;
+  const std::string id = Submit({"rounds", folder / "enough"});
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
+  const int server = cluster.PidOf("ps:0");
+  REQUIRE(server > 0);
+  REQUIRE(::kill(server, SIGSTOP) == 0);
+  // Longer than its lease, and than a client waits for a sign of life.
+  std::this_thread::sleep_for(seconds(6));
+  REQUIRE(::kill(server, SIGCONT) == 0);
+  folder.Write("enough", "");
+  const int code = cluster.Wait(id, seconds(120));
+  CAPTURE(Story(cluster.Describe(id)), cluster.up_log(), cluster.Output(id));
+  CHECK(code == 0);
+  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
+}
+
+TEST_CASE_METHOD(ServersFixture, "a program is told by PsUnavailable that a server stands still",
+                 "[cluster][program][CCF-10]") {
+  const TempFolder folder;
+  const std::string id = Submit({"lost", folder / "begun"});
+  REQUIRE(cluster.HasPrinted(id, "begun"));
+  const int server = cluster.PidOf("ps:0");
+  REQUIRE(server > 0);
+  REQUIRE(::kill(server, SIGSTOP) == 0);
+  const int code = cluster.Wait(id, seconds(120));
+  (void)::kill(server, SIGCONT);
+  CAPTURE(cluster.Output(id), cluster.up_log());
+  CHECK(code == 0);
+  CHECK(cluster.Output(id).find("lost ps:0") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ServersFixture, "a program is told by PsUnavailable that a server was killed",

@@ -46,6 +46,12 @@ std::string ServerIn(const std::string& text) {
   return end > at + 3 ? text.substr(at, end - at) : std::string();
 }
 
+// One that is stopped, or cut off, answers as little as one that has gone.
+bool IsAway(const Status& from_server) {
+  return from_server.code() == StatusCode::kUnavailable ||
+         from_server.code() == StatusCode::kDeadlineExceeded;
+}
+
 Bytes Encode(const PsAccess& access, const std::vector<std::uint64_t>& spaces) {
   Bytes bytes;
   Codec<std::string>::write(access.job_id, bytes);
@@ -302,7 +308,7 @@ void PsConnection::Delete(const ps::VariableHandle& variable) {
     placer_.Remove(places, ShardBytes(variable->dtype, variable->shape, shards));
   }
   if (lost_) return;
-  if (client().Delete(variable).code() == StatusCode::kUnavailable) lost_ = true;
+  if (IsAway(client().Delete(variable))) lost_ = true;
 }
 
 void PsConnection::Raise(const Status& status, ClosurePhase phase) {
@@ -310,7 +316,7 @@ void PsConnection::Raise(const Status& status, ClosurePhase phase) {
     const MutexLock lock(mutex_);
     found_.clear();  // deleted; another one may have the name
   }
-  if (status.code() != StatusCode::kUnavailable) raise(status);
+  if (!IsAway(status)) raise(status);
   lost_ = true;
   throw PsUnavailable(
       ErrorCode::kUnavailable, Message(status),
