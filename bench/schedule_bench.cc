@@ -124,7 +124,7 @@ class PingPong {
 Status ConnectAll(dispatch::Driver& driver,
                   std::span<const std::unique_ptr<SchedulePeer>> executors, net::LinkKind kind) {
   for (std::size_t i = 0; i < executors.size(); ++i) {
-    MUSTER_TRY(driver.Connect(fmt::format("worker:{}", i), 1, kind, executors[i]->address(kind),
+    MUSTER_TRY(driver.Connect(fmt::format("worker:{}", i), Incarnation(1), kind, executors[i]->address(kind),
                               SteadyClock::now() + std::chrono::seconds(10)));
   }
   return Ok();
@@ -226,8 +226,8 @@ class ScheduleBench {
   static double DispatcherAlone() {
     constexpr int kClosures = 200'000;
     dispatch::ClosureDispatcher dispatcher({.credit = {.least = 256, .most = 256}});
-    dispatcher.AddWorker("worker:0", 1, 1);
-    dispatcher.AddWorker("worker:1", 1, 1);
+    dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+    dispatcher.AddWorker("worker:1", Incarnation(1), 1);
     struct Given {
       dispatch::WorkerHandle worker;
       dispatch::ClosureResult result;

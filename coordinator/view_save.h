@@ -13,7 +13,7 @@ namespace muster::coordinator {
 
 struct View::Save {
   std::uint64_t step = 0;
-  std::uint64_t view = 0;
+  ViewId view;
   TimePoint began;
   std::string directory;
   // Files of the archive's values.

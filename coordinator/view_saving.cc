@@ -47,7 +47,7 @@ void View::SaveCheckpoint(std::uint64_t step, Then<v1::SaveCheckpointReply> then
 void View::BeginSave(std::uint64_t step, Then<v1::SaveCheckpointReply> then) {
   auto save = std::make_shared<Save>();
   save->step = step;
-  save->view = story_.plan().view();
+  save->view = ViewId(story_.plan().view());
   save->began = world_.scheduler.Now();
   save->waiting.push_back(std::move(then));
   saving_ = save;
@@ -94,7 +94,7 @@ void View::SaveOnHolders(std::shared_ptr<Save> save) {
     v1::Command command;
     v1::SaveVariables& variables = *command.mutable_save_variables();
     variables.set_job_id(story_.id());
-    variables.set_view(save->view);
+    variables.set_view(save->view.value());
     variables.set_step(save->step);
     variables.set_directory(save->directory);
     variables.set_epoch(world_.epoch.value());

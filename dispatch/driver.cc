@@ -30,7 +30,7 @@ Driver::Driver(Options options)
 
 Driver::~Driver() { core_->Close(); }
 
-Status Driver::Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+Status Driver::Connect(const std::string& task, Incarnation incarnation, net::LinkKind kind,
                        const std::string& address, TimePoint deadline) {
   return core_->Connect(task, incarnation, kind, address, deadline);
 }

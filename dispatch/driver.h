@@ -27,6 +27,7 @@
 
 #include "dispatch/core/closure_dispatcher.h"
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
@@ -106,7 +107,7 @@ class Driver {
   //   kUnavailable, kDeadlineExceeded: it does not answer.  kUnauthenticated: another key.
   //   kAborted: it has a newer driver.  kInvalidArgument: another program.
   //   kAlreadyExists: the task has a link.
-  Status Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+  Status Connect(const std::string& task, Incarnation incarnation, net::LinkKind kind,
                  const std::string& address, TimePoint deadline);
   // Ends a link; its closures go to others.
   void Disconnect(const std::string& task, const Status& why);

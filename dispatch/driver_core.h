@@ -20,6 +20,7 @@
 #include "dispatch/wire.h"
 #include <absl/functional/function_ref.h>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 
 namespace muster::dispatch {
@@ -31,7 +32,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   void Start();
   void Close();
 
-  Status Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+  Status Connect(const std::string& task, Incarnation incarnation, net::LinkKind kind,
                  const std::string& address, TimePoint deadline);
   void Disconnect(const std::string& task, const Status& why);
   ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
@@ -73,7 +74,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
     bool member = false;  // it has said its CREDIT
     std::unique_ptr<net::DuplexLink> link;
     Batch closures{Verb::kClosures};
-    std::uint64_t incarnation = 0;
+    Incarnation incarnation{};
     Status broken;  // why; OK: it works
   };
 

@@ -35,7 +35,7 @@ Result<std::unique_ptr<net::DuplexLink>> DriverCore::Open(net::LinkKind kind,
   return opened;
 }
 
-Status DriverCore::Connect(const std::string& task, std::uint64_t incarnation, net::LinkKind kind,
+Status DriverCore::Connect(const std::string& task, Incarnation incarnation, net::LinkKind kind,
                            const std::string& address, TimePoint deadline) {
   auto peer = std::make_shared<Peer>();
   peer->task = task;

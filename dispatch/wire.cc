@@ -66,7 +66,7 @@ std::vector<std::byte> EncodeError(const ClosureError& error) {
   std::string task = error.task.substr(0, 255);
   std::string message = Message(error.status);
   if (message.size() > kMaxMessage) message.resize(kMaxMessage);
-  const RawError raw{.incarnation = error.incarnation,
+  const RawError raw{.incarnation = error.incarnation.value(),
                      .retries = error.retries,
                      .code = static_cast<std::uint8_t>(error.status.code()),
                      .origin = static_cast<std::uint8_t>(error.origin),
@@ -97,7 +97,7 @@ Result<ClosureError> DecodeError(std::span<const std::byte> bytes) {
                             {text + raw.task_bytes, bytes.size() - raw.task_bytes});
   error.origin = static_cast<Origin>(raw.origin);
   error.phase = static_cast<Phase>(raw.phase);
-  error.incarnation = raw.incarnation;
+  error.incarnation = Incarnation(raw.incarnation);
   error.retries = raw.retries;
   return error;
 }

@@ -158,14 +158,14 @@ Status DriverLinks::Connect(const v1::ProgramWorker& worker, const std::string& 
   Status status = FailedPrecondition(
       "{} has no address that link \"{}\" can use: it is on another host", task, start_.link());
   if (local) {
-    status = driver_.Connect(task, worker.incarnation(), net::LinkKind::kUnix, endpoint.unix_path(),
-                             deadline);
+    status = driver_.Connect(task, Incarnation(worker.incarnation()), net::LinkKind::kUnix,
+                             endpoint.unix_path(), deadline);
     // Its folder may be out of sight here.
     if (status.code() != StatusCode::kUnavailable) return status;
   }
   if (start_.link() == "local" || endpoint.tcp_address().empty()) return status;
-  return driver_.Connect(task, worker.incarnation(), net::LinkKind::kTcp, endpoint.tcp_address(),
-                         deadline);
+  return driver_.Connect(task, Incarnation(worker.incarnation()), net::LinkKind::kTcp,
+                         endpoint.tcp_address(), deadline);
 }
 
 // Connects a member, again after each break, until it is not wanted any more.
@@ -272,7 +272,7 @@ std::vector<Worker> DriverLinks::workers() const {
   std::vector<Worker> all;
   for (const auto& [task, member] : members_) {
     all.push_back({.index = member->worker.task().index(),
-                   .incarnation = member->worker.incarnation(),
+                   .incarnation = Incarnation(member->worker.incarnation()),
                    .connected = member->connected});
   }
   std::ranges::sort(all, {}, &Worker::index);

@@ -18,6 +18,7 @@
 
 #include "dispatch/driver.h"
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 
@@ -50,7 +51,7 @@ struct Worker {
   // The 3 of "worker:3".
   std::uint32_t index = 0;
   // Its executor's: another number is another process, whose memory is empty.
-  std::uint64_t incarnation = 0;
+  Incarnation incarnation{};
   bool connected = false;
 };
 

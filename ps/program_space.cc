@@ -32,7 +32,7 @@ Status CheckForPrograms(const v1::OptimizerSpec& spec) {
 
 }  // namespace
 
-ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, std::uint64_t number,
+ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, SpaceId number,
                            ApplyPool& pool)
     : job_id_(std::move(job_id)), time_(time), number_(number), pool_(pool) {}
 

@@ -20,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "ps/program_shard.h"
+#include "ps/program_wire.h"
 #include "ps/read_write_lock.h"
 
 namespace muster::v1 {
@@ -42,11 +43,11 @@ class ProgramSpace {
  public:
   // `number` tells it from every other space of this server and of those before and after it.
   // `pool` outlives it.
-  ProgramSpace(std::string job_id, ProgramTime time, std::uint64_t number, ApplyPool& pool);
+  ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool);
 
   const std::string& job_id() const { return job_id_; }
   ProgramTime time() const { return time_; }
-  std::uint64_t number() const { return number_; }
+  SpaceId number() const { return number_; }
 
   // From now on every request gets `why`; memory goes when the last one that runs has ended.
   void Close(const Status& why);
@@ -89,7 +90,7 @@ class ProgramSpace {
 
   const std::string job_id_;
   const ProgramTime time_;
-  const std::uint64_t number_;
+  const SpaceId number_;
   ApplyPool& pool_;
   std::atomic<ClosureId> settled_{};
 

@@ -26,8 +26,12 @@
 
 namespace muster::ps {
 
+// The number of a program's space of variables on one server, never 0: another number is other
+// memory, which a restarted server has.
+using SpaceId = Id<struct SpaceTag>;
+
 enum class ProgramVerb : net::FrameKind {
-  // Reply: u64, the number of the program's space on this server; another one is empty memory.
+  // Reply: SpaceId.
   kOpen = 40,
   // Meta CreateShard, payload its value or nothing; reply u32, the shard's index here.
   kCreate,

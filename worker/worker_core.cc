@@ -87,7 +87,7 @@ void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
 
 Result<bool> WorkerCore::IsKnown(const Job& job, Waiter waiter, const v1::StartExecutor& start) {
   const v1::JobPlan& plan = start.plan();
-  const std::uint64_t incarnation = start.program().incarnation();
+  const Incarnation incarnation(start.program().incarnation());
   const Epoch epoch(plan.epoch());
   const ViewId view(plan.view());
   if (epoch < job.epoch || view < job.view) return IsOver(plan.job_id(), job, epoch, view);
@@ -139,7 +139,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   FlushLines(plan.job_id());
   job.epoch = epoch;
   job.view = view;
-  job.incarnation = start.program().incarnation();
+  job.incarnation = Incarnation(start.program().incarnation());
   job.start = start;
   job.waiters = {waiter};
   job.starting = true;
@@ -412,7 +412,7 @@ void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, c
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(job_id);
   event.set_view(job.view.value());
-  event.set_incarnation(job.incarnation);
+  event.set_incarnation(job.incarnation.value());
   if (kind == v1::ExecutorEvent::KIND_READY) {
     *event.mutable_endpoint() = job.endpoint;
     event.set_group_address(job.group_address);

@@ -140,7 +140,7 @@ class WorkerCore {
     Epoch epoch;
     ViewId view;
     // Its executor's number.
-    std::uint64_t incarnation = 0;
+    Incarnation incarnation;
     v1::StartExecutor start;
     std::vector<Waiter> waiters;
     std::optional<ProcessId> process;

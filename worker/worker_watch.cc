@@ -46,7 +46,7 @@ void WorkerCore::OnAdopted(ProcessId process, const v1::AdoptAnswer& answer) {
   }
   v1::CommandResult result;
   result.mutable_adopted()->add_shards()->set_watermark(answer.steps());
-  result.mutable_adopted()->set_executor(job.incarnation);
+  result.mutable_adopted()->set_executor(job.incarnation.value());
   Answer(waiter, Ok(), std::move(result));
   Tell(v1::ExecutorEvent::KIND_READY, job_id, job, processes_[process].pid);
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "collectives/group.h"
-#include "collectives/process/form_group.h"
+#include "collectives/process/group_spec.h"
 #include "collectives/process/mesh_operations.h"
 #include "collectives/process/shared_memory.h"
 #include "collectives/process/shared_operations.h"

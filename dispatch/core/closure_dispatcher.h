@@ -123,7 +123,7 @@ class ClosureDispatcher {
   // --- Who is there.
   // A worker that runs `slots` closures at a time. Its task may have been there before; must not be
   // there now.
-  WorkerHandle AddWorker(const std::string& task, std::uint64_t incarnation, std::uint32_t slots);
+  WorkerHandle AddWorker(const std::string& task, Incarnation incarnation, std::uint32_t slots);
   // Its link is gone, which says nothing of why: what it had goes back to the queue, the ids are
   // returned. Harmless for a handle of the past.
   std::vector<std::uint64_t> RemoveWorker(WorkerHandle worker, const Status& why);
@@ -198,7 +198,7 @@ class ClosureDispatcher {
   static constexpr std::uint32_t kNoWorker = ~std::uint32_t{0};
   struct Worker {
     std::string task;
-    std::uint64_t incarnation = 0;
+    Incarnation incarnation{};
     std::uint32_t generation = 0;
     bool here = false;
     RecordList in_flight;

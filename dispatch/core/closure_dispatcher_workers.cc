@@ -36,7 +36,7 @@ std::optional<std::uint32_t> ClosureDispatcher::IndexOf(const std::string& task)
   return found == by_task_.end() ? std::nullopt : std::optional(found->second);
 }
 
-WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, std::uint64_t incarnation,
+WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, Incarnation incarnation,
                                           std::uint32_t slots) {
   const auto [place, fresh] =
       by_task_.try_emplace(task, static_cast<std::uint32_t>(workers_.size()));

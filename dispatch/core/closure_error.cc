@@ -45,7 +45,7 @@ const char* Name(Phase phase) {
 
 std::string ClosureError::ToString() const {
   std::string where = task.empty() ? Name(origin) : task;
-  if (incarnation != 0) where += fmt::format(", incarnation {}", incarnation);
+  if (incarnation != Incarnation()) where += fmt::format(", incarnation {}", incarnation);
   const std::string again = retries == 0 ? "" : fmt::format(", after {} retries", retries);
   return fmt::format("{}: {} ({}, {}{})", CodeName(status.code()), Message(status), where,
                      Name(phase), again);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 
@@ -32,7 +33,7 @@ struct ClosureError {
   Phase phase = Phase::kRun;
   // "worker:1", "ps:0"; empty: unknown.
   std::string task = {};
-  std::uint64_t incarnation = 0;
+  Incarnation incarnation{};
   // How often the closure had been sent round again before.
   std::uint32_t retries = 0;
 

@@ -107,7 +107,7 @@ class ProgramClientImpl final : public ProgramClient {
   void SetSettled(ClosureId closure) override;
   Status Settle() override;
   Status EndSteps(std::uint64_t step) override;
-  std::vector<std::uint64_t> spaces() const override { return servers_.spaces(); }
+  std::vector<SpaceId> spaces() const override { return servers_.spaces(); }
   LinkBytes bytes() const override { return servers_.bytes(); }
 
  private:

@@ -27,6 +27,7 @@
 #include "ps/client/ps_client.h"
 #include "ps/client/server_session.h"
 #include "ps/client/write_set.h"
+#include "ps/program_wire.h"
 
 namespace muster::v1 {
 class Initializer;
@@ -65,9 +66,8 @@ class ProgramClient {
  public:
   struct Server {
     ServerSession::Target target;
-    // The number of the program's variables there, as spaces() of the driver says it; 0: any. A
-    // server that has another one was restarted.
-    std::uint64_t space = 0;
+    // As spaces() of the driver says it; 0: any. A server that has another one was restarted.
+    SpaceId space{};
   };
   struct Options {
     std::string job_id;
@@ -137,7 +137,7 @@ class ProgramClient {
   virtual Status Settle() = 0;
 
   // By task index, in the order of the servers given.
-  virtual std::vector<std::uint64_t> spaces() const = 0;
+  virtual std::vector<SpaceId> spaces() const = 0;
   virtual LinkBytes bytes() const = 0;
 };
 

@@ -57,9 +57,8 @@ class ProgramLink {
   bool connected() const { return session_->connected(); }
   bool local() const { return session_->local(); }
   const std::string& name() const { return session_->name(); }
-  // The number of the program's variables on this server, once connected: another number is other
-  // memory.
-  std::uint64_t space() const { return space_; }
+  // Once connected.
+  SpaceId space() const { return space_; }
 
   Status Send(ProgramVerb verb, const ProgramIds& ids, std::span<const std::byte> meta,
               std::span<const std::byte> payload, TimePoint deadline);
@@ -87,7 +86,7 @@ class ProgramLink {
   // Also of blocks that are lent.
   const std::shared_ptr<LinkArena> arena_;
   std::unique_ptr<ServerSession> session_;
-  std::uint64_t space_ = 0;
+  SpaceId space_;
   std::uint64_t next_request_ = 1;
   ProgramVerb verb_ = ProgramVerb::kOpen;
   // Where the parts of a read stand in the arena.

@@ -87,8 +87,8 @@ Result<std::size_t> ProgramServers::Find(std::uint32_t index) const {
                          servers_.size());
 }
 
-std::vector<std::uint64_t> ProgramServers::spaces() const {
-  std::vector<std::uint64_t> spaces;
+std::vector<SpaceId> ProgramServers::spaces() const {
+  std::vector<SpaceId> spaces;
   for (const auto& server : servers_) {
     const MutexLock lock(server->mutex);
     spaces.push_back(server->space);
@@ -108,7 +108,7 @@ Status ProgramServers::Connect(std::size_t server, ProgramLink& link, TimePoint 
   MUSTER_TRY(link.Connect(deadline, patient));
   Server& at = *servers_[server];
   const MutexLock lock(at.mutex);
-  if (at.space == 0) at.space = link.space();
+  if (at.space == SpaceId()) at.space = link.space();
   if (at.space != link.space() && at.lost.ok()) {
     at.lost = Unavailable("{} was restarted; its values are lost", link.name());
   }

@@ -43,7 +43,7 @@ class ProgramServers {
   // The server of a task index. kInvalidArgument: there is none.
   Result<std::size_t> Find(std::uint32_t index) const;
   const ServerSession::Target& target(std::size_t server) const { return servers_[server]->target; }
-  std::vector<std::uint64_t> spaces() const;
+  std::vector<SpaceId> spaces() const;
   LinkBytes bytes() const;
 
   // One request to one server; `use` gets the answer. A link that broke is made again once, and the
@@ -62,7 +62,7 @@ class ProgramServers {
     const ServerSession::Target target;
     Mutex mutex;
     std::vector<std::unique_ptr<ProgramLink>> idle MUSTER_GUARDED_BY(mutex);
-    std::uint64_t space MUSTER_GUARDED_BY(mutex);
+    SpaceId space MUSTER_GUARDED_BY(mutex);
     // Not OK: it was restarted.
     Status lost MUSTER_GUARDED_BY(mutex);
   };

@@ -91,7 +91,7 @@ Status ProgramRequests::Serve(const FrameHeader& frame) {
 Status ProgramRequests::Execute(const FrameHeader& frame) {
   switch (static_cast<ProgramVerb>(frame.kind)) {
     case ProgramVerb::kOpen: {
-      const std::uint64_t number = space_->number();
+      const SpaceId number = space_->number();
       Answer(std::span(&number, 1));
       return Ok();
     }

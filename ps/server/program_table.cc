@@ -10,11 +10,11 @@ namespace {
 
 // The number of a new space: no other one of this server, or of the server that was here before,
 // has it.
-std::uint64_t NewNumber() {
+SpaceId NewNumber() {
   const net::Nonce nonce = net::RandomNonce();
   std::uint64_t number = 0;
   std::memcpy(&number, nonce.data(), sizeof(number));
-  return number | 1;  // 0 means "not known"
+  return SpaceId(number | 1);  // 0 means "not known"
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ void raise_closure(const Status& status) {
   const ClosureDetails details{.origin = static_cast<ErrorOrigin>(error->origin),
                                .phase = static_cast<ClosurePhase>(error->phase),
                                .task = error->task,
-                               .incarnation = error->incarnation,
+                               .incarnation = error->incarnation.value(),
                                .retries = error->retries};
   const auto code = static_cast<ErrorCode>(status.code());
   const std::string message = Message(status);

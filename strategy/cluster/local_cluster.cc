@@ -60,7 +60,7 @@ class LocalCluster final : public internal::ClusterLink {
       workers_.push_back(value_of(LocalWorker::Start(identity_, static_cast<std::uint32_t>(i),
                                                      static_cast<std::uint32_t>(closures))));
       tasks_.push_back(fmt::format("worker:{}", i));
-      raise_unless_ok(driver_->Connect(tasks_.back(), 1, net::LinkKind::kTcp,
+      raise_unless_ok(driver_->Connect(tasks_.back(), Incarnation(1), net::LinkKind::kTcp,
                                        workers_.back()->address(),
                                        std::chrono::steady_clock::now() + kPatience));
     }

@@ -5,15 +5,22 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <stdlib.h>
 
+#include "common/base/status.h"
 #include "common/tls/authority.h"
 #include "common/tls/context.h"
 #include "tests/support/catch.h"
 
 namespace muster::testing {
+
+inline bool Says(const Status& status, std::string_view words) {
+  INFO(ToString(status));
+  return Message(status).find(words) != std::string::npos;
+}
 
 class Certificates {
  public:

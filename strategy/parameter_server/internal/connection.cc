@@ -52,7 +52,7 @@ bool IsAway(const Status& from_server) {
          from_server.code() == StatusCode::kDeadlineExceeded;
 }
 
-Bytes Encode(const PsAccess& access, const std::vector<std::uint64_t>& spaces) {
+Bytes Encode(const PsAccess& access, const std::vector<ps::SpaceId>& spaces) {
   Bytes bytes;
   Codec<std::string>::write(access.job_id, bytes);
   append_value(bytes, access.epoch.value());
@@ -64,7 +64,7 @@ Bytes Encode(const PsAccess& access, const std::vector<std::uint64_t>& spaces) {
     Codec<std::string>::write(target.tcp_address, bytes);
     Codec<std::string>::write(target.unix_path, bytes);
     Codec<std::string>::write(target.host_id, bytes);
-    append_value(bytes, spaces[i]);
+    append_value(bytes, spaces[i].value());
   }
   return bytes;
 }
@@ -82,7 +82,7 @@ PsAccess Decode(std::span<const std::byte> bytes) {
     server.target.tcp_address = Codec<std::string>::read(from);
     server.target.unix_path = Codec<std::string>::read(from);
     server.target.host_id = Codec<std::string>::read(from);
-    server.space = from.value<std::uint64_t>();
+    server.space = ps::SpaceId(from.value<std::uint64_t>());
   }
   return access;
 }

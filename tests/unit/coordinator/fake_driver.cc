@@ -72,7 +72,7 @@ void FakeDriver::SetMembers(const v1::ProgramMembers& members) {
   }
   for (const auto& [task, number] : now) {
     if (members_.contains(task)) continue;
-    members_[task] = {dispatcher_->AddWorker(task, number, 1), number};
+    members_[task] = {dispatcher_->AddWorker(task, Incarnation(number), 1), number};
   }
 }
 

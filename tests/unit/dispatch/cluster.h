@@ -60,7 +60,7 @@ inline Driver::Options DriverOptions(const FunctionTable& functions) {
 }
 
 inline Status ConnectTo(Driver& driver, const std::string& task, const RunningExecutor& executor) {
-  return driver.Connect(task, 1, executor.kind(), executor.address(), Soon());
+  return driver.Connect(task, Incarnation(1), executor.kind(), executor.address(), Soon());
 }
 
 template <class T>

@@ -17,8 +17,8 @@ CreditOptions Fixed(std::uint32_t credit) { return {.least = credit, .most = cre
 TEST_CASE("closures go out in order, one to each worker before any gets its second",
           "[dispatch][unit]") {
   Bench bench;
-  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", 1, 1);
-  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", 1, 1);
+  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   for (int i = 0; i < 6; ++i) bench.Schedule("x");
 
   const std::vector<Sent> sent = bench.Pump();
@@ -36,11 +36,11 @@ TEST_CASE("closures go out in order, one to each worker before any gets its seco
 TEST_CASE("an attempt holds epoch, incarnation and executions and a result counts for it alone",
           "[dispatch][unit]") {
   Bench bench({.epoch = Epoch(7), .incarnation = 3});
-  const WorkerHandle first = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  const WorkerHandle first = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   bench.Schedule();
   const Sent old = bench.Pump().at(0);
   bench.dispatcher.RemoveWorker(first, Unavailable("gone"));
-  bench.dispatcher.AddWorker("worker:0", 2, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
 
   const Sent again = bench.Pump().at(0);
 
@@ -53,7 +53,7 @@ TEST_CASE("an attempt holds epoch, incarnation and executions and a result count
   forged.worker = again.worker;
   CHECK(bench.Done(forged) == Outcome::kStale);  // by an attempt that is over
   forged = again;
-  forged.worker = bench.dispatcher.AddWorker("worker:1", 1, 1);
+  forged.worker = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   CHECK(bench.Done(forged) == Outcome::kStale);  // by a worker that does not have it
   CHECK(bench.Done(again) == Outcome::kDone);
   CHECK(bench.Done(again) == Outcome::kStale);  // twice
@@ -62,12 +62,12 @@ TEST_CASE("an attempt holds epoch, incarnation and executions and a result count
 TEST_CASE("a closure that comes back is the same closure, and done is false until it has ended",
           "[dispatch][unit][CCQ-01]") {
   Bench bench;
-  WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   bench.Schedule("label");
   CHECK(bench.Pump().at(0).arguments == "label");
   bench.dispatcher.RemoveWorker(worker, Unavailable("gone"));
   CHECK_FALSE(bench.dispatcher.idle());
-  bench.dispatcher.AddWorker("worker:0", 2, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
 
   const Sent again = bench.Pump().at(0);
 
@@ -81,14 +81,14 @@ TEST_CASE("a closure that comes back is the same closure, and done is false unti
 TEST_CASE("five closures put back once each by two workers run exactly once more",
           "[dispatch][unit][CCQ-02]") {
   Bench bench({.credit = Fixed(3)});
-  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", 1, 2);
-  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", 1, 2);
+  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 2);
+  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 2);
   for (int i = 0; i < 5; ++i) bench.Schedule();
   CHECK(bench.Pump().size() == 5);
   bench.dispatcher.RemoveWorker(a, Unavailable("gone"));
   bench.dispatcher.RemoveWorker(b, Unavailable("gone"));
-  bench.dispatcher.AddWorker("worker:0", 2, 2);
-  bench.dispatcher.AddWorker("worker:1", 2, 2);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(2), 2);
+  bench.dispatcher.AddWorker("worker:1", Incarnation(2), 2);
 
   std::map<std::uint64_t, int> ends;
   for (const Sent& sent : bench.Pump()) {
@@ -103,15 +103,15 @@ TEST_CASE("five closures put back once each by two workers run exactly once more
 
 TEST_CASE("what lost workers had comes back to the front, oldest first", "[dispatch][unit]") {
   Bench bench({.credit = Fixed(3)});
-  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", 1, 1);
-  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", 1, 1);
+  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   for (int i = 0; i < 8; ++i) bench.Schedule();
   REQUIRE(bench.PumpIds() == Ids{1, 2, 3, 4, 5, 6});
 
   CHECK(bench.dispatcher.RemoveWorker(b, Unavailable("gone")) == Ids{2, 4, 6});
   CHECK(bench.dispatcher.RemoveWorker(a, Unavailable("gone")) == Ids{1, 3, 5});
-  bench.dispatcher.AddWorker("worker:2", 1, 1);
-  bench.dispatcher.AddWorker("worker:3", 1, 1);
+  bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
+  bench.dispatcher.AddWorker("worker:3", Incarnation(1), 1);
 
   CHECK(bench.PumpIds() == Ids{1, 2, 3, 4, 5, 6});
 }
@@ -127,7 +127,7 @@ TEST_CASE("a full queue and full argument bytes make schedule wait, in flight fr
   bench.Schedule();
   CHECK(bench.dispatcher.Schedule(1, {}, false).admission == Admission::kFull);
 
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   const std::vector<Sent> sent = bench.Pump();
 
   CHECK(bench.dispatcher.Schedule(1, {}, false).admission == Admission::kQueued);
@@ -140,7 +140,7 @@ TEST_CASE("a full queue and full argument bytes make schedule wait, in flight fr
 TEST_CASE("no closure beyond the settled watermark and the window is handed out",
           "[dispatch][unit]") {
   Bench bench({.window = 4, .credit = Fixed(100)});
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   for (int i = 0; i < 10; ++i) bench.Schedule();
   const std::vector<Sent> sent = bench.Pump();
   REQUIRE(sent.size() == 4);
@@ -159,7 +159,7 @@ TEST_CASE("no closure beyond the settled watermark and the window is handed out"
 TEST_CASE("credit covers two round trips of tiny closures and stays small for long ones",
           "[dispatch][unit]") {
   Bench bench;
-  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   CHECK(bench.dispatcher.credit(worker) == 2);
 
   bench.Schedule();
@@ -189,14 +189,14 @@ TEST_CASE("credit covers two round trips of tiny closures and stays small for lo
 TEST_CASE("a worker that runs several closures at a time may have one more than these",
           "[dispatch][unit]") {
   Bench bench;
-  bench.dispatcher.AddWorker("worker:0", 1, 4);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 4);
   for (int i = 0; i < 9; ++i) bench.Schedule();
   CHECK(bench.Pump().size() == 5);
 }
 
 TEST_CASE("a held worker gets nothing until its time", "[dispatch][unit]") {
   Bench bench;
-  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   CHECK(bench.dispatcher.next_timer() == TimePoint::max());
   bench.dispatcher.HoldWorker(worker, bench.now + 1s);
   bench.Schedule();
@@ -211,7 +211,7 @@ TEST_CASE("a held worker gets nothing until its time", "[dispatch][unit]") {
 
 TEST_CASE("paused nothing goes out, draining only what is at most the newest", "[dispatch][unit]") {
   Bench bench({.credit = Fixed(3)});
-  WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   for (int i = 0; i < 5; ++i) bench.Schedule();
   bench.dispatcher.set_paused(true);
   CHECK(bench.Pump().empty());
@@ -220,7 +220,7 @@ TEST_CASE("paused nothing goes out, draining only what is at most the newest", "
 
   bench.dispatcher.RemoveWorker(worker, Unavailable("gone"));
   bench.dispatcher.set_draining(true);
-  bench.dispatcher.AddWorker("worker:1", 1, 1);
+  bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   Ids drained;
   for (std::vector<Sent> sent = bench.Pump(); !sent.empty(); sent = bench.Pump()) {
     CHECK(sent.size() == 1);  // one at a time
@@ -237,7 +237,7 @@ TEST_CASE("paused nothing goes out, draining only what is at most the newest", "
 TEST_CASE("the first failing closure is raised once and the rest are cancelled",
           "[dispatch][unit][CCE-01][CCE-03][CCE-05][CCE-11]") {
   Bench bench({.credit = Fixed(3)});
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   std::vector<ResultSlab::Slot> futures;
   for (int i = 0; i < 6; ++i) futures.push_back(bench.ScheduleWanted());
   const std::vector<Sent> sent = bench.Pump();
@@ -274,7 +274,7 @@ TEST_CASE("the first failing closure is raised once and the rest are cancelled",
 TEST_CASE("a closure scheduled after a failure is cancelled, one in flight too",
           "[dispatch][unit][CCE-02][CCE-04][CCE-06][CCE-10]") {
   Bench bench({.credit = Fixed(3)});
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   const ResultSlab::Slot slow = bench.ScheduleWanted();
   bench.ScheduleWanted();
   const std::vector<Sent> sent = bench.Pump();
@@ -293,7 +293,7 @@ TEST_CASE("a closure scheduled after a failure is cancelled, one in flight too",
 TEST_CASE("a worker that is lost while the queue fails takes its closures along, cancelled",
           "[dispatch][unit][CCF-07]") {
   Bench bench({.credit = Fixed(3)});
-  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   const ResultSlab::Slot first = bench.ScheduleWanted();
   bench.ScheduleWanted();
   bench.Failed(bench.Pump().at(1), InvalidArgument("the user's"));
@@ -308,7 +308,7 @@ TEST_CASE("a worker that is lost while the queue fails takes its closures along,
 
 TEST_CASE("a value is kept with its future and ends with the last reference", "[dispatch][unit]") {
   Bench bench({.credit = Fixed(3)});
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   ResultSlab& results = bench.dispatcher.results();
   const ResultSlab::Slot kept = bench.ScheduleWanted();
   const ResultSlab::Slot dropped = bench.ScheduleWanted();
@@ -339,7 +339,7 @@ TEST_CASE("a new incarnation goes on behind what is settled and runs no marked c
                .credit = Fixed(100),
                .settled = 100,
                .settled_beyond = {{102, 103}, {106, 106}}});
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   CHECK(bench.dispatcher.settled() == 100);
   for (int i = 0; i < 8; ++i) bench.Schedule();
 
@@ -356,7 +356,7 @@ TEST_CASE("a closure that was handed out 65,535 times is given up", "[dispatch][
   Bench bench;
   bench.Schedule();
   for (int i = 1; i <= kMostExecutions; ++i) {
-    const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", 1, 1);
+    const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
     REQUIRE(bench.Pump().size() == 1);
     bench.dispatcher.RemoveWorker(worker, Unavailable("gone"));
   }
@@ -371,7 +371,7 @@ TEST_CASE("a closure that was handed out 65,535 times is given up", "[dispatch][
 TEST_CASE("a queue of 262,144 closures is one slab that is given back as it empties",
           "[dispatch][unit]") {
   Bench bench({.credit = Fixed(256)});
-  bench.dispatcher.AddWorker("worker:0", 1, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   for (int i = 0; i < 262'144; ++i) REQUIRE(bench.Schedule("sixty-four bytes at most") != 0);
   CHECK(bench.dispatcher.Schedule(1, {}, false).admission == Admission::kFull);
 
@@ -386,7 +386,7 @@ TEST_CASE("a queue of 262,144 closures is one slab that is given back as it empt
 TEST_CASE("closures wait for a worker for as long as they are told, and then fail",
           "[dispatch][unit][CCF-16]") {
   Bench bench({.worker_patience = std::chrono::hours(1)});
-  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", 1, 1);
+  const WorkerHandle a = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   bench.Schedule();
   (void)bench.Pump();
   bench.dispatcher.RemoveWorker(a, Unavailable("killed"));
@@ -397,7 +397,7 @@ TEST_CASE("closures wait for a worker for as long as they are told, and then fai
 
   // One that comes in time begins the hour anew.
   bench.now += std::chrono::minutes(59);
-  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", 1, 1);
+  const WorkerHandle b = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   CHECK(bench.Pump().size() == 2);
   bench.dispatcher.RemoveWorker(b, Unavailable("killed"));
   CHECK(bench.Pump().empty());

@@ -10,7 +10,7 @@ using Outcome = ClosureDispatcher::Outcome;
 
 struct OneWorker : Bench {
   explicit OneWorker(ClosureDispatcher::Options options = {}) : Bench(std::move(options)) {
-    worker = dispatcher.AddWorker("worker:3", 9, 1);
+    worker = dispatcher.AddWorker("worker:3", Incarnation(9), 1);
   }
   // The one closure, handed out when the worker's pause is over.
   Sent Next() {

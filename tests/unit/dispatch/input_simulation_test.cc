@@ -82,7 +82,8 @@ class Passes {
       const std::string task = "worker:" + std::to_string(i);
       if (!worker.handle) {
         if (Upto(3) == 0)
-          worker.handle = dispatcher_.AddWorker(task, now_.time_since_epoch() / 1ms, 1);
+          worker.handle =
+              dispatcher_.AddWorker(task, Incarnation(now_.time_since_epoch() / 1ms), 1);
       } else if (Upto(20) == 0) {
         (void)dispatcher_.RemoveWorker(*worker.handle, Unavailable("killed"));
         worker.handle.reset();

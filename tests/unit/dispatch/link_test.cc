@@ -356,7 +356,8 @@ TEST_CASE(
     why = status;
   };
   Driver driver(std::move(options));
-  REQUIRE(driver.Connect("worker:0", 1, listener->kind, listener->address, Soon()).ok());
+  REQUIRE(
+      driver.Connect("worker:0", Incarnation(1), listener->kind, listener->address, Soon()).ok());
   REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
   REQUIRE(ConnectTo(driver, "worker:1", works).ok());
 

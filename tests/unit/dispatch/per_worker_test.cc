@@ -11,8 +11,8 @@ using State = ResultSlab::State;
 
 struct TwoWorkers : Bench {
   TwoWorkers() {
-    a = dispatcher.AddWorker("worker:0", 1, 1);
-    b = dispatcher.AddWorker("worker:1", 1, 1);
+    a = dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+    b = dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   }
   State StateAt(ClosureId value, WorkerHandle worker) {
     return dispatcher.results().state(*dispatcher.per_worker().At(value, worker.index));
@@ -56,7 +56,7 @@ TEST_CASE("a lost worker's values are aborted, and built again when it is back",
   CHECK(Message(bench.dispatcher.results().error(slot)->status)
             .starts_with("The corresponding function is aborted. Please reschedule"));
   CHECK(bench.Done(sent[0]) == ClosureDispatcher::Outcome::kStale);
-  bench.a = bench.dispatcher.AddWorker("worker:0", 2, 1);
+  bench.a = bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
   sent = bench.Pump();
 
   REQUIRE(sent.size() == 1);
@@ -74,8 +74,8 @@ TEST_CASE("a value asked for while a worker is away is aborted there until it co
   CHECK(bench.Pump().size() == 1);
   CHECK(bench.StateAt(value, bench.b) == State::kAborted);
 
-  bench.b = bench.dispatcher.AddWorker("worker:1", 2, 1);
-  const WorkerHandle c = bench.dispatcher.AddWorker("worker:2", 1, 1);
+  bench.b = bench.dispatcher.AddWorker("worker:1", Incarnation(2), 1);
+  const WorkerHandle c = bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
 
   CHECK(bench.Pump().size() == 2);
   CHECK(bench.StateAt(value, bench.b) == State::kNotReady);
@@ -111,7 +111,7 @@ TEST_CASE("a value that is released is forgotten everywhere", "[dispatch][unit][
   CHECK(values.TakeReleased() == std::vector<ClosureId>{value});
   CHECK(values.TakeReleased().empty());
   bench.dispatcher.RemoveWorker(bench.a, Unavailable("gone"));
-  bench.dispatcher.AddWorker("worker:0", 2, 1);
+  bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
   CHECK(bench.Pump().empty());
 }
 

@@ -18,8 +18,8 @@ constexpr auto kTypical = 100ms;
 struct SecondBench : Bench {
   explicit SecondBench(std::uint32_t second_runs = 1)
       : Bench({.second_runs = second_runs, .credit = {.least = 1, .most = 1}}) {
-    first = dispatcher.AddWorker("worker:0", 1, 1);
-    second = dispatcher.AddWorker("worker:1", 1, 1);
+    first = dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+    second = dispatcher.AddWorker("worker:1", Incarnation(1), 1);
     // How long its closures take is known.
     ScheduleRepeatable();
     Done(Pump().at(0), "", kTypical);
@@ -98,8 +98,8 @@ TEST_CASE("a closure is executed again only when it takes long, may be, and some
     CHECK(bench.Pump().empty());
   }
   SECTION("no more of them at once than is said") {
-    bench.dispatcher.AddWorker("worker:2", 1, 1);
-    bench.dispatcher.AddWorker("worker:3", 1, 1);
+    bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
+    bench.dispatcher.AddWorker("worker:3", Incarnation(1), 1);
     for (int i = 0; i < 2; ++i) bench.ScheduleRepeatable();
     REQUIRE(bench.Pump().size() == 2);
     bench.now += 1h;
@@ -186,7 +186,7 @@ void Simulate(std::uint64_t seed) {
   constexpr std::uint64_t kClosures = 60;
   std::vector<std::optional<WorkerHandle>> workers(kWorkers);
   const auto join = [&](int i) {
-    workers[i] = bench.dispatcher.AddWorker("worker:" + std::to_string(i), 1,
+    workers[i] = bench.dispatcher.AddWorker("worker:" + std::to_string(i), Incarnation(1),
                                             static_cast<std::uint32_t>(1 + upto(1)));
   };
   for (int i = 0; i < kWorkers; ++i) join(i);

@@ -204,7 +204,7 @@ class World {
       Member& member = processes_[task];
       const std::string name = "worker:" + std::to_string(task);
       if (!member.handle && member.back_at <= now_) {
-        member.handle = dispatcher_->AddWorker(name, ++order_, 1 + Upto(2));
+        member.handle = dispatcher_->AddWorker(name, Incarnation(++order_), 1 + Upto(2));
         member.stalled_until = now_;
       }
       if (!member.handle) continue;

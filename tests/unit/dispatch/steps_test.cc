@@ -10,7 +10,7 @@ using Ids = std::vector<std::uint64_t>;
 struct StepBench : Bench {
   explicit StepBench(std::uint64_t staleness)
       : Bench({.staleness = staleness, .credit = {.least = 100, .most = 100}}) {
-    worker = dispatcher.AddWorker("worker:0", 1, 1);
+    worker = dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   }
   void ScheduleSteps(std::initializer_list<std::uint64_t> steps) {
     for (const std::uint64_t step : steps) (void)dispatcher.Schedule(1, {}, false, {}, step);
@@ -51,7 +51,7 @@ TEST_CASE("closures of no step keep their place and wait for no step", "[dispatc
 
 TEST_CASE("what a lost worker had of a step goes out before the next step", "[dispatch][unit]") {
   StepBench bench(0);
-  const WorkerHandle other = bench.dispatcher.AddWorker("worker:1", 1, 1);
+  const WorkerHandle other = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   bench.ScheduleSteps({1, 1, 2});
   for (const Sent& one : bench.Pump()) {
     if (one.worker == bench.worker) bench.Done(one);
@@ -69,7 +69,7 @@ TEST_CASE("what a lost worker had of a step goes out before the next step", "[di
 TEST_CASE("a cut is made at the end of a synchronous step", "[dispatch][unit]") {
   StepBench bench(0);
   bench.dispatcher.HoldWorker(bench.worker, bench.now + std::chrono::seconds(1));
-  bench.dispatcher.AddWorker("worker:1", 1, 1);
+  bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);
   bench.ScheduleSteps({1, 1, 1, 2});
   bench.dispatcher.set_draining(true);
   CHECK(bench.Pump().empty());

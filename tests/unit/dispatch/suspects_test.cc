@@ -15,7 +15,7 @@ struct Cluster : Bench {
     for (int i = 0; i < workers; ++i) Join(i);
   }
   static std::string Name(int i) { return "worker:" + std::to_string(i); }
-  void Join(int i) { handles[i] = dispatcher.AddWorker(Name(i), 1, 1); }
+  void Join(int i) { handles[i] = dispatcher.AddWorker(Name(i), Incarnation(1), 1); }
   ClosureDispatcher::Crash Crash(int i, Cause cause = Cause::kItself, Ids running = {}) {
     return dispatcher.CrashWorker(Name(i), "signal SIGSEGV", cause, running);
   }

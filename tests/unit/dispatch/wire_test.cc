@@ -13,7 +13,7 @@ TEST_CASE("an error keeps everything on its way", "[dispatch][unit]") {
                            .origin = Origin::kPs,
                            .phase = Phase::kWrites,
                            .task = "ps:3",
-                           .incarnation = 1ULL << 40,
+                           .incarnation = Incarnation(1ULL << 40),
                            .retries = 7};
   const auto back = DecodeError(EncodeError(error));
   REQUIRE(back.ok());

@@ -99,7 +99,7 @@ TEST_CASE("one device makes the same steps as a parameter server and one worker,
   const auto shards = ps::JobShards::Create(plan, 0, "", pool);
   REQUIRE(shards.ok());
   server->Publish(JobNumber(7), *shards);
-  const auto remote = OpenPsSteps(start, Columns(), "a-token");
+  const auto remote = OpenPsSteps(start, Columns(), {.token = "a-token"});
   CAPTURE(ToString(remote.status()));
   REQUIRE(remote.ok());
   CHECK((Losses(*local, 1, 40) == Losses(**remote, 1, 40)));

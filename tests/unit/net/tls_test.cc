@@ -19,18 +19,14 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::Certificates;
+using testing::Says;
 
 const tls::Holder kPs0{.role = tls::Role::kNode, .names = {"ps:0"}};
 const tls::Holder kWorker{.role = tls::Role::kNode, .names = {"worker:0"}};
 const tls::Holder kBob{.role = tls::Role::kViewer, .names = {"bob"}};
-constexpr FrameKind kData = kFirstOfProtocols;
+constexpr FrameKind kPayload = kFirstOfProtocols;
 
 TimePoint Later() { return std::chrono::steady_clock::now() + 30s; }
-
-bool Says(const Status& status, std::string_view words) {
-  INFO(ToString(status));
-  return Message(status).find(words) != std::string::npos;
-}
 
 std::shared_ptr<tls::Context> ContextOf(const tls::Files& files) {
   auto context = tls::Context::FromFiles(files);
@@ -101,7 +97,7 @@ TEST_CASE("nodes greet each other behind TLS, and 40 MB come over whole", "[net]
     }
   });
   const iovec part{sent.data(), sent.size() * sizeof(sent[0])};
-  const Status wrote = met.client_channel->Send({.kind = kData}, {}, {&part, 1}, Later());
+  const Status wrote = met.client_channel->Send({.kind = kPayload}, {}, {&part, 1}, Later());
   reader.join();
 
   CHECK(wrote == Ok());
@@ -125,7 +121,7 @@ TEST_CASE("two that send and read at once behind TLS do not wait for each other"
     int got = 0;
     bool whole = true;
     for (int i = 0; i < kFrames; ++i) {
-      if (!link.Queue({.kind = kData}, {}, {&part, 1}).ok()) return -1;
+      if (!link.Queue({.kind = kPayload}, {}, {&part, 1}).ok()) return -1;
     }
     const auto take = [&](const FrameHeader&, std::span<const std::byte>,
                           std::span<const std::byte> came) {

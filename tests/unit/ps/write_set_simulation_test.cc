@@ -19,7 +19,7 @@ class World {
   explicit World(std::uint64_t seed) : random_(seed), closures_(20 + Upto(40)) {
     for (std::size_t s = 0; s < 2; ++s) {
       servers_.push_back(std::make_unique<ProgramSpace>(
-          "job-1", ProgramTime{Epoch(1), Incarnation(1)}, s + 1, pool_));
+          "job-1", ProgramTime{Epoch(1), Incarnation(1)}, SpaceId(s + 1), pool_));
       for (std::uint32_t shard = 0; shard < kShards; ++shard) {
         v1::CreateShard create;
         create.mutable_variable()->set_id(shard + 1);

@@ -15,7 +15,7 @@ Daemon DaemonWith(const TempDir& folder, const std::map<std::string, std::string
   const std::string path = folder.path() + "/token";
   std::ofstream(path) << "0123456789abcdef\n";
   ::chmod(path.c_str(), 0600);
-  return Daemon({}, *Token::Read(path), FixedEnvironment(variables), 256, nullptr);
+  return Daemon({}, *Token::Read(path), nullptr, FixedEnvironment(variables), 256, nullptr);
 }
 
 TEST_CASE("systemd's socket is told, and its absence is no error", "[services][unit]") {

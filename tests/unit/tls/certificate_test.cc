@@ -10,14 +10,10 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::Certificates;
+using testing::Says;
 
 const Holder kPs1{.role = Role::kNode, .names = {"ps:1"}};
 const Holder kAna{.role = Role::kSubmitter, .names = {"ana"}};
-
-bool Says(const Status& status, std::string_view words) {
-  INFO(ToString(status));
-  return Message(status).find(words) != std::string::npos;
-}
 
 }  // namespace
 

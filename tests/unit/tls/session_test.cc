@@ -13,14 +13,10 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::Certificates;
+using testing::Says;
 
-const Holder kPs1{.role = Role::kNode, .names = {"ps:1"}};
+const Holder kServer{.role = Role::kNode, .names = {"ps:1"}};
 const Holder kWorker{.role = Role::kNode, .names = {"worker:0"}};
-
-bool Says(const Status& status, std::string_view words) {
-  INFO(ToString(status));
-  return Message(status).find(words) != std::string::npos;
-}
 
 std::shared_ptr<Context> ContextOf(const Files& files) {
   auto context = Context::FromFiles(files);
@@ -89,7 +85,7 @@ TEST_CASE("two nodes of one authority learn who the other is, and speak unreadab
           "[tls][unit]") {
   Certificates folder;
   const auto worker = ContextOf(folder.Issue("worker", kWorker));
-  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto ps = ContextOf(folder.Issue("ps", kServer));
   const auto a = worker->Connect("ps:1");
   const auto b = ps->Accept();
   REQUIRE(a.ok());
@@ -116,7 +112,7 @@ TEST_CASE("two nodes of one authority learn who the other is, and speak unreadab
 TEST_CASE("a changed byte ends the connection instead of arriving", "[tls][unit]") {
   Certificates folder;
   const auto worker = ContextOf(folder.Issue("worker", kWorker));
-  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto ps = ContextOf(folder.Issue("ps", kServer));
   const auto a = worker->Connect();
   const auto b = ps->Accept();
   REQUIRE(Shake(**a, **b).server == Ok());
@@ -135,14 +131,14 @@ TEST_CASE("a changed byte ends the connection instead of arriving", "[tls][unit]
 
 TEST_CASE("whom a node does not trust it refuses, and both hear why", "[tls][unit]") {
   Certificates folder;
-  const Files files = folder.Issue("ps", kPs1);
+  const Files files = folder.Issue("ps", kServer);
   const auto ps = ContextOf(files);
   Certificates foreign;
   Certificates both;  // trusts the cluster's authority, and has a certificate of its own
   both.Write("ca.pem", both.authority().certificate + folder.authority().certificate);
 
   SECTION("a server of a foreign authority") {
-    const auto stranger = ContextOf(foreign.Issue("ps", kPs1));
+    const auto stranger = ContextOf(foreign.Issue("ps", kServer));
     const auto worker = ContextOf(folder.Issue("worker", kWorker));
     const Meeting meeting = Meet(*worker, *stranger);
     CHECK(meeting.client.code() == StatusCode::kUnauthenticated);
@@ -179,7 +175,7 @@ TEST_CASE(
     "a peer's certificate that has expired since, or is not valid yet, is refused by its dates",
     "[tls][unit]") {
   Certificates folder;
-  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto ps = ContextOf(folder.Issue("ps", kServer));
   // Read while it was good: the process has been running since.
   const Files soon_over =
       folder.Issue("worker", kWorker, {},
@@ -222,7 +218,7 @@ TEST_CASE("two that know one secret need no certificates", "[tls][unit]") {
 TEST_CASE("who has a certificate takes clients by key too, as far as it knows theirs",
           "[tls][unit]") {
   Certificates folder;
-  const auto ps = ContextOf(folder.Issue("ps", kPs1));
+  const auto ps = ContextOf(folder.Issue("ps", kServer));
   const auto program = Context::ForKeys();
   const auto keys = [](std::string_view) { return std::optional<std::string>("key"); };
   const auto a = program->Connect(NamedKey{.name = "job-1", .key = "key"});
@@ -239,7 +235,7 @@ TEST_CASE("who has a certificate takes clients by key too, as far as it knows th
 TEST_CASE("certificates and authorities are read anew when their files change", "[tls][unit]") {
   Certificates folder;
   std::vector<std::string> warnings;
-  const Files files = folder.Issue("ps", kPs1);
+  const Files files = folder.Issue("ps", kServer);
   auto context =
       Context::FromFiles(files, [&](const std::string& line) { warnings.push_back(line); });
   REQUIRE(context.ok());
@@ -257,7 +253,7 @@ TEST_CASE("certificates and authorities are read anew when their files change", 
   SECTION("an authority is taken away: who is of it is let in no more") {
     const tls::Issued next = Certificates::NewAuthority();
     folder.Write("ca.pem", folder.authority().certificate + next.certificate);
-    folder.IssueBy(next, "ps", kPs1);
+    folder.IssueBy(next, "ps", kServer);
     REQUIRE(until([&] { return Meet(*worker, **context).client.ok(); }));
     folder.Write("ca.pem", next.certificate);
     CHECK(until([&] { return !Meet(*worker, **context).server.ok(); }));

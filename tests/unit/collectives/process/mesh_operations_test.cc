@@ -26,8 +26,10 @@ void OverMesh(const MeshOperations::Options& options, int size,
     for (std::size_t b = a + 1; b < n; ++b) {
       int ends[2];
       REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-      peers[a][b] = {.socket = net::Fd(ends[0]), .name = fmt::format("rank:{}", b)};
-      peers[b][a] = {.socket = net::Fd(ends[1]), .name = fmt::format("rank:{}", a)};
+      peers[a][b] = {.stream = std::make_shared<net::Stream>(net::Fd(ends[0])),
+                     .name = fmt::format("rank:{}", b)};
+      peers[b][a] = {.stream = std::make_shared<net::Stream>(net::Fd(ends[1])),
+                     .name = fmt::format("rank:{}", a)};
     }
   }
   const std::atomic<bool> over{false};

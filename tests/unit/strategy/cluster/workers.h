@@ -131,7 +131,8 @@ class ProcessWorkers final : public internal::ClusterLink {
     Status connected;
     eventually(task(index) + " serves", [&] {
       if (!std::filesystem::exists(socket)) return false;
-      connected = driver_->Connect(task(index), incarnation_, net::LinkKind::kUnix, socket, soon());
+      connected = driver_->Connect(task(index), Incarnation(incarnation_), net::LinkKind::kUnix,
+                                   socket, soon());
       return connected.ok();
     });
   }

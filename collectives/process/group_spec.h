@@ -1,0 +1,40 @@
+// Who forms a group of processes, and how: what form_group.h is given.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/scheduler.h"
+#include "common/net/spin.h"
+
+namespace muster::collectives {
+
+struct GroupMember {
+  std::string task;     // "worker:1", for messages
+  std::string address;  // host:port at which it listens for the others
+};
+
+// What data may go through, the quickest last; kTcp and kSockets (Unix ones within a host) are for
+// measurements and tests.
+enum class Transport { kTcp, kSockets, kBest };
+
+struct GroupSpec {
+  // Whose group; for messages, and in the signature of operations.
+  std::string job;
+  // Grows with each group of that job: members of different generations do not find together.
+  std::uint64_t generation = 1;
+  int rank = 0;
+  // In rank order; the same on all members.
+  std::vector<GroupMember> members;
+  // What all members prove to each other; not empty.
+  std::string key;
+  // All have to be there until then.
+  Millis form_within{60'000};
+  // Waits of operations look for what they wait for before they sleep.
+  net::SpinMode spin = net::SpinMode::kAdaptive;
+  // The same on all members.
+  Transport transport = Transport::kBest;
+};
+
+}  // namespace muster::collectives
