@@ -124,7 +124,8 @@ class PingPong {
 Status ConnectAll(dispatch::Driver& driver,
                   std::span<const std::unique_ptr<SchedulePeer>> executors, net::LinkKind kind) {
   for (std::size_t i = 0; i < executors.size(); ++i) {
-    MUSTER_TRY(driver.Connect(fmt::format("worker:{}", i), Incarnation(1), kind, executors[i]->address(kind),
+    MUSTER_TRY(driver.Connect(fmt::format("worker:{}", i), Incarnation(1), kind,
+                              executors[i]->address(kind),
                               SteadyClock::now() + std::chrono::seconds(10)));
   }
   return Ok();

@@ -44,9 +44,9 @@ void ElasticJob::Begin() {
   plan.set_epoch(world_.epoch.value());
   plan.set_view(plan.view() + 1);
   story_.record().set_begin_anew(false);
-  story_.SetState(record().job().started_ms() > 0 ? v1::JOB_STATE_RESTORING
-                                                  : v1::JOB_STATE_STARTING,
-                  "STARTING_PROCESSES", "workers fetch its files and claim addresses");
+  story_.SetState(
+      record().job().started_ms() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
+      "STARTING_PROCESSES", "workers fetch its files and claim addresses");
   Fill();
 }
 
@@ -140,8 +140,10 @@ void ElasticJob::Show() {
 
 void ElasticJob::SayState() {
   if (!began_ || ending_ || record().stop_requested()) return;
-  const auto run = static_cast<std::size_t>(std::count_if(
-      places_.begin(), places_.end(), [](const Place& one) { return one.stage == Stage::kRunning; }));
+  const auto run =
+      static_cast<std::size_t>(std::count_if(places_.begin(), places_.end(), [](const Place& one) {
+        return one.stage == Stage::kRunning;
+      }));
   if (complete_) {
     return story_.SetState(v1::JOB_STATE_RUNNING, "ENDING", "its last step is done");
   }
@@ -160,9 +162,8 @@ void ElasticJob::DescribeWorker(const TaskId& worker, v1::TaskState& state) cons
 }
 
 bool ElasticJob::Occupies(const TaskId& worker) const {
-  return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-    return place.worker == worker && place.live();
-  });
+  return std::any_of(places_.begin(), places_.end(),
+                     [&](const Place& place) { return place.worker == worker && place.live(); });
 }
 
 bool ElasticJob::MayLeave(const Member& member) const {
@@ -209,7 +210,8 @@ void ElasticJob::Conclude() {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                "stopped as asked; its processes have ended");
   }
-  if (!failure_.ok()) return Fail(failure_);
+  // Leave() clears it.
+  if (!failure_.ok()) return Fail(Status(failure_));
   if (complete_) {
     return End(v1::JOB_STATE_SUCCEEDED, Ok(), "done: its processes ended with exit code 0");
   }

@@ -1,7 +1,7 @@
-// A launched job whose processes come and go one by one (LaunchSpec.elastic): between MIN and MAX of
-// them, each on a worker of its own. One that ends is replaced alone; a worker that comes later gets
-// one; the others train on meanwhile (run_elastic), and find each other by a file that this job
-// keeps up to date (common/cluster/worker_book.h).
+// A launched job whose processes come and go one by one (LaunchSpec.elastic): between MIN and MAX
+// of them, each on a worker of its own. One that ends is replaced alone; a worker that comes later
+// gets one; the others train on meanwhile (run_elastic), and find each other by a file that this
+// job keeps up to date (common/cluster/worker_book.h).
 //
 // A process has a *place*, which is its number in the job, and a launch of its own on its worker. A
 // place is vacant, and may be given away, only when its process has ended for certain: its worker

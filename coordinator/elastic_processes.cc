@@ -63,8 +63,7 @@ bool ElasticJob::MayFill() const {
   const bool replaces = launch().restart() == v1::RESTART_POLICY_ON_FAILURE ||
                         launch().restart() == v1::RESTART_POLICY_EXIT_CODE;
   return phase_ == Phase::kBegun && !complete_ && !ending_ && !record().stop_requested() &&
-         !world_.draining && (replaces || failures_ == 0) &&
-         world_.scheduler.Now() >= not_before_;
+         !world_.draining && (replaces || failures_ == 0) && world_.scheduler.Now() >= not_before_;
 }
 
 void ElasticJob::Fill() {
@@ -125,9 +124,8 @@ void ElasticJob::SendPrepare(std::uint64_t number) {
   prepare.set_launch(number);
   *prepare.mutable_spec() = launch();
   prepare.set_addresses(1);
-  world_.commands.Send(
-      *worker, command, world_.options.command_limit,
-      Guard([this, number](const auto& result) { OnPrepared(number, result); }));
+  world_.commands.Send(*worker, command, world_.options.command_limit,
+                       Guard([this, number](const auto& result) { OnPrepared(number, result); }));
 }
 
 void ElasticJob::OnPrepared(std::uint64_t number, const Result<v1::CommandResult>& result) {
@@ -189,10 +187,10 @@ void ElasticJob::OnStarted(std::uint64_t number, const Status& status) {
   if (!std::exchange(began_, true)) {
     v1::Job& job = *story_.record().mutable_job();
     if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
-    story_.Tell("JOB_RUNNING",
-                fmt::format("{} begin; {} to {} train together", Counted(live, "process"), Least(),
-                            Most()),
-                nullptr, {{"processes", std::to_string(live)}});
+    story_.Tell(
+        "JOB_RUNNING",
+        fmt::format("{} begin; {} to {} train together", Counted(live, "process"), Least(), Most()),
+        nullptr, {{"processes", std::to_string(live)}});
   }
   story_.Tell("PROCESS_STARTED", fmt::format("{} takes part", NameOf(NumberOf(*place))), &task,
               {{"worker", place->worker.ToString()},
@@ -261,8 +259,8 @@ v1::LaunchProcess ElasticJob::ProcessOf(const Place& place) const {
   std::string addresses;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (!places_[i].listed()) continue;
-    addresses += fmt::format(R"({}"{}": "{}")", addresses.empty() ? "" : ", ", i,
-                             places_[i].address);
+    addresses +=
+        fmt::format(R"({}"{}": "{}")", addresses.empty() ? "" : ", ", i, places_[i].address);
     if (places_[i].hostname != place.hostname) continue;
     ++locals;
     local += i < number ? 1 : 0;

@@ -183,7 +183,7 @@ GroupView::Seats GroupView::NextSeats() const {
 }
 
 void GroupView::Regroup() {
-  if (!running() || forming_ || judging()) return;
+  if (!running() || forming_ || giving_up()) return;
   Seats seats = NextSeats();
   const bool survivors =
       std::ranges::any_of(members_, [this](const Seat& seat) { return IsReady(seat); });

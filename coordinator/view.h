@@ -93,6 +93,7 @@ class View : protected ViewParts {
   void NoteEvaluated(std::uint64_t step) { position_.evaluated = step; }
   // A closure is being given up, or may be: the job fails with that, whatever the driver says.
   bool judging() const { return judging_ || !asked_.empty(); }
+  bool giving_up() const { return judging_; }
   std::uint64_t StepsDone() const { return position_.done; }
   // Tells the driver how fast it may go, when that has changed.
   void SetPace();

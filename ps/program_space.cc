@@ -32,8 +32,7 @@ Status CheckForPrograms(const v1::OptimizerSpec& spec) {
 
 }  // namespace
 
-ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, SpaceId number,
-                           ApplyPool& pool)
+ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool)
     : job_id_(std::move(job_id)), time_(time), number_(number), pool_(pool) {}
 
 Status ProgramSpace::Open() const { return closed_; }

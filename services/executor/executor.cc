@@ -153,7 +153,8 @@ Status Executor::Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready)
     SetStatus(Ok(), *again.mutable_ready()->mutable_status());
     (void)pipe_.Send(again);  // the receiver learns that the daemon has gone
   };
-  MUSTER_TRY_ASSIGN(run_, JobRun::Open(start, {.token = options_.token, .tls = options_.tls}, on_group_over));
+  MUSTER_TRY_ASSIGN(
+      run_, JobRun::Open(start, {.token = options_.token, .tls = options_.tls}, on_group_over));
   MUSTER_TRY_ASSIGN(server_, ClosureServer::Start(start, *run_, pipe_));
   *ready.mutable_endpoint() = server_->endpoint();
   ready.set_group_address(run_->group_address());

@@ -32,7 +32,7 @@ void OnTerminate(int) { notices.fetch_add(1); }
 class TerminationNotice {
  public:
   TerminationNotice() : before_(notices.load()) {
-    struct sigaction wanted {};
+    struct sigaction wanted{};
     wanted.sa_handler = OnTerminate;
     wanted.sa_flags = SA_RESTART;
     ::sigemptyset(&wanted.sa_mask);
@@ -45,7 +45,7 @@ class TerminationNotice {
 
  private:
   const std::uint64_t before_;
-  struct sigaction old_ {};
+  struct sigaction old_{};
 };
 
 // Without destructors: threads of the program may run still.
@@ -68,9 +68,7 @@ struct PreemptionCheckpointHandler::Impl {
   std::optional<steady_clock::time_point> known = std::nullopt;
   bool over = false;
 
-  bool Asked() const {
-    return notice != nullptr ? notice->came() : config.termination_watcher();
-  }
+  bool Asked() const { return notice != nullptr ? notice->came() : config.termination_watcher(); }
   void Save() const {
     if (config.save != nullptr) {
       config.save();

@@ -1,5 +1,5 @@
-// Training that ends, saved, when a worker is asked to end: by its scheduler, by `muster` when a host
-// is drained, by a person. Of a strategy of several workers all agree on the step.
+// Training that ends, saved, when a worker is asked to end: by its scheduler, by `muster` when a
+// host is drained, by a person. Of a strategy of several workers all agree on the step.
 //
 //   muster::Checkpoint checkpoint;
 //   checkpoint.track(net);

@@ -36,7 +36,7 @@ struct ElasticFixture {
   explicit ElasticFixture(int workers = 3) : cluster({.ps = 0, .workers = workers}) {}
 
   std::string Submit(const std::string& workers, const Lines& arguments, const Lines& flags = {}) {
-    Lines line{"submit", "--strategy", "multi_worker_mirrored", "--workers", workers,
+    Lines line{"submit",         "--strategy", "multi_worker_mirrored", "--workers", workers,
                "--max-restarts", "50"};
     line.insert(line.end(), flags.begin(), flags.end());
     line.insert(line.end(), {"--env", "OMP_NUM_THREADS=1", "--", kProgram});
@@ -141,9 +141,8 @@ TEST_CASE("an elastic job below its least waits, and goes on when a worker is ba
   const int daemon = with.cluster.PidOf("worker:1");
   REQUIRE(::kill(daemon, SIGSTOP) == 0);
   REQUIRE(::kill(with.Pid(id, 1), SIGKILL) == 0);
-  CHECK(Eventually(seconds(60), [&] {
-    return with.cluster.Describe(id).reason() == "WAITING_FOR_WORKERS";
-  }));
+  CHECK(Eventually(seconds(60),
+                   [&] { return with.cluster.Describe(id).reason() == "WAITING_FOR_WORKERS"; }));
   const std::string said = with.cluster.Muster({"describe", id}).out;
   CHECK(said.find("1 process of at least 2 is there: they wait for 1 more worker") !=
         std::string::npos);
@@ -198,15 +197,15 @@ TEST_CASE_METHOD(ElasticFixture,
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job), cluster.up_log());
   std::set<int> after;
-  for (const v1::LaunchedTask& task : job.launch().tasks()) after.insert(static_cast<int>(task.pid()));
+  for (const v1::LaunchedTask& task : job.launch().tasks())
+    after.insert(static_cast<int>(task.pid()));
   CHECK(after == pids);
   CHECK(job.restarts() == 0);
   CheckLearned(id, arguments, 3);
 
-  const RunResult plain =
-      cluster.Muster({"submit", "--strategy", "multi_worker_mirrored", "--workers", "1:2",
-                      "--restart-policy", "exit-code", "--", MUSTER_TEST_PROGRAMS "/multi_worker",
-                      "100000000"});
+  const RunResult plain = cluster.Muster({"submit", "--strategy", "multi_worker_mirrored",
+                                          "--workers", "1:2", "--restart-policy", "exit-code", "--",
+                                          MUSTER_TEST_PROGRAMS "/multi_worker", "100000000"});
   const std::string refused = IdIn(plain);
   CHECK(cluster.Wait(refused, seconds(120)) == 1);
   CHECK(cluster.Describe(refused).error().message().find("ended with exit code 3") !=

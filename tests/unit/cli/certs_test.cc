@@ -48,7 +48,8 @@ TEST_CASE_METHOD(Fixture, "an authority is made once, and what it issues says wh
   CHECK(shown.at("valid") == true);
 }
 
-TEST_CASE_METHOD(Fixture, "a certificate for nobody, for two, for no host or of no authority is refused",
+TEST_CASE_METHOD(Fixture,
+                 "a certificate for nobody, for two, for no host or of no authority is refused",
                  "[cli][tls][unit]") {
   const Folder folder;
   const std::string dir = folder.path + "/certs";

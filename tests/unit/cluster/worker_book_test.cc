@@ -25,8 +25,9 @@ TEST_CASE("A file of workers says what was written", "[cluster][elastic]") {
 TEST_CASE("A file of workers that is not sound is refused, with its line", "[cluster][elastic]") {
   const std::string head = "job j\nleast 1\nmost 2\nplaces 4\n";
   REQUIRE(ParseWorkerBook(head).ok());
-  for (const std::string line : {"worker x 1.2.3.4:5", "worker 1", "worker -1 a:1", "worker 1 a:1 b:2",
-                                 "least 0", "least two", "leest 1", "worker 99999999999 a:1"}) {
+  for (const std::string line :
+       {"worker x 1.2.3.4:5", "worker 1", "worker -1 a:1", "worker 1 a:1 b:2", "least 0",
+        "least two", "leest 1", "worker 99999999999 a:1"}) {
     CAPTURE(line);
     const Status refused = ParseWorkerBook(head + line + "\n").status();
     CHECK(refused.code() == StatusCode::kInvalidArgument);

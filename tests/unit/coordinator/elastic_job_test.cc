@@ -68,7 +68,7 @@ TEST_CASE("An elastic job begins with those that are there, and takes who comes 
   ElasticCluster cluster;
   cluster.JoinAll(0, 1);
   REQUIRE(cluster.Submit(ElasticSpec(2, 3)).ok());
-  CHECK(cluster.Message() == "waiting for 1 more worker (1 of 2 are there)");
+  CHECK(cluster.Message() == "waiting for 1 more worker (1 of 2 is there)");
   (void)cluster.Join({"worker", 1});
 
   REQUIRE(cluster.job().state() == v1::JOB_STATE_RUNNING);
@@ -184,7 +184,7 @@ TEST_CASE(
     cluster.Ends(2, 3);
     cluster.Ends(1, 0);
     CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
-    CHECK(cluster.job().error().message().find(
+  CHECK(cluster.job().error().message().find(
               "worker:2 (on worker:2 of host) ended with exit code 3: it broke, when others had "
               "ended well") == 0);
   }
@@ -241,7 +241,7 @@ TEST_CASE("The policies of exit codes and of never hold for elastic jobs",
     cluster.Ends(2, 0, SIGKILL);
     cluster.Ends(0, 0, SIGTERM, true);
     CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
-    CHECK(cluster.job().error().message().find("fewer than 2 are left") != std::string::npos);
+  CHECK(cluster.job().error().message().find("fewer than 2 are left") != std::string::npos);
   }
 }
 

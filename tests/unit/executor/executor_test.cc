@@ -173,10 +173,10 @@ class Cluster {
                                   .functions = program::ModelFunctions().hash(),
                                   .watcher = &returned_});
     const bool local = !endpoint.unix_path().empty();
-    const Status connected =
-        driver_->Connect("worker:0", Incarnation(1), local ? net::LinkKind::kUnix : net::LinkKind::kTcp,
-                         local ? endpoint.unix_path() : endpoint.tcp_address(),
-                         std::chrono::steady_clock::now() + kPatience);
+    const Status connected = driver_->Connect("worker:0", Incarnation(1),
+                                              local ? net::LinkKind::kUnix : net::LinkKind::kTcp,
+                                              local ? endpoint.unix_path() : endpoint.tcp_address(),
+                                              std::chrono::steady_clock::now() + kPatience);
     INFO(ToString(connected));
     REQUIRE(connected.ok());
   }

@@ -109,7 +109,7 @@ TEST_CASE("two that send and read at once behind TLS do not wait for each other"
           "[net][tls][unit]") {
   Certificates folder;
   TlsMeeting met = MeetByTls({.token = "secret", .tls = ContextOf(folder.Issue("w", kWorker))},
-                     {.token = "secret", .tls = ContextOf(folder.Issue("p", kPs0))});
+                             {.token = "secret", .tls = ContextOf(folder.Issue("p", kPs0))});
   REQUIRE(met.client == Ok());
   DuplexLink left(met.client_stream, LinkKind::kTcp, "right", {});
   DuplexLink right(met.server_stream, LinkKind::kTcp, "left", {});
@@ -155,8 +155,9 @@ TEST_CASE(
   const Identity program{.token = "job key", .tls = keys};
 
   CHECK(MeetByTls(program, {.token = "job key", .tls = keys}).client == Ok());
-  CHECK(MeetByTls(program, {.token = "job key", .tls = ContextOf(folder.Issue("p", kPs0))}).client ==
-        Ok());
+  CHECK(
+      MeetByTls(program, {.token = "job key", .tls = ContextOf(folder.Issue("p", kPs0))}).client ==
+      Ok());
   const TlsMeeting wrong = MeetByTls(program, {.token = "another job's key", .tls = keys});
   CHECK(wrong.client.code() == StatusCode::kUnauthenticated);
   CHECK(wrong.server.status().code() == StatusCode::kUnauthenticated);
@@ -168,13 +169,14 @@ TEST_CASE("who may not come in over TLS hears why", "[net][tls][unit]") {
 
   SECTION("a viewer") {
     const TlsMeeting met = MeetByTls({.token = "secret", .tls = ContextOf(folder.Issue("b", kBob))},
-                             {.token = "secret", .tls = ps});
+                                     {.token = "secret", .tls = ps});
     CHECK(met.client.code() == StatusCode::kPermissionDenied);
     CHECK(Says(met.client, "has the certificate of viewer bob: data connections are for nodes"));
   }
   SECTION("a node without the token") {
-    const TlsMeeting met = MeetByTls({.token = "guess", .tls = ContextOf(folder.Issue("w", kWorker))},
-                             {.token = "secret", .tls = ps});
+    const TlsMeeting met =
+        MeetByTls({.token = "guess", .tls = ContextOf(folder.Issue("w", kWorker))},
+                  {.token = "secret", .tls = ps});
     CHECK(Says(met.client, "does not know this cluster's token"));
   }
   SECTION("a client in plain text") {
@@ -183,8 +185,8 @@ TEST_CASE("who may not come in over TLS hears why", "[net][tls][unit]") {
     CHECK_FALSE(met.client.ok());
   }
   SECTION("a server in plain text") {
-    const TlsMeeting met = MeetByTls({.token = "secret", .tls = ContextOf(folder.Issue("w", kWorker))},
-                             {.token = "secret"});
+    const TlsMeeting met = MeetByTls(
+        {.token = "secret", .tls = ContextOf(folder.Issue("w", kWorker))}, {.token = "secret"});
     CHECK(Says(met.client, "it speaks plain text where TLS is needed"));
   }
 }

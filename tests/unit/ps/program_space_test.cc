@@ -59,7 +59,8 @@ struct SpaceFixture {
   }
 
   ApplyPool pool{1};
-  ProgramSpace space{"job-1", {.epoch = Epoch(1), .incarnation = Incarnation(1)}, SpaceId(99), pool};
+  ProgramSpace space{
+      "job-1", {.epoch = Epoch(1), .incarnation = Incarnation(1)}, SpaceId(99), pool};
   std::uint64_t flush = 0;
 };
 

@@ -65,7 +65,8 @@ struct StepFixture {
   }
 
   ApplyPool pool{1};
-  ProgramSpace space{"job-1", {.epoch = Epoch(1), .incarnation = Incarnation(1)}, SpaceId(99), pool};
+  ProgramSpace space{
+      "job-1", {.epoch = Epoch(1), .incarnation = Incarnation(1)}, SpaceId(99), pool};
   std::uint32_t w = 0;
   bool applied = false;
 };

@@ -274,7 +274,8 @@ class World {
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       Worker& worker = workers_[i];
       if (worker.handle || worker.back_at > now_) continue;
-      worker.handle = dispatcher_->AddWorker("worker:" + std::to_string(i), Incarnation(++order_), 1);
+      worker.handle =
+          dispatcher_->AddWorker("worker:" + std::to_string(i), Incarnation(++order_), 1);
       const std::uint64_t life = ++worker.life;
       if (kills_ < 12 && Upto(2) != 0) {
         ++kills_;

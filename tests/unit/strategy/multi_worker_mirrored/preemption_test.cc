@@ -149,8 +149,7 @@ TEST_CASE("workers other than the chief leave nothing in folders of their own",
   CHECK_FALSE(fs::exists(folder.path() + "/1"));
 }
 
-TEST_CASE("a handler needs a folder, and a grace period that can be",
-          "[strategy][spec][PRE-06]") {
+TEST_CASE("a handler needs a folder, and a grace period that can be", "[strategy][spec][PRE-06]") {
   OneDeviceStrategy strategy("CPU:0");
   const auto made = [&](const std::string& folder, std::chrono::milliseconds grace) {
     PreemptionCheckpointHandler handler(strategy, Checkpoint(), folder, {.grace_period = grace});
