@@ -62,7 +62,7 @@ void train(const Options& options) {
         throw std::runtime_error("the data has a hole");
       }
       std::this_thread::sleep_for(options.slow);
-      strategy.run([&] { count.assign_add(1.0, false); });
+      strategy.run([&] { count.assign_add(torch::ones({}, torch::kFloat64), false); });
     });
     std::cout << "call " << handler.total_run_calls() << std::endl;
   }
