@@ -29,7 +29,6 @@ constexpr seconds kWatchSlack{5};
 // For a handshake that asks why there was none.
 constexpr seconds kProbe{3};
 
-// Its words may quote a job's own.
 // What a TLS handshake of our own says against it, where that says anything: gRPC keeps it to
 // itself.
 Status TlsTrouble(const std::string& address, const tls::Files& files) {
@@ -43,6 +42,7 @@ bool IsRefusal(const Status& status) {
          status.code() == StatusCode::kPermissionDenied;
 }
 
+// Its words may quote a job's own.
 Status FromGrpc(const grpc::Status& status, const std::string& address, const tls::Files& tls) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
@@ -69,16 +69,7 @@ class GrpcJobApi final : public JobApi {
  public:
   GrpcJobApi(const Cluster& cluster, bool printable)
       : address_(cluster.address), token_(cluster.token), tls_(cluster.tls), printable_(printable) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    // Also the time that one attempt to connect may take: on a busy host 100 ms would be too short.
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetMaxReceiveMessageSize(64 << 20);
-    // The cluster's own addresses are no business of a proxy.
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel_ = grpc::CreateCustomChannel(address_, rpc::ClientCredentials(tls_), arguments);
-    stub_ = v1::JobService::NewStub(channel_);
+    Connect();
   }
 
   Result<v1::HasFileReply> HasFile(const v1::HasFileRequest& request) override {
@@ -120,6 +111,7 @@ class GrpcJobApi final : public JobApi {
                                      const std::function<Result<std::string>()>& read) override {
     Call call(*this, kUpload);
     v1::UploadFileReply reply;
+    const auto channel = channel_;  // outlives the stream
     const auto writer = stub_->UploadFile(&call.context, &reply);
     v1::UploadFileRequest piece;
     piece.set_sha256(sha256);
@@ -138,20 +130,21 @@ class GrpcJobApi final : public JobApi {
       piece.clear_sha256();
     }
     writer->WritesDone();
-    MUSTER_TRY(FromGrpc(writer->Finish(), address_, tls_));
+    MUSTER_TRY(Answer(writer->Finish()));
     return reply;
   }
 
   Status ReadLogs(const v1::ReadLogsRequest& request,
                   const std::function<void(const v1::LogRecord&)>& on_record) override {
     Call call(*this, kLogs);
+    const auto channel = channel_;  // outlives the stream
     const auto reader = stub_->ReadLogs(&call.context, request);
     v1::LogRecord record;
     while (reader->Read(&record)) {
       if (printable_) MakePrintable(record);
       on_record(record);
     }
-    return FromGrpc(reader->Finish(), address_, tls_);
+    return Answer(reader->Finish());
   }
 
   Status ReportExit(const v1::ReportExitRequest& request) override {
@@ -185,11 +178,31 @@ class GrpcJobApi final : public JobApi {
     grpc::ClientContext context;
   };
 
+  void Connect() {
+    grpc::ChannelArguments arguments;
+    // The time that one attempt to connect may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+    arguments.SetMaxReceiveMessageSize(64 << 20);
+    // The cluster's own addresses are no business of a proxy.
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    // Its own connection: one that was refused would keep the next channel from trying.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    channel_ = grpc::CreateCustomChannel(address_, rpc::ClientCredentials(tls_), arguments);
+    stub_ = v1::JobService::NewStub(channel_);
+  }
+
+  // Whoever asks again does so on another channel: gRPC tries to connect again when it likes, up to
+  // seconds later.
+  Status Answer(const grpc::Status& status) {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) Connect();
+    return FromGrpc(status, address_, tls_);
+  }
+
   template <class Reply, class Method, class Request>
   Result<Reply> Unary(milliseconds limit, Method method, const Request& request) {
     Call call(*this, limit);
     Reply reply;
-    MUSTER_TRY(FromGrpc(((*stub_).*method)(&call.context, request, &reply), address_, tls_));
+    MUSTER_TRY(Answer(((*stub_).*method)(&call.context, request, &reply)));
     if (printable_) MakePrintable(reply);
     return reply;
   }

@@ -291,10 +291,11 @@ void LocalCluster::Serve() {
   while (!interrupt_.raised()) daemons_.Poll(kTick);
 }
 
+// Until it is done other commands find the cluster, and see what it waits for.
 bool LocalCluster::Drain() {
-  if (!runtime_.empty()) Unregister(runtime_);
   if (interrupt_.raised()) Say("draining");
   const bool clean = daemons_.Drain();
+  if (!runtime_.empty()) Unregister(runtime_);
   std::error_code error;
   fs::remove(InState("address"), error);
   // Nobody asked to keep what this `up` made up; its logs would pile up in /tmp.

@@ -69,7 +69,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
   // The shell only parts the two outputs.
   options.argv = {"/bin/sh", "-c",
                   fmt::format("exec \"$0\" \"$@\" >{0}/out 2>{0}/err", folder.path()),
-                  fmt::format("{}/{}", MUSTER_BIN, program)};
+                  program.starts_with('/') ? program : fmt::format("{}/{}", MUSTER_BIN, program)};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.environment = environment;
   auto child = process::Child::Start(std::move(options));
