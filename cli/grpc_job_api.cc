@@ -10,6 +10,7 @@
 #include "common/base/words.h"
 #include "common/net/probe_tls.h"
 #include "common/rpc/credentials.h"
+#include "common/rpc/names.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
 namespace muster::cli {
@@ -183,6 +184,7 @@ class GrpcJobApi final : public JobApi {
     // The time that one attempt to connect may take.
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetMaxReceiveMessageSize(64 << 20);
+    arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, rpc::kMsBetweenLookups);
     // The cluster's own addresses are no business of a proxy.
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Its own connection: one that was refused would keep the next channel from trying.

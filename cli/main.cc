@@ -10,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/up/up.h"
 #include "common/process/child.h"
+#include "common/rpc/names.h"
 
 namespace muster::cli {
 namespace {
@@ -79,6 +80,7 @@ ExitCode Run(const Options& options) {
 }  // namespace muster::cli
 
 int main(int argc, char** argv) {
+  muster::rpc::UseSystemResolver();
   const auto parsed = muster::cli::ParseCommandLine({argv + 1, argv + argc});
   if (const auto* early = std::get_if<muster::cli::EarlyExit>(&parsed)) {
     (early->code == muster::cli::ExitCode::kDone ? std::cout : std::cerr) << early->text;

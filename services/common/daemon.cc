@@ -14,6 +14,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/version.h"
+#include "common/rpc/names.h"
 #include "common/telemetry/log.h"
 #include "services/common/admin.h"
 #include "services/common/notify.h"
@@ -255,6 +256,7 @@ void Daemon::Fail(Status status) { stop_->Set(std::move(status)); }
 int RunDaemon(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body) {
   const sigset_t signals = StopSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  rpc::UseSystemResolver();
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of its size is an error, like a full disk
   try {

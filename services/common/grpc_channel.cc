@@ -6,6 +6,7 @@
 
 #include "common/base/words.h"
 #include "common/rpc/credentials.h"
+#include "common/rpc/names.h"
 
 namespace muster::services {
 
@@ -18,6 +19,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, rpc::kMsBetweenLookups);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Two clients of one address must not share a connection: a fault of one is then one's own.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

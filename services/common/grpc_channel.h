@@ -25,8 +25,9 @@ struct ControlPlane {
   tls::Files tls = {};
 };
 
-// Connects when first used and again after each loss (50 ms to 2 s between attempts); notices a
-// dead peer within 4 s. Proxies of the environment are not used.
+// Connects when first used and again after each loss (50 ms to 2 s between attempts), by then at
+// another address of its name where it has one; notices a dead peer within 4 s. Proxies of the
+// environment are not used.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Files& tls = {});
 
 // Adds the token to a call.

@@ -8,6 +8,7 @@
 #include "common/base/environment.h"
 #include "common/config/settings.h"
 #include "common/process/message_pipe.h"
+#include "common/rpc/names.h"
 #include "services/common/daemon.h"
 #include "services/common/grpc_channel.h"
 #include "services/common/tls_files.h"
@@ -85,4 +86,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace muster
 
-int main(int argc, char** argv) { return muster::Main(argc, argv); }
+int main(int argc, char** argv) {
+  muster::rpc::UseSystemResolver();
+  return muster::Main(argc, argv);
+}
