@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Between two clocks of a cluster.
-constexpr std::chrono::minutes kLeeway{5};
+// Between two clocks of a cluster: one that is hours behind is still no reason not to talk.
+constexpr std::chrono::hours kLeeway{24};
 constexpr int kMostDays = 36'500;
 // A certificate that ends sooner is told of.
 constexpr std::chrono::hours kSoon{24 * 14};
