@@ -17,9 +17,11 @@ Daemon::Daemon(const TempFolder& folder, const std::string& role, const std::str
   if (place.network_of != 0) {
     options.argv = {"nsenter", "-t", std::to_string(place.network_of), "-n"};
   }
+  options.argv.insert(options.argv.end(), place.within.begin(), place.within.end());
+  options.argv.push_back(fmt::format("{}/muster-{}", MUSTER_BIN, role));
+  if (!place.host.empty()) options.argv.insert(options.argv.end(), {"--listen", place.host + ":0"});
   for (const std::string& one :
-       {fmt::format("{}/muster-{}", MUSTER_BIN, role), std::string("--listen"), place.host + ":0",
-        std::string("--token-file"), folder / "token", std::string("--state-dir"), folder / name,
+       {std::string("--token-file"), folder / "token", std::string("--state-dir"), folder / name,
         std::string("--port-file"), port_file_}) {
     options.argv.push_back(one);
   }
@@ -27,7 +29,10 @@ Daemon::Daemon(const TempFolder& folder, const std::string& role, const std::str
   options.environment = place.environment;
   options.environment["TF_CONFIG"] = place.tf_config;
   options.environment["MUSTER_COORDINATOR"] = "";
-  options.on_line = [](auto, const std::string&) {};
+  options.on_line = [this](auto, const std::string& line) {
+    const MutexLock lock(mutex_);
+    log_ += line + "\n";
+  };
   auto child = process::Child::Start(std::move(options));
   if (!child.ok()) throw std::runtime_error(ToString(child.status()));
   child_ = *std::move(child);
@@ -48,6 +53,11 @@ std::string Daemon::Address() const {
 int Daemon::Drain() {
   const process::Exit exit = child_->End(seconds(30));
   return exit.signal != 0 ? 128 + exit.signal : exit.code;
+}
+
+std::string Daemon::Log() const {
+  const MutexLock lock(mutex_);
+  return log_;
 }
 
 void Daemon::Kill() { (void)child_->Signal(SIGKILL); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/process/child.h"
 #include "tests/cluster/harness.h"
 
@@ -16,9 +17,12 @@ class Daemon {
  public:
   struct Place {
     std::string tf_config = {};
+    // Empty: TF_CONFIG says where it listens.
     std::string host = "127.0.0.1";
     // Runs in the network of this process; 0: in the test's.
     int network_of = 0;
+    // Goes before its command: Hosts::On().
+    std::vector<std::string> within = {};
     std::map<std::string, std::string> environment = {};
   };
 
@@ -36,9 +40,13 @@ class Daemon {
   std::string Address() const;
   int Drain();
   void Kill();
+  // What it has said so far.
+  std::string Log() const;
 
  private:
   std::string port_file_;
+  mutable Mutex mutex_;
+  std::string log_ MUSTER_GUARDED_BY(mutex_);
   std::unique_ptr<process::Child> child_;
 };
 

@@ -64,13 +64,20 @@ std::string TempFolder::Write(const std::string& name, const std::string& text) 
 
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& arguments,
                      const std::map<std::string, std::string>& environment, seconds limit) {
+  std::vector<std::string> argv{
+      program.starts_with('/') ? program : fmt::format("{}/{}", MUSTER_BIN, program)};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return RunCommand(argv, environment, limit);
+}
+
+RunResult RunCommand(const std::vector<std::string>& argv,
+                     const std::map<std::string, std::string>& environment, seconds limit) {
   const TempFolder folder;
   process::Child::Options options;
   // The shell only parts the two outputs.
   options.argv = {"/bin/sh", "-c",
-                  fmt::format("exec \"$0\" \"$@\" >{0}/out 2>{0}/err", folder.path()),
-                  program.starts_with('/') ? program : fmt::format("{}/{}", MUSTER_BIN, program)};
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+                  fmt::format("exec \"$0\" \"$@\" >{0}/out 2>{0}/err", folder.path())};
+  options.argv.insert(options.argv.end(), argv.begin(), argv.end());
   options.environment = environment;
   auto child = process::Child::Start(std::move(options));
   if (!child.ok()) throw std::runtime_error(ToString(child.status()));
@@ -170,13 +177,15 @@ v1::Job DescribeFrom(const RunResult& described) {
   return FromJson<v1::Job>("describe", described);
 }
 
+v1::ClusterStatus StatusFrom(const RunResult& status) {
+  return FromJson<v1::ClusterStatus>("status", status);
+}
+
 v1::Job Cluster::Describe(const std::string& job) const {
   return DescribeFrom(Muster({"describe", job, "-o", "json"}));
 }
 
-v1::ClusterStatus Cluster::Status() const {
-  return FromJson<v1::ClusterStatus>("status", Muster({"status", "-o", "json"}));
-}
+v1::ClusterStatus Cluster::Status() const { return StatusFrom(Muster({"status", "-o", "json"})); }
 
 bool Cluster::WaitForStep(const std::string& job, std::uint64_t step, seconds limit) const {
   return Eventually(limit, [&] {

@@ -45,11 +45,18 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
                      const std::map<std::string, std::string>& environment = {},
                      std::chrono::seconds limit = std::chrono::seconds(120));
 
+// The same for any command.
+RunResult RunCommand(const std::vector<std::string>& argv,
+                     const std::map<std::string, std::string>& environment = {},
+                     std::chrono::seconds limit = std::chrono::seconds(120));
+
 // The id that `submit` has printed; throws what it said when it printed none.
 std::string IdIn(const RunResult& submitted);
 
 // The job that `describe -o json` has printed; throws when it did not.
 v1::Job DescribeFrom(const RunResult& described);
+// The same of `status -o json`.
+v1::ClusterStatus StatusFrom(const RunResult& status);
 
 // Asks every 20 ms until it is true; false after `limit`.
 bool Eventually(std::chrono::milliseconds limit, const std::function<bool()>& condition);

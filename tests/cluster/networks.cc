@@ -16,25 +16,6 @@
 namespace muster::testing {
 namespace {
 
-// The output of a command that failed; empty: it did not.
-std::string Failure(const std::vector<std::string>& argv) {
-  std::string output;
-  auto child = process::Child::Start(
-      {.argv = argv, .on_line = [&](auto, const std::string& line) { output += line + "\n"; }});
-  if (!child.ok()) return ToString(child.status());
-  const auto exit = (*child)->Wait(std::chrono::seconds(30));
-  if (!exit.ok()) return ToString(exit.status());
-  child->reset();  // its last line has come
-  return exit->ok() ? "" : fmt::format("{}: {} {}", argv.front(), exit->ToString(), output);
-}
-
-void Run(const std::vector<std::string>& argv) {
-  const std::string failure = Failure(argv);
-  if (!failure.empty()) throw std::runtime_error(failure);
-}
-
-std::string Link(int host) { return fmt::format("host{}", host); }
-
 std::string NetworkOf(const std::string& pid) {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/" + pid + "/ns/net", error).string();
@@ -54,22 +35,38 @@ bool Enter() {
 
 }  // namespace
 
+std::string FailureOf(const std::vector<std::string>& argv) {
+  std::string output;
+  auto child = process::Child::Start(
+      {.argv = argv, .on_line = [&](auto, const std::string& line) { output += line + "\n"; }});
+  if (!child.ok()) return ToString(child.status());
+  const auto exit = (*child)->Wait(std::chrono::seconds(30));
+  if (!exit.ok()) return ToString(exit.status());
+  child->reset();  // its last line has come
+  return exit->ok() ? "" : fmt::format("{}: {} {}", argv.front(), exit->ToString(), output);
+}
+
+void MustRun(const std::vector<std::string>& argv) {
+  const std::string failure = FailureOf(argv);
+  if (!failure.empty()) throw std::runtime_error(failure);
+}
+
 std::string Networks::WhyNot() {
   // All that is needed, in a network that ends with the command.
-  const std::string failure =
-      Failure({"unshare", ::getuid() == 0 ? "-n" : "-rn", "sh", "-c",
-               "ip link set lo up && ip link add bridge type bridge && ip link add host0 type veth "
-               "peer name "
-               "eth0 && ip link set host0 master bridge && command -v nsenter"});
+  const std::string failure = FailureOf(
+      {"unshare", ::getuid() == 0 ? "-n" : "-rn", "sh", "-c",
+       "ip link set lo up && ip link add bridge type bridge && ip link add host0 type veth "
+       "peer name "
+       "eth0 && ip link set host0 master bridge && command -v nsenter"});
   return failure.empty() ? "" : "no networks to cut here: " + failure;
 }
 
 Networks::Networks(int hosts) {
   if (!Enter()) throw std::runtime_error(fmt::format("unshare: {}", std::strerror(errno)));
-  Run({"ip", "link", "set", "lo", "up"});
-  Run({"ip", "link", "add", "bridge", "type", "bridge"});
-  Run({"ip", "addr", "add", Own() + "/24", "dev", "bridge"});
-  Run({"ip", "link", "set", "bridge", "up"});
+  MustRun({"ip", "link", "set", "lo", "up"});
+  MustRun({"ip", "link", "add", "bridge", "type", "bridge"});
+  MustRun({"ip", "addr", "add", Own() + "/24", "dev", "bridge"});
+  MustRun({"ip", "link", "set", "bridge", "up"});
   for (int host = 0; host < hosts; ++host) {
     auto holder = process::Child::Start({.argv = {"unshare", "-n", "sleep", "infinity"}});
     if (!holder.ok()) throw std::runtime_error(ToString(holder.status()));
@@ -81,15 +78,16 @@ Networks::Networks(int hosts) {
         })) {
       throw std::runtime_error("a network of a host's own has not come");
     }
-    Run({"ip", "link", "add", Link(host), "type", "veth", "peer", "name", "eth0", "netns", pid});
+    MustRun(
+        {"ip", "link", "add", Port(host), "type", "veth", "peer", "name", "eth0", "netns", pid});
     const auto there = [&](std::vector<std::string> command) {
       command.insert(command.begin(), {"nsenter", "-t", pid, "-n"});
-      Run(command);
+      MustRun(command);
     };
     there({"ip", "link", "set", "lo", "up"});
     there({"ip", "addr", "add", Of(host) + "/24", "dev", "eth0"});
     there({"ip", "link", "set", "eth0", "up"});
-    Run({"ip", "link", "set", Link(host), "up"});
+    MustRun({"ip", "link", "set", Port(host), "up"});
     Mend(host);
   }
 }
@@ -97,7 +95,9 @@ Networks::Networks(int hosts) {
 Networks::~Networks() = default;
 
 // The link stays up and leads nowhere: neither side is told.
-void Networks::Cut(int host) const { Run({"ip", "link", "set", Link(host), "nomaster"}); }
-void Networks::Mend(int host) const { Run({"ip", "link", "set", Link(host), "master", "bridge"}); }
+void Networks::Cut(int host) const { MustRun({"ip", "link", "set", Port(host), "nomaster"}); }
+void Networks::Mend(int host) const {
+  MustRun({"ip", "link", "set", Port(host), "master", "bridge"});
+}
 
 }  // namespace muster::testing

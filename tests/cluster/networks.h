@@ -9,6 +9,11 @@
 
 namespace muster::testing {
 
+// Runs a command to its end; what it says where it fails, else nothing.
+std::string FailureOf(const std::vector<std::string>& argv);
+// The same, and a failure is the test's (an exception).
+void MustRun(const std::vector<std::string>& argv);
+
 // From its making on the calling thread, and what it starts, is in a network of its own, for good.
 // Threading: that thread alone.
 class Networks {
@@ -24,6 +29,8 @@ class Networks {
   // The address of the test's own network, and of a host's.
   static std::string Own() { return "10.77.0.1"; }
   static std::string Of(int host) { return "10.77.0." + std::to_string(10 + host); }
+  // The bridge's end of a host's cable, in the test's own network.
+  static std::string Port(int host) { return "host" + std::to_string(host); }
   // For Daemon::Place::network_of.
   int pid(int host) const { return holders_[static_cast<std::size_t>(host)]->pid(); }
 

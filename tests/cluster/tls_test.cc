@@ -14,6 +14,7 @@
 #include "common/base/real_clock.h"
 #include "common/net/frame.h"
 #include "common/net/socket.h"
+#include "tests/cluster/authority.h"
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
@@ -23,38 +24,17 @@ namespace {
 
 using std::chrono::seconds;
 
-// An authority of `muster certs`, and what it issues.
-class Authority {
- public:
-  Authority() { Certs({"init"}); }
+void IssueNodes(const Authority& authority) {
+  authority.Certs({"issue", "--name", "nodes", "--node", "chief:0", "--node", "ps:0", "--node",
+                   "ps:1", "--node", "worker:0", "--node", "worker:1", "--host", "127.0.0.1"});
+}
 
-  void Certs(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "certs");
-    arguments.insert(arguments.end(), {"--dir", folder_ / "certs"});
-    const RunResult result = RunProgram("muster", arguments);
-    CAPTURE(result.err);
-    REQUIRE(result.code == 0);
-  }
-  void IssueNodes() const {
-    Certs({"issue", "--name", "nodes", "--node", "chief:0", "--node", "ps:0", "--node", "ps:1",
-           "--node", "worker:0", "--node", "worker:1", "--host", "127.0.0.1"});
-  }
-  std::map<std::string, std::string> Environment(const std::string& name) const {
-    const std::string at = folder_ / "certs/";
-    return {{"MUSTER_TLS_CA", at + "ca.pem"},
-            {"MUSTER_TLS_CERT", at + name + ".pem"},
-            {"MUSTER_TLS_KEY", at + name + ".key"}};
-  }
-  // TCP, as between hosts.
-  Cluster::Options ClusterOptions() const {
-    auto environment = Environment("nodes");
-    environment["MUSTER_LINK"] = "tcp";
-    return {.ps = 2, .workers = 2, .environment = environment};
-  }
-
- private:
-  TempFolder folder_;
-};
+// TCP, as between hosts.
+Cluster::Options ClusterOptions(const Authority& authority) {
+  auto environment = authority.Environment("nodes");
+  environment["MUSTER_LINK"] = "tcp";
+  return {.ps = 2, .workers = 2, .environment = environment};
+}
 
 // `muster` as somebody with certificates of their own, or with none.
 RunResult As(const std::map<std::string, std::string>& who, const Cluster& cluster,
@@ -76,14 +56,14 @@ bool Has(const std::string& text, const std::string& words) {
 TEST_CASE("a job over TLS loses no step while all certificates are replaced under it",
           "[cluster]") {
   const Authority authority;
-  authority.IssueNodes();
-  Cluster cluster(authority.ClusterOptions());
+  IssueNodes(authority);
+  Cluster cluster(ClusterOptions(authority));
   const TempFolder folder;
   const SumJob sums(folder, 1000, 10, 60, 10);
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 100, seconds(120)));
 
-  authority.IssueNodes();
+  IssueNodes(authority);
   // Whoever begins anew shows the new one, to those that run with the old one in memory.
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
 
@@ -95,10 +75,10 @@ TEST_CASE("a job over TLS loses no step while all certificates are replaced unde
 TEST_CASE("behind TLS everybody does what their certificate says, and hears what it does not",
           "[cluster]") {
   const Authority authority;
-  authority.IssueNodes();
+  IssueNodes(authority);
   authority.Certs({"issue", "--submitter", "ana"});
   authority.Certs({"issue", "--viewer", "bob"});
-  Cluster cluster(authority.ClusterOptions());
+  Cluster cluster(ClusterOptions(authority));
   const TempFolder folder;
   const SumJob sums(folder, 100, 10, 1, 0);
   const auto ana = authority.Environment("ana");
@@ -167,8 +147,8 @@ class Stranger {
 
 TEST_CASE("behind TLS, too, strangers disturb nobody and leave nothing behind", "[cluster]") {
   const Authority authority;
-  authority.IssueNodes();
-  Cluster cluster(authority.ClusterOptions());
+  IssueNodes(authority);
+  Cluster cluster(ClusterOptions(authority));
   const TempFolder folder;
   const SumJob sums(folder, 1500, 10, 60, 50);
   const std::string id = cluster.Submit(sums.file);
