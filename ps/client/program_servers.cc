@@ -1,9 +1,9 @@
 #include "ps/client/program_servers.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "ps/wire.h"
 
 namespace muster::ps {
@@ -61,7 +61,7 @@ ProgramServers::ProgramServers(std::vector<ProgramClient::Server> servers,
                .ping_after = options.ping_after,
                .ping_limit = options.ping_limit,
                .spin = options.spin},
-      spin_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
+      spin_(UsableProcessors()) {
   for (const ProgramClient::Server& server : servers) {
     servers_.push_back(std::make_unique<Server>(server));
   }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "common/net/arena.h"
 #include "muster/v1/common.pb.h"
 #include "ps/client/server_link.h"
@@ -19,7 +19,7 @@ class PsClientImpl final : public PsClient {
       : variables_(std::move(variables)),
         arena_(std::move(arena)),
         options_(std::move(options)),
-        spin_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {}
+        spin_(UsableProcessors()) {}
 
   Status Open(const v1::JobPlan& plan);
 

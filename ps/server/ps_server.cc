@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/private_directory.h"
 #include "common/net/checksum.h"
@@ -226,7 +227,7 @@ Result<std::unique_ptr<PsServer>> PsServer::Start(Options options) {
   }
   net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return FromErrno(errno, "eventfd");
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = UsableProcessors();
   return std::unique_ptr<PsServer>(std::make_unique<PsServerImpl>(
       std::move(options), std::move(listeners), std::move(wake), cores));
 }

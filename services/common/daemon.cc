@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/version.h"
 #include "common/rpc/names.h"
@@ -124,6 +125,7 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   if (config->insecure_network) WarnOfInsecureNetwork(*config);
   for (const std::string& line : config->values.Describe()) log::Debug("setting {}", line);
   const std::size_t open_files = RaiseOpenFiles();
+  log::Info("may use {}", ReadLimits().ToString());
   Result<std::unique_ptr<AdminPort>> admin = OpenAdminPort(*config);
   if (!admin.ok()) {
     log::Error("{}", ToString(admin.status()));

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <future>
-#include <thread>
 
 #include <unistd.h>
 
+#include "common/base/limits.h"
 #include "common/base/private_directory.h"
 #include "common/messages/status_proto.h"
 #include "common/net/host_id.h"
@@ -44,6 +44,15 @@ Result<std::string> SocketDirectory(const DaemonConfig& config) {
   return MakeSocketFolder();
 }
 
+// The default is for a machine; a container may have less.
+std::uint64_t StageBudget(const config::Values& values) {
+  constexpr std::uint64_t kPart = 4;
+  const std::uint64_t budget = values.Size("stage-budget");
+  const std::optional<std::uint64_t> memory = ReadLimits().memory_bytes;
+  if (values.Given("stage-budget") || !memory) return budget;
+  return std::min(budget, *memory / kPart);
+}
+
 v1::Register Registration(const Daemon& daemon, const GrpcServer& grpc, const PsNode& node) {
   v1::Register registration = MakeRegistration(daemon.config(), grpc.endpoint());
   *registration.mutable_data() = node.endpoint();
@@ -64,11 +73,15 @@ std::vector<config::Setting> PsSettings() {
       {.name = "stage-budget",
        .kind = Kind::kSize,
        .fallback = "256MiB",
-       .doc = "Memory for transfers under way; senders wait for it."},
+       .doc =
+           "Memory for transfers under way; senders wait for it. Not given: at most a quarter of "
+           "the control group's memory."},
       {.name = "apply-threads",
        .kind = Kind::kInt,
        .fallback = "0",
-       .doc = "Threads that apply large gradients. 0: one for each core.",
+       .doc =
+           "Threads that apply large gradients. 0: one for each processor that the control group "
+           "allows.",
        .least = 0,
        .most = 1024},
   };
@@ -98,11 +111,11 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
   options.token = daemon.token().value();
   options.tls = daemon.tls();
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
-  options.stage_budget_bytes = values.Size("stage-budget");
+  options.stage_budget_bytes = StageBudget(values);
   options.max_connections =
       static_cast<std::uint32_t>(ConnectionsFor(daemon.open_files(), 0.5, options.max_connections));
   options.on_warning = [](const std::string& line) { log::Warning("data plane: {}", line); };
-  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = UsableProcessors();
   const auto asked = static_cast<int>(values.Int("apply-threads"));
   const int helpers = (asked == 0 ? cores : asked) - 1;
   MUSTER_TRY_ASSIGN(auto node,

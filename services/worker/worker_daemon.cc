@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/limits.h"
 #include "common/base/private_directory.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
@@ -67,12 +68,15 @@ Status MakeCache(const std::string& cache) {
   return Annotate(RequireOwnDirectory(cache), "cache folder");
 }
 
-// All cores of this host, divided by the workers that TF_CONFIG puts on it.
+// All cores of this host, divided by the workers that TF_CONFIG puts on it. A control group's quota
+// is this worker's own.
 std::uint32_t ThreadsOf(const DaemonConfig& config) {
   if (const auto given = config.values.Int("threads"); given > 0) {
     return static_cast<std::uint32_t>(given);
   }
-  const std::uint32_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const Limits limits = ReadLimits();
+  const auto cores = static_cast<std::uint32_t>(limits.processors());
+  if (limits.quota) return cores;
   std::uint32_t here = 0;
   if (config.cluster && config.cluster->HasJob("worker")) {
     for (const auto& [index, address] : config.cluster->jobs().at("worker")) {
@@ -113,8 +117,9 @@ std::vector<config::Setting> WorkerSettings() {
       {.name = "threads",
        .kind = Kind::kInt,
        .fallback = "0",
-       .doc = "Threads of each executor. 0: the cores, divided by the workers of this host in "
-              "TF_CONFIG (without it: by two).",
+       .doc = "Threads of each executor. 0: those that the control group allows; where it has no "
+              "quota the cores, divided by the workers of this host in TF_CONFIG (without it: by "
+              "two).",
        .least = 0,
        .most = 1024},
       {.name = "link",

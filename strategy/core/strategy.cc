@@ -1,7 +1,6 @@
 #include "strategy/core/strategy.h"
 
 #include <algorithm>
-#include <thread>
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
@@ -10,6 +9,7 @@
 #include <torch/version.h>
 
 #include "collectives/group.h"
+#include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/words.h"
 #include "device/cpu_allocator.h"
@@ -160,7 +160,7 @@ Strategy::Strategy(std::vector<device::Place> compute_devices,
   set_collectives(std::move(group));
   impl_->life->store(this);
   device::InstallCpuAllocator();
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t cores = static_cast<std::size_t>(UsableProcessors());
   impl_->threads_per_replica = std::max(1, static_cast<int>(cores / compute_devices.size()));
   impl_->uses_gpus = std::any_of(compute_devices.begin(), compute_devices.end(), device::IsGpu);
   impl_->devices = std::move(compute_devices);

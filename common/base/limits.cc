@@ -1,0 +1,175 @@
+#include "common/base/limits.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sched.h>
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Version 1 says "no limit" with the largest multiple of a page.
+constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
+
+// A mounted hierarchy of control groups.
+struct Hierarchy {
+  std::string root;         // which group is mounted
+  std::string mount_point;  // where
+  bool version_2 = false;
+  std::string controllers;  // of version 1: "rw,cpu,cpuacct"
+};
+
+bool HasWord(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const std::string_view one = list.substr(0, list.find(','));
+    if (one == word) return true;
+    list.remove_prefix(std::min(list.size(), one.size() + 1));
+  }
+  return false;
+}
+
+std::vector<Hierarchy> MountedAt(const std::string& root) {
+  std::vector<Hierarchy> found;
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream before(line), after(line.substr(dash + 3));
+    std::string skip, type, source, options;
+    Hierarchy one;
+    before >> skip >> skip >> skip >> one.root >> one.mount_point;
+    after >> type >> source >> options;
+    if (type != "cgroup" && type != "cgroup2") continue;
+    one.version_2 = type == "cgroup2";
+    one.controllers = options;
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
+// The process's group in the hierarchy of version 2 (`controller` empty) or in that of a controller
+// of version 1; empty: it is in none.
+std::string GroupOf(const std::string& root, std::string_view controller) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string names = line.substr(first + 1, second - first - 1);
+    const bool wanted = controller.empty() ? names.empty() : HasWord(names, controller);
+    if (wanted) return line.substr(second + 1);
+  }
+  return "";
+}
+
+// The folders whose limits hold for the process: its group's and those above it. A container often
+// sees its own group at the mount point, and is told the path that the host knows it by.
+std::vector<std::string> FoldersOf(const std::string& root, const Hierarchy& hierarchy,
+                                   const std::string& group) {
+  std::string below = group;
+  if (hierarchy.root != "/" && below.starts_with(hierarchy.root)) {
+    below.erase(0, hierarchy.root.size());
+  }
+  if (below.find("..") != std::string::npos) below.clear();
+  while (below.ends_with('/')) below.pop_back();
+  std::vector<std::string> folders;
+  while (true) {
+    folders.push_back(root + hierarchy.mount_point + below);
+    if (below.empty()) return folders;
+    below.erase(below.rfind('/'));
+  }
+}
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::optional<std::int64_t> Number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "150000 100000" or "max 100000".
+std::optional<double> QuotaOf(const std::string& folder) {
+  std::istringstream both(FirstLine(folder + "/cpu.max"));
+  std::string quota, period;
+  both >> quota >> period;
+  if (quota.empty()) {
+    quota = FirstLine(folder + "/cpu.cfs_quota_us");  // -1: no limit
+    period = FirstLine(folder + "/cpu.cfs_period_us");
+  }
+  const auto used = Number(quota), of = Number(period);
+  if (!used || !of || *used <= 0 || *of <= 0) return std::nullopt;
+  return static_cast<double>(*used) / static_cast<double>(*of);
+}
+
+std::optional<std::uint64_t> MemoryOf(const std::string& folder) {
+  std::string text = FirstLine(folder + "/memory.max");
+  if (text.empty()) text = FirstLine(folder + "/memory.limit_in_bytes");
+  const auto limit = Number(text);
+  if (!limit || *limit <= 0 || static_cast<std::uint64_t>(*limit) >= kNoLimit) return std::nullopt;
+  return static_cast<std::uint64_t>(*limit);
+}
+
+template <class Value>
+void Lower(std::optional<Value>& limit, const std::optional<Value>& other) {
+  if (other && (!limit || *other < *limit)) limit = other;
+}
+
+}  // namespace
+
+int Limits::processors() const {
+  const double most = quota ? std::ceil(*quota) : machine_processors;
+  return std::max(1, static_cast<int>(std::min<double>(most, machine_processors)));
+}
+
+std::string Limits::ToString() const {
+  std::string text = fmt::format("{} of {} processors", processors(), machine_processors);
+  if (quota) text += fmt::format(" (a quota of {:.4g})", *quota);
+  if (memory_bytes) text += fmt::format(", {} MiB of memory", *memory_bytes >> 20);
+  return text;
+}
+
+Limits ReadLimits(const std::string& root) {
+  Limits limits;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    limits.machine_processors = std::max(1, CPU_COUNT(&set));
+  }
+  for (const Hierarchy& hierarchy : MountedAt(root)) {
+    for (const char* controller : {"cpu", "memory"}) {
+      if (!hierarchy.version_2 && !HasWord(hierarchy.controllers, controller)) continue;
+      const std::string group = GroupOf(root, hierarchy.version_2 ? "" : controller);
+      if (group.empty()) continue;
+      for (const std::string& folder : FoldersOf(root, hierarchy, group)) {
+        if (controller == std::string_view("cpu")) {
+          Lower(limits.quota, QuotaOf(folder));
+        } else {
+          Lower(limits.memory_bytes, MemoryOf(folder));
+        }
+      }
+    }
+  }
+  return limits;
+}
+
+int UsableProcessors() {
+  static const int processors = ReadLimits().processors();
+  return processors;
+}
+
+}  // namespace muster
