@@ -139,6 +139,16 @@ Status RequireLoopback(const std::string& what, const std::string& host) {
       what);
 }
 
+Status RequireLoopbackAdmin(const Endpoint& admin) {
+  MUSTER_TRY_ASSIGN(const bool loopback, IsLoopback(admin.host));
+  if (loopback) return Ok();
+  return FailedPrecondition(
+      "admin address {} is not on loopback, and it is plain HTTP beside TLS, too. Use 127.0.0.1, "
+      "or "
+      "--allow-insecure-admin if whoever reaches it may see jobs, curves and metrics",
+      admin.ToString());
+}
+
 }  // namespace
 
 std::vector<config::Setting> DaemonSettings(const Role& role) {
@@ -156,7 +166,12 @@ std::vector<config::Setting> DaemonSettings(const Role& role) {
        .most = 65'535},
       {.name = "admin-address",
        .fallback = "127.0.0.1",
-       .doc = "Host of --admin-port; beyond loopback with --allow-insecure-network alone."},
+       .doc = "Host of --admin-port; beyond loopback with --allow-insecure-admin, or "
+              "--allow-insecure-network."},
+      {.name = "allow-insecure-admin",
+       .kind = Kind::kBool,
+       .fallback = "false",
+       .doc = "Show the admin port beyond loopback: whoever reaches it may look, in the clear."},
       {.name = "admin-port-file",
        .doc = "Where to write host:port of --admin-port once it listens."},
       {.name = "state-dir", .doc = "Folder for what must outlive this process."},
@@ -213,9 +228,8 @@ Result<DaemonConfig> MakeDaemonConfig(const Role& role, config::Values values,
   if (out.values.Given("admin-port")) {
     out.admin = Endpoint{.host = out.values.String("admin-address"),
                          .port = static_cast<int>(out.values.Int("admin-port"))};
-    if (!out.insecure_network) {
-      MUSTER_TRY(
-          RequireLoopback(fmt::format("admin address {}", out.admin->ToString()), out.admin->host));
+    if (!out.insecure_network && !out.values.Bool("allow-insecure-admin")) {
+      MUSTER_TRY(RequireLoopbackAdmin(*out.admin));
     }
   }
   out.admin_port_file = out.values.String("admin-port-file");

@@ -23,6 +23,12 @@ struct File {
   }
 };
 
+// Kubernetes' secrets belong to root, and a pod's user may read them as the pod's group. Root
+// itself has no need of a group.
+bool IsSecret(const struct stat& info) {
+  return info.st_uid == 0 && ::geteuid() != 0 && (info.st_mode & 07137U) == 0;
+}
+
 // Whether systemd has put it where only this unit's processes come.
 bool IsCredential(const std::string& path) {
   const std::string folder = ProcessEnvironment()("CREDENTIALS_DIRECTORY").value_or("");
@@ -58,7 +64,7 @@ Result<Token> Token::Read(const std::string& path) {
   if (!S_ISREG(info.st_mode)) return InvalidArgument("token file {}: not a regular file", path);
   // systemd's credentials belong to root, and the unit's user may read them by an access list,
   // which shows as the group's mode; nobody else comes into their folder.
-  if (IsCredential(path) && info.st_uid == 0 && (info.st_mode & 07137U) == 0) {
+  if (IsSecret(info) || (IsCredential(path) && info.st_uid == 0 && (info.st_mode & 07137U) == 0)) {
     return FromFile(file.fd, path);
   }
   if (info.st_uid != ::geteuid()) {

@@ -14,7 +14,8 @@ namespace muster::services {
 class Token {
  public:
   // Reads the first line. kPermissionDenied: the file is not ours alone (mode 0600 or 0400, owned
-  // by this user; or a systemd credential, in CREDENTIALS_DIRECTORY). kInvalidArgument: not a
+  // by this user; or root's, for a group of this user to read: a secret of Kubernetes, or a
+  // systemd credential, in CREDENTIALS_DIRECTORY). kInvalidArgument: not a
   // regular file, shorter than 16 or longer than 4096 characters, or not printable. kNotFound: no
   // such file.
   static Result<Token> Read(const std::string& path);

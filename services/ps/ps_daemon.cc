@@ -96,7 +96,9 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
     MUSTER_TRY_ASSIGN(const std::string host, FirstAddress(daemon.config().listen.host));
     options.tcp_address = Endpoint{.host = host, .port = 0}.ToString();
   }
-  MUSTER_TRY_ASSIGN(const Endpoint data, ParseEndpoint(options.tcp_address));
+  MUSTER_TRY_ASSIGN(Endpoint data, ParseEndpoint(options.tcp_address));
+  MUSTER_TRY_ASSIGN(data.host, FirstAddress(data.host));
+  options.tcp_address = data.ToString();
   if (!daemon.config().insecure_network && daemon.tls() == nullptr) {
     MUSTER_TRY_ASSIGN(const bool loopback, IsLoopback(data.host));
     if (!loopback) {

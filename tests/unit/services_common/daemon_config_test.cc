@@ -143,6 +143,20 @@ TEST_CASE(
         std::string::npos);
 }
 
+TEST_CASE("the admin port stays on loopback, behind TLS too, unless somebody says otherwise",
+          "[services][unit]") {
+  std::vector<const char*> flags = {"--listen",        "0.0.0.0:1", "--token-file", "/t",
+                                    "--tls-ca",        "/ca",       "--tls-cert",   "/c",
+                                    "--tls-key",       "/k",        "--admin-port", "9400",
+                                    "--admin-address", "0.0.0.0"};
+  const auto refused = Make("chief", flags);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(Message(refused.status()).find("--allow-insecure-admin") != std::string::npos);
+
+  flags.push_back("--allow-insecure-admin");
+  CHECK(Make("chief", flags).ok());
+}
+
 TEST_CASE("IPv6 addresses are written in brackets", "[services][unit]") {
   CHECK(ParseEndpoint("[::1]:80")->ToString() == "[::1]:80");
   CHECK_FALSE(ParseEndpoint("::1:80").ok());

@@ -4,7 +4,9 @@
 #include <fstream>
 #include <string>
 
+#include <grp.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
@@ -56,6 +58,37 @@ TEST_CASE("a token may be a systemd credential, which is root's and the group's 
   // Where the tests are not root's, the file is none of root's either.
   CHECK(token.ok() == (::geteuid() == 0));
   CHECK(open_to_all.status().code() == StatusCode::kPermissionDenied);
+}
+
+// The exit code of a process without rights that reads it: 0 it may, 1 it is refused.
+int ReadAsNobody(const std::string& path, gid_t group) {
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool nobody =
+        ::setgroups(0, nullptr) == 0 && ::setgid(group) == 0 && ::setuid(kNobody) == 0;
+    ::_exit(!nobody ? 2 : Token::Read(path).ok() ? 0 : 1);
+  }
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+TEST_CASE("a token may be a secret of Kubernetes: root's, and the pod's group's to read",
+          "[services][unit]") {
+  if (::geteuid() != 0) {
+    WARN("skipped: only root can give a file to a group");
+    return;
+  }
+  constexpr gid_t kPods = 12'345;
+  const TempDir dir;
+  ::chmod(dir.path().c_str(), 0755);
+  const std::string path = WriteToken(dir, "0123456789abcdef\n", 0440);
+  REQUIRE(::chown(path.c_str(), 0, kPods) == 0);
+  CHECK(ReadAsNobody(path, kPods) == 0);
+  CHECK(ReadAsNobody(path, kPods + 1) == 1);
+
+  ::chmod(path.c_str(), 0444);
+  CHECK(ReadAsNobody(path, kPods) == 1);
 }
 
 TEST_CASE("a token that is short, binary or missing is refused", "[services][unit]") {
