@@ -10,7 +10,7 @@ install(FILES deploy/systemd/muster.target deploy/systemd/muster-coordinator.ser
   DESTINATION lib/systemd/system COMPONENT daemons)
 install(DIRECTORY deploy/systemd/muster-.service.d DESTINATION lib/systemd/system COMPONENT daemons)
 install(FILES deploy/systemd/gpu.conf DESTINATION share/doc/muster-daemons/examples COMPONENT daemons)
-install(DIRECTORY deploy/monitoring DESTINATION share/doc/muster-daemons/examples COMPONENT daemons)
+install(DIRECTORY deploy/monitoring deploy/kubernetes DESTINATION share/doc/muster-daemons/examples COMPONENT daemons)
 install(FILES examples/fashion.yaml examples/fashion_mirrored.yaml examples/fashion_multi_worker.yaml
   examples/clicks.yaml
   DESTINATION share/doc/muster/examples COMPONENT cli)

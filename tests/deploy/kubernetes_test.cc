@@ -1,0 +1,217 @@
+// deploy/kubernetes against the code: names, ports, flags, settings, rights.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/process/child.h"
+#include "tests/support/catch.h"
+#include "tests/support/manifests.h"
+
+namespace muster::testing {
+namespace {
+
+const std::string kBase = std::string(MUSTER_SOURCE) + "/deploy/kubernetes/base";
+
+std::vector<YAML::Node> Objects() {
+  static const std::vector<YAML::Node> objects = LoadManifests(kBase);
+  return objects;
+}
+
+std::string Text(const YAML::Node& node) { return node.as<std::string>(); }
+
+// The settings that a daemon knows, as flags: "--task".
+std::set<std::string> FlagsOf(const std::string& daemon) {
+  std::set<std::string> flags;
+  auto child = process::Child::Start({.argv = {std::string(MUSTER_BIN) + "/" + daemon, "--help"},
+                                      .on_line = [&flags](auto, const std::string& line) {
+                                        if (line.starts_with("  --"))
+                                          flags.insert(line.substr(2, line.find(' ', 2) - 2));
+                                      }});
+  REQUIRE(child.ok());
+  REQUIRE((*child)->Wait(std::chrono::seconds(30)).ok());
+  child->reset();  // its last line has come
+  return flags;
+}
+
+std::string FlagOf(std::string variable) {
+  variable.erase(0, std::string("MUSTER_").size());
+  for (char& c : variable) c = c == '_' ? '-' : static_cast<char>(std::tolower(c));
+  return "--" + variable;
+}
+
+// A name that an object has of a map from label to value.
+std::map<std::string, std::string> Labels(const YAML::Node& map) {
+  std::map<std::string, std::string> labels;
+  for (const auto& entry : map) labels[Text(entry.first)] = Text(entry.second);
+  return labels;
+}
+
+bool Selects(const YAML::Node& selector, const YAML::Node& labels) {
+  const auto has = Labels(labels);
+  for (const auto& [name, value] : Labels(selector)) {
+    if (!has.contains(name) || has.at(name) != value) return false;
+  }
+  return true;
+}
+
+YAML::Node ContainerOf(const YAML::Node& set) {
+  const YAML::Node containers = set["spec"]["template"]["spec"]["containers"];
+  REQUIRE(containers.size() == 1);
+  return containers[0];
+}
+
+std::map<std::string, int> PortsOf(const YAML::Node& container) {
+  std::map<std::string, int> ports;
+  for (const YAML::Node& port : container["ports"]) {
+    ports[Text(port["name"])] = port["containerPort"].as<int>();
+  }
+  return ports;
+}
+
+// "host:5000" to 5000.
+int PortIn(const std::string& address) { return std::stoi(address.substr(address.rfind(':') + 1)); }
+
+TEST_CASE("every flag and every setting of the manifests is a daemon's", "[deploy][kubernetes]") {
+  std::set<std::string> known;
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    const YAML::Node container = ContainerOf(set);
+    REQUIRE(container["command"].size() == 1);
+    const std::string daemon = Text(container["command"][0]);
+    CAPTURE(daemon);
+    const std::set<std::string> flags = FlagsOf(daemon);
+    CHECK(flags.contains("--task"));
+    for (const YAML::Node& argument : container["args"]) {
+      const std::string flag = Text(argument).substr(0, Text(argument).find('='));
+      CAPTURE(flag);
+      CHECK(flags.contains(flag));
+    }
+    known.insert(flags.begin(), flags.end());
+  }
+
+  const std::string overlay = std::string(MUSTER_SOURCE) + "/deploy/kubernetes/overlays/tls";
+  for (const std::string& file : {kBase + "/settings.yaml", overlay + "/settings.yaml"}) {
+    for (const auto& entry : YAML::LoadFile(file)["data"]) {
+      CAPTURE(file, Text(entry.first));
+      CHECK(known.contains(FlagOf(Text(entry.first))));
+    }
+  }
+}
+
+TEST_CASE("ports, names and selectors of the manifests lead to each other",
+          "[deploy][kubernetes]") {
+  const YAML::Node settings = OfKind(Objects(), "ConfigMap").at(0)["data"];
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    const YAML::Node pod = set["spec"]["template"];
+    const YAML::Node container = ContainerOf(set);
+    const auto ports = PortsOf(container);
+    CAPTURE(Text(set["metadata"]["name"]));
+    CHECK(ports.at("admin") == settings["MUSTER_ADMIN_PORT"].as<int>());
+    for (const YAML::Node& argument : container["args"]) {
+      if (Text(argument).starts_with("--listen=")) {
+        CHECK(PortIn(Text(argument)) == ports.at("grpc"));
+      }
+      if (Text(argument).starts_with("--data-listen=")) {
+        CHECK(PortIn(Text(argument)) == ports.at("data"));
+      }
+    }
+    for (const char* probe : {"startupProbe", "livenessProbe", "readinessProbe"}) {
+      CAPTURE(probe);
+      const YAML::Node get = container[probe]["httpGet"];
+      CHECK(ports.contains(Text(get["port"])));
+      CHECK(Text(get["path"]) == (probe == std::string("readinessProbe") ? "/readyz" : "/healthz"));
+    }
+    CHECK(Selects(set["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"]));
+    CHECK(Text(container["envFrom"][0]["configMapRef"]["name"]) ==
+          Text(OfKind(Objects(), "ConfigMap").at(0)["metadata"]["name"]));
+    std::set<std::string> volumes;
+    for (const YAML::Node& volume : pod["spec"]["volumes"]) volumes.insert(Text(volume["name"]));
+    for (const YAML::Node& mount : container["volumeMounts"]) {
+      CHECK(volumes.erase(Text(mount["name"])) == 1);
+    }
+    CHECK(volumes.empty());
+
+    int services = 0;
+    for (const YAML::Node& service : OfKind(Objects(), "Service")) {
+      if (Text(service["metadata"]["name"]) != Text(set["spec"]["serviceName"])) continue;
+      ++services;
+      CHECK(Text(service["spec"]["clusterIP"]) == "None");
+      CHECK(Selects(service["spec"]["selector"], pod["metadata"]["labels"]));
+      for (const YAML::Node& port : service["spec"]["ports"]) {
+        CHECK(ports.at(Text(port["targetPort"])) == port["port"].as<int>());
+      }
+    }
+    CHECK(services == 1);
+  }
+  // Where everybody looks for the coordinator.
+  const std::string coordinator = Text(settings["MUSTER_COORDINATOR"]);
+  bool found = false;
+  for (const YAML::Node& service : OfKind(Objects(), "Service")) {
+    found = found || (coordinator == Text(service["metadata"]["name"]) + ":5000" &&
+                      service["spec"]["ports"][0]["port"].as<int>() == 5'000);
+  }
+  CHECK(found);
+}
+
+TEST_CASE("pods are what the restricted standard asks for, and have room to drain",
+          "[deploy][kubernetes]") {
+  const YAML::Node settings = OfKind(Objects(), "ConfigMap").at(0)["data"];
+  const int drain_s = std::stoi(Text(settings["MUSTER_DRAIN_TIMEOUT"]));
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    const YAML::Node pod = set["spec"]["template"]["spec"];
+    const YAML::Node container = ContainerOf(set);
+    const YAML::Node rights = container["securityContext"];
+    CAPTURE(Text(set["metadata"]["name"]));
+    CHECK(pod["securityContext"]["runAsNonRoot"].as<bool>());
+    CHECK(pod["securityContext"]["runAsUser"].as<int>() > 0);
+    CHECK(Text(pod["securityContext"]["seccompProfile"]["type"]) == "RuntimeDefault");
+    CHECK_FALSE(pod["automountServiceAccountToken"].as<bool>());
+    CHECK_FALSE(rights["allowPrivilegeEscalation"].as<bool>());
+    CHECK(rights["readOnlyRootFilesystem"].as<bool>());
+    CHECK(Text(rights["capabilities"]["drop"][0]) == "ALL");
+    for (const char* of : {"requests", "limits"}) {
+      CHECK(container["resources"][of]["cpu"].IsDefined());
+      CHECK(container["resources"][of]["memory"].IsDefined());
+    }
+    // What a daemon may still do when its drain's time is over: services/common/daemon.cc.
+    constexpr int kLastWork_s = 15;
+    CHECK(pod["terminationGracePeriodSeconds"].as<int>() >= drain_s + kLastWork_s);
+    CHECK_FALSE(container["lifecycle"].IsDefined());  // a second SIGTERM ends a daemon at once
+  }
+  CHECK(Text(OfKind(Objects(), "Namespace")
+                 .at(0)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]) ==
+        "restricted");
+}
+
+TEST_CASE("whoever holds variables or jobs is not evicted together, and strangers stay out",
+          "[deploy][kubernetes]") {
+  std::set<std::string> guarded;
+  for (const YAML::Node& budget : OfKind(Objects(), "PodDisruptionBudget")) {
+    CHECK(budget["spec"]["maxUnavailable"].as<int>() == 1);
+    for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+      if (Selects(budget["spec"]["selector"]["matchLabels"],
+                  set["spec"]["template"]["metadata"]["labels"])) {
+        guarded.insert(Text(set["metadata"]["name"]));
+      }
+    }
+  }
+  CHECK(guarded == std::set<std::string>{"muster-coordinator", "muster-ps"});
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    int policies = 0;
+    for (const YAML::Node& policy : OfKind(Objects(), "NetworkPolicy")) {
+      policies += Selects(policy["spec"]["podSelector"]["matchLabels"],
+                          set["spec"]["template"]["metadata"]["labels"])
+                      ? 1
+                      : 0;
+    }
+    CHECK(policies >= 1);
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing
