@@ -83,7 +83,7 @@ TEST_CASE(
     "[cluster]") {
   Cluster cluster({.ps = 0, .workers = 3});
   const TempFolder folder;
-  constexpr std::uint64_t kSteps = 8000;
+  constexpr std::uint64_t kSteps = 5000;
   const std::string alone = cluster.Submit(
       WriteFashion(folder, "alone.yaml", kSteps, "kind: one_device\n  deterministic: true"), "one");
   REQUIRE(cluster.Wait(alone, seconds(200)) == 0);
@@ -140,7 +140,7 @@ TEST_CASE("a new coordinator goes on with the steps that workers make together",
   Cluster cluster({.ps = 0, .workers = 2});
   const TempFolder folder;
   const std::string id = cluster.Submit(
-      WriteFashion(folder, "job.yaml", 2500, "kind: multi_worker_mirrored\n  workers: 2"));
+      WriteFashion(folder, "job.yaml", 1500, "kind: multi_worker_mirrored\n  workers: 2"));
   REQUIRE(cluster.WaitForStep(id, 100, seconds(60)));
   REQUIRE(cluster.Kill("coordinator", SIGKILL));
   REQUIRE(Eventually(seconds(60), [&] {
@@ -153,7 +153,7 @@ TEST_CASE("a new coordinator goes on with the steps that workers make together",
   REQUIRE(code == 0);
   CHECK(job.view() == 1);
   CHECK(Field(*FindEvent(job, "VIEW_ADOPTED"), "steps_lost") == 0);
-  CHECK(job.progress().step() == 2500);
+  CHECK(job.progress().step() == 1500);
 }
 
 TEST_CASE("a job on emulated cores trains in one worker, along their torus", "[cluster]") {
