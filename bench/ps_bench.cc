@@ -49,7 +49,8 @@ constexpr const char* kPsMethod =
     "the server has put it, and not copied. 64 reads: as many variables of 4 KB in one call. "
     "GB/s: payload bytes per second (1e9). ratio: this median over the reference's median of the "
     "same "
-    "run; in_series: the reference is the time of a bare socket's transfer and a bare apply, "
+    "run; tcp (of tls): the same over TCP in the clear; in_series: the reference is the time of a "
+    "bare socket's transfer and a bare apply, "
     "added.";
 
 struct PsOptions {
@@ -69,18 +70,21 @@ struct Closures {
 // Pulls and pushes of one client over one kind of link.
 class Side {
  public:
-  static Result<std::unique_ptr<Side>> Open(const Peer& peer, ps::LinkMode link, net::SpinMode spin,
+  static Result<std::unique_ptr<Side>> Open(const Peer& peer, const std::string& name,
+                                            ps::LinkMode link, net::SpinMode spin,
                                             Closures& closures) {
     std::unique_ptr<Side> side(new Side(closures));
     ps::PsClient::Options options;
+    const bool tls = name == "tls";
     options.token = peer.token();
+    if (tls) options.tls = peer.tls();
     options.link = link;
     options.host_id = peer.host_id();
     options.spin = spin;
     v1::JobPlan dense = DensePlan();
     v1::JobPlan rows = RowsPlan();
-    peer.Complete(dense);
-    peer.Complete(rows);
+    peer.Complete(dense, tls);
+    peer.Complete(rows, tls);
     MUSTER_TRY_ASSIGN(side->dense_, ps::PsClient::Connect(dense, options));
     MUSTER_TRY_ASSIGN(side->rows_, ps::PsClient::Connect(rows, options));
     return side;
@@ -321,22 +325,35 @@ void ReportBaselines(Report& report) {
 }
 
 void ReportSide(Report& report, const std::string& link) {
-  report.Latency(link + " pull 4 KB", {{"socket", {"socket pull 4 KB"}}});
+  using References = std::vector<std::pair<std::string, std::vector<std::string>>>;
+  const auto beside = [&link](References references, const std::string& what) {
+    if (link == "tls") references.push_back({"tcp", {"tcp " + what}});
+    return references;
+  };
+  report.Latency(link + " pull 4 KB", beside({{"socket", {"socket pull 4 KB"}}}, "pull 4 KB"));
   for (const DenseVariable& variable : kDense) {
     const std::string size = variable.name;
     const double bytes = static_cast<double>(variable.floats) * sizeof(float);
     report.Rate(link + " pull " + size, "GB/s", bytes, 1e9,
-                {{"memcpy", {"memcpy " + size}}, {"socket", {"socket pull " + size}}});
-    report.Rate(
-        link + " push+apply " + size, "GB/s", bytes, 1e9,
-        {{"apply", {"apply " + size}}, {"in_series", {"socket push " + size, "apply " + size}}});
+                beside({{"memcpy", {"memcpy " + size}}, {"socket", {"socket pull " + size}}},
+                       "pull " + size));
+    report.Rate(link + " push+apply " + size, "GB/s", bytes, 1e9,
+                beside({{"apply", {"apply " + size}},
+                        {"in_series", {"socket push " + size, "apply " + size}}},
+                       "push+apply " + size));
   }
   for (const std::size_t n : kIdCounts) {
     report.Rate(link + " pull " + RowsName(n), "M rows/s", static_cast<double>(n), 1e6,
-                {{"read", {"read " + RowsName(n)}}});
+                beside({{"read", {"read " + RowsName(n)}}}, "pull " + RowsName(n)));
     report.Rate(link + " push+apply " + RowsName(n), "M rows/s", static_cast<double>(n), 1e6,
-                {{"apply", {"apply " + RowsName(n)}}});
+                beside({{"apply", {"apply " + RowsName(n)}}}, "push+apply " + RowsName(n)));
   }
+}
+
+// TLS is compared with TCP in the clear, in the same run.
+bool IsWanted(const std::string& option, const std::string& link) {
+  if (option == "all" || option == link) return true;
+  return option == "both" ? link != "tls" : option == "tls" && link == "tcp";
 }
 
 Result<Json> MeasurePs(const PsOptions& options) {
@@ -358,15 +375,15 @@ Result<Json> MeasurePs(const PsOptions& options) {
   }
   std::map<std::string, std::unique_ptr<Side>> sides;
   std::map<std::string, std::unique_ptr<ProgramSide>> programs;
-  const std::map<std::string, ps::LinkMode> links = {{"local", ps::LinkMode::kLocal},
-                                                     {"tcp", ps::LinkMode::kTcp}};
+  const std::map<std::string, ps::LinkMode> links = {
+      {"local", ps::LinkMode::kLocal}, {"tcp", ps::LinkMode::kTcp}, {"tls", ps::LinkMode::kTcp}};
   Closures closures;
   for (const auto& [name, mode] : links) {
-    if (options.link != "both" && options.link != name) continue;
-    MUSTER_TRY_ASSIGN(sides[name], Side::Open(*peer, mode, spin, closures));
+    if (!IsWanted(options.link, name)) continue;
+    MUSTER_TRY_ASSIGN(sides[name], Side::Open(*peer, name, mode, spin, closures));
     MUSTER_TRY(sides[name]->FillGradients());
     AddSide(all, *sides[name], name, ids);
-    MUSTER_TRY_ASSIGN(programs[name], ProgramSide::Open(*peer, mode, spin));
+    MUSTER_TRY_ASSIGN(programs[name], ProgramSide::Open(*peer, name, mode, spin));
     AddProgram(all, *programs[name], name);
   }
   MUSTER_TRY(all.Run(Millis(options.window_ms)));
@@ -396,8 +413,8 @@ Result<Json> MeasurePs(const PsOptions& options) {
 int RunPs(int argc, char** argv) {
   PsOptions options;
   CLI::App app("Parameter server: pull, push and rows, by link");
-  app.add_option("--link", options.link, "local, tcp or both")
-      ->check(CLI::IsMember({"local", "tcp", "both"}))
+  app.add_option("--link", options.link, "local, tcp, both of these, tls (tcp beside it) or all")
+      ->check(CLI::IsMember({"local", "tcp", "both", "tls", "all"}))
       ->capture_default_str();
   app.add_option("--spin", options.spin, "off, adaptive or always: the client's waiting")
       ->check(CLI::IsMember({"off", "adaptive", "always"}))

@@ -118,14 +118,19 @@ Status Serve() {
   options.host_id = host_id;
   options.on_warning = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   MUSTER_TRY_ASSIGN(const auto server, ps::PsServer::Start(options));
+  options.unix_directory.clear();
+  options.tls = tls::Context::ForKeys();
+  MUSTER_TRY_ASSIGN(const auto encrypted, ps::PsServer::Start(options));
   ps::ApplyPool pool(1);
   for (const v1::JobPlan& plan : {DensePlan(), RowsPlan()}) {
     MUSTER_TRY_ASSIGN(auto shards, ps::JobShards::Create(plan, 0, "", pool));
+    encrypted->Publish(JobNumber(plan.job_number()), shards);
     server->Publish(JobNumber(plan.job_number()), std::move(shards));
   }
   MUSTER_TRY_ASSIGN(const net::Listener bare, net::ListenTcp("127.0.0.1:0"));
   const v1::DataEndpoint endpoint = server->endpoint();
-  fmt::print("{}\n{}\n{}\n", endpoint.tcp_address(), endpoint.unix_path(), bare.address);
+  fmt::print("{}\n{}\n{}\n{}\n", endpoint.tcp_address(), endpoint.unix_path(),
+             encrypted->endpoint().tcp_address(), bare.address);
   (void)std::fflush(stdout);
   const auto accepted = net::Accept(std::span(&bare, 1), STDIN_FILENO, Millis(60'000));
   if (accepted.ok() && accepted->fd.valid()) {
@@ -135,6 +140,7 @@ Status Serve() {
     }
     (void)::shutdown(accepted->fd.get(), SHUT_RDWR);
   }
+  encrypted->Stop();
   server->Stop();
   return Ok();
 }
@@ -168,6 +174,7 @@ Result<std::unique_ptr<Peer>> Peer::Start(bool pin) {
   MUSTER_TRY_ASSIGN(peer->process_, SelfProcess::Start("ps-peer"));
   MUSTER_TRY_ASSIGN(peer->tcp_address_, peer->process_->ReadLine());
   MUSTER_TRY_ASSIGN(peer->unix_path_, peer->process_->ReadLine());
+  MUSTER_TRY_ASSIGN(peer->tls_address_, peer->process_->ReadLine());
   MUSTER_TRY_ASSIGN(const std::string bare, peer->process_->ReadLine());
   MUSTER_TRY_ASSIGN(peer->bare_, net::ConnectTcp(bare, std::chrono::steady_clock::now() +
                                                            std::chrono::seconds(5)));
@@ -182,9 +189,9 @@ Peer::~Peer() {
   if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
 }
 
-void Peer::Complete(v1::JobPlan& plan) const {
+void Peer::Complete(v1::JobPlan& plan, bool tls) const {
   v1::DataEndpoint& data = *plan.mutable_ps(0)->mutable_data();
-  data.set_tcp_address(tcp_address_);
+  data.set_tcp_address(tls ? tls_address_ : tcp_address_);
   data.set_unix_path(unix_path_);
   data.set_host_id(host_id_);
 }

@@ -10,6 +10,7 @@
 #include "bench/self_process.h"
 #include "common/base/status.h"
 #include "common/net/fd.h"
+#include "common/tls/context.h"
 #include "muster/v1/common.pb.h"
 
 namespace muster::bench {
@@ -36,8 +37,11 @@ class Peer {
   static Result<std::unique_ptr<Peer>> Start(bool pin);
   ~Peer();
 
-  // Adds the peer's address to a plan.
-  void Complete(v1::JobPlan& plan) const;
+  // Adds the peer's address to a plan; `tls`: of the server whose TCP connections are encrypted.
+  // Both serve the same shards.
+  void Complete(v1::JobPlan& plan, bool tls) const;
+  // What clients of that one say beside the token; sessions are by keys, without certificates.
+  const std::shared_ptr<tls::Context>& tls() const { return tls_; }
   const std::string& token() const { return token_; }
   const std::string& host_id() const { return host_id_; }
 
@@ -51,6 +55,8 @@ class Peer {
   std::string host_id_;
   std::string directory_;
   std::string tcp_address_;
+  std::string tls_address_;
+  std::shared_ptr<tls::Context> tls_ = tls::Context::ForKeys();
   std::string unix_path_;
   net::Fd bare_;
   std::unique_ptr<SelfProcess> process_;

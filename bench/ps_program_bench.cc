@@ -18,16 +18,18 @@ Result<ps::VariableHandle> Make(ps::ProgramClient& client, const std::string& na
 
 }  // namespace
 
-Result<std::unique_ptr<ProgramSide>> ProgramSide::Open(const Peer& peer, ps::LinkMode link,
-                                                       net::SpinMode spin) {
+Result<std::unique_ptr<ProgramSide>> ProgramSide::Open(const Peer& peer, const std::string& name,
+                                                       ps::LinkMode link, net::SpinMode spin) {
   std::unique_ptr<ProgramSide> side(new ProgramSide);
   v1::JobPlan plan = DensePlan();
-  peer.Complete(plan);
-  const std::string job = link == ps::LinkMode::kTcp ? "bench-tcp" : "bench-local";
+  const bool tls = name == "tls";
+  peer.Complete(plan, tls);
+  const std::string job = "bench-" + name;
   MUSTER_TRY_ASSIGN(side->client_,
                     ps::ProgramClient::Open({{ps::TargetOf(plan.ps(0))}},
                                             {.job_id = job,
                                              .key = net::JobKey(peer.token(), job, Epoch(kEpoch)),
+                                             .tls = tls ? peer.tls() : nullptr,
                                              .epoch = Epoch(kEpoch),
                                              .incarnation = Incarnation(1),
                                              .link = link,

@@ -21,8 +21,9 @@ class ProgramSide {
   // Reads of 4 KB that are asked for at once.
   static constexpr std::size_t kInFlight = 64;
 
-  static Result<std::unique_ptr<ProgramSide>> Open(const Peer& peer, ps::LinkMode link,
-                                                   net::SpinMode spin);
+  // `name` tells the kinds of links apart ("tls": encrypted).
+  static Result<std::unique_ptr<ProgramSide>> Open(const Peer& peer, const std::string& name,
+                                                   ps::LinkMode link, net::SpinMode spin);
 
   // One whole variable of kDense, into warm memory of this process.
   Status Read(std::size_t variable);
