@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/private_directory.h"
+#include "common/tls/allowed.h"
 #include "common/tls/authority.h"
 
 namespace muster::cli {
@@ -91,6 +93,64 @@ Result<tls::Holder> HolderOf(const Options::Certs& asked) {
   return tls::Holder{.role = tls::Role::kViewer, .names = {asked.viewer}};
 }
 
+std::string ListOf(const Context& context) { return InFolder(context, "allowed"); }
+
+// What stands behind the fingerprint of a line: the holder, two spaces, the end of its time.
+constexpr std::string_view kUntil = "  until ";
+
+struct AllowedLine {
+  std::string text;
+  std::string fingerprint = {};
+  std::string holder = {};  // "node ps:0, ps:1"
+};
+
+// The lines of the list; none where there is no list yet.
+Result<std::vector<AllowedLine>> ReadList(const Context& context) {
+  const auto text = ReadText(ListOf(context));
+  if (text.status().code() == StatusCode::kNotFound) return std::vector<AllowedLine>();
+  MUSTER_TRY(text.status());
+  MUSTER_TRY(tls::ParseAllowed(*text, ListOf(context)).status());
+  std::vector<AllowedLine> lines;
+  std::istringstream stream(*text);
+  for (std::string one; std::getline(stream, one);) {
+    AllowedLine& line = lines.emplace_back(AllowedLine{.text = one});
+    if (one.empty() || one.front() == '#') continue;
+    const std::size_t end = one.find(' ');
+    line.fingerprint = one.substr(0, end);
+    if (end == std::string::npos) continue;
+    const std::size_t from = std::min(one.find_first_not_of(' ', end), one.size());
+    line.holder = one.substr(from, one.find(kUntil, from) - from);
+  }
+  return lines;
+}
+
+Status WriteList(const Context& context, const std::vector<AllowedLine>& lines) {
+  std::string text;
+  for (const AllowedLine& line : lines) text += line.text + "\n";
+  return WriteSecret(ListOf(context), text, 0644);
+}
+
+// A certificate before it leaves the folder: it is let in wherever the list is in use.
+Status AddToList(const Context& context, const tls::Issued& issued, const tls::Period& period) {
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr made, tls::ParseCertificate(issued.certificate, "issued"));
+  MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
+  lines.push_back({.text = fmt::format("{}  {}{}{}", tls::FingerprintOf(*made), tls::WhoseOf(*made),
+                                       kUntil, tls::UtcText(period.until))});
+  return WriteList(context, lines);
+}
+
+// Whether the line is of "ana", of "submitter ana", or of a fingerprint or its beginning.
+bool IsOf(const AllowedLine& line, const std::string& who) {
+  constexpr std::size_t kShortest = 8;
+  if (line.fingerprint.empty()) return false;
+  if (who.size() >= kShortest && line.fingerprint.starts_with(who)) return true;
+  if (line.holder == who) return true;
+  const std::size_t space = line.holder.find(' ');
+  if (space == std::string::npos) return false;
+  const std::string names = ", " + line.holder.substr(space + 1) + ", ";
+  return names.find(", " + who + ", ") != std::string::npos;
+}
+
 // "ps-1", "ana".
 std::string FileNameOf(const tls::Holder& holder) {
   std::string name = holder.names.front();
@@ -138,11 +198,43 @@ Status IssueOne(const Context& context) {
   if (name == "ca" || name.find('/') != std::string::npos) {
     return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
   }
+  MUSTER_TRY(AddToList(context, made, period));
   MUSTER_TRY(Store(context, name, made));
-  context.terminal.out << fmt::format("{} until {}\n  {}  (--tls-cert)\n  {}  (--tls-key)\n",
-                                      holder.ToString(), tls::UtcText(period.until),
-                                      InFolder(context, name + ".pem"),
-                                      InFolder(context, name + ".key"));
+  context.terminal.out << fmt::format(
+      "{} until {}\n  {}  (--tls-cert)\n  {}  (--tls-key)\n  {}  has its line (--tls-allowed)\n",
+      holder.ToString(), tls::UtcText(period.until), InFolder(context, name + ".pem"),
+      InFolder(context, name + ".key"), ListOf(context));
+  return Ok();
+}
+
+Status RevokeOne(const Context& context) {
+  std::string who = context.options.certs.file;
+  if (fs::is_regular_file(who)) {
+    MUSTER_TRY_ASSIGN(const std::string pem, ReadText(who));
+    MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, who));
+    who = tls::FingerprintOf(*certificate);
+  }
+  MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
+  std::string gone;
+  std::vector<AllowedLine> left;
+  for (const AllowedLine& line : lines) {
+    if (IsOf(line, who)) {
+      gone += "  " + line.text + "\n";
+    } else {
+      left.push_back(line);
+    }
+  }
+  if (gone.empty()) {
+    return NotFound(
+        "{} has no line of \"{}\": give a holder (ana, ps:1), a certificate's file, or its "
+        "fingerprint",
+        ListOf(context), context.options.certs.file);
+  }
+  MUSTER_TRY(WriteList(context, left));
+  context.terminal.out << fmt::format(
+      "taken off the list {}:\n{}Where another copy is in use (tls-allowed), put this one in "
+      "place: it is read within a second.\n",
+      ListOf(context), gone);
   return Ok();
 }
 
@@ -159,6 +251,7 @@ Status Show(const Context& context) {
   const std::vector<std::string> hosts = tls::HostsOf(*certificate);
   if (context.options.output == Output::kJson) {
     const nlohmann::json json{{"holder", who},
+                              {"fingerprint", tls::FingerprintOf(*certificate)},
                               {"hosts", hosts},
                               {"issuer", tls::IssuerOf(*certificate)},
                               {"from", tls::UtcText(period.from)},
@@ -167,9 +260,10 @@ Status Show(const Context& context) {
     context.terminal.out << json.dump(2) << "\n";
   } else {
     context.terminal.out << fmt::format(
-        "holder  {}\nhosts   {}\nissuer  {}\nvalid   {} until {}\n", who,
+        "holder  {}\nhosts   {}\nissuer  {}\nvalid   {} until {}\nsha256  {}\n", who,
         hosts.empty() ? "-" : fmt::format("{}", fmt::join(hosts, ", ")),
-        tls::IssuerOf(*certificate), tls::UtcText(period.from), tls::UtcText(period.until));
+        tls::IssuerOf(*certificate), tls::UtcText(period.from), tls::UtcText(period.until),
+        tls::FingerprintOf(*certificate));
   }
   MUSTER_TRY(valid);
   if (period.until - now < kSoon) {
@@ -200,6 +294,7 @@ void AddDays(CLI::App& command, Options& options, int fallback) {
 
 ExitCode CertsInit(const Context& context) { return Run(context, Init); }
 ExitCode CertsIssue(const Context& context) { return Run(context, IssueOne); }
+ExitCode CertsRevoke(const Context& context) { return Run(context, RevokeOne); }
 ExitCode CertsShow(const Context& context) { return Run(context, Show); }
 
 void AddCerts(CLI::App& app, Options& options) {
@@ -228,6 +323,13 @@ void AddCerts(CLI::App& app, Options& options) {
       ->type_name("HOST");
   issue->add_option("--name", certs.name, "Of the files (default: the first task's, or NAME)");
   AddDays(*issue, options, 365);
+
+  CLI::App* revoke = group->add_subcommand(
+      "revoke", "Take certificates off the list of those that are let in (--dir/allowed)");
+  AddFolder(*revoke, options);
+  revoke->add_option("WHO", certs.file, "A holder (ana, ps:1), a certificate's file, a fingerprint")
+      ->required()
+      ->type_name("");
 
   CLI::App* show = group->add_subcommand("show", "Print what a certificate says");
   show->add_option("FILE", certs.file, "The certificate, in PEM form")->required()->type_name("");

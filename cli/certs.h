@@ -18,6 +18,8 @@ ExitCode CertsInit(const Context& context);
 // Issues a certificate and its key; an existing one of that name is replaced, each file in one
 // step.
 ExitCode CertsIssue(const Context& context);
+// Takes the lines of a holder, or of one certificate, out of the list in --dir.
+ExitCode CertsRevoke(const Context& context);
 // Prints whose certificate a file has, for which hosts, and until when.
 ExitCode CertsShow(const Context& context);
 

@@ -188,6 +188,7 @@ ExitCode RunCommand(const Context& context) {
       {"checkpoints export", CheckpointsExport},
       {"certs init", CertsInit},
       {"certs issue", CertsIssue},
+      {"certs revoke", CertsRevoke},
       {"certs show", CertsShow},
       {"version", Version},
       {"bench", Bench},

@@ -44,7 +44,7 @@ Status Stream::Encrypt(std::unique_ptr<tls::Session> session, TimePoint deadline
       const bool flushed = Flush(error);
       MUSTER_TRY(done.status());
       if (error != 0) return FromErrno(error, "TLS handshake");
-      if (flushed && *done) return Ok();
+      if (flushed && *done) break;
       if (!flushed) wait_for = POLLOUT;
       if (flushed) {
         const ssize_t got = Fill();
@@ -55,6 +55,14 @@ Status Stream::Encrypt(std::unique_ptr<tls::Session> session, TimePoint deadline
     }
     MUSTER_TRY(Wait(wait_for, deadline));
   }
+  session_->WhenRevoked([this](const Status& why) {
+    {
+      const MutexLock lock(mutex_);
+      failure_ = why;
+    }
+    ShutDown();
+  });
+  return Ok();
 }
 
 ssize_t Stream::Fill() {

@@ -11,6 +11,8 @@
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include "common/tls/allowed.h"
+
 namespace muster::rpc {
 namespace {
 
@@ -33,27 +35,32 @@ std::string HostOf(const std::string& target) {
   return host;
 }
 
-Status CheckServer(const std::string& pem, const std::string& host) {
+Status CheckServer(const std::string& pem, const std::string& host, const std::string& allowed) {
   MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, host));
   MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::HolderOf(*certificate));
   if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, kCoordinator)) {
     return PermissionDenied("{} shows the certificate of {}, and a coordinator's is node {}", host,
                             holder.ToString(), kCoordinator);
   }
+  if (!allowed.empty()) MUSTER_TRY(tls::CheckAllowed(*certificate, allowed));
   return tls::CheckHost(*certificate, host);
 }
 
 // The chain and the dates are gRPC's; this is what it cannot know.
 class ServerVerifier final : public ExternalCertificateVerifier {
  public:
+  explicit ServerVerifier(std::string allowed) : allowed_(std::move(allowed)) {}
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* verdict) override {
     const Status status =
-        CheckServer(TextOf(request->peer_cert()), HostOf(TextOf(request->target_name())));
+        CheckServer(TextOf(request->peer_cert()), HostOf(TextOf(request->target_name())), allowed_);
     *verdict = grpc::Status(static_cast<grpc::StatusCode>(status.code()), Message(status));
     return true;
   }
   void Cancel(TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string allowed_;
 };
 
 template <class Options>
@@ -77,7 +84,8 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& fi
   Watch(options);
   // The verifier's words say more than gRPC's own check of the host.
   options.set_check_call_host(false);
-  options.set_certificate_verifier(ExternalCertificateVerifier::Create<ServerVerifier>());
+  options.set_certificate_verifier(
+      ExternalCertificateVerifier::Create<ServerVerifier>(files.allowed));
   return grpc::experimental::TlsCredentials(options);
 }
 
@@ -89,11 +97,14 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& fil
   return grpc::experimental::TlsServerCredentials(options);
 }
 
-Result<std::optional<tls::Holder>> CallerOf(const grpc::AuthContext& connection) {
+Result<std::optional<Shown>> CallerOf(const grpc::AuthContext& connection) {
   const auto certificates = connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  if (certificates.empty()) return std::optional<tls::Holder>();
-  MUSTER_TRY_ASSIGN(tls::Holder holder, tls::HolderOfPem(TextOf(certificates.front())));
-  return std::optional(std::move(holder));
+  if (certificates.empty()) return std::optional<Shown>();
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate,
+                    tls::ParseCertificate(TextOf(certificates.front()), "the caller's"));
+  MUSTER_TRY_ASSIGN(tls::Holder holder, tls::HolderOf(*certificate));
+  return std::optional(
+      Shown{.holder = std::move(holder), .fingerprint = tls::FingerprintOf(*certificate)});
 }
 
 }  // namespace muster::rpc

@@ -28,8 +28,13 @@ namespace muster::rpc {
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& files);
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& files);
 
+// The certificate of a connection.
+struct Shown {
+  tls::Holder holder;
+  std::string fingerprint;
+};
 // Who calls, by the certificate of its connection; nothing: it came in the clear.
 //   kPermissionDenied: the certificate names no role.
-Result<std::optional<tls::Holder>> CallerOf(const grpc::AuthContext& connection);
+Result<std::optional<Shown>> CallerOf(const grpc::AuthContext& connection);
 
 }  // namespace muster::rpc

@@ -208,6 +208,16 @@ std::string UtcText(std::chrono::system_clock::time_point time) {
 std::string SubjectOf(const x509_st& certificate) {
   return OneLine(X509_get_subject_name(&certificate));
 }
+std::string FingerprintOf(const x509_st& certificate) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  if (X509_digest(&certificate, EVP_sha256(), digest.data(), &size) != 1) return "";
+  return fmt::format("{:02x}", fmt::join(digest.begin(), digest.begin() + size, ""));
+}
+std::string WhoseOf(const x509_st& certificate) {
+  const Result<Holder> holder = HolderOf(certificate);
+  return holder.ok() ? holder->ToString() : SubjectOf(certificate);
+}
 std::string IssuerOf(const x509_st& certificate) {
   return OneLine(X509_get_issuer_name(&certificate));
 }

@@ -79,6 +79,11 @@ std::string SubjectOf(const x509_st& certificate);
 // The issuer's.
 std::string IssuerOf(const x509_st& certificate);
 
+// SHA-256 of the certificate, 64 digits.
+std::string FingerprintOf(const x509_st& certificate);
+// Its holder ("node ps:1"), else its subject: for messages.
+std::string WhoseOf(const x509_st& certificate);
+
 // What OpenSSL says about the last thing that failed on this thread.
 std::string LastError();
 

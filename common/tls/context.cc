@@ -205,6 +205,11 @@ struct Context::Loaded {
 
 Result<Holder> CheckFiles(const Files& files) {
   MUSTER_TRY_ASSIGN(const Material material, Load(files));
+  if (!files.allowed.empty()) {
+    MUSTER_TRY_ASSIGN(const std::string pem, ReadFile(files.certificate, "tls-cert"));
+    MUSTER_TRY_ASSIGN(const X509Ptr own, ParseCertificate(pem, "tls-cert: " + files.certificate));
+    MUSTER_TRY(CheckAllowed(*own, files.allowed));
+  }
   return material.holder;
 }
 
@@ -215,7 +220,12 @@ Context::~Context() = default;
 Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_warning) {
   const std::string stamp = StampOf(files);
   MUSTER_TRY_ASSIGN(Material material, Load(files));
+  std::shared_ptr<Allowed> allowed;
+  if (!files.allowed.empty()) {
+    MUSTER_TRY_ASSIGN(allowed, Allowed::Open(files.allowed, on_warning));
+  }
   std::shared_ptr<Context> made(new Context(std::move(files), std::move(on_warning)));
+  made->allowed_ = std::move(allowed);
   const MutexLock lock(made->mutex_);
   made->loaded_ = std::make_shared<const Loaded>(std::move(material.context));
   made->seen_ = stamp;
@@ -256,7 +266,9 @@ std::shared_ptr<const Context::Loaded> Context::Current() {
 Result<std::unique_ptr<Session>> Context::NewSession(bool server) {
   const auto current = Current();
   if (current == nullptr) return Internal("OpenSSL makes no context for TLS 1.3");
-  return Session::Make(current->context.get(), server);
+  MUSTER_TRY_ASSIGN(auto session, Session::Make(current->context.get(), server));
+  session->allowed_ = allowed_;
+  return session;
 }
 
 Result<std::unique_ptr<Session>> Context::Accept(KeyNamed keys) {

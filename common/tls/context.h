@@ -16,23 +16,28 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/tls/allowed.h"
 #include "common/tls/session.h"
 
 namespace muster::tls {
 
 // Of PEM files: authorities (one or more), the own certificate (with intermediates behind it), its
-// key.
+// key; and the list of certificates that are let in (allowed.h), empty: all of the authorities'.
 struct Files {
   std::string ca = {};
   std::string certificate = {};
   std::string key = {};
-  bool given() const { return !ca.empty() || !certificate.empty() || !key.empty(); }
+  std::string allowed = {};
+  bool given() const {
+    return !ca.empty() || !certificate.empty() || !key.empty() || !allowed.empty();
+  }
 };
 
 // The own certificate, read and checked: it matches the key, one of the authorities has issued it,
-// and it is valid now.
+// it is valid now, and on the list if there is one.
 //   kInvalidArgument: one of the files is missing or is no PEM file.  kPermissionDenied: others may
-//   read the key.  kUnauthenticated: its dates.  kFailedPrecondition: these do not go together.
+//   read the key.  kUnauthenticated: its dates, or the list.  kFailedPrecondition: these do not go
+//   together.
 Result<Holder> CheckFiles(const Files& files);
 
 class Context {
@@ -47,6 +52,8 @@ class Context {
   ~Context();
 
   bool has_certificate() const { return files_.given(); }
+  // Null: there is no list.
+  const std::shared_ptr<Allowed>& allowed() const { return allowed_; }
 
   // The server's side. Clients prove themselves by a certificate, or by a key that `keys` knows.
   Result<std::unique_ptr<Session>> Accept(KeyNamed keys = {});
@@ -64,6 +71,7 @@ class Context {
 
   const Files files_;
   const OnWarning on_warning_;
+  std::shared_ptr<Allowed> allowed_;
   Mutex mutex_;
   std::shared_ptr<const Loaded> loaded_ MUSTER_GUARDED_BY(mutex_);
   std::string seen_ MUSTER_GUARDED_BY(mutex_);  // the files' stamps

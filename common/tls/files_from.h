@@ -6,7 +6,7 @@
 
 namespace muster::tls {
 
-// MUSTER_TLS_CA, MUSTER_TLS_CERT, MUSTER_TLS_KEY; what is not set is empty.
+// MUSTER_TLS_CA, MUSTER_TLS_CERT, MUSTER_TLS_KEY, MUSTER_TLS_ALLOWED; what is not set is empty.
 Files FilesFrom(const Environment& environment);
 
 }  // namespace muster::tls

@@ -37,8 +37,11 @@ std::optional<Status> FromAlert(int reason) {
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
     case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
       return Unauthenticated("it refused this process's certificate; its log says why");
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+      return Unauthenticated(
+          "it refused this process's certificate: it has been revoked, its line is not on the list "
+          "there (tls-allowed). Issue another one (muster certs issue)");
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
       return Unauthenticated("it refused this process's key: it is of another cluster or job");
@@ -115,11 +118,35 @@ Result<std::unique_ptr<Session>> Session::Make(ssl_ctx_st* context, bool server)
 }
 
 int Session::OnVerify(int good, x509_store_ctx_st* store) {
-  if (good == 1) return 1;
   const auto* ssl = static_cast<const SSL*>(
       X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
-  SessionOf(ssl)->verdict_ = VerdictOn(store);
+  Session& session = *SessionOf(ssl);
+  if (good != 1) {
+    session.verdict_ = VerdictOn(store);
+    return 0;
+  }
+  if (X509_STORE_CTX_get_error_depth(store) > 0) return 1;
+  session.verdict_ = session.CheckAllowed(*X509_STORE_CTX_get_current_cert(store));
+  if (session.verdict_.ok()) return 1;
+  X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REVOKED);  // the alert that the peer hears
   return 0;
+}
+
+Status Session::CheckAllowed(const x509_st& certificate) const {
+  if (allowed_ == nullptr) return Ok();
+  return allowed_->Check(FingerprintOf(certificate), WhoseOf(certificate));
+}
+
+void Session::WhenRevoked(std::function<void(const Status& why)> then) {
+  const X509* certificate = SSL_get0_peer_certificate(ssl_);
+  if (allowed_ == nullptr || certificate == nullptr) return;
+  watch_ = allowed_->WhenTakenOff(
+      FingerprintOf(*certificate), [then = std::move(then), whose = WhoseOf(*certificate)] {
+        then(
+            Unauthenticated("the certificate of {} has been revoked: it was taken off the list "
+                            "(tls-allowed)",
+                            whose));
+      });
 }
 
 Result<bool> Session::Handshake() {

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/tls/allowed.h"
 #include "common/tls/certificate.h"
 
 struct bio_st;
@@ -56,6 +57,9 @@ class Session {
   // After the handshake.
   const Peer& peer() const { return peer_; }
   Result<Binding> binding() const;
+  // After the handshake, once: what happens, on another thread, when the peer's certificate is
+  // taken off the list of those that are let in. Not after this object has gone.
+  void WhenRevoked(std::function<void(const Status& why)> then);
 
   // Plaintext that has come. 0: none, more ciphertext is needed, or ended().
   Result<std::size_t> Read(std::span<std::byte> into);
@@ -81,6 +85,7 @@ class Session {
   // Both sides' common part. `key`: what the client uses; `keys`: what the server looks it up by.
   static Result<std::unique_ptr<Session>> Make(ssl_ctx_st* context, bool server);
   static int OnVerify(int good, x509_store_ctx_st* store);
+  Status CheckAllowed(const x509_st& certificate) const;
   Status Explain(int result);
   Status IdentifyPeer();
 
@@ -96,6 +101,9 @@ class Session {
   std::string wanted_task_;
   // What OnVerify() found.
   Status verdict_;
+  // Null: there is no list.
+  std::shared_ptr<Allowed> allowed_;
+  Allowed::WatchPtr watch_;
 };
 
 }  // namespace muster::tls

@@ -63,17 +63,24 @@ Status CheckToken(const grpc::ServerContextBase& context, const Token& token) {
 }  // namespace
 
 Result<Caller> CheckCaller(const grpc::ServerContextBase& context, const Token& token,
-                           tls::Role least) {
-  MUSTER_TRY_ASSIGN(const std::optional<tls::Holder> holder,
-                    rpc::CallerOf(*context.auth_context()));
-  if (!holder || holder->role == tls::Role::kNode) MUSTER_TRY(CheckToken(context, token));
-  if (!holder) return Caller();
-  if (holder->role < least) {
+                           tls::Role least, tls::Allowed* allowed) {
+  MUSTER_TRY_ASSIGN(const std::optional<rpc::Shown> shown, rpc::CallerOf(*context.auth_context()));
+  if (!shown || shown->holder.role == tls::Role::kNode) MUSTER_TRY(CheckToken(context, token));
+  if (!shown) return Caller();
+  Caller caller{
+      .role = shown->holder.role, .names = shown->holder.names, .fingerprint = shown->fingerprint};
+  MUSTER_TRY(CheckStillAllowed(caller, allowed));
+  if (caller.role < least) {
     return PermissionDenied(
         "{} may not do this: it takes the certificate of a {} (muster certs issue)",
-        holder->ToString(), tls::RoleName(least));
+        caller.ToString(), tls::RoleName(least));
   }
-  return Caller{.role = holder->role, .names = holder->names};
+  return caller;
+}
+
+Status CheckStillAllowed(const Caller& caller, tls::Allowed* allowed) {
+  if (allowed == nullptr || caller.fingerprint.empty()) return Ok();
+  return allowed->Check(caller.fingerprint, caller.ToString());
 }
 
 Status WriteFileAtomically(const std::string& path, const std::string& text) {

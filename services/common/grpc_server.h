@@ -28,6 +28,8 @@ struct Caller {
   tls::Role role = tls::Role::kNode;
   // Of its certificate; none: it came in the clear, with the token.
   std::vector<std::string> names = {};
+  // Of its certificate.
+  std::string fingerprint = {};
 
   // "submitter ana"; "the token".
   std::string ToString() const;
@@ -35,9 +37,13 @@ struct Caller {
 
 // Whether the call comes from one that may do what `least` may: by its certificate behind TLS, by
 // the token in the clear. A node needs both behind TLS.
-//   kUnauthenticated: no token, or another one.  kPermissionDenied: its role is too small.
+// Where there is a list of certificates that are let in (may be null), it is asked, too.
+//   kUnauthenticated: no token, or another one; a certificate that is not on the list.
+//   kPermissionDenied: its role is too small.
 Result<Caller> CheckCaller(const grpc::ServerContextBase& context, const Token& token,
-                           tls::Role least);
+                           tls::Role least, tls::Allowed* allowed = nullptr);
+// The same of a call that goes on: kUnauthenticated, its certificate has been taken off the list.
+Status CheckStillAllowed(const Caller& caller, tls::Allowed* allowed);
 
 // Threading: any thread. Lifetime: the services outlive it.
 class GrpcServer {

@@ -12,7 +12,7 @@
 
 namespace muster::services {
 
-// tls-ca, tls-cert, tls-key.
+// tls-ca, tls-cert, tls-key, tls-allowed.
 std::vector<config::Setting> TlsSettings();
 tls::Files TlsFilesOf(const config::Values& values);
 // What tls::FilesFrom() reads. With absolute paths; nothing where there are no files.

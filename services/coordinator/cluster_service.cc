@@ -30,7 +30,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
     self_ = shared_from_this();
     Post([this, caller] {
       if (!caller.ok()) return End(caller.status());
-      tasks_ = caller->names;
+      caller_ = *caller;
       StartRead(&in_);
     });
   }
@@ -94,6 +94,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
   void Read() {
     if (finished_ || ending_) return;
     if (front_.core == nullptr) return End(Front::Closing());
+    if (const Status may = front_.still_allowed(caller_); !may.ok()) return End(may);
     if (!session_) {
       if (!in_.has_register_()) {
         return End(InvalidArgument("the first message of a stream must be Register"));
@@ -113,9 +114,10 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
   // A certificate names the tasks that its holder may be.
   Status CheckTask(const v1::Register& given) const {
     const std::string task = fmt::format("{}:{}", given.task().type(), given.task().index());
-    if (tasks_.empty() || std::ranges::count(tasks_, task) > 0) return Ok();
+    const std::vector<std::string>& tasks = caller_.names;
+    if (tasks.empty() || std::ranges::count(tasks, task) > 0) return Ok();
     return PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
-                            fmt::join(tasks_, ", "));
+                            fmt::join(tasks, ", "));
   }
 
   void Closed() {
@@ -132,7 +134,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
   std::shared_ptr<AttachStream> self_;
   v1::DaemonMessage in_;
   std::deque<v1::CoordinatorMessage> out_;
-  std::vector<std::string> tasks_;  // of its certificate; none: any
+  services::Caller caller_;  // of whose certificate it may be the tasks; none: any
   std::optional<SessionId> session_;
   std::optional<grpc::Status> ending_;
   bool writing_ = false;

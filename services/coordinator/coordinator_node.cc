@@ -76,8 +76,12 @@ struct CoordinatorNode::Parts {
                  }}),
         front{strand,
               nullptr,
-              [token](const grpc::ServerContextBase& context, tls::Role least) {
-                return services::CheckCaller(context, token, least);
+              [token, list = options.allowed](const grpc::ServerContextBase& context,
+                                              tls::Role least) {
+                return services::CheckCaller(context, token, least, list.get());
+              },
+              [list = options.allowed](const services::Caller& caller) {
+                return services::CheckStillAllowed(caller, list.get());
               },
               [this](const services::Caller& who, std::string_view did, const std::string& what) {
                 disks.Run(

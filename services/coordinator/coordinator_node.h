@@ -21,6 +21,8 @@ class CoordinatorNode {
     services::GrpcServer::Options server;
     Coordinator::Options coordinator;  // state_directory is required
     std::string token_file;
+    // The certificates that are let in; null: all of the authorities'.
+    std::shared_ptr<tls::Allowed> allowed = nullptr;
     // See Front.
     Millis stall_limit{60'000};
     // The driver's program.

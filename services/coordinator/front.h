@@ -26,6 +26,8 @@ struct Front {
   // Who calls, if it may do what that role may. Errors of services::CheckCaller.
   std::function<Result<services::Caller>(const grpc::ServerContextBase&, tls::Role least)>
       authorize;
+  // Whether one whose call goes on may still. Errors of services::CheckStillAllowed.
+  std::function<Status(const services::Caller&)> still_allowed;
   // Writes down who did what with which job. On the strand.
   std::function<void(const services::Caller& who, std::string_view did, const std::string& what)>
       audit;

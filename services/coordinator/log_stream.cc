@@ -30,7 +30,8 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
     self_ = shared_from_this();
     Post([this, caller] {
       if (!caller.ok()) return End(caller.status());
-      front_.audit(*caller, "logs", job_);
+      caller_ = *caller;
+      front_.audit(caller_, "logs", job_);
       Next();
     });
   }
@@ -65,6 +66,7 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
     if (finished_) return;
     if (cancelled_) return End(Cancelled("the reader has gone"));
     if (front_.core == nullptr) return End(Front::Closing());
+    if (const Status may = front_.still_allowed(caller_); !may.ok()) return End(may);
     if (records_.empty()) return Fill();
     Write();
   }
@@ -103,6 +105,7 @@ class LogStream : public grpc::ServerWriteReactor<v1::LogRecord>,
   const std::string job_;
   const bool follow_;
   StalledCall stalled_;
+  services::Caller caller_;
   LogStore::Query query_;
   std::shared_ptr<LogStream> self_;
   std::deque<v1::LogRecord> records_;

@@ -104,6 +104,7 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   const services::DaemonConfig& config = daemon.config();
   CoordinatorNode::Options options;
   options.server = daemon.ServerOptions();
+  if (daemon.tls() != nullptr) options.allowed = daemon.tls()->allowed();
   options.token_file = config.token_file;
   options.trainer = process::SiblingProgram("muster-trainer");
   Coordinator::Options& core = options.coordinator;

@@ -35,6 +35,7 @@ const std::vector<config::Setting> kSettings = {
     {.name = "tls-ca", .doc = "the authorities of the cluster"},
     {.name = "tls-cert", .doc = "the coordinator's certificate"},
     {.name = "tls-key", .doc = "and its key"},
+    {.name = "tls-allowed", .doc = "the certificates that are let in"},
 };
 
 constexpr int kPipe = 3;

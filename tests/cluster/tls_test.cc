@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <sys/uio.h>
@@ -109,6 +110,48 @@ TEST_CASE("behind TLS everybody does what their certificate says, and hears what
             "an authority that is not in this process's tls-ca"));
   const RunResult plain = As({}, cluster, {"--token-file", cluster.state() + "/token", "jobs"});
   CHECK(plain.code != 0);
+}
+
+TEST_CASE("who is revoked is let in no more, and what they had open ends within seconds",
+          "[cluster]") {
+  const Authority authority;
+  IssueNodes(authority);
+  authority.Certs({"issue", "--submitter", "ana"});
+  authority.Certs({"issue", "--viewer", "bob"});
+  Cluster::Options options = ClusterOptions(authority);
+  options.environment["MUSTER_TLS_ALLOWED"] = authority.folder() + "/allowed";
+  Cluster cluster(options);
+  const TempFolder folder;
+  const SumJob sums(folder, 1000, 10, 60, 20);
+  const auto ana = authority.Environment("ana");
+  const auto bob = authority.Environment("bob");
+  const RunResult submitted = As(ana, cluster, {"submit", "-f", sums.file});
+  CAPTURE(submitted.err);
+  REQUIRE(submitted.code == 0);
+  const std::string id = IdIn(submitted);
+  REQUIRE(cluster.WaitForStep(id, 10, seconds(120)));
+
+  // Bob looks on while he is revoked; his command ends with a reason, long before the job does.
+  RunResult followed;
+  std::thread following([&] { followed = As(bob, cluster, {"logs", id, "worker:0", "-f"}); });
+  const bool began = Eventually(seconds(60), [&] {
+    return Has(ReadAll(cluster.state() + "/coordinator/audit.log"), R"("did":"logs")");
+  });
+  authority.Certs({"revoke", "bob"});
+  following.join();
+  CHECK(began);
+  CHECK(followed.code != 0);
+  CHECK(Has(followed.err, "the certificate of viewer bob"));
+  CHECK(Has(followed.err, "has been revoked, or its line is missing"));
+  CHECK(Has(As(bob, cluster, {"jobs"}).err, "the certificate of viewer bob"));
+  CHECK(As(ana, cluster, {"jobs"}).code == 0);
+
+  // What ana has begun goes on without her.
+  authority.Certs({"revoke", "ana"});
+  CHECK(Has(As(ana, cluster, {"stop", id}).err, "the certificate of submitter ana"));
+  REQUIRE(cluster.Wait(id, seconds(240)) == 0);
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
+  CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
 }
 
 int Descriptors(int pid) {

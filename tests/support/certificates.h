@@ -67,6 +67,14 @@ class Certificates {
     Write(name + ".pem", issued->certificate);
     return {.ca = path("ca.pem"), .certificate = path(name + ".pem"), .key = path(name + ".key")};
   }
+  // Of a list of those that are let in (common/tls/allowed.h).
+  std::string LineOf(const std::string& name) const {
+    std::ifstream file(path(name + ".pem"));
+    const std::string pem{std::istreambuf_iterator<char>(file), {}};
+    const auto certificate = tls::ParseCertificate(pem, name);
+    REQUIRE(certificate.ok());
+    return tls::FingerprintOf(**certificate) + "  " + name + "\n";
+  }
   void Write(const std::string& name, const std::string& text) const {
     const std::string staged = path(name) + ".new";
     std::ofstream(staged) << text;

@@ -1,6 +1,8 @@
 #include "cli/certs.h"
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -46,6 +48,35 @@ TEST_CASE_METHOD(Fixture, "an authority is made once, and what it issues says wh
   CHECK(shown.at("holder") == "node ps:1, worker:0");
   CHECK(shown.at("hosts") == nlohmann::json{"node-3", "10.0.0.3"});
   CHECK(shown.at("valid") == true);
+}
+
+TEST_CASE_METHOD(Fixture, "what is issued is on the list of the folder until it is revoked",
+                 "[cli][tls][unit]") {
+  const Folder folder;
+  const std::string dir = folder.path + "/certs";
+  const auto list = [&] {
+    std::ifstream file(dir + "/allowed");
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  const auto has = [&](const std::string& who) { return list().find(who) != std::string::npos; };
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "anabel"}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--node", "ps:1", "--node", "worker:0", "--host",
+               "node-3"}) == ExitCode::kDone);
+  CHECK(has("  submitter ana  until "));
+  CHECK(has("  node ps:1, worker:0  until "));
+
+  CHECK(Run({"certs", "revoke", "--dir", dir, "ana"}) == ExitCode::kDone);
+  CHECK_FALSE(has("submitter ana  "));
+  CHECK(has("submitter anabel  "));
+  CHECK(Run({"certs", "revoke", "--dir", dir, "worker:0"}) == ExitCode::kDone);
+  CHECK_FALSE(has("node"));
+  CHECK(Run({"certs", "revoke", "--dir", dir, dir + "/anabel.pem"}) == ExitCode::kDone);
+  CHECK(list().empty());
+
+  CHECK(Run({"certs", "revoke", "--dir", dir, "ana"}) == ExitCode::kNotFound);
+  CHECK(err.str().find("/allowed has no line of \"ana\"") != std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture,

@@ -163,6 +163,35 @@ TEST_CASE(
   CHECK(wrong.server.status().code() == StatusCode::kUnauthenticated);
 }
 
+TEST_CASE(
+    "a certificate that is revoked ends the connection that stands by it, and lets in no more",
+    "[net][tls][unit]") {
+  Certificates folder;
+  const tls::Files worker = folder.Issue("w", kWorker);
+  tls::Files ps = folder.Issue("p", kPs0);
+  const std::string listed = folder.LineOf("p") + folder.LineOf("w");
+  folder.Write("allowed", listed);
+  ps.allowed = folder.path("allowed");
+  const Identity client{.token = "secret", .tls = ContextOf(worker)};
+  const Identity server{.token = "secret", .tls = ContextOf(ps)};
+  TlsMeeting met = MeetByTls(client, server);
+  REQUIRE(met.client == Ok());
+
+  folder.Write("allowed", folder.LineOf("p"));
+
+  // It waits for a frame that nobody sends.
+  const Status ended = met.server_channel->ReadFrame(Later()).status();
+  CHECK(ended.code() == StatusCode::kUnauthenticated);
+  CHECK(Says(ended, "the certificate of node worker:0 has been revoked"));
+  const auto heard = met.client_channel->ReadFrame(Later());
+  CHECK((!heard.ok() || !heard->has_value()));
+  TlsMeeting again = MeetByTls(client, server);
+  CHECK(Says(again.server.status(), "the certificate of node worker:0"));
+  CHECK(Says(again.client, "it refused this process's certificate: it has been revoked"));
+  folder.Write("allowed", listed);
+  CHECK(MeetByTls(client, server).client == Ok());
+}
+
 TEST_CASE("who may not come in over TLS hears why", "[net][tls][unit]") {
   Certificates folder;
   const auto ps = ContextOf(folder.Issue("p", kPs0));

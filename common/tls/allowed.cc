@@ -1,0 +1,148 @@
+#include "common/tls/allowed.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <sys/stat.h>
+
+namespace muster::tls {
+namespace {
+
+// Between two looks at the file on behalf of connections that stand.
+constexpr std::chrono::milliseconds kLookForWatchesEvery{500};
+constexpr std::size_t kDigits = 64;
+
+std::string StampOf(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) return fmt::format("{}", errno);
+  return fmt::format("{}/{}/{}.{:09}", info.st_ino, info.st_size, info.st_mtim.tv_sec,
+                     info.st_mtim.tv_nsec);
+}
+
+Result<std::set<std::string>> Load(const std::string& path) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) {
+    return InvalidArgument("tls-allowed: {}", Message(FromErrno(errno, "read " + path)));
+  }
+  return ParseAllowed(text, path);
+}
+
+Status NotAllowed(const std::string& whose, const std::string& fingerprint,
+                  const std::string& path) {
+  return Unauthenticated(
+      "the certificate of {} (fingerprint {}...) is not on the list {} (tls-allowed): it has been "
+      "revoked, or its line is missing. Issue another one (muster certs issue) and put the list in "
+      "place",
+      whose, fingerprint.substr(0, 16), path);
+}
+
+}  // namespace
+
+Result<std::set<std::string>> ParseAllowed(std::string_view text, const std::string& path) {
+  std::set<std::string> fingerprints;
+  for (std::size_t line = 1; !text.empty(); ++line) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view one = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (one.find_first_not_of(" \t\r") == std::string_view::npos || one.front() == '#') continue;
+    const std::size_t digits = std::min(one.find_first_of(" \t\r"), one.size());
+    const bool good = digits == kDigits && std::ranges::all_of(one.substr(0, digits), [](char c) {
+                        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+                      });
+    if (!good) {
+      return InvalidArgument(
+          "tls-allowed: {}:{}: must begin with a SHA-256 fingerprint of {} digits (muster certs "
+          "show prints it), or with #",
+          path, line, kDigits);
+    }
+    fingerprints.emplace(one.substr(0, digits));
+  }
+  return fingerprints;
+}
+
+Status CheckAllowed(const x509_st& certificate, const std::string& path) {
+  MUSTER_TRY_ASSIGN(const auto fingerprints, Load(path));
+  const std::string fingerprint = FingerprintOf(certificate);
+  if (fingerprints.contains(fingerprint)) return Ok();
+  return NotAllowed(WhoseOf(certificate), fingerprint, path);
+}
+
+Result<std::shared_ptr<Allowed>> Allowed::Open(std::string path, OnWarning on_warning) {
+  std::shared_ptr<Allowed> made(new Allowed(std::move(path), std::move(on_warning)));
+  {
+    const MutexLock lock(made->mutex_);
+    made->stamp_ = StampOf(made->path_);
+    MUSTER_TRY_ASSIGN(made->fingerprints_, Load(made->path_));
+  }
+  made->thread_ = std::jthread([one = made.get()](const std::stop_token& stop) { one->Run(stop); });
+  return made;
+}
+
+Allowed::~Allowed() = default;
+
+void Allowed::Look() {
+  std::string stamp = StampOf(path_);
+  if (stamp == stamp_) return;
+  stamp_ = std::move(stamp);
+  auto loaded = Load(path_);
+  if (loaded.ok()) {
+    fingerprints_ = *std::move(loaded);
+  } else if (on_warning_) {
+    on_warning_(fmt::format("{}; the list from before stays in use", Message(loaded.status())));
+  }
+}
+
+Status Allowed::Check(const std::string& fingerprint, const std::string& whose) {
+  const MutexLock lock(mutex_);
+  Look();
+  if (fingerprints_.contains(fingerprint)) return Ok();
+  return NotAllowed(whose, fingerprint, path_);
+}
+
+Allowed::WatchPtr Allowed::WhenTakenOff(const std::string& fingerprint,
+                                        std::function<void()> then) {
+  auto watch = std::make_shared<Watch>(fingerprint, std::move(then));
+  const MutexLock lock(mutex_);
+  std::erase_if(watches_, [](const auto& one) { return one.expired(); });
+  watches_.push_back(watch);
+  Watch* const plain = watch.get();
+  // The thread below may hold it for a moment longer, and then finds nothing to call.
+  return {plain, [watch = std::move(watch)](Watch*) {
+            const MutexLock ending(watch->mutex_);
+            watch->then_ = nullptr;
+          }};
+}
+
+// Calls outside the list's lock: what is called may take locks under which others ask the list.
+void Allowed::Run(const std::stop_token& stop) {
+  Mutex sleeping;
+  std::condition_variable_any stopped;
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock<Mutex> lock(sleeping);
+      (void)stopped.wait_for(lock, stop, kLookForWatchesEvery, [] { return false; });
+    }
+    std::vector<std::shared_ptr<Watch>> gone;
+    {
+      const MutexLock lock(mutex_);
+      Look();
+      for (const auto& weak : watches_) {
+        auto watch = weak.lock();
+        if (watch != nullptr && !fingerprints_.contains(watch->fingerprint_)) {
+          gone.push_back(std::move(watch));
+        }
+      }
+    }
+    for (const auto& watch : gone) {
+      const MutexLock lock(watch->mutex_);
+      if (watch->then_) std::exchange(watch->then_, nullptr)();
+    }
+  }
+}
+
+}  // namespace muster::tls

@@ -1,0 +1,77 @@
+// The list of certificates that are let in: a file whose lines each begin with the SHA-256
+// fingerprint of one; what stands behind it, and lines that begin with '#', are for people. A
+// certificate is revoked by taking its line out.
+//
+// Threading: any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/tls/certificate.h"
+
+namespace muster::tls {
+
+// Fingerprints on the lines of a list.
+//   kInvalidArgument: a line that begins with something else; `path` says of which file.
+Result<std::set<std::string>> ParseAllowed(std::string_view text, const std::string& path);
+// kUnauthenticated: the list in that file, as it is now, does not have the certificate. Errors of
+// ParseAllowed.
+Status CheckAllowed(const x509_st& certificate, const std::string& path);
+
+// The list of one process, read anew when the file changes.
+class Allowed {
+ public:
+  using OnWarning = std::function<void(const std::string& line)>;
+
+  // Errors of ParseAllowed. A list that is wrong later is told to `on_warning`, once for each
+  // change, and the one before stays in use.
+  static Result<std::shared_ptr<Allowed>> Open(std::string path, OnWarning on_warning = {});
+  ~Allowed();
+  Allowed(const Allowed&) = delete;
+  Allowed& operator=(const Allowed&) = delete;
+
+  // By the file as it is now. kUnauthenticated: not on the list; `whose` is in the sentence.
+  Status Check(const std::string& fingerprint, const std::string& whose);
+
+  // Calls a function once, from another thread, when the fingerprint is on the list no more, and
+  // not after this object has gone.
+  class Watch {
+   public:
+    Watch(std::string fingerprint, std::function<void()> then)
+        : fingerprint_(std::move(fingerprint)), then_(std::move(then)) {}
+
+   private:
+    friend class Allowed;
+    const std::string fingerprint_;
+    Mutex mutex_;
+    std::function<void()> then_ MUSTER_GUARDED_BY(mutex_);
+  };
+  using WatchPtr = std::unique_ptr<Watch, std::function<void(Watch*)>>;
+  // Within a second. The list may go first.
+  WatchPtr WhenTakenOff(const std::string& fingerprint, std::function<void()> then);
+
+ private:
+  Allowed(std::string path, OnWarning on_warning)
+      : path_(std::move(path)), on_warning_(std::move(on_warning)) {}
+  void Look() MUSTER_REQUIRES(mutex_);
+  void Run(const std::stop_token& stop);
+
+  const std::string path_;
+  const OnWarning on_warning_;
+  Mutex mutex_;
+  std::string stamp_ MUSTER_GUARDED_BY(mutex_);
+  std::set<std::string> fingerprints_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Watch>> watches_ MUSTER_GUARDED_BY(mutex_);
+  // Last: it uses the others.
+  std::jthread thread_;
+};
+
+}  // namespace muster::tls

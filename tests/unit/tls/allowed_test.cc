@@ -1,0 +1,91 @@
+#include "common/tls/allowed.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "common/tls/context.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+
+namespace muster::tls {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Certificates;
+using testing::Says;
+
+const std::string kOne(64, 'a');
+const std::string kTwo(64, 'b');
+
+}  // namespace
+
+TEST_CASE("a list is read by the fingerprints at the beginnings of its lines", "[tls][unit]") {
+  const auto read = ParseAllowed("# people\n" + kOne + "  submitter ana\n\n" + kTwo, "list");
+  REQUIRE(read.ok());
+  CHECK(*read == std::set<std::string>{kOne, kTwo});
+
+  CHECK(Says(ParseAllowed(kOne + "\nsubmitter ana\n", "list").status(), "list:2: must begin with"));
+  CHECK_FALSE(ParseAllowed(kOne + "a", "list").ok());
+  CHECK(ParseAllowed("", "list").ok());
+}
+
+TEST_CASE("who is taken off the list is refused at once, and told of where they are connected",
+          "[tls][unit]") {
+  const Certificates folder;
+  folder.Write("allowed", kOne + "\n" + kTwo + "\n");
+  auto list = Allowed::Open(folder.path("allowed"));
+  REQUIRE(list.ok());
+  std::atomic<int> one = 0;
+  std::atomic<int> two = 0;
+  std::atomic<int> left = 0;
+  const auto watch_one = (*list)->WhenTakenOff(kOne, [&] { ++one; });
+  const auto watch_two = (*list)->WhenTakenOff(kTwo, [&] { ++two; });
+  auto watch_left = (*list)->WhenTakenOff(kOne, [&] { ++left; });
+  watch_left.reset();
+  REQUIRE((*list)->Check(kOne, "node ps:0") == Ok());
+
+  folder.Write("allowed", kTwo + "\n");
+
+  const Status refused = (*list)->Check(kOne, "node ps:0");
+  CHECK(refused.code() == StatusCode::kUnauthenticated);
+  CHECK(Says(refused, "the certificate of node ps:0 (fingerprint aaaaaaaaaaaaaaaa...) is not on "));
+  const auto limit = std::chrono::steady_clock::now() + 30s;
+  while (one == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  CHECK(one == 1);
+  CHECK(two == 0);
+  CHECK(left == 0);
+  CHECK((*list)->Check(kTwo, "ana") == Ok());
+}
+
+TEST_CASE("a list of no use leaves the one before in use, and is told of once", "[tls][unit]") {
+  const Certificates folder;
+  folder.Write("allowed", kOne + "\n");
+  std::atomic<int> warnings = 0;
+  auto list = Allowed::Open(folder.path("allowed"), [&](const std::string&) { ++warnings; });
+  REQUIRE(list.ok());
+
+  folder.Write("allowed", "garbage\n");
+
+  CHECK((*list)->Check(kOne, "ana") == Ok());
+  CHECK((*list)->Check(kOne, "ana") == Ok());
+  CHECK(warnings == 1);
+  CHECK(Says(Allowed::Open(folder.path("allowed")).status(), "allowed:1"));
+  CHECK(Says(Allowed::Open(folder.path("none")).status(), "tls-allowed: read "));
+}
+
+TEST_CASE("a process whose own certificate is not on the list does not start with it",
+          "[tls][unit]") {
+  Certificates folder;
+  Files files = folder.Issue("ps", {.role = Role::kNode, .names = {"ps:0"}});
+  files.allowed = folder.path("allowed");
+  folder.Write("allowed", folder.LineOf("ps"));
+  CHECK(CheckFiles(files).status() == Ok());
+
+  folder.Write("allowed", "# nobody\n");
+  const Status refused = CheckFiles(files).status();
+  CHECK(Says(refused, "the certificate of node ps:0"));
+  CHECK(Says(refused, "has been revoked, or its line is missing"));
+}
+
+}  // namespace muster::tls
