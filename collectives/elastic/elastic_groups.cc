@@ -79,7 +79,7 @@ Result<std::unique_ptr<ElasticGroups>> ElasticGroups::Create(Options options) {
 ElasticGroups::ElasticGroups(Options options)
     : options_(std::move(options)),
       workers_(options_.workers),
-      identity_{.token = options_.key, .host_id = {}},
+      identity_{.token = options_.key, .host_id = {}, .tls = options_.tls},
       rendezvous_(options_.rules, NewIncarnation(), options_.signature, options_.first_step),
       awake_(steady_clock::now()) {}
 
@@ -241,6 +241,7 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                  .rank = rank,
                  .members = {},
                  .key = options_.key,
+                 .tls = options_.tls,
                  .form_within = kFormWithin};
   for (const WorkerReport& member : formation.members) {
     const auto worker = static_cast<std::size_t>(member.name.worker);

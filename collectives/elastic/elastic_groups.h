@@ -44,6 +44,8 @@ class ElasticGroups {
     std::function<Result<std::vector<std::string>>()> addresses = nullptr;
     // What all prove to each other; not empty.
     std::string key;
+    // As in GroupSpec.
+    std::shared_ptr<tls::Context> tls = nullptr;
     std::uint64_t signature = 0;
     std::uint64_t first_step = 0;
   };

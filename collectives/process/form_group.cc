@@ -125,7 +125,7 @@ class Forming {
   Forming(const GroupSpec& spec, const net::Listener& listener, std::string host_id)
       : spec_(spec),
         listener_(listener),
-        self_{.token = spec.key, .host_id = std::move(host_id)},
+        self_{.token = spec.key, .host_id = std::move(host_id), .tls = spec.tls},
         members_(SignatureOf(spec.members)),
         deadline_(std::chrono::steady_clock::now() + spec.form_within),
         peers_(spec.members.size()) {}

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/base/scheduler.h"
 #include "common/net/spin.h"
+#include "common/tls/context.h"
 
 namespace muster::collectives {
 
@@ -29,6 +31,9 @@ struct GroupSpec {
   std::vector<GroupMember> members;
   // What all members prove to each other; not empty.
   std::string key;
+  // Links over TCP are encrypted by that key (tls::Context::ForKeys()); null: they are in the
+  // clear. The same on all members.
+  std::shared_ptr<tls::Context> tls = nullptr;
   // All have to be there until then.
   Millis form_within{60'000};
   // Waits of operations look for what they wait for before they sleep.

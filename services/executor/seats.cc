@@ -29,6 +29,7 @@ Result<std::unique_ptr<Seats>> Seats::Open(const v1::StartExecutor& start) {
 Seats::Seats(const v1::StartExecutor& start, net::Listener listener)
     : name_(fmt::format("job {} view {}", start.plan().job_id(), start.plan().view())),
       key_(start.program().key()),
+      tls_(start.program().tls() ? tls::Context::ForKeys() : nullptr),
       executor_(start.program().incarnation()),
       listener_(std::move(listener)) {}
 
@@ -56,6 +57,7 @@ Status Seats::Form(const v1::JoinGroup& request) {
                                 .rank = rank,
                                 .members = {},
                                 .key = key_,
+                                .tls = tls_,
                                 .form_within = kFormWithin};
     for (const v1::GroupMember& member : request.members()) {
       spec.members.push_back(

@@ -15,6 +15,7 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/socket.h"
+#include "common/tls/context.h"
 
 namespace muster::v1 {
 class JoinGroup;
@@ -56,6 +57,7 @@ class Seats {
 
   const std::string name_;
   const std::string key_;
+  const std::shared_ptr<tls::Context> tls_;
   const std::uint64_t executor_;
   const net::Listener listener_;
   Mutex mutex_;

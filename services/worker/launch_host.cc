@@ -16,7 +16,9 @@
 
 #include "common/base/mutex.h"
 #include "common/base/wall_time.h"
+#include "common/cluster/job_key.h"
 #include "common/cluster/worker_book.h"
+#include "common/net/handshake.h"
 #include "common/telemetry/log.h"
 #include "services/common/network.h"
 #include "services/common/program_child.h"
@@ -190,6 +192,16 @@ void LaunchHost::WriteWorkers(const std::string& job_id, std::uint64_t launch,
 
 // ---- Processes
 
+namespace {
+
+std::string KeyText(const std::string& key) {
+  std::string text;
+  for (const char byte : key) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+}  // namespace
+
 // The daemon's own without what is Muster's, then what the job says.
 std::map<std::string, std::string> LaunchHost::EnvironmentOf(
     const std::string& job_id, const v1::LaunchSpec& spec, const v1::LaunchProcess& process) const {
@@ -204,6 +216,9 @@ std::map<std::string, std::string> LaunchHost::EnvironmentOf(
   if (spec.elastic())
     environment[cluster::kWorkerBookVariable] = fs::absolute(WorkersFileOf(job_id)).string();
   for (const auto& [name, value] : process.environment()) environment[name] = value;
+  // One for the whole job, whichever of its launches a process belongs to.
+  environment[cluster::kJobKeyVariable] = KeyText(net::JobKey(options_.token, job_id, Epoch(0)));
+  if (options_.tls) environment[cluster::kJobTlsVariable] = "1";
   return environment;
 }
 

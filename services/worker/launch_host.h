@@ -33,6 +33,10 @@ class LaunchHost final : private worker::LaunchIo {
     std::string advertised_host;
     // Where the working folders of jobs lie.
     std::string folder;
+    // The cluster's, of which the keys of jobs are made; processes do not get it.
+    std::string token;
+    // Groups of processes encrypt what they say to each other between hosts.
+    bool tls = false;
   };
 
   LaunchHost(Options options, ThreadScheduler& strand, AttachClient& client, FileCache files);

@@ -87,7 +87,7 @@ struct MultiWorkerMirroredStrategy::Joined {
 
 struct MultiWorkerMirroredStrategy::Elastic {
   internal::WorkerCluster cluster;
-  std::string key;
+  internal::GroupSecret secret;
   std::chrono::milliseconds call_within;
   std::unique_ptr<internal::ElasticRun> run = nullptr;
 };
@@ -111,18 +111,18 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
       options.devices.empty() ? DevicesOf(*joined.resolver, joined.cluster) : options.devices);
   joined.places = internal::PlacesOf(devices);
   joined.ops = OpsFor(devices, joined.places, options.implementation);
+  const internal::GroupSecret secret =
+      internal::secret_of(joined.cluster, options.key, ProcessEnvironment());
   if (options.elastic) {
     joined.elastic = std::make_unique<Elastic>(
-        Elastic{.cluster = joined.cluster,
-                .key = options.key.empty() ? internal::key_of(joined.cluster) : options.key,
-                .call_within = options.call_within});
+        Elastic{.cluster = joined.cluster, .secret = secret, .call_within = options.call_within});
     return joined;
   }
   joined.group =
       internal::join_workers(joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
                                               .within = options.join_within,
                                               .call_within = options.call_within,
-                                              .key = options.key});
+                                              .secret = secret});
   return joined;
 }
 
@@ -152,7 +152,7 @@ std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
   };
   elastic_->run = std::make_unique<internal::ElasticRun>(
       internal::ElasticRun::Membership{.cluster = elastic_->cluster,
-                                       .key = elastic_->key,
+                                       .secret = elastic_->secret,
                                        .call_within = elastic_->call_within,
                                        .regroup = regroup},
       state.tracked(), state.step(), options);

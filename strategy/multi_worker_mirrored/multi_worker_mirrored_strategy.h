@@ -51,8 +51,8 @@ struct MultiWorkerMirroredOptions {
   std::optional<std::chrono::milliseconds> join_within = std::nullopt;
   // How long one call waits for workers that are there; calls may have less.
   std::chrono::milliseconds call_within = std::chrono::hours(1);
-  // What the workers prove to each other. Empty: made of the cluster's addresses, which keeps out
-  // who comes by mistake, and no one else.
+  // What the workers prove to each other. Empty: the key that a launched process is told, else made
+  // of the cluster's addresses, which keeps out who comes by mistake, and no one else.
   std::string key = {};
   // Workers may come and go: the constructor waits for nobody, and this worker is alone until
   // run_elastic() (strategy/multi_worker_mirrored/elastic.h) finds the others.

@@ -154,6 +154,44 @@ TEST_CASE("who is revoked is let in no more, and what they had open ends within 
   CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
 }
 
+TEST_CASE("processes of a launched job share a key that is theirs alone, and train by it",
+          "[cluster]") {
+  const Authority authority;
+  authority.IssueNodes();
+  Cluster cluster(authority.ClusterOptions());
+  const auto submit = [&](const std::string& name, std::vector<std::string> what) {
+    const std::vector<std::string> two = {"submit", "--name", name, "--workers", "2"};
+    what.insert(what.begin(), two.begin(), two.end());
+    const RunResult submitted = cluster.Muster(what);
+    CAPTURE(submitted.err);
+    const std::string id = IdIn(submitted);
+    REQUIRE(cluster.Wait(id, seconds(120)) == 0);
+    return id;
+  };
+  const std::vector<std::string> tell = {"--", "sh", "-c",
+                                         "echo key=$MUSTER_JOB_KEY tls=$MUSTER_JOB_TLS "
+                                         "certificate=$MUSTER_TLS_KEY end"};
+
+  const auto key_of = [&](const std::string& id, const std::string& task) {
+    const std::string said = cluster.Output(id, task);
+    CAPTURE(said);
+    const std::size_t at = said.find("key=") + 4;
+    const std::size_t end = said.find(" tls=1 certificate= end");
+    REQUIRE(end != std::string::npos);
+    return said.substr(at, end - at);
+  };
+
+  const std::string one = submit("one", tell);
+  const std::string other = submit("other", tell);
+
+  CHECK(key_of(one, "worker:0").size() == 64);
+  CHECK(key_of(one, "worker:1") == key_of(one, "worker:0"));
+  CHECK(key_of(other, "worker:0") != key_of(one, "worker:0"));
+  const std::string trained = submit("trained", {"--strategy", "multi_worker_mirrored", "--",
+                                                 MUSTER_TEST_PROGRAMS "/multi_worker", "20"});
+  CHECK(Has(cluster.Output(trained, "worker:1"), "joined 1 of 2"));
+}
+
 int Descriptors(int pid) {
   int count = 0;
   for ([[maybe_unused]] const auto& entry :

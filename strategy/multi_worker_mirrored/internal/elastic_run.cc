@@ -58,7 +58,8 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
                  .start_within = options_.start_within},
        .workers = std::move(members),
        .addresses = std::move(addresses),
-       .key = membership_.key,
+       .key = membership_.secret.key,
+       .tls = membership_.secret.tls,
        .signature = state_.signature() + static_cast<std::uint64_t>(options_.logical_shards),
        .first_step = first_step}));
 }

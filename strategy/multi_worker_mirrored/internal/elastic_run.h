@@ -20,7 +20,7 @@ class ElasticRun {
  public:
   struct Membership {
     const WorkerCluster& cluster;
-    std::string key;
+    GroupSecret secret;
     std::chrono::milliseconds call_within;
     // Tells the strategy whose processes its replicas are in; null: this one alone.
     std::function<void(std::shared_ptr<collectives::Group>)> regroup;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "common/cluster/job_key.h"
 #include "common/net/listen_at.h"
 #include "common/telemetry/log.h"
 #include "strategy/base/internal/raise.h"
@@ -60,13 +61,25 @@ constexpr auto kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 }  // namespace
 
-std::string key_of(const WorkerCluster& cluster) {
-  if (!cluster.job.empty()) return "elastic job " + cluster.job;
-  std::string key = "multi_worker_mirrored";
-  for (const collectives::GroupMember& member : cluster.members) {
-    key += fmt::format(" {} {}", member.task, member.address);
+GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
+                      const Environment& environment) {
+  GroupSecret secret{.key = given, .tls = nullptr};
+  const std::string told = environment(cluster::kJobKeyVariable).value_or("");
+  if (environment(cluster::kJobTlsVariable).value_or("") == "1") {
+    secret.tls = tls::Context::ForKeys();
   }
-  return key;
+  if (!secret.key.empty()) return secret;
+  if (!told.empty()) {
+    secret.key = told;
+  } else if (!cluster.job.empty()) {
+    secret.key = "elastic job " + cluster.job;
+  } else {
+    secret.key = "multi_worker_mirrored";
+    for (const collectives::GroupMember& member : cluster.members) {
+      secret.key += fmt::format(" {} {}", member.task, member.address);
+    }
+  }
+  return secret;
 }
 
 namespace {
@@ -97,7 +110,8 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
     auto group = collectives::FormGroup({.job = "multi_worker_mirrored",
                                          .rank = cluster.rank,
                                          .members = cluster.members,
-                                         .key = options.key.empty() ? key_of(cluster) : options.key,
+                                         .key = options.secret.key,
+                                         .tls = options.secret.tls,
                                          .form_within = options.within.value_or(kAsLongAsItTakes)},
                                         listener);
     if (group.status().code() == StatusCode::kDeadlineExceeded) {

@@ -8,7 +8,9 @@
 #include <string>
 
 #include "collectives/group.h"
+#include "common/base/environment.h"
 #include "common/base/mutex.h"
+#include "common/tls/context.h"
 #include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
 
 namespace muster::internal {
@@ -68,16 +70,24 @@ class WorkerGroup final : public collectives::Group {
   const std::unique_ptr<collectives::Group> group_;
 };
 
+// What workers prove to each other, and whether links between hosts are encrypted by it.
+struct GroupSecret {
+  std::string key;
+  std::shared_ptr<tls::Context> tls;  // null: they are in the clear
+};
+
+// By `given`, else by the key that a launched process is told (common/cluster/job_key.h), else
+// one made of the workers' addresses, which keeps out who comes by mistake and no one else.
+GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
+                      const Environment& environment);
+
 struct JoinOptions {
   // How many this process has; all must have as many.
   int replicas = 1;
   std::optional<std::chrono::milliseconds> within;
   std::chrono::milliseconds call_within;
-  std::string key;
+  GroupSecret secret;
 };
-
-// What workers prove to each other where they were given no key: made of their addresses.
-std::string key_of(const WorkerCluster& cluster);
 
 // Listens at the own address and waits for all members. Null: there are none, this process is
 // alone.
