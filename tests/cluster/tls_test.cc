@@ -157,8 +157,8 @@ TEST_CASE("who is revoked is let in no more, and what they had open ends within 
 TEST_CASE("processes of a launched job share a key that is theirs alone, and train by it",
           "[cluster]") {
   const Authority authority;
-  authority.IssueNodes();
-  Cluster cluster(authority.ClusterOptions());
+  IssueNodes(authority);
+  Cluster cluster(ClusterOptions(authority));
   const auto submit = [&](const std::string& name, std::vector<std::string> what) {
     const std::vector<std::string> two = {"submit", "--name", name, "--workers", "2"};
     what.insert(what.begin(), two.begin(), two.end());

@@ -184,7 +184,7 @@ TEST_CASE(
     cluster.Ends(2, 3);
     cluster.Ends(1, 0);
     CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
-  CHECK(cluster.job().error().message().find(
+    CHECK(cluster.job().error().message().find(
               "worker:2 (on worker:2 of host) ended with exit code 3: it broke, when others had "
               "ended well") == 0);
   }
@@ -241,7 +241,7 @@ TEST_CASE("The policies of exit codes and of never hold for elastic jobs",
     cluster.Ends(2, 0, SIGKILL);
     cluster.Ends(0, 0, SIGTERM, true);
     CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
-  CHECK(cluster.job().error().message().find("fewer than 2 are left") != std::string::npos);
+    CHECK(cluster.job().error().message().find("fewer than 2 are left") != std::string::npos);
   }
 }
 
