@@ -55,7 +55,7 @@ double Value(const std::string& metrics, const std::string& name) {
 TEST_CASE("daemons are healthy and ready, and tell Prometheus of a job", "[cluster][admin]") {
   const Cluster cluster({.ps = 1, .workers = 1});
   const TempFolder folder;
-  const SumJob sums(folder, 2'000, 10, 20, 1);
+  const SumJob sums(folder, 2'000, 10, 20, 300);
   for (const char* daemon : {"coordinator", "ps-0", "worker-0"}) {
     CAPTURE(daemon);
     CHECK(Get(cluster, daemon, "/healthz").starts_with("HTTP/1.1 200 "));
