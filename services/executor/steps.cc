@@ -10,6 +10,10 @@
 
 namespace muster::executor {
 
+Result<v1::GroupReport> Steps::Join(const v1::JoinGroup&) {
+  return Unimplemented("the steps of this job are made by one process");
+}
+
 Result<std::unique_ptr<engine::Model>> OpenModel(const v1::ExecutorStart& start,
                                                  const std::vector<data::ColumnInfo>& columns) {
   MUSTER_TRY_ASSIGN(auto model,

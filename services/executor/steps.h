@@ -55,9 +55,7 @@ class Steps {
   // others, and taking part in their next group.
   //   The errors of JoinGroup (cluster.proto).
   virtual std::string group_address() const { return {}; }
-  virtual Result<v1::GroupReport> Join(const v1::JoinGroup& /*request*/) {
-    return Unimplemented("the steps of this job are made by one process");
-  }
+  virtual Result<v1::GroupReport> Join(const v1::JoinGroup& request);
 };
 
 // What proves this process to parameter servers.

@@ -19,7 +19,6 @@ namespace muster::dispatch {
 namespace {
 
 using namespace std::chrono_literals;
-
 // A door that closures wait at until the test opens it.
 class Gate {
  public:
@@ -356,8 +355,8 @@ TEST_CASE(
     why = status;
   };
   Driver driver(std::move(options));
-  REQUIRE(
-      driver.Connect("worker:0", Incarnation(1), listener->kind, listener->address, Soon()).ok());
+  constexpr Incarnation kFirst(1);
+  REQUIRE(driver.Connect("worker:0", kFirst, listener->kind, listener->address, Soon()).ok());
   REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
   REQUIRE(ConnectTo(driver, "worker:1", works).ok());
 
