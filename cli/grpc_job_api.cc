@@ -1,6 +1,8 @@
 #include <atomic>
+#include <cstdlib>
 #include <utility>
 
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include "cli/cluster_finder.h"
@@ -33,9 +35,15 @@ constexpr seconds kProbe{3};
 // What a TLS handshake of our own says against it, where that says anything: gRPC keeps it to
 // itself.
 Status TlsTrouble(const std::string& address, const tls::Files& files) {
+  const auto until = std::chrono::steady_clock::now() + kProbe;
+  if (!files.given() && net::SpeaksTls(address, until)) {
+    return Unauthenticated(
+        "it speaks TLS, and this command has no certificate: give --tls-ca, --tls-cert and "
+        "--tls-key, or MUSTER_TLS_CA and so on");
+  }
   if (!files.given()) return Ok();
   MUSTER_TRY_ASSIGN(const auto context, tls::Context::FromFiles(files));
-  return net::ProbeTls(address, *context, "chief:0", std::chrono::steady_clock::now() + kProbe);
+  return net::ProbeTls(address, *context, "chief:0", until);
 }
 
 bool IsRefusal(const Status& status) {
@@ -70,6 +78,10 @@ class GrpcJobApi final : public JobApi {
  public:
   GrpcJobApi(const Cluster& cluster, bool printable)
       : address_(cluster.address), token_(cluster.token), tls_(cluster.tls), printable_(printable) {
+    // gRPC's own lines beside our errors help nobody who has not asked for them.
+    if (std::getenv("GRPC_VERBOSITY") == nullptr) {
+      gpr_set_log_function([](gpr_log_func_args*) {});
+    }
     Connect();
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/real_clock.h"
 #include "common/net/socket.h"
 
 namespace muster::net {
@@ -24,6 +25,22 @@ Status ProbeTls(const std::string& address, tls::Context& context, const std::st
   const TimePoint until = std::min(deadline, std::chrono::steady_clock::now() + kAlert);
   (void)socket.Read(first, until, nullptr);
   return stream->failure();
+}
+
+bool SpeaksTls(const std::string& address, TimePoint deadline) {
+  auto fd = ConnectTcp(address, deadline);
+  // With a key that nobody has: a ClientHello is all that is needed of it.
+  auto session = tls::Context::ForKeys()->Connect(tls::NamedKey{.name = "probe", .key = "probe"});
+  if (!fd.ok() || !session.ok() || !(*session)->Handshake().ok()) return false;
+  Socket socket(*std::move(fd), LinkKind::kTcp, address, SpinMode::kOff, nullptr);
+  const std::span<const std::byte> hello = (*session)->Waiting();
+  iovec part{.iov_base = const_cast<std::byte*>(hello.data()), .iov_len = hello.size()};
+  if (!WriteAll(socket, RealClock(), std::span(&part, 1), deadline).ok()) return false;
+  // A record of a handshake or an alert, version 3.
+  std::array<std::byte, 2> first{};
+  const auto got = socket.Read(first, deadline, nullptr);
+  return got.ok() && *got == first.size() &&
+         (first[0] == std::byte{22} || first[0] == std::byte{21}) && first[1] == std::byte{3};
 }
 
 }  // namespace muster::net

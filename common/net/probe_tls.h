@@ -16,4 +16,7 @@ namespace muster::net {
 Status ProbeTls(const std::string& address, tls::Context& context, const std::string& task,
                 TimePoint deadline);
 
+// Whether a server answers the beginning of a TLS handshake with one; false also where nobody does.
+bool SpeaksTls(const std::string& address, TimePoint deadline);
+
 }  // namespace muster::net

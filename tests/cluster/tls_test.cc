@@ -108,8 +108,10 @@ TEST_CASE("behind TLS everybody does what their certificate says, and hears what
   foreign.Certs({"issue", "--submitter", "eve"});
   CHECK(Has(As(foreign.Environment("eve"), cluster, {"jobs"}).err,
             "an authority that is not in this process's tls-ca"));
+  CHECK_FALSE(Has(As(foreign.Environment("eve"), cluster, {"jobs"}).err, "ssl_transport_security"));
   const RunResult plain = As({}, cluster, {"--token-file", cluster.state() + "/token", "jobs"});
   CHECK(plain.code != 0);
+  CHECK(Has(plain.err, "it speaks TLS, and this command has no certificate: give --tls-ca"));
 }
 
 TEST_CASE("who is revoked is let in no more, and what they had open ends within seconds",
