@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/mutex.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
@@ -52,6 +53,14 @@ std::unique_ptr<Strategy> MakeStrategy(const v1::StrategySpec& spec) {
 
 // How far a member is, as it tells the others.
 enum : std::size_t { kHas, kGeneration, kDone, kReach, kResult };
+
+// At once: the generator that is seeded, and drawn from, is the whole process's.
+void SeedParts(const engine::Model& model, std::uint64_t step, StepSeed& seed) {
+  static Mutex mutex;
+  const MutexLock lock(mutex);
+  model.SeedStep(step);
+  (void)seed.OfReplica(0);
+}
 
 }  // namespace
 
@@ -155,8 +164,8 @@ Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, std::uint64_t /*att
   MUSTER_TRY_ASSIGN(const std::int64_t rows, data::Rows(batch));
   const int parts = this->parts();
   const int all_replicas = members() * replicas_;
-  if (parts > 1) models_[0]->SeedStep(step);
   StepSeed seed;
+  if (parts > 1) SeedParts(*models_[0], step, seed);
   Meeting meeting;
   std::optional<v1::MetricSums> gathered;
   if (deterministic_ || group_ != nullptr) {
