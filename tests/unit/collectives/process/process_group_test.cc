@@ -226,11 +226,13 @@ TEST_CASE(
     "[collectives][process]") {
   const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
   InGroup(GroupOf(3, by), [&](Group& group) {
-    for (int i = 0; i < 3; ++i) {
-      if (const Status status = group.Barrier(); !status.ok()) FAIL_CHECK(ToString(status));
-    }
-    if (group.rank() == 1) return;
-    const Status status = group.Barrier();
+    Status status;
+    int done = 0;
+    for (; done < 3 && status.ok(); ++done) status = group.Barrier();
+    if (group.rank() == 1 && status.ok()) return;
+    // Who is still in the third barrier may hear of it there, from one who is in the fourth.
+    if (done < 3 || group.rank() == 1) FAIL_CHECK(done << ": " << ToString(status));
+    if (status.ok()) status = group.Barrier();
     if (status.code() != StatusCode::kUnavailable ||
         Message(status).find("worker:1 has left the group after operation 3") ==
             std::string::npos) {
