@@ -241,6 +241,33 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("what one member aborts with is the error of every call, until a new group is formed",
+          "[collectives][process][COL-19]") {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  Address address = GroupOf(3, by);
+  Steps waiting;
+  InGroup(address, [&](Group& group) {
+    if (group.rank() == 1) {
+      // The others wait in a call that this member does not make.
+      waiting.Await();
+      waiting.Await();
+      group.Abort(Aborted("the data has ended early"));
+    } else {
+      waiting.Done();
+    }
+    for (int call = 0; call < 3; ++call) {
+      const Status status = group.Barrier();
+      if (Message(status).find("the data has ended early") == std::string::npos) {
+        FAIL_CHECK(call << ": " << ToString(status));
+      }
+    }
+  });
+  ++address.spec.generation;
+  InGroup(address, [](Group& group) {
+    if (const Status status = group.Barrier(); !status.ok()) FAIL_CHECK(ToString(status));
+  });
+}
+
 // What becomes of a group of three, of whom rank 1 is a process that gets `signal` in the middle.
 void Lose(Transport by, int signal) {
   const Address address = GroupOf(3, by);

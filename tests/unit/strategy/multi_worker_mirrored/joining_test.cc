@@ -132,7 +132,7 @@ TEST_CASE("who waits for the cluster in vain is told for whom", "[spec][MWM-14]"
   CHECK(made_with(options, "worker:1 (127.0.0.1:") == ErrorCode::kFailedPrecondition);
 }
 
-TEST_CASE("workers of different numbers of devices are told whose differ", "[strategy][unit]") {
+TEST_CASE("workers of different numbers of devices are told whose differ", "[spec][COL-11]") {
   const Cluster cluster(2);
   const auto errors = in_threads<std::string>(2, [&](int id) {
     const auto error =

@@ -1,0 +1,238 @@
+// What collectives of replica contexts bring over the workers of a cluster: dense values, rows,
+// batches of both, and on which devices.
+#include <thread>
+
+#include "strategy/core/context.h"
+#include "strategy/values/device_of.h"
+#include "strategy/values/sparse.h"
+#include "strategy/variables/variable.h"
+#include "tests/unit/strategy/multi_worker_mirrored/workers.h"
+#include "tests/unit/strategy/replicas.h"
+
+namespace muster::testing {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+using Rows = std::vector<std::int64_t>;
+
+torch::Tensor floats(const std::vector<float>& values) { return torch::tensor(values); }
+
+// Row indices[i] is values[i], of a matrix of one column.
+torch::Tensor rows_of(const std::vector<float>& values, const Rows& indices) {
+  return to_sparse({floats(values).reshape({-1, 1}), torch::tensor(indices), Rows{10, 1}});
+}
+
+bool has_rows(const torch::Tensor& sparse, const std::vector<float>& values, const Rows& indices) {
+  const IndexedSlices slices = to_slices(sparse);
+  return slices.values.reshape({-1}).equal(floats(values)) &&
+         slices.indices.equal(torch::tensor(indices)) &&
+         sparse.sizes() == torch::IntArrayRef({10, 1});
+}
+
+// What body(replica id) gives in each replica of `workers` workers of one device, by replica.
+std::vector<Tensors> in_replicas(int workers, const std::function<Tensors(int)>& body) {
+  return on_cluster<Tensors>(workers, 1, [&](MultiWorkerMirroredStrategy& strategy) {
+    return strategy.run([&] { return body(id()); }).values()[0];
+  });
+}
+
+TEST_CASE("all_reduce of one, two and four workers is their sum and their mean",
+          "[spec][COL-01][COL-02][COL-03]") {
+  const int workers = GENERATE(1, 2, 4);
+  const auto all = in_replicas(workers, [](int replica) {
+    const auto mine = static_cast<float>(replica);
+    const Tensors both{torch::tensor(mine + 1), floats({2 * mine + 1, 2 * mine + 2})};
+    Tensors result = replica_context().all_reduce(ReduceOp::kSum, both);
+    for (const auto& mean : replica_context().all_reduce(ReduceOp::kMean, both)) {
+      result.push_back(mean);
+    }
+    return result;
+  });
+  const std::map<int, float> sums{{1, 1.0F}, {2, 3.0F}, {4, 10.0F}};
+  const std::map<int, std::vector<float>> pairs{{1, {1, 2}}, {2, {4, 6}}, {4, {16, 20}}};
+  for (const Tensors& one : all) {
+    const auto n = static_cast<float>(workers);
+    CHECK(one[0].item<float>() == sums.at(workers));
+    CHECK(one[1].equal(floats(pairs.at(workers))));
+    CHECK(one[2].item<float>() == sums.at(workers) / n);
+    CHECK(one[3].equal(floats(pairs.at(workers)) / n));
+  }
+}
+
+TEST_CASE("rows of workers are joined in their order, however many each has",
+          "[spec][COL-04][COL-05]") {
+  const auto equal = in_replicas(2, [](int replica) {
+    return Tensors{replica_context().all_reduce(
+        ReduceOp::kSum, replica == 0 ? rows_of({1, 2}, {0, 1}) : rows_of({3, 4}, {1, 2}))};
+  });
+  const auto ragged = in_replicas(2, [](int replica) {
+    return Tensors{replica_context().all_reduce(
+        ReduceOp::kSum, replica == 0 ? rows_of({1}, {0}) : rows_of({2, 3, 4}, {0, 1, 2}))};
+  });
+  for (const std::size_t worker : {0U, 1U}) {
+    CHECK(has_rows(equal[worker][0], {1, 2, 3, 4}, {0, 1, 1, 2}));
+    CHECK(has_rows(ragged[worker][0], {1, 2, 3, 4}, {0, 0, 1, 2}));
+  }
+}
+
+TEST_CASE("a nest of dense values and rows keeps its order: sums grow with the workers, means stay",
+          "[spec][COL-06][COL-07]") {
+  const int workers = GENERATE(2, 3);
+  const auto all = in_replicas(workers, [](int) {
+    const Tensors nest{floats({1, 2}), rows_of({3}, {4}), torch::full({3, 2}, 5.0F),
+                       rows_of({6, 7}, {1, 9})};
+    Tensors result = replica_context().all_reduce(ReduceOp::kSum, nest);
+    for (const auto& mean : replica_context().all_reduce(ReduceOp::kMean, nest)) {
+      result.push_back(mean);
+    }
+    return result;
+  });
+  const auto n = static_cast<float>(workers);
+  for (const Tensors& one : all) {
+    REQUIRE(one.size() == 8);
+    for (const auto& [first, times] : {std::pair<std::size_t, float>{0, n}, {4, 1.0F}}) {
+      CAPTURE(first);
+      CHECK(one[first].allclose(floats({1, 2}) * times));
+      CHECK(one[first + 1].to_dense().allclose(rows_of({3}, {4}).to_dense() * times));
+      CHECK(one[first + 2].allclose(torch::full({3, 2}, 5.0F) * times));
+      CHECK(one[first + 3].to_dense().allclose(rows_of({6, 7}, {1, 9}).to_dense() * times));
+    }
+  }
+}
+
+TEST_CASE("all_gather joins values of one shape along each of their axes", "[spec][COL-08]") {
+  const auto value = [](int replica) {
+    return torch::arange(4, torch::kFloat).reshape({1, 2, 2}) + 10.0 * replica;
+  };
+  const auto all = in_replicas(3, [&](int replica) {
+    Tensors joined;
+    for (const int axis : {0, 1, 2}) {
+      joined.push_back(replica_context().all_gather(value(replica), axis));
+    }
+    return joined;
+  });
+  for (const Tensors& one : all) {
+    for (const int axis : {0, 1, 2}) {
+      CAPTURE(axis);
+      CHECK(one[static_cast<std::size_t>(axis)].equal(
+          torch::cat({value(0), value(1), value(2)}, axis)));
+    }
+  }
+}
+
+// Threads of a worker whose calls may come in any order need a strategy each: calls of one are
+// compared between its workers.
+TEST_CASE("two threads of each worker that reduce at the same time never mix their values",
+          "[spec][COL-09]") {
+  const Cluster first(2);
+  const Cluster second(2);
+  const auto sums = in_threads<std::vector<Tensors>>(4, [&](int thread) {
+    const int worker = thread / 2;
+    const auto mine = static_cast<float>(1 + thread % 2);
+    MultiWorkerMirroredStrategy strategy((thread % 2 == 0 ? first : second).options(worker));
+    std::vector<Tensors> all;
+    for (int call = 0; call < 50; ++call) {
+      if (call % 7 == 3 * worker) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      all.push_back(strategy
+                        .run([&] {
+                          const Tensors batch{torch::full({2}, mine), torch::full({2}, mine)};
+                          return replica_context().all_reduce(ReduceOp::kSum, batch);
+                        })
+                        .values()[0]);
+    }
+    return all;
+  });
+  for (std::size_t thread = 0; thread < 4; ++thread) {
+    for (const Tensors& one : sums[thread]) {
+      for (const torch::Tensor& sum : one) {
+        CHECK(sum.equal(torch::full({2}, thread % 2 == 0 ? 2.0F : 4.0F)));
+      }
+    }
+  }
+}
+
+TEST_CASE("results are on the replicas' devices, wherever their arguments were made",
+          "[spec][COL-14][COL-15]") {
+  using Places = std::vector<std::vector<std::string>>;
+  const auto all = on_cluster<Places>(2, 2, [](MultiWorkerMirroredStrategy& strategy) {
+    const torch::Tensor outside = torch::ones({3});
+    const auto results = strategy.run([&] {
+      ReplicaContext& here = replica_context();
+      return Tensors{here.all_reduce(ReduceOp::kSum, torch::ones({3})),
+                     here.all_gather(torch::ones({1, 2}), 0),
+                     here.all_reduce(ReduceOp::kMean, outside)};
+    });
+    Places places;
+    for (const Tensors& one : results.values()) {
+      places.emplace_back();
+      for (const torch::Tensor& tensor : one) places.back().push_back(device_of(tensor));
+    }
+    places.push_back(strategy.worker_devices());
+    return places;
+  });
+  for (const Places& worker : all) {
+    REQUIRE(worker.size() == 3);
+    for (const std::size_t replica : {0U, 1U}) {
+      for (const std::string& place : worker[replica]) CHECK(place == worker[2][replica]);
+    }
+  }
+}
+
+TEST_CASE("collectives stand in loops and conditionals that all workers run through alike",
+          "[spec][COL-16]") {
+  const auto all = in_replicas(3, [](int replica) {
+    torch::Tensor value = torch::full({2}, 1.0 + replica, torch::kFloat64);
+    for (int round = 0; round < 5; ++round) {
+      if (round % 2 == 0) {
+        value = replica_context().all_reduce(ReduceOp::kSum, value);
+      } else if (value.sum().item<double>() > 0) {
+        value = replica_context().all_gather(value, 0).slice(0, 0, 2);
+      }
+    }
+    return Tensors{value};
+  });
+  // 1 + 2 + 3, then three times as much twice.
+  for (const Tensors& one : all) CHECK(one[0].equal(torch::full({2}, 54.0, torch::kFloat64)));
+}
+
+TEST_CASE("variables of any rank begin with the first worker's values", "[spec][COL-17]") {
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const auto all = on_cluster<Tensors>(5, 1, [](MultiWorkerMirroredStrategy& strategy) {
+      const auto scope = strategy.scope();
+      Tensors values;
+      for (std::size_t rank = 1; rank <= 20; ++rank) {
+        Rows shape(rank, rank < 8 ? 2 : 1);
+        const Variable w =
+            Variable::create("w", strategy.is_chief() ? torch::ones(shape) : torch::zeros(shape));
+        values.push_back(w.value());
+      }
+      return values;
+    });
+    for (const Tensors& one : all) {
+      for (const torch::Tensor& value : one) CHECK(value.equal(torch::ones_like(value)));
+    }
+  }
+}
+
+TEST_CASE("where NCCL is asked for on CPUs sums and gathers go by ring", "[spec][COL-13]") {
+  const Cluster cluster(2);
+  const auto all = in_threads<Tensors>(2, [&](int worker) {
+    MultiWorkerMirroredOptions options = cluster.options(worker);
+    options.implementation = CommunicationImplementation::kNccl;
+    MultiWorkerMirroredStrategy strategy(options);
+    return strategy
+        .run([] {
+          ReplicaContext& here = replica_context();
+          return Tensors{here.all_reduce(ReduceOp::kSum, torch::full({2}, 1.0F + id())),
+                         here.all_gather(torch::full({1}, 1.0F + id()), 0)};
+        })
+        .values()[0];
+  });
+  for (const Tensors& one : all) {
+    CHECK(one[0].equal(floats({3, 3})));
+    CHECK(one[1].equal(floats({1, 2})));
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing
