@@ -47,6 +47,7 @@
 #include "strategy/reduce/cross_device_ops.h"
 #include "strategy/resolver/cluster_resolver.h"
 #include "strategy/tpu/device_assignment.h"
+#include "strategy/tpu/preemption_watcher.h"
 #include "strategy/tpu/split_tensor.h"
 #include "strategy/tpu/topology.h"
 #include "strategy/tpu/tpu_strategy.h"

@@ -1,8 +1,6 @@
 #include "strategy/train/preemption.h"
 
 #include <array>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -15,38 +13,12 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/strategy.h"
+#include "strategy/train/internal/termination_notice.h"
 
 namespace muster {
 namespace {
 
 using std::chrono::steady_clock;
-
-// What a signal's handler may touch is a global alone; it counts, so that each handler knows what
-// came since it was made.
-std::atomic<std::uint64_t> notices{0};
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-
-void OnTerminate(int) { notices.fetch_add(1); }
-
-// SIGTERM no longer ends the process, while this lives.
-class TerminationNotice {
- public:
-  TerminationNotice() : before_(notices.load()) {
-    struct sigaction wanted{};
-    wanted.sa_handler = OnTerminate;
-    wanted.sa_flags = SA_RESTART;
-    ::sigemptyset(&wanted.sa_mask);
-    ::sigaction(SIGTERM, &wanted, &old_);
-  }
-  ~TerminationNotice() { ::sigaction(SIGTERM, &old_, nullptr); }
-  TerminationNotice(const TerminationNotice&) = delete;
-  TerminationNotice& operator=(const TerminationNotice&) = delete;
-  bool came() const { return notices.load() != before_; }
-
- private:
-  const std::uint64_t before_;
-  struct sigaction old_{};
-};
 
 // Without destructors: threads of the program may run still.
 [[noreturn]] void EndProcess() {
@@ -62,7 +34,7 @@ struct PreemptionCheckpointHandler::Impl {
   Checkpoint checkpoint;
   CheckpointManager manager;
   TerminationConfig config;
-  std::unique_ptr<TerminationNotice> notice = nullptr;
+  std::unique_ptr<internal::TerminationNotice> notice = nullptr;
   std::uint64_t calls = 0;
   // Since when all know that one of them is to end.
   std::optional<steady_clock::time_point> known = std::nullopt;
@@ -106,7 +78,7 @@ PreemptionCheckpointHandler::PreemptionCheckpointHandler(Strategy& strategy,
                                       .manager = CheckpointManager(checkpoint, directory, 1),
                                       .config = std::move(config)});
   if (impl_->config.termination_watcher == nullptr) {
-    impl_->notice = std::make_unique<TerminationNotice>();
+    impl_->notice = std::make_unique<internal::TerminationNotice>();
   }
   if (impl_->config.save == nullptr && impl_->manager.restore_latest().has_value()) {
     impl_->calls = impl_->checkpoint.step();
