@@ -23,27 +23,11 @@ std::size_t ElasticJob::Most() const {
 }
 
 std::vector<std::string> ElasticJob::Missing() const {
-  const std::size_t there = world_.members.Up("worker").size();
-  if (there == 0 || there >= Least()) return {};
-  return {fmt::format("{} ({} of {} {} there)", Counted(Least() - there, "more worker"), there,
-                      Least(), Agreeing(there, "is", "are"))};
+  return world_.members.MissingWorkers(Least());
 }
 
 void ElasticJob::Begin() {
-  if (world_.draining) {
-    return RetryAfter(Millis(1'000), "CLUSTER_DRAINING", "it begins when the coordinator is back");
-  }
-  if (Choose().size() < Least()) {
-    return RetryAfter(Millis(1'000), "NO_FIT_WORKER",
-                      "too few workers can run it; they are asked again: " +
-                          fitness_.Reasons(world_.members.Up("worker")));
-  }
-  v1::JobPlan& plan = *story_.record().mutable_plan();
-  plan.set_job_id(id());
-  plan.set_job_number(record().number());
-  plan.set_epoch(world_.epoch.value());
-  plan.set_view(plan.view() + 1);
-  story_.record().set_begin_anew(false);
+  if (!BeginsOn(Choose().size() >= Least())) return;
   story_.SetState(
       record().job().started_ms() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
       "STARTING_PROCESSES", "workers fetch its files and claim addresses");
@@ -60,20 +44,9 @@ void ElasticJob::Leave() {
 
 // --- A restart of the coordinator.
 
-std::string ElasticJob::AfterRestart() const {
-  if (record().plan().view() == 0) return "the command has not begun yet; it waits for its workers";
-  return "its processes go on; their workers tell what became of them";
-}
-
 void ElasticJob::GoOnAfterRestart() {
-  const v1::LaunchState& state = record().job().launch();
-  last_number_ = state.launch();
-  const bool began = record().job().state() == v1::JOB_STATE_RUNNING ||
-                     record().job().state() == v1::JOB_STATE_STOPPING;
-  if (record().plan().view() == 0 || !began || state.tasks().empty()) {
-    return story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
-  }
-  for (const v1::LaunchedTask& task : state.tasks()) {
+  if (!HasBegunBefore()) return;
+  for (const v1::LaunchedTask& task : record().job().launch().tasks()) {
     if (places_.size() <= task.task().index()) places_.resize(task.task().index() + 1);
     Place& place = places_[task.task().index()];
     place.worker = FromProto(task.worker());
@@ -94,16 +67,6 @@ void ElasticJob::GoOnAfterRestart() {
   (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] { OnAdoptLimit(); }));
 }
 
-std::string ElasticJob::Forget(bool anew) {
-  Leave();
-  fitness_.Clear();
-  v1::Job& job = *story_.record().mutable_job();
-  job.clear_launch();
-  job.set_restarts(0);
-  return anew ? "submitted again with --restart: its processes begin anew"
-              : "submitted again: its processes begin anew; what they go on from is their own";
-}
-
 // --- What people see.
 
 std::string ElasticJob::NameOf(std::size_t place) const {
@@ -111,13 +74,9 @@ std::string ElasticJob::NameOf(std::size_t place) const {
   return fmt::format("worker:{} (on {} of {})", place, one.worker.ToString(), one.hostname);
 }
 
-Story::Fields ElasticJob::CloseProgress() {
-  return {{"restarts", std::to_string(record().job().restarts())}};
-}
-
 void ElasticJob::Show() {
   v1::LaunchState& state = *story_.record().mutable_job()->mutable_launch();
-  state.set_launch(last_number_);
+  state.set_launch(number_);
   state.clear_tasks();
   for (std::size_t i = 0; i < places_.size(); ++i) {
     const Place& place = places_[i];
@@ -166,24 +125,7 @@ bool ElasticJob::Occupies(const TaskId& worker) const {
                      [&](const Place& place) { return place.worker == worker && place.live(); });
 }
 
-bool ElasticJob::MayLeave(const Member& member) const {
-  return phase_ != Phase::kBegun || !Occupies(member.task);
-}
-
 // --- Stop, and the end.
-
-void ElasticJob::BeginStop(Millis grace) {
-  if (phase_ != Phase::kBegun || Live() == 0) {
-    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
-               "stopped while no process of it ran");
-  }
-  const Millis limit = grace.count() > 0 ? grace : world_.options.stop_grace;
-  story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "its processes are asked to end");
-  EndAfter(limit + kStopMargin,
-           fmt::format("stopped: not all workers have said that its processes ended in {:.1f} s",
-                       static_cast<double>((limit + kStopMargin).count()) / 1000));
-  BeginEnding(limit);
-}
 
 // The processes go on without this coordinator, unless their workers end, too.
 void ElasticJob::OnClusterDraining() {
@@ -225,18 +167,6 @@ void ElasticJob::Conclude() {
   // Some come yet: after a pause, or when there is a worker.
   SayState();
   story_.Persist();
-}
-
-// Whatever of it is left anywhere, and its working folders.
-void ElasticJob::LetGo() {
-  if (record().plan().view() == 0) return;
-  std::vector<const Member*> workers = world_.members.Up("worker");
-  for (const Member* leaving : world_.members.Draining()) workers.push_back(leaving);
-  for (const Member* worker : workers) {
-    if (worker->task.type != "worker") continue;
-    world_.commands.Send(*worker, StopCommand(id(), last_number_, Millis(0), true), kEndMargin,
-                         [](auto) {});
-  }
 }
 
 }  // namespace muster::coordinator

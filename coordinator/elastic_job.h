@@ -8,8 +8,6 @@
 // says so, or another process is that worker now. The process of a lost worker may live, and train
 // with others that this coordinator does not see; its place stays, and another one is taken.
 //
-// Workers keep what they run while no coordinator is there, as those of a LaunchJob do.
-//
 // Invariant: a launch's number is on disk before its worker hears of it, and is never used again.
 // Threading and lifetime: see Job.
 //
@@ -22,29 +20,18 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/fitness.h"
-#include "coordinator/job.h"
+#include "coordinator/launched_job.h"
 
 namespace muster::coordinator {
 
-class ElasticJob final : public Job {
+class ElasticJob final : public LaunchedJob {
  public:
-  ElasticJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
+  ElasticJob(World& world, StoredJob stored) : LaunchedJob(world, std::move(stored)) {}
 
   // --- See Job.
   bool OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) override;
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;
-  void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
-  void OnDriverExit(Incarnation, bool, const std::string&) override {}
-  void OnDriverMessage(Incarnation, const v1::FromProgram&) override {}
-  Incarnation driver() const override { return Incarnation(); }
-  std::string driver_task() const override { return "worker:0"; }
-  // Processes go on without a coordinator.
-  bool Settled() const override { return true; }
-  bool MayLeave(const Member& member) const override;
-  void GiveUpCut(const std::string&) override {}
-  bool Uses(const TaskId&, ViewId) const override { return false; }
   bool Occupies(const TaskId& worker) const override;
 
  private:
@@ -79,19 +66,11 @@ class ElasticJob final : public Job {
 
   // elastic_job.cc
   std::vector<std::string> Missing() const override;
-  std::string MakeDo() override { return {}; }
-  std::string Checking() const override { return "a worker on each host looks for the command"; }
-  Status TakeCheck(const CheckOutcome&) override { return Ok(); }
   void Begin() override;
   void Leave() override;
-  void LetGo() override;
-  void BeginStop(Millis grace) override;
-  std::string Forget(bool anew) override;
-  std::string AfterRestart() const override;
   void GoOnAfterRestart() override;
-  Story::Fields CloseProgress() override;
+  bool HasProcesses() const override { return Live() > 0; }
   void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
-  const v1::LaunchSpec& launch() const { return story_.spec().launch(); }
   std::size_t Least() const;
   std::size_t Most() const;
   // The places' states, as people see them, into the row.
@@ -106,7 +85,6 @@ class ElasticJob final : public Job {
 
   // elastic_processes.cc
   void OnArrival(const Member& member, const Arrival& arrival) override;
-  void OnTaskDraining(const TaskId&) override {}
   std::size_t Live() const;
   // Whether an ended process gets a successor now.
   bool MayFill() const;
@@ -136,13 +114,10 @@ class ElasticJob final : public Job {
   // For certain.
   void Vacate(Place& place, const std::string& how);
   void SendStop(const Place& place, Millis grace);
-  // Asks all processes to end, and kills those that have not in time.
-  void BeginEnding(Millis grace);
+  void BeginEnding(Millis grace) override;
   void OnAdoptLimit();
 
   std::vector<Place> places_;
-  std::uint64_t last_number_ = 0;
-  std::uint32_t launches_started_ = 0;
   // A process has been started.
   bool began_ = false;
   // A process has ended with 0: what they were to do is done, and nobody is replaced.
@@ -153,7 +128,6 @@ class ElasticJob final : public Job {
   // Processes that failed soon after their start, one after another.
   std::uint32_t failures_ = 0;
   TimePoint not_before_;
-  Fitness fitness_;
 };
 
 }  // namespace muster::coordinator

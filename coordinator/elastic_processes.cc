@@ -1,6 +1,6 @@
 // The places of an elastic job, their workers and processes.
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
@@ -82,17 +82,17 @@ void ElasticJob::Fill() {
       if (static_cast<int>(places_.size()) == PlacesFor(Most())) break;
       vacant = places_.insert(places_.end(), Place{});
     }
-    last_number_ = world_.epoch.value() << 32 | ++launches_started_;
+    (void)NextNumber();
     *vacant = {.stage = Stage::kPreparing,
                .worker = worker->task,
                .session = worker->session,
                .hostname = worker->info.hostname(),
                .address = {},
-               .launch = last_number_,
+               .launch = number_,
                .pid = 0,
                .began = {},
                .how = {}};
-    begun.push_back(last_number_);
+    begun.push_back(number_);
   }
   if (begun.empty()) return;
   Show();
@@ -207,14 +207,7 @@ void ElasticJob::LeaveOut(Place& place, const Status& why) {
   if (IsTransient(why.code())) {
     FillAfter(kSoonAgain);
   } else {
-    const auto [pause, told] = fitness_.LeaveOut(worker, why, world_.scheduler.Now());
-    if (!told) {
-      story_.Tell("WORKER_UNFIT",
-                  fmt::format("{} cannot run it and is left out: {}; it is asked again in {} s, "
-                              "then less often",
-                              worker.ToString(), Message(why), pause.count() / 1000),
-                  &worker, {{"code", std::string(CodeName(why.code()))}});
-    }
+    const Millis pause = NoteUnfit(worker, why);
     if (Live() == 0 && fitness_.AllRefuse(world_.members.Up("worker"))) {
       return Refuse(Annotate(why, worker.ToString()));
     }
@@ -252,30 +245,15 @@ void ElasticJob::SendBook() {
 }
 
 v1::LaunchProcess ElasticJob::ProcessOf(const Place& place) const {
-  v1::LaunchProcess process;
-  const std::size_t number = NumberOf(place);
-  *process.mutable_task() = ToProto({"worker", static_cast<int>(number)});
-  std::size_t local = 0, locals = 0;
   std::string addresses;
+  std::map<std::size_t, std::string> hosts;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (!places_[i].listed()) continue;
     addresses +=
         fmt::format(R"({}"{}": "{}")", addresses.empty() ? "" : ", ", i, places_[i].address);
-    if (places_[i].hostname != place.hostname) continue;
-    ++locals;
-    local += i < number ? 1 : 0;
+    hosts[i] = places_[i].hostname;
   }
-  auto& environment = *process.mutable_environment();
-  environment["TF_CONFIG"] = fmt::format(
-      R"({{"cluster": {{"worker": {{{}}}}}, "task": {{"type": "worker", "index": {}}}}})",
-      addresses, number);
-  environment["RANK"] = std::to_string(number);
-  environment["WORLD_SIZE"] = std::to_string(Most());
-  environment["LOCAL_RANK"] = std::to_string(local);
-  environment["LOCAL_WORLD_SIZE"] = std::to_string(locals);
-  environment["MUSTER_JOB_ID"] = id();
-  environment["MUSTER_RESTARTS"] = std::to_string(record().job().restarts());
-  return process;
+  return ProcessAt(NumberOf(place), fmt::format("{{{}}}", addresses), hosts, Most());
 }
 
 // --- What becomes of them.

@@ -27,12 +27,7 @@ std::size_t LeastOf(const v1::StrategySpec& strategy) { return std::max(1u, stra
 
 std::vector<std::string> GroupKind::Missing() const {
   if (adopts()) return HomeKind::Missing();
-  const std::size_t there = world_.members.Up("worker").size();
-  const std::size_t least = LeastOf(story_.spec().strategy());
-  // That there is none at all is everybody's to say.
-  if (there == 0 || there >= least) return {};
-  return {fmt::format("{} ({} of {} {} there)", Counted(least - there, "more worker"), there, least,
-                      Agreeing(there, "is", "are"))};
+  return world_.members.MissingWorkers(LeastOf(story_.spec().strategy()));
 }
 
 std::unique_ptr<View> GroupKind::NewView(ModelJob& job) {

@@ -13,31 +13,15 @@ std::uint32_t LaunchJob::PerWorker() const {
 }
 
 std::vector<std::string> LaunchJob::Missing() const {
-  const std::size_t wanted = story_.spec().strategy().workers();
-  const std::size_t there = world_.members.Up("worker").size();
-  if (there == 0 || there >= wanted || stage_ == Stage::kAdopting) return {};
-  return {fmt::format("{} ({} of {} {} there)", Counted(wanted - there, "more worker"), there,
-                      wanted, Agreeing(there, "is", "are"))};
+  if (stage_ == Stage::kAdopting) return {};
+  return world_.members.MissingWorkers(story_.spec().strategy().workers());
 }
 
 // Chooses workers, and writes the launch's number before any of them hears of it.
 void LaunchJob::Begin() {
-  if (world_.draining) {
-    return RetryAfter(Millis(1'000), "CLUSTER_DRAINING", "it begins when the coordinator is back");
-  }
   const std::vector<const Member*> workers = Choose();
-  if (workers.empty()) {
-    return RetryAfter(Millis(1'000), "NO_FIT_WORKER",
-                      "too few workers can run it; they are asked again: " +
-                          fitness_.Reasons(world_.members.Up("worker")));
-  }
-  v1::JobPlan& plan = *story_.record().mutable_plan();
-  plan.set_job_id(id());
-  plan.set_job_number(record().number());
-  plan.set_epoch(world_.epoch.value());
-  plan.set_view(plan.view() + 1);
-  story_.record().set_begin_anew(false);
-  number_ = world_.epoch.value() << 32 | ++launches_started_;
+  if (!BeginsOn(!workers.empty())) return;
+  (void)NextNumber();
   ranks_.clear();
   for (const Member* worker : workers) {
     for (std::uint32_t i = 0; i < PerWorker(); ++i) {
@@ -69,21 +53,10 @@ void LaunchJob::Leave() {
 
 // --- A restart of the coordinator.
 
-std::string LaunchJob::AfterRestart() const {
-  if (record().plan().view() == 0) return "the command has not begun yet; it waits for its workers";
-  return "its processes go on; their workers tell what became of them";
-}
-
 // The processes may be there still: their workers say so when they register.
 void LaunchJob::GoOnAfterRestart() {
-  const v1::LaunchState& state = record().job().launch();
-  number_ = state.launch();
-  const bool began = record().job().state() == v1::JOB_STATE_RUNNING ||
-                     record().job().state() == v1::JOB_STATE_STOPPING;
-  if (record().plan().view() == 0 || !began || state.tasks().empty()) {
-    return story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
-  }
-  for (const v1::LaunchedTask& task : state.tasks()) {
+  if (!HasBegunBefore()) return;
+  for (const v1::LaunchedTask& task : record().job().launch().tasks()) {
     ranks_.push_back({.worker = FromProto(task.worker()),
                       .session = {},
                       .hostname = task.hostname(),
@@ -108,14 +81,8 @@ void LaunchJob::GoOnAfterRestart() {
 }
 
 std::string LaunchJob::Forget(bool anew) {
-  Leave();
-  fitness_.Clear();
   preempted_ = cluster_ended_ = false;
-  v1::Job& job = *story_.record().mutable_job();
-  job.clear_launch();
-  job.set_restarts(0);
-  return anew ? "submitted again with --restart: its processes begin anew"
-              : "submitted again: its processes begin anew; what they go on from is their own";
+  return LaunchedJob::Forget(anew);
 }
 
 // --- What people see.
@@ -170,20 +137,6 @@ bool LaunchJob::Occupies(const TaskId& worker) const {
 
 // --- Stop, and the end.
 
-void LaunchJob::BeginStop(Millis grace) {
-  const bool none = stage_ == Stage::kIdle || stage_ == Stage::kPreparing;
-  if (none || phase_ != Phase::kBegun) {
-    return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
-               "stopped while no process of it ran");
-  }
-  const Millis limit = grace.count() > 0 ? grace : world_.options.stop_grace;
-  story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "its processes are asked to end");
-  EndAfter(limit + kStopMargin,
-           fmt::format("stopped: not all workers have said that its processes ended in {:.1f} s",
-                       static_cast<double>((limit + kStopMargin).count()) / 1000));
-  BeginEnding(limit);
-}
-
 // The processes go on without this coordinator, unless their workers end, too.
 void LaunchJob::OnClusterDraining() {
   if (phase_ != Phase::kBegun || stage_ != Stage::kRunning) return;
@@ -192,10 +145,6 @@ void LaunchJob::OnClusterDraining() {
   story_.SetState(v1::JOB_STATE_RUNNING, "CLUSTER_DRAINING",
                   "the coordinator was asked to end; its processes go on where their workers do");
   story_.Persist();
-}
-
-bool LaunchJob::MayLeave(const Member& member) const {
-  return phase_ != Phase::kBegun || !Occupies(member.task);
 }
 
 const LaunchJob::Rank* LaunchJob::Cause() const {
@@ -270,16 +219,6 @@ void LaunchJob::ConcludeFailure(const Rank& cause) {
   }
   if (!cause.lost.empty() || preempted_) return Fail(Unavailable("{}", what));
   Fail(Internal("{}; `muster logs {} {}` shows what it wrote", what, id(), task.ToString()));
-}
-
-// Whatever of it is left anywhere, and its working folders.
-void LaunchJob::LetGo() {
-  if (record().plan().view() == 0) return;
-  std::vector<const Member*> workers = world_.members.Up("worker");
-  for (const Member* leaving : world_.members.Draining()) workers.push_back(leaving);
-  for (const Member* worker : workers) {
-    if (worker->task.type == "worker") SendStop(*worker, Millis(0), true);
-  }
 }
 
 }  // namespace muster::coordinator

@@ -22,29 +22,18 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/fitness.h"
-#include "coordinator/job.h"
+#include "coordinator/launched_job.h"
 
 namespace muster::coordinator {
 
-class LaunchJob final : public Job {
+class LaunchJob final : public LaunchedJob {
  public:
-  LaunchJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
+  LaunchJob(World& world, StoredJob stored) : LaunchedJob(world, std::move(stored)) {}
 
   // --- See Job.
   bool OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) override;
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;
-  void OnExecutorEvent(const Member&, const v1::ExecutorEvent&) override {}
-  void OnDriverExit(Incarnation, bool, const std::string&) override {}
-  void OnDriverMessage(Incarnation, const v1::FromProgram&) override {}
-  Incarnation driver() const override { return Incarnation(); }
-  std::string driver_task() const override { return "worker:0"; }
-  // Processes go on without a coordinator.
-  bool Settled() const override { return true; }
-  bool MayLeave(const Member& member) const override;
-  void GiveUpCut(const std::string&) override {}
-  bool Uses(const TaskId&, ViewId) const override { return false; }
   bool Occupies(const TaskId& worker) const override;
 
  private:
@@ -78,21 +67,14 @@ class LaunchJob final : public Job {
 
   // launch_job.cc
   std::vector<std::string> Missing() const override;
-  std::string MakeDo() override { return {}; }
-  std::string Checking() const override { return "a worker on each host looks for the command"; }
-  Status TakeCheck(const CheckOutcome&) override { return Ok(); }
   void Begin() override;
   void Leave() override;
-  void LetGo() override;
-  void BeginStop(Millis grace) override;
   std::string Forget(bool anew) override;
-  std::string AfterRestart() const override;
   void GoOnAfterRestart() override;
-  Story::Fields CloseProgress() override {
-    return {{"restarts", std::to_string(record().job().restarts())}};
+  bool HasProcesses() const override {
+    return stage_ != Stage::kIdle && stage_ != Stage::kPreparing;
   }
   void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
-  const v1::LaunchSpec& launch() const { return story_.spec().launch(); }
   std::uint32_t PerWorker() const;
   // The processes' states, as people see them, into the row.
   void Show();
@@ -107,7 +89,6 @@ class LaunchJob final : public Job {
 
   // launch_processes.cc
   void OnArrival(const Member& member, const Arrival& arrival) override;
-  void OnTaskDraining(const TaskId&) override {}
   // Which workers run it; empty: too few are fit.
   std::vector<const Member*> Choose() const;
   void SendPrepare();
@@ -117,9 +98,8 @@ class LaunchJob final : public Job {
   void SendStart();
   void OnStarted(const TaskId& worker, const Status& status);
   v1::LaunchProcess ProcessOf(std::size_t rank) const;
-  // Asks all processes to end, and kills those that have not in time.
-  void BeginEnding(Millis grace);
-  void SendStop(const Member& worker, Millis grace, bool forget = false);
+  void BeginEnding(Millis grace) override;
+  void SendStop(const Member& worker, Millis grace);
   // Moves on, if all have started, one has failed, or all are settled.
   void Evaluate();
   void OnAdopted();
@@ -128,13 +108,10 @@ class LaunchJob final : public Job {
   std::vector<const Member*> Workers() const;
 
   Stage stage_ = Stage::kIdle;
-  std::uint64_t number_ = 0;
-  std::uint32_t launches_started_ = 0;
   std::vector<Rank> ranks_;
   std::string master_;
   // Answers that are awaited.
   std::size_t waiting_ = 0;
-  Fitness fitness_;
   // A process of it was asked to end by its worker, which leaves.
   bool preempted_ = false;
   // The coordinator before this one ended in order, maybe with the whole cluster.

@@ -96,45 +96,24 @@ void LaunchJob::LeaveOut(const TaskId& worker, const Status& why) {
     return RetryAfter(Millis(250), "STARTING_PROCESSES",
                       fmt::format("{}: {}", worker.ToString(), Message(why)));
   }
-  const auto [pause, told] = fitness_.LeaveOut(worker, why, world_.scheduler.Now());
-  if (!told) {
-    story_.Tell("WORKER_UNFIT",
-                fmt::format("{} cannot run it and is left out: {}; it is asked again in {} s, then "
-                            "less often",
-                            worker.ToString(), Message(why), pause.count() / 1000),
-                &worker, {{"code", std::string(CodeName(why.code()))}});
-  }
+  (void)NoteUnfit(worker, why);
   if (fitness_.AllRefuse(world_.members.Up("worker"))) {
     return Refuse(Annotate(why, worker.ToString()));
   }
   RetryAfter(Millis(250), "NO_FIT_WORKER", fmt::format("{}: {}", worker.ToString(), Message(why)));
 }
 
-// Everything that a process is told of its place.
 v1::LaunchProcess LaunchJob::ProcessOf(std::size_t number) const {
-  v1::LaunchProcess process;
-  *process.mutable_task() = ToProto({"worker", static_cast<int>(number)});
-  // Local numbers count on a host, whichever worker runs a process there: devices are the host's.
-  std::size_t local = 0, locals = 0;
   std::string addresses;
+  std::map<std::size_t, std::string> hosts;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     addresses += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", ranks_[i].address);
-    if (ranks_[i].hostname != ranks_[number].hostname) continue;
-    ++locals;
-    local += i < number ? 1 : 0;
+    hosts[i] = ranks_[i].hostname;
   }
-  auto& environment = *process.mutable_environment();
-  environment["TF_CONFIG"] =
-      fmt::format(R"({{"cluster": {{"worker": [{}]}}, "task": {{"type": "worker", "index": {}}}}})",
-                  addresses, number);
-  environment["RANK"] = std::to_string(number);
-  environment["WORLD_SIZE"] = std::to_string(ranks_.size());
-  environment["LOCAL_RANK"] = std::to_string(local);
-  environment["LOCAL_WORLD_SIZE"] = std::to_string(locals);
-  environment["MASTER_ADDR"] = HostOf(master_);
-  environment["MASTER_PORT"] = PortOf(master_);
-  environment["MUSTER_JOB_ID"] = id();
-  environment["MUSTER_RESTARTS"] = std::to_string(record().job().restarts());
+  v1::LaunchProcess process =
+      ProcessAt(number, fmt::format("[{}]", addresses), hosts, ranks_.size());
+  (*process.mutable_environment())["MASTER_ADDR"] = HostOf(master_);
+  (*process.mutable_environment())["MASTER_PORT"] = PortOf(master_);
   return process;
 }
 
@@ -322,9 +301,8 @@ void LaunchJob::BeginEnding(Millis grace) {
   if (AllSettled()) Conclude();
 }
 
-void LaunchJob::SendStop(const Member& worker, Millis grace, bool forget) {
-  world_.commands.Send(worker, StopCommand(id(), number_, grace, forget), grace + kEndMargin,
-                       [](auto) {});
+void LaunchJob::SendStop(const Member& worker, Millis grace) {
+  world_.commands.Send(worker, StopCommand(id(), number_, grace), grace + kEndMargin, [](auto) {});
 }
 
 }  // namespace muster::coordinator

@@ -259,6 +259,13 @@ std::vector<const Member*> Membership::Up(std::string_view type) const {
   return up;
 }
 
+std::vector<std::string> Membership::MissingWorkers(std::size_t least) const {
+  const std::size_t there = Up("worker").size();
+  if (there == 0 || there >= least) return {};
+  return {fmt::format("{} ({} of {} {} there)", Counted(least - there, "more worker"), there, least,
+                      Agreeing(there, "is", "are"))};
+}
+
 std::vector<const Member*> Membership::Draining() const {
   std::vector<const Member*> draining;
   for (const auto& [task, member] : members_) {

@@ -119,6 +119,9 @@ class Membership {
   const Member* Known(const TaskId& task) const;
   // Alive members of a type, by index. Draining ones are left out.
   std::vector<const Member*> Up(std::string_view type) const;
+  // How many of `least` workers have to come yet, in words; nothing where all are there, and where
+  // none is, which is everybody's to say.
+  std::vector<std::string> MissingWorkers(std::size_t least) const;
   // Those that were asked to end and have not.
   std::vector<const Member*> Draining() const;
   // Every known task and those of the spec that were never seen.
