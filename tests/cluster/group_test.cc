@@ -13,30 +13,15 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr char kServers[] =
-    "kind: parameter_server\n  # w1 is split over all parameter servers; the small ones are placed "
-    "in turn.\n  partitioner: {kind: min_size, min_shard_bytes: 65536}";
-
 std::string WriteFashion(const TempFolder& folder, const std::string& name, std::uint64_t steps,
                          const std::string& strategy) {
-  std::string file = folder.Write(name, FashionJob(steps, "checkpoint: {every_steps: 500}\n"));
-  ReplaceInFile(file, kServers, strategy);
-  return file;
+  return folder.Write(name, FashionJobUnder(strategy, steps, "checkpoint: {every_steps: 500}\n"));
 }
 
 std::map<std::string, std::vector<float>> Export(const Cluster& cluster, const TempFolder& folder,
                                                  const std::string& id) {
   REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "m"}).code == 0);
   return ReadSafetensors(folder / "m");
-}
-
-pid_t ExecutorOf(const v1::Job& job, std::uint32_t worker) {
-  for (const v1::TaskState& task : job.tasks()) {
-    if (task.task().type() == "worker" && task.task().index() == worker) {
-      return static_cast<pid_t>(task.executor_pid());
-    }
-  }
-  return 0;
 }
 
 const v1::Event* LastGroup(const v1::Job& job) {
@@ -107,13 +92,13 @@ TEST_CASE(
     const std::uint32_t other = (led + 1) % 3;
     REQUIRE(cluster.WaitForStep(id, before.progress().step() + 30, seconds(60)));
     if (victim == "member") {
-      REQUIRE(kill(ExecutorOf(before, other), SIGKILL) == 0);
+      REQUIRE(kill(ExecutorPid(before, other), SIGKILL) == 0);
     } else if (victim == "leader") {
-      REQUIRE(kill(ExecutorOf(before, led), SIGKILL) == 0);
+      REQUIRE(kill(ExecutorPid(before, led), SIGKILL) == 0);
     } else if (victim == "worker") {
       REQUIRE(cluster.Kill(fmt::format("worker:{}", other), SIGKILL));
     } else {
-      const pid_t executor = ExecutorOf(before, led);
+      const pid_t executor = ExecutorPid(before, led);
       const int daemon = cluster.PidOf(leader);
       REQUIRE(kill(daemon, SIGSTOP) == 0);
       REQUIRE(kill(executor, SIGSTOP) == 0);

@@ -287,6 +287,15 @@ int CountEvents(const v1::Job& job, const std::string& reason) {
                     [&](const v1::Event& event) { return event.reason() == reason; }));
 }
 
+int ExecutorPid(const v1::Job& job, std::uint32_t index) {
+  for (const v1::TaskState& task : job.tasks()) {
+    if (task.task().type() == "worker" && task.task().index() == index) {
+      return static_cast<int>(task.executor_pid());
+    }
+  }
+  return 0;
+}
+
 std::int64_t Field(const v1::Event& event, const std::string& name) {
   const auto found = event.fields().find(name);
   return found == event.fields().end() ? -1 : std::stoll(found->second);

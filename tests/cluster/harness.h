@@ -149,6 +149,8 @@ std::vector<std::string> ProcessesOf(const std::string& folder);
 // The first event of the job with that reason; nullptr: none.
 const v1::Event* FindEvent(const v1::Job& job, const std::string& reason);
 int CountEvents(const v1::Job& job, const std::string& reason);
+// Runs the job on worker:`index`; 0: none does.
+int ExecutorPid(const v1::Job& job, std::uint32_t index);
 // A number among its fields; -1: not there.
 std::int64_t Field(const v1::Event& event, const std::string& name);
 

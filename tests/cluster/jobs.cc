@@ -15,14 +15,33 @@ namespace {
 constexpr int kColumns = 8;
 constexpr float kStart = 3;
 
+constexpr char kExample[] = "examples/fashion.yaml";
+// Its strategy.
+constexpr char kServers[] =
+    "kind: parameter_server\n  # w1 is split over all parameter servers; the small ones are placed "
+    "in turn.\n  partitioner: {kind: min_size, min_shard_bytes: 65536}";
+
+// `where` is what the text is of, for the error.
+void Replace(std::string& text, const std::string& where, const std::string& from,
+             const std::string& to) {
+  const std::size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error(where + " has no " + from);
+  text.replace(at, from.size(), to);
+}
+
 }  // namespace
 
 std::string FashionJob(std::uint64_t steps, const std::string& more) {
-  std::string text = ReadAll(fmt::format("{}/examples/fashion.yaml", MUSTER_SOURCE));
-  const std::string epochs = "epochs: 5";
-  const std::size_t at = text.find(epochs);
-  if (at == std::string::npos) throw std::runtime_error("examples/fashion.yaml has no " + epochs);
-  return text.replace(at, epochs.size(), fmt::format("steps: {}", steps)) + more;
+  std::string text = ReadAll(fmt::format("{}/{}", MUSTER_SOURCE, kExample));
+  Replace(text, kExample, "epochs: 5", fmt::format("steps: {}", steps));
+  return text + more;
+}
+
+std::string FashionJobUnder(const std::string& strategy, std::uint64_t steps,
+                            const std::string& more) {
+  std::string text = FashionJob(steps, more);
+  Replace(text, kExample, kServers, strategy);
+  return text;
 }
 
 SumJob::SumJob(const TempFolder& folder, int rows, int batch, int epochs, int work,
@@ -80,9 +99,8 @@ strategy:
 
 void ReplaceInFile(const std::string& path, const std::string& from, const std::string& to) {
   std::string text = ReadAll(path);
-  const std::size_t at = text.find(from);
-  if (at == std::string::npos) throw std::runtime_error(path + " has no " + from);
-  std::ofstream(path, std::ios::binary) << text.replace(at, from.size(), to);
+  Replace(text, path, from, to);
+  std::ofstream(path, std::ios::binary) << text;
 }
 
 std::map<std::string, std::vector<float>> ReadSafetensors(const std::string& path) {

@@ -13,6 +13,10 @@ namespace muster::testing {
 // examples/fashion.yaml with the run's length replaced by "steps: N".
 std::string FashionJob(std::uint64_t steps, const std::string& more = "");
 
+// The same with another strategy, in YAML: "kind: mirrored\n  devices: 2".
+std::string FashionJobUnder(const std::string& strategy, std::uint64_t steps,
+                            const std::string& more = "");
+
 // Integers in, integers out: forward is (w * x).sum() over eight columns, SGD with learning rate 1,
 // so w ends as its start minus the exact column sums times the epochs, if and only if every update
 // was applied exactly once.

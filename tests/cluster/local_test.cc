@@ -13,16 +13,10 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr char kServers[] =
-    "kind: parameter_server\n  # w1 is split over all parameter servers; the small ones are placed "
-    "in turn.\n  partitioner: {kind: min_size, min_shard_bytes: 65536}";
-
 std::string WriteFashion(const TempFolder& folder, const std::string& name, std::uint64_t steps,
                          const std::string& strategy) {
-  std::string file =
-      folder.Write(name, FashionJob(steps, "checkpoint: {every_steps: 50, keep: 2}\n"));
-  ReplaceInFile(file, kServers, strategy);
-  return file;
+  return folder.Write(name,
+                      FashionJobUnder(strategy, steps, "checkpoint: {every_steps: 50, keep: 2}\n"));
 }
 
 std::uint32_t ExecutorOf(const v1::Job& job) {
@@ -73,8 +67,9 @@ TEST_CASE(
       REQUIRE(cluster.Kill(victim, SIGKILL));
     }
     // Until it is back there is nobody to ask.
-    REQUIRE(Eventually(
-        seconds(30), [&] { return cluster.Muster({"describe", again, "-o", "json"}).code == 0; }));
+    REQUIRE(Eventually(seconds(30), [&] {
+      return cluster.Muster({"describe", again, "-o", "json"}).code == 0;
+    }));
     // A coordinator finds the variables where they were.
     REQUIRE(Eventually(seconds(30), [&] {
       const v1::Job job = cluster.Describe(again);

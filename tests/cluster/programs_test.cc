@@ -198,15 +198,7 @@ TEST_CASE_METHOD(ProgramFixture, "a killed executor is replaced, and its closure
   const TempFolder folder;
   const std::string id = IdIn(Submit({}, {"rounds", folder / "enough"}));
   REQUIRE(cluster.HasPrinted(id, "rounds begin"));
-  const auto executor = [&] {
-    const v1::Job job = cluster.Describe(id);
-    for (const v1::TaskState& task : job.tasks()) {
-      if (task.task().type() == "worker" && task.task().index() == 1) {
-        return static_cast<int>(task.executor_pid());
-      }
-    }
-    return 0;
-  };
+  const auto executor = [&] { return ExecutorPid(cluster.Describe(id), 1); };
   const int killed = executor();
   REQUIRE(killed > 0);
   REQUIRE(::kill(killed, SIGKILL) == 0);

@@ -29,16 +29,7 @@ struct Survivors {
                               "--max-restarts", "20", "--", MUSTER_TEST_PROGRAMS "/survivor",
                               folder, std::to_string(kClosures)}));
   }
-  int PidOfExecutor(std::uint32_t index) const {
-    const v1::Job job = cluster.Describe(id);
-    for (const v1::TaskState& task : job.tasks()) {
-      if (task.task().type() == "worker" && task.task().index() == index) {
-        return static_cast<int>(task.executor_pid());
-      }
-    }
-    return 0;
-  }
-  // Of the newest that an event names; 0: none.
+  // The newest process that such an event names; 0: none.
   int PidIn(const std::string& reason) const {
     const v1::Job job = cluster.Describe(id);
     int pid = 0;
@@ -50,7 +41,7 @@ struct Survivors {
   int PidOf(const std::string& process) const {
     if (process == "main()") return PidIn("JOB_RUNNING");
     if (process == "the evaluator") return PidIn("EVALUATOR_RUNNING");
-    if (process == "an executor") return PidOfExecutor(1);
+    if (process == "an executor") return ExecutorPid(cluster.Describe(id), 1);
     return cluster.PidOf(process);
   }
   // The process that runs now; it is there.
@@ -192,7 +183,7 @@ TEST_CASE("a program whose processes are killed while the cluster drains goes on
     }));
     CHECK(::kill(killed, SIGKILL) == 0);
     (void)::kill(main, SIGCONT);
-    // Of a daemon that did not end as asked `up` tells.
+    // `up` tells of a daemon that did not end as asked.
     const bool daemon = process == "worker:0" || process == "ps:1";
     CHECK(first.cluster.Drain(0) == (daemon ? 1 : 0));
   }

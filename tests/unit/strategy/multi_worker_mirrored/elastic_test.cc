@@ -7,8 +7,8 @@
 
 #include <signal.h>
 
-#include "strategy/testing/multi_process.h"
 #include "tests/support/catch.h"
+#include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
 namespace muster::testing {
 namespace {
@@ -22,11 +22,7 @@ constexpr std::chrono::seconds kPatience{100};
 MultiProcessOptions workers(int count, const Lines& arguments) {
   Lines command{kProgram};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return {.command = command,
-          .cluster = {{"worker", count}},
-          .environment = {{"OMP_NUM_THREADS", "1"}},
-          .limit = std::chrono::seconds(200),
-          .print = false};
+  return workers_of(count, command);
 }
 
 // Steps with their losses, and the parameters at the end; without the number of workers.

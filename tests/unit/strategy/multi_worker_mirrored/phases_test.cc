@@ -9,9 +9,9 @@
 
 #include <signal.h>
 
-#include "strategy/testing/multi_process.h"
 #include "tests/support/catch.h"
 #include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
 namespace muster::testing {
 namespace {
@@ -21,14 +21,6 @@ const std::vector<std::string> kTasks{"worker:0", "worker:1", "worker:2"};
 constexpr std::chrono::seconds kPatience{100};
 // A stopped member is noticed in 4 s; the rest is the machine's, which may be busy.
 constexpr std::chrono::seconds kNoticed{20};
-
-MultiProcessOptions options(std::vector<std::string> command) {
-  return {.command = std::move(command),
-          .cluster = {{"worker", 3}},
-          .environment = {{"OMP_NUM_THREADS", "1"}},
-          .limit = std::chrono::seconds(200),
-          .print = false};
-}
 
 std::string last_line(const std::string& text) {
   std::istringstream lines(text);
@@ -64,7 +56,7 @@ TEST_CASE("whoever is killed or stopped, and in whatever, all others are told wh
     for (std::size_t victim = 0; victim < kTasks.size(); ++victim) {
       folders.push_back(std::make_unique<TempDir>());
       runs.push_back(std::make_unique<MultiProcessRun>(
-          options({kProgram, folders.back()->path(), "60000", phase})));
+          workers_of(3, {kProgram, folders.back()->path(), "60000", phase})));
     }
     for (const auto& run : runs) {
       for (const std::string& task : kTasks) {
@@ -104,7 +96,8 @@ TEST_CASE("a process that never comes is named to all who waited, with the call 
           "[strategy][unit][faults]") {
   const TempDir folder;
   const std::string phase = GENERATE("reduce", "input", "broadcast");
-  MultiProcessRun run(options({kProgram, folder.path(), "2000", phase, "absent", "worker:1"}));
+  MultiProcessRun run(
+      workers_of(3, {kProgram, folder.path(), "2000", phase, "absent", "worker:1"}));
   for (const std::string& error : errors_of_others(run)) {
     CAPTURE(phase, error);
     CHECK(error.find("error DEADLINE_EXCEEDED") == 0);
@@ -128,7 +121,7 @@ TEST_CASE("a process that runs another program is named to all, and all end",
   } else {
     command.insert(command.end(), {"metric", "worker:1"});
   }
-  MultiProcessRun run(options(command));
+  MultiProcessRun run(workers_of(3, command));
   for (const std::string& error : errors_of_others(run)) {
     CAPTURE(executable, error);
     CHECK(error.find("error INVALID_ARGUMENT") == 0);
@@ -140,7 +133,7 @@ TEST_CASE("a process that runs another program is named to all, and all end",
 TEST_CASE("of a cluster of two chiefs every process says that there may be one",
           "[strategy][unit]") {
   const TempDir folder;
-  MultiProcessOptions two = options({kProgram, folder.path(), "60000", "reduce"});
+  MultiProcessOptions two = workers_of(3, {kProgram, folder.path(), "60000", "reduce"});
   two.cluster = {{"chief", 2}, {"worker", 1}};
   MultiProcessRun run(two);
   for (const std::string task : {"chief:0", "chief:1", "worker:0"}) {

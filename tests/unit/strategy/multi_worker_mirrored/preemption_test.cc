@@ -6,10 +6,10 @@
 #include <signal.h>
 
 #include "strategy/kinds/one_device_strategy.h"
-#include "strategy/testing/multi_process.h"
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
 namespace muster::testing {
 namespace {
@@ -23,11 +23,7 @@ constexpr std::chrono::seconds kPatience{100};
 MultiProcessOptions workers(int count, const Lines& arguments) {
   Lines command{kProgram};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return {.command = command,
-          .cluster = {{"worker", count}},
-          .environment = {{"OMP_NUM_THREADS", "1"}},
-          .limit = std::chrono::seconds(200),
-          .print = false};
+  return workers_of(count, command);
 }
 
 // The number behind the last `word` at the beginning of a line; -1: there is none.

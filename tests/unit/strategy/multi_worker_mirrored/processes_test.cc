@@ -8,8 +8,8 @@
 
 #include <signal.h>
 
-#include "strategy/testing/multi_process.h"
 #include "tests/support/catch.h"
+#include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
 namespace muster::testing {
 namespace {
@@ -20,14 +20,6 @@ const std::string kProgram = MUSTER_MULTI_WORKER_PROGRAM;
 const Lines kWorkers{"worker:0", "worker:1", "worker:2", "worker:3"};
 constexpr std::chrono::seconds kPatience{100};
 
-MultiProcessOptions workers(int count, const Lines& command) {
-  return {.command = command,
-          .cluster = {{"worker", count}},
-          .environment = {{"OMP_NUM_THREADS", "1"}},
-          .limit = std::chrono::seconds(200),
-          .print = false};
-}
-
 Lines lines_of(const std::string& text) {
   Lines lines;
   std::istringstream stream(text);
@@ -37,7 +29,7 @@ Lines lines_of(const std::string& text) {
 
 // What each worker printed of a run of `steps` steps.
 std::vector<Lines> train(int count, int steps) {
-  MultiProcessRun run(workers(count, {kProgram, std::to_string(steps)}));
+  MultiProcessRun run(workers_of(count, {kProgram, std::to_string(steps)}));
   const MultiProcessResult result = run.join();
   std::vector<Lines> printed;
   for (int i = 0; i < count; ++i) {
@@ -90,7 +82,7 @@ void check_others(MultiProcessRun& run, const std::string& code) {
 TEST_CASE("a process that is killed or stopped ends the others with an error that names it",
           "[strategy][unit][MWM-15]") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    MultiProcessRun run(workers(3, {kProgram, "1000000"}));
+    MultiProcessRun run(workers_of(3, {kProgram, "1000000"}));
     for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
       REQUIRE(run.wait_for_output(worker, "loss", kPatience));
     }
@@ -105,7 +97,7 @@ TEST_CASE("a process that is killed or stopped ends the others with an error tha
 TEST_CASE("a process that leaves, calls once more or brings another shape is every other's error",
           "[strategy][unit]") {
   for (const std::string how : {"leave", "extra", "shape"}) {
-    MultiProcessRun run(workers(3, {kProgram, "1000000", how, "worker:1", "7"}));
+    MultiProcessRun run(workers_of(3, {kProgram, "1000000", how, "worker:1", "7"}));
     CAPTURE(how);
     check_others(run, how == "leave" ? "UNAVAILABLE" : "INVALID_ARGUMENT");
     CHECK(run.wait("worker:1", kPatience).code == (how == "leave" ? 0 : 3));
@@ -118,7 +110,7 @@ TEST_CASE("the page's program prints on two workers what the page says", "[strat
   for (std::string line; std::getline(page, line);) wanted.push_back(line);
   REQUIRE(wanted.size() == 4);
 
-  MultiProcessRun run(workers(2, {MUSTER_DOC_PROGRAM}));
+  MultiProcessRun run(workers_of(2, {MUSTER_DOC_PROGRAM}));
   const MultiProcessResult result = run.join();
 
   // Its last lines: the log's come before.
