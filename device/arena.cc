@@ -47,7 +47,7 @@ constexpr std::size_t MappingFor(std::size_t size) {
 
 }  // namespace
 
-constinit std::array<std::atomic<std::uint8_t>, Arena::kPieces> Arena::owners_{};
+constinit std::array<std::uint8_t, Arena::kPieces> Arena::owners_{};
 
 std::byte* Arena::Map(std::size_t bytes) const {
   // One piece more, so that whole ones are in it.
@@ -67,8 +67,8 @@ std::byte* Arena::Map(std::size_t bytes) const {
   // Fewer page faults, and fewer misses of the address cache in matrix products. A hint.
   (void)madvise(begin, bytes, MADV_HUGEPAGE);
   for (std::size_t i = 0; i < bytes / kPiece; ++i) {
-    owners_[first / kPiece + i].store(static_cast<std::uint8_t>(index_ + 1),
-                                      std::memory_order_relaxed);
+    Owner(first / kPiece + i)
+        .store(static_cast<std::uint8_t>(index_ + 1), std::memory_order_relaxed);
   }
   return begin;
 }
@@ -76,7 +76,7 @@ std::byte* Arena::Map(std::size_t bytes) const {
 void Arena::Unmap(std::byte* begin, std::size_t bytes) {
   const std::size_t first = reinterpret_cast<std::uintptr_t>(begin) / kPiece;
   for (std::size_t i = 0; i < bytes / kPiece; ++i) {
-    owners_[first + i].store(0, std::memory_order_relaxed);
+    Owner(first + i).store(0, std::memory_order_relaxed);
   }
   (void)munmap(begin, bytes);
 }

@@ -67,7 +67,7 @@ class Arena {
   // The index of the arena + 1; 0: none.
   static int OwnerOf(const void* address) {
     const std::size_t piece = reinterpret_cast<std::uintptr_t>(address) / kPiece;
-    return piece < kPieces ? owners_[piece].load(std::memory_order_relaxed) : 0;
+    return piece < kPieces ? Owner(piece).load(std::memory_order_relaxed) : 0;
   }
   // `bytes` is a multiple of kPiece. Null: the system refuses.
   std::byte* Map(std::size_t bytes) const;
@@ -76,7 +76,10 @@ class Arena {
   std::byte* NewBlock(std::size_t size) MUSTER_REQUIRES(mutex_);
 
   // A piece is written before anybody has an address in it. Of the 4 MiB a few pages are touched.
-  static std::array<std::atomic<std::uint8_t>, kPieces> owners_;
+  static std::atomic_ref<std::uint8_t> Owner(std::size_t piece) {
+    return std::atomic_ref(owners_[piece]);
+  }
+  static std::array<std::uint8_t, kPieces> owners_;
 
   const int index_;
   mutable Mutex mutex_;

@@ -91,6 +91,10 @@ void StepTogether(ReplicaContext& replica, int copy, const OptimizerState& optim
   });
 }
 
+std::string NameOf(const torch::optim::Optimizer& theirs, const ModuleState& module) {
+  return fmt::format("{} of module {}", c10::demangle(typeid(theirs).name()), module.name);
+}
+
 std::vector<std::size_t> TrainedParameters(const ModuleState& module) {
   std::vector<std::size_t> chosen;
   for (std::size_t i = 0; i < module.parameters.size(); ++i) {
@@ -112,8 +116,7 @@ class LocalOptimizer final : public OptimizerState {
       const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
       optimizers_.push_back(make(masters_[master], names_));
     }
-    name_ = fmt::format("{} of module {}", c10::demangle(typeid(*optimizers_[0]).name()),
-                        module_->name);
+    name_ = NameOf(*optimizers_[0], *module_);
   }
 
   const std::string& name() const override { return name_; }

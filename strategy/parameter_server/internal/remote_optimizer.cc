@@ -1,10 +1,7 @@
 #include "strategy/parameter_server/internal/remote_optimizer.h"
 
 #include <algorithm>
-#include <typeinfo>
 #include <utility>
-
-#include <c10/util/Type.h>
 
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
@@ -22,7 +19,7 @@ RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const Make
   std::vector<std::string> names;
   for (const std::size_t i : chosen_) names.push_back(module_->parameters[i].name());
   const std::unique_ptr<torch::optim::Optimizer> theirs = make(own, names);
-  name_ = fmt::format("{} of module {}", c10::demangle(typeid(*theirs).name()), module_->name);
+  name_ = NameOf(*theirs, *module_);
   const MutexLock lock(rates_.mutex);
   for (const torch::optim::OptimizerParamGroup& of_theirs : theirs->param_groups()) {
     // All are looked at before the first is attached.

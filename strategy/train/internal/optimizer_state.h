@@ -32,6 +32,8 @@ class OptimizerState : public SavedState {
   virtual void SetLearningRate(double rate) const = 0;
 };
 
+// "torch::optim::SGD of module net": what it is called in errors.
+std::string NameOf(const torch::optim::Optimizer& theirs, const ModuleState& module);
 // The places in the module's parameters of those that are to be trained.
 //   INVALID_ARGUMENT: there are none.
 std::vector<std::size_t> TrainedParameters(const ModuleState& module);

@@ -97,7 +97,7 @@ torch::Tensor OwnComponent::Leaf(int slot, bool trainable) {
   const Reader reader(slot, place(), data);
   return LeafOf(leaves_, static_cast<std::size_t>(slot), reader,
                 trainable && HasGradients(data.scalar_type()),
-                [&] { return reader.away ? here(data) : data; });
+                [&reader, data = data_] { return reader.away ? here(data) : data; });
 }
 
 void OwnComponent::Assign(const torch::Tensor& value, torch::ScalarType type) {
@@ -178,7 +178,7 @@ torch::Tensor AdoptedComponent::Leaf(int slot, bool trainable) {
   if (index < adopted_.size() && adopted_[index].defined()) return adopted_[index];
   const torch::Tensor& data = data_;
   const Reader reader(slot, place(), data);
-  const auto copy = [&] { return reader.away ? here(data) : data.clone(); };
+  const auto copy = [&reader, data = data_] { return reader.away ? here(data) : data.clone(); };
   const bool gradients = trainable && HasGradients(data.scalar_type());
   // Buffers are written by their module, which tells nobody.
   if (!gradients) {
