@@ -18,7 +18,7 @@ constexpr milliseconds kRefresh{1'000};
 constexpr milliseconds kReadyPause{100};
 // Without --timeout.
 constexpr milliseconds kReadyLimit{60'000};
-// Of jobs that have ended, when there is room.
+// So many jobs that have ended are shown when there is room.
 constexpr int kMostEnded = 5;
 
 // A second screen of the terminal, and back.

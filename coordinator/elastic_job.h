@@ -99,7 +99,7 @@ class ElasticJob final : public LaunchedJob {
   const Member* WorkerOf(const Place& place) const;
   void SendPrepare(std::uint64_t number);
   void OnPrepared(std::uint64_t number, const Result<v1::CommandResult>& result);
-  // Of the first ones all begin together.
+  // Starts the processes that are ready; the first ones begin all together.
   void StartReady();
   void SendStart(Place& place);
   void OnStarted(std::uint64_t number, const Status& status);

@@ -171,7 +171,7 @@ GroupView::Seats GroupView::NextSeats() const {
     if (seats.size() >= Most() || !may(seat)) return;
     if (std::ranges::find(seats, seat) == seats.end()) seats.push_back(seat);
   };
-  // Of a view that was adopted the leader alone has the variables.
+  // In an adopted view the leader alone has the variables.
   if (home_ && executors_.contains(*home_)) add(*home_, executors_.at(*home_));
   for (const auto& [task, executor] : executors_) add(task, executor);
   return seats;

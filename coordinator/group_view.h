@@ -97,7 +97,7 @@ class GroupView : public HomeView {
   std::optional<Round> forming_;
   // Who has not come to a group, and until when no other is asked to wait for it.
   std::map<TaskId, TimePoint> left_out_;
-  // Of groups in a row that did not come about.
+  // How many groups in a row did not come about.
   int failures_ = 0;
   // The first group waits a little for all workers that are starting.
   std::optional<TimePoint> first_ready_;

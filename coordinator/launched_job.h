@@ -48,7 +48,7 @@ class LaunchedJob : public Job {
   // Whether it begins now, which takes workers that are `enough`; then its plan is the next view's.
   // Else it is tried again soon.
   bool BeginsOn(bool enough);
-  // Of another launch: of this job, and never used again; its high half is the epoch.
+  // Names another launch of this job; never used again. Its high half is the epoch.
   std::uint64_t NextNumber();
   // Whether a coordinator before this one has begun processes. Else the job waits for its tasks.
   bool HasBegunBefore();

@@ -95,7 +95,7 @@ class ElasticGroups {
   std::string host() const;
 
   const Options options_;
-  // Of the thread that calls Form().
+  // For the thread that calls Form() alone.
   std::vector<GroupMember> workers_;
   net::Identity identity_;
   net::Listener door_;

@@ -69,7 +69,7 @@ struct WorkerReport {
   Leaving leaving;
   // What it was told so, and is not in.
   std::vector<Leaving> told;
-  // Of the names and shapes of its state: workers of other programs stay apart.
+  // A hash of the names and shapes of its state: workers of other programs stay apart.
   std::uint64_t signature = 0;
   // Where it listens for the next group.
   std::string address;

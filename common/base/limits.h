@@ -10,7 +10,7 @@
 namespace muster {
 
 struct Limits {
-  // Of the affinity mask (cpusets are in it).
+  // Those in the affinity mask (cpusets are in it).
   int machine_processors = 1;
   // The least quota of the process's control groups, as a number of processors; none: no limit.
   std::optional<double> quota = {};
@@ -23,8 +23,8 @@ struct Limits {
   [[nodiscard]] std::string ToString() const;
 };
 
-// Of this process, by /proc and the mounted hierarchies: version 2, version 1, or both beside each
-// other. What cannot be read limits nothing. `root` goes before each path, for tests.
+// What limits this process, by /proc and the mounted hierarchies: version 2, version 1, or both
+// beside each other. What cannot be read limits nothing. `root` goes before each path, for tests.
 [[nodiscard]] Limits ReadLimits(const std::string& root = "");
 
 // processors() of this process, asked once. Threading: any thread.

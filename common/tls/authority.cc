@@ -17,7 +17,7 @@ namespace muster::tls {
 namespace {
 
 constexpr long kVersion3 = 2;
-// Of a serial number: positive, and no two alike.
+// Serial numbers are positive, and no two alike.
 constexpr std::size_t kSerialBytes = 16;
 constexpr std::size_t kLongestName = 64;  // of a subject, by X.509
 

@@ -21,8 +21,9 @@
 
 namespace muster::tls {
 
-// Of PEM files: authorities (one or more), the own certificate (with intermediates behind it), its
-// key; and the list of certificates that are let in (allowed.h), empty: all of the authorities'.
+// PEM files of the authorities (one or more), of the own certificate (with intermediates behind it)
+// and of its key; and the list of certificates that are let in (allowed.h), empty: all of the
+// authorities'.
 struct Files {
   std::string ca = {};
   std::string certificate = {};

@@ -26,9 +26,9 @@ namespace muster::services {
 struct Caller {
   // Who carries the cluster's token is one of its nodes.
   tls::Role role = tls::Role::kNode;
-  // Of its certificate; none: it came in the clear, with the token.
+  // What its certificate names; none: it came in the clear, with the token.
   std::vector<std::string> names = {};
-  // Of its certificate.
+  // That of its certificate.
   std::string fingerprint = {};
 
   // "submitter ana"; "the token".

@@ -156,7 +156,7 @@ class GroupSteps final : public Steps {
       const Status status = Serve(*seat);
       if (status.ok()) continue;
       Say(status);
-      // Of an error of its own the others learn this way.
+      // This tells the others of an error of its own.
       seat->group->Abort(status);
       if (!seats_->Newer(last, steady_clock::now() + kKnown).ok()) on_over_();
     }

@@ -103,7 +103,7 @@ class LocalSteps final : public Steps {
   std::unique_ptr<LocalVariables> variables_;
   std::vector<std::unique_ptr<ReplicaSource>> sources_;
   collectives::Group* group_ = nullptr;
-  // Of the last group that all of its members have met in.
+  // That of the last group that all of its members have met in.
   std::uint64_t generation_ = 0;
   std::atomic<bool> has_variables_;
   std::uint64_t done_;

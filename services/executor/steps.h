@@ -51,7 +51,7 @@ class Steps {
   virtual Result<std::uint64_t> Done() const { return 0; }
   virtual ps::LinkBytes bytes() const { return {}; }
 
-  // Of steps that several executors make together: host:port at which this one waits for the
+  // Where several executors make steps together: host:port at which this one waits for the
   // others, and taking part in their next group.
   //   The errors of JoinGroup (cluster.proto).
   virtual std::string group_address() const { return {}; }

@@ -118,7 +118,7 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   std::string task_type_;
   int task_id_ = 0;
   bool chief_ = true;
-  // Of an elastic strategy alone: what its run needs. It ends before the rest.
+  // What the run of an elastic strategy needs; null in others. It ends before the rest.
   struct Elastic;
   std::unique_ptr<Elastic> elastic_;
 };

@@ -67,7 +67,7 @@ class Certificates {
     Write(name + ".pem", issued->certificate);
     return {.ca = path("ca.pem"), .certificate = path(name + ".pem"), .key = path(name + ".key")};
   }
-  // Of a list of those that are let in (common/tls/allowed.h).
+  // Its line in a list of those that are let in (common/tls/allowed.h).
   std::string LineOf(const std::string& name) const {
     std::ifstream file(path(name + ".pem"));
     const std::string pem{std::istreambuf_iterator<char>(file), {}};

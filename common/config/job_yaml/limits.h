@@ -15,7 +15,7 @@ inline constexpr std::uint32_t kMostBatch = 1 << 20;
 inline constexpr std::uint32_t kMostDevices = 64;
 inline constexpr std::uint32_t kLogicalShards = 8;  // of strategy.deterministic
 inline constexpr std::uint32_t kMostWorkers = 10'000;
-// Of a model's job that make steps together: each has two links to each other one.
+// When they make a model's steps together: each has two links to each other one.
 inline constexpr std::uint32_t kMostStepWorkers = 64;
 inline constexpr std::uint32_t kMostClosuresPerWorker = 1'024;
 inline constexpr std::uint32_t kMostServers = 10'000;

@@ -20,7 +20,7 @@ class ElasticState {
   // (ON_READ), or one that is not this process's.
   explicit ElasticState(TrackedValues tracked);
 
-  // Of names, types and shapes.
+  // A hash of names, types and shapes.
   std::uint64_t signature() const;
 
   // Remembers the values as they are now.

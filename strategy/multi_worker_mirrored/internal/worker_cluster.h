@@ -20,7 +20,7 @@ struct WorkerCluster {
   // evaluator.
   std::vector<collectives::GroupMember> members = {};
   int rank = 0;
-  // Of an elastic job that Muster has launched: the file that says who is there
+  // In an elastic job that Muster has launched, the file that says who is there
   // (common/cluster/worker_book.h). `members` are all places then, `rank` this worker's; vacant
   // ones have no address. Empty: the members stay as they are.
   std::string book = {};

@@ -30,7 +30,7 @@ struct Evaluated : Cluster {
     }
     return steps;
   }
-  // Of checkpoints that are kept.
+  // The steps of checkpoints that are kept and evaluated.
   std::vector<std::uint64_t> WithFigures() {
     std::vector<std::uint64_t> steps;
     const v1::Job described = Described();

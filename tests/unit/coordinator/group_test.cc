@@ -31,7 +31,7 @@ std::vector<std::string> GroupOf(const FakeDaemon& daemon) {
 }
 using Tasks = std::vector<std::string>;
 
-// Of two or three workers, in the midst of steps.
+// A job of two or three workers, in the midst of steps.
 struct InStep {
   explicit InStep(std::uint32_t least = 1, std::uint32_t most = 3, int workers = 3) {
     cluster.JoinAll(0, workers);

@@ -27,7 +27,7 @@ struct SecondBench : Bench {
   ResultSlab::Slot ScheduleRepeatable() {
     return dispatcher.Schedule(1, {}, true, {}, 0, {.repeatable = true}).result;
   }
-  // Of one closure that takes long.
+  // Two executions of one closure that takes long.
   struct Both {
     Sent first;
     Sent second;

@@ -49,7 +49,7 @@ std::vector<float> ValuesOf(const Lent& lent) {
 TEST_CASE("what is lent stays as it was read, whatever comes after, on every link",
           "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
-  // Of one shard, and of two; less than a page, and more than a huge one.
+  // One shard, and two; less than a page, and more than a huge one.
   const std::size_t n = GENERATE(std::size_t{5}, std::size_t{700'000});
   const std::vector<std::uint32_t> servers =
       GENERATE(std::vector<std::uint32_t>{1}, std::vector<std::uint32_t>{0, 1});
