@@ -14,7 +14,7 @@
 namespace muster::dispatch {
 namespace {
 
-// Connections that have not proved themselves; of more the oldest is closed.
+// Connections that have not proved themselves.
 constexpr std::size_t kMostGreeters = 16;
 // While descriptors have run out.
 constexpr Millis kNoRoom{100};
@@ -35,7 +35,8 @@ Executor::Executor(Options options, const FunctionTable& functions, net::Fd wake
       functions_(functions),
       spin_limit_(1),
       wake_(std::move(wake)),
-      running_(options_.closures_at_a_time, options_.running_file) {}
+      running_(options_.closures_at_a_time, options_.running_file),
+      greeters_(kMostGreeters, Millis(0)) {}
 
 Executor::~Executor() = default;
 
@@ -66,42 +67,15 @@ Status Executor::Serve(std::span<const net::Listener> listeners) {
     }
     if (stopped_ || !accepted->fd.valid()) continue;
     const net::LinkKind kind = listeners[accepted->listener].kind;
-    Greet(*std::move(accepted), kind);
+    greeters_.Begin(*std::move(accepted),
+                    [this, kind](net::Accepted taken, net::Greeters::Guest& guest) {
+                      Welcome(std::move(taken), kind, guest);
+                    });
   }
-  EndGreeters();
+  greeters_.End();
   const MutexLock lock(session_mutex_);
   session_.reset();
   return status;
-}
-
-// Begins the greeting of a new connection, and ends what is over or has been silent for the
-// longest.
-void Executor::Greet(net::Accepted accepted, net::LinkKind kind) {
-  std::erase_if(greeters_, [](Greeter& greeter) {
-    if (!greeter.over) return false;
-    greeter.thread.join();
-    return true;
-  });
-  if (greeters_.size() >= 2 * kMostGreeters) return;  // those that were shut down are on their way
-  if (greeters_.size() >= kMostGreeters) {
-    auto silent = greeters_.begin();
-    std::advance(silent, greeters_.size() - kMostGreeters);
-    (void)::shutdown(silent->socket.get(), SHUT_RDWR);
-  }
-  net::Fd socket(::dup(accepted.fd.get()));
-  if (!socket.valid()) return;
-  Greeter& greeter = greeters_.emplace_back();
-  greeter.socket = std::move(socket);
-  greeter.thread = std::thread([this, &greeter, kind, taken = std::move(accepted)]() mutable {
-    Welcome(std::move(taken), kind);
-    greeter.over = true;
-  });
-}
-
-void Executor::EndGreeters() {
-  for (Greeter& greeter : greeters_) (void)::shutdown(greeter.socket.get(), SHUT_RDWR);
-  for (Greeter& greeter : greeters_) greeter.thread.join();
-  greeters_.clear();
 }
 
 Status Executor::Admit(const net::Hello& hello) {
@@ -130,7 +104,7 @@ Status Executor::Admit(const net::Hello& hello) {
 
 // The handshake's channel reads no byte of what follows: a driver says nothing before our WELCOME,
 // and we say nothing before its first frame.
-void Executor::Welcome(net::Accepted accepted, net::LinkKind kind) {
+void Executor::Welcome(net::Accepted accepted, net::LinkKind kind, net::Greeters::Guest& guest) {
   auto stream = std::make_shared<net::Stream>(std::move(accepted.fd));
   net::DuplexLink::Options link = options_.link;
   Seniority seniority;
@@ -139,7 +113,7 @@ void Executor::Welcome(net::Accepted accepted, net::LinkKind kind) {
     const auto hello =
         net::WelcomeClient(channel, options_.identity, channel.After(options_.handshake),
                            [this](const net::Hello& said) { return Admit(said); });
-    if (!hello.ok()) return;
+    if (!hello.ok() || !guest.Keep()) return;
     const auto subject = std::bit_cast<WireSubject>(hello->subject);
     seniority = {subject.epoch, subject.incarnation};
     link.payload_crc = kind == net::LinkKind::kTcp && hello->host_id != options_.identity.host_id;

@@ -16,7 +16,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +28,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
+#include "common/net/greeters.h"
 #include "common/net/handshake.h"
 #include "common/net/socket.h"
 
@@ -80,17 +80,10 @@ class Executor {
  private:
   // A driver's (epoch, incarnation): the higher one wins.
   using Seniority = std::pair<std::uint32_t, std::uint16_t>;
-  struct Greeter {
-    net::Fd socket;  // to end its wait
-    std::atomic<bool> over{false};
-    std::thread thread;
-  };
 
   Executor(Options options, const FunctionTable& functions, net::Fd wake);
-  void Greet(net::Accepted accepted, net::LinkKind kind);
-  void EndGreeters();
   // The whole life of a connection before it is a session.
-  void Welcome(net::Accepted accepted, net::LinkKind kind);
+  void Welcome(net::Accepted accepted, net::LinkKind kind, net::Greeters::Guest& guest);
   Status Admit(const net::Hello& hello);
   // Ends the session that is there and begins one, unless a senior driver has come meanwhile.
   void TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniority);
@@ -103,7 +96,7 @@ class Executor {
   std::atomic<bool> draining_{false};
   RunningTable running_;
   // The serving thread's.
-  std::list<Greeter> greeters_;
+  net::Greeters greeters_;
 
   Mutex newest_mutex_;
   Seniority newest_ MUSTER_GUARDED_BY(newest_mutex_){0, 0};

@@ -11,6 +11,7 @@
 
 #include "collectives/elastic/messages.h"
 #include "common/net/channel.h"
+#include "common/net/greeters.h"
 #include "common/net/host_id.h"
 #include "common/net/listen_at.h"
 #include "common/telemetry/log.h"
@@ -31,6 +32,9 @@ constexpr Millis kLater{2'000};
 // All members have agreed: what is left is a handshake for each pair.
 constexpr Millis kFormWithin{2'000};
 constexpr Millis kTick{200};
+// Connections that have not proved themselves, and how long they are left when there are more.
+constexpr std::size_t kMostGreeters = 64;
+constexpr Millis kPatience{100};
 
 std::uint64_t NewIncarnation() {
   std::random_device random;
@@ -115,6 +119,7 @@ void ElasticGroups::NoteTime(TimePoint now) {
 
 // The thread at the door.
 void ElasticGroups::Answer() {
+  net::Greeters greeters(kMostGreeters, kPatience);
   while (!stop_.load()) {
     auto accepted = net::Accept({&door_, 1}, wake_.get(), kTick);
     {
@@ -123,9 +128,10 @@ void ElasticGroups::Answer() {
       NoteTime(now);
       awake_ = now;
     }
-    if (accepted.ok() && accepted->fd.valid()) AnswerOne(*std::move(accepted));
-    const MutexLock lock(mutex_);
-    awake_ = steady_clock::now();
+    if (!accepted.ok() || !accepted->fd.valid()) continue;
+    greeters.Begin(*std::move(accepted), [this](net::Accepted taken, net::Greeters::Guest&) {
+      AnswerOne(std::move(taken));
+    });
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -22,7 +23,9 @@
 #include "collectives/process/shared_memory.h"
 #include "collectives/process/signature.h"
 #include "collectives/process/watch.h"
+#include "common/base/mutex.h"
 #include "common/net/channel.h"
+#include "common/net/greeters.h"
 #include "common/net/handshake.h"
 #include "common/net/host_id.h"
 #include "common/net/socket_calls.h"
@@ -31,8 +34,11 @@ namespace muster::collectives {
 namespace {
 
 constexpr std::uint8_t kProtocol = 1;
-// A stranger that connects and says nothing keeps a member that long from accepting others.
+// A stranger that connects and says nothing is greeted that long.
 constexpr Millis kHandshake{2'000};
+// Connections that have not proved themselves, and how long they are left when there are more.
+constexpr std::size_t kMostGreeters = 64;
+constexpr Millis kPatience{200};
 constexpr Millis kRetry{50};
 constexpr std::size_t kMostMembers = 1'024;
 
@@ -137,7 +143,7 @@ class Forming {
     if (!listeners_.front().fd.valid()) return FromErrno(errno, "dup");
     if (door_.open()) listeners_.push_back(std::move(door_.listener()));
     for (int r = 0; r < spec_.rank; ++r) MUSTER_TRY(Connect(r));
-    while (!AllAccepted()) MUSTER_TRY(AcceptOne());
+    MUSTER_TRY(AcceptAll());
     MUSTER_TRY(Agree());
     return Finish();
   }
@@ -153,6 +159,9 @@ class Forming {
     std::vector<Watch::EarlyFrame> early;
     bool brings_memory = false;
     net::Fd memory;
+    // The numbers of its connections, in the order in which they came.
+    std::uint64_t watch_order = 0;
+    std::uint64_t data_order = 0;
   };
   struct Greeted {
     std::shared_ptr<net::Stream> stream;
@@ -243,41 +252,71 @@ class Forming {
     return greeted;
   }
 
-  // One connection of a higher rank; a stranger's is refused and forgotten.
-  Status AcceptOne() {
-    const auto left = std::chrono::ceil<Millis>(deadline_ - std::chrono::steady_clock::now());
-    if (left <= Millis(0)) return TooLate();
-    MUSTER_TRY_ASSIGN(net::Accepted accepted, net::Accept(listeners_, -1, left));
-    if (!accepted.fd.valid()) return Ok();
+  // Both links of each higher rank. Each connection is greeted by a thread of its own: a stranger's
+  // is refused and forgotten.
+  Status AcceptAll() {
+    net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake.valid()) return FromErrno(errno, "eventfd");
+    net::Greeters greeters(kMostGreeters, kPatience);
+    std::uint64_t order = 0;
+    while (true) {
+      const auto left = std::chrono::ceil<Millis>(deadline_ - std::chrono::steady_clock::now());
+      {
+        const MutexLock lock(mutex_);
+        MUSTER_TRY(fatal_);
+        if (AllAccepted()) return Ok();
+        if (left <= Millis(0)) return TooLate();
+      }
+      MUSTER_TRY_ASSIGN(net::Accepted accepted, net::Accept(listeners_, wake.get(), left));
+      if (!accepted.fd.valid()) {
+        std::uint64_t news = 0;
+        (void)!::read(wake.get(), &news, sizeof(news));
+        continue;
+      }
+      greeters.Begin(std::move(accepted), [this, number = ++order, &wake](
+                                              net::Accepted taken, net::Greeters::Guest& guest) {
+        Welcome(std::move(taken), number, guest);
+        const std::uint64_t one = 1;
+        (void)!::write(wake.get(), &one, sizeof(one));
+      });
+    }
+  }
+
+  // One connection, in a thread of its own. `order`: a later one takes an earlier one's place.
+  void Welcome(net::Accepted accepted, std::uint64_t order, net::Greeters::Guest& guest) {
     const net::LinkKind kind = listeners_[accepted.listener].kind;
     const auto stream = std::make_shared<net::Stream>(std::move(accepted.fd));
     net::Channel channel(stream, kind, accepted.peer, {.meta_bytes = 4096, .payload_bytes = 0});
     const TimePoint until = std::min(deadline_, channel.After(kHandshake));
-    Status fatal = Ok();
     const auto hello = net::WelcomeClient(channel, self_, until, [&](const net::Hello& said) {
-      return Admit(std::bit_cast<WireSubject>(said.subject), fatal);
+      const MutexLock lock(mutex_);
+      return Admit(std::bit_cast<WireSubject>(said.subject));
     });
-    MUSTER_TRY(fatal);
-    if (!hello.ok()) return Ok();
+    if (!hello.ok()) return;
     const auto subject = std::bit_cast<WireSubject>(hello->subject);
+    const bool watch = subject.lane == Lane::kWatch;
+    if (watch) {
+      const bool by_unix = hello->host_id == self_.host_id && spec_.transport != Transport::kTcp;
+      const std::string offer = by_unix ? door_.path() : "";
+      // Where that fails it comes again.
+      if (!channel.Send({.kind = kOffer}, std::as_bytes(std::span(offer)), {}, until).ok()) return;
+    }
+    const MutexLock lock(mutex_);
     Peer& one = peer(subject.rank);
-    if (subject.lane == Lane::kData) {
+    std::uint64_t& newest = watch ? one.watch_order : one.data_order;
+    if (order < newest || !guest.Keep()) return;
+    newest = order;
+    if (watch) {
+      one.watch = WatchLink(subject.rank, stream, kind);
+    } else {
       one.crc = channel.uses_payload_crc();
       one.local = kind == net::LinkKind::kUnix;
       one.data = stream;
-      return Ok();
     }
-    const bool by_unix = hello->host_id == self_.host_id && spec_.transport != Transport::kTcp;
-    const std::string offer = by_unix ? door_.path() : "";
-    if (!channel.Send({.kind = kOffer}, std::as_bytes(std::span(offer)), {}, until).ok()) {
-      return Ok();  // it comes again
-    }
-    one.watch = WatchLink(subject.rank, stream, kind);
-    return Ok();
   }
 
-  // Whether a proven client may have its place. `fatal`: what ends the forming here, too.
-  Status Admit(const WireSubject& subject, Status& fatal) {
+  // Whether a proven client may have its place. Some errors end the forming here, too.
+  Status Admit(const WireSubject& subject) MUSTER_REQUIRES(mutex_) {
     const int rank = subject.rank;
     if (subject.protocol != kProtocol) {
       return Unimplemented("groups' protocol {}, here {}: they are of different releases",
@@ -292,16 +331,16 @@ class Forming {
                      member(spec_.rank).task, spec_.generation);
     }
     if (subject.members != members_ || rank <= spec_.rank || rank >= size()) {
-      fatal = InvalidArgument(
+      fatal_ = InvalidArgument(
           "rank {} has another list of members than {}: all must be given the same cluster", rank,
           member(spec_.rank).task);
-      return fatal;
+      return fatal_;
     }
     Peer& one = peer(rank);
     const bool taken = one.watch != nullptr && one.data != nullptr && !Ended(one.watch->fd());
     if (subject.lane == Lane::kWatch && taken) {
-      fatal = AlreadyExists("two processes say that they are {}", member(rank).task);
-      return fatal;
+      fatal_ = AlreadyExists("two processes say that they are {}", member(rank).task);
+      return fatal_;
     }
     return Ok();
   }
@@ -428,7 +467,10 @@ class Forming {
   const TimePoint deadline_;
   HostDoor door_;
   std::vector<net::Listener> listeners_;  // the own address, and the door
+  // Shared with those who greet, while connections are accepted.
+  Mutex mutex_;
   std::vector<Peer> peers_;
+  Status fatal_ MUSTER_GUARDED_BY(mutex_);
   net::LinkKind last_kind_ = net::LinkKind::kTcp;
   bool last_crc_ = false;
   std::optional<net::Arena> memory_;

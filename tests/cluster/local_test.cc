@@ -67,9 +67,8 @@ TEST_CASE(
       REQUIRE(cluster.Kill(victim, SIGKILL));
     }
     // Until it is back there is nobody to ask.
-    REQUIRE(Eventually(seconds(30), [&] {
-      return cluster.Muster({"describe", again, "-o", "json"}).code == 0;
-    }));
+    REQUIRE(Eventually(
+        seconds(30), [&] { return cluster.Muster({"describe", again, "-o", "json"}).code == 0; }));
     // A coordinator finds the variables where they were.
     REQUIRE(Eventually(seconds(30), [&] {
       const v1::Job job = cluster.Describe(again);

@@ -30,7 +30,7 @@ State After(const State& state, std::uint64_t generation) {
   return {state.step + 1, (state.hash ^ (generation + state.step)) * 0x100000001b3ULL};
 }
 
-struct Group {
+struct PlayedGroup {
   Formation formation;
   std::set<int> formed;  // ranks
   std::set<int> with_state;
@@ -48,7 +48,7 @@ struct Worker {
   TimePoint began;      // to seek
   std::optional<Formation> agreed;
   TimePoint agreed_at;
-  std::shared_ptr<Group> group;
+  std::shared_ptr<PlayedGroup> group;
   int rank = 0;
   State committed;
   State prepared;
@@ -224,7 +224,7 @@ class World {
       Agree(workers_[j], formation);
     }
     Agree(worker, formation);
-    groups_[formation.generation] = std::make_shared<Group>();
+    groups_[formation.generation] = std::make_shared<PlayedGroup>();
     groups_[formation.generation]->formation = formation;
   }
   void Agree(Worker& worker, const Formation& formation) {
@@ -254,7 +254,7 @@ class World {
       worker.rendezvous->GiveUp();
       return;
     }
-    const std::shared_ptr<Group>& group = found->second;
+    const std::shared_ptr<PlayedGroup>& group = found->second;
     worker.agreed.reset();
     worker.group = group;
     worker.rank = formation.RankOf(worker.rendezvous->report().name);
@@ -294,7 +294,7 @@ class World {
     worker.committed = worker.prepared = state;
   }
 
-  bool Over(const Group& group) const {
+  bool Over(const PlayedGroup& group) const {
     if (group.over) return true;
     for (const WorkerReport& member : group.formation.members) {
       const Worker& worker = workers_[static_cast<std::size_t>(member.name.worker)];
@@ -308,7 +308,7 @@ class World {
   }
 
   void StepOne(Worker& worker) {
-    const std::shared_ptr<Group> group = worker.group;
+    const std::shared_ptr<PlayedGroup> group = worker.group;
     const auto members = group->formation.members.size();
     Rendezvous& mine = *worker.rendezvous;
     if (Over(*group) && Chance(0.5)) return Seek(worker);
@@ -353,7 +353,7 @@ class World {
   TimePoint now_{std::chrono::hours(1)};
   std::vector<Worker> workers_;
   std::vector<std::vector<bool>> cut_;
-  std::map<std::uint64_t, std::shared_ptr<Group>> groups_;
+  std::map<std::uint64_t, std::shared_ptr<PlayedGroup>> groups_;
   std::map<std::uint64_t, std::uint64_t> history_;  // what each step that counts has led to
   std::uint64_t incarnation_ = 0;
   std::uint64_t ports_ = 0;
