@@ -5,9 +5,11 @@
 #include <fmt/core.h>
 
 #include "cli/certs.h"
+#include "cli/drain.h"
 #include "cli/format.h"
 #include "common/base/version.h"
 #include "common/base/wall_time.h"
+#include "common/base/words.h"
 
 namespace muster::cli {
 namespace {
@@ -112,22 +114,28 @@ ExitCode ShowStatus(const Context& context) {
     return ExitCode::kDone;
   }
   terminal.out << fmt::format(
-      "coordinator {} (pid {}, version {}, epoch {})\nstate       {}\njobs        {} running, {} "
-      "pending\n\n",
+      "coordinator {} (pid {}, version {}, epoch {})\nstate       {}\n{}jobs        {} running, "
+      "{} pending\n\n",
       status->grpc_address(), status->pid(), status->version(), status->epoch(),
-      status->state_directory(), status->jobs_running(), status->jobs_pending());
+      status->state_directory(),
+      status->page_address().empty()
+          ? ""
+          : fmt::format("page        http://{}/\n", status->page_address()),
+      status->jobs_running(), status->jobs_pending());
   std::vector<std::vector<std::string>> rows{
       {"TASK", "STATE", "PID", "SESSION", "ADDRESS", "HOST", "MEMORY", "CLOSURES", "EXECUTOR"}};
   bool insecure = status->insecure_network();
   for (const v1::TaskState& task : status->tasks()) {
     insecure = insecure || task.insecure_network();
-    const bool up = task.state() == "up";
-    rows.push_back({TaskName(task.task()), task.state(), up ? std::to_string(task.pid()) : "-",
+    const bool there = task.pid() != 0 && task.state() != "lost";
+    rows.push_back({TaskName(task.task()), task.state(), there ? std::to_string(task.pid()) : "-",
                     std::to_string(task.session()), task.grpc_address(), task.hostname(),
                     Bytes(task.resident_bytes()), std::to_string(task.closures_done()),
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid())});
   }
   terminal.out << Table(rows);
+  const std::string taken_out = TakenOutText(*status);
+  if (!taken_out.empty()) terminal.out << '\n' << taken_out;
   std::vector<std::vector<std::string>> held{{"JOB", "TASK", "VARIABLES"}};
   for (const v1::TaskState& task : status->tasks()) {
     for (const v1::JobBytes& job : task.job_bytes()) {
@@ -181,6 +189,8 @@ ExitCode RunCommand(const Context& context) {
       {"logs", Logs},
       {"stop", Stop},
       {"wait", Wait},
+      {"drain", Drain},
+      {"undrain", Undrain},
       {"status", ShowStatus},
       {"top", Top},
       {"checkpoints list", CheckpointsList},

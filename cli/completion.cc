@@ -24,7 +24,7 @@ struct Command {
   std::string path;  // "", "submit", "checkpoints list"
   std::string about;
   std::vector<Flag> flags = {};
-  bool job = false;  // its first argument is one
+  std::string known = {};  // what its first argument is one of: "jobs", "tasks"
   std::vector<std::string> arguments = {};
   std::vector<Command> commands = {};
 
@@ -64,7 +64,9 @@ Command CommandOf(const CLI::App& app, const std::string& path) {
     if (option->nonpositional()) {
       command.flags.push_back(FlagOf(*option));
     } else if (option->get_name() == "JOB") {
-      command.job = true;
+      command.known = "jobs";
+    } else if (option->get_name() == "TASK" && command.known.empty()) {
+      command.known = "tasks";
     } else {
       for (const std::string& choice : ChoicesIn(option->get_type_name())) {
         command.arguments.push_back(choice);
@@ -127,14 +129,15 @@ std::string Bash(const Command& root) {
       }
       values += fmt::format("    {}) {}return ;;\n", patterns, gives);
     }
-    words += fmt::format("    \"{}\") words=\"{}{}\" ;;\n", command->path,
-                         fmt::join(WordsOf(*command), " "),
-                         command->job ? " $(__muster_known_jobs)" : "");
+    words += fmt::format(
+        "    \"{}\") words=\"{}{}\" ;;\n", command->path, fmt::join(WordsOf(*command), " "),
+        command->known.empty() ? "" : fmt::format(" $(__muster_known_{})", command->known));
   }
   return fmt::format(R"(# bash completion for muster, made by `muster completion bash`.
 __muster_known_jobs() {{ muster jobs 2>/dev/null | awk 'NR > 1 {{ print $1; print $2 }}'; }}
+__muster_known_tasks() {{ muster status 2>/dev/null | awk '$1 ~ /:[0-9]+$/ {{ print $1 }}'; }}
 _muster() {{
-  local i command= words= current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
+  local i command= words= stem= current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
   COMPREPLY=()
   for ((i = 1; i < COMP_CWORD; i++)); do
     case "$command/${{COMP_WORDS[i]}}" in
@@ -145,7 +148,11 @@ _muster() {{
 {}  esac
   case "$command" in
 {}  esac
-  COMPREPLY=($(compgen -W "$words {}" -- "$current"))
+  # bash takes worker:1 for three words, and replaces the last.
+  if [[ $current == : ]]; then stem=$before: current=
+  elif [[ $before == : ]]; then stem=${{COMP_WORDS[COMP_CWORD - 2]}}:; fi
+  COMPREPLY=($(compgen -W "$words {}" -- "$stem$current"))
+  COMPREPLY=("${{COMPREPLY[@]#"$stem"}}")
 }}
 complete -o bashdefault -F _muster muster
 )",
@@ -178,7 +185,9 @@ std::string ZshFlags(const Command& command) {
       lines += fmt::format(" \\\n      '{}[{}]{}'", name, ZshText(flag.about, "[]:"), value);
     }
   }
-  if (command.job) lines += " \\\n      '1:job:($(__muster_known_jobs))'";
+  if (!command.known.empty()) {
+    lines += fmt::format(" \\\n      '1:{0}:($(__muster_known_{0}))'", command.known);
+  }
   if (!command.arguments.empty()) {
     lines += fmt::format(" \\\n      '1:value:({})'", fmt::join(command.arguments, " "));
   }
@@ -209,6 +218,8 @@ std::string ZshFunction(const Command& command) {
 std::string Zsh(const Command& root) {
   return "#compdef muster\n# zsh completion for muster, made by `muster completion zsh`.\n"
          "__muster_known_jobs() { muster jobs 2>/dev/null | awk 'NR > 1 { print $1; print $2 }' "
+         "}\n"
+         "__muster_known_tasks() { muster status 2>/dev/null | awk '$1 ~ /:[0-9]+$/ { print $1 }' "
          "}\n" +
          ZshFunction(root) + "compdef _muster muster\n";
 }
@@ -227,6 +238,9 @@ std::string Fish(const Command& root) {
       "# fish completion for muster, made by `muster completion fish`.\n"
       "function ___muster_known_jobs\n"
       "  command muster jobs 2>/dev/null | awk 'NR > 1 { print $1; print $2 }'\n"
+      "end\n"
+      "function ___muster_known_tasks\n"
+      "  command muster status 2>/dev/null | awk '$1 ~ /:[0-9]+$/ { print $1 }'\n"
       "end\n"
       "complete -c muster -f\n";
   for (const Command* command : AllOf(root)) {
@@ -253,8 +267,10 @@ std::string Fish(const Command& root) {
     for (const std::string& argument : command->arguments) {
       text += fmt::format("complete -c muster{} -a {}\n", when(here), argument);
     }
-    if (command->job)
-      text += fmt::format("complete -c muster{} -a '(___muster_known_jobs)'\n", when(here));
+    if (!command->known.empty()) {
+      text += fmt::format("complete -c muster{} -a '(___muster_known_{})'\n", when(here),
+                          command->known);
+    }
     for (const Flag& flag : command->flags) {
       text += fmt::format("complete -c muster{}", when(seen));
       for (const std::string& name : flag.names) {

@@ -120,6 +120,17 @@ class GrpcJobApi final : public JobApi {
     return Unary<v1::ListCheckpointsReply>(kShort, &v1::JobService::Stub::ListCheckpoints, request);
   }
 
+  Result<v1::DrainTaskReply> Drain(const v1::Task& task) override {
+    v1::DrainTaskRequest request;
+    *request.mutable_task() = task;
+    return Unary<v1::DrainTaskReply>(kShort, &v1::JobService::Stub::DrainTask, request);
+  }
+  Result<v1::UndrainTaskReply> Undrain(const v1::Task& task) override {
+    v1::UndrainTaskRequest request;
+    *request.mutable_task() = task;
+    return Unary<v1::UndrainTaskReply>(kShort, &v1::JobService::Stub::UndrainTask, request);
+  }
+
   Result<v1::UploadFileReply> Upload(const std::string& sha256,
                                      const std::function<Result<std::string>()>& read) override {
     Call call(*this, kUpload);

@@ -12,6 +12,8 @@
 
 #include "cli/certs.h"
 #include "cli/completion.h"
+#include "cli/drain.h"
+#include "cli/flags.h"
 #include "cli/format.h"
 #include "cli/launch.h"
 #include "common/base/suggest.h"
@@ -42,6 +44,8 @@ std::string CheckColour(const std::string& when) {
   return fmt::format("--color: there is no \"{}\"; choose auto, always or never", when);
 }
 
+}  // namespace
+
 void AddOutput(CLI::App& command, Options& options) {
   command
       .add_option_function<std::string>(
@@ -53,6 +57,8 @@ void AddOutput(CLI::App& command, Options& options) {
       ->check(CLI::Validator(CheckOutput, ""))
       ->type_name("table|json");
 }
+
+namespace {
 
 // A name travels in a message, which takes UTF-8 only; a folder's path does not.
 std::string CheckName(const std::string& name) {
@@ -98,6 +104,8 @@ void AddJob(CLI::App& command, Options& options, const std::string& doc = "The j
       ->type_name("");
 }
 
+}  // namespace
+
 void AddDuration(CLI::App& command, const std::string& flag, const std::string& doc,
                  std::function<void(milliseconds)> set) {
   command
@@ -109,6 +117,8 @@ void AddDuration(CLI::App& command, const std::string& flag, const std::string& 
           doc)
       ->check(CLI::Validator(CheckDuration, "DURATION"));
 }
+
+namespace {
 
 CLI::App* AddUp(CLI::App& app, Options& options) {
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine; Ctrl-C drains it");
@@ -518,6 +528,7 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   AddWatching(app, options);
   AddEnding(app, options);
   AddCheckpoints(app, options);
+  AddDraining(app, options);
   AddCerts(app, options);
   AddOutput(*app.add_subcommand("version", "Print the versions of this program and the cluster"),
             options);

@@ -75,14 +75,15 @@ Result<std::string> Look(const Context& context) {
   return Screen(status, jobs, UnixMillis(context.clock.WallNow()));
 }
 
-// The tasks that are not up; empty: it is ready.
+// The tasks that are not up and should be; empty: it is ready.
 std::string Missing(const v1::ClusterStatus& status) {
   std::string missing;
   bool worker = false;
   for (const v1::TaskState& task : status.tasks()) {
     const bool up = task.state() == "up";
     worker = worker || (up && task.task().type() == "worker");
-    if (up) continue;
+    // Nobody waits for one that was taken out.
+    if (up || task.state() == "drained") continue;
     missing +=
         fmt::format("{}{} ({})", missing.empty() ? "" : ", ", TaskName(task.task()), task.state());
   }

@@ -107,6 +107,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
     self->last_number_ = std::max(self->last_number_, number);
     self->jobs_[number] = std::move(job);
   }
+  MUSTER_TRY_ASSIGN(std::vector<v1::TakenOut> out, self->parts_.journal.LoadTakenOut());
+  for (v1::TakenOut& one : out) self->members_.TakeOut(std::move(one));
   self->AdmitJobs();
   self->KeepFiles();
   return self;
@@ -184,6 +186,8 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
   if (message.has_heartbeat()) return members_.OnHeartbeat(session, message.heartbeat());
   if (!members_.OnMessage(session)) return;
   const Member& member = *members_.Find(session);
+  // A held one has nothing to say of work.
+  if (!member.alive() && !message.has_draining()) return;
   switch (message.body_case()) {
     case v1::DaemonMessage::kResult:
       return commands_.OnResult(session, std::move(*message.mutable_result()));
@@ -253,6 +257,7 @@ void Coordinator::OnSessionEnded(SessionId session, const std::string& why) {
 void Coordinator::OnLost(const Member& member) {
   for (const auto& [number, job] : jobs_) job->OnLost(member);
   released_.erase(member.session);
+  if (members_.IsOut(member.task)) OnOut(member.task);
   OnSettled();
 }
 
@@ -355,9 +360,12 @@ v1::ClusterStatus Coordinator::Status() const {
   status.set_epoch(epoch().value());
   status.set_pid(static_cast<std::uint32_t>(getpid()));
   status.set_grpc_address(grpc_address_);
+  status.set_page_address(page_address_);
   status.set_state_directory(options_.state_directory);
   status.set_insecure_network(options_.insecure_network);
-  for (v1::TaskState& task : members_.Describe()) *status.add_tasks() = std::move(task);
+  for (const v1::TaskState& task : members_.Describe()) {
+    *status.add_tasks() = StateOf(FromProto(task.task()));
+  }
   std::uint32_t running = 0, pending = 0;
   for (const auto& [number, job] : jobs_) {
     if (job->ended()) continue;

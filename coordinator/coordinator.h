@@ -65,6 +65,7 @@ class Coordinator : private Membership::Observer {
 
   Epoch epoch() const { return world_.epoch; }
   void set_grpc_address(std::string address) { grpc_address_ = std::move(address); }
+  void set_page_address(std::string address) { page_address_ = std::move(address); }
 
   // --- Daemons. See Membership for the errors of Register.
   Result<SessionId> Register(const v1::Register& info, std::shared_ptr<DaemonLink> link);
@@ -95,6 +96,12 @@ class Coordinator : private Membership::Observer {
   // In the order of submission.
   void ForEachJob(const std::function<void(const Job&)>& look) const;
   v1::ClusterStatus Status() const;
+  // Takes a task out of work, and lets it in again (coordinator_tasks.cc). `by`: "submitter ana".
+  // kNotFound: there is no such task. kInvalidArgument: it is the coordinator's own. kUnavailable:
+  // that could not be written.
+  void TakeOut(const TaskId& task, const std::string& by,
+               std::function<void(Result<v1::DrainTaskReply>)> then);
+  void LetIn(const TaskId& task, std::function<void(Result<v1::UndrainTaskReply>)> then);
   void ListCheckpoints(const std::string& job,
                        std::function<void(Result<v1::ListCheckpointsReply>)> then);
   // kNotFound: no such job, or no such task in it.
@@ -107,6 +114,7 @@ class Coordinator : private Membership::Observer {
   void OnDraining(const Member& member, const std::string& reason) override;
   void OnSessionEnded(SessionId session, const std::string& why) override;
   void OnLost(const Member& member) override;
+  void OnHeld(const Member& member) override;
   void OnStall(Millis slept) override;
 
   // What its spec counts on in the store of files.
@@ -129,6 +137,10 @@ class Coordinator : private Membership::Observer {
   absl::Status FolderInUse(const std::string& folder, const Job* but) const;
   Checkpoints::Claimant ClaimantOf(const v1::Job& job) const;
   void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
+  muster::Status CheckKnown(const TaskId& task) const;
+  v1::TaskState StateOf(const TaskId& task) const;
+  // Its process has ended, or another one came: nobody waits for it.
+  void OnOut(const TaskId& task);
   // What a parameter server still holds of jobs that ended or moved on while it was away.
   void DropLeftovers(const Member& ps);
   void Check(const v1::SubmitJobRequest& request, ThenSubmitted then);
@@ -166,6 +178,7 @@ class Coordinator : private Membership::Observer {
   // What is posted holds this weakly: it does nothing once the coordinator is gone.
   std::shared_ptr<Coordinator*> self_ = std::make_shared<Coordinator*>(this);
   std::string grpc_address_;
+  std::string page_address_;
 };
 
 }  // namespace muster::coordinator

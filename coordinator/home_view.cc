@@ -11,6 +11,7 @@ namespace muster::coordinator {
 std::vector<std::string> HomeKind::Missing() const {
   if (!adopts() || home_given_up_ || !story_.plan().has_home()) return {};
   const TaskId home{"worker", static_cast<int>(story_.plan().home())};
+  if (world_.members.IsOut(home)) return {};
   const Member* member = world_.members.Known(home);
   if (member != nullptr && member->alive()) return {};
   return {fmt::format("{}, which holds its variables ({})", home.ToString(),

@@ -278,9 +278,18 @@ void Job::OnDraining(const Member& member) {
       member.task != kEvaluator || record().job().spec().evaluation().evaluator();
   if (ended() || record().plan().view() == 0 || !concerned) return;
   const TaskId task = member.task;
-  story_.Tell("TASK_DRAINING", fmt::format("{} was asked to end and is draining", task.ToString()),
-              &task);
+  const v1::TakenOut* const out = world_.members.Out(task);
+  const std::string why = out == nullptr
+                              ? "was asked to end"
+                              : fmt::format("was taken out of work by {}", WhoTook(*out));
+  story_.Tell("TASK_DRAINING", fmt::format("{} {} and is draining", task.ToString(), why), &task);
   OnTaskDraining(task);
+}
+
+void Job::OnOut(const TaskId& task) {
+  if (ended()) return;
+  OnTaskOut(task);
+  Advance();
 }
 
 // --- The end.

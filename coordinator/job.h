@@ -68,6 +68,8 @@ class Job {
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);
   void OnDraining(const Member& member);
+  // An operator has taken it out, and it is not there: nobody need wait for it.
+  void OnOut(const TaskId& task);
   virtual void OnClusterDraining() = 0;
   virtual void OnLost(const Member& member) = 0;
   virtual void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event) = 0;
@@ -162,6 +164,7 @@ class Job {
   virtual void GoOnAfterRestart() = 0;
   virtual void OnArrival(const Member& member, const Arrival& arrival) = 0;
   virtual void OnTaskDraining(const TaskId& task) = 0;
+  virtual void OnTaskOut(const TaskId&) {}
   // The last of its progress; what the event of the end says beside the error's code.
   virtual Story::Fields CloseProgress() = 0;
   virtual void DescribeWorker(const TaskId& worker, v1::TaskState& state) const = 0;

@@ -1,4 +1,5 @@
-// What the coordinator must know again after a restart: its epoch, jobs, events and checkpoints.
+// What the coordinator must know again after a restart: its epoch, jobs, events, checkpoints, and
+// which tasks are taken out.
 //
 // Every call is one durable transaction: when it returns OK, the rows survive kill -9 and a power
 // cut. Assignments and heartbeats are not journaled.
@@ -42,6 +43,10 @@ class Journal {
   // Replaces the row of the same step.
   virtual Status SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info) = 0;
   virtual Status DeleteCheckpoint(const std::string& job_id, std::uint64_t step) = 0;
+  // Tasks that operators have taken out; replaces the task's row.
+  virtual Result<std::vector<v1::TakenOut>> LoadTakenOut() = 0;
+  virtual Status SaveTakenOut(const v1::TakenOut& record) = 0;
+  virtual Status DeleteTakenOut(const v1::Task& task) = 0;
 
   static constexpr std::size_t kMaxEvents = 1'000;
 };

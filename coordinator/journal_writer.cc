@@ -65,6 +65,21 @@ void JournalWriter::DeleteJob(const std::string& job_id) {
   Add(std::move(row));
 }
 
+void JournalWriter::SaveTakenOut(const v1::TakenOut& record, Done done) {
+  Row row;
+  row.bytes = record.ByteSizeLong();
+  row.write = [record](Journal& journal) { return journal.SaveTakenOut(record); };
+  row.done.push_back(std::move(done));
+  if (!Refuse(row)) Add(std::move(row));
+}
+
+void JournalWriter::DeleteTakenOut(const v1::Task& task, Done done) {
+  Row row;
+  row.write = [task](Journal& journal) { return journal.DeleteTakenOut(task); };
+  row.done.push_back(std::move(done));
+  if (!Refuse(row)) Add(std::move(row));
+}
+
 void JournalWriter::LoadEvents(const std::string& job_id,
                                std::function<void(Result<std::vector<v1::Event>>)> then) {
   auto events = std::make_shared<Result<std::vector<v1::Event>>>(std::vector<v1::Event>());

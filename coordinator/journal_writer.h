@@ -40,8 +40,9 @@ class JournalWriter {
 
   Epoch epoch() const { return journal_.epoch(); }
   std::string cluster_id() const { return journal_.cluster_id(); }
-  // Before anything was written: it blocks.
+  // Before anything was written: they block.
   Result<std::vector<StoredJob>> LoadJobs() { return journal_.LoadJobs(); }
+  Result<std::vector<v1::TakenOut>> LoadTakenOut() { return journal_.LoadTakenOut(); }
 
   // See Journal.
   void SaveJob(const v1::JobRecord& record, Done done);
@@ -49,6 +50,8 @@ class JournalWriter {
   void SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info);
   void DeleteCheckpoint(const std::string& job_id, std::uint64_t step);
   void DeleteJob(const std::string& job_id);
+  void SaveTakenOut(const v1::TakenOut& record, Done done);
+  void DeleteTakenOut(const v1::Task& task, Done done);
   // With what was written before.
   void LoadEvents(const std::string& job_id,
                   std::function<void(Result<std::vector<v1::Event>>)> then);

@@ -18,6 +18,8 @@ const char* NameOf(Member::State state) {
       return "up";
     case Member::State::kDraining:
       return "draining";
+    case Member::State::kHeld:
+      return "drained";
     case Member::State::kLost:
       return "lost";
   }
@@ -25,6 +27,8 @@ const char* NameOf(Member::State state) {
 }
 
 }  // namespace
+
+std::string WhoTook(const v1::TakenOut& out) { return out.by().empty() ? "an operator" : out.by(); }
 
 v1::Task ToProto(const TaskId& task) {
   v1::Task proto;
@@ -77,7 +81,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
     arrival.same_process = old.info.boot_id() == info.boot_id();
     if (!arrival.same_process) {
       std::set<std::string>& superseded = superseded_[task];
-      if (old.alive() && superseded.contains(info.boot_id())) {
+      if (old.attached() && superseded.contains(info.boot_id())) {
         return Aborted("process {} holds {} now; it is newer than process {}", old.info.pid(),
                        task.ToString(), info.pid());
       }
@@ -85,7 +89,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
       superseded.insert(old.info.boot_id());
       superseded.erase(info.boot_id());
     }
-    if (old.alive()) {
+    if (old.attached()) {
       const SessionId ended = old.session;
       if (const auto grace = grace_.find(ended); grace != grace_.end()) {
         (void)scheduler_.Cancel(grace->second);
@@ -99,7 +103,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
         Lose(old, fmt::format("process {} has taken its place", info.pid()));
       }
     }
-    if (!old.alive()) {
+    if (!old.attached()) {
       arrival.gap = std::chrono::duration_cast<Millis>(scheduler_.Now() - old.lost_at);
     }
   }
@@ -121,7 +125,15 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
   welcome.set_lease_ms(static_cast<std::uint32_t>(options_.lease.count()));
   member.link->Send(message);
   const SessionId session = member.session;
+  const auto out = out_.find(task);
+  if (out != out_.end() && out->second.boot_id() != info.boot_id()) {
+    out->second.clear_boot_id();
+    member.state = Member::State::kHeld;
+    observer_.OnHeld(member);
+    return session;
+  }
   observer_.OnUp(member, arrival);
+  if (out != out_.end()) TellToDrain(member, out->second);
   return session;
 }
 
@@ -145,6 +157,8 @@ bool Membership::OnMessage(SessionId session) {
 void Membership::OnDraining(SessionId session, const std::string& reason) {
   Member* member = BySession(session);
   if (member == nullptr || member->state == Member::State::kDraining) return;
+  // Nobody has anything there.
+  if (member->state == Member::State::kHeld) return Release(*member);
   member->state = Member::State::kDraining;
   observer_.OnDraining(*member, reason);
 }
@@ -174,7 +188,9 @@ void Membership::AwaitReturn(SessionId session) {
 
 void Membership::OnExit(const TaskId& task, std::uint32_t pid, const std::string& how) {
   const auto found = members_.find(task);
-  if (found == members_.end() || !found->second.alive() || found->second.info.pid() != pid) return;
+  if (found == members_.end() || !found->second.attached() || found->second.info.pid() != pid) {
+    return;
+  }
   const bool drained = found->second.state == Member::State::kDraining;
   Lose(found->second, drained ? "it was drained" : how);
 }
@@ -190,7 +206,7 @@ void Membership::Tick() {
   const TimePoint now = last_look_ = scheduler_.Now();
   const auto looks = static_cast<int>(options_.lease / options_.heartbeat);
   for (auto& [task, member] : members_) {
-    if (member.alive() && ++member.silent_looks > looks) {
+    if (member.attached() && ++member.silent_looks > looks) {
       Lose(member,
            fmt::format("nothing was heard of it for {:.1f} s", Seconds(now - member.last_heard)));
     }
@@ -205,7 +221,7 @@ void Membership::NoticeStall() {
   last_look_ = now;
   forgiving_until_ = now + options_.lease;
   for (auto& [task, member] : members_) {
-    if (!member.alive()) continue;
+    if (!member.attached()) continue;
     member.last_heard = std::min(now, member.last_heard + slept);
     member.silent_looks = 0;
   }
@@ -219,6 +235,11 @@ void Membership::Lose(Member& member, const std::string& how) {
     grace_.erase(grace);
   }
   sessions_.erase(session);
+  const bool held = member.state == Member::State::kHeld;
+  if (const auto out = out_.find(member.task);
+      out != out_.end() && out->second.boot_id() == member.info.boot_id()) {
+    out->second.clear_boot_id();
+  }
   member.was_draining = member.state == Member::State::kDraining;
   member.state = Member::State::kLost;
   member.how = how;
@@ -227,14 +248,14 @@ void Membership::Lose(Member& member, const std::string& how) {
   member.link->End(Aborted("{} was given up: {}; register again", member.task.ToString(), how));
   member.link = nullptr;
   observer_.OnSessionEnded(session, member.task.ToString() + " was lost: " + how);
-  observer_.OnLost(member);
+  if (!held) observer_.OnLost(member);
 }
 
 Member* Membership::BySession(SessionId session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return nullptr;
   Member& member = members_.at(found->second);
-  return member.session == session && member.alive() ? &member : nullptr;
+  return member.session == session && member.attached() ? &member : nullptr;
 }
 
 const Member* Membership::Find(SessionId session) const {
@@ -274,34 +295,93 @@ std::vector<const Member*> Membership::Draining() const {
   return draining;
 }
 
-std::vector<v1::TaskState> Membership::Describe() const {
+std::set<TaskId> Membership::Tasks() const {
   std::set<TaskId> tasks;
   for (const TaskId& task : options_.tasks) {
     if (task.type == "ps" || task.type == "worker") tasks.insert(task);
   }
   tasks.insert(options_.expected.begin(), options_.expected.end());
   for (const auto& [task, member] : members_) tasks.insert(task);
+  for (const auto& [task, record] : out_) tasks.insert(task);
+  return tasks;
+}
+
+std::vector<v1::TaskState> Membership::Describe() const {
   std::vector<v1::TaskState> states;
-  for (const TaskId& task : tasks) {
-    v1::TaskState& state = states.emplace_back();
-    *state.mutable_task() = ToProto(task);
-    const Member* member = Known(task);
-    if (member == nullptr) {
-      state.set_state("never seen");
-      continue;
-    }
-    state.set_state(NameOf(member->state));
-    state.set_pid(member->info.pid());
-    state.set_session(member->session.value());
-    state.set_hostname(member->info.hostname());
-    state.set_grpc_address(member->info.grpc_address());
-    state.set_insecure_network(member->info.insecure_network());
-    state.set_executor_pid(member->alive() ? member->heartbeat.executor_pid() : 0);
-    state.set_closures_done(member->heartbeat.closures_done());
-    state.set_resident_bytes(member->alive() ? member->heartbeat.resident_bytes() : 0);
-    if (member->alive()) *state.mutable_job_bytes() = member->heartbeat.job_bytes();
-  }
+  for (const TaskId& task : Tasks()) states.push_back(Describe(task));
   return states;
 }
+
+v1::TaskState Membership::Describe(const TaskId& task) const {
+  v1::TaskState state;
+  *state.mutable_task() = ToProto(task);
+  const v1::TakenOut* const out = Out(task);
+  if (out != nullptr) {
+    state.set_drained_by(out->by());
+    state.set_drained_ms(out->since_ms());
+  }
+  const Member* member = Known(task);
+  if (member == nullptr) {
+    state.set_state(IsOut(task) ? "drained" : "never seen");
+    return state;
+  }
+  const bool attached = member->attached();
+  const bool gone = !attached && IsOut(task);
+  state.set_state(gone ? "drained" : NameOf(member->state));
+  state.set_pid(gone ? 0 : member->info.pid());
+  state.set_session(member->session.value());
+  state.set_hostname(member->info.hostname());
+  state.set_grpc_address(member->info.grpc_address());
+  state.set_insecure_network(member->info.insecure_network());
+  state.set_executor_pid(attached ? member->heartbeat.executor_pid() : 0);
+  state.set_closures_done(member->heartbeat.closures_done());
+  state.set_resident_bytes(attached ? member->heartbeat.resident_bytes() : 0);
+  if (attached) *state.mutable_job_bytes() = member->heartbeat.job_bytes();
+  return state;
+}
+
+// --- Tasks that are taken out.
+
+void Membership::TellToDrain(const Member& member, const v1::TakenOut& out) {
+  v1::CoordinatorMessage message;
+  message.mutable_drain()->set_reason("taken out of work by " + WhoTook(out));
+  member.link->Send(message);
+}
+
+void Membership::Release(const Member& member) {
+  v1::CoordinatorMessage message;
+  (void)message.mutable_release();
+  member.link->Send(message);
+}
+
+void Membership::TakeOut(v1::TakenOut record) {
+  const TaskId task = FromProto(record.task());
+  const Member* const member = Known(task);
+  // It may have been lost, or come anew, since the record was made.
+  if (member != nullptr) record.set_boot_id(member->alive() ? member->info.boot_id() : "");
+  const v1::TakenOut& out = out_[task] = std::move(record);
+  if (member != nullptr && member->alive()) TellToDrain(*member, out);
+}
+
+bool Membership::LetIn(const TaskId& task) {
+  if (out_.erase(task) == 0) return false;
+  const auto found = members_.find(task);
+  if (found == members_.end() || found->second.state != Member::State::kHeld) return true;
+  found->second.state = Member::State::kUp;
+  observer_.OnUp(found->second, Arrival{});
+  return true;
+}
+
+const v1::TakenOut* Membership::Out(const TaskId& task) const {
+  const auto found = out_.find(task);
+  return found == out_.end() ? nullptr : &found->second;
+}
+
+bool Membership::IsOut(const TaskId& task) const {
+  const v1::TakenOut* const out = Out(task);
+  return out != nullptr && out->boot_id().empty();
+}
+
+bool Membership::Knows(const TaskId& task) const { return Tasks().contains(task); }
 
 }  // namespace muster::coordinator

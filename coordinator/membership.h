@@ -12,6 +12,10 @@
 // The newer process wins a task: the older one's stream ends with kAborted, and it cannot take the
 // task back while the newer one lives.
 //
+// A task that an operator has taken out (muster drain) is told so, and drains. Its next process may
+// register, so that whoever starts daemons anew need not know; it is held: it keeps its lease, and
+// for everybody else it is not there.
+//
 // Invariant: at most one process (boot id) holds a task at any moment; sessions never repeat.
 // Threading: not thread-safe; one strand owns it. Observers are called on it, after the change.
 // Lifetime: `scheduler` and `observer` outlive it.
@@ -29,6 +33,7 @@
 #include "common/base/status.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/jobs.pb.h"
+#include "muster/v1/journal.pb.h"
 
 namespace muster::coordinator {
 
@@ -41,7 +46,7 @@ class DaemonLink {
 };
 
 struct Member {
-  enum class State { kUp, kDraining, kLost };
+  enum class State { kUp, kDraining, kHeld, kLost };
 
   TaskId task;
   State state = State::kUp;
@@ -60,7 +65,10 @@ struct Member {
   bool was_draining = false;
   TimePoint lost_at;
 
-  bool alive() const { return state != State::kLost; }
+  // There, and of use.
+  bool alive() const { return state == State::kUp || state == State::kDraining; }
+  // Its process is registered, of use or not.
+  bool attached() const { return state != State::kLost; }
 };
 
 // What an observer learns of a registration.
@@ -92,6 +100,8 @@ class Membership {
     // process while it was up, OnUp() follows without OnLost().
     virtual void OnSessionEnded(SessionId session, const std::string& why) = 0;
     virtual void OnLost(const Member& member) = 0;
+    // A process of a task that was taken out has registered, and is held.
+    virtual void OnHeld(const Member& member) = 0;
     // This process stood still for so long; nobody was given up for it.
     virtual void OnStall(Millis slept) = 0;
   };
@@ -112,8 +122,20 @@ class Membership {
   // Its process has ended, says its parent: lost at once, and `how` is known.
   void OnExit(const TaskId& task, std::uint32_t pid, const std::string& how);
 
+  // Takes a task out. The process `record` names is told to drain, if it is there; others are held.
+  void TakeOut(v1::TakenOut record);
+  // A held process is up from now on. False: the task was not taken out.
+  bool LetIn(const TaskId& task);
+  // Null: it is not taken out.
+  const v1::TakenOut* Out(const TaskId& task) const;
+  // Nobody need wait for it: it is taken out, and no process is on its way out.
+  bool IsOut(const TaskId& task) const;
+  // Of the cluster spec, expected, or seen.
+  bool Knows(const TaskId& task) const;
+
   // Alive members only.
   const Member* Find(const TaskId& task) const;
+  // Attached ones.
   const Member* Find(SessionId session) const;
   // Alive or lost; null: never seen.
   const Member* Known(const TaskId& task) const;
@@ -126,6 +148,7 @@ class Membership {
   std::vector<const Member*> Draining() const;
   // Every known task and those of the spec that were never seen.
   std::vector<v1::TaskState> Describe() const;
+  v1::TaskState Describe(const TaskId& task) const;
   const Options& options() const { return options_; }
 
  private:
@@ -136,12 +159,16 @@ class Membership {
   void AwaitReturn(SessionId session);
   void Lose(Member& member, const std::string& how);
   Member* BySession(SessionId session);
+  std::set<TaskId> Tasks() const;
+  void TellToDrain(const Member& member, const v1::TakenOut& out);
+  void Release(const Member& member);
 
   const Options options_;
   Scheduler& scheduler_;
   Observer& observer_;
   std::map<TaskId, Member> members_;
   std::map<SessionId, TaskId> sessions_;
+  std::map<TaskId, v1::TakenOut> out_;
   // Boot ids that lost their task to a newer process.
   std::map<TaskId, std::set<std::string>> superseded_;
   std::map<SessionId, Scheduler::TimerId> grace_;
@@ -154,6 +181,9 @@ class Membership {
 
 // Evaluates the checkpoints of model jobs that ask for it, beside training.
 inline const TaskId kEvaluator{"evaluator", 0};
+
+// "submitter ana", "an operator".
+std::string WhoTook(const v1::TakenOut& out);
 
 v1::Task ToProto(const TaskId& task);
 TaskId FromProto(const v1::Task& task);

@@ -166,6 +166,10 @@ void ModelJob::OnTaskDraining(const TaskId& task) {
   if (view_) view_->OnDraining(task);
 }
 
+void ModelJob::OnTaskOut(const TaskId& task) {
+  if (view_) view_->OnOut(task);
+}
+
 void ModelJob::OnClusterDraining() {
   if (!view_) return;
   if (view_->open()) {

@@ -107,6 +107,7 @@ class ModelJob final : public Job {
   void GoOnAfterRestart() override;
   void OnArrival(const Member& member, const Arrival& arrival) override;
   void OnTaskDraining(const TaskId& task) override;
+  void OnTaskOut(const TaskId& task) override;
   Story::Fields CloseProgress() override;
   void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
   void ReleaseTasks();

@@ -18,19 +18,20 @@ bool PsKind::SpecNamesServers() const {
 
 std::set<int> PsKind::Required() const {
   std::set<int> required;
+  const auto require = [&](int index) {
+    if (!world_.members.IsOut({"ps", index})) required.insert(index);
+  };
   for (const TaskId& task : world_.members.options().tasks) {
-    if (task.type == "ps") required.insert(task.index);
+    if (task.type == "ps") require(task.index);
   }
   if (!required.empty()) return required;
   if (!replan_) {
-    for (const v1::PsAddress& ps : story_.plan().ps()) {
-      required.insert(static_cast<int>(ps.index()));
-    }
+    for (const v1::PsAddress& ps : story_.plan().ps()) require(static_cast<int>(ps.index()));
   }
   if (!required.empty()) return required;
   if (!replan_) {
     for (const TaskId& task : world_.members.options().expected) {
-      if (task.type == "ps") required.insert(task.index);
+      if (task.type == "ps") require(task.index);
     }
   }
   if (!required.empty()) return required;
@@ -251,10 +252,15 @@ void PsView::OnServerLost(const Member& server) {
   const TaskId task = server.task;
   if (Planned(task) == nullptr) return;
   missing_[task] = {server.session, server.how};
-  story_.Tell("PS_LOST",
-              fmt::format("{} (process {}) was lost: {}; the job waits for it", task.ToString(),
-                          server.info.pid(), server.how),
-              &task, FieldsOf(server), world_.logs.Last(story_.id(), task.ToString()));
+  const bool out = world_.members.IsOut(task);
+  story_.Tell(
+      "PS_LOST",
+      fmt::format("{} (process {}) was lost: {}; the job {}", task.ToString(), server.info.pid(),
+                  server.how, out ? "goes on without it" : "waits for it"),
+      &task, FieldsOf(server), world_.logs.Last(story_.id(), task.ToString()));
+  if (out) {  // not from here: the loss is still being told
+    return world_.scheduler.Post(Guard([this, task] { OnServerOut(task); }));
+  }
   // With ps_wait over, its process will hardly come back: make do with the others, if there are.
   (void)world_.scheduler.RunAfter(
       world_.options.ps_wait, Guard([this, task, session = server.session] {
@@ -266,6 +272,13 @@ void PsView::OnServerLost(const Member& server) {
                      fmt::format("{} was lost and has not come back for {} s", task.ToString(),
                                  world_.options.ps_wait.count() / 1000));
       }));
+}
+
+void PsView::OnServerOut(const TaskId& server) {
+  if (!missing_.contains(server)) return;
+  kind_.Replan();
+  job_.EndView("PS_DRAINED", fmt::format("{} was taken out of work: the job goes on without it",
+                                         server.ToString()));
 }
 
 void PsView::OnServerUp(const Member& server) {

@@ -62,6 +62,7 @@ class PsView : public View {
   void OnServerUp(const Member& server) override;
   void OnWorkerLost(const Member& worker) override;
   void OnServerLost(const Member& server) override;
+  void OnServerOut(const TaskId& server) override;
   void OnReady(const TaskId& worker) override;
   void OnStartEnded(const TaskId& worker) override;
   bool MustWait(const TaskId&) const override { return NeedsAssign() && assigner_; }

@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS events(
 CREATE TABLE IF NOT EXISTS checkpoints(
   job TEXT NOT NULL, step INTEGER NOT NULL, directory TEXT NOT NULL, record BLOB NOT NULL,
   PRIMARY KEY(job, step));
+CREATE TABLE IF NOT EXISTS taken_out(task TEXT PRIMARY KEY, record BLOB NOT NULL);
 )";
 
 Status Failed(sqlite3* db, const char* what) {
@@ -239,7 +240,33 @@ class SqliteJournal : public Journal {
     return row.Run();
   }
 
+  Result<std::vector<v1::TakenOut>> LoadTakenOut() override {
+    std::vector<v1::TakenOut> out;
+    Statement rows(db_, "SELECT record FROM taken_out ORDER BY task");
+    while (true) {
+      MUSTER_TRY_ASSIGN(const bool row, rows.Step());
+      if (!row) return out;
+      MUSTER_TRY(Parse(rows.Text(0), "task that is taken out", out.emplace_back()));
+    }
+  }
+
+  Status SaveTakenOut(const v1::TakenOut& record) override {
+    Statement row(db_, "INSERT OR REPLACE INTO taken_out(task, record) VALUES(?, ?)");
+    row.Bind(1, NameOf(record.task()));
+    row.BindRecord(2, record);
+    return row.Run();
+  }
+
+  Status DeleteTakenOut(const v1::Task& task) override {
+    Statement row(db_, "DELETE FROM taken_out WHERE task=?");
+    row.Bind(1, NameOf(task));
+    return row.Run();
+  }
+
  private:
+  static std::string NameOf(const v1::Task& task) {
+    return fmt::format("{}:{}", task.type(), task.index());
+  }
   Status Execute(const char* sql) {
     if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return Ok();
     return Failed(db_, sql);

@@ -59,6 +59,7 @@ class View : protected ViewParts {
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);
   void OnDraining(const TaskId& task);
+  void OnOut(const TaskId& task);
   void OnLost(const Member& member);
   void OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event);
   bool HasExecutor(const TaskId& worker) const { return executors_.contains(worker); }
@@ -140,6 +141,8 @@ class View : protected ViewParts {
   virtual void OnServerUp(const Member& server) = 0;
   virtual void OnWorkerLost(const Member& worker) = 0;
   virtual void OnServerLost(const Member& server) = 0;
+  // One that is lost was taken out by an operator: it will not come back.
+  virtual void OnServerOut(const TaskId&) {}
   virtual void OnReady(const TaskId& /*worker*/) {}
   // It does not start any more: refused, left out, or ended.
   virtual void OnStartEnded(const TaskId& /*worker*/) {}

@@ -29,6 +29,10 @@ void View::OnUp(const Member& member, const Arrival& arrival) {
 // Its daemon sees to it that its executor takes no more, when it is released.
 void View::OnDraining(const TaskId&) { UpdateCut(); }
 
+void View::OnOut(const TaskId& task) {
+  if (running() && task.type == "ps") OnServerOut(task);
+}
+
 void View::OnLost(const Member& member) {
   if (!running()) return;
   if (member.task.type == "worker") {

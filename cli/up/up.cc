@@ -269,7 +269,8 @@ Status LocalCluster::WaitForTasks() {
     if (reply.ok()) {
       missing.clear();
       for (const v1::TaskState& task : reply->tasks()) {
-        if (task.state() == "up") {
+        // One that was taken out before stays so.
+        if (task.state() == "up" || task.state() == "drained") {
           ++up;
         } else {
           missing += fmt::format(" {}:{}", task.task().type(), task.task().index());

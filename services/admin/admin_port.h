@@ -34,6 +34,8 @@ class AdminPort {
   struct Options {
     std::string task;  // "worker:1"
     std::string version;
+    // Where it listens, for people: host:port.
+    std::string address = {};
     // Who may ask for what; not OK: 403 with the message. The one place where that is decided.
     std::function<Status(const HttpRequest&)> authorize;
     HttpServer::Options http = {};
@@ -43,6 +45,7 @@ class AdminPort {
   AdminPort(Options options, std::vector<net::Fd> listeners);
   ~AdminPort();
 
+  const std::string& address() const { return options_.address; }
   // The strand says that it turns. Until the first time /healthz fails.
   void Turned() { turned_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
   void SetReady(bool ready) { ready_ = ready; }

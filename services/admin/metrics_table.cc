@@ -67,7 +67,9 @@ const std::vector<MetricInfo>& Table() {
        "1",
        "coordinator",
        {"task"},
-       "1 while the task is registered (draining ones too), 0 when it is lost or has not come."},
+       "1 while the task is registered (draining and drained ones too), 0 when it is lost or has "
+       "not "
+       "come; none of one that was taken out and is gone."},
       {kTaskResidentBytes,
        "muster_coordinator_task_resident_bytes",
        kGauge,

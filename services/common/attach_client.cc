@@ -93,6 +93,8 @@ void AttachClient::OnMessage(const v1::CoordinatorMessage& message) {
       return handler_.OnCommand(stream_id_, message.command());
     case Body::kRelease:
       return Left();
+    case Body::kDrain:
+      return handler_.OnDrain(message.drain().reason());
     default:
       log::Warning("a message of the coordinator that this version does not know is passed over");
   }

@@ -57,6 +57,8 @@ class AttachHandler {
   virtual void OnDetached(const Status& why) = 0;
   // `stream` goes back with the result (AttachClient::Reply).
   virtual void OnCommand(StreamId stream, const v1::Command& command) = 0;
+  // An operator takes this task out: to be done as at SIGTERM. It may come more than once.
+  virtual void OnDrain(const std::string& /*reason*/) {}
   // What changes between one registration and the next.
   virtual void FillRegistration(v1::Register&) {}
   // Fills in everything but the sequence.

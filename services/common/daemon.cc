@@ -71,6 +71,7 @@ Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config) {
   auto admin = std::make_unique<AdminPort>(
       AdminPort::Options{.task = config.task.ToString(),
                          .version = std::string(Version()),
+                         .address = endpoint.ToString(),
                          .authorize = AdminGuard(endpoint.host, loopback)},
       std::move(listeners));
   log::Info("admin port on http://{}/", endpoint.ToString());
@@ -157,6 +158,7 @@ struct Daemon::Stop {
   Mutex mutex;
   Condition changed;
   std::optional<Status> status MUSTER_GUARDED_BY(mutex);
+  std::string reason MUSTER_GUARDED_BY(mutex);
   std::jthread signals;
 
   void Set(Status with) {
@@ -194,12 +196,7 @@ Daemon::Daemon(DaemonConfig config, Token token, std::shared_ptr<tls::Context> t
       }
       asked = true;
       log::Info("SIG{}: draining (once more ends at once)", ::sigabbrev_np(number));
-      if (admin_) admin_->SetStatus("draining");
-      // What the unit's own TimeoutStopSec does not know.
-      const auto drain = config_.values.Duration<std::chrono::microseconds>("drain-timeout");
-      Tell(fmt::format("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}",
-                       (drain + kLastWork).count()));
-      stop_->Set(Ok());
+      Drain(fmt::format("SIG{}", ::sigabbrev_np(number)));
     }
   });
 }
@@ -251,6 +248,24 @@ Status Daemon::WaitForStop() {
   const MutexLock lock(stop_->mutex);
   while (!stop_->status) stop_->changed.wait(stop_->mutex);
   return *stop_->status;
+}
+
+void Daemon::Drain(const std::string& reason) {
+  {
+    const MutexLock lock(stop_->mutex);
+    if (stop_->reason.empty()) stop_->reason = reason;
+  }
+  if (admin_) admin_->SetStatus("draining");
+  // What the unit's own TimeoutStopSec does not know.
+  const auto drain = config_.values.Duration<std::chrono::microseconds>("drain-timeout");
+  Tell(fmt::format("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}",
+                   (drain + kLastWork).count()));
+  stop_->Set(Ok());
+}
+
+std::string Daemon::drain_reason() const {
+  const MutexLock lock(stop_->mutex);
+  return stop_->reason;
 }
 
 void Daemon::Fail(Status status) { stop_->Set(std::move(status)); }

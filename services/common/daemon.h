@@ -76,6 +76,10 @@ class Daemon {
   // Waits for SIGTERM or SIGINT (OK: drain and return) or for Fail() (that error). The next signal
   // ends the process at once.
   Status WaitForStop();
+  // The same as SIGTERM, for another reason; a signal that follows only goes on with it.
+  void Drain(const std::string& reason);
+  // Why it drains: "SIGTERM", or what Drain() was told. Empty: it does not.
+  std::string drain_reason() const;
   // Ends WaitForStop() with an error. The first one counts.
   void Fail(Status status);
 

@@ -19,7 +19,10 @@ void AddTasks(const v1::ClusterStatus& status, Samples& samples) {
   samples.Add(Metric::kEpoch, Count(status.epoch()));
   for (const v1::TaskState& state : status.tasks()) {
     const std::string task = FromProto(state.task()).ToString();
-    const bool up = state.state() == "up" || state.state() == "draining";
+    const bool drained = state.state() == "drained";
+    // Nobody misses it.
+    if (drained && state.pid() == 0) continue;
+    const bool up = drained || state.state() == "up" || state.state() == "draining";
     samples.Add(Metric::kTaskUp, up ? 1 : 0, {task});
     if (!up) continue;
     samples.Add(Metric::kTaskResidentBytes, Count(state.resident_bytes()), {task});

@@ -209,6 +209,7 @@ void CoordinatorNode::Show(services::AdminPort& admin) {
     if (all.core) AddMetrics(*all.core, UnixMillis(all.strand.WallNow()), samples);
   });
   ServePages(all.front, all.figures, admin);
+  all.OnStrand([&] { all.core->set_page_address(admin.address()); });
 }
 
 void CoordinatorNode::Drain(Millis limit) {

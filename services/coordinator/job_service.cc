@@ -155,6 +155,28 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(grpc::CallbackServerCo
   });
 }
 
+grpc::ServerUnaryReactor* JobServiceImpl::DrainTask(grpc::CallbackServerContext* context,
+                                                    const v1::DrainTaskRequest* request,
+                                                    v1::DrainTaskReply* reply) {
+  return Serve(front_, context, tls::Role::kSubmitter, reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 const TaskId task = FromProto(request->task());
+                 front_.audit(caller, "drain", task.ToString());
+                 core.TakeOut(task, caller.names.empty() ? "" : caller.ToString(), std::move(then));
+               });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::UndrainTask(grpc::CallbackServerContext* context,
+                                                      const v1::UndrainTaskRequest* request,
+                                                      v1::UndrainTaskReply* reply) {
+  return Serve(front_, context, tls::Role::kSubmitter, reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 const TaskId task = FromProto(request->task());
+                 front_.audit(caller, "undrain", task.ToString());
+                 core.LetIn(task, std::move(then));
+               });
+}
+
 grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext* context,
                                                      const v1::ReportExitRequest* request,
                                                      v1::ReportExitReply* reply) {

@@ -1,6 +1,9 @@
 // JobService (proto/muster/v1/jobs.proto) over the coordinator.
 #pragma once
 
+#include <string>
+#include <utility>
+
 #include "muster/v1/jobs.grpc.pb.h"
 #include "services/coordinator/file_store.h"
 #include "services/coordinator/front.h"
@@ -37,6 +40,12 @@ class JobServiceImpl : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
                                             v1::ListCheckpointsReply* reply) override;
+  grpc::ServerUnaryReactor* DrainTask(grpc::CallbackServerContext* context,
+                                      const v1::DrainTaskRequest* request,
+                                      v1::DrainTaskReply* reply) override;
+  grpc::ServerUnaryReactor* UndrainTask(grpc::CallbackServerContext* context,
+                                        const v1::UndrainTaskRequest* request,
+                                        v1::UndrainTaskReply* reply) override;
   grpc::ServerUnaryReactor* ReportExit(grpc::CallbackServerContext* context,
                                        const v1::ReportExitRequest* request,
                                        v1::ReportExitReply* reply) override;

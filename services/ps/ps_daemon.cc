@@ -168,7 +168,7 @@ void PsDaemon::Drain() {
   // Jobs whose variables are here are saved first.
   const auto limit = daemon_.config().values.Duration("drain-timeout") * 9 / 10;
   strand_.Post([this, limit, &closed] {
-    client_.Leave("SIGTERM", limit,
+    client_.Leave(daemon_.drain_reason(), limit,
                   [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
   });
   closed.get_future().wait();  // bounded by the limit and kGoodbye
@@ -234,5 +234,10 @@ void PsDaemon::AddMetrics(Samples& samples) const {
 }
 
 void PsDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }
+
+void PsDaemon::OnDrain(const std::string& reason) {
+  log::Info("{}: draining", reason);
+  daemon_.Drain(reason);
+}
 
 }  // namespace muster::services

@@ -38,6 +38,7 @@ class PsDaemon final : private AttachHandler {
   void FillRegistration(v1::Register& registration) override;
   void FillHeartbeat(v1::Heartbeat& heartbeat) override;
   void OnRefused(const Status& why) override;
+  void OnDrain(const std::string& reason) override;
   void AddMetrics(Samples& samples) const;
 
   Daemon& daemon_;

@@ -242,7 +242,7 @@ void WorkerDaemon::Drain() {
   std::promise<void> closed;
   strand_.Post([this, grace, begin = strand_.Now(), &closed] {
     launches_.launches().NoteDraining();
-    client_.Leave("SIGTERM", grace * 9 / 10, [this, grace, begin, &closed] {
+    client_.Leave(daemon_.drain_reason(), grace * 9 / 10, [this, grace, begin, &closed] {
       const auto spent = std::chrono::duration_cast<Millis>(strand_.Now() - begin);
       const Millis limit = std::max(grace - spent, grace / 10);
       launches_.launches().Drain(limit, [this, limit, &closed] {
@@ -286,6 +286,11 @@ void WorkerDaemon::AddMetrics(Samples& samples) const {
 }
 
 void WorkerDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }
+
+void WorkerDaemon::OnDrain(const std::string& reason) {
+  log::Info("{}: draining", reason);
+  daemon_.Drain(reason);
+}
 
 // ---- For the core
 

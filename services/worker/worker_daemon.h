@@ -48,6 +48,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void OnCommand(StreamId stream, const v1::Command& command) override;
   void FillHeartbeat(v1::Heartbeat& heartbeat) override;
   void OnRefused(const Status& why) override;
+  void OnDrain(const std::string& reason) override;
   void AddMetrics(Samples& samples) const;
 
   Result<int> Launch(worker::ProcessId process) override;

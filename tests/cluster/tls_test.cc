@@ -97,10 +97,18 @@ TEST_CASE("behind TLS everybody does what their certificate says, and hears what
   CHECK(Has(jobs.out, "ana"));
   CHECK(As(bob, cluster, {"describe", IdIn(submitted)}).code == 0);
   CHECK(Has(As(bob, cluster, {"stop", IdIn(submitted)}).err, "viewer bob may not do this"));
+  for (const std::string command : {"drain", "undrain"}) {
+    CHECK(Has(As(bob, cluster, {command, "worker:0"}).err, "viewer bob may not do this"));
+  }
+  CHECK(As(ana, cluster, {"drain", "worker:1"}).code == 0);
+  CHECK(Has(As(bob, cluster, {"status"}).out, "worker:1 was taken out by submitter ana"));
+  CHECK(As(ana, cluster, {"undrain", "worker:1"}).code == 0);
   CHECK(Eventually(seconds(30), [&] {
     const std::string audit = ReadAll(cluster.state() + "/coordinator/audit.log");
     return audit.find(R"("did":"submit")") != std::string::npos &&
            audit.find(R"("who":"submitter ana")") != std::string::npos &&
+           audit.find(R"("did":"drain")") != std::string::npos &&
+           audit.find(R"("did":"undrain")") != std::string::npos &&
            audit.find(R"("who":"viewer bob")") != std::string::npos;
   }));
 

@@ -104,11 +104,15 @@ TEST_CASE("bash completes commands, flags, values, files and jobs", "[cli][unit]
         Set{folder.path() + "/job.yaml"});
   // The cluster's jobs, by id and name.
   std::ofstream(folder.path() + "/muster")
-      << "#!/bin/sh\n[ \"$*\" = jobs ] && printf 'JOB NAME\\njob-7 "
-         "clicks\\n'\n";
+      << "#!/bin/sh\n[ \"$*\" = jobs ] && printf 'JOB NAME\\njob-7 clicks\\n'\n"
+         "[ \"$*\" = status ] && printf 'TASK STATE\\nps:0 up\\nworker:0 up\\nworker:1 up\\n'\n";
   ::chmod((folder.path() + "/muster").c_str(), 0700);
   CHECK(Bash(folder, "muster describe cl") == Set{"clicks"});
   CHECK(Bash(folder, "muster stop job") == Set{"job-7"});
+  CHECK(Bash(folder, "muster drain p") == Set{"ps:0"});
+  CHECK(Bash(folder, "muster undrain work") == Set{"worker:0", "worker:1"});
+  CHECK(Bash(folder, "muster drain worker :") == Set{"0", "1"});
+  CHECK(Bash(folder, "muster drain worker : 1") == Set{"1"});
 }
 
 TEST_CASE("a shell that is not known is refused with those that are", "[cli][unit]") {

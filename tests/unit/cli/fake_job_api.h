@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/core.h>
+
 #include "cli/commands.h"
 #include "cli/job_api.h"
 #include "common/base/scheduler.h"
@@ -76,6 +78,14 @@ class FakeJobApi : public JobApi {
   Result<v1::ListCheckpointsReply> ListCheckpoints(const std::string&) override {
     return checkpoints;
   }
+  Result<v1::DrainTaskReply> Drain(const v1::Task& task) override {
+    drained.push_back(fmt::format("{}:{}", task.type(), task.index()));
+    return drain;
+  }
+  Result<v1::UndrainTaskReply> Undrain(const v1::Task& task) override {
+    drained.push_back(fmt::format("not {}:{}", task.type(), task.index()));
+    return undrain;
+  }
   Status ReportExit(const v1::ReportExitRequest&) override { return Ok(); }
   void CancelCalls() override { cancelled = true; }
 
@@ -95,6 +105,9 @@ class FakeJobApi : public JobApi {
   Result<v1::ClusterStatus> status = v1::ClusterStatus();
   std::deque<Result<v1::ClusterStatus>> statuses;
   Result<v1::ListCheckpointsReply> checkpoints = v1::ListCheckpointsReply();
+  std::vector<std::string> drained;
+  Result<v1::DrainTaskReply> drain = v1::DrainTaskReply();
+  Result<v1::UndrainTaskReply> undrain = v1::UndrainTaskReply();
   bool cancelled = false;
 };
 

@@ -36,6 +36,25 @@ struct Draining : Cluster {
     core->Drain(limit, [this] { drained = true; });
     Settle();
   }
+  Result<v1::DrainTaskReply> TakeOut(const TaskId& task, const std::string& by = "") {
+    Result<v1::DrainTaskReply> answer = Unknown("no answer");
+    core->TakeOut(task, by, [&](Result<v1::DrainTaskReply> reply) { answer = std::move(reply); });
+    Settle();
+    return answer;
+  }
+  Result<v1::UndrainTaskReply> LetIn(const TaskId& task) {
+    Result<v1::UndrainTaskReply> answer = Unknown("no answer");
+    core->LetIn(task, [&](Result<v1::UndrainTaskReply> reply) { answer = std::move(reply); });
+    Settle();
+    return answer;
+  }
+  v1::TaskState StateOf(const TaskId& task) const {
+    const v1::ClusterStatus status = core->Status();
+    for (const v1::TaskState& state : status.tasks()) {
+      if (FromProto(state.task()) == task) return state;
+    }
+    return {};
+  }
   bool drained = false;
 };
 
@@ -230,6 +249,131 @@ TEST_CASE("the home of a mirrored job stays until the job is saved", "[coordinat
   cluster.Kill({"worker", 0});
   cluster.Pass(Millis(1'000));
   CHECK(cluster.Open()->plan().start_step() == done);
+}
+
+TEST_CASE_METHOD(Draining, "a worker that an operator takes out is told so, and gets nothing more",
+                 "[coordinator][unit]") {
+  const TaskId task{"worker", 0};
+  REQUIRE(TakeOut(task, "submitter ana").ok());
+  CHECK(at(task).drain_reason == "taken out of work by submitter ana");
+  AskToEnd(task);
+  CHECK(at(task).released);
+  CHECK(EventOf("TASK_DRAINING")->message().find("taken out of work by submitter ana") !=
+        std::string::npos);
+  Kill(task);
+  CHECK(StateOf(task).state() == "drained");
+  CHECK(StateOf(task).drained_by() == "submitter ana");
+  (void)Join(task, "boot-2");
+  WorkAll();
+  CHECK(StepsDone() == 60);
+  CHECK(at(task).given.empty());
+  CHECK(at(task).commands.empty());
+  CHECK(TakeOut(task)->existing());
+
+  CHECK_FALSE(LetIn(task)->existing());
+  CHECK(StateOf(task).state() == "up");
+  REQUIRE(Schedule(61, 80).ok());
+  CHECK_FALSE(at(task).given.empty());
+  CHECK(LetIn(task)->existing());
+}
+
+TEST_CASE_METHOD(Draining, "a ps that an operator takes out is saved, and the job goes on without",
+                 "[coordinator][unit]") {
+  const TaskId task{"ps", 1};
+  REQUIRE(TakeOut(task).ok());
+  AskToEnd(task);
+  CHECK(StateOf(task).held_by(0) == "job");
+  WorkAll();
+  REQUIRE(at(task).released);
+  CHECK(StateOf(task).held_by_size() == 0);
+  const std::uint64_t done = StepsDone();
+  CHECK(checkpoints.steps == std::set<std::uint64_t>{done});
+
+  Kill(task);
+  Settle();
+  Pass(Millis(1'000));
+  const auto open = Open();
+  REQUIRE(open.ok());
+  CHECK(open->plan().start_step() == done);
+  REQUIRE(open->plan().ps_size() == 1);
+  CHECK(open->plan().ps(0).index() == 0);
+  CHECK(EventOf("JOB_RESTORED")->fields().at("steps_lost") == "0");
+  REQUIRE(Schedule(done + 1, 60).ok());
+  WorkAll();
+  CHECK(StepsDone() == 60);
+}
+
+TEST_CASE_METHOD(Draining, "a lost ps that an operator takes out is not waited for any longer",
+                 "[coordinator][unit]") {
+  WorkAll();
+  REQUIRE(Save(60).ok());
+  Kill({"ps", 1});
+  Pass(Millis(1'000));
+  REQUIRE(job().record().job().reason() == "WAITING_FOR_TASKS");
+  REQUIRE(TakeOut({"ps", 1}).ok());
+  Pass(Millis(1'000));
+  const auto open = Open();
+  REQUIRE(open.ok());
+  CHECK(open->plan().ps_size() == 1);
+}
+
+TEST_CASE_METHOD(Draining, "the last worker that is taken out leaves a job that waits for another",
+                 "[coordinator][unit]") {
+  for (const TaskId& task : {TaskId{"worker", 0}, TaskId{"worker", 1}}) {
+    REQUIRE(TakeOut(task).ok());
+    AskToEnd(task);
+  }
+  CHECK(StateOf({"worker", 1}).held_by(0) == "job");
+  WorkAll();
+  REQUIRE(at({"worker", 1}).released);
+  for (const TaskId& task : {TaskId{"worker", 0}, TaskId{"worker", 1}}) {
+    Kill(task);
+    (void)Join(task, "boot-2");
+  }
+  Pass(Millis(1'000));
+  CHECK(job().record().job().reason() == "WAITING_FOR_TASKS");
+  CHECK(job().record().job().message().find("worker:0 (drained)") != std::string::npos);
+
+  REQUIRE(LetIn({"worker", 0}).ok());
+  WorkAll();
+  CHECK(StepsDone() == 60);
+}
+
+TEST_CASE_METHOD(Draining, "what an operator has taken out stays out when the coordinator is back",
+                 "[coordinator][unit]") {
+  REQUIRE(TakeOut({"ps", 1}).ok());
+  AskToEnd({"ps", 1});
+  WorkAll();
+  Kill({"ps", 1});
+  Pass(Millis(1'000));
+  REQUIRE(Open()->plan().ps_size() == 1);
+
+  RestartCoordinator();
+  CHECK(StateOf({"ps", 1}).state() == "drained");
+  (void)Join({"ps", 0});
+  (void)Join({"worker", 0});
+  Pass(Millis(1'000));
+  // Nobody waits for it.
+  CHECK(Open()->plan().ps_size() == 1);
+  (void)Join({"ps", 1}, "boot-2");
+  CHECK(StateOf({"ps", 1}).state() == "drained");
+  CHECK(at({"ps", 1}).commands.empty());
+}
+
+TEST_CASE_METHOD(Draining, "tasks that cannot be taken out are named, with what there is",
+                 "[coordinator][unit]") {
+  const auto unknown = TakeOut({"worker", 7});
+  CHECK(unknown.status().code() == StatusCode::kNotFound);
+  CHECK(Message(unknown.status()) ==
+        "there is no task worker:7 in this cluster; it has ps:0, ps:1, worker:0, worker:1");
+  const auto chief = TakeOut({"chief", 0});
+  CHECK(chief.status().code() == StatusCode::kInvalidArgument);
+  CHECK(Message(chief.status()).find("it is asked to end by SIGTERM") != std::string::npos);
+
+  journal_full = true;
+  CHECK(TakeOut({"worker", 0}).status().code() == StatusCode::kUnavailable);
+  CHECK(StateOf({"worker", 0}).state() == "up");
+  CHECK(at({"worker", 0}).drain_reason.empty());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ namespace muster::coordinator::testing {
 
 void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
   released = released || message.has_release();
+  if (message.has_drain()) drain_reason = message.drain().reason();
   if (!message.has_command()) return;
   commands.push_back(message.command());
   if (silent) return;

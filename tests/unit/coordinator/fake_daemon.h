@@ -76,6 +76,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   SessionId session;
   bool silent = false;
   bool released = false;
+  std::string drain_reason;
   std::optional<Status> ended;
   std::deque<Given> given;
   std::vector<v1::Command> commands;

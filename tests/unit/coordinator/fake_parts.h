@@ -207,6 +207,13 @@ class FlakyJournal : public Journal {
   Status DeleteCheckpoint(const std::string& job_id, std::uint64_t step) override {
     return full_ ? Full() : real_->DeleteCheckpoint(job_id, step);
   }
+  Result<std::vector<v1::TakenOut>> LoadTakenOut() override { return real_->LoadTakenOut(); }
+  Status SaveTakenOut(const v1::TakenOut& record) override {
+    return full_ ? Full() : real_->SaveTakenOut(record);
+  }
+  Status DeleteTakenOut(const v1::Task& task) override {
+    return full_ ? Full() : real_->DeleteTakenOut(task);
+  }
 
  private:
   static Status Full() { return ResourceExhausted("database or disk is full"); }
@@ -252,6 +259,9 @@ class MemoryJournal : public Journal {
   }
   Status SaveCheckpoint(const std::string&, const v1::CheckpointInfo&) override { return Ok(); }
   Status DeleteCheckpoint(const std::string&, std::uint64_t) override { return Ok(); }
+  Result<std::vector<v1::TakenOut>> LoadTakenOut() override { return std::vector<v1::TakenOut>(); }
+  Status SaveTakenOut(const v1::TakenOut&) override { return Ok(); }
+  Status DeleteTakenOut(const v1::Task&) override { return Ok(); }
 
  private:
   Rows& rows_;

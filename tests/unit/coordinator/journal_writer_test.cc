@@ -31,6 +31,11 @@ class RecordingJournal : public Journal {
   Status DeleteCheckpoint(const std::string& job, std::uint64_t step) override {
     return Note(fmt::format("no checkpoint {} of {}", step, job));
   }
+  Result<std::vector<v1::TakenOut>> LoadTakenOut() override { return std::vector<v1::TakenOut>(); }
+  Status SaveTakenOut(const v1::TakenOut& record) override {
+    return Note("out: " + record.task().type());
+  }
+  Status DeleteTakenOut(const v1::Task& task) override { return Note("in: " + task.type()); }
 
   mutable std::vector<std::string> log;
   std::string fails;

@@ -18,6 +18,7 @@ class Recorder : public Membership::Observer {
   void OnLost(const Member& member) override {
     log.push_back("lost " + member.task.ToString() + ": " + member.how);
   }
+  void OnHeld(const Member& member) override { log.push_back("held " + member.task.ToString()); }
   void OnStall(Millis slept) override { log.push_back(fmt::format("slept {}", slept.count())); }
   std::vector<std::string> log;
   Arrival last;
@@ -217,6 +218,77 @@ TEST_CASE("Tasks of the spec that never came are listed", "[coordinator][unit]")
   REQUIRE(states.size() == 2);
   CHECK(states[0].state() == "never seen");
   CHECK(states[1].state() == "up");
+}
+
+v1::TakenOut Record(const TaskId& task, const std::string& boot) {
+  v1::TakenOut record;
+  *record.mutable_task() = ToProto(task);
+  record.set_boot_id(boot);
+  return record;
+}
+
+TEST_CASE("A task that is taken out is told to drain, and its next process is held",
+          "[coordinator][unit]") {
+  const TaskId worker{"worker", 0};
+  Joining f;
+  auto link = std::make_shared<Link>();
+  const SessionId session = *f.Join("a", link);
+
+  f.members.TakeOut(Record(worker, "a"));
+  CHECK(link->sent.back().drain().reason() == "taken out of work by an operator");
+  CHECK_FALSE(f.members.IsOut(worker));
+  f.members.OnDraining(session, "taken out");
+  f.members.OnStreamEnded(session);
+  CHECK(f.members.IsOut(worker));
+  CHECK(f.members.Describe(worker).state() == "drained");
+  CHECK(f.members.Describe(worker).pid() == 0);
+
+  f.observer.log.clear();
+  const SessionId next = *f.Join("b", std::make_shared<Link>());
+  CHECK(f.observer.log == std::vector<std::string>{"held worker:0"});
+  CHECK(f.members.Find(worker) == nullptr);
+  CHECK(f.members.Up("worker").empty());
+  CHECK(f.members.Describe(worker).state() == "drained");
+  // It keeps its lease, and its end is nobody's loss.
+  CHECK(f.members.OnMessage(next));
+  f.observer.log.clear();
+  f.members.OnExit(worker, 0, "exit code 0");
+  CHECK(f.observer.log == std::vector<std::string>{"ended"});
+
+  (void)f.Join("c", std::make_shared<Link>());
+  f.observer.log.clear();
+  CHECK(f.members.LetIn(worker));
+  CHECK(f.observer.log == std::vector<std::string>{"up worker:0"});
+  CHECK_FALSE(f.members.LetIn(worker));
+}
+
+TEST_CASE("A new coordinator tells a task that is on its way out again, and waits for nobody else",
+          "[coordinator][unit]") {
+  const TaskId worker{"worker", 0};
+  Joining f;
+  f.members.TakeOut(Record(worker, "a"));
+  CHECK_FALSE(f.members.IsOut(worker));
+
+  SECTION("the process that was told is still there") {
+    auto link = std::make_shared<Link>();
+    (void)f.Join("a", link);
+    CHECK(f.members.Find(worker) != nullptr);
+    CHECK(link->sent.back().has_drain());
+  }
+  SECTION("another one has taken its place") {
+    (void)f.Join("b", std::make_shared<Link>());
+    CHECK(f.members.IsOut(worker));
+    CHECK(f.members.Find(worker) == nullptr);
+  }
+}
+
+TEST_CASE("A held process that is asked to end is released at once", "[coordinator][unit]") {
+  Joining f;
+  f.members.TakeOut(Record({"worker", 0}, ""));
+  auto link = std::make_shared<Link>();
+  const SessionId session = *f.Join("a", link);
+  f.members.OnDraining(session, "SIGTERM");
+  CHECK(link->sent.back().has_release());
 }
 
 }  // namespace
