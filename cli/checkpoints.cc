@@ -152,4 +152,34 @@ ExitCode CheckpointsExport(const Context& context) {
   return ExitCode::kDone;
 }
 
+ExitCode CheckpointsGc(const Context& context) {
+  const Result<JobApi*> api = context.connect();
+  if (!api.ok()) return Fail(context, api.status());
+  v1::CollectCheckpointsRequest request;
+  request.set_job(context.options.job);
+  request.set_dry_run(context.options.dry_run);
+  request.set_finished(context.options.finished);
+  const Result<v1::CollectCheckpointsReply> reply = (*api)->CollectCheckpoints(request);
+  if (!reply.ok()) return Fail(context, reply.status());
+  std::vector<std::vector<std::string>> rows{{"FOLDER", "SIZE", "WHY"}};
+  bool failed = false;
+  for (const v1::CollectCheckpointsReply::Folder& folder : reply->folders()) {
+    if (folder.failure().empty()) {
+      rows.push_back({folder.directory(), Bytes(folder.bytes()), folder.why()});
+      continue;
+    }
+    failed = true;
+    context.terminal.err << fmt::format("error: {} stays: {}\n", folder.directory(),
+                                        folder.failure());
+  }
+  if (context.options.output == Output::kJson) {
+    context.terminal.out << Json(*reply);
+  } else {
+    if (rows.size() > 1) context.terminal.out << Table(rows);
+    context.terminal.err << fmt::format("{} {} in {}\n", request.dry_run() ? "would free" : "freed",
+                                        Bytes(reply->bytes()), Counted(rows.size() - 1, "folder"));
+  }
+  return failed ? ExitCode::kRefused : ExitCode::kDone;
+}
+
 }  // namespace muster::cli

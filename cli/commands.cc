@@ -196,6 +196,7 @@ ExitCode RunCommand(const Context& context) {
       {"checkpoints list", CheckpointsList},
       {"checkpoints verify", CheckpointsVerify},
       {"checkpoints export", CheckpointsExport},
+      {"checkpoints gc", CheckpointsGc},
       {"certs init", CertsInit},
       {"certs issue", CertsIssue},
       {"certs revoke", CertsRevoke},

@@ -60,6 +60,8 @@ ExitCode WaitUntilReady(const Context& context);
 ExitCode CheckpointsList(const Context& context);
 ExitCode CheckpointsVerify(const Context& context);
 ExitCode CheckpointsExport(const Context& context);
+// kRefused: some of what should go is still there; says which and why.
+ExitCode CheckpointsGc(const Context& context);
 ExitCode Version(const Context& context);
 ExitCode Bench(const Context& context);
 

@@ -25,6 +25,7 @@ using std::chrono::seconds;
 constexpr seconds kShort{10};
 constexpr seconds kSubmit{120};
 constexpr seconds kUpload{300};
+constexpr seconds kCollect{600};
 // A log that is not followed is finite; one that is followed has the job's own end.
 constexpr std::chrono::hours kLogs{24 * 365};
 // Above the longest wait inside Watch.
@@ -120,6 +121,11 @@ class GrpcJobApi final : public JobApi {
     return Unary<v1::ListCheckpointsReply>(kShort, &v1::JobService::Stub::ListCheckpoints, request);
   }
 
+  Result<v1::CollectCheckpointsReply> CollectCheckpoints(
+      const v1::CollectCheckpointsRequest& request) override {
+    return Unary<v1::CollectCheckpointsReply>(kCollect, &v1::JobService::Stub::CollectCheckpoints,
+                                              request);
+  }
   Result<v1::DrainTaskReply> Drain(const v1::Task& task) override {
     v1::DrainTaskRequest request;
     *request.mutable_task() = task;

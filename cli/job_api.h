@@ -34,6 +34,8 @@ class JobApi {
                           const std::function<void(const v1::LogRecord&)>& on_record) = 0;
   virtual Result<v1::ClusterStatus> GetStatus() = 0;
   virtual Result<v1::ListCheckpointsReply> ListCheckpoints(const std::string& job) = 0;
+  virtual Result<v1::CollectCheckpointsReply> CollectCheckpoints(
+      const v1::CollectCheckpointsRequest& request) = 0;
   virtual Result<v1::DrainTaskReply> Drain(const v1::Task& task) = 0;
   virtual Result<v1::UndrainTaskReply> Undrain(const v1::Task& task) = 0;
   virtual Status ReportExit(const v1::ReportExitRequest& request) = 0;

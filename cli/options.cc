@@ -404,7 +404,8 @@ void AddEnding(CLI::App& app, Options& options) {
 }
 
 void AddCheckpoints(CLI::App& app, Options& options) {
-  CLI::App* checkpoints = app.add_subcommand("checkpoints", "List, verify, export checkpoints");
+  CLI::App* checkpoints =
+      app.add_subcommand("checkpoints", "List, verify, export, clear away checkpoints");
   checkpoints->require_subcommand(1);
   const std::string of = "The job's id or name, or the path of a checkpoint's folder";
   CLI::App* list = checkpoints->add_subcommand("list", "The job's checkpoints, newest first");
@@ -414,6 +415,15 @@ void AddCheckpoints(CLI::App& app, Options& options) {
   AddJob(*verify, options, of);
   AddStep(*verify, options);
   AddOutput(*verify, options);
+  CLI::App* gc = checkpoints->add_subcommand(
+      "gc", "Remove checkpoints that no job goes on from, and what interrupted saves have left");
+  gc->add_option("JOB", options.job, "Only this job's, by its id or name (default: all)")
+      ->check(CLI::Validator(CheckName, ""))
+      ->type_name("");
+  gc->add_flag("--dry-run", options.dry_run, "Only say what would go");
+  gc->add_flag("--finished", options.finished,
+               "Also the last checkpoint of jobs that have succeeded, or are forgotten");
+  AddOutput(*gc, options);
   CLI::App* write = checkpoints->add_subcommand("export", "All parameters as one safetensors file");
   AddJob(*write, options, of);
   write->add_option("-o,--output", options.export_file, "The file to write; -: standard output")

@@ -83,6 +83,8 @@ struct Options {
   std::optional<std::chrono::milliseconds> timeout;
   // stop
   std::chrono::milliseconds grace{60'000};
+  // checkpoints gc: also what jobs that have succeeded ended with.
+  bool finished = false;
   // checkpoints verify, export
   std::optional<std::uint64_t> step;
   std::string export_file;

@@ -74,6 +74,30 @@ class Checkpoints {
     Claimant claimant;
   };
 
+  // What may go below one root.
+  struct Sweep {
+    std::string root;
+    // This cluster's. A folder that another one has claimed is left alone.
+    std::string cluster_id;
+    // So many of the newest stay, those in `refused` not counted.
+    std::size_t keep = 0;
+    std::set<std::string> refused = {};
+    // Every byte of those that stay is looked at; one that is damaged does not count.
+    bool verify = false;
+    // A step that is being saved.
+    std::optional<std::uint64_t> saving = {};
+    // Why others may go: "job words has ended".
+    std::string why = {};
+    bool dry_run = false;
+  };
+  struct Swept {
+    std::string directory;
+    std::uint64_t bytes = 0;
+    std::string why;
+    // Why it is still there.
+    Status failure;
+  };
+
   virtual ~Checkpoints() = default;
   // Whether a job may have this folder, and could write there. Makes nothing.
   // kFailedPrecondition: another's (named), or it cannot be written.
@@ -104,6 +128,13 @@ class Checkpoints {
                       std::function<void(Result<Committed>)> then) = 0;
   virtual void ReadManifest(const std::string& directory,
                             std::function<void(Result<v1::CheckpointManifest>)> then) = 0;
+  // Removes what nobody goes on from, and what interrupted saves have left. An error: nothing was
+  // concluded, and nothing removed.
+  virtual void Collect(const Sweep& sweep,
+                       std::function<void(Result<std::vector<Swept>>)> then) = 0;
+  // Folders below this one: of jobs, known or not. A missing one has none.
+  virtual void ListRoots(const std::string& folder,
+                         std::function<void(Result<std::vector<std::string>>)> then) = 0;
   // Removes what a failed save has left.
   virtual void Discard(const std::string& directory) = 0;
   // The job has ended: the folder is free for others.
@@ -128,6 +159,9 @@ class DiskCheckpoints : public Checkpoints {
               std::function<void(Result<Committed>)> then) override;
   void ReadManifest(const std::string& directory,
                     std::function<void(Result<v1::CheckpointManifest>)> then) override;
+  void Collect(const Sweep& sweep, std::function<void(Result<std::vector<Swept>>)> then) override;
+  void ListRoots(const std::string& folder,
+                 std::function<void(Result<std::vector<std::string>>)> then) override;
   void Discard(const std::string& directory) override;
   void Release(const std::string& root, const v1::CheckpointOwner& mark) override;
 

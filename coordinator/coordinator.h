@@ -104,6 +104,9 @@ class Coordinator : private Membership::Observer {
   void LetIn(const TaskId& task, std::function<void(Result<v1::UndrainTaskReply>)> then);
   void ListCheckpoints(const std::string& job,
                        std::function<void(Result<v1::ListCheckpointsReply>)> then);
+  // Removes checkpoints that nobody goes on from (coordinator_collect.cc).
+  void CollectCheckpoints(const v1::CollectCheckpointsRequest& request,
+                          std::function<void(Result<v1::CollectCheckpointsReply>)> then);
   // kNotFound: no such job, or no such task in it.
   void ReadLogs(const std::string& job, const LogStore::Query& query,
                 std::function<void(Result<LogStore::Page>)> then);
@@ -141,6 +144,10 @@ class Coordinator : private Membership::Observer {
   v1::TaskState StateOf(const TaskId& task) const;
   // Its process has ended, or another one came: nobody waits for it.
   void OnOut(const TaskId& task);
+  // What may go of each root. `job`: only that one's.
+  struct Collecting;
+  std::map<std::string, Checkpoints::Sweep> SweepsOf(const Job* job, bool finished) const;
+  void CollectRoots(const std::shared_ptr<Collecting>& collecting);
   // What a parameter server still holds of jobs that ended or moved on while it was away.
   void DropLeftovers(const Member& ps);
   void Check(const v1::SubmitJobRequest& request, ThenSubmitted then);

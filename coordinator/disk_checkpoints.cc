@@ -177,6 +177,56 @@ Result<Checkpoints::Committed> CommitAndCollect(const std::string& root,
   return committed;
 }
 
+std::uint64_t BytesIn(const std::string& directory) {
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code one;
+    const std::uint64_t size = at->is_regular_file(one) ? at->file_size(one) : 0;
+    if (!one) bytes += size;
+  }
+  return bytes;
+}
+
+Result<std::vector<Checkpoints::Swept>> SweepOne(const Checkpoints::Sweep& sweep) {
+  std::vector<Checkpoints::Swept> swept;
+  Result<std::optional<v1::CheckpointOwner>> owner = storage::ReadOwner(sweep.root);
+  if (!owner.ok()) return owner.status();
+  if (*owner && (*owner)->cluster_id() != sweep.cluster_id) return swept;
+  MUSTER_TRY_ASSIGN(const std::vector<storage::StepFolder> folders,
+                    storage::ListStepFolders(sweep.root));
+  std::size_t kept = 0;
+  for (const storage::StepFolder& folder : folders) {
+    if (folder.step == sweep.saving) continue;
+    if (folder.committed && kept < sweep.keep) {
+      if (sweep.refused.contains(folder.path)) continue;
+      const Status sound = sweep.verify ? storage::Verify(folder.path) : Ok();
+      // Only bytes that are proven wrong are damage.
+      if (!sound.ok() && sound.code() != StatusCode::kDataLoss) return sound;
+      kept += sound.ok() ? 1 : 0;
+      continue;
+    }
+    swept.push_back({.directory = folder.path,
+                     .bytes = BytesIn(folder.path),
+                     .why = folder.committed ? sweep.why : "a save that was interrupted",
+                     .failure = {}});
+  }
+  if (sweep.dry_run) return swept;
+  for (Checkpoints::Swept& one : swept) one.failure = storage::RemoveCheckpoint(one.directory);
+  return swept;
+}
+
+Result<std::vector<std::string>> RootsIn(const std::string& folder) {
+  std::vector<std::string> roots;
+  const Result<std::vector<std::string>> names = storage::RealFileSystem().List(folder);
+  if (names.status().code() == StatusCode::kNotFound) return roots;
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) roots.push_back(storage::JoinPath(folder, name));
+  std::ranges::sort(roots);
+  return roots;
+}
+
 // Runs `work` off the strand and hands its value to `then` on it.
 template <class Value, class Work>
 void RunThen(LaneOffload& offload, const std::string& root, Work work,
@@ -262,6 +312,18 @@ void DiskCheckpoints::ReadManifest(const std::string& directory,
   RunThen<v1::CheckpointManifest>(
       offload_, storage::ParentOf(directory),
       [directory] { return storage::ReadManifest(directory); }, std::move(then));
+}
+
+void DiskCheckpoints::Collect(const Sweep& sweep,
+                              std::function<void(Result<std::vector<Swept>>)> then) {
+  RunThen<std::vector<Swept>>(
+      offload_, sweep.root, [sweep] { return SweepOne(sweep); }, std::move(then));
+}
+
+void DiskCheckpoints::ListRoots(const std::string& folder,
+                                std::function<void(Result<std::vector<std::string>>)> then) {
+  RunThen<std::vector<std::string>>(
+      offload_, folder, [folder] { return RootsIn(folder); }, std::move(then));
 }
 
 void DiskCheckpoints::Discard(const std::string& directory) {

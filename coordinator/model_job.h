@@ -40,6 +40,10 @@ class ModelJob final : public Job {
   void OnDriverMessage(Incarnation driver, const v1::FromProgram& message) override;
   Incarnation driver() const override { return driver_.number; }
   std::string driver_task() const override { return "trainer"; }
+  // Of its checkpoint that is on its way.
+  std::optional<std::uint64_t> SavingStep() const {
+    return view_ ? view_->SavingStep() : std::nullopt;
+  }
   bool Settled() const override { return !view_ || view_->Settled(); }
   bool MayLeave(const Member& member) const override {
     return evaluations_.MayLeave(member) && (!view_ || view_->MayLeave(member));

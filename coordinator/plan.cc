@@ -63,6 +63,11 @@ std::string CheckpointFolder(const v1::JobSpec& spec) {
   return folder;
 }
 
+std::uint32_t KeptCheckpoints(const v1::JobSpec& spec) {
+  constexpr std::uint32_t kDefault = 3;
+  return spec.checkpoint().keep() > 0 ? spec.checkpoint().keep() : kDefault;
+}
+
 Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training_examples) {
   const std::uint64_t batch = std::max<std::uint32_t>(1, spec.batch_size());
   const std::uint64_t batches = spec.data().drop_remainder()

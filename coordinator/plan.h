@@ -28,6 +28,8 @@ bool NeedsPs(const v1::JobSpec& spec);
 
 // Its checkpoint.directory without a slash at the end; empty: the spec names none.
 std::string CheckpointFolder(const v1::JobSpec& spec);
+// How many stay: `checkpoint.keep`, or 3.
+std::uint32_t KeptCheckpoints(const v1::JobSpec& spec);
 
 // Parameters (of the spec, or else of the archive) and embeddings, with their initializers written
 // out, placed over the servers in `ps`; whole and without a place where the job needs none.

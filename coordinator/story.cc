@@ -245,6 +245,15 @@ void Story::ForgetCheckpoints() {
   checkpoints_.clear();
 }
 
+void Story::ForgetCheckpoints(const std::set<std::string>& gone) {
+  std::erase_if(checkpoints_, [&](const v1::CheckpointInfo& info) {
+    if (!gone.contains(info.directory())) return false;
+    world_.journal.DeleteCheckpoint(id(), info.step());
+    return true;
+  });
+  Touch();
+}
+
 std::string Story::NoSoundCheckpoint() const {
   if (refused_.empty()) return "there is no checkpoint";
   return fmt::format("{} {} damaged, there is no other", Counted(refused_.size(), "checkpoint"),

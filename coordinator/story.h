@@ -86,6 +86,8 @@ class Story {
   void ForgetRefusals() { refused_.clear(); }
   // They were moved away.
   void ForgetCheckpoints();
+  // These directories are gone.
+  void ForgetCheckpoints(const std::set<std::string>& gone);
   // "there is no checkpoint", or how many are damaged.
   std::string NoSoundCheckpoint() const;
   // The folder that holds them.

@@ -69,6 +69,8 @@ class View : protected ViewParts {
   bool waits_for_holders() const { return !missing_.empty(); }
 
   // --- The cluster, or a task of its own, was asked to end.
+  // The step that is being saved.
+  std::optional<std::uint64_t> SavingStep() const;
   bool Settled() const { return !open() || cut_ == Cut::kSettled; }
   bool MayLeave(const Member& member) const { return Settled() || !Needs(member.task); }
   // A checkpoint of everything that was done is saved, and nothing more is given out.

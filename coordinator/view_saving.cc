@@ -8,7 +8,6 @@
 namespace muster::coordinator {
 namespace {
 
-constexpr std::uint32_t kKeepDefault = 3;
 // A server that is there and says that it cannot is not asked without end.
 constexpr int kMostTries = 20;
 
@@ -18,6 +17,10 @@ void AddReport(const v1::SaveReport& report, v1::CheckpointManifest& manifest) {
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> View::SavingStep() const {
+  return saving_ ? std::optional(saving_->step) : std::nullopt;
+}
 
 // The driver has joined. It may ask again: then it waits for the one that is under way, or is told
 // of the one that was saved.
@@ -118,9 +121,8 @@ void View::OnShardsSaved(std::shared_ptr<Save> save) {
   manifest.set_step(save->step);
   manifest.set_spec_hash(TrainingHash(story_.spec()));
   manifest.set_created_at(Rfc3339(story_.WallMs()));
-  const std::uint32_t keep = story_.spec().checkpoint().keep();
   world_.checkpoints.Commit(
-      story_.CheckpointRoot(), save->directory, manifest, keep > 0 ? keep : kKeepDefault,
+      story_.CheckpointRoot(), save->directory, manifest, KeptCheckpoints(story_.spec()),
       FromFolder<Checkpoints::Committed>(world_.options.save_limit, [this, save](auto committed) {
         OnCommitted(save, std::move(committed));
       }));

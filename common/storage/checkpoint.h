@@ -77,6 +77,14 @@ std::string CheckpointDirectory(const std::string& root, std::uint64_t step);
 // Committed ones, newest first (by manifest's presence; not verified). A missing folder: none.
 Result<std::vector<std::string>> ListCheckpoints(const std::string& root,
                                                  FileSystem& files = RealFileSystem());
+// The folders of one root that have a checkpoint's name, newest first. A missing folder: none.
+struct StepFolder {
+  std::uint64_t step = 0;
+  std::string path;
+  bool committed = false;
+};
+Result<std::vector<StepFolder>> ListStepFolders(const std::string& root,
+                                                FileSystem& files = RealFileSystem());
 // It has a manifest (which is not read).
 Result<bool> IsCommitted(const std::string& directory, FileSystem& files = RealFileSystem());
 // Deletes a checkpoint, or what there is of one, its manifest first: a crash in the middle leaves

@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "step-";
 
-struct Numbered {
-  std::uint64_t step = 0;
-  std::string path;
-  bool committed = false;
-};
-
 std::optional<std::uint64_t> StepOf(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 12) return std::nullopt;
   name.remove_prefix(kPrefix.size());
@@ -27,9 +21,10 @@ std::optional<std::uint64_t> StepOf(std::string_view name) {
   return step;
 }
 
-// Newest first.
-Result<std::vector<Numbered>> Scan(FileSystem& files, const std::string& root) {
-  std::vector<Numbered> found;
+}  // namespace
+
+Result<std::vector<StepFolder>> ListStepFolders(const std::string& root, FileSystem& files) {
+  std::vector<StepFolder> found;
   const Result<std::vector<std::string>> names = files.List(root);
   if (names.status().code() == StatusCode::kNotFound) return found;
   if (!names.ok()) return names.status();
@@ -42,11 +37,9 @@ Result<std::vector<Numbered>> Scan(FileSystem& files, const std::string& root) {
     found.push_back({*step, path, committed});
   }
   std::sort(found.begin(), found.end(),
-            [](const Numbered& a, const Numbered& b) { return a.step > b.step; });
+            [](const StepFolder& a, const StepFolder& b) { return a.step > b.step; });
   return found;
 }
-
-}  // namespace
 
 Result<bool> IsCommitted(const std::string& directory, FileSystem& files) {
   return files.Exists(JoinPath(directory, kManifestName));
@@ -66,9 +59,9 @@ std::string CheckpointDirectory(const std::string& root, std::uint64_t step) {
 }
 
 Result<std::vector<std::string>> ListCheckpoints(const std::string& root, FileSystem& files) {
-  MUSTER_TRY_ASSIGN(const std::vector<Numbered> found, Scan(files, root));
+  MUSTER_TRY_ASSIGN(const std::vector<StepFolder> found, ListStepFolders(root, files));
   std::vector<std::string> committed;
-  for (const Numbered& checkpoint : found) {
+  for (const StepFolder& checkpoint : found) {
     if (checkpoint.committed) committed.push_back(checkpoint.path);
   }
   return committed;
@@ -76,10 +69,10 @@ Result<std::vector<std::string>> ListCheckpoints(const std::string& root, FileSy
 
 Status Collect(const std::string& root, std::uint32_t keep, const std::string& except,
                FileSystem& files) {
-  MUSTER_TRY_ASSIGN(const std::vector<Numbered> found, Scan(files, root));
+  MUSTER_TRY_ASSIGN(const std::vector<StepFolder> found, ListStepFolders(root, files));
   std::uint32_t kept = 0;
   Status first;
-  for (const Numbered& checkpoint : found) {
+  for (const StepFolder& checkpoint : found) {
     if (checkpoint.committed && kept < keep) {
       ++kept;
       continue;

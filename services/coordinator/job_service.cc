@@ -155,6 +155,16 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(grpc::CallbackServerCo
   });
 }
 
+grpc::ServerUnaryReactor* JobServiceImpl::CollectCheckpoints(
+    grpc::CallbackServerContext* context, const v1::CollectCheckpointsRequest* request,
+    v1::CollectCheckpointsReply* reply) {
+  return Serve(front_, context, tls::Role::kSubmitter, reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 if (!request->dry_run()) front_.audit(caller, "collect", request->job());
+                 core.CollectCheckpoints(*request, std::move(then));
+               });
+}
+
 grpc::ServerUnaryReactor* JobServiceImpl::DrainTask(grpc::CallbackServerContext* context,
                                                     const v1::DrainTaskRequest* request,
                                                     v1::DrainTaskReply* reply) {

@@ -40,6 +40,9 @@ class JobServiceImpl : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
                                             v1::ListCheckpointsReply* reply) override;
+  grpc::ServerUnaryReactor* CollectCheckpoints(grpc::CallbackServerContext* context,
+                                               const v1::CollectCheckpointsRequest* request,
+                                               v1::CollectCheckpointsReply* reply) override;
   grpc::ServerUnaryReactor* DrainTask(grpc::CallbackServerContext* context,
                                       const v1::DrainTaskRequest* request,
                                       v1::DrainTaskReply* reply) override;

@@ -330,5 +330,29 @@ TEST_CASE_METHOD(Fixture, "bench ends with the code of the program", "[cli][unit
   CHECK(programs == std::vector<std::vector<std::string>>{{"muster-bench", "ps", "--json"}});
 }
 
+TEST_CASE_METHOD(Fixture, "checkpoints gc says what has gone, what would, and what stays",
+                 "[cli][unit]") {
+  auto& folder = *api.collect->add_folders();
+  folder.set_directory("/c/job-1/step-000000000010");
+  folder.set_bytes(2048);
+  folder.set_why("its job has ended");
+  api.collect->set_bytes(2048);
+  CHECK(Run({"checkpoints", "gc", "--dry-run"}) == ExitCode::kDone);
+  CHECK(api.collects.back().dry_run());
+  CHECK(out.str().find("/c/job-1/step-000000000010  2.0 KiB  its job has ended") !=
+        std::string::npos);
+  CHECK(Said("would free 2.0 KiB in 1 folder\n"));
+
+  auto& stays = *api.collect->add_folders();
+  stays.set_directory("/c/job-2");
+  stays.set_failure("it is busy");
+  CHECK(Run({"checkpoints", "gc", "job-1", "--finished"}) == ExitCode::kRefused);
+  CHECK(api.collects.back().job() == "job-1");
+  CHECK(api.collects.back().finished());
+  CHECK_FALSE(api.collects.back().dry_run());
+  CHECK(Said("error: /c/job-2 stays: it is busy\n"));
+  CHECK(Said("freed 2.0 KiB in 1 folder\n"));
+}
+
 }  // namespace
 }  // namespace muster::cli

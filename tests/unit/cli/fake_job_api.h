@@ -78,6 +78,11 @@ class FakeJobApi : public JobApi {
   Result<v1::ListCheckpointsReply> ListCheckpoints(const std::string&) override {
     return checkpoints;
   }
+  Result<v1::CollectCheckpointsReply> CollectCheckpoints(
+      const v1::CollectCheckpointsRequest& request) override {
+    collects.push_back(request);
+    return collect;
+  }
   Result<v1::DrainTaskReply> Drain(const v1::Task& task) override {
     drained.push_back(fmt::format("{}:{}", task.type(), task.index()));
     return drain;
@@ -105,6 +110,8 @@ class FakeJobApi : public JobApi {
   Result<v1::ClusterStatus> status = v1::ClusterStatus();
   std::deque<Result<v1::ClusterStatus>> statuses;
   Result<v1::ListCheckpointsReply> checkpoints = v1::ListCheckpointsReply();
+  std::vector<v1::CollectCheckpointsRequest> collects;
+  Result<v1::CollectCheckpointsReply> collect = v1::CollectCheckpointsReply();
   std::vector<std::string> drained;
   Result<v1::DrainTaskReply> drain = v1::DrainTaskReply();
   Result<v1::UndrainTaskReply> undrain = v1::UndrainTaskReply();

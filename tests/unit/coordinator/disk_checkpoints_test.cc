@@ -40,6 +40,13 @@ struct CheckpointFolder {
     strand.RunReady();
     return answer.value();
   }
+  std::vector<Checkpoints::Swept> Collect(const Checkpoints::Sweep& sweep) {
+    std::optional<Result<std::vector<Checkpoints::Swept>>> answer;
+    checkpoints.Collect(sweep, [&](auto swept) { answer = std::move(swept); });
+    strand.RunReady();
+    REQUIRE(Message(answer.value().status()) == "");
+    return **answer;
+  }
   Status Look(const std::string& root) {
     std::optional<Status> answer;
     checkpoints.Look(root, claimant, [&](const Status& looked) { answer = looked; });
@@ -394,6 +401,65 @@ TEST_CASE_METHOD(CheckpointFolder, "only the folder's owner sets its checkpoints
   (void)Write(root, 2);
   Become("cluster-1", "job-2");
   CHECK(Prepare(root, 3).status().code() == StatusCode::kFailedPrecondition);
+}
+
+std::vector<std::string> Names(const std::vector<Checkpoints::Swept>& swept) {
+  std::vector<std::string> names;
+  for (const auto& one : swept) names.push_back(std::filesystem::path(one.directory).filename());
+  return names;
+}
+
+TEST_CASE_METHOD(CheckpointFolder,
+                 "collecting leaves the newest that is whole, and says what others take",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/job";
+  for (const std::uint64_t step : {10, 20, 30}) Write(root, step);
+  const std::string damaged = Write(root, 40);
+  // Retention has left 20, 30 and 40.
+  std::ofstream(damaged + "/MANIFEST.json") << "{}";
+  const std::string interrupted = Prepare(root, 50).value();
+  std::ofstream(interrupted + "/ps-0.safetensors") << std::string(1'000, 'x');
+  Checkpoints::Sweep sweep{.root = root,
+                           .cluster_id = "c",
+                           .keep = 1,
+                           .verify = true,
+                           .why = "its job has ended",
+                           .dry_run = true};
+  sweep.cluster_id = claimant.mark.cluster_id();
+
+  const auto would = Collect(sweep);
+  CHECK(Names(would) == std::vector<std::string>{"step-000000000050", "step-000000000020"});
+  CHECK(would[0].bytes == 1'000);
+  CHECK(would[0].why == "a save that was interrupted");
+  CHECK(would[1].why == "its job has ended");
+  CHECK(std::filesystem::exists(interrupted));
+
+  sweep.dry_run = false;
+  CHECK(Names(Collect(sweep)) == Names(would));
+  CHECK_FALSE(std::filesystem::exists(interrupted));
+  CHECK(std::filesystem::exists(root + "/step-000000000030/MANIFEST.json"));
+  CHECK(std::filesystem::exists(damaged));
+  CHECK(Collect(sweep).empty());
+
+  sweep.keep = 0;
+  CHECK(Collect(sweep).size() == 2);
+}
+
+TEST_CASE_METHOD(CheckpointFolder,
+                 "collecting leaves alone what is being saved, and what is another cluster's",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/job";
+  Write(root, 10);
+  const std::string saving = Prepare(root, 20).value();
+  Checkpoints::Sweep sweep{.root = root, .cluster_id = claimant.mark.cluster_id(), .keep = 1};
+  sweep.saving = 20;
+  CHECK(Collect(sweep).empty());
+  sweep.saving.reset();
+  sweep.cluster_id = "another";
+  CHECK(Collect(sweep).empty());
+  CHECK(std::filesystem::exists(saving));
+  sweep.root = folder.path() + "/nothing";
+  CHECK(Collect(sweep).empty());
 }
 
 }  // namespace

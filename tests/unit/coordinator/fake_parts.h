@@ -87,6 +87,15 @@ class FakeCheckpoints : public Checkpoints {
                     std::function<void(Result<v1::CheckpointManifest>)> then) override {
     then(manifests.back());
   }
+  void Collect(const Sweep& sweep, std::function<void(Result<std::vector<Swept>>)> then) override {
+    sweeps.push_back(sweep);
+    if (hangs) return;
+    strand_.Post([then, answer = swept] { then(answer); });
+  }
+  void ListRoots(const std::string&,
+                 std::function<void(Result<std::vector<std::string>>)> then) override {
+    strand_.Post([then, answer = roots] { then(answer); });
+  }
   void Discard(const std::string& directory) override { discarded.push_back(directory); }
   void Release(const std::string& root, const v1::CheckpointOwner& mark) override {
     released.emplace_back(root, mark.job_id());
@@ -100,6 +109,9 @@ class FakeCheckpoints : public Checkpoints {
   bool commits_hang = false;
   std::vector<std::function<void()>> waiting;
   std::vector<Search> searches;
+  std::vector<Sweep> sweeps;
+  Result<std::vector<Swept>> swept = std::vector<Swept>();
+  std::vector<std::string> roots;
   std::vector<std::pair<std::string, std::string>> released;
   std::set<std::uint64_t> steps, damaged;
   std::vector<v1::CheckpointManifest> manifests;
