@@ -191,6 +191,7 @@ ExitCode RunCommand(const Context& context) {
       {"wait", Wait},
       {"drain", Drain},
       {"undrain", Undrain},
+      {"backup", Backup},
       {"status", ShowStatus},
       {"top", Top},
       {"checkpoints list", CheckpointsList},

@@ -62,6 +62,8 @@ ExitCode CheckpointsVerify(const Context& context);
 ExitCode CheckpointsExport(const Context& context);
 // kRefused: some of what should go is still there; says which and why.
 ExitCode CheckpointsGc(const Context& context);
+// kDone: the file is there, whole and synced; after a failure it is as it was.
+ExitCode Backup(const Context& context);
 ExitCode Version(const Context& context);
 ExitCode Bench(const Context& context);
 

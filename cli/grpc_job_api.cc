@@ -26,6 +26,7 @@ constexpr seconds kShort{10};
 constexpr seconds kSubmit{120};
 constexpr seconds kUpload{300};
 constexpr seconds kCollect{600};
+constexpr std::chrono::hours kBackup{1};
 // A log that is not followed is finite; one that is followed has the job's own end.
 constexpr std::chrono::hours kLogs{24 * 365};
 // Above the longest wait inside Watch.
@@ -173,6 +174,21 @@ class GrpcJobApi final : public JobApi {
     while (reader->Read(&record)) {
       if (printable_) MakePrintable(record);
       on_record(record);
+    }
+    return Answer(reader->Finish());
+  }
+
+  Status Backup(const std::function<Status(const std::string&)>& write) override {
+    Call call(*this, kBackup);
+    const auto channel = channel_;  // outlives the stream
+    const auto reader = stub_->Backup(&call.context, v1::BackupRequest());
+    v1::FileChunk chunk;
+    while (reader->Read(&chunk)) {
+      if (Status status = write(chunk.data()); !status.ok()) {
+        call.context.TryCancel();
+        (void)reader->Finish();
+        return status;
+      }
     }
     return Answer(reader->Finish());
   }

@@ -38,6 +38,8 @@ class JobApi {
       const v1::CollectCheckpointsRequest& request) = 0;
   virtual Result<v1::DrainTaskReply> Drain(const v1::Task& task) = 0;
   virtual Result<v1::UndrainTaskReply> Undrain(const v1::Task& task) = 0;
+  // `write` is given the pieces of the file, in order; an error of its own ends the call.
+  virtual Status Backup(const std::function<Status(const std::string&)>& write) = 0;
   virtual Status ReportExit(const v1::ReportExitRequest& request) = 0;
 
   // Ends the call in progress, and every later one, with kCancelled.

@@ -539,6 +539,13 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   AddEnding(app, options);
   AddCheckpoints(app, options);
   AddDraining(app, options);
+  app.add_subcommand(
+         "backup",
+         "Copy what the coordinator knows, and the files of jobs, into one file; it may "
+         "run. muster-coordinator's setting restore takes it")
+      ->add_option("FILE", options.backup_file, "The file to write; one that is there is replaced")
+      ->required()
+      ->type_name("");
   AddCerts(app, options);
   AddOutput(*app.add_subcommand("version", "Print the versions of this program and the cluster"),
             options);

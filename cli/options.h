@@ -85,6 +85,8 @@ struct Options {
   std::chrono::milliseconds grace{60'000};
   // checkpoints gc: also what jobs that have succeeded ended with.
   bool finished = false;
+  // backup
+  std::string backup_file;
   // checkpoints verify, export
   std::optional<std::uint64_t> step;
   std::string export_file;

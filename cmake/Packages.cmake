@@ -52,7 +52,7 @@ mark_as_advanced(MUSTER_HELP2MAN)
 if(MUSTER_HELP2MAN)
   set(page ${MUSTER_HELP2MAN} --no-info --section 1 --version-string ${PROJECT_VERSION})
   muster_says(cli share/man/man1/muster.1 ${page} --name "tf.distribute as a cluster service" ${bin}/muster)
-  foreach(command up submit jobs describe logs status stop wait drain undrain)
+  foreach(command up submit jobs describe logs status stop wait drain undrain backup)
     muster_says(cli share/man/man1/muster-${command}.1 ${page} --name "${command}, a command of muster"
       "${bin}/muster ${command}")
   endforeach()

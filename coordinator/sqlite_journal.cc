@@ -1,21 +1,15 @@
-#include <cerrno>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <utility>
 
-#include <fcntl.h>
-#include <sqlite3.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/journal.h"
+#include "coordinator/sqlite.h"
+#include "coordinator/state_folder.h"
 
 namespace muster::coordinator {
 namespace {
-
-constexpr int kSchemaVersion = 1;
 
 constexpr const char* kSchema = R"(
 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -31,62 +25,6 @@ CREATE TABLE IF NOT EXISTS checkpoints(
 CREATE TABLE IF NOT EXISTS taken_out(task TEXT PRIMARY KEY, record BLOB NOT NULL);
 )";
 
-Status Failed(sqlite3* db, const char* what) {
-  const int code = sqlite3_errcode(db);
-  const std::string text = fmt::format("journal: {}: {}", what, sqlite3_errmsg(db));
-  if (code == SQLITE_FULL) return ResourceExhausted("{}", text);
-  if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) return DataLoss("{}", text);
-  return Unavailable("{}", text);
-}
-
-// One prepared statement; columns and parameters count from 0 and 1, as SQLite's do.
-class Statement {
- public:
-  Statement(sqlite3* db, const char* sql) : db_(db), sql_(sql) {
-    ok_ = sqlite3_prepare_v2(db, sql, -1, &handle_, nullptr) == SQLITE_OK;
-  }
-  ~Statement() { sqlite3_finalize(handle_); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-
-  void Bind(int at, const std::string& text) {
-    sqlite3_bind_text(handle_, at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
-  }
-  void Bind(int at, std::uint64_t number) {
-    sqlite3_bind_int64(handle_, at, static_cast<sqlite3_int64>(number));
-  }
-  void BindRecord(int at, const google::protobuf::MessageLite& message) {
-    const std::string bytes = message.SerializeAsString();
-    sqlite3_bind_blob(handle_, at, bytes.data(), static_cast<int>(bytes.size()), SQLITE_TRANSIENT);
-  }
-  // True: a row; false: done.
-  Result<bool> Step() {
-    if (!ok_) return Failed(db_, sql_);
-    const int code = sqlite3_step(handle_);
-    if (code == SQLITE_ROW) return true;
-    if (code == SQLITE_DONE) return false;
-    return Failed(db_, sql_);
-  }
-  Status Run() {
-    MUSTER_TRY_ASSIGN([[maybe_unused]] const bool row, Step());
-    return Ok();
-  }
-  std::uint64_t Number(int column) const {
-    return static_cast<std::uint64_t>(sqlite3_column_int64(handle_, column));
-  }
-  std::string Text(int column) const {
-    const void* bytes = sqlite3_column_blob(handle_, column);
-    const int size = sqlite3_column_bytes(handle_, column);
-    return bytes == nullptr ? "" : std::string(static_cast<const char*>(bytes), size);
-  }
-
- private:
-  sqlite3* db_;
-  const char* sql_;
-  sqlite3_stmt* handle_ = nullptr;
-  bool ok_ = false;
-};
-
 class SqliteJournal : public Journal {
  public:
   SqliteJournal(sqlite3* db, int lock) : db_(db), lock_(lock) {}
@@ -95,16 +33,12 @@ class SqliteJournal : public Journal {
     close(lock_);
   }
 
-  Status Open() {
+  Status Open(const std::string& path) {
+    MUSTER_TRY(RequireOurs(path));
     MUSTER_TRY(Execute("PRAGMA journal_mode=WAL"));
     MUSTER_TRY(Execute("PRAGMA synchronous=FULL"));
     MUSTER_TRY(Execute("BEGIN IMMEDIATE"));
     MUSTER_TRY(Execute(kSchema));
-    MUSTER_TRY_ASSIGN(const std::uint64_t version, Meta("schema", kSchemaVersion));
-    if (version > kSchemaVersion) {
-      return DataLoss("journal: written by a newer version (schema {}, this one reads {})", version,
-                      kSchemaVersion);
-    }
     MUSTER_TRY_ASSIGN(const std::uint64_t epoch, Meta("epoch", 0));
     MUSTER_TRY(SetMeta("schema", kSchemaVersion));
     MUSTER_TRY(SetMeta("epoch", epoch + 1));
@@ -264,6 +198,37 @@ class SqliteJournal : public Journal {
   }
 
  private:
+  // Before anything is written: what is another version's, or another program's, stays as it is.
+  Status RequireOurs(const std::string& path) {
+    MUSTER_TRY_ASSIGN(const std::uint64_t tables, Count("SELECT COUNT(*) FROM sqlite_master"));
+    if (tables == 0) return Ok();  // just made
+    MUSTER_TRY_ASSIGN(
+        const std::uint64_t ours,
+        Count("SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name IN ('meta', 'jobs', "
+              "'events', 'checkpoints')"));
+    if (ours < 4) {
+      return DataLoss(
+          "{} is no coordinator's database, but another program's: choose another --state-dir",
+          path);
+    }
+    MUSTER_TRY_ASSIGN(const std::uint64_t version, Meta("schema", 0));
+    if (version == 0) {
+      return DataLoss("{} says of no schema which it is, so it is damaged", path);
+    }
+    if (version > kSchemaVersion) {
+      return DataLoss(
+          "{} was written by a newer version (schema {}, this one reads up to {}): start that one, "
+          "or "
+          "restore a backup of before it into another --state-dir",
+          path, version, kSchemaVersion);
+    }
+    return Ok();
+  }
+  Result<std::uint64_t> Count(const char* sql) {
+    Statement row(db_, sql);
+    MUSTER_TRY_ASSIGN(const bool found, row.Step());
+    return found ? row.Number(0) : 0;
+  }
   static std::string NameOf(const v1::Task& task) {
     return fmt::format("{}:{}", task.type(), task.index());
   }
@@ -295,47 +260,17 @@ class SqliteJournal : public Journal {
   std::uint64_t cluster_ = 0;
 };
 
-// The lock file holds the pid of its owner, for the message that the other one gets.
-Result<int> LockDirectory(const std::string& directory) {
-  const std::string path = directory + "/lock";
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return FromErrno(errno, "open " + path);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    char pid[32] = {};
-    const ssize_t bytes = pread(fd, pid, sizeof pid - 1, 0);
-    close(fd);
-    if (error != EWOULDBLOCK) return FromErrno(error, "lock " + path);
-    return FailedPrecondition(
-        "the state directory {} is in use by another coordinator (pid {}): stop it, or choose "
-        "another --state-dir",
-        directory, bytes > 0 ? pid : "unknown");
-  }
-  const std::string pid = std::to_string(getpid());
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
-    const int error = errno;
-    close(fd);
-    return FromErrno(error, "write " + path);
-  }
-  return fd;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Journal>> OpenSqliteJournal(const std::string& state_directory) {
-  std::error_code error;
-  std::filesystem::create_directories(state_directory, error);
-  if (error) return FromErrno(error.value(), "make the state directory " + state_directory);
-  if (chmod(state_directory.c_str(), 0700) != 0)
-    return FromErrno(errno, "chmod " + state_directory);
-  MUSTER_TRY_ASSIGN(const int lock, LockDirectory(state_directory));
+  MUSTER_TRY_ASSIGN(const int lock, HoldStateDirectory(state_directory));
   sqlite3* db = nullptr;
-  const std::string path = state_directory + "/coordinator.db";
+  const std::string path = fmt::format("{}/{}", state_directory, kDatabaseName);
   const int opened = sqlite3_open_v2(
       path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   auto journal = std::make_unique<SqliteJournal>(db, lock);
   if (opened != SQLITE_OK) return Failed(db, path.c_str());
-  MUSTER_TRY(journal->Open());
+  MUSTER_TRY(journal->Open(path));
   return std::unique_ptr<Journal>(std::move(journal));
 }
 

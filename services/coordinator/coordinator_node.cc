@@ -94,7 +94,7 @@ struct CoordinatorNode::Parts {
               options.stall_limit},
         cluster_service(front, files),
         driver_service(front),
-        job_service(front, files) {}
+        job_service(front, files, options.coordinator.state_directory) {}
 
   // Runs a function on the strand and waits for it.
   template <class Function>

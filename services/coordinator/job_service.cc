@@ -1,5 +1,6 @@
 #include "services/coordinator/job_service.h"
 
+#include "services/coordinator/backup_stream.h"
 #include "services/coordinator/log_stream.h"
 #include "services/coordinator/stalled_call.h"
 
@@ -185,6 +186,11 @@ grpc::ServerUnaryReactor* JobServiceImpl::UndrainTask(grpc::CallbackServerContex
                  front_.audit(caller, "undrain", task.ToString());
                  core.LetIn(task, std::move(then));
                });
+}
+
+grpc::ServerWriteReactor<v1::FileChunk>* JobServiceImpl::Backup(
+    grpc::CallbackServerContext* context, const v1::BackupRequest*) {
+  return StreamBackup(front_, context, state_directory_);
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext* context,

@@ -13,7 +13,8 @@ namespace muster::coordinator {
 // Lifetime: `front` and `files` outlive it.
 class JobServiceImpl : public v1::JobService::CallbackService {
  public:
-  JobServiceImpl(Front& front, const FileStore& files) : front_(front), files_(files) {}
+  JobServiceImpl(Front& front, const FileStore& files, std::string state_directory)
+      : front_(front), files_(files), state_directory_(std::move(state_directory)) {}
 
   grpc::ServerUnaryReactor* HasFile(grpc::CallbackServerContext* context,
                                     const v1::HasFileRequest* request,
@@ -49,6 +50,8 @@ class JobServiceImpl : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* UndrainTask(grpc::CallbackServerContext* context,
                                         const v1::UndrainTaskRequest* request,
                                         v1::UndrainTaskReply* reply) override;
+  grpc::ServerWriteReactor<v1::FileChunk>* Backup(grpc::CallbackServerContext* context,
+                                                  const v1::BackupRequest* request) override;
   grpc::ServerUnaryReactor* ReportExit(grpc::CallbackServerContext* context,
                                        const v1::ReportExitRequest* request,
                                        v1::ReportExitReply* reply) override;
@@ -56,6 +59,7 @@ class JobServiceImpl : public v1::JobService::CallbackService {
  private:
   Front& front_;
   const FileStore& files_;
+  const std::string state_directory_;
 };
 
 }  // namespace muster::coordinator

@@ -7,7 +7,10 @@
 
 #include "common/base/environment.h"
 #include "common/base/version.h"
+#include "common/base/words.h"
 #include "common/process/child.h"
+#include "common/telemetry/log.h"
+#include "coordinator/backup.h"
 #include "services/common/daemon.h"
 #include "services/coordinator/coordinator_node.h"
 
@@ -55,6 +58,10 @@ const services::Role kRole{
                 "checkpoints are not.",
          .least = 1,
          .most = 100'000},
+        {.name = "restore",
+         .doc =
+             "A file of `muster backup`: it is put into the state directory, which must be empty "
+             "or not there, and the coordinator ends; start it again without this."},
         {.name = "predecessor-end",
          .doc = "How the coordinator's process before this one ended (\"signal SIGKILL\"), for the "
                 "events of its jobs; its parent knows."},
@@ -141,7 +148,19 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   return options;
 }
 
+Status Restore(const services::DaemonConfig& config) {
+  const std::string file = config.values.String("restore");
+  const std::string state = StateDirectory(config);
+  const Result<BackupContents> contents = RestoreBackup(file, state);
+  if (!contents.ok()) return Annotate(contents.status(), "restore");
+  log::Info("restored {} and {} from {} into {}; its next epoch is {}. Start the coordinator there",
+            Counted(contents->jobs, "job"), Counted(contents->files, "file"), file, state,
+            contents->epoch + 1);
+  return Ok();
+}
+
 Status Run(services::Daemon& daemon) {
+  if (daemon.config().values.Given("restore")) return Restore(daemon.config());
   MUSTER_TRY_ASSIGN(CoordinatorNode::Options options, MakeOptions(daemon));
   MUSTER_TRY_ASSIGN(const auto node, CoordinatorNode::Start(std::move(options), daemon.token()));
   node->strand().Post([&] { daemon.FeedWatchdog(node->strand()); });

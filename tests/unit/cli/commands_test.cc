@@ -12,6 +12,7 @@
 #include "cli/format.h"
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
+#include "tests/unit/services_common/temp_dir.h"
 #include "tests/unit/storage/support.h"
 
 namespace muster::cli {
@@ -352,6 +353,28 @@ TEST_CASE_METHOD(Fixture, "checkpoints gc says what has gone, what would, and wh
   CHECK_FALSE(api.collects.back().dry_run());
   CHECK(Said("error: /c/job-2 stays: it is busy\n"));
   CHECK(Said("freed 2.0 KiB in 1 folder\n"));
+}
+
+TEST_CASE_METHOD(Fixture, "a backup is in its place whole, or what was there stays",
+                 "[cli][unit]") {
+  const TempDir folder;
+  const std::string file = folder.path() + "/backup";
+  api.backup = {"one, ", "two"};
+  CHECK(Run({"backup", file}) == ExitCode::kDone);
+  CHECK(Said("wrote 8 B to " + file));
+  const auto text = [&] {
+    std::ifstream in(file);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  CHECK(text() == "one, two");
+
+  api.backup = {"half"};
+  api.backup_end = ResourceExhausted("backup: database or disk is full");
+  CHECK(Run({"backup", file}) == ExitCode::kRefused);
+  CHECK(Said("backup: database or disk is full"));
+  CHECK(text() == "one, two");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()),
+                      std::filesystem::directory_iterator()) == 1);
 }
 
 }  // namespace

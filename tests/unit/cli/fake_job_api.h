@@ -91,6 +91,10 @@ class FakeJobApi : public JobApi {
     drained.push_back(fmt::format("not {}:{}", task.type(), task.index()));
     return undrain;
   }
+  Status Backup(const std::function<Status(const std::string&)>& write) override {
+    for (const std::string& piece : backup) MUSTER_TRY(write(piece));
+    return backup_end;
+  }
   Status ReportExit(const v1::ReportExitRequest&) override { return Ok(); }
   void CancelCalls() override { cancelled = true; }
 
@@ -112,6 +116,8 @@ class FakeJobApi : public JobApi {
   Result<v1::ListCheckpointsReply> checkpoints = v1::ListCheckpointsReply();
   std::vector<v1::CollectCheckpointsRequest> collects;
   Result<v1::CollectCheckpointsReply> collect = v1::CollectCheckpointsReply();
+  std::vector<std::string> backup;
+  Status backup_end;
   std::vector<std::string> drained;
   Result<v1::DrainTaskReply> drain = v1::DrainTaskReply();
   Result<v1::UndrainTaskReply> undrain = v1::UndrainTaskReply();

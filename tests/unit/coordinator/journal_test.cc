@@ -1,6 +1,11 @@
 #include "coordinator/journal.h"
 
+#include <filesystem>
 #include <fstream>
+#include <random>
+
+#include <google/protobuf/stubs/logging.h>
+#include <sqlite3.h>
 
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
@@ -74,6 +79,109 @@ TEST_CASE("A file that is no database is data loss, not an empty cluster", "[coo
   const muster::testing::TempDir dir;
   std::ofstream(dir.path() + "/coordinator.db") << std::string(8'192, 'x');
   CHECK(OpenSqliteJournal(dir.path()).status().code() == StatusCode::kDataLoss);
+}
+
+// A database with twenty jobs, closed.
+std::string Database(const std::string& directory) {
+  {
+    const auto journal = OpenSqliteJournal(directory);
+    REQUIRE(journal.ok());
+    for (std::uint64_t number = 1; number <= 20; ++number) {
+      v1::JobRecord record = Record(number);
+      record.mutable_job()->set_message(std::string(2'000, 'm'));
+      REQUIRE((*journal)->SaveJob(record).ok());
+    }
+  }
+  return directory + "/coordinator.db";
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void Execute(const std::string& path, const char* sql) {
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
+  CHECK(sqlite3_exec(db, sql, nullptr, nullptr, nullptr) == SQLITE_OK);
+  sqlite3_close(db);
+}
+
+TEST_CASE("A database of another version, or another program's, is refused and left as it is",
+          "[coordinator][unit]") {
+  struct Case {
+    const char* what;
+    void (*make)(const std::string& path);
+    const char* says;
+  };
+  const Case one = GENERATE(
+      Case{"a newer schema",
+           [](const std::string& path) {
+             Execute(path, "UPDATE meta SET value=7 WHERE key='schema'");
+           },
+           "was written by a newer version (schema 7, this one reads up to 1)"},
+      Case{"no schema",
+           [](const std::string& path) { Execute(path, "DELETE FROM meta WHERE key='schema'"); },
+           "says of no schema which it is"},
+      Case{"a table that is gone",
+           [](const std::string& path) { Execute(path, "DROP TABLE jobs"); },
+           "is no coordinator's database"},
+      Case{"another program's",
+           [](const std::string& path) {
+             std::filesystem::remove(path);
+             Execute(path, "CREATE TABLE meta(key TEXT, value TEXT); CREATE TABLE bookmarks(url)");
+           },
+           "is no coordinator's database, but another program's"},
+      Case{"cut in the middle",
+           [](const std::string& path) {
+             std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2 / 4096 * 4096);
+           },
+           "malformed"},
+      Case{"cut in its first page",
+           [](const std::string& path) { std::filesystem::resize_file(path, 90); }, "malformed"},
+      Case{"a text",
+           [](const std::string& path) { std::ofstream(path) << std::string(9'000, 't'); },
+           "is not a database"});
+  CAPTURE(one.what);
+  const muster::testing::TempDir dir;
+  const std::string path = Database(dir.path());
+  one.make(path);
+  const std::string before = BytesOf(path);
+
+  const auto opened = OpenSqliteJournal(dir.path());
+
+  REQUIRE(opened.status().code() == StatusCode::kDataLoss);
+  CAPTURE(Message(opened.status()));
+  CHECK(Message(opened.status()).find(one.says) != std::string::npos);
+  CHECK(BytesOf(path) == before);
+}
+
+TEST_CASE("A database of before tasks could be taken out is read", "[coordinator][unit]") {
+  const muster::testing::TempDir dir;
+  Execute(Database(dir.path()), "DROP TABLE taken_out");
+  const auto opened = OpenSqliteJournal(dir.path());
+  REQUIRE(opened.ok());
+  CHECK((*opened)->LoadJobs()->size() == 20);
+  CHECK((*opened)->LoadTakenOut()->empty());
+}
+
+TEST_CASE("A database whose bytes are damaged anywhere is read right or refused, and never ends us",
+          "[coordinator][unit]") {
+  const muster::testing::TempDir dir;
+  const std::string path = Database(dir.path());
+  const std::string whole = BytesOf(path);
+  std::minstd_rand random(7);
+  const google::protobuf::LogSilencer quiet;  // says of each damaged text that it is no UTF-8
+  for (int round = 0; round < 200; ++round) {
+    std::string damaged = whole;
+    for (int i = 0; i < 8; ++i) damaged[random() % damaged.size()] = static_cast<char>(random());
+    for (const char* beside : {"-wal", "-shm"}) std::filesystem::remove(path + beside);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << damaged;
+    const auto opened = OpenSqliteJournal(dir.path());
+    if (!opened.ok()) continue;
+    const auto jobs = (*opened)->LoadJobs();
+    if (jobs.ok()) CHECK(jobs->size() <= 20);
+  }
 }
 
 }  // namespace

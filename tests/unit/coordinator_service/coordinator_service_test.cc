@@ -6,6 +6,9 @@
 #include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
 
+#include "cli/cluster_finder.h"
+#include "cli/job_api.h"
+#include "coordinator/backup.h"
 #include "muster/v1/cluster.grpc.pb.h"
 #include "muster/v1/driver.grpc.pb.h"
 #include "muster/v1/jobs.grpc.pb.h"
@@ -222,6 +225,29 @@ TEST_CASE("Calls that wait are answered when the coordinator shuts down", "[serv
   const bool refused = watched.error_code() == grpc::StatusCode::UNAVAILABLE ||
                        watched.error_code() == grpc::StatusCode::CANCELLED;
   CHECK(refused);
+}
+
+TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[services][unit]") {
+  Fixture f;
+  const cli::Cluster cluster{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = {}};
+  const auto api = cli::NewGrpcJobApi(cluster);
+  const std::string file = f.dir.path() + "/copy";
+  std::ofstream out(file, std::ios::binary);
+  const Status sent = api->Backup([&](const std::string& piece) {
+    out << piece;
+    return Ok();
+  });
+  CHECK(Message(sent) == "");
+  out.close();
+  const auto restored = RestoreBackup(file, f.dir.path() + "/restored");
+  CHECK(Message(restored.status()) == "");
+  for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {
+    CHECK_FALSE(at.path().filename().string().starts_with("backup-"));
+  }
+  // Who gives up in the middle is no trouble for the next one.
+  CHECK(Message(api->Backup([](const std::string&) { return Aborted("enough"); })) == "enough");
+  CHECK(api->GetStatus().ok());
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+#include <memory>
+#include <span>
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include "cli/commands.h"
+#include "cli/format.h"
+#include "common/storage/file_system.h"
+
+namespace muster::cli {
+namespace {
+
+struct Written {
+  std::uint64_t bytes = 0;
+};
+
+// Beside it, then in its place.
+Result<Written> Receive(JobApi& api, const std::string& file) {
+  storage::FileSystem& files = storage::RealFileSystem();
+  const std::string staged = storage::TemporaryName(file);
+  MUSTER_TRY_ASSIGN(const auto out, files.Create(staged));
+  // It holds what people have submitted.
+  (void)::chmod(staged.c_str(), 0600);
+  Written written;
+  const auto receive = [&]() -> Status {
+    MUSTER_TRY(api.Backup([&](const std::string& piece) {
+      written.bytes += piece.size();
+      return out->Append(std::as_bytes(std::span(piece)));
+    }));
+    MUSTER_TRY(out->Sync());
+    MUSTER_TRY(out->Close());
+    MUSTER_TRY(files.Rename(staged, file));
+    return files.SyncFolder(storage::ParentOf(file));
+  };
+  if (const Status status = receive(); !status.ok()) {
+    (void)files.Remove(staged);
+    return status;
+  }
+  return written;
+}
+
+}  // namespace
+
+ExitCode Backup(const Context& context) {
+  const Result<JobApi*> api = context.connect();
+  if (!api.ok()) return Fail(context, api.status());
+  const std::string& file = context.options.backup_file;
+  const Result<Written> written = Receive(**api, file);
+  if (!written.ok()) return Fail(context, written.status());
+  context.terminal.err << fmt::format(
+      "wrote {} to {}; checkpoints, logs and the token are not in it\n", Bytes(written->bytes),
+      file);
+  return ExitCode::kDone;
+}
+
+}  // namespace muster::cli

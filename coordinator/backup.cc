@@ -1,0 +1,285 @@
+#include "coordinator/backup.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/words.h"
+#include "common/net/fd.h"
+#include "common/storage/file_system.h"
+#include "common/storage/sha256.h"
+#include "coordinator/sqlite.h"
+#include "coordinator/state_folder.h"
+
+namespace muster::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "MsBk": tells a copy from a coordinator's own database, and from others' files.
+constexpr std::uint64_t kApplication = 0x4D73426B;
+constexpr std::size_t kPart = 1 << 20;
+constexpr int kStepPages = 1'024;
+constexpr int kBusyMs = 10'000;
+
+struct CloseDatabase {
+  void operator()(sqlite3* db) const { sqlite3_close(db); }
+};
+using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+
+Result<Database> Open(const std::string& path, int flags) {
+  sqlite3* raw = nullptr;
+  const int opened = sqlite3_open_v2(path.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX, nullptr);
+  Database db(raw);
+  if (opened != SQLITE_OK) return Failed(raw, path.c_str());
+  sqlite3_busy_timeout(raw, kBusyMs);
+  return db;
+}
+
+Status Execute(sqlite3* db, const std::string& sql) {
+  if (sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK) return Ok();
+  return Failed(db, sql.c_str());
+}
+
+Result<std::uint64_t> Number(sqlite3* db, const char* sql) {
+  Statement row(db, sql);
+  MUSTER_TRY_ASSIGN(const bool found, row.Step());
+  return found ? row.Number(0) : 0;
+}
+
+// All pages, as they are in one moment, whatever is written meanwhile.
+Status CopyPages(sqlite3* from, sqlite3* to) {
+  sqlite3_backup* const copy = sqlite3_backup_init(to, "main", from, "main");
+  if (copy == nullptr) return Failed(to, "begin the copy");
+  int code = SQLITE_OK;
+  while (code == SQLITE_OK || code == SQLITE_BUSY || code == SQLITE_LOCKED) {
+    code = sqlite3_backup_step(copy, kStepPages);
+    // Its writer has the database for milliseconds.
+    if (code == SQLITE_BUSY || code == SQLITE_LOCKED) sqlite3_sleep(10);
+  }
+  sqlite3_backup_finish(copy);
+  return code == SQLITE_DONE ? Ok() : Failed(to, "copy");
+}
+
+Status AddFile(sqlite3* db, const fs::path& path) {
+  const std::string name = path.filename();
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return FromErrno(errno, "read " + path.string());
+  storage::Sha256 hash;
+  std::string part(kPart, '\0');
+  for (std::uint64_t number = 0; in; ++number) {
+    in.read(part.data(), static_cast<std::streamsize>(part.size()));
+    const std::string_view bytes(part.data(), static_cast<std::size_t>(in.gcount()));
+    if (bytes.empty() && number > 0) break;
+    hash.Add(bytes);
+    Statement row(db, "INSERT INTO backup_files(name, part, bytes) VALUES(?, ?, ?)");
+    row.Bind(1, name);
+    row.Bind(2, number);
+    row.BindBytes(3, bytes);
+    MUSTER_TRY(row.Run());
+  }
+  if (in.bad()) return FromErrno(errno, "read " + path.string());
+  if (const std::string hex = hash.Hex(); hex != name) {
+    return DataLoss("{}: its SHA-256 is {}: the uploaded file is damaged", path.string(), hex);
+  }
+  return Ok();
+}
+
+Result<std::uint64_t> AddFiles(sqlite3* db, const std::string& folder) {
+  std::uint64_t count = 0;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    // Uploads on their way have other names. One may be collected just now.
+    if (!storage::IsSha256Hex(at->path().filename().string())) continue;
+    const Status added = AddFile(db, at->path());
+    if (added.code() == StatusCode::kNotFound) continue;
+    MUSTER_TRY(added);
+    ++count;
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return FromErrno(error.value(), "list " + folder);
+  }
+  return count;
+}
+
+Result<BackupContents> Copy(const std::string& state_directory, const std::string& file) {
+  const std::string path = fmt::format("{}/{}", state_directory, kDatabaseName);
+  MUSTER_TRY_ASSIGN(const Database from, Open(path, SQLITE_OPEN_READONLY));
+  MUSTER_TRY_ASSIGN(const Database to, Open(file, SQLITE_OPEN_READWRITE));
+  sqlite3* const db = to.get();
+  MUSTER_TRY(CopyPages(from.get(), db));
+  // One file, without a log beside it.
+  MUSTER_TRY(Execute(db, "PRAGMA journal_mode=DELETE"));
+  MUSTER_TRY(Execute(db, "BEGIN IMMEDIATE"));
+  MUSTER_TRY(Execute(db,
+                     "CREATE TABLE backup_files(name TEXT NOT NULL, part INTEGER NOT NULL, bytes "
+                     "BLOB NOT NULL, PRIMARY KEY(name, part))"));
+  BackupContents contents;
+  MUSTER_TRY_ASSIGN(contents.files,
+                    AddFiles(db, fmt::format("{}/{}", state_directory, kFilesName)));
+  MUSTER_TRY_ASSIGN(contents.epoch, Number(db, "SELECT value FROM meta WHERE key='epoch'"));
+  MUSTER_TRY_ASSIGN(contents.jobs, Number(db, "SELECT COUNT(*) FROM jobs"));
+  // Last, with everything else: it is whole.
+  MUSTER_TRY(Execute(db, fmt::format("PRAGMA application_id={}", kApplication)));
+  MUSTER_TRY(Execute(db, "COMMIT"));
+  std::error_code error;
+  contents.bytes = fs::file_size(file, error);
+  return contents;
+}
+
+// An empty file that only its owner may read, which SQLite then fills.
+Status MakeEmpty(const std::string& file) {
+  const net::Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  return fd.valid() ? Ok() : FromErrno(errno, "make " + file);
+}
+
+// --- The way back.
+
+Status NoBackup(const std::string& file, const Status& why) {
+  return DataLoss("{} is no backup of a coordinator, or not a whole one: {}", file, Message(why));
+}
+
+Result<Database> OpenBackup(const std::string& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return NotFound("there is no file {}", file);
+  MUSTER_TRY_ASSIGN(Database db, Open(file, SQLITE_OPEN_READONLY));
+  const Result<std::uint64_t> application = Number(db.get(), "PRAGMA application_id");
+  if (!application.ok()) return NoBackup(file, application.status());
+  if (*application != kApplication) {
+    return DataLoss("{} is no backup of a coordinator (`muster backup` makes one)", file);
+  }
+  Statement check(db.get(), "PRAGMA integrity_check");
+  const Result<bool> row = check.Step();
+  if (!row.ok()) return NoBackup(file, row.status());
+  if (!*row || check.Text(0) != "ok") return NoBackup(file, DataLoss("{}", check.Text(0)));
+  const Result<std::uint64_t> schema =
+      Number(db.get(), "SELECT value FROM meta WHERE key='schema'");
+  if (!schema.ok()) return NoBackup(file, schema.status());
+  if (*schema > kSchemaVersion) {
+    return DataLoss("{} was made by a newer version (schema {}, this one reads up to {})", file,
+                    *schema, kSchemaVersion);
+  }
+  return db;
+}
+
+// Whatever is there may be somebody's state.
+Status RequireEmpty(const std::string& directory) {
+  std::error_code error;
+  std::string first;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    if (name != "lock" && (first.empty() || name < first)) first = name;
+  }
+  if (error) return FromErrno(error.value(), "list " + directory);
+  if (first.empty()) return Ok();
+  return FailedPrecondition(
+      "the state directory {} is not empty (it has {}): restore into an empty or a new one",
+      directory, first);
+}
+
+Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FromErrno(errno, "write " + path);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return Ok();
+}
+
+Status ExtractFile(sqlite3* db, const std::string& folder, const std::string& name) {
+  if (!storage::IsSha256Hex(name)) return DataLoss("the backup has a file named \"{}\"", name);
+  const std::string path = folder + "/" + name;
+  const net::Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return FromErrno(errno, "make " + path);
+  storage::Sha256 hash;
+  Statement parts(db, "SELECT bytes FROM backup_files WHERE name=? ORDER BY part");
+  parts.Bind(1, name);
+  while (true) {
+    MUSTER_TRY_ASSIGN(const bool more, parts.Step());
+    if (!more) break;
+    const std::string bytes = parts.Text(0);
+    hash.Add(bytes);
+    MUSTER_TRY(WriteAll(fd.get(), bytes, path));
+  }
+  if (fsync(fd.get()) != 0) return FromErrno(errno, "sync " + path);
+  if (const std::string hex = hash.Hex(); hex != name) {
+    return DataLoss("file {} of the backup is damaged: its SHA-256 is {}", name, hex);
+  }
+  return Ok();
+}
+
+Result<std::uint64_t> ExtractFiles(sqlite3* db, const std::string& folder) {
+  std::vector<std::string> names;
+  Statement rows(db, "SELECT DISTINCT name FROM backup_files");
+  while (true) {
+    MUSTER_TRY_ASSIGN(const bool more, rows.Step());
+    if (!more) break;
+    names.push_back(rows.Text(0));
+  }
+  if (names.empty()) return 0;
+  MUSTER_TRY(storage::RealFileSystem().MakeFolders(folder));
+  for (const std::string& name : names) MUSTER_TRY(ExtractFile(db, folder, name));
+  MUSTER_TRY(storage::RealFileSystem().SyncFolder(folder));
+  return names.size();
+}
+
+// The copy without what is the backup's, and with an epoch that all daemons obey.
+Result<BackupContents> MakeDatabase(sqlite3* from, const std::string& path) {
+  MUSTER_TRY(MakeEmpty(path));
+  MUSTER_TRY_ASSIGN(const Database to, Open(path, SQLITE_OPEN_READWRITE));
+  sqlite3* const db = to.get();
+  MUSTER_TRY(CopyPages(from, db));
+  BackupContents contents;
+  MUSTER_TRY(Execute(db, "PRAGMA synchronous=FULL"));
+  MUSTER_TRY(Execute(db, "BEGIN IMMEDIATE"));
+  MUSTER_TRY(Execute(db, "DROP TABLE backup_files"));
+  MUSTER_TRY(Execute(db, "PRAGMA application_id=0"));
+  MUSTER_TRY(
+      Execute(db, fmt::format("UPDATE meta SET value=value+{} WHERE key='epoch'", kEpochLeap)));
+  MUSTER_TRY(Execute(db, "COMMIT"));
+  MUSTER_TRY(Execute(db, "VACUUM"));
+  MUSTER_TRY_ASSIGN(contents.epoch, Number(db, "SELECT value FROM meta WHERE key='epoch'"));
+  MUSTER_TRY_ASSIGN(contents.jobs, Number(db, "SELECT COUNT(*) FROM jobs"));
+  return contents;
+}
+
+}  // namespace
+
+Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file) {
+  MUSTER_TRY(MakeEmpty(file));
+  Result<BackupContents> contents = Copy(state_directory, file);
+  if (!contents.ok()) {
+    (void)unlink(file.c_str());
+    (void)unlink((file + "-journal").c_str());
+    return Annotate(contents.status(), "backup");
+  }
+  return contents;
+}
+
+Result<BackupContents> RestoreBackup(const std::string& file, const std::string& state_directory) {
+  MUSTER_TRY_ASSIGN(const Database backup, OpenBackup(file));
+  MUSTER_TRY_ASSIGN(const int held, HoldStateDirectory(state_directory));
+  const net::Fd lock(held);
+  MUSTER_TRY(RequireEmpty(state_directory));
+  const std::string database = fmt::format("{}/{}", state_directory, kDatabaseName);
+  const std::string staged = database + ".restored";
+  MUSTER_TRY_ASSIGN(const std::uint64_t files,
+                    ExtractFiles(backup.get(), fmt::format("{}/{}", state_directory, kFilesName)));
+  MUSTER_TRY_ASSIGN(BackupContents contents, MakeDatabase(backup.get(), staged));
+  contents.files = files;
+  std::error_code error;
+  contents.bytes = fs::file_size(file, error);
+  MUSTER_TRY(storage::RealFileSystem().Rename(staged, database));
+  MUSTER_TRY(storage::RealFileSystem().SyncFolder(state_directory));
+  return contents;
+}
+
+}  // namespace muster::coordinator

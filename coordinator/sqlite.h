@@ -1,0 +1,76 @@
+// SQLite's statements and errors as ours. Internal to coordinator/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <google/protobuf/message_lite.h>
+#include <sqlite3.h>
+
+#include "common/base/status.h"
+
+namespace muster::coordinator {
+
+// Of the tables in sqlite_journal.cc. A database of a higher one is left as it is.
+inline constexpr int kSchemaVersion = 1;
+
+inline Status Failed(sqlite3* db, const char* what) {
+  const int code = sqlite3_errcode(db);
+  const std::string text = fmt::format("journal: {}: {}", what, sqlite3_errmsg(db));
+  if (code == SQLITE_FULL) return ResourceExhausted("{}", text);
+  if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) return DataLoss("{}", text);
+  return Unavailable("{}", text);
+}
+
+// One prepared statement; columns and parameters count from 0 and 1, as SQLite's do.
+class Statement {
+ public:
+  Statement(sqlite3* db, const char* sql) : db_(db), sql_(sql) {
+    ok_ = sqlite3_prepare_v2(db, sql, -1, &handle_, nullptr) == SQLITE_OK;
+  }
+  ~Statement() { sqlite3_finalize(handle_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  void Bind(int at, const std::string& text) {
+    sqlite3_bind_text(handle_, at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+  }
+  void Bind(int at, std::uint64_t number) {
+    sqlite3_bind_int64(handle_, at, static_cast<sqlite3_int64>(number));
+  }
+  void BindBytes(int at, std::string_view bytes) {
+    sqlite3_bind_blob(handle_, at, bytes.data(), static_cast<int>(bytes.size()), SQLITE_TRANSIENT);
+  }
+  void BindRecord(int at, const google::protobuf::MessageLite& message) {
+    BindBytes(at, message.SerializeAsString());
+  }
+  // True: a row; false: done.
+  Result<bool> Step() {
+    if (!ok_) return Failed(db_, sql_);
+    const int code = sqlite3_step(handle_);
+    if (code == SQLITE_ROW) return true;
+    if (code == SQLITE_DONE) return false;
+    return Failed(db_, sql_);
+  }
+  Status Run() {
+    MUSTER_TRY_ASSIGN([[maybe_unused]] const bool row, Step());
+    return Ok();
+  }
+  std::uint64_t Number(int column) const {
+    return static_cast<std::uint64_t>(sqlite3_column_int64(handle_, column));
+  }
+  std::string Text(int column) const {
+    const void* bytes = sqlite3_column_blob(handle_, column);
+    const int size = sqlite3_column_bytes(handle_, column);
+    return bytes == nullptr ? "" : std::string(static_cast<const char*>(bytes), size);
+  }
+
+ private:
+  sqlite3* db_;
+  const char* sql_;
+  sqlite3_stmt* handle_ = nullptr;
+  bool ok_ = false;
+};
+
+}  // namespace muster::coordinator

@@ -1,0 +1,122 @@
+#include "services/coordinator/backup_stream.h"
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/net/fd.h"
+#include "common/telemetry/log.h"
+#include "coordinator/backup.h"
+#include "services/coordinator/stalled_call.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr std::size_t kChunk = 1 << 20;
+
+// Threading: on the strand, but for the disk's work; gRPC's callbacks only post.
+// Lifetime: its own, until gRPC has let go of it and no work of the disk's is under way.
+class BackupStream : public grpc::ServerWriteReactor<v1::FileChunk>,
+                     public std::enable_shared_from_this<BackupStream> {
+ public:
+  BackupStream(Front& front, grpc::CallbackServerContext* context, std::string state_directory)
+      : front_(front),
+        state_directory_(std::move(state_directory)),
+        stalled_(front.strand, context, front.stall_limit) {}
+
+  void Begin(const Result<services::Caller>& caller) {
+    self_ = shared_from_this();
+    Post([this, caller] {
+      if (!caller.ok()) return End(caller.status());
+      front_.audit(*caller, "backup", "");
+      // Beside the state: what has room for one has room for the other, mostly.
+      OnDisk([this] { return Make(); }, [this] { Next(); });
+    });
+  }
+  void OnWriteDone(bool ok) override {
+    stalled_.Went();
+    Post([this, ok] {
+      if (!ok) return End(Cancelled("the reader has gone"));
+      Next();
+    });
+  }
+  void OnDone() override {
+    Post([this] { self_.reset(); });
+  }
+
+ private:
+  template <class Function>
+  void Post(Function function) {
+    front_.strand.Post(
+        [self = shared_from_this(), function = std::move(function)]() mutable { function(); });
+  }
+  template <class Work, class Then>
+  void OnDisk(Work work, Then then) {
+    // No answer: no thread could be started for it.
+    auto status = std::make_shared<Status>(ResourceExhausted("no thread can be started"));
+    front_.disks.Run(
+        "backup", [self = shared_from_this(), status, work = std::move(work)] { *status = work(); },
+        [self = shared_from_this(), status, then = std::move(then)] {
+          if (!status->ok()) return self->End(*status);
+          then();
+        });
+  }
+
+  // Two at a time have files of their own; the name goes at once, so that no crash leaves one.
+  Status Make() {
+    std::string path = state_directory_ + "/backup-XXXXXX";
+    const net::Fd made(::mkostemp(path.data(), O_CLOEXEC));
+    if (!made.valid()) return FromErrno(errno, "make " + path);
+    const Result<BackupContents> contents = WriteBackup(state_directory_, path);
+    file_.Reset(contents.ok() ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+    const int error = errno;
+    (void)::unlink(path.c_str());
+    if (!contents.ok()) return contents.status();
+    if (!file_.valid()) return FromErrno(error, "read " + path);
+    log::Info("backup: {} jobs and {} files, {} bytes", contents->jobs, contents->files,
+              contents->bytes);
+    return Ok();
+  }
+  void Next() {
+    OnDisk([this] { return Read(); },
+           [this] {
+             if (chunk_.data().empty()) return End(Ok());
+             stalled_.Waits();
+             StartWrite(&chunk_);
+           });
+  }
+  Status Read() {
+    std::string& data = *chunk_.mutable_data();
+    data.resize(kChunk);
+    const ssize_t got = ::read(file_.get(), data.data(), data.size());
+    if (got < 0) return FromErrno(errno, "read the backup");
+    data.resize(static_cast<std::size_t>(got));
+    return Ok();
+  }
+  void End(const Status& status) {
+    if (!std::exchange(finished_, true)) Finish(services::ToGrpc(status));
+  }
+
+  Front& front_;
+  const std::string state_directory_;
+  StalledCall stalled_;
+  std::shared_ptr<BackupStream> self_;
+  net::Fd file_;
+  v1::FileChunk chunk_;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::FileChunk>* StreamBackup(Front& front,
+                                                      grpc::CallbackServerContext* context,
+                                                      const std::string& state_directory) {
+  auto stream = std::make_shared<BackupStream>(front, context, state_directory);
+  stream->Begin(front.authorize(*context, tls::Role::kSubmitter));
+  return stream.get();
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,186 @@
+#include "coordinator/backup.h"
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include "common/storage/sha256.h"
+#include "coordinator/journal.h"
+#include "tests/support/catch.h"
+#include "tests/unit/coordinator/temp_dir.h"
+
+namespace muster::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string HashOf(const std::string& bytes) {
+  storage::Sha256 hash;
+  hash.Add(bytes);
+  return hash.Hex();
+}
+
+std::string TextOf(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void Execute(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
+  CHECK(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK);
+  sqlite3_close(db);
+}
+
+// A state directory with jobs and an uploaded file of several parts.
+struct State {
+  State() {
+    fs::create_directories(state + "/files");
+    std::ofstream(state + "/files/" + HashOf(upload), std::ios::binary) << upload;
+    std::ofstream(state + "/files/" + HashOf(upload) + ".Xy12zZ") << "an upload on its way";
+    journal = *OpenSqliteJournal(state);
+    for (std::uint64_t number = 1; number <= 20; ++number) Save(number);
+  }
+  void Save(std::uint64_t number) const {
+    v1::JobRecord record;
+    record.set_number(number);
+    record.mutable_job()->set_id("job-" + std::to_string(number));
+    record.mutable_job()->set_name("job");
+    REQUIRE(journal->SaveJob(record).ok());
+  }
+  BackupContents Write() const {
+    const auto written = WriteBackup(state, file);
+    REQUIRE(Message(written.status()) == "");
+    return *written;
+  }
+
+  muster::testing::TempDir folder;
+  std::string state = folder.path() + "/state";
+  std::string file = folder.path() + "/backup";
+  std::string to = folder.path() + "/restored";
+  std::string upload = std::string((2 << 20) + 17, 'u');
+  std::unique_ptr<Journal> journal;
+};
+
+TEST_CASE_METHOD(State, "what was backed up under a running coordinator is there when restored",
+                 "[coordinator][unit]") {
+  v1::TakenOut out;
+  out.mutable_task()->set_type("worker");
+  REQUIRE(journal->SaveTakenOut(out).ok());
+  const BackupContents written = Write();
+  CHECK(written.jobs == 20);
+  CHECK(written.files == 1);
+  struct stat info{};
+  REQUIRE(::stat(file.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  // What comes after it is not in it.
+  Save(21);
+
+  const auto restored = RestoreBackup(file, to);
+  REQUIRE(Message(restored.status()) == "");
+  CHECK(restored->jobs == 20);
+  CHECK(TextOf(to + "/files/" + HashOf(upload)) == upload);
+  CHECK(std::distance(fs::directory_iterator(to + "/files"), fs::directory_iterator()) == 1);
+  const auto opened = OpenSqliteJournal(to);
+  REQUIRE(Message(opened.status()) == "");
+  CHECK((*opened)->LoadJobs()->size() == 20);
+  CHECK((*opened)->LoadTakenOut()->size() == 1);
+  CHECK((*opened)->cluster_id() == journal->cluster_id());
+  // Daemons that have obeyed coordinators of since then obey this one.
+  CHECK((*opened)->epoch() == Epoch(journal->epoch().value() + kEpochLeap + 1));
+}
+
+TEST_CASE_METHOD(State, "a backup is of one moment while rows are written", "[coordinator][unit]") {
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    for (std::uint64_t number = 100; !done; ++number) {
+      v1::Event event;
+      event.set_sequence(number);
+      event.set_message(std::string(2'000, 'e'));
+      (void)journal->AddEvent("job-1", event);
+    }
+  });
+  for (int i = 0; i < 5; ++i) {
+    const auto written = WriteBackup(state, file);
+    CHECK(Message(written.status()) == "");
+    const std::string target = to + std::to_string(i);
+    CHECK(Message(RestoreBackup(file, target).status()) == "");
+  }
+  done = true;
+  writer.join();
+}
+
+TEST_CASE_METHOD(State, "nothing is restored over what is there, or where a coordinator runs",
+                 "[coordinator][unit]") {
+  Write();
+  const auto running = RestoreBackup(file, state);
+  CHECK(running.status().code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(running.status()).find("is in use by another coordinator (pid") !=
+        std::string::npos);
+
+  fs::create_directories(to);
+  std::ofstream(to + "/somebody.txt") << "theirs";
+  const auto filled = RestoreBackup(file, to);
+  CHECK(filled.status().code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(filled.status()).find("is not empty (it has somebody.txt)") != std::string::npos);
+  CHECK(TextOf(to + "/somebody.txt") == "theirs");
+  CHECK_FALSE(fs::exists(to + "/coordinator.db"));
+}
+
+TEST_CASE_METHOD(State, "what is no backup, or not a whole one, is refused before anything is made",
+                 "[coordinator][unit]") {
+  Write();
+  const std::string whole = TextOf(file);
+  const auto refused = [&](const std::string& bytes) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+    const auto restored = RestoreBackup(file, to);
+    CHECK(restored.status().code() == StatusCode::kDataLoss);
+    CHECK_FALSE(fs::exists(to));
+    return Message(restored.status());
+  };
+  CHECK(refused("").find("is no backup of a coordinator") != std::string::npos);
+  CHECK(refused("a text").find("is no backup of a coordinator") != std::string::npos);
+  for (const std::size_t size : {whole.size() / 2, whole.size() - 4096, std::size_t{100}}) {
+    CAPTURE(size);
+    CHECK(
+        refused(whole.substr(0, size)).find("is no backup of a coordinator, or not a whole one") !=
+        std::string::npos);
+  }
+  std::string flipped = whole;
+  for (std::size_t at = 4'096; at < 4'196; ++at) flipped[at] = static_cast<char>(~flipped[at]);
+  CHECK(refused(flipped).find("not a whole one") != std::string::npos);
+  // A coordinator's own database.
+  journal.reset();
+  CHECK(refused(TextOf(state + "/coordinator.db")).find("(`muster backup` makes one)") !=
+        std::string::npos);
+
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << whole;
+  Execute(file, "UPDATE meta SET value=9 WHERE key='schema'");
+  CHECK(refused(TextOf(file))
+            .find("was made by a newer version (schema 9, this one reads up to 1)") !=
+        std::string::npos);
+  CHECK(RestoreBackup(folder.path() + "/none", to).status().code() == StatusCode::kNotFound);
+}
+
+TEST_CASE_METHOD(State, "an uploaded file that is damaged fails a backup, and nothing stays",
+                 "[coordinator][unit]") {
+  std::ofstream(state + "/files/" + HashOf(upload), std::ios::app) << "x";
+  const auto written = WriteBackup(state, file);
+  CHECK(written.status().code() == StatusCode::kDataLoss);
+  CHECK(Message(written.status()).find("the uploaded file is damaged") != std::string::npos);
+  CHECK_FALSE(fs::exists(file));
+}
+
+TEST_CASE("a state directory without a database gives no backup", "[coordinator][unit]") {
+  const muster::testing::TempDir folder;
+  const auto written = WriteBackup(folder.path(), folder.path() + "/backup");
+  CHECK_FALSE(written.ok());
+  CHECK_FALSE(fs::exists(folder.path() + "/backup"));
+}
+
+}  // namespace
+}  // namespace muster::coordinator
