@@ -19,6 +19,23 @@ std::string Percent(const v1::JobProgress& progress) {
   return fmt::format("{}%", progress.step() * 100 / progress.total_steps());
 }
 
+// What does not get onto the coordinator's disk, and what that means.
+std::string DiskText(const v1::DiskTrouble& disk, std::int64_t now_ms) {
+  std::string text = fmt::format(
+      "disk        {} {} for {}: {} wait", disk.directory(),
+      disk.error().empty() ? "does not answer"
+                           : fmt::format("cannot be written ({})", disk.error()),
+      Seconds(static_cast<double>(std::max<std::int64_t>(0, now_ms - disk.since_ms())) / 1000),
+      Counted(disk.rows(), "row"));
+  if (disk.jobs_size() > 0) {
+    text += fmt::format(" (of {} {})", Agreeing(disk.jobs().size(), "job", "jobs"),
+                        Joined(disk.jobs()));
+  }
+  return text +
+         "; jobs go on, but what happens now is lost if the coordinator is restarted before they "
+         "are written: make room there\n";
+}
+
 }  // namespace
 
 ExitCode Fail(const Context& context, const Status& status,
@@ -114,13 +131,14 @@ ExitCode ShowStatus(const Context& context) {
     return ExitCode::kDone;
   }
   terminal.out << fmt::format(
-      "coordinator {} (pid {}, version {}, epoch {})\nstate       {}\n{}jobs        {} running, "
+      "coordinator {} (pid {}, version {}, epoch {})\nstate       {}\n{}{}jobs        {} running, "
       "{} pending\n\n",
       status->grpc_address(), status->pid(), status->version(), status->epoch(),
       status->state_directory(),
       status->page_address().empty()
           ? ""
           : fmt::format("page        http://{}/\n", status->page_address()),
+      status->has_disk() ? DiskText(status->disk(), UnixMillis(context.clock.WallNow())) : "",
       status->jobs_running(), status->jobs_pending());
   std::vector<std::vector<std::string>> rows{
       {"TASK", "STATE", "PID", "SESSION", "ADDRESS", "HOST", "MEMORY", "CLOSURES", "EXECUTOR"}};

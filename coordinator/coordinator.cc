@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "coordinator/launch_commands.h"
 
@@ -365,6 +366,15 @@ v1::ClusterStatus Coordinator::Status() const {
   status.set_insecure_network(options_.insecure_network);
   for (const v1::TaskState& task : members_.Describe()) {
     *status.add_tasks() = StateOf(FromProto(task.task()));
+  }
+  if (const auto trouble = parts_.journal.trouble()) {
+    v1::DiskTrouble& disk = *status.mutable_disk();
+    disk.set_directory(options_.state_directory);
+    disk.set_error(Message(trouble->error));
+    disk.set_rows(trouble->rows);
+    for (const std::string& job : trouble->jobs) disk.add_jobs(job);
+    const auto ago = std::chrono::duration_cast<Millis>(parts_.scheduler.Now() - trouble->since);
+    disk.set_since_ms(UnixMillis(parts_.scheduler.WallNow()) - ago.count());
   }
   std::uint32_t running = 0, pending = 0;
   for (const auto& [number, job] : jobs_) {

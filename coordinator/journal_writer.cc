@@ -61,6 +61,7 @@ void JournalWriter::DeleteCheckpoint(const std::string& job_id, std::uint64_t st
 void JournalWriter::DeleteJob(const std::string& job_id) {
   Row row;
   row.job = job_id;
+  failing_.erase(job_id);
   row.write = [job_id](Journal& journal) { return journal.DeleteJob(job_id); };
   Add(std::move(row));
 }
@@ -103,7 +104,7 @@ void JournalWriter::WhenIdle(std::function<void()> then) {
 void JournalWriter::Abandon() {
   waiting_.clear();
   waiting_bytes_ = 0;
-  for (auto& done : writing_) done.clear();
+  for (Writing& row : writing_) row.done.clear();
   idle_.clear();
 }
 
@@ -147,9 +148,10 @@ void JournalWriter::WriteNext() {
     Row& row = waiting_.front();
     waiting_bytes_ -= row.bytes;
     work->writes.push_back(std::move(row.write));
-    writing_.push_back(std::move(row.done));
+    writing_.push_back({row.job, row.is_job, std::move(row.done)});
     waiting_.pop_front();
   }
+  writing_since_ = strand_.Now();
   slow_timer_ = strand_.RunAfter(slow_, [this] {
     if (on_slow) on_slow(slow_, writing_.size() + waiting_.size());
   });
@@ -166,13 +168,43 @@ void JournalWriter::WriteNext() {
 void JournalWriter::OnWritten(const std::vector<Status>& statuses) {
   (void)strand_.Cancel(slow_timer_);
   const auto written = std::exchange(writing_, {});
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    // Other rows are not tried again: who gave them was told.
+    if (written[i].is_job) NoteJob(written[i].job, statuses[i]);
+  }
   WriteNext();
   const std::weak_ptr<JournalWriter*> weak = self_;
   for (std::size_t i = 0; i < written.size(); ++i) {
-    for (const Done& done : written[i]) done(statuses[i]);
+    for (const Done& done : written[i].done) done(statuses[i]);
   }
   if (weak.expired() || !writing_.empty() || !waiting_.empty()) return;
   for (const auto& then : std::exchange(idle_, {})) then();
+}
+
+void JournalWriter::NoteJob(const std::string& job, const Status& status) {
+  if (status.ok()) {
+    failing_.erase(job);
+    return;
+  }
+  if (failing_.empty()) failing_since_ = strand_.Now();
+  failing_.insert(job);
+  failure_ = status;
+}
+
+std::optional<JournalWriter::Trouble> JournalWriter::trouble() const {
+  const bool slow = !writing_.empty() && strand_.Now() - writing_since_ >= slow_;
+  if (failing_.empty() && !slow) return std::nullopt;
+  Trouble trouble{.error = failing_.empty() ? Ok() : failure_,
+                  .since = failing_.empty() ? writing_since_ : failing_since_,
+                  .rows = writing_.size() + waiting_.size(),
+                  .jobs = failing_};
+  std::set<std::string> waiting;
+  for (const Writing& row : writing_) waiting.insert(row.job);
+  for (const Row& row : waiting_) waiting.insert(row.job);
+  for (const std::string& job : failing_) trouble.rows += waiting.contains(job) ? 0 : 1;
+  waiting.erase("");
+  trouble.jobs.merge(waiting);
+  return trouble;
 }
 
 }  // namespace muster::coordinator

@@ -15,6 +15,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,6 +63,18 @@ class JournalWriter {
   // Nobody waits any more for what is not written.
   void Abandon();
 
+  // What keeps rows from the disk.
+  struct Trouble {
+    // OK: it does not answer.
+    Status error;
+    TimePoint since;
+    // That wait, with those of jobs that could not be written and are tried again.
+    std::size_t rows = 0;
+    std::set<std::string> jobs;
+  };
+  // None while rows get onto the disk in time.
+  std::optional<Trouble> trouble() const;
+
   // The disk has not answered for so long, and so many rows wait.
   std::function<void(Millis waited, std::size_t rows)> on_slow;
 
@@ -73,12 +87,20 @@ class JournalWriter {
     std::vector<Done> done;
   };
 
+  // One that is being written.
+  struct Writing {
+    std::string job;
+    bool is_job = false;
+    std::vector<Done> done;
+  };
+
   void Add(Row row);
   // Refused for want of room.
   bool Refuse(const Row& row);
   Row* Replaceable(const std::string& job);
   void WriteNext();
   void OnWritten(const std::vector<Status>& statuses);
+  void NoteJob(const std::string& job, const Status& status);
 
   Journal& journal_;
   Offload& offload_;
@@ -86,8 +108,13 @@ class JournalWriter {
   const Millis slow_;
   std::deque<Row> waiting_;
   std::size_t waiting_bytes_ = 0;
-  // Those who wait for the piece of work that runs, row by row.
-  std::vector<std::vector<Done>> writing_;
+  // The piece of work that runs.
+  std::vector<Writing> writing_;
+  TimePoint writing_since_;
+  // Jobs whose row could not be written, since when, and why the newest of them.
+  std::set<std::string> failing_;
+  TimePoint failing_since_;
+  Status failure_;
   Scheduler::TimerId slow_timer_ = 0;
   std::vector<std::function<void()>> idle_;
   // What comes back from the offload holds this weakly.

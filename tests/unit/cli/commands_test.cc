@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "cli/format.h"
+#include "common/base/wall_time.h"
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
 #include "tests/unit/services_common/temp_dir.h"
@@ -353,6 +354,31 @@ TEST_CASE_METHOD(Fixture, "checkpoints gc says what has gone, what would, and wh
   CHECK_FALSE(api.collects.back().dry_run());
   CHECK(Said("error: /c/job-2 stays: it is busy\n"));
   CHECK(Said("freed 2.0 KiB in 1 folder\n"));
+}
+
+TEST_CASE_METHOD(Fixture, "status says what does not get onto the coordinator's disk",
+                 "[cli][unit]") {
+  v1::DiskTrouble& disk = *api.status->mutable_disk();
+  disk.set_directory("/var/lib/muster");
+  disk.set_error("database or disk is full");
+  disk.set_rows(2);
+  disk.add_jobs("job-1");
+  disk.add_jobs("job-2");
+  disk.set_since_ms(UnixMillis(api.clock.WallNow()) - 12'000);
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(
+      out.str().find("disk        /var/lib/muster cannot be written (database or disk is full) for "
+                     "12 s: 2 rows wait (of jobs job-1, job-2); jobs go on") != std::string::npos);
+
+  out.str("");
+  disk.clear_error();
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(out.str().find("/var/lib/muster does not answer for 12 s: ") != std::string::npos);
+
+  out.str("");
+  api.status->clear_disk();
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(out.str().find("disk") == std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "a backup is in its place whole, or what was there stays",

@@ -197,5 +197,41 @@ TEST_CASE_METHOD(WriterTest, "What was written before is in what is read", "[coo
   CHECK(journal.log == std::vector<std::string>{"event 1 of a", "load a"});
 }
 
+TEST_CASE_METHOD(WriterTest, "What keeps rows from the disk is told until they are written",
+                 "[coordinator][unit]") {
+  CHECK_FALSE(writer.trouble());
+  journal.fails = "job a at 10";
+  Job("a", 10);
+  Job("b", 10);
+  time.RunReady();
+  time.Advance(Millis(3'000));
+  REQUIRE(writer.trouble());
+  CHECK(Message(writer.trouble()->error) == "no room");
+  CHECK(writer.trouble()->rows == 1);
+  CHECK(writer.trouble()->jobs == std::set<std::string>{"a"});
+  CHECK(time.Now() - writer.trouble()->since == Millis(3'000));
+
+  Job("a", 20);
+  time.RunReady();
+  CHECK_FALSE(writer.trouble());
+}
+
+TEST_CASE_METHOD(WriterTest, "A disk that does not answer is told, with who waits for it",
+                 "[coordinator][unit]") {
+  disk.hangs = true;
+  Job("a", 10);
+  Event("b", 1);
+  time.RunReady();
+  CHECK_FALSE(writer.trouble());
+  time.Advance(Millis(5'000));
+  REQUIRE(writer.trouble());
+  CHECK(writer.trouble()->error.ok());
+  CHECK(writer.trouble()->rows == 2);
+  CHECK(writer.trouble()->jobs == std::set<std::string>{"a", "b"});
+  disk.Go();
+  time.RunReady();
+  CHECK_FALSE(writer.trouble());
+}
+
 }  // namespace
 }  // namespace muster::coordinator
