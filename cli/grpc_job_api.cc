@@ -8,11 +8,13 @@
 #include "cli/cluster_finder.h"
 #include "cli/job_api.h"
 #include "cli/printable.h"
+#include "cli/version_skew.h"
 #include "common/base/mutex.h"
 #include "common/base/words.h"
 #include "common/net/probe_tls.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/names.h"
+#include "common/rpc/version_key.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
 namespace muster::cli {
@@ -78,8 +80,14 @@ Status FromGrpc(const grpc::Status& status, const std::string& address, const tl
 
 class GrpcJobApi final : public JobApi {
  public:
-  GrpcJobApi(const Cluster& cluster, bool printable)
-      : address_(cluster.address), token_(cluster.token), tls_(cluster.tls), printable_(printable) {
+  GrpcJobApi(const Cluster& cluster, bool printable, std::function<void(const std::string&)> warn,
+             std::string_view version)
+      : address_(cluster.address),
+        token_(cluster.token),
+        tls_(cluster.tls),
+        printable_(printable),
+        warn_(std::move(warn)),
+        version_(version) {
     // gRPC's own lines beside our errors help nobody who has not asked for them.
     if (std::getenv("GRPC_VERBOSITY") == nullptr) {
       gpr_set_log_function([](gpr_log_func_args*) {});
@@ -245,11 +253,26 @@ class GrpcJobApi final : public JobApi {
     return FromGrpc(status, address_, tls_);
   }
 
+  // Says which it is with each answer.
+  Status CheckVersion(const grpc::ClientContext& context) {
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto found = metadata.find(rpc::kVersionKey);
+    if (found == metadata.end()) return Ok();
+    const VersionSkew skew =
+        CompareVersions(version_, std::string(found->second.data(), found->second.size()));
+    if (const auto warn = std::exchange(warn_, nullptr); warn && !skew.warning.empty()) {
+      warn(skew.warning);
+    }
+    return skew.refusal;
+  }
+
   template <class Reply, class Method, class Request>
   Result<Reply> Unary(milliseconds limit, Method method, const Request& request) {
     Call call(*this, limit);
     Reply reply;
-    MUSTER_TRY(Answer(((*stub_).*method)(&call.context, request, &reply)));
+    const grpc::Status status = ((*stub_).*method)(&call.context, request, &reply);
+    MUSTER_TRY(CheckVersion(call.context));
+    MUSTER_TRY(Answer(status));
     if (printable_) MakePrintable(reply);
     return reply;
   }
@@ -258,6 +281,8 @@ class GrpcJobApi final : public JobApi {
   const std::string token_;
   const tls::Files tls_;
   const bool printable_;
+  std::function<void(const std::string&)> warn_;
+  const std::string version_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> stub_;
   Mutex mutex_;
@@ -267,8 +292,10 @@ class GrpcJobApi final : public JobApi {
 
 }  // namespace
 
-std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable) {
-  return std::make_unique<GrpcJobApi>(cluster, printable);
+std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable,
+                                      std::function<void(const std::string&)> warn,
+                                      std::string_view version) {
+  return std::make_unique<GrpcJobApi>(cluster, printable, std::move(warn), version);
 }
 
 }  // namespace muster::cli

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::cli {
@@ -48,7 +49,11 @@ class JobApi {
 
 // A client of the cluster's coordinator. Connects with the first call.
 // `printable`: what it answers is shown as it is, so control characters are spelled out.
+// `warn` is told once when the coordinator is of another minor version than `version`, this
+// program's. Of another major one each call is kFailedPrecondition.
 struct Cluster;
-std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable = false);
+std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable = false,
+                                      std::function<void(const std::string&)> warn = nullptr,
+                                      std::string_view version = Version());
 
 }  // namespace muster::cli

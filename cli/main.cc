@@ -55,7 +55,11 @@ ExitCode Run(const Options& options) {
       .connect = [&]() -> Result<JobApi*> {
         if (!api) {
           MUSTER_TRY_ASSIGN(const Cluster cluster, FindCluster(options, environment));
-          api = NewGrpcJobApi(cluster, printable);
+          const auto warn = [&](const std::string& text) {
+            // `version` says it by itself.
+            if (options.command != "version") terminal.err << "warning: " << text << '\n';
+          };
+          api = NewGrpcJobApi(cluster, printable, warn);
           interrupt.OnRaise([&api] { api->CancelCalls(); });
         }
         return api.get();

@@ -91,7 +91,8 @@ struct CoordinatorNode::Parts {
                     [] {});
               },
               disks,
-              options.stall_limit},
+              options.stall_limit,
+              options.coordinator.version},
         cluster_service(front, files),
         driver_service(front),
         job_service(front, files, options.coordinator.state_directory) {}

@@ -12,6 +12,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "common/base/scheduler.h"
+#include "common/rpc/version_key.h"
 #include "coordinator/coordinator.h"
 #include "services/common/grpc_channel.h"
 #include "services/common/grpc_server.h"
@@ -35,6 +36,8 @@ struct Front {
   LaneOffload& disks;
   // How long the peer of a stream may stand still before the stream is ended.
   Millis stall_limit{60'000};
+  // Said with each answer of a unary call.
+  std::string version = {};
 
   static Status Closing() {
     return Unavailable("the coordinator is shutting down; try again when it is back");
@@ -71,6 +74,7 @@ template <class Reply, class Call>
 grpc::ServerUnaryReactor* Serve(Front& front, grpc::CallbackServerContext* context, tls::Role least,
                                 Reply* reply, Call call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!front.version.empty()) context->AddInitialMetadata(rpc::kVersionKey, front.version);
   const auto caller = front.authorize(*context, least);
   if (!caller.ok()) {
     reactor->Finish(services::ToGrpc(caller.status()));

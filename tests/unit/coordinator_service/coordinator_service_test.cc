@@ -33,6 +33,7 @@ struct Fixture {
     options.token_file = path;
     options.trainer = "/bin/false";
     options.stall_limit = stall_limit;
+    options.coordinator.version = "0.4.0";
     auto started = CoordinatorNode::Start(options, *token);
     REQUIRE(started.ok());
     node = std::move(*started);
@@ -225,6 +226,36 @@ TEST_CASE("Calls that wait are answered when the coordinator shuts down", "[serv
   const bool refused = watched.error_code() == grpc::StatusCode::UNAVAILABLE ||
                        watched.error_code() == grpc::StatusCode::CANCELLED;
   CHECK(refused);
+}
+
+TEST_CASE("A command line of another version is told so, and of another major one refused",
+          "[services][unit]") {
+  Fixture f;
+  std::string warned;
+  const auto status = [&](const std::string& ours) {
+    warned.clear();
+    const cli::Cluster cluster{
+        .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = {}};
+    const auto api =
+        cli::NewGrpcJobApi(cluster, false, [&](const std::string& text) { warned += text; }, ours);
+    (void)api->GetStatus();
+    return api->GetStatus().status();
+  };
+  CHECK(status("0.4.9").ok());
+  CHECK(warned.empty());
+  CHECK(status("0.3.0").ok());
+  CHECK(
+      warned ==
+      "this program is version 0.3.0, the coordinator 0.4.0: that works, what is new in either is "
+      "missing; upgrade the older one");
+  CHECK(status("0.1.0").ok());
+  CHECK(warned.find("more than one minor version apart") != std::string::npos);
+
+  const Status refused = status("2.0.0");
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(refused).find("this program is version 2.0.0, the coordinator 0.4.0") !=
+        std::string::npos);
+  CHECK(warned.empty());
 }
 
 TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[services][unit]") {

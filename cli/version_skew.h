@@ -1,0 +1,22 @@
+// Whether this program and a coordinator of another version understand each other.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace muster::cli {
+
+// Of a coordinator that says nothing of its version, nothing is known: OK, and no warning.
+struct VersionSkew {
+  // kFailedPrecondition: of another major version; their messages need not be ours.
+  Status refusal;
+  // Of another minor version: what to tell; empty: nothing.
+  std::string warning;
+};
+
+// Versions as "1.4.2".
+VersionSkew CompareVersions(std::string_view ours, std::string_view theirs);
+
+}  // namespace muster::cli
