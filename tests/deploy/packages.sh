@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# The packages in a Debian 12 of their own: packages.sh BUILD [PACKAGES]. Makes them (cpack) unless a
+# folder has them, makes a root with debootstrap, installs them there with what they need from
+# Debian's mirror (MUSTER_TEST_MIRROR), starts `muster up`, trains a small job, removes and purges.
+# Ends with 77, for "skipped", without root, debootstrap or the mirror.
+set -euo pipefail
+build=$(realpath "$1")
+mirror=${MUSTER_TEST_MIRROR:-http://deb.debian.org/debian}
+skip() { echo "skipped: $*"; exit 77; }
+[ "$(id -u)" = 0 ] || skip "it takes root to make a Debian in a folder"
+command -v debootstrap >/dev/null || skip "debootstrap is not installed"
+unshare -m true || skip "no right to mount"
+root=$(mktemp -d "$build/debian.XXXXXX")
+trap 'rm -rf --one-file-system "$root"' EXIT
+timeout 60 /usr/lib/apt/apt-helper download-file "$mirror/dists/bookworm/Release" "$root/Release" >/dev/null 2>&1 ||
+  skip "$mirror does not answer"
+rm -f "$root/Release"
+
+packages=${2:-$build/packages}
+if [ $# -lt 2 ]; then
+  rm -rf "$packages"
+  (cd "$build" && cpack >"$root/cpack.log" 2>&1) || { cat "$root/cpack.log"; exit 1; }
+  rm -f "$root/cpack.log"
+fi
+for package in muster muster-daemons; do
+  size=$(dpkg-deb -f "$packages/$package"_*_amd64.deb Installed-Size)
+  echo "$package: $size KiB installed"
+  # Stripped: with what debuggers read the daemons alone took some 300 MiB.
+  [ "$size" -lt 102400 ] || { echo "$package takes $size KiB: is it stripped?"; exit 1; }
+done
+
+debootstrap --variant=minbase bookworm "$root" "$mirror" >"$build/debootstrap.log" 2>&1 ||
+  { tail -n 20 "$build/debootstrap.log"; exit 1; }
+mkdir "$root/packages"
+cp "$packages"/muster_*.deb "$packages"/muster-daemons_*.deb "$root/packages/"
+cat >"$root/packages/job.yaml" <<'END'
+name: small
+model:
+  parameters:
+    w: {shape: [2], initializer: {kind: constant, scale: 0.5}}
+  forward: |
+    def forward(self, a, b):
+        return (self.w * torch.stack([a, b], 1)).sum(1)
+data:
+  csv:
+    files: data.csv
+    columns:
+      a: {dtype: float32}
+      b: {dtype: float32}
+loss:
+  function: |
+    def loss(output):
+        return (output * output).mean()
+optimizer: {kind: sgd, learning_rate: 0.01}
+batch_size: 10
+epochs: 2
+strategy: {kind: parameter_server}
+END
+{ echo a,b; for i in $(seq 100); do echo "$((i % 7)),$((i % 5))"; done; } >"$root/packages/data.csv"
+cat >"$root/packages/run" <<'END'
+set -eux
+export DEBIAN_FRONTEND=noninteractive
+apt-get install --yes --no-install-recommends /packages/*.deb >/packages/apt.log 2>&1 || { tail -n 20 /packages/apt.log; exit 1; }
+muster --help >/dev/null
+test -e /etc/muster/worker.yaml
+test -e /usr/share/bash-completion/completions/muster
+test -e /usr/lib/systemd/system/muster-coordinator.service
+cd /packages
+muster up --ps 1 --workers 1 >up.log 2>&1 &
+up=$!
+muster status --wait ready --timeout 60s || { cat up.log; exit 1; }
+muster submit -f job.yaml --wait || { muster describe small; cat up.log; exit 1; }
+muster checkpoints verify small
+kill "$up"
+wait "$up"
+apt-get remove --yes muster muster-daemons >/dev/null
+test ! -e /usr/bin/muster
+test ! -e /usr/bin/muster-worker
+test -e /etc/muster/worker.yaml
+apt-get purge --yes muster muster-daemons >/dev/null
+test ! -e /etc/muster/worker.yaml
+test ! -e /var/cache/muster
+find / -xdev -name '*muster*' -not -path '/packages/*' -not -path '/tmp/*' -not -path '/var/log/*' -not -path '/proc/*' >left
+test ! -s left || { cat left; exit 1; }
+END
+# Its processes end with it, whatever happens.
+# shellcheck disable=SC2016
+unshare --mount --pid --fork --kill-child sh -euc '
+  mount --make-rprivate /
+  mount -t proc proc "$1/proc"
+  mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
+  exec chroot "$1" sh /packages/run' sh "$root"
+echo "installed, trained, removed and purged"
