@@ -196,6 +196,23 @@ void Processes(const v1::Job& job, std::string& text) {
   text += "\n" + Table(rows);
 }
 
+// Collective calls that have not ended: who stands in them, and for whom.
+void Waits(const v1::Job& job, std::string& text) {
+  std::vector<std::vector<std::string>> rows{{"WAITS", "FOR", "SINCE", "OPERATION"}};
+  for (const v1::TaskState& task : job.tasks()) {
+    for (const v1::CollectiveWait& wait : task.waits()) {
+      std::string since = Seconds(static_cast<double>(wait.lasts_ms()) / 1000);
+      if (wait.limit_ms() > 0) {
+        since += " of " + Seconds(static_cast<double>(wait.limit_ms()) / 1000);
+      }
+      rows.push_back({TaskName(wait.task()), wait.awaited(), since,
+                      fmt::format("{} of generation {}: {}", wait.operation(), wait.generation(),
+                                  wait.call())});
+    }
+  }
+  if (rows.size() > 1) text += "\n" + Table(rows);
+}
+
 void Checkpoints(const v1::Job& job, std::string& text) {
   if (job.checkpoints().empty()) return;
   const bool evaluated = job.spec().evaluation().evaluator();
@@ -234,6 +251,7 @@ std::string DescribeText(const Terminal& terminal, const v1::Job& job, std::int6
   Variables(job, text);
   Processes(job, text);
   Tasks(job, text);
+  Waits(job, text);
   Checkpoints(job, text);
   Events(job, text);
   return text;

@@ -384,10 +384,13 @@ v1::Job Job::Describe() const {
       state.set_closures_done(0);
       DescribeWorker(worker, state);
     }
-    auto& bytes = *state.mutable_job_bytes();
-    bytes.erase(std::remove_if(bytes.begin(), bytes.end(),
-                               [this](const v1::JobBytes& one) { return one.job_id() != id(); }),
-                bytes.end());
+    const auto keep_own = [this](auto& all) {
+      all.erase(std::remove_if(all.begin(), all.end(),
+                               [this](const auto& one) { return one.job_id() != id(); }),
+                all.end());
+    };
+    keep_own(*state.mutable_job_bytes());
+    keep_own(*state.mutable_waits());
     *job.add_tasks() = std::move(state);
   }
   for (const v1::Event& event : story_.events()) *job.add_events() = event;

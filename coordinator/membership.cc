@@ -337,6 +337,7 @@ v1::TaskState Membership::Describe(const TaskId& task) const {
   state.set_closures_done(member->heartbeat.closures_done());
   state.set_resident_bytes(attached ? member->heartbeat.resident_bytes() : 0);
   if (attached) *state.mutable_job_bytes() = member->heartbeat.job_bytes();
+  if (attached) *state.mutable_waits() = member->heartbeat.waits();
   return state;
 }
 

@@ -8,6 +8,7 @@
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
 #include "worker/lines.h"
+#include "worker/waits.h"
 
 namespace muster::worker {
 namespace {
@@ -336,6 +337,19 @@ void Launches::FlushLines(const std::string& job_id, LaunchedId id) {
 }
 
 // ---- To the coordinator
+
+void Launches::FillHeartbeat(v1::Heartbeat& heartbeat) const {
+  for (const auto& [job_id, launch] : launches_) {
+    for (const auto& [id, process] : launch.processes) {
+      const std::optional<process::Wait> wait = process.running ? io_.WaitOf(id) : std::nullopt;
+      if (!wait) continue;
+      v1::CollectiveWait& entry = *heartbeat.add_waits();
+      entry = ToProto(*wait);
+      entry.set_job_id(job_id);
+      *entry.mutable_task() = process.task;
+    }
+  }
+}
 
 void Launches::Tell(v1::LaunchEvent::Kind kind, const std::string& job_id, const Launch& launch,
                     const Process& process) {

@@ -23,6 +23,7 @@
 #include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
+#include "common/process/wait_page.h"
 #include "muster/v1/cluster.pb.h"
 
 namespace muster::worker {
@@ -60,6 +61,8 @@ class LaunchIo {
   virtual void Ask(LaunchedId id) = 0;
   // SIGKILL to it and to all that it has started. Never blocks; its end comes all the same.
   virtual void Kill(LaunchedId id) = 0;
+  // The collective call in which it stands, if that has lasted.
+  virtual std::optional<process::Wait> WaitOf(LaunchedId id) const = 0;
   // Lets go of the addresses.
   virtual void Release(const std::string& job_id) = 0;
   // Deletes the working folder, too.
@@ -89,6 +92,9 @@ class Launches {
   void OnStarted(LaunchedId id, int pid);
   void OnLine(LaunchedId id, std::int64_t time_us, const std::string& line);
   void OnExited(LaunchedId id, const LaunchedEnd& end);
+
+  // What its processes wait for.
+  void FillHeartbeat(v1::Heartbeat& heartbeat) const;
 
   // This worker was asked to end: so are its processes, and nothing new begins.
   void NoteDraining();

@@ -8,6 +8,7 @@
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
+#include "worker/waits.h"
 
 namespace muster::worker {
 
@@ -433,8 +434,15 @@ void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, c
 void WorkerCore::FillHeartbeat(v1::Heartbeat& heartbeat) const {
   heartbeat.set_closures_done(closures_done_);
   for (const auto& [id, process] : processes_) {
-    if (process.use == Use::kJob)
-      heartbeat.set_executor_pid(static_cast<std::uint32_t>(process.pid));
+    if (process.use != Use::kJob) continue;
+    heartbeat.set_executor_pid(static_cast<std::uint32_t>(process.pid));
+    const std::optional<process::Wait> wait = io_.WaitOf(id);
+    if (!wait) continue;
+    v1::CollectiveWait& entry = *heartbeat.add_waits();
+    entry = ToProto(*wait);
+    entry.set_job_id(process.job_id);
+    entry.mutable_task()->set_type("worker");
+    entry.mutable_task()->set_index(options_.worker_index);
   }
 }
 

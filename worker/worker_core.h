@@ -29,6 +29,7 @@
 #include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
+#include "common/process/wait_page.h"
 #include "muster/v1/executor.pb.h"
 #include "muster/v1/program.pb.h"
 
@@ -58,6 +59,8 @@ class WorkerIo {
   virtual void Kill(ProcessId process) = 0;
   // Processor time that it has used since it began; kNotFound once it has ended.
   virtual Result<Millis> CpuTime(ProcessId process) const = 0;
+  // The collective call in which an executor stands, if it has lasted.
+  virtual std::optional<process::Wait> WaitOf(ProcessId process) const = 0;
   virtual void Send(ProcessId process, const v1::ToExecutor& message) = 0;
   virtual void SendProgram(ProcessId process, const v1::ToProgram& message) = 0;
   // Makes the uploaded file available here; OnFetched() follows.
@@ -105,7 +108,7 @@ class WorkerCore {
   void Start();
   void OnAttached();
   void OnCommand(StreamId stream, const v1::Command& command);
-  // Closures done and the pid of an executor that has a job.
+  // Closures done, the pid of an executor that has a job, and what such executors wait for.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
 
   void OnLine(ProcessId process, std::int64_t time_us, const std::string& line);

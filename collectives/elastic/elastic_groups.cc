@@ -248,7 +248,8 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                  .members = {},
                  .key = options_.key,
                  .tls = options_.tls,
-                 .form_within = kFormWithin};
+                 .form_within = kFormWithin,
+                 .wait_page = options_.wait_page};
   for (const WorkerReport& member : formation.members) {
     const auto worker = static_cast<std::size_t>(member.name.worker);
     spec.members.push_back({workers_[worker].task, member.address});

@@ -48,6 +48,8 @@ class ElasticGroups {
     std::shared_ptr<tls::Context> tls = nullptr;
     std::uint64_t signature = 0;
     std::uint64_t first_step = 0;
+    // As in GroupSpec.
+    std::string wait_page = {};
   };
   // kUnavailable: this worker's port is in use.
   static Result<std::unique_ptr<ElasticGroups>> Create(Options options);

@@ -40,6 +40,8 @@ struct GroupSpec {
   net::SpinMode spin = net::SpinMode::kAdaptive;
   // The same on all members.
   Transport transport = Transport::kBest;
+  // The path of a process::WaitPage where operations that last are shown; empty: nowhere.
+  std::string wait_page = {};
 };
 
 }  // namespace muster::collectives

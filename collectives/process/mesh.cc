@@ -80,7 +80,8 @@ Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,
     status = moved.status();
     if (status.ok() && !*moved) status = Wait(waiter);
   }
-  if (!status.ok()) NoteWaiting();
+  // Unless it is known who calls something else.
+  if (!status.ok() && waiting_.empty()) waiting_ = Missing();
   return status;
 }
 
@@ -89,15 +90,16 @@ bool Mesh::AllOver() const {
          std::all_of(sending_.begin(), sending_.end(), [](auto& one) { return one.over(); });
 }
 
-void Mesh::NoteWaiting() {
-  if (!waiting_.empty()) return;  // who calls something else
+std::vector<int> Mesh::Missing() const {
+  std::vector<int> missing;
   for (const Receiving& one : receiving_) {
-    if (!one.over()) waiting_.push_back(one.peer);
+    if (!one.over()) missing.push_back(one.peer);
   }
-  if (!waiting_.empty()) return;
+  if (!missing.empty()) return missing;
   for (const Sending& one : sending_) {
-    if (!one.over()) waiting_.push_back(one.peer);
+    if (!one.over()) missing.push_back(one.peer);
   }
+  return missing;
 }
 
 Result<bool> Mesh::Advance(const Tag& tag) {
@@ -223,7 +225,7 @@ Status Mesh::Wait(const Waiter& waiter) {
   if (waiter.over->load(std::memory_order_acquire)) return Cancelled("the group is over");
   const auto now = std::chrono::steady_clock::now();
   if (ready(net::PollTimeout(std::min(waiter.deadline, now + Waiter::kPatience)))) return Ok();
-  waiter.SayThatItLasts();
+  waiter.SayThatItLasts(Missing());
   if (!ready(net::PollTimeout(waiter.deadline)) &&
       std::chrono::steady_clock::now() >= waiter.deadline) {
     return DeadlineExceeded("waited too long");

@@ -90,7 +90,8 @@ class Mesh {
   Result<bool> Advance(const Tag& tag);
   Status Wait(const Waiter& waiter);
   bool AllOver() const;
-  void NoteWaiting();
+  // Those whose messages have not come; when all have, those who have not taken theirs.
+  std::vector<int> Missing() const;
 
   std::vector<Peer> peers_;
   net::Spinner spinner_;

@@ -50,6 +50,22 @@ std::string Described(std::span<const ReduceBuffer> buffers) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+// Tells the watch of an operation's long waits.
+template <class Call>
+class Lasting final : public LongWait {
+ public:
+  Lasting(Watch& watch, const Call& call, Timeout timeout)
+      : watch_(watch), call_(call), limit_(timeout.value_or(Millis(0))) {}
+  void OnLong(std::span<const int> waiting) const override {
+    watch_.Lasts(call_(), limit_, waiting);
+  }
+
+ private:
+  Watch& watch_;
+  const Call& call_;
+  const Millis limit_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Group>> ProcessGroup::Create(const GroupSpec& spec,
@@ -60,8 +76,15 @@ Result<std::unique_ptr<Group>> ProcessGroup::Create(const GroupSpec& spec,
   std::unique_ptr<ProcessGroup> group(
       new ProcessGroup(spec, std::move(data), std::move(memory), hosts));
   Mesh& mesh = group->mesh_;
+  Watch::Show show{.page = nullptr, .generation = spec.generation};
+  if (!spec.wait_page.empty()) {
+    // Where it cannot be had nothing is shown, and all else goes on.
+    if (auto page = process::WaitPage::Open(spec.wait_page); page.ok()) {
+      show.page = *std::move(page);
+    }
+  }
   MUSTER_TRY_ASSIGN(group->watch_, Watch::Create(spec.rank, group->tasks_, std::move(watches),
-                                                 [&mesh] { mesh.ShutDown(); }));
+                                                 std::move(show), [&mesh] { mesh.ShutDown(); }));
   return std::unique_ptr<Group>(std::move(group));
 }
 
@@ -87,9 +110,10 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
   if (timeout.has_value() && timeout->count() > 0) {
     deadline = std::chrono::steady_clock::now() + *timeout;
   }
+  const Lasting<Call> lasting(*watch_, call, timeout);
   const Operation operation{
       .tag = {.generation = generation_, .operation = *number, .signature = signature.value()},
-      .waiter = watch_->waiter(deadline)};
+      .waiter = watch_->waiter(deadline, lasting)};
   std::vector<int> waiting;
   const Status status = work(operation, waiting);
   if (status.ok()) {

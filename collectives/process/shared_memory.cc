@@ -89,11 +89,7 @@ Status SharedMemory::Publish(std::uint64_t signature, const Waiter& waiter) {
     const Line& other = *lines_[static_cast<std::size_t>(r)];
     if (!Reached(other.phase.load(std::memory_order_acquire), phase)) {
       if (const Status status = Await(r, waiter); !status.ok()) {
-        for (int late = r; late < size(); ++late) {
-          if (late != rank_ && !Reached(lines_[static_cast<std::size_t>(late)]->phase, phase)) {
-            waiting_.push_back(late);
-          }
-        }
+        waiting_ = Missing();
         return status;
       }
     }
@@ -103,6 +99,16 @@ Status SharedMemory::Publish(std::uint64_t signature, const Waiter& waiter) {
     }
   }
   return Ok();
+}
+
+std::vector<int> SharedMemory::Missing() const {
+  std::vector<int> missing;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank_ && !Reached(lines_[static_cast<std::size_t>(r)]->phase, phase_)) {
+      missing.push_back(r);
+    }
+  }
+  return missing;
 }
 
 // Looks for a while, then lets others run, then sleeps: where processors are fewer than members,
@@ -130,7 +136,7 @@ Status SharedMemory::Await(int rank, const Waiter& waiter) {
     const auto now = std::chrono::steady_clock::now();
     if (!said && now - begun >= Waiter::kPatience) {
       said = true;
-      waiter.SayThatItLasts();
+      waiter.SayThatItLasts(Missing());
     }
     if (waiter.over->load(std::memory_order_acquire)) {
       status = Cancelled("the group is over");

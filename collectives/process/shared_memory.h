@@ -59,6 +59,8 @@ class SharedMemory {
     return {slots_[static_cast<std::size_t>(rank)] + (phase & 1) * kSlotBytes, kSlotBytes};
   }
   Status Await(int rank, const Waiter& waiter);
+  // Who has not published the phase that was published here last.
+  std::vector<int> Missing() const;
   static std::size_t BytesFor(int members);
 
   int rank_;

@@ -2,14 +2,21 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-
-#include <unistd.h>
+#include <span>
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 
 namespace muster::collectives {
+
+// Hears of a wait that lasts, by who waits: `waiting` are the ranks whose bytes are missing.
+class LongWait {
+ public:
+  virtual void OnLong(std::span<const int> waiting) const = 0;
+
+ protected:
+  ~LongWait() = default;
+};
 
 // Threading: fields are set before the operation; `over` is set by the group's watch.
 struct Waiter {
@@ -18,13 +25,11 @@ struct Waiter {
   // Readable when the group is over.
   int wake = -1;
   TimePoint deadline = TimePoint::max();
-  // An eventfd of the group's watch: a wait that lasts is made known to the others.
-  int lasts = -1;
+  // Called after a wait of kPatience; null: nobody is interested.
+  const LongWait* lasts = nullptr;
 
-  // After a wait of kPatience.
-  void SayThatItLasts() const {
-    const std::uint64_t one = 1;
-    (void)!::write(lasts, &one, sizeof(one));
+  void SayThatItLasts(std::span<const int> waiting) const {
+    if (lasts != nullptr) lasts->OnLong(waiting);
   }
   static constexpr Millis kPatience{50};
 };

@@ -3,7 +3,8 @@
 // and says and hears that the group is over.
 //
 // A member that is killed is noticed at once, one that is stopped or cut off within 4 s
-// (net::DuplexLink's pings).
+// (net::DuplexLink's pings). Of a member that lives, but does not come, the daemons are told
+// (process::WaitPage) after kShownAfter.
 //
 // Threading: Create() and the destructor by the owner; the rest by the one thread that calls
 // operations. Lifetime: outlives the mesh's operations.
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -24,6 +26,7 @@
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
 #include "common/net/fd.h"
+#include "common/process/wait_page.h"
 
 namespace muster::collectives {
 
@@ -38,10 +41,15 @@ class Watch {
     std::unique_ptr<net::DuplexLink> link;
     std::vector<EarlyFrame> early;
   };
+  // Where operations that last are shown to this process's daemon.
+  struct Show {
+    std::unique_ptr<process::WaitPage> page = nullptr;  // null: nowhere
+    std::uint64_t generation = 0;
+  };
   // links[r] is rank r's; without a link at the own rank. `on_over` is called at most once, when
   // the group is over.
   static Result<std::unique_ptr<Watch>> Create(int rank, std::vector<std::string> tasks,
-                                               std::vector<Link> links,
+                                               std::vector<Link> links, Show show,
                                                std::function<void()> on_over);
   // Tells the others that this member leaves, and how far it came.
   ~Watch();
@@ -53,24 +61,37 @@ class Watch {
   // first. kCancelled and kUnavailable of a link are no news: the watch knows better, and is waited
   // for (a second at most).
   Status Fail(const Status& status);
+  // The operation in progress lasts: `call` is what it is, `waiting` whose bytes are missing.
+  // `limit`: its deadline, counted from its beginning; 0: none.
+  void Lasts(std::string call, Millis limit, std::span<const int> waiting);
   // Ends the group by `why`, for all. From any thread.
   void Abort(const Status& why);
   // Who is waited for, in words.
   std::string Awaited(const std::vector<int>& waiting);
 
-  Waiter waiter(TimePoint deadline) const {
-    return {.over = &over_,
-            .wake = wake_caller_.get(),
-            .deadline = deadline,
-            .lasts = wake_thread_.get()};
+  // `lasts` hears of long waits, and calls Lasts().
+  Waiter waiter(TimePoint deadline, const LongWait& lasts) const {
+    return {.over = &over_, .wake = wake_caller_.get(), .deadline = deadline, .lasts = &lasts};
   }
   // kOk while the group lives.
   Status failure();
 
+  // An operation is shown after this time, or after a quarter of its own where that is sooner.
+  static constexpr Millis kShownAfter{1'000};
+
  private:
-  Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links,
+  struct Lasting {
+    std::uint64_t operation = 0;
+    TimePoint since;
+    Millis limit{0};
+    std::string call;
+    std::vector<int> waiting;
+  };
+  Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, Show show,
         std::function<void()> on_over, net::Fd wake_thread, net::Fd wake_caller);
   void Run();
+  // What the daemon sees of this member's operation.
+  void ShowWait(TimePoint now) MUSTER_REQUIRES(mutex_);
   // What has come from one member.
   void Listen(int rank) MUSTER_REQUIRES(mutex_);
   Status OnFrame(int rank, const net::FrameHeader& header, std::span<const std::byte> meta)
@@ -97,6 +118,9 @@ class Watch {
   Condition known_;  // an end became known
   GroupState state_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<net::DuplexLink>> links_ MUSTER_GUARDED_BY(mutex_);
+  Show show_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<Lasting> lasting_ MUSTER_GUARDED_BY(mutex_);
+  bool shown_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

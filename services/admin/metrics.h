@@ -48,6 +48,7 @@ enum class Metric {
   kJobEvaluationAuc,
   kJobClosures,
   kJobRestarts,
+  kJobWait,
   kJobCheckpointTime,
   kJobCheckpointStall,
   // Parameter servers and workers.

@@ -28,6 +28,10 @@ void AddTasks(const v1::ClusterStatus& status, Samples& samples) {
     samples.Add(Metric::kTaskResidentBytes, Count(state.resident_bytes()), {task});
     if (state.task().type() != "worker") continue;
     samples.Add(Metric::kTaskClosures, Count(state.closures_done()), {task});
+    for (const v1::CollectiveWait& wait : state.waits()) {
+      samples.Add(Metric::kJobWait, Count(wait.lasts_ms()) / 1000,
+                  {wait.job_id(), FromProto(wait.task()).ToString()});
+    }
   }
 }
 

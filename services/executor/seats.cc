@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "collectives/process/form_group.h"
+#include "common/base/environment.h"
+#include "common/process/wait_page.h"
 #include "muster/v1/cluster.pb.h"
 
 namespace muster::executor {
@@ -31,6 +33,7 @@ Seats::Seats(const v1::StartExecutor& start, net::Listener listener)
       key_(start.program().key()),
       tls_(start.program().tls() ? tls::Context::ForKeys() : nullptr),
       executor_(start.program().incarnation()),
+      wait_page_(ProcessEnvironment()(process::WaitPage::kVariable).value_or("")),
       listener_(std::move(listener)) {}
 
 Status Seats::Form(const v1::JoinGroup& request) {
@@ -58,7 +61,8 @@ Status Seats::Form(const v1::JoinGroup& request) {
                                 .members = {},
                                 .key = key_,
                                 .tls = tls_,
-                                .form_within = kFormWithin};
+                                .form_within = kFormWithin,
+                                .wait_page = wait_page_};
     for (const v1::GroupMember& member : request.members()) {
       spec.members.push_back(
           {.task = fmt::format("{}:{}", member.task().type(), member.task().index()),

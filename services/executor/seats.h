@@ -59,6 +59,7 @@ class Seats {
   const std::string key_;
   const std::shared_ptr<tls::Context> tls_;
   const std::uint64_t executor_;
+  const std::string wait_page_;
   const net::Listener listener_;
   Mutex mutex_;
   Condition changed_;

@@ -66,6 +66,7 @@ int ReadPid(int fd) {
 // A process, and what its threads have left for the strand.
 struct LaunchHost::Running {
   std::unique_ptr<process::Child> child;
+  std::unique_ptr<process::WaitPage> page;  // null: it could not be had
   Mutex mutex;
   std::string last_error MUSTER_GUARDED_BY(mutex);
 };
@@ -234,6 +235,7 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
   // Before the strand: a program that prints without end may not take the daemon's heartbeats.
   const auto lines = std::make_shared<process::LineGate>();
   const auto running = std::make_shared<Running>();
+  running->page = process::WaitPage::ForChild(child.environment);
   child.on_line = [this, id, lines](std::chrono::system_clock::time_point time, std::string line) {
     if (!lines->Add(time, std::move(line))) return;
     strand_.Post([this, id, lines] { PassLines(id, lines); });
@@ -291,6 +293,12 @@ void LaunchHost::Signal(LaunchedId id, int signal) {
   if (const Status sent = found->second->child->Signal(signal); !sent.ok()) {
     log::Debug("to a launched process: {}", Message(sent));
   }
+}
+
+std::optional<process::Wait> LaunchHost::WaitOf(LaunchedId id) const {
+  const auto found = running_.find(id);
+  if (found == running_.end() || found->second->page == nullptr) return std::nullopt;
+  return found->second->page->Get();
 }
 
 void LaunchHost::Ask(LaunchedId id) { Signal(id, SIGTERM); }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ class LaunchHost final : private worker::LaunchIo {
              const v1::LaunchProcess& process) override;
   void Ask(worker::LaunchedId id) override;
   void Kill(worker::LaunchedId id) override;
+  std::optional<process::Wait> WaitOf(worker::LaunchedId id) const override;
   void Release(const std::string& job_id) override;
   void Forget(const std::string& job_id) override;
   void ToCoordinator(v1::DaemonMessage message) override;

@@ -275,6 +275,7 @@ void WorkerDaemon::OnCommand(StreamId stream, const v1::Command& command) {
 void WorkerDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   heartbeat.set_resident_bytes(ResidentBytes());
   core_.FillHeartbeat(heartbeat);
+  launches_.launches().FillHeartbeat(heartbeat);
 }
 
 void WorkerDaemon::AddMetrics(Samples& samples) const {
@@ -343,6 +344,7 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
   const std::string token = std::filesystem::absolute(daemon_.config().token_file).string();
   std::map<std::string, std::string> environment = TlsEnvironment(daemon_.config().tls);
   environment["MUSTER_TOKEN_FILE"] = token;
+  std::unique_ptr<process::WaitPage> page = process::WaitPage::ForChild(environment);
   MUSTER_TRY_ASSIGN(
       auto executor,
       ExecutorProcess::Start(
@@ -352,6 +354,7 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
           })));
   const int pid = executor->pid();
   executors_[process] = std::move(executor);
+  wait_pages_[process] = std::move(page);
   return pid;
 }
 
@@ -400,6 +403,13 @@ void WorkerDaemon::Bury(std::map<ProcessId, std::shared_ptr<Process>>& processes
 void WorkerDaemon::Kill(ProcessId process) {
   Bury(executors_, process);
   Bury(programs_, process);
+  wait_pages_.erase(process);
+}
+
+std::optional<process::Wait> WorkerDaemon::WaitOf(ProcessId process) const {
+  const auto found = wait_pages_.find(process);
+  if (found == wait_pages_.end() || found->second == nullptr) return std::nullopt;
+  return found->second->Get();
 }
 
 Result<Millis> WorkerDaemon::CpuTime(ProcessId process) const {

@@ -58,6 +58,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
                             const v1::ProgramSpec& program, const v1::ProgramStart& start) override;
   void Kill(worker::ProcessId process) override;
   Result<Millis> CpuTime(worker::ProcessId process) const override;
+  std::optional<process::Wait> WaitOf(worker::ProcessId process) const override;
   void Send(worker::ProcessId process, const v1::ToExecutor& message) override;
   void SendProgram(worker::ProcessId process, const v1::ToProgram& message) override;
   void Fetch(const std::string& sha256, worker::FileKind kind) override;
@@ -86,6 +87,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   worker::WorkerCore core_;
   std::map<worker::ProcessId, std::shared_ptr<ExecutorProcess>> executors_;
   std::map<worker::ProcessId, std::shared_ptr<ProgramProcess>> programs_;
+  std::map<worker::ProcessId, std::unique_ptr<process::WaitPage>> wait_pages_;
   ThreadScheduler reaper_;
   ThreadScheduler files_;
 };

@@ -118,11 +118,12 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
         Elastic{.cluster = joined.cluster, .secret = secret, .call_within = options.call_within});
     return joined;
   }
-  joined.group =
-      internal::join_workers(joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
-                                              .within = options.join_within,
-                                              .call_within = options.call_within,
-                                              .secret = secret});
+  joined.group = internal::join_workers(
+      joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
+                       .within = options.join_within,
+                       .call_within = options.call_within,
+                       .secret = secret,
+                       .wait_page = internal::wait_page_of(ProcessEnvironment())});
   return joined;
 }
 
@@ -154,7 +155,8 @@ std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
       internal::ElasticRun::Membership{.cluster = elastic_->cluster,
                                        .secret = elastic_->secret,
                                        .call_within = elastic_->call_within,
-                                       .regroup = regroup},
+                                       .regroup = regroup,
+                                       .wait_page = internal::wait_page_of(ProcessEnvironment())},
       state.tracked(), state.step(), options);
   return elastic_->run->Run([&](std::uint64_t number, int worker, int workers) {
     step(ElasticStep(*this, number, worker, workers, options.logical_shards));

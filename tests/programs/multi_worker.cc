@@ -1,10 +1,11 @@
 // A program of several workers, as tests/unit/strategy/multi_worker_mirrored starts it: trains a
 // network in float64 under TF_CONFIG and prints each step's loss, bit for bit.
 //
-//   multi_worker <steps> [leave|extra|shape <task> <step>]
+//   multi_worker <steps> [leave|extra|shape|stop <task> <step>]
 //
-// The task that is named does at that step what it should not: it ends, makes one more call, or
-// brings another shape. Errors are printed; the exit code is 3.
+// The task that is named does at that step what it should not: it ends, makes one more call, brings
+// another shape, or stops itself. Errors are printed; the exit code is 3.
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -36,6 +37,7 @@ TORCH_MODULE(Net);
 void misbehave(const std::string& how) {
   muster::ReplicaContext& context = muster::replica_context();
   if (how == "leave") std::exit(0);
+  if (how == "stop") std::raise(SIGSTOP);
   if (how == "extra") context.all_reduce(muster::ReduceOp::kSum, torch::ones({3}));
   if (how == "shape") context.all_reduce(muster::ReduceOp::kMean, torch::ones({5, 7}));
 }

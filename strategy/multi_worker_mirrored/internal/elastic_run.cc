@@ -61,7 +61,8 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
        .key = membership_.secret.key,
        .tls = membership_.secret.tls,
        .signature = state_.signature() + static_cast<std::uint64_t>(options_.logical_shards),
-       .first_step = first_step}));
+       .first_step = first_step,
+       .wait_page = membership_.wait_page}));
 }
 
 ElasticRun::~ElasticRun() = default;

@@ -24,6 +24,8 @@ class ElasticRun {
     std::chrono::milliseconds call_within;
     // Tells the strategy whose processes its replicas are in; null: this one alone.
     std::function<void(std::shared_ptr<collectives::Group>)> regroup;
+    // As in collectives::GroupSpec.
+    std::string wait_page;
   };
   // INVALID_ARGUMENT: options that cannot be.
   ElasticRun(Membership membership, TrackedValues tracked, std::uint64_t first_step,

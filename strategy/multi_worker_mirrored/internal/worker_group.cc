@@ -4,6 +4,7 @@
 
 #include "common/cluster/job_key.h"
 #include "common/net/listen_at.h"
+#include "common/process/wait_page.h"
 #include "common/telemetry/log.h"
 #include "strategy/base/internal/raise.h"
 
@@ -61,6 +62,10 @@ constexpr auto kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 }  // namespace
 
+std::string wait_page_of(const Environment& environment) {
+  return environment(process::WaitPage::kVariable).value_or("");
+}
+
 GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
                       const Environment& environment) {
   GroupSecret secret{.key = given, .tls = nullptr};
@@ -112,7 +117,8 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
                                          .members = cluster.members,
                                          .key = options.secret.key,
                                          .tls = options.secret.tls,
-                                         .form_within = options.within.value_or(kAsLongAsItTakes)},
+                                         .form_within = options.within.value_or(kAsLongAsItTakes),
+                                         .wait_page = options.wait_page},
                                         listener);
     if (group.status().code() == StatusCode::kDeadlineExceeded) {
       raise(FailedPrecondition("Timeout waiting for the cluster: {}", Message(group.status())));

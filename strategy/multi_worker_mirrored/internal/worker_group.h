@@ -87,7 +87,12 @@ struct JoinOptions {
   std::optional<std::chrono::milliseconds> within;
   std::chrono::milliseconds call_within;
   GroupSecret secret;
+  // As in collectives::GroupSpec.
+  std::string wait_page = {};
 };
+
+// The page that the daemon of a launched process gave it; empty: none did.
+std::string wait_page_of(const Environment& environment);
 
 // Listens at the own address and waits for all members. Null: there are none, this process is
 // alone.

@@ -142,6 +142,24 @@ TEST_CASE_METHOD(Fixture, "stop passes its grace on", "[cli][unit]") {
   CHECK(Said("job j-1 saves a checkpoint and ends"));
 }
 
+TEST_CASE_METHOD(Fixture, "describe tells who stands in a collective call, and for whom",
+                 "[cli][unit]") {
+  api.job = MakeJob("j-1", v1::JOB_STATE_RUNNING);
+  v1::CollectiveWait& wait = *api.job.add_tasks()->add_waits();
+  wait.mutable_task()->set_type("worker");
+  wait.set_generation(2);
+  wait.set_operation(412);
+  wait.set_call("all_reduce SUM of float32[3]");
+  wait.set_awaited("worker:1 (which has not begun it)");
+  wait.set_lasts_ms(7'100);
+  wait.set_limit_ms(60'000);
+  CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
+  CHECK(
+      out.str().find("WAITS     FOR                                SINCE        OPERATION\n"
+                     "worker:0  worker:1 (which has not begun it)  7 s of 60 s  412 of generation "
+                     "2: all_reduce SUM of float32[3]\n") != std::string::npos);
+}
+
 TEST_CASE_METHOD(Fixture, "status warns of an open network", "[cli][unit]") {
   v1::TaskState* task = api.status->add_tasks();
   task->mutable_task()->set_type("ps");

@@ -414,7 +414,8 @@ TEST_CASE("The same program submitted again answers the same job, and begins ane
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
 }
 
-TEST_CASE("A job shows what its own variables take on each server", "[coordinator][program]") {
+TEST_CASE("A job shows what its own variables take, and its own processes wait for, on each task",
+          "[coordinator][program]") {
   Programs cluster;
   cluster.JoinAll(1, 1);
   cluster.Run();
@@ -425,6 +426,7 @@ TEST_CASE("A job shows what its own variables take on each server", "[coordinato
     v1::JobBytes& bytes = *beat.add_job_bytes();
     bytes.set_job_id(id);
     bytes.set_bytes(id.size());
+    beat.add_waits()->set_job_id(id);
   }
   cluster.at({"ps", 0}).Say(message);
   const v1::ClusterStatus status = cluster.core->Status();
@@ -432,6 +434,8 @@ TEST_CASE("A job shows what its own variables take on each server", "[coordinato
   const v1::Job job = cluster.Described("words");
   REQUIRE(job.tasks(0).job_bytes_size() == 1);
   CHECK(job.tasks(0).job_bytes(0).bytes() == cluster.words().id().size());
+  REQUIRE(job.tasks(0).waits_size() == 1);
+  CHECK(job.tasks(0).waits(0).job_id() == cluster.words().id());
 }
 
 TEST_CASE("Muster-trainer cannot drive a program", "[coordinator][program]") {

@@ -52,6 +52,8 @@ struct FakeIo : WorkerIo {
   void Kill(ProcessId process) override { killed.insert(process); }
   Result<Millis> CpuTime(ProcessId) const override { return cpu; }
   Millis cpu{0};
+  std::optional<process::Wait> WaitOf(ProcessId) const override { return wait; }
+  std::optional<process::Wait> wait;
   void Send(ProcessId process, const v1::ToExecutor& message) override {
     sent.push_back({process, message});
   }

@@ -24,6 +24,10 @@ struct FakeLaunchIo : LaunchIo {
   }
   void Ask(LaunchedId id) override { asked.push_back(id); }
   void Kill(LaunchedId id) override { killed.push_back(id); }
+  std::optional<process::Wait> WaitOf(LaunchedId id) const override {
+    const auto found = waits.find(id);
+    return found == waits.end() ? std::nullopt : std::optional(found->second);
+  }
   void Release(const std::string&) override { ++released; }
   void Forget(const std::string& job_id) override { forgotten.push_back(job_id); }
   void ToCoordinator(v1::DaemonMessage message) override { up.push_back(std::move(message)); }
@@ -33,6 +37,7 @@ struct FakeLaunchIo : LaunchIo {
   std::vector<std::uint64_t> prepared;
   std::vector<LaunchedId> started, asked, killed;
   int released = 0;
+  std::map<LaunchedId, process::Wait> waits;
   std::vector<std::string> forgotten, written;
   std::vector<v1::DaemonMessage> up;
   std::vector<v1::CommandResult> replies;
@@ -136,6 +141,21 @@ TEST_CASE_METHOD(LaunchesFixture, "A launch is prepared, started, and told of",
       std::find_if(io.up.begin(), io.up.end(), [](const auto& one) { return one.has_log(); });
   REQUIRE(log != io.up.end());
   CHECK(log->log().task().index() == 1);
+}
+
+TEST_CASE_METHOD(LaunchesFixture,
+                 "The collective calls in which processes stand are in the heartbeat, those that "
+                 "have ended are not",
+                 "[worker][launch]") {
+  Begin(5);
+  for (const LaunchedId id : io.started) io.waits[id] = {.call = "barrier", .awaited = "worker:0"};
+  Ends(0);
+  v1::Heartbeat heartbeat;
+  launches.FillHeartbeat(heartbeat);
+  REQUIRE(heartbeat.waits_size() == 1);
+  CHECK(heartbeat.waits(0).job_id() == "j");
+  CHECK(heartbeat.waits(0).task().index() == 1);
+  CHECK(heartbeat.waits(0).call() == "barrier");
 }
 
 TEST_CASE_METHOD(LaunchesFixture, "A stop asks, kills after its grace, and waits for the ends",

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "collectives/kernels.h"
+#include "common/process/wait_page.h"
 #include "tests/unit/collectives/process/members.h"
 
 namespace muster::collectives {
@@ -219,6 +220,59 @@ TEST_CASE("who does not come within the time limit is named to all who wait",
     }
     over.Done();
   });
+}
+
+TEST_CASE("a call that lasts is on the page of its process, with who is waited for, until it ends",
+          "[collectives][process]") {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  Address address = GroupOf(3, by);
+  const auto page = process::WaitPage::Create();
+  REQUIRE(page.ok());
+  const std::string path = (*page)->path();
+  Steps shown;
+  const auto seen = [&](bool there) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (std::chrono::steady_clock::now() < until) {
+      const auto wait = (*page)->Get();
+      if (wait.has_value() == there) return wait;
+      std::this_thread::yield();
+    }
+    FAIL_CHECK("never " << (there ? "shown" : "gone"));
+    return std::optional<process::Wait>();
+  };
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      GroupSpec spec = address.Of(r);
+      if (r == 0) spec.wait_page = path;
+      auto group = FormGroup(spec, address.listeners[static_cast<std::size_t>(r)]);
+      if (!group.ok()) {
+        FAIL_CHECK(ToString(group.status()));
+        return;
+      }
+      if (r == 2) shown.Await();
+      std::vector<float> values(3, 1.0f);
+      const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
+      // A quarter of this is less than a second.
+      Status status = (*group)->AllReduce(Reduction::kSum, {&buffer, 1}, Millis(3'600));
+      if (!status.ok()) FAIL_CHECK(ToString(status));
+      if (r == 2) shown.Await();
+      status = (*group)->Barrier();
+      if (!status.ok()) FAIL_CHECK(ToString(status));
+    });
+  }
+  const auto wait = seen(true);
+  shown.Done();
+  (void)seen(false);
+  shown.Done();
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(wait);
+  CHECK(wait->generation == 1);
+  CHECK(wait->operation == 1);
+  CHECK(wait->call == "all_reduce SUM of float32[3]");
+  CHECK(wait->awaited == "worker:2 (which has not begun it)");
+  CHECK(wait->limit == Millis(3'600));
+  CHECK(wait->lasts >= Millis(900));
 }
 
 TEST_CASE(
