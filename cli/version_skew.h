@@ -8,11 +8,11 @@
 
 namespace muster::cli {
 
-// Of a coordinator that says nothing of its version, nothing is known: OK, and no warning.
+// A coordinator that says nothing of its version is taken as it is: OK, and no warning.
 struct VersionSkew {
   // kFailedPrecondition: of another major version; their messages need not be ours.
   Status refusal;
-  // Of another minor version: what to tell; empty: nothing.
+  // What to tell when it is of another minor version; empty: nothing.
   std::string warning;
 };
 

@@ -130,7 +130,7 @@ class Membership {
   const v1::TakenOut* Out(const TaskId& task) const;
   // Nobody need wait for it: it is taken out, and no process is on its way out.
   bool IsOut(const TaskId& task) const;
-  // Of the cluster spec, expected, or seen.
+  // Whether it is in the cluster spec, expected, or seen.
   bool Knows(const TaskId& task) const;
 
   // Alive members only.

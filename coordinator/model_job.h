@@ -40,7 +40,7 @@ class ModelJob final : public Job {
   void OnDriverMessage(Incarnation driver, const v1::FromProgram& message) override;
   Incarnation driver() const override { return driver_.number; }
   std::string driver_task() const override { return "trainer"; }
-  // Of its checkpoint that is on its way.
+  // The step of its checkpoint that is on its way.
   std::optional<std::uint64_t> SavingStep() const {
     return view_ ? view_->SavingStep() : std::nullopt;
   }

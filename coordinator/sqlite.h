@@ -12,7 +12,7 @@
 
 namespace muster::coordinator {
 
-// Of the tables in sqlite_journal.cc. A database of a higher one is left as it is.
+// The version of the tables in sqlite_journal.cc. A database of a higher one is left as it is.
 inline constexpr int kSchemaVersion = 1;
 
 inline Status Failed(sqlite3* db, const char* what) {

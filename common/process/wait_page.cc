@@ -82,7 +82,7 @@ struct WaitPage::Page {
 Result<std::unique_ptr<WaitPage>> WaitPage::Create() {
   const int descriptor = ::memfd_create("muster-wait-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) return FromErrno(errno, "memfd_create");
-  // Of a size that stays: who cut it would end the daemon by its next look.
+  // Its size stays: who cut it would end the daemon by its next look.
   const bool sized =
       ::ftruncate(descriptor, sizeof(Page)) == 0 &&
       ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;

@@ -21,7 +21,7 @@ namespace muster::process {
 
 // A collective call that has not ended yet.
 struct Wait {
-  // Of the group, and the call's number in it.
+  // The group's, and the call's number in it.
   std::uint64_t generation = 0;
   std::uint64_t operation = 0;
   // "all_reduce SUM of float32[3]"
@@ -54,7 +54,7 @@ class WaitPage {
   WaitPage(const WaitPage&) = delete;
   WaitPage& operator=(const WaitPage&) = delete;
 
-  // Of a page that was created here: where other processes of this user open it.
+  // Where other processes of this user open a page that was created here.
   std::string path() const;
 
   void Set(const Wait& wait);
