@@ -177,15 +177,18 @@ TEST_CASE("a member that dies in the midst of a step costs nothing but that atte
   Worker a(spec, 1), b(spec, 2);
   Join({&a, &b}, 1);
   std::vector<double> losses = LossesOf(a, 1, 10);
+  Status joined;
   {
     // Whatever it is doing while the leader makes the next steps.
     std::jthread killer([&] { b.Die(); });
     std::jthread coordinator([&] {
       killer.join();
-      Join({&a}, 2, /*lost=*/true);
+      joined = AskToJoin({&a}, 2, /*lost=*/true)[0].status();
     });
     for (const double loss : LossesOf(a, 11, 30)) losses.push_back(loss);
   }
+  CAPTURE(ToString(joined));
+  CHECK(joined.ok());
   CHECK((losses == expected));
 }
 
