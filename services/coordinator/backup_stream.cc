@@ -10,25 +10,21 @@
 #include "common/net/fd.h"
 #include "common/telemetry/log.h"
 #include "coordinator/backup.h"
-#include "services/coordinator/stalled_call.h"
+#include "services/coordinator/write_stream.h"
 
 namespace muster::coordinator {
 namespace {
 
 constexpr std::size_t kChunk = 1 << 20;
 
-// Threading: on the strand, but for the disk's work; gRPC's callbacks only post.
-// Lifetime: its own, until gRPC has let go of it and no work of the disk's is under way.
-class BackupStream : public grpc::ServerWriteReactor<v1::FileChunk>,
-                     public std::enable_shared_from_this<BackupStream> {
+// On the strand, as all of them, but for the disk's work.
+class BackupStream : public WriteStream<v1::FileChunk> {
  public:
   BackupStream(Front& front, grpc::CallbackServerContext* context, std::string state_directory)
-      : front_(front),
-        state_directory_(std::move(state_directory)),
-        stalled_(front.strand, context, front.stall_limit) {}
+      : WriteStream(front, context), state_directory_(std::move(state_directory)) {}
 
   void Begin(const Result<services::Caller>& caller) {
-    self_ = shared_from_this();
+    Hold();
     Post([this, caller] {
       if (!caller.ok()) return End(caller.status());
       front_.audit(*caller, "backup", "");
@@ -36,31 +32,18 @@ class BackupStream : public grpc::ServerWriteReactor<v1::FileChunk>,
       OnDisk([this] { return Make(); }, [this] { Next(); });
     });
   }
-  void OnWriteDone(bool ok) override {
-    stalled_.Went();
-    Post([this, ok] {
-      if (!ok) return End(Cancelled("the reader has gone"));
-      Next();
-    });
-  }
-  void OnDone() override {
-    Post([this] { self_.reset(); });
-  }
 
  private:
-  template <class Function>
-  void Post(Function function) {
-    front_.strand.Post(
-        [self = shared_from_this(), function = std::move(function)]() mutable { function(); });
-  }
+  void OnSent() override { Next(); }
+
   template <class Work, class Then>
   void OnDisk(Work work, Then then) {
     // No answer: no thread could be started for it.
     auto status = std::make_shared<Status>(ResourceExhausted("no thread can be started"));
     front_.disks.Run(
         "backup", [self = shared_from_this(), status, work = std::move(work)] { *status = work(); },
-        [self = shared_from_this(), status, then = std::move(then)] {
-          if (!status->ok()) return self->End(*status);
+        [self = shared_from_this(), this, status, then = std::move(then)] {
+          if (!status->ok()) return End(*status);
           then();
         });
   }
@@ -84,8 +67,7 @@ class BackupStream : public grpc::ServerWriteReactor<v1::FileChunk>,
     OnDisk([this] { return Read(); },
            [this] {
              if (chunk_.data().empty()) return End(Ok());
-             stalled_.Waits();
-             StartWrite(&chunk_);
+             Send(chunk_);
            });
   }
   Status Read() {
@@ -96,17 +78,9 @@ class BackupStream : public grpc::ServerWriteReactor<v1::FileChunk>,
     data.resize(static_cast<std::size_t>(got));
     return Ok();
   }
-  void End(const Status& status) {
-    if (!std::exchange(finished_, true)) Finish(services::ToGrpc(status));
-  }
-
-  Front& front_;
   const std::string state_directory_;
-  StalledCall stalled_;
-  std::shared_ptr<BackupStream> self_;
   net::Fd file_;
   v1::FileChunk chunk_;
-  bool finished_ = false;
 };
 
 }  // namespace
