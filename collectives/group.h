@@ -10,12 +10,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "collectives/kernels.h"
+#include "collectives/pending.h"
 #include "common/base/dtype.h"
 #include "common/base/status.h"
 
@@ -57,6 +59,11 @@ struct ScatterBuffer {
 // None: waits for ever. The members that wait longer get DEADLINE_EXCEEDED, which names the others.
 using Timeout = std::optional<std::chrono::milliseconds>;
 
+class Group;
+// A call, or several one after another, of the group that it is given. It captures what its buffers
+// need to live until it has ended, and throws nothing.
+using StartedCall = std::function<Status(Group&)>;
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -84,6 +91,11 @@ class Group {
                           std::span<const std::span<std::byte>> receives, Timeout timeout = {}) = 0;
   // Returns when all have come.
   virtual Status Barrier(Timeout timeout = {}) = 0;
+
+  // Begins a call that goes on beside what this member does next. All members count started calls
+  // and others alike: their order is that in which they were begun. Here: it is made at once.
+  virtual Pending Start(StartedCall call) { return Pending::Ended(call(*this)); }
+
   // Ends a group of processes for all of them: what is called or waits gets `why`. Threads of one
   // process see each other's errors anyway. From any thread.
   virtual void Abort(const Status& why) = 0;

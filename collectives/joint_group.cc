@@ -13,27 +13,23 @@ namespace muster::collectives {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-struct Brought {
-  std::span<const ReduceBuffer> buffers;
-  Status status;
-};
+using Brought = std::span<const std::span<const ReduceBuffer>>;
 
 // All replicas' `in` of buffer b.
-std::vector<const void*> SourcesOf(std::span<Brought* const> all, std::size_t b) {
+std::vector<const void*> SourcesOf(Brought brought, std::size_t b) {
   std::vector<const void*> sources;
-  for (const Brought* call : all) sources.push_back(call->buffers[b].in);
+  for (const std::span<const ReduceBuffer> buffers : brought) sources.push_back(buffers[b].in);
   return sources;
 }
 
 // Everybody's elements, summed at once.
-Status ReduceGathered(Group& between, Reduction reduction, std::span<Brought* const> all,
-                      std::size_t b, Timeout timeout) {
-  const ReduceBuffer& buffer = all[0]->buffers[b];
+Status ReduceGathered(Group& between, Reduction reduction, Brought brought, std::size_t b,
+                      Timeout timeout) {
+  const ReduceBuffer& buffer = brought[0][b];
   const std::size_t bytes = buffer.count() * SizeOf(buffer.type);
-  Bytes mine(bytes * all.size());
-  for (std::size_t r = 0; r < all.size() && bytes > 0; ++r) {
-    std::memcpy(mine.data() + r * bytes, all[r]->buffers[b].in, bytes);
+  Bytes mine(bytes * brought.size());
+  for (std::size_t r = 0; r < brought.size() && bytes > 0; ++r) {
+    std::memcpy(mine.data() + r * bytes, brought[r][b].in, bytes);
   }
   const auto processes = static_cast<std::size_t>(between.size());
   Bytes everybody(mine.size() * processes);
@@ -43,56 +39,66 @@ Status ReduceGathered(Group& between, Reduction reduction, std::span<Brought* co
                             .block_bytes = std::vector<std::size_t>(processes, mine.size())};
   MUSTER_TRY(between.AllGather({&gather, 1}, timeout));
   std::vector<const void*> sources;
-  for (std::size_t r = 0; r < all.size() * processes; ++r) {
+  for (std::size_t r = 0; r < brought.size() * processes; ++r) {
     sources.push_back(everybody.data() + r * bytes);
   }
   std::vector<void*> results;
-  for (const Brought* call : all) results.push_back(call->buffers[b].out);
+  for (const std::span<const ReduceBuffer> buffers : brought) results.push_back(buffers[b].out);
   ReduceRange(reduction, buffer.type, sources, results, 0, buffer.count());
   return Ok();
 }
 
 }  // namespace
 
+Status ReduceJointly(Group& between, Reduction reduction,
+                     std::span<const std::span<const ReduceBuffer>> brought, Timeout timeout) {
+  if (const Status status = CheckSame(brought); !status.ok()) {
+    between.Abort(status);
+    return status;
+  }
+  const std::span<const ReduceBuffer> buffers = brought[0];
+  const std::size_t members = brought.size() * static_cast<std::size_t>(between.size());
+  // The replicas' sums go into replica 0's result, from there between processes, and to the
+  // other replicas.
+  std::vector<ReduceBuffer> sums;
+  std::vector<std::size_t> which;
+  for (std::size_t b = 0; b < buffers.size(); ++b) {
+    const ReduceBuffer& first = buffers[b];
+    if (!AddsUp(reduction, first.type)) {
+      MUSTER_TRY(ReduceGathered(between, reduction, brought, b, timeout));
+      continue;
+    }
+    void* const out = first.out;
+    ReduceRange(WhileAdding(reduction), first.type, SourcesOf(brought, b), {&out, 1}, 0,
+                first.count());
+    sums.push_back({.type = first.type, .shape = first.shape, .in = out, .out = out});
+    which.push_back(b);
+  }
+  if (sums.empty() && !buffers.empty()) return Ok();
+  MUSTER_TRY(between.AllReduce(WhileAdding(reduction), sums, timeout));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::size_t count = sums[i].count();
+    if (reduction == Reduction::kMean) {
+      DivideRange(sums[i].type, sums[i].out, members, 0, count);
+    }
+    for (std::size_t r = 1; r < brought.size() && count > 0; ++r) {
+      std::memcpy(brought[r][which[i]].out, sums[i].out, count * SizeOf(sums[i].type));
+    }
+  }
+  return Ok();
+}
+
 Status JointGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
                              Timeout timeout) {
   if (replicas_ == 1) return between_.AllReduce(reduction, buffers, timeout);
-  Brought mine{buffers, Ok()};
-  const auto work = [&](std::span<Brought* const> all) -> Status {
+  struct Mine {
+    std::span<const ReduceBuffer> buffers;
+    Status status;
+  } mine{buffers, Ok()};
+  const auto work = [&](std::span<Mine* const> all) -> Status {
     std::vector<std::span<const ReduceBuffer>> brought;
-    for (const Brought* call : all) brought.push_back(call->buffers);
-    if (const Status status = CheckSame(brought); !status.ok()) {
-      between_.Abort(status);
-      return status;
-    }
-    // The replicas' sums go into replica 0's result, from there between processes, and to the
-    // other replicas.
-    std::vector<ReduceBuffer> sums;
-    std::vector<std::size_t> which;
-    for (std::size_t b = 0; b < buffers.size(); ++b) {
-      const ReduceBuffer& first = all[0]->buffers[b];
-      if (!AddsUp(reduction, first.type)) {
-        MUSTER_TRY(ReduceGathered(between_, reduction, all, b, timeout));
-        continue;
-      }
-      void* const out = first.out;
-      ReduceRange(WhileAdding(reduction), first.type, SourcesOf(all, b), {&out, 1}, 0,
-                  first.count());
-      sums.push_back({.type = first.type, .shape = first.shape, .in = out, .out = out});
-      which.push_back(b);
-    }
-    if (sums.empty() && !buffers.empty()) return Ok();
-    MUSTER_TRY(between_.AllReduce(WhileAdding(reduction), sums, timeout));
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      const std::size_t count = sums[i].count();
-      if (reduction == Reduction::kMean) {
-        DivideRange(sums[i].type, sums[i].out, static_cast<std::size_t>(size()), 0, count);
-      }
-      for (std::size_t r = 1; r < all.size() && count > 0; ++r) {
-        std::memcpy(all[r]->buffers[which[i]].out, sums[i].out, count * SizeOf(sums[i].type));
-      }
-    }
-    return Ok();
+    for (const Mine* call : all) brought.push_back(call->buffers);
+    return ReduceJointly(between_, reduction, brought, timeout);
   };
   return Together(place_, replica_, fmt::format("all_reduce {}", NameOf(reduction)), mine, timeout,
                   work);

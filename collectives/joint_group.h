@@ -18,6 +18,12 @@
 
 namespace muster::collectives {
 
+// What the replicas of one process reduce with those of the others: brought[r] is what replica r of
+// this process brings, and gets. All processes bring as many.
+//   kInvalidArgument, for all: replicas bring different shapes or types.
+Status ReduceJointly(Group& between, Reduction reduction,
+                     std::span<const std::span<const ReduceBuffer>> brought, Timeout timeout);
+
 class JointGroup final : public Group {
  public:
   // `place` is where the `replicas` of this process meet; `between` has a member for each process.

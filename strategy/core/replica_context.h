@@ -17,6 +17,7 @@
 #include "strategy/base/communication_options.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
+#include "strategy/core/started.h"
 #include "strategy/values/distributed_values.h"
 #include "strategy/values/indexed_slices.h"
 #include "strategy/values/nest.h"
@@ -91,6 +92,33 @@ class ReplicaContext {
   template <class T>
   auto all_reduce(std::string_view op, const T& value, const CommunicationOptions& options = {}) {
     return all_reduce(reduce_op(op), value, options);
+  }
+
+  // all_reduce() that is begun here and carried out between processes while this function goes on;
+  // its handle's wait() gives the result, or throws the error. All replicas begin it as they would
+  // make the call: what they begin and what they call is one order, the same for all; a call, this
+  // or another, takes its turn behind what was begun before, and its time limit counts from then.
+  // Several may be in flight; from 64 on the next one waits for the first. One that nobody waits
+  // for is carried out all the same, and its error is that of the next call. `value` is not written
+  // to until it has ended. It has no gradient.
+  //   Carried out before this returns: IndexedSlices, on GPUs, and where all replicas are in this
+  //   process.
+  //   INVALID_ARGUMENT: as all_reduce(); thrown here when it is the replicas of this process that
+  //   differ, by wait() when it is processes. UNIMPLEMENTED: in backward.
+  Started<torch::Tensor> start_all_reduce(ReduceOp op, const torch::Tensor& value,
+                                          const CommunicationOptions& options = {});
+  template <class T>
+    requires(nest::is_leaf<T> || nest::is_container<T>)
+  Started<nest::tensors_t<T>> start_all_reduce(ReduceOp op, const T& value,
+                                               const CommunicationOptions& options = {}) {
+    StartedLeaves started = start_leaves(op, leaves_of(value), options);
+    return {[value, wait = std::move(started.wait)] { return with_leaves(value, wait()); },
+            std::move(started.done)};
+  }
+  template <class T>
+  auto start_all_reduce(std::string_view op, const T& value,
+                        const CommunicationOptions& options = {}) {
+    return start_all_reduce(reduce_op(op), value, options);
   }
 
   // The replicas' values joined along `axis`, in every replica; of a nest, leaf by leaf.
@@ -182,9 +210,18 @@ class ReplicaContext {
   using Leaf = std::variant<torch::Tensor, IndexedSlices>;
   using Leaves = std::vector<Leaf>;
 
+  struct StartedLeaves {
+    std::function<Leaves()> wait;
+    std::function<bool()> done;
+  };
+
   // `call` on all leaves of `value` at once; its results in their places.
   template <class T, class Call>
   static nest::tensors_t<T> on_leaves(const T& value, Call&& call) {
+    return with_leaves(value, call(leaves_of(value)));
+  }
+  template <class T>
+  static Leaves leaves_of(const T& value) {
     Leaves leaves;
     nest::combine(nest::Components<T>{&value}, [&]<class L>(const nest::Components<L>& leaf) {
       if constexpr (std::is_same_v<L, IndexedSlices>) {
@@ -195,13 +232,18 @@ class ReplicaContext {
         return torch::Tensor();
       }
     });
-    Leaves results = call(leaves);
+    return leaves;
+  }
+  template <class T>
+  static nest::tensors_t<T> with_leaves(const T& value, Leaves leaves) {
     std::size_t next = 0;
     return nest::combine(nest::Components<T>{&value}, [&]<class L>(const nest::Components<L>&) {
-      return std::get<nest::tensors_t<L>>(std::move(results[next++]));
+      return std::get<nest::tensors_t<L>>(std::move(leaves[next++]));
     });
   }
   Leaves reduce_leaves(ReduceOp op, const Leaves& leaves, const CommunicationOptions& options);
+  StartedLeaves start_leaves(ReduceOp op, const Leaves& leaves,
+                             const CommunicationOptions& options);
   Leaves gather_leaves(const Leaves& leaves, int axis, const CommunicationOptions& options);
 
   // meet() without a type: `arguments` are what the kind says.

@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <memory>
 #include <set>
+#include <span>
 
 #include "collectives/hierarchy.h"
 #include "collectives/packing.h"
+#include "collectives/together.h"
 #include "common/base/words.h"
 #include "device/gpu.h"
 #include "device/placing.h"
@@ -173,39 +176,134 @@ Values CollectiveAllReduce::all_reduce_batch(ReduceOp op, const Values& values,
   return results;
 }
 
+namespace {
+
+collectives::Reduction ReductionOf(ReduceOp op) {
+  return op == ReduceOp::kSum ? collectives::Reduction::kSum : collectives::Reduction::kMean;
+}
+
+// What a replica brings to an all-reduce, and gets.
+struct Brought {
+  std::vector<torch::Tensor> inputs;  // kept alive
+  std::vector<torch::Tensor> results;
+  // In reverse: the gradients of the last layers are ready first. Of packs[p] the first is
+  // buffers[packs[p]]; one more that is their end.
+  std::vector<collectives::ReduceBuffer> buffers;
+  std::vector<std::size_t> packs;
+
+  std::span<const collectives::ReduceBuffer> pack(std::size_t p) const {
+    return std::span(buffers).subspan(packs[p], packs[p + 1] - packs[p]);
+  }
+};
+
+Brought BroughtOf(collectives::Reduction reduction, const std::vector<torch::Tensor>& values,
+                  const BytesPerPack& bytes_per_pack) {
+  const std::vector<torch::Tensor> reversed(values.rbegin(), values.rend());
+  Brought brought;
+  brought.results.resize(values.size());
+  for (const std::vector<std::size_t>& pack : group_by_size(reversed, bytes_per_pack)) {
+    brought.packs.push_back(brought.buffers.size());
+    for (const std::size_t i : pack) {
+      const DType type = *internal::dtype_of(reversed[i].scalar_type());
+      const DType result = collectives::ResultType(reduction, type);
+      torch::Tensor& to = brought.results[values.size() - 1 - i];
+      const torch::Tensor& from =
+          brought.inputs.emplace_back(internal::here(reversed[i]).contiguous());
+      to = torch::empty(reversed[i].sizes(), torch::dtype(internal::scalar_type_of(result)));
+      brought.buffers.push_back({type, reversed[i].sizes().vec(), from.data_ptr(), to.data_ptr()});
+    }
+  }
+  brought.packs.push_back(brought.buffers.size());
+  return brought;
+}
+
+// Replicas' threads share host memory; for GPUs the last replica to come does all. Rare types have
+// no kernels: libtorch adds them, on the last replica to come.
+bool InHostMemory(ReplicaContext& context, const std::vector<torch::Tensor>& values) {
+  if (context.strategy().uses_gpus()) return false;
+  return std::all_of(values.begin(), values.end(), [](const torch::Tensor& value) {
+    return internal::dtype_of(value.scalar_type()).has_value();
+  });
+}
+
+}  // namespace
+
 std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& context, ReduceOp op,
                                                            const std::vector<torch::Tensor>& values,
                                                            const CommunicationOptions& options) {
   internal::check_op(op);
-  const auto reduction =
-      op == ReduceOp::kSum ? collectives::Reduction::kSum : collectives::Reduction::kMean;
-  // Replicas' threads share host memory; for GPUs the last replica to come does all.
-  if (context.strategy().uses_gpus()) {
+  if (!InHostMemory(context, values)) {
     return CrossDeviceOps::all_reduce(context, op, values, options);
   }
-  for (const torch::Tensor& value : values) {
-    // Rare types have no kernels: libtorch adds them, on the last replica to come.
-    if (!internal::dtype_of(value.scalar_type()).has_value()) {
-      return CrossDeviceOps::all_reduce(context, op, values, options);
-    }
-  }
   const internal::AllReplicas group(context);
-  // In reverse: the gradients of the last layers are ready first.
-  const std::vector<torch::Tensor> reversed(values.rbegin(), values.rend());
-  std::vector<torch::Tensor> inputs(reversed.size()), results(values.size());
-  for (const std::vector<std::size_t>& pack : group_by_size(reversed, options.bytes_per_pack)) {
-    std::vector<collectives::ReduceBuffer> buffers;
-    for (const std::size_t i : pack) {
-      const DType type = *internal::dtype_of(reversed[i].scalar_type());
-      const DType result = collectives::ResultType(reduction, type);
-      torch::Tensor& to = results[values.size() - 1 - i];
-      inputs[i] = internal::here(reversed[i]).contiguous();
-      to = torch::empty(reversed[i].sizes(), torch::dtype(internal::scalar_type_of(result)));
-      buffers.push_back({type, reversed[i].sizes().vec(), inputs[i].data_ptr(), to.data_ptr()});
-    }
-    raise_unless_ok(group->AllReduce(reduction, buffers, options.timeout));
+  Brought mine = BroughtOf(ReductionOf(op), values, options.bytes_per_pack);
+  for (std::size_t p = 0; p + 1 < mine.packs.size(); ++p) {
+    raise_unless_ok(group->AllReduce(ReductionOf(op), mine.pack(p), options.timeout));
   }
-  return results;
+  return std::move(mine.results);
+}
+
+internal::StartedTensors CollectiveAllReduce::start_all_reduce(
+    ReplicaContext& context, ReduceOp op, const std::vector<torch::Tensor>& values,
+    const CommunicationOptions& options) {
+  internal::check_op(op);
+  collectives::Group* const between = context.strategy().collectives();
+  if (between == nullptr || !InHostMemory(context, values)) {
+    return CrossDeviceOps::start_all_reduce(context, op, values, options);
+  }
+  const collectives::Reduction reduction = ReductionOf(op);
+  const collectives::Timeout timeout = options.timeout;
+  const auto mine = std::make_shared<Brought>(BroughtOf(reduction, values, options.bytes_per_pack));
+  struct Call {
+    std::shared_ptr<Brought> brought;
+    collectives::Pending pending;
+  } call{mine, {}};
+  // The last replica of this process to come begins it for all of them.
+  const auto begin = [&](const std::vector<std::shared_ptr<Brought>>& all) {
+    return between->Start([=](collectives::Group& group) -> Status {
+      for (std::size_t p = 0; p + 1 < all[0]->packs.size(); ++p) {
+        std::vector<std::span<const collectives::ReduceBuffer>> packs;
+        for (const auto& one : all) packs.push_back(one->pack(p));
+        MUSTER_TRY(packs.size() == 1
+                       ? group.AllReduce(reduction, packs[0], timeout)
+                       : collectives::ReduceJointly(group, reduction, packs, timeout));
+      }
+      return Ok();
+    });
+  };
+  if (context.strategy().num_local_replicas() == 1) {
+    call.pending = begin({mine});
+  } else {
+    const auto joint = [&](const Arrivals<Call>& calls) {
+      std::vector<std::shared_ptr<Brought>> all;
+      std::vector<std::span<const collectives::ReduceBuffer>> buffers;
+      for (const Call& one : calls) {
+        all.push_back(one.brought);
+        buffers.emplace_back(one.brought->buffers);
+      }
+      Status status = collectives::CheckSame(buffers);
+      const bool packed_alike = std::all_of(
+          all.begin(), all.end(), [&](const auto& one) { return one->packs == all[0]->packs; });
+      if (status.ok() && !packed_alike) {
+        status = InvalidArgument(
+            "start_all_reduce: the replicas of a process have different bytes_per_pack; all need "
+            "the same");
+      }
+      if (!status.ok()) {
+        between->Abort(status);
+        raise(status);
+      }
+      const collectives::Pending pending = begin(all);
+      for (Call& one : calls) one.pending = pending;
+    };
+    context.meet(fmt::format("start of all_reduce {} by {}", name_of(op), name()), call, joint,
+                 timeout);
+  }
+  return {[results = mine->results, pending = call.pending] {
+            raise_unless_ok(pending.Wait());
+            return results;
+          },
+          [pending = call.pending] { return pending.Done(); }};
 }
 
 namespace {

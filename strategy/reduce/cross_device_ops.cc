@@ -176,6 +176,12 @@ std::vector<torch::Tensor> CrossDeviceOps::all_reduce(ReplicaContext& context, R
   return std::move(mine.results);
 }
 
+internal::StartedTensors CrossDeviceOps::start_all_reduce(ReplicaContext& context, ReduceOp op,
+                                                          const std::vector<torch::Tensor>& values,
+                                                          const CommunicationOptions& options) {
+  return internal::StartedTensors::ready(all_reduce(context, op, values, options));
+}
+
 std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
                                                       const std::vector<torch::Tensor>& values,
                                                       int axis,

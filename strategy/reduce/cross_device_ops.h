@@ -22,6 +22,7 @@
 #include "strategy/base/communication_options.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
+#include "strategy/core/started.h"
 #include "strategy/values/destinations.h"
 #include "strategy/values/distributed_values.h"
 #include "strategy/values/indexed_slices.h"
@@ -77,6 +78,11 @@ class CrossDeviceOps {
   virtual std::vector<torch::Tensor> all_reduce(ReplicaContext& context, ReduceOp op,
                                                 const std::vector<torch::Tensor>& values,
                                                 const CommunicationOptions& options);
+  // all_reduce() that may go on when this returns (ReplicaContext::start_all_reduce()). Default: it
+  // has ended then.
+  virtual internal::StartedTensors start_all_reduce(ReplicaContext& context, ReduceOp op,
+                                                    const std::vector<torch::Tensor>& values,
+                                                    const CommunicationOptions& options);
   virtual std::vector<torch::Tensor> all_gather(ReplicaContext& context,
                                                 const std::vector<torch::Tensor>& values, int axis,
                                                 const CommunicationOptions& options);
@@ -211,6 +217,9 @@ class CollectiveAllReduce final : public AllReduceOps {
   std::vector<torch::Tensor> all_reduce(ReplicaContext& context, ReduceOp op,
                                         const std::vector<torch::Tensor>& values,
                                         const CommunicationOptions& options) override;
+  internal::StartedTensors start_all_reduce(ReplicaContext& context, ReduceOp op,
+                                            const std::vector<torch::Tensor>& values,
+                                            const CommunicationOptions& options) override;
   std::vector<torch::Tensor> all_gather(ReplicaContext& context,
                                         const std::vector<torch::Tensor>& values, int axis,
                                         const CommunicationOptions& options) override;

@@ -172,13 +172,15 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
   }
 };
 
-// `result` of sparse values that may want a gradient, which there is none of.
+// `result` of values that may want a gradient, which there is none of.
 struct RefuseGradient : torch::autograd::Function<RefuseGradient> {
   static torch::Tensor forward(AutogradContext*, const torch::Tensor&, torch::Tensor result) {
     return result.detach();
   }
   static variable_list backward(AutogradContext*, const variable_list&) {
-    raise(Unimplemented("the gradient of all_reduce through IndexedSlices is not supported"));
+    raise(Unimplemented(
+        "the gradient of all_reduce through IndexedSlices, and of start_all_reduce, is not "
+        "supported"));
   }
 };
 
@@ -287,6 +289,52 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
     }
   }
   return results;
+}
+
+ReplicaContext::StartedLeaves ReplicaContext::start_leaves(ReduceOp op, const Leaves& leaves,
+                                                           const CommunicationOptions& options) {
+  require_mine();
+  internal::check_op(op);
+  Leaves results(leaves.size());
+  variable_list dense;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const auto* const tensor = std::get_if<torch::Tensor>(&leaves[i]);
+    if (tensor != nullptr && !tensor->defined()) {
+      raise(InvalidArgument("start_all_reduce of an undefined tensor"));
+    }
+    if (tensor == nullptr || is_slices(*tensor) || num_replicas_in_sync() == 1) {
+      results[i] = reduce_leaves(op, {leaves[i]}, options)[0];
+    } else {
+      dense.push_back(tensor->detach());
+      places.push_back(i);
+    }
+  }
+  internal::StartedTensors started = internal::StartedTensors::ready({});
+  if (!dense.empty()) {
+    const torch::NoGradGuard no_grad;
+    started = strategy_.cross_device_ops().start_all_reduce(*this, op, dense, options);
+  }
+  const auto wait = [=, wait_for = std::move(started.wait)] {
+    Leaves all = results;
+    variable_list reduced = wait_for();
+    for (std::size_t i = 0; i < places.size(); ++i) all[places[i]] = reduced[i];
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (const auto* const value = std::get_if<torch::Tensor>(&leaves[i])) {
+        auto& result = std::get<torch::Tensor>(all[i]);
+        result = WithoutGradient(*value, result.detach());
+      }
+    }
+    return all;
+  };
+  return {wait, std::move(started.done)};
+}
+
+Started<torch::Tensor> ReplicaContext::start_all_reduce(ReduceOp op, const torch::Tensor& value,
+                                                        const CommunicationOptions& options) {
+  StartedLeaves started = start_leaves(op, {value}, options);
+  return {[wait = std::move(started.wait)] { return std::get<torch::Tensor>(wait()[0]); },
+          std::move(started.done)};
 }
 
 ReplicaContext::Leaves ReplicaContext::gather_leaves(const Leaves& leaves, int axis,

@@ -2,13 +2,17 @@
 // network in float64 under TF_CONFIG and prints each step's loss, bit for bit.
 //
 //   multi_worker <steps> [leave|extra|shape|stop <task> <step>]
+//   multi_worker <steps> started
 //
+// "started": eight sums are in flight from one step to the next.
 // The task that is named does at that step what it should not: it ends, makes one more call, brings
 // another shape, or stops itself. Errors are printed; the exit code is 3.
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "strategy/muster.h"
 
@@ -42,6 +46,22 @@ void misbehave(const std::string& how) {
   if (how == "shape") context.all_reduce(muster::ReduceOp::kMean, torch::ones({5, 7}));
 }
 
+using InFlight = std::vector<muster::Started<torch::Tensor>>;
+
+// Begins sums of `step`, and takes those of the step before.
+void sum_on_the_way(InFlight& in_flight, std::int64_t step, int workers) {
+  const InFlight before = std::exchange(in_flight, {});
+  for (int i = 0; i < 8; ++i) {
+    const auto mine = torch::full({10'000 * i}, step, torch::kFloat64);
+    in_flight.push_back(muster::replica_context().start_all_reduce(muster::ReduceOp::kSum, mine));
+  }
+  for (const auto& sum : before) {
+    if (sum.wait().ne((step - 1) * workers).any().item<bool>()) {
+      muster::raise(muster::ErrorCode::kInternal, "a wrong sum");
+    }
+  }
+}
+
 void train(std::int64_t steps, const std::string& how, const std::string& who, std::int64_t when) {
   muster::MultiWorkerMirroredStrategy strategy;
   const bool mine = strategy.task_type() + ":" + std::to_string(strategy.task_id()) == who;
@@ -57,12 +77,14 @@ void train(std::int64_t steps, const std::string& how, const std::string& who, s
   const auto rows = muster::dataset::from_tensor_slices(Row{x, y}).repeat().batch(kBatch);
   auto data = muster::experimental_distribute_dataset(strategy, rows).iterator();
   muster::Mean mean("loss");
+  InFlight in_flight;
   std::cout << "joined " << strategy.id_in_cluster() << " of " << strategy.num_workers()
             << std::endl;
   for (std::int64_t step = 0; step < steps; ++step) {
     const auto losses = strategy.run(
         [&](const Row& piece) {
           if (mine && step == when) misbehave(how);
+          if (how == "started") sum_on_the_way(in_flight, step, strategy.num_workers());
           optimizer.zero_grad();
           const auto each = torch::nn::functional::cross_entropy(
               net->forward(std::get<0>(piece)), std::get<1>(piece),
@@ -89,7 +111,7 @@ int main(int argc, char** argv) {
     if (argc > 4) {
       train(std::stol(argv[1]), argv[2], argv[3], std::stol(argv[4]));
     } else {
-      train(std::stol(argv[1]), "", "", 0);
+      train(std::stol(argv[1]), argc > 2 ? argv[2] : "", "", 0);
     }
   } catch (const muster::Error& error) {
     std::cout << "error " << error.what() << std::endl;

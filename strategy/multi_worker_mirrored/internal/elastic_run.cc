@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "collectives/queued_group.h"
 #include "common/telemetry/log.h"
 #include "strategy/base/internal/raise.h"
 
@@ -70,11 +71,12 @@ ElasticRun::~ElasticRun() = default;
 void ElasticRun::Leave() {
   membership_.regroup(nullptr);
   group_.reset();
+  workers_.reset();
 }
 
 bool ElasticRun::GroupOver() const {
-  if (group_ == nullptr) return false;
-  switch (group_->failure().code()) {
+  if (workers_ == nullptr) return false;
+  switch (workers_->failure().code()) {
     case StatusCode::kUnavailable:
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kAborted:
@@ -101,7 +103,8 @@ void ElasticRun::Join() {
     if (!fresh) changed_ = false;
     const auto workers = formation.members.size();
     if (next.group != nullptr) {
-      group_ = std::make_shared<WorkerGroup>(std::move(next.group), membership_.call_within);
+      workers_ = std::make_shared<WorkerGroup>(std::move(next.group), membership_.call_within);
+      group_ = std::make_shared<collectives::QueuedGroup>(workers_);
     }
     membership_.regroup(group_);
     if (counts && options_.committed != nullptr) options_.committed(formation.target);
@@ -153,7 +156,7 @@ bool ElasticRun::Try(const Step& step) {
     others = Commit(number);
   } catch (...) {
     if (!GroupOver()) throw;
-    log::Info("the group is over in step {}: {}", number, Message(group_->failure()));
+    log::Info("the group is over in step {}: {}", number, Message(workers_->failure()));
     return false;
   }
   if (options_.committed != nullptr) options_.committed(number);

@@ -51,7 +51,8 @@ class ElasticRun {
   const ElasticOptions options_;
   ElasticState state_;
   std::unique_ptr<collectives::ElasticGroups> groups_;
-  std::shared_ptr<WorkerGroup> group_;  // null: alone, or none
+  std::shared_ptr<collectives::Group> group_;  // null: alone, or none
+  std::shared_ptr<WorkerGroup> workers_;       // behind group_'s queue
   int rank_ = 0;
   // A step has begun since the values were kept.
   bool changed_ = false;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "collectives/process/form_group.h"
+#include "collectives/queued_group.h"
 #include "common/cluster/job_key.h"
 #include "common/net/listen_at.h"
 #include "common/process/wait_page.h"
@@ -127,7 +129,8 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
   }
   // Nobody leaves the constructor, and comes for another group, before all have closed the listener
   // of this one.
-  auto joined = std::make_shared<WorkerGroup>(std::move(formed), options.call_within);
+  auto joined = std::make_shared<collectives::QueuedGroup>(
+      std::make_shared<WorkerGroup>(std::move(formed), options.call_within));
   CheckReplicas(*joined, cluster, options.replicas);
   return joined;
 }

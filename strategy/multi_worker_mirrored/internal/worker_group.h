@@ -16,7 +16,8 @@
 namespace muster::internal {
 
 // A group of processes for callers on several threads: one call at a time, each with a deadline,
-// which is never later than that of the strategy (call_within).
+// which is never later than that of the strategy (call_within). A queue of started calls stands
+// before it (collectives/queued_group.h).
 // Threading: any thread. Which call of two threads comes first must be the same on all workers,
 // else both are errors.
 class WorkerGroup final : public collectives::Group {

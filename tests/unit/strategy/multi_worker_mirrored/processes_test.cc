@@ -28,8 +28,10 @@ Lines lines_of(const std::string& text) {
 }
 
 // What each worker printed of a run of `steps` steps.
-std::vector<Lines> train(int count, int steps) {
-  MultiProcessRun run(workers_of(count, {kProgram, std::to_string(steps)}));
+std::vector<Lines> train(int count, int steps, const Lines& how = {}) {
+  Lines command{kProgram, std::to_string(steps)};
+  command.insert(command.end(), how.begin(), how.end());
+  MultiProcessRun run(workers_of(count, command));
   const MultiProcessResult result = run.join();
   std::vector<Lines> printed;
   for (int i = 0; i < count; ++i) {
@@ -94,6 +96,26 @@ TEST_CASE("a process that is killed or stopped ends the others with an error tha
   }
 }
 
+TEST_CASE("sums in flight from step to step change nothing of the training between them",
+          "[strategy][unit]") {
+  const auto plain = train(3, 30);
+  const auto started = train(3, 30, {"started"});
+  REQUIRE(losses(plain[0]).size() == 30);
+  for (const Lines& worker : started) CHECK(losses(worker) == losses(plain[0]));
+}
+
+TEST_CASE("a process that is killed ends the others, who have sums in flight",
+          "[strategy][unit][faults]") {
+  MultiProcessRun run(workers_of(3, {kProgram, "1000000", "started"}));
+  for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
+    REQUIRE(run.wait_for_output(worker, "loss", kPatience));
+  }
+
+  run.kill("worker:1", SIGKILL);
+
+  check_others(run, "UNAVAILABLE");
+}
+
 TEST_CASE("a process that leaves, calls once more or brings another shape is every other's error",
           "[strategy][unit]") {
   for (const std::string how : {"leave", "extra", "shape"}) {
@@ -108,7 +130,7 @@ TEST_CASE("the page's program prints on two workers what the page says", "[strat
   Lines wanted;
   std::ifstream page(MUSTER_DOC_TEXT);
   for (std::string line; std::getline(page, line);) wanted.push_back(line);
-  REQUIRE(wanted.size() == 4);
+  REQUIRE(wanted.size() == 5);
 
   MultiProcessRun run(workers_of(2, {MUSTER_DOC_PROGRAM}));
   const MultiProcessResult result = run.join();
