@@ -19,9 +19,10 @@
 #include "bench/collective_timing.h"
 #include "bench/execute.h"
 #include "bench/measure.h"
+#include "bench/rank_processes.h"
 #include "bench/subcommands.h"
-#include "collectives/process/form_group.h"
-#include "common/net/socket.h"
+#include "bench/tune_allreduce.h"
+#include "collectives/process/group_spec.h"
 #include "common/process/child.h"
 
 namespace muster::bench {
@@ -33,56 +34,29 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// One rank; rank 0 writes its figures.
-Status RunRank(const collectives::GroupSpec& spec, const net::Listener& listener,
-               nlohmann::ordered_json& figures) {
-  MUSTER_TRY_ASSIGN(const std::unique_ptr<Group> group, collectives::FormGroup(spec, listener));
-  CollectiveCalls calls;
-  calls.size = group->size();
-  calls.all_reduce = [&](const std::vector<float>& values, std::vector<float>& sums) {
-    const collectives::ReduceBuffer buffer{.type = DType::kFloat32,
-                                           .shape = {static_cast<std::int64_t>(values.size())},
-                                           .in = values.data(),
-                                           .out = sums.data()};
-    return group->AllReduce(collectives::Reduction::kSum, {&buffer, 1});
-  };
-  calls.broadcast = [&](std::int64_t& number) {
-    return group->Broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);
-  };
-  calls.barrier = [&] { return group->Barrier(); };
-  MUSTER_TRY_ASSIGN(const std::string text, TimeCollectives(calls));
-  figures = nlohmann::ordered_json::parse(text);
-  return Ok();
-}
-
-// The ranks as processes; rank 0 is this one.
 Result<nlohmann::ordered_json> RunGroup(int ranks, Transport transport) {
-  collectives::GroupSpec spec;
-  spec.job = "bench";
-  spec.key = "bench";
-  spec.spin = net::SpinMode::kAlways;
-  spec.transport = transport;
-  std::vector<net::Listener> listeners;
-  for (int r = 0; r < ranks; ++r) {
-    MUSTER_TRY_ASSIGN(net::Listener listener, net::ListenTcp("127.0.0.1:0"));
-    spec.members.push_back({fmt::format("rank:{}", r), listener.address});
-    listeners.push_back(std::move(listener));
-  }
   nlohmann::ordered_json figures;
-  std::vector<pid_t> others;
-  for (int r = 1; r < ranks; ++r) {
-    const pid_t pid = ::fork();
-    if (pid < 0) return FromErrno(errno, "fork");
-    if (pid == 0) {
-      spec.rank = r;
-      const Status status = RunRank(spec, listeners[static_cast<std::size_t>(r)], figures);
-      ::_exit(status.ok() ? 0 : 1);
-    }
-    others.push_back(pid);
-  }
-  const Status status = RunRank(spec, listeners[0], figures);
-  for (const pid_t pid : others) (void)::waitpid(pid, nullptr, 0);
-  MUSTER_TRY(status);
+  const auto rank = [&](Group& group) -> Status {
+    CollectiveCalls calls;
+    calls.size = group.size();
+    calls.all_reduce = [&](const std::vector<float>& values, std::vector<float>& sums) {
+      const collectives::ReduceBuffer buffer{.type = DType::kFloat32,
+                                             .shape = {static_cast<std::int64_t>(values.size())},
+                                             .in = values.data(),
+                                             .out = sums.data()};
+      return group.AllReduce(collectives::Reduction::kSum, {&buffer, 1});
+    };
+    calls.broadcast = [&](std::int64_t& number) {
+      return group.Broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);
+    };
+    calls.barrier = [&] { return group.Barrier(); };
+    MUSTER_TRY_ASSIGN(const std::string text, TimeCollectives(calls));
+    figures = nlohmann::ordered_json::parse(text);
+    return Ok();
+  };
+  collectives::GroupSpec spec;
+  spec.transport = transport;
+  MUSTER_TRY(InRanks(ranks, spec, rank));
   return figures;
 }
 
@@ -172,7 +146,13 @@ int RunAllreduce(int argc, char** argv) {
   app.add_option("--ranks", ranks, "numbers of processes")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  std::string tune;
+  CLI::Option* const tuned =
+      app.add_option("--tune", tune,
+                     "measure what groups choose their algorithms by, and write it to this file")
+          ->type_name("FILE");
   CLI11_PARSE(app, argc, argv);
+  if (tuned->count() > 0) return TuneAllreduce(ranks, tune);
   nlohmann::ordered_json out = {{"benchmark", "allreduce"}};
   out["memcpy_gb_per_s"] = {{"1_mb", MemcpyGbPerSecond(1U << 20)},
                             {"64_mb", MemcpyGbPerSecond(64U << 20)}};

@@ -1,7 +1,6 @@
 #include "collectives/cost_model.h"
 
 #include <bit>
-#include <initializer_list>
 
 #include "common/base/status.h"
 
@@ -57,13 +56,12 @@ double PredictedTorusSeconds(std::span<const int> dims, std::size_t bytes, const
   return seconds;
 }
 
-Algorithm Choose(int members, std::size_t bytes, bool only_direct, const Costs& costs) {
-  if (only_direct) return Algorithm::kDirect;
+Algorithm Choose(int members, std::size_t bytes, bool only_direct, const AlgorithmCosts& costs) {
   Algorithm best = Algorithm::kDirect;
-  double least = PredictedSeconds(best, members, bytes, costs);
-  for (const Algorithm other :
-       {Algorithm::kRing, Algorithm::kHalvingDoubling, Algorithm::kDoubling, Algorithm::kTree}) {
-    const double seconds = PredictedSeconds(other, members, bytes, costs);
+  if (only_direct) return best;
+  double least = PredictedSeconds(best, members, bytes, costs.of(best));
+  for (const Algorithm other : kAlgorithms) {
+    const double seconds = PredictedSeconds(other, members, bytes, costs.of(other));
     if (seconds >= least) continue;
     best = other;
     least = seconds;

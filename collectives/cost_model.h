@@ -4,6 +4,7 @@
 // Threading: values and pure functions.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -11,12 +12,36 @@
 
 namespace muster::collectives {
 
-// In seconds. The defaults are those of TCP on one host, as `muster bench allreduce` measures them.
+// In seconds. The defaults are those of TCP on one host, as `muster bench allreduce` measures them;
+// its --tune measures all of a machine's own (costs_file.h).
 struct Costs {
   double round = 12e-6;         // from the first byte sent until the peer goes on with it
   double message = 3e-6;        // at its sender, whatever its length
   double byte = 0.5e-9;         // on the way, for each byte sent
   double reduced_byte = 1e-10;  // for each byte that is added
+};
+
+// On one kind of link, where each algorithm may have figures of its own.
+class AlgorithmCosts {
+ public:
+  AlgorithmCosts() = default;
+  // The same for all.
+  AlgorithmCosts(const Costs& costs) { each_.fill(costs); }  // NOLINT(google-explicit-constructor)
+
+  Costs& of(Algorithm algorithm) { return each_[static_cast<std::size_t>(algorithm)]; }
+  const Costs& of(Algorithm algorithm) const { return each_[static_cast<std::size_t>(algorithm)]; }
+
+ private:
+  std::array<Costs, kAlgorithms.size()> each_;
+};
+
+// TCP, and Unix sockets within a host.
+enum class LinkKind : unsigned char { kTcp, kUnix };
+inline constexpr std::size_t kLinkKinds = 2;
+struct LinkCosts {
+  std::array<AlgorithmCosts, kLinkKinds> of_kind;
+
+  const AlgorithmCosts& of(LinkKind kind) const { return of_kind[static_cast<std::size_t>(kind)]; }
 };
 
 // Time of an all-reduce of `bytes` on each of `members`.
@@ -28,6 +53,7 @@ double PredictedTorusSeconds(std::span<const int> dims, std::size_t bytes, const
 
 // The cheapest. `only_direct`: elements whose sums are made in another type than they have; rounds
 // that add to what was rounded would give another result.
-Algorithm Choose(int members, std::size_t bytes, bool only_direct, const Costs& costs = {});
+Algorithm Choose(int members, std::size_t bytes, bool only_direct,
+                 const AlgorithmCosts& costs = {});
 
 }  // namespace muster::collectives

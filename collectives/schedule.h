@@ -12,6 +12,7 @@
 // Threading: values and pure functions.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string_view>
@@ -34,6 +35,9 @@ enum class Algorithm : unsigned char {
   // To rank 0 along a binomial tree, and back: few messages in all, for few bytes.
   kTree,
 };
+inline constexpr std::array kAlgorithms = {Algorithm::kDirect, Algorithm::kRing,
+                                           Algorithm::kHalvingDoubling, Algorithm::kDoubling,
+                                           Algorithm::kTree};
 std::string_view NameOf(Algorithm algorithm);
 
 struct Transfer {

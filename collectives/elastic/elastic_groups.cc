@@ -249,6 +249,7 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                  .key = options_.key,
                  .tls = options_.tls,
                  .form_within = kFormWithin,
+                 .costs = options_.costs,
                  .wait_page = options_.wait_page};
   for (const WorkerReport& member : formation.members) {
     const auto worker = static_cast<std::size_t>(member.name.worker);

@@ -50,6 +50,7 @@ class ElasticGroups {
     std::uint64_t first_step = 0;
     // As in GroupSpec.
     std::string wait_page = {};
+    std::optional<LinkCosts> costs = std::nullopt;
   };
   // kUnavailable: this worker's port is in use.
   static Result<std::unique_ptr<ElasticGroups>> Create(Options options);

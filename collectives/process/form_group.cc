@@ -18,6 +18,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "collectives/costs_file.h"
 #include "collectives/process/mesh.h"
 #include "collectives/process/process_group.h"
 #include "collectives/process/shared_memory.h"
@@ -390,12 +391,17 @@ class Forming {
   }
   std::uint64_t HostNumber() const { return Signature().Add(self_.host_id).value(); }
 
-  // The request of a GO is 1 when shared memory comes behind it.
+  // The request of a GO is 1 when shared memory comes behind it. Rank 0's brings what links cost,
+  // where that is told.
   Status Say(int rank, net::FrameKind kind) {
     const std::uint64_t host = HostNumber();
+    std::string meta(reinterpret_cast<const char*>(&host), sizeof(host));
+    if (kind == kGo && spec_.rank == 0 && spec_.costs.has_value()) {
+      meta += PackedCosts(*spec_.costs);
+    }
     net::DuplexLink& link = *peer(rank).watch;
     MUSTER_TRY(link.Queue({.kind = kind, .request = memory_.has_value() ? 1U : 0U},
-                          std::as_bytes(std::span(&host, 1)), {}));
+                          std::as_bytes(std::span(meta)), {}));
     return link.Flush().status();
   }
 
@@ -412,10 +418,13 @@ class Forming {
           one.early.push_back({header, {meta.begin(), meta.end()}});
           return Ok();
         }
-        if (header.kind != kind || meta.size() != sizeof(host)) {
+        const bool told = kind == kGo && r == 0;
+        if (header.kind != kind || meta.size() < sizeof(host) ||
+            (meta.size() > sizeof(host) && !told)) {
           return DataLoss("a frame of kind {} where a group forms", header.kind);
         }
         std::memcpy(&host, meta.data(), sizeof(host));
+        if (told) MUSTER_TRY(TakeCosts(meta.subspan(sizeof(host))));
         one.host = host;
         one.brings_memory = header.request == 1;
         there = true;
@@ -440,6 +449,14 @@ class Forming {
     return Ok();
   }
 
+  // What a GO of rank 0 brings, or does not.
+  Status TakeCosts(std::span<const std::byte> packed) {
+    spec_.costs.reset();
+    if (packed.empty()) return Ok();
+    MUSTER_TRY_ASSIGN(spec_.costs, UnpackedCosts(packed));
+    return Ok();
+  }
+
   Result<std::unique_ptr<Group>> Finish() {
     std::optional<SharedMemory> memory;
     if (memory_.has_value()) {
@@ -460,7 +477,7 @@ class Forming {
                                 hosts);
   }
 
-  const GroupSpec& spec_;
+  GroupSpec spec_;  // whose costs become those of rank 0
   const net::Listener& listener_;
   const net::Identity self_;
   const std::uint32_t members_;

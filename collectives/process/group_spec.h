@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "collectives/cost_model.h"
 #include "common/base/scheduler.h"
 #include "common/net/spin.h"
 #include "common/tls/context.h"
@@ -40,6 +42,9 @@ struct GroupSpec {
   net::SpinMode spin = net::SpinMode::kAdaptive;
   // The same on all members.
   Transport transport = Transport::kBest;
+  // What links cost, for the choice of algorithms (CostsFrom() of costs_file.h). Rank 0's count on
+  // all members; none: the defaults.
+  std::optional<LinkCosts> costs = std::nullopt;
   // The path of a process::WaitPage where operations that last are shown; empty: nowhere.
   std::string wait_page = {};
 };

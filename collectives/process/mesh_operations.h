@@ -15,7 +15,8 @@ namespace muster::collectives {
 class MeshOperations final : public Operations {
  public:
   struct Options {
-    Costs costs;
+    // The same on all members: what one sends is what the other waits for.
+    AlgorithmCosts costs;
     // By rank; equal numbers: one host. Of hosts with several members one speaks for its host.
     std::vector<std::uint64_t> hosts;
   };

@@ -25,6 +25,14 @@ int MembersHere(const std::vector<std::uint64_t>& hosts, int rank) {
       std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]));
 }
 
+// Those of the links between hosts, where there are several; the same on all members.
+AlgorithmCosts CostsOf(const GroupSpec& spec, const std::vector<std::uint64_t>& hosts) {
+  if (!spec.costs.has_value()) return {};
+  const bool tcp = spec.transport == Transport::kTcp ||
+                   MembersHere(hosts, spec.rank) < static_cast<int>(hosts.size());
+  return spec.costs->of(tcp ? LinkKind::kTcp : LinkKind::kUnix);
+}
+
 enum class Kind : std::uint8_t {
   kAllReduce,
   kExchange,
@@ -97,7 +105,7 @@ ProcessGroup::ProcessGroup(const GroupSpec& spec, std::vector<Mesh::Peer> data,
       spin_limit_(1),
       mesh_(std::move(data), spec.spin, &spin_limit_, Crowded(MembersHere(hosts, rank_))),
       memory_(std::move(memory)),
-      by_mesh_(mesh_, rank_, {.costs = {}, .hosts = hosts}),
+      by_mesh_(mesh_, rank_, {.costs = CostsOf(spec, hosts), .hosts = hosts}),
       by_memory_(memory_ ? std::make_unique<SharedOperations>(*memory_) : nullptr),
       best_(by_memory_ ? *by_memory_ : static_cast<Operations&>(by_mesh_)) {}
 

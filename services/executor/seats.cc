@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "collectives/costs_file.h"
 #include "collectives/process/form_group.h"
 #include "common/base/environment.h"
 #include "common/process/wait_page.h"
@@ -25,15 +26,18 @@ Result<std::unique_ptr<Seats>> Seats::Open(const v1::StartExecutor& start) {
   const bool v6 = host.find(':') != std::string::npos;
   MUSTER_TRY_ASSIGN(net::Listener listener,
                     net::ListenTcp(v6 ? fmt::format("[{}]:0", host) : host + ":0"));
-  return std::unique_ptr<Seats>(new Seats(start, std::move(listener)));
+  MUSTER_TRY_ASSIGN(const auto costs, collectives::CostsFrom(ProcessEnvironment()));
+  return std::unique_ptr<Seats>(new Seats(start, std::move(listener), costs));
 }
 
-Seats::Seats(const v1::StartExecutor& start, net::Listener listener)
+Seats::Seats(const v1::StartExecutor& start, net::Listener listener,
+             std::optional<collectives::LinkCosts> costs)
     : name_(fmt::format("job {} view {}", start.plan().job_id(), start.plan().view())),
       key_(start.program().key()),
       tls_(start.program().tls() ? tls::Context::ForKeys() : nullptr),
       executor_(start.program().incarnation()),
       wait_page_(ProcessEnvironment()(process::WaitPage::kVariable).value_or("")),
+      costs_(costs),
       listener_(std::move(listener)) {}
 
 Status Seats::Form(const v1::JoinGroup& request) {
@@ -62,6 +66,7 @@ Status Seats::Form(const v1::JoinGroup& request) {
                                 .key = key_,
                                 .tls = tls_,
                                 .form_within = kFormWithin,
+                                .costs = costs_,
                                 .wait_page = wait_page_};
     for (const v1::GroupMember& member : request.members()) {
       spec.members.push_back(

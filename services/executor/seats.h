@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/cost_model.h"
 #include "collectives/group.h"
 #include "common/base/mutex.h"
 #include "common/base/scheduler.h"
@@ -33,7 +34,8 @@ class Seats {
     std::shared_ptr<collectives::Group> group;
   };
 
-  // Listens for members. UNAVAILABLE: no address could be had.
+  // Listens for members. UNAVAILABLE: no address could be had. And the errors of
+  // collectives::CostsFrom().
   static Result<std::unique_ptr<Seats>> Open(const v1::StartExecutor& start);
 
   // host:port at which it waits for members.
@@ -52,7 +54,8 @@ class Seats {
   void Stop();
 
  private:
-  Seats(const v1::StartExecutor& start, net::Listener listener);
+  Seats(const v1::StartExecutor& start, net::Listener listener,
+        std::optional<collectives::LinkCosts> costs);
   void AbortAll(const Status& why) MUSTER_REQUIRES(mutex_);
 
   const std::string name_;
@@ -60,6 +63,7 @@ class Seats {
   const std::shared_ptr<tls::Context> tls_;
   const std::uint64_t executor_;
   const std::string wait_page_;
+  const std::optional<collectives::LinkCosts> costs_;
   const net::Listener listener_;
   Mutex mutex_;
   Condition changed_;

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "collectives/costs_file.h"
 #include "common/base/mutex.h"
 #include "common/base/wall_time.h"
 #include "common/cluster/job_key.h"
@@ -203,10 +204,15 @@ std::string KeyText(const std::string& key) {
 
 }  // namespace
 
-// The daemon's own without what is Muster's, then what the job says.
+// The daemon's own without what is Muster's, but for the costs of collectives, then what the job
+// says.
 std::map<std::string, std::string> LaunchHost::EnvironmentOf(
     const std::string& job_id, const v1::LaunchSpec& spec, const v1::LaunchProcess& process) const {
   std::map<std::string, std::string> environment = WithoutMuster();
+  // About the host's links, whoever uses them. The job's folder is another one than the daemon's.
+  if (const char* costs = std::getenv(collectives::kCostsVariable); costs != nullptr && *costs) {
+    environment[collectives::kCostsVariable] = fs::absolute(costs).string();
+  }
   const std::uint32_t together = std::max(1U, spec.processes_per_worker());
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     environment["OMP_NUM_THREADS"] = std::to_string(std::max(1U, options_.threads / together));

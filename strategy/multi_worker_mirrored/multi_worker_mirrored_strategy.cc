@@ -89,6 +89,7 @@ struct MultiWorkerMirroredStrategy::Elastic {
   internal::WorkerCluster cluster;
   internal::GroupSecret secret;
   std::chrono::milliseconds call_within;
+  std::optional<::muster::collectives::LinkCosts> costs;
   std::unique_ptr<internal::ElasticRun> run = nullptr;
 };
 
@@ -113,17 +114,21 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
   joined.ops = OpsFor(devices, joined.places, options.implementation);
   const internal::GroupSecret secret =
       internal::secret_of(joined.cluster, options.key, ProcessEnvironment());
+  const auto costs = internal::link_costs_of(ProcessEnvironment());
   if (options.elastic) {
-    joined.elastic = std::make_unique<Elastic>(
-        Elastic{.cluster = joined.cluster, .secret = secret, .call_within = options.call_within});
+    joined.elastic = std::make_unique<Elastic>(Elastic{.cluster = joined.cluster,
+                                                       .secret = secret,
+                                                       .call_within = options.call_within,
+                                                       .costs = costs});
     return joined;
   }
-  joined.group = internal::join_workers(
-      joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
-                       .within = options.join_within,
-                       .call_within = options.call_within,
-                       .secret = secret,
-                       .wait_page = internal::wait_page_of(ProcessEnvironment())});
+  joined.group = internal::join_workers(joined.cluster,
+                                        {.replicas = static_cast<int>(joined.places.size()),
+                                         .within = options.join_within,
+                                         .call_within = options.call_within,
+                                         .secret = secret,
+                                         .wait_page = internal::wait_page_of(ProcessEnvironment()),
+                                         .costs = costs});
   return joined;
 }
 
@@ -156,7 +161,8 @@ std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
                                        .secret = elastic_->secret,
                                        .call_within = elastic_->call_within,
                                        .regroup = regroup,
-                                       .wait_page = internal::wait_page_of(ProcessEnvironment())},
+                                       .wait_page = internal::wait_page_of(ProcessEnvironment()),
+                                       .costs = elastic_->costs},
       state.tracked(), state.step(), options);
   return elastic_->run->Run([&](std::uint64_t number, int worker, int workers) {
     step(ElasticStep(*this, number, worker, workers, options.logical_shards));

@@ -63,7 +63,8 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
        .tls = membership_.secret.tls,
        .signature = state_.signature() + static_cast<std::uint64_t>(options_.logical_shards),
        .first_step = first_step,
-       .wait_page = membership_.wait_page}));
+       .wait_page = membership_.wait_page,
+       .costs = membership_.costs}));
 }
 
 ElasticRun::~ElasticRun() = default;

@@ -26,6 +26,7 @@ class ElasticRun {
     std::function<void(std::shared_ptr<collectives::Group>)> regroup;
     // As in collectives::GroupSpec.
     std::string wait_page;
+    std::optional<collectives::LinkCosts> costs;
   };
   // INVALID_ARGUMENT: options that cannot be.
   ElasticRun(Membership membership, TrackedValues tracked, std::uint64_t first_step,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "collectives/costs_file.h"
 #include "collectives/process/form_group.h"
 #include "collectives/queued_group.h"
 #include "common/cluster/job_key.h"
@@ -68,6 +69,10 @@ std::string wait_page_of(const Environment& environment) {
   return environment(process::WaitPage::kVariable).value_or("");
 }
 
+std::optional<collectives::LinkCosts> link_costs_of(const Environment& environment) {
+  return value_of(collectives::CostsFrom(environment));
+}
+
 GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
                       const Environment& environment) {
   GroupSecret secret{.key = given, .tls = nullptr};
@@ -120,6 +125,7 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
                                          .key = options.secret.key,
                                          .tls = options.secret.tls,
                                          .form_within = options.within.value_or(kAsLongAsItTakes),
+                                         .costs = options.costs,
                                          .wait_page = options.wait_page},
                                         listener);
     if (group.status().code() == StatusCode::kDeadlineExceeded) {

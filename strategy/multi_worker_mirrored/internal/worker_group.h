@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "collectives/cost_model.h"
 #include "collectives/group.h"
 #include "common/base/environment.h"
 #include "common/base/mutex.h"
@@ -90,10 +91,15 @@ struct JoinOptions {
   GroupSecret secret;
   // As in collectives::GroupSpec.
   std::string wait_page = {};
+  std::optional<collectives::LinkCosts> costs = std::nullopt;
 };
 
 // The page that the daemon of a launched process gave it; empty: none did.
 std::string wait_page_of(const Environment& environment);
+
+// What links cost, by the file that the environment names; none where it names none.
+//   The errors of collectives::CostsFrom(), thrown.
+std::optional<collectives::LinkCosts> link_costs_of(const Environment& environment);
 
 // Listens at the own address and waits for all members. Null: there are none, this process is
 // alone.
