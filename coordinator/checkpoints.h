@@ -86,6 +86,8 @@ class Checkpoints {
     bool verify = false;
     // A step that is being saved.
     std::optional<std::uint64_t> saving = {};
+    // What has just been saved: it stays, and counts.
+    std::string saved = {};
     // Why others may go: "job words has ended".
     std::string why = {};
     bool dry_run = false;
@@ -122,9 +124,10 @@ class Checkpoints {
   virtual void WriteValues(const std::string& directory, v1::ModelValues values,
                            std::function<void(Result<std::vector<v1::SaveReport>>)> then) = 0;
   // The manifest is the commit point: an error means that there is no checkpoint. Then retention:
-  // `keep` committed ones stay.
+  // `keep` committed ones stay, `damaged` ones not counted.
   virtual void Commit(const std::string& root, const std::string& directory,
                       v1::CheckpointManifest manifest, std::uint32_t keep,
+                      const std::set<std::string>& damaged,
                       std::function<void(Result<Committed>)> then) = 0;
   virtual void ReadManifest(const std::string& directory,
                             std::function<void(Result<v1::CheckpointManifest>)> then) = 0;
@@ -156,6 +159,7 @@ class DiskCheckpoints : public Checkpoints {
                    std::function<void(Result<std::vector<v1::SaveReport>>)> then) override;
   void Commit(const std::string& root, const std::string& directory,
               v1::CheckpointManifest manifest, std::uint32_t keep,
+              const std::set<std::string>& damaged,
               std::function<void(Result<Committed>)> then) override;
   void ReadManifest(const std::string& directory,
                     std::function<void(Result<v1::CheckpointManifest>)> then) override;

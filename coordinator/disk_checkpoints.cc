@@ -163,20 +163,6 @@ Result<std::string> MakeEmpty(const std::string& root, std::uint64_t step,
   return directory;
 }
 
-Result<Checkpoints::Committed> CommitAndCollect(const std::string& root,
-                                                const std::string& directory,
-                                                const v1::CheckpointManifest& manifest,
-                                                std::uint32_t keep) {
-  MUSTER_TRY(storage::Commit(directory, manifest));
-  // From here on it counts, whatever becomes of old ones.
-  Checkpoints::Committed committed;
-  for (const v1::CheckpointFile& file : manifest.files()) committed.bytes += file.bytes();
-  committed.retention = storage::Collect(root, keep, directory);
-  Result<std::vector<std::string>> kept = storage::ListCheckpoints(root);
-  if (kept.ok()) committed.kept = *std::move(kept);
-  return committed;
-}
-
 std::uint64_t BytesIn(const std::string& directory) {
   std::uint64_t bytes = 0;
   std::error_code error;
@@ -189,16 +175,18 @@ std::uint64_t BytesIn(const std::string& directory) {
   return bytes;
 }
 
-Result<std::vector<Checkpoints::Swept>> SweepOne(const Checkpoints::Sweep& sweep) {
+// What goes, and is gone unless it was to be named alone.
+Result<std::vector<Checkpoints::Swept>> SweepOwn(const Checkpoints::Sweep& sweep) {
   std::vector<Checkpoints::Swept> swept;
-  Result<std::optional<v1::CheckpointOwner>> owner = storage::ReadOwner(sweep.root);
-  if (!owner.ok()) return owner.status();
-  if (*owner && (*owner)->cluster_id() != sweep.cluster_id) return swept;
   MUSTER_TRY_ASSIGN(const std::vector<storage::StepFolder> folders,
                     storage::ListStepFolders(sweep.root));
   std::size_t kept = 0;
   for (const storage::StepFolder& folder : folders) {
     if (folder.step == sweep.saving) continue;
+    if (folder.path == sweep.saved) {
+      ++kept;
+      continue;
+    }
     if (folder.committed && kept < sweep.keep) {
       if (sweep.refused.contains(folder.path)) continue;
       const Status sound = sweep.verify ? storage::Verify(folder.path) : Ok();
@@ -215,6 +203,32 @@ Result<std::vector<Checkpoints::Swept>> SweepOne(const Checkpoints::Sweep& sweep
   if (sweep.dry_run) return swept;
   for (Checkpoints::Swept& one : swept) one.failure = storage::RemoveCheckpoint(one.directory);
   return swept;
+}
+
+Result<std::vector<Checkpoints::Swept>> SweepOne(const Checkpoints::Sweep& sweep) {
+  Result<std::optional<v1::CheckpointOwner>> owner = storage::ReadOwner(sweep.root);
+  if (!owner.ok()) return owner.status();
+  if (*owner && (*owner)->cluster_id() != sweep.cluster_id)
+    return std::vector<Checkpoints::Swept>();
+  return SweepOwn(sweep);
+}
+
+Result<Checkpoints::Committed> CommitAndSweep(const std::string& directory,
+                                              const v1::CheckpointManifest& manifest,
+                                              Checkpoints::Sweep sweep) {
+  MUSTER_TRY(storage::Commit(directory, manifest));
+  // From here on it counts, whatever becomes of old ones.
+  Checkpoints::Committed committed;
+  for (const v1::CheckpointFile& file : manifest.files()) committed.bytes += file.bytes();
+  sweep.saved = directory;
+  const auto swept = SweepOwn(sweep);
+  committed.retention = swept.status();
+  for (const Checkpoints::Swept& one : swept.ok() ? *swept : std::vector<Checkpoints::Swept>()) {
+    if (committed.retention.ok()) committed.retention = one.failure;
+  }
+  Result<std::vector<std::string>> kept = storage::ListCheckpoints(sweep.root);
+  if (kept.ok()) committed.kept = *std::move(kept);
+  return committed;
 }
 
 Result<std::vector<std::string>> RootsIn(const std::string& folder) {
@@ -298,11 +312,13 @@ void DiskCheckpoints::WriteValues(const std::string& directory, v1::ModelValues 
 
 void DiskCheckpoints::Commit(const std::string& root, const std::string& directory,
                              v1::CheckpointManifest manifest, std::uint32_t keep,
+                             const std::set<std::string>& damaged,
                              std::function<void(Result<Committed>)> then) {
   RunThen<Committed>(
       offload_, root,
-      [root, directory, manifest = std::move(manifest), keep] {
-        return CommitAndCollect(root, directory, manifest, keep);
+      [directory, manifest = std::move(manifest),
+       sweep = Sweep{.root = root, .cluster_id = {}, .keep = keep, .refused = damaged}] {
+        return CommitAndSweep(directory, manifest, sweep);
       },
       std::move(then));
 }

@@ -123,6 +123,7 @@ void View::OnShardsSaved(std::shared_ptr<Save> save) {
   manifest.set_created_at(Rfc3339(story_.WallMs()));
   world_.checkpoints.Commit(
       story_.CheckpointRoot(), save->directory, manifest, KeptCheckpoints(story_.spec()),
+      story_.refused(),
       FromFolder<Checkpoints::Committed>(world_.options.save_limit, [this, save](auto committed) {
         OnCommitted(save, std::move(committed));
       }));

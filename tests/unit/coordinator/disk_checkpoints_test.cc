@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/base/scheduler.h"
+#include "common/storage/checkpoint.h"
 #include "common/storage/owner.h"
 #include "coordinator/checkpoints.h"
 #include "coordinator/journal.h"
@@ -54,13 +55,15 @@ struct CheckpointFolder {
     return answer.value();
   }
   // A committed checkpoint without tensors; its directory.
-  std::string Write(const std::string& root, std::uint64_t step) {
+  std::string Write(const std::string& root, std::uint64_t step,
+                    const std::set<std::string>& damaged = {}) {
     const std::string directory = Prepare(root, step).value();
     v1::CheckpointManifest manifest;
     manifest.set_step(step);
     manifest.set_spec_hash("hash");
     std::optional<Status> answer;
-    checkpoints.Commit(root, directory, manifest, 3, [&](auto done) { answer = done.status(); });
+    checkpoints.Commit(root, directory, manifest, 3, damaged,
+                       [&](auto done) { answer = done.status(); });
     strand.RunReady();
     REQUIRE(Message(answer.value()) == "");
     return directory;
@@ -294,7 +297,8 @@ TEST_CASE_METHOD(CheckpointFolder, "a committed checkpoint stays whatever become
   manifest.set_step(4);
 
   std::optional<Result<Checkpoints::Committed>> answer;
-  checkpoints.Commit(root, directory, manifest, 1, [&](auto done) { answer = std::move(done); });
+  checkpoints.Commit(root, directory, manifest, 1, {},
+                     [&](auto done) { answer = std::move(done); });
   strand.RunReady();
 
   REQUIRE(answer.value().ok());
@@ -334,7 +338,8 @@ TEST_CASE_METHOD(CheckpointFolder,
     for (const v1::TensorSlice& slice : report.slices()) *manifest.add_slices() = slice;
   }
   Status committed = Unknown("no answer");
-  checkpoints.Commit(root, directory, manifest, 3, [&](auto done) { committed = done.status(); });
+  checkpoints.Commit(root, directory, manifest, 3, {},
+                     [&](auto done) { committed = done.status(); });
   strand.RunReady();
   REQUIRE(Message(committed) == "");
 
@@ -443,6 +448,35 @@ TEST_CASE_METHOD(CheckpointFolder,
 
   sweep.keep = 0;
   CHECK(Collect(sweep).size() == 2);
+}
+
+TEST_CASE_METHOD(CheckpointFolder, "damaged checkpoints take the place of none that is kept",
+                 "[coordinator][unit]") {
+  const std::string root = folder.path() + "/job";
+  const auto there = [&](std::uint64_t step) {
+    return std::filesystem::exists(storage::CheckpointDirectory(root, step) + "/MANIFEST.json");
+  };
+  for (const std::uint64_t step : {10, 20}) Write(root, step);
+  const std::string damaged = Write(root, 30);
+
+  Write(root, 40, {damaged});
+  CHECK(there(10));
+  CHECK(there(30));
+
+  // Three that are whole; the damaged one is among these, and goes when it is older.
+  Write(root, 50, {damaged});
+  CHECK_FALSE(there(10));
+  CHECK(there(20));
+  CHECK(there(30));
+  Write(root, 60, {damaged});
+  CHECK_FALSE(there(20));
+  CHECK_FALSE(there(30));
+
+  // The step of a damaged one is saved anew.
+  Write(root, 60, {storage::CheckpointDirectory(root, 60)});
+  CHECK(there(40));
+  Write(root, 70);
+  CHECK_FALSE(there(40));
 }
 
 TEST_CASE_METHOD(CheckpointFolder,

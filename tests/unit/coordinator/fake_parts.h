@@ -61,8 +61,10 @@ class FakeCheckpoints : public Checkpoints {
     strand_.Post([step, then] { then("step-" + std::to_string(step)); });
   }
   void Commit(const std::string&, const std::string&, v1::CheckpointManifest manifest,
-              std::uint32_t, std::function<void(Result<Committed>)> then) override {
+              std::uint32_t, const std::set<std::string>& not_counted,
+              std::function<void(Result<Committed>)> then) override {
     if (commits_hang) return;
+    uncounted = not_counted;
     manifests.push_back(manifest);
     steps.insert(manifest.step());
     Committed committed;
@@ -104,6 +106,8 @@ class FakeCheckpoints : public Checkpoints {
   // What calls answer instead.
   Status look, unreadable, unwritable, retention;
   std::string taken_over;
+  // What the last Commit() was told of damaged ones.
+  std::set<std::string> uncounted;
   // Nothing answers; what Prepare() was asked waits.
   bool hangs = false;
   bool commits_hang = false;

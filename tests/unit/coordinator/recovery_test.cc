@@ -210,6 +210,9 @@ TEST_CASE("A damaged checkpoint is refused, said so, and the one before it is us
   CHECK(event->fields().at("step") == "20");
   const v1::Job described = cluster.Described();
   CHECK_FALSE(described.checkpoints(1).refused().empty());
+
+  cluster.TrainAndSave(11, 15);
+  CHECK(cluster.checkpoints.uncounted == std::set<std::string>{"step-20"});
 }
 
 TEST_CASE("A job whose checkpoints are all damaged says so when it begins anew",
