@@ -35,6 +35,8 @@ constexpr Millis kTick{200};
 // Connections that have not proved themselves, and how long they are left when there are more.
 constexpr std::size_t kMostGreeters = 64;
 constexpr Millis kPatience{100};
+// Without descriptors the next connection cannot be taken, and stays at the door.
+constexpr Millis kNoRoom{100};
 
 std::uint64_t NewIncarnation() {
   std::random_device random;
@@ -128,6 +130,7 @@ void ElasticGroups::Answer() {
       NoteTime(now);
       awake_ = now;
     }
+    if (!accepted.ok()) (void)net::Accept({}, wake_.get(), kNoRoom);
     if (!accepted.ok() || !accepted->fd.valid()) continue;
     greeters.Begin(*std::move(accepted), [this](net::Accepted taken, net::Greeters::Guest&) {
       AnswerOne(std::move(taken));

@@ -3,7 +3,13 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #include "collectives/elastic/elastic_groups.h"
 #include "common/net/socket.h"
@@ -53,6 +59,53 @@ TEST_CASE("elastic workers meet though many who say nothing are connected to the
     CAPTURE(ToString(status));
     CHECK(status.ok());
   }
+}
+
+std::chrono::nanoseconds CpuTimeOfThisProcess() {
+  timespec time{};
+  REQUIRE(::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+TEST_CASE("an elastic worker without descriptors waits for some, and answers then",
+          "[collectives][elastic]") {
+  process::PortAllotter allotter;
+  auto ports = allotter.Claim("127.0.0.1", 2);
+  REQUIRE(ports.ok());
+  ElasticGroups::Options options{
+      .rules = {.workers = 2, .min_workers = 1}, .workers = {}, .key = "the test's"};
+  for (process::PortClaim& claim : *ports) {
+    claim.Open();
+    options.workers.push_back({fmt::format("worker:{}", options.workers.size()),
+                               fmt::format("127.0.0.1:{}", claim.port())});
+  }
+  const auto worker = ElasticGroups::Create(options);
+  REQUIRE(worker.ok());
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  std::vector<net::Fd> all;
+  all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  while (all.back().get() < 32) all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const rlimit none{.rlim_cur = 32, .rlim_max = before.rlim_max};
+  net::Fd late(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{.sin_family = AF_INET,
+                      .sin_port = htons((*ports)[0].port()),
+                      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)},
+                      .sin_zero = {}};
+
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto begin = CpuTimeOfThisProcess();
+  const int connected =
+      ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  pollfd nonce{.fd = late.get(), .events = POLLIN, .revents = 0};
+  const int early = ::poll(&nonce, 1, 500);
+  const auto spent = CpuTimeOfThisProcess() - begin;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+
+  REQUIRE(connected == 0);
+  CHECK(early == 0);
+  CHECK(spent < std::chrono::milliseconds(100));
+  CHECK(::poll(&nonce, 1, 20'000) == 1);
 }
 
 }  // namespace
