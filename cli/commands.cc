@@ -8,6 +8,7 @@
 #include "cli/drain.h"
 #include "cli/format.h"
 #include "common/base/version.h"
+#include "common/base/version_skew.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 
@@ -34,6 +35,18 @@ std::string DiskText(const v1::DiskTrouble& disk, std::int64_t now_ms) {
   return text +
          "; jobs go on, but what happens now is lost if the coordinator is restarted before they "
          "are written: make room there\n";
+}
+
+// A line for each daemon there of another version than its coordinator.
+std::string OtherVersionsText(const v1::ClusterStatus& status) {
+  std::string text;
+  for (const v1::TaskState& task : status.tasks()) {
+    if (task.pid() == 0 || task.state() == "lost") continue;
+    const VersionSkew skew =
+        CompareVersions(TaskName(task.task()), task.version(), status.version());
+    if (!skew.warning.empty()) text += skew.warning + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -152,6 +165,8 @@ ExitCode ShowStatus(const Context& context) {
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid())});
   }
   terminal.out << Table(rows);
+  const std::string odd = OtherVersionsText(*status);
+  if (!odd.empty()) terminal.out << '\n' << odd;
   const std::string taken_out = TakenOutText(*status);
   if (!taken_out.empty()) terminal.out << '\n' << taken_out;
   std::vector<std::vector<std::string>> held{{"JOB", "TASK", "VARIABLES"}};

@@ -8,8 +8,8 @@
 #include "cli/cluster_finder.h"
 #include "cli/job_api.h"
 #include "cli/printable.h"
-#include "cli/version_skew.h"
 #include "common/base/mutex.h"
+#include "common/base/version_skew.h"
 #include "common/base/words.h"
 #include "common/net/probe_tls.h"
 #include "common/rpc/credentials.h"
@@ -259,7 +259,7 @@ class GrpcJobApi final : public JobApi {
     const auto found = metadata.find(rpc::kVersionKey);
     if (found == metadata.end()) return Ok();
     const VersionSkew skew =
-        CompareVersions(version_, std::string(found->second.data(), found->second.size()));
+        CompareVersions("this program", version_, {found->second.data(), found->second.size()});
     if (const auto warn = std::exchange(warn_, nullptr); warn && !skew.warning.empty()) {
       warn(skew.warning);
     }

@@ -333,6 +333,7 @@ v1::TaskState Membership::Describe(const TaskId& task) const {
   state.set_hostname(member->info.hostname());
   state.set_grpc_address(member->info.grpc_address());
   state.set_insecure_network(member->info.insecure_network());
+  state.set_version(member->info.version());
   state.set_executor_pid(attached ? member->heartbeat.executor_pid() : 0);
   state.set_closures_done(member->heartbeat.closures_done());
   state.set_resident_bytes(attached ? member->heartbeat.resident_bytes() : 0);

@@ -9,6 +9,8 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/version_skew.h"
+#include "common/telemetry/log.h"
 #include "services/coordinator/stalled_call.h"
 
 namespace muster::coordinator {
@@ -100,6 +102,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
         return End(InvalidArgument("the first message of a stream must be Register"));
       }
       if (const Status status = CheckTask(in_.register_()); !status.ok()) return End(status);
+      if (const Status status = CheckVersion(in_.register_()); !status.ok()) return End(status);
       const Result<SessionId> session = front_.core->Register(in_.register_(), shared_from_this());
       if (!session.ok()) return End(session.status());
       session_ = *session;
@@ -118,6 +121,16 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
     if (tasks.empty() || std::ranges::count(tasks, task) > 0) return Ok();
     return PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
                             fmt::join(tasks, ", "));
+  }
+
+  // Each daemon comes again and again; what is odd about it is logged once.
+  Status CheckVersion(const v1::Register& given) {
+    const std::string task = fmt::format("{}:{}", given.task().type(), given.task().index());
+    const VersionSkew skew = CompareVersions(task, given.version(), front_.version);
+    if (!skew.warning.empty() && front_.told_of_versions.insert(skew.warning).second) {
+      log::Warning("{}", skew.warning);
+    }
+    return skew.refusal;
   }
 
   void Closed() {

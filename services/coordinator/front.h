@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -36,8 +37,10 @@ struct Front {
   LaneOffload& disks;
   // How long the peer of a stream may stand still before the stream is ended.
   Millis stall_limit{60'000};
-  // Said with each answer of a unary call.
+  // Said with each answer of a unary call; daemons of another major version are refused.
   std::string version = {};
+  // What was logged of daemons of another minor one. On the strand.
+  std::set<std::string> told_of_versions = {};
 
   static Status Closing() {
     return Unavailable("the coordinator is shutting down; try again when it is back");

@@ -170,6 +170,31 @@ TEST_CASE_METHOD(Fixture, "status warns of an open network", "[cli][unit]") {
   CHECK(Said("without encryption"));
 }
 
+TEST_CASE_METHOD(Fixture, "status names daemons of another version than their coordinator",
+                 "[cli][unit]") {
+  api.status->set_version("0.4.0");
+  for (const char* const version : {"0.4.7", "0.3.0", ""}) {
+    v1::TaskState* const task = api.status->add_tasks();
+    task->mutable_task()->set_type("worker");
+    task->mutable_task()->set_index(static_cast<std::uint32_t>(api.status->tasks_size() - 1));
+    task->set_state("up");
+    task->set_pid(7);
+    task->set_version(version);
+  }
+  const std::string named =
+      "worker:1 is version 0.3.0, the coordinator 0.4.0: that works, what is new in either is "
+      "missing; upgrade the older one\n";
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(out.str().find('\n' + named) != std::string::npos);
+  CHECK(out.str().find("worker:0 is version") == std::string::npos);
+  CHECK(out.str().find("worker:2 is version") == std::string::npos);
+
+  api.status->mutable_tasks(1)->set_state("lost");
+  out.str("");
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(out.str().find("is version") == std::string::npos);
+}
+
 TEST_CASE_METHOD(Fixture, "status tells what each job's variables take", "[cli][unit]") {
   v1::TaskState* task = api.status->add_tasks();
   task->mutable_task()->set_type("ps");

@@ -258,6 +258,48 @@ TEST_CASE("A command line of another version is told so, and of another major on
   CHECK(warned.empty());
 }
 
+TEST_CASE("A daemon of another minor version is taken and named, of another major one refused",
+          "[services][unit]") {
+  Fixture f;
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  // Until the welcome or the refusal; then what the coordinator says of it.
+  const auto come = [&](const std::string& version, v1::ClusterStatus& status) {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    const auto stream = cluster->Attach(&context);
+    v1::DaemonMessage message = Register();
+    message.mutable_register_()->set_version(version);
+    REQUIRE(stream->Write(message));
+    v1::CoordinatorMessage answer;
+    const bool welcomed = stream->Read(&answer);
+    grpc::ClientContext asked;
+    f.Prepare(asked);
+    REQUIRE(jobs->GetStatus(&asked, {}, &status).ok());
+    if (welcomed) {
+      CHECK(answer.has_welcome());
+      context.TryCancel();
+    }
+    const grpc::Status ended = stream->Finish();
+    return welcomed ? grpc::Status::OK : ended;
+  };
+
+  v1::ClusterStatus status;
+  const grpc::Status refused = come("1.0.0", status);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(refused.error_message() ==
+        "worker:0 is version 1.0.0, the coordinator 0.4.0: of another major version nothing is "
+        "sure to be understood; install the cluster's version");
+  CHECK(status.tasks().empty());
+
+  for (const std::string version : {"0.5.0", "0.4.0", ""}) {
+    CHECK(come(version, status).ok());
+    REQUIRE(status.tasks_size() == 1);
+    CHECK(status.tasks(0).state() == "up");
+    CHECK(status.tasks(0).version() == version);
+  }
+}
+
 TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[services][unit]") {
   Fixture f;
   const cli::Cluster cluster{
