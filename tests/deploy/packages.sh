@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The packages in a Debian 12 of their own: packages.sh BUILD [PACKAGES]. Makes them (cpack) unless a
 # folder has them, makes a root with debootstrap, installs them there with what they need from
-# Debian's mirror (MUSTER_TEST_MIRROR), starts `muster up`, trains a small job, removes and purges.
+# Debian's mirror (MUSTER_TEST_MIRROR), starts `muster up`, trains a small job; builds and runs an
+# example with libmuster-dev; removes and purges.
 # Ends with 77, for "skipped", without root, debootstrap or the mirror.
 set -euo pipefail
 build=$(realpath "$1")
@@ -31,8 +32,10 @@ done
 
 debootstrap --variant=minbase bookworm "$root" "$mirror" >"$build/debootstrap.log" 2>&1 ||
   { tail -n 20 "$build/debootstrap.log"; exit 1; }
-mkdir "$root/packages"
+mkdir -p "$root/packages/sdk"
 cp "$packages"/muster_*.deb "$packages"/muster-daemons_*.deb "$root/packages/"
+cp "$packages"/libmuster-dev_*.deb "$root/packages/sdk/"
+cp -r "${BASH_SOURCE[0]%/*}/../../examples/custom_loop" "$root/packages/"
 cat >"$root/packages/job.yaml" <<'END'
 name: small
 model:
@@ -60,7 +63,8 @@ END
 cat >"$root/packages/run" <<'END'
 set -eux
 export DEBIAN_FRONTEND=noninteractive
-apt-get install --yes --no-install-recommends /packages/*.deb >/packages/apt.log 2>&1 || { tail -n 20 /packages/apt.log; exit 1; }
+get() { apt-get install --yes --no-install-recommends "$@" >/packages/apt.log 2>&1 || { tail -n 20 /packages/apt.log; exit 1; }; }
+get /packages/*.deb
 muster --help >/dev/null
 test -e /etc/muster/worker.yaml
 test -e /usr/share/bash-completion/completions/muster
@@ -73,11 +77,16 @@ muster submit -f job.yaml --wait || { muster describe small; cat up.log; exit 1;
 muster checkpoints verify small
 kill "$up"
 wait "$up"
-apt-get remove --yes muster muster-daemons >/dev/null
+get /packages/sdk/*.deb cmake g++ make libopenblas0-pthread dataset-fashion-mnist
+cmake -S custom_loop -B build -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake --build build
+MUSTER_DATA_CACHE=/packages/cache build/custom_loop mirrored
+apt-get remove --yes muster muster-daemons libmuster-dev >/dev/null
+test ! -e /usr/include/muster
 test ! -e /usr/bin/muster
 test ! -e /usr/bin/muster-worker
 test -e /etc/muster/worker.yaml
-apt-get purge --yes muster muster-daemons >/dev/null
+apt-get purge --yes muster muster-daemons libmuster-dev >/dev/null
 test ! -e /etc/muster/worker.yaml
 test ! -e /var/cache/muster
 find / -xdev -name '*muster*' -not -path '/packages/*' -not -path '/tmp/*' -not -path '/var/log/*' -not -path '/proc/*' >left
@@ -90,4 +99,4 @@ unshare --mount --pid --fork --kill-child sh -euc '
   mount -t proc proc "$1/proc"
   mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
   exec chroot "$1" sh /packages/run' sh "$root"
-echo "installed, trained, removed and purged"
+echo "installed, trained, built with, removed and purged"
