@@ -35,6 +35,7 @@ struct Subcommand {
 
 constexpr std::array kSubcommands = {
     Subcommand{"ps", "parameter server: pull, push, rows, by link", muster::bench::RunPs},
+    Subcommand{"connect", "connections, in the clear and behind TLS", muster::bench::RunConnect},
     Subcommand{"schedule", "closures between a driver and executors", muster::bench::RunSchedule},
     Subcommand{"allreduce", "sums between processes of one host", muster::bench::RunAllreduce},
     Subcommand{"train", "a job on a local cluster, beside a plain libtorch loop",

@@ -7,6 +7,9 @@ namespace muster::bench {
 // Parameter server: pull, push and rows against memcpy, a bare socket and a bare apply.
 int RunPs(int argc, char** argv);
 
+// Connections: in the clear, behind TLS by keys and certificates, by tickets.
+int RunConnect(int argc, char** argv);
+
 // Dispatch: empty closures through schedule, join and fetch against a bare ping-pong.
 int RunSchedule(int argc, char** argv);
 

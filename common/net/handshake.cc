@@ -112,7 +112,7 @@ bool WantsTls(const Channel& channel, const Identity& self) {
 
 Result<std::unique_ptr<tls::Session>> ClientSession(const Identity& self, const std::string& role,
                                                     const Subject& subject) {
-  if (self.tls->has_certificate()) return self.tls->Connect(self.server_task);
+  if (self.tls->has_certificate()) return self.tls->ConnectAgain(self.server_task);
   return self.tls->Connect(tls::NamedKey{.name = KeyName(role, subject), .key = self.token});
 }
 

@@ -1,6 +1,8 @@
 #include "common/tls/context.h"
 
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +23,7 @@ namespace muster::tls {
 namespace {
 
 using std::chrono::steady_clock;
+using std::chrono::system_clock;
 
 // Between two looks at the files.
 constexpr std::chrono::milliseconds kLookEvery{500};
@@ -90,10 +93,13 @@ Result<ContextPtr> MakeContext() {
       SSL_CTX_set_ciphersuites(made.get(), kCiphers) != 1) {
     return Internal("OpenSSL makes no context: {}", LastError());
   }
-  (void)SSL_CTX_set_num_tickets(made.get(), 0);
+  // One for each connection, so that there is one for the next.
+  (void)SSL_CTX_set_num_tickets(made.get(), 1);
+  (void)SSL_CTX_set_timeout(made.get(), kTicketLife.count());
   // OpenSSL takes a key for a session that goes on, and asks where it was begun.
   (void)SSL_CTX_set_session_id_context(made.get(), Bytes(kKeyLabel), kKeyLabel.size());
-  SSL_CTX_set_session_cache_mode(made.get(), SSL_SESS_CACHE_OFF);
+  // OpenSSL's own is by context; ours is by task.
+  SSL_CTX_set_session_cache_mode(made.get(), SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
   SSL_CTX_set_mode(made.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   return made;
 }
@@ -175,6 +181,8 @@ Result<Material> Load(const Files& files) {
 
 struct Context::Loaded {
   ContextPtr context;
+  // With the context, so that those from before the files changed are not used.
+  const std::shared_ptr<Tickets> tickets = std::make_shared<Tickets>();
 
   // The callbacks find their session by the SSL object.
   static int UseKey(SSL* ssl, const EVP_MD*, const unsigned char** name, std::size_t* size,
@@ -194,12 +202,56 @@ struct Context::Loaded {
     *session = nullptr;
     if (!ours->keys_) return 1;
     const auto key = ours->keys_({reinterpret_cast<const char*>(name), size});
-    if (key) *session = SessionOfKey(ssl, *key);
+    if (!key) return 1;  // a name of nobody's, or a ticket
+    *session = SessionOfKey(ssl, *key);
+    (void)SSL_set_num_tickets(ssl, 0);  // it would be no quicker by one
     return 1;
   }
+
+  // The server's side of tickets: until when its taker may come back goes into it, and on into
+  // those that are given to who comes by it.
+  static int GiveTicket(SSL* ssl, void*) {
+    if (SSL_session_reused(ssl) == 1) return 1;
+    const std::int64_t until = system_clock::to_time_t(GoodUntil(ssl));
+    return SSL_SESSION_set1_ticket_appdata(SSL_get_session(ssl), &until, sizeof(until));
+  }
+  // What it does not take is as if no ticket had come: the peer shows its certificate.
+  static SSL_TICKET_RETURN TakeTicket(SSL* ssl, SSL_SESSION* session, const unsigned char*,
+                                      std::size_t, SSL_TICKET_STATUS status, void*) {
+    if (status != SSL_TICKET_SUCCESS && status != SSL_TICKET_SUCCESS_RENEW) {
+      return SSL_TICKET_RETURN_IGNORE_RENEW;
+    }
+    const auto* ours = static_cast<const Session*>(SSL_get_app_data(ssl));
+    void* data = nullptr;
+    std::size_t size = 0;
+    std::int64_t until = 0;
+    const X509* const certificate = SSL_SESSION_get0_peer(session);
+    if (certificate == nullptr || SSL_SESSION_get0_ticket_appdata(session, &data, &size) != 1 ||
+        size != sizeof(until)) {
+      return SSL_TICKET_RETURN_IGNORE_RENEW;
+    }
+    std::memcpy(&until, data, size);
+    const bool good = system_clock::now() < system_clock::from_time_t(until) &&
+                      ours->CheckAllowed(*certificate).ok();
+    return good ? SSL_TICKET_RETURN_USE_RENEW : SSL_TICKET_RETURN_IGNORE_RENEW;
+  }
+  // The client's.
+  static int KeepTicket(SSL* ssl, SSL_SESSION* session) {
+    const auto* ours = static_cast<const Session*>(SSL_get_app_data(ssl));
+    if (ours->tickets_ == nullptr) return 0;
+    const auto until = SSL_session_reused(ssl) == 1 ? ours->ticket_until_ : GoodUntil(ssl);
+    // A copy: OpenSSL spoils the connection's own when that is cut.
+    if (SslSessionPtr copy(SSL_SESSION_dup(session)); copy != nullptr) {
+      ours->tickets_->Keep({ours->wanted_task_, std::move(copy), until});
+    }
+    return 0;
+  }
+
   explicit Loaded(ContextPtr made) : context(std::move(made)) {
     SSL_CTX_set_psk_use_session_callback(context.get(), UseKey);
     SSL_CTX_set_psk_find_session_callback(context.get(), FindKey);
+    (void)SSL_CTX_set_session_ticket_cb(context.get(), GiveTicket, TakeTicket, nullptr);
+    SSL_CTX_sess_set_new_cb(context.get(), KeepTicket);
   }
 };
 
@@ -263,31 +315,49 @@ std::shared_ptr<const Context::Loaded> Context::Current() {
   return loaded_;
 }
 
-Result<std::unique_ptr<Session>> Context::NewSession(bool server) {
-  const auto current = Current();
-  if (current == nullptr) return Internal("OpenSSL makes no context for TLS 1.3");
-  MUSTER_TRY_ASSIGN(auto session, Session::Make(current->context.get(), server));
+Result<std::unique_ptr<Session>> Context::NewSession(const Loaded* from, bool server) {
+  if (from == nullptr) return Internal("OpenSSL makes no context for TLS 1.3");
+  MUSTER_TRY_ASSIGN(auto session, Session::Make(from->context.get(), server));
   session->allowed_ = allowed_;
   return session;
 }
 
 Result<std::unique_ptr<Session>> Context::Accept(KeyNamed keys) {
-  MUSTER_TRY_ASSIGN(auto session, NewSession(true));
+  MUSTER_TRY_ASSIGN(auto session, NewSession(Current().get(), true));
   session->keys_ = std::move(keys);
   return session;
 }
 
-Result<std::unique_ptr<Session>> Context::Connect(const std::string& task) {
+Result<std::unique_ptr<Session>> Context::ConnectFrom(const Loaded* from, const std::string& task) {
   if (!has_certificate()) {
     return FailedPrecondition("this process has no certificate: give tls-ca, tls-cert and tls-key");
   }
-  MUSTER_TRY_ASSIGN(auto session, NewSession(false));
+  MUSTER_TRY_ASSIGN(auto session, NewSession(from, false));
   session->wanted_task_ = task;
   return session;
 }
 
+Result<std::unique_ptr<Session>> Context::Connect(const std::string& task) {
+  return ConnectFrom(Current().get(), task);
+}
+
+Result<std::unique_ptr<Session>> Context::ConnectAgain(const std::string& task) {
+  const std::shared_ptr<const Loaded> current = Current();
+  MUSTER_TRY_ASSIGN(auto session, ConnectFrom(current.get(), task));
+  if (task.empty()) return session;
+  session->tickets_ = current->tickets;
+  const Ticket ticket = current->tickets->Take(task, system_clock::now());
+  if (ticket.session == nullptr) return session;
+  // Without its certificate the server is not asked about again.
+  const X509* const certificate = SSL_SESSION_get0_peer(ticket.session.get());
+  if (certificate == nullptr || !session->CheckAllowed(*certificate).ok()) return session;
+  session->ticket_until_ = ticket.until;
+  (void)SSL_set_session(session->ssl_, ticket.session.get());
+  return session;
+}
+
 Result<std::unique_ptr<Session>> Context::Connect(NamedKey key) {
-  MUSTER_TRY_ASSIGN(auto session, NewSession(false));
+  MUSTER_TRY_ASSIGN(auto session, NewSession(Current().get(), false));
   session->key_ = std::move(key);
   return session;
 }

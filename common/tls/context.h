@@ -3,8 +3,8 @@
 // process that proves itself by a secret alone.
 //
 // TLS 1.3 only. Both sides always prove themselves: by certificates, or (a client that is given a
-// name and a key, to a server that knows it) by a pre-shared key with an ephemeral exchange. There
-// is no resumption: each connection is verified against the files as they are then.
+// name and a key, to a server that knows it) by a pre-shared key with an ephemeral exchange. Each
+// connection is verified against the files as they are then, also one by a ticket (tickets.h).
 //
 // Threading: any thread.
 #pragma once
@@ -60,6 +60,9 @@ class Context {
   Result<std::unique_ptr<Session>> Accept(KeyNamed keys = {});
   // The client's side, by certificate. The server must be a node, and `task` where one is given.
   Result<std::unique_ptr<Session>> Connect(const std::string& task = {});
+  // The same by a ticket (tickets.h) where that task has given one; those that it gives are kept.
+  // Empty: by none.
+  Result<std::unique_ptr<Session>> ConnectAgain(const std::string& task);
   // By a key; the server must have it too.
   Result<std::unique_ptr<Session>> Connect(NamedKey key);
 
@@ -68,7 +71,8 @@ class Context {
   Context(Files files, OnWarning on_warning);
   // The newest good state of the files.
   std::shared_ptr<const Loaded> Current();
-  Result<std::unique_ptr<Session>> NewSession(bool server);
+  Result<std::unique_ptr<Session>> NewSession(const Loaded* from, bool server);
+  Result<std::unique_ptr<Session>> ConnectFrom(const Loaded* from, const std::string& task);
 
   const Files files_;
   const OnWarning on_warning_;

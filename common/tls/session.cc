@@ -126,7 +126,11 @@ int Session::OnVerify(int good, x509_store_ctx_st* store) {
     return 0;
   }
   if (X509_STORE_CTX_get_error_depth(store) > 0) return 1;
-  session.verdict_ = session.CheckAllowed(*X509_STORE_CTX_get_current_cert(store));
+  const X509* const certificate = X509_STORE_CTX_get_current_cert(store);
+  if (i2d_X509(certificate, nullptr) > kLargestInTicket) {
+    (void)SSL_set_num_tickets(session.ssl_, 0);
+  }
+  session.verdict_ = session.CheckAllowed(*certificate);
   if (session.verdict_.ok()) return 1;
   X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REVOKED);  // the alert that the peer hears
   return 0;
@@ -136,6 +140,8 @@ Status Session::CheckAllowed(const x509_st& certificate) const {
   if (allowed_ == nullptr) return Ok();
   return allowed_->Check(FingerprintOf(certificate), WhoseOf(certificate));
 }
+
+bool Session::resumed() const { return !peer_.by_key && SSL_session_reused(ssl_) == 1; }
 
 void Session::WhenRevoked(std::function<void(const Status& why)> then) {
   const X509* certificate = SSL_get0_peer_certificate(ssl_);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "common/base/status.h"
 #include "common/tls/allowed.h"
 #include "common/tls/certificate.h"
+#include "common/tls/tickets.h"
 
 struct bio_st;
 struct ssl_st;
@@ -56,6 +58,8 @@ class Session {
   Result<bool> Handshake();
   // After the handshake.
   const Peer& peer() const { return peer_; }
+  // It came by a ticket: no certificate was shown, who it is was kept from then.
+  bool resumed() const;
   Result<Binding> binding() const;
   // After the handshake, once: what happens, on another thread, when the peer's certificate is
   // taken off the list of those that are let in. Not after this object has gone.
@@ -99,6 +103,10 @@ class Session {
   KeyNamed keys_;
   // What the server's certificate must name; empty: any task.
   std::string wanted_task_;
+  // A client's: where the server's tickets go; null: nowhere.
+  std::shared_ptr<Tickets> tickets_;
+  // Until when the ticket is good that it came by.
+  std::chrono::system_clock::time_point ticket_until_;
   // What OnVerify() found.
   Status verdict_;
   // Null: there is no list.

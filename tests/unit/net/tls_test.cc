@@ -192,6 +192,33 @@ TEST_CASE(
   CHECK(MeetByTls(client, server).client == Ok());
 }
 
+TEST_CASE("a node that connects again to the same task resumes, until it is revoked",
+          "[net][tls][unit]") {
+  Certificates folder;
+  tls::Files ps = folder.Issue("p", kPs0);
+  const tls::Files worker = folder.Issue("w", kWorker);
+  folder.Write("allowed", folder.LineOf("p") + folder.LineOf("w"));
+  ps.allowed = folder.path("allowed");
+  const Identity client{.token = "secret", .tls = ContextOf(worker), .server_task = "ps:0"};
+  const Identity server{.token = "secret", .tls = ContextOf(ps)};
+  const TlsMeeting first = MeetByTls(client, server);
+  REQUIRE(first.client == Ok());
+  CHECK_FALSE(first.client_stream->session().resumed());
+
+  TlsMeeting again = MeetByTls(client, server);
+  REQUIRE(again.client == Ok());
+  CHECK(again.client_stream->session().resumed());
+  CHECK(again.server_stream->session().resumed());
+  CHECK(again.server_stream->session().peer().holder.ToString() == "node worker:0");
+  folder.Write("allowed", folder.LineOf("p"));
+
+  // Also the connection that stands by a ticket ends.
+  const Status ended = again.server_channel->ReadFrame(Later()).status();
+  CHECK(Says(ended, "the certificate of node worker:0 has been revoked"));
+  CHECK(Says(MeetByTls(client, server).client,
+             "it refused this process's certificate: it has been revoked"));
+}
+
 TEST_CASE("who may not come in over TLS hears why", "[net][tls][unit]") {
   Certificates folder;
   const auto ps = ContextOf(folder.Issue("p", kPs0));
