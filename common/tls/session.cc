@@ -18,6 +18,12 @@ constexpr std::size_t kRecord = std::size_t{16} << 10;
 constexpr int kRecordRoom = (16 << 10) + 512;
 constexpr std::string_view kBindingLabel = "EXPORTER-muster hello 1";
 
+// Before a call whose error is asked for. There is nearly never one from before, and to clear an
+// empty queue takes a tenth of a small record's time.
+void ForgetErrors() {
+  if (ERR_peek_error() != 0) ERR_clear_error();
+}
+
 Session* SessionOf(const SSL* ssl) { return static_cast<Session*>(SSL_get_app_data(ssl)); }
 
 // What an alert of the peer says of our own certificate or key.
@@ -157,7 +163,7 @@ void Session::WhenRevoked(std::function<void(const Status& why)> then) {
 
 Result<bool> Session::Handshake() {
   if (done_) return true;
-  ERR_clear_error();
+  ForgetErrors();
   const int result = SSL_do_handshake(ssl_);
   if (result != 1) {
     if (SSL_get_error(ssl_, result) == SSL_ERROR_WANT_READ) return false;
@@ -222,7 +228,7 @@ Result<Session::Binding> Session::binding() const {
 Result<std::size_t> Session::Read(std::span<std::byte> into) {
   std::size_t filled = 0;
   while (filled < into.size()) {
-    ERR_clear_error();
+    ForgetErrors();
     std::size_t got = 0;
     const int result = SSL_read_ex(ssl_, into.data() + filled, into.size() - filled, &got);
     filled += got;
@@ -243,7 +249,7 @@ Result<std::size_t> Session::Read(std::span<std::byte> into) {
 Result<std::size_t> Session::Write(std::span<const std::byte> bytes) {
   std::size_t taken = 0;
   while (taken < bytes.size() && BIO_get_write_guarantee(SSL_get_wbio(ssl_)) >= kRecordRoom) {
-    ERR_clear_error();
+    ForgetErrors();
     std::size_t wrote = 0;
     const std::size_t most = std::min(bytes.size() - taken, kRecord);
     const int result = SSL_write_ex(ssl_, bytes.data() + taken, most, &wrote);
@@ -255,7 +261,7 @@ Result<std::size_t> Session::Write(std::span<const std::byte> bytes) {
 
 void Session::End() {
   if (!done_) return;
-  ERR_clear_error();
+  ForgetErrors();
   (void)SSL_shutdown(ssl_);
 }
 
