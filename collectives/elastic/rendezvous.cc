@@ -296,7 +296,8 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
     return known.silence == Silence::kVacant;
   });
   const bool all = here + vacant == options_.workers;
-  if (generation == 0 && !all && now - seeking_since_ < options_.start_within) return Nothing();
+  const bool first = generation == 0 && !formed_;
+  if (first && !all && now - seeking_since_ < options_.start_within) return Nothing();
   if (here < options_.min_workers) return Nothing();
   if (generation == 0 ? AnySilent() : !MayGoOn(base, holders)) return Nothing();
   ChooseTarget(next, generation, finished);
@@ -349,6 +350,7 @@ Status Rendezvous::Accept(const Formation& formation) {
 
 void Rendezvous::Formed(const Formation& formation, bool has_state) {
   forming_ = false;
+  formed_ = true;
   self_.phase = Phase::kRunning;
   if (!has_state) return;
   self_.generation = formation.generation;

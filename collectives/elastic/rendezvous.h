@@ -105,7 +105,7 @@ class Rendezvous {
     int workers = 1;
     // Fewer do not begin, nor go on.
     int min_workers = 1;
-    // The first group waits so long for all workers.
+    // The first group waits so long for all workers; not again, when it is lost.
     Millis start_within{10'000};
     // A member that lives, but still computes in the group that is over, is waited for so long.
     Millis stragglers_within{60'000};
@@ -182,6 +182,8 @@ class Rendezvous {
   WorkerReport self_;
   bool forming_ = false;
   TimePoint seeking_since_;
+  // It was in a group, with whatever came of that.
+  bool formed_ = false;
   std::vector<Known> known_;
   // The last step that counted when this worker stood still.
   std::uint64_t slept_after_ = 0;

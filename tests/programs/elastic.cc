@@ -6,16 +6,23 @@
 //
 // The task that is named sends itself the signal at that step: begin, shard (some of its gradients
 // are computed), summed (all have them), applied (its update is done), committed. Options: adam;
-// slow (a step takes 20 ms); alone=<ms> (the first group waits so long for all).
+// slow (a step takes 20 ms); alone=<ms> (the first group waits so long for all); first=<n> (a
+// worker alone begins with worker n's values); marks=<folder> (see Marks); save=<folder> (goes on
+// from the last checkpoint there, and saves one every=<n> steps); meanwhile (beside the next
+// steps).
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "strategy/muster.h"
+#include "strategy/train/internal/saved_state.h"
 
 namespace {
 
@@ -46,6 +53,11 @@ struct Options {
   bool adam = false;
   bool slow = false;
   std::chrono::milliseconds alone{60'000};
+  int first = 0;
+  std::string marks;
+  std::string save;
+  std::uint64_t every = 20;
+  bool meanwhile = false;
 };
 
 Options options_of(const std::vector<std::string>& arguments) {
@@ -65,9 +77,52 @@ Options options_of(const std::vector<std::string>& arguments) {
     if (arguments[next].starts_with("alone=")) {
       options.alone = std::chrono::milliseconds(std::stoi(arguments[next].substr(6)));
     }
+    if (arguments[next].starts_with("first=")) options.first = std::stoi(arguments[next].substr(6));
+    if (arguments[next].starts_with("marks=")) options.marks = arguments[next].substr(6);
+    if (arguments[next].starts_with("save=")) options.save = arguments[next].substr(5);
+    if (arguments[next].starts_with("every="))
+      options.every = std::stoull(arguments[next].substr(6));
+    if (arguments[next] == "meanwhile") options.meanwhile = true;
   }
   return options;
 }
+
+// A part of the state, between the variables and the optimizer, that holds nothing, and is where a
+// worker sends itself the signal that the file <folder>/<task>.<phase> says, once: given (it gives
+// or gets the state, and the variables have gone), kept (it remembers the values that it has).
+class Marks final : public muster::internal::SavedState {
+ public:
+  Marks(std::string folder, std::string task) : folder_(std::move(folder) + "/" + task) {}
+
+  std::vector<std::string> Names() const override { return {"mark"}; }
+  std::map<std::string, torch::Tensor> Values() const override {
+    Reached("given");
+    return {};
+  }
+  void ValuesInto(std::map<std::string, torch::Tensor>& kept) const override {
+    Reached("kept");
+    kept.clear();
+  }
+  void Check(const std::map<std::string, torch::Tensor>&) const override {}
+  void Restore(const std::map<std::string, torch::Tensor>&) const override {}
+
+ private:
+  void Reached(const std::string& phase) const {
+    const std::string path = folder_ + "." + phase;
+    int signal = 0;
+    std::ifstream(path) >> signal;
+    if (signal == 0 || std::remove(path.c_str()) != 0) return;
+    std::cout << "signal " << signal << std::endl;
+    std::raise(signal);
+  }
+
+  const std::string folder_;
+};
+// As checkpoints track it.
+struct Marked {
+  std::shared_ptr<const muster::internal::SavedState> marks;
+  auto saved_state() const { return marks; }
+};
 
 // The rows of a shard are a function of step and shard alone.
 torch::Tensor loss_of(const muster::DistributedModule<NetImpl>& net, std::uint64_t step, int shard,
@@ -84,7 +139,8 @@ template <class Optimizer>
 void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options,
            const muster::DistributedModule<NetImpl>& net, const Optimizer& optimizer) {
   constexpr int kShards = 8;
-  const bool mine = strategy.task_type() + ":" + std::to_string(strategy.task_id()) == options.who;
+  const std::string task = strategy.task_type() + ":" + std::to_string(strategy.task_id());
+  const bool mine = task == options.who;
   bool sent = false;
   const auto reached = [&](std::uint64_t step, const std::string& phase) {
     if (!mine || sent || step != options.when || phase != options.phase) return;
@@ -94,38 +150,48 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
   };
   muster::Checkpoint state;
   state.track(net);
+  if (!options.marks.empty()) state.track(Marked{std::make_shared<Marks>(options.marks, task)});
   state.track(optimizer);
+  muster::CheckpointManager manager(state, options.save, 100);
+  if (!options.save.empty() && manager.restore_latest()) std::cout << "restored" << std::endl;
+  const auto save = [&](std::uint64_t step) {
+    if (!options.meanwhile) return (void)manager.save(step);
+    const std::string digits = std::to_string(step);
+    state.save_async(options.save + "/step-" + std::string(12 - digits.size(), '0') + digits, step);
+  };
   torch::Tensor loss;
-  strategy.run_elastic(state,
-                       [&](const muster::ElasticStep& step) {
-                         reached(step.number(), "begin");
-                         if (options.slow)
-                           std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                         loss = step.backward(optimizer, [&](int shard) {
-                           torch::Tensor of_shard = loss_of(net, step.number(), shard, kShards);
-                           reached(step.number(), "shard");
-                           return of_shard;
-                         });
-                         reached(step.number(), "summed");
-                         optimizer.step();
-                         reached(step.number(), "applied");
-                       },
-                       {.steps = options.steps,
-                        .start_within = options.alone,
-                        .logical_shards = kShards,
-                        .committed = [&](std::uint64_t step) {
-                          std::cout << "step " << step << " " << std::hexfloat
-                                    << loss.template item<double>() << std::defaultfloat << " of "
-                                    << strategy.num_workers() << std::endl;
-                          reached(step, "committed");
-                        }});
+  strategy.run_elastic(
+      state,
+      [&](const muster::ElasticStep& step) {
+        reached(step.number(), "begin");
+        if (!options.save.empty() && step.number() % options.every == 1 && step.number() > 1) {
+          save(step.number() - 1);
+        }
+        if (options.slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        loss = step.backward(optimizer, [&](int shard) {
+          torch::Tensor of_shard = loss_of(net, step.number(), shard, kShards);
+          reached(step.number(), "shard");
+          return of_shard;
+        });
+        reached(step.number(), "summed");
+        optimizer.step();
+        reached(step.number(), "applied");
+      },
+      {.steps = options.steps,
+       .start_within = options.alone,
+       .logical_shards = kShards,
+       .committed = [&](std::uint64_t step) {
+         std::cout << "step " << step << " " << std::hexfloat << loss.template item<double>()
+                   << std::defaultfloat << " of " << strategy.num_workers() << std::endl;
+         reached(step, "committed");
+       }});
 }
 
 void run(const Options& options) {
   muster::MultiWorkerMirroredStrategy strategy({.elastic = true});
   const auto scope = strategy.scope();
   // Each worker has other first values: those of the first one count.
-  torch::manual_seed(static_cast<std::uint64_t>(5 + strategy.task_id()));
+  torch::manual_seed(static_cast<std::uint64_t>(5 + options.first + strategy.task_id()));
   const auto net = strategy.distribute(Net());
   std::cout << "ready" << std::endl;
   if (options.adam) {

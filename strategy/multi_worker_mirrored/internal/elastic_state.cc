@@ -101,20 +101,31 @@ void ElasticState::Undo() {
 
 void ElasticState::Stream(collectives::Group& group, int donor, bool takes) {
   const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> given;
   for (const auto& [name, variable] : tracked_.variables) {
-    const torch::Tensor got = Given(group, donor, variable.state()->at(0).Snapshot());
-    if (takes) variable.state()->Restore(got);
+    torch::Tensor value = Given(group, donor, variable.state()->at(0).Snapshot());
+    if (takes) given.push_back(std::move(value));
   }
+  std::vector<Values> given_states;
   for (const auto& [prefix, state] : tracked_.states) {
     Values mine = state->Values();
     Values values;
     for (const std::string& name : state->Names()) {
-      const torch::Tensor got = Given(group, donor, mine[name]);
-      if (got.defined()) values[name] = got;
+      torch::Tensor value = Given(group, donor, mine[name]);
+      if (value.defined()) values[name] = std::move(value);
     }
     if (!takes) continue;
     state->Check(values);
-    state->Restore(values);
+    given_states.push_back(std::move(values));
+  }
+  if (!takes) return;
+  // The group may have been lost before this line: then nothing here is another worker's.
+  std::size_t at = 0;
+  for (const auto& [name, variable] : tracked_.variables) {
+    variable.state()->Restore(given[at++]);
+  }
+  for (std::size_t i = 0; i < given_states.size(); ++i) {
+    tracked_.states[i].second->Restore(given_states[i]);
   }
 }
 

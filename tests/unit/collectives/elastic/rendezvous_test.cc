@@ -449,6 +449,36 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
   CHECK(two.Propose(now).status().code() == StatusCode::kUnavailable);
 }
 
+TEST_CASE("a first group that is lost before others have its state does not wait for all again",
+          "[collectives][elastic][unit]") {
+  const auto made = [](int self) {
+    return Rendezvous({.self = self, .workers = 3, .start_within = Millis(60'000)},
+                      static_cast<std::uint64_t>(10 + self), 7, 0);
+  };
+  Rendezvous zero = made(0), one = made(1), two = made(2);
+  const TimePoint now{std::chrono::hours(1)};
+  for (Rendezvous* worker : {&zero, &one, &two}) worker->Seek("a:0", now);
+  Meet(zero, one, now);
+  Meet(zero, two, now);
+  Meet(one, two, now);
+  const auto first = zero.Propose(now);
+  REQUIRE(first.ok());
+  REQUIRE(first->has_value());
+  for (Rendezvous* worker : {&zero, &one, &two}) REQUIRE(worker->Accept(**first).ok());
+  for (Rendezvous* worker : {&zero, &one, &two}) worker->Formed(**first, worker == &zero);
+
+  for (Rendezvous* worker : {&one, &two}) {
+    worker->Seek("b:0", now);
+    worker->OnSilence(0, Silence::kEnded, now);
+  }
+  Meet(one, two, now);
+
+  const auto next = one.Propose(now);
+  REQUIRE(next.ok());
+  REQUIRE(next->has_value());
+  CHECK((*next)->members.size() == 2);
+}
+
 TEST_CASE("the first group does not wait for places that nobody has",
           "[collectives][elastic][unit]") {
   Rendezvous worker({.self = 0, .workers = 4, .start_within = Millis(60'000)}, 1, 7, 0);

@@ -3,50 +3,16 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 
 #include <signal.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/strategy/multi_worker_mirrored/programs.h"
+#include "tests/unit/strategy/multi_worker_mirrored/elastic_runs.h"
 
 namespace muster::testing {
 namespace {
 
-using Lines = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
-
-const std::string kProgram = MUSTER_ELASTIC_PROGRAM;
-constexpr std::chrono::seconds kPatience{100};
-
-MultiProcessOptions workers(int count, const Lines& arguments) {
-  Lines command{kProgram};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return workers_of(count, command);
-}
-
-// Steps with their losses, and the parameters at the end; without the number of workers.
-Lines results(const std::string& output) {
-  Lines lines;
-  std::istringstream stream(output);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.starts_with("step ")) lines.push_back(line.substr(0, line.find(" of ")));
-    if (line.starts_with("parameter ")) lines.push_back(line);
-  }
-  return lines;
-}
-
-Lines without_faults(const Lines& arguments) {
-  MultiProcessRun run(workers(1, arguments));
-  return results(run.join().output.at("worker:0"));
-}
-
-// The end of `all` that a worker sees that has joined late.
-void check_end(const Lines& all, const Lines& end) {
-  REQUIRE(!end.empty());
-  REQUIRE(end.size() <= all.size());
-  CHECK(Lines(all.end() - static_cast<std::ptrdiff_t>(end.size()), all.end()) == end);
-}
 
 TEST_CASE("losses and parameters are the same bits with one, two and three workers",
           "[strategy][unit][elastic]") {
@@ -55,7 +21,7 @@ TEST_CASE("losses and parameters are the same bits with one, two and three worke
   REQUIRE(alone.size() == 24);
 
   for (const int count : {2, 3}) {
-    MultiProcessRun run(workers(count, {"20", optimizer}));
+    MultiProcessRun run(elastic_workers(count, {"20", optimizer}));
     const MultiProcessResult result = run.join();
     for (const auto& [worker, output] : result.output) {
       CAPTURE(worker, count);
@@ -69,7 +35,8 @@ TEST_CASE("a worker killed anywhere in a step costs no step, and changes no bit"
   const Lines alone = without_faults({"20", "adam"});
   for (const std::string victim : {"worker:0", "worker:1"}) {
     for (const std::string phase : {"begin", "shard", "summed", "applied", "committed"}) {
-      MultiProcessRun run(workers(3, {"20", victim, "7", std::to_string(SIGKILL), phase, "adam"}));
+      MultiProcessRun run(
+          elastic_workers(3, {"20", victim, "7", std::to_string(SIGKILL), phase, "adam"}));
       CAPTURE(victim, phase);
       for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
         const ProcessExit exit = run.wait(worker, kPatience);
@@ -87,7 +54,8 @@ TEST_CASE("a worker killed anywhere in a step costs no step, and changes no bit"
 
 TEST_CASE("the last worker that is left finishes alone", "[strategy][unit][elastic]") {
   const Lines alone = without_faults({"20"});
-  MultiProcessRun run(workers(2, {"20", "worker:0", "7", std::to_string(SIGKILL), "summed"}));
+  MultiProcessRun run(
+      elastic_workers(2, {"20", "worker:0", "7", std::to_string(SIGKILL), "summed"}));
 
   CHECK(run.wait("worker:1", kPatience).ok());
 
@@ -99,7 +67,7 @@ TEST_CASE("a stopped worker is left behind, and comes back when it wakes",
   const Lines alone = without_faults({"150"});
   for (const std::string phase : {"begin", "shard", "summed", "applied", "committed"}) {
     MultiProcessRun run(
-        workers(3, {"150", "worker:1", "7", std::to_string(SIGSTOP), phase, "slow"}));
+        elastic_workers(3, {"150", "worker:1", "7", std::to_string(SIGSTOP), phase, "slow"}));
     CAPTURE(phase);
     REQUIRE(run.wait_for_output("worker:1", "signal", kPatience));
     const Clock::time_point stopped = Clock::now();
@@ -123,8 +91,8 @@ TEST_CASE("a stopped worker is left behind, and comes back when it wakes",
 TEST_CASE("a worker that is killed and started again joins with another worker's state",
           "[strategy][unit][elastic]") {
   const Lines alone = without_faults({"600", "adam"});
-  MultiProcessOptions options =
-      workers(3, {"600", "worker:0", "7", std::to_string(SIGKILL), "applied", "slow", "adam"});
+  MultiProcessOptions options = elastic_workers(
+      3, {"600", "worker:0", "7", std::to_string(SIGKILL), "applied", "slow", "adam"});
   options.restart = true;
   MultiProcessRun run(options);
 
@@ -144,7 +112,7 @@ TEST_CASE("the page's program prints on two workers what the page says",
   std::ifstream page(MUSTER_DOC_TEXT);
   const std::string wanted((std::istreambuf_iterator<char>(page)), {});
   REQUIRE(!wanted.empty());
-  MultiProcessOptions options = workers(2, {});
+  MultiProcessOptions options = elastic_workers(2, {});
   options.command = {MUSTER_DOC_PROGRAM};
 
   const MultiProcessResult result = MultiProcessRun(options).join();
