@@ -57,14 +57,12 @@ void RequireOutsideReplicas(const char* call) {
       call));
 }
 
-void WriteAll(const std::string& directory, std::uint64_t step, const CheckpointJob& job,
-              const std::vector<Named>& values) {
+Status WriteOnce(const std::string& directory, std::uint64_t step, const CheckpointJob& job,
+                 const std::vector<Named>& values) {
   std::vector<storage::TensorToWrite> tensors;
   v1::CheckpointManifest manifest;
   storage::FileSystem& disk = storage::RealFileSystem();
-  const Result<bool> there = disk.Exists(storage::JoinPath(directory, kFile));
-  raise_unless_ok(there.status());
-  const bool taken = *there;
+  MUSTER_TRY_ASSIGN(const bool taken, disk.Exists(storage::JoinPath(directory, kFile)));
   const std::string name_of_file = taken ? kOtherFile : kFile;
   for (const Named& one : values) {
     const auto& [name, value] = one;
@@ -79,17 +77,32 @@ void WriteAll(const std::string& directory, std::uint64_t step, const Checkpoint
     slice.set_file(name_of_file);
     slice.set_key(name);
   }
-  auto file = storage::WriteSafetensors(directory, name_of_file, tensors);
-  raise_unless_ok(file.status());
-  *manifest.add_files() = *std::move(file);
+  MUSTER_TRY_ASSIGN(*manifest.add_files(),
+                    storage::WriteSafetensors(directory, name_of_file, tensors));
   manifest.set_job_id(job.id);
   manifest.set_job_name(job.name);
   manifest.set_spec_hash(job.spec_hash);
   manifest.set_step(step);
   manifest.set_created_at(UtcText(UnixMillis(std::chrono::system_clock::now()) / 1'000));
-  raise_unless_ok(storage::Commit(directory, std::move(manifest)));
+  MUSTER_TRY(storage::Commit(directory, std::move(manifest)));
   // The old one's file; that of a save that failed is written over by the next.
   (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));
+  MUSTER_TRY_ASSIGN(const bool stays, disk.Exists(storage::JoinPath(directory, name_of_file)));
+  if (stays) return Ok();
+  return NotFound("{} has gone from {}: does another process save there, too?", name_of_file,
+                  directory);
+}
+
+// A chief that stood still or was cut off may write the same checkpoint when another one has taken
+// its place, and who commits takes away what the other has there: that one writes all of it again.
+void WriteAll(const std::string& directory, std::uint64_t step, const CheckpointJob& job,
+              const std::vector<Named>& values) {
+  constexpr int kTries = 5;
+  Status written = WriteOnce(directory, step, job, values);
+  for (int more = 1; more < kTries && written.code() == StatusCode::kNotFound; ++more) {
+    written = WriteOnce(directory, step, job, values);
+  }
+  raise_unless_ok(written);
 }
 
 }  // namespace
@@ -122,14 +135,16 @@ struct RestoreStatus::Impl {
     if (save.valid()) save.wait();
   }
 
-  // The error of a save in the background is thrown once, of several processes by all.
+  // The error of a save in the background is thrown once, of several processes by all. One that has
+  // joined the others since, or another chief, knows of no save, and waits with them all the same.
   void Wait() const MUSTER_REQUIRES(saving) {
-    if (!save.valid()) return;
-    const std::shared_future<void> done = std::exchange(save, {});
+    const auto wait = [done = std::exchange(save, {})] {
+      if (done.valid()) done.get();
+    };
     if (collectives::Group* const between = Between()) {
-      internal::done_by_first(*between, "save of a checkpoint", [&] { done.get(); });
+      internal::done_by_each(*between, "save of a checkpoint", wait);
     } else {
-      done.get();
+      wait();
     }
   }
 

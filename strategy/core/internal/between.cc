@@ -158,22 +158,31 @@ std::string text_of_first(collectives::Group& group, std::string_view call,
   return first;
 }
 
+void done_by_each(collectives::Group& group, std::string_view call,
+                  const std::function<void()>& work) {
+  std::string outcome;  // nothing, or the code in decimal, a space, and the text
+  try {
+    work();
+  } catch (const Error& error) {
+    outcome = fmt::format("{} {}", static_cast<int>(error.code()), error.message());
+  } catch (const std::exception& error) {
+    outcome = fmt::format("{} {}", static_cast<int>(ErrorCode::kUnknown), error.what());
+  }
+  const auto said = group.Exchange(call, Said(outcome.begin(), outcome.end()));
+  raise_unless_ok(said.status());
+  for (const Said& one : *said) {
+    if (one.empty()) continue;
+    const std::string text(one.begin(), one.end());
+    const std::size_t space = text.find(' ');
+    raise(static_cast<ErrorCode>(std::stoi(text)), text.substr(space + 1));
+  }
+}
+
 void done_by_first(collectives::Group& group, std::string_view call,
                    const std::function<void()>& work) {
-  std::string outcome;  // nothing, or the code in decimal, a space, and the text
-  if (group.rank() == 0) {
-    try {
-      work();
-    } catch (const Error& error) {
-      outcome = fmt::format("{} {}", static_cast<int>(error.code()), error.message());
-    } catch (const std::exception& error) {
-      outcome = fmt::format("{} {}", static_cast<int>(ErrorCode::kUnknown), error.what());
-    }
-  }
-  outcome = text_of_first(group, call, outcome);
-  if (outcome.empty()) return;
-  const std::size_t space = outcome.find(' ');
-  raise(static_cast<ErrorCode>(std::stoi(outcome.substr(0, space))), outcome.substr(space + 1));
+  done_by_each(group, call, [&] {
+    if (group.rank() == 0) work();
+  });
 }
 
 }  // namespace muster::internal

@@ -42,6 +42,10 @@ torch::Tensor value_of_first(collectives::Group& group, std::string_view call,
 // The first process's `text`.
 std::string text_of_first(collectives::Group& group, std::string_view call,
                           const std::string& text);
+// Each does its own work, and all wait for all. What the first of those throws that fail, all
+// throw.
+void done_by_each(collectives::Group& group, std::string_view call,
+                  const std::function<void()>& work);
 // The first process does the work, the others wait for it. What it throws, all throw.
 void done_by_first(collectives::Group& group, std::string_view call,
                    const std::function<void()>& work);
