@@ -67,6 +67,8 @@ Networks::Networks(int hosts) {
   MustRun({"ip", "link", "add", "bridge", "type", "bridge"});
   MustRun({"ip", "addr", "add", Own() + "/24", "dev", "bridge"});
   MustRun({"ip", "link", "set", "bridge", "up"});
+  MustRun({"ip", "link", "add", "apart", "type", "bridge"});
+  MustRun({"ip", "link", "set", "apart", "up"});
   for (int host = 0; host < hosts; ++host) {
     auto holder = process::Child::Start({.argv = {"unshare", "-n", "sleep", "infinity"}});
     if (!holder.ok()) throw std::runtime_error(ToString(holder.status()));
@@ -98,6 +100,10 @@ Networks::~Networks() = default;
 void Networks::Cut(int host) const { MustRun({"ip", "link", "set", Port(host), "nomaster"}); }
 void Networks::Mend(int host) const {
   MustRun({"ip", "link", "set", Port(host), "master", "bridge"});
+}
+
+void Networks::SetApart(const std::vector<int>& hosts) const {
+  for (const int host : hosts) MustRun({"ip", "link", "set", Port(host), "master", "apart"});
 }
 
 }  // namespace muster::testing

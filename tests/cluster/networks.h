@@ -37,6 +37,8 @@ class Networks {
   // Nothing comes through any more, in silence; and again.
   void Cut(int host) const;
   void Mend(int host) const;
+  // They reach each other and nobody else, until each is mended.
+  void SetApart(const std::vector<int>& hosts) const;
 
  private:
   std::vector<std::unique_ptr<process::Child>> holders_;
