@@ -1,11 +1,13 @@
 #include "strategy/multi_worker_mirrored/elastic.h"
 
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "device/random.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/multi_worker_mirrored/internal/elastic_state.h"
 #include "strategy/multi_worker_mirrored/internal/logical_shards.h"
 #include "strategy/multi_worker_mirrored/multi_worker_mirrored_strategy.h"
 #include "strategy/train/internal/optimizer_state.h"
@@ -69,10 +71,12 @@ torch::Tensor ElasticStep::backward(const DistributedOptimizerBase& optimizer,
   const ByType grouped = GroupedByType(parameters);
   optimizer.zero_grad();
   // Each shard draws its own numbers, whoever computes it: the seed is the step's.
+  internal::ElasticState::Shards replicas(state_);
   device::RunSeed seed;
   (void)seed.OfReplica(0);
   std::vector<torch::Tensor> sums = internal::sum_over_shards(
       strategy_.collectives(), shards_, [&](int shard) -> std::vector<torch::Tensor> {
+        replicas.Begin();
         torch::Tensor value;
         strategy_.run([&] {
           const device::GeneratorScope generator(seed, shard);
@@ -85,11 +89,13 @@ torch::Tensor ElasticStep::backward(const DistributedOptimizerBase& optimizer,
         const torch::NoGradGuard no_grad;
         std::vector<torch::Tensor> values;
         for (const auto& [type, of_type] : grouped) values.push_back(TakenGradients(of_type));
+        for (torch::Tensor& one : replicas.End(shard)) values.push_back(std::move(one));
         values.push_back(value.detach().to(torch::kFloat64).reshape({}).clone());
         return values;
       });
   std::size_t next = 0;
   for (const auto& [type, of_type] : grouped) GiveGradients(sums[next++], of_type);
+  replicas.Take(std::span(sums).subspan(next), shards_);
   return sums.back();
 }
 

@@ -25,6 +25,9 @@
 namespace muster {
 
 class MultiWorkerMirroredStrategy;
+namespace internal {
+class ElasticState;
+}  // namespace internal
 
 struct ElasticOptions {
   // The number of the last step; the first one is 1, or behind the restored checkpoint's.
@@ -57,10 +60,10 @@ class ElasticStep {
 
   // For each logical shard that is this worker's, `loss` computes what it adds to the step's loss,
   // in replica context; its gradients are computed. Random numbers that it draws are the shard's
-  // own, fixed by seed, step and shard. Then each trained parameter has in .grad() the sum over all
-  // shards of all workers, added up in an order that depends on nothing but logical_shards: bit for
-  // bit the same with any number of workers. Returns the sum of losses, a float64. All workers of
-  // the step make the call together.
+  // own, fixed by seed, step and shard; of ON_READ variables of the state it is a replica. Then
+  // each trained parameter has in .grad() the sum over all shards of all workers, added up in an
+  // order that depends on nothing but logical_shards: bit for bit the same with any number of
+  // workers. Returns the sum of losses, a float64. All workers of the step make the call together.
   //   FAILED_PRECONDITION: the optimizer would sum again: make it with all_reduce_gradients =
   //   false. UNIMPLEMENTED: a worker has more than one replica. INVALID_ARGUMENT: a loss that is no
   //   single number.
@@ -69,11 +72,17 @@ class ElasticStep {
 
  private:
   friend class MultiWorkerMirroredStrategy;
-  ElasticStep(MultiWorkerMirroredStrategy& strategy, std::uint64_t number, int worker, int workers,
-              int shards)
-      : strategy_(strategy), number_(number), worker_(worker), workers_(workers), shards_(shards) {}
+  ElasticStep(MultiWorkerMirroredStrategy& strategy, internal::ElasticState& state,
+              std::uint64_t number, int worker, int workers, int shards)
+      : strategy_(strategy),
+        state_(state),
+        number_(number),
+        worker_(worker),
+        workers_(workers),
+        shards_(shards) {}
 
   MultiWorkerMirroredStrategy& strategy_;
+  internal::ElasticState& state_;
   const std::uint64_t number_;
   const int worker_;
   const int workers_;

@@ -165,7 +165,8 @@ std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
                                        .costs = elastic_->costs},
       state.tracked(), state.step(), options);
   return elastic_->run->Run([&](std::uint64_t number, int worker, int workers) {
-    step(ElasticStep(*this, number, worker, workers, options.logical_shards));
+    step(ElasticStep(*this, elastic_->run->state(), number, worker, workers,
+                     options.logical_shards));
   });
 }
 

@@ -9,7 +9,7 @@
 // slow (a step takes 20 ms); alone=<ms> (the first group waits so long for all); first=<n> (a
 // worker alone begins with worker n's values); marks=<folder> (see Marks); save=<folder> (goes on
 // from the last checkpoint there, and saves one every=<n> steps); meanwhile (beside the next
-// steps).
+// steps); own (the network has running statistics, and replicas count what they see).
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -17,6 +17,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,16 +30,20 @@ namespace {
 constexpr std::int64_t kRows = 16;  // of a shard
 
 struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
+  explicit NetImpl(bool has_own) : own(has_own) { reset(); }
   void reset() override {
     hidden = register_module("hidden", torch::nn::Linear(12, 24));
+    if (own) norm = register_module("norm", torch::nn::BatchNorm1d(24));
     dropout = register_module("dropout", torch::nn::Dropout(0.2));
     last = register_module("last", torch::nn::Linear(24, 4));
   }
   torch::Tensor forward(const torch::Tensor& x) {
-    return last->forward(dropout->forward(torch::tanh(hidden->forward(x))));
+    const torch::Tensor wide = own ? norm->forward(hidden->forward(x)) : hidden->forward(x);
+    return last->forward(dropout->forward(torch::tanh(wide)));
   }
+  bool own;
   torch::nn::Linear hidden = nullptr;
+  torch::nn::BatchNorm1d norm = nullptr;
   torch::nn::Dropout dropout = nullptr;
   torch::nn::Linear last = nullptr;
 };
@@ -58,6 +63,7 @@ struct Options {
   std::string save;
   std::uint64_t every = 20;
   bool meanwhile = false;
+  bool own = false;
 };
 
 Options options_of(const std::vector<std::string>& arguments) {
@@ -80,6 +86,7 @@ Options options_of(const std::vector<std::string>& arguments) {
     if (arguments[next].starts_with("first=")) options.first = std::stoi(arguments[next].substr(6));
     if (arguments[next].starts_with("marks=")) options.marks = arguments[next].substr(6);
     if (arguments[next].starts_with("save=")) options.save = arguments[next].substr(5);
+    if (arguments[next] == "own") options.own = true;
     if (arguments[next].starts_with("every="))
       options.every = std::stoull(arguments[next].substr(6));
     if (arguments[next] == "meanwhile") options.meanwhile = true;
@@ -135,6 +142,33 @@ torch::Tensor loss_of(const muster::DistributedModule<NetImpl>& net, std::uint64
   return torch::nn::functional::cross_entropy(net->forward(x), y) / shards;
 }
 
+// What replicas keep for themselves (ON_READ).
+struct Own {
+  static muster::Variable of(const std::string& name, const muster::InitialValue& value,
+                             muster::VariableAggregation aggregation) {
+    return muster::Variable::create(
+        name, value,
+        {.synchronization = muster::VariableSynchronization::kOnRead, .aggregation = aggregation});
+  }
+  muster::Variable rows = of("rows", std::int64_t{0}, muster::VariableAggregation::kSum);
+  muster::Variable mean = of("mean", 0.0, muster::VariableAggregation::kMean);
+  muster::Variable first = of("first", 0.0, muster::VariableAggregation::kOnlyFirstReplica);
+  muster::Variable steps = of("steps", std::int64_t{0}, muster::VariableAggregation::kSum);
+
+  void see(const torch::Tensor& loss, int shard) const {
+    rows.assign_add(kRows + shard);
+    mean.assign(mean.value() * 0.9 + loss.detach() * 0.1);
+    first.assign(loss.detach());
+  }
+};
+
+void print(const std::string& name, const torch::Tensor& of) {
+  const torch::Tensor value = of.detach().to(torch::kFloat64);
+  std::cout << "parameter " << name << " " << std::hexfloat << value.sum().item<double>() << " "
+            << value.abs().sum().item<double>() << " " << (value * value).sum().item<double>()
+            << std::defaultfloat << std::endl;
+}
+
 template <class Optimizer>
 void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options,
            const muster::DistributedModule<NetImpl>& net, const Optimizer& optimizer) {
@@ -152,6 +186,13 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
   state.track(net);
   if (!options.marks.empty()) state.track(Marked{std::make_shared<Marks>(options.marks, task)});
   state.track(optimizer);
+  std::optional<Own> own;
+  if (options.own) {
+    own.emplace();
+    for (const muster::Variable& one : {own->rows, own->mean, own->first, own->steps}) {
+      state.track(one.name(), one);
+    }
+  }
   muster::CheckpointManager manager(state, options.save, 100);
   if (!options.save.empty() && manager.restore_latest()) std::cout << "restored" << std::endl;
   const auto save = [&](std::uint64_t step) {
@@ -170,10 +211,14 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
         if (options.slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         loss = step.backward(optimizer, [&](int shard) {
           torch::Tensor of_shard = loss_of(net, step.number(), shard, kShards);
+          if (own.has_value()) own->see(of_shard, shard);
           reached(step.number(), "shard");
           return of_shard;
         });
         reached(step.number(), "summed");
+        if (own.has_value() && step.worker() == 0) {
+          strategy.run([&] { own->steps.assign_add(1); });
+        }
         optimizer.step();
         reached(step.number(), "applied");
       },
@@ -185,6 +230,11 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
                    << std::defaultfloat << " of " << strategy.num_workers() << std::endl;
          reached(step, "committed");
        }});
+  if (!own.has_value()) return;
+  for (const muster::Variable& one : {own->rows, own->mean, own->first, own->steps}) {
+    print(one.name(), one.value());
+  }
+  for (const muster::Variable& buffer : net.buffers()) print(buffer.name(), buffer.value());
 }
 
 void run(const Options& options) {
@@ -192,7 +242,7 @@ void run(const Options& options) {
   const auto scope = strategy.scope();
   // Each worker has other first values: those of the first one count.
   torch::manual_seed(static_cast<std::uint64_t>(5 + options.first + strategy.task_id()));
-  const auto net = strategy.distribute(Net());
+  const auto net = strategy.distribute(Net(options.own));
   std::cout << "ready" << std::endl;
   if (options.adam) {
     train(strategy, options, net,
@@ -204,10 +254,7 @@ void run(const Options& options) {
                                                 {.all_reduce_gradients = false}));
   }
   for (const muster::Variable& parameter : net.parameters()) {
-    const torch::Tensor value = parameter.value().detach().to(torch::kFloat64);
-    std::cout << "parameter " << parameter.name() << " " << std::hexfloat
-              << value.sum().item<double>() << " " << value.abs().sum().item<double>() << " "
-              << (value * value).sum().item<double>() << std::endl;
+    print(parameter.name(), parameter.value());
   }
 }
 

@@ -124,6 +124,7 @@ void ElasticRun::Join() {
       changed_ = false;
       groups_->HaveState(formation);
     }
+    state_.Spread();
     if (group_ != nullptr) state_.Keep();
     log::Info("{} after step {}: worker {} of {}{}", fresh ? "joined the run" : "goes on",
               formation.target, rank_, workers,
@@ -154,6 +155,7 @@ bool ElasticRun::Try(const Step& step) {
     torch::manual_seed(SeedOf(options_.seed, number));
     changed_ = true;
     step(number, rank_, workers);
+    state_.Settle();
     others = Commit(number);
   } catch (...) {
     if (!GroupOver()) throw;

@@ -36,6 +36,7 @@ class ElasticRun {
   using Step = std::function<void(std::uint64_t number, int worker, int workers)>;
   // Until the last step counts. The last step's number.
   std::uint64_t Run(const Step& step);
+  ElasticState& state() { return state_; }
 
  private:
   // Becomes a member of the next group, with the state of the last step that counts.

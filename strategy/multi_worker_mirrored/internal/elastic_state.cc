@@ -45,11 +45,19 @@ ElasticState::ElasticState(TrackedValues tracked) : tracked_(std::move(tracked))
     raise(InvalidArgument("run_elastic(): the state tracks no variable, so nothing would survive"));
   }
   for (const auto& [name, variable] : tracked_.variables) {
-    if (variable.kind() == Variable::Kind::kMirrored && variable.is_initialized()) continue;
-    raise(
-        Unimplemented("run_elastic(): variable {} is ON_READ or has no value yet: what replicas "
-                      "keep for themselves is lost with them, so it cannot be part of the state",
-                      name));
+    if (!variable.is_initialized()) {
+      raise(Unimplemented("run_elastic(): variable {} of the state has no value yet", name));
+    }
+    if (variable.kind() == Variable::Kind::kMirrored) continue;
+    VariableState& state = *variable.state();
+    if (variable.kind() != Variable::Kind::kSyncOnRead || !state.policy->has_value_across()) {
+      raise(
+          Unimplemented("run_elastic(): variable {} has no one value: what each replica keeps for "
+                        "itself would be lost with it; give an ON_READ variable an aggregation "
+                        "(SUM, MEAN or ONLY_FIRST_REPLICA)",
+                        name));
+    }
+    settled_[name] = {&state, state.ReadAcross()};
   }
 }
 
@@ -67,6 +75,75 @@ std::uint64_t ElasticState::signature() const {
   return signature.value();
 }
 
+// Its components are what they come to; the sum is the first replica's of all.
+void ElasticState::Assign(const Settled& one) const {
+  const collectives::Group* const group = one.variable->strategy->collectives();
+  const bool first = group == nullptr || group->rank() == 0;
+  const bool sum = one.variable->aggregation == VariableAggregation::kSum;
+  one.variable->WriteAll(WriteKind::kAssign, [&](int component) {
+    const bool whole = !sum || (first && component == 0);
+    return WriteArgument{.values = whole ? one.value : torch::zeros_like(one.value)};
+  });
+}
+
+void ElasticState::Settle() {
+  const torch::NoGradGuard no_grad;
+  for (auto& [name, one] : settled_) {
+    one.value = one.variable->ReadAcross();
+    Assign(one);
+  }
+}
+
+void ElasticState::Spread() {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, one] : settled_) Assign(one);
+}
+
+ElasticState::Shards::Shards(ElasticState& state) : state_(state) {
+  for (const auto& [name, one] : state_.settled_) {
+    before_.push_back(one.variable->at(0).Snapshot().clone());
+  }
+}
+
+void ElasticState::Shards::Begin() {
+  const torch::NoGradGuard no_grad;
+  std::size_t at = 0;
+  for (const auto& [name, one] : state_.settled_) {
+    const torch::Tensor& before = before_[at++];
+    const bool sum = one.variable->aggregation == VariableAggregation::kSum;
+    one.variable->WriteOne(WriteKind::kAssign, 0,
+                           {.values = sum ? torch::zeros_like(before) : before});
+  }
+}
+
+std::vector<torch::Tensor> ElasticState::Shards::End(int shard) const {
+  std::vector<torch::Tensor> values;
+  for (const auto& [name, one] : state_.settled_) {
+    const torch::Tensor value = one.variable->at(0).Snapshot();
+    const bool counts =
+        shard == 0 || one.variable->aggregation != VariableAggregation::kOnlyFirstReplica;
+    values.push_back(counts ? value.clone() : torch::zeros_like(value));
+  }
+  return values;
+}
+
+void ElasticState::Shards::Take(std::span<const torch::Tensor> sums, int shards) {
+  const torch::NoGradGuard no_grad;
+  std::size_t at = 0;
+  for (const auto& [name, one] : state_.settled_) {
+    const torch::Tensor& sum = sums[at];
+    torch::Tensor value = sum;
+    if (one.variable->aggregation == VariableAggregation::kMean) value = sum / shards;
+    if (one.variable->aggregation == VariableAggregation::kSum) {
+      const collectives::Group* const group = one.variable->strategy->collectives();
+      const bool first = group == nullptr || group->rank() == 0;
+      value = first ? before_[at] + sum : before_[at];
+    }
+    one.variable->WriteOne(WriteKind::kAssign, 0, {.values = value});
+    ++at;
+  }
+}
+
 void ElasticState::Keep() {
   const torch::NoGradGuard no_grad;
   kept_.resize(tracked_.variables.size());
@@ -74,6 +151,10 @@ void ElasticState::Keep() {
   for (const auto& [name, variable] : tracked_.variables) {
     VariableState& state = *variable.state();
     std::vector<torch::Tensor>& kept = kept_[at++];
+    if (const auto settled = settled_.find(name); settled != settled_.end()) {
+      kept = {settled->second.value};
+      continue;
+    }
     kept.resize(static_cast<std::size_t>(state.size()));
     for (int c = 0; c < state.size(); ++c) {
       state.at(c).SnapshotInto(kept[static_cast<std::size_t>(c)]);
@@ -90,6 +171,10 @@ void ElasticState::Undo() {
   std::size_t at = 0;
   for (const auto& [name, variable] : tracked_.variables) {
     const std::vector<torch::Tensor>& kept = kept_[at++];
+    if (const auto settled = settled_.find(name); settled != settled_.end()) {
+      settled->second.value = kept.front();
+      continue;
+    }
     variable.state()->WriteAll(WriteKind::kAssign, [&](int component) {
       return WriteArgument{.values = kept[static_cast<std::size_t>(component)]};
     });
@@ -103,7 +188,10 @@ void ElasticState::Stream(collectives::Group& group, int donor, bool takes) {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> given;
   for (const auto& [name, variable] : tracked_.variables) {
-    torch::Tensor value = Given(group, donor, variable.state()->at(0).Snapshot());
+    const auto settled = settled_.find(name);
+    torch::Tensor value = Given(
+        group, donor,
+        settled == settled_.end() ? variable.state()->at(0).Snapshot() : settled->second.value);
     if (takes) given.push_back(std::move(value));
   }
   std::vector<Values> given_states;
@@ -122,7 +210,13 @@ void ElasticState::Stream(collectives::Group& group, int donor, bool takes) {
   // The group may have been lost before this line: then nothing here is another worker's.
   std::size_t at = 0;
   for (const auto& [name, variable] : tracked_.variables) {
-    variable.state()->Restore(given[at++]);
+    const torch::Tensor& value = given[at++];
+    const auto settled = settled_.find(name);
+    if (settled == settled_.end()) {
+      variable.state()->Restore(value);
+    } else {
+      settled->second.value = value;
+    }
   }
   for (std::size_t i = 0; i < given_states.size(); ++i) {
     tracked_.states[i].second->Restore(given_states[i]);

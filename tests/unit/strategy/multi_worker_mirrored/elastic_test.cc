@@ -107,6 +107,57 @@ TEST_CASE("a worker that is killed and started again joins with another worker's
   check_end(alone, Lines(back.end() - 5, back.end()));
 }
 
+TEST_CASE(
+    "what replicas keep for themselves does not depend on who computes, and is lost with nobody",
+    "[strategy][unit][elastic]") {
+  const Lines alone = without_faults({"20", "adam", "own"});
+  const auto has = [&](const std::string& line) {
+    return std::any_of(alone.begin(), alone.end(),
+                       [&](const std::string& one) { return one.starts_with(line); });
+  };
+  // 20 steps of 8 shards, of which shard s counts 16 + s; and one a step.
+  CHECK(has("parameter rows 0x1.86p+11 "));
+  CHECK(has("parameter steps 0x1.4p+4 "));
+  CHECK(has("parameter norm.running_mean "));
+  for (const int count : {2, 3}) {
+    MultiProcessRun run(elastic_workers(count, {"20", "adam", "own"}));
+    for (const auto& [worker, output] : run.join().output) {
+      CAPTURE(worker, count);
+      CHECK(results(output) == alone);
+    }
+  }
+  for (const std::string victim : {"worker:0", "worker:1"}) {
+    for (const std::string phase : {"shard", "summed", "committed"}) {
+      MultiProcessRun run(
+          elastic_workers(3, {"20", victim, "7", std::to_string(SIGKILL), phase, "adam", "own"}));
+      CAPTURE(victim, phase);
+      for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
+        const ProcessExit exit = run.wait(worker, kPatience);
+        if (worker == victim) continue;
+        CAPTURE(worker, run.output(worker));
+        CHECK(exit.ok());
+        CHECK(results(run.output(worker)) == alone);
+      }
+    }
+  }
+}
+
+TEST_CASE("a worker that joins is given what replicas keep for themselves, and adds to it",
+          "[strategy][unit][elastic]") {
+  const Lines alone = without_faults({"400", "adam", "own"});
+  MultiProcessOptions options = elastic_workers(
+      3, {"400", "worker:0", "7", std::to_string(SIGKILL), "applied", "slow", "adam", "own"});
+  options.restart = true;
+  MultiProcessRun run(options);
+
+  const MultiProcessResult result = run.join();
+
+  CHECK(results(result.output.at("worker:1")) == alone);
+  CHECK(results(result.output.at("worker:2")) == alone);
+  CAPTURE(result.output.at("worker:0"));
+  check_parts(alone, results(result.output.at("worker:0")));
+}
+
 TEST_CASE("the page's program prints on two workers what the page says",
           "[strategy][unit][elastic]") {
   std::ifstream page(MUSTER_DOC_TEXT);
