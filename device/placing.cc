@@ -91,7 +91,7 @@ Place PlaceOf(const at::Tensor& tensor) {
   return Place::Gpu(LogicalGpus::OfProcess().FirstOn(tensor.device().index()));
 }
 
-const at::Tensor& Placed(const at::Tensor& tensor, Place place) {
+at::Tensor Placed(at::Tensor tensor, Place place) {
   if (!IsGpu(place) || !tensor.defined() || !tensor.device().is_cuda() ||
       !LogicalGpus::OfProcess().Shared(CardOf(place).index())) {
     return tensor;

@@ -51,7 +51,7 @@ inline bool SameDevice(c10::Device a, c10::Device b) {
 Place PlaceOf(const at::Tensor& tensor);
 // `tensor`, whose memory is nobody else's and lies on the card of `place`: says which of the card's
 // logical GPUs it belongs to. Nothing to do on CPUs, and on a card with one logical GPU.
-const at::Tensor& Placed(const at::Tensor& tensor, Place place);
+at::Tensor Placed(at::Tensor tensor, Place place);
 
 // While it lives, this thread computes for `place`: CPU memory that libtorch allocates comes from
 // its arena (a GPU's replica has that of CPU:0), and the current card is the GPU's.

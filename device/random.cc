@@ -44,8 +44,8 @@ at::Generator& GeneratorHere() {
 
 // The same for a card.
 at::Generator& GeneratorOn(c10::Device card) {
-  thread_local std::map<int, at::Generator> generators;
-  const int index = card.index();
+  thread_local std::map<c10::DeviceIndex, at::Generator> generators;
+  const c10::DeviceIndex index = card.index();
   auto found = generators.find(index);
   if (found == generators.end()) {
     at::Generator ordinary = at::globalContext().defaultGenerator(card);

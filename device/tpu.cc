@@ -18,8 +18,11 @@ Result<TpuMesh> ParseTpuMesh(std::string_view text) {
   const char* const end = text.data() + text.size();
   bool good = true;
   for (std::size_t i = 0; i < mesh.size() && good; ++i) {
-    if (i > 0) good = at != end && *at++ == 'x';
-    if (!good) break;
+    if (i > 0) {
+      good = at != end && *at == 'x';
+      if (!good) break;
+      ++at;
+    }
     const auto parsed = std::from_chars(at, end, mesh[i]);
     good = parsed.ec == std::errc() && mesh[i] >= 1 && mesh[i] <= TpuCores::kMax;
     at = parsed.ptr;

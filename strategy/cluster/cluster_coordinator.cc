@@ -119,7 +119,7 @@ void end_step(CoordinatorCore& core) {
 void end_failed_step(CoordinatorCore& core) {
   try {
     end_step(core);
-  } catch (const Error&) {
+  } catch (const Error&) {  // the queue has failed before: that error counts
   }
 }
 

@@ -272,7 +272,7 @@ class Variable {
 
 namespace detail {
 inline torch::Tensor operand(const Variable& variable) { return variable.value(); }
-inline const torch::Tensor& operand(const torch::Tensor& tensor) { return tensor; }
+inline torch::Tensor operand(torch::Tensor tensor) { return tensor; }
 template <class T>
   requires std::is_arithmetic_v<T>
 at::Scalar operand(T number) {

@@ -42,7 +42,7 @@ void EachNode(const torch::jit::Block& block, const Visit& visit) {
 std::string PathOf(const Value* value, const std::string& name) {
   std::string path = name;
   while (value->node()->kind() == c10::prim::GetAttr) {
-    path = value->node()->s(c10::attr::name) + "." + path;
+    path.insert(0, value->node()->s(c10::attr::name) + ".");
     value = value->node()->input(0);
   }
   return path;

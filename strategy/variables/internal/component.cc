@@ -168,7 +168,7 @@ void AdoptedComponent::SnapshotInto(torch::Tensor& kept) const {
   CheckTypes();
   const Ordinary ordinary(place());
   CopyInto(data_, kept);
-  kept = device::Placed(kept, place());
+  kept = device::Placed(std::move(kept), place());
 }
 
 torch::Tensor AdoptedComponent::Leaf(int slot, bool trainable) {
