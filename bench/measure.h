@@ -28,6 +28,10 @@ inline Spread SpreadOf(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
+inline double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // Seconds that one operation takes: the median of those that fit into `window` (three at least).
 inline Result<double> MedianSeconds(const std::function<Status()>& operation,
                                     std::chrono::milliseconds window) {
@@ -37,7 +41,7 @@ inline Result<double> MedianSeconds(const std::function<Status()>& operation,
   while (seconds.size() < 3 || Clock::now() < end) {
     const auto start = Clock::now();
     MUSTER_TRY(operation());
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    seconds.push_back(SecondsSince(start));
   }
   return SpreadOf(std::move(seconds)).median;
 }

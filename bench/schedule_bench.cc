@@ -51,10 +51,6 @@ struct ScheduleOptions {
   int closures = 200'000;
 };
 
-double SecondsSince(TimePoint start) {
-  return std::chrono::duration<double>(SteadyClock::now() - start).count();
-}
-
 Json Print(const std::vector<double>& values, double scale = 1) {
   const Spread spread = SpreadOf(values);
   return {{"median", spread.median * scale},

@@ -37,10 +37,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kSizes[] = {4, 1U << 10, 16U << 10, 128U << 10, 1U << 20, 4U << 20};
 constexpr double kRoundSeconds = 0.03;
 
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // Costs by which this algorithm is taken: each other one is said to take a minute.
 collectives::LinkCosts Only(Algorithm algorithm) {
   collectives::LinkCosts costs;
