@@ -1,6 +1,9 @@
 // Jobs whose steps several workers make together: what becomes of the steps when workers are
 // killed, stopped, or come back.
 #include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include <fmt/core.h>
 
@@ -22,6 +25,16 @@ std::map<std::string, std::vector<float>> Export(const Cluster& cluster, const T
                                                  const std::string& id) {
   REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "m"}).code == 0);
   return ReadSafetensors(folder / "m");
+}
+
+// Somebody writes a file of a checkpoint.
+bool Unfinished(const std::string& checkpoints) {
+  std::error_code none;
+  for (std::filesystem::recursive_directory_iterator at(checkpoints, none), end; !none && at != end;
+       at.increment(none)) {
+    if (at->path().extension() == ".tmp") return true;
+  }
+  return false;
 }
 
 const v1::Event* LastGroup(const v1::Job& job) {
@@ -118,6 +131,76 @@ TEST_CASE(
   CHECK(FindEvent(job, "JOB_RESTORED") == nullptr);
   CHECK(FindEvent(job, "EXECUTOR_LOST") != nullptr);
   CHECK(FindEvent(job, "WORKER_LOST") != nullptr);
+  CHECK((Export(cluster, folder, id) == expected));
+}
+
+TEST_CASE(
+    "a leader or a member that is killed while the leader writes a checkpoint leaves no half of "
+    "one, and the job goes back to it when all are killed",
+    "[cluster]") {
+  const TempFolder folder;
+  constexpr std::uint64_t kSteps = 3000;
+  const std::string checkpoints = folder / "checkpoints";
+  const auto fail = [&](const std::string& lines) {
+    const std::string staged = folder.Write("faults.new", lines);
+    REQUIRE(std::rename(staged.c_str(), (folder / "faults").c_str()) == 0);
+  };
+  fail("");
+  Cluster cluster({.ps = 0,
+                   .workers = 3,
+                   .environment = {{"LD_PRELOAD", MUSTER_FAILING_DISK_LIBRARY},
+                                   {"MUSTER_FAILING_DISK", folder / "faults"}}});
+  const auto write = [&](const std::string& name, const std::string& strategy,
+                         const std::string& directory) {
+    return folder.Write(
+        name, FashionJobUnder(strategy, kSteps,
+                              "checkpoint: {every_steps: 300, directory: " + directory + "}\n"));
+  };
+  const std::string alone = cluster.Submit(
+      write("alone.yaml", "kind: one_device\n  deterministic: true", folder / "of-one"), "one");
+  REQUIRE(cluster.Wait(alone, seconds(200)) == 0);
+  const auto expected = Export(cluster, folder, alone);
+
+  const std::string id = cluster.Submit(write("together.yaml",
+                                              "kind: multi_worker_mirrored\n  workers: 1\n"
+                                              "  max_workers: 3\n  deterministic: true",
+                                              checkpoints),
+                                        "together");
+  for (const std::string victim : {"leader", "member"}) {
+    CAPTURE(victim);
+    REQUIRE(MakesStepsTogether(cluster, id, "3", -1));
+    const v1::Job before = cluster.Describe(id);
+    CAPTURE(Story(before));
+    const int groups = CountEvents(before, "GROUP_FORMED");
+    const auto led =
+        static_cast<std::uint32_t>(LastGroup(before)->fields().at("leader").back() - '0');
+    const int leader = ExecutorPid(before, led);
+    const int saved = CountEvents(before, "CHECKPOINT_SAVED");
+    REQUIRE(Eventually(seconds(60), [&] {
+      return CountEvents(cluster.Describe(id), "CHECKPOINT_SAVED") > saved;
+    }));
+    fail(fmt::format("{} fdatasync hang {}\n", leader, checkpoints));
+    REQUIRE(Eventually(seconds(60), [&] { return Unfinished(checkpoints); }));
+
+    REQUIRE(kill(victim == "leader" ? leader : ExecutorPid(before, (led + 1) % 3), SIGKILL) == 0);
+
+    CHECK(cluster.Muster({"checkpoints", "verify", id}).code == 0);
+    fail("");
+    REQUIRE(MakesStepsTogether(cluster, id, "3", groups));
+  }
+  // All that have the variables.
+  const v1::Job before = cluster.Describe(id);
+  REQUIRE(before.state() == v1::JOB_STATE_RUNNING);
+  for (std::uint32_t worker = 0; worker < 3; ++worker) {
+    REQUIRE(kill(ExecutorPid(before, worker), SIGKILL) == 0);
+  }
+  const int code = cluster.Wait(id, seconds(200));
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job));
+  REQUIRE(code == 0);
+  CHECK(job.view() == 2);
+  CHECK(FindEvent(job, "JOB_RESTORED") != nullptr);
+  CHECK(FindEvent(job, "CHECKPOINT_REFUSED") == nullptr);
   CHECK((Export(cluster, folder, id) == expected));
 }
 
