@@ -84,11 +84,12 @@ Status WriteOnce(const std::string& directory, std::uint64_t step, const Checkpo
   manifest.set_spec_hash(job.spec_hash);
   manifest.set_step(step);
   manifest.set_created_at(UtcText(UnixMillis(std::chrono::system_clock::now()) / 1'000));
-  MUSTER_TRY(storage::Commit(directory, std::move(manifest)));
+  Status committed = storage::Commit(directory, std::move(manifest));
   // The old one's file; that of a save that failed is written over by the next.
-  (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));
+  if (committed.ok()) (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));
+  // Before the commit, which has failed then, or behind it.
   MUSTER_TRY_ASSIGN(const bool stays, disk.Exists(storage::JoinPath(directory, name_of_file)));
-  if (stays) return Ok();
+  if (stays) return committed;
   return NotFound("{} has gone from {}: does another process save there, too?", name_of_file,
                   directory);
 }

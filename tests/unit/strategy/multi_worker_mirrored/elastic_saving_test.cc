@@ -40,9 +40,7 @@ class SavingRun {
   MultiProcessRun& operator*() const { return *run_; }
   MultiProcessRun* operator->() const { return run_.get(); }
   std::string folder() const { return home_.path() + "/checkpoints"; }
-  std::string file(const std::string& name) const {
-    return storage::CheckpointDirectory(folder(), first_) + "/" + name;
-  }
+  std::string file(const std::string& name) const { return first() + "/" + name; }
   // Lines of failing_disk.cc. The file is replaced whole: nobody reads half of it.
   void hang(const std::string& lines) const {
     const std::string path = home_.path() + "/faults";
@@ -51,14 +49,19 @@ class SavingRun {
   }
   // One process's disk, before that file is in its place.
   std::string line(const std::string& task, const std::string& name) const {
-    return std::to_string(run_->pid(task)) + " change hang " + file(name) + "\n";
+    return line(task, "change", file(name));
   }
+  std::string line(const std::string& task, const std::string& call,
+                   const std::string& path) const {
+    return std::to_string(run_->pid(task)) + " " + call + " hang " + path + "\n";
+  }
+  // The folder of what is looked at.
+  std::string first() const { return storage::CheckpointDirectory(folder(), first_); }
   // How many have written the file, and not given it its name.
   int staged(const std::string& name) const {
     int count = 0;
     std::error_code none;
-    const std::string first = storage::CheckpointDirectory(folder(), first_);
-    for (const auto& entry : std::filesystem::directory_iterator(first, none)) {
+    for (const auto& entry : std::filesystem::directory_iterator(first(), none)) {
       const std::string there = entry.path().filename().string();
       if (there.starts_with(name + ".") && there.ends_with(".tmp")) ++count;
     }
@@ -176,6 +179,29 @@ TEST_CASE(
   eventually("the first one's checkpoint", kPatience,
              [&] { return std::filesystem::exists(run.file("MANIFEST.json")); });
   run.check_checkpoints();
+  run.hang("");
+
+  makes_steps_of(*run, "worker:1", 3, kPatience);
+  run.check_results(alone);
+}
+
+TEST_CASE("a chief that stood still and commits does not end the one that is about to",
+          "[strategy][unit][elastic][faults]") {
+  const Lines alone = without_faults({"300", "adam"});
+  const SavingRun run(300, 20);
+  const std::string second = run.line("worker:1", "opendir", run.first());
+  run.hang(run.line("worker:0", "MANIFEST.json") + second);
+  run.wait_for_staged("MANIFEST.json");
+  run->kill("worker:0", SIGSTOP);
+  eventually("the second one's values", kPatience,
+             [&] { return std::filesystem::exists(run.file("variables-2.safetensors")); });
+
+  run.hang(second);
+  run->kill("worker:0", SIGCONT);
+  eventually("the first one's checkpoint alone", kPatience, [&] {
+    return std::filesystem::exists(run.file("MANIFEST.json")) &&
+           !std::filesystem::exists(run.file("variables-2.safetensors"));
+  });
   run.hang("");
 
   makes_steps_of(*run, "worker:1", 3, kPatience);
