@@ -249,11 +249,9 @@ void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) 
   }
   try {
     to.push_back(kValueFollows);
-    if constexpr (std::is_void_v<Value>) {
-      function_call();
-    } else if constexpr (Travels<Value>) {
+    if constexpr (Travels<Value>) {
       Codec<Value>::write(function_call(), to);
-    } else {
+    } else {  // no value, or one that stays here
       function_call();
     }
   } catch (const EndOfData&) {

@@ -49,7 +49,7 @@ template <class K, class V, class C, class A>
 struct IsMap<std::map<K, V, C, A>> : std::true_type {};
 
 template <class T>
-constexpr bool is_container = IsTuple<T>::value || IsVector<T>::value || IsMap<T>::value || Tied<T>;
+constexpr bool is_container = std::disjunction_v<IsTuple<T>, IsVector<T>, IsMap<T>> || Tied<T>;
 
 // A leaf that can be reduced.
 template <class T>

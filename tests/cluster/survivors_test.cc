@@ -181,7 +181,8 @@ TEST_CASE("a program whose processes are killed while the cluster drains goes on
     CHECK(Eventually(seconds(30), [&] {
       return FindEvent(first.cluster.Describe(id), "CLUSTER_DRAINING") != nullptr;
     }));
-    CHECK(::kill(killed, SIGKILL) == 0);
+    // A worker that drains ends its executors, which may have come first.
+    CHECK((::kill(killed, SIGKILL) == 0 || process == "an executor"));
     (void)::kill(main, SIGCONT);
     // `up` tells of a daemon that did not end as asked.
     const bool daemon = process == "worker:0" || process == "ps:1";
