@@ -116,9 +116,10 @@ Status Write(const std::string& path, const std::string& text) {
   return Ok();
 }
 
-Status Tune(const std::vector<int>& ranks, const std::string& path) {
+// Into `staged`, which takes the place of the file at `path` when it is whole.
+Status Tune(const std::vector<int>& ranks, const std::string& staged, const std::string& path) {
   // Before a minute of measurements: is there a place for them?
-  MUSTER_TRY(Write(path, ""));
+  MUSTER_TRY(Write(staged, ""));
   collectives::LinkCosts costs;
   nlohmann::ordered_json out = {{"benchmark", "allreduce --tune"}};
   const double adding = SecondsToAdd();
@@ -158,7 +159,10 @@ Status Tune(const std::vector<int>& ranks, const std::string& path) {
       "by muster bench allreduce --tune on {}, {} processors, {} processes, {:%Y-%m-%d %H:%M} UTC",
       host, std::thread::hardware_concurrency(), fmt::join(ranks, " and "),
       fmt::gmtime(std::time(nullptr)));
-  MUSTER_TRY(Write(path, CostsText(costs, how)));
+  MUSTER_TRY(Write(staged, CostsText(costs, how)));
+  if (std::rename(staged.c_str(), path.c_str()) != 0) {
+    return FromErrno(errno, fmt::format("write {}", path));
+  }
   out["file"] = path;
   fmt::print("{}\n", out.dump(2));
   fmt::print(stderr, "{} is written; groups go by it where {}={}\n", path,
@@ -176,8 +180,10 @@ int TuneAllreduce(const std::vector<int>& ranks, const std::string& path) {
   }
   std::vector<int> several = ranks;
   std::erase_if(several, [](int n) { return n < 2; });
-  const Status status = Tune(several, path);
+  const std::string staged = path + ".new";
+  const Status status = Tune(several, staged, path);
   if (status.ok()) return 0;
+  (void)std::remove(staged.c_str());
   fmt::print(stderr, "muster-bench allreduce --tune: {}\n", ToString(status));
   return 1;
 }
