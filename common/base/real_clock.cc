@@ -14,8 +14,9 @@ class SystemClock final : public Clock {
 }  // namespace
 
 const Clock& RealClock() {
-  static const SystemClock clock;
-  return clock;
+  // Never destroyed: threads that are left when the process exits ask it, too.
+  static const SystemClock* const clock = new SystemClock;
+  return *clock;
 }
 
 }  // namespace muster

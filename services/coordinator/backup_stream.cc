@@ -42,11 +42,33 @@ class BackupStream : public WriteStream<v1::FileChunk> {
     auto status = std::make_shared<Status>(ResourceExhausted("no thread can be started"));
     front_.disks.Run(
         "backup", [self = shared_from_this(), status, work = std::move(work)] { *status = work(); },
-        [self = shared_from_this(), this, status, then = std::move(then)] {
+        [following = Following(shared_from_this(), this), this, status,
+         then = std::move(then)]() mutable {
+          const auto self = following.Comes();
           if (!status->ok()) return End(*status);
           then();
         });
   }
+
+  // What follows a piece of the disk's work. When the coordinator stops, that is dropped instead:
+  // the call ends, for which the server waits.
+  class Following {
+   public:
+    Following(std::shared_ptr<void> self, BackupStream* call)
+        : self_(std::move(self)), call_(call) {}
+    ~Following() {
+      if (self_ == nullptr) return;
+      call_->Post([call = call_] { call->End(Front::Closing()); });
+    }
+    Following(Following&&) = default;
+    Following& operator=(Following&&) = delete;
+    // Returns what keeps the call.
+    std::shared_ptr<void> Comes() { return std::move(self_); }
+
+   private:
+    std::shared_ptr<void> self_;
+    BackupStream* const call_;
+  };
 
   // Two at a time have files of their own; the name goes at once, so that no crash leaves one.
   Status Make() {

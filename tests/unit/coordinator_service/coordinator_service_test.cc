@@ -1,4 +1,5 @@
 // The daemon's services over real gRPC on loopback, with a daemon that this test plays.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -321,6 +322,34 @@ TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[s
   // Who gives up in the middle is no trouble for the next one.
   CHECK(Message(api->Backup([](const std::string&) { return Aborted("enough"); })) == "enough");
   CHECK(api->GetStatus().ok());
+}
+
+TEST_CASE("A coordinator that stops while a backup is made ends it", "[services][unit]") {
+  Fixture f;
+  const cli::Cluster cluster{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = {}};
+  const auto api = cli::NewGrpcJobApi(cluster);
+  const auto being_made = [&] {
+    for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {
+      if (at.path().filename().string().starts_with("backup-")) return true;
+    }
+    return false;
+  };
+  Status sent;
+  bool seen = false;
+  for (int i = 0; i < 100 && !seen; ++i) {
+    std::atomic<bool> over = false;
+    std::thread one([&] {
+      sent = api->Backup([](const std::string&) { return Ok(); });
+      over = true;
+    });
+    while (!seen && !over) seen = being_made();
+    if (seen) f.node->Shutdown();
+    one.join();
+  }
+
+  REQUIRE(seen);
+  CHECK((sent.ok() || sent.code() == StatusCode::kUnavailable));
 }
 
 }  // namespace
