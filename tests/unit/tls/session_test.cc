@@ -1,12 +1,12 @@
 #include "common/tls/session.h"
 
-#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/unit/tls/sessions.h"
 
 namespace muster::tls {
 namespace {
@@ -17,25 +17,6 @@ using testing::Says;
 
 const Holder kServer{.role = Role::kNode, .names = {"ps:1"}};
 const Holder kWorker{.role = Role::kNode, .names = {"worker:0"}};
-
-std::shared_ptr<Context> ContextOf(const Files& files) {
-  auto context = Context::FromFiles(files);
-  REQUIRE(context.status() == Ok());
-  return *std::move(context);
-}
-
-// All bytes that one side has for the other.
-void Carry(Session& from, Session& to) {
-  for (;;) {
-    const auto bytes = from.Waiting();
-    const auto room = to.Room();
-    const std::size_t n = std::min(bytes.size(), room.size());
-    if (n == 0) return;
-    std::memcpy(room.data(), bytes.data(), n);
-    from.Went(n);
-    to.Came(n);
-  }
-}
 
 struct Meeting {
   Status client = Ok();

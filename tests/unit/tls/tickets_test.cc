@@ -1,7 +1,5 @@
 // Who comes back: by a ticket, in less time, and never when its certificate would be refused.
-#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "common/tls/session.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/unit/tls/sessions.h"
 
 namespace muster::tls {
 namespace {
@@ -20,24 +19,6 @@ using testing::Says;
 
 const Holder kPs{.role = Role::kNode, .names = {"ps:1"}};
 const Holder kComer{.role = Role::kNode, .names = {"worker:0"}};
-
-std::shared_ptr<Context> Opened(const Files& files) {
-  auto context = Context::FromFiles(files);
-  REQUIRE(context.status() == Ok());
-  return *std::move(context);
-}
-
-void CarryAll(Session& from, Session& to) {
-  for (;;) {
-    const auto bytes = from.Waiting();
-    const auto room = to.Room();
-    const std::size_t n = std::min(bytes.size(), room.size());
-    if (n == 0) return;
-    std::memcpy(room.data(), bytes.data(), n);
-    from.Went(n);
-    to.Came(n);
-  }
-}
 
 struct Visit {
   Status client = Ok();
@@ -60,17 +41,17 @@ Visit Come(Session& client, Session& server) {
       visit.client = step.status();
       done[0] = step.ok() && *step;
     }
-    CarryAll(client, server);
+    Carry(client, server);
     if (visit.server.ok() && !done[1]) {
       const auto step = server.Handshake();
       visit.server = step.status();
       done[1] = step.ok() && *step;
     }
-    CarryAll(server, client);
+    Carry(server, client);
   }
   std::byte byte{7};
   if (visit.server.ok()) REQUIRE(server.Write({&byte, 1}).ok());
-  CarryAll(server, client);
+  Carry(server, client);
   std::byte got{};
   // Also what brings the ticket, or the refusal.
   if (done[0]) visit.client = client.Read({&got, 1}).status();
@@ -108,8 +89,8 @@ bool Until(const Met& met) {
 TEST_CASE("who comes back resumes, again and again, and is known as before",
           "[tls][tickets][unit]") {
   Certificates folder;
-  const auto worker = Opened(folder.Issue("worker", kComer));
-  const auto ps = Opened(folder.Issue("ps", kPs));
+  const auto worker = ContextOf(folder.Issue("worker", kComer));
+  const auto ps = ContextOf(folder.Issue("ps", kPs));
 
   const Visit first = Come(*worker, *ps);
   const Visit second = Come(*worker, *ps);
@@ -130,9 +111,9 @@ TEST_CASE("who comes back resumes, again and again, and is known as before",
 
 TEST_CASE("a ticket is good where it was given, and nowhere else", "[tls][tickets][unit]") {
   Certificates folder;
-  const auto worker = Opened(folder.Issue("worker", kComer));
+  const auto worker = ContextOf(folder.Issue("worker", kComer));
   const Files files = folder.Issue("ps", {.role = Role::kNode, .names = {"ps:1", "ps:2"}});
-  const auto ps = Opened(files);
+  const auto ps = ContextOf(files);
   REQUIRE(Come(*worker, *ps).let_in());
 
   SECTION("not for another task") {
@@ -142,7 +123,7 @@ TEST_CASE("a ticket is good where it was given, and nowhere else", "[tls][ticket
     CHECK(Come(*worker, *ps, "ps:2").resumed);
   }
   SECTION("not in a process that was started again") {
-    const auto again = Opened(files);
+    const auto again = ContextOf(files);
     const Visit other = Come(*worker, *again);
     CHECK(other.let_in());
     CHECK_FALSE(other.resumed);
@@ -176,8 +157,8 @@ TEST_CASE("a peer that was revoked since does not come in by its ticket", "[tls]
   SECTION("the client") {
     folder.Write("allowed", both);
     ps_files.allowed = folder.path("allowed");
-    const auto worker = Opened(worker_files);
-    const auto ps = Opened(ps_files);
+    const auto worker = ContextOf(worker_files);
+    const auto ps = ContextOf(ps_files);
     REQUIRE(Come(*worker, *ps).let_in());
     REQUIRE(Come(*worker, *ps).resumed);
 
@@ -195,8 +176,8 @@ TEST_CASE("a peer that was revoked since does not come in by its ticket", "[tls]
   SECTION("the server") {
     folder.Write("allowed", both);
     worker_files.allowed = folder.path("allowed");
-    const auto worker = Opened(worker_files);
-    const auto ps = Opened(ps_files);
+    const auto worker = ContextOf(worker_files);
+    const auto ps = ContextOf(ps_files);
     REQUIRE(Come(*worker, *ps).let_in());
     REQUIRE(Come(*worker, *ps).resumed);
 
@@ -209,6 +190,19 @@ TEST_CASE("a peer that was revoked since does not come in by its ticket", "[tls]
   }
 }
 
+// By its ticket first, at least once. Returns the visit that was refused.
+Visit ComesUntilRefused(Context& worker, Context& ps) {
+  int resumed = 0;
+  Visit last;
+  REQUIRE(Until([&] {
+    last = Come(worker, ps);
+    resumed += last.resumed ? 1 : 0;
+    return !last.let_in();
+  }));
+  CHECK(resumed > 0);
+  return last;
+}
+
 TEST_CASE("a peer whose certificate has expired since does not come in by its ticket",
           "[tls][tickets][unit]") {
   Certificates folder;
@@ -216,34 +210,20 @@ TEST_CASE("a peer whose certificate has expired since does not come in by its ti
   const tls::Period short_one{soon - 60s, soon};
 
   SECTION("the client") {
-    const auto worker = Opened(folder.Issue("worker", kComer, {}, short_one));
-    const auto ps = Opened(folder.Issue("ps", kPs));
+    const auto worker = ContextOf(folder.Issue("worker", kComer, {}, short_one));
+    const auto ps = ContextOf(folder.Issue("ps", kPs));
     REQUIRE(Come(*worker, *ps).let_in());
-    int resumed = 0;
-    Visit last;
-    REQUIRE(Until([&] {
-      last = Come(*worker, *ps);
-      resumed += last.resumed ? 1 : 0;
-      return !last.let_in();
-    }));
+    const Visit last = ComesUntilRefused(*worker, *ps);
 
-    CHECK(resumed > 0);
     CHECK(Says(last.server, "has expired at"));
     CHECK(Says(last.client, "expired, or not valid yet by its clock"));
   }
   SECTION("the server") {
-    const auto worker = Opened(folder.Issue("worker", kComer));
-    const auto ps = Opened(folder.Issue("ps", kPs, {}, short_one));
+    const auto worker = ContextOf(folder.Issue("worker", kComer));
+    const auto ps = ContextOf(folder.Issue("ps", kPs, {}, short_one));
     REQUIRE(Come(*worker, *ps).let_in());
-    int resumed = 0;
-    Visit last;
-    REQUIRE(Until([&] {
-      last = Come(*worker, *ps);
-      resumed += last.resumed ? 1 : 0;
-      return !last.let_in();
-    }));
+    const Visit last = ComesUntilRefused(*worker, *ps);
 
-    CHECK(resumed > 0);
     CHECK(Says(last.client, "has expired at"));
   }
 }
@@ -253,10 +233,10 @@ TEST_CASE("a peer of an authority that is trusted no more does not come in by it
   Certificates folder;
   const tls::Issued next = Certificates::NewAuthority();
   folder.Write("ca.pem", folder.authority().certificate + next.certificate);
-  const auto worker = Opened(folder.Issue("worker", kComer));
+  const auto worker = ContextOf(folder.Issue("worker", kComer));
   Certificates other;  // the server's own files
   other.Write("ca.pem", folder.authority().certificate + next.certificate);
-  const auto ps = Opened(other.IssueBy(next, "ps", kPs));
+  const auto ps = ContextOf(other.IssueBy(next, "ps", kPs));
   REQUIRE(Come(*worker, *ps).let_in());
   REQUIRE(Come(*worker, *ps).resumed);
 
@@ -275,8 +255,8 @@ TEST_CASE("a peer of an authority that is trusted no more does not come in by it
 
 TEST_CASE("a server that has another certificate since shows it", "[tls][tickets][unit]") {
   Certificates folder;
-  const auto worker = Opened(folder.Issue("worker", kComer));
-  const auto ps = Opened(folder.Issue("ps", kPs));
+  const auto worker = ContextOf(folder.Issue("worker", kComer));
+  const auto ps = ContextOf(folder.Issue("ps", kPs));
   REQUIRE(Come(*worker, *ps).let_in());
   REQUIRE(Come(*worker, *ps).resumed);
 
@@ -295,8 +275,8 @@ TEST_CASE("a client keeps so many tickets, the newest ones", "[tls][tickets][uni
   Holder all{.role = Role::kNode, .names = {}};
   const std::size_t tasks = Tickets::kMost + 2;
   for (std::size_t i = 0; i < tasks; ++i) all.names.push_back(fmt::format("ps:{}", i));
-  const auto worker = Opened(folder.Issue("worker", kComer));
-  const auto ps = Opened(folder.Issue("ps", all));
+  const auto worker = ContextOf(folder.Issue("worker", kComer));
+  const auto ps = ContextOf(folder.Issue("ps", all));
 
   for (const std::string& task : all.names) REQUIRE(Come(*worker, *ps, task).let_in());
 
@@ -310,8 +290,8 @@ TEST_CASE("certificates that a ticket would be too large for are shown each time
   Certificates folder;
   Holder many{.role = Role::kNode, .names = {}};
   for (int i = 0; i < 3000; ++i) many.names.push_back(fmt::format("worker:{}", i));
-  const auto worker = Opened(folder.Issue("worker", many));
-  const auto ps = Opened(folder.Issue("ps", kPs));
+  const auto worker = ContextOf(folder.Issue("worker", many));
+  const auto ps = ContextOf(folder.Issue("ps", kPs));
 
   CHECK(Come(*worker, *ps).let_in());
   const Visit again = Come(*worker, *ps);
@@ -322,7 +302,7 @@ TEST_CASE("certificates that a ticket would be too large for are shown each time
 
 TEST_CASE("who comes by a key is given no ticket", "[tls][tickets][unit]") {
   Certificates folder;
-  const auto ps = Opened(folder.Issue("ps", kPs));
+  const auto ps = ContextOf(folder.Issue("ps", kPs));
   const auto program = Context::ForKeys();
   const auto come = [&](const std::string& key) {
     const auto a = program->Connect(NamedKey{.name = "job-1", .key = key});
