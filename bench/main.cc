@@ -14,13 +14,20 @@
 
 namespace muster::bench {
 
-int RunStrategy(int, char** argv) {
-  const std::string program = process::SiblingProgram("muster-strategy-bench");
+namespace {
+
+int Become(const std::string& name, char** argv) {
+  const std::string program = process::SiblingProgram(name);
   argv[0] = const_cast<char*>(program.c_str());
   execv(program.c_str(), argv);
   std::perror(program.c_str());
   return 1;
 }
+
+}  // namespace
+
+int RunStrategy(int, char** argv) { return Become("muster-strategy-bench", argv); }
+int RunBackward(int, char** argv) { return Become("muster-backward-bench", argv); }
 
 }  // namespace muster::bench
 
@@ -40,6 +47,8 @@ constexpr std::array kSubcommands = {
     Subcommand{"allreduce", "sums between processes of one host", muster::bench::RunAllreduce},
     Subcommand{"train", "a job on a local cluster, beside a plain libtorch loop",
                muster::bench::RunTrain},
+    Subcommand{"backward", "a step of several workers, on each of them",
+               muster::bench::RunBackward},
     Subcommand{"strategy", "the C++ API, beside plain libtorch", muster::bench::RunStrategy},
     Subcommand{"ps-peer", "", [](int, char**) { return muster::bench::RunPeer(); }},
     Subcommand{"schedule-executor", "", muster::bench::RunScheduleExecutor},

@@ -19,6 +19,10 @@ int RunAllreduce(int argc, char** argv);
 // Training: the demo job on a cluster of processes against a plain libtorch loop.
 int RunTrain(int argc, char** argv);
 
+// A step of several workers, its sums at its end and in its backward pass. Replaces this process by
+// muster-backward-bench.
+int RunBackward(int argc, char** argv);
+
 // The C++ API against plain libtorch. Replaces this process by muster-strategy-bench.
 int RunStrategy(int argc, char** argv);
 

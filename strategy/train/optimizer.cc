@@ -12,6 +12,7 @@
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/reduce/cross_device_ops.h"
+#include "strategy/train/internal/early_sums.h"
 #include "strategy/train/internal/gradients.h"
 #include "strategy/train/internal/module_state.h"
 #include "strategy/train/internal/optimizer_slots.h"
@@ -117,6 +118,12 @@ class LocalOptimizer final : public OptimizerState {
       optimizers_.push_back(make(masters_[master], names_));
     }
     name_ = NameOf(*optimizers_[0], *module_);
+    if (!how.reduce_in_backward || module_->central()) return;
+    if (!EarlySums::Helps(*module_->strategy)) return;
+    for (std::size_t copy = 0; copy < leaves_.size(); ++copy) {
+      early_.push_back(EarlySums::Of(*module_->strategy, static_cast<int>(copy), leaves_[copy],
+                                     how.bytes_per_pack));
+    }
   }
 
   const std::string& name() const override { return name_; }
@@ -150,7 +157,10 @@ class LocalOptimizer final : public OptimizerState {
     if (replica == nullptr) RaiseOutsideRun("reduce_gradients()", *this);
     const int copy = replica->local_replica_id();
     module_->Check(copy);
-    SumGradientsInPlace(*replica, LeavesOf(copy));
+    std::vector<torch::Tensor> sums = SumsOf(*replica, copy);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      LeavesOf(copy)[i].mutable_grad() = std::move(sums[i]);
+    }
   }
 
   double LearningRate() const override {
@@ -241,6 +251,13 @@ class LocalOptimizer final : public OptimizerState {
     return leaves_[static_cast<std::size_t>(copy)];
   }
 
+  std::vector<torch::Tensor> SumsOf(ReplicaContext& replica, int copy) const {
+    const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
+    const std::vector<torch::Tensor> gradients = GradientsOf(parameters);
+    return early_.empty() ? SumOverReplicas(replica, gradients, parameters)
+                          : early_[static_cast<std::size_t>(copy)]->Finish(replica, gradients);
+  }
+
   // INVALID_ARGUMENT: gradients that this optimizer cannot work with (sparse ones, most of them).
   void Update(Optimizer& optimizer) const {
     try {
@@ -259,7 +276,7 @@ class LocalOptimizer final : public OptimizerState {
     const bool reduces = how_.all_reduce_gradients && Together();
     LentGradients lent(parameters);
     const auto reduce = [&] {
-      if (reduces) lent.Lend(SumOverReplicas(*replica, GradientsOf(parameters), parameters));
+      if (reduces) lent.Lend(SumsOf(*replica, copy));
     };
     Writing writing(*this, copy);
     if (closure == nullptr) {
@@ -324,6 +341,7 @@ class LocalOptimizer final : public OptimizerState {
   std::vector<std::vector<torch::Tensor>> masters_;  // of the chosen; one for each optimizer
   std::vector<std::vector<torch::Tensor>> leaves_;   // of the chosen; one for each copy
   std::vector<std::unique_ptr<Optimizer>> optimizers_;
+  std::vector<std::shared_ptr<EarlySums>> early_;  // for each copy, or none
   mutable Mutex rate_mutex_;
 };
 
@@ -364,6 +382,10 @@ std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
                           module->name, module->strategy->name()));
   }
   RequireCrossReplica(strategy, "optimizer()", "it before run()");
+  if (how.bytes_per_pack < 1) {
+    raise(InvalidArgument("optimizer(): bytes_per_pack is {}: it must be at least 1",
+                          how.bytes_per_pack));
+  }
   try {
     if (module->host != nullptr) return module->host->OptimizerFor(module, make, how);
     return std::make_shared<LocalOptimizer>(std::move(module), make, how);

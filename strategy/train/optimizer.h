@@ -8,6 +8,7 @@
 // examples) counts as 0 there.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,16 @@ namespace muster {
 struct OptimizerOptions {
   // false: the gradients are equal on all replicas already (reduce_gradients(), all_reduce()).
   bool all_reduce_gradients = true;
+  // Where replicas lie in several processes: begins the sums of gradients while backward() goes on,
+  // the last layers' first; step() and reduce_gradients() wait for them. Worth it with one
+  // backward() for each step, and where the network is what a step waits for. Between backward()
+  // and step() the replicas make no other call together. A gradient that is changed in between is
+  // summed again. Sums are those of without it but for the order in which they are added up. Under
+  // other strategies, on GPUs, and in run_elastic() it changes nothing. Costs a copy of the
+  // gradients in memory, the same on all workers.
+  bool reduce_in_backward = false;
+  // How many bytes of gradients begin together, or a few more. INVALID_ARGUMENT: less than 1.
+  std::int64_t bytes_per_pack = std::int64_t{4} << 20;
 };
 
 // Parameters with options of their own, by name: of a parameter ("fc.bias"), or of a part of the

@@ -16,19 +16,8 @@ namespace {
 // Large enough that a meeting costs nothing beside it, small enough to be a fraction of the memory.
 constexpr std::int64_t kPackBytes = std::int64_t{64} << 20;
 
-// What a gradient is on one replica, or on all of them.
-enum class Kind : std::uint8_t { kNone, kRows, kDense };
+using Kind = GradientKind;
 
-std::vector<Kind> KindsOf(const std::vector<torch::Tensor>& gradients) {
-  std::vector<Kind> kinds;
-  for (const torch::Tensor& gradient : gradients) {
-    const bool rows = gradient.defined() && gradient.is_sparse() && gradient.sparse_dim() == 1;
-    kinds.push_back(!gradient.defined() ? Kind::kNone : rows ? Kind::kRows : Kind::kDense);
-  }
-  return kinds;
-}
-
-// Dense if it is so anywhere.
 void Join(std::vector<Kind>& all, const std::vector<Kind>& one, std::size_t replica) {
   if (one.size() != all.size()) {
     raise(InvalidArgument("replica 0 brings {}, replica {} {}", Counted(all.size(), "gradient"),
@@ -46,20 +35,6 @@ void JoinBetween(collectives::Group& between, std::vector<Kind>& kinds) {
                                          .out = joined.data()};
   raise_unless_ok(between.AllReduce(collectives::Reduction::kMax, {&buffer, 1}));
   kinds = std::move(joined);
-}
-
-std::vector<Kind> AgreeOnKinds(ReplicaContext& replica,
-                               const std::vector<torch::Tensor>& gradients) {
-  std::vector<Kind> mine = KindsOf(gradients);
-  replica.meet("sum of gradients", mine, [&](const Arrivals<std::vector<Kind>>& all) {
-    std::vector<Kind>& joined = all[0];
-    for (std::size_t r = 1; r < all.size(); ++r) Join(joined, all[r], r);
-    if (collectives::Group* const between = replica.strategy().collectives()) {
-      JoinBetween(*between, joined);
-    }
-    for (std::size_t r = 1; r < all.size(); ++r) all[r] = joined;
-  });
-  return mine;
 }
 
 torch::Tensor NoRows(const torch::Tensor& parameter) {
@@ -96,11 +71,37 @@ std::vector<torch::Tensor> Spread(const std::vector<Kind>& kinds, std::vector<to
 
 }  // namespace
 
+std::vector<Kind> KindsOf(const std::vector<torch::Tensor>& gradients) {
+  std::vector<Kind> kinds;
+  for (const torch::Tensor& gradient : gradients) {
+    const bool rows = gradient.defined() && gradient.is_sparse() && gradient.sparse_dim() == 1;
+    kinds.push_back(!gradient.defined() ? Kind::kNone : rows ? Kind::kRows : Kind::kDense);
+  }
+  return kinds;
+}
+
+std::vector<Kind> AgreeOnKinds(ReplicaContext& replica, std::vector<Kind> mine) {
+  replica.meet("sum of gradients", mine, [&](const Arrivals<std::vector<Kind>>& all) {
+    std::vector<Kind>& joined = all[0];
+    for (std::size_t r = 1; r < all.size(); ++r) Join(joined, all[r], r);
+    if (collectives::Group* const between = replica.strategy().collectives()) {
+      JoinBetween(*between, joined);
+    }
+    for (std::size_t r = 1; r < all.size(); ++r) all[r] = joined;
+  });
+  return mine;
+}
+
 std::vector<torch::Tensor> SumOverReplicas(ReplicaContext& replica,
                                            const std::vector<torch::Tensor>& gradients,
                                            const std::vector<torch::Tensor>& parameters) {
+  return SumOfKinds(replica, AgreeOnKinds(replica, KindsOf(gradients)), gradients, parameters);
+}
+
+std::vector<torch::Tensor> SumOfKinds(ReplicaContext& replica, const std::vector<Kind>& kinds,
+                                      const std::vector<torch::Tensor>& gradients,
+                                      const std::vector<torch::Tensor>& parameters) {
   const torch::NoGradGuard no_grad;
-  const std::vector<Kind> kinds = AgreeOnKinds(replica, gradients);
   std::vector<torch::Tensor> mine;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     if (kinds[i] != Kind::kNone) mine.push_back(InForm(kinds[i], gradients[i], parameters[i]));

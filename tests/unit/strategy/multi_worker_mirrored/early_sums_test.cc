@@ -1,0 +1,298 @@
+// Sums of gradients that begin while the backward pass goes on.
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/train/module.h"
+#include "strategy/train/optimizer.h"
+#include "tests/unit/strategy/multi_worker_mirrored/workers.h"
+#include "tests/unit/strategy/replicas.h"
+
+namespace muster::testing {
+namespace {
+
+constexpr OptimizerOptions kEarly{.reduce_in_backward = true, .bytes_per_pack = 150};
+constexpr OptimizerOptions kAtTheStep{};
+
+// Dense layers of two types, a table whose gradient is rows, and a layer that is used now and then.
+struct MixedImpl : torch::nn::Cloneable<MixedImpl> {
+  MixedImpl() { reset(); }
+  void reset() override {
+    // Workers are threads here, and share libtorch's generator.
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
+    torch::manual_seed(3);
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(7, 4).sparse(true)));
+    first = register_module("first", torch::nn::Linear(4, 6));
+    second = register_module("second", torch::nn::Linear(6, 5));
+    wide = register_module("wide", torch::nn::Linear(5, 2));
+    wide->to(torch::kFloat64);
+    seldom = register_module("seldom", torch::nn::Linear(4, 2));
+  }
+  torch::Tensor forward(const torch::Tensor& rows, bool with_seldom) {
+    const torch::Tensor x = table->forward(rows);
+    const torch::Tensor y = wide->forward(
+        torch::relu(second->forward(torch::tanh(first->forward(x)))).to(torch::kFloat64));
+    return with_seldom ? y + seldom->forward(x) : y;
+  }
+  torch::nn::Embedding table = nullptr;
+  torch::nn::Linear first = nullptr, second = nullptr, wide = nullptr, seldom = nullptr;
+};
+
+// What a replica of number `id` does in a step before the optimizer's.
+using Gradients = std::function<void(MixedImpl& net, int step, int id)>;
+
+torch::Tensor loss_of(MixedImpl& net, int step, int id) {
+  const torch::Tensor rows = (torch::arange(3) * (id + 2) + step) % 7;
+  return net.forward(rows, step % 3 == 2).square().sum();
+}
+void backward_once(MixedImpl& net, int step, int id) { loss_of(net, step, id).backward(); }
+
+// All parameters after ten steps.
+std::vector<torch::Tensor> trained(Strategy& strategy, const Gradients& gradients,
+                                   const OptimizerOptions& how) {
+  const auto scope = strategy.scope();
+  const auto net = strategy.distribute(std::make_shared<MixedImpl>());
+  const auto optimizer =
+      strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.005), how);
+  for (int step = 0; step < 10; ++step) {
+    strategy.run([&] {
+      optimizer.zero_grad();
+      gradients(*net.copy(replica_context().local_replica_id()), step, id());
+      if (!how.all_reduce_gradients) {
+        optimizer.reduce_gradients();
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : net->parameters()) {
+          if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad() * 0.5;
+        }
+      }
+      optimizer.step();
+    });
+  }
+  std::vector<torch::Tensor> all;
+  for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone());
+  return all;
+}
+
+// Bit for bit; and the run came to something.
+bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const torch::Tensor& x, const torch::Tensor& y) {
+                      return x.equal(y) && x.isfinite().all().item<bool>();
+                    });
+}
+
+// Whether sums that begin in the backward pass train what those of the step do, on every worker.
+bool trains_alike(int workers, int devices, const Gradients& gradients,
+                  OptimizerOptions early = kEarly) {
+  OptimizerOptions late = early;
+  late.reduce_in_backward = false;
+  const auto alike = on_cluster<bool>(workers, devices, [&](MultiWorkerMirroredStrategy& strategy) {
+    return same(trained(strategy, gradients, early), trained(strategy, gradients, late));
+  });
+  return alike == std::vector<bool>(alike.size(), true);
+}
+
+TEST_CASE("gradients whose sums begin in the backward pass train what those of the step train",
+          "[strategy][unit][COL-01]") {
+  const auto [workers, devices] =
+      GENERATE(std::pair{1, 1}, std::pair{1, 2}, std::pair{2, 1}, std::pair{2, 2}, std::pair{3, 1});
+  const std::int64_t pack = GENERATE(1, 150, 1 << 20);
+  OptimizerOptions early = kEarly;
+  early.bytes_per_pack = pack;
+  CHECK(trains_alike(workers, devices, backward_once, early));
+  early.all_reduce_gradients = false;  // reduce_gradients(), then a change, then step()
+  CHECK(trains_alike(workers, devices, backward_once, early));
+}
+
+TEST_CASE("what becomes of a gradient after its sum has begun counts", "[strategy][unit]") {
+  const auto change = [](MixedImpl& net, int id, double by) {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net.parameters()) {
+      if (parameter.grad().defined() && !parameter.grad().is_sparse()) {
+        parameter.mutable_grad().mul_(by + id);
+      }
+    }
+  };
+  const auto [what, gradients] = GENERATE_COPY(table<std::string, Gradients>({
+      {"several backward passes",
+       [](MixedImpl& net, int step, int id) {
+         for (int pass = 0; pass < 3; ++pass) loss_of(net, step + pass, id).backward();
+       }},
+      {"changed in place, now and then",
+       [=](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         if (step % 3 == 1) change(net, id, 0.5);
+       }},
+      {"changed in place on one replica alone",
+       [=](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         if (id == 1) change(net, id, 0.5);
+       }},
+      {"another tensor",
+       [](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         for (auto& parameter : net.parameters()) {
+           if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad() * 0.25;
+         }
+       }},
+      {"taken away",
+       [](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         if (step > 4) net.first->weight.mutable_grad() = torch::Tensor();
+       }},
+      {"made anew, the first ones dropped",
+       [](MixedImpl& net, int step, int id) {
+         backward_once(net, step + 1, id);
+         for (auto& parameter : net.parameters()) parameter.mutable_grad() = torch::Tensor();
+         backward_once(net, step, id);
+       }},
+      {"none on one replica, which had no examples",
+       [](MixedImpl& net, int step, int id) {
+         if (id != step % 2) backward_once(net, step, id);
+       }},
+      {"none on any",
+       [](MixedImpl& net, int step, int id) {
+         if (step != 3) backward_once(net, step, id);
+       }},
+      {"dense rows",
+       [](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         if (step % 2 == id % 2) {
+           net.table->weight.mutable_grad() = net.table->weight.grad().to_dense();
+         }
+       }},
+      {"rows that were dense",
+       [](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         auto& gradient = net.table->weight.mutable_grad();
+         if (step < 4) gradient = gradient.to_dense();
+       }},
+  }));
+  CAPTURE(what);
+  CHECK(trains_alike(2, 1, gradients));
+  CHECK(trains_alike(2, 2, gradients));
+}
+
+TEST_CASE("a step that is left out does no harm to those behind it", "[strategy][unit]") {
+  const auto run = [](Strategy& strategy, const OptimizerOptions& how) {
+    const auto scope = strategy.scope();
+    const auto net = strategy.distribute(std::make_shared<MixedImpl>());
+    const auto optimizer =
+        strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.005), how);
+    for (int step = 0; step < 8; ++step) {
+      strategy.run([&] {
+        optimizer.zero_grad();
+        backward_once(*net.copy(replica_context().local_replica_id()), step, id());
+        if (step % 3 != 1) optimizer.step();
+      });
+    }
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone());
+    return all;
+  };
+  const auto alike = on_cluster<bool>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
+    return same(run(strategy, kEarly), run(strategy, kAtTheStep));
+  });
+  CHECK(alike == std::vector<bool>{true, true});
+}
+
+struct TwoLayersImpl : torch::nn::Cloneable<TwoLayersImpl> {
+  TwoLayersImpl() { reset(); }
+  void reset() override {
+    first = register_parameter("first", torch::tensor({1.0F, 2.0F, 3.0F}));
+    last = register_parameter("last", torch::tensor({10.0F, 20.0F}));
+  }
+  torch::Tensor loss() const { return (first.sum() * last).sum(); }
+  torch::Tensor first, last;
+};
+
+TEST_CASE("the sums of a backward pass travel, the last layer's first, before anybody steps",
+          "[strategy][unit][COL-01]") {
+  const Cluster cluster(2);
+  std::promise<void> travelled;
+  const std::shared_future<void> seen = travelled.get_future().share();
+  in_threads<bool>(2, [&](int worker) {
+    MultiWorkerMirroredStrategy strategy(cluster.options(worker));
+    const auto scope = strategy.scope();
+    const auto net = strategy.distribute(std::make_shared<TwoLayersImpl>());
+    const OptimizerOptions how{.reduce_in_backward = true, .bytes_per_pack = 1};
+    const auto optimizer =
+        strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.0), how);
+    // The first step learns which gradients there are.
+    strategy.run([&] {
+      net->loss().backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    });
+    strategy.run([&] {
+      if (worker == 0) {
+        net->loss().backward();
+        seen.wait();  // and neither steps nor calls anything else
+        return;
+      }
+      // Plays a replica that brings zeros.
+      const CommunicationOptions soon{.timeout = std::chrono::seconds(60)};
+      ReplicaContext& here = replica_context();
+      try {
+        const auto last = here.all_reduce(ReduceOp::kSum, torch::zeros({2}), soon);
+        const auto first = here.all_reduce(ReduceOp::kSum, torch::zeros({3}), soon);
+        if (!last.equal(torch::full({2}, 6.0F))) FAIL_CHECK("of the last layer: " << last);
+        if (!first.equal(torch::full({3}, 30.0F))) FAIL_CHECK("of the first: " << first);
+      } catch (const Error& error) {
+        FAIL_CHECK(error.what());
+      }
+      travelled.set_value();
+    });
+    return true;
+  });
+}
+
+TEST_CASE("a worker that is gone ends the backward passes and steps of the others",
+          "[strategy][unit][MWM-15]") {
+  const Cluster cluster(2);
+  const auto told = in_threads<bool>(2, [&](int worker) {
+    MultiWorkerMirroredStrategy strategy(cluster.options(worker));
+    const auto scope = strategy.scope();
+    const auto net = strategy.distribute(std::make_shared<MixedImpl>());
+    const auto optimizer =
+        strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.005), kEarly);
+    const auto step = [&](int number) {
+      strategy.run([&] {
+        optimizer.zero_grad();
+        backward_once(*net.copy(replica_context().local_replica_id()), number, id());
+        optimizer.step();
+      });
+    };
+    const auto until_told = [&] {
+      for (int number = 0; number < 1000; ++number) step(number);
+    };
+    if (worker == 0) return throws(ErrorCode::kUnavailable, "worker:1", until_told);
+    for (int number = 0; number < 4; ++number) step(number);
+    return true;
+  });
+  CHECK(told == std::vector<bool>{true, true});
+}
+
+TEST_CASE("where all replicas are in one process the option changes nothing", "[strategy][unit]") {
+  MirroredStrategy mirrored({"CPU:0", "CPU:1"});
+  CHECK(
+      same(trained(mirrored, backward_once, kEarly), trained(mirrored, backward_once, kAtTheStep)));
+}
+
+TEST_CASE("a pack of gradients has at least one byte", "[strategy][unit]") {
+  MirroredStrategy mirrored({"CPU:0", "CPU:1"});
+  const auto scope = mirrored.scope();
+  const auto net = mirrored.distribute(std::make_shared<TwoLayersImpl>());
+  CHECK(throws(ErrorCode::kInvalidArgument, "bytes_per_pack is 0", [&] {
+    mirrored.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.1),
+                                          {.reduce_in_backward = true, .bytes_per_pack = 0});
+  }));
+}
+
+}  // namespace
+}  // namespace muster::testing
