@@ -35,10 +35,11 @@ void check_options(const Strategy& strategy, const InputOptions& options) {
   }
   const bool per_replica =
       options.experimental_replication_mode == InputReplicationMode::kPerReplica;
+  const bool several_workers = strategy.collectives() != nullptr;
   if (per_replica && (strategy.name() == "CentralStorageStrategy" ||
-                      strategy.name() == "MultiWorkerMirroredStrategy")) {
-    raise(
-        Unimplemented("InputReplicationMode PER_REPLICA is not supported by {}", strategy.name()));
+                      strategy.name() == "MultiWorkerMirroredStrategy" || several_workers)) {
+    raise(Unimplemented("InputReplicationMode PER_REPLICA is not supported by {}{}",
+                        strategy.name(), several_workers ? " of several workers" : ""));
   }
   if (!options.experimental_place_dataset_on_device) return;
   if (!per_replica) {

@@ -1,5 +1,6 @@
 #include <set>
 
+#include "common/base/environment.h"
 #include "device/gpu.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
@@ -8,6 +9,9 @@
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
+#include "strategy/resolver/cluster_resolver.h"
+#include "strategy/workers/internal/worker_cluster.h"
+#include "strategy/workers/internal/worker_group.h"
 
 namespace muster {
 
@@ -48,11 +52,38 @@ device::Place ParameterPlace(const std::vector<device::Place>& compute,
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
     : Strategy({value_of(device::FindPlace(device))}, {value_of(device::FindPlace(device))}) {}
 
+// Null, both, where the replicas are this process's alone.
+struct MirroredStrategy::Joined {
+  std::shared_ptr<ClusterResolver> resolver = nullptr;
+  std::shared_ptr<::muster::collectives::Group> group = nullptr;
+};
+
+MirroredStrategy::Joined MirroredStrategy::join(const std::vector<std::string>& devices) {
+  if (!devices.empty()) return {};
+  const auto resolver = std::make_shared<TFConfigClusterResolver>();
+  const Environment environment = ProcessEnvironment();
+  const auto cluster = internal::workers_in_step(*resolver, environment);
+  if (!cluster) return {};
+  return {.resolver = resolver,
+          .group = internal::join_workers(*cluster,
+                                          {.replicas = static_cast<int>(PlacesOf({}).size()),
+                                           .within = std::nullopt,
+                                           .secret = internal::secret_of(*cluster, "", environment),
+                                           .wait_page = internal::wait_page_of(environment),
+                                           .costs = internal::link_costs_of(environment)})};
+}
+
 MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
-                                   std::shared_ptr<CrossDeviceOps> cross_device_ops)
+                                   std::shared_ptr<CrossDeviceOps> cross_device_ops, Joined joined)
     : Strategy(PlacesOf(devices), PlacesOf(devices),
                cross_device_ops != nullptr ? std::move(cross_device_ops)
-                                           : mirrored_cross_device_ops(NamesOrAll(devices))) {}
+                                           : mirrored_cross_device_ops(NamesOrAll(devices)),
+               std::move(joined.group)),
+      resolver_(std::move(joined.resolver)) {}
+
+MirroredStrategy::MirroredStrategy(const std::vector<std::string>& devices,
+                                   std::shared_ptr<CrossDeviceOps> cross_device_ops)
+    : MirroredStrategy(devices, std::move(cross_device_ops), join(devices)) {}
 
 CentralStorageStrategy::CentralStorageStrategy(const std::vector<std::string>& compute_devices,
                                                const std::optional<std::string>& parameter_device)

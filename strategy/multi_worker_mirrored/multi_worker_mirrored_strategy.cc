@@ -13,10 +13,10 @@
 #include "strategy/core/internal/frames.h"
 #include "strategy/kinds/internal/places.h"
 #include "strategy/multi_worker_mirrored/internal/elastic_run.h"
-#include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
-#include "strategy/multi_worker_mirrored/internal/worker_group.h"
 #include "strategy/reduce/cross_device_ops.h"
 #include "strategy/train/internal/saved_state.h"
+#include "strategy/workers/internal/worker_cluster.h"
+#include "strategy/workers/internal/worker_group.h"
 
 namespace muster {
 namespace {

@@ -2,14 +2,16 @@
 // network in float64 under TF_CONFIG and prints each step's loss, bit for bit.
 //
 //   multi_worker <steps> [leave|extra|shape|stop <task> <step>]
-//   multi_worker <steps> started
+//   multi_worker <steps> started|mirrored
 //
-// "started": eight sums are in flight from one step to the next.
-// The task that is named does at that step what it should not: it ends, makes one more call, brings
-// another shape, or stops itself. Errors are printed; the exit code is 3.
+// "started": eight sums are in flight from one step to the next. "mirrored": a MirroredStrategy
+// that names no devices. The task that is named does at that step what it should not: it ends,
+// makes one more call, brings another shape, or stops itself. Errors are printed; the exit code
+// is 3.
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,12 +64,26 @@ void sum_on_the_way(InFlight& in_flight, std::int64_t step, int workers) {
   }
 }
 
+std::unique_ptr<muster::Strategy> strategy_for(const std::string& how) {
+  if (how == "mirrored") return std::make_unique<muster::MirroredStrategy>();
+  return std::make_unique<muster::MultiWorkerMirroredStrategy>();
+}
+
+std::string this_task() {
+  muster::TFConfigClusterResolver resolver;
+  return resolver.task_type().value_or("worker") + ":" +
+         std::to_string(resolver.task_id().value_or(0));
+}
+
 void train(std::int64_t steps, const std::string& how, const std::string& who, std::int64_t when) {
-  muster::MultiWorkerMirroredStrategy strategy;
-  const bool mine = strategy.task_type() + ":" + std::to_string(strategy.task_id()) == who;
+  const std::unique_ptr<muster::Strategy> made = strategy_for(how);
+  muster::Strategy& strategy = *made;
+  const int worker = strategy.first_replica() / strategy.num_local_replicas();
+  const int workers = strategy.num_replicas_in_sync() / strategy.num_local_replicas();
+  const bool mine = this_task() == who;
   const auto scope = strategy.scope();
   // Each worker has other first values: the chief's count.
-  torch::manual_seed(static_cast<std::uint64_t>(5 + strategy.id_in_cluster()));
+  torch::manual_seed(static_cast<std::uint64_t>(5 + worker));
   const auto net = strategy.distribute(Net());
   const auto optimizer =
       strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -78,13 +94,12 @@ void train(std::int64_t steps, const std::string& how, const std::string& who, s
   auto data = muster::experimental_distribute_dataset(strategy, rows).iterator();
   muster::Mean mean("loss");
   InFlight in_flight;
-  std::cout << "joined " << strategy.id_in_cluster() << " of " << strategy.num_workers()
-            << std::endl;
+  std::cout << "joined " << worker << " of " << workers << std::endl;
   for (std::int64_t step = 0; step < steps; ++step) {
     const auto losses = strategy.run(
         [&](const Row& piece) {
           if (mine && step == when) misbehave(how);
-          if (how == "started") sum_on_the_way(in_flight, step, strategy.num_workers());
+          if (how == "started") sum_on_the_way(in_flight, step, workers);
           optimizer.zero_grad();
           const auto each = torch::nn::functional::cross_entropy(
               net->forward(std::get<0>(piece)), std::get<1>(piece),

@@ -10,8 +10,8 @@
 #include "collectives/elastic/elastic_groups.h"
 #include "strategy/multi_worker_mirrored/elastic.h"
 #include "strategy/multi_worker_mirrored/internal/elastic_state.h"
-#include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
-#include "strategy/multi_worker_mirrored/internal/worker_group.h"
+#include "strategy/workers/internal/worker_cluster.h"
+#include "strategy/workers/internal/worker_group.h"
 
 namespace muster::internal {
 

@@ -12,6 +12,7 @@
 
 #include "strategy/base/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/environment_variables.h"
 #include "tests/unit/cluster/http_server.h"
 #include "tests/unit/strategy/errors.h"
 
@@ -22,25 +23,10 @@ using namespace std::chrono_literals;
 using cluster::HttpServer;
 using cluster::HttpText;
 using testing::code_of;
+using testing::EnvironmentVariables;
 using testing::throws;
 using Tasks = std::vector<std::optional<std::string>>;
-using Values = std::map<std::string, std::string>;
-
-// Variables of this process while it lives.
-class Variables {
- public:
-  explicit Variables(Values values) : values_(std::move(values)) {
-    for (const auto& [name, value] : values_) ::setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~Variables() {
-    for (const auto& [name, value] : values_) ::unsetenv(name.c_str());
-  }
-  Variables(const Variables&) = delete;
-  Variables& operator=(const Variables&) = delete;
-
- private:
-  const Values values_;
-};
+using Values = EnvironmentVariables::Values;
 
 TEST_CASE("a cluster spec answers for dense and sparse jobs", "[strategy][unit]") {
   const ClusterSpec dense = ClusterSpec::dense({{"ps", {"a:1"}}, {"worker", {"b:1", "c:1"}}});
@@ -67,7 +53,8 @@ TEST_CASE("TF_CONFIG is read anew, and what is broken in it is an error", "[stra
   CHECK(resolver.cluster_spec() == ClusterSpec());
   CHECK(resolver.task_type() == std::nullopt);
   {
-    const Variables variables(Values{{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", "b:1"]},
+    const EnvironmentVariables variables(
+        Values{{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", "b:1"]},
                                                  "task": {"type": "worker", "index": 1}})"}});
     CHECK(resolver.cluster_spec() == ClusterSpec::dense({{"worker", {"a:1", "b:1"}}}));
     CHECK(resolver.task_type() == "worker");
@@ -76,12 +63,13 @@ TEST_CASE("TF_CONFIG is read anew, and what is broken in it is an error", "[stra
     resolver.set_task_id(0);
     CHECK(resolver.master() == "grpc://a:1");
   }
-  const Variables broken(Values{{"TF_CONFIG", R"({"cluster": )"}});
+  const EnvironmentVariables broken(Values{{"TF_CONFIG", R"({"cluster": )"}});
   CHECK(throws(ErrorCode::kInvalidArgument, "TF_CONFIG", [&] { (void)resolver.cluster_spec(); }));
 }
 
 TEST_CASE("accelerators are counted by the function that lists devices", "[strategy][unit]") {
-  const Variables variables(Values{{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", "b:1"]},
+  const EnvironmentVariables variables(
+      Values{{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", "b:1"]},
                                                "task": {"type": "worker", "index": 1}})"}});
   std::vector<std::string> asked;
   TFConfigClusterResolver resolver({.list_devices = [&](const std::string& master) {
@@ -143,12 +131,12 @@ TEST_CASE("a union joins resolvers of any kind, a user's own among them", "[stra
 }
 
 TEST_CASE("Slurm's and SageMaker's variables make clusters", "[strategy][unit]") {
-  const Variables variables(Values{{"SLURM_PROCID", "2"},
-                                   {"SLURM_STEP_NODELIST", "n[1-2]"},
-                                   {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
-                                   {"SLURM_STEP_NUM_TASKS", "4"},
-                                   {"SM_HOSTS", R"(["algo-1", "algo-2"])"},
-                                   {"SM_CURRENT_HOST", "algo-2"}});
+  const EnvironmentVariables variables(Values{{"SLURM_PROCID", "2"},
+                                              {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                              {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                                              {"SLURM_STEP_NUM_TASKS", "4"},
+                                              {"SM_HOSTS", R"(["algo-1", "algo-2"])"},
+                                              {"SM_CURRENT_HOST", "algo-2"}});
   SlurmClusterResolver slurm({.jobs = {{"ps", 1}, {"worker", 3}}, .gpus_per_node = 4});
   CHECK(slurm.cluster_spec() ==
         ClusterSpec::dense({{"ps", {"n1:8888"}}, {"worker", {"n1:8889", "n2:8888", "n2:8889"}}}));
@@ -161,7 +149,7 @@ TEST_CASE("Slurm's and SageMaker's variables make clusters", "[strategy][unit]")
 
   CHECK(code_of([] { SlurmClusterResolver({.jobs = {{"worker", 3}}}); }) ==
         ErrorCode::kFailedPrecondition);
-  const Variables broken(Values{{"SLURM_STEP_NODELIST", "n[1-"}});
+  const EnvironmentVariables broken(Values{{"SLURM_STEP_NODELIST", "n[1-"}});
   CHECK(throws(ErrorCode::kInvalidArgument, "n[1-", [] { SlurmClusterResolver(); }));
 }
 

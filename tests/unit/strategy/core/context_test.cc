@@ -13,11 +13,13 @@
 #include "strategy/resolver/cluster_resolver.h"
 #include "strategy/variables/extended.h"
 #include "tests/support/catch.h"
+#include "tests/support/environment_variables.h"
 #include "tests/unit/strategy/errors.h"
 
 namespace muster {
 namespace {
 
+using testing::EnvironmentVariables;
 using testing::throws;
 
 void CheckDefaultState() {
@@ -215,7 +217,8 @@ concept CanRun = requires(Strategy& strategy, F fn, const Args&... args) {
   strategy.run(RunOptions(), fn, args...);
 };
 
-// GPUs have a test of their own (gpu_test.cc); those of a cluster need other processes.
+// GPUs have a test of their own (gpu_test.cc); the workers of a cluster are processes
+// (multi_worker_mirrored/processes_test.cc).
 TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[spec][MIR-01]") {
   MirroredStrategy strategy;
   CHECK(strategy.num_replicas_in_sync() == 1);
@@ -223,6 +226,51 @@ TEST_CASE("without devices MirroredStrategy takes the CPU of this machine", "[sp
   CHECK(device::ParsePlace(strategy.worker_devices()[0])->index == 0);
   CHECK(strategy.run([] { return replica_context().replica_id_in_sync_group(); }).values() ==
         std::vector<int>{0});
+}
+
+std::string TfConfig(const std::string& cluster, const std::string& task) {
+  return R"({"cluster": )" + cluster + (task.empty() ? "" : R"(, "task": )" + task) + "}";
+}
+
+TEST_CASE(
+    "a MirroredStrategy has this process alone where it names devices, and where TF_CONFIG has no "
+    "other workers for it",
+    "[spec][MIR-01]") {
+  const std::string workers = R"({"worker": ["a:1", "b:1"]})";
+  const std::string first = R"({"type": "worker", "index": 0})";
+  {
+    const EnvironmentVariables variables({{"TF_CONFIG", TfConfig(workers, first)}});
+    MirroredStrategy named({"CPU:0", "CPU:1"});
+    CHECK(named.num_replicas_in_sync() == 2);
+    CHECK(named.collectives() == nullptr);
+    CHECK(named.cluster_resolver() == nullptr);
+  }
+  const std::vector<EnvironmentVariables::Values> alone{
+      {{"TF_CONFIG", TfConfig(R"({"worker": ["a:1", "b:1"], "ps": ["c:1"]})", first)}},
+      {{"TF_CONFIG", TfConfig(R"({"worker": ["a:1", "b:1"], "evaluator": ["c:1"]})",
+                              R"({"type": "evaluator", "index": 0})")}},
+      {{"TF_CONFIG", TfConfig(R"({"worker": ["a:1"]})", "")}},
+      {{"TF_CONFIG", TfConfig("{}", first)}},
+      {{"TF_CONFIG", TfConfig(workers, first)}, {"MUSTER_ROLE", "executor"}}};
+  for (const EnvironmentVariables::Values& values : alone) {
+    CAPTURE(values.at("TF_CONFIG"));
+    const EnvironmentVariables variables(values);
+    MirroredStrategy strategy;
+    CHECK(strategy.num_replicas_in_sync() == 1);
+    CHECK(strategy.collectives() == nullptr);
+    CHECK(strategy.should_checkpoint());
+  }
+}
+
+TEST_CASE("a MirroredStrategy without devices refuses a cluster that does not say who this is",
+          "[spec][MIR-01]") {
+  const auto refused = [](const std::string& task, const std::string& part) {
+    const EnvironmentVariables variables(
+        {{"TF_CONFIG", TfConfig(R"({"worker": ["a:1", "b:1"]})", task)}});
+    return throws(ErrorCode::kInvalidArgument, part, [] { const MirroredStrategy strategy; });
+  };
+  CHECK(refused("", "you must also specify task_type and task_id"));
+  CHECK(refused(R"({"type": "worker", "index": 2})", "task_id 2"));
 }
 
 TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14]") {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <signal.h>
 
 #include "tests/support/catch.h"
@@ -94,6 +95,36 @@ TEST_CASE("a process that is killed or stopped ends the others with an error tha
     CAPTURE(signal);
     check_others(run, "UNAVAILABLE");
   }
+}
+
+TEST_CASE(
+    "a MirroredStrategy that names no devices has the replicas of all workers of the cluster, "
+    "which "
+    "train as MultiWorkerMirroredStrategy's do",
+    "[spec][MIR-01]") {
+  const auto by_workers = train(3, 30);
+  REQUIRE(losses(by_workers[0]).size() == 30);
+
+  const auto mirrored = train(3, 30, {"mirrored"});
+
+  for (std::size_t worker = 0; worker < 3; ++worker) {
+    const Lines& printed = mirrored[worker];
+    CAPTURE(worker, printed);
+    CHECK(std::count(printed.begin(), printed.end(), fmt::format("joined {} of 3", worker)) == 1);
+    CHECK(losses(printed) == losses(by_workers[0]));
+  }
+}
+
+TEST_CASE("a worker of a MirroredStrategy that is killed is an error of the others, who name it",
+          "[spec][MIR-01][faults]") {
+  MultiProcessRun run(workers_of(3, {kProgram, "1000000", "mirrored"}));
+  for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
+    REQUIRE(run.wait_for_output(worker, "loss", kPatience));
+  }
+
+  run.kill("worker:1", SIGKILL);
+
+  check_others(run, "UNAVAILABLE");
 }
 
 TEST_CASE("sums in flight from step to step change nothing of the training between them",

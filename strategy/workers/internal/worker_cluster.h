@@ -38,7 +38,15 @@ WorkerCluster worker_cluster(ClusterResolver& resolver);
 // INVALID_ARGUMENT: what it is told is not sound.
 std::optional<WorkerCluster> elastic_job(ClusterResolver& resolver, const Environment& environment);
 
-// Where the workers of that job are now, by place.
+// Whose devices a strategy has that names none: the workers' of TF_CONFIG, where this process is
+// one of several. Nothing: its own alone. So it is without a cluster, on an evaluator, where there
+// are parameter servers, and in the processes of a program with closures.
+//   FAILED_PRECONDITION: in an elastic job, whose workers come and go. INVALID_ARGUMENT: as above,
+//   and what TFConfigClusterResolver says.
+std::optional<WorkerCluster> workers_in_step(ClusterResolver& resolver,
+                                             const Environment& environment);
+
+// Where the workers of an elastic job are now, by place.
 Result<std::vector<std::string>> addresses_now(const WorkerCluster& cluster);
 
 }  // namespace muster::internal

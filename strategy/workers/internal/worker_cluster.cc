@@ -1,4 +1,4 @@
-#include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
+#include "strategy/workers/internal/worker_cluster.h"
 
 #include <algorithm>
 
@@ -70,6 +70,27 @@ std::optional<WorkerCluster> elastic_job(ClusterResolver& resolver,
                             .address = known == book.addresses.end() ? "" : known->second});
   }
   return mine;
+}
+
+std::optional<WorkerCluster> workers_in_step(ClusterResolver& resolver,
+                                             const Environment& environment) {
+  if (environment("MUSTER_ROLE").has_value()) return std::nullopt;
+  if (const auto elastic = elastic_job(resolver, environment)) {
+    raise(FailedPrecondition(
+        "this job was submitted with --workers {}:{}, so its processes come and go, and a strategy "
+        "without devices needs all of them to the end: name this process's devices, submit it with "
+        "--workers N, or use an elastic MultiWorkerMirroredStrategy",
+        elastic->least, elastic->most));
+  }
+  const ClusterSpec spec = resolver.cluster_spec();
+  const auto tasks = [&](const char* job) {
+    const auto found = spec.as_map().find(job);
+    return found == spec.as_map().end() ? std::size_t{0} : found->second.size();
+  };
+  if (tasks("ps") > 0 || tasks("chief") + tasks("worker") < 2) return std::nullopt;
+  WorkerCluster cluster = worker_cluster(resolver);
+  if (cluster.members.empty()) return std::nullopt;
+  return cluster;
 }
 
 Result<std::vector<std::string>> addresses_now(const WorkerCluster& cluster) {

@@ -1,4 +1,4 @@
-#include "strategy/multi_worker_mirrored/internal/worker_group.h"
+#include "strategy/workers/internal/worker_group.h"
 
 #include <fmt/format.h>
 

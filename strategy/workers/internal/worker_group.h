@@ -12,7 +12,7 @@
 #include "common/base/environment.h"
 #include "common/base/mutex.h"
 #include "common/tls/context.h"
-#include "strategy/multi_worker_mirrored/internal/worker_cluster.h"
+#include "strategy/workers/internal/worker_cluster.h"
 
 namespace muster::internal {
 
@@ -87,7 +87,7 @@ struct JoinOptions {
   // How many this process has; all must have as many.
   int replicas = 1;
   std::optional<std::chrono::milliseconds> within;
-  std::chrono::milliseconds call_within;
+  std::chrono::milliseconds call_within{std::chrono::hours(1)};
   GroupSecret secret;
   // As in collectives::GroupSpec.
   std::string wait_page = {};
