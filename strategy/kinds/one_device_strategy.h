@@ -12,7 +12,9 @@ namespace muster {
 
 class OneDeviceStrategy final : public Strategy {
  public:
-  // INVALID_ARGUMENT: not a device's name, or a GPU that this machine does not have.
+  // A name may say the task, /job:worker/task:1/device:CPU:0, where this process is that task.
+  // INVALID_ARGUMENT: not a device's name, a GPU that this machine does not have, or a device of
+  // another task.
   explicit OneDeviceStrategy(const std::string& device);
 
   std::string_view name() const override { return "OneDeviceStrategy"; }

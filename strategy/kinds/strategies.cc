@@ -1,6 +1,7 @@
 #include <set>
 
 #include "common/base/environment.h"
+#include "common/cluster/device_name.h"
 #include "device/gpu.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
@@ -18,13 +19,53 @@ namespace muster {
 using internal::NamesOrAll;
 using internal::PlacesOf;
 
+namespace {
+
+std::string TasksOf(const ClusterSpec& spec) {
+  std::string tasks;
+  for (const auto& [job, addresses] : spec.as_map()) {
+    for (const auto& [index, address] : addresses) {
+      tasks += fmt::format("{}{}:{}", tasks.empty() ? "" : ", ", job, index);
+    }
+  }
+  return tasks.empty() ? "no tasks" : tasks;
+}
+
+// A device of the task that this process is, as the process itself names it; other names as they
+// are. INVALID_ARGUMENT: a device of another task.
+std::string OnThisTask(const std::string& name) {
+  const Result<cluster::DeviceName> device = cluster::DeviceName::Parse(name);
+  if (!device.ok() || device->job.value_or("localhost") == "localhost") return name;
+  TFConfigClusterResolver resolver;
+  const int task = device->task.value_or(0);
+  if (resolver.task_type() == device->job && resolver.task_id() == task) {
+    return fmt::format("{}:{}", device->type.value_or("CPU"), device->index.value_or(0));
+  }
+  const std::optional<std::string> type = resolver.task_type();
+  raise(InvalidArgument(
+      "device {} is one of {}:{}, and this process is {} (TF_CONFIG has {}): a strategy computes "
+      "in "
+      "its own process. Run the program on that task, give functions to workers by a "
+      "ClusterCoordinator, or train on all of them by a MultiWorkerMirroredStrategy",
+      name, *device->job, task,
+      type ? fmt::format("{}:{}", *type, resolver.task_id().value_or(0)) : "no task",
+      TasksOf(resolver.cluster_spec())));
+}
+
+}  // namespace
+
 std::vector<std::string> internal::NamesOrAll(const std::vector<std::string>& names) {
-  if (!names.empty()) return names;
   std::vector<std::string> all;
+  for (const std::string& name : names) all.push_back(OnThisTask(name));
+  if (!all.empty()) return all;
   const std::size_t gpus = device::LogicalGpus::OfProcess().Cards().size();
   for (std::size_t i = 0; i < gpus; ++i) all.push_back(fmt::format("GPU:{}", i));
   if (all.empty()) all.emplace_back("CPU:0");
   return all;
+}
+
+device::Place internal::PlaceOf(const std::string& name) {
+  return value_of(device::FindPlace(OnThisTask(name)));
 }
 
 std::vector<device::Place> internal::PlacesOf(const std::vector<std::string>& names) {
@@ -43,14 +84,14 @@ namespace {
 
 device::Place ParameterPlace(const std::vector<device::Place>& compute,
                              const std::optional<std::string>& named) {
-  if (named.has_value()) return value_of(device::FindPlace(*named));
+  if (named.has_value()) return internal::PlaceOf(*named);
   return compute.size() == 1 ? compute[0] : device::Place{};
 }
 
 }  // namespace
 
 OneDeviceStrategy::OneDeviceStrategy(const std::string& device)
-    : Strategy({value_of(device::FindPlace(device))}, {value_of(device::FindPlace(device))}) {}
+    : Strategy({internal::PlaceOf(device)}, {internal::PlaceOf(device)}) {}
 
 // Null, both, where the replicas are this process's alone.
 struct MirroredStrategy::Joined {

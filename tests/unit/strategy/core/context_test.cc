@@ -273,6 +273,30 @@ TEST_CASE("a MirroredStrategy without devices refuses a cluster that does not sa
   CHECK(refused(R"({"type": "worker", "index": 2})", "task_id 2"));
 }
 
+TEST_CASE("a device may be named with the task that this process is, and with no other one",
+          "[strategy][unit]") {
+  const std::string workers = R"({"worker": ["a:1", "b:1"], "ps": ["c:1"]})";
+  {
+    const EnvironmentVariables variables(
+        {{"TF_CONFIG", TfConfig(workers, R"({"type": "worker", "index": 1})")}});
+    OneDeviceStrategy strategy("/job:worker/replica:0/task:1/device:CPU:1");
+    CHECK(strategy.worker_devices() == OneDeviceStrategy("CPU:1").worker_devices());
+    CHECK(OneDeviceStrategy("/job:worker/task:1").worker_devices() ==
+          OneDeviceStrategy("CPU:0").worker_devices());
+    const auto refused = [](const std::string& name, const std::string& part) {
+      return throws(ErrorCode::kInvalidArgument, part,
+                    [&] { const OneDeviceStrategy elsewhere(name); });
+    };
+    CHECK(refused("/job:worker/task:0/device:CPU:0", "is one of worker:0, and this process is"));
+    CHECK(refused("/job:worker/task:7", "worker:1 (TF_CONFIG has ps:0, worker:0, worker:1)"));
+    CHECK(throws(ErrorCode::kInvalidArgument, "is one of ps:0", [] {
+      const MirroredStrategy elsewhere({"CPU:0", "/job:ps/task:0/device:CPU:0"});
+    }));
+  }
+  CHECK(throws(ErrorCode::kInvalidArgument, "this process is no task (TF_CONFIG has no tasks)",
+               [] { const OneDeviceStrategy elsewhere("/job:worker/task:1/device:CPU:0"); }));
+}
+
 TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14]") {
   using Two = int (*)(int, int);
   static_assert(CanRun<Two, int, PerReplica<int>>);
