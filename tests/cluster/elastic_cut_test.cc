@@ -47,16 +47,6 @@ Lines Alone() {
   return Results(lines);
 }
 
-// Nobody else is in these networks: a port is free.
-std::string TfConfig(int worker, int workers) {
-  std::string addresses;
-  for (int i = 0; i < workers; ++i) {
-    addresses += fmt::format("{}\"{}:4711\"", i == 0 ? "" : ",", Networks::Of(i));
-  }
-  return fmt::format(R"({{"cluster":{{"worker":[{}]}},"task":{{"type":"worker","index":{}}}}})",
-                     addresses, worker);
-}
-
 class ElasticWorkers {
  public:
   explicit ElasticWorkers(int count) : networks_(count), lines_(static_cast<std::size_t>(count)) {
@@ -64,7 +54,7 @@ class ElasticWorkers {
       auto child = process::Child::Start(
           {.argv = {"nsenter", "-t", std::to_string(networks_.pid(i)), "-n", kProgram, kSteps,
                     "adam", "slow"},
-           .environment = {{"TF_CONFIG", TfConfig(i, count)}, {"OMP_NUM_THREADS", "1"}},
+           .environment = {{"TF_CONFIG", Networks::TfConfig(i, count)}, {"OMP_NUM_THREADS", "1"}},
            .on_line = [this, i](auto, const std::string& line) {
              const MutexLock lock(mutex_);
              lines_[static_cast<std::size_t>(i)].push_back(line);

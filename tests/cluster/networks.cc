@@ -55,9 +55,9 @@ std::string Networks::WhyNot() {
   // All that is needed, in a network that ends with the command.
   const std::string failure = FailureOf(
       {"unshare", ::getuid() == 0 ? "-n" : "-rn", "sh", "-c",
-       "ip link set lo up && ip link add bridge type bridge && ip link add host0 type veth "
-       "peer name "
-       "eth0 && ip link set host0 master bridge && command -v nsenter"});
+       "ip link set lo up && ip link add bridge type bridge && ip link add host0 type veth peer "
+       "name eth0 && ip link set host0 master bridge && ip link set host0 type bridge_slave "
+       "isolated on && command -v nsenter"});
   return failure.empty() ? "" : "no networks to cut here: " + failure;
 }
 
@@ -96,14 +96,35 @@ Networks::Networks(int hosts) {
 
 Networks::~Networks() = default;
 
+std::string Networks::TfConfig(int host, int workers) {
+  std::string addresses;
+  for (int i = 0; i < workers; ++i) {
+    addresses += fmt::format("{}\"{}:4711\"", i == 0 ? "" : ",", Of(i));
+  }
+  return fmt::format(R"({{"cluster":{{"worker":[{}]}},"task":{{"type":"worker","index":{}}}}})",
+                     addresses, host);
+}
+
 // The link stays up and leads nowhere: neither side is told.
 void Networks::Cut(int host) const { MustRun({"ip", "link", "set", Port(host), "nomaster"}); }
 void Networks::Mend(int host) const {
   MustRun({"ip", "link", "set", Port(host), "master", "bridge"});
+  MustRun({"ip", "link", "set", Port(host), "type", "bridge_slave", "isolated", "off"});
+}
+
+std::string Networks::Limit(int host, int megabits) const {
+  return FailureOf({"tc", "qdisc", "add", "dev", Port(host), "root", "tbf", "rate",
+                    fmt::format("{}mbit", megabits), "burst", "64kb", "latency", "100ms"});
 }
 
 void Networks::SetApart(const std::vector<int>& hosts) const {
   for (const int host : hosts) MustRun({"ip", "link", "set", Port(host), "master", "apart"});
+}
+
+void Networks::KeepApart(const std::vector<int>& hosts) const {
+  for (const int host : hosts) {
+    MustRun({"ip", "link", "set", Port(host), "type", "bridge_slave", "isolated", "on"});
+  }
 }
 
 }  // namespace muster::testing

@@ -31,14 +31,21 @@ class Networks {
   static std::string Of(int host) { return "10.77.0." + std::to_string(10 + host); }
   // The bridge's end of a host's cable, in the test's own network.
   static std::string Port(int host) { return "host" + std::to_string(host); }
+  // TF_CONFIG of a worker on each of the first `workers` hosts, for the one on `host`. Nobody else
+  // is in these networks: a port is free.
+  static std::string TfConfig(int host, int workers);
   // For Daemon::Place::network_of.
   int pid(int host) const { return holders_[static_cast<std::size_t>(host)]->pid(); }
 
   // Nothing comes through any more, in silence; and again.
   void Cut(int host) const;
   void Mend(int host) const;
+  // What comes to a host comes no faster; what keeps this machine from that, else nothing.
+  std::string Limit(int host, int megabits) const;
   // They reach each other and nobody else, until each is mended.
   void SetApart(const std::vector<int>& hosts) const;
+  // None of them reaches another one of them, but all others, until each is mended.
+  void KeepApart(const std::vector<int>& hosts) const;
 
  private:
   std::vector<std::unique_ptr<process::Child>> holders_;

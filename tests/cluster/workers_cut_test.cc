@@ -26,29 +26,20 @@ constexpr seconds kNoticed{20};
 
 std::string TaskOf(int worker) { return fmt::format("worker:{}", worker); }
 
-// Nobody else is in these networks: a port is free.
-std::string TfConfig(int worker) {
-  std::string addresses;
-  for (int i = 0; i < kWorkers; ++i) {
-    addresses += fmt::format("{}\"{}:4711\"", i == 0 ? "" : ",", Networks::Of(i));
-  }
-  return fmt::format(R"({{"cluster":{{"worker":[{}]}},"task":{{"type":"worker","index":{}}}}})",
-                     addresses, worker);
-}
-
 // Workers that do one thing of a step again and again.
 class Workers {
  public:
   explicit Workers(const std::string& phase) : networks_(kWorkers), phase_(phase) {
     for (int i = 0; i < kWorkers; ++i) {
-      auto child = process::Child::Start(
-          {.argv = {"nsenter", "-t", std::to_string(networks_.pid(i)), "-n", kProgram,
-                    folder_.path(), "60000", phase},
-           .environment = {{"TF_CONFIG", TfConfig(i)}, {"OMP_NUM_THREADS", "1"}},
-           .on_line = [this, i](auto, const std::string& line) {
-             const MutexLock lock(mutex_);
-             lines_[static_cast<std::size_t>(i)].push_back(line);
-           }});
+      auto child =
+          process::Child::Start({.argv = {"nsenter", "-t", std::to_string(networks_.pid(i)), "-n",
+                                          kProgram, folder_.path(), "60000", phase},
+                                 .environment = {{"TF_CONFIG", Networks::TfConfig(i, kWorkers)},
+                                                 {"OMP_NUM_THREADS", "1"}},
+                                 .on_line = [this, i](auto, const std::string& line) {
+                                   const MutexLock lock(mutex_);
+                                   lines_[static_cast<std::size_t>(i)].push_back(line);
+                                 }});
       REQUIRE(child.ok());
       workers_.push_back(*std::move(child));
     }
