@@ -5,6 +5,8 @@
 #include <set>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
 
@@ -86,7 +88,8 @@ struct ElasticFixture {
   // All that its processes have printed is what one alone prints.
   void CheckLearned(const std::string& id, const Lines& arguments, int places) {
     Lines alone = arguments;
-    std::erase(alone, "slow");
+    std::erase_if(
+        alone, [](const std::string& one) { return one == "slow" || one.starts_with("marks="); });
     const RunResult reference = RunProgram(kProgram, alone, {{"OMP_NUM_THREADS", "1"}});
     REQUIRE(reference.code == 0);
     std::string all;
@@ -138,6 +141,48 @@ TEST_CASE_METHOD(ElasticFixture,
   CHECK(CountEvents(job, "JOB_RUNNING") == 1);
   CHECK(CountEvents(job, "PROCESS_ENDED") == 1);
   CHECK(job.restarts() == 1);
+  CheckLearned(id, arguments, 4);
+}
+
+TEST_CASE_METHOD(ElasticFixture,
+                 "a process that is killed, stopped or loses its worker in the midst of joining a "
+                 "launched elastic job costs the others no bit",
+                 "[cluster][launch][elastic]") {
+  const TempFolder marks;
+  const Lines arguments{"1000", "slow", "adam", "marks=" + marks.path()};
+  const std::string id = Submit("1:3", arguments);
+  REQUIRE(Steps(id, 0, 0, "of 3"));
+  int replaced = 0;
+  for (const std::string loss : {"killed", "stopped", "worker"}) {
+    CAPTURE(loss);
+    const int before = Pid(id, 1);
+    // Sends itself the signal when a part of the state has come, and then no more.
+    const int signal = loss == "killed" ? SIGKILL : SIGSTOP;
+    marks.Write("worker:1.given", std::to_string(signal));
+    const std::size_t said = Output(id, 1).size();
+    REQUIRE(::kill(before, SIGKILL) == 0);
+    REQUIRE(Eventually(seconds(60), [&] {
+      return Output(id, 1).find(fmt::format("signal {}", signal), said) != std::string::npos;
+    }));
+    std::size_t steps = Output(id, 0).size();
+
+    CHECK(Steps(id, 0, steps, "of 2"));
+
+    replaced += loss == "killed" ? 2 : 1;
+    if (loss == "stopped") REQUIRE(::kill(Pid(id, 1, before), SIGCONT) == 0);
+    if (loss == "worker") {
+      const v1::Task worker = Process(id, 1).worker();
+      REQUIRE(cluster.Kill("worker:" + std::to_string(worker.index()), SIGKILL));
+    }
+    steps = Output(id, 0).size();
+    CHECK(Steps(id, 0, steps, "of 3"));
+  }
+
+  CHECK(cluster.Wait(id, seconds(200)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  CAPTURE(Story(job), cluster.up_log());
+  CHECK(CountEvents(job, "JOB_RUNNING") == 1);
+  CHECK(CountEvents(job, "PROCESS_ENDED") == replaced);
   CheckLearned(id, arguments, 4);
 }
 
@@ -215,16 +260,20 @@ TEST_CASE_METHOD(ElasticFixture,
   CHECK(job.restarts() == 0);
   CheckLearned(id, arguments, 3);
 
-  const RunResult plain = cluster.Muster({"submit", "--strategy", "multi_worker_mirrored",
-                                          "--workers", "1:2", "--restart-policy", "exit-code", "--",
-                                          MUSTER_TEST_PROGRAMS "/multi_worker", "100000000"});
-  const std::string refused = IdIn(plain);
-  CHECK(cluster.Wait(refused, seconds(120)) == 1);
-  CHECK(cluster.Describe(refused).error().message().find("ended with exit code 3") !=
-        std::string::npos);
-  CHECK((Output(refused, 0) + Output(refused, 1))
-            .find("submitted with --workers 1:2, so its processes come and go") !=
-        std::string::npos);
+  // So is a MirroredStrategy that would have all of them.
+  for (const Lines& how : {Lines{"100000000"}, Lines{"100000000", "mirrored"}}) {
+    Lines line{"submit",    "--strategy", "multi_worker_mirrored",
+               "--workers", "1:2",        "--restart-policy",
+               "exit-code", "--",         MUSTER_TEST_PROGRAMS "/multi_worker"};
+    line.insert(line.end(), how.begin(), how.end());
+    const std::string refused = IdIn(cluster.Muster(line));
+    CHECK(cluster.Wait(refused, seconds(120)) == 1);
+    CHECK(cluster.Describe(refused).error().message().find("ended with exit code 3") !=
+          std::string::npos);
+    CHECK((Output(refused, 0) + Output(refused, 1))
+              .find("submitted with --workers 1:2, so its processes come and go") !=
+          std::string::npos);
+  }
 }
 
 }  // namespace
