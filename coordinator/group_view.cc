@@ -16,7 +16,7 @@ constexpr Millis kStartTogether{5'000};
 constexpr Millis kTryAgain{200};
 // Who has not come to a group is asked into another when this has passed.
 constexpr Millis kLeftOut{5'000};
-// When all answer and a group does not come about so often, its last member is left out.
+// When all answer and a group does not come about so often, members are left out of it.
 constexpr int kFailuresInARow = 2;
 
 std::size_t LeastOf(const v1::StrategySpec& strategy) { return std::max(1u, strategy.workers()); }
@@ -256,6 +256,7 @@ void GroupView::OnJoined(std::uint64_t generation, const Seat& seat,
     }
     // It is stopped, or its worker is.
     if (result.status().code() == StatusCode::kDeadlineExceeded) {
+      round.silent = true;
       left_out_[seat.task] = world_.scheduler.Now() + kLeftOut;
     }
   }
@@ -270,6 +271,7 @@ void GroupView::OnFormed(const Round& round) {
     return EndWithoutVariables("no worker that is left has the job's variables");
   }
   failures_ = 0;
+  search_.reset();
   broken_ = false;
   const bool first = !std::exchange(formed_, true);
   members_ = round.seats;
@@ -290,13 +292,38 @@ void GroupView::OnFormed(const Round& round) {
   Regroup();
 }
 
+// First each alone, from the last on, who cost the others least; then the last two, three...
+void GroupView::SearchOn() {
+  for (const TaskId& task : search_->out) left_out_.erase(task);
+  search_->out.clear();
+  const Seats& all = search_->all;
+  const std::size_t turn = search_->tried++;
+  const bool one = turn < all.size();
+  const std::size_t count = one ? 1 : turn - all.size() + 2;
+  if (all.size() < Least() + count) {
+    search_.reset();
+    failures_ = 0;
+    return;
+  }
+  const std::size_t first = one ? all.size() - 1 - turn : all.size() - count;
+  for (std::size_t i = first; i < first + count; ++i) {
+    search_->out.push_back(all[i].task);
+    left_out_[all[i].task] = world_.scheduler.Now() + kLeftOut;
+  }
+}
+
 // The next one is asked without those who have not answered. When all answer and some do not find
-// each other, one after the other is left out.
+// each other, others are left out in turn.
 void GroupView::OnNotFormed(const Round& round) {
   broken_ = broken_ || !members_.empty();
-  if (left_out_.empty() && ++failures_ >= kFailuresInARow && round.seats.size() > Least()) {
-    left_out_[round.seats.back().task] = world_.scheduler.Now() + kLeftOut;
+  if (search_ &&
+      !std::ranges::all_of(search_->all, [&](const Seat& one) { return IsReady(one); })) {
+    search_.reset();
     failures_ = 0;
+  }
+  if (!round.silent) {
+    if (!search_ && ++failures_ >= kFailuresInARow) search_ = Search{.all = round.seats, .out = {}};
+    if (search_) SearchOn();
   }
   story_.Tell("GROUP_FAILED",
               fmt::format("{} did not find together, they are asked again: {}",

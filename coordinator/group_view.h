@@ -49,8 +49,18 @@ class GroupView : public HomeView {
     Seats seats;
     std::size_t left = 0;
     std::size_t failed = 0;
+    // One of them has not answered.
+    bool silent = false;
     bool any_has_variables = false;
     std::string why;
+  };
+
+  // Some of them do not find each other, and nobody says who: these are left out in turn until the
+  // rest find together.
+  struct Search {
+    Seats all;
+    std::size_t tried = 0;
+    std::vector<TaskId> out;
   };
 
   bool OneWorker() const override { return false; }
@@ -83,6 +93,8 @@ class GroupView : public HomeView {
                 const Result<v1::CommandResult>& result);
   void OnFormed(const Round& round);
   void OnNotFormed(const Round& round);
+  // Leaves others out of the next group; forgets the search when nobody is left to try.
+  void SearchOn();
   void LeadBy(const std::optional<TaskId>& worker);
   // Nobody has the variables any more.
   void EndWithoutVariables(const std::string& why);
@@ -97,8 +109,9 @@ class GroupView : public HomeView {
   std::optional<Round> forming_;
   // Who has not come to a group, and until when no other is asked to wait for it.
   std::map<TaskId, TimePoint> left_out_;
-  // How many groups in a row did not come about.
+  // How many groups in a row did not come about though all have answered.
   int failures_ = 0;
+  std::optional<Search> search_;
   // The first group waits a little for all workers that are starting.
   std::optional<TimePoint> first_ready_;
 };

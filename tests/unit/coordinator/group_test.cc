@@ -1,5 +1,7 @@
 // Jobs whose steps several workers make together: who is asked into which group, and what is lost
 // with whom.
+#include <utility>
+
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/fake_cluster.h"
 
@@ -171,6 +173,52 @@ TEST_CASE("A member that does not answer is left out of the next group, and aske
   cluster.at(kLastMember).silent_groups = false;
   cluster.Pass(Millis(6'000));
   CHECK((GroupOf(cluster.at(kLeader)) == Tasks{"worker:0", "worker:2"}));
+}
+
+TEST_CASE(
+    "Where all answer and do not find each other one after the other is left out until the rest "
+    "do, and asked again later",
+    "[coordinator][unit]") {
+  const auto [apart, rest] = GENERATE(std::pair(kLeader, Tasks{"worker:1", "worker:2"}),
+                                      std::pair(kMember, Tasks{"worker:0", "worker:2"}),
+                                      std::pair(kLastMember, Tasks{"worker:0", "worker:1"}));
+  InStep running(2, 3);
+  Cluster& cluster = running.cluster;
+  FakeDaemon& daemon = cluster.at(apart);
+  daemon.refuse[v1::Command::kJoinGroup] = Unavailable("it waits for another one");
+  FakeDaemon& leader = cluster.at(kLeader);
+  const testing::Given given = leader.given.front();
+  leader.given.pop_front();
+  leader.Finish(given, Unavailable("another one has been silent for 4 s"));
+
+  cluster.Pass(Millis(3'000));
+
+  CAPTURE(apart.ToString());
+  FakeDaemon& leads = apart == kLeader ? cluster.at(kMember) : leader;
+  CHECK((GroupOf(leads) == rest));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK_FALSE(leads.given.empty());
+  CHECK(cluster.View() == 1);
+  daemon.refuse.clear();
+  cluster.Pass(Millis(6'000));
+  CHECK(GroupOf(leads).size() == 3);
+  cluster.WorkAll();
+  CHECK(cluster.JoinNow()->steps_done() == 9);
+}
+
+TEST_CASE("Two that do not find each other are two left out of four", "[coordinator][unit]") {
+  InStep running(1, 4, 4);
+  Cluster& cluster = running.cluster;
+  for (const TaskId& task : {kMember, kLastMember}) {
+    cluster.at(task).refuse[v1::Command::kJoinGroup] = Unavailable("it waits for another one");
+  }
+  cluster.Kill({"worker", 3});
+
+  cluster.Pass(Millis(3'000));
+
+  CHECK((GroupOf(cluster.at(kLeader)) == Tasks{"worker:0"}));
+  cluster.WorkAll();
+  CHECK(cluster.JoinNow()->steps_done() == 9);
 }
 
 TEST_CASE("A closure that the leader hands back makes the group form again",
