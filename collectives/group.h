@@ -11,9 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "collectives/kernels.h"
@@ -60,6 +62,9 @@ struct ScatterBuffer {
 using Timeout = std::optional<std::chrono::milliseconds>;
 
 class Group;
+namespace nccl {
+class Communicator;
+}
 // A call, or several one after another, of the group that it is given. It captures what its buffers
 // need to live until it has ended, and throws nothing.
 using StartedCall = std::function<Status(Group&)>;
@@ -96,9 +101,24 @@ class Group {
   // and others alike: their order is that in which they were begun. Here: it is made at once.
   virtual Pending Start(StartedCall call) { return Pending::Ended(call(*this)); }
 
+  // kOk while the group lives, else how it has ended. Of threads of one process: kOk. From any
+  // thread, also while a call waits.
+  virtual Status Health() const { return Ok(); }
+
+  // NCCL between the cards of the same members (nccl/communicator.h), which ends with the group.
+  // Null: there is none, and what lies on cards goes through host memory. Set before the group is
+  // used by others.
+  nccl::Communicator* communicator() const { return communicator_.get(); }
+  void set_communicator(std::shared_ptr<nccl::Communicator> communicator) {
+    communicator_ = std::move(communicator);
+  }
+
   // Ends a group of processes for all of them: what is called or waits gets `why`. Threads of one
   // process see each other's errors anyway. From any thread.
   virtual void Abort(const Status& why) = 0;
+
+ private:
+  std::shared_ptr<nccl::Communicator> communicator_;
 };
 
 }  // namespace muster::collectives

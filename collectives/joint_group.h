@@ -45,6 +45,7 @@ class JointGroup final : public Group {
   Status AllToAll(std::span<const std::span<const std::byte>> sends,
                   std::span<const std::span<std::byte>> receives, Timeout timeout = {}) override;
   Status Barrier(Timeout timeout = {}) override;
+  Status Health() const override { return between_.Health(); }
   void Abort(const Status& why) override { between_.Abort(why); }
 
  private:

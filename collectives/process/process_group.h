@@ -44,6 +44,7 @@ class ProcessGroup final : public Group {
   Status AllToAll(std::span<const std::span<const std::byte>> sends,
                   std::span<const std::span<std::byte>> receives, Timeout timeout = {}) override;
   Status Barrier(Timeout timeout = {}) override;
+  Status Health() const override { return watch_->failure(); }
   void Abort(const Status& why) override;
 
  private:
