@@ -14,6 +14,7 @@
 #include "strategy/kinds/internal/places.h"
 #include "strategy/multi_worker_mirrored/internal/elastic_run.h"
 #include "strategy/reduce/cross_device_ops.h"
+#include "strategy/reduce/internal/nccl.h"
 #include "strategy/train/internal/saved_state.h"
 #include "strategy/workers/internal/worker_cluster.h"
 #include "strategy/workers/internal/worker_group.h"
@@ -74,6 +75,19 @@ std::shared_ptr<CrossDeviceOps> OpsFor(const std::vector<std::string>& devices,
   return mirrored_cross_device_ops(devices);
 }
 
+// Where this worker's replicas add by NCCL, the workers do it, too, on the first card of each.
+std::function<void(collectives::Group&)> NcclFor(const CrossDeviceOps& ops,
+                                                 const std::vector<device::Place>& places,
+                                                 std::chrono::milliseconds call_within) {
+  const auto* const collective = dynamic_cast<const CollectiveAllReduce*>(&ops);
+  const bool nccl =
+      collective != nullptr && collective->implementation() == CommunicationImplementation::kNccl;
+  if (!nccl) return nullptr;
+  return [card = places[0], call_within](collectives::Group& group) {
+    internal::join_nccl(group, card, call_within);
+  };
+}
+
 }  // namespace
 
 struct MultiWorkerMirroredStrategy::Joined {
@@ -122,13 +136,14 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
                                                        .costs = costs});
     return joined;
   }
-  joined.group = internal::join_workers(joined.cluster,
-                                        {.replicas = static_cast<int>(joined.places.size()),
-                                         .within = options.join_within,
-                                         .call_within = options.call_within,
-                                         .secret = secret,
-                                         .wait_page = internal::wait_page_of(ProcessEnvironment()),
-                                         .costs = costs});
+  joined.group = internal::join_workers(
+      joined.cluster, {.replicas = static_cast<int>(joined.places.size()),
+                       .with_cards = NcclFor(*joined.ops, joined.places, options.call_within),
+                       .within = options.join_within,
+                       .call_within = options.call_within,
+                       .secret = secret,
+                       .wait_page = internal::wait_page_of(ProcessEnvironment()),
+                       .costs = costs});
   return joined;
 }
 

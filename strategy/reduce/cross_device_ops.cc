@@ -154,7 +154,8 @@ std::vector<std::vector<torch::Tensor>> CrossDeviceOps::reduce_in_step(
     sums.push_back(std::move(sum[0]));
   }
   std::vector<std::vector<torch::Tensor>> results;
-  for (const torch::Tensor& total : internal::sum_between(*between, sums, options.timeout)) {
+  for (const torch::Tensor& total :
+       internal::sum_between_cards(*between, devices.places()[0], sums, options.timeout)) {
     const bool mean = op == ReduceOp::kMean;
     results.push_back(CopyToAll(
         mean ? internal::mean_of(total, strategy.num_replicas_in_sync()) : total, devices));

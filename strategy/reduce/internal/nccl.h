@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "collectives/group.h"
+#include "device/place.h"
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
 
@@ -17,5 +19,17 @@ bool nccl_in_build();
 //   UNAVAILABLE: NCCL failed; the text is its own.
 bool nccl_all_reduce(ReduceOp op, const std::vector<torch::Tensor>& values,
                      std::vector<torch::Tensor>& results);
+
+// Makes NCCL's communicator between the processes of `group` (Group::communicator()); all of them
+// call it, each with a card of its own. Where there can be none, the group stays without, and the
+// log says why.
+//   The group's errors, thrown.
+void join_nccl(collectives::Group& group, device::Place card, collectives::Timeout call_within);
+
+// sum_between() (strategy/core/internal/between.h) of values on `card`. Where the group has a
+// communicator, types that NCCL adds go by it, and their sums lie on the card.
+std::vector<torch::Tensor> sum_between_cards(collectives::Group& group, device::Place card,
+                                             const std::vector<torch::Tensor>& values,
+                                             collectives::Timeout timeout);
 
 }  // namespace muster::internal

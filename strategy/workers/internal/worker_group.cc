@@ -1,5 +1,7 @@
 #include "strategy/workers/internal/worker_group.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "collectives/costs_file.h"
@@ -96,16 +98,21 @@ GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
 
 namespace {
 
-void CheckReplicas(collectives::Group& group, const WorkerCluster& cluster, int replicas) {
-  const std::int64_t mine = replicas;
-  const auto all = group.Exchange("replicas of each worker", {&mine, 1});
+// Whether all have a card by which their sums may go.
+bool CheckReplicas(collectives::Group& group, const WorkerCluster& cluster,
+                   const JoinOptions& options) {
+  const std::array<std::int64_t, 2> mine{options.replicas, options.with_cards != nullptr ? 1 : 0};
+  const auto all = group.Exchange("replicas of each worker", mine);
   raise_unless_ok(all.status());
-  for (std::size_t r = 1; r < all->size(); ++r) {
-    if ((*all)[r] == all->front()) continue;
+  bool cards = true;
+  for (std::size_t r = 0; r < all->size(); ++r) {
+    cards = cards && (*all)[r].size() > 1 && (*all)[r][1] == 1;
+    if ((*all)[r][0] == all->front()[0]) continue;
     raise(InvalidArgument("{} has {} devices, {} {}: every worker needs as many",
                           cluster.members[r].task, (*all)[r][0], cluster.members[0].task,
                           all->front()[0]));
   }
+  return cards;
 }
 
 }  // namespace
@@ -137,7 +144,13 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
   // of this one.
   auto joined = std::make_shared<collectives::QueuedGroup>(
       std::make_shared<WorkerGroup>(std::move(formed), options.call_within));
-  CheckReplicas(*joined, cluster, options.replicas);
+  if (CheckReplicas(*joined, cluster, options)) {
+    options.with_cards(*joined);
+  } else if (options.with_cards != nullptr) {
+    log::Warning(
+        "sums between workers go through host memory, not by NCCL: not all workers have cards that "
+        "it can use");
+  }
   return joined;
 }
 

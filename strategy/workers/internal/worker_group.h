@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,7 @@ class WorkerGroup final : public collectives::Group {
                   std::span<const std::span<std::byte>> receives,
                   collectives::Timeout timeout = {}) override;
   Status Barrier(collectives::Timeout timeout = {}) override;
+  Status Health() const override { return group_->Health(); }
   // While another thread's call waits, too.
   void Abort(const Status& why) override { group_->Abort(why); }
 
@@ -86,6 +88,9 @@ GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
 struct JoinOptions {
   // How many this process has; all must have as many.
   int replicas = 1;
+  // Given by a process with a card by which its sums may go. Where all give one each calls it with
+  // the group that was formed.
+  std::function<void(collectives::Group&)> with_cards = nullptr;
   std::optional<std::chrono::milliseconds> within;
   std::chrono::milliseconds call_within{std::chrono::hours(1)};
   GroupSecret secret;
