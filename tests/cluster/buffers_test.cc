@@ -149,6 +149,7 @@ TEST_CASE(
                      [&] { return FindEvent(cluster.Describe(id), "WORKER_LOST"); }));
   CHECK(FindEvent(cluster.Describe(id), "WORKER_LOST")->fields().at("how") == "signal SIGKILL");
 
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(120)) == 0);
   REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
   CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);

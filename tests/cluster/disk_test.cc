@@ -40,6 +40,7 @@ struct DiskFixture {
   }
 
   void CheckEnd(const std::string& id) const {
+    sums.Hurry();
     const int code = cluster.Wait(id, seconds(120));
     CAPTURE(cluster.up_log(), Story(cluster.Describe(id)));
     REQUIRE(code == 0);

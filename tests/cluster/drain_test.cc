@@ -29,6 +29,7 @@ struct Running {
     REQUIRE(cluster.WaitForStep(id, 50, seconds(60)));
   }
   void CheckEnd() const {
+    sums.Hurry();
     const int code = cluster.Wait(id, seconds(240));
     CAPTURE(cluster.up_log(), Story(cluster.Describe(id)));
     REQUIRE(code == 0);
@@ -61,7 +62,8 @@ TEST_CASE(
   CAPTURE(drained.err, f.cluster.up_log());
   REQUIRE(drained.code == 0);
   CHECK(Has(drained.err, "worker:1 is drained"));
-  CHECK(::kill(pid, 0) != 0);
+  // It is on its way out, and gone when `up` has seen that.
+  CHECK(Eventually(seconds(30), [&] { return ::kill(pid, 0) != 0; }));
   // `up` starts it anew, as any supervisor does.
   REQUIRE(Eventually(seconds(30), [&] { return StateOf(f.cluster, "worker:1").pid() != 0; }));
   const v1::TaskState idle = StateOf(f.cluster, "worker:1");

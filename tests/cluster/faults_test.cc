@@ -16,6 +16,17 @@ using std::chrono::seconds;
 constexpr std::int64_t kKilledLimitMs = 1'000;
 constexpr std::int64_t kSilentLimitMs = 4'000;
 
+// The event comes, and a hundred steps after it; an end is for the test to judge.
+bool GoesOnAfter(const Cluster& cluster, const std::string& id, const std::string& reason) {
+  v1::Job job;
+  return Eventually(seconds(60),
+                    [&] {
+                      job = cluster.Describe(id);
+                      return FindEvent(job, reason) != nullptr || job.ended_ms() != 0;
+                    }) &&
+         cluster.WaitForStep(id, job.progress().step() + 100, seconds(60));
+}
+
 struct FaultFixture {
   TempFolder folder;
   // Some seconds of work, checkpoints in between.
@@ -35,8 +46,10 @@ struct FaultFixture {
     return *event;
   }
 
-  // Ends well, with the only result that exactly-once allows.
-  void CheckEnd(const std::string& id) {
+  // Goes on after such an event, and ends well, with the only result that exactly-once allows.
+  void CheckEnd(const std::string& id, const std::string& reason) {
+    CHECK(GoesOnAfter(cluster, id, reason));
+    sums.Hurry();
     const int code = cluster.Wait(id, seconds(120));
     CAPTURE(cluster.up_log(), Story(cluster.Describe(id)));
     REQUIRE(code == 0);
@@ -52,7 +65,7 @@ TEST_CASE_METHOD(FaultFixture, "a killed worker costs a job nothing but time", "
   const int pid = cluster.PidOf("worker:1");
   const std::int64_t killed = NowMs();
   REQUIRE(::kill(pid, SIGKILL) == 0);
-  CheckEnd(id);
+  CheckEnd(id, "WORKER_BACK");
 
   const v1::Job job = cluster.Describe(id);
   const v1::Event& lost = CheckNoticed(job, "WORKER_LOST", killed, kKilledLimitMs);
@@ -71,7 +84,7 @@ TEST_CASE_METHOD(FaultFixture, "a job returns to its checkpoint when a ps is kil
   const int pid = cluster.PidOf("ps:1");
   const std::int64_t killed = NowMs();
   REQUIRE(::kill(pid, SIGKILL) == 0);
-  CheckEnd(id);
+  CheckEnd(id, "JOB_RESTORED");
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
@@ -92,6 +105,8 @@ TEST_CASE("a job that is saved by time does not begin anew when a ps is killed",
   REQUIRE(Eventually(
       seconds(60), [&] { return FindEvent(cluster.Describe(id), "CHECKPOINT_SAVED") != nullptr; }));
   REQUIRE(::kill(cluster.PidOf("ps:0"), SIGKILL) == 0);
+  CHECK(GoesOnAfter(cluster, id, "JOB_RESTORED"));
+  sums.Hurry();
 
   REQUIRE(cluster.Wait(id, seconds(120)) == 0);
   const v1::Job job = cluster.Describe(id);
@@ -109,7 +124,7 @@ TEST_CASE_METHOD(FaultFixture, "a job outlives its coordinator", "[cluster]") {
 
   REQUIRE(cluster.Kill("coordinator", SIGKILL));
   REQUIRE(Eventually(seconds(20), [&] { return cluster.Muster({"status"}).code == 0; }));
-  CheckEnd(id);
+  CheckEnd(id, "VIEW_ADOPTED");
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
@@ -140,7 +155,7 @@ TEST_CASE_METHOD(FaultFixture,
   REQUIRE(::kill(coordinator, SIGKILL) == 0);
   REQUIRE(::kill(ps, SIGKILL) == 0);
   REQUIRE(Eventually(seconds(20), [&] { return cluster.Muster({"status"}).code == 0; }));
-  CheckEnd(id);
+  CheckEnd(id, "JOB_RESTORED");
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
@@ -161,7 +176,7 @@ TEST_CASE_METHOD(FaultFixture, "a killed driver costs a job nothing but a second
   REQUIRE(pid > 1);
   const std::int64_t killed = NowMs();
   REQUIRE(::kill(pid, SIGKILL) == 0);
-  CheckEnd(id);
+  CheckEnd(id, "DRIVER_REPLACED");
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
@@ -188,6 +203,8 @@ TEST_CASE("a driver that stands still is replaced, and not obeyed when it wakes 
   REQUIRE(Eventually(
       seconds(30), [&] { return FindEvent(cluster.Describe(id), "DRIVER_REPLACED") != nullptr; }));
   CHECK(::kill(pid, 0) != 0);
+  CHECK(GoesOnAfter(cluster, id, "DRIVER_REPLACED"));
+  sums.Hurry();
   const int code = cluster.Wait(id, seconds(120));
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
@@ -209,7 +226,7 @@ TEST_CASE_METHOD(FaultFixture, "a coordinator that stands still fails nothing", 
   REQUIRE(::kill(pid, SIGSTOP) == 0);
   std::this_thread::sleep_for(seconds(20));  // longer than any lease, and than a driver's silence
   REQUIRE(::kill(pid, SIGCONT) == 0);
-  CheckEnd(id);
+  CheckEnd(id, "COORDINATOR_STALLED");
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));
@@ -241,7 +258,7 @@ TEST_CASE_METHOD(FaultFixture, "tasks that sleep past their lease are used again
   CHECK(Eventually(seconds(20), [&] {
     return cluster.PidOf("worker:2") == worker && cluster.PidOf("ps:0") == ps;
   }));
-  CheckEnd(id);
+  CheckEnd(id, "PS_BACK");
 
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));

@@ -81,17 +81,26 @@ TEST_CASE(
     "[cluster]") {
   Cluster cluster({.ps = 0, .workers = 3});
   const TempFolder folder;
-  constexpr std::uint64_t kSteps = 5000;
-  const std::string alone = cluster.Submit(
-      WriteFashion(folder, "alone.yaml", kSteps, "kind: one_device\n  deterministic: true"), "one");
+  constexpr std::uint64_t kSteps = 1500;
+  const Work work(folder, 0);
+  const auto write = [&](const std::string& name, const std::string& strategy) {
+    const std::string file = WriteFashion(folder, name, kSteps, strategy);
+    const std::string end = "        return torch.addmm(self.b2, hidden, self.w2)";
+    ReplaceInFile(file, end, work.Lines("image") + end + " + slow");
+    return file;
+  };
+  const std::string alone =
+      cluster.Submit(write("alone.yaml", "kind: one_device\n  deterministic: true"), "one");
   REQUIRE(cluster.Wait(alone, seconds(200)) == 0);
   const auto expected = Export(cluster, folder, alone);
   REQUIRE(expected.size() == 4);
 
+  // Until all of them had their turn.
+  work.Set(1'000);
   const std::string id =
-      cluster.Submit(WriteFashion(folder, "together.yaml", kSteps,
-                                  "kind: multi_worker_mirrored\n  workers: 1\n  max_workers: 3\n"
-                                  "  deterministic: true"),
+      cluster.Submit(write("together.yaml",
+                           "kind: multi_worker_mirrored\n  workers: 1\n  max_workers: 3\n"
+                           "  deterministic: true"),
                      "together");
   for (const std::string victim : {"member", "leader", "worker", "stopped"}) {
     CAPTURE(victim);
@@ -123,6 +132,9 @@ TEST_CASE(
     // Without it, then with it again; where it is back at once there may be one group alone.
     REQUIRE(MakesStepsTogether(cluster, id, "3", groups));
   }
+  const std::uint64_t step = cluster.Describe(id).progress().step();
+  REQUIRE(cluster.WaitForStep(id, step + 30, seconds(60)));
+  work.Set(0);
   const int code = cluster.Wait(id, seconds(200));
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));

@@ -191,6 +191,8 @@ void StrangersAtEveryPort(const Cluster::Options& options) {
     }));
     CHECK(MemoryKib(pid) <= before[pid].kib + kSlackKib);
   }
+  with_servers.Hurry();
+  in_step.Hurry();
   REQUIRE(cluster.Wait(servers, seconds(240)) == 0);
   REQUIRE(cluster.Wait(group, seconds(240)) == 0);
   const std::string file = servers_folder / "w";

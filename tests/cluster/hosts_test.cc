@@ -33,6 +33,9 @@ struct Sums {
 
   // The job ends well, and every update has been applied exactly once.
   void MustEndExact(const HostedCluster& cluster, const std::string& id) const {
+    // Those that came back take part in it, and then there is nothing more to wait for.
+    CHECK(cluster.WaitForStep(id, cluster.Describe(id).progress().step() + 100));
+    job.Hurry();
     const int code = cluster.Wait(id);
     INFO(cluster.Logs());
     INFO(Story(cluster.Describe(id)));

@@ -1,5 +1,6 @@
 #include "tests/cluster/jobs.h"
 
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -44,9 +45,34 @@ std::string FashionJobUnder(const std::string& strategy, std::uint64_t steps,
   return text;
 }
 
-SumJob::SumJob(const TempFolder& folder, int rows, int batch, int epochs, int work,
+Work::Work(const TempFolder& folder, int products) : file_(folder / "work") { Set(products); }
+
+// The file's name is a constant, and what it holds must not become one: the size is computed from
+// the input.
+std::string Work::Lines(const std::string& input) const {
+  return fmt::format(R"(        one = 1 + int({}.flatten()[0] * 0)
+        products = torch.ones([64, 64])
+        for i in range(int(torch.from_file('{}', False, one).item())):
+            products = torch.mm(products, products) / 64.0
+        slow = products.sum() - products.sum()
+)",
+                     input, file_);
+}
+
+// Replaced whole: no step reads half of it.
+void Work::Set(int products) const {
+  const std::string staged = file_ + ".new";
+  const auto value = static_cast<float>(products);
+  std::ofstream(staged, std::ios::binary)
+      .write(reinterpret_cast<const char*>(&value), sizeof value);
+  if (std::rename(staged.c_str(), file_.c_str()) != 0) {
+    throw std::runtime_error("cannot write " + file_);
+  }
+}
+
+SumJob::SumJob(const TempFolder& folder, int rows, int batch, int epochs, int products,
                const std::string& more)
-    : file(folder / "sums.yaml"), expected(kColumns, kStart) {
+    : file(folder / "sums.yaml"), expected(kColumns, kStart), work(folder, products) {
   std::mt19937 random(7);
   std::string csv, columns, arguments;
   for (int i = 0; i < kColumns; ++i) {
@@ -64,17 +90,15 @@ SumJob::SumJob(const TempFolder& folder, int rows, int batch, int epochs, int wo
     csv += '\n';
   }
   (void)folder.Write("sums.csv", csv);
-  (void)folder.Write("sums.yaml", fmt::format(R"(name: sums
+  (void)folder.Write("sums.yaml",
+                     fmt::format(R"(name: sums
 model:
   parameters:
     w: {{shape: [{}], initializer: {{kind: constant, scale: {}}}}}
   forward: |
     def forward(self, {}):
         x = torch.stack([{}], 1)
-        slow = torch.ones([64, 64])
-        for i in range({}):
-            slow = torch.mm(slow, slow) / 64.0
-        return (self.w * x).sum() + (slow.sum() - slow.sum())
+{}        return (self.w * x).sum() + slow
 data:
   csv:
     files: sums.csv
@@ -91,8 +115,9 @@ strategy:
   kind: parameter_server
   partitioner: {{kind: fixed, num_shards: 2}}
 {})",
-                                              kColumns, kStart, arguments, arguments, work, columns,
-                                              batch, epochs, more));
+                                 kColumns, kStart, arguments, arguments,
+                                 products == 0 ? "        slow = 0.0\n" : work.Lines("x"), columns,
+                                 batch, epochs, more));
   steps =
       static_cast<std::uint64_t>((rows + batch - 1) / batch) * static_cast<std::uint64_t>(epochs);
 }

@@ -138,6 +138,7 @@ TEST_CASE("strangers on a data port disturb nobody", "[cluster]") {
   CHECK(proven.LastWords().code() == StatusCode::kResourceExhausted);
 
   REQUIRE(cluster.Describe(id).ended_ms() == 0);
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(180)) == 0);
   const v1::Job job = cluster.Describe(id);
   CAPTURE(Story(job));

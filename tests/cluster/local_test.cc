@@ -110,6 +110,9 @@ TEST_CASE("a job that is stopped goes on, and every update counts once", "[clust
   // Its worker goes for good: the other one takes over.
   const int worker = cluster.PidOf("worker:0");
   REQUIRE(kill(worker, SIGSTOP) == 0);
+  CHECK(Eventually(seconds(60),
+                   [&] { return FindEvent(cluster.Describe(id), "WORKER_LOST") != nullptr; }));
+  sums.Hurry();
   const int code = cluster.Wait(id, seconds(120));
   CHECK(kill(worker, SIGCONT) == 0);
   const v1::Job job = cluster.Describe(id);

@@ -84,6 +84,7 @@ TEST_CASE("a job outlives its whole cluster, on fewer servers and on more", "[cl
   }
   Cluster third({.ps = 3, .workers = 2, .state = state});
   CHECK(third.Submit(sums.file) == id);
+  sums.Hurry();
   const int code = third.Wait(id, seconds(90));
   const v1::Job job = third.Describe(id);
   CAPTURE(Story(job));
@@ -141,6 +142,7 @@ TEST_CASE("a damaged checkpoint is refused, told, and the one before it is used"
   StopAfter(cluster, id, step + 150);
   damage("the file is cut",
          [](const std::string& file) { fs::resize_file(file, fs::file_size(file) / 2); });
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(60)) == 0);
   CHECK(CountEvents(cluster.Describe(id), "CHECKPOINT_REFUSED") == 2);
   CheckResult(cluster, folder, id, sums);
@@ -159,6 +161,7 @@ TEST_CASE("a cluster that is asked to end saves its jobs, and no step is lost", 
     CAPTURE(first.up_log());
     CHECK(ProcessesOf(state).empty());
   }
+  sums.Hurry();
   Cluster second({.ps = 2, .workers = 2, .state = state});
   const int code = second.Wait(id, seconds(120));
   const v1::Job job = second.Describe(id);
@@ -210,6 +213,7 @@ TEST_CASE("daemons that are asked to end one by one, or all at once, lose no ste
   end({"ps:0"});
   end({"worker:0", "worker:1", "ps:0", "ps:1", "coordinator"});
   end({"coordinator"});
+  sums.Hurry();
 
   const int code = cluster.Wait(id, seconds(120));
   const v1::Job job = cluster.Describe(id);
@@ -240,6 +244,7 @@ TEST_CASE("a failed job goes on when it is submitted again, and so does one of a
   const v1::Job failed = cluster.Describe(id);
   CAPTURE(Story(failed));
   CHECK(failed.message().find("submit the same job again") != std::string::npos);
+  sums.Hurry();
 
   SECTION("the same job") {
     REQUIRE(cluster.Submit(sums.file) == id);
@@ -329,6 +334,7 @@ TEST_CASE("a job goes on when there is no room for a checkpoint", "[cluster]") {
   } else {
     WARN("no right to mount a small disk: only a limit of file size was tried");
   }
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(60)) == 0);
 
   const v1::Job job = cluster.Describe(id);

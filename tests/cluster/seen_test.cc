@@ -63,8 +63,9 @@ TEST_CASE("daemons are healthy and ready, and tell Prometheus of a job", "[clust
   }
 
   const std::string job = cluster.Submit(sums.file);
-  REQUIRE(cluster.WaitForStep(job, 100, seconds(60)));
+  REQUIRE(cluster.WaitForStep(job, 500, seconds(60)));  // for some seconds
   const std::string server = Get(cluster, "ps-0", "/metrics");
+  sums.Hurry();
   REQUIRE(cluster.Wait(job, seconds(120)) == 0);
   const std::string coordinator = Get(cluster, "coordinator", "/metrics");
   const std::string worker = Get(cluster, "worker-0", "/metrics");

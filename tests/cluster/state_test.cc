@@ -88,6 +88,11 @@ TEST_CASE("a full disk under the coordinator's state is said by status until the
   CHECK_FALSE(Has(cluster.Muster({"status"}).out, "cannot be written"));
   // What was waiting is on it now.
   REQUIRE(cluster.Kill("coordinator", SIGKILL));
+  CHECK(Eventually(seconds(60), [&] {
+    return cluster.Muster({"status"}).code == 0 &&
+           FindEvent(cluster.Describe(id), "VIEW_ADOPTED") != nullptr;
+  }));
+  sums.Hurry();
   const int code = cluster.Wait(id, seconds(240));
   CAPTURE(Story(cluster.Describe(id)));
   REQUIRE(code == 0);
@@ -170,6 +175,8 @@ TEST_CASE("a coordinator that has lost its folder comes back from a backup under
   REQUIRE(restored.code == 0);
   CHECK(Has(restored.err + restored.out, "restored 1 job"));
   cluster.Start();
+  CHECK(Eventually(seconds(60), [&] { return FindEvent(describe(), "VIEW_ADOPTED") != nullptr; }));
+  sums.Hurry();
 
   const RunResult ended = cluster.Muster({"wait", id, "--timeout", "240s"});
   const v1::Job job = describe();

@@ -159,6 +159,7 @@ TEST_CASE("who is revoked is let in no more, and what they had open ends within 
   // What ana has begun goes on without her.
   authority.Certs({"revoke", "ana"});
   CHECK(Has(As(ana, cluster, {"stop", id}).err, "the certificate of submitter ana"));
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(240)) == 0);
   REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
   CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
@@ -275,6 +276,7 @@ TEST_CASE("behind TLS, too, strangers disturb nobody and leave nothing behind", 
     }
   }
 
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(240)) == 0);
   for (std::size_t i = 0; i < pids.size(); ++i) {
     CAPTURE(i, open[i], resident[i]);
