@@ -362,7 +362,7 @@ std::vector<Status> WithStreamOfOne(const std::function<Result<bool>()>& done, T
   });
 }
 
-TEST_CASE("no member has its sum before all cards are done; who is not done in time is named",
+TEST_CASE("no member has its sum before all cards are done, and who is not done in time is named",
           "[collectives][nccl]") {
   StandIn& stand_in = FreshStandIn();
   for (const Status& status : WithStreamOfOne([] { return false; }, 200ms, 30s)) {
