@@ -18,6 +18,10 @@ constexpr Millis kTryAgain{200};
 constexpr Millis kLeftOut{5'000};
 // When all answer and a group does not come about so often, members are left out of it.
 constexpr int kFailuresInARow = 2;
+// So many members, or fewer, are left out in all ways that there are: a try takes 2 s.
+constexpr std::size_t kSearchedThrough = 8;
+// Beyond it a job goes back to its checkpoint sooner than wait for those who have the variables.
+constexpr Millis kWaitForVariables{60'000};
 
 std::size_t LeastOf(const v1::StrategySpec& strategy) { return std::max(1u, strategy.workers()); }
 
@@ -156,6 +160,23 @@ bool GroupView::IsReady(const Seat& seat) const {
   return found != executors_.end() && found->second.ready && found->second.number == seat.executor;
 }
 
+bool GroupView::HasVariables(const Seat& seat) const {
+  if (formed_) return std::ranges::find(members_, seat) != members_.end();
+  return !adopted() || seat.task == TaskId{"worker", static_cast<int>(story_.plan().home())};
+}
+
+bool GroupView::WouldLose(const Seats& seats) {
+  const auto has = [this](const Seat& seat) { return HasVariables(seat); };
+  if (std::ranges::any_of(seats, has)) return false;
+  const bool there = std::ranges::any_of(executors_, [&](const auto& one) {
+    const Seat seat{one.first, one.second.number};
+    return IsReady(seat) && has(seat);
+  });
+  if (!there) return false;
+  if (!without_) without_ = world_.scheduler.Now();
+  return world_.scheduler.Now() - *without_ < kWaitForVariables;
+}
+
 GroupView::Seats GroupView::NextSeats() const {
   const TimePoint now = world_.scheduler.Now();
   const auto may = [&](const Seat& seat) {
@@ -189,7 +210,7 @@ void GroupView::Regroup() {
                       return std::ranges::find(seats, seat) == seats.end();
                     });
   if (lost && home_ && !(members_.empty() || IsReady(members_[0]))) LeadBy(std::nullopt);
-  if (seats.size() < Least()) {
+  if (seats.size() < Least() || WouldLose(seats)) {
     LeadBy(std::nullopt);
     return RefreshReason();
   }
@@ -272,6 +293,7 @@ void GroupView::OnFormed(const Round& round) {
   }
   failures_ = 0;
   search_.reset();
+  without_.reset();
   broken_ = false;
   const bool first = !std::exchange(formed_, true);
   members_ = round.seats;
@@ -292,23 +314,37 @@ void GroupView::OnFormed(const Round& round) {
   Regroup();
 }
 
-// First each alone, from the last on, who cost the others least; then the last two, three...
+// Each alone, from the last on, who cost the others least; then two, the last ones first, and so
+// on.
+bool GroupView::Search::Next(std::size_t least) {
+  if (count != 1 && all.size() > kSearchedThrough) is_out.clear();
+  if (std::ranges::next_permutation(is_out).found) return true;
+  ++count;
+  if (all.size() < least + count) return false;
+  is_out.assign(all.size(), 0);
+  std::fill(is_out.end() - static_cast<std::ptrdiff_t>(count), is_out.end(), 1);
+  return true;
+}
+
 void GroupView::SearchOn() {
   for (const TaskId& task : search_->out) left_out_.erase(task);
   search_->out.clear();
-  const Seats& all = search_->all;
-  const std::size_t turn = search_->tried++;
-  const bool one = turn < all.size();
-  const std::size_t count = one ? 1 : turn - all.size() + 2;
-  if (all.size() < Least() + count) {
-    search_.reset();
-    failures_ = 0;
-    return;
-  }
-  const std::size_t first = one ? all.size() - 1 - turn : all.size() - count;
-  for (std::size_t i = first; i < first + count; ++i) {
-    search_->out.push_back(all[i].task);
-    left_out_[all[i].task] = world_.scheduler.Now() + kLeftOut;
+  Seats left;
+  do {
+    if (!search_->Next(Least())) {
+      search_.reset();
+      failures_ = 0;
+      return;
+    }
+    left.clear();
+    for (std::size_t i = 0; i < search_->all.size(); ++i) {
+      if (search_->is_out[i] == 0) left.push_back(search_->all[i]);
+    }
+  } while (WouldLose(left));
+  for (const Seat& seat : search_->all) {
+    if (std::ranges::find(left, seat) != left.end()) continue;
+    search_->out.push_back(seat.task);
+    left_out_[seat.task] = world_.scheduler.Now() + kLeftOut;
   }
 }
 
@@ -322,7 +358,9 @@ void GroupView::OnNotFormed(const Round& round) {
     failures_ = 0;
   }
   if (!round.silent) {
-    if (!search_ && ++failures_ >= kFailuresInARow) search_ = Search{.all = round.seats, .out = {}};
+    if (!search_ && ++failures_ >= kFailuresInARow) {
+      search_ = Search{.all = round.seats, .is_out = {}, .out = {}};
+    }
     if (search_) SearchOn();
   }
   story_.Tell("GROUP_FAILED",

@@ -58,8 +58,12 @@ class GroupView : public HomeView {
   // Some of them do not find each other, and nobody says who: these are left out in turn until the
   // rest find together.
   struct Search {
+    // The next ones to be left out; false: there are no others, where so many have to be left.
+    bool Next(std::size_t least);
+
     Seats all;
-    std::size_t tried = 0;
+    std::size_t count = 0;     // how many are left out
+    std::vector<char> is_out;  // of all
     std::vector<TaskId> out;
   };
 
@@ -84,6 +88,11 @@ class GroupView : public HomeView {
   std::size_t Least() const;
   std::size_t Most() const;
   bool IsReady(const Seat& seat) const;
+  // As far as is known: the members of the group that stands, of an adopted view its leader, of a
+  // new one everybody.
+  bool HasVariables(const Seat& seat) const;
+  // Somebody has the variables, and none of these, who wait for it: for a while.
+  bool WouldLose(const Seats& seats);
   // Those who make the next steps: members that are left, in their order, then others.
   Seats NextSeats() const;
   // Asks them into a group, unless they are one.
@@ -112,6 +121,8 @@ class GroupView : public HomeView {
   // How many groups in a row did not come about though all have answered.
   int failures_ = 0;
   std::optional<Search> search_;
+  // Since when some have waited for those who have the variables.
+  std::optional<TimePoint> without_;
   // The first group waits a little for all workers that are starting.
   std::optional<TimePoint> first_ready_;
 };

@@ -193,6 +193,13 @@ void FakeDaemon::Obey(const v1::Command& command) {
     case v1::Command::kJoinGroup:
       joined = command.join_group();
       if (silent_groups) return;
+      for (const v1::GroupMember& member : joined.members()) {
+        const TaskId other{member.task().type(), static_cast<int>(member.task().index())};
+        if (!cut_from.contains(other)) continue;
+        result.mutable_status()->set_code(static_cast<int>(StatusCode::kUnavailable));
+        result.mutable_status()->set_message("it waits for " + other.ToString());
+        return Say(message);
+      }
       result.mutable_group()->set_has_variables(has_variables);
       break;
     case v1::Command::kEvaluateCheckpoint:

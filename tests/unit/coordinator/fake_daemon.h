@@ -95,6 +95,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   bool has_variables = true;
   // Does not answer that.
   bool silent_groups = false;
+  // Members that it does not find.
+  std::set<TaskId> cut_from;
   // A program's executors do not get ready by themselves.
   bool slow_executors = false;
   // Evaluations are not answered.

@@ -221,6 +221,89 @@ TEST_CASE("Two that do not find each other are two left out of four", "[coordina
   CHECK(cluster.JoinNow()->steps_done() == 9);
 }
 
+// Hosts of which the network no longer connects these two.
+void Cut(Cluster& cluster, const TaskId& one, const TaskId& other) {
+  cluster.at(one).cut_from.insert(other);
+  cluster.at(other).cut_from.insert(one);
+}
+
+TEST_CASE("Of two pairs that do not find each other one of each is left out",
+          "[coordinator][unit]") {
+  const TaskId last{"worker", 3};
+  const auto [first, second] =
+      GENERATE_COPY(std::pair(std::pair(kLeader, kMember), std::pair(kLastMember, last)),
+                    std::pair(std::pair(kLeader, kLastMember), std::pair(kMember, last)),
+                    std::pair(std::pair(kLeader, last), std::pair(kMember, kLastMember)));
+  const std::uint32_t least = GENERATE(1, 2);
+  InStep running(least, 4, 4);
+  Cluster& cluster = running.cluster;
+  Cut(cluster, first.first, first.second);
+  Cut(cluster, second.first, second.second);
+  FakeDaemon& leader = cluster.at(kLeader);
+  const testing::Given given = leader.given.front();
+  leader.given.pop_front();
+  leader.Finish(given, Unavailable("another one has been silent for 4 s"));
+
+  cluster.Pass(Millis(4'000));
+
+  CAPTURE(first.second.ToString(), least);
+  CHECK(cluster.View() == 1);
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.EventOf("GROUP_FORMED")->fields().at("workers") == "2");
+  for (auto& [task, daemon] : cluster.daemons) daemon->cut_from.clear();
+  cluster.Pass(Millis(6'000));
+  CHECK(cluster.EventOf("GROUP_FORMED")->fields().at("workers") == "4");
+  cluster.WorkAll();
+  CHECK(cluster.JoinNow()->steps_done() == 9);
+}
+
+TEST_CASE("Workers without variables do not go on without the one that has them, and is there",
+          "[coordinator][unit]") {
+  const std::uint32_t least = GENERATE(1, 2);
+  InStep running(least, 3, least == 1 ? 3 : 2);
+  Cluster& cluster = running.cluster;
+  for (const TaskId& task : {kMember, kLastMember}) {
+    if (cluster.daemons.contains(task)) cluster.Kill(task);
+  }
+  cluster.Pass(Millis(1'000));
+  FakeDaemon& leader = cluster.at(kLeader);
+  SECTION("it does not answer for a while") { leader.silent_groups = true; }
+  SECTION("the others are out of its reach") { leader.cut_from = {kMember, kLastMember}; }
+  for (const TaskId& task : {kMember, kLastMember}) {
+    cluster.Join(task, "boot-2").has_variables = false;
+    CHECK(cluster.at(task).start.joins());
+  }
+
+  cluster.Pass(Millis(8'000));
+
+  CHECK(cluster.View() == 1);
+  leader.silent_groups = false;
+  leader.cut_from.clear();
+  cluster.Pass(Millis(12'000));
+  CHECK(cluster.View() == 1);
+  CHECK((GroupOf(leader) == Tasks{"worker:0", "worker:1", "worker:2"}));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  cluster.WorkAll();
+  CHECK(cluster.JoinNow()->steps_done() == 9);
+}
+
+TEST_CASE("A job goes back to its checkpoint when who has the variables stays out of reach",
+          "[coordinator][unit]") {
+  InStep running(2, 3, 2);
+  Cluster& cluster = running.cluster;
+  cluster.Kill(kMember);
+  cluster.Pass(Millis(1'000));
+  cluster.at(kLeader).cut_from = {kMember, kLastMember};
+  for (const TaskId& task : {kMember, kLastMember}) {
+    cluster.Join(task, "boot-2").has_variables = false;
+  }
+  cluster.Pass(Millis(50'000));
+  CHECK(cluster.View() == 1);
+  cluster.Pass(Millis(20'000));
+  CHECK(cluster.View() > 1);
+  CHECK(cluster.at(kMember).start.restore_from() == "step-4");
+}
+
 TEST_CASE("A closure that the leader hands back makes the group form again",
           "[coordinator][unit]") {
   InStep running;
