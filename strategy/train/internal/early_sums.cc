@@ -1,6 +1,7 @@
 #include "strategy/train/internal/early_sums.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <torch/csrc/autograd/function.h>
@@ -27,6 +28,20 @@ struct EarlySums::Hook final : torch::autograd::FunctionPostHook {
   const std::weak_ptr<EarlySums> sums;
   const std::size_t parameter;
 };
+
+namespace {
+
+// A tensor's version says nothing of what was written by way of its data(), as libtorch's
+// clip_grad_norm_() does. Sums are on their way meanwhile.
+bool SameBits(const torch::Tensor& copy, const torch::Tensor& gradient) {
+  if (gradient.scalar_type() != copy.scalar_type() || !gradient.sizes().equals(copy.sizes())) {
+    return false;
+  }
+  const torch::Tensor now = gradient.detach().resolve_conj().resolve_neg().contiguous();
+  return copy.numel() == 0 || std::memcmp(copy.data_ptr(), now.data_ptr(), copy.nbytes()) == 0;
+}
+
+}  // namespace
 
 bool EarlySums::Helps(const Strategy& strategy) {
   return strategy.collectives() != nullptr && !strategy.uses_gpus();
@@ -135,7 +150,8 @@ std::vector<GradientKind> EarlySums::Kinds(const std::vector<torch::Tensor>& gra
     if (bucket_of_[i] == nullptr) continue;
     const Copied& copied = *copied_[i];
     const bool same = copied.gradient.is_same(gradients[i]) &&
-                      (!gradients[i].defined() || copied.version == gradients[i]._version());
+                      (!gradients[i].defined() || (copied.version == gradients[i]._version() &&
+                                                   SameBits(slice_of_[i], gradients[i])));
     if (!same) kinds[i] = GradientKind::kAgain;
   }
   return kinds;

@@ -7,10 +7,10 @@
 // the same order whatever comes first. The step then waits for what is on its way.
 //
 // What the sums are does not depend on any of that. At the step replicas agree on what each
-// gradient is, as they do without buckets, and on whether it still is what was copied: after a
-// second backward pass, or when the program has changed it, it is summed again; where that happens
-// in two steps one after another, from then on only there. So are rows, and what had no gradient
-// at the first step, which is made without buckets to learn which ones are dense.
+// gradient is, as they do without buckets, and on whether it still is what was copied, bit for
+// bit: after a second backward pass, or when the program has changed it, it is summed again; where
+// that happens in two steps one after another, from then on only there. So are rows, and what had
+// no gradient at the first step, which is made without buckets to learn which ones are dense.
 //
 // Threading: the replica's thread. Lifetime: the strategy's.
 #pragma once

@@ -140,6 +140,13 @@ TEST_CASE("what becomes of a gradient after its sum has begun counts", "[strateg
            if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad() * 0.25;
          }
        }},
+      {"clipped by libtorch, which writes past the version of a tensor",
+       [](MixedImpl& net, int step, int id) {
+         backward_once(net, step, id);
+         std::vector<torch::Tensor> dense = net.first->parameters();
+         for (const auto& parameter : net.second->parameters()) dense.push_back(parameter);
+         if (step % 3 == 1) torch::nn::utils::clip_grad_norm_(dense, 0.01 * (id + 1));
+       }},
       {"taken away",
        [](MixedImpl& net, int step, int id) {
          backward_once(net, step, id);
