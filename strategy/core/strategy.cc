@@ -17,6 +17,7 @@
 #include "device/random.h"
 #include "device/replica_group.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/early_turns.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/internal/runs.h"
 #include "strategy/core/internal/strategy_ref.h"
@@ -142,6 +143,7 @@ struct Strategy::Impl {
   bool uses_gpus = false;
   int threads_per_replica = 1;
   internal::Runs runs;
+  internal::EarlyTurns early_turns;
   const std::shared_ptr<internal::StrategyRef::Life> life =
       std::make_shared<internal::StrategyRef::Life>(nullptr);
   const internal::StrategyRef ref{life};
@@ -180,6 +182,8 @@ void Strategy::set_collectives(std::shared_ptr<::muster::collectives::Group> gro
 const internal::StrategyRef& Strategy::ref() const { return impl_->ref; }
 
 internal::Runs& Strategy::runs() const { return impl_->runs; }
+
+internal::EarlyTurns& Strategy::early_turns() const { return impl_->early_turns; }
 
 void internal::StrategyRef::RaiseDestroyed() {
   raise(

@@ -37,6 +37,7 @@ struct Torus;
 }  // namespace collectives
 namespace internal {
 class ComponentMaker;
+class EarlyTurns;
 class Runs;
 class StrategyRef;
 }  // namespace internal
@@ -261,6 +262,7 @@ class Strategy {
   virtual const ::muster::collectives::Torus* torus() const { return nullptr; }
   const internal::StrategyRef& ref() const;
   internal::Runs& runs() const;
+  internal::EarlyTurns& early_turns() const;
 
  protected:
   // One replica on each compute device. No ops: what select_cross_device_ops()

@@ -111,7 +111,7 @@ class LocalOptimizer final : public OptimizerState {
  public:
   LocalOptimizer(std::shared_ptr<ModuleState> module, const MakeOptimizer& make,
                  const OptimizerOptions& how)
-      : module_(std::move(module)), how_(how) {
+      : module_(std::move(module)), how_(how), number_(module_->strategy->early_turns().Add()) {
     Choose();
     for (std::size_t master = 0; master < masters_.size(); ++master) {
       const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
@@ -121,8 +121,8 @@ class LocalOptimizer final : public OptimizerState {
     if (!how.reduce_in_backward || module_->central()) return;
     if (!EarlySums::Helps(*module_->strategy)) return;
     for (std::size_t copy = 0; copy < leaves_.size(); ++copy) {
-      early_.push_back(EarlySums::Of(*module_->strategy, static_cast<int>(copy), leaves_[copy],
-                                     how.bytes_per_pack));
+      early_.push_back(EarlySums::Of(*module_->strategy, number_, static_cast<int>(copy),
+                                     leaves_[copy], how.bytes_per_pack));
     }
   }
 
@@ -254,6 +254,8 @@ class LocalOptimizer final : public OptimizerState {
   std::vector<torch::Tensor> SumsOf(ReplicaContext& replica, int copy) const {
     const std::vector<torch::Tensor>& parameters = LeavesOf(copy);
     const std::vector<torch::Tensor> gradients = GradientsOf(parameters);
+    const Strategy& strategy = replica.strategy();
+    if (strategy.collectives() != nullptr) strategy.early_turns().Step(number_, replica);
     return early_.empty() ? SumOverReplicas(replica, gradients, parameters)
                           : early_[static_cast<std::size_t>(copy)]->Finish(replica, gradients);
   }
@@ -335,6 +337,7 @@ class LocalOptimizer final : public OptimizerState {
 
   const std::shared_ptr<ModuleState> module_;
   const OptimizerOptions how_;
+  const int number_;  // among the strategy's
   std::string name_;
   std::vector<std::size_t> chosen_;  // of the module's parameters
   std::vector<std::string> names_;

@@ -47,18 +47,21 @@ bool EarlySums::Helps(const Strategy& strategy) {
   return strategy.collectives() != nullptr && !strategy.uses_gpus();
 }
 
-std::shared_ptr<EarlySums> EarlySums::Of(const Strategy& strategy, int copy,
+std::shared_ptr<EarlySums> EarlySums::Of(const Strategy& strategy, int optimizer, int copy,
                                          const std::vector<torch::Tensor>& parameters,
                                          std::int64_t bucket_bytes) {
-  const std::shared_ptr<EarlySums> sums(new EarlySums(strategy, copy, parameters, bucket_bytes));
+  const std::shared_ptr<EarlySums> sums(
+      new EarlySums(strategy, optimizer, copy, parameters, bucket_bytes));
   sums->Listen();
+  strategy.early_turns().Register(optimizer, copy, sums);
   return sums;
 }
 
-EarlySums::EarlySums(const Strategy& strategy, int copy,
+EarlySums::EarlySums(const Strategy& strategy, int optimizer, int copy,
                      const std::vector<torch::Tensor>& parameters, std::int64_t bucket_bytes)
     : strategy_(strategy),
       group_(strategy.collectives()),
+      optimizer_(optimizer),
       copy_(copy),
       parameters_(parameters),
       bucket_bytes_(bucket_bytes),
@@ -79,7 +82,8 @@ void EarlySums::GradientReady(std::size_t i) {
   if (bucket_of_[i] == nullptr || copied_[i].has_value()) return;
   ReplicaContext* const replica = get_replica_context();
   const bool here = replica != nullptr && &replica->strategy() == &strategy_ &&
-                    replica->local_replica_id() == copy_ && strategy_.collectives() == group_;
+                    replica->local_replica_id() == copy_ && strategy_.collectives() == group_ &&
+                    strategy_.early_turns().Expects(optimizer_, copy_);
   if (!here) return;
   const torch::Tensor& gradient = parameters_[i].grad();
   if (!gradient.defined() || gradient.is_sparse()) return;
@@ -107,6 +111,23 @@ void EarlySums::BeginFull(ReplicaContext& replica) {
   }
 }
 
+void EarlySums::BeginAll(ReplicaContext& replica, const std::vector<torch::Tensor>* gradients) {
+  for (const Bucket& bucket : buckets_) {
+    for (const std::size_t i : bucket.members) {
+      if (copied_[i].has_value()) continue;
+      const bool dense =
+          gradients != nullptr && (*gradients)[i].defined() && !(*gradients)[i].is_sparse();
+      Copy(i, dense ? (*gradients)[i] : torch::Tensor());
+    }
+  }
+  BeginFull(replica);
+}
+
+void EarlySums::Discard(ReplicaContext& replica) {
+  if (strategy_.collectives() == group_) BeginAll(replica, nullptr);
+  Forget();
+}
+
 std::vector<torch::Tensor> EarlySums::Finish(ReplicaContext& replica,
                                              const std::vector<torch::Tensor>& gradients) {
   if (strategy_.collectives() != group_) return SumOverReplicas(replica, gradients, parameters_);
@@ -114,14 +135,7 @@ std::vector<torch::Tensor> EarlySums::Finish(ReplicaContext& replica,
     EarlySums& sums;
     ~End() { sums.Forget(); }
   } const end{*this};
-  for (const Bucket& bucket : buckets_) {
-    for (const std::size_t i : bucket.members) {
-      if (copied_[i].has_value()) continue;
-      const bool dense = gradients[i].defined() && !gradients[i].is_sparse();
-      Copy(i, dense ? gradients[i] : torch::Tensor());
-    }
-  }
-  BeginFull(replica);
+  BeginAll(replica, &gradients);
   const std::vector<GradientKind> kinds = AgreeOnKinds(replica, Kinds(gradients));
   std::vector<torch::Tensor> sums = Sums(replica, kinds, gradients);
 

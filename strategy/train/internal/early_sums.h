@@ -12,6 +12,8 @@
 // that happens in two steps one after another, from then on only there. So are rows, and what had
 // no gradient at the first step, which is made without buckets to learn which ones are dense.
 //
+// Where there are several optimizers, one's sums begin at a time (core/internal/early_turns.h).
+//
 // Threading: the replica's thread. Lifetime: the strategy's.
 #pragma once
 
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "strategy/base/torch.h"
+#include "strategy/core/internal/early_turns.h"
 #include "strategy/core/started.h"
 #include "strategy/train/internal/gradients.h"
 
@@ -38,11 +41,12 @@ class ReplicaContext;
 class Strategy;
 namespace internal {
 
-class EarlySums : public std::enable_shared_from_this<EarlySums> {
+class EarlySums final : public EarlyTurns::Sums, public std::enable_shared_from_this<EarlySums> {
  public:
-  // `parameters`: of local replica `copy`, in host memory. From here on the backward passes in the
-  // replica's functions begin sums. `bucket_bytes`: a bucket is full with so many.
-  static std::shared_ptr<EarlySums> Of(const Strategy& strategy, int copy,
+  // `parameters`: of local replica `copy`, in host memory, which `optimizer` (its number) trains.
+  // From here on the backward passes in the replica's functions begin sums. `bucket_bytes`: a
+  // bucket is full with so many.
+  static std::shared_ptr<EarlySums> Of(const Strategy& strategy, int optimizer, int copy,
                                        const std::vector<torch::Tensor>& parameters,
                                        std::int64_t bucket_bytes);
   // Whether there is anything to begin early: processes, which are those of when it was made. An
@@ -55,6 +59,7 @@ class EarlySums : public std::enable_shared_from_this<EarlySums> {
   // SumOverReplicas() of these gradients, which ends this step's sums.
   std::vector<torch::Tensor> Finish(ReplicaContext& replica,
                                     const std::vector<torch::Tensor>& gradients);
+  void Discard(ReplicaContext& replica) override;
 
  private:
   // After so many steps one after another a gradient is no longer copied into a bucket.
@@ -73,13 +78,15 @@ class EarlySums : public std::enable_shared_from_this<EarlySums> {
   };
   struct Hook;
 
-  EarlySums(const Strategy& strategy, int copy, const std::vector<torch::Tensor>& parameters,
-            std::int64_t bucket_bytes);
+  EarlySums(const Strategy& strategy, int optimizer, int copy,
+            const std::vector<torch::Tensor>& parameters, std::int64_t bucket_bytes);
   void Listen();
   // A backward pass has added to parameter `i`.
   void GradientReady(std::size_t i);
   void Copy(std::size_t i, const torch::Tensor& gradient);
   void BeginFull(ReplicaContext& replica);
+  // Begins the rest, with these gradients; null: with zeros.
+  void BeginAll(ReplicaContext& replica, const std::vector<torch::Tensor>* gradients);
   // What this replica says of each gradient at the step.
   std::vector<GradientKind> Kinds(const std::vector<torch::Tensor>& gradients) const;
   // Sums, of buckets or made now, in the places of all parameters.
@@ -91,6 +98,7 @@ class EarlySums : public std::enable_shared_from_this<EarlySums> {
 
   const Strategy& strategy_;
   const collectives::Group* const group_;
+  const int optimizer_;
   const int copy_;
   const std::vector<torch::Tensor> parameters_;
   const std::int64_t bucket_bytes_;

@@ -185,6 +185,85 @@ TEST_CASE("what becomes of a gradient after its sum has begun counts", "[strateg
   CHECK(trains_alike(2, 2, gradients));
 }
 
+// All parameters of two modules of equal shapes after ten steps. One backward pass, which a replica
+// without examples leaves out, comes to both; `steps` says who steps then.
+using WhoSteps = std::function<void(int step, const std::function<void()>& first,
+                                    const std::function<void()>& second)>;
+std::shared_ptr<MixedImpl> waves(double phase) {
+  const torch::NoGradGuard no_grad;
+  auto net = std::make_shared<MixedImpl>();
+  for (const auto& parameter : net->parameters()) {
+    parameter.copy_(0.4 * torch::sin(torch::arange(parameter.numel()) + phase).view_as(parameter));
+  }
+  return net;
+}
+std::vector<torch::Tensor> trained_pair(Strategy& strategy, const WhoSteps& steps,
+                                        const OptimizerOptions& of_first,
+                                        const OptimizerOptions& of_second) {
+  const auto scope = strategy.scope();
+  // No random numbers: a worker draws for its copies while the other one makes a module.
+  const auto first = strategy.distribute(waves(0.0));
+  const auto second = strategy.distribute(waves(0.5));
+  const torch::optim::SGDOptions rate(0.005);
+  const auto steps_first = strategy.optimizer<torch::optim::SGD>(first, rate, of_first);
+  const auto steps_second = strategy.optimizer<torch::optim::SGD>(second, rate, of_second);
+  for (int step = 0; step < 10; ++step) {
+    strategy.run([&] {
+      const int copy = replica_context().local_replica_id();
+      steps_first.zero_grad();
+      steps_second.zero_grad();
+      if (id() != step % 2) {
+        const torch::Tensor one = loss_of(*first.copy(copy), step, id());
+        (one + 3 * loss_of(*second.copy(copy), step + 1, id())).backward();
+      }
+      steps(step, [&] { steps_first.step(); }, [&] { steps_second.step(); });
+    });
+  }
+  std::vector<torch::Tensor> all;
+  for (const auto& module : {first, second}) {
+    for (const auto& parameter : module->parameters()) all.push_back(parameter.detach().clone());
+  }
+  return all;
+}
+
+TEST_CASE("one backward pass for several optimizers trains what it does without early sums",
+          "[strategy][unit]") {
+  const auto [what, steps] = GENERATE_COPY(table<std::string, WhoSteps>({
+      {"one after the other",
+       [](int, const auto& first, const auto& second) {
+         first();
+         second();
+       }},
+      {"the second one first",
+       [](int, const auto& first, const auto& second) {
+         second();
+         first();
+       }},
+      {"now one, now the other first",
+       [](int step, const auto& first, const auto& second) {
+         if (step % 3 == 0) first();
+         second();
+         if (step % 3 != 0) first();
+       }},
+      {"one of them seldom",
+       [](int step, const auto& first, const auto& second) {
+         if (step % 4 == 1) first();
+         second();
+       }},
+      {"in turn",
+       [](int step, const auto& first, const auto& second) { step % 2 == 0 ? first() : second(); }},
+  }));
+  const auto [of_first, of_second] = GENERATE(
+      std::pair(kEarly, kEarly), std::pair(kEarly, kAtTheStep), std::pair(kAtTheStep, kEarly));
+  const int devices = GENERATE(1, 2);
+  CAPTURE(what, of_first.reduce_in_backward, of_second.reduce_in_backward, devices);
+  const auto alike = on_cluster<bool>(2, devices, [&](MultiWorkerMirroredStrategy& strategy) {
+    return same(trained_pair(strategy, steps, of_first, of_second),
+                trained_pair(strategy, steps, kAtTheStep, kAtTheStep));
+  });
+  CHECK(alike == std::vector<bool>{true, true});
+}
+
 TEST_CASE("a step that is left out does no harm to those behind it", "[strategy][unit]") {
   const auto run = [](Strategy& strategy, const OptimizerOptions& how) {
     const auto scope = strategy.scope();
