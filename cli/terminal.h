@@ -25,7 +25,7 @@ enum class Colour { kGreen, kRed, kYellow, kBold };
 // `text` in that colour, or as it is.
 std::string Paint(const Terminal& terminal, Colour colour, std::string_view text);
 
-// Has stdout colours? `terminal`: it is one. NO_COLOR and TERM are asked for `auto` alone.
+// Whether stdout has colours. `terminal`: it is one. NO_COLOR and TERM are asked for `auto` alone.
 bool WantsColour(Colours colours, const Environment& environment, bool terminal);
 // This process's own: stdout and stderr.
 Terminal ProcessTerminal(const Environment& environment, Colours colours);

@@ -21,7 +21,7 @@ install(FILES strategy/muster.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster C
 install(DIRECTORY strategy DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk
   FILES_MATCHING PATTERN "*.h" PATTERN internal EXCLUDE)
 # What public headers take from below; nothing of it needs another library.
-foreach(header common/base/arrivals.h common/base/dtype.h common/cluster/cluster_task.h common/data/auto_shard_policy.h common/data/element.h
+foreach(header common/base/arrivals.h common/base/dtype.h common/base/mutex.h common/base/thread_annotations.h common/cluster/cluster_task.h common/data/auto_shard_policy.h common/data/element.h
         common/torch/torch_macros_begin.inc common/torch/torch_macros_end.inc device/place.h device/random.h)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/${folder} COMPONENT sdk)

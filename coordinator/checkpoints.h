@@ -65,7 +65,7 @@ class Checkpoints {
   };
   struct Search {
     std::string root;
-    // Is this a checkpoint that the job may go on from? Asked on any thread.
+    // Whether this is a checkpoint that the job may go on from. Asked on any thread.
     std::function<bool(const v1::CheckpointManifest&)> ours;
     // Passed over.
     std::set<std::string> refused;

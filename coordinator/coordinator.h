@@ -46,7 +46,7 @@ class Coordinator : private Membership::Observer {
     Logs& logs;
     Checkpoints& checkpoints;
     Drivers& drivers;
-    // Has this file been uploaded? (SHA-256) It is on a disk, so the answer may take its time.
+    // Whether this file (SHA-256) has been uploaded. It is on a disk: the answer may take its time.
     std::function<void(const std::string& sha256, std::function<void(bool)> then)> has_file;
     // These files are jobs'; others may go.
     std::function<void(std::set<std::string> used)> keep_files = nullptr;

@@ -131,7 +131,7 @@ class ModelJob final : public Job {
   template <class Reply>
   Then<Reply> Heard(Then<Reply> then);
   Status CheckView(ViewId view) const;
-  // Does the call come from the present driver, in the present view?
+  // An error unless the call comes from the present driver, in the present view.
   Status CheckCall(ViewId view, Incarnation driver) const;
   void Finish(const v1::FinishJobRequest& request, Story::Done then);
   // All steps are done and saved, and evaluator:0 has checkpoints left: whoever holds variables,

@@ -57,7 +57,7 @@ class Daemons {
   // die.
   void Poll(std::chrono::milliseconds limit);
 
-  // Has it ended, and how? nullopt: it runs.
+  // How it has ended; nullopt: it runs.
   std::optional<process::Exit> Ended(const std::string& task) const;
 
   // SIGTERM to all, who know whom to wait for, and their end; true: all left with code 0. They are

@@ -12,7 +12,7 @@ namespace muster {
 v1::EvaluationResult Summarise(const v1::MetricSums& sums, const v1::JobSpec& spec,
                                std::uint64_t step);
 
-// Does the job list this metric?
+// Whether the job lists this metric.
 bool Wants(const v1::JobSpec& spec, v1::Metric metric);
 
 }  // namespace muster

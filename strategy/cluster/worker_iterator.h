@@ -6,12 +6,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "strategy/base/closure_error.h"
 #include "strategy/cluster/worker_context.h"
 
@@ -45,7 +45,7 @@ class WorkerIterator {
   // throws.
   std::optional<T> next() {
     throw_if_cancelled();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return take();
   }
   // EndOfData.  FAILED_PRECONDITION: the closure's own elements are taken, and there are more.
@@ -70,11 +70,10 @@ class WorkerIterator {
  protected:
   virtual std::optional<T> take() = 0;
   virtual void raise_if_all_taken() const {}
-  std::mutex& mutex() { return mutex_; }
+  Mutex& mutex() { return mutex_; }
 
  private:
-  // The standard's: this header is installed, muster::Mutex is not.
-  std::mutex mutex_;
+  Mutex mutex_;
 };
 
 namespace internal {
@@ -93,7 +92,7 @@ class OwnPass final : public WorkerIterator<T> {
 
   std::optional<PassPlace> place() override {
     if constexpr (kHasPlace) {
-      const std::lock_guard lock(this->mutex());
+      const MutexLock lock(this->mutex());
       if (taken_ > 0) return PassPlace{.taken = taken_, .position = iterator_.save_position()};
     }
     return std::nullopt;
@@ -130,9 +129,9 @@ class SharedPass final : public WorkerIterator<T> {
  private:
   struct Pass {
     explicit Pass(Iterator from) : iterator(std::move(from)) {}
-    std::mutex mutex;
-    Iterator iterator;
-    std::int64_t at = 0;
+    Mutex mutex;
+    Iterator iterator MUSTER_GUARDED_BY(mutex);
+    std::int64_t at MUSTER_GUARDED_BY(mutex) = 0;
   };
   class Part final : public WorkerIterator<T> {
    public:
@@ -146,7 +145,7 @@ class SharedPass final : public WorkerIterator<T> {
    private:
     std::optional<T> take() override {
       if (over_ || taken_ == elements_) return std::nullopt;
-      const std::lock_guard lock(pass_->mutex);
+      const MutexLock lock(pass_->mutex);
       const std::int64_t wanted = first_ + taken_;
       if (pass_->at != wanted) {
         pass_->at = -1;  // if that throws

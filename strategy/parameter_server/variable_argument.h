@@ -6,7 +6,7 @@
 //   coordinator.schedule<count>(counter);
 //
 // What travels is which variable it is; in the function it is read and written as others are. The
-// driver keeps a handle until the closures that were given it have ended.
+// driver keeps a handle until the closures that were given it have ended. Threading: any thread.
 #pragma once
 
 #include "strategy/cluster/codec.h"

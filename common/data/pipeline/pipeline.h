@@ -62,8 +62,8 @@ class Pipeline {
     bool reshuffle_each_iteration = true;
   };
   struct FlatMapOptions {
-    // Does the function read the file that its element names? By default it does when the elements
-    // come from FileNames() or ListFiles().
+    // Whether the function reads the file that its element names. By default it does when the
+    // elements come from FileNames() or ListFiles().
     std::optional<bool> reads_files;
     std::string name = "flat_map";
   };

@@ -119,7 +119,7 @@ inline std::string NoProduct() {
   return std::string(old ? "" : "mm: ") + "mat1 and mat2 shapes cannot be multiplied";
 }
 
-// Is `part` in `text`? A CHECK that shows the text.
+// CHECKs that `part` is in `text`, and shows the text.
 inline bool Has(const std::string& text, const std::string& part) {
   INFO(text);
   const bool found = text.find(part) != std::string::npos;
