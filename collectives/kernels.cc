@@ -7,45 +7,14 @@
 #include <cstring>
 #include <type_traits>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include "common/base/status.h"
+#include "common/base/stream.h"
 
 namespace muster::collectives {
 namespace {
 
 // Elements summed at a time: a block of sums stays in the first-level cache until it is stored.
 constexpr std::size_t kBlock = 2048;
-
-// Destinations of this many bytes together do not stay in a cache until they are read: they are
-// written past it, which spares reading what is overwritten.
-constexpr std::size_t kStreamed = std::size_t{4} << 20;
-
-// memcpy past the caches, where the processor can. Others see it after EndStream().
-void Stream(void* to, const void* from, std::size_t bytes) {
-#ifdef __SSE2__
-  auto* out = static_cast<std::byte*>(to);
-  const auto* in = static_cast<const std::byte*>(from);
-  const std::size_t head = std::min(bytes, -reinterpret_cast<std::uintptr_t>(out) % 16);
-  std::memcpy(out, in, head);
-  const std::size_t whole = (bytes - head) / 16 * 16;
-  for (std::size_t i = head; i < head + whole; i += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(out + i),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
-  }
-  std::memcpy(out + head + whole, in + head + whole, bytes - head - whole);
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
-
-void EndStream() {
-#ifdef __SSE2__
-  _mm_sfence();
-#endif
-}
 
 struct Half {
   std::uint16_t bits;
@@ -163,12 +132,12 @@ void Store(const Acc* sums, std::size_t count, std::size_t divisor, Out* out) {
 
 template <class T, Reduction kReduction>
 void ReduceTyped(std::span<const void* const> sources, std::span<void* const> destinations,
-                 std::size_t begin, std::size_t end) {
+                 std::size_t begin, std::size_t end, std::span<void* const> handed) {
   constexpr bool kMean = kReduction == Reduction::kMean;
   using Acc = decltype(SumType<T, kReduction>());
   using Out = std::conditional_t<kMean && std::is_integral_v<T>, double, T>;
   constexpr bool kAsSummed = !kMean && sizeof(Out) == sizeof(Acc);
-  const bool streamed = (end - begin) * sizeof(Out) * destinations.size() >= kStreamed;
+  const bool streamed = (end - begin) * sizeof(Out) * destinations.size() >= kPastCaches;
   alignas(64) Acc sums[kBlock];
   alignas(64) Out block[kAsSummed ? 1 : kBlock];
   for (std::size_t at = begin; at < end; at += kBlock) {
@@ -205,24 +174,28 @@ void ReduceTyped(std::span<const void* const> sources, std::span<void* const> de
         std::memcpy(to, result, count * sizeof(Out));
       }
     }
+    for (void* destination : handed) {
+      Stream(static_cast<Out*>(destination) + at, result, count * sizeof(Out));
+    }
   }
-  if (streamed) EndStream();
+  if (streamed || !handed.empty()) EndStream();
 }
 
 template <class T>
 void Dispatch(Reduction reduction, std::span<const void* const> sources,
-              std::span<void* const> destinations, std::size_t begin, std::size_t end) {
+              std::span<void* const> destinations, std::size_t begin, std::size_t end,
+              std::span<void* const> handed) {
   switch (reduction) {
     case Reduction::kSum:
-      return ReduceTyped<T, Reduction::kSum>(sources, destinations, begin, end);
+      return ReduceTyped<T, Reduction::kSum>(sources, destinations, begin, end, handed);
     case Reduction::kMean:
-      return ReduceTyped<T, Reduction::kMean>(sources, destinations, begin, end);
+      return ReduceTyped<T, Reduction::kMean>(sources, destinations, begin, end, handed);
     case Reduction::kMin:
-      return ReduceTyped<T, Reduction::kMin>(sources, destinations, begin, end);
+      return ReduceTyped<T, Reduction::kMin>(sources, destinations, begin, end, handed);
     case Reduction::kMax:
-      return ReduceTyped<T, Reduction::kMax>(sources, destinations, begin, end);
+      return ReduceTyped<T, Reduction::kMax>(sources, destinations, begin, end, handed);
     case Reduction::kProduct:
-      return ReduceTyped<T, Reduction::kProduct>(sources, destinations, begin, end);
+      return ReduceTyped<T, Reduction::kProduct>(sources, destinations, begin, end, handed);
   }
 }
 
@@ -268,27 +241,28 @@ Reduction WhileAdding(Reduction reduction) {
 }
 
 void ReduceRange(Reduction reduction, DType type, std::span<const void* const> sources,
-                 std::span<void* const> destinations, std::size_t begin, std::size_t end) {
+                 std::span<void* const> destinations, std::size_t begin, std::size_t end,
+                 std::span<void* const> handed) {
   MUSTER_INVARIANT(!sources.empty());
   switch (type) {
     case DType::kFloat32:
-      return Dispatch<float>(reduction, sources, destinations, begin, end);
+      return Dispatch<float>(reduction, sources, destinations, begin, end, handed);
     case DType::kFloat64:
-      return Dispatch<double>(reduction, sources, destinations, begin, end);
+      return Dispatch<double>(reduction, sources, destinations, begin, end, handed);
     case DType::kFloat16:
-      return Dispatch<Half>(reduction, sources, destinations, begin, end);
+      return Dispatch<Half>(reduction, sources, destinations, begin, end, handed);
     case DType::kBfloat16:
-      return Dispatch<Bfloat>(reduction, sources, destinations, begin, end);
+      return Dispatch<Bfloat>(reduction, sources, destinations, begin, end, handed);
     case DType::kInt64:
-      return Dispatch<std::int64_t>(reduction, sources, destinations, begin, end);
+      return Dispatch<std::int64_t>(reduction, sources, destinations, begin, end, handed);
     case DType::kInt32:
-      return Dispatch<std::int32_t>(reduction, sources, destinations, begin, end);
+      return Dispatch<std::int32_t>(reduction, sources, destinations, begin, end, handed);
     case DType::kInt16:
-      return Dispatch<std::int16_t>(reduction, sources, destinations, begin, end);
+      return Dispatch<std::int16_t>(reduction, sources, destinations, begin, end, handed);
     case DType::kInt8:
-      return Dispatch<std::int8_t>(reduction, sources, destinations, begin, end);
+      return Dispatch<std::int8_t>(reduction, sources, destinations, begin, end, handed);
     case DType::kUint8:
-      return Dispatch<std::uint8_t>(reduction, sources, destinations, begin, end);
+      return Dispatch<std::uint8_t>(reduction, sources, destinations, begin, end, handed);
     default:
       MUSTER_INVARIANT(!"a type that has no sum");
   }

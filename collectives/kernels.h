@@ -33,8 +33,11 @@ Reduction WhileAdding(Reduction reduction);
 
 // Elements [begin, end) of every destination become the reduction of the same elements of all
 // sources. At least one source. A destination may be one of the sources when the types are equal.
+// `handed` are more destinations, which other processors read: they are written past the caches
+// (common/base/stream.h), and there when the call returns.
 void ReduceRange(Reduction reduction, DType type, std::span<const void* const> sources,
-                 std::span<void* const> destinations, std::size_t begin, std::size_t end);
+                 std::span<void* const> destinations, std::size_t begin, std::size_t end,
+                 std::span<void* const> handed = {});
 
 // Divides elements [begin, end) of floating numbers in place.
 void DivideRange(DType type, void* values, std::size_t divisor, std::size_t begin, std::size_t end);

@@ -41,7 +41,6 @@ constexpr Millis kHandshake{2'000};
 constexpr std::size_t kMostGreeters = 64;
 constexpr Millis kPatience{200};
 constexpr Millis kRetry{50};
-constexpr std::size_t kMostMembers = 1'024;
 
 // What a member comes for.
 enum class Lane : std::uint8_t { kWatch, kData };

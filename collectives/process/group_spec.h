@@ -1,6 +1,7 @@
 // Who forms a group of processes, and how: what form_group.h is given.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,6 +14,8 @@
 #include "common/tls/context.h"
 
 namespace muster::collectives {
+
+inline constexpr std::size_t kMostMembers = 1'024;
 
 struct GroupMember {
   std::string task;     // "worker:1", for messages

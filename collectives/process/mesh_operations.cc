@@ -101,6 +101,15 @@ Status MeshOperations::ReduceFlat(const Operation& operation, Reduction reductio
   return Ok();
 }
 
+Status MeshOperations::ReduceScatter(const Operation& operation, Reduction reduction, DType type,
+                                     const std::byte* in, std::span<const Range> ranges,
+                                     std::byte* out) {
+  // Also when there is nothing to add: all have to come.
+  const bool nothing = std::all_of(ranges.begin(), ranges.end(),
+                                   [](const Range& range) { return Length(range) == 0; });
+  return nothing ? Barrier(operation) : DirectReduce(operation, reduction, type, in, ranges, out);
+}
+
 Status MeshOperations::DirectReduce(const Operation& operation, Reduction reduction, DType type,
                                     const std::byte* in, std::span<const Range> ranges,
                                     std::byte* out) {

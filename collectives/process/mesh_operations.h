@@ -29,19 +29,19 @@ class MeshOperations final : public Operations {
                 std::span<const std::span<std::byte>> into) override;
   Status Broadcast(const Operation& operation, std::span<std::byte> data, int root) override;
   Status Barrier(const Operation& operation) override;
-  const std::vector<int>& waiting() const override { return mesh_.waiting(); }
-
-  // Takes all elements of one type as one: ranges[r] of `in` is summed at member r, in rank order,
-  // into `out` there.
-  Status DirectReduce(const Operation& operation, Reduction reduction, DType type,
-                      const std::byte* in, std::span<const Range> ranges, std::byte* out);
+  Status ReduceScatter(const Operation& operation, Reduction reduction, DType type,
+                       const std::byte* in, std::span<const Range> ranges, std::byte* out) override;
   Status AllToAll(const Operation& operation, std::span<const std::span<const std::byte>> sends,
-                  std::span<const std::span<std::byte>> receives);
+                  std::span<const std::span<std::byte>> receives) override;
+  const std::vector<int>& waiting() const override { return mesh_.waiting(); }
 
  private:
   int size() const { return mesh_.size(); }
   Status ReduceFlat(const Operation& operation, Reduction reduction, DType type,
                     const std::byte* in, std::byte* out, std::size_t count);
+  // As ReduceScatter(), of at least one element.
+  Status DirectReduce(const Operation& operation, Reduction reduction, DType type,
+                      const std::byte* in, std::span<const Range> ranges, std::byte* out);
   Status RunDirect(const Operation& operation, Reduction reduction, DType type, const std::byte* in,
                    std::byte* out, const Schedule& schedule);
   Status RunRounds(const Operation& operation, Reduction reduction, DType type, const std::byte* in,

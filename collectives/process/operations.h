@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/packing.h"
 #include "collectives/process/mesh.h"
 #include "collectives/process/waiter.h"
 
@@ -30,6 +31,14 @@ class Operations {
   virtual Status Gather(const Operation& operation, std::span<const std::byte> mine,
                         std::span<const std::span<std::byte>> into) = 0;
   virtual Status Broadcast(const Operation& operation, std::span<std::byte> data, int root) = 0;
+  // ranges[r] of `in` is reduced at member r, in rank order, into `out` there; the same on all.
+  virtual Status ReduceScatter(const Operation& operation, Reduction reduction, DType type,
+                               const std::byte* in, std::span<const Range> ranges,
+                               std::byte* out) = 0;
+  // sends[r] goes to member r, receives[r] gets what member r sends here.
+  virtual Status AllToAll(const Operation& operation,
+                          std::span<const std::span<const std::byte>> sends,
+                          std::span<const std::span<std::byte>> receives) = 0;
   virtual Status Barrier(const Operation& operation) = 0;
   // After an error: the members that were waited for.
   virtual const std::vector<int>& waiting() const = 0;

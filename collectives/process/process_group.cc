@@ -308,10 +308,10 @@ Status ProcessGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buf
           ranges.push_back({begin, begin + count});
           begin += count;
         }
-        Status status = by_mesh_.DirectReduce(operation, reduction, buffer.type,
-                                              static_cast<const std::byte*>(buffer.in), ranges,
-                                              static_cast<std::byte*>(buffer.out));
-        if (!status.ok()) waiting = by_mesh_.waiting();
+        const Status status = best_.ReduceScatter(operation, reduction, buffer.type,
+                                                  static_cast<const std::byte*>(buffer.in), ranges,
+                                                  static_cast<std::byte*>(buffer.out));
+        if (!status.ok()) waiting = best_.waiting();
         return status;
       });
 }
@@ -328,8 +328,8 @@ Status ProcessGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
                  return InvalidArgument("{} parts to send and {} to receive for {} members",
                                         sends.size(), receives.size(), n);
                }
-               const Status status = by_mesh_.AllToAll(operation, sends, receives);
-               if (!status.ok()) waiting = by_mesh_.waiting();
+               const Status status = best_.AllToAll(operation, sends, receives);
+               if (!status.ok()) waiting = best_.waiting();
                return status;
              });
 }

@@ -4,13 +4,16 @@
 #include <cstring>
 
 #include "collectives/packing.h"
+#include "collectives/process/group_spec.h"
 #include "collectives/process/signature.h"
+#include "common/base/stream.h"
 
 namespace muster::collectives {
 namespace {
 
-// A chunk of up to this many bytes is summed by everybody: a second wait would cost more.
-constexpr std::size_t kSmall = 8U << 10;
+// A chunk is summed by everybody where all that it brings is up to this many bytes: a second wait
+// would cost more.
+constexpr std::size_t kSmall = 32U << 10;
 constexpr std::size_t kAlign = 64;
 
 std::size_t Aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -20,6 +23,15 @@ const std::byte* In(const ReduceBuffer& buffer, std::size_t element) {
 }
 std::byte* Out(const ReduceBuffer& buffer, Reduction reduction, std::size_t element) {
   return static_cast<std::byte*>(buffer.out) + element * SizeOf(ResultType(reduction, buffer.type));
+}
+
+// Into memory that other processors read; visible after EndStream().
+void Hand(std::byte* to, const void* from, std::size_t bytes) {
+  if (bytes >= kWorthStreaming) {
+    Stream(to, from, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
 }
 
 }  // namespace
@@ -33,6 +45,11 @@ Status SharedOperations::AllReduce(const Operation& operation, Reduction reducti
                                    std::span<const ReduceBuffer> buffers) {
   chunk_.clear();
   chunk_bytes_ = 0;
+  std::size_t all = 0;
+  for (const ReduceBuffer& buffer : buffers) {
+    all += buffer.count() * SizeOf(ResultType(reduction, buffer.type));
+  }
+  large_ = all >= kPastCaches;
   for (const ReduceBuffer& buffer : buffers) {
     // A sum may be wider than what is summed; it lies in the same place.
     const std::size_t element =
@@ -56,7 +73,7 @@ Status SharedOperations::AllReduce(const Operation& operation, Reduction reducti
 
 // Sums what lies in chunk_, and empties it.
 Status SharedOperations::ReduceChunk(const Operation& operation, Reduction reduction) {
-  const bool small = chunk_bytes_ <= kSmall;
+  const bool small = chunk_bytes_ * (static_cast<std::size_t>(memory_.size()) - 1) <= kSmall;
   std::size_t elements = 0;
   for (const Placed& piece : chunk_) elements += piece.count;
   const std::span<std::byte> slot = memory_.mine();
@@ -69,8 +86,8 @@ Status SharedOperations::ReduceChunk(const Operation& operation, Reduction reduc
     const std::size_t size = SizeOf(piece.buffer->type);
     const auto copy = [&](std::size_t begin, std::size_t end) {
       if (begin >= end) return;
-      std::memcpy(slot.data() + piece.offset + begin * size, In(*piece.buffer, piece.begin + begin),
-                  (end - begin) * size);
+      Hand(slot.data() + piece.offset + begin * size, In(*piece.buffer, piece.begin + begin),
+           (end - begin) * size);
     };
     const std::size_t own_begin = std::clamp(own.begin, at, at + piece.count) - at;
     const std::size_t own_end = std::clamp(own.end, at, at + piece.count) - at;
@@ -78,6 +95,7 @@ Status SharedOperations::ReduceChunk(const Operation& operation, Reduction reduc
     copy(std::max(own_begin, own_end), piece.count);
     at += piece.count;
   }
+  EndStream();
   MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
   if (small) {
     ReduceEverything(reduction);
@@ -93,7 +111,9 @@ void SharedOperations::ReduceEverything(Reduction reduction) {
   std::vector<const void*> sources(static_cast<std::size_t>(memory_.size()));
   for (const Placed& piece : chunk_) {
     for (int r = 0; r < memory_.size(); ++r) {
-      sources[static_cast<std::size_t>(r)] = memory_.theirs(r).data() + piece.offset;
+      sources[static_cast<std::size_t>(r)] =
+          r == memory_.rank() ? static_cast<const void*>(In(*piece.buffer, piece.begin))
+                              : memory_.theirs(r).data() + piece.offset;
     }
     void* const out = Out(*piece.buffer, reduction, piece.begin);
     ReduceRange(reduction, piece.buffer->type, sources, {&out, 1}, 0, piece.count);
@@ -124,9 +144,11 @@ Status SharedOperations::ReduceSlices(const Operation& operation, Reduction redu
                               : memory_.theirs(r).data() + in_slot;
     }
     const std::size_t result = SizeOf(ResultType(reduction, buffer.type));
-    void* const to[] = {Out(buffer, reduction, piece.begin + part.range.begin),
-                        next.data() + piece.offset + part.range.begin * result};
-    ReduceRange(reduction, buffer.type, sources, to, 0, part.range.end - part.range.begin);
+    void* const out = Out(buffer, reduction, piece.begin + part.range.begin);
+    // What does not stay in the caches is not read before it is overwritten.
+    void* const past[] = {next.data() + piece.offset + part.range.begin * result, out};
+    ReduceRange(reduction, buffer.type, sources, std::span(&out, large_ ? 0 : 1), 0,
+                part.range.end - part.range.begin, std::span(past, large_ ? 2 : 1));
   }
   MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
   for (int r = 0; r < memory_.size(); ++r) {
@@ -134,11 +156,18 @@ Status SharedOperations::ReduceSlices(const Operation& operation, Reduction redu
     for (const Piece& part : slice(r)) {
       const Placed& piece = chunk_[part.buffer];
       const std::size_t result = SizeOf(ResultType(reduction, piece.buffer->type));
-      std::memcpy(Out(*piece.buffer, reduction, piece.begin + part.range.begin),
-                  memory_.theirs(r).data() + piece.offset + part.range.begin * result,
-                  (part.range.end - part.range.begin) * result);
+      std::byte* const to = Out(*piece.buffer, reduction, piece.begin + part.range.begin);
+      const std::byte* const from =
+          memory_.theirs(r).data() + piece.offset + part.range.begin * result;
+      const std::size_t bytes = (part.range.end - part.range.begin) * result;
+      if (large_) {
+        Stream(to, from, bytes);
+      } else {
+        std::memcpy(to, from, bytes);
+      }
     }
   }
+  if (large_) EndStream();
   return Ok();
 }
 
@@ -153,7 +182,8 @@ Status SharedOperations::Gather(const Operation& operation, std::span<const std:
       return bytes.subspan(begin, std::min(SharedMemory::kSlotBytes, bytes.size() - begin));
     };
     const auto own = part(mine);
-    if (!own.empty()) std::memcpy(memory_.mine().data(), own.data(), own.size());
+    Hand(memory_.mine().data(), own.data(), own.size());
+    EndStream();
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     for (int r = 0; r < memory_.size(); ++r) {
       const std::span<std::byte> to = part(into[static_cast<std::size_t>(r)]);
@@ -169,14 +199,112 @@ Status SharedOperations::Broadcast(const Operation& operation, std::span<std::by
   do {
     const auto part = data.first(std::min(SharedMemory::kSlotBytes, data.size()));
     data = data.subspan(part.size());
-    if (memory_.rank() == root && !part.empty()) {
-      std::memcpy(memory_.mine().data(), part.data(), part.size());
+    if (memory_.rank() == root) {
+      Hand(memory_.mine().data(), part.data(), part.size());
+      EndStream();
     }
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     if (memory_.rank() != root && !part.empty()) {
       std::memcpy(part.data(), memory_.theirs(root).data(), part.size());
     }
   } while (!data.empty());
+  return Ok();
+}
+
+// A slot has a part for each member. Of each range as much goes at a time, so that all have as much
+// to add.
+Status SharedOperations::ReduceScatter(const Operation& operation, Reduction reduction, DType type,
+                                       const std::byte* in, std::span<const Range> ranges,
+                                       std::byte* out) {
+  const auto members = static_cast<std::size_t>(memory_.size());
+  const auto rank = static_cast<std::size_t>(memory_.rank());
+  const std::size_t element = SizeOf(type);
+  const std::size_t part = SharedMemory::kSlotBytes / members / kAlign * kAlign;
+  const std::size_t most = part / element;
+  std::size_t longest = 0;
+  for (const Range& range : ranges) longest = std::max(longest, range.end - range.begin);
+  std::vector<const void*> sources(members);
+  std::size_t at = 0;
+  do {
+    const auto piece = [&](std::size_t r) {
+      const std::size_t begin = std::min(ranges[r].begin + at, ranges[r].end);
+      return Range{begin, std::min(begin + most, ranges[r].end)};
+    };
+    std::byte* const slot = memory_.mine().data();
+    for (std::size_t r = 0; r < members; ++r) {
+      const auto [begin, end] = piece(r);
+      if (r != rank) Hand(slot + r * part, in + begin * element, (end - begin) * element);
+    }
+    EndStream();
+    MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
+    const auto [begin, end] = piece(rank);
+    for (std::size_t r = 0; r < members; ++r) {
+      sources[r] = r == rank ? in + begin * element
+                             : memory_.theirs(static_cast<int>(r)).data() + rank * part;
+    }
+    void* const to = out + at * SizeOf(ResultType(reduction, type));
+    if (begin < end) ReduceRange(reduction, type, sources, {&to, 1}, 0, end - begin);
+    at += most;
+  } while (at < longest);
+  return Ok();
+}
+
+Result<std::size_t> SharedOperations::LargestPart(const Operation& operation,
+                                                  std::span<const std::span<const std::byte>> sends,
+                                                  std::span<const std::span<std::byte>> receives) {
+  const auto members = static_cast<std::size_t>(memory_.size());
+  std::vector<std::uint64_t> lengths;
+  for (const auto send : sends) lengths.push_back(send.size());
+  for (const auto receive : receives) lengths.push_back(receive.size());
+  static_assert(2 * kMostMembers * sizeof(std::uint64_t) <= SharedMemory::kSlotBytes);
+  std::memcpy(memory_.mine().data(), lengths.data(), lengths.size() * sizeof(std::uint64_t));
+  MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
+  std::vector<std::vector<std::uint64_t>> all(members, lengths);
+  for (std::size_t r = 0; r < members; ++r) {
+    std::memcpy(all[r].data(), memory_.theirs(static_cast<int>(r)).data(),
+                lengths.size() * sizeof(std::uint64_t));
+  }
+  std::size_t largest = 0;
+  for (std::size_t from = 0; from < members; ++from) {
+    for (std::size_t to = 0; to < members; ++to) {
+      largest = std::max<std::size_t>(largest, all[from][to]);
+      if (all[from][to] == all[to][members + from]) continue;
+      return InvalidArgument("member {} sends {} bytes to member {}, which takes {}", from,
+                             all[from][to], to, all[to][members + from]);
+    }
+  }
+  return largest;
+}
+
+Status SharedOperations::AllToAll(const Operation& operation,
+                                  std::span<const std::span<const std::byte>> sends,
+                                  std::span<const std::span<std::byte>> receives) {
+  const auto members = static_cast<std::size_t>(memory_.size());
+  const auto rank = static_cast<std::size_t>(memory_.rank());
+  MUSTER_TRY_ASSIGN(const std::size_t largest, LargestPart(operation, sends, receives));
+  const std::size_t part = SharedMemory::kSlotBytes / members / kAlign * kAlign;
+  for (std::size_t at = 0; at < largest; at += part) {
+    const auto piece = [&](auto bytes) {
+      const std::size_t begin = std::min(at, bytes.size());
+      return bytes.subspan(begin, std::min(part, bytes.size() - begin));
+    };
+    std::byte* const slot = memory_.mine().data();
+    for (std::size_t r = 0; r < members; ++r) {
+      const auto send = piece(sends[r]);
+      if (r != rank) Hand(slot + r * part, send.data(), send.size());
+    }
+    EndStream();
+    MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
+    for (std::size_t r = 0; r < members; ++r) {
+      const auto into = piece(receives[r]);
+      if (r == rank || into.empty()) continue;
+      std::memcpy(into.data(), memory_.theirs(static_cast<int>(r)).data() + rank * part,
+                  into.size());
+    }
+  }
+  if (!sends[rank].empty()) {
+    std::memcpy(receives[rank].data(), sends[rank].data(), sends[rank].size());
+  }
   return Ok();
 }
 

@@ -199,6 +199,86 @@ TEST_CASE("a member that makes another call, or one call more, is found by its f
   });
 }
 
+TEST_CASE(
+    "reduce_scatter and all_to_all are told from other calls, also where one has no part in it",
+    "[collectives][process]") {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  const bool scatter = GENERATE(true, false);
+  InGroup(GroupOf(2, by), [&](Group& group) {
+    Status status;
+    if (group.rank() == 0) {
+      status = group.Barrier();
+    } else if (scatter) {
+      status = group.ReduceScatter(Reduction::kSum, {.type = DType::kFloat32, .counts = {0, 0}});
+    } else {
+      const std::vector<std::span<const std::byte>> sends(2);
+      const std::vector<std::span<std::byte>> receives(2);
+      status = group.AllToAll(sends, receives);
+    }
+    if (status.code() != StatusCode::kInvalidArgument) FAIL_CHECK(ToString(status));
+  });
+}
+
+TEST_CASE("large reduce_scatter and all_to_all, of unlike parts, bring every byte",
+          "[collectives][process]") {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets);
+  InGroup(GroupOf(3, by), [&](Group& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::vector<std::size_t> counts{700'001, 3, 90'000};
+    const std::size_t total = counts[0] + counts[1] + counts[2];
+    std::vector<std::int64_t> in(total);
+    std::iota(in.begin(), in.end(), static_cast<std::int64_t>(rank));
+    std::vector<double> out(counts[rank]);
+    const Status status = group.ReduceScatter(
+        Reduction::kMean,
+        {.type = DType::kInt64, .counts = counts, .in = in.data(), .out = out.data()});
+    if (!status.ok()) FAIL_CHECK(ToString(status));
+    std::size_t first = 0;
+    for (std::size_t r = 0; r < rank; ++r) first += counts[r];
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (out[i] == static_cast<double>(first + i + 1)) continue;
+      FAIL_CHECK("element " << i << " is " << out[i]);
+      break;
+    }
+    std::vector<std::string> to, from;
+    std::vector<std::span<const std::byte>> sends;
+    std::vector<std::span<std::byte>> receives;
+    const auto length = [](std::size_t a, std::size_t b) { return a * 1'000'003 + b * 77; };
+    for (std::size_t r = 0; r < 3; ++r) {
+      to.emplace_back(length(rank, r), static_cast<char>('a' + 3 * rank + r));
+      from.emplace_back(length(r, rank), ' ');
+    }
+    for (std::size_t r = 0; r < 3; ++r) {
+      sends.push_back(std::as_bytes(std::span(to[r])));
+      receives.push_back(std::as_writable_bytes(std::span(from[r])));
+    }
+    if (const Status all = group.AllToAll(sends, receives); !all.ok()) FAIL_CHECK(ToString(all));
+    for (std::size_t r = 0; r < 3; ++r) {
+      if (from[r] != std::string(length(r, rank), static_cast<char>('a' + 3 * r + rank))) {
+        FAIL_CHECK("all_to_all from " << r);
+      }
+    }
+  });
+}
+
+TEST_CASE("a member that sends more than the other takes is an error of both, which says so",
+          "[collectives][process]") {
+  InGroup(GroupOf(2, Transport::kBest), [&](Group& group) {
+    std::string bytes(10, 'x');
+    const std::span<std::byte> all = std::as_writable_bytes(std::span(bytes));
+    std::vector<std::span<const std::byte>> sends(2);
+    std::vector<std::span<std::byte>> receives(2);
+    if (group.rank() == 0) sends[1] = all.first(7);
+    if (group.rank() == 1) receives[0] = all.first(3);
+    const Status status = group.AllToAll(sends, receives);
+    if (status.code() != StatusCode::kInvalidArgument ||
+        Message(status).find("member 0 sends 7 bytes to member 1, which takes 3") ==
+            std::string::npos) {
+      FAIL_CHECK(ToString(status));
+    }
+  });
+}
+
 TEST_CASE("who does not come within the time limit is named to all who wait",
           "[collectives][process][COL-10]") {
   const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
