@@ -215,8 +215,8 @@ Result<const Region*> ProgramShard::Storage(std::uint32_t slot) const {
 }
 
 Result<ReadMark> ProgramShard::Read(std::uint32_t slot, bool rows,
-                                    std::span<const std::int64_t> ids,
-                                    std::span<std::byte> into) const {
+                                    std::span<const std::int64_t> ids, std::span<std::byte> into,
+                                    ReadBy reader) const {
   MUSTER_TRY(CheckAccess(rows, ids, into.size()));
   const std::shared_lock lock(mutex_);
   MUSTER_TRY_ASSIGN(const Region* from, Storage(slot));
@@ -224,7 +224,7 @@ Result<ReadMark> ProgramShard::Read(std::uint32_t slot, bool rows,
   if (rows) {
     GatherRowBytes(bytes, row_bytes_, ids, into.data());
   } else {
-    std::memcpy(into.data(), bytes, into.size());
+    CopyFor(reader, into.data(), bytes, into.size());
   }
   return ReadMark{.version = version_, .updates = updates_};
 }

@@ -18,6 +18,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/status.h"
+#include "common/base/stream.h"
 #include "ps/apply_pool.h"
 #include "ps/flush_window.h"
 #include "ps/optimizer.h"
@@ -52,9 +53,10 @@ class ProgramShard {
   void BeginStep(std::uint64_t step);
 
   // Whole (`rows` false), or the rows of `ids`.
+  // `reader` is who reads `into` next.
   //   kInvalidArgument: another size, no such slot, or an id outside [0, rows).
   Result<ReadMark> Read(std::uint32_t slot, bool rows, std::span<const std::int64_t> ids,
-                        std::span<std::byte> into) const;
+                        std::span<std::byte> into, ReadBy reader) const;
 
   // Whether it fits this shard, before anything is applied.
   //   kInvalidArgument: size, slot, ids, dtype or learning rate; an integer division by zero; a

@@ -154,11 +154,11 @@ Status ProgramSpace::Attach(const v1::AttachOptimizer& attach) {
 }
 
 Result<ReadMark> ProgramSpace::Read(std::uint32_t shard, std::uint32_t slot, bool rows,
-                                    std::span<const std::int64_t> ids,
-                                    std::span<std::byte> into) const {
+                                    std::span<const std::int64_t> ids, std::span<std::byte> into,
+                                    ReadBy reader) const {
   MUSTER_TRY_ASSIGN(const ShardPointer found, Find(shard));
   found->BeginStep(step_.load(std::memory_order_acquire));
-  return found->Read(slot, rows, ids, into);
+  return found->Read(slot, rows, ids, into, reader);
 }
 
 Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes,

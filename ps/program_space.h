@@ -19,6 +19,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/stream.h"
 #include "ps/program_shard.h"
 #include "ps/program_wire.h"
 #include "ps/read_write_lock.h"
@@ -62,7 +63,8 @@ class ProgramSpace {
 
   //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read.
   Result<ReadMark> Read(std::uint32_t shard, std::uint32_t slot, bool rows,
-                        std::span<const std::int64_t> ids, std::span<std::byte> into) const;
+                        std::span<const std::int64_t> ids, std::span<std::byte> into,
+                        ReadBy reader = ReadBy::kThisProcessor) const;
   // All steps before it are over, everywhere; what is staged for them is applied where it is read
   // or written next. A lower number than before changes nothing.
   void BeginStep(std::uint64_t step);

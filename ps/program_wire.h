@@ -110,7 +110,8 @@ struct ReadEntry {
   std::uint32_t slot = 0;
   // 0: whole; 1: rows.
   std::uint32_t access = 0;
-  std::uint32_t reserved = 0;
+  // 1: who asks copies it out of the arena at once; 0: it is used where it lies, or goes over TCP.
+  std::uint32_t copied = 0;
   // Row ids, i64, local to the shard.
   std::uint64_t ids = 0;
   // What there is to read.

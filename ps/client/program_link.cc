@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/stream.h"
 #include "ps/wire.h"
 
 namespace muster::ps {
@@ -131,6 +132,7 @@ Status ProgramLink::SendReads(const ProgramIds& ids, std::span<ReadPart> parts,
     entry.shard = part.shard;
     entry.slot = part.slot;
     entry.access = part.rows ? 1 : 0;
+    entry.copied = arena && part.lend == nullptr ? 1 : 0;
     entry.ids = part.ids.size();
     entry.bytes = part.bytes();
     // A request that is repeated begins anew.
@@ -225,8 +227,8 @@ Status ProgramLink::SendWrites(const ProgramIds& ids, std::span<const ShardWrite
     if (!part.ids.empty()) {
       std::memcpy(arena_->At(entry.ids_offset), part.ids.data(), part.ids.size_bytes());
     }
-    if (part.values.empty()) continue;
-    std::memcpy(arena_->At(entry.values_offset), part.values.data(), part.values.size());
+    CopyFor(ReadBy::kAnother, arena_->At(entry.values_offset), part.values.data(),
+            part.values.size());
   }
   return SendFrame(ProgramVerb::kWrite, ids, std::as_bytes(std::span(writes_)), parts_, deadline);
 }

@@ -167,8 +167,10 @@ Status ProgramRequests::ReadLocal(std::span<const ReadEntry> entries) {
     MUSTER_TRY_ASSIGN(const auto ids, memory_.LocalIds(entry.ids_offset, entry.ids));
     MUSTER_TRY(memory_.WithArena(
         entry.values_offset, entry.bytes, kAlign, [&](std::span<std::byte> into) -> Status {
-          MUSTER_TRY_ASSIGN(const ReadMark mark,
-                            space_->Read(entry.shard, entry.slot, entry.access == 1, ids, into));
+          MUSTER_TRY_ASSIGN(
+              const ReadMark mark,
+              space_->Read(entry.shard, entry.slot, entry.access == 1, ids, into,
+                           entry.copied == 1 ? ReadBy::kAnother : ReadBy::kThisProcessor));
           marks.push_back(mark);
           return Ok();
         }));
