@@ -7,17 +7,37 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "bench/measure.h"
 
 namespace muster::bench {
+
+namespace {
+
+// User and system time of this process.
+double CpuSeconds() {
+  rusage used{};
+  (void)::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+struct Timing {
+  Spread spread;
+  double cpu = 0;  // seconds of rank 0's processors, of one call
+};
+
+}  // namespace
 
 Result<std::string> TimeCollectives(const CollectiveCalls& calls) {
   constexpr std::size_t kSizes[] = {4, 1U << 10, 64U << 10, 1U << 20, 25'000'000, 64U << 20};
   constexpr std::int64_t kFewest = 5;
   constexpr double kRoundSeconds = 0.15;
   // Seconds of one of `repetitions` calls; the number is rank 0's on all ranks.
-  const auto time = [&](const std::function<Status()>& once) -> Result<Spread> {
+  const auto time = [&](const std::function<Status()>& once) -> Result<Timing> {
     const auto seconds = [&](std::int64_t repetitions) -> Result<double> {
       MUSTER_TRY(calls.barrier());
       const auto begin = std::chrono::steady_clock::now();
@@ -30,11 +50,13 @@ Result<std::string> TimeCollectives(const CollectiveCalls& calls) {
                                                 kFewest, 200'000);
     MUSTER_TRY(calls.broadcast(repetitions));
     std::vector<double> rounds;
+    const double before = CpuSeconds();
     for (int round = 0; round < kRounds; ++round) {
       MUSTER_TRY_ASSIGN(const double one, seconds(repetitions));
       rounds.push_back(one);
     }
-    return SpreadOf(std::move(rounds));
+    const double cpu = (CpuSeconds() - before) / static_cast<double>(kRounds * repetitions);
+    return Timing{SpreadOf(std::move(rounds)), cpu};
   };
   nlohmann::ordered_json figures;
   for (const std::size_t bytes : kSizes) {
@@ -43,15 +65,17 @@ Result<std::string> TimeCollectives(const CollectiveCalls& calls) {
                              : bytes >= 1024 ? fmt::format("{}_kb", bytes / 1024)
                                              : fmt::format("{}_b", bytes);
     std::vector<float> values(bytes / sizeof(float), 1.0f), sums(values.size());
-    MUSTER_TRY_ASSIGN(const Spread spread, time([&] { return calls.all_reduce(values, sums); }));
+    MUSTER_TRY_ASSIGN(const Timing timing, time([&] { return calls.all_reduce(values, sums); }));
+    const Spread& spread = timing.spread;
     if (sums.front() != static_cast<float>(calls.size)) return Internal("a wrong sum");
     figures[name] = {{"us", spread.median * 1e6},
                      {"least_us", spread.least * 1e6},
                      {"most_us", spread.most * 1e6},
+                     {"cpu_us", timing.cpu * 1e6},
                      {"gb_per_s", static_cast<double>(bytes) / spread.median / 1e9}};
   }
-  MUSTER_TRY_ASSIGN(const Spread barrier, time(calls.barrier));
-  figures["barrier_us"] = barrier.median * 1e6;
+  MUSTER_TRY_ASSIGN(const Timing barrier, time(calls.barrier));
+  figures["barrier_us"] = barrier.spread.median * 1e6;
   return figures.dump();
 }
 

@@ -21,7 +21,8 @@ struct CollectiveCalls {
 };
 
 // Microseconds and GB/s (tensor bytes by time) for each size, medians of kRounds, and of a barrier;
-// one JSON object in one line.
+// rank 0's time on processors, of which waiting is part where it spins. One JSON object in one
+// line.
 //   kInternal: a wrong sum.
 Result<std::string> TimeCollectives(const CollectiveCalls& calls);
 
