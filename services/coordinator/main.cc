@@ -58,6 +58,9 @@ const services::Role kRole{
                 "checkpoints are not.",
          .least = 1,
          .most = 100'000},
+        {.name = "checkpoint-dir",
+         .doc = "Folder for checkpoints of jobs that name none, by a path that parameter servers "
+                "and workers have, too. Default: checkpoints in --state-dir."},
         {.name = "restore",
          .doc =
              "A file of `muster backup`: it is put into the state directory, which must be empty "
@@ -137,6 +140,9 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   core.version = std::string(Version());
   // Checkpoint paths go to other processes, which have other working directories.
   core.state_directory = std::filesystem::absolute(StateDirectory(config)).string();
+  if (const std::string folder = config.values.String("checkpoint-dir"); !folder.empty()) {
+    core.jobs.checkpoints_directory = std::filesystem::absolute(folder).string();
+  }
   core.insecure_network = config.insecure_network;
   if (config.cluster) {
     for (const auto& [type, tasks] : config.cluster->jobs()) {

@@ -172,10 +172,13 @@ Pods::Volume Pods::MakeVolume(const Pod& pod, const YAML::Node& volume) {
   }
   made.path = folder_ / fmt::format("volume-{}", ++folders_);
   fs::create_directory(made.path);
-  if (const YAML::Node secret = volume["secret"]) {
-    for (const auto& [name, text] : secrets_.at(secret["secretName"].as<std::string>())) {
+  const YAML::Node secret = volume["secret"];
+  if (const YAML::Node map = volume["configMap"]; secret || map) {
+    const auto from =
+        secret ? secret["secretName"].as<std::string>() : map["name"].as<std::string>();
+    for (const auto& [name, text] : secrets_.at(from)) {
       std::ofstream(made.path + "/" + name, std::ios::binary) << text;
-      Give(made.path + "/" + name, 0440, group);
+      Give(made.path + "/" + name, secret ? 0440 : 0644, group);
     }
     made.read_only = true;
     Give(made.path, 0755, group);

@@ -25,7 +25,7 @@ class Pods {
   // Why this machine cannot have them; empty: it can.
   static std::string WhyNot();
 
-  // `secrets`: by name, each with its files and what is in them.
+  // `secrets`, and mounted ConfigMaps: by name, each with its files and what is in them.
   Pods(const std::vector<YAML::Node>& objects,
        const std::map<std::string, std::map<std::string, std::string>>& secrets);
   // What runs is killed.

@@ -131,6 +131,9 @@ TEST_CASE("pods of the base train the demo job while one is deleted and all are 
   CHECK(job.progress().step() == 6'000);
   CHECK(LostSteps(job) == 0);
   CHECK(FindEvent(job, "COORDINATOR_RESTARTED") != nullptr);  // it ran through all of that
+  const v1::Event* const saved = FindEvent(job, "CHECKPOINT_SAVED");
+  REQUIRE(saved != nullptr);
+  CHECK(saved->fields().at("directory").starts_with("/checkpoints/" + id + "/"));
 }
 
 TEST_CASE("a container has no rights, and writes to nothing but its volumes", "[cluster][pods]") {
@@ -175,14 +178,21 @@ TEST_CASE("while the coordinator's pod is away the others are alive, and not rea
   }
 }
 
-TEST_CASE("pods of the overlay tls train behind TLS, and are probed without", "[cluster][pods]") {
+TEST_CASE("pods with the components tls and tls-allowed train behind TLS, and are probed without",
+          "[cluster][pods]") {
   if (CannotRun()) return;
   const TempFolder folder;
   const std::string rendered = folder / "rendered.yaml";
-  if (const std::string failure = FailureOf(
-          {"sh", "-c", "kubectl kustomize \"$0\" >\"$1\"", kFolder + "/overlays/tls", rendered});
+  // kustomize takes relative paths alone.
+  std::filesystem::copy(kFolder, folder / "kubernetes", std::filesystem::copy_options::recursive);
+  std::ofstream(folder / "kubernetes/cluster/kustomization.yaml")
+      << "resources: [../base]\ncomponents: [../components/tls, ../components/tls-allowed]\n";
+  if (const std::string failure =
+          FailureOf({"sh", "-c", "PATH=\"$0:$PATH\" kubectl kustomize \"$1\" >\"$2\"",
+                     std::string(MUSTER_BIN) + "/../kubernetes-tools/bin",
+                     folder / "kubernetes/cluster", rendered});
       !failure.empty()) {
-    WARN("skipped: no kubectl that renders overlays: " << failure);
+    WARN("skipped: no kubectl that renders components: " << failure);
     return;
   }
   const Authority authority;
@@ -201,6 +211,7 @@ TEST_CASE("pods of the overlay tls train behind TLS, and are probed without", "[
   issue("worker", {"--node", "worker:0", "--node", "worker:1", "--node", "worker:2", "--host",
                    "muster-worker"});
   authority.Certs({"issue", "--submitter", "ana"});
+  secrets["muster-allowed"] = {{"allowed", ReadAll(authority.folder() + "/allowed")}};
   auto person = authority.Environment("ana");
   person["MUSTER_COORDINATOR"] = "muster-coordinator:5000";
   person["MUSTER_TOKEN_FILE"] = "";

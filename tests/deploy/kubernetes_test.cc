@@ -3,12 +3,15 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "common/base/version.h"
 #include "common/process/child.h"
 #include "tests/support/catch.h"
 #include "tests/support/manifests.h"
@@ -16,7 +19,8 @@
 namespace muster::testing {
 namespace {
 
-const std::string kBase = std::string(MUSTER_SOURCE) + "/deploy/kubernetes/base";
+const std::string kDeploy = std::string(MUSTER_SOURCE) + "/deploy";
+const std::string kBase = kDeploy + "/kubernetes/base";
 
 std::vector<YAML::Node> Objects() {
   static const std::vector<YAML::Node> objects = LoadManifests(kBase);
@@ -94,8 +98,8 @@ TEST_CASE("every flag and every setting of the manifests is a daemon's", "[deplo
     known.insert(flags.begin(), flags.end());
   }
 
-  const std::string overlay = std::string(MUSTER_SOURCE) + "/deploy/kubernetes/overlays/tls";
-  for (const std::string& file : {kBase + "/settings.yaml", overlay + "/settings.yaml"}) {
+  const std::string tls = kDeploy + "/kubernetes/components/tls";
+  for (const std::string& file : {kBase + "/settings.yaml", tls + "/settings.yaml"}) {
     for (const auto& entry : YAML::LoadFile(file)["data"]) {
       CAPTURE(file, Text(entry.first));
       CHECK(known.contains(FlagOf(Text(entry.first))));
@@ -211,6 +215,112 @@ TEST_CASE("whoever holds variables or jobs is not evicted together, and stranger
     }
     CHECK(policies >= 1);
   }
+}
+
+TEST_CASE("pods run the image that deploy/container makes of this version, without a registry",
+          "[deploy][kubernetes]") {
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    const YAML::Node container = ContainerOf(set);
+    CAPTURE(Text(set["metadata"]["name"]));
+    CHECK(Text(container["image"]) == fmt::format("localhost/muster:{}", Version()));
+    CHECK(Text(container["imagePullPolicy"]) == "IfNotPresent");
+  }
+  std::ifstream build(kDeploy + "/container/build");
+  const std::string script{std::istreambuf_iterator<char>(build), {}};
+  CHECK(script.find("localhost/muster:$version") != std::string::npos);
+}
+
+TEST_CASE("one pod mounts the coordinator's state, and all mount the checkpoints",
+          "[deploy][kubernetes]") {
+  std::map<std::string, std::set<std::string>> mounted;
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    for (const YAML::Node& volume : set["spec"]["template"]["spec"]["volumes"]) {
+      if (const YAML::Node claim = volume["persistentVolumeClaim"]) {
+        mounted[Text(claim["claimName"])].insert(Text(set["metadata"]["name"]));
+      }
+    }
+  }
+  CHECK(mounted == std::map<std::string, std::set<std::string>>{
+                       {"muster-state", {"muster-coordinator"}},
+                       {"muster-checkpoints", {"muster-coordinator", "muster-ps", "muster-worker"}},
+                   });
+  std::map<std::string, std::string> modes;
+  for (const YAML::Node& claim : OfKind(Objects(), "PersistentVolumeClaim")) {
+    modes[Text(claim["metadata"]["name"])] = Text(claim["spec"]["accessModes"][0]);
+  }
+  CHECK(modes == std::map<std::string, std::string>{{"muster-state", "ReadWriteOnce"},
+                                                    {"muster-checkpoints", "ReadWriteMany"}});
+}
+
+// Labels "job" and "role" of a target.
+using JobAndRole = std::pair<std::string, std::string>;
+
+// What Prometheus' operator gives the pods of deploy/kubernetes.
+std::set<JobAndRole> TargetsOfPods() {
+  std::set<JobAndRole> targets;
+  const YAML::Node monitor =
+      YAML::LoadAllFromFile(kDeploy + "/kubernetes/components/monitoring/scrape.yaml").at(0);
+  REQUIRE(Text(monitor["kind"]) == "PodMonitor");
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    const YAML::Node pod = set["spec"]["template"]["metadata"];
+    if (!Selects(monitor["spec"]["selector"]["matchLabels"], pod["labels"])) continue;
+    for (const YAML::Node& endpoint : monitor["spec"]["podMetricsEndpoints"]) {
+      if (!PortsOf(ContainerOf(set)).contains(Text(endpoint["port"]))) continue;
+      JobAndRole target{
+          Text(monitor["metadata"]["namespace"]) + "/" + Text(monitor["metadata"]["name"]), ""};
+      auto labels = Labels(pod["labels"]);
+      if (const YAML::Node label = monitor["spec"]["jobLabel"]) target.first = labels[Text(label)];
+      std::map<std::string, std::string> meta;
+      for (const auto& [name, value] : labels) {
+        meta["__meta_kubernetes_pod_label_" +
+             std::regex_replace(name, std::regex("[^A-Za-z0-9]"), "_")] = value;
+      }
+      for (const YAML::Node& rule : endpoint["relabelings"]) {
+        if (Text(rule["targetLabel"]) == "role") {
+          target.second = meta[Text(rule["sourceLabels"][0])];
+        }
+      }
+      targets.insert(target);
+    }
+  }
+  return targets;
+}
+
+// What deploy/monitoring/prometheus.yaml gives.
+std::set<JobAndRole> TargetsOfHosts() {
+  std::set<JobAndRole> targets;
+  const YAML::Node config = YAML::LoadFile(kDeploy + "/monitoring/prometheus.yaml");
+  for (const YAML::Node& scrape : config["scrape_configs"]) {
+    for (const YAML::Node& group : scrape["static_configs"]) {
+      targets.insert({Text(scrape["job_name"]), Text(group["labels"]["role"])});
+    }
+  }
+  return targets;
+}
+
+TEST_CASE("pods have the labels that alerts and the dashboard ask for, as hosts have",
+          "[deploy][kubernetes]") {
+  const std::set<JobAndRole> targets = TargetsOfPods();
+
+  CHECK(targets == TargetsOfHosts());
+  std::set<std::string> given;
+  for (const auto& [job, role] : targets) {
+    given.insert(fmt::format("job=\"{}\"", job));
+    given.insert(fmt::format("role=\"{}\"", role));
+  }
+  int asked = 0;
+  for (const char* name : {"/monitoring/alerts.yaml", "/monitoring/dashboard.json"}) {
+    std::ifstream file(kDeploy + name);
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    text = std::regex_replace(text, std::regex(R"(\\")"), "\"");
+    const std::regex label(R"re([{ ,]((job|role)="[^"]*"))re");
+    for (std::sregex_iterator at(text.begin(), text.end(), label), end; at != end; ++at) {
+      CAPTURE(name, at->str(1));
+      CHECK(given.contains(at->str(1)));
+      ++asked;
+    }
+  }
+  CHECK(asked >= 5);
 }
 
 }  // namespace
