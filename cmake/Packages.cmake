@@ -9,10 +9,11 @@ install(FILES deploy/systemd/muster.target deploy/systemd/muster-coordinator.ser
   deploy/systemd/muster-ps@.service deploy/systemd/muster-worker@.service deploy/systemd/muster-evaluator.service
   DESTINATION lib/systemd/system COMPONENT daemons)
 install(DIRECTORY deploy/systemd/muster-.service.d DESTINATION lib/systemd/system COMPONENT daemons)
+install(FILES deploy/systemd/sysusers.d/muster-daemons.conf DESTINATION lib/sysusers.d COMPONENT daemons)
 install(FILES deploy/systemd/gpu.conf DESTINATION share/doc/muster-daemons/examples COMPONENT daemons)
 install(DIRECTORY deploy/monitoring deploy/kubernetes DESTINATION share/doc/muster-daemons/examples COMPONENT daemons)
 install(FILES examples/fashion.yaml examples/fashion_mirrored.yaml examples/fashion_multi_worker.yaml
-  examples/clicks.yaml
+  examples/fashion_cnn.yaml examples/clicks.yaml
   DESTINATION share/doc/muster/examples COMPONENT cli)
 foreach(folder_component "muster cli" "muster-daemons daemons" "libmuster-dev sdk")
   separate_arguments(folder_component)
@@ -43,6 +44,7 @@ set(bin ${PROJECT_BINARY_DIR}/bin)
 foreach(daemon coordinator ps worker)
   muster_says(daemons etc/muster/${daemon}.yaml ${bin}/muster-${daemon} --example-config)
 endforeach()
+muster_says(daemons etc/logrotate.d/muster-daemons ${CMAKE_COMMAND} -E cat ${PROJECT_SOURCE_DIR}/deploy/debian/logrotate)
 muster_says(cli share/bash-completion/completions/muster ${bin}/muster completion bash)
 muster_says(cli share/zsh/vendor-completions/_muster ${bin}/muster completion zsh)
 muster_says(cli share/fish/vendor_completions.d/muster.fish ${bin}/muster completion fish)

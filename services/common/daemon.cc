@@ -115,12 +115,21 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   Result<config::Values> values = config::Resolve(settings, *flags, environment);
   if (!values.ok()) return Complain(role, values.status(), kExitConfig);
   Result<DaemonConfig> config = MakeDaemonConfig(role, *std::move(values), environment);
-  if (!config.ok()) return Complain(role, config.status(), kExitConfig);
+  if (!config.ok()) {
+    // A host that does not resolve may do so in a moment.
+    const bool unresolved = config.status().code() == StatusCode::kNotFound;
+    return Complain(role, config.status(), unresolved ? kExitFailed : kExitConfig);
+  }
   Result<Token> token = Token::Read(config->token_file);
   if (!token.ok()) return Complain(role, token.status(), kExitConfig);
 
   Result<std::shared_ptr<tls::Context>> tls = OpenTls(*config);
-  if (!tls.ok()) return Complain(role, tls.status(), kExitConfig);
+  if (!tls.ok()) {
+    // Settings that are missing stay so; files are being replaced, and clocks get set.
+    const tls::Files& files = config->tls;
+    const bool named = !files.ca.empty() && !files.certificate.empty() && !files.key.empty();
+    return Complain(role, tls.status(), named ? kExitFailed : kExitConfig);
+  }
 
   ConfigureLog(*config);
   if (config->insecure_network) WarnOfInsecureNetwork(*config);

@@ -104,7 +104,8 @@ class Daemon {
 };
 
 // Reads settings, sets up the log and the signals, runs `body`, and returns the exit code: 0 it
-// returned OK, 1 an error, 2 bad flags, 78 bad configuration (token file included), 70 our bug.
+// returned OK, 1 an error (names that do not resolve and files of certificates included, which may
+// be put right meanwhile), 2 bad flags, 78 bad configuration (token file included), 70 our bug.
 int RunDaemon(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body);
 
 }  // namespace muster::services

@@ -67,6 +67,7 @@ get() { apt-get install --yes --no-install-recommends "$@" >/packages/apt.log 2>
 get /packages/*.deb
 muster --help >/dev/null
 test -e /etc/muster/worker.yaml
+test -e /etc/logrotate.d/muster-daemons
 test -e /usr/share/bash-completion/completions/muster
 test -e /usr/lib/systemd/system/muster-coordinator.service
 cd /packages
@@ -81,7 +82,10 @@ get /packages/sdk/*.deb cmake g++ make libopenblas0-pthread dataset-fashion-mnis
 cmake -S custom_loop -B build -DCMAKE_BUILD_TYPE=Release >/dev/null
 cmake --build build
 MUSTER_DATA_CACHE=/packages/cache build/custom_loop mirrored
+mkdir -p /etc/systemd/system/muster.target.wants
+ln -s /lib/systemd/system/muster-worker@.service /etc/systemd/system/muster.target.wants/muster-worker@7.service
 apt-get remove --yes muster muster-daemons libmuster-dev >/dev/null
+test ! -e /etc/systemd/system/muster.target.wants
 test ! -e /usr/include/muster
 test ! -e /usr/bin/muster
 test ! -e /usr/bin/muster-worker

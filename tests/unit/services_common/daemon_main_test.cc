@@ -12,6 +12,7 @@
 #include "common/process/child.h"
 #include "services/common/grpc_server.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
 #include "tests/unit/services_common/notify_socket.h"
 #include "tests/unit/services_common/temp_dir.h"
 
@@ -124,6 +125,51 @@ TEST_CASE("a port in use ends a daemon with 1", "[services][unit]") {
 
   CHECK(outcome.exit.code == 1);
   CHECK(outcome.output.find("in use") != std::string::npos);
+}
+
+TEST_CASE(
+    "what may get better without other settings ends a daemon with 1, so that it is started anew",
+    "[services][unit]") {
+  using std::chrono::minutes;
+  using testing::Certificates;
+  const TempDir dir;
+  Certificates certificates;
+  const tls::Holder ps{.role = tls::Role::kNode, .names = {"ps:0"}};
+  const tls::Files good = certificates.Issue("good", ps);
+  std::vector<std::string> arguments = Arguments(TokenFile(dir), "127.0.0.1:0");
+  const auto with = [&](const tls::Files& files) {
+    return RunPs(arguments, {{"MUSTER_TLS_CA", files.ca},
+                             {"MUSTER_TLS_CERT", files.certificate},
+                             {"MUSTER_TLS_KEY", files.key}});
+  };
+
+  SECTION("a key that is in place before its certificate is") {
+    const tls::Files next = certificates.Issue("next", ps);
+    const Outcome outcome = with({.ca = good.ca, .certificate = good.certificate, .key = next.key});
+    INFO(outcome.output);
+    CHECK(outcome.exit.code == 1);
+    CHECK(outcome.output.find("is not the key of the certificate") != std::string::npos);
+  }
+  SECTION("a certificate that is not valid yet, by a clock that is not set") {
+    const Outcome outcome =
+        with(certificates.Issue("early", ps, {}, Certificates::FromTo(minutes(10), minutes(60))));
+    INFO(outcome.output);
+    CHECK(outcome.exit.code == 1);
+    CHECK(outcome.output.find("look at the clocks") != std::string::npos);
+  }
+  SECTION("a coordinator whose name does not resolve") {
+    arguments[3] = "no-such-host.invalid:1";
+    const Outcome outcome = RunPs(arguments);
+    INFO(outcome.output);
+    CHECK(outcome.exit.code == 1);
+    CHECK(outcome.output.find("coordinator no-such-host.invalid:1") != std::string::npos);
+  }
+  SECTION("but not a setting that is missing") {
+    const Outcome outcome = with({.ca = good.ca, .certificate = good.certificate});
+    INFO(outcome.output);
+    CHECK(outcome.exit.code == 78);
+    CHECK(outcome.output.find("tls-key is missing") != std::string::npos);
+  }
 }
 
 TEST_CASE("SIGTERM drains a daemon that still waits for its coordinator", "[services][unit]") {
