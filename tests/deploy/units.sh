@@ -19,6 +19,13 @@ done
 for target in network-online multi-user sysinit basic shutdown; do
   printf '[Unit]\nDescription=%s\n' "$target" >"$root/usr/lib/systemd/system/$target.target"
 done
+# The drop-in that docs/operations.md has for a folder that daemons write to, and the one for GPUs.
+sed -n '/^      for unit/,/^      done/s/^      //p' "$source_dir/docs/operations.md" |
+  sed "s|/etc/systemd|$root/etc/systemd|g" | bash -eu
+install -D -m 644 "$source_dir/deploy/systemd/gpu.conf" "$root/etc/systemd/system/muster-worker@.service.d/gpu.conf"
+for unit in muster-coordinator muster-ps@ muster-worker@; do
+  grep -q '^ReadWritePaths=' "$root/etc/systemd/system/$unit.service.d/checkpoints.conf"
+done
 
 failed=0
 for unit in muster-coordinator.service muster-ps@0.service muster-worker@1.service muster-evaluator.service muster.target; do
