@@ -16,6 +16,7 @@
 #include "cli/flags.h"
 #include "cli/format.h"
 #include "cli/launch.h"
+#include "cli/manual.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
 #include "common/config/job_yaml/limits.h"
@@ -450,6 +451,13 @@ void AddCompletion(CLI::App& app, std::optional<Shell>& shell) {
       ->type_name("bash|zsh|fish");
 }
 
+void AddManual(CLI::App& app, std::optional<std::string>& page, bool& list) {
+  CLI::App* manual =
+      app.add_subcommand("manual", "Print a page of the manual: muster manual submit | man -l -");
+  manual->add_option("COMMAND", page, "Of which command (default: of all)")->type_name("");
+  manual->add_flag("--list", list, "Only say which commands there are");
+}
+
 std::string CommandOf(const CLI::App& app) {
   std::string command;
   for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
@@ -533,6 +541,9 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
       ->type_name("auto|always|never");
   std::optional<Shell> completion;
   AddCompletion(app, completion);
+  std::optional<std::string> page;
+  bool list = false;
+  AddManual(app, page, list);
   AddUp(app, options);
   const CLI::App& submit = *AddSubmit(app, options);
   AddWatching(app, options);
@@ -566,6 +577,13 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   }
   if (completion) return EarlyExit{CompletionScript(app, *completion), ExitCode::kDone};
   options.command = CommandOf(app);
+  if (options.command == "manual") {
+    if (list) return EarlyExit{ManualList(app)};
+    const std::string text = ManualPage(app, page.value_or(""));
+    if (!text.empty()) return EarlyExit{text};
+    return EarlyExit{fmt::format("error: there is no command \"{}\"\n", ToValidUtf8(*page)),
+                     ExitCode::kUsage};
+  }
   return options;
 }
 

@@ -48,21 +48,19 @@ muster_says(daemons etc/logrotate.d/muster-daemons ${CMAKE_COMMAND} -E cat ${PRO
 muster_says(cli share/bash-completion/completions/muster ${bin}/muster completion bash)
 muster_says(cli share/zsh/vendor-completions/_muster ${bin}/muster completion zsh)
 muster_says(cli share/fish/vendor_completions.d/muster.fish ${bin}/muster completion fish)
-# Pages of the manual, from --help.
-find_program(MUSTER_HELP2MAN help2man)
-mark_as_advanced(MUSTER_HELP2MAN)
-if(MUSTER_HELP2MAN)
-  set(page ${MUSTER_HELP2MAN} --no-info --section 1 --version-string ${PROJECT_VERSION})
-  muster_says(cli share/man/man1/muster.1 ${page} --name "tf.distribute as a cluster service" ${bin}/muster)
-  foreach(command up submit jobs describe logs status stop wait drain undrain backup)
-    muster_says(cli share/man/man1/muster-${command}.1 ${page} --name "${command}, a command of muster"
-      "${bin}/muster ${command}")
-  endforeach()
-  muster_says(daemons share/man/man1/muster-coordinator.1 ${page} --name "the chief task of a Muster cluster"
-    ${bin}/muster-coordinator)
-  muster_says(daemons share/man/man1/muster-ps.1 ${page} --name "parameter server of a Muster cluster" ${bin}/muster-ps)
-  muster_says(daemons share/man/man1/muster-worker.1 ${page} --name "worker of a Muster cluster" ${bin}/muster-worker)
-endif()
+# Pages of the manual: the programs' own.
+muster_says(cli share/man/man1/muster.1 ${bin}/muster manual)
+install(CODE "
+  execute_process(COMMAND \"${bin}/muster\" manual --list OUTPUT_VARIABLE commands COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL \"[a-z-]+\" commands \"\${commands}\")
+  foreach(command IN LISTS commands)
+    execute_process(COMMAND \"${bin}/muster\" manual \"\${command}\" COMMAND_ERROR_IS_FATAL ANY
+      OUTPUT_FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/man/man1/muster-\${command}.1\")
+  endforeach()"
+  COMPONENT cli)
+foreach(daemon coordinator ps worker)
+  muster_says(daemons share/man/man1/muster-${daemon}.1 ${bin}/muster-${daemon} --manual)
+endforeach()
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VENDOR "The Muster developers")

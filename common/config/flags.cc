@@ -32,7 +32,7 @@ std::string_view Placeholder(Kind kind) {
 Status UnknownFlag(std::string_view name, const std::vector<Setting>& settings) {
   std::vector<std::string> known;
   for (const std::string& setting : internal::Names(settings)) known.push_back("--" + setting);
-  for (const char* common : {"--config", "--example-config", "--help", "--version"})
+  for (const char* common : {"--config", "--example-config", "--help", "--manual", "--version"})
     known.emplace_back(common);
   const std::string flag = fmt::format("--{}", name);
   const std::string hint = DidYouMean(flag, known);
@@ -74,6 +74,7 @@ class FlagReader {
     if (bool* const asked = name == "help"             ? &flags_.help
                             : name == "version"        ? &flags_.version
                             : name == "example-config" ? &flags_.example_config
+                            : name == "manual"         ? &flags_.manual
                                                        : nullptr) {
       if (value) return InvalidArgument("--{} takes no value, \"{}\" was given", name, *value);
       *asked = true;
@@ -132,13 +133,8 @@ Result<Flags> ParseFlags(int argc, const char* const* argv, const std::vector<Se
   return FlagReader(argc, argv, settings).Read();
 }
 
-std::string HelpText(std::string_view program, std::string_view about,
-                     const std::vector<Setting>& settings) {
-  struct Line {
-    std::string flag;
-    std::string doc;
-  };
-  std::vector<Line> lines;
+std::vector<internal::HelpLine> internal::HelpLines(const std::vector<Setting>& settings) {
+  std::vector<HelpLine> lines;
   for (const Setting& setting : settings) {
     std::string doc = AboutOf(setting);
     if (!setting.fallback.empty()) doc += fmt::format(" Default {}.", setting.fallback);
@@ -147,12 +143,21 @@ std::string HelpText(std::string_view program, std::string_view about,
   lines.push_back({"--config FILE", "YAML file with settings."});
   lines.push_back({"--example-config", "Print such a file, with every setting as a comment."});
   lines.push_back({"--help", "Print this page."});
+  lines.push_back({"--manual", "Print it for man(1)."});
   lines.push_back({"--version", "Print the version."});
+  return lines;
+}
+
+std::string HelpText(std::string_view program, std::string_view about,
+                     const std::vector<Setting>& settings) {
+  const std::vector<internal::HelpLine> lines = internal::HelpLines(settings);
   std::size_t width = 0;
-  for (const Line& line : lines) width = std::max(width, line.flag.size());
+  for (const internal::HelpLine& line : lines) width = std::max(width, line.flag.size());
 
   std::string page = fmt::format("{}: {}\n\nUsage: {} [flags]\n\n", program, about, program);
-  for (const Line& line : lines) page += fmt::format("  {:<{}}  {}\n", line.flag, width, line.doc);
+  for (const internal::HelpLine& line : lines) {
+    page += fmt::format("  {:<{}}  {}\n", line.flag, width, line.doc);
+  }
   page +=
       "\nEvery flag is also an environment variable (--some-name: MUSTER_SOME_NAME) and a key of "
       "the\n"

@@ -11,8 +11,8 @@
 //
 // One name everywhere: the flag --max-message-size is the variable MUSTER_MAX_MESSAGE_SIZE and the
 // key max-message-size (or max_message_size) of the file. An empty environment variable counts as
-// not set. Every program also has --config FILE (MUSTER_CONFIG), --example-config, --help and
-// --version.
+// not set. Every program also has --config FILE (MUSTER_CONFIG), --example-config, --help,
+// --manual and --version.
 #pragma once
 
 #include <chrono>
@@ -66,6 +66,7 @@ struct Flags {
   bool help = false;
   bool version = false;
   bool example_config = false;
+  bool manual = false;
 };
 
 // Reads a command line (argv[0] is the program). Of a flag given twice the last counts.

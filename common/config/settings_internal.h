@@ -19,6 +19,13 @@ std::vector<std::string> Names(const std::vector<Setting>& settings);
 // setting, origin, what was given and what is allowed.
 Status CheckValue(const Setting& setting, const std::string& text, const Origin& origin);
 
+// What --help says, a line a flag: those of all programs too.
+struct HelpLine {
+  std::string flag;
+  std::string doc;
+};
+std::vector<HelpLine> HelpLines(const std::vector<Setting>& settings);
+
 // "a, b,c" -> a b c; empty pieces are left out.
 std::vector<std::string> SplitList(std::string_view text);
 

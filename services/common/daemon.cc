@@ -15,6 +15,7 @@
 #include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/version.h"
+#include "common/config/manual.h"
 #include "common/rpc/names.h"
 #include "common/telemetry/log.h"
 #include "services/common/admin.h"
@@ -101,6 +102,10 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   if (!flags.ok()) return Complain(role, flags.status(), kExitFlags);
   if (flags->help) {
     std::fputs(config::HelpText(role.program, role.about, settings).c_str(), stdout);
+    return kExitDrained;
+  }
+  if (flags->manual) {
+    std::fputs(config::ManualOf(role.program, role.about, settings).c_str(), stdout);
     return kExitDrained;
   }
   if (flags->version) {

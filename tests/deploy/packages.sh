@@ -67,6 +67,7 @@ get() { apt-get install --yes --no-install-recommends "$@" >/packages/apt.log 2>
 get /packages/*.deb
 muster --help >/dev/null
 test -e /etc/muster/worker.yaml
+for page in '' $(muster manual --list | sed 's/^/-/') -coordinator -ps -worker; do test -s "/usr/share/man/man1/muster$page.1"; done
 test -e /etc/logrotate.d/muster-daemons
 test -e /usr/share/bash-completion/completions/muster
 test -e /usr/lib/systemd/system/muster-coordinator.service
