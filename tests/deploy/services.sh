@@ -27,9 +27,12 @@ for folder in etc var; do
 done
 mount -t tmpfs -o mode=755 tmpfs /run
 scratch=/mnt/scratch
-mkdir -p "$scratch/home" /etc/muster /etc/systemd/system/multi-user.target.wants
+mkdir -p "$scratch/home" "$scratch/bin" /etc/muster /etc/systemd/system/multi-user.target.wants
 chmod 755 /mnt "$scratch"
-export PATH=$build/bin:$PATH HOME=$scratch/home
+# Where everybody may go, wherever the build is.
+bin=$scratch/bin
+mount --bind "$build/bin" "$bin"
+export PATH=$bin:$PATH HOME=$scratch/home
 cd "$HOME"
 units=$source_dir/deploy/systemd
 readonly THE_USER=61184 # of those that DynamicUser takes
@@ -68,7 +71,7 @@ run_once() {
   environment+=(RUNTIME_DIRECTORY=/run/muster "CREDENTIALS_DIRECTORY=$folder")
   read -ra words <<<"$(setting "$unit" ExecStart)"
   setpriv --reuid "$THE_USER" --regid "$THE_USER" --groups "$THE_USER$groups" --no-new-privs --bounding-set=-all \
-    env -i PATH=/usr/bin:/bin "${environment[@]}" "$build/bin/${words[0]##*/}" "${words[@]:1}"
+    env -i PATH=/usr/bin:/bin "${environment[@]}" "$bin/${words[0]##*/}" "${words[@]:1}"
 }
 
 # supervise UNIT: starts it anew, as Restart= and the like say. How often it has begun: UNIT.starts.
@@ -90,7 +93,7 @@ supervise() {
   done
 }
 
-pids_of() { pgrep -f -- "$build/bin/$(basename "$(setting "$1" ExecStart | cut -d' ' -f1)") $(setting "$1" ExecStart | cut -d' ' -f2-)" || true; }
+pids_of() { pgrep -f -- "$bin/$(basename "$(setting "$1" ExecStart | cut -d' ' -f1)") $(setting "$1" ExecStart | cut -d' ' -f2-)" || true; }
 start() {
   rm -f "$scratch/$1.stopped"
   supervise "$1" &
