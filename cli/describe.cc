@@ -205,9 +205,10 @@ void Waits(const v1::Job& job, std::string& text) {
       if (wait.limit_ms() > 0) {
         since += " of " + Seconds(static_cast<double>(wait.limit_ms()) / 1000);
       }
+      const std::string number =
+          wait.operation() == 0 ? "" : fmt::format("{} of ", wait.operation());
       rows.push_back({TaskName(wait.task()), wait.awaited(), since,
-                      fmt::format("{} of generation {}: {}", wait.operation(), wait.generation(),
-                                  wait.call())});
+                      fmt::format("{}generation {}: {}", number, wait.generation(), wait.call())});
     }
   }
   if (rows.size() > 1) text += "\n" + Table(rows);

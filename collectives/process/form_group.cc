@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "collectives/costs_file.h"
+#include "collectives/process/lobby.h"
 #include "collectives/process/mesh.h"
 #include "collectives/process/process_group.h"
 #include "collectives/process/shared_memory.h"
@@ -34,13 +35,17 @@
 namespace muster::collectives {
 namespace {
 
-constexpr std::uint8_t kProtocol = 1;
+constexpr std::uint8_t kProtocol = 2;
 // A stranger that connects and says nothing is greeted that long.
 constexpr Millis kHandshake{2'000};
 // Connections that have not proved themselves, and how long they are left when there are more.
 constexpr std::size_t kMostGreeters = 64;
 constexpr Millis kPatience{200};
 constexpr Millis kRetry{50};
+// Who waits for others looks this often whether one that has come was lost.
+constexpr Millis kLook{200};
+// What waits longer is not said to have an end.
+constexpr Millis kEndless = std::chrono::days(30);
 
 // What a member comes for.
 enum class Lane : std::uint8_t { kWatch, kData };
@@ -118,19 +123,14 @@ class HostDoor {
   net::Listener listener_;
 };
 
-// The peer's process has ended since: the next one of its name may have its place.
-bool Ended(int socket) {
-  std::byte first{};
-  const ssize_t got = ::recv(socket, &first, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got == 0 || (got < 0 && !net::WouldBlock(errno));
-}
-
 // One member's side of the forming.
 class Forming {
  public:
-  Forming(const GroupSpec& spec, const net::Listener& listener, std::string host_id)
+  Forming(const GroupSpec& spec, const net::Listener& listener, std::string host_id,
+          std::unique_ptr<Lobby> lobby)
       : spec_(spec),
         listener_(listener),
+        lobby_(std::move(lobby)),
         self_{.token = spec.key, .host_id = std::move(host_id), .tls = spec.tls},
         members_(SignatureOf(spec.members)),
         deadline_(std::chrono::steady_clock::now() + spec.form_within),
@@ -150,13 +150,13 @@ class Forming {
 
  private:
   struct Peer {
-    std::unique_ptr<net::DuplexLink> watch;
     std::shared_ptr<net::Stream> data;
+    // How often the place was lost when that came: it belongs to the watch of then.
+    int losses = 0;
     bool local = false;  // data goes through a Unix socket
     bool crc = false;
     std::string host_id;
     std::optional<std::uint64_t> host;  // what READY or GO said
-    std::vector<Watch::EarlyFrame> early;
     bool brings_memory = false;
     net::Fd memory;
     // The numbers of its connections, in the order in which they came.
@@ -173,18 +173,19 @@ class Forming {
   }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   int size() const { return static_cast<int>(spec_.members.size()); }
-  bool AllAccepted() {
-    for (int r = spec_.rank + 1; r < size(); ++r) {
-      if (peer(r).watch == nullptr || peer(r).data == nullptr) return false;
-    }
-    return true;
+  // Both links of the same process are there.
+  bool IsHere(int rank) {
+    return lobby_->Has(rank) && peer(rank).data != nullptr &&
+           peer(rank).losses == lobby_->losses(rank);
   }
-  // Who has not come, in words.
+  std::string Name(int rank) const {
+    return fmt::format("{} ({})", member(rank).task, member(rank).address);
+  }
+  // Who has not come, in words; empty: all have.
   std::string Missing() {
     std::vector<std::string> names;
     for (int r = 0; r < size(); ++r) {
-      if (r == spec_.rank || (peer(r).watch != nullptr && peer(r).data != nullptr)) continue;
-      names.push_back(fmt::format("{} ({})", member(r).task, member(r).address));
+      if (r != spec_.rank && !IsHere(r)) names.push_back(Name(r));
     }
     return fmt::format("{}", fmt::join(names, ", "));
   }
@@ -207,9 +208,10 @@ class Forming {
 
   // Both links to a lower rank, which may not listen yet, or be in an earlier generation still.
   Status Connect(int rank) {
+    lobby_->WaitsFor(Name(rank));
     MUSTER_TRY_ASSIGN(Greeted watch, Reach(rank, Lane::kWatch, ""));
     peer(rank).local = !watch.offer.empty();
-    peer(rank).watch = WatchLink(rank, std::move(watch.stream), last_kind_);
+    lobby_->Seat(rank, WatchLink(rank, std::move(watch.stream), last_kind_), /*asks=*/true);
     MUSTER_TRY_ASSIGN(Greeted data, Reach(rank, Lane::kData, watch.offer));
     peer(rank).data = std::move(data.stream);
     peer(rank).crc = last_crc_;
@@ -223,6 +225,7 @@ class Forming {
       const StatusCode code = greeted.status().code();
       const bool later = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
       if (!later) return greeted.status();
+      MUSTER_TRY(lobby_->AnyLost(spec_.rank));
       if (std::chrono::steady_clock::now() + kRetry >= deadline_) {
         return Annotate(TooLate(), Message(greeted.status()));
       }
@@ -264,10 +267,14 @@ class Forming {
       {
         const MutexLock lock(mutex_);
         MUSTER_TRY(fatal_);
-        if (AllAccepted()) return Ok();
+        MUSTER_TRY(lobby_->AnyLost(spec_.rank));
+        std::string missing = Missing();
+        if (missing.empty()) return Ok();
         if (left <= Millis(0)) return TooLate();
+        lobby_->WaitsFor(std::move(missing));
       }
-      MUSTER_TRY_ASSIGN(net::Accepted accepted, net::Accept(listeners_, wake.get(), left));
+      MUSTER_TRY_ASSIGN(net::Accepted accepted,
+                        net::Accept(listeners_, wake.get(), std::min(left, kLook)));
       if (!accepted.fd.valid()) {
         std::uint64_t news = 0;
         (void)!::read(wake.get(), &news, sizeof(news));
@@ -307,8 +314,9 @@ class Forming {
     if (order < newest || !guest.Keep()) return;
     newest = order;
     if (watch) {
-      one.watch = WatchLink(subject.rank, stream, kind);
+      lobby_->Seat(subject.rank, WatchLink(subject.rank, stream, kind), /*asks=*/false);
     } else {
+      one.losses = lobby_->losses(subject.rank);
       one.crc = channel.uses_payload_crc();
       one.local = kind == net::LinkKind::kUnix;
       one.data = stream;
@@ -336,13 +344,18 @@ class Forming {
           member(spec_.rank).task);
       return fatal_;
     }
-    Peer& one = peer(rank);
-    const bool taken = one.watch != nullptr && one.data != nullptr && !Ended(one.watch->fd());
-    if (subject.lane == Lane::kWatch && taken) {
-      fatal_ = AlreadyExists("two processes say that they are {}", member(rank).task);
-      return fatal_;
+    if (subject.lane == Lane::kData || !IsHere(rank)) return Ok();
+    // The process that was there may have ended with its host, which said nothing.
+    switch (lobby_->Knock(rank)) {
+      case Lobby::Place::kFree:
+        return Ok();
+      case Lobby::Place::kAsked:
+        return Unavailable("another process is {}, and is asked whether it lives",
+                           member(rank).task);
+      case Lobby::Place::kTaken:
+        fatal_ = AlreadyExists("two processes say that they are {}", member(rank).task);
     }
-    return Ok();
+    return fatal_;
   }
 
   // READY to lower ranks, GO to higher ones: then nobody reads by a handshake's channel any more.
@@ -398,52 +411,32 @@ class Forming {
     if (kind == kGo && spec_.rank == 0 && spec_.costs.has_value()) {
       meta += PackedCosts(*spec_.costs);
     }
-    net::DuplexLink& link = *peer(rank).watch;
-    MUSTER_TRY(link.Queue({.kind = kind, .request = memory_.has_value() ? 1U : 0U},
-                          std::as_bytes(std::span(meta)), {}));
-    return link.Flush().status();
+    return lobby_->Say(rank, kind, memory_.has_value() ? 1U : 0U, std::as_bytes(std::span(meta)));
   }
 
-  // Waits for one frame of that kind from each of the ranks.
+  // Waits for one frame of that kind from each of the ranks. Who has formed it goes on at once:
+  // what it says then is the watch's.
   Status Gather(net::FrameKind kind, int first, int last) {
     for (int r = first; r < last; ++r) {
-      Peer& one = peer(r);
-      bool there = false;
-      const auto take = [&](const net::FrameHeader& header, std::span<const std::byte> meta,
-                            std::span<const std::byte>) -> Status {
-        std::uint64_t host = 0;
-        // Who has formed it goes on at once.
-        if (there) {
-          one.early.push_back({header, {meta.begin(), meta.end()}});
-          return Ok();
-        }
-        const bool told = kind == kGo && r == 0;
-        if (header.kind != kind || meta.size() < sizeof(host) ||
-            (meta.size() > sizeof(host) && !told)) {
-          return DataLoss("a frame of kind {} where a group forms", header.kind);
-        }
-        std::memcpy(&host, meta.data(), sizeof(host));
-        if (told) MUSTER_TRY(TakeCosts(meta.subspan(sizeof(host))));
-        one.host = host;
-        one.brings_memory = header.request == 1;
-        there = true;
-        return Ok();
-      };
-      while (!there) {
-        const auto received = one.watch->Receive(take);
-        if (!received.ok()) {
-          return Annotate(received.status(),
-                          fmt::format("{} while the group formed", member(r).task));
-        }
-        if (there) break;
-        if (std::chrono::steady_clock::now() >= deadline_) {
-          return DeadlineExceeded("group {} of {} has not formed within {} ms: {} waits for others",
-                                  spec_.generation, spec_.job, spec_.form_within.count(),
-                                  member(r).task);
-        }
-        net::DuplexLink* const link = one.watch.get();
-        net::WaitForLinks({&link, 1}, -1, deadline_, nullptr);
+      lobby_->WaitsFor(fmt::format("{} (which waits for others)", member(r).task));
+      MUSTER_TRY_ASSIGN(const auto frame, lobby_->Await(r, deadline_));
+      if (!frame.has_value()) {
+        return DeadlineExceeded("group {} of {} has not formed within {} ms: {} waits for others",
+                                spec_.generation, spec_.job, spec_.form_within.count(),
+                                member(r).task);
       }
+      const std::span<const std::byte> meta = frame->meta;
+      std::uint64_t host = 0;
+      const bool told = kind == kGo && r == 0;
+      if (frame->header.kind != kind || meta.size() < sizeof(host) ||
+          (meta.size() > sizeof(host) && !told)) {
+        return DataLoss("{}: a frame of kind {} where a group forms", member(r).task,
+                        frame->header.kind);
+      }
+      std::memcpy(&host, meta.data(), sizeof(host));
+      if (told) MUSTER_TRY(TakeCosts(meta.subspan(sizeof(host))));
+      peer(r).host = host;
+      peer(r).brings_memory = frame->header.request == 1;
     }
     return Ok();
   }
@@ -464,12 +457,11 @@ class Forming {
       MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(spec_.rank, size(), std::move(peer(0).memory)));
     }
     std::vector<Mesh::Peer> data;
-    std::vector<Watch::Link> watches;
+    std::vector<Watch::Link> watches = lobby_->Leave();
     std::vector<std::uint64_t> hosts;
     for (int r = 0; r < size(); ++r) {
       data.push_back(
           {.stream = std::move(peer(r).data), .payload_crc = peer(r).crc, .name = member(r).task});
-      watches.push_back({std::move(peer(r).watch), std::move(peer(r).early)});
       hosts.push_back(peer(r).host.value_or(HostNumber()));
     }
     return ProcessGroup::Create(spec_, std::move(data), std::move(watches), std::move(memory),
@@ -478,6 +470,7 @@ class Forming {
 
   GroupSpec spec_;  // whose costs become those of rank 0
   const net::Listener& listener_;
+  const std::unique_ptr<Lobby> lobby_;
   const net::Identity self_;
   const std::uint32_t members_;
   const TimePoint deadline_;
@@ -497,7 +490,14 @@ class Forming {
 Result<std::unique_ptr<Group>> FormGroup(const GroupSpec& spec, const net::Listener& listener) {
   MUSTER_TRY(CheckSpec(spec));
   MUSTER_TRY_ASSIGN(std::string host, net::HostId());
-  Forming forming(spec, listener, std::move(host));
+  Lobby::Options options{.job = spec.job,
+                         .generation = spec.generation,
+                         .tasks = {},
+                         .limit = spec.form_within < kEndless ? spec.form_within : Millis(0),
+                         .wait_page = spec.wait_page};
+  for (const GroupMember& member : spec.members) options.tasks.push_back(member.task);
+  MUSTER_TRY_ASSIGN(auto lobby, Lobby::Create(std::move(options)));
+  Forming forming(spec, listener, std::move(host), std::move(lobby));
   return forming.Run();
 }
 

@@ -158,6 +158,14 @@ TEST_CASE_METHOD(Fixture, "describe tells who stands in a collective call, and f
       out.str().find("WAITS     FOR                                SINCE        OPERATION\n"
                      "worker:0  worker:1 (which has not begun it)  7 s of 60 s  412 of generation "
                      "2: all_reduce SUM of float32[3]\n") != std::string::npos);
+
+  // Its group forms.
+  wait.set_operation(0);
+  wait.set_call("forming of the group");
+  wait.set_awaited("worker:1 (10.0.0.7:21017)");
+  CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
+  CHECK(out.str().find("worker:0  worker:1 (10.0.0.7:21017)  7 s of 60 s  generation 2: forming of "
+                       "the group\n") != std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "status warns of an open network", "[cli][unit]") {

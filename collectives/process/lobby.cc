@@ -1,0 +1,201 @@
+#include "collectives/process/lobby.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/telemetry/log.h"
+
+namespace muster::collectives {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Who waits says so to its daemon this often (process::WaitPage::kFresh).
+constexpr Millis kShowEvery{500};
+
+}  // namespace
+
+Result<std::unique_ptr<Lobby>> Lobby::Create(Options options) {
+  net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return FromErrno(errno, "eventfd");
+  return std::unique_ptr<Lobby>(new Lobby(std::move(options), std::move(wake)));
+}
+
+Lobby::Lobby(Options options, net::Fd wake)
+    : options_(std::move(options)),
+      wake_(std::move(wake)),
+      began_(steady_clock::now()),
+      guests_(options_.tasks.size()),
+      logged_(began_) {
+  if (!options_.wait_page.empty()) {
+    if (auto page = process::WaitPage::Open(options_.wait_page); page.ok()) {
+      page_ = *std::move(page);
+    }
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+Lobby::~Lobby() { End(); }
+
+void Lobby::End() {
+  {
+    const MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  Ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Lobby::Ring() const {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
+void Lobby::Seat(int rank, std::unique_ptr<net::DuplexLink> link, bool asks) {
+  {
+    const MutexLock lock(mutex_);
+    Guest& one = guest(rank);
+    if (one.link != nullptr) {
+      ++one.losses;
+      gone_.push_back(std::move(one.link));
+    }
+    one = Guest{.link = std::move(link), .frames = {}, .lost = Ok(), .losses = one.losses};
+    // A link asks nobody who has said nothing: the first ping makes both ask.
+    if (asks && one.link->Queue({.kind = net::kPing}, {}, {}).ok()) (void)one.link->Flush();
+  }
+  Ring();
+}
+
+Lobby::Place Lobby::Knock(int rank) {
+  const MutexLock lock(mutex_);
+  Guest& one = guest(rank);
+  if (one.link == nullptr) return Place::kFree;
+  if (!std::exchange(one.knocked, true)) one.heard = false;
+  return one.heard ? Place::kTaken : Place::kAsked;
+}
+
+bool Lobby::Has(int rank) {
+  const MutexLock lock(mutex_);
+  return guest(rank).link != nullptr;
+}
+
+int Lobby::losses(int rank) {
+  const MutexLock lock(mutex_);
+  return guest(rank).losses;
+}
+
+void Lobby::WaitsFor(std::string whom) {
+  const MutexLock lock(mutex_);
+  waits_for_ = std::move(whom);
+}
+
+Status Lobby::Say(int rank, net::FrameKind kind, std::uint64_t request,
+                  std::span<const std::byte> meta) {
+  const MutexLock lock(mutex_);
+  Guest& one = guest(rank);
+  if (one.link == nullptr) return one.lost;
+  MUSTER_TRY(one.link->Queue({.kind = kind, .request = request}, meta, {}));
+  return one.link->Flush().status();
+}
+
+Result<std::optional<Watch::EarlyFrame>> Lobby::Await(int rank, TimePoint deadline) {
+  const MutexLock lock(mutex_);
+  Guest& one = guest(rank);
+  while (one.frames.empty()) {
+    MUSTER_TRY(one.lost);
+    if (steady_clock::now() >= deadline) return std::optional<Watch::EarlyFrame>();
+    (void)changed_.wait_until(mutex_, deadline);
+  }
+  std::optional<Watch::EarlyFrame> first = std::move(one.frames.front());
+  one.frames.erase(one.frames.begin());
+  return first;
+}
+
+Status Lobby::AnyLost(int end) {
+  const MutexLock lock(mutex_);
+  for (int rank = 0; rank < end; ++rank) MUSTER_TRY(guest(rank).lost);
+  return Ok();
+}
+
+std::vector<Watch::Link> Lobby::Leave() {
+  End();
+  const MutexLock lock(mutex_);
+  std::vector<Watch::Link> links;
+  for (Guest& one : guests_) links.push_back({std::move(one.link), std::move(one.frames)});
+  return links;
+}
+
+void Lobby::Run() {
+  std::vector<net::DuplexLink*> open;
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      gone_.clear();
+      for (std::size_t r = 0; r < guests_.size(); ++r) Listen(static_cast<int>(r));
+      Show(steady_clock::now());
+      if (stop_) break;
+      open.clear();
+      for (const Guest& one : guests_) open.push_back(one.link.get());
+    }
+    changed_.notify_all();
+    net::WaitForLinks(open, wake_.get(), steady_clock::now() + kShowEvery, nullptr);
+    std::uint64_t rung = 0;
+    (void)!::read(wake_.get(), &rung, sizeof(rung));
+  }
+  const MutexLock lock(mutex_);
+  if (shown_) page_->Clear();
+}
+
+// What has come from one member; and whether it lives.
+void Lobby::Listen(int rank) {
+  Guest& one = guest(rank);
+  if (one.link == nullptr) return;
+  const auto received = one.link->Receive(
+      [&one](const net::FrameHeader& header, std::span<const std::byte> meta, auto) {
+        one.frames.push_back({header, {meta.begin(), meta.end()}});
+        return Ok();
+      });
+  Status status = received.status();
+  if (status.ok()) {
+    one.heard = one.heard || *received > 0;
+    status = one.link->Tick();
+  }
+  if (status.ok()) status = one.link->Flush().status();
+  if (status.ok()) return;
+  one.lost =
+      Unavailable("{} was lost while the group formed: {}",
+                  options_.tasks[static_cast<std::size_t>(rank)], Message(status));
+  ++one.losses;
+  gone_.push_back(std::move(one.link));
+}
+
+void Lobby::Show(TimePoint now) {
+  const auto lasts = std::chrono::floor<Millis>(now - began_);
+  const Millis limit = options_.limit;
+  const Millis after = limit > Millis(0) ? std::min(Watch::kShownAfter, limit / 4)
+                                         : Watch::kShownAfter;
+  const bool waits = !stop_ && !waits_for_.empty() && lasts >= after;
+  if (waits && now - logged_ >= kLogEvery) {
+    logged_ = now;
+    log::Warning("group {} of {} has been forming for {} s: it waits for {}", options_.generation,
+                 options_.job, lasts.count() / 1'000, waits_for_);
+  }
+  if (page_ == nullptr) return;
+  if (waits) {
+    page_->Set({.generation = options_.generation,
+                .operation = 0,
+                .call = "forming of the group",
+                .awaited = waits_for_,
+                .lasts = lasts,
+                .limit = limit});
+  } else if (shown_) {
+    page_->Clear();
+  }
+  shown_ = waits;
+}
+
+}  // namespace muster::collectives

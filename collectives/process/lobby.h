@@ -1,0 +1,101 @@
+// Where members of a group that forms wait for each other: a thread that keeps the links of their
+// watches, answers on them, and asks quiet members whether they live, as the watch does later. It
+// shows whom this member waits for: to its daemon (process::WaitPage), and in the log.
+//
+// Threading: any. Await() blocks its caller alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/process/watch.h"
+#include "common/base/mutex.h"
+#include "common/base/scheduler.h"
+#include "common/base/status.h"
+#include "common/net/duplex_link.h"
+#include "common/net/fd.h"
+#include "common/process/wait_page.h"
+
+namespace muster::collectives {
+
+class Lobby {
+ public:
+  struct Options {
+    std::string job;
+    std::uint64_t generation = 0;
+    std::vector<std::string> tasks;
+    // For display: when the forming ends with an error; 0: never.
+    Millis limit{0};
+    // As in GroupSpec.
+    std::string wait_page = {};
+  };
+  static Result<std::unique_ptr<Lobby>> Create(Options options);
+  ~Lobby();
+
+  // A member has come, by a connection of its own or of ours, in the place of another process.
+  // `asks`: the other side may read by a handshake's channel until it has heard something.
+  void Seat(int rank, std::unique_ptr<net::DuplexLink> link, bool asks);
+  // Who is in that place, for another process that comes for it: nobody, one that has still to show
+  // that it lives (it has net::DuplexLink's time for that), or one that does.
+  enum class Place { kFree, kAsked, kTaken };
+  Place Knock(int rank);
+  bool Has(int rank);
+  // How often a member in that place was lost.
+  int losses(int rank);
+
+  // Whom this member waits for, in words; empty: for nobody.
+  void WaitsFor(std::string whom);
+  Status Say(int rank, net::FrameKind kind, std::uint64_t request, std::span<const std::byte> meta);
+  // The next frame of a member; nothing: none until the deadline.
+  //   kUnavailable: it was lost.
+  Result<std::optional<Watch::EarlyFrame>> Await(int rank, TimePoint deadline);
+  // kUnavailable: one of the ranks below `end` was lost.
+  Status AnyLost(int end);
+
+  // Ends the thread. What members have said meanwhile comes along.
+  std::vector<Watch::Link> Leave();
+
+  // This is in the log again and again while somebody is waited for.
+  static constexpr Millis kLogEvery{30'000};
+
+ private:
+  struct Guest {
+    std::unique_ptr<net::DuplexLink> link;
+    std::vector<Watch::EarlyFrame> frames;
+    Status lost;
+    int losses = 0;
+    // Another process has come for the place, and this one has said something since.
+    bool knocked = false;
+    bool heard = false;
+  };
+  Lobby(Options options, net::Fd wake);
+  void Run();
+  void Listen(int rank) MUSTER_REQUIRES(mutex_);
+  void Show(TimePoint now) MUSTER_REQUIRES(mutex_);
+  void Ring() const;
+  void End();
+  Guest& guest(int rank) MUSTER_REQUIRES(mutex_) { return guests_[static_cast<std::size_t>(rank)]; }
+
+  const Options options_;
+  const net::Fd wake_;
+  const TimePoint began_;
+  Mutex mutex_;
+  Condition changed_;
+  bool stop_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::vector<Guest> guests_ MUSTER_GUARDED_BY(mutex_);
+  // Links that the thread may still wait on.
+  std::vector<std::unique_ptr<net::DuplexLink>> gone_ MUSTER_GUARDED_BY(mutex_);
+  std::string waits_for_ MUSTER_GUARDED_BY(mutex_);
+  // Null: it cannot be had, and all else goes on.
+  std::unique_ptr<process::WaitPage> page_ MUSTER_GUARDED_BY(mutex_);
+  bool shown_ MUSTER_GUARDED_BY(mutex_) = false;
+  TimePoint logged_ MUSTER_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace muster::collectives

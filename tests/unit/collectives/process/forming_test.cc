@@ -1,0 +1,148 @@
+// Members that come late, twice, or are gone before their group has formed.
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <signal.h>
+
+#include "common/process/wait_page.h"
+#include "tests/unit/collectives/process/members.h"
+
+namespace muster::collectives {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+// Rank 0 of a group, on a thread, and its page.
+class Waiting {
+ public:
+  explicit Waiting(const Address& address) {
+    auto page = process::WaitPage::Create();
+    REQUIRE(page.ok());
+    page_ = *std::move(page);
+    GroupSpec spec = address.Of(0);
+    spec.wait_page = page_->path();
+    thread_ = std::thread([this, spec, &address] { group_ = FormGroup(spec, address.listeners[0]); });
+  }
+  ~Waiting() {
+    if (thread_.joinable()) thread_.join();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // Whether it says in time that it waits for exactly these.
+  bool Shows(const std::string& whom) const {
+    const auto until = steady_clock::now() + seconds(30);
+    while (steady_clock::now() < until) {
+      const auto wait = page_->Get();
+      if ((wait ? wait->awaited : "") == whom) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+  std::optional<process::Wait> shown() const { return page_->Get(); }
+  const Result<std::unique_ptr<Group>>& Ended() {
+    if (thread_.joinable()) thread_.join();
+    return group_;
+  }
+
+ private:
+  std::unique_ptr<process::WaitPage> page_;
+  Result<std::unique_ptr<Group>> group_ = Internal("it has not formed");
+  std::thread thread_;
+};
+
+std::string Whom(const Address& address, std::size_t rank) {
+  const GroupMember& member = address.spec.members[rank];
+  return fmt::format("{} ({})", member.task, member.address);
+}
+
+std::string Joins(const Address& address, int rank) {
+  const auto group = FormGroup(address.Of(rank), address.listeners[static_cast<std::size_t>(rank)]);
+  return ToString(group.status());
+}
+
+TEST_CASE("who has not come is on the page of those who wait until the group has formed",
+          "[collectives][process]") {
+  Address address(3);
+  Waiting first(address);
+  REQUIRE(first.Shows(Whom(address, 1) + ", " + Whom(address, 2)));
+  std::string second, third;
+  std::thread comes([&] { second = Joins(address, 1); });
+  CHECK(first.Shows(Whom(address, 2)));
+  const auto shown = first.shown();
+  std::thread last([&] { third = Joins(address, 2); });
+  comes.join();
+  last.join();
+
+  REQUIRE(first.Ended().ok());
+  CHECK(second == ToString(Ok()));
+  CHECK(third == ToString(Ok()));
+  REQUIRE(shown.has_value());
+  CHECK(shown->call == "forming of the group");
+  CHECK(shown->operation == 0);
+  CHECK(shown->generation == 1);
+  CHECK(shown->limit == address.spec.form_within);
+  CHECK(shown->lasts >= Millis(900));
+  CHECK_FALSE(first.shown().has_value());
+}
+
+TEST_CASE("a member that is stopped when all have come, before the group has formed, is noticed",
+          "[collectives][process][faults]") {
+  const Address address(3);
+  const Process second([&] { return Joins(address, 1); });
+  Waiting first(address);
+  REQUIRE(first.Shows(Whom(address, 2)));
+  second.Signal(SIGSTOP);
+  const auto stopped = steady_clock::now();
+  const Process third([&] { return Joins(address, 2); });
+
+  const Status status = first.Ended().status();
+
+  CHECK(status.code() == StatusCode::kUnavailable);
+  CHECK(Message(status).find("worker:1 was lost while the group formed") != std::string::npos);
+  CHECK(steady_clock::now() - stopped < seconds(15));
+}
+
+TEST_CASE("one that comes again takes the place of its process that answers nothing any more",
+          "[collectives][process][faults]") {
+  const Address address(3);
+  // As a host does that has crashed: its end of the link is open, and nobody is behind it.
+  const Process gone([&] { return Joins(address, 1); });
+  Waiting first(address);
+  REQUIRE(first.Shows(Whom(address, 2)));
+  gone.Signal(SIGSTOP);
+
+  std::string again, third;
+  std::thread second([&] { again = Joins(address, 1); });
+  REQUIRE(first.Shows(Whom(address, 1) + ", " + Whom(address, 2)));
+  std::thread last([&] { third = Joins(address, 2); });
+  second.join();
+  last.join();
+
+  INFO(ToString(first.Ended().status()));
+  CHECK(first.Ended().ok());
+  CHECK(again == ToString(Ok()));
+  CHECK(third == ToString(Ok()));
+}
+
+TEST_CASE("two processes that live and say that they are one member are told so",
+          "[collectives][process]") {
+  const Address address(3);
+  const Process second([&] { return Joins(address, 1); });
+  Waiting first(address);
+  REQUIRE(first.Shows(Whom(address, 2)));
+
+  const std::string again = Joins(address, 1);
+
+  CHECK(again.find("two processes say that they are worker:1") != std::string::npos);
+  const Status status = first.Ended().status();
+  CHECK(status.code() == StatusCode::kAlreadyExists);
+  CHECK(second.Told().find("worker:0 was lost while the group formed") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::collectives
