@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -64,6 +65,61 @@ TEST_CASE("processes' sums and means are those of one process with as many repli
         const ReduceBuffer in_place = BufferOf(DType::kFloat32, mine, mine.data());
         if (!group.AllReduce(reduction, {&in_place, 1}).ok()) FAIL_CHECK("in place");
         if (mine != result) FAIL_CHECK("in place another result, " << count);
+      }
+    }
+  });
+}
+
+// So many elements that are a small whole number of that type.
+std::vector<std::byte> Filled(DType type, int value, std::size_t count) {
+  const auto fill = [&](auto one) {
+    const std::vector<decltype(one)> all(count, one);
+    const auto bytes = std::as_bytes(std::span(all));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const auto as_float = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  switch (type) {
+    case DType::kFloat32:
+      return fill(static_cast<float>(value));
+    case DType::kFloat64:
+      return fill(static_cast<double>(value));
+    case DType::kInt64:
+      return fill(static_cast<std::int64_t>(value));
+    case DType::kInt32:
+      return fill(static_cast<std::int32_t>(value));
+    case DType::kInt16:
+      return fill(static_cast<std::int16_t>(value));
+    case DType::kBfloat16:
+      return fill(static_cast<std::uint16_t>(as_float >> 16U));
+    case DType::kFloat16:  // 5 bits of exponent around 15 in place of 8 around 127
+      return fill(static_cast<std::uint16_t>((as_float >> 13U) - ((127U - 15U) << 10U)));
+    default:
+      return fill(static_cast<std::uint8_t>(value));
+  }
+}
+
+TEST_CASE("each type that has sums is summed and averaged between processes",
+          "[collectives][process]") {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  InGroup(GroupOf(3, by), [&](Group& group) {
+    for (const DType type :
+         {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16, DType::kInt64,
+          DType::kInt32, DType::kInt16, DType::kInt8, DType::kUint8}) {
+      if (!Reducible(type)) FAIL_CHECK(NameOf(type) << " has no sum");
+      for (const std::size_t count : {1U, 1'000U, 100'000U}) {
+        const auto mine = Filled(type, group.rank() + 1, count);
+        for (const auto& [reduction, value] :
+             {std::pair{Reduction::kSum, 6}, {Reduction::kMean, 2}, {Reduction::kMax, 3}}) {
+          const auto wanted = Filled(ResultType(reduction, type), value, count);
+          std::vector<std::byte> result(wanted.size());
+          const ReduceBuffer buffer{.type = type,
+                                    .shape = {static_cast<std::int64_t>(count)},
+                                    .in = mine.data(),
+                                    .out = result.data()};
+          const Status status = group.AllReduce(reduction, {&buffer, 1});
+          if (!status.ok()) FAIL_CHECK(ToString(status));
+          if (result != wanted) FAIL_CHECK(NameOf(reduction) << " of " << NameOf(type));
+        }
       }
     }
   });
