@@ -18,6 +18,7 @@
 #include "cli/launch.h"
 #include "cli/manual.h"
 #include "common/base/suggest.h"
+#include "common/base/tpu_mesh.h"
 #include "common/base/utf8.h"
 #include "common/config/job_yaml/limits.h"
 #include "common/config/units.h"
@@ -204,6 +205,11 @@ std::string CheckVariable(const std::string& text) {
   return fmt::format("\"{}\" is not NAME=VALUE", ToValidUtf8(text));
 }
 
+std::string CheckTpuTopology(const std::string& text) {
+  const auto mesh = ParseTpuMesh(ToValidUtf8(text));
+  return mesh.ok() ? "" : std::string(Message(mesh.status()));
+}
+
 // What belongs to programs alone: what stands behind `--` is not the library's to read.
 void AddProgram(CLI::App& submit, Options& options) {
   submit
@@ -262,6 +268,16 @@ void AddProgram(CLI::App& submit, Options& options) {
       ->allow_extra_args(false)
       ->check(CLI::Validator(CheckVariable, ""))
       ->type_name("NAME=VALUE");
+  submit
+      .add_option_function<std::string>(
+          "--tpu-topology",
+          [&options](const std::string& mesh) {
+            options.job_environment[kTpuTopologyVariable] = mesh;
+          },
+          "Of a command: the TPU cores that each process has: chips along x, y and z, and cores of "
+          "a chip")
+      ->check(CLI::Validator(CheckTpuTopology, ""))
+      ->type_name("XxYxZxCORES");
   AddDuration(submit, "--end-grace",
               "Of a command: between SIGTERM and SIGKILL, for processes that end because another "
               "one has failed (10s)",
@@ -302,9 +318,10 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
         "give a job file: -f job.yaml, or a program: -- build/words "
         "ARGUMENTS");
   }
-  for (const char* name : {"--strategy", "--workers", "--closures-per-worker", "--ps",
-                           "--evaluator", "--memory", "--restart-policy", "--max-restarts",
-                           "--processes-per-worker", "--send", "--env", "--end-grace"}) {
+  for (const char* name :
+       {"--strategy", "--workers", "--closures-per-worker", "--ps", "--evaluator", "--memory",
+        "--restart-policy", "--max-restarts", "--processes-per-worker", "--send", "--env",
+        "--tpu-topology", "--end-grace"}) {
     if (!program && given(name)) {
       throw CLI::ValidationError(fmt::format(
           "{} belongs to a program (behind --); a job file says what its job needs", name));
@@ -322,7 +339,8 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
           fmt::format("{} belongs to programs of --strategy parameter_server", name));
     }
   }
-  for (const char* name : {"--processes-per-worker", "--send", "--env", "--end-grace"}) {
+  for (const char* name :
+       {"--processes-per-worker", "--send", "--env", "--tpu-topology", "--end-grace"}) {
     if (program && !launch && given(name)) {
       throw CLI::ValidationError(
           fmt::format("{} belongs to commands: --strategy none, or multi_worker_mirrored", name));

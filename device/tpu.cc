@@ -1,6 +1,5 @@
 #include "device/tpu.h"
 
-#include <charconv>
 #include <cstddef>
 
 #include <fmt/ranges.h>
@@ -11,30 +10,6 @@ namespace {
 int CoresOf(const TpuMesh& mesh) { return mesh[0] * mesh[1] * mesh[2] * mesh[3]; }
 
 }  // namespace
-
-Result<TpuMesh> ParseTpuMesh(std::string_view text) {
-  TpuMesh mesh{};
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  bool good = true;
-  for (std::size_t i = 0; i < mesh.size() && good; ++i) {
-    if (i > 0) {
-      good = at != end && *at == 'x';
-      if (!good) break;
-      ++at;
-    }
-    const auto parsed = std::from_chars(at, end, mesh[i]);
-    good = parsed.ec == std::errc() && mesh[i] >= 1 && mesh[i] <= TpuCores::kMax;
-    at = parsed.ptr;
-  }
-  if (!good || at != end || CoresOf(mesh) > TpuCores::kMax) {
-    return InvalidArgument(
-        "TPU topology \"{}\" is not chips along x, y and z and cores of a chip, such as 2x2x1x2, "
-        "each at least 1 and at most {} cores in all",
-        text, TpuCores::kMax);
-  }
-  return mesh;
-}
 
 TpuCores& TpuCores::OfProcess() {
   static auto& cores = *new TpuCores;

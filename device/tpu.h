@@ -3,21 +3,14 @@
 // for it, as a logical CPU is. Who asks here, and for places (placing.h), need not know.
 #pragma once
 
-#include <array>
 #include <optional>
-#include <string_view>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/tpu_mesh.h"
 #include "device/arena.h"
 
 namespace muster::device {
-
-// Chips along x, y and z, and the cores of each.
-using TpuMesh = std::array<int, 4>;
-
-// "2x2x1x2". INVALID_ARGUMENT: another form, a number below 1, or more than TpuCores::kMax cores.
-Result<TpuMesh> ParseTpuMesh(std::string_view text);
 
 // Which cores are up. Threading: any thread.
 class TpuCores {
@@ -40,7 +33,8 @@ class TpuCores {
   // INVALID_ARGUMENT: there is no TPU:`core`; says how many there are, and what to do.
   Status Check(int core) const;
 
-  static constexpr int kMax = Arena::kMaxDevices;
+  static constexpr int kMax = kMostTpuCores;
+  static_assert(kMax == Arena::kMaxDevices);
 
  private:
   mutable Mutex mutex_;

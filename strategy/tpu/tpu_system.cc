@@ -12,7 +12,7 @@ namespace muster {
 namespace {
 
 // One task with all cores of the mesh.
-Topology TopologyOf(const device::TpuMesh& mesh) {
+Topology TopologyOf(const TpuMesh& mesh) {
   std::vector<int> shape(mesh.begin(), mesh.end());
   Topology::Devices devices(1);
   for (int core = 0; core < internal::product_of(shape); ++core) {
@@ -26,14 +26,14 @@ Topology TopologyOf(const device::TpuMesh& mesh) {
 Topology initialize_tpu_system(const TpuSystemOptions& options) {
   device::TpuCores& cores = device::TpuCores::OfProcess();
   std::string wanted = options.topology;
-  if (wanted.empty()) wanted = ProcessEnvironment()("MUSTER_TPU_TOPOLOGY").value_or("");
+  if (wanted.empty()) wanted = ProcessEnvironment()(kTpuTopologyVariable).value_or("");
   const auto up = cores.mesh();
   if (wanted.empty() && !up.has_value()) {
     raise(
         FailedPrecondition("this process has no TPU: say which one to emulate, by a topology such "
                            "as 2x2x1x2 or by MUSTER_TPU_TOPOLOGY=2x2x1x2 in the environment"));
   }
-  const device::TpuMesh mesh = wanted.empty() ? *up : value_of(device::ParseTpuMesh(wanted));
+  const TpuMesh mesh = wanted.empty() ? *up : value_of(ParseTpuMesh(wanted));
   if (!value_of(cores.Start(mesh))) {
     log::Warning("the TPU system {} has already been initialized; what lies on its cores stays",
                  fmt::join(mesh, "x"));

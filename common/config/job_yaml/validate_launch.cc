@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/tpu_mesh.h"
 #include "common/config/job_yaml/limits.h"
 #include "muster/v1/job_spec.pb.h"
 
@@ -23,7 +24,7 @@ bool StaysInside(const std::string& path) {
 }
 
 // Why it may not be set for the processes; empty: it may.
-std::string WrongVariable(const std::string& name) {
+std::string WrongVariable(const std::string& name, const std::string& value) {
   if (name.empty() || name.find_first_of("=\n") != std::string::npos ||
       name.find('\0') != std::string::npos) {
     return fmt::format("\"{}\" is no name of a variable", name);
@@ -31,6 +32,10 @@ std::string WrongVariable(const std::string& name) {
   static const std::set<std::string> kOwn{"TF_CONFIG",       "RANK",        "WORLD_SIZE",
                                           "LOCAL_RANK",      "MASTER_ADDR", "MASTER_PORT",
                                           "LOCAL_WORLD_SIZE"};
+  if (name == kTpuTopologyVariable) {
+    const auto mesh = ParseTpuMesh(value);
+    return mesh.ok() ? "" : fmt::format("{}: {}", name, Message(mesh.status()));
+  }
   if (name.starts_with("MUSTER_") || kOwn.contains(name)) {
     return fmt::format("{} is the launcher's to set", name);
   }
@@ -94,7 +99,7 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
            fmt::format("at most {} ms (an hour); given {}", kMostGraceMs, launch.grace_ms()));
   }
   for (const auto& [name, value] : launch.environment()) {
-    if (const std::string wrong = WrongVariable(name); !wrong.empty()) {
+    if (const std::string wrong = WrongVariable(name, value); !wrong.empty()) {
       report("launch.environment", wrong);
     }
     bytes += name.size() + value.size() + 2;

@@ -100,6 +100,15 @@ TEST_CASE_METHOD(LaunchFixture, "folders are sent with all that is in them, and 
   CHECK_FALSE(spec.launch().elastic());
 }
 
+TEST_CASE_METHOD(LaunchFixture, "processes are told which TPU cores they have", "[cli][unit]") {
+  const v1::JobSpec spec = Submitted({"submit", "--tpu-topology", "2x2x1x2", "--", "python3"});
+  CHECK(spec.launch().environment().at("MUSTER_TPU_TOPOLOGY") == "2x2x1x2");
+  CHECK(Submitted({"submit", "--env", "MUSTER_TPU_TOPOLOGY=1x1x1x2", "--", "python3"})
+            .launch()
+            .environment()
+            .at("MUSTER_TPU_TOPOLOGY") == "1x1x1x2");
+}
+
 TEST_CASE_METHOD(LaunchFixture, "processes of MultiWorkerMirroredStrategy come and go in MIN:MAX",
                  "[cli][unit]") {
   const Words start{"submit", "--strategy", "multi_worker_mirrored", "--workers", "1:3"};
@@ -156,6 +165,15 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the rea
   CHECK(Refuses({"submit", "--send", "empty", "--", "python3"},
                 "--send empty: no file is in this folder"));
   CHECK(Refuses({"submit", "--env", "=x", "--", "python3"}, "\"=x\" is not NAME=VALUE"));
+  CHECK(Refuses({"submit", "--env", "MUSTER_ROLE=driver", "--", "python3"},
+                "MUSTER_ROLE is the launcher's to set"));
+  for (const std::string mesh : {"2x2", "0x1x1x1", "2x2x1x2x", "8x8x8x2"}) {
+    const std::string why = fmt::format("TPU topology \"{}\" is not chips along x, y and z", mesh);
+    CHECK(Refuses({"submit", "--tpu-topology", mesh, "--", "python3"}, why));
+    CHECK(Refuses({"submit", "--env", "MUSTER_TPU_TOPOLOGY=" + mesh, "--", "python3"}, why));
+  }
+  CHECK(Refuses({"submit", "-f", "job.yaml", "--tpu-topology", "2x2x1x2"},
+                "--tpu-topology belongs to a program (behind --)"));
   CHECK(Refuses({"submit", "--env", "RANK=3", "--", "python3"}, "RANK is the launcher's to set"));
   CHECK(Refuses({"submit", "--end-grace", "2h", "--", "python3"}, "at most 3600000 ms"));
   CHECK(Refuses({"submit", "--strategy", "multi_worker_mirrored", "--workers", "1:2",
