@@ -8,6 +8,7 @@
 #include "collectives/kernels.h"
 #include "collectives/packing.h"
 #include "collectives/together.h"
+#include "common/base/time_left.h"
 
 namespace muster::collectives {
 namespace {
@@ -56,6 +57,7 @@ Status ReduceJointly(Group& between, Reduction reduction,
     between.Abort(status);
     return status;
   }
+  const TimeLeft left(timeout);
   const std::span<const ReduceBuffer> buffers = brought[0];
   const std::size_t members = brought.size() * static_cast<std::size_t>(between.size());
   // The replicas' sums go into replica 0's result, from there between processes, and to the
@@ -65,7 +67,7 @@ Status ReduceJointly(Group& between, Reduction reduction,
   for (std::size_t b = 0; b < buffers.size(); ++b) {
     const ReduceBuffer& first = buffers[b];
     if (!AddsUp(reduction, first.type)) {
-      MUSTER_TRY(ReduceGathered(between, reduction, brought, b, timeout));
+      MUSTER_TRY(ReduceGathered(between, reduction, brought, b, left()));
       continue;
     }
     void* const out = first.out;
@@ -75,7 +77,7 @@ Status ReduceJointly(Group& between, Reduction reduction,
     which.push_back(b);
   }
   if (sums.empty() && !buffers.empty()) return Ok();
-  MUSTER_TRY(between.AllReduce(WhileAdding(reduction), sums, timeout));
+  MUSTER_TRY(between.AllReduce(WhileAdding(reduction), sums, left()));
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::size_t count = sums[i].count();
     if (reduction == Reduction::kMean) {
@@ -93,12 +95,13 @@ Status JointGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer> 
   if (replicas_ == 1) return between_.AllReduce(reduction, buffers, timeout);
   struct Mine {
     std::span<const ReduceBuffer> buffers;
+    TimeLeft left;
     Status status;
-  } mine{buffers, Ok()};
+  } mine{buffers, TimeLeft(timeout), Ok()};
   const auto work = [&](std::span<Mine* const> all) -> Status {
     std::vector<std::span<const ReduceBuffer>> brought;
     for (const Mine* call : all) brought.push_back(call->buffers);
-    return ReduceJointly(between_, reduction, brought, timeout);
+    return ReduceJointly(between_, reduction, brought, TimeLeft::OfFirst(all)());
   };
   return Together(place_, replica_, fmt::format("all_reduce {}", NameOf(reduction)), mine, timeout,
                   work);
@@ -109,8 +112,9 @@ Result<std::vector<std::vector<std::int64_t>>> JointGroup::Exchange(
   struct Call {
     std::span<const std::int64_t> mine;
     std::vector<std::vector<std::int64_t>> all;
+    TimeLeft left;
     Status status;
-  } brought{mine, {}, Ok()};
+  } brought{mine, {}, TimeLeft(timeout), Ok()};
   const auto work = [&](std::span<Call* const> here) -> Status {
     // For each replica its length, then its numbers.
     std::vector<std::int64_t> packed;
@@ -118,7 +122,8 @@ Result<std::vector<std::vector<std::int64_t>>> JointGroup::Exchange(
       packed.push_back(static_cast<std::int64_t>(one->mine.size()));
       packed.insert(packed.end(), one->mine.begin(), one->mine.end());
     }
-    MUSTER_TRY_ASSIGN(const auto processes, between_.Exchange(call, packed, timeout));
+    MUSTER_TRY_ASSIGN(const auto processes,
+                      between_.Exchange(call, packed, TimeLeft::OfFirst(here)()));
     std::vector<std::vector<std::int64_t>> all;
     for (const std::vector<std::int64_t>& process : processes) {
       for (std::size_t at = 0; at < process.size();) {
@@ -140,11 +145,13 @@ Result<std::vector<std::vector<std::int64_t>>> JointGroup::Exchange(
 Status JointGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
   struct Call {
     std::span<const GatherBuffer> buffers;
+    TimeLeft left;
     Status status;
-  } mine{buffers, Ok()};
+  } mine{buffers, TimeLeft(timeout), Ok()};
   const auto replicas = static_cast<std::size_t>(replicas_);
   const auto first = static_cast<std::size_t>(between_.rank()) * replicas;
   const auto work = [&](std::span<Call* const> here) -> Status {
+    const TimeLeft left = TimeLeft::OfFirst(here);
     for (std::size_t b = 0; b < buffers.size(); ++b) {
       const std::vector<std::size_t>& lengths = here[0]->buffers[b].block_bytes;
       const std::size_t blocks = here[0]->buffers[b].blocks;
@@ -169,7 +176,7 @@ Status JointGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
         }
       }
       joined.in = packed.data();
-      MUSTER_TRY(between_.AllGather({&joined, 1}, timeout));
+      MUSTER_TRY(between_.AllGather({&joined, 1}, left()));
       const std::size_t all =
           blocks * std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
       for (std::size_t r = 1; r < replicas && all > 0; ++r) {
@@ -184,8 +191,9 @@ Status JointGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
 Status JointGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeout) {
   struct Call {
     std::span<std::byte> data;
+    TimeLeft left;
     Status status;
-  } mine{data, Ok()};
+  } mine{data, TimeLeft(timeout), Ok()};
   const auto work = [&](std::span<Call* const> here) -> Status {
     const auto speaker = static_cast<std::size_t>(root % replicas_);
     const std::span<std::byte> from = here[speaker]->data;
@@ -196,7 +204,7 @@ Status JointGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeou
       between_.Abort(status);
       return status;
     }
-    MUSTER_TRY(between_.Broadcast(from, root / replicas_, timeout));
+    MUSTER_TRY(between_.Broadcast(from, root / replicas_, TimeLeft::OfFirst(here)()));
     for (Call* one : here) {
       if (one != here[speaker] && !from.empty()) {
         std::memcpy(one->data.data(), from.data(), from.size());
@@ -235,8 +243,9 @@ Status JointGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
   struct Call {
     std::span<const std::span<const std::byte>> sends;
     std::span<const std::span<std::byte>> receives;
+    TimeLeft left;
     Status status;
-  } mine{sends, receives, Ok()};
+  } mine{sends, receives, TimeLeft(timeout), Ok()};
   const auto replicas = static_cast<std::size_t>(replicas_);
   const auto work = [&](std::span<Call* const> here) -> Status {
     const auto processes = static_cast<std::size_t>(between_.size());
@@ -256,7 +265,7 @@ Status JointGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
       send.emplace_back(out[p]);
       receive.emplace_back(in[p]);
     }
-    MUSTER_TRY(between_.AllToAll(send, receive, timeout));
+    MUSTER_TRY(between_.AllToAll(send, receive, TimeLeft::OfFirst(here)()));
     for (std::size_t p = 0; p < processes; ++p) {
       const std::byte* at = in[p].data();
       for (Call* to : here) {
@@ -274,10 +283,12 @@ Status JointGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
 
 Status JointGroup::Barrier(Timeout timeout) {
   struct Call {
+    TimeLeft left;
     Status status;
-  } mine;
-  return Together(place_, replica_, "barrier", mine, timeout,
-                  [&](std::span<Call* const>) { return between_.Barrier(timeout); });
+  } mine{TimeLeft(timeout), Ok()};
+  return Together(place_, replica_, "barrier", mine, timeout, [&](std::span<Call* const> here) {
+    return between_.Barrier(TimeLeft::OfFirst(here)());
+  });
 }
 
 }  // namespace muster::collectives

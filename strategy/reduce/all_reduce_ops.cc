@@ -6,6 +6,7 @@
 #include "collectives/hierarchy.h"
 #include "collectives/packing.h"
 #include "collectives/together.h"
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 #include "device/gpu.h"
 #include "device/placing.h"
@@ -237,8 +238,9 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
   }
   const internal::AllReplicas group(context);
   Brought mine = BroughtOf(ReductionOf(op), values, options.bytes_per_pack);
+  const TimeLeft left(options.timeout);
   for (std::size_t p = 0; p + 1 < mine.packs.size(); ++p) {
-    raise_unless_ok(group->AllReduce(ReductionOf(op), mine.pack(p), options.timeout));
+    raise_unless_ok(group->AllReduce(ReductionOf(op), mine.pack(p), left()));
   }
   return std::move(mine.results);
 }
@@ -261,12 +263,12 @@ internal::StartedTensors CollectiveAllReduce::start_all_reduce(
   // The last replica of this process to come begins it for all of them.
   const auto begin = [&](const std::vector<std::shared_ptr<Brought>>& all) {
     return between->Start([=](collectives::Group& group) -> Status {
+      const TimeLeft left(timeout);
       for (std::size_t p = 0; p + 1 < all[0]->packs.size(); ++p) {
         std::vector<std::span<const collectives::ReduceBuffer>> packs;
         for (const auto& one : all) packs.push_back(one->pack(p));
-        MUSTER_TRY(packs.size() == 1
-                       ? group.AllReduce(reduction, packs[0], timeout)
-                       : collectives::ReduceJointly(group, reduction, packs, timeout));
+        MUSTER_TRY(packs.size() == 1 ? group.AllReduce(reduction, packs[0], left())
+                                     : collectives::ReduceJointly(group, reduction, packs, left()));
       }
       return Ok();
     });
@@ -366,7 +368,8 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     return CrossDeviceOps::all_gather(context, values, axis, options);
   }
   const internal::AllReplicas group(context);
-  const auto said = group->Exchange("all_gather", Encode(values, axis), options.timeout);
+  const TimeLeft left(options.timeout);
+  const auto said = group->Exchange("all_gather", Encode(values, axis), left());
   raise_unless_ok(said.status());
   // Every replica checks the same things from here on, so all of them throw, or none.
   std::vector<std::vector<Said>> all;
@@ -405,7 +408,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     buffers.back().in = inputs.back().data_ptr();
     buffers.back().out = results.back().data_ptr();
   }
-  raise_unless_ok(group->AllGather(buffers, options.timeout));
+  raise_unless_ok(group->AllGather(buffers, left()));
   return results;
 }
 

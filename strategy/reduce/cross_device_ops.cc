@@ -4,6 +4,7 @@
 #include <set>
 
 #include "collectives/packing.h"
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 #include "common/telemetry/log.h"
 #include "device/gpu.h"
@@ -188,14 +189,15 @@ std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
                                                       int axis,
                                                       const CommunicationOptions& options) {
   JointCall mine{values};
+  const TimeLeft left(options.timeout);
   const auto joint = [&](const Arrivals<JointCall>& calls) {
     const Destinations devices(context.strategy().worker_devices());
     std::vector<std::vector<torch::Tensor>> results;
     collectives::Group* const between = context.strategy().collectives();
     for (const auto& value : Transposed(calls)) {
-      const auto all = between == nullptr ? value
-                                          : internal::values_of_all(*between, "all_gather", value,
-                                                                    options.timeout);
+      const auto all = between == nullptr
+                           ? value
+                           : internal::values_of_all(*between, "all_gather", value, left());
       results.push_back(gather_implementation(all, devices, axis, options));
     }
     GiveResults(calls, results);

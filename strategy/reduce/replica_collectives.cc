@@ -2,6 +2,7 @@
 // travel is up to the strategy's cross-device ops.
 #include <algorithm>
 
+#include "common/base/time_left.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
@@ -153,12 +154,14 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
   }
   static variable_list backward(AutogradContext* saved, const variable_list& gradients) {
     ReplicaContext& context = ContextOf(saved);
-    const CommunicationOptions options = OptionsOf(saved);
+    CommunicationOptions options = OptionsOf(saved);
+    const TimeLeft left(options.timeout);
     const auto replica = static_cast<std::size_t>(saved->saved_data["replica"].toInt());
     const std::vector<std::int64_t> mine = saved->saved_data["sizes"].toIntVector();
     const internal::AllReplicas group(context);
     const auto sizes = group->Exchange("gradient of all_gather", mine, options.timeout);
     raise_unless_ok(sizes.status());
+    options.timeout = left();
     variable_list result = ReduceGradients(context, ReduceOp::kSum, gradients, options);
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (!result[i].defined()) continue;
@@ -194,27 +197,31 @@ torch::Tensor WithoutGradient(const torch::Tensor& value, const torch::Tensor& r
 std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<IndexedSlices>& mine) {
   struct Part {
     const std::vector<IndexedSlices>& mine;
+    TimeLeft left;
     std::vector<IndexedSlices> joined = {};
-  } part{mine};
+  } part{mine, TimeLeft(call.options.timeout)};
   const torch::NoGradGuard no_grad;
   call.context.strategy().cross_device_ops().note_sparse();
   const std::string name = fmt::format("all_reduce {} of IndexedSlices", name_of(call.op));
   const auto joint = [&](const Arrivals<Part>& all) {
+    collectives::Group* const between = call.context.strategy().collectives();
+    std::vector<const Part*> parts;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      parts.push_back(&all[r]);
+      if (all[r].mine.size() == mine.size()) continue;
+      const Status status = InvalidArgument(
+          "all_reduce: replica {} of a process brings {} IndexedSlices, another one {}", r,
+          all[r].mine.size(), mine.size());
+      // Other processes would wait for this one.
+      if (between != nullptr) between->Abort(status);
+      raise(status);
+    }
+    const TimeLeft left = TimeLeft::OfFirst(parts);
     std::vector<IndexedSlices> joined;
     for (std::size_t i = 0; i < mine.size(); ++i) {
       std::vector<IndexedSlices> leaf;
-      for (std::size_t r = 0; r < all.size(); ++r) {
-        const std::vector<IndexedSlices>& theirs = all[r].mine;
-        if (theirs.size() != mine.size()) {
-          raise(InvalidArgument("all_reduce: replica {} brings {} IndexedSlices, replica {} {}", r,
-                                theirs.size(), call.context.replica_id_in_sync_group(),
-                                mine.size()));
-        }
-        leaf.push_back(theirs[i]);
-      }
-      if (collectives::Group* const between = call.context.strategy().collectives()) {
-        leaf = internal::slices_of_all(*between, name, leaf, call.options.timeout);
-      }
+      for (const Part* one : parts) leaf.push_back(one->mine[i]);
+      if (between != nullptr) leaf = internal::slices_of_all(*between, name, leaf, left());
       joined.push_back(aggregate(leaf));
     }
     for (Part& one : all) one.joined = joined;
@@ -256,6 +263,7 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
   require_mine();
   internal::check_op(op);
   if (num_replicas_in_sync() == 1) return Alone(leaves);
+  const TimeLeft left(options.timeout);
   const Call call{.context = *this, .op = op, .options = options};
   variable_list dense;
   std::vector<IndexedSlices> sparse;
@@ -273,7 +281,11 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
     }
   }
   if (!dense.empty()) dense = AllReduceFunction::apply(at::TensorList(dense), AddressOf(call));
-  if (!sparse.empty()) sparse = ReduceSlices(call, sparse);
+  if (!sparse.empty()) {
+    CommunicationOptions rest = options;
+    rest.timeout = left();
+    sparse = ReduceSlices({.context = *this, .op = op, .options = rest}, sparse);
+  }
 
   Leaves results;
   auto next_dense = dense.begin();

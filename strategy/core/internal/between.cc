@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/time_left.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/internal/reduction.h"
 
@@ -36,6 +38,25 @@ torch::Tensor Empty(const Said& said) {
                       torch::dtype(static_cast<torch::ScalarType>(said[0])));
 }
 
+// The rank of a dense shape, then its sizes; rank -1: there is none.
+using DenseShape = std::optional<std::vector<std::int64_t>>;
+
+void Append(Said& said, const DenseShape& shape) {
+  said.push_back(shape.has_value() ? static_cast<std::int64_t>(shape->size()) : -1);
+  if (shape.has_value()) said.insert(said.end(), shape->begin(), shape->end());
+}
+
+// Moves `at` behind it. What another process has not said is none.
+DenseShape NextShape(Said::const_iterator& at, Said::const_iterator end) {
+  if (at == end || *at < 0 || *at >= end - at) {
+    if (at != end) ++at;
+    return std::nullopt;
+  }
+  const auto first = at + 1;
+  at = first + *at;
+  return std::vector<std::int64_t>(first, at);
+}
+
 torch::Tensor InHost(const torch::Tensor& value) {
   return value.detach().to(torch::kCPU).contiguous();
 }
@@ -49,7 +70,8 @@ bool Sums(const torch::Tensor& value) {
 
 std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string_view call,
                                           const torch::Tensor& mine, collectives::Timeout timeout) {
-  const auto said = group.Exchange(call, Describe(mine), timeout);
+  const TimeLeft left(timeout);
+  const auto said = group.Exchange(call, Describe(mine), left());
   raise_unless_ok(said.status());
   const auto own = static_cast<std::size_t>(group.rank());
   std::vector<torch::Tensor> all;
@@ -66,7 +88,7 @@ std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string
   std::vector<std::byte> joined(total);
   buffer.in = sent.defined() ? sent.data_ptr() : nullptr;
   buffer.out = joined.data();
-  raise_unless_ok(group.AllGather({&buffer, 1}, timeout));
+  raise_unless_ok(group.AllGather({&buffer, 1}, left()));
   const std::byte* at = joined.data();
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::size_t bytes = buffer.block_bytes[r];
@@ -79,10 +101,11 @@ std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string
 std::vector<torch::Tensor> values_of_all(collectives::Group& group, std::string_view call,
                                          const std::vector<torch::Tensor>& mine,
                                          collectives::Timeout timeout) {
+  const TimeLeft left(timeout);
   const auto processes = static_cast<std::size_t>(group.size());
   std::vector<torch::Tensor> all(processes * mine.size());
   for (std::size_t replica = 0; replica < mine.size(); ++replica) {
-    std::vector<torch::Tensor> values = gather_between(group, call, mine[replica], timeout);
+    std::vector<torch::Tensor> values = gather_between(group, call, mine[replica], left());
     for (std::size_t p = 0; p < processes; ++p) {
       all[p * mine.size() + replica] = std::move(values[p]);
     }
@@ -93,17 +116,26 @@ std::vector<torch::Tensor> values_of_all(collectives::Group& group, std::string_
 std::vector<IndexedSlices> slices_of_all(collectives::Group& group, std::string_view call,
                                          const std::vector<IndexedSlices>& mine,
                                          collectives::Timeout timeout) {
+  const TimeLeft left(timeout);
   std::vector<torch::Tensor> values;
   std::vector<torch::Tensor> indices;
+  Said shapes;
   for (const IndexedSlices& one : mine) {
     values.push_back(one.values);
     indices.push_back(one.indices);
+    Append(shapes, one.dense_shape);
   }
-  values = values_of_all(group, call, values, timeout);
-  indices = values_of_all(group, call, indices, timeout);
+  const auto said = group.Exchange(call, shapes, left());
+  raise_unless_ok(said.status());
+  values = values_of_all(group, call, values, left());
+  indices = values_of_all(group, call, indices, left());
   std::vector<IndexedSlices> all;
-  for (std::size_t r = 0; r < values.size(); ++r) {
-    all.push_back({values[r], indices[r], mine[r % mine.size()].dense_shape});
+  for (const Said& process : *said) {
+    auto at = process.begin();
+    for (std::size_t replica = 0; replica < mine.size(); ++replica) {
+      const std::size_t r = all.size();
+      all.push_back({values[r], indices[r], NextShape(at, process.end())});
+    }
   }
   return all;
 }
@@ -112,12 +144,13 @@ std::vector<torch::Tensor> sum_between(collectives::Group& group,
                                        const std::vector<torch::Tensor>& values,
                                        collectives::Timeout timeout) {
   const torch::NoGradGuard no_grad;
+  const TimeLeft left(timeout);
   std::vector<torch::Tensor> sums;
   std::vector<torch::Tensor> sent;
   std::vector<collectives::ReduceBuffer> buffers;
   for (const torch::Tensor& value : values) {
     if (!Sums(value)) {
-      const auto all = gather_between(group, "sum", value, timeout);
+      const auto all = gather_between(group, "sum", value, left());
       sums.push_back(reduce_tensors(ReduceOp::kSum, all, Axes()));
       continue;
     }
@@ -129,7 +162,7 @@ std::vector<torch::Tensor> sum_between(collectives::Group& group,
                        .out = sums.back().data_ptr()});
   }
   if (buffers.empty()) return sums;
-  raise_unless_ok(group.AllReduce(collectives::Reduction::kSum, buffers, timeout));
+  raise_unless_ok(group.AllReduce(collectives::Reduction::kSum, buffers, left()));
   return sums;
 }
 

@@ -16,6 +16,8 @@
 
 namespace muster::internal {
 
+// A timeout is that of the whole call, however many it makes of the group.
+//
 // Everybody's `mine`, in the order of processes; dense, of any types and shapes. `call` names what
 // for, and is the same on all.
 std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string_view call,
@@ -26,6 +28,7 @@ std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string
 std::vector<torch::Tensor> values_of_all(collectives::Group& group, std::string_view call,
                                          const std::vector<torch::Tensor>& mine,
                                          collectives::Timeout timeout = {});
+// The same; each with its own dense shape.
 std::vector<IndexedSlices> slices_of_all(collectives::Group& group, std::string_view call,
                                          const std::vector<IndexedSlices>& mine,
                                          collectives::Timeout timeout = {});

@@ -8,6 +8,7 @@
 
 #include "collectives/nccl/communicator.h"
 #include "common/base/environment.h"
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 #include "common/telemetry/log.h"
 #include "device/placing.h"
@@ -146,6 +147,7 @@ std::vector<torch::Tensor> sum_between_cards(collectives::Group& group, device::
                                              collectives::Timeout timeout) {
   if (group.communicator() == nullptr) return sum_between(group, values, timeout);
   const torch::NoGradGuard no_grad;
+  const TimeLeft left(timeout);
   const device::PlaceScope scope(card);
   const torch::Device here = device::TorchDevice(card);
   std::vector<torch::Tensor> sums(values.size());
@@ -166,10 +168,10 @@ std::vector<torch::Tensor> sum_between_cards(collectives::Group& group, device::
                        .out = sums[i].data_ptr()});
   }
   if (!buffers.empty()) {
-    raise_unless_ok(group.communicator()->AllReduce(buffers, CurrentStream(here), timeout));
+    raise_unless_ok(group.communicator()->AllReduce(buffers, CurrentStream(here), left()));
   }
   std::vector<torch::Tensor> rest;
-  if (!others.empty()) rest = sum_between(group, others, timeout);
+  if (!others.empty()) rest = sum_between(group, others, left());
   for (std::size_t i = 0, other = 0; i < values.size(); ++i) {
     sums[i] = sums[i].defined() ? sums[i].to(values[i].scalar_type()) : rest[other++];
   }

@@ -1,6 +1,7 @@
 #include "collectives/joint_group.h"
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -38,6 +39,85 @@ std::string InWorld(int processes, int replicas, const std::function<std::string
   }
   for (std::thread& thread : threads) thread.join();
   return std::accumulate(complaints.begin(), complaints.end(), std::string());
+}
+
+// Between processes of which there is one: each call lasts 20 ms, and is told how long it may.
+class Slow final : public Group {
+ public:
+  std::vector<Timeout> told;
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                   Timeout timeout) override {
+    return Last(timeout, [&] { return alone_.AllReduce(reduction, buffers); });
+  }
+  Result<std::vector<std::vector<std::int64_t>>> Exchange(std::string_view call,
+                                                          std::span<const std::int64_t> mine,
+                                                          Timeout) override {
+    return alone_.Exchange(call, mine);
+  }
+  Status AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) override {
+    return Last(timeout, [&] { return alone_.AllGather(buffers); });
+  }
+  Status Broadcast(std::span<std::byte> data, int root, Timeout) override {
+    return alone_.Broadcast(data, root);
+  }
+  Status ReduceScatter(Reduction reduction, const ScatterBuffer& buffer, Timeout) override {
+    return alone_.ReduceScatter(reduction, buffer);
+  }
+  Status AllToAll(std::span<const std::span<const std::byte>> sends,
+                  std::span<const std::span<std::byte>> receives, Timeout) override {
+    return alone_.AllToAll(sends, receives);
+  }
+  Status Barrier(Timeout) override { return alone_.Barrier(); }
+  void Abort(const Status&) override {}
+
+ private:
+  Status Last(Timeout timeout, const std::function<Status()>& call) {
+    told.push_back(timeout);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return call();
+  }
+
+  Room place_{1};
+  LocalGroup alone_{place_, 0, 1};
+};
+
+TEST_CASE("all that one call does between processes shares its time limit",
+          "[collectives][joint]") {
+  using std::chrono::milliseconds;
+  std::vector<std::uint16_t> halves(6, 0x3c00);
+  std::vector<float> floats(2, 1.0f);
+  const auto half = [&](std::size_t i) {
+    return ReduceBuffer{DType::kFloat16, {1}, &halves[i], &halves[i]};
+  };
+  const std::vector<ReduceBuffer> first{
+      half(0), half(1), half(2), {DType::kFloat32, {1}, &floats[0], &floats[0]}};
+  const std::vector<ReduceBuffer> second{
+      half(3), half(4), half(5), {DType::kFloat32, {1}, &floats[1], &floats[1]}};
+  const std::vector<std::span<const ReduceBuffer>> brought{first, second};
+  Slow between;
+
+  REQUIRE(ReduceJointly(between, Reduction::kSum, brought, milliseconds(10'000)).ok());
+
+  REQUIRE(between.told.size() == 4);
+  for (int call = 0; call < 4; ++call) {
+    CAPTURE(call);
+    const Timeout told = between.told[static_cast<std::size_t>(call)];
+    REQUIRE(told.has_value());
+    CHECK(*told <= milliseconds(10'000 - 20 * call));
+  }
+  CHECK(floats == std::vector<float>{2, 2});
+  CHECK(halves == std::vector<std::uint16_t>(6, 0x4000));
+
+  // One without a limit has none.
+  for (const Timeout none : {Timeout(), Timeout(milliseconds(0))}) {
+    Slow endless;
+    REQUIRE(ReduceJointly(endless, Reduction::kSum, brought, none).ok());
+    CHECK(endless.told == std::vector<Timeout>(4));
+  }
 }
 
 struct World {

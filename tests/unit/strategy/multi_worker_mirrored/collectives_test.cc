@@ -1,6 +1,9 @@
 // What collectives of replica contexts bring over the workers of a cluster: dense values, rows,
 // batches of both, and on which devices.
+#include <atomic>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "strategy/core/context.h"
 #include "strategy/values/device_of.h"
@@ -98,6 +101,66 @@ TEST_CASE("a nest of dense values and rows keeps its order: sums grow with the w
       CHECK(one[first + 3].to_dense().allclose(rows_of({6, 7}, {1, 9}).to_dense() * times));
     }
   }
+}
+
+TEST_CASE("workers whose rows are of matrices of other shapes are all told so, and go on",
+          "[strategy][unit]") {
+  const auto told = on_cluster<std::string>(2, 2, [](MultiWorkerMirroredStrategy& strategy) {
+    std::string said;
+    const auto reduce = [](std::int64_t rows) {
+      const IndexedSlices mine{floats({1}).reshape({1, 1}), torch::tensor(Rows{0}), Rows{rows, 1}};
+      return replica_context().all_reduce(ReduceOp::kSum, mine);
+    };
+    const auto error = error_of([&] { strategy.run([&] { (void)reduce(id() == 3 ? 11 : 10); }); });
+    if (error) said = fmt::format("{} {}", to_string(error->code()), error->message());
+    strategy.run([&] { (void)reduce(10); });
+    return said;
+  });
+  for (const std::string& one : told) {
+    CAPTURE(one);
+    CHECK(one.starts_with("INVALID_ARGUMENT"));
+    CHECK(one.find("IndexedSlices 3 are rows of [11, 1], IndexedSlices 0 of [10, 1]") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("replicas of one worker that bring different numbers of rows end the call on all workers",
+          "[strategy][unit]") {
+  const auto codes = on_cluster<ErrorCode>(2, 2, [](MultiWorkerMirroredStrategy& strategy) {
+    return code_of([&] {
+      strategy.run([&] {
+        Tensors mine{rows_of({1}, {0})};
+        if (id() == 1) mine.push_back(rows_of({2}, {1}));
+        (void)replica_context().all_reduce(ReduceOp::kSum, mine,
+                                           {.timeout = std::chrono::seconds(60)});
+      });
+    });
+  });
+  CHECK(codes == std::vector<ErrorCode>(2, ErrorCode::kInvalidArgument));
+}
+
+TEST_CASE("a worker that waits for another one's rows longer than its timeout is told for whom",
+          "[spec][COL-10]") {
+  const Cluster cluster(2);
+  std::atomic<bool> gave_up{false};
+  const auto told = in_threads<std::string>(2, [&](int worker) -> std::string {
+    MultiWorkerMirroredStrategy strategy(cluster.options(worker));
+    if (worker == 1) {
+      while (!gave_up) std::this_thread::yield();
+      return {};
+    }
+    const auto error = error_of([&] {
+      strategy.run([] {
+        (void)replica_context().all_reduce(ReduceOp::kSum, rows_of({1}, {0}),
+                                           {.timeout = std::chrono::milliseconds(200)});
+      });
+    });
+    gave_up = true;
+    return error ? fmt::format("{} {}", to_string(error->code()), error->message()) : "";
+  });
+  CAPTURE(told[0]);
+  CHECK(told[0].starts_with("DEADLINE_EXCEEDED"));
+  CHECK(told[0].find("worker:1") != std::string::npos);
 }
 
 TEST_CASE("all_gather joins values of one shape along each of their axes", "[spec][COL-08]") {
