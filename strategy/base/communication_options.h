@@ -45,8 +45,7 @@ struct CommunicationOptions {
   // Tensors of a batch travel together in packs that close once they hold more than this; 0: all
   // in one.
   BytesPerPack bytes_per_pack = 0;
-  // A replica that waits longer for the others, in all that a call does, throws DEADLINE_EXCEEDED.
-  // None, or 0: for ever.
+  // A call in which a replica waits longer in all throws DEADLINE_EXCEEDED. None, or 0: for ever.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
 

@@ -8,6 +8,7 @@
 #include "strategy/train/checkpoint.h"
 #include "strategy/train/module.h"
 #include "strategy/variables/variable.h"
+#include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
 
 namespace muster::testing {
@@ -147,13 +148,18 @@ TEST_CASE("workers of different numbers of devices are told whose differ", "[spe
 
 TEST_CASE("NCCL without GPUs is said, and training goes on", "[spec][MWM-19]") {
   const Cluster cluster(2);
-  const auto sums = in_threads<double>(2, [&](int id) {
-    MultiWorkerMirroredOptions options = cluster.options(id);
-    options.implementation = "nccl";
-    MultiWorkerMirroredStrategy strategy(options);
-    return strategy.reduce(ReduceOp::kSum, 1.0).item<double>();
+  std::vector<double> sums;
+  const std::string said = log_of([&] {
+    sums = in_threads<double>(2, [&](int id) {
+      MultiWorkerMirroredOptions options = cluster.options(id);
+      options.implementation = "nccl";
+      MultiWorkerMirroredStrategy strategy(options);
+      return strategy.reduce(ReduceOp::kSum, 1.0).item<double>();
+    });
   });
   CHECK(sums == std::vector<double>{2, 2});
+  CAPTURE(said);
+  CHECK(said.find("NCCL is for GPUs, and CPU:0 is none: RING is used") != std::string::npos);
 }
 
 TEST_CASE("a strategy is one object, and has a name of old", "[spec][MWM-20][MWM-22]") {
