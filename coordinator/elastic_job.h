@@ -104,7 +104,8 @@ class ElasticJob final : public LaunchedJob {
   void SendStart(Place& place);
   void OnStarted(std::uint64_t number, const Status& status);
   // Its worker cannot run it.
-  void LeaveOut(Place& place, const Status& why);
+  // `is_there`: its worker is, and says so itself.
+  void LeaveOut(Place& place, const Status& why, bool is_there = false);
   std::string Book() const;
   // Tells those that run who may be there now.
   void SendBook();

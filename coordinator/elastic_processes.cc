@@ -176,9 +176,12 @@ void ElasticJob::SendStart(Place& place) {
 void ElasticJob::OnStarted(std::uint64_t number, const Status& status) {
   Place* const place = Find(number);
   if (place == nullptr || place->stage != Stage::kStarting) return;
-  // A worker that was lost is told by OnLost().
-  if (IsTransient(status.code())) return;
-  if (!status.ok()) return LeaveOut(*place, status);
+  if (!status.ok()) {
+    const bool is_there = WorkerOf(*place) != nullptr;
+    // A worker that was lost is told by OnLost(). One that is there could not start a process.
+    if (!is_there && IsTransient(status.code())) return;
+    return LeaveOut(*place, status, is_there);
+  }
   fitness_.Forget(place->worker);
   place->stage = Stage::kRunning;
   place->began = world_.scheduler.Now();
@@ -200,11 +203,11 @@ void ElasticJob::OnStarted(std::uint64_t number, const Status& status) {
 }
 
 // The job fails only when every worker says that the job itself is wrong.
-void ElasticJob::LeaveOut(Place& place, const Status& why) {
+void ElasticJob::LeaveOut(Place& place, const Status& why, bool is_there) {
   const TaskId worker = place.worker;
   Vacate(place, Message(why));
   place = Place{};
-  if (IsTransient(why.code())) {
+  if (IsTransient(why.code()) && !is_there) {
     FillAfter(kSoonAgain);
   } else {
     const Millis pause = NoteUnfit(worker, why);

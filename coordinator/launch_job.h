@@ -93,8 +93,9 @@ class LaunchJob final : public LaunchedJob {
   std::vector<const Member*> Choose() const;
   void SendPrepare();
   void OnPrepared(const TaskId& worker, const Result<v1::CommandResult>& result);
-  // `worker` cannot take part: another launch begins without it soon.
-  void LeaveOut(const TaskId& worker, const Status& why);
+  // `worker` cannot take part: another launch begins soon, without it if `why` is not the cluster's
+  // trouble (IsTransient) or comes from a worker that is there.
+  void LeaveOut(const TaskId& worker, const Status& why, bool is_there = false);
   void SendStart();
   void OnStarted(const TaskId& worker, const Status& status);
   v1::LaunchProcess ProcessOf(std::size_t rank) const;

@@ -90,9 +90,9 @@ void LaunchJob::OnPrepared(const TaskId& worker, const Result<v1::CommandResult>
 
 // What was begun is given up everywhere; the job fails only when every worker says that the job
 // itself is wrong.
-void LaunchJob::LeaveOut(const TaskId& worker, const Status& why) {
+void LaunchJob::LeaveOut(const TaskId& worker, const Status& why, bool is_there) {
   for (const Member* other : Workers()) SendStop(*other, Millis(0));
-  if (IsTransient(why.code())) {
+  if (IsTransient(why.code()) && !is_there) {
     return RetryAfter(Millis(250), "STARTING_PROCESSES",
                       fmt::format("{}: {}", worker.ToString(), Message(why)));
   }
@@ -139,9 +139,13 @@ void LaunchJob::SendStart() {
 
 void LaunchJob::OnStarted(const TaskId& worker, const Status& status) {
   if (stage_ != Stage::kStarting) return;
-  // A worker that was lost is told by OnLost().
-  if (IsTransient(status.code())) return;
-  if (!status.ok()) return LeaveOut(worker, status);
+  if (!status.ok()) {
+    const std::vector<const Member*> there = Workers();
+    const bool is_there = std::ranges::find(there, worker, &Member::task) != there.end();
+    // A worker that was lost is told by OnLost(). One that is there could not start a process.
+    if (!is_there && IsTransient(status.code())) return;
+    return LeaveOut(worker, status, is_there);
+  }
   fitness_.Forget(worker);
   if (--waiting_ > 0) return;
   stage_ = Stage::kRunning;

@@ -109,6 +109,26 @@ TEST_CASE("A process that dies is replaced alone, at another address, and the ot
                              [](const v1::Command& one) { return one.has_stop_launch(); }));
 }
 
+TEST_CASE("A worker that cannot start a process of an elastic job for now is asked again",
+          "[coordinator][launch][elastic]") {
+  const Status why = GENERATE(Unavailable("fork: Resource temporarily unavailable"),
+                              MakeStatus(StatusCode::kUnknown, "Input/output error"));
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 3));
+  (void)cluster.Join({"worker", 2}, "boot-1", "full", {}, {{v1::Command::kStartLaunch, why}});
+  cluster.Pass(Millis(900));
+
+  CHECK(cluster.Running() == 2);
+  const auto unfit = cluster.EventOf("WORKER_UNFIT", "train");
+  REQUIRE(unfit.has_value());
+  CHECK(unfit->message().find(Message(why)) != std::string::npos);
+
+  cluster.at({"worker", 2}).refuse.clear();
+  cluster.Pass(Millis(60'000));
+  CHECK(cluster.Running() == 3);
+}
+
 TEST_CASE("Below its least an elastic job waits, and says for how many",
           "[coordinator][launch][elastic]") {
   ElasticCluster cluster;

@@ -298,6 +298,33 @@ TEST_CASE("A worker that cannot run the command is left out while others can",
   CHECK(cluster.EventOf("WORKER_UNFIT", "train")->task().index() == 2);
 }
 
+TEST_CASE("A worker that is there and cannot start a process for now is left out, and asked again",
+          "[coordinator][launch]") {
+  // No process is left of its limit; its disk does not answer.
+  const Status why = GENERATE(Unavailable("fork: Resource temporarily unavailable"),
+                              MakeStatus(StatusCode::kUnknown, "Input/output error"));
+  LaunchCluster cluster;
+  (void)cluster.Join({"worker", 0}, "boot-1", "full", {}, {{v1::Command::kStartLaunch, why}});
+  (void)cluster.Join({"worker", 1});
+  REQUIRE(cluster.Submit(LaunchSpec(1, 1)).ok());
+  cluster.Pass(Millis(900));
+
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().launch().tasks(0).worker().index() == 1);
+  const auto unfit = cluster.EventOf("WORKER_UNFIT", "train");
+  REQUIRE(unfit.has_value());
+  CHECK(unfit->message().find(Message(why)) != std::string::npos);
+
+  // Alone it is asked until it can.
+  REQUIRE(cluster.Submit(LaunchSpec(2, 2, "both")).ok());
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.job("both").reason() == "NO_FIT_WORKER");
+  CHECK(cluster.EventOf("WORKER_UNFIT", "both").has_value());
+  cluster.at({"worker", 0}).refuse.clear();
+  cluster.Pass(Millis(60'000));
+  CHECK(cluster.State("both") == v1::JOB_STATE_RUNNING);
+}
+
 TEST_CASE("A command that no host has is refused at once", "[coordinator][launch]") {
   LaunchCluster cluster;
   cluster.JoinAll(0, 1);
