@@ -87,12 +87,15 @@ Allowed::~Allowed() = default;
 
 void Allowed::Look() {
   std::string stamp = StampOf(path_);
-  if (stamp == stamp_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (stamp == stamp_ && !retry_.Due(now)) return;
+  if (stamp != stamp_) retry_.Reset();
   stamp_ = std::move(stamp);
   auto loaded = Load(path_);
   if (loaded.ok()) {
+    retry_.Reset();
     fingerprints_ = *std::move(loaded);
-  } else if (on_warning_) {
+  } else if (retry_.Failed(loaded.status().code(), now) && on_warning_) {
     on_warning_(fmt::format("{}; the list from before stays in use", Message(loaded.status())));
   }
 }

@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/tls/certificate.h"
+#include "common/tls/retry.h"
 
 namespace muster::tls {
 
@@ -32,7 +33,7 @@ class Allowed {
   using OnWarning = std::function<void(const std::string& line)>;
 
   // Errors of ParseAllowed. A list that is wrong later is told to `on_warning`, once for each
-  // change, and the one before stays in use.
+  // change and kind of reason; the one before stays in use, and this one is tried again.
   static Result<std::shared_ptr<Allowed>> Open(std::string path, OnWarning on_warning = {});
   ~Allowed();
   Allowed(const Allowed&) = delete;
@@ -68,6 +69,7 @@ class Allowed {
   const OnWarning on_warning_;
   Mutex mutex_;
   std::string stamp_ MUSTER_GUARDED_BY(mutex_);
+  Retry retry_ MUSTER_GUARDED_BY(mutex_);
   std::set<std::string> fingerprints_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Watch>> watches_ MUSTER_GUARDED_BY(mutex_);
   // Last: it uses the others.

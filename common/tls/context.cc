@@ -301,17 +301,19 @@ std::shared_ptr<const Context::Loaded> Context::Current() {
   if (!files_.given() || now - looked_ < kLookEvery) return loaded_;
   looked_ = now;
   std::string stamp = StampOf(files_);
-  if (stamp == seen_) return loaded_;
+  if (stamp == seen_ && !retry_.Due(now)) return loaded_;
+  if (stamp != seen_) retry_.Reset();
+  seen_ = std::move(stamp);
   Result<Material> material = Load(files_);
   if (material.ok()) {
+    retry_.Reset();
     loaded_ = std::make_shared<const Loaded>(std::move(material->context));
-  } else if (on_warning_) {
+  } else if (retry_.Failed(material.status().code(), now) && on_warning_) {
     on_warning_(
         fmt::format("the certificate's files have changed, and are of no use: {}; those "
-                    "from before stay in use",
+                    "from before stay in use, and these are tried again",
                     Message(material.status())));
   }
-  seen_ = std::move(stamp);
   return loaded_;
 }
 

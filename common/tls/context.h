@@ -17,6 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/tls/allowed.h"
+#include "common/tls/retry.h"
 #include "common/tls/session.h"
 
 namespace muster::tls {
@@ -46,7 +47,8 @@ class Context {
   using OnWarning = std::function<void(const std::string& line)>;
 
   // Errors of CheckFiles. Files that are wrong later are told to `on_warning`, once for each
-  // change, and the old ones stay in use.
+  // change and kind of reason; the old ones stay in use, and these are tried again, at last every
+  // 16 seconds.
   static Result<std::shared_ptr<Context>> FromFiles(Files files, OnWarning on_warning = {});
   // Without certificates: sessions by named keys alone.
   static std::shared_ptr<Context> ForKeys();
@@ -80,6 +82,7 @@ class Context {
   Mutex mutex_;
   std::shared_ptr<const Loaded> loaded_ MUSTER_GUARDED_BY(mutex_);
   std::string seen_ MUSTER_GUARDED_BY(mutex_);  // the files' stamps
+  Retry retry_ MUSTER_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point looked_ MUSTER_GUARDED_BY(mutex_){};
 };
 

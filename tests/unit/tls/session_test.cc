@@ -1,6 +1,7 @@
 #include "common/tls/session.h"
 
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -248,6 +249,36 @@ TEST_CASE("certificates and authorities are read anew when their files change", 
     CHECK(Meet(*worker, **context).client.ok());
     CHECK(warnings.size() == 1);
     CHECK(warnings[0].find("those from before stay in use") != std::string::npos);
+  }
+  SECTION("a key that others could read is taken once they cannot, though its file is the same") {
+    folder.Issue("ps", {.role = Role::kNode, .names = {"ps:2"}});
+    const auto mode = [&](std::filesystem::perms others) {
+      std::filesystem::permissions(files.key, std::filesystem::perms::owner_read | others);
+    };
+    mode(std::filesystem::perms::others_read);
+    REQUIRE(until([&] {
+      CHECK(Meet(*worker, **context, "ps:1").client.ok());
+      return !warnings.empty();
+    }));
+    CHECK(warnings[0].find("only this process's user") != std::string::npos);
+
+    mode(std::filesystem::perms::none);
+
+    CHECK(until([&] { return Meet(*worker, **context, "ps:2").client.ok(); }));
+    CHECK(warnings.size() == 1);
+  }
+  SECTION("a certificate that is not valid yet is taken when it is, and told of once") {
+    const auto now = std::chrono::system_clock::now();
+    folder.Issue("ps", {.role = Role::kNode, .names = {"ps:2"}}, {"127.0.0.1"},
+                 {now + 3s, now + 1h});
+    REQUIRE(until([&] {
+      CHECK(Meet(*worker, **context, "ps:1").client.ok());
+      return !warnings.empty();
+    }));
+    CHECK(warnings[0].find("is not valid before") != std::string::npos);
+
+    CHECK(until([&] { return Meet(*worker, **context, "ps:2").client.ok(); }));
+    CHECK(warnings.size() == 1);
   }
 }
 
