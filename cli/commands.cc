@@ -150,7 +150,7 @@ ExitCode ShowStatus(const Context& context) {
       status->state_directory(),
       status->page_address().empty()
           ? ""
-          : fmt::format("page        http://{}/\n", status->page_address()),
+          : fmt::format("page        {}\n", PageUrl(status->page_address())),
       status->has_disk() ? DiskText(status->disk(), UnixMillis(context.clock.WallNow())) : "",
       status->jobs_running(), status->jobs_pending());
   std::vector<std::vector<std::string>> rows{

@@ -43,6 +43,11 @@ std::string Reason(const v1::Job& job) {
   return job.reason() == StateName(job.state()) ? "" : job.reason();
 }
 
+std::string PageUrl(const std::string& page_address) {
+  return fmt::format("{}{}/", page_address.find("://") == std::string::npos ? "http://" : "",
+                     page_address);
+}
+
 std::string TaskName(const v1::Task& task) {
   return task.type().empty() ? "" : fmt::format("{}:{}", task.type(), task.index());
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/cluster_finder.h"
+#include "cli/format.h"
 #include "cli/job_api.h"
 #include "cli/printable.h"
 #include "cli/registry.h"
@@ -111,6 +112,8 @@ class LocalCluster {
   std::string address_;
   // host:port of the coordinator's page: whoever has it open finds it there after a crash, too.
   std::string admin_;
+  // What the coordinator says of it: with https:// where it speaks that.
+  std::string page_;
   int lock_ = -1;
   Daemons daemons_;
 };
@@ -204,7 +207,7 @@ Status LocalCluster::StartCoordinator() {
   MUSTER_TRY(daemons_.Start(Plan("coordinator", 0, "127.0.0.1:0")));
   MUSTER_TRY_ASSIGN(address_, AddressOf("coordinator", port_file));
   // After a crash everybody looks for it where it was.
-  admin_ = FirstLine(InState("coordinator.admin"));
+  page_ = admin_ = FirstLine(InState("coordinator.admin"));
   daemons_.Replace("coordinator", Plan("coordinator", 0, address_).argv);
   return WriteFile(InState("address"), address_ + "\n", 0600);
 }
@@ -223,11 +226,10 @@ Status LocalCluster::StartAll() {
   MUSTER_TRY(WaitForTasks());
   MUSTER_TRY(Register(
       runtime_, {.address = address_, .token_file = InState("token"), .state_directory = state_}));
-  terminal_.out << fmt::format(
-                       "ready at {}: {} ps, {}{}; page http://{}/; state in {}; Ctrl-C drains\n",
-                       address_, options_.ps,
-                       Counted(static_cast<std::uint64_t>(options_.workers), "worker"),
-                       options_.evaluator ? ", an evaluator" : "", admin_, state_)
+  terminal_.out << fmt::format("ready at {}: {} ps, {}{}; page {}; state in {}; Ctrl-C drains\n",
+                               address_, options_.ps,
+                               Counted(static_cast<std::uint64_t>(options_.workers), "worker"),
+                               options_.evaluator ? ", an evaluator" : "", PageUrl(page_), state_)
                 << std::flush;
   return Ok();
 }
@@ -268,6 +270,7 @@ Status LocalCluster::WaitForTasks() {
     int up = 0;
     if (reply.ok()) {
       missing.clear();
+      if (!reply->page_address().empty()) page_ = reply->page_address();
       for (const v1::TaskState& task : reply->tasks()) {
         // One that was taken out before stays so.
         if (task.state() == "up" || task.state() == "drained") {

@@ -330,6 +330,12 @@ Result<std::unique_ptr<Session>> Context::Accept(KeyNamed keys) {
   return session;
 }
 
+Result<std::unique_ptr<Session>> Context::AcceptVisitor() {
+  MUSTER_TRY_ASSIGN(auto session, NewSession(Current().get(), true));
+  session->LetInAll();
+  return session;
+}
+
 Result<std::unique_ptr<Session>> Context::ConnectFrom(const Loaded* from, const std::string& task) {
   if (!has_certificate()) {
     return FailedPrecondition("this process has no certificate: give tls-ca, tls-cert and tls-key");

@@ -60,6 +60,9 @@ class Context {
 
   // The server's side. Clients prove themselves by a certificate, or by a key that `keys` knows.
   Result<std::unique_ptr<Session>> Accept(KeyNamed keys = {});
+  // The same for people's tools, which are told why they are refused in a protocol of their own:
+  // whoever comes is let in, and Session::Visitor() says who it is. By no ticket, and by no key.
+  Result<std::unique_ptr<Session>> AcceptVisitor();
   // The client's side, by certificate. The server must be a node, and `task` where one is given.
   Result<std::unique_ptr<Session>> Connect(const std::string& task = {});
   // The same by a ticket (tickets.h) where that task has given one; those that it gives are kept.

@@ -58,6 +58,11 @@ class Session {
   Result<bool> Handshake();
   // After the handshake.
   const Peer& peer() const { return peer_; }
+  // After the handshake of Context::AcceptVisitor(): who the peer's certificate says it is, held
+  // against the list anew at each call.
+  //   kUnauthenticated: it has shown none, one of a foreign authority, out of its dates, or
+  //   revoked. kPermissionDenied: its certificate names no holder.
+  Result<Holder> Visitor() const;
   // It came by a ticket: no certificate was shown, who it is was kept from then.
   bool resumed() const;
   Result<Binding> binding() const;
@@ -89,6 +94,8 @@ class Session {
   // Both sides' common part. `key`: what the client uses; `keys`: what the server looks it up by.
   static Result<std::unique_ptr<Session>> Make(ssl_ctx_st* context, bool server);
   static int OnVerify(int good, x509_store_ctx_st* store);
+  // What there is against a peer's certificate ends no handshake: it stays in verdict_.
+  void LetInAll();
   Status CheckAllowed(const x509_st& certificate) const;
   Status Explain(int result);
   Status IdentifyPeer();
@@ -96,6 +103,7 @@ class Session {
   ssl_st* ssl_ = nullptr;
   bio_st* network_ = nullptr;
   bool server_ = false;
+  bool lets_in_all_ = false;
   bool done_ = false;
   bool ended_ = false;
   Peer peer_;

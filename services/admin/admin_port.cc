@@ -101,8 +101,8 @@ void AdminPort::Answer(const HttpRequest& request, HttpRespond respond) {
   if (const Status allowed = options_.authorize(request); !allowed.ok()) {
     return respond({.status = 403, .body = Message(allowed) + "\n"});
   }
-  if (request.path == "/healthz") return respond(Health());
-  if (request.path == "/readyz") return respond(Readiness());
+  if (request.path == kHealth) return respond(Health());
+  if (request.path == kReadiness) return respond(Readiness());
   if (request.path == "/metrics") return Metrics(std::move(respond));
   HttpHandler found;
   {

@@ -6,6 +6,8 @@
 //   /metrics   for Prometheus.
 //   and what the daemon adds with Serve(). Nothing can be changed through it.
 //
+// It speaks HTTP, or HTTPS (Options::http); who may ask for what is Options::authorize's to say.
+//
 // Threading: any thread; Close() from one that is not a handler's. Lifetime: strand and handlers
 // outlive Close().
 #pragma once
@@ -15,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -28,13 +31,15 @@ class AdminPort {
  public:
   // A strand that has not turned for so long stands still.
   static constexpr Millis kStill{10'000};
+  static constexpr std::string_view kHealth = "/healthz";
+  static constexpr std::string_view kReadiness = "/readyz";
   // How often it says that it turns.
   static constexpr Millis kPulse{500};
 
   struct Options {
     std::string task;  // "worker:1"
     std::string version;
-    // Where it listens, for people: host:port.
+    // Where it listens, for people: host:port, https:// before it where it speaks that.
     std::string address = {};
     // Who may ask for what; not OK: 403 with the message. The one place where that is decided.
     std::function<Status(const HttpRequest&)> authorize;

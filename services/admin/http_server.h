@@ -2,7 +2,8 @@
 // memory, on one thread of its own.
 //
 // What a stranger can cost is bounded: requests have no body and at most kMostHeader bytes, a
-// connection that waits for the rest of one is closed after Options::read_limit, and with
+// connection that waits for the rest of one, or of a TLS handshake, is closed after
+// Options::read_limit, and with
 // Options::most_connections open, the one that has waited longest for a request makes room for the
 // next; so a thousand silent connections keep nobody out.
 //
@@ -13,12 +14,14 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/fd.h"
+#include "common/tls/context.h"
 
 namespace muster::services {
 
@@ -27,6 +30,9 @@ struct HttpRequest {
   std::string path;
   // As it was sent: "example.net:8080"; empty: HTTP/1.0 without one.
   std::string host;
+  // Who asks, by a certificate, or why that is not known (tls::Session::Visitor); nothing: it came
+  // in the clear.
+  std::optional<Result<tls::Holder>> visitor = {};
 };
 
 struct HttpReply {
@@ -57,6 +63,8 @@ class HttpServer {
     Millis answer_limit{5'000};
     // For the peer to take it.
     Millis write_limit{10'000};
+    // HTTPS by it: whoever comes is let in, and HttpRequest::visitor says who that is. Null: HTTP.
+    std::shared_ptr<tls::Context> tls = {};
   };
 
   // `listeners` are bound and listen.

@@ -1,11 +1,11 @@
 #include "services/admin/http_session.h"
 
-#include <array>
 #include <charconv>
 #include <optional>
+#include <sstream>
 #include <utility>
 
-#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http.hpp>
 #include <fmt/format.h>
@@ -15,10 +15,6 @@ namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
-
-// So much is read of what a peer has sent and was refused.
-constexpr std::size_t kMostDrained = 65'536;
-constexpr Millis kDrainLimit{500};
 
 HttpReply Refuse(int status, std::string why) {
   return {.status = status, .body = std::move(why) + "\n"};
@@ -94,7 +90,7 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const std::shared_ptr<Htt
                          const HttpServer::Options& options, const HttpHandler& handler)
     : stream_(std::move(socket)), loop_(loop), options_(options), handler_(handler) {}
 
-void HttpSession::Close() { stream_.close(); }
+void HttpSession::Close() { stream_.Close(); }
 
 // Shared with the function that the handler has, which may live longer than the session.
 struct HttpSession::Answer {
@@ -122,16 +118,77 @@ asio::awaitable<HttpReply> HttpSession::Handle(HttpRequest request) {
                                     options_.answer_limit.count()));
 }
 
+void HttpSession::BeginToRead() {
+  stream_.ExpireAfter(options_.read_limit);
+  reading_ = true;
+  since_ = std::chrono::steady_clock::now();
+}
+
+asio::awaitable<bool> HttpSession::Encrypt() {
+  if (options_.tls == nullptr) co_return true;
+  auto session = options_.tls->AcceptVisitor();
+  if (!session.ok()) co_return false;
+  BeginToRead();
+  const Status shaken = co_await stream_.Encrypt(*std::move(session));
+  reading_ = false;
+  if (shaken.ok()) co_return true;
+  if (stream_.SpeaksPlainText()) {
+    stream_.GoOnInTheClear();
+    HttpReply reply = Refuse(400, "this port speaks HTTPS: ask for https://");
+    (void)co_await Send(std::move(reply), false, 11, false);
+  }
+  co_await stream_.Drain();
+  co_return false;
+}
+
+// As http::async_read() does it.
+asio::awaitable<HttpStream::Error> HttpSession::Read(Parser& parser) {
+  HttpStream::Error error;
+  while (!parser.is_done()) {
+    if (buffer_.size() > 0) {
+      buffer_.consume(parser.put(buffer_.data(), error));
+      if (!error) continue;
+      if (error != http::error::need_more) co_return error;
+      error.clear();
+    }
+    const std::size_t room = buffer_.max_size() - buffer_.size();
+    if (room == 0) co_return http::error::buffer_overflow;
+    const auto [failed, bytes] = co_await stream_.Read(buffer_.prepare(room));
+    if (failed == asio::error::eof) {
+      if (!parser.got_some()) co_return http::error::end_of_stream;
+      parser.put_eof(error);
+      co_return error;
+    }
+    if (failed) co_return failed;
+    buffer_.commit(bytes);
+  }
+  co_return error;
+}
+
+asio::awaitable<HttpStream::Error> HttpSession::Send(HttpReply reply, bool head, unsigned version,
+                                                     bool keep) {
+  auto message = Response(std::move(reply), head, version);
+  message.keep_alive(keep);
+  std::ostringstream text;
+  if (head) {
+    text << message.base();
+  } else {
+    text << message;
+  }
+  stream_.ExpireAfter(options_.write_limit);
+  co_return co_await stream_.Write(text.view());
+}
+
 asio::awaitable<void> HttpSession::Run() {
   const auto self = shared_from_this();
-  for (bool keep = true; keep;) {
-    http::request_parser<http::empty_body> parser;
+  bool keep = co_await Encrypt();
+  while (keep) {
+    Parser parser;
     parser.header_limit(HttpServer::kMostHeader);
     parser.body_limit(0);
-    stream_.expires_after(options_.read_limit);
-    reading_ = true;
-    since_ = std::chrono::steady_clock::now();
-    const auto [failed, bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
+    parser.eager(true);
+    BeginToRead();
+    const HttpStream::Error failed = co_await Read(parser);
     reading_ = false;
 
     HttpReply reply;
@@ -157,37 +214,15 @@ asio::awaitable<void> HttpSession::Run() {
         reply = Refuse(400, Message(path.status()));
       } else {
         // A variable: g++ 12 destroys a temporary in a co_await twice.
-        HttpRequest asked{.path = *path, .host = {host.data(), host.size()}};
+        HttpRequest asked{
+            .path = *path, .host = {host.data(), host.size()}, .visitor = stream_.Visitor()};
         reply = co_await Handle(std::move(asked));
       }
     }
-    auto message = Response(std::move(reply), head, version);
-    message.keep_alive(keep);
-    stream_.expires_after(options_.write_limit);
-    http::response_serializer<http::string_body> serializer(message);
-    if (head) {
-      const auto [unsent, sent] = co_await http::async_write_header(stream_, serializer, kAwait);
-      if (unsent) break;
-    } else {
-      const auto [unsent, sent] = co_await http::async_write(stream_, serializer, kAwait);
-      if (unsent) break;
-    }
-    if (failed) co_await Drain();
+    if (co_await Send(std::move(reply), head, version, keep)) break;
+    if (failed) co_await stream_.Drain();
   }
-  stream_.close();
-}
-
-// A connection that is closed with bytes unread is reset, and the peer may never see the answer.
-asio::awaitable<void> HttpSession::Drain() {
-  boost::system::error_code ignored;
-  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  stream_.expires_after(kDrainLimit);
-  std::array<char, 4'096> rest{};
-  for (std::size_t drained = 0; drained < kMostDrained;) {
-    const auto [ended, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
-    if (ended) break;
-    drained += bytes;
-  }
+  stream_.Close();
 }
 
 }  // namespace muster::services

@@ -6,21 +6,18 @@
 #include <memory>
 #include <string>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
 
 #include "common/base/mutex.h"
 #include "services/admin/http_server.h"
+#include "services/admin/http_stream.h"
 
 namespace muster::services {
-
-// Errors come as values.
-inline constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 // What sessions share. Threading: Post() from any thread.
 class HttpLoop {
@@ -45,16 +42,22 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // Until the peer has gone, or must go.
   boost::asio::awaitable<void> Run();
   void Close();
-  // It waits for a request, since then.
+  // It waits for a handshake or a request, since then.
   bool reading() const { return reading_; }
   TimePoint since() const { return since_; }
 
  private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::empty_body>;
   struct Answer;
+  // False: it is over, and the peer has heard why if it can.
+  boost::asio::awaitable<bool> Encrypt();
+  boost::asio::awaitable<HttpStream::Error> Read(Parser& parser);
   boost::asio::awaitable<HttpReply> Handle(HttpRequest request);
-  boost::asio::awaitable<void> Drain();
+  boost::asio::awaitable<HttpStream::Error> Send(HttpReply reply, bool head, unsigned version,
+                                                 bool keep);
+  void BeginToRead();
 
-  boost::beast::tcp_stream stream_;
+  HttpStream stream_;
   boost::beast::flat_buffer buffer_{HttpServer::kMostHeader};
   const std::weak_ptr<HttpLoop> loop_;
   const HttpServer::Options& options_;

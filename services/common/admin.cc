@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include "services/admin/admin_port.h"
+
 namespace muster::services {
 namespace {
 
@@ -19,13 +21,26 @@ bool NamesLoopback(const std::string& host) {
 
 }  // namespace
 
-std::function<Status(const HttpRequest&)> AdminGuard(const std::string& host, bool loopback) {
+AdminGuard ClearAdminGuard(const std::string& host, bool loopback) {
   if (!loopback) return [](const HttpRequest&) { return Ok(); };
   return [host](const HttpRequest& request) {
     const std::string named = WithoutPort(request.host);
     if (request.host.empty() || named == host || NamesLoopback(named)) return Ok();
     return PermissionDenied(
         "this port is for this machine alone: ask for it by 127.0.0.1 or localhost");
+  };
+}
+
+AdminGuard TlsAdminGuard() {
+  return [](const HttpRequest& request) {
+    if (request.path == AdminPort::kHealth || request.path == AdminPort::kReadiness) return Ok();
+    const Result<tls::Holder>& visitor = *request.visitor;
+    if (visitor.ok()) return Ok();
+    return PermissionDenied(
+        "who asks for {} is refused: {}. Ask with the certificate of a viewer of this cluster, or "
+        "of any other role: muster certs issue --viewer NAME, then curl --cert NAME.pem --key "
+        "NAME.key, or a browser that has it; {} and {} need none",
+        request.path, Message(visitor.status()), AdminPort::kHealth, AdminPort::kReadiness);
   };
 }
 

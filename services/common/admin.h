@@ -12,12 +12,17 @@
 namespace muster::services {
 
 // The one place where a request to the admin port is let in or refused (kPermissionDenied).
-//
-// On loopback everybody of this machine may look, so what is shown there holds no secrets and no
-// output of jobs; but a web page of a stranger, which the browser of a person here has opened and
-// whose name has been made to point to this machine, may not: the request must name loopback, or
-// `host`. Beyond loopback whoever reaches the port may look.
-std::function<Status(const HttpRequest&)> AdminGuard(const std::string& host, bool loopback);
+using AdminGuard = std::function<Status(const HttpRequest&)>;
+
+// In the clear. On loopback everybody of this machine may look, so what is shown there holds no
+// secrets and no output of jobs; but a web page of a stranger, which the browser of a person here
+// has opened and whose name has been made to point to this machine, may not: the request must name
+// loopback, or `host`. Beyond loopback whoever reaches the port may look.
+AdminGuard ClearAdminGuard(const std::string& host, bool loopback);
+
+// Behind TLS, from this machine too: who shows a certificate of the cluster's, of whatever role.
+// Health and readiness are told to everybody, as a kubelet has no certificate.
+AdminGuard TlsAdminGuard();
 
 // Whether a parameter server or a worker is registered. Threading: the client's strand.
 void AddAttachment(const AttachClient& client, Samples& samples);

@@ -64,7 +64,8 @@ int Complain(const Role& role, const Status& status, int code) {
 }
 
 // Null: the settings ask for none. The errors of Listen().
-Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config) {
+Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config,
+                                                 const std::shared_ptr<tls::Context>& tls) {
   if (!config.admin) return std::unique_ptr<AdminPort>();
   Endpoint endpoint = *config.admin;
   MUSTER_TRY_ASSIGN(std::vector<net::Fd> listeners, Listen(endpoint));
@@ -72,10 +73,12 @@ Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config) {
   auto admin = std::make_unique<AdminPort>(
       AdminPort::Options{.task = config.task.ToString(),
                          .version = std::string(Version()),
-                         .address = endpoint.ToString(),
-                         .authorize = AdminGuard(endpoint.host, loopback)},
+                         .address = (config.admin_tls ? "https://" : "") + endpoint.ToString(),
+                         .authorize = config.admin_tls ? TlsAdminGuard()
+                                                       : ClearAdminGuard(endpoint.host, loopback),
+                         .http = {.tls = config.admin_tls ? tls : nullptr}},
       std::move(listeners));
-  log::Info("admin port on http://{}/", endpoint.ToString());
+  log::Info("admin port on {}://{}/", config.admin_tls ? "https" : "http", endpoint.ToString());
   if (!config.admin_port_file.empty()) {
     MUSTER_TRY(WriteFileAtomically(config.admin_port_file, endpoint.ToString() + "\n"));
   }
@@ -141,7 +144,7 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   for (const std::string& line : config->values.Describe()) log::Debug("setting {}", line);
   const std::size_t open_files = RaiseOpenFiles();
   log::Info("may use {}", ReadLimits().ToString());
-  Result<std::unique_ptr<AdminPort>> admin = OpenAdminPort(*config);
+  Result<std::unique_ptr<AdminPort>> admin = OpenAdminPort(*config, *tls);
   if (!admin.ok()) {
     log::Error("{}", ToString(admin.status()));
     return kExitFailed;

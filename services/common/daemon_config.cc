@@ -143,9 +143,9 @@ Status RequireLoopbackAdmin(const Endpoint& admin) {
   MUSTER_TRY_ASSIGN(const bool loopback, IsLoopback(admin.host));
   if (loopback) return Ok();
   return FailedPrecondition(
-      "admin address {} is not on loopback, and it is plain HTTP beside TLS, too. Use 127.0.0.1, "
-      "or "
-      "--allow-insecure-admin if whoever reaches it may see jobs, curves and metrics",
+      "admin address {} is not on loopback, and the port is plain HTTP. Give --tls-ca, --tls-cert "
+      "and --tls-key (docs/security.md), use 127.0.0.1, or --allow-insecure-admin if whoever "
+      "reaches it may see jobs, curves and metrics",
       admin.ToString());
 }
 
@@ -161,17 +161,19 @@ std::vector<config::Setting> DaemonSettings(const Role& role) {
        .kind = Kind::kInt,
        .doc =
            "Port for probes (/healthz, /readyz), /metrics and the coordinator's page; 0 lets the "
-           "system choose. Default: none.",
+           "system choose. With tls-cert it speaks HTTPS, and all but the probes need a "
+           "certificate. Default: none.",
        .least = 0,
        .most = 65'535},
       {.name = "admin-address",
        .fallback = "127.0.0.1",
-       .doc = "Host of --admin-port; beyond loopback with --allow-insecure-admin, or "
+       .doc = "Host of --admin-port; beyond loopback with tls-cert, --allow-insecure-admin, or "
               "--allow-insecure-network."},
       {.name = "allow-insecure-admin",
        .kind = Kind::kBool,
        .fallback = "false",
-       .doc = "Show the admin port beyond loopback: whoever reaches it may look, in the clear."},
+       .doc = "The admin port speaks HTTP, with tls-cert too, and may be beyond loopback: whoever "
+              "reaches it may look, in the clear."},
       {.name = "admin-port-file",
        .doc = "Where to write host:port of --admin-port once it listens."},
       {.name = "state-dir", .doc = "Folder for what must outlive this process."},
@@ -228,7 +230,9 @@ Result<DaemonConfig> MakeDaemonConfig(const Role& role, config::Values values,
   if (out.values.Given("admin-port")) {
     out.admin = Endpoint{.host = out.values.String("admin-address"),
                          .port = static_cast<int>(out.values.Int("admin-port"))};
-    if (!out.insecure_network && !out.values.Bool("allow-insecure-admin")) {
+    const bool insecure = out.values.Bool("allow-insecure-admin");
+    out.admin_tls = out.tls.given() && !insecure;
+    if (!out.admin_tls && !out.insecure_network && !insecure) {
       MUSTER_TRY(RequireLoopbackAdmin(*out.admin));
     }
   }

@@ -39,6 +39,8 @@ struct DaemonConfig {
   std::string port_file;
   // Where it shows itself to people (services/admin); nullopt: nowhere.
   std::optional<Endpoint> admin;
+  // By HTTPS; else by HTTP.
+  bool admin_tls = false;
   std::string admin_port_file;
   std::string state_dir;
   bool insecure_network = false;

@@ -37,7 +37,8 @@ void PrintPage() {
       "# Metrics\n\n"
       "Made by `tools/metrics-page` from the table in `services/admin/metrics_table.cc`. Daemons "
       "tell them at `/metrics` of\ntheir admin port ([operations.md](operations.md#seen)), in the "
-      "text format of Prometheus.\n");
+      "text format of Prometheus. Where daemons have\ncertificates Prometheus scrapes by HTTPS, "
+      "with one of its own: [security.md](security.md#with-certificates).\n");
   for (const auto& [daemons, title] :
        {std::pair("all", "All daemons"), std::pair("coordinator", "The coordinator"),
         std::pair("ps, worker", "Parameter servers and workers"),

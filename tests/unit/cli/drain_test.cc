@@ -105,6 +105,11 @@ TEST_CASE_METHOD(Fixture, "status names the page, and who was taken out", "[cli]
   CHECK(out.str().find("worker:1 was taken out by submitter ana, 2023-11-14") != std::string::npos);
 
   out.str("");
+  api.status->set_page_address("https://node-1:9400");
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(out.str().find("page        https://node-1:9400/\n") != std::string::npos);
+
+  out.str("");
   api.status = With(State("draining"), {"words"});
   api.status->clear_page_address();
   CHECK(Run({"status"}) == ExitCode::kDone);

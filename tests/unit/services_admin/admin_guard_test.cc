@@ -5,7 +5,7 @@ namespace muster::services {
 namespace {
 
 TEST_CASE("on loopback a request that names another host is refused", "[admin]") {
-  const auto guard = AdminGuard("127.0.0.1", /*loopback=*/true);
+  const auto guard = ClearAdminGuard("127.0.0.1", /*loopback=*/true);
   const auto asked = [&](const std::string& host) {
     return guard({.path = "/", .host = host}).code();
   };
@@ -23,7 +23,7 @@ TEST_CASE("on loopback a request that names another host is refused", "[admin]")
 }
 
 TEST_CASE("beyond loopback a name is no matter", "[admin]") {
-  const auto guard = AdminGuard("0.0.0.0", /*loopback=*/false);
+  const auto guard = ClearAdminGuard("0.0.0.0", /*loopback=*/false);
 
   CHECK(guard({.path = "/", .host = "ps-0.muster"}).ok());
 }

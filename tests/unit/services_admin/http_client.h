@@ -44,6 +44,9 @@ class HttpClient {
     }
   }
 
+  int fd() const { return fd_.get(); }
+  void EndWrites() { (void)::shutdown(fd_.get(), SHUT_WR); }
+
   // False: the peer has closed.
   bool Send(const std::string& bytes) {
     std::size_t sent = 0;

@@ -143,18 +143,32 @@ TEST_CASE(
         std::string::npos);
 }
 
-TEST_CASE("the admin port stays on loopback, behind TLS too, unless somebody says otherwise",
-          "[services][unit]") {
-  std::vector<const char*> flags = {"--listen",        "0.0.0.0:1", "--token-file", "/t",
-                                    "--tls-ca",        "/ca",       "--tls-cert",   "/c",
-                                    "--tls-key",       "/k",        "--admin-port", "9400",
-                                    "--admin-address", "0.0.0.0"};
-  const auto refused = Make("chief", flags);
-  REQUIRE_FALSE(refused.ok());
-  CHECK(Message(refused.status()).find("--allow-insecure-admin") != std::string::npos);
+TEST_CASE("the admin port goes beyond loopback by HTTPS, or when somebody says so",
+          "[services][tls][unit]") {
+  const auto with = [](std::vector<const char*> more) {
+    std::vector<const char*> flags = {"--listen",     "127.0.0.1:1", "--token-file",    "/t",
+                                      "--admin-port", "9400",        "--admin-address", "0.0.0.0"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return Make("chief", flags);
+  };
+  const std::vector<const char*> tls = {"--tls-ca", "/ca", "--tls-cert", "/c", "--tls-key", "/k"};
 
-  flags.push_back("--allow-insecure-admin");
-  CHECK(Make("chief", flags).ok());
+  const auto refused = with({});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(Message(refused.status()).find("--tls-cert") != std::string::npos);
+  CHECK(Message(refused.status()).find("--allow-insecure-admin") != std::string::npos);
+  const auto clear = with({"--allow-insecure-admin"});
+  REQUIRE(clear.ok());
+  CHECK_FALSE(clear->admin_tls);
+
+  const auto behind = with(tls);
+  REQUIRE(behind.ok());
+  CHECK(behind->admin_tls);
+  auto both = tls;
+  both.push_back("--allow-insecure-admin");
+  const auto beside = with(both);
+  REQUIRE(beside.ok());
+  CHECK_FALSE(beside->admin_tls);
 }
 
 TEST_CASE("IPv6 addresses are written in brackets", "[services][unit]") {
