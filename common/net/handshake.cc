@@ -1,9 +1,13 @@
 #include "common/net/handshake.h"
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <vector>
+
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/net/checksum.h"
 
@@ -123,6 +127,25 @@ Status RequireNode(Channel& channel) {
                           channel.link().peer(), peer.holder.ToString());
 }
 
+// Over a Unix socket memory is shared, and who has it in hand is trusted with its contents. For
+// another user there is TCP, as for another host.
+Status RequireSameUser(Channel& channel) {
+  if (channel.link().kind() != LinkKind::kUnix) return Ok();
+  const std::string& peer = channel.link().peer();
+  const Stream* const stream = channel.link().stream();
+  if (stream == nullptr) return Internal("{}: a Unix link without a socket", peer);
+  ucred theirs{};
+  socklen_t size = sizeof(theirs);
+  if (::getsockopt(stream->fd(), SOL_SOCKET, SO_PEERCRED, &theirs, &size) != 0) {
+    return Annotate(FromErrno(errno, "ask whose process it is"), peer);
+  }
+  if (theirs.uid == ::geteuid()) return Ok();
+  return Unavailable(
+      "{}: the process at the other end of this Unix socket is user {}'s, and this one user {}'s: "
+      "shared memory is for processes of one user. Run both as one, or connect them by TCP",
+      peer, theirs.uid, ::geteuid());
+}
+
 Proof ClientProof(const std::string& token, const Nonce& server, Bytes body, Bytes binding) {
   const std::array<Bytes, 4> parts = {BytesOf(kClientLabel), server, body, binding};
   return Hmac(token, parts);
@@ -170,6 +193,10 @@ std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch)
 
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit, const KeyOf& key_of) {
+  if (const Status same = RequireSameUser(channel); !same.ok()) {
+    (void)channel.SendError({}, kNonce, same, deadline);
+    return same;
+  }
   std::vector<std::byte> binding;
   if (WantsTls(channel, self)) {
     const auto key_named = [&](std::string_view name) { return KeyBehind(name, self, key_of); };
@@ -202,6 +229,7 @@ Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint de
 
 Status GreetServer(Channel& channel, const Identity& self, const std::string& role,
                    const Subject& subject, TimePoint deadline) {
+  MUSTER_TRY(RequireSameUser(channel));
   std::vector<std::byte> binding;
   if (WantsTls(channel, self)) {
     MUSTER_TRY_ASSIGN(binding, Encrypt(channel, ClientSession(self, role, subject), deadline));

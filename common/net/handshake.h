@@ -7,10 +7,12 @@
 // Behind TLS the proofs also cover a secret of that connection, so that they cannot be passed on
 // from another one.
 //
+// Over a Unix socket both processes are of one user, whatever they know.
+//
 // Threading: that of the channel, one thread a side.
 // Errors: kUnauthenticated, a proof is wrong; kPermissionDenied, a certificate that is none of a
-// node; kDeadlineExceeded and kUnavailable as Channel's;
-// kDataLoss, what came is no handshake.
+// node; kDeadlineExceeded and kUnavailable as Channel's, and kUnavailable, another user's process
+// (the same peer may be reached by TCP); kDataLoss, what came is no handshake.
 #pragma once
 
 #include <array>

@@ -1,14 +1,23 @@
 #include "common/net/handshake.h"
 
+#include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <thread>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/net/checksum.h"
+#include "common/net/socket.h"
 #include "tests/support/catch.h"
 #include "tests/unit/net/deadline.h"
 
@@ -132,6 +141,149 @@ TEST_CASE("descriptors that nobody asked for are closed, however many come along
   pollfd entry{.fd = read_end.get(), .events = POLLIN, .revents = 0};
   CHECK(::poll(&entry, 1, 0) == 1);
   CHECK((entry.revents & POLLHUP) != 0);
+}
+
+namespace {
+
+constexpr uid_t kOtherUser = 12'345;
+
+// A process of another user, that says something when it is done.
+class OtherUser {
+ public:
+  explicit OtherUser(const std::function<std::string()>& run) {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    says_.Reset(ends[0]);
+    const Fd mouth(ends[1]);
+    child_ = ::fork();
+    REQUIRE(child_ >= 0);
+    if (child_ > 0) return;
+    std::string words = "it is not another user";
+    if (::setresuid(kOtherUser, kOtherUser, kOtherUser) == 0) words = run();
+    (void)!::write(mouth.get(), words.data(), words.size());
+    ::_exit(0);
+  }
+  ~OtherUser() {
+    (void)::kill(child_, SIGKILL);
+    (void)::waitpid(child_, nullptr, 0);
+  }
+  // What it says first.
+  std::string Words() const {
+    std::array<char, 1024> words{};
+    const ssize_t got = ::read(says_.get(), words.data(), words.size());
+    return {words.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+  }
+
+ private:
+  Fd says_;
+  pid_t child_ = -1;
+};
+
+// A folder and a socket's path that another user may use.
+struct OpenFolder {
+  OpenFolder() {
+    REQUIRE(::mkdtemp(folder.data()) != nullptr);
+    REQUIRE(::chmod(folder.c_str(), 0777) == 0);
+    path = folder + "/socket";
+  }
+  ~OpenFolder() { std::filesystem::remove_all(folder); }
+  std::string folder = "/tmp/muster-net-XXXXXX";
+  std::string path;
+};
+
+Channel UnixChannel(Fd fd, const std::string& peer) {
+  return {std::move(fd), LinkKind::kUnix, peer, SpinMode::kOff, nullptr};
+}
+
+}  // namespace
+
+TEST_CASE("over a Unix socket another user's process is refused, though it knows the token",
+          "[net][unit]") {
+  if (::geteuid() != 0) {
+    WARN("left out: only root can start a process of another user");
+    return;
+  }
+  const OpenFolder open;
+  const Identity self{"secret", "host"};
+
+  SECTION("as a client: both hear why") {
+    const Result<Listener> listener = ListenUnix(open.path);
+    REQUIRE(listener.ok());
+    REQUIRE(::chmod(open.path.c_str(), 0777) == 0);
+    const OtherUser other([&] {
+      auto fd = ConnectUnix(open.path, Soon());
+      if (!fd.ok()) return ToString(fd.status());
+      Channel channel = UnixChannel(*std::move(fd), "the server");
+      return ToString(GreetServer(channel, self, "worker", kSubject, Soon()));
+    });
+    auto accepted = Accept({&*listener, 1}, -1, Millis(20'000));
+    REQUIRE(accepted.ok());
+    REQUIRE(accepted->fd.valid());
+    Channel channel = UnixChannel(std::move(accepted->fd), "a client");
+
+    bool asked = false;
+    const auto hello = WelcomeClient(channel, self, Soon(), [&](const Hello&) {
+      asked = true;
+      return Ok();
+    });
+
+    CHECK(hello.status().code() == StatusCode::kUnavailable);
+    CHECK(Message(hello.status()).find("is user 12345's, and this one user 0's") !=
+          std::string::npos);
+    CHECK_FALSE(asked);
+    // It has looked itself, too.
+    CHECK(other.Words().find("is user 0's, and this one user 12345's") != std::string::npos);
+  }
+  SECTION("as a client that does not look itself") {
+    const Result<Listener> listener = ListenUnix(open.path);
+    REQUIRE(listener.ok());
+    REQUIRE(::chmod(open.path.c_str(), 0777) == 0);
+    const OtherUser other([&] {
+      auto fd = ConnectUnix(open.path, Soon());
+      if (!fd.ok()) return ToString(fd.status());
+      Channel channel = UnixChannel(*std::move(fd), "the server");
+      const auto first = channel.ReadFrame(Soon());
+      if (!first.ok() || !*first) return std::string("nothing came");
+      return ToString(StatusOf(**first, channel.meta()));
+    });
+    auto accepted = Accept({&*listener, 1}, -1, Millis(20'000));
+    REQUIRE(accepted.ok());
+    Channel channel = UnixChannel(std::move(accepted->fd), "a client");
+
+    CHECK_FALSE(WelcomeClient(channel, self, Soon(), [](const Hello&) { return Ok(); }).ok());
+
+    CHECK(other.Words().find("shared memory is for processes of one user") != std::string::npos);
+  }
+  SECTION("as a server: it is told nothing") {
+    std::array<int, 2> ready{};
+    REQUIRE(::pipe2(ready.data(), O_CLOEXEC) == 0);
+    const Fd ready_out(ready[0]);
+    const Fd ready_in(ready[1]);
+    const OtherUser other([&] {
+      const Result<Listener> listener = ListenUnix(open.path);
+      if (!listener.ok()) return ToString(listener.status());
+      (void)!::write(ready_in.get(), "!", 1);
+      auto accepted = Accept({&*listener, 1}, -1, Millis(20'000));
+      if (!accepted.ok() || !accepted->fd.valid()) return std::string("nobody came");
+      Channel channel = UnixChannel(std::move(accepted->fd), "a client");
+      if (!channel.Send({.kind = kNonce}, RandomNonce(), {}, Soon()).ok()) return std::string();
+      const auto hello = channel.ReadFrame(Soon());
+      return std::string(hello.ok() && *hello ? "it has said hello" : "it has said nothing");
+    });
+    char byte = 0;
+    REQUIRE(::read(ready_out.get(), &byte, 1) == 1);
+    auto fd = ConnectUnix(open.path, Soon());
+    REQUIRE(fd.ok());
+    Status status;
+    {
+      Channel channel = UnixChannel(*std::move(fd), "the server");
+      status = GreetServer(channel, self, "worker", kSubject, Soon());
+    }
+
+    CHECK(status.code() == StatusCode::kUnavailable);
+    CHECK(Message(status).find("is user 12345's, and this one user 0's") != std::string::npos);
+    CHECK(other.Words() != "it has said hello");
+  }
 }
 
 }  // namespace muster::net
