@@ -23,12 +23,14 @@ std::string Ended(const std::string& how) {
 
 }  // namespace
 
-// When an executor is there for it, and it does not run.
+// When an executor is there for it, it does not run, and nobody is missing.
 void ProgramJob::StartDriver() {
   if (driver_.running || pausing_ || succeeds_ || world_.draining || record().stop_requested() ||
       !AnyReady()) {
     return;
   }
+  if (!Missing().empty()) return WatchTheMissing();
+  ++waits_;
   driver_ = Driver();
   driver_.number = NextIncarnation(world_.epoch, drivers_started_);
   ChooseServers();
@@ -68,6 +70,24 @@ void ProgramJob::ChooseServers() {
     if (servers_.size() < story_.spec().program().parameter_servers())
       servers_.insert(server->task);
   }
+  servers_had_ = Servers().size();
+}
+
+// Once in each wait, after ps_wait: the event that names who has not come. Servers beyond those
+// that the job asks for are waited for no longer, but for one: without any there are no variables.
+void ProgramJob::WatchTheMissing() {
+  if (std::exchange(watched_wait_, waits_) == waits_) return;
+  (void)world_.scheduler.RunAfter(
+      world_.options.ps_wait, Guard([this, wait = waits_] {
+        if (wait != waits_) return;
+        story_.Tell("TASKS_MISSING",
+                    fmt::format("after {} s main() still waits for {} before it begins",
+                                world_.options.ps_wait.count() / 1000, MissingTasks()),
+                    nullptr, {{"missing", MissingTasks()}});
+        servers_had_ = std::min<std::size_t>(servers_had_, 1);
+        StartDriver();
+        RefreshReason();
+      }));
 }
 
 std::vector<const Member*> ProgramJob::Servers() const {

@@ -33,8 +33,9 @@ std::vector<std::string> ProgramJob::Missing() const {
   if (const std::size_t there = world_.members.Up("worker").size(); there > 0) {
     want(story_.spec().strategy().workers(), there, "worker");
   }
-  want(story_.spec().program().parameter_servers(), world_.members.Up("ps").size(),
-       "parameter server");
+  const std::size_t servers =
+      std::max<std::size_t>(story_.spec().program().parameter_servers(), servers_had_);
+  want(servers, world_.members.Up("ps").size(), "parameter server");
   return missing;
 }
 
@@ -103,6 +104,7 @@ std::string ProgramJob::Forget(bool anew) {
   succeeds_.reset();
   story_.record().clear_trained();
   pausing_ = given_up_ = false;
+  servers_had_ = 0;
   v1::Job& job = *story_.record().mutable_job();
   job.clear_program();
   job.set_restarts(0);
@@ -130,6 +132,10 @@ void ProgramJob::RefreshReason() {
   const std::vector<const Member*> workers = world_.members.Up("worker");
   if (AnyReady()) {
     if (driver_.ready) return story_.SetState(state, "", "");
+    if (!driver_.running && !Missing().empty()) {
+      return story_.SetState(state, "WAITING_FOR_TASKS",
+                             "main() waits to begin for " + MissingTasks());
+    }
     return story_.SetState(state, "STARTING_PROGRAM", "the process of main() is started");
   }
   if (workers.empty()) {

@@ -109,6 +109,7 @@ class ProgramJob final : public Job {
   void StartDriver();
   // Chooses the job's parameter servers, where it has a number of them.
   void ChooseServers();
+  void WatchTheMissing();
   // The job's own that are there.
   std::vector<const Member*> Servers() const;
   // All that are there, to the driver.
@@ -150,6 +151,11 @@ class ProgramJob final : public Job {
   std::optional<std::string> succeeds_;
   // The parameter servers that this driver may use; empty: all.
   std::set<TaskId> servers_;
+  // So many the last driver had when it began: the next one waits for as many.
+  std::size_t servers_had_ = 0;
+  // Waits for missing tasks that are over, and the last one that is watched.
+  std::uint64_t waits_ = 0;
+  std::optional<std::uint64_t> watched_wait_;
   // main() waits to begin anew.
   bool pausing_ = false;
   std::uint64_t members_version_ = 0;

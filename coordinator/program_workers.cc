@@ -42,7 +42,11 @@ void ProgramJob::Allocate() {
 void ProgramJob::OnArrival(const Member& member, const Arrival& arrival) {
   if (!arrival.same_process) fitness_.Forget(member.task);
   if (phase_ != Phase::kBegun) return;
-  if (member.task.type == "ps") return TellMembers();
+  if (member.task.type == "ps") {
+    TellMembers();
+    StartDriver();
+    return RefreshReason();
+  }
   // What was on its way between it and us may have been lost with the old stream.
   if (const auto found = executors_.find(member.task); found != executors_.end()) {
     TellVerdict(found->first, found->second, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE,
@@ -50,6 +54,7 @@ void ProgramJob::OnArrival(const Member& member, const Arrival& arrival) {
     executors_.erase(found);
     TellMembers();
   }
+  StartDriver();
   Allocate();
 }
 
@@ -60,7 +65,10 @@ void ProgramJob::OnTaskDraining(const TaskId& task) {
 
 void ProgramJob::OnLost(const Member& member) {
   if (phase_ != Phase::kBegun) return;
-  if (member.task.type == "ps") return TellMembers();
+  if (member.task.type == "ps") {
+    TellMembers();
+    return RefreshReason();
+  }
   const auto found = executors_.find(member.task);
   if (found == executors_.end()) return;
   const std::vector<std::string> lines = world_.logs.Last(id(), member.task.ToString());

@@ -77,6 +77,53 @@ TEST_CASE("Under on_failure main begins anew with the executors that are there, 
   CHECK(Has(cluster.EventOf("PROGRAM_ENDED", "words")->message(), "it is not started again"));
 }
 
+TEST_CASE("Main begins anew when as many parameter servers are there as it asks for, or had",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(2, 1);
+  v1::JobSpec spec = Restarting(2);
+  SECTION("by number") { spec.mutable_program()->set_parameter_servers(2); }
+  SECTION("all that are there") {}
+  cluster.Run(spec);
+
+  cluster.Kill({"ps", 1});
+  cluster.MainEnds("exit code 1");
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.drivers.launched.size() == 1);
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  CHECK(cluster.Said() == "main() waits to begin for 1 more parameter server (1 of 2 is there)");
+  CHECK(cluster.words().record().job().reason() == "WAITING_FOR_TASKS");
+
+  (void)cluster.Join({"ps", 1}, "boot-2");
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.drivers.launched[1].cluster.at("ps").size() == 2);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+  CHECK_FALSE(cluster.EventOf("TASKS_MISSING", "words"));
+}
+
+TEST_CASE("Main that waits for parameter servers for long makes do without those it did not name",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(2, 1);
+  v1::JobSpec spec = Restarting(2);
+  const bool named = GENERATE(false, true);
+  if (named) spec.mutable_program()->set_parameter_servers(2);
+  cluster.Run(spec);
+  cluster.Kill({"ps", 0});
+  cluster.Kill({"ps", 1});
+  cluster.MainEnds("exit code 1");
+
+  cluster.Pass(Millis(62'000));
+  CHECK(Has(cluster.EventOf("TASKS_MISSING", "words")->message(),
+            "after 60 s main() still waits for 2 more parameter servers (0 of 2 are there)"));
+  CHECK(cluster.drivers.launched.size() == 1);
+  (void)cluster.Join({"ps", 1}, "boot-2");
+  CHECK(cluster.drivers.launched.size() == (named ? 1 : 2));
+  (void)cluster.Join({"ps", 0}, "boot-2");
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+}
+
 TEST_CASE("A restarted coordinator fails a program that may not begin anew, and says what to do",
           "[coordinator][program]") {
   Programs cluster;
