@@ -166,9 +166,8 @@ void Lobby::Listen(int rank) {
   }
   if (status.ok()) status = one.link->Flush().status();
   if (status.ok()) return;
-  one.lost =
-      Unavailable("{} was lost while the group formed: {}",
-                  options_.tasks[static_cast<std::size_t>(rank)], Message(status));
+  one.lost = Unavailable("{} was lost while the group formed: {}",
+                         options_.tasks[static_cast<std::size_t>(rank)], Message(status));
   ++one.losses;
   gone_.push_back(std::move(one.link));
 }
@@ -176,8 +175,8 @@ void Lobby::Listen(int rank) {
 void Lobby::Show(TimePoint now) {
   const auto lasts = std::chrono::floor<Millis>(now - began_);
   const Millis limit = options_.limit;
-  const Millis after = limit > Millis(0) ? std::min(Watch::kShownAfter, limit / 4)
-                                         : Watch::kShownAfter;
+  const Millis after =
+      limit > Millis(0) ? std::min(Watch::kShownAfter, limit / 4) : Watch::kShownAfter;
   const bool waits = !stop_ && !waits_for_.empty() && lasts >= after;
   if (waits && now - logged_ >= kLogEvery) {
     logged_ = now;

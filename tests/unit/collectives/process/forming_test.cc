@@ -25,7 +25,8 @@ class Waiting {
     page_ = *std::move(page);
     GroupSpec spec = address.Of(0);
     spec.wait_page = page_->path();
-    thread_ = std::thread([this, spec, &address] { group_ = FormGroup(spec, address.listeners[0]); });
+    thread_ =
+        std::thread([this, spec, &address] { group_ = FormGroup(spec, address.listeners[0]); });
   }
   ~Waiting() {
     if (thread_.joinable()) thread_.join();
