@@ -23,7 +23,7 @@ class TimeLeft {
     return std::max(Millis(1), std::chrono::ceil<Millis>(left));
   }
 
-  // Of callers that do something together: what the first of them to come has left.
+  // What the first of some callers to come, who do something together, has left.
   template <class Callers>
   static TimeLeft OfFirst(const Callers& callers) {
     TimeLeft first(std::nullopt);
