@@ -15,6 +15,11 @@ namespace muster::cli {
 
 // -o table or json.
 void AddOutput(CLI::App& command, Options& options);
+// The command `submit`.
+CLI::App* AddSubmit(CLI::App& app, Options& options);
+// A file or a program, each with its own options.
+//   CLI::ValidationError, thrown: what does not go together.
+void CheckSubmit(const CLI::App& submit, const Options& options);
 // A duration as "60s"; `set` has it in milliseconds.
 void AddDuration(CLI::App& command, const std::string& flag, const std::string& doc,
                  std::function<void(std::chrono::milliseconds)> set);

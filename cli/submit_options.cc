@@ -1,0 +1,259 @@
+// muster submit: a model job's YAML, a program, a command.
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include "cli/flags.h"
+#include "cli/launch.h"
+#include "cli/options.h"
+#include "common/base/tpu_mesh.h"
+#include "common/base/utf8.h"
+#include "common/config/job_yaml/limits.h"
+
+namespace muster::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::uint32_t kMostRestarts = 1'000'000;
+
+// "3", or "2:4".
+std::optional<Options::Workers> WorkersOf(std::string_view text) {
+  const auto number = [](std::string_view digits) -> std::optional<std::uint32_t> {
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    const bool whole = error == std::errc() && end == digits.data() + digits.size();
+    return whole && !digits.empty() ? std::optional(value) : std::nullopt;
+  };
+  const std::size_t colon = text.find(':');
+  const auto least = number(text.substr(0, colon));
+  const auto most = colon == std::string_view::npos ? std::optional<std::uint32_t>(0)
+                                                    : number(text.substr(colon + 1));
+  if (!least || !most) return std::nullopt;
+  return Options::Workers{.least = *least, .most = *most};
+}
+
+std::string CheckWorkers(const std::string& text) {
+  const auto workers = WorkersOf(text);
+  if (!workers) {
+    return fmt::format("\"{}\" is neither a number (3) nor a range (2:4)", ToValidUtf8(text));
+  }
+  if (workers->least == 0 || workers->least > config::kMostWorkers ||
+      workers->most > config::kMostWorkers) {
+    return fmt::format("from 1 to {}; given {} (leave it out for all that are there)",
+                       config::kMostWorkers, text);
+  }
+  const bool range = text.find(':') != std::string::npos;
+  if (range && workers->most < workers->least) {
+    return fmt::format("{} is more than {}; give MIN:MAX", workers->least, workers->most);
+  }
+  return "";
+}
+
+std::string CheckStrategy(const std::string& name) {
+  if (name == "parameter_server" || name == "multi_worker_mirrored" || name == "none") return "";
+  return fmt::format(
+      "programs run under parameter_server or multi_worker_mirrored, commands under none; \"{}\" "
+      "is "
+      "none of these, or is not built yet for programs",
+      ToValidUtf8(name));
+}
+
+std::string CheckRestartPolicy(const std::string& policy) {
+  if (policy == "never" || policy == "on-failure" || policy == "exit-code") return "";
+  return fmt::format("there is no \"{}\"; choose never, on-failure or exit-code",
+                     ToValidUtf8(policy));
+}
+
+Options::RestartPolicy RestartPolicyNamed(const std::string& name) {
+  if (name == "on-failure") return Options::RestartPolicy::kOnFailure;
+  return name == "exit-code" ? Options::RestartPolicy::kExitCode : Options::RestartPolicy::kNever;
+}
+
+std::string CheckVariable(const std::string& text) {
+  const std::size_t sign = text.find('=');
+  if (sign != std::string::npos && sign != 0) return "";
+  return fmt::format("\"{}\" is not NAME=VALUE", ToValidUtf8(text));
+}
+
+std::string CheckTpuTopology(const std::string& text) {
+  const auto mesh = ParseTpuMesh(ToValidUtf8(text));
+  return mesh.ok() ? "" : std::string(Message(mesh.status()));
+}
+
+// What belongs to programs alone: what stands behind `--` is not the library's to read.
+void AddProgram(CLI::App& submit, Options& options) {
+  submit
+      .add_option(
+          "--strategy", options.strategy,
+          "Of a program: parameter_server (default), or multi_worker_mirrored; of any other "
+          "command: none (default for scripts and commands in PATH)")
+      ->check(CLI::Validator(CheckStrategy, ""))
+      ->type_name("parameter_server|multi_worker_mirrored|none");
+  submit
+      .add_option_function<std::string>(
+          "--workers",
+          [&options](const std::string& text) { options.job_workers = *WorkersOf(text); },
+          "Of a program or command: how many workers run it (default: all that are there)")
+      ->check(CLI::Validator(CheckWorkers, ""))
+      ->type_name("N|MIN:MAX");
+  submit
+      .add_option("--closures-per-worker", options.closures_per_worker,
+                  "Of a program: how many closures a worker runs at a time (default 1)")
+      ->check(CLI::Range(std::uint32_t{1}, config::kMostClosuresPerWorker))
+      ->type_name("K");
+  submit
+      .add_option("--ps", options.job_servers,
+                  "Of a program: how many parameter servers hold its variables (default: all that "
+                  "are there)")
+      ->check(CLI::Range(std::uint32_t{1}, config::kMostServers))
+      ->type_name("N");
+  submit
+      .add_option("--memory", options.memory_bytes,
+                  "Of a program: what an executor may allocate, as 2GiB (default: what the host "
+                  "has)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  submit
+      .add_option("--processes-per-worker", options.processes_per_worker,
+                  "Of a command: how many processes each worker runs (default 1)")
+      ->check(CLI::Range(std::uint32_t{1}, config::kMostProcessesPerWorker))
+      ->type_name("K");
+  submit
+      .add_option(
+          "--send", options.send,
+          "Of a command: a file, or a folder with all that is in it, that is sent, and lies "
+          "in the folder that it runs in")
+      ->allow_extra_args(false)
+      ->type_name("PATH");
+  submit
+      .add_option_function<std::vector<std::string>>(
+          "--env",
+          [&options](const std::vector<std::string>& all) {
+            for (const std::string& one : all) {
+              const std::size_t sign = one.find('=');
+              options.job_environment[one.substr(0, sign)] = one.substr(sign + 1);
+            }
+          },
+          "Of a command: a variable in the environment of its processes")
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(CheckVariable, ""))
+      ->type_name("NAME=VALUE");
+  submit
+      .add_option_function<std::string>(
+          "--tpu-topology",
+          [&options](const std::string& mesh) {
+            options.job_environment[kTpuTopologyVariable] = mesh;
+          },
+          "Of a command: the TPU cores that each process has: chips along x, y and z, and cores of "
+          "a chip")
+      ->check(CLI::Validator(CheckTpuTopology, ""))
+      ->type_name("XxYxZxCORES");
+  AddDuration(submit, "--end-grace",
+              "Of a command: between SIGTERM and SIGKILL, for processes that end because another "
+              "one has failed (10s)",
+              [&options](milliseconds grace) { options.end_grace = grace; });
+  submit.add_flag("--evaluator", options.evaluator,
+                  "Of a program: evaluator:0, a process beside main(), evaluates its checkpoints");
+  submit
+      .add_option_function<std::string>(
+          "--restart-policy",
+          [&options](const std::string& name) {
+            options.restart_policy = RestartPolicyNamed(name);
+          },
+          "Of a program: never (default), or on-failure: main() begins anew when it has failed "
+          "or the coordinator was restarted; a command's processes all do, but with "
+          "multi_worker_mirrored and MIN:MAX the failed one alone (default there). exit-code: "
+          "not where the exit code is from 1 to 127")
+      ->check(CLI::Validator(CheckRestartPolicy, ""))
+      ->type_name("never|on-failure|exit-code");
+  submit
+      .add_option("--max-restarts", options.max_restarts,
+                  "With on-failure or exit-code: how often it may begin anew (default 3); of "
+                  "processes that come and go, how many may fail one after another within a minute "
+                  "of their start (default 3 for each of MAX)")
+      ->check(CLI::Range(std::uint32_t{1}, kMostRestarts))
+      ->type_name("N");
+}
+
+}  // namespace
+
+void CheckSubmit(const CLI::App& submit, const Options& options) {
+  const auto given = [&submit](const std::string& name) { return submit.count(name) > 0; };
+  const bool program = !options.program.empty();
+  if (program && given("--file")) {
+    throw CLI::ValidationError(
+        "either a job file (-f) or a program (behind --), not both: a job file trains a model");
+  }
+  if (!program && !given("--file")) {
+    throw CLI::ValidationError(
+        "give a job file: -f job.yaml, or a program: -- build/words "
+        "ARGUMENTS");
+  }
+  for (const char* name :
+       {"--strategy", "--workers", "--closures-per-worker", "--ps", "--evaluator", "--memory",
+        "--restart-policy", "--max-restarts", "--processes-per-worker", "--send", "--env",
+        "--tpu-topology", "--end-grace"}) {
+    if (!program && given(name)) {
+      throw CLI::ValidationError(fmt::format(
+          "{} belongs to a program (behind --); a job file says what its job needs", name));
+    }
+  }
+  const bool launch = IsLaunch(options);
+  const auto policy = options.restart_policy.value_or(
+      IsElastic(options) ? Options::RestartPolicy::kOnFailure : Options::RestartPolicy::kNever);
+  if (options.max_restarts > 0 && policy == Options::RestartPolicy::kNever) {
+    throw CLI::ValidationError("--max-restarts belongs to --restart-policy on-failure");
+  }
+  for (const char* name : {"--closures-per-worker", "--ps", "--evaluator", "--memory"}) {
+    if (launch && given(name)) {
+      throw CLI::ValidationError(
+          fmt::format("{} belongs to programs of --strategy parameter_server", name));
+    }
+  }
+  for (const char* name :
+       {"--processes-per-worker", "--send", "--env", "--tpu-topology", "--end-grace"}) {
+    if (program && !launch && given(name)) {
+      throw CLI::ValidationError(
+          fmt::format("{} belongs to commands: --strategy none, or multi_worker_mirrored", name));
+    }
+  }
+  if (program && !launch && options.restart_policy == Options::RestartPolicy::kExitCode) {
+    throw CLI::ValidationError("--restart-policy exit-code belongs to commands");
+  }
+}
+
+CLI::App* AddSubmit(CLI::App& app, Options& options) {
+  CLI::App* submit = app.add_subcommand(
+      "submit",
+      "Submit a job file (-f), or a program (-- PROGRAM ARGUMENTS); the job's id alone "
+      "goes to stdout");
+  submit->add_option("-f,--file", options.file, "The job file (docs/formats/job-spec.md)");
+  submit->add_option("--name", options.name,
+                     "Name of the job; the same name and job again answers the same id, and lets a "
+                     "stopped or failed job go on");
+  CLI::Option* follow = submit->add_flag(
+      "--follow", options.follow,
+      "Show progress and what a program prints, end with the job's exit code; Ctrl-C detaches");
+  CLI::Option* wait =
+      submit->add_flag("--wait", options.wait, "Wait quietly, end with the job's exit code");
+  submit->add_flag("--dry-run", options.dry_run, "Find what is wrong without running")
+      ->excludes(follow)
+      ->excludes(wait);
+  submit->add_flag("--restart", options.begin_anew,
+                   "A job of this name that has ended begins anew at step 0; its checkpoints are "
+                   "set aside");
+  AddProgram(*submit, options);
+  AddOutput(*submit, options);
+  return submit;
+}
+
+}  // namespace muster::cli
