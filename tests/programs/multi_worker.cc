@@ -2,12 +2,13 @@
 // network in float64 under TF_CONFIG and prints each step's loss, bit for bit.
 //
 //   multi_worker <steps> [leave|extra|shape|stop <task> <step>]
-//   multi_worker <steps> started|mirrored
+//   multi_worker <steps> started|mirrored|fashion|plain
 //
 // "started": eight sums are in flight from one step to the next. "mirrored": a MirroredStrategy
-// that names no devices. The task that is named does at that step what it should not: it ends,
-// makes one more call, brings another shape, or stops itself. Errors are printed; the exit code
-// is 3.
+// that names no devices. "fashion": the network and the data of tests/support/fashion.h, with
+// momentum; "plain": what one libtorch loop makes of these. The task that is named does at that
+// step what it should not: it ends, makes one more call, brings another shape, or stops itself.
+// Errors are printed; the exit code is 3.
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -17,8 +18,11 @@
 #include <vector>
 
 #include "strategy/muster.h"
+#include "tests/support/fashion.h"
 
 namespace {
+
+namespace fashion = muster::testing::fashion;
 
 using Row = std::tuple<torch::Tensor, torch::Tensor>;
 
@@ -47,6 +51,8 @@ void misbehave(const std::string& how) {
   if (how == "extra") context.all_reduce(muster::ReduceOp::kSum, torch::ones({3}));
   if (how == "shape") context.all_reduce(muster::ReduceOp::kMean, torch::ones({5, 7}));
 }
+
+void print_loss(double loss) { std::cout << "loss " << std::hexfloat << loss << std::endl; }
 
 using InFlight = std::vector<muster::Started<torch::Tensor>>;
 
@@ -112,10 +118,39 @@ void train(std::int64_t steps, const std::string& how, const std::string& who, s
         },
         data.get_next());
     const double loss = strategy.reduce(muster::ReduceOp::kSum, losses).item<double>();
-    std::cout << "loss " << std::hexfloat << loss << std::endl;
+    print_loss(loss);
   }
   const double all = mean.result();
   std::cout << "mean " << std::hexfloat << all << std::endl;
+}
+
+fashion::Course fashion_course(std::int64_t steps) {
+  return {.seed = 3, .type = torch::kFloat64, .steps = static_cast<int>(steps)};
+}
+const auto kFashionOptions = torch::optim::SGDOptions(0.02).momentum(0.9);
+
+void train_fashion(std::int64_t steps) {
+  muster::MultiWorkerMirroredStrategy strategy;
+  const std::int64_t rows = fashion::kBatch / strategy.num_replicas_in_sync();
+  const auto scope = strategy.scope();
+  fashion::Course course = fashion_course(steps);
+  const auto net = strategy.distribute(course.Begin());
+  const auto optimizer = strategy.optimizer<torch::optim::SGD>(net, kFashionOptions);
+  const auto each = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
+  for (int step = 0; step < course.steps; ++step) {
+    const auto parts = strategy.run([&] {
+      const int replica = muster::replica_context().replica_id_in_sync_group();
+      const fashion::Examples mine = course.Rows(step, rows * replica, rows);
+      optimizer.zero_grad();
+      const torch::Tensor loss = muster::compute_average_loss(
+          torch::nn::functional::cross_entropy(net->forward(mine.images), mine.labels, each),
+          fashion::kBatch);
+      loss.backward();
+      optimizer.step();
+      return loss.detach();
+    });
+    print_loss(strategy.reduce(muster::ReduceOp::kSum, parts).item<double>());
+  }
 }
 
 }  // namespace
@@ -123,10 +158,18 @@ void train(std::int64_t steps, const std::string& how, const std::string& who, s
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   try {
-    if (argc > 4) {
-      train(std::stol(argv[1]), argv[2], argv[3], std::stol(argv[4]));
+    const std::string how = argc > 2 ? argv[2] : "";
+    if (how == "fashion") {
+      train_fashion(std::stol(argv[1]));
+    } else if (how == "plain") {
+      for (const double loss : fashion::PlainLosses<torch::optim::SGD>(
+               fashion_course(std::stol(argv[1])), kFashionOptions)) {
+        print_loss(loss);
+      }
+    } else if (argc > 4) {
+      train(std::stol(argv[1]), how, argv[3], std::stol(argv[4]));
     } else {
-      train(std::stol(argv[1]), argc > 2 ? argv[2] : "", "", 0);
+      train(std::stol(argv[1]), how, "", 0);
     }
   } catch (const muster::Error& error) {
     std::cout << "error " << error.what() << std::endl;

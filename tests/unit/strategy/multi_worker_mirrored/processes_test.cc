@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -67,6 +68,28 @@ TEST_CASE("one, two and four processes train alike, and twice the same bit for b
     CHECK(most <= 1e-9);
     for (const Lines& other : printed) CHECK(losses(other) == chiefs);
     CHECK(losses(train(count, 200)[0]) == chiefs);
+  }
+}
+
+TEST_CASE("one, two and four processes have the losses of one libtorch loop on Fashion-MNIST",
+          "[strategy][unit]") {
+  const std::vector<double> plain = losses(train(1, 200, {"plain"})[0]);
+  REQUIRE(plain.size() == 200);
+  // Batches of 16 differ: ten of them on each side.
+  const double begin = std::accumulate(plain.begin(), plain.begin() + 10, 0.0);
+  CHECK(std::accumulate(plain.rbegin(), plain.rbegin() + 10, 0.0) < 0.7 * begin);
+
+  for (const int count : {1, 2, 4}) {
+    for (const Lines& printed : train(count, 200, {"fashion"})) {
+      const std::vector<double> theirs = losses(printed);
+      REQUIRE(theirs.size() == plain.size());
+      double most = 0;
+      for (std::size_t i = 0; i < plain.size(); ++i) {
+        most = std::max(most, std::abs(theirs[i] - plain[i]));
+      }
+      CAPTURE(count, most);
+      CHECK(most <= 1e-9);
+    }
   }
 }
 
