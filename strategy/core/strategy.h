@@ -161,7 +161,7 @@ class Strategy {
   }
   template <class T>
   auto reduce(std::string_view op, const T& value, const Axes& axes = {}) {
-    return reduce(reduce_op(op), value, axes);
+    return reduce(op_named(op), value, axes);
   }
 
   // The replicas' values joined along `axis`, on the device that is current here.
@@ -250,6 +250,8 @@ class Strategy {
   virtual bool should_checkpoint() const { return true; }
   virtual bool should_save_summary() const { return true; }
   virtual bool require_static_shapes() const { return false; }
+  // As reduce_op(); of another name some say UNIMPLEMENTED.
+  virtual ReduceOp op_named(std::string_view name) const { return reduce_op(name); }
   // INVALID_ARGUMENT: distributed datasets are not for this process to iterate.
   virtual void require_iteration() const {}
 

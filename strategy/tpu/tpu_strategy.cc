@@ -136,6 +136,14 @@ TPUStrategy::TPUStrategy(std::shared_ptr<ClusterResolver> resolver, DeviceAssign
 
 TPUStrategy::~TPUStrategy() = default;
 
+ReduceOp TPUStrategy::op_named(std::string_view name) const {
+  try {
+    return reduce_op(name);
+  } catch (const Error& error) {
+    raise(Unimplemented("TPUStrategy reduces by SUM and MEAN alone: {}", error.message()));
+  }
+}
+
 int TPUStrategy::num_replicas_per_host() const {
   return std::min(assignment_.num_replicas(),
                   assignment_.topology().num_tpus_per_task() / num_cores_per_replica());

@@ -65,6 +65,8 @@ class TPUStrategy final : public Strategy {
   std::string_view name() const override { return "TPUStrategy"; }
   std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
   bool require_static_shapes() const override { return true; }
+  // UNIMPLEMENTED: neither SUM nor MEAN.
+  ReduceOp op_named(std::string_view name) const override;
 
   const DeviceAssignment& device_assignment() const { return assignment_; }
   int num_cores_per_replica() const { return assignment_.num_cores_per_replica(); }
