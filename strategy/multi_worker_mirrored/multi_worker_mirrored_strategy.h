@@ -88,8 +88,8 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   //   INVALID_ARGUMENT: options that cannot be; another worker has other variables.
   //   DEADLINE_EXCEEDED: no group in regroup_within; names who is missing.
   //   UNAVAILABLE: all workers that had the state have ended.
-  //   UNIMPLEMENTED: state that replicas keep for themselves (ON_READ variables, buffers of
-  //   BatchNorm).
+  //   UNIMPLEMENTED: an ON_READ variable in `state` that has no aggregation; a value of more than
+  //   14 dimensions.
   std::uint64_t run_elastic(Checkpoint& state, const std::function<void(const ElasticStep&)>& step,
                             const ElasticOptions& options);
 

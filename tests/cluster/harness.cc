@@ -240,23 +240,6 @@ std::int64_t NowMs() {
       .count();
 }
 
-Lateness::Lateness()
-    : thread_([this] {
-        constexpr milliseconds kNap{5};
-        while (!done_) {
-          const auto begin = std::chrono::steady_clock::now();
-          std::this_thread::sleep_for(kNap);
-          const auto late = std::chrono::duration_cast<milliseconds>(
-              std::chrono::steady_clock::now() - begin - kNap);
-          worst_ms_ = std::max<std::int64_t>(worst_ms_, late.count());
-        }
-      }) {}
-
-Lateness::~Lateness() {
-  done_ = true;
-  thread_.join();
-}
-
 std::vector<std::string> ProcessesOf(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;

@@ -15,6 +15,7 @@
 
 #include "common/process/child.h"
 #include "muster/v1/jobs.pb.h"
+#include "tests/support/lateness.h"
 
 namespace muster::testing {
 
@@ -126,22 +127,6 @@ class Cluster {
 std::int64_t NowMs();
 // A file's bytes; none when it is not there.
 std::string ReadAll(const std::string& path);
-
-// How late this machine wakes a thread that wants to run, while the object lives: what a limit on
-// the daemons' promptness has to allow when others use the processors too.
-class Lateness {
- public:
-  Lateness();
-  ~Lateness();
-  Lateness(const Lateness&) = delete;
-  Lateness& operator=(const Lateness&) = delete;
-  std::int64_t worst_ms() const { return worst_ms_; }
-
- private:
-  std::atomic<bool> done_ = false;
-  std::atomic<std::int64_t> worst_ms_ = 0;
-  std::thread thread_;
-};
 
 // "pid: command line" of each process that names `folder` in its command line or environment.
 std::vector<std::string> ProcessesOf(const std::string& folder);

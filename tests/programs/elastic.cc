@@ -4,12 +4,13 @@
 //
 //   elastic <steps> [<task> <step> <signal> <phase>] [options...]
 //
-// The task that is named sends itself the signal at that step: begin, shard (some of its gradients
-// are computed), summed (all have them), applied (its update is done), committed. Options: adam;
-// slow (a step takes 20 ms); alone=<ms> (the first group waits so long for all); first=<n> (a
-// worker alone begins with worker n's values); marks=<folder> (see Marks); save=<folder> (goes on
-// from the last checkpoint there, and saves one every=<n> steps); meanwhile (beside the next
-// steps); own (the network has running statistics, and replicas count what they see).
+// The task that is named sends itself the signal (-1: it ends its group by a DATA_LOSS, as a
+// checksum that fails does) at that step: begin, shard (some of its gradients are computed), summed
+// (all have them), applied (its update is done), committed. Options: adam; slow (a step takes 20
+// ms); alone=<ms> (the first group waits so long for all); first=<n> (a worker alone begins with
+// worker n's values); marks=<folder> (see Marks); save=<folder> (goes on from the last checkpoint
+// there, and saves one every=<n> steps); meanwhile (beside the next steps); own (the network has
+// running statistics, and replicas count what they see).
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -22,6 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/group.h"
+#include "common/base/status.h"
 #include "strategy/muster.h"
 #include "strategy/train/internal/saved_state.h"
 
@@ -180,6 +183,7 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
     if (!mine || sent || step != options.when || phase != options.phase) return;
     sent = true;
     std::cout << "signal " << options.signal << std::endl;
+    if (options.signal < 0) return strategy.collectives()->Abort(muster::DataLoss("a checksum"));
     std::raise(options.signal);
   };
   muster::Checkpoint state;

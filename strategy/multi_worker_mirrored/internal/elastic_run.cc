@@ -82,6 +82,7 @@ bool ElasticRun::GroupOver() const {
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kAborted:
     case StatusCode::kCancelled:
+    case StatusCode::kDataLoss:  // a checksum of one link: what it brought was not used
       return true;
     default:
       return false;

@@ -23,7 +23,8 @@ torch::Tensor Given(collectives::Group& group, int donor, const torch::Tensor& v
   std::vector<std::int64_t> form(kMostDimensions + 2, -1);
   if (gives && mine.defined()) {
     if (static_cast<std::size_t>(mine.dim()) > kMostDimensions) {
-      raise(Unimplemented("a value of {} dimensions in a run that is elastic", mine.dim()));
+      raise(Unimplemented("run_elastic(): a value of the state has {} dimensions; at most {}",
+                          mine.dim(), kMostDimensions));
     }
     form[0] = static_cast<std::int64_t>(mine.scalar_type());
     form[1] = mine.dim();
