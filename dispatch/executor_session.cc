@@ -4,6 +4,7 @@
 #include <exception>
 #include <limits>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "dispatch/core/assignment.h"
@@ -25,6 +26,13 @@ constexpr std::size_t kShare = 16;
 constexpr Millis kUnwatched{5};
 // A driver that takes no more is not told of a closure that was given up.
 constexpr Millis kLastWords{1'000};
+
+std::string GoesOn(std::uint64_t closure, Millis grace, std::string_view why) {
+  return fmt::format(
+      "closure {} goes on {} ms after it was cancelled, since {}: a function that takes long asks "
+      "ClosureContext::cancelled()",
+      closure, grace.count(), why);
+}
 
 bool Pinned(const WireRecord& record) { return (record.closure & PerWorkerValues::kPinned) != 0; }
 
@@ -68,10 +76,8 @@ ExecutorSession::~ExecutorSession() {
     }
     const std::vector<RunningTable::Entry> running = table_.Now();
     if (!ended && !running.empty()) {
-      options_.on_stuck(fmt::format(
-          "closure {} goes on {} ms after it was cancelled, since its driver is gone: a "
-          "function that takes long asks ClosureContext::cancelled()",
-          running.front().closure, options_.cancel_grace.count()));
+      options_.on_stuck(
+          GoesOn(running.front().closure, options_.cancel_grace, "its driver is gone"));
     }
   }
   for (std::thread& thread : threads_) thread.join();
@@ -162,11 +168,17 @@ void ExecutorSession::Watch() {
     (void)watch_.wait_until(mutex_, SteadyClock::now() + kUnwatched);
     const bool unwatched = !leading_ && running_ > 0 && seen == turns_;
     seen = turns_;
+    // What begins after it was cancelled ends at once.
+    if (running_ == 0) cancelled_.clear();
     if (over_ || running_ == 0) continue;
     if (unwatched) leading_ = watcher_leads_ = true;
     const std::optional<Limited> late = TakeLate();
+    const std::optional<std::uint64_t> deaf = TakeDeaf();
     lock.unlock();
     if (late) GiveUp(*late);
+    if (deaf) {
+      options_.on_stuck(GoesOn(*deaf, options_.cancel_grace, "another one has failed"));
+    }
     // A runner that is in a long closure cannot send what came before it.
     Answer();
     if (unwatched) Lead(nullptr, SteadyClock::now() + kUnwatched);
@@ -225,6 +237,8 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
           values_.Release(record.closure);
         } else {
           cancellation_.CancelTo(record.closure);
+          const MutexLock lock(mutex_);
+          cancelled_.push_back({record.closure, SteadyClock::now() + options_.cancel_grace});
         }
         return Ok();
       });
@@ -289,6 +303,20 @@ std::optional<ExecutorSession::Limited> ExecutorSession::TakeLate() {
   const Limited late = *found;
   limited_.erase(found);
   return late;
+}
+
+std::optional<std::uint64_t> ExecutorSession::TakeDeaf() {
+  if (cancelled_.empty() || !options_.on_stuck) return std::nullopt;
+  const TimePoint now = SteadyClock::now();
+  const auto due =
+      std::ranges::find_if(cancelled_, [&](const CancelledTo& one) { return one.until <= now; });
+  if (due == cancelled_.end()) return std::nullopt;
+  const std::uint64_t to = due->closure;
+  cancelled_.erase(due);
+  for (const RunningTable::Entry& one : table_.Now()) {
+    if (one.closure <= to) return one.closure;
+  }
+  return std::nullopt;
 }
 
 // Tells the driver, and then whoever may end this process. What the function returns after all
@@ -391,10 +419,12 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
     if (context.has_bookmarks()) context.AppendBookmarksTo(value);
     return AddResult(record, value);
   }
-  if (Pinned(job.record)) values_.Set(job.record.closure, status);
   ClosureError error = context.blame();
   error.status = status;
-  if (Pinned(job.record)) error.phase = Phase::kBuild;
+  if (Pinned(job.record)) {
+    error.phase = Phase::kBuild;
+    values_.Set(job.record.closure, {.value = status, .again = MayGoAway(error)});
+  }
   record.flags |= kFlagError;
   std::vector<std::byte> bytes = EncodeError(error);
   if (context.has_bookmarks()) context.AppendBookmarksTo(bytes);

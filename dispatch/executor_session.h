@@ -44,7 +44,8 @@ class ExecutorSession {
   // runs, which has a slot for each closure at a time, outlive it.
   ExecutorSession(std::unique_ptr<net::DuplexLink> link, const FunctionTable& functions,
                   Options options, RunningTable& running, net::Fd wake);
-  // Cancels what runs and waits for it; what does not end within the grace goes to `on_stuck`.
+  // Cancels what runs and waits for it. What does not end within the grace goes to `on_stuck`, as
+  // does what the driver has cancelled.
   ~ExecutorSession();
 
   // Tells the driver to send no more. Threading: any.
@@ -76,6 +77,13 @@ class ExecutorSession {
   void RunJobs(std::vector<Job>& jobs, std::size_t slot);
   // Runs one and adds what comes out to the results. True: these are to be sent now.
   bool RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock);
+  // All up to a closure are cancelled, and may go on for the grace.
+  struct CancelledTo {
+    std::uint64_t closure = 0;
+    TimePoint until;
+  };
+  // One that goes on though its grace is over.
+  std::optional<std::uint64_t> TakeDeaf() MUSTER_REQUIRES(mutex_);
   // The first that has run for too long.
   std::optional<Limited> TakeLate() MUSTER_REQUIRES(mutex_);
   void GiveUp(const Limited& late);
@@ -116,6 +124,7 @@ class ExecutorSession {
   std::uint32_t running_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::uint32_t waiting_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::vector<Limited> limited_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<CancelledTo> cancelled_ MUSTER_GUARDED_BY(mutex_);
   // How often somebody has led.
   std::uint64_t turns_ MUSTER_GUARDED_BY(mutex_) = 0;
   // Threads.

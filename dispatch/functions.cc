@@ -8,19 +8,28 @@ namespace muster::dispatch {
 bool ClosureContext::build() const { return (closure_ & PerWorkerValues::kPinned) != 0; }
 
 void ClosureContext::Build(std::shared_ptr<void> value) {
-  host_.values.Set(closure_, std::move(value));
+  host_.values.Set(closure_, {.value = std::move(value)});
 }
 
 Result<std::shared_ptr<void>> ClosureContext::ValueOf(std::uint64_t per_worker) {
-  auto found = host_.values.Get(per_worker);
-  if (!found.ok()) Blame(Origin::kInput, Phase::kInputs, "");
-  return found;
+  WorkerValues::Entry found = host_.values.Get(per_worker);
+  if (found.value.ok()) return std::move(found.value);
+  Blame(found.again ? Origin::kWorker : Origin::kInput, Phase::kInputs, "");
+  if (!found.again) return std::move(found.value);
+  return Unavailable("a per-worker value that it uses is built again: {}",
+                     Message(found.value.status()));
 }
 
-void ClosureContext::LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence,
-                                   std::string place) {
+Status ClosureContext::LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence,
+                                     std::string place) {
+  if (place.size() > kMostBookmark) {
+    return ResourceExhausted(
+        "the place of its data takes {} bytes, at most {} are kept for the worker's next executor",
+        place.size(), kMostBookmark);
+  }
   std::erase_if(left_, [&](const Left& one) { return one.value == per_worker; });
   left_.push_back({.value = per_worker, .sequence = sequence, .place = std::move(place)});
+  return Ok();
 }
 
 void ClosureContext::AppendBookmarksTo(std::vector<std::byte>& to) const {

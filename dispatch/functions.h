@@ -63,13 +63,15 @@ class ClosureContext {
   // In a build: this worker's value.
   void Build(std::shared_ptr<void> value);
   // This worker's value of a per-worker one.
-  //   The build's error, as an input's; kNotFound: there is none.
+  //   The build's error, as an input's; kNotFound: there is none.  kUnavailable, as the worker's:
+  //   it is built again soon.
   Result<std::shared_ptr<void>> ValueOf(std::uint64_t per_worker);
   // Says that what the function is about to return is not its own trouble.
   void Blame(Origin origin, Phase phase, std::string task);
 
   // Leaves a per-worker value at `place`; see core/bookmark.h. The last of each value counts.
-  void LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence, std::string place);
+  //   kResourceExhausted: a place of more than kMostBookmark bytes.
+  Status LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence, std::string place);
   // In a build: what the value's last one on this worker was left with; sequence 0: nothing.
   const Bookmark& bookmark() const { return found_; }
 

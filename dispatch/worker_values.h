@@ -1,5 +1,5 @@
 // This worker's values of the per-worker ones, by their id: the object, or why it could not be
-// built.
+// built, or not yet.
 //
 // Threading: any thread.
 #pragma once
@@ -16,22 +16,29 @@ namespace muster::dispatch {
 
 class WorkerValues {
  public:
-  void Set(std::uint64_t id, Result<std::shared_ptr<void>> value) {
+  struct Entry {
+    Result<std::shared_ptr<void>> value = std::shared_ptr<void>();
+    // The error is the cluster's trouble: the driver has it built again.
+    bool again = false;
+  };
+
+  void Set(std::uint64_t id, Entry entry) {
     const MutexLock lock(mutex_);
-    values_.insert_or_assign(id, std::move(value));
+    values_.insert_or_assign(id, std::move(entry));
   }
   //   kNotFound: not built here, or released.
-  Result<std::shared_ptr<void>> Get(std::uint64_t id) {
+  Entry Get(std::uint64_t id) {
     const MutexLock lock(mutex_);
     const auto found = values_.find(id);
     if (found == values_.end()) {
-      return NotFound("per-worker value {} is not on this worker", id & ~(std::uint64_t{1} << 63));
+      return {.value = NotFound("per-worker value {} is not on this worker",
+                                id & ~(std::uint64_t{1} << 63))};
     }
     return found->second;
   }
   void Release(std::uint64_t id) {
     // Its destructor may be anything: not under the lock.
-    Result<std::shared_ptr<void>> last = std::shared_ptr<void>();
+    Entry last;
     const MutexLock lock(mutex_);
     if (const auto found = values_.find(id); found != values_.end()) {
       last = std::move(found->second);
@@ -45,7 +52,7 @@ class WorkerValues {
 
  private:
   Mutex mutex_;
-  std::map<std::uint64_t, Result<std::shared_ptr<void>>> values_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Entry> values_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dispatch

@@ -1,9 +1,12 @@
 #include "program/driver_runtime.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "dispatch/functions.h"
@@ -32,8 +35,27 @@ Millis SecondsOf(const char* variable) {
   return seconds > 0 && seconds < 1e6 ? Millis(std::llround(seconds * 1000)) : Millis(0);
 }
 
+// A count in the environment; nothing: none, or no number.
+std::optional<std::size_t> CountOf(const char* variable) {
+  const char* const text = std::getenv(variable);
+  std::uint32_t count = 0;
+  if (text == nullptr) return std::nullopt;
+  const std::string_view all(text);
+  const auto [end, error] = std::from_chars(all.begin(), all.end(), count);
+  if (error != std::errc() || end != all.end()) return std::nullopt;
+  return count;
+}
+
+dispatch::ErrorPolicy::Options ErrorOptions() {
+  dispatch::ErrorPolicy::Options errors;
+  errors.ps_failures =
+      CountOf("TF_COORDINATOR_IGNORE_TRANSIENT_PS_FAILURES").value_or(errors.ps_failures);
+  errors.timeouts = CountOf("TF_COORDINATOR_IGNORE_TRANSIENT_TIMEOUTS");
+  return errors;
+}
+
 dispatch::Driver::Options DriverOptions() {
-  return {.dispatch = {.worker_patience = kWorkerPatience},
+  return {.dispatch = {.errors = ErrorOptions(), .worker_patience = kWorkerPatience},
           .functions = dispatch::ProgramFunctions().hash(),
           .start_delay = SecondsOf("TF_COORDINATOR_SCHEDULE_START_DELAY"),
           .most_start_delay = SecondsOf("TF_COORDINATOR_SCHEDULE_START_DELAY_MAX")};

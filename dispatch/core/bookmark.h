@@ -17,7 +17,7 @@
 
 namespace muster::dispatch {
 
-// A longer place is not kept.
+// A longer place is not kept: the closure that leaves it fails.
 inline constexpr std::size_t kMostBookmark = 65'536;
 
 struct Bookmark {

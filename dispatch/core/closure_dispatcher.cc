@@ -86,11 +86,11 @@ void ClosureDispatcher::AssignWithTurns(ClosureRecord& record, std::span<const s
 
 void ClosureDispatcher::SettleInherited(ClosureRecord& record) {
   if (record.result != ResultSlab::kNone) results_.SetValue(record.result, {});
-  Settle(record);
+  Settle(record, true);
 }
 
 std::optional<ClosureError> ClosureDispatcher::Raise() {
-  if (!failed() || in_flight_ > 0) return std::nullopt;
+  if (!failed() || ends_awaited()) return std::nullopt;
   while (!queue_.empty()) {
     ClosureRecord& record = slab_.At(queue_.front());
     queue_.Remove(slab_, record);
@@ -101,7 +101,7 @@ std::optional<ClosureError> ClosureDispatcher::Raise() {
   return std::exchange(error_, std::nullopt);
 }
 
-void ClosureDispatcher::Settle(ClosureRecord& record) {
+void ClosureDispatcher::Settle(ClosureRecord& record, bool succeeded) {
   record.state = ClosureState::kSettled;
   argument_bytes_ -= record.arguments.size();
   record.arguments.Clear();
@@ -109,7 +109,11 @@ void ClosureDispatcher::Settle(ClosureRecord& record) {
   record.result = ResultSlab::kNone;
   if (record.has_turns) turns_.erase(record.id);
   policy_.Forget(record.id);
-  for (Extra& extra : extras_) extra.over = extra.over || extra.closure == record.id;
+  for (Extra& extra : extras_) {
+    if (extra.closure != record.id) continue;
+    extra.over = true;
+    extra.unwanted = !succeeded;
+  }
   slab_.DropSettled();
   steps_.Settled(settled());
 }
@@ -119,23 +123,26 @@ void ClosureDispatcher::Cancel(ClosureRecord& record) {
     for (const Turn& one : turns_[record.id]) per_worker_.ReturnTurn(one.value, one.turn);
   }
   if (record.result != ResultSlab::kNone) results_.SetError(record.result, CancelledError());
-  Settle(record);
+  Settle(record, false);
 }
 
 void ClosureDispatcher::Fail(ClosureRecord& record, ClosureError error) {
   suspects_.Forget(record.id);
   if (record.result != ResultSlab::kNone) results_.SetError(record.result, error);
-  if (!failed()) {
-    error_ = std::move(error);
-    cancel_pending_ = true;
-  }
-  Settle(record);
+  FailQueue(std::move(error));
+  Settle(record, false);
+}
+
+void ClosureDispatcher::FailQueue(ClosureError error) {
+  if (failed()) return;
+  error_ = std::move(error);
+  cancel_pending_ = true;
 }
 
 std::optional<ClosureId> ClosureDispatcher::TakeCancel() {
   if (!cancel_pending_) return std::nullopt;
   cancel_pending_ = false;
-  if (in_flight_ == 0) return std::nullopt;
+  if (!ends_awaited()) return std::nullopt;
   return ClosureId(last_given_);
 }
 
@@ -180,7 +187,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
   Worker* worker = Find(handle);
   if (worker == nullptr) return Outcome::kStale;
   if ((result.closure.value() & PerWorkerValues::kPinned) != 0) {
-    return per_worker_.OnResult(handle.index, result) ? Outcome::kDone : Outcome::kStale;
+    return OnBuilt(handle, result, now);
   }
   ClosureRecord* record = slab_.Find(result.closure.value());
   if (record == nullptr || record->state != ClosureState::kInFlight ||
@@ -204,7 +211,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
   if (record->result != ResultSlab::kNone && results_.references(record->result) > 1) {
     results_.SetValue(record->result, result.value);
   }
-  Settle(*record);
+  Settle(*record, true);
   Remember(handle, result);
   Refresh(handle.index);
   return Outcome::kDone;
@@ -222,8 +229,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
     error.task = worker.task;
     error.incarnation = worker.incarnation;
   }
-  const bool ours = error.origin != Origin::kUser && error.origin != Origin::kInput;
-  if (failed() && (ours || error.status.code() == StatusCode::kCancelled)) {
+  if (failed() && (IsOfTheCluster(error) || error.status.code() == StatusCode::kCancelled)) {
     TakeFromFlight(record);
     suspects_.Forget(record.id);
     Cancel(record);
@@ -234,7 +240,8 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
     PutBack(record);
     return Outcome::kAgain;
   }
-  if (policy_.Decide(error, here_, now) == ErrorPolicy::Remedy::kPutBack) {
+  if (policy_.Decide(error, {.number = record.number, .newest = executions_}, here_, now) ==
+      ErrorPolicy::Remedy::kPutBack) {
     const std::optional<std::string> too_often = policy_.NoteReturn(record.id, now);
     if (!too_often) {
       PutBack(record);
@@ -246,6 +253,37 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
   TakeFromFlight(record);
   error.status = Annotate(error.status, NameOf(record.id));
   Fail(record, std::move(error));
+  return Outcome::kFailed;
+}
+
+// An error of the user's stays with the value. The cluster's does not: the value is built again
+// when the worker has paused, and what would be fatal to a closure fails the queue (a parameter
+// server that is lost).
+ClosureDispatcher::Outcome ClosureDispatcher::OnBuilt(WorkerHandle handle,
+                                                      const ClosureResult& result, TimePoint now) {
+  const std::optional<std::uint64_t> number = per_worker_.Running(handle.index, result);
+  if (!number) return Outcome::kStale;
+  Worker& worker = workers_[handle.index];
+  if (result.error == nullptr) {
+    worker.back_off = std::chrono::milliseconds(0);
+    per_worker_.OnResult(handle.index, result);
+    return Outcome::kDone;
+  }
+  ClosureError error = *result.error;
+  if (error.task.empty()) {
+    error.task = worker.task;
+    error.incarnation = worker.incarnation;
+  }
+  const auto remedy = policy_.Decide(error, {.number = *number, .newest = executions_}, here_, now);
+  if (!MayGoAway(error) || !per_worker_.Again(handle.index, result.closure)) {
+    per_worker_.OnResult(handle.index,
+                         {.closure = result.closure, .attempt = result.attempt, .error = &error});
+    return Outcome::kFailed;
+  }
+  BackOff(handle.index, now);
+  if (remedy == ErrorPolicy::Remedy::kPutBack) return Outcome::kAgain;
+  error.status = Annotate(error.status, "a per-worker value of " + worker.task);
+  FailQueue(std::move(error));
   return Outcome::kFailed;
 }
 
@@ -263,6 +301,7 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
   ++in_flight_;
   record.state = ClosureState::kInFlight;
   record.worker = index;
+  record.number = ++executions_;
   if (++record.executions > 1) ++reruns_;
   record.current = record.executions;
   if (record.repeatable && second_runs_ > 0) given_at_[record.id] = now;
@@ -282,7 +321,12 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
 void ClosureDispatcher::PumpBuilds(Send send) {
   if (per_worker_.size() == 0 || !per_worker_.any_waiting()) return;
   for (std::uint32_t index = 0; index < workers_.size(); ++index) {
-    while (const auto build = per_worker_.Next(index)) {
+    const Worker& worker = workers_[index];
+    // After trouble: one that is not to begin yet, or is to end, builds.
+    const bool pauses =
+        worker.held && worker.back_off.count() > 0 && worker.hold_until != TimePoint::max();
+    if (pauses || !per_worker_.waiting(index)) continue;
+    while (const auto build = per_worker_.Next(index, ++executions_)) {
       send({index, workers_[index].generation}, *build);
     }
   }

@@ -16,6 +16,7 @@
 // Threading: not thread-safe; the driver's lock or strand owns it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -110,8 +111,9 @@ class ClosureDispatcher {
   // Options::staleness, and Options::second_runs, from now on.
   void set_staleness(std::uint64_t staleness) { steps_.set_staleness(staleness); }
   void set_second_runs(std::uint32_t most) { second_runs_ = most; }
-  // The pending error, once nothing is in flight; then what was queued is cancelled and the error
-  // cleared. None: no error, or something is still in flight.
+  // The pending error, once nothing is in flight, nor a second execution of what has failed or was
+  // cancelled; then what was queued is cancelled and the error cleared. None: no error, or
+  // something is still in flight.
   std::optional<ClosureError> Raise();
   bool failed() const { return error_.has_value(); }
   // Nothing queued, nothing in flight.
@@ -242,9 +244,12 @@ class ClosureDispatcher {
   // goes on of one that has ended.
   struct Extra {
     std::uint64_t closure = 0;
+    std::uint64_t number = 0;
     std::uint16_t execution = 0;
     WorkerHandle worker;
     bool over = false;
+    // Its closure has not succeeded: what it still writes must not be seen by what comes next.
+    bool unwanted = false;
   };
   using ExtraAt = std::vector<Extra>::iterator;
   // See closure_dispatcher_second.cc.
@@ -265,10 +270,16 @@ class ClosureDispatcher {
   void PutBack(ClosureRecord& record);
   void PutBackAll(Worker& worker, std::vector<std::uint64_t>& ids);
   Outcome OnError(WorkerHandle worker, ClosureRecord& record, ClosureError error, TimePoint now);
+  // As OnResult, for a build of a per-worker value.
+  Outcome OnBuilt(WorkerHandle worker, const ClosureResult& result, TimePoint now);
   // Its own error, and the queue's if it is the first.
   void Fail(ClosureRecord& record, ClosureError error);
+  void FailQueue(ClosureError error);
   // Its end: the future's state is set already.
-  void Settle(ClosureRecord& record);
+  void Settle(ClosureRecord& record, bool succeeded);
+  bool ends_awaited() const {
+    return in_flight_ > 0 || std::ranges::any_of(extras_, &Extra::unwanted);
+  }
   void Cancel(ClosureRecord& record);
   void SettleInherited(ClosureRecord& record);
   void Remember(WorkerHandle worker, const ClosureResult& result);
@@ -312,6 +323,7 @@ class ClosureDispatcher {
   std::size_t argument_bytes_ = 0;
   std::uint64_t last_given_ = 0;
   std::uint64_t succeeded_ = 0;
+  std::uint64_t executions_ = 0;
   std::uint64_t reruns_ = 0;
   std::size_t inherited_ = 0;  // ranges of settled_beyond that ids have passed
 };

@@ -44,7 +44,10 @@ void ClosureDispatcher::RunAgain(TimePoint now, Send send) {
     const auto index = static_cast<std::uint32_t>(idle - workers_.begin());
     const WorkerHandle worker{index, idle->generation};
     ++reruns_;
-    extras_.push_back({.closure = id, .execution = ++record.executions, .worker = worker});
+    extras_.push_back({.closure = id,
+                       .number = ++executions_,
+                       .execution = ++record.executions,
+                       .worker = worker});
     ++idle->extras;
     send(worker, {.closure = ClosureId(id),
                   .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
@@ -87,6 +90,7 @@ void ClosureDispatcher::Exchange(Extra& extra, ClosureRecord& record) {
   --to.extras;
   record.worker = extra.worker.index;
   std::swap(record.current, extra.execution);
+  std::swap(record.number, extra.number);
   extra.worker = {before, from.generation};
   Refresh(before);
   Refresh(record.worker);

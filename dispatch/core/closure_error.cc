@@ -51,6 +51,17 @@ std::string ClosureError::ToString() const {
                      Name(phase), again);
 }
 
+bool IsOfTheCluster(const ClosureError& error) {
+  return error.origin == Origin::kWorker || error.origin == Origin::kPs ||
+         error.origin == Origin::kCoordinator;
+}
+
+bool MayGoAway(const ClosureError& error) {
+  const StatusCode code = error.status.code();
+  const bool back_pressure = error.origin == Origin::kPs && code == StatusCode::kResourceExhausted;
+  return IsOfTheCluster(error) && (back_pressure || IsTransient(code));
+}
+
 ClosureError CancelledError() {
   return {.status = Cancelled("The corresponding function is cancelled. Please reschedule the "
                               "function."),
@@ -64,19 +75,21 @@ std::size_t WindowedCount::Add(TimePoint now) {
   return events_.size();
 }
 
-ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, std::size_t workers,
-                                        TimePoint now) {
+ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, const Execution& execution,
+                                        std::size_t workers, TimePoint now) {
   const StatusCode code = error.status.code();
-  const bool ours = error.origin == Origin::kWorker || error.origin == Origin::kPs ||
-                    error.origin == Origin::kCoordinator;
-  if (!ours) return Remedy::kFail;
+  if (!IsOfTheCluster(error)) return Remedy::kFail;
   if (error.origin == Origin::kPs && code == StatusCode::kResourceExhausted) {
     return Remedy::kPutBack;  // back-pressure
   }
   if (error.origin == Origin::kPs &&
       (code == StatusCode::kUnavailable || code == StatusCode::kAborted)) {
-    const auto count = ps_failures_.try_emplace(error.task, options_.window).first;
-    return count->second.Add(now) < options_.ps_failures ? Remedy::kPutBack : Remedy::kFail;
+    const auto found =
+        servers_.try_emplace(error.task, Server{.failures = WindowedCount(options_.window)}).first;
+    Server& server = found->second;
+    if (execution.number <= server.seen) return Remedy::kPutBack;
+    server.seen = execution.newest;
+    return server.failures.Add(now) < options_.ps_failures ? Remedy::kPutBack : Remedy::kFail;
   }
   if (code == StatusCode::kDeadlineExceeded) {
     const std::size_t allowed = options_.timeouts.value_or(workers / 10);

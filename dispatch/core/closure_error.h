@@ -41,6 +41,11 @@ struct ClosureError {
   std::string ToString() const;
 };
 
+// Trouble of a worker, a parameter server or the coordinator; else the user's.
+bool IsOfTheCluster(const ClosureError& error);
+// Such trouble, and another attempt may meet none.
+bool MayGoAway(const ClosureError& error);
+
 // What the future of a closure holds that another one's error took along.
 ClosureError CancelledError();
 
@@ -60,7 +65,8 @@ class WindowedCount {
 class ErrorPolicy {
  public:
   struct Options {
-    // A parameter server that fails this often within `window` is lost.
+    // A parameter server that fails this often within `window` is lost. What fails with it at once
+    // is one failure, however many closures that is.
     std::size_t ps_failures = 3;
     // So many deadlines may pass within `window` before one is fatal; none: a tenth of the workers.
     std::optional<std::size_t> timeouts = {};
@@ -75,8 +81,15 @@ class ErrorPolicy {
     kFail,     // the closure's own error, and the queue's if it is the first
   };
 
+  // Executions are numbered in the order in which they are handed out.
+  struct Execution {
+    std::uint64_t number = 0;
+    std::uint64_t newest = 0;  // of all
+  };
+
   explicit ErrorPolicy(Options options) : options_(options), timeouts_(options.window) {}
-  Remedy Decide(const ClosureError& error, std::size_t workers, TimePoint now);
+  Remedy Decide(const ClosureError& error, const Execution& execution, std::size_t workers,
+                TimePoint now);
   // This closure is to be sent round again. Says why it is not: it has been too often; none: it is.
   std::optional<std::string> NoteReturn(std::uint64_t closure, TimePoint now);
   // It has ended.
@@ -89,8 +102,13 @@ class ErrorPolicy {
     TimePoint first;
     std::uint32_t times = 0;
   };
+  struct Server {
+    WindowedCount failures;
+    // What was handed out until the last failure that counted has seen no other one.
+    std::uint64_t seen = 0;
+  };
   const Options options_;
-  std::map<std::string, WindowedCount> ps_failures_;
+  std::map<std::string, Server> servers_;
   WindowedCount timeouts_;
   std::map<std::uint64_t, Returns> returns_;
 };

@@ -30,6 +30,8 @@ enum class ClosureState : std::uint8_t { kQueued, kInFlight, kSettled };
 
 struct ClosureRecord {
   std::uint64_t id = 0;
+  // The number of its current execution among all (ErrorPolicy::Execution), while in flight.
+  std::uint64_t number = 0;
   RecordSlot previous = kNoRecord;
   RecordSlot next = kNoRecord;
   std::uint32_t worker = 0;  // while in flight

@@ -2,18 +2,7 @@
 
 #include "dispatch/core/attempt.h"
 
-#include "common/base/trouble.h"
-
 namespace muster::dispatch {
-namespace {
-
-bool OfTheCluster(const ClosureError& error) {
-  return (error.origin == Origin::kWorker || error.origin == Origin::kPs ||
-          error.origin == Origin::kCoordinator) &&
-         IsTransient(error.status.code());
-}
-
-}  // namespace
 
 ClosureId PerWorkerValues::Create(std::uint32_t function, std::span<const std::byte> arguments) {
   const std::uint64_t id = ++last_;
@@ -73,13 +62,14 @@ void PerWorkerValues::Leave(std::uint32_t worker, const ClosureError& why) {
   }
 }
 
-std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker) {
+std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker, std::uint64_t number) {
   if (!waiting(worker)) return std::nullopt;
   const std::uint64_t id = workers_[worker].waiting.front();
   workers_[worker].waiting.pop_front();
   Value& value = values_.at(id);
   Place& place = value.places[worker];
   place.sent = true;
+  place.number = number;
   ++place.executions;
   Assignment build{.closure = ClosureId(id),
                    .attempt = MakeAttempt(epoch_, incarnation_, place.executions),
@@ -116,21 +106,31 @@ void PerWorkerValues::ReturnTurn(ClosureId value, std::uint64_t turn) {
   if (found != values_.end()) found->second.returned.insert(turn);
 }
 
-bool PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result) {
+std::optional<std::uint64_t> PerWorkerValues::Running(std::uint32_t worker,
+                                                      const ClosureResult& result) const {
   const auto found = values_.find(result.closure.value());
-  if (found == values_.end() || worker >= found->second.places.size()) return false;
-  Place& place = found->second.places[worker];
-  if (!place.sent || result.attempt != MakeAttempt(epoch_, incarnation_, place.executions)) {
-    return false;
-  }
+  if (found == values_.end() || worker >= found->second.places.size()) return std::nullopt;
+  const Place& place = found->second.places[worker];
+  const bool current =
+      place.sent && result.attempt == MakeAttempt(epoch_, incarnation_, place.executions);
+  return current ? std::optional(place.number) : std::nullopt;
+}
+
+void PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result) {
+  Place& place = values_.at(result.closure.value()).places[worker];
   place.sent = false;
   if (result.error == nullptr) {
     results_.SetValue(place.result, result.value);
-  } else if (OfTheCluster(*result.error) && place.executions < kMostExecutions) {
-    workers_[worker].waiting.push_back(result.closure.value());
   } else {
     results_.SetError(place.result, *result.error);
   }
+}
+
+bool PerWorkerValues::Again(std::uint32_t worker, ClosureId value) {
+  Place& place = values_.at(value.value()).places[worker];
+  if (place.executions == kMostExecutions) return false;
+  place.sent = false;
+  workers_[worker].waiting.push_back(value.value());
   return true;
 }
 

@@ -48,16 +48,22 @@ class PerWorkerValues {
 
   void Join(std::uint32_t worker);
   void Leave(std::uint32_t worker, const ClosureError& why);
-  // The next build for a worker; valid until the next call of anything here.
-  std::optional<Assignment> Next(std::uint32_t worker);
+  // The next build for a worker, as an execution of this number (ErrorPolicy::Execution); valid
+  // until the next call of anything here.
+  std::optional<Assignment> Next(std::uint32_t worker, std::uint64_t number);
   bool waiting(std::uint32_t worker) const {
     return worker < workers_.size() && !workers_[worker].waiting.empty();
   }
   bool any_waiting() const {
     return std::ranges::any_of(workers_, [](const Worker& one) { return !one.waiting.empty(); });
   }
-  // False: not its current attempt. Trouble of the cluster's makes it wait again.
-  bool OnResult(std::uint32_t worker, const ClosureResult& result);
+  // The number of the execution that the result is of, which is under way; nullopt: it is of none.
+  std::optional<std::uint64_t> Running(std::uint32_t worker, const ClosureResult& result) const;
+  // Such a result is the value's.
+  void OnResult(std::uint32_t worker, const ClosureResult& result);
+  // Such an execution is none: the value waits to be built again.
+  //   False: it has been too often, its attempts have no more numbers.
+  bool Again(std::uint32_t worker, ClosureId value);
   // From a closure that has settled. Of a value that is gone, and older ones: no effect.
   void Remember(std::uint32_t worker, const Bookmark& bookmark);
 
@@ -73,6 +79,7 @@ class PerWorkerValues {
   struct Place {
     ResultSlab::Slot result = ResultSlab::kNone;
     std::uint16_t executions = 0;
+    std::uint64_t number = 0;
     bool sent = false;
     // The newest bookmark's; 0: it has left none.
     std::uint64_t sequence = 0;

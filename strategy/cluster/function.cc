@@ -68,12 +68,9 @@ Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const 
     form(call);
     if (closure.at_end) closure.at_end();
     return Ok();
-  } catch (const ClosureInputError& error) {
-    context.Blame(dispatch::Origin::kInput, dispatch::Phase::kInputs, "");
-    return MakeStatus(static_cast<StatusCode>(error.code()), error.text());
-  } catch (const PsUnavailable& error) {
-    context.Blame(dispatch::Origin::kPs, static_cast<dispatch::Phase>(error.details().phase),
-                  error.details().task);
+  } catch (const ClosureError& error) {
+    context.Blame(static_cast<dispatch::Origin>(error.details().origin),
+                  static_cast<dispatch::Phase>(error.details().phase), error.details().task);
     return MakeStatus(static_cast<StatusCode>(error.code()), error.text());
   } catch (...) {
     return StatusOfException(name);
@@ -95,6 +92,10 @@ void ClosureCall::built(std::shared_ptr<void> object) { context_.Build(std::move
 
 std::shared_ptr<void> ClosureCall::per_worker_value(std::uint64_t id) {
   auto found = context_.ValueOf(id);
+  if (!found.ok() && context_.blame().origin == dispatch::Origin::kWorker) {
+    throw ClosureError(static_cast<ErrorCode>(found.status().code()), Message(found.status()),
+                       {.origin = ErrorOrigin::kWorker, .phase = ClosurePhase::kInputs});
+  }
   if (!found.ok()) {
     throw ClosureInputError(
         static_cast<ErrorCode>(found.status().code()),
@@ -111,7 +112,7 @@ PassPlace ClosureCall::found() const {
 }
 
 void ClosureCall::leave(std::uint64_t id, const PassPlace& place) {
-  context_.LeaveBookmark(id, place.taken, place.position);
+  raise_unless_ok(context_.LeaveBookmark(id, place.taken, place.position));
 }
 
 void raise_made_nothing(const char* make) { raise(InvalidArgument("{} made nothing", make)); }

@@ -87,6 +87,30 @@ TEST_CASE("a parameter server may fail twice within the window, another one coun
   CHECK(raised.ToString() == "UNAVAILABLE: closure 1: refused (ps:0, running, after 3 retries)");
 }
 
+TEST_CASE("what fails with a parameter server at once is one failure of it, for all closures",
+          "[dispatch][unit][CCF-10]") {
+  OneWorker bench({.credit = {.least = 4, .most = 4}});
+  for (int i = 0; i < 4; ++i) bench.Schedule();
+  const auto blip = [&](const std::string& server) {
+    std::vector<Outcome> outcomes;
+    for (const Sent& one : bench.Due()) {
+      outcomes.push_back(bench.Failed(one, Unavailable("refused"), Origin::kPs, server));
+    }
+    return outcomes;
+  };
+  const std::vector<Outcome> all_again(4, Outcome::kAgain);
+
+  CHECK(blip("ps:0") == all_again);
+  CHECK(blip("ps:1") == all_again);
+  CHECK(blip("ps:0") == all_again);
+  CHECK(blip("ps:1") == all_again);
+  CHECK(blip("ps:0").at(0) == Outcome::kFailed);
+
+  const ClosureError raised = *bench.dispatcher.Raise();
+  CHECK(raised.task == "ps:0");
+  CHECK(raised.retries == 4);
+}
+
 TEST_CASE("blips of a parameter server further apart than the window are never fatal",
           "[dispatch][unit]") {
   OneWorker bench({.errors = {.ps_failures = 2, .window = 60s}});

@@ -13,94 +13,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "tests/unit/dispatch/cluster.h"
+#include "tests/unit/dispatch/doors.h"
 
 namespace muster::dispatch {
 namespace {
 
 using namespace std::chrono_literals;
-// A door that closures wait at until the test opens it.
-class Gate {
- public:
-  void Open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  // True: it was opened; else the closure was cancelled.
-  bool Pass(const ClosureContext& context) {
-    std::unique_lock lock(mutex_);
-    ++arrived_;
-    changed_.notify_all();
-    while (!open_ && !context.cancelled()) changed_.wait_for(lock, 1ms);
-    return open_;
-  }
-  // Does not look whether it was cancelled.
-  void PassDeaf() {
-    std::unique_lock lock(mutex_);
-    ++arrived_;
-    changed_.notify_all();
-    while (!open_) changed_.wait(lock);
-  }
-  void AwaitArrivals(int n) {
-    std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, 20s, [&] { return arrived_ >= n; }));
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int arrived_ = 0;
-  bool open_ = false;
-};
-
-struct Program {
-  Program() {
-    empty = functions.Add("empty", [](ClosureContext&) { return Ok(); });
-    twice = functions.Add("twice", [](ClosureContext& context) {
-      const std::int64_t number = 2 * NumberIn(context.arguments());
-      const auto bytes = BytesOfValue(number);
-      context.value().assign(bytes.begin(), bytes.end());
-      return Ok();
-    });
-    count = functions.Add("count", [this](ClosureContext&) {
-      ++counted;
-      return Ok();
-    });
-    fail = functions.Add("fail", [](ClosureContext&) { return Unavailable("the user's own"); });
-    thrower = functions.Add("thrower",
-                            [](ClosureContext&) -> Status { throw std::runtime_error("thrown"); });
-    wait = functions.Add("wait", [this](ClosureContext& context) {
-      return gate.Pass(context) ? Ok() : Cancelled("it was told to end");
-    });
-    deaf = functions.Add("deaf", [this](ClosureContext&) {
-      gate.PassDeaf();
-      return Ok();
-    });
-    echo = functions.Add("echo", [](ClosureContext& context) {
-      context.value().assign(context.arguments().begin(), context.arguments().end());
-      return Ok();
-    });
-    build = functions.Add("build", [this](ClosureContext& context) {
-      if (context.arguments().empty()) return InvalidArgument("no such file");
-      context.Build(std::make_shared<std::int64_t>(100 + ++built));
-      return Ok();
-    });
-    use = functions.Add("use", [](ClosureContext& context) -> Status {
-      const auto id = static_cast<std::uint64_t>(NumberIn(context.arguments()));
-      MUSTER_TRY_ASSIGN(const std::shared_ptr<void> value, context.ValueOf(id));
-      const auto bytes = BytesOfValue(*std::static_pointer_cast<std::int64_t>(value));
-      context.value().assign(bytes.begin(), bytes.end());
-      return Ok();
-    });
-  }
-  FunctionTable functions;
-  Gate gate;
-  std::atomic<int> counted{0};
-  std::atomic<int> built{0};
-  std::uint32_t empty = 0, twice = 0, count = 0, fail = 0, thrower = 0, wait = 0, echo = 0,
-                build = 0, use = 0, deaf = 0;
-};
 
 TEST_CASE("a value is fetched and join returns when all have ended",
           "[dispatch][unit][CCO-06][CCO-07]") {
@@ -256,6 +174,27 @@ TEST_CASE("closures of an executor that is gone run elsewhere, a zombie changes 
   lost.reset();
   const std::lock_guard lock(mutex);
   CHECK(told == std::vector<std::string>{"worker:0"});
+}
+
+TEST_CASE("a place of data that is too long to be kept fails the closure that leaves it",
+          "[dispatch][unit]") {
+  Program program;
+  const std::uint32_t leave = program.functions.Add("leave", [](ClosureContext& context) {
+    const auto bytes = static_cast<std::size_t>(NumberIn(context.arguments()));
+    return context.LeaveBookmark(1, 1, std::string(bytes, 'x'));
+  });
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+
+  REQUIRE(driver.ScheduleOnly(leave, BytesOfValue(std::int64_t{65'536}), Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+  REQUIRE(driver.ScheduleOnly(leave, BytesOfValue(std::int64_t{65'537}), Soon()).ok());
+
+  const Status status = driver.Join(Soon());
+  CHECK(status.code() == StatusCode::kResourceExhausted);
+  CHECK(ErrorOf(status)->origin == Origin::kUser);
+  CHECK(Message(status).find("takes 65537 bytes, at most 65536 are kept") != std::string::npos);
 }
 
 TEST_CASE("a closure that runs longer than it may is given up, and its executor told to end",
@@ -535,39 +474,6 @@ TEST_CASE("an executor without descriptors serves again when there are some", "[
   REQUIRE(connected == 0);
   CHECK(early == 0);
   CHECK(::poll(&nonce, 1, 20'000) == 1);
-}
-
-TEST_CASE("closures that go on when their driver is gone are told, and hold up no successor then",
-          "[dispatch][unit]") {
-  Program program;
-  std::mutex mutex;
-  std::string told;
-  Executor::Options options;
-  options.cancel_grace = 1ms;
-  options.on_stuck = [&](const std::string& what) {
-    {
-      const std::lock_guard lock(mutex);
-      told = what;
-    }
-    program.gate.Open();  // where a real executor ends its process
-  };
-  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 1, "key", std::move(options));
-  auto first = std::make_unique<Driver>(DriverOptions(program.functions));
-  REQUIRE(ConnectTo(*first, "worker:0", executor).ok());
-  REQUIRE(first->ScheduleOnly(program.deaf, {}, Soon()).ok());
-  program.gate.AwaitArrivals(1);
-  CHECK(executor.executor().running().Now().size() == 1);
-  CHECK(executor.executor().running().Now().front().closure == 1);
-  first.reset();
-
-  Driver next(DriverOptions(program.functions));
-  REQUIRE(ConnectTo(next, "worker:0", executor).ok());
-  REQUIRE(next.ScheduleOnly(program.count, {}, Soon()).ok());
-
-  CHECK(next.Join(Soon()).ok());
-  CHECK(executor.executor().running().ended() == 2);
-  const std::lock_guard lock(mutex);
-  CHECK(told.starts_with("closure 1 goes on"));
 }
 
 TEST_CASE("an executor that drains gets no more, others do its work", "[dispatch][unit]") {

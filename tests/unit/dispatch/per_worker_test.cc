@@ -7,6 +7,7 @@
 namespace muster::dispatch {
 namespace {
 
+using namespace std::chrono_literals;
 using State = ResultSlab::State;
 
 struct TwoWorkers : Bench {
@@ -92,9 +93,42 @@ TEST_CASE("an error of a build stays with its value and fails no queue",
 
   CHECK(bench.StateAt(value, bench.a) == State::kError);
   CHECK_FALSE(bench.dispatcher.failed());
-  sent = bench.Pump();  // the other is tried again, where it was
+  CHECK(bench.Pump().empty());  // the other is tried again, where it was, after a pause
+  bench.now = bench.dispatcher.next_timer();
+  sent = bench.Pump();
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].worker == bench.b);
+}
+
+TEST_CASE("builds pause while a parameter server is away, and say when it is lost",
+          "[dispatch][unit][CCE-08][CCF-10]") {
+  TwoWorkers bench;
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  const auto all_fail = [&](const Status& status) {
+    const std::vector<Sent> sent = bench.Pump();
+    CHECK(sent.size() == 2);
+    for (const Sent& one : sent) bench.Failed(one, status, Origin::kPs, "ps:0");
+    CHECK(bench.Pump().empty());
+    CHECK(bench.dispatcher.next_timer() > bench.now);
+    bench.now += 2s;
+  };
+  for (int i = 0; i < 10; ++i) all_fail(ResourceExhausted("no room"));
+  all_fail(Unavailable("refused"));
+  all_fail(Unavailable("refused"));
+  CHECK_FALSE(bench.dispatcher.failed());
+  CHECK(bench.StateAt(value, bench.a) == State::kNotReady);
+
+  all_fail(Unavailable("refused"));
+  const auto raised = bench.dispatcher.Raise();
+  REQUIRE(raised);
+  CHECK(raised->origin == Origin::kPs);
+  CHECK(raised->task == "ps:0");
+  CHECK(raised->status.code() == StatusCode::kUnavailable);
+
+  // It is there again.
+  for (const Sent& one : bench.Pump()) bench.Done(one);
+  CHECK(bench.StateAt(value, bench.a) == State::kValue);
+  CHECK(bench.StateAt(value, bench.b) == State::kValue);
 }
 
 TEST_CASE("a value that is released is forgotten everywhere", "[dispatch][unit][CCO-14]") {

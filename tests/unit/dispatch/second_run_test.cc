@@ -132,6 +132,32 @@ TEST_CASE("when one of two executions is lost the other one goes on", "[dispatch
   CHECK(bench.dispatcher.idle());
 }
 
+TEST_CASE("an error is raised when both executions of what has failed or was cancelled have ended",
+          "[dispatch][unit]") {
+  SecondBench bench;
+  const auto both = bench.RunTwice();
+  const bool own = GENERATE(true, false);
+  if (own) {
+    CHECK(bench.Failed(both.first, InvalidArgument("bad")) == Bench::Outcome::kFailed);
+  } else {
+    bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
+    bench.Schedule();
+    bench.Failed(bench.Pump().at(0), InvalidArgument("bad"));
+    CHECK(bench.dispatcher.TakeCancel());
+    bench.Failed(both.first, Cancelled("it was told to end"));
+  }
+
+  CHECK_FALSE(bench.dispatcher.Raise());
+  if (own) CHECK(bench.dispatcher.TakeCancel());
+  const bool lost = GENERATE(true, false);
+  if (lost) {
+    bench.dispatcher.RemoveWorker(both.second.worker, Unavailable("killed"));
+  } else {
+    bench.Failed(both.second, Cancelled("it was told to end"));
+  }
+  CHECK(bench.dispatcher.Raise());
+}
+
 TEST_CASE("trouble of one of two executions is none of the closure's", "[dispatch][unit]") {
   SecondBench bench;
   const auto both = bench.RunTwice();
@@ -166,10 +192,10 @@ TEST_CASE("the error of a function counts, whichever execution has it", "[dispat
   SecondBench bench;
   const auto both = bench.RunTwice();
   CHECK(bench.Failed(both.second, InvalidArgument("a bad batch")) == Bench::Outcome::kFailed);
+  CHECK(bench.Done(both.first) == Bench::Outcome::kStale);
   const auto error = bench.dispatcher.Raise();
   REQUIRE(error);
   CHECK(error->status.code() == StatusCode::kInvalidArgument);
-  CHECK(bench.Done(both.first) == Bench::Outcome::kStale);
   CHECK(bench.dispatcher.idle());
 }
 

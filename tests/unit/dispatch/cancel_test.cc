@@ -1,0 +1,98 @@
+// Closures that are cancelled and do not hear it, and those behind a build that has to come again.
+#include "tests/unit/dispatch/doors.h"
+
+namespace muster::dispatch {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("closures that go on when their driver is gone are told, and hold up no successor then",
+          "[dispatch][unit]") {
+  Program program;
+  std::mutex mutex;
+  std::string told;
+  Executor::Options options;
+  options.cancel_grace = 1ms;
+  options.on_stuck = [&](const std::string& what) {
+    {
+      const std::lock_guard lock(mutex);
+      told = what;
+    }
+    program.gate.Open();  // where a real executor ends its process
+  };
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 1, "key", std::move(options));
+  auto first = std::make_unique<Driver>(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(*first, "worker:0", executor).ok());
+  REQUIRE(first->ScheduleOnly(program.deaf, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  CHECK(executor.executor().running().Now().size() == 1);
+  CHECK(executor.executor().running().Now().front().closure == 1);
+  first.reset();
+
+  Driver next(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(next, "worker:0", executor).ok());
+  REQUIRE(next.ScheduleOnly(program.count, {}, Soon()).ok());
+
+  CHECK(next.Join(Soon()).ok());
+  CHECK(executor.executor().running().ended() == 2);
+  const std::lock_guard lock(mutex);
+  CHECK(told.starts_with("closure 1 goes on"));
+}
+
+TEST_CASE("join waits no longer than the grace for a closure that does not hear it is cancelled",
+          "[dispatch][unit]") {
+  Program program;
+  std::mutex mutex;
+  std::string told;
+  Executor::Options options;
+  options.cancel_grace = 1ms;
+  options.on_stuck = [&](const std::string& what) {
+    {
+      const std::lock_guard lock(mutex);
+      told = what;
+    }
+    program.gate.Open();  // where a real executor ends its process
+  };
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 2, "key", std::move(options));
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  REQUIRE(driver.ScheduleOnly(program.deaf, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  REQUIRE(driver.ScheduleOnly(program.fail, {}, Soon()).ok());
+
+  CHECK(Message(driver.Join(Soon())) == "closure 2: the user's own");
+
+  const std::lock_guard lock(mutex);
+  CHECK(told ==
+        "closure 1 goes on 1 ms after it was cancelled, since another one has failed: a function "
+        "that takes long asks ClosureContext::cancelled()");
+}
+
+TEST_CASE("a closure behind a build that a server's trouble ends waits for the next build",
+          "[dispatch][unit][CCE-08]") {
+  Program program;
+  std::atomic<int> tries{0};
+  const std::uint32_t flaky = program.functions.Add("flaky", [&](ClosureContext& context) {
+    if (++tries == 1) {
+      context.Blame(Origin::kPs, Phase::kRun, "ps:0");
+      return Unavailable("refused");
+    }
+    context.Build(std::make_shared<std::int64_t>(7));
+    return Ok();
+  });
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+
+  const ClosureId value = driver.CreatePerWorker(flaky, {});
+  const auto used = driver.Schedule(program.use, BytesOfValue(value.value()), Soon());
+
+  REQUIRE(used.ok());
+  const auto fetched = used->Fetch(Soon());
+  REQUIRE(ToString(fetched.status()) == "OK");
+  CHECK(NumberIn(*fetched) == 7);
+  CHECK(tries == 2);
+}
+
+}  // namespace
+}  // namespace muster::dispatch
