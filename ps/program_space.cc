@@ -1,6 +1,7 @@
 #include "ps/program_space.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <shared_mutex>
 
@@ -9,8 +10,8 @@
 namespace muster::ps {
 namespace {
 
-// A driver that makes more than this has lost its mind, or is none.
-constexpr std::size_t kMostShards = 1 << 22;
+// A request that comes late has been on a broken connection since, and those are few.
+constexpr std::size_t kMostDeleted = 4'096;
 
 // Schedules and FTRL's slots depend on a learning rate that is known beforehand.
 Status CheckForPrograms(const v1::OptimizerSpec& spec) {
@@ -32,17 +33,23 @@ Status CheckForPrograms(const v1::OptimizerSpec& spec) {
 
 }  // namespace
 
-ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool)
-    : job_id_(std::move(job_id)), time_(time), number_(number), pool_(pool) {}
+ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool,
+                           std::size_t most_shards)
+    : job_id_(std::move(job_id)),
+      time_(time),
+      number_(number),
+      pool_(pool),
+      most_shards_(most_shards) {}
 
 Status ProgramSpace::Open() const { return closed_; }
 
 void ProgramSpace::Close(const Status& why) {
-  std::vector<ShardPointer> freed;  // outside the lock
+  absl::flat_hash_map<std::uint32_t, ShardPointer> freed;  // outside the lock
   const std::unique_lock lock(mutex_);
   closed_ = why;
   freed.swap(shards_);
   parts_.clear();
+  deleted_.clear();
   names_.clear();
 }
 
@@ -50,7 +57,7 @@ void ProgramSpace::Close(const Status& why) {
 Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
                                            std::span<const std::byte> value) {
   const v1::ProgramVariable& variable = create.variable();
-  const std::pair<std::uint64_t, std::uint32_t> key(variable.id(), create.part());
+  const Key key(variable.id(), create.part());
   const auto known = [&]() -> Result<std::optional<std::uint32_t>> {
     MUSTER_TRY(Open());
     const auto name = names_.find(variable.name());
@@ -59,8 +66,9 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
     }
     const auto found = parts_.find(key);
     if (found == parts_.end()) return std::optional<std::uint32_t>();
-    const ShardPointer& shard = shards_[found->second];
-    if (shard == nullptr) return NotFound("variable {} was deleted", variable.name());
+    const auto at = shards_.find(found->second);
+    if (at == shards_.end()) return NotFound("variable {} was deleted", variable.name());
+    const ShardPointer& shard = at->second;
     if (shard->variable().SerializeAsString() == variable.SerializeAsString()) {
       return std::optional(found->second);
     }
@@ -76,12 +84,13 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
   const std::unique_lock lock(mutex_);
   MUSTER_TRY_ASSIGN(const std::optional<std::uint32_t> index, known());
   if (index) return *index;
-  if (shards_.size() >= kMostShards) {
-    return ResourceExhausted("variable {}: {} shards have been made here, more are not possible",
-                             variable.name(), shards_.size());
+  if (shards_.size() >= most_shards_ || made_ == std::numeric_limits<std::uint32_t>::max()) {
+    return ResourceExhausted(
+        "variable {}: {} shards are here, and {} have been made: more are not possible",
+        variable.name(), shards_.size(), made_);
   }
-  const auto added = static_cast<std::uint32_t>(shards_.size());
-  shards_.push_back(std::move(made));
+  const std::uint32_t added = made_++;
+  shards_.emplace(added, std::move(made));
   parts_[key] = added;
   names_[variable.name()] = variable.id();
   return added;
@@ -92,13 +101,18 @@ Status ProgramSpace::Delete(std::span<const std::uint32_t> shards) {
   const std::unique_lock lock(mutex_);
   MUSTER_TRY(Open());
   for (const std::uint32_t index : shards) {
-    if (index >= shards_.size()) {
-      return NotFound("shard {}: {} have been made here", index, shards_.size());
-    }
+    if (index >= made_) return NotFound("shard {}: {} have been made here", index, made_);
   }
   for (const std::uint32_t index : shards) {
-    ShardPointer shard = std::exchange(shards_[index], nullptr);
-    if (shard == nullptr) continue;
+    const auto found = shards_.find(index);
+    if (found == shards_.end()) continue;
+    ShardPointer shard = std::move(found->second);
+    shards_.erase(found);
+    deleted_.emplace_back(shard->variable().id(), shard->part());
+    if (deleted_.size() > kMostDeleted) {
+      parts_.erase(deleted_.front());
+      deleted_.pop_front();
+    }
     // Its other parts here, if any, go in the same request or in the next one.
     const auto name = names_.find(shard->variable().name());
     if (name != names_.end() && name->second == shard->variable().id()) names_.erase(name);
@@ -115,8 +129,9 @@ Result<v1::FoundVariable> ProgramSpace::Lookup(const std::string& name) const {
   if (id != names_.end()) {
     for (auto at = parts_.lower_bound({id->second, 0});
          at != parts_.end() && at->first.first == id->second; ++at) {
-      const ShardPointer& shard = shards_[at->second];
-      if (shard == nullptr) continue;
+      const auto there = shards_.find(at->second);
+      if (there == shards_.end()) continue;
+      const ShardPointer& shard = there->second;
       *found.mutable_variable() = shard->variable();
       v1::FoundShard& entry = *found.add_shards();
       entry.set_part(shard->part());
@@ -130,9 +145,17 @@ Result<v1::FoundVariable> ProgramSpace::Lookup(const std::string& name) const {
 Result<ProgramSpace::ShardPointer> ProgramSpace::Find(std::uint32_t shard) const {
   const std::shared_lock lock(mutex_);
   MUSTER_TRY(Open());
-  if (shard < shards_.size() && shards_[shard] != nullptr) return shards_[shard];
-  if (shard < shards_.size()) return NotFound("shard {}: its variable was deleted", shard);
-  return NotFound("shard {}: {} have been made here", shard, shards_.size());
+  if (const auto found = shards_.find(shard); found != shards_.end()) return found->second;
+  if (shard < made_) return NotFound("shard {}: its variable was deleted", shard);
+  return NotFound("shard {}: {} have been made here", shard, made_);
+}
+
+std::vector<ProgramSpace::ShardPointer> ProgramSpace::AllShards() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<ShardPointer> all;
+  all.reserve(shards_.size());
+  for (const auto& [index, shard] : shards_) all.push_back(shard);
+  return all;
 }
 
 Status ProgramSpace::Attach(const v1::AttachOptimizer& attach) {
@@ -200,33 +223,17 @@ void ProgramSpace::BeginStep(std::uint64_t step) {
 void ProgramSpace::EndSteps() {
   const std::uint64_t step = step_.load(std::memory_order_acquire);
   if (step == 0) return;
-  std::vector<ShardPointer> shards;
-  {
-    const std::shared_lock lock(mutex_);
-    shards = shards_;
-  }
-  for (const ShardPointer& shard : shards) {
-    if (shard != nullptr) shard->BeginStep(step);
-  }
+  for (const ShardPointer& shard : AllShards()) shard->BeginStep(step);
 }
 
 void ProgramSpace::Trim() {
-  std::vector<ShardPointer> shards;
-  {
-    const std::shared_lock lock(mutex_);
-    shards = shards_;
-  }
-  for (const ShardPointer& shard : shards) {
-    if (shard != nullptr) shard->Trim(settled_);
-  }
+  for (const ShardPointer& shard : AllShards()) shard->Trim(settled_);
 }
 
 std::uint64_t ProgramSpace::bytes() const {
   const std::shared_lock lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const ShardPointer& shard : shards_) {
-    if (shard != nullptr) bytes += shard->bytes();
-  }
+  for (const auto& [index, shard] : shards_) bytes += shard->bytes();
   return bytes;
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <absl/container/flat_hash_map.h>
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
@@ -43,8 +46,9 @@ struct ProgramTime {
 class ProgramSpace {
  public:
   // `number` tells it from every other space of this server and of those before and after it.
-  // `pool` outlives it.
-  ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool);
+  // `pool` outlives it. `most_shards`: at a time.
+  ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool,
+               std::size_t most_shards = std::size_t{1} << 22);
 
   const std::string& job_id() const { return job_id_; }
   ProgramTime time() const { return time_; }
@@ -89,11 +93,13 @@ class ProgramSpace {
 
   Status Open() const;
   Result<ShardPointer> Find(std::uint32_t shard) const;
+  std::vector<ShardPointer> AllShards() const;
 
   const std::string job_id_;
   const ProgramTime time_;
   const SpaceId number_;
   ApplyPool& pool_;
+  const std::size_t most_shards_;
   std::atomic<ClosureId> settled_{};
 
   std::atomic<std::uint64_t> step_{0};
@@ -101,10 +107,14 @@ class ProgramSpace {
   // Guards what is below; requests take it shared.
   mutable ReadWriteLock mutex_;
   Status closed_;
-  // By index; null: deleted.
-  std::vector<ShardPointer> shards_;
+  // By index.
+  absl::flat_hash_map<std::uint32_t, ShardPointer> shards_;
+  std::uint32_t made_ = 0;
   // (variable, part) to index.
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> parts_;
+  using Key = std::pair<std::uint64_t, std::uint32_t>;
+  std::map<Key, std::uint32_t> parts_;
+  // Those that were deleted last: a request to make one that comes late makes nothing.
+  std::deque<Key> deleted_;
   // The variable of a name.
   std::map<std::string, std::uint64_t> names_;
 };

@@ -109,6 +109,35 @@ TEST_CASE_METHOD(SpaceFixture,
         StatusCode::kNotFound);
 }
 
+TEST_CASE_METHOD(SpaceFixture, "only variables that are there count against how many may be",
+                 "[ps][unit]") {
+  ProgramSpace small{"job-1",
+                     {.epoch = Epoch(1), .incarnation = Incarnation(1)},
+                     SpaceId(98),
+                     pool,
+                     /*most_shards=*/4};
+  std::uint64_t id = 0;
+  const auto make = [&](const std::string& name) {
+    return small.Create(Shard(++id, name, DType::kInt64, {1}), {});
+  };
+  for (const char* const name : {"a", "b", "c"}) REQUIRE(make(name).ok());
+  for (int i = 0; i < 10'000; ++i) {
+    const auto passing = make("passing");
+    REQUIRE(passing.ok());
+    const std::uint32_t shards[] = {*passing};
+    REQUIRE(small.Delete(shards).ok());
+    REQUIRE(small.Delete(shards).ok());
+  }
+  // A request that comes late brings back none of the last ones.
+  CHECK(small.Create(Shard(id, "passing", DType::kInt64, {1}), {}).status().code() ==
+        StatusCode::kNotFound);
+  REQUIRE(make("d").ok());
+  const Status full = make("e").status();
+  CHECK(full.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(full) ==
+        "variable e: 4 shards are here, and 10004 have been made: more are not possible");
+}
+
 TEST_CASE_METHOD(SpaceFixture, "what does not fit is refused by name, given and allowed",
                  "[ps][unit]") {
   const auto w = Make<float>(1, "w", DType::kFloat32, {3, 2}, {1, 2, 3, 4, 5, 6});
