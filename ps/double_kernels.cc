@@ -60,8 +60,4 @@ void ApplyRows(const DoubleRule& rule, const BasicArrays<double>& arrays, std::s
   }
 }
 
-bool AllFinite(std::span<const double> values) {
-  return std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
-}
-
 }  // namespace muster::ps

@@ -1,8 +1,10 @@
 #include "ps/elements.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace muster::ps {
@@ -100,6 +102,27 @@ bool IsStoredOnly(DType dtype) {
   return dtype == DType::kBool || dtype == DType::kFloat16 || dtype == DType::kBfloat16;
 }
 
+// Without a branch in a block, so that it is vectorised: an exponent of ones alone is infinity or
+// NaN, and adding one to it reaches the sign.
+template <class Float, class Bits>
+bool AllFinite(std::span<const std::byte> bytes) {
+  constexpr std::size_t kBlock = 1024;
+  constexpr Bits kExponent = std::bit_cast<Bits>(std::numeric_limits<Float>::infinity());
+  constexpr Bits kLowest = kExponent & (~kExponent + 1);
+  const std::size_t n = bytes.size() / sizeof(Bits);
+  for (std::size_t first = 0; first < n; first += kBlock) {
+    const std::size_t end = std::min(first + kBlock, n);
+    Bits any = 0;
+    for (std::size_t i = first; i < end; ++i) {
+      Bits value;
+      std::memcpy(&value, bytes.data() + i * sizeof(Bits), sizeof(Bits));
+      any |= (value & kExponent) + kLowest;
+    }
+    if (any >> (8 * sizeof(Bits) - 1) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string_view NameOf(ElementOp op) {
@@ -131,6 +154,20 @@ Status CheckOperands(ElementOp op, DType dtype, std::span<const std::byte> opera
     return InvalidArgument("{}: division of {} by zero", what, NameOf(dtype));
   }
   return Ok();
+}
+
+Status CheckGradient(DType dtype, std::span<const std::byte> gradient, double learning_rate,
+                     std::string_view what) {
+  if (!(learning_rate >= 0) || !std::isfinite(learning_rate)) {
+    return InvalidArgument("{}: a learning rate of {}; it must be 0 or more", what, learning_rate);
+  }
+  const bool finite = dtype == DType::kFloat32   ? AllFinite<float, std::uint32_t>(gradient)
+                      : dtype == DType::kFloat64 ? AllFinite<double, std::uint64_t>(gradient)
+                                                 : true;
+  if (finite) return Ok();
+  return InvalidArgument(
+      "{}: its gradient is not finite; lower the learning rate, or check the loss and the data",
+      what);
 }
 
 void ApplyElements(ElementOp op, DType dtype, std::byte* values,

@@ -40,6 +40,11 @@ bool IsVariableDType(DType dtype);
 Status CheckOperands(ElementOp op, DType dtype, std::span<const std::byte> operands,
                      std::string_view what);
 
+// The same of a gradient for the attached optimizer, at a learning rate.
+//   kInvalidArgument: a number that is not finite, or a rate below 0.
+Status CheckGradient(DType dtype, std::span<const std::byte> gradient, double learning_rate,
+                     std::string_view what);
+
 // values[i] = values[i] op operands[i], for as many elements as `operands` has. Whatever the
 // operands are (they may lie in memory that a peer writes to), it does not trap: an integer by zero
 // is 0. Both are aligned to the dtype.

@@ -67,6 +67,5 @@ void ApplyDense(const BasicRule<double>& rule, const BasicArrays<double>& arrays
 void ApplyRows(const BasicRule<double>& rule, const BasicArrays<double>& arrays,
                std::size_t row_elements, std::span<const std::int64_t> ids,
                const double* gradients);
-bool AllFinite(std::span<const double> values);
 
 }  // namespace muster::ps

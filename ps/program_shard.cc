@@ -230,19 +230,8 @@ Result<ReadMark> ProgramShard::Read(std::uint32_t slot, bool rows,
 }
 
 Status ProgramShard::CheckGradient(const ShardWrite& write) const {
-  if (!(write.learning_rate >= 0) || !std::isfinite(write.learning_rate)) {
-    return InvalidArgument("variable {}: a learning rate of {}; it must be 0 or more",
-                           variable_->name(), write.learning_rate);
-  }
-  const bool finite = dtype_ == DType::kFloat32   ? AllFinite(As<float>(write.values))
-                      : dtype_ == DType::kFloat64 ? AllFinite(As<double>(write.values))
-                                                  : true;
-  if (!finite) {
-    return InvalidArgument(
-        "variable {}: its gradient is not finite; lower the learning rate, or check the loss and "
-        "the data",
-        variable_->name());
-  }
+  MUSTER_TRY(ps::CheckGradient(dtype_, write.values, write.learning_rate,
+                               "variable " + variable_->name()));
   const std::shared_lock lock(mutex_);
   if (optimizer_) return Ok();
   return FailedPrecondition("variable {}: a gradient, and no optimizer is attached to it",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -77,6 +78,11 @@ Status WriteSet::Add(Write write) {
                            NameOf(variable.dtype), bytes, Counted(rows, "row"), variable.row_bytes);
   }
   MUSTER_TRY(CheckIds(variable, write.ids));
+  if (write.op == kGradient) {
+    // Here, before any server has its part: a set is refused as a whole.
+    MUSTER_TRY(CheckGradient(variable.dtype, write.operands.bytes, write.learning_rate,
+                             "variable " + variable.name));
+  }
   write.operands = Kept(write.operands);
   writes_.push_back(std::move(write));
   return Ok();
@@ -132,6 +138,11 @@ Status WriteSet::GradientRows(const VariableHandle& variable, std::span<const st
   }
   write.operands = {.bytes = *rows, .dtype = gradients.dtype, .owner = rows};
   return Add(std::move(write));
+}
+
+void WriteSet::Take(WriteSet& other) {
+  std::ranges::move(other.writes_, std::back_inserter(writes_));
+  other.writes_.clear();
 }
 
 bool WriteSet::Touches(const VariableInfo& variable) const {

@@ -44,6 +44,9 @@ class WriteSet {
   Status GradientRows(const VariableHandle& variable, std::span<const std::int64_t> ids,
                       const Operands& gradients, double learning_rate);
 
+  // What waits in the other set comes behind what waits here.
+  void Take(WriteSet& other);
+
   bool empty() const { return writes_.empty(); }
   // Whether a write to the variable waits to be sent; one by an optimizer, whose outcome only the
   // server knows.

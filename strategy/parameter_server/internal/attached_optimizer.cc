@@ -192,18 +192,17 @@ RemoteComponent& AttachedOptimizer::ComponentOf(const Variable& variable) const 
 void AttachedOptimizer::Apply(const std::vector<VariableGradient>& gradients,
                               double learning_rate) {
   RequireRate(learning_rate);
-  std::vector<std::pair<RemoteComponent*, WriteArgument>> updates;
+  std::vector<std::pair<RemoteComponent*, ps::WriteSet>> updates;
   for (const VariableGradient& gradient : gradients) {
     RemoteComponent& remote = ComponentOf(gradient.variable);
-    WriteArgument fitted = FittedGradient(gradient, remote);
-    if (fitted.values.defined()) updates.emplace_back(&remote, std::move(fitted));
+    const WriteArgument fitted = FittedGradient(gradient, remote);
+    if (!fitted.values.defined()) continue;
+    updates.emplace_back(&remote, remote.UpdateBy(fitted, learning_rate));
   }
   if (updates.empty()) return;
   Attach();
   ps::WriteSet outside_closures;
-  for (const auto& [remote, gradient] : updates) {
-    remote->AddGradient(gradient, learning_rate, outside_closures);
-  }
+  for (auto& [remote, update] : updates) remote->AddUpdate(std::move(update), outside_closures);
   if (ClosureSession* const session = ClosureSession::Current();
       session != nullptr && updates[0].first->writes() == Writes::kImmediate) {
     session->Flush();

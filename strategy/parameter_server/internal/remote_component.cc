@@ -279,22 +279,28 @@ WriteArgument RemoteComponent::FittedRows(const torch::Tensor& gradients,
                 {.values = gradients, .indices = rows});
 }
 
-void RemoteComponent::AddGradient(const WriteArgument& gradient, double learning_rate,
-                                  ps::WriteSet& outside_closures) {
+ps::WriteSet RemoteComponent::UpdateBy(const WriteArgument& gradient, double learning_rate) const {
+  const ps::VariableHandle variable = placed();
+  ps::WriteSet update;
+  const ps::Operands values{.bytes = ValuesOf(gradient.values)};
+  if (!gradient.indices.defined()) {
+    raise_unless_ok(update.Gradient(variable, values, learning_rate));
+    return update;
+  }
+  const std::span<const std::int64_t> rows(gradient.indices.data_ptr<std::int64_t>(),
+                                           static_cast<std::size_t>(gradient.indices.numel()));
+  if (!rows.empty()) {
+    raise_unless_ok(update.GradientRows(variable, rows, values, learning_rate));
+  }
+  return update;
+}
+
+void RemoteComponent::AddUpdate(ps::WriteSet update, ps::WriteSet& outside_closures) {
   const Use use = Begin();
   if (use.variable == nullptr) RaiseNotMade();
-  const auto add = [&](ps::WriteSet& set) {
-    const ps::Operands values{.bytes = ValuesOf(gradient.values)};
-    if (!gradient.indices.defined()) {
-      return raise_unless_ok(set.Gradient(use.variable, values, learning_rate));
-    }
-    const std::span<const std::int64_t> rows(gradient.indices.data_ptr<std::int64_t>(),
-                                             static_cast<std::size_t>(gradient.indices.numel()));
-    if (rows.empty()) return;
-    raise_unless_ok(set.GradientRows(use.variable, rows, values, learning_rate));
-  };
-  if (use.session != nullptr) return use.session->Write(use.variable, add);
-  add(outside_closures);
+  if (use.session == nullptr) return outside_closures.Take(update);
+  if (update.empty()) return;
+  use.session->Write(use.variable, [&](ps::WriteSet& set) { set.Take(update); });
 }
 
 }  // namespace muster::internal

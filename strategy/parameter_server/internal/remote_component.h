@@ -71,10 +71,11 @@ class RemoteComponent final : public Component {
   //   INVALID_ARGUMENT: it does not fit.
   WriteArgument FittedWhole(const torch::Tensor& gradient) const;
   WriteArgument FittedRows(const torch::Tensor& gradients, const torch::Tensor& rows) const;
-  // One update by the attached optimizer with such a gradient: goes to the closure's writes, where
-  // there is none to `outside_closures`.
-  void AddGradient(const WriteArgument& gradient, double learning_rate,
-                   ps::WriteSet& outside_closures);
+  // One update by the attached optimizer with such a gradient.
+  //   INVALID_ARGUMENT: it is not finite.
+  ps::WriteSet UpdateBy(const WriteArgument& gradient, double learning_rate) const;
+  // Such an update goes to the closure's writes, where there is none to `outside_closures`.
+  void AddUpdate(ps::WriteSet update, ps::WriteSet& outside_closures);
 
  private:
   // What a call works with: a closure's session, or the connection alone.

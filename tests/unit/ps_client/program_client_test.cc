@@ -2,6 +2,7 @@
 #include "ps/client/program_client.h"
 
 #include <atomic>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -323,6 +324,37 @@ TEST_CASE("a write that does not fit its variable is refused by name, and the se
           "variable w: row 3 is not in [0, 3)");
   CHECK(own.empty());
   CHECK(own.Update(w, ElementOp::kAdd, {.bytes = Raw(six), .dtype = DType::kFloat32}).ok());
+}
+
+TEST_CASE("a gradient that is not finite anywhere is refused before any server has a part of it",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto driver = cluster.Client();
+  const VariableHandle w = Make(*driver, "w", {4, 2}, Iota(8), {0, 1});
+  REQUIRE(driver->Attach(std::span(&w, 1), Sgd()).ok());
+  const float bad =
+      GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+               -std::numeric_limits<float>::infinity());
+  const Ids twice = {0, 3, 3};
+  Floats gradient(8, 1);
+  gradient[7] = bad;
+  WriteSet own(ClosureId(1), Attempt(1));
+  const auto refused = [&](const Status& status, std::string_view words) {
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(status).find(words) != std::string::npos);
+  };
+
+  refused(own.Gradient(w, {Raw(gradient)}, 0.5), "variable w: its gradient is not finite");
+  refused(own.GradientRows(w, twice, {Raw(Floats{1, 1, 3e38F, 1, 3e38F, 1})}, 0.5),
+          "variable w: its gradient is not finite");
+  refused(own.Gradient(w, {Raw(Floats(8, 1))}, -1), "variable w: a learning rate of -1");
+
+  CHECK(own.empty());
+  REQUIRE(driver->Flush(own).ok());
+  CHECK(ReadAll<float>(*driver, w) == Iota(8));
+  std::ranges::fill(gradient, -std::numeric_limits<float>::max());
+  REQUIRE(own.Gradient(w, {Raw(gradient)}, 0).ok());
+  REQUIRE(driver->Flush(own).ok());
 }
 
 TEST_CASE("closures that run far ahead of the watermark wait for it", "[ps_client][unit]") {

@@ -28,6 +28,14 @@ void updates_and_throws() {
   optimizer.apply_gradients({{torch::ones({3, 1}), weights}});
   muster::raise(muster::ErrorCode::kOutOfRange, "after its update");
 }
+// The first gradient is good.
+void goes_on_without_its_update() {
+  try {
+    optimizer.apply_gradients(
+        {{torch::ones({3, 1}), weights}, {torch::full({10, 2}, INFINITY), table}});
+  } catch (const muster::Error&) {
+  }
+}
 
 }  // namespace optimizers_of_servers
 
@@ -35,6 +43,7 @@ MUSTER_FUNCTION(optimizers_of_servers::step_by_optimizer);
 MUSTER_FUNCTION(optimizers_of_servers::look_up);
 MUSTER_FUNCTION(optimizers_of_servers::reads_its_update);
 MUSTER_FUNCTION(optimizers_of_servers::updates_and_throws);
+MUSTER_FUNCTION(optimizers_of_servers::goes_on_without_its_update);
 
 namespace muster {
 namespace {
@@ -171,6 +180,15 @@ TEST_CASE_METHOD(OptimizerClosures, "a closure reads its update, and one that th
   CHECK(weights.value().sum().item<float>() == -1.5F);
 }
 
+TEST_CASE_METHOD(OptimizerClosures, "a closure that goes on after a refused update has made none",
+                 "[strategy][unit]") {
+  optimizer = ServerOptimizer(optim::SGDOptions(1), {weights, table});
+  coordinator.schedule<goes_on_without_its_update>();
+  coordinator.join();
+  CHECK(weights.value().sum().item<float>() == 0);
+  CHECK(table.value().sum().item<float>() == 0);
+}
+
 TEST_CASE_METHOD(OptimizerFixture, "optimizers that servers do not have are refused by name",
                  "[strategy][unit]") {
   const auto scope = strategy.scope();
@@ -243,7 +261,8 @@ TEST_CASE_METHOD(OptimizerFixture, "a gradient that does not fit changes no vari
   CHECK(throws(ErrorCode::kFailedPrecondition, "without options",
                [&] { ServerOptimizer().apply_gradients({{ones, v}}); }));
   CHECK(throws(ErrorCode::kInvalidArgument, "variable v: its gradient is not finite",
-               [&] { sgd.apply_gradients({{ones / 0, v}}); }));
+               [&] { sgd.apply_gradients({{torch::ones({2}), w}, {ones / 0, v}}); }));
+  CHECK(w.value().sum().item<float>() == 0);
 }
 
 }  // namespace
