@@ -32,8 +32,9 @@ struct PassPlace {
 }  // namespace internal
 
 // This worker's pass over its data: of a dataset's pieces, the next one; under
-// InputGuarantee::kExactlyOnce the closure's own part of a pass of all workers. next() does not
-// look at cancellation(); a dataset that waits long should.
+// InputGuarantee::kExactlyOnce the closure's own part of a pass of all workers. next() throws
+// CANCELLED when the closure is cancelled, before it asks the dataset; one that waits long should
+// look at cancellation() itself.
 template <class T>
 class WorkerIterator {
  public:

@@ -12,6 +12,10 @@
 //   read;
 //                    prints "scheduled N", then "bits B..."
 //   lookup           closures that look rows up and write their gradient; prints "table S"
+//   anew             closures write and read a variable that is dropped and made again between
+//   them;
+//                    prints "anew V..."
+//   outside          run() outside of closures; prints "ran V"
 //   differ           executors make the variable with another shape; prints what is thrown
 //   refused          closures until a worker is refused; prints why
 //   options          executors make the optimizer with other options; prints what is thrown
@@ -105,6 +109,15 @@ void ordered(Model& model, int batch) {
   model.optimizer.apply_gradients({{gradient, model.w}});
   ::usleep(5'000);
 }
+// Each process finds it by its name.
+double add_to_passing(Model& model, double value) {
+  static const muster::Variable passing = [&] {
+    const auto scope = model.strategy.scope();
+    return muster::Variable::create("passing", 0.0);
+  }();
+  passing.assign_add(value, /*read_value=*/false);
+  return passing.item<double>();
+}
 void optimize_with_momentum() {
   static Model other(3, 0.9);
   other.optimizer.apply_gradients({{torch::ones({3, 1}), other.w}});
@@ -125,6 +138,7 @@ MUSTER_FUNCTION(step);
 MUSTER_FUNCTION(subtract_gradient);
 MUSTER_FUNCTION(optimize);
 MUSTER_FUNCTION(ordered);
+MUSTER_FUNCTION(add_to_passing);
 MUSTER_FUNCTION(optimize_with_momentum);
 MUSTER_FUNCTION(sum_of_another_shape);
 
@@ -234,6 +248,30 @@ int steps(muster::ClusterCoordinator& coordinator, int n) {
   return 0;
 }
 
+// Enough of them that both executors have used each.
+int make_anew(muster::ClusterCoordinator& coordinator) {
+  const auto scope = muster::program_object<Model>().strategy.scope();
+  std::string sums;
+  for (int round = 0; round < 3; ++round) {
+    const muster::Variable passing = muster::Variable::create("passing", 0.0);
+    for (int i = 0; i < 20; ++i) coordinator.schedule<add_to_passing>(1.0);
+    coordinator.join();
+    sums += " " + std::to_string(passing.item<int>());
+  }
+  std::printf("anew%s\n", sums.c_str());
+  return 0;
+}
+
+int run_outside() {
+  auto& strategy = muster::program_object<Model>().strategy;
+  double sum = 0;
+  for (int i = 0; i < 2; ++i) {
+    sum += strategy.reduce(muster::ReduceOp::kSum, strategy.run([] { return 3.0; })).item<double>();
+  }
+  std::printf("ran %.0f\n", sum);
+  return 0;
+}
+
 template <auto& function>
 int differ(muster::ClusterCoordinator& coordinator) {
   coordinator.schedule<function>();
@@ -269,7 +307,8 @@ int until_lost(muster::ClusterCoordinator& coordinator, const std::string& file)
       }
     }
   } catch (const muster::PsUnavailable& error) {
-    std::printf("lost %s\n", error.details().task.c_str());
+    std::printf("lost %s after %u retries\n", error.details().task.c_str(),
+                error.details().retries);
   }
   return 0;
 }
@@ -321,6 +360,8 @@ int main(int argc, char** argv) {
   if (what == "steps") return steps(coordinator, std::atoi(argv[2]));
   if (what == "lookup") return look_up(coordinator);
   if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));
+  if (what == "outside") return run_outside();
+  if (what == "anew") return make_anew(coordinator);
   if (what == "differ") return differ<sum_of_another_shape>(coordinator);
   if (what == "options") return differ<optimize_with_momentum>(coordinator);
   if (what == "refused") return until_refused(coordinator);

@@ -3,6 +3,7 @@
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/running_closure.h"
+#include "strategy/cluster/worker_context.h"
 #include "strategy/variables/internal/ordinary.h"
 
 namespace muster::internal {
@@ -114,6 +115,7 @@ ClosureSession::Scope::Scope(ClosureSession* session) : before_(of_replica) {
 ClosureSession::Scope::~Scope() { of_replica = before_; }
 
 torch::Tensor ClosureSession::ReadLocked(Held& held, const ps::VariableHandle& variable) {
+  throw_if_cancelled();
   if (!held.snapshot.defined()) held.snapshot = ReadVariable(*connection_, variable, &set_);
   return held.snapshot;
 }
@@ -139,6 +141,7 @@ torch::Tensor ClosureSession::Leaf(const ps::VariableHandle& variable, int slot,
 }
 
 void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
+  throw_if_cancelled();
   const MutexLock lock(mutex_);
   std::vector<ps::VariableHandle> missing;
   std::vector<Held*> holders;
@@ -164,6 +167,7 @@ void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
 
 torch::Tensor ClosureSession::Gather(const ps::VariableHandle& variable,
                                      const torch::Tensor& rows) {
+  throw_if_cancelled();
   const MutexLock lock(mutex_);
   return GatherRows(*connection_, variable, rows, &set_);
 }

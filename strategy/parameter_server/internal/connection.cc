@@ -21,6 +21,9 @@ namespace {
 // How often the servers may hear how far closures have settled.
 constexpr std::chrono::milliseconds kSettledEvery{50};
 
+// A server that did not answer is not asked to delete anything for so long.
+constexpr std::chrono::milliseconds kAwayFor{5'000};
+
 struct Process {
   Mutex mutex;
   std::shared_ptr<PsConnection> current MUSTER_GUARDED_BY(mutex);
@@ -198,6 +201,7 @@ void PsConnection::WatchSettled() {
       if (stopping_) return;
     }
     servers.SetSettled(ClosureId(link_->driver().counts().settled));
+    DeleteKept();
     CompareReplicas();
   }
 }
@@ -272,6 +276,7 @@ ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
                                         Place place, std::span<const std::byte> value) {
   using Policy = partition::Placer::Policy;
   ps::ProgramClient& servers = client();
+  DeleteKept(name);
   ps::VariableSpec spec{
       .name = name, .dtype = dtype, .shape = sizes, .servers = std::move(place.colocated)};
   const std::vector<std::uint64_t> bytes = ShardBytes(dtype, sizes, shards);
@@ -307,20 +312,72 @@ void PsConnection::Delete(const ps::VariableHandle& variable) {
     const MutexLock lock(mutex_);
     placer_.Remove(places, ShardBytes(variable->dtype, variable->shape, shards));
   }
-  if (lost_) return;
-  if (IsAway(client().Delete(variable))) lost_ = true;
+  const TimePoint now = std::chrono::steady_clock::now();
+  {
+    const MutexLock lock(mutex_);
+    if (IsAwayNow(*variable, now)) return kept_.push_back(variable);
+  }
+  const Status deleted = client().Delete(variable);
+  if (!IsAway(deleted)) return;
+  NoteAway(deleted);
+  const MutexLock lock(mutex_);
+  kept_.push_back(variable);
+}
+
+bool PsConnection::IsAwayNow(const ps::VariableInfo& variable, TimePoint now) const {
+  return std::ranges::any_of(variable.shards, [&](const ps::ShardRef& shard) {
+    const auto found = away_.find(fmt::format("ps:{}", shard.server));
+    return found != away_.end() && now < found->second;
+  });
+}
+
+void PsConnection::NoteAway(const Status& from_server) {
+  const MutexLock lock(mutex_);
+  away_[ServerIn(Message(from_server))] = std::chrono::steady_clock::now() + kAwayFor;
+}
+
+void PsConnection::DeleteKept(const std::string& name) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  std::vector<ps::VariableHandle> due;
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(kept_, [&](const ps::VariableHandle& variable) MUSTER_REQUIRES(mutex_) {
+      const bool taken = name.empty() ? !IsAwayNow(*variable, now) : variable->name == name;
+      if (taken) due.push_back(variable);
+      return taken;
+    });
+  }
+  for (const ps::VariableHandle& variable : due) {
+    const Status deleted = client().Delete(variable);
+    if (!IsAway(deleted)) continue;
+    NoteAway(deleted);
+    const MutexLock lock(mutex_);
+    kept_.push_back(variable);
+  }
 }
 
 void PsConnection::Raise(const Status& status, ClosurePhase phase) {
+  const std::string text = Message(status);
+  const auto raise_as = [&](ErrorCode code, ErrorOrigin origin) {
+    throw ClosureError(code, text, {.origin = origin, .phase = phase, .task = ServerIn(text)});
+  };
   if (status.code() == StatusCode::kNotFound) {
-    const MutexLock lock(mutex_);
-    found_.clear();  // deleted; another one may have the name
+    {
+      const MutexLock lock(mutex_);
+      found_.clear();
+    }
+    // An executor's: deleted since it was found here. Another one may have the name, which the
+    // closure finds when it runs again.
+    if (!driver()) raise_as(ErrorCode::kUnavailable, ErrorOrigin::kWorker);
+  }
+  if (status.code() == StatusCode::kResourceExhausted && !ServerIn(text).empty()) {
+    raise_as(ErrorCode::kResourceExhausted, ErrorOrigin::kParameterServer);
   }
   if (!IsAway(status)) raise(status);
-  lost_ = true;
+  NoteAway(status);
   throw PsUnavailable(
-      ErrorCode::kUnavailable, Message(status),
-      {.origin = ErrorOrigin::kParameterServer, .phase = phase, .task = ServerIn(Message(status))});
+      ErrorCode::kUnavailable, text,
+      {.origin = ErrorOrigin::kParameterServer, .phase = phase, .task = ServerIn(text)});
 }
 
 }  // namespace muster::internal

@@ -5,7 +5,6 @@
 // variables have.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -79,10 +78,12 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   ps::VariableHandle Create(const std::string& name, DType dtype,
                             const std::vector<std::int64_t>& sizes, std::int64_t shards,
                             Place place, std::span<const std::byte> value);
-  // Frees it, as far as its servers are there.
+  // Frees it: at once, or when its servers are back; before another one gets its name, in any case.
   void Delete(const ps::VariableHandle& variable);
 
-  // Throws what a client's call has come to, as PsUnavailable where a server is lost.
+  // Throws what a client's call has come to: PsUnavailable where a server is lost; a ClosureError,
+  // which sends a closure round again, where a server has no room now, or an executor knew a
+  // variable that has been deleted.
   [[noreturn]] void Raise(const Status& status, ClosurePhase phase);
   void RaiseUnlessOk(const Status& status, ClosurePhase phase = ClosurePhase::kRun) {
     if (!status.ok()) Raise(status, phase);
@@ -97,6 +98,10 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   static std::vector<std::uint64_t> ShardBytes(DType dtype, const std::vector<std::int64_t>& sizes,
                                                std::int64_t shards);
   std::uint32_t PlaceOf(std::uint32_t index) const;
+  bool IsAwayNow(const ps::VariableInfo& variable, TimePoint now) const MUSTER_REQUIRES(mutex_);
+  void NoteAway(const Status& from_server);
+  // Deletes what is kept for that: all whose servers are not away, or what has this name.
+  void DeleteKept(const std::string& name = "");
   void TellExecutors();
   void WatchSettled();
   // Workers whose strategies have other numbers of replicas than those of the first one are the
@@ -106,7 +111,6 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   const PsAccess access_;
   // The driver's.
   const std::shared_ptr<ClusterLink> link_;
-  std::atomic<bool> lost_{false};
   ClosureId told_{};  // the per-worker value that tells executors
 
   Mutex mutex_;
@@ -115,6 +119,10 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   std::unique_ptr<ps::ProgramClient> client_ MUSTER_GUARDED_BY(mutex_);
   partition::Placer placer_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, ps::VariableHandle> found_ MUSTER_GUARDED_BY(mutex_);
+  // Servers that did not answer, by task: until then nothing waits for them that need not.
+  std::map<std::string, TimePoint> away_ MUSTER_GUARDED_BY(mutex_);
+  // Deleted variables that their servers may still have.
+  std::vector<ps::VariableHandle> kept_ MUSTER_GUARDED_BY(mutex_);
   // The thread's: who was first, what it has said, and who has been compared with it.
   std::string first_;
   std::vector<std::int32_t> replicas_;

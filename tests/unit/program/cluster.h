@@ -133,13 +133,16 @@ class PlayedCluster {
     start.set_epoch(1);
     start.set_incarnation(incarnation);
     start.set_key(net::JobKey("token", "job-1", Epoch(1)));
-    start.set_closures_at_a_time(1);
+    start.set_closures_at_a_time(closures_at_a_time);
     start.set_threads(1);
     start.set_link(link_);
     start.set_host_id(net::HostId().value());
     start.set_socket_directory(sockets_.path());
     return start;
   }
+
+  // What executors have that are started from now on.
+  std::uint32_t closures_at_a_time = 1;
 
   // Before the driver.
   void AddServer(const v1::PsAddress& server) { servers_.push_back(server); }

@@ -7,6 +7,7 @@
 
 #include "ps/apply_pool.h"
 #include "ps/server/ps_server.h"
+#include "tests/support/environment_variables.h"
 #include "tests/unit/program/cluster.h"
 
 namespace muster::program {
@@ -85,6 +86,16 @@ TEST_CASE_METHOD(ServersFixture, "each closure counts once, though executors are
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE_METHOD(ServersFixture, "each closure counts once, though executors of several are killed",
+                 "[strategy][unit][CCF-02]") {
+  cluster.closures_at_a_time = 4;
+  RunningProgram& driver = cluster.StartDriver({"count", "2000"});
+  REQUIRE(driver.AwaitLine("scheduled 2000"));
+  KillExecutors();
+  CHECK(driver.AwaitLine("counted 2000"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE_METHOD(ServersFixture, "each closure's gradients count once, though executors are killed",
                  "[strategy][unit][CCF-02]") {
   RunningProgram& driver = cluster.StartDriver({"optimize", "2000"});
@@ -121,6 +132,21 @@ TEST_CASE_METHOD(ServersFixture, "a variable of another shape is refused and bot
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE_METHOD(ServersFixture, "run outside of closures computes in the driver, and warns of it",
+                 "[strategy][unit][PSS-07]") {
+  RunningProgram& driver = cluster.StartDriver({"outside"});
+  CHECK(driver.AwaitLine("run() of a ParameterServerStrategy outside a scheduled function"));
+  CHECK(driver.AwaitLine("ran 6"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture, "executors find a variable that was dropped and made again",
+                 "[strategy][unit][CCO-07]") {
+  RunningProgram& driver = cluster.StartDriver({"anew"});
+  CHECK(driver.AwaitLine("anew 20 20 20"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE_METHOD(ServersFixture, "a server that ends is PsUnavailable in schedule or join",
                  "[strategy][unit][CCF-10]") {
   const TempDir folder;
@@ -129,6 +155,19 @@ TEST_CASE_METHOD(ServersFixture, "a server that ends is PsUnavailable in schedul
   REQUIRE(driver.Await([&] { return std::ifstream(begun).good(); }));
   EndServer(0);
   CHECK(driver.AwaitLine("lost ps:0"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture,
+                 "the environment says how often a server may fail before it is lost",
+                 "[strategy][unit][CCF-10]") {
+  const TempDir folder;
+  const std::string begun = folder.path() + "/begun";
+  const testing::EnvironmentVariables once{{{"TF_COORDINATOR_IGNORE_TRANSIENT_PS_FAILURES", "1"}}};
+  RunningProgram& driver = cluster.StartDriver({"lost", begun});
+  REQUIRE(driver.Await([&] { return std::ifstream(begun).good(); }));
+  EndServer(0);
+  CHECK(driver.AwaitLine("lost ps:0 after 0 retries"));
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 

@@ -131,6 +131,38 @@ TEST_CASE("names are unique among the variables that a program has", "[strategy]
   CHECK(Variable::create("w", 3.0).item<float>() == 3);
 }
 
+TEST_CASE("a server that did not answer once keeps no memory and no name of dropped variables",
+          "[strategy][unit]") {
+  Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  Variable here = Variable::create("here", torch::zeros({1'000}));
+  Variable away = Variable::create("away", torch::zeros({1'000}));
+  REQUIRE(away.device() == device_of_server(1));
+  CHECK_THROWS_AS(
+      servers.connection->Raise(Unavailable("ps:1: no answer for 4 s"), ClosurePhase::kRun),
+      PsUnavailable);
+
+  here = Variable();
+  away = Variable();
+
+  CHECK(Variable::create("here", 1.0).item<float>() == 1);
+  CHECK(Variable::create("away", 2.0).item<float>() == 2);
+}
+
+TEST_CASE("a server without room is told of as the server's trouble", "[strategy][unit]") {
+  const Servers servers;
+  try {
+    servers.connection->Raise(ResourceExhausted("ps:1: no room for 7 bytes"),
+                              ClosurePhase::kWrites);
+  } catch (const ClosureError& error) {
+    CHECK(error.code() == ErrorCode::kResourceExhausted);
+    CHECK(error.details().origin == ErrorOrigin::kParameterServer);
+    CHECK(error.details().task == "ps:1");
+    return;
+  }
+}
+
 TEST_CASE("a driver without servers, and a process without a cluster, have no such strategy",
           "[strategy][unit][PSS-05]") {
   CHECK(says("at least one ps", [&] {
