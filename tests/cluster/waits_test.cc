@@ -1,5 +1,5 @@
 // Who waits for whom in a collective call, as people see it: one member of each kind of job stands
-// still for less than it takes to lose it (4 s), and goes on.
+// still for less than it takes to lose it (4 s), and goes on; and who has not come yet.
 #include <csignal>
 #include <cstdint>
 #include <string>
@@ -18,10 +18,13 @@ using std::chrono::seconds;
 
 const std::string kPrograms = MUSTER_TEST_PROGRAMS "/";
 
-std::vector<v1::CollectiveWait> WaitsOf(const v1::Job& job) {
+// In calls, or while the group forms.
+std::vector<v1::CollectiveWait> WaitsOf(const v1::Job& job, bool forming = false) {
   std::vector<v1::CollectiveWait> waits;
   for (const v1::TaskState& task : job.tasks()) {
-    waits.insert(waits.end(), task.waits().begin(), task.waits().end());
+    for (const v1::CollectiveWait& wait : task.waits()) {
+      if ((wait.operation() == 0) == forming) waits.push_back(wait);
+    }
   }
   return waits;
 }
@@ -76,6 +79,26 @@ TEST_CASE("who waits for whom is shown before a deadline ends it, and goes when 
   SECTION("a launched program") {
     const std::string id = submit("2", {kPrograms + "multi_worker", "20", "stop", "worker:1", "7"});
     CheckShown(cluster, id, process(id));
+    CHECK(cluster.Wait(id, seconds(60)) == 0);
+  }
+  SECTION("a launched program of which one process has not come yet") {
+    const std::string id = submit(
+        "2",
+        {"sh", "-c", "[ \"$RANK\" = 1 ] && kill -STOP $$; exec " + kPrograms + "multi_worker 20"});
+    const pid_t late = process(id);
+    std::vector<v1::CollectiveWait> waits;
+    const bool shown = Eventually(seconds(60), [&] {
+      waits = WaitsOf(cluster.Describe(id), /*forming=*/true);
+      return !waits.empty();
+    });
+    const RunResult described = cluster.Muster({"describe", id});
+    REQUIRE(::kill(late, SIGCONT) == 0);
+    CAPTURE(cluster.up_log(), described.out);
+    REQUIRE(shown);
+    CHECK(waits[0].task().index() == 0);
+    CHECK(waits[0].awaited().starts_with("worker:1 ("));
+    CHECK(waits[0].limit_ms() == 0);
+    CHECK(described.out.find("generation 1: forming of the group") != std::string::npos);
     CHECK(cluster.Wait(id, seconds(60)) == 0);
   }
   SECTION("a program whose workers come and go") {
