@@ -10,10 +10,13 @@
 #include <sys/eventfd.h>
 
 #include "collectives/elastic/messages.h"
+#include "collectives/process/lobby.h"
+#include "collectives/process/watch.h"
 #include "common/net/channel.h"
 #include "common/net/greeters.h"
 #include "common/net/host_id.h"
 #include "common/net/listen_at.h"
+#include "common/process/wait_page.h"
 #include "common/telemetry/log.h"
 
 namespace muster::collectives {
@@ -66,6 +69,40 @@ Result<M> ReceiveMessage(net::Channel& channel, net::FrameKind kind, TimePoint u
   }
   return message;
 }
+
+// Whom a worker waits for, to its daemon and in the log. By the thread that calls Form().
+class Shown {
+ public:
+  Shown(const std::string& wait_page, TimePoint began) : began_(began), logged_(began) {
+    if (wait_page.empty()) return;
+    // Where it cannot be had nothing is shown, and all else goes on.
+    if (auto page = process::WaitPage::Open(wait_page); page.ok()) page_ = *std::move(page);
+  }
+  ~Shown() { Clear(); }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+  void Tell(const std::string& awaited, TimePoint now) {
+    if (now - began_ < Watch::kShownAfter) return;
+    const auto lasts = std::chrono::floor<Millis>(now - began_);
+    if (now - logged_ >= Lobby::kLogEvery) {
+      logged_ = now;
+      log::Warning("no group for {} s: {}", lasts.count() / 1'000, awaited);
+    }
+    if (page_ == nullptr) return;
+    shown_ = true;
+    page_->Set({.call = "search for the next group", .awaited = awaited, .lasts = lasts});
+  }
+  void Clear() {
+    if (std::exchange(shown_, false)) page_->Clear();
+  }
+
+ private:
+  const TimePoint began_;
+  TimePoint logged_;
+  std::unique_ptr<process::WaitPage> page_;
+  bool shown_ = false;
+};
 
 net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}; }
 
@@ -265,6 +302,7 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
   MUSTER_TRY_ASSIGN(const net::Listener listener, net::ListenAt(host() + "0"));
   const TimePoint began = steady_clock::now();
   TimePoint deadline = began + within;
+  Shown shown(options_.wait_page, began);
   WorkerName self;
   {
     const MutexLock lock(mutex_);
@@ -277,6 +315,7 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
     MUSTER_TRY_ASSIGN(std::optional<Formation> formation, LookAround());
     if (formation.has_value()) {
       const int rank = formation->RankOf(self);
+      shown.Clear();  // the group's own from here on
       auto group = FormNow(*formation, rank, listener);
       const MutexLock lock(mutex_);
       if (group.ok()) {
@@ -285,14 +324,14 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
       }
       log::Info("generation {} has not formed: {}", formation->generation, Message(group.status()));
       rendezvous_.GiveUp();
-      continue;
     }
     const MutexLock lock(mutex_);
     const TimePoint now = steady_clock::now();
     const bool started = options_.addresses != nullptr;
     if (started && rendezvous_.seekers() < options_.rules.min_workers) deadline = now + within;
     if (now >= deadline) return DeadlineExceeded("{}", rendezvous_.Awaited(now));
-    if (agreed_.has_value()) continue;
+    shown.Tell(rendezvous_.Awaited(now), now);
+    if (formation.has_value() || agreed_.has_value()) continue;
     (void)changed_.wait_until(mutex_, now + (now - began < kLater ? kLook : kLookLater));
   }
 }

@@ -65,6 +65,7 @@ class ElasticGroups {
     int rank = 0;
   };
   // Waits `within` until this worker is a member of a group; HaveState() or another Form() follows.
+  // Whom it waits for is on the wait page after a second, and in the log every 30 s.
   //   kDeadlineExceeded: nothing came of it until then; says who is missing. Where somebody starts
   //   workers (Options::addresses) the time begins when as many as are needed look for a group. And
   //   the errors of Rendezvous::Propose().

@@ -44,6 +44,8 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
   message.set_promised_target(report.promised_target);
   if (report.leaving.generation != 0) *message.mutable_leaving() = ToMessage(report.leaving);
   for (const Leaving& one : report.told) *message.add_told() = ToMessage(one);
+  message.mutable_unreached()->Assign(report.unreached.begin(), report.unreached.end());
+  message.set_looked(report.looked);
   message.set_signature(report.signature);
   message.set_address(report.address);
   return message;
@@ -75,6 +77,8 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
                       .unseen = {},
                       .leaving = FromMessage(message.leaving()),
                       .told = {},
+                      .unreached = {message.unreached().begin(), message.unreached().end()},
+                      .looked = message.looked(),
                       .signature = message.signature(),
                       .address = message.address()};
   for (const v1::ElasticName& member : message.members()) {

@@ -1,6 +1,7 @@
 #include "collectives/elastic/rendezvous.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -28,6 +29,32 @@ std::uint64_t LatestGeneration(const std::vector<WorkerReport>& reports) {
   std::uint64_t latest = 0;
   for (const WorkerReport& one : reports) latest = std::max(latest, one.generation);
   return latest;
+}
+
+bool Misses(const WorkerReport& one, int worker) {
+  return std::find(one.unreached.begin(), one.unreached.end(), worker) != one.unreached.end();
+}
+
+bool Apart(const WorkerReport& a, const WorkerReport& b) {
+  return Misses(a, b.name.worker) || Misses(b, a.name.worker);
+}
+
+// Those of `all` that reach each other, one at least with the state of `generation`. Who does not
+// reach most others is left out first, then who has no state, then the highest.
+std::vector<WorkerReport> WhoMeet(std::vector<WorkerReport> all, std::uint64_t generation) {
+  while (true) {
+    const auto has_state = [&](const WorkerReport& one) { return one.generation == generation; };
+    const bool last = std::count_if(all.begin(), all.end(), has_state) == 1;
+    std::tuple<std::ptrdiff_t, bool, std::size_t> worst;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::ptrdiff_t apart = std::count_if(
+          all.begin(), all.end(), [&](const WorkerReport& other) { return Apart(all[i], other); });
+      if (apart == 0 || (last && has_state(all[i]))) continue;
+      worst = std::max(worst, {apart, !has_state(all[i]), i});
+    }
+    if (std::get<0>(worst) == 0) return all;
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(std::get<2>(worst)));
+  }
 }
 
 // Which step counts among `members`, of whom `finished` are none any more; and who has its state.
@@ -97,6 +124,21 @@ void Rendezvous::Seek(std::string address, TimePoint now) {
   forming_ = false;
   seeking_since_ = now;
   for (Known& one : known_) one = Known{};
+  NoteReach(now);
+}
+
+void Rendezvous::NoteReach(TimePoint now) {
+  self_.looked = true;
+  self_.unreached.clear();
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    if (worker == options_.self) continue;
+    const Known& known = known_[static_cast<std::size_t>(worker)];
+    if (!Settled(known, now)) {
+      self_.looked = false;
+    } else if (known.silence.has_value() && !Gone(known)) {
+      self_.unreached.push_back(worker);
+    }
+  }
 }
 
 void Rendezvous::Committed(std::uint64_t step) {
@@ -119,6 +161,7 @@ void Rendezvous::OnReport(const WorkerReport& report, TimePoint now) {
   if (worker < 0 || worker >= options_.workers || worker == options_.self) return;
   Known& known = known_[static_cast<std::size_t>(worker)];
   known = {.report = report, .at = now, .silence = {}, .silent_since = {}};
+  NoteReach(now);
   // One that has gone on says so to whom it can: that it was seen here means nothing for others.
   if (report.generation <= self_.generation) std::erase(self_.unseen, report.name);
   if (report.signature != self_.signature) return;
@@ -134,6 +177,7 @@ void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
   if (known.silence != silence) known.silent_since = asked;
   known.silence = silence;
   if (Gone(known)) known.report.reset();
+  NoteReach(asked);
   if (!Settled(known, asked)) return;
   known.report.reset();
   if (silence != Silence::kCutOff || self_.phase != Phase::kSeeking) return;
@@ -155,7 +199,10 @@ bool Rendezvous::SomebodyWaits(TimePoint now) const {
   return std::any_of(known_.begin(), known_.end(), [&](const Known& known) {
     return known.report.has_value() && now - known.at < kSilent &&
            known.report->phase == Phase::kSeeking && known.report->signature == self_.signature &&
-           !Has(self_.members, known.report->name);
+           !Has(self_.members, known.report->name) &&
+           std::none_of(
+               self_.members.begin(), self_.members.end(),
+               [&](const WorkerName& member) { return Misses(*known.report, member.worker); });
   });
 }
 
@@ -178,14 +225,16 @@ bool Rendezvous::Unseen(const WorkerName& member, const std::vector<WorkerReport
 }
 
 bool Rendezvous::MayGoOn(const std::vector<WorkerName>& base,
-                         const std::vector<WorkerReport>& holders) const {
+                         const std::vector<WorkerReport>& holders, const Formation& next) const {
   std::vector<int> cut_off;
   std::vector<int> present;
   for (const WorkerName& member : base) {
     const Known& known = known_[static_cast<std::size_t>(member.worker)];
     const bool answers = known.report.has_value() && known.report->name == member;
-    if (member == self_.name || answers) {
+    if (next.RankOf(member) >= 0) {
       present.push_back(member.worker);
+    } else if (answers) {
+      continue;
     } else if (known.silence == Silence::kCutOff) {
       cut_off.push_back(member.worker);
     } else if (Unseen(member, holders)) {
@@ -268,20 +317,24 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
           options_.self, worker);
     }
   }
-  Formation next;
-  next.members = Seeking();
-  const std::uint64_t generation = LatestGeneration(next.members);
+  const std::vector<WorkerReport> seeking = Seeking();
+  const std::uint64_t generation = LatestGeneration(seeking);
   MUSTER_TRY_ASSIGN(const bool runs, WaitForRunning(generation, now));
   if (runs) return Nothing();
-  MUSTER_TRY_ASSIGN(const bool elsewhere, WaitForState(generation, next.members));
-  if (elsewhere || next.members.front().name != self_.name) return Nothing();
+  MUSTER_TRY_ASSIGN(const bool elsewhere, WaitForState(generation, seeking));
+  const bool all_looked = std::all_of(seeking.begin(), seeking.end(),
+                                      [](const WorkerReport& one) { return one.looked; });
+  if (elsewhere || !all_looked) return Nothing();
+  Formation next;
+  next.members = WhoMeet(seeking, generation);
+  if (next.members.front().name != self_.name) return Nothing();
 
   std::vector<WorkerName> base;
   std::vector<WorkerReport> holders;
   std::uint64_t highest = self_.promised;
   std::uint64_t finished = 0;
+  for (const WorkerReport& one : seeking) highest = std::max(highest, one.promised);
   for (const WorkerReport& one : next.members) {
-    highest = std::max(highest, one.promised);
     if (one.generation != generation) continue;
     base = one.members;
     holders.push_back(one);
@@ -299,7 +352,7 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   const bool first = generation == 0 && !formed_;
   if (first && !all && now - seeking_since_ < options_.start_within) return Nothing();
   if (here < options_.min_workers) return Nothing();
-  if (generation == 0 ? AnySilent() : !MayGoOn(base, holders)) return Nothing();
+  if (generation == 0 ? AnySilent() : !MayGoOn(base, holders, next)) return Nothing();
   ChooseTarget(next, generation, finished);
   next.generation = (std::max(highest, generation) / kLeaders + 1) * kLeaders +
                     static_cast<std::uint64_t>(options_.self);
@@ -370,6 +423,9 @@ std::string Rendezvous::Awaited(TimePoint now) const {
     std::string how = "has not answered";
     if (known.report.has_value()) {
       how = known.report->phase == Phase::kSeeking ? "waits, too" : "trains";
+      if (const std::vector<int>& missed = known.report->unreached; !missed.empty()) {
+        how += fmt::format(" (and does not reach {})", fmt::join(missed, ", "));
+      }
     } else if (known.silence == Silence::kEnded) {
       how = "has ended";
     } else if (known.silence == Silence::kMute && Settled(known, now)) {

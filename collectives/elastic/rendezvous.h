@@ -3,8 +3,9 @@
 //
 // Every worker knows all addresses at which there may be workers, and asks them for their reports
 // whenever it needs a group: at its start, when its group is over, when the group lets others in.
-// The lowest worker that seeks leads: when it knows of everybody, it says who is a member, which
-// step counts, and who gives the state to those that have none.
+// The lowest worker that seeks leads: when it and all others know of everybody, it says who is a
+// member, which step counts, and who gives the state to those that have none. Of workers that do
+// not reach each other some are left out, as few as possible, until they do.
 //
 // What counts. A step is *prepared* on a worker when its function has returned there, and
 // *committed* when the worker knows that it is prepared on all members. So if it is committed
@@ -69,6 +70,10 @@ struct WorkerReport {
   Leaving leaving;
   // What it was told so, and is not in.
   std::vector<Leaving> told;
+  // Workers, as numbers, that may be there and do not answer it.
+  std::vector<int> unreached;
+  // Since it seeks each other worker has answered, or has not for long enough to count.
+  bool looked = false;
   // A hash of the names and shapes of its state: workers of other programs stay apart.
   std::uint64_t signature = 0;
   // Where it listens for the next group.
@@ -128,7 +133,8 @@ class Rendezvous {
   void OnReport(const WorkerReport& report, TimePoint now);
   // `asked`: when it was asked.
   void OnSilence(int worker, Silence silence, TimePoint asked);
-  // While this worker runs: one that may be let in asks.
+  // While this worker runs: one that may be let in asks. Not one that does not reach all members:
+  // it would be left out again.
   bool SomebodyWaits(TimePoint now) const;
 
   // --- The next group.
@@ -166,7 +172,12 @@ class Rendezvous {
   // The members of the last group that may go on elsewhere.
   // None of `holders`, who have that member's state, has kept sight of it.
   static bool Unseen(const WorkerName& member, const std::vector<WorkerReport>& holders);
-  bool MayGoOn(const std::vector<WorkerName>& base, const std::vector<WorkerReport>& holders) const;
+  // Those of `base` that are members of the next group stand against those that may go on
+  // elsewhere; who is seen and left out has been told, and counts for nobody.
+  bool MayGoOn(const std::vector<WorkerName>& base, const std::vector<WorkerReport>& holders,
+               const Formation& next) const;
+  // What this worker says of whom it reaches, after news of them.
+  void NoteReach(TimePoint now);
   // Somebody may be there who does not answer.
   bool AnySilent() const;
   // Whether who runs or has run is to be waited for; what it says.

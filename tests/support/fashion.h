@@ -35,7 +35,8 @@ struct Examples {
 };
 
 // The bytes of a compressed IDX file behind its header; empty: it is not there.
-inline std::vector<std::uint8_t> ReadIdx(const std::string& name, std::size_t header, std::size_t bytes) {
+inline std::vector<std::uint8_t> ReadIdx(const std::string& name, std::size_t header,
+                                         std::size_t bytes) {
   const gzFile file = gzopen(("/usr/share/datasets/fashion-mnist/" + name).c_str(), "rb");
   if (file == nullptr) return {};
   std::vector<std::uint8_t> all(header + bytes);

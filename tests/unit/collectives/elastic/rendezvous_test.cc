@@ -3,6 +3,7 @@
 #include "collectives/elastic/rendezvous.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -211,9 +212,8 @@ class World {
       if (next.ok() || next.status().code() != StatusCode::kFailedPrecondition) ++errors;
       return;
     }
-    if (!next->has_value()) return;
+    if (!next->has_value() || !worker.rendezvous->Accept(**next).ok()) return;
     const Formation& formation = **next;
-    if (!worker.rendezvous->Accept(formation).ok()) return;
     for (const WorkerReport& member : formation.members) {
       const auto j = static_cast<std::size_t>(member.name.worker);
       if (j == i) continue;
@@ -407,7 +407,7 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
   now += Millis(1'000);
   one.OnSilence(0, Silence::kEnded, now);
   two.OnSilence(0, Silence::kEnded, now);
-  Meet(one, two, now);
+  for (int look = 0; look < 2; ++look) Meet(one, two, now);
   const auto first = one.Propose(now);
   REQUIRE(first.ok());
   REQUIRE(first->has_value());
@@ -419,8 +419,8 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
   }
   // Worker 0 comes, which cannot reach worker 2; worker 1 sees both.
   for (Rendezvous* worker : {&zero, &one, &two}) worker->Seek("b:0", now);
-  Meet(zero, one, now);
   Meet(one, two, now);
+  for (int look = 0; look < 2; ++look) Meet(zero, one, now);
   for (int look = 0; look < 2; ++look) {
     zero.OnSilence(2, Silence::kCutOff, now);
     two.OnSilence(0, Silence::kCutOff, now);
@@ -458,9 +458,11 @@ TEST_CASE("a first group that is lost before others have its state does not wait
   Rendezvous zero = made(0), one = made(1), two = made(2);
   const TimePoint now{std::chrono::hours(1)};
   for (Rendezvous* worker : {&zero, &one, &two}) worker->Seek("a:0", now);
-  Meet(zero, one, now);
-  Meet(zero, two, now);
-  Meet(one, two, now);
+  for (int look = 0; look < 2; ++look) {
+    Meet(one, two, now);
+    Meet(zero, one, now);
+    Meet(zero, two, now);
+  }
   const auto first = zero.Propose(now);
   REQUIRE(first.ok());
   REQUIRE(first->has_value());
@@ -471,12 +473,63 @@ TEST_CASE("a first group that is lost before others have its state does not wait
     worker->Seek("b:0", now);
     worker->OnSilence(0, Silence::kEnded, now);
   }
-  Meet(one, two, now);
+  for (int look = 0; look < 2; ++look) Meet(one, two, now);
 
   const auto next = one.Propose(now);
   REQUIRE(next.ok());
   REQUIRE(next->has_value());
   CHECK((*next)->members.size() == 2);
+}
+
+TEST_CASE("a group without one that its leader sees has to outweigh those whom nobody sees",
+          "[collectives][elastic][unit]") {
+  const int workers = GENERATE(5, 6);
+  std::vector<std::unique_ptr<Rendezvous>> all;
+  TimePoint now{std::chrono::hours(1)};
+  for (int i = 0; i < workers; ++i) {
+    all.push_back(std::make_unique<Rendezvous>(
+        Rendezvous::Options{.self = i, .workers = workers, .start_within = Millis(1'000)},
+        static_cast<std::uint64_t>(10 + i), 7, 0));
+  }
+  const auto look = [&](const std::function<bool(std::size_t, std::size_t)>& cut) {
+    for (const auto& one : all) one->Seek("a:0", now);
+    for (int again = 0; again < 3; ++again) {
+      for (std::size_t high = 0; high < all.size(); ++high) {
+        for (std::size_t low = 0; low < high; ++low) {
+          if (!cut(high, low)) {
+            Meet(*all[high], *all[low], now);
+            continue;
+          }
+          all[high]->OnSilence(static_cast<int>(low), Silence::kCutOff, now);
+          all[low]->OnSilence(static_cast<int>(high), Silence::kCutOff, now);
+        }
+      }
+      now += Rendezvous::kSilent;
+    }
+  };
+  look([](auto, auto) { return false; });
+  const auto first = all[0]->Propose(now);
+  REQUIRE(first.ok());
+  REQUIRE(first->has_value());
+  for (const auto& one : all) {
+    REQUIRE(one->Accept(**first).ok());
+    one->Formed(**first, true);
+  }
+
+  // Workers 1 and 2 do not see each other, and none of the first three sees the rest.
+  look([](std::size_t high, std::size_t low) {
+    return (high == 2 && low == 1) || (high > 2 && low < 3);
+  });
+  const auto next = all[0]->Propose(now);
+
+  REQUIRE(next.ok());
+  if (workers == 6) {
+    CHECK_FALSE(next->has_value());
+    return;
+  }
+  REQUIRE(next->has_value());
+  CHECK((*next)->members.back().name.worker == 1);  // 0 and 1
+  CHECK(Message(all[0]->Accept(**next)).find("first tells") != std::string::npos);
 }
 
 TEST_CASE("the first group does not wait for places that nobody has",

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "collectives/elastic/elastic_groups.h"
 #include "common/net/socket.h"
 #include "common/process/ports.h"
+#include "common/process/wait_page.h"
 #include "tests/support/catch.h"
 
 namespace muster::collectives {
@@ -59,6 +61,40 @@ TEST_CASE("elastic workers meet though many who say nothing are connected to the
     CAPTURE(ToString(status));
     CHECK(status.ok());
   }
+}
+
+TEST_CASE("an elastic worker that waits for others says so to its daemon",
+          "[collectives][elastic]") {
+  process::PortAllotter allotter;
+  auto ports = allotter.Claim("127.0.0.1", 2);
+  REQUIRE(ports.ok());
+  const auto page = process::WaitPage::Create();
+  REQUIRE(page.ok());
+  ElasticGroups::Options options{.rules = {.workers = 2, .min_workers = 2},
+                                 .workers = {},
+                                 .key = "the test's",
+                                 .wait_page = (*page)->path()};
+  for (process::PortClaim& claim : *ports) {
+    claim.Open();
+    options.workers.push_back({fmt::format("worker:{}", options.workers.size()),
+                               fmt::format("127.0.0.1:{}", claim.port())});
+  }
+  const auto worker = ElasticGroups::Create(options);
+  REQUIRE(worker.ok());
+
+  std::optional<process::Wait> shown;
+  Status status;
+  {
+    const std::jthread waits([&] { status = (*worker)->Form(Millis(2'000)).status(); });
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!shown && std::chrono::steady_clock::now() < until) shown = (*page)->Get();
+  }
+
+  REQUIRE(shown.has_value());
+  CHECK(shown->call == "search for the next group");
+  CHECK(shown->awaited == "1 of at least 2 workers seek a group: worker 1 has ended");
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  CHECK_FALSE((*page)->Get().has_value());
 }
 
 std::chrono::nanoseconds CpuTimeOfThisProcess() {
