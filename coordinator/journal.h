@@ -51,7 +51,11 @@ class Journal {
   static constexpr std::size_t kMaxEvents = 1'000;
 };
 
-// <state_directory>/coordinator.db, made if missing (directory 0700). WAL, synchronous=FULL.
+// "NFS", "SMB" and so on, which `folder` is on; empty: a file system of this host.
+std::string NetworkFileSystemOf(const std::string& folder);
+
+// <state_directory>/coordinator.db, made if missing (directory 0700). WAL, synchronous=FULL;
+// on a network file system a rollback journal in place of the WAL.
 //   kFailedPrecondition: another coordinator holds the directory (named by its pid).
 //   kDataLoss: the database is damaged, or was written by a newer version.
 Result<std::unique_ptr<Journal>> OpenSqliteJournal(const std::string& state_directory);

@@ -1,7 +1,10 @@
+#include <cstdint>
 #include <map>
 #include <random>
 #include <utility>
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "coordinator/journal.h"
@@ -35,7 +38,11 @@ class SqliteJournal : public Journal {
 
   Status Open(const std::string& path) {
     MUSTER_TRY(RequireOurs(path));
-    MUSTER_TRY(Execute("PRAGMA journal_mode=WAL"));
+    // The log's index is memory that processes share, and which a network file system does not give
+    // them. Without a log, who reads (a backup) holds up who writes.
+    const bool network = !NetworkFileSystemOf(path).empty();
+    MUSTER_TRY(Execute(network ? "PRAGMA journal_mode=TRUNCATE" : "PRAGMA journal_mode=WAL"));
+    MUSTER_TRY(Execute("PRAGMA busy_timeout=10000"));
     MUSTER_TRY(Execute("PRAGMA synchronous=FULL"));
     MUSTER_TRY(Execute("BEGIN IMMEDIATE"));
     MUSTER_TRY(Execute(kSchema));
@@ -261,6 +268,31 @@ class SqliteJournal : public Journal {
 };
 
 }  // namespace
+
+std::string NetworkFileSystemOf(const std::string& folder) {
+  constexpr std::uint32_t kLustre = 0x0BD00BD0;  // linux/magic.h does not have it
+  struct statfs info{};
+  if (::statfs(folder.c_str(), &info) != 0) return "";
+  switch (static_cast<std::uint32_t>(info.f_type)) {
+    case NFS_SUPER_MAGIC:
+      return "NFS";
+    case SMB_SUPER_MAGIC:
+    case CIFS_SUPER_MAGIC:
+    case SMB2_SUPER_MAGIC:
+      return "SMB";
+    case CEPH_SUPER_MAGIC:
+      return "Ceph";
+    case AFS_SUPER_MAGIC:
+    case AFS_FS_MAGIC:
+      return "AFS";
+    case V9FS_MAGIC:
+      return "9P";
+    case kLustre:
+      return "Lustre";
+    default:
+      return "";
+  }
+}
 
 Result<std::unique_ptr<Journal>> OpenSqliteJournal(const std::string& state_directory) {
   MUSTER_TRY_ASSIGN(const int lock, HoldStateDirectory(state_directory));

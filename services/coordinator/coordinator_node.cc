@@ -8,6 +8,7 @@
 #include "common/base/wall_time.h"
 #include "common/net/handshake.h"
 #include "common/telemetry/log.h"
+#include "coordinator/journal.h"
 #include "services/coordinator/alive_mark.h"
 #include "services/coordinator/audit_log.h"
 #include "services/coordinator/cluster_service.h"
@@ -147,6 +148,13 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
                                                                 const services::Token& token) {
   const std::string& state = options.coordinator.state_directory;
   MUSTER_TRY_ASSIGN(std::unique_ptr<Journal> journal, OpenSqliteJournal(state));
+  if (const std::string network = NetworkFileSystemOf(state); !network.empty()) {
+    log::Warning(
+        "the state directory {} is on a network file system ({}): its database does without a "
+        "write-ahead log there, is slower, and as safe as that file system's locks. Give "
+        "--state-dir a disk of this host, and --checkpoint-dir what hosts share",
+        state, network);
+  }
   if (options.coordinator.jobs.checkpoints_directory.empty()) {
     options.coordinator.jobs.checkpoints_directory = state + "/checkpoints";
   }

@@ -2,6 +2,7 @@
 // failure is said, costs a checkpoint or a wait, and the job ends as if there had been none.
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 
 #include <fmt/core.h>
 
@@ -145,6 +146,28 @@ TEST_CASE_METHOD(DiskFixture, "a folder that hangs stops one job's checkpoints, 
   SetFaults("");
   CheckEnd(id);
   CheckEnd(other);
+}
+
+TEST_CASE_METHOD(DiskFixture,
+                 "a coordinator whose state is on a network file system does without a log of "
+                 "writes, and says so",
+                 "[cluster]") {
+  const std::string state = cluster.state() + "/coordinator";
+  const std::string log = state + "/coordinator.db-wal";
+  REQUIRE(std::filesystem::exists(log));
+  constexpr int kNfs = 0x6969;
+  SetFaults(fmt::format("muster-coordinator statfs {} {}\n", kNfs, state));
+
+  REQUIRE(cluster.Kill("coordinator", SIGKILL));
+  REQUIRE(cluster.Muster({"status", "--wait", "ready", "--timeout", "60s"}).code == 0);
+  const std::string id = cluster.Submit(sums.file);
+  WaitFor(id, "CHECKPOINT_SAVED", 1);
+
+  CHECK_FALSE(std::filesystem::exists(log));
+  CHECK(ReadAll(cluster.state() + "/logs/coordinator.log")
+            .find(state + " is on a network file system (NFS)") != std::string::npos);
+  CHECK(cluster.Muster({"backup", folder / "backup"}).code == 0);
+  CheckEnd(id);
 }
 
 TEST_CASE_METHOD(DiskFixture, "two jobs never have one checkpoint folder, in one cluster or two",

@@ -4,7 +4,8 @@
 //   WHO CALL ERRNO FOLDER
 // WHO: a pid, a program's name, or *. CALL: fdatasync, fsync, pread, opendir, or change (creating,
 // making folders, renaming, linking, removing). ERRNO: a number, or hang: the call does not return
-// while the line stands. FOLDER: what lies below it fails.
+// while the line stands. FOLDER: what lies below it fails. Or CALL is statfs, and ERRNO what kind
+// of file system it says that is (f_type).
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <linux/limits.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace {
@@ -115,6 +117,12 @@ ssize_t pread(int fd, void* into, size_t size, off_t offset) {
 ssize_t pread64(int fd, void* into, size_t size, off64_t offset) {
   if (Fails(FaultOf("pread", fd))) return -1;
   return Real<ssize_t (*)(int, void*, size_t, off64_t)>("pread64")(fd, into, size, offset);
+}
+
+int statfs(const char* path, struct statfs* info) {
+  const int done = Real<int (*)(const char*, struct statfs*)>("statfs")(path, info);
+  if (const int type = Fault("statfs", path); type != 0) info->f_type = type;
+  return done;
 }
 
 DIR* opendir(const char* path) {
