@@ -1,9 +1,14 @@
 #include "services/common/grpc_channel.h"
 
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/core.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "common/base/utf8.h"
 #include "common/base/words.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/names.h"
@@ -37,8 +42,32 @@ Status FromGrpc(const grpc::Status& status) {
                     TransportWords(status.error_message()));
 }
 
+namespace {
+
+// gRPC puts a message into a header, where a byte that is no printable ASCII takes three, and gives
+// up a call whose headers take 8 KiB: its caller would hear of that instead.
+std::string ForHeader(std::string message) {
+  constexpr std::size_t kMost = 6'000;
+  std::size_t used = 0;
+  for (std::size_t at = 0; at < message.size();) {
+    const std::string_view rest = std::string_view(message).substr(at);
+    const std::size_t length = std::max<std::size_t>(Utf8Length(rest), 1);
+    const bool plain = rest[0] >= ' ' && rest[0] <= '~' && rest[0] != '%';
+    used += plain ? 1 : 3 * length;
+    if (used > kMost) {
+      const std::size_t left = message.size() - at;
+      message.resize(at);
+      return message + fmt::format("... ({} bytes more)", left);
+    }
+    at += length;
+  }
+  return message;
+}
+
+}  // namespace
+
 grpc::Status ToGrpc(const Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Message(status));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), ForHeader(Message(status)));
 }
 
 }  // namespace muster::services

@@ -33,7 +33,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls
 // Adds the token to a call.
 void Authorize(grpc::ClientContext& context, const Token& token);
 
-// The codes are the same numbers.
+// The codes are the same numbers. A message of more than some 6,000 bytes is cut, and says so.
 Status FromGrpc(const grpc::Status& status);
 grpc::Status ToGrpc(const Status& status);
 

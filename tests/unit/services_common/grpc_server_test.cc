@@ -52,5 +52,14 @@ TEST_CASE("status codes are the same on both sides of gRPC", "[services][unit]")
   CHECK(Message(status) == "page someone");
 }
 
+TEST_CASE("a message that gRPC would not carry is cut between two characters", "[services][unit]") {
+  const Status plain = FromGrpc(ToGrpc(DataLoss("{}", std::string(7'000, 'x'))));
+  CHECK(Message(plain) == std::string(6'000, 'x') + "... (1000 bytes more)");
+  std::string words;
+  for (int i = 0; i < 1'000; ++i) words += "Öl";
+  const Status said = FromGrpc(ToGrpc(DataLoss("{}", words)));
+  CHECK(Message(said) == words.substr(0, 3 * 857) + "... (429 bytes more)");
+}
+
 }  // namespace
 }  // namespace muster::services
