@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <grpcpp/security/auth_context.h>
+#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -21,7 +22,8 @@ using grpc::experimental::TlsCustomVerificationCheckRequest;
 
 // Between two looks at the files, in seconds.
 constexpr unsigned kLookEvery = 1;
-constexpr std::string_view kCoordinator = "chief:0";
+// All methods of gRPC's reflection, of whatever version.
+constexpr std::string_view kReflection = "/grpc.reflection.";
 
 std::string TextOf(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -35,12 +37,19 @@ std::string HostOf(const std::string& target) {
   return host;
 }
 
+// Null: the connection is in the clear.
+Result<tls::X509Ptr> CertificateOf(const grpc::AuthContext& connection) {
+  const auto certificates = connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (certificates.empty()) return tls::X509Ptr();
+  return tls::ParseCertificate(TextOf(certificates.front()), "the caller's");
+}
+
 Status CheckServer(const std::string& pem, const std::string& host, const std::string& allowed) {
   MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, host));
   MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::HolderOf(*certificate));
-  if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, kCoordinator)) {
+  if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, kCoordinatorTask)) {
     return PermissionDenied("{} shows the certificate of {}, and a coordinator's is node {}", host,
-                            holder.ToString(), kCoordinator);
+                            holder.ToString(), kCoordinatorTask);
   }
   if (!allowed.empty()) MUSTER_TRY(tls::CheckAllowed(*certificate, allowed));
   return tls::CheckHost(*certificate, host);
@@ -60,6 +69,31 @@ class ServerVerifier final : public ExternalCertificateVerifier {
   void Cancel(TlsCustomVerificationCheckRequest*) override {}
 
  private:
+  const std::string allowed_;
+};
+
+// gRPC's own service asks nobody who calls; ours ask for themselves.
+class ReflectionGuard final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit ReflectionGuard(std::string allowed) : allowed_(std::move(allowed)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    if (path != metadata.end() && !path->second.starts_with(grpc::string_ref(kReflection.data()))) {
+      return grpc::Status::OK;
+    }
+    const Status status = Check(*context);
+    return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Message(status));
+  }
+
+ private:
+  Status Check(const grpc::AuthContext& context) const {
+    MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, CertificateOf(context));
+    if (certificate == nullptr) return Unauthenticated("reflection: no certificate was shown");
+    MUSTER_TRY(tls::HolderOf(*certificate).status());
+    return allowed_.empty() ? Ok() : tls::CheckAllowed(*certificate, allowed_);
+  }
   const std::string allowed_;
 };
 
@@ -94,14 +128,14 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& fil
   grpc::experimental::TlsServerCredentialsOptions options(Watcher(files));
   Watch(options);
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  return grpc::experimental::TlsServerCredentials(options);
+  auto credentials = grpc::experimental::TlsServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(std::make_shared<ReflectionGuard>(files.allowed));
+  return credentials;
 }
 
 Result<std::optional<Shown>> CallerOf(const grpc::AuthContext& connection) {
-  const auto certificates = connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  if (certificates.empty()) return std::optional<Shown>();
-  MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate,
-                    tls::ParseCertificate(TextOf(certificates.front()), "the caller's"));
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, CertificateOf(connection));
+  if (certificate == nullptr) return std::optional<Shown>();
   MUSTER_TRY_ASSIGN(tls::Holder holder, tls::HolderOf(*certificate));
   return std::optional(
       Shown{.holder = std::move(holder), .fingerprint = tls::FingerprintOf(*certificate)});

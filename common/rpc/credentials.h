@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/base/status.h"
 #include "common/tls/certificate.h"
@@ -24,8 +25,13 @@ class ServerCredentials;
 
 namespace muster::rpc {
 
+// Whose certificate the control plane's server has, and the drivers that it starts.
+inline constexpr std::string_view kCoordinatorTask = "chief:0";
+
 // Files that are not given: in the clear. They have been checked (tls::CheckFiles).
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& files);
+// Which calls there are (gRPC's reflection) is told to holders of a role that are on the list, if
+// there is one; to others, kUnauthenticated or kPermissionDenied.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& files);
 
 // The certificate of a connection.

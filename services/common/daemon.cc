@@ -222,15 +222,23 @@ Daemon::~Daemon() = default;
 
 void Daemon::Tell(std::string_view state) { (void)Notify(notify_socket_, state); }
 
+void Daemon::Say(std::string_view status) {
+  status_ = status;
+  if (admin_) admin_->SetStatus(status_);
+}
+
 void Daemon::Ready(std::string_view status) {
-  Tell(fmt::format("READY=1\nSTATUS={}", status));
-  if (admin_) admin_->SetStatus(std::string(status));
   log::Info("{}", status);
+  const MutexLock lock(status_mutex_);
+  if (status_.empty()) Say(status);
+  Tell(fmt::format("READY=1\nSTATUS={}", status_));
 }
 
 void Daemon::SetStatus(std::string_view status) {
+  const MutexLock lock(status_mutex_);
+  if (draining_ || status == status_) return;
+  Say(status);
   Tell(fmt::format("STATUS={}", status));
-  if (admin_) admin_->SetStatus(std::string(status));
 }
 
 void Daemon::SetReady(bool ready) const {
@@ -272,7 +280,9 @@ void Daemon::Drain(const std::string& reason) {
     const MutexLock lock(stop_->mutex);
     if (stop_->reason.empty()) stop_->reason = reason;
   }
-  if (admin_) admin_->SetStatus("draining");
+  const MutexLock saying(status_mutex_);
+  draining_ = true;
+  Say("draining");
   // What the unit's own TimeoutStopSec does not know.
   const auto drain = config_.values.Duration<std::chrono::microseconds>("drain-timeout");
   Tell(fmt::format("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}",

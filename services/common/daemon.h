@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "services/admin/admin_port.h"
@@ -60,8 +61,10 @@ class Daemon {
   // Null: there is none. What is added to it is not used after Serve().
   AdminPort* admin() { return admin_.get(); }
 
-  // Tells systemd, the log and the admin port that it serves now, or what it does.
+  // Tells systemd, the log and the admin port that it serves now; and what it does, where
+  // SetStatus() has not said so before, which knows better.
   void Ready(std::string_view status);
+  // What it does: told when it is news, and not while it drains.
   void SetStatus(std::string_view status);
 
   // From now on `strand`, which does this daemon's work, tells that it turns: the admin port, for
@@ -89,6 +92,7 @@ class Daemon {
   void FeedAdminPort(Scheduler& strand);
   void FeedSystemd(Scheduler& strand);
   void Tell(std::string_view state);
+  void Say(std::string_view status) MUSTER_REQUIRES(status_mutex_);
 
   const DaemonConfig config_;
   const Token token_;
@@ -99,6 +103,10 @@ class Daemon {
   const std::size_t open_files_;
   const std::size_t most_connections_;
   const std::unique_ptr<AdminPort> admin_;
+  // Held while it is told, so that what is said last is true.
+  Mutex status_mutex_;
+  std::string status_ MUSTER_GUARDED_BY(status_mutex_);
+  bool draining_ MUSTER_GUARDED_BY(status_mutex_) = false;
   // Last: its thread uses the others.
   std::unique_ptr<Stop> stop_;
 };

@@ -1,5 +1,6 @@
 #include "services/common/grpc_server.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -44,6 +45,15 @@ void SetUpGrpcOnce() {
 std::string Caller::ToString() const {
   if (names.empty()) return "the token";
   return tls::Holder{.role = role, .names = names}.ToString();
+}
+
+bool Caller::MayBe(std::string_view task) const {
+  return names.empty() || (role == tls::Role::kNode && std::ranges::count(names, task) > 0);
+}
+
+std::string CallerName(const grpc::ServerContextBase& context) {
+  const auto shown = rpc::CallerOf(*context.auth_context());
+  return shown.ok() && *shown ? (*shown)->holder.ToString() : "somebody";
 }
 
 namespace {

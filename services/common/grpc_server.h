@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <grpcpp/impl/codegen/service_type.h>
@@ -21,8 +22,8 @@
 
 namespace muster::services {
 
-// Who makes a call of ours. Every method begins with it; health and reflection are open to all that
-// are let in.
+// Who makes a call of ours. Every method begins with it; health is open to all that are let in, and
+// in the clear reflection, too (rpc::ServerCredentials).
 struct Caller {
   // Who carries the cluster's token is one of its nodes.
   tls::Role role = tls::Role::kNode;
@@ -33,7 +34,11 @@ struct Caller {
 
   // "submitter ana"; "the token".
   std::string ToString() const;
+  // Whether a node speaks for that task: by its certificate; with the token for any.
+  bool MayBe(std::string_view task) const;
 };
+// Who makes a call, for a record of what was refused: "viewer bob", "somebody".
+std::string CallerName(const grpc::ServerContextBase& context);
 
 // Whether the call comes from one that may do what `least` may: by its certificate behind TLS, by
 // the token in the clear. A node needs both behind TLS.

@@ -12,11 +12,13 @@
 
 namespace muster::coordinator {
 
-void AuditLog::Write(std::string_view time, std::string_view who, std::string_view did,
-                     std::string_view what) {
-  const nlohmann::json entry{{"time", time}, {"who", who}, {"did", did}, {"what", what}};
+void AuditLog::Write(const AuditEntry& entry) {
+  nlohmann::json fields{
+      {"time", entry.time}, {"who", entry.who}, {"did", entry.did}, {"what", entry.what}};
+  if (!entry.refused.empty()) fields["refused"] = entry.refused;
+  if (entry.again > 0) fields["again"] = entry.again;
   const std::string line =
-      entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+      fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const MutexLock lock(mutex_);
   // Opened for each line: it may be moved away at any time.
   const net::Fd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));

@@ -27,7 +27,7 @@ class BackupStream : public WriteStream<v1::FileChunk> {
     Hold();
     Post([this, caller] {
       if (!caller.ok()) return End(caller.status());
-      front_.audit(*caller, "backup", "");
+      front_.audit.Change(caller->ToString(), "backup", "", Ok());
       // Beside the state: what has room for one has room for the other, mostly.
       OnDisk([this] { return Make(); }, [this] { Next(); });
     });
@@ -111,7 +111,7 @@ grpc::ServerWriteReactor<v1::FileChunk>* StreamBackup(Front& front,
                                                       grpc::CallbackServerContext* context,
                                                       const std::string& state_directory) {
   auto stream = std::make_shared<BackupStream>(front, context, state_directory);
-  stream->Begin(front.authorize(*context, tls::Role::kSubmitter));
+  stream->Begin(front.Authorize(*context, tls::Role::kSubmitter, "backup"));
   return stream.get();
 }
 

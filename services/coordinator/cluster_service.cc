@@ -116,11 +116,13 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
 
   // A certificate names the tasks that its holder may be.
   Status CheckTask(const v1::Register& given) const {
-    const std::string task = fmt::format("{}:{}", given.task().type(), given.task().index());
-    const std::vector<std::string>& tasks = caller_.names;
-    if (tasks.empty() || std::ranges::count(tasks, task) > 0) return Ok();
-    return PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
-                            fmt::join(tasks, ", "));
+    const std::string task = FromProto(given.task()).ToString();
+    if (caller_.MayBe(task)) return Ok();
+    const Status refused =
+        PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
+                         fmt::join(caller_.names, ", "));
+    front_.audit.Look(caller_.ToString(), "attach", task, refused);
+    return refused;
   }
 
   // Each daemon comes again and again; what is odd about it is logged once.
@@ -160,7 +162,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
   FileStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
              const std::string& sha256)
       : stalled_(front.strand, context, front.stall_limit) {
-    const Status authorized = front.authorize(*context, tls::Role::kNode).status();
+    const Status authorized = front.Authorize(*context, tls::Role::kNode, "fetch").status();
     const Status opened = authorized.ok() ? Open(files, sha256) : authorized;
     if (opened.ok()) {
       Next();
@@ -202,7 +204,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
 grpc::ServerBidiReactor<v1::DaemonMessage, v1::CoordinatorMessage>* ClusterServiceImpl::Attach(
     grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<AttachStream>(front_, context);
-  stream->Begin(front_.authorize(*context, tls::Role::kNode));
+  stream->Begin(front_.Authorize(*context, tls::Role::kNode, "attach"));
   return stream.get();
 }
 

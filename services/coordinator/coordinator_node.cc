@@ -1,16 +1,18 @@
 #include "services/coordinator/coordinator_node.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <set>
 #include <utility>
 
 #include "common/base/wall_time.h"
+#include "common/base/words.h"
 #include "common/net/handshake.h"
 #include "common/telemetry/log.h"
 #include "coordinator/journal.h"
 #include "services/coordinator/alive_mark.h"
-#include "services/coordinator/audit_log.h"
+#include "services/coordinator/audit_trail.h"
 #include "services/coordinator/cluster_service.h"
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/driver_processes.h"
@@ -47,10 +49,10 @@ struct CoordinatorNode::Parts {
         writer(*journal, journal_thread, strand),
         alive(options.coordinator.state_directory + "/alive"),
         files(options.coordinator.state_directory + "/files"),
-        audit(options.coordinator.state_directory + "/audit.log"),
         log_thread(strand),
         logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
         disks(strand),
+        audit(options.coordinator.state_directory + "/audit.log", disks, strand),
         checkpoints(disks),
         figures(disks, strand),
         drivers(
@@ -84,13 +86,7 @@ struct CoordinatorNode::Parts {
               [list = options.allowed](const services::Caller& caller) {
                 return services::CheckStillAllowed(caller, list.get());
               },
-              [this](const services::Caller& who, std::string_view did, const std::string& what) {
-                disks.Run(
-                    "audit",
-                    [this, who = who.ToString(), did = std::string(did), what,
-                     time = tls::UtcText(strand.WallNow())] { audit.Write(time, who, did, what); },
-                    [] {});
-              },
+              audit,
               disks,
               options.stall_limit,
               options.coordinator.version},
@@ -125,11 +121,11 @@ struct CoordinatorNode::Parts {
   JournalWriter writer;
   AliveMark alive;
   FileStore files;
-  AuditLog audit;
   // Each has a thread of its own, since a checkpoint takes minutes.
   ThreadOffload log_thread;
   Logs logs;
   ThreadLanes disks;
+  AuditTrail audit;
   DiskCheckpoints checkpoints;
   JobFigures figures;
   DriverProcesses drivers;
@@ -211,6 +207,17 @@ CoordinatorNode::~CoordinatorNode() { Shutdown(); }
 
 const services::Endpoint& CoordinatorNode::endpoint() const { return parts_->server->endpoint(); }
 Epoch CoordinatorNode::epoch() const { return parts_->journal->epoch(); }
+
+std::string CoordinatorNode::Doing() const {
+  const Parts& all = *parts_;
+  if (all.core == nullptr) return "shutting down";
+  const v1::ClusterStatus status = all.core->Status();
+  const auto up = std::ranges::count_if(
+      status.tasks(), [](const v1::TaskState& task) { return task.state() == "up"; });
+  return fmt::format("serves on {}, epoch {}: {} running, {} waiting; {} of {} up",
+                     status.grpc_address(), status.epoch(), Counted(status.jobs_running(), "job"),
+                     status.jobs_pending(), up, Counted(status.tasks_size(), "task"));
+}
 
 void CoordinatorNode::Show(services::AdminPort& admin) {
   Parts& all = *parts_;

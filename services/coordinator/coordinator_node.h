@@ -38,6 +38,8 @@ class CoordinatorNode {
   Epoch epoch() const;
   // What it does, one thing after another.
   Scheduler& strand();
+  // What it does, in a few words: where it serves, its jobs, its tasks. On the strand.
+  std::string Doing() const;
   // Adds the coordinator's metrics and pages to the port.
   void Show(services::AdminPort& admin);
   // What SIGTERM does first: closures in flight finish and a checkpoint of each running job is

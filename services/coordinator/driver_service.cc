@@ -1,5 +1,7 @@
 #include "services/coordinator/driver_service.h"
 
+#include "common/rpc/credentials.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -7,12 +9,22 @@ namespace {
 template <class Reply, class Request, class Call>
 grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* context,
                                    const Request* request, Reply* reply, Call call) {
-  return Serve(front, context, tls::Role::kNode, reply,
-               [request, call](Coordinator& core, auto then) {
-                 const Result<ModelJob*> job = core.FindModel(request->job_id());
-                 if (!job.ok()) return then(job.status());
-                 call(**job, *request, std::move(then));
-               });
+  return Serve(
+      front, context, tls::Role::kNode, "drive", reply,
+      [&front, request, call](Coordinator& core, const services::Caller& caller, auto then) {
+        // Drivers are processes of the coordinator's host, and have its certificate.
+        if (!caller.MayBe(rpc::kCoordinatorTask)) {
+          const Status refused = PermissionDenied(
+              "{} may not drive a job: its driver has the certificate of node {}, the "
+              "coordinator's",
+              caller.ToString(), rpc::kCoordinatorTask);
+          front.audit.Look(caller.ToString(), "drive", request->job_id(), refused);
+          return then(refused);
+        }
+        const Result<ModelJob*> job = core.FindModel(request->job_id());
+        if (!job.ok()) return then(job.status());
+        call(**job, *request, std::move(then));
+      });
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "coordinator/coordinator.h"
 #include "services/common/grpc_channel.h"
 #include "services/common/grpc_server.h"
+#include "services/coordinator/audit_trail.h"
 
 namespace muster::coordinator {
 
@@ -27,12 +28,10 @@ struct Front {
   Coordinator* core = nullptr;
   // Who calls, if it may do what that role may. Errors of services::CheckCaller.
   std::function<Result<services::Caller>(const grpc::ServerContextBase&, tls::Role least)>
-      authorize;
+      check_caller;
   // Whether one whose call goes on may still. Errors of services::CheckStillAllowed.
   std::function<Status(const services::Caller&)> still_allowed;
-  // Writes down who did what with which job. On the strand.
-  std::function<void(const services::Caller& who, std::string_view did, const std::string& what)>
-      audit;
+  AuditTrail& audit;
   // For what blocks on a disk.
   LaneOffload& disks;
   // How long the peer of a stream may stand still before the stream is ended.
@@ -41,6 +40,21 @@ struct Front {
   std::string version = {};
   // What was logged of daemons of another minor one. On the strand.
   std::set<std::string> told_of_versions = {};
+
+  // check_caller, and writes down who was refused; `did`: what the call does. Any thread.
+  Result<services::Caller> Authorize(const grpc::ServerContextBase& context, tls::Role least,
+                                     std::string_view did) const {
+    Result<services::Caller> caller = check_caller(context, least);
+    if (!caller.ok()) audit.Look(services::CallerName(context), did, "", caller.status());
+    return caller;
+  }
+  // The job that somebody wants to look at, which is written down. On the strand.
+  Result<Job*> Look(const services::Caller& caller, std::string_view did,
+                    const std::string& job) const {
+    const Result<Job*> found = core->Find(job);
+    audit.Look(caller.ToString(), did, found.ok() ? (*found)->id() : job, found.status());
+    return found;
+  }
 
   static Status Closing() {
     return Unavailable("the coordinator is shutting down; try again when it is back");
@@ -72,13 +86,13 @@ class Responder {
 };
 
 // `call` runs on the strand as call(core, then), or call(core, caller, then), for callers that may
-// do what `least` may.
+// do what `least` may; `did` is how the audit log calls what others were refused.
 template <class Reply, class Call>
 grpc::ServerUnaryReactor* Serve(Front& front, grpc::CallbackServerContext* context, tls::Role least,
-                                Reply* reply, Call call) {
+                                std::string_view did, Reply* reply, Call call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (!front.version.empty()) context->AddInitialMetadata(rpc::kVersionKey, front.version);
-  const auto caller = front.authorize(*context, least);
+  const auto caller = front.Authorize(*context, least, did);
   if (!caller.ok()) {
     reactor->Finish(services::ToGrpc(caller.status()));
     return reactor;
@@ -97,6 +111,26 @@ grpc::ServerUnaryReactor* Serve(Front& front, grpc::CallbackServerContext* conte
     }
   });
   return reactor;
+}
+
+// `then`, after what the caller is answered has been written down. `what_of`: what the reply says
+// was changed; where there is no reply, `what`.
+template <class Reply, class Then, class WhatOf>
+std::function<void(Result<Reply>)> Recorded(Front& front, const services::Caller& caller,
+                                            std::string_view did, std::string what, Then then,
+                                            WhatOf what_of) {
+  return [&front, who = caller.ToString(), did, what = std::move(what), then = std::move(then),
+          what_of = std::move(what_of)](Result<Reply> result) mutable {
+    front.audit.Change(who, did, result.ok() ? what_of(*result) : what, result.status());
+    then(std::move(result));
+  };
+}
+template <class Reply, class Then>
+std::function<void(Result<Reply>)> Recorded(Front& front, const services::Caller& caller,
+                                            std::string_view did, const std::string& what,
+                                            Then then) {
+  return Recorded<Reply>(front, caller, did, what, std::move(then),
+                         [what](const Reply&) { return what; });
 }
 
 }  // namespace muster::coordinator

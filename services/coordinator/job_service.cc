@@ -14,12 +14,16 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
  public:
   UploadStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
                v1::UploadFileReply* reply)
-      : files_(files), reply_(reply), stalled_(front.strand, context, front.stall_limit) {
-    const auto caller = front.authorize(*context, tls::Role::kSubmitter);
+      : front_(front),
+        files_(files),
+        reply_(reply),
+        stalled_(front.strand, context, front.stall_limit) {
+    const auto caller = front.Authorize(*context, tls::Role::kSubmitter, "upload");
     if (caller.ok()) {
+      who_ = caller->ToString();
       Next();
     } else {
-      End(caller.status());
+      Answer(caller.status());
     }
   }
   void OnReadDone(bool ok) override {
@@ -47,9 +51,15 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
     reply_->set_bytes(bytes);
     return Ok();
   }
-  void End(const Status& status) { Finish(services::ToGrpc(status)); }
+  void End(const Status& status) {
+    front_.audit.Change(who_, "upload", in_.sha256(), status);
+    Answer(status);
+  }
+  void Answer(const Status& status) { Finish(services::ToGrpc(status)); }
 
+  Front& front_;
   const FileStore& files_;
+  std::string who_;
   v1::UploadFileReply* const reply_;
   v1::UploadFileRequest in_;
   std::unique_ptr<FileStore::Writer> writer_;
@@ -61,7 +71,7 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
 grpc::ServerUnaryReactor* JobServiceImpl::HasFile(grpc::CallbackServerContext* context,
                                                   const v1::HasFileRequest* request,
                                                   v1::HasFileReply* reply) {
-  return Serve(front_, context, tls::Role::kSubmitter, reply,
+  return Serve(front_, context, tls::Role::kSubmitter, "upload", reply,
                [this, request](Coordinator&, auto then) {
                  const Result<std::string> path = files_.Path(request->sha256());
                  if (!path.ok()) return then(path.status());
@@ -81,29 +91,34 @@ grpc::ServerReadReactor<v1::UploadFileRequest>* JobServiceImpl::UploadFile(
 grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
                                                     const v1::SubmitJobRequest* request,
                                                     v1::SubmitJobReply* reply) {
-  return Serve(front_, context, tls::Role::kSubmitter, reply,
-               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
-                 v1::SubmitJobRequest owned = *request;
-                 // Nodes are not people.
-                 owned.set_owner(caller.role == tls::Role::kNode ? "" : caller.names.front());
-                 if (!owned.dry_run()) front_.audit(caller, "submit", owned.spec().name());
-                 core.Submit(owned, std::move(then));
-               });
+  return Serve(
+      front_, context, tls::Role::kSubmitter, "submit", reply,
+      [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+        v1::SubmitJobRequest owned = *request;
+        // Nodes are not people.
+        owned.set_owner(caller.role == tls::Role::kNode ? "" : caller.names.front());
+        if (owned.dry_run()) return core.Submit(owned, std::move(then));
+        core.Submit(owned, Recorded<v1::SubmitJobReply>(
+                               front_, caller, "submit", owned.spec().name(), std::move(then),
+                               [](const v1::SubmitJobReply& answer) { return answer.job().id(); }));
+      });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* context,
                                                    const v1::ListJobsRequest*,
                                                    v1::ListJobsReply* reply) {
-  return Serve(front_, context, tls::Role::kViewer, reply,
-               [](Coordinator& core, auto then) { then(core.List()); });
+  return Serve(front_, context, tls::Role::kViewer, "jobs", reply,
+               [this](Coordinator& core, const services::Caller& caller, auto then) {
+                 front_.audit.Look(caller.ToString(), "jobs", "", Ok());
+                 then(core.List());
+               });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* context,
                                                  const v1::GetJobRequest* request, v1::Job* reply) {
-  return Serve(front_, context, tls::Role::kViewer, reply,
-               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
-                 front_.audit(caller, "describe", request->job());
-                 const Result<Job*> job = core.Find(request->job());
+  return Serve(front_, context, tls::Role::kViewer, "describe", reply,
+               [this, request](Coordinator&, const services::Caller& caller, auto then) {
+                 const Result<Job*> job = front_.Look(caller, "describe", request->job());
                  if (!job.ok()) return then(job.status());
                  (*job)->Describe(std::move(then));
                });
@@ -112,21 +127,24 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* JobServiceImpl::WatchJob(grpc::CallbackServerContext* context,
                                                    const v1::WatchJobRequest* request,
                                                    v1::Job* reply) {
-  return Serve(front_, context, tls::Role::kViewer, reply, [request](Coordinator& core, auto then) {
-    const Result<Job*> job = core.Find(request->job());
-    if (!job.ok()) return then(job.status());
-    (*job)->Watch(request->version(), std::min(Millis(request->timeout_ms()), kMostWatch),
-                  std::move(then));
-  });
+  return Serve(front_, context, tls::Role::kViewer, "watch", reply,
+               [this, request](Coordinator&, const services::Caller& caller, auto then) {
+                 const Result<Job*> job = front_.Look(caller, "watch", request->job());
+                 if (!job.ok()) return then(job.status());
+                 (*job)->Watch(request->version(),
+                               std::min(Millis(request->timeout_ms()), kMostWatch),
+                               std::move(then));
+               });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::StopJob(grpc::CallbackServerContext* context,
                                                   const v1::StopJobRequest* request,
                                                   v1::Job* reply) {
-  return Serve(front_, context, tls::Role::kSubmitter, reply,
+  return Serve(front_, context, tls::Role::kSubmitter, "stop", reply,
                [this, request](Coordinator& core, const services::Caller& caller, auto then) {
-                 front_.audit(caller, "stop", request->job());
                  const Result<Job*> job = core.Find(request->job());
+                 front_.audit.Change(caller.ToString(), "stop",
+                                     job.ok() ? (*job)->id() : request->job(), job.status());
                  if (!job.ok()) return then(job.status());
                  (*job)->Stop(Millis(request->grace_ms()));
                  (*job)->WhenWritten([job = *job, then](const Status& written) {
@@ -144,47 +162,55 @@ grpc::ServerWriteReactor<v1::LogRecord>* JobServiceImpl::ReadLogs(
 grpc::ServerUnaryReactor* JobServiceImpl::GetStatus(grpc::CallbackServerContext* context,
                                                     const v1::GetStatusRequest*,
                                                     v1::ClusterStatus* reply) {
-  return Serve(front_, context, tls::Role::kViewer, reply,
-               [](Coordinator& core, auto then) { then(core.Status()); });
+  return Serve(front_, context, tls::Role::kViewer, "status", reply,
+               [this](Coordinator& core, const services::Caller& caller, auto then) {
+                 front_.audit.Look(caller.ToString(), "status", "", Ok());
+                 then(core.Status());
+               });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(grpc::CallbackServerContext* context,
                                                           const v1::ListCheckpointsRequest* request,
                                                           v1::ListCheckpointsReply* reply) {
-  return Serve(front_, context, tls::Role::kViewer, reply, [request](Coordinator& core, auto then) {
-    core.ListCheckpoints(request->job(), std::move(then));
-  });
+  return Serve(front_, context, tls::Role::kViewer, "checkpoints", reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 (void)front_.Look(caller, "checkpoints", request->job());
+                 core.ListCheckpoints(request->job(), std::move(then));
+               });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::CollectCheckpoints(
     grpc::CallbackServerContext* context, const v1::CollectCheckpointsRequest* request,
     v1::CollectCheckpointsReply* reply) {
-  return Serve(front_, context, tls::Role::kSubmitter, reply,
+  return Serve(front_, context, tls::Role::kSubmitter, "collect", reply,
                [this, request](Coordinator& core, const services::Caller& caller, auto then) {
-                 if (!request->dry_run()) front_.audit(caller, "collect", request->job());
-                 core.CollectCheckpoints(*request, std::move(then));
+                 if (request->dry_run()) return core.CollectCheckpoints(*request, std::move(then));
+                 core.CollectCheckpoints(
+                     *request, Recorded<v1::CollectCheckpointsReply>(
+                                   front_, caller, "collect", request->job(), std::move(then)));
                });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::DrainTask(grpc::CallbackServerContext* context,
                                                     const v1::DrainTaskRequest* request,
                                                     v1::DrainTaskReply* reply) {
-  return Serve(front_, context, tls::Role::kSubmitter, reply,
+  return Serve(front_, context, tls::Role::kSubmitter, "drain", reply,
                [this, request](Coordinator& core, const services::Caller& caller, auto then) {
                  const TaskId task = FromProto(request->task());
-                 front_.audit(caller, "drain", task.ToString());
-                 core.TakeOut(task, caller.names.empty() ? "" : caller.ToString(), std::move(then));
+                 core.TakeOut(task, caller.names.empty() ? "" : caller.ToString(),
+                              Recorded<v1::DrainTaskReply>(front_, caller, "drain", task.ToString(),
+                                                           std::move(then)));
                });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::UndrainTask(grpc::CallbackServerContext* context,
                                                       const v1::UndrainTaskRequest* request,
                                                       v1::UndrainTaskReply* reply) {
-  return Serve(front_, context, tls::Role::kSubmitter, reply,
+  return Serve(front_, context, tls::Role::kSubmitter, "undrain", reply,
                [this, request](Coordinator& core, const services::Caller& caller, auto then) {
                  const TaskId task = FromProto(request->task());
-                 front_.audit(caller, "undrain", task.ToString());
-                 core.LetIn(task, std::move(then));
+                 core.LetIn(task, Recorded<v1::UndrainTaskReply>(front_, caller, "undrain",
+                                                                 task.ToString(), std::move(then)));
                });
 }
 
@@ -196,10 +222,19 @@ grpc::ServerWriteReactor<v1::FileChunk>* JobServiceImpl::Backup(
 grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext* context,
                                                      const v1::ReportExitRequest* request,
                                                      v1::ReportExitReply* reply) {
-  return Serve(front_, context, tls::Role::kNode, reply, [request](Coordinator& core, auto then) {
-    core.OnDaemonExit(FromProto(request->task()), request->pid(), request->how().substr(0, 200));
-    then(v1::ReportExitReply());
-  });
+  return Serve(front_, context, tls::Role::kNode, "report-exit", reply,
+               [this, request](Coordinator& core, const services::Caller& caller, auto then) {
+                 const TaskId task = FromProto(request->task());
+                 if (!caller.MayBe(task.ToString())) {
+                   const Status refused = PermissionDenied(
+                       "{} may not say how {} ended: its certificate does not name that task",
+                       caller.ToString(), task.ToString());
+                   front_.audit.Look(caller.ToString(), "report-exit", task.ToString(), refused);
+                   return then(refused);
+                 }
+                 core.OnDaemonExit(task, request->pid(), request->how().substr(0, 200));
+                 then(v1::ReportExitReply());
+               });
 }
 
 }  // namespace muster::coordinator

@@ -26,7 +26,8 @@ class LogStream : public WriteStream<v1::LogRecord> {
     Post([this, caller] {
       if (!caller.ok()) return End(caller.status());
       caller_ = *caller;
-      front_.audit(caller_, "logs", job_);
+      if (front_.core == nullptr) return End(Front::Closing());
+      if (const auto job = front_.Look(caller_, "logs", job_); !job.ok()) return End(job.status());
       Next();
     });
   }
@@ -93,7 +94,7 @@ grpc::ServerWriteReactor<v1::LogRecord>* StreamLogs(Front& front,
                                                     grpc::CallbackServerContext* context,
                                                     const v1::ReadLogsRequest& request) {
   auto stream = std::make_shared<LogStream>(front, context, request);
-  stream->Begin(front.authorize(*context, tls::Role::kViewer));
+  stream->Begin(front.Authorize(*context, tls::Role::kViewer, "logs"));
   return stream.get();
 }
 

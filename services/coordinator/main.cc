@@ -19,6 +19,9 @@ namespace {
 
 using config::Kind;
 
+// Between two looks at what it does.
+constexpr Millis kTellEvery{2'000};
+
 const services::Role kRole{
     .program = "muster-coordinator",
     .about = "The chief task: keeps the jobs, hands out their closures, knows who is alive.",
@@ -165,11 +168,20 @@ Status Restore(const services::DaemonConfig& config) {
   return Ok();
 }
 
+// To systemd and the admin port, on the strand, for as long as that turns.
+void TellStatus(services::Daemon& daemon, CoordinatorNode& node) {
+  daemon.SetStatus(node.Doing());
+  (void)node.strand().RunAfter(kTellEvery, [&] { TellStatus(daemon, node); });
+}
+
 Status Run(services::Daemon& daemon) {
   if (daemon.config().values.Given("restore")) return Restore(daemon.config());
   MUSTER_TRY_ASSIGN(CoordinatorNode::Options options, MakeOptions(daemon));
   MUSTER_TRY_ASSIGN(const auto node, CoordinatorNode::Start(std::move(options), daemon.token()));
-  node->strand().Post([&] { daemon.FeedWatchdog(node->strand()); });
+  node->strand().Post([&] {
+    daemon.FeedWatchdog(node->strand());
+    TellStatus(daemon, *node);
+  });
   if (daemon.admin() != nullptr) node->Show(*daemon.admin());
   const Status status =
       daemon.Serve(fmt::format("coordinator serves on {}, epoch {}", node->endpoint().ToString(),

@@ -256,9 +256,9 @@ void WorkerDaemon::Drain() {
 
 // ---- From the coordinator
 
-void WorkerDaemon::OnAttached(const v1::Welcome& welcome) {
+void WorkerDaemon::OnAttached(const v1::Welcome&) {
   grpc_.SetReady(true);
-  daemon_.SetStatus(fmt::format("attached, session {}", welcome.session()));
+  TellStatus();
   core_.OnAttached();
   launches_.launches().OnAttached();
 }
@@ -272,7 +272,15 @@ void WorkerDaemon::OnCommand(StreamId stream, const v1::Command& command) {
   if (!launches_.launches().OnCommand(stream, command)) core_.OnCommand(stream, command);
 }
 
+void WorkerDaemon::TellStatus() {
+  if (!client_.welcome()) return;
+  const std::size_t executors = executors_.size() + programs_.size();
+  daemon_.SetStatus(fmt::format("attached, session {}: {} {}", client_.welcome()->session(),
+                                Counted(executors, "executor"), executors == 1 ? "runs" : "run"));
+}
+
 void WorkerDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
+  TellStatus();
   heartbeat.set_resident_bytes(ResidentBytes());
   core_.FillHeartbeat(heartbeat);
   launches_.launches().FillHeartbeat(heartbeat);

@@ -50,6 +50,8 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void OnRefused(const Status& why) override;
   void OnDrain(const std::string& reason) override;
   void AddMetrics(Samples& samples) const;
+  // While it is attached.
+  void TellStatus();
 
   Result<int> Launch(worker::ProcessId process) override;
   std::optional<std::vector<std::uint64_t>> WhatRan(worker::ProcessId process) const;

@@ -15,7 +15,12 @@ Daemon DaemonWith(const TempDir& folder, const std::map<std::string, std::string
   const std::string path = folder.path() + "/token";
   std::ofstream(path) << "0123456789abcdef\n";
   ::chmod(path.c_str(), 0600);
-  return Daemon({}, *Token::Read(path), nullptr, FixedEnvironment(variables), 256, nullptr);
+  DaemonConfig config;
+  config.values = *config::Resolve(
+      DaemonSettings({.program = "muster-test", .about = "Test.", .task_type = "ps"}), {},
+      FixedEnvironment({}));
+  return Daemon(std::move(config), *Token::Read(path), nullptr, FixedEnvironment(variables), 256,
+                nullptr);
 }
 
 TEST_CASE("systemd's socket is told, and its absence is no error", "[services][unit]") {
@@ -51,6 +56,35 @@ TEST_CASE("the strand that does the work feeds the watchdog, and not while it st
   goes_on.set_value();
   CHECK(socket.Next() == "WATCHDOG=1");
   strand.Stop();
+}
+
+TEST_CASE("systemd hears what a daemon does, once, and what it did before it was ready stands",
+          "[services][unit]") {
+  const TempDir folder;
+  NotifySocket socket;
+  Daemon daemon = DaemonWith(folder, {{"NOTIFY_SOCKET", socket.path()}});
+
+  SECTION("it has registered before it says that it listens") {
+    daemon.SetStatus("attached, session 7");
+    CHECK(socket.Next() == "STATUS=attached, session 7");
+    daemon.Ready("listening on 127.0.0.1:1");
+    CHECK(socket.Next() == "READY=1\nSTATUS=attached, session 7");
+  }
+  SECTION("nothing was said before") {
+    daemon.Ready("listening on 127.0.0.1:1");
+    CHECK(socket.Next() == "READY=1\nSTATUS=listening on 127.0.0.1:1");
+    daemon.SetStatus("attached, session 7");
+    daemon.SetStatus("attached, session 7");
+    daemon.SetStatus("attached, session 8");
+    CHECK(socket.Next() == "STATUS=attached, session 7");
+    CHECK(socket.Next() == "STATUS=attached, session 8");
+  }
+  SECTION("while it drains that is all it says") {
+    daemon.Drain("SIGTERM");
+    CHECK(socket.Next().starts_with("STOPPING=1\nSTATUS=draining\n"));
+    daemon.SetStatus("attached, session 7");
+    CHECK(socket.Next(milliseconds(100)).empty());
+  }
 }
 
 TEST_CASE("a watchdog that nobody asked for, or another process's, is not fed",

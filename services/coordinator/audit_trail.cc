@@ -1,0 +1,72 @@
+#include "services/coordinator/audit_trail.h"
+
+#include <utility>
+
+#include "common/tls/certificate.h"
+
+namespace muster::coordinator {
+namespace {
+
+// A caller chooses them: longer ones are cut, so that a line is small whatever is sent.
+constexpr std::size_t kMostBytes = 200;
+
+std::string Cut(std::string_view text) {
+  if (text.size() <= kMostBytes) return std::string(text);
+  return std::string(text.substr(0, kMostBytes)) + "...";
+}
+
+AuditEntry Entry(const std::string& who, std::string_view did, std::string_view what,
+                 const Status& outcome) {
+  return {.who = Cut(who),
+          .did = std::string(did),
+          .what = Cut(what),
+          .refused = outcome.ok() ? "" : Cut(Message(outcome))};
+}
+
+}  // namespace
+
+void AuditTrail::Change(const std::string& who, std::string_view did, std::string_view what,
+                        const Status& outcome) {
+  Write(Entry(who, did, what, outcome));
+}
+
+void AuditTrail::Look(const std::string& who, std::string_view did, std::string_view what,
+                      const Status& outcome) {
+  AuditEntry entry = Entry(who, did, what, outcome);
+  // Names of what there is not are the caller's invention: one line stands for all of them.
+  const std::string key = fmt::format(
+      "{}\n{}\n{}", entry.who, did,
+      outcome.ok() ? "+" + entry.what : fmt::format("-{}", static_cast<int>(outcome.code())));
+  {
+    const MutexLock lock(mutex_);
+    if (looks_.size() >= kMostRemembered && !looks_.contains(key)) looks_.clear();
+    const auto held = looks_.try_emplace(key, kPause).first->second.Ask(clock_.Now());
+    if (!held) return;
+    entry.again = *held;
+  }
+  Write(std::move(entry));
+}
+
+void AuditTrail::Write(AuditEntry entry) {
+  if (shared_->waiting.fetch_add(1) >= kMostWaiting) {
+    --shared_->waiting;
+    ++shared_->lost;
+    return;
+  }
+  entry.time = tls::UtcText(clock_.WallNow());
+  disks_.Run(
+      "audit",
+      [shared = shared_, entry = std::move(entry)] {
+        --shared->waiting;
+        if (const std::uint64_t lost = shared->lost.exchange(0); lost > 0) {
+          shared->log.Write({.time = entry.time,
+                             .who = "the coordinator",
+                             .did = "lose",
+                             .what = fmt::format("{} lines: the disk did not keep up", lost)});
+        }
+        shared->log.Write(entry);
+      },
+      [] {});
+}
+
+}  // namespace muster::coordinator

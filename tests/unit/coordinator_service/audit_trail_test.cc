@@ -1,0 +1,97 @@
+#include "services/coordinator/audit_trail.h"
+
+#include <deque>
+#include <fstream>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.h"
+#include "tests/unit/coordinator/temp_dir.h"
+
+namespace muster::coordinator {
+namespace {
+
+// A disk that does nothing until it is told to.
+struct SlowDisk : LaneOffload {
+  void Run(const std::string&, Function work, Function) override {
+    waiting.push_back(std::move(work));
+  }
+  void WorkOff() {
+    while (!waiting.empty()) {
+      waiting.front()();
+      waiting.pop_front();
+    }
+  }
+  std::deque<Function> waiting;
+};
+
+struct Trail {
+  std::vector<nlohmann::json> Lines() {
+    disk.WorkOff();
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(dir.path() + "/audit.log");
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+  muster::testing::TempDir dir;
+  SlowDisk disk;
+  FakeScheduler clock;
+  AuditTrail trail{dir.path() + "/audit.log", disk, clock};
+};
+
+TEST_CASE_METHOD(Trail, "who looks again and again is written once in a while, and how often",
+                 "[services][audit][unit]") {
+  for (int i = 0; i < 500; ++i) trail.Look("viewer bob", "logs", "words-1", Ok());
+  trail.Look("viewer bob", "logs", "other-2", Ok());
+  trail.Look("viewer eve", "logs", "words-1", Ok());
+  CHECK(Lines().size() == 3);
+
+  clock.Advance(AuditTrail::kPause);
+  trail.Look("viewer bob", "logs", "words-1", Ok());
+
+  const auto lines = Lines();
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0]["what"] == "words-1");
+  CHECK_FALSE(lines[0].contains("again"));
+  CHECK(lines[3]["again"] == 499);
+}
+
+TEST_CASE_METHOD(Trail, "names of jobs that are not there make no lines of their own",
+                 "[services][audit][unit]") {
+  for (int i = 0; i < 500; ++i) {
+    trail.Look("viewer bob", "describe", std::to_string(i), NotFound("no job {}", i));
+  }
+
+  const auto lines = Lines();
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0]["refused"] == "no job 0");
+}
+
+TEST_CASE_METHOD(Trail, "each change is written, with what became of it",
+                 "[services][audit][unit]") {
+  for (int i = 0; i < 3; ++i) trail.Change("submitter ana", "stop", "words-1", Ok());
+  trail.Change("submitter ana", "submit", std::string(1'000'000, '\xff'),
+               InvalidArgument("the job has no model"));
+
+  const auto lines = Lines();
+  REQUIRE(lines.size() == 4);
+  CHECK_FALSE(lines[2].contains("refused"));
+  CHECK(lines[3]["refused"] == "the job has no model");
+  CHECK(lines[3].dump().size() < 2'000);
+}
+
+TEST_CASE_METHOD(Trail, "a disk that stands still costs lines, not memory, and it is told how many",
+                 "[services][audit][unit]") {
+  for (int i = 0; i < 5'000; ++i) trail.Change("submitter ana", "stop", std::to_string(i), Ok());
+  CHECK(disk.waiting.size() == AuditTrail::kMostWaiting);
+
+  const auto lines = Lines();
+
+  REQUIRE(lines.size() == AuditTrail::kMostWaiting + 1);
+  CHECK(lines[0]["did"] == "lose");
+  CHECK(lines[0]["what"] == "4000 lines: the disk did not keep up");
+}
+
+}  // namespace
+}  // namespace muster::coordinator
