@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -59,8 +61,31 @@ std::string Expanded(std::string text, const std::map<std::string, std::string>&
   return text;
 }
 
+// What comes back for a request over a connected socket, as a kubelet asks: over TLS it looks at no
+// certificate, and shows none.
+std::string Ask(int fd, bool tls, const std::string& request) {
+  const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
+                                                             &SSL_CTX_free);
+  const std::unique_ptr<SSL, void (*)(SSL*)> session(SSL_new(context.get()), &SSL_free);
+  // OpenSSL writes to a socket that the pod may have closed.
+  (void)std::signal(SIGPIPE, SIG_IGN);
+  if (tls && (SSL_set_fd(session.get(), fd) != 1 || SSL_connect(session.get()) != 1)) return "";
+  const auto length = static_cast<int>(request.size());
+  const ssize_t sent = tls ? SSL_write(session.get(), request.data(), length)
+                           : ::send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+  std::string answer;
+  while (sent > 0) {
+    char bytes[1'024];
+    const ssize_t got =
+        tls ? SSL_read(session.get(), bytes, sizeof bytes) : ::recv(fd, bytes, sizeof bytes, 0);
+    if (got <= 0) break;
+    answer.append(bytes, static_cast<std::size_t>(got));
+  }
+  return answer;
+}
+
 // The status code; 0: no answer in that time.
-int HttpGet(const std::string& address, int port, const std::string& path, int limit_s) {
+int HttpGet(const std::string& address, int port, const std::string& path, bool tls, int limit_s) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval limit{.tv_sec = limit_s, .tv_usec = 0};
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -72,12 +97,8 @@ int HttpGet(const std::string& address, int port, const std::string& path, int l
   const std::string request = fmt::format(
       "GET {} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\n\r\n", path, address, port);
   std::string answer;
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0 &&
-      ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
-    char bytes[1'024];
-    for (ssize_t got = 0; (got = ::recv(fd, bytes, sizeof bytes, 0)) > 0;) {
-      answer.append(bytes, static_cast<std::size_t>(got));
-    }
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0) {
+    answer = Ask(fd, tls, request);
   }
   ::close(fd);
   const std::size_t space = answer.find(' ');
@@ -285,9 +306,16 @@ bool Pods::Probe(const std::string& name, const std::string& probe) const {
   const YAML::Node how = pod.spec["containers"][0][probe];
   const YAML::Node get = how["httpGet"];
   const int limit = how["timeoutSeconds"] ? how["timeoutSeconds"].as<int>() : 1;
+  const bool tls = get["scheme"] && get["scheme"].as<std::string>() == "HTTPS";
   const int code =
-      HttpGet(AddressOf(name), PortOf(pod, get["port"]), get["path"].as<std::string>(), limit);
+      HttpGet(AddressOf(name), PortOf(pod, get["port"]), get["path"].as<std::string>(), tls, limit);
   return code >= 200 && code < 400;
+}
+
+int Pods::AnswerTo(const std::string& name, const std::string& path, bool tls) const {
+  constexpr int kLimitSeconds = 10;
+  return HttpGet(AddressOf(name), PortOf(pods_.at(name), YAML::Node("admin")), path, tls,
+                 kLimitSeconds);
 }
 
 bool Pods::IsReady(const std::string& pod, seconds limit) const {

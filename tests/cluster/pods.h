@@ -42,6 +42,8 @@ class Pods {
   int Delete(const std::string& pod);
   // Whether a probe of the container succeeds now: "livenessProbe", "readinessProbe".
   bool Probe(const std::string& pod, const std::string& probe) const;
+  // The status code that a pod's admin port answers who has no certificate; 0: none.
+  int AnswerTo(const std::string& pod, const std::string& path, bool tls) const;
   bool IsReady(const std::string& pod, std::chrono::seconds limit) const;
   std::string AddressOf(const std::string& pod) const { return hosts_.V4(pod); }
   int pid(const std::string& pod) const;

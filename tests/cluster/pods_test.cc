@@ -178,8 +178,10 @@ TEST_CASE("while the coordinator's pod is away the others are alive, and not rea
   }
 }
 
-TEST_CASE("pods with the components tls and tls-allowed train behind TLS, and are probed without",
-          "[cluster][pods]") {
+TEST_CASE(
+    "pods with the components tls and tls-allowed train behind TLS, and show what they do to who "
+    "has a certificate",
+    "[cluster][pods]") {
   if (CannotRun()) return;
   const TempFolder folder;
   const std::string rendered = folder / "rendered.yaml";
@@ -221,6 +223,12 @@ TEST_CASE("pods with the components tls and tls-allowed train behind TLS, and ar
 
   INFO(submitted.err);
   CHECK(submitted.code == 0);
+  for (const std::string& pod : cluster.pods.names()) {
+    CAPTURE(pod);
+    CHECK(cluster.pods.Probe(pod, "livenessProbe"));
+    CHECK(cluster.pods.AnswerTo(pod, "/metrics", true) == 403);
+    CHECK(cluster.pods.AnswerTo(pod, "/metrics", false) != 200);
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -28,6 +29,8 @@ class HttpsClient {
     }
     const timeval limit{.tv_sec = 30, .tv_usec = 0};
     (void)::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    // OpenSSL writes to a socket that the server may have closed.
+    (void)std::signal(SIGPIPE, SIG_IGN);
     ssl_.reset(SSL_new(context_.get()));
     (void)SSL_set_fd(ssl_.get(), socket_.fd());
     connected_ = SSL_connect(ssl_.get()) == 1;
