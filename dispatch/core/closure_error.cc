@@ -87,8 +87,12 @@ ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, const Executi
     const auto found =
         servers_.try_emplace(error.task, Server{.failures = WindowedCount(options_.window)}).first;
     Server& server = found->second;
-    if (execution.number <= server.seen) return Remedy::kPutBack;
+    // An executor may hold hundreds of closures that were handed out before: of a server that stays
+    // away they fail one after another, and are no news only for a while.
+    const bool same = execution.number <= server.seen && now < server.same_until;
+    if (same) return Remedy::kPutBack;
     server.seen = execution.newest;
+    server.same_until = now + options_.same_failure;
     return server.failures.Add(now) < options_.ps_failures ? Remedy::kPutBack : Remedy::kFail;
   }
   if (code == StatusCode::kDeadlineExceeded) {

@@ -65,9 +65,11 @@ class WindowedCount {
 class ErrorPolicy {
  public:
   struct Options {
-    // A parameter server that fails this often within `window` is lost. What fails with it at once
-    // is one failure, however many closures that is.
+    // A parameter server that fails this often within `window` is lost. However many closures fail
+    // with it, those that were handed out before a failure that counts are no other one for the
+    // time of `same_failure`, which is what a call waits for its server.
     std::size_t ps_failures = 3;
+    std::chrono::milliseconds same_failure = std::chrono::seconds(10);
     // So many deadlines may pass within `window` before one is fatal; none: a tenth of the workers.
     std::optional<std::size_t> timeouts = {};
     std::chrono::milliseconds window = std::chrono::minutes(10);
@@ -104,8 +106,9 @@ class ErrorPolicy {
   };
   struct Server {
     WindowedCount failures;
-    // What was handed out until the last failure that counted has seen no other one.
+    // What had been handed out when the last failure counted has seen no other one, until then.
     std::uint64_t seen = 0;
+    TimePoint same_until = {};
   };
   const Options options_;
   std::map<std::string, Server> servers_;

@@ -111,6 +111,24 @@ TEST_CASE("what fails with a parameter server at once is one failure of it, for 
   CHECK(raised.retries == 4);
 }
 
+TEST_CASE("a parameter server that stays away is lost though all that fails was handed out before",
+          "[dispatch][unit][CCF-10]") {
+  OneWorker bench({.credit = {.least = 200, .most = 200}});
+  for (int i = 0; i < 200; ++i) bench.Schedule();
+  const std::vector<Sent> sent = bench.Pump();
+  REQUIRE(sent.size() == 200);
+  // Each waits for the server as long as a call does.
+  std::vector<Outcome> outcomes;
+  while (outcomes.size() < 10 && (outcomes.empty() || outcomes.back() == Outcome::kAgain)) {
+    bench.now += 10s;
+    outcomes.push_back(
+        bench.Failed(sent[outcomes.size()], Unavailable("silent"), Origin::kPs, "ps:0"));
+  }
+
+  CHECK(outcomes.size() == 3);
+  CHECK(outcomes.back() == Outcome::kFailed);
+}
+
 TEST_CASE("blips of a parameter server further apart than the window are never fatal",
           "[dispatch][unit]") {
   OneWorker bench({.errors = {.ps_failures = 2, .window = 60s}});
