@@ -136,7 +136,7 @@ Result<std::optional<FrameHeader>> Channel::ReadFrame(TimePoint first, Millis re
 Status Channel::Fetch(std::span<std::byte> into, TimePoint deadline, std::string_view part,
                       std::uint64_t first, std::uint64_t all) {
   const std::size_t ahead = std::min(into.size(), end_ - begin_);
-  std::memcpy(into.data(), buffer_.data() + begin_, ahead);
+  if (ahead > 0) std::memcpy(into.data(), buffer_.data() + begin_, ahead);
   begin_ += ahead;
   std::span<std::byte> left = into.subspan(ahead);
   const auto came = [&] { return first + into.size() - left.size(); };

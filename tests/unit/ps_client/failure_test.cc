@@ -139,7 +139,8 @@ TEST_CASE("a kind that no parameter server knows is refused before anything is d
           "[ps_server][unit]") {
   SmallCluster cluster(OneVariable(), 1);
   auto channel = DialAndGreet(cluster);
-  const net::FrameKind kind = GENERATE(net::kNonce, net::kFirstOfProtocols + 4, 32, 99);
+  const net::FrameKind kind =
+      GENERATE(as<net::FrameKind>{}, net::kNonce, net::kFirstOfProtocols + 4, 32, 99);
 
   REQUIRE(channel->Send({.kind = kind, .request = 1}, {}, {}, Soon()).ok());
   const Status said = LastWords(*channel);
