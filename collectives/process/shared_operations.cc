@@ -25,13 +25,21 @@ std::byte* Out(const ReduceBuffer& buffer, Reduction reduction, std::size_t elem
   return static_cast<std::byte*>(buffer.out) + element * SizeOf(ResultType(reduction, buffer.type));
 }
 
-// Into memory that other processors read; visible after EndStream().
+// Into a slot, which other members read.
 void Hand(std::byte* to, const void* from, std::size_t bytes) {
-  if (bytes >= kWorthStreaming) {
-    Stream(to, from, bytes);
-  } else if (bytes > 0) {
-    std::memcpy(to, from, bytes);
-  }
+  CopyFor(ReadBy::kAnother, to, from, bytes);
+}
+
+// What of `bytes`, a span, goes when `at` of them have gone and as many as `most` go at a time.
+template <class Bytes>
+Bytes PieceAt(Bytes bytes, std::size_t at, std::size_t most) {
+  const std::size_t begin = std::min(at, bytes.size());
+  return bytes.subspan(begin, std::min(most, bytes.size() - begin));
+}
+
+// Of a slot that has a part for each member.
+std::size_t PartBytes(std::size_t members) {
+  return SharedMemory::kSlotBytes / members / kAlign * kAlign;
 }
 
 }  // namespace
@@ -95,7 +103,6 @@ Status SharedOperations::ReduceChunk(const Operation& operation, Reduction reduc
     copy(std::max(own_begin, own_end), piece.count);
     at += piece.count;
   }
-  EndStream();
   MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
   if (small) {
     ReduceEverything(reduction);
@@ -177,16 +184,11 @@ Status SharedOperations::Gather(const Operation& operation, std::span<const std:
   for (const std::span<std::byte> one : into) longest = std::max(longest, one.size());
   std::size_t at = 0;
   do {
-    const auto part = [&](auto bytes) {
-      const std::size_t begin = std::min(at, bytes.size());
-      return bytes.subspan(begin, std::min(SharedMemory::kSlotBytes, bytes.size() - begin));
-    };
-    const auto own = part(mine);
+    const auto own = PieceAt(mine, at, SharedMemory::kSlotBytes);
     Hand(memory_.mine().data(), own.data(), own.size());
-    EndStream();
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     for (int r = 0; r < memory_.size(); ++r) {
-      const std::span<std::byte> to = part(into[static_cast<std::size_t>(r)]);
+      const auto to = PieceAt(into[static_cast<std::size_t>(r)], at, SharedMemory::kSlotBytes);
       if (!to.empty()) std::memcpy(to.data(), memory_.theirs(r).data(), to.size());
     }
     at += SharedMemory::kSlotBytes;
@@ -199,10 +201,7 @@ Status SharedOperations::Broadcast(const Operation& operation, std::span<std::by
   do {
     const auto part = data.first(std::min(SharedMemory::kSlotBytes, data.size()));
     data = data.subspan(part.size());
-    if (memory_.rank() == root) {
-      Hand(memory_.mine().data(), part.data(), part.size());
-      EndStream();
-    }
+    if (memory_.rank() == root) Hand(memory_.mine().data(), part.data(), part.size());
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     if (memory_.rank() != root && !part.empty()) {
       std::memcpy(part.data(), memory_.theirs(root).data(), part.size());
@@ -219,7 +218,7 @@ Status SharedOperations::ReduceScatter(const Operation& operation, Reduction red
   const auto members = static_cast<std::size_t>(memory_.size());
   const auto rank = static_cast<std::size_t>(memory_.rank());
   const std::size_t element = SizeOf(type);
-  const std::size_t part = SharedMemory::kSlotBytes / members / kAlign * kAlign;
+  const std::size_t part = PartBytes(members);
   const std::size_t most = part / element;
   std::size_t longest = 0;
   for (const Range& range : ranges) longest = std::max(longest, range.end - range.begin);
@@ -235,7 +234,6 @@ Status SharedOperations::ReduceScatter(const Operation& operation, Reduction red
       const auto [begin, end] = piece(r);
       if (r != rank) Hand(slot + r * part, in + begin * element, (end - begin) * element);
     }
-    EndStream();
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     const auto [begin, end] = piece(rank);
     for (std::size_t r = 0; r < members; ++r) {
@@ -282,21 +280,16 @@ Status SharedOperations::AllToAll(const Operation& operation,
   const auto members = static_cast<std::size_t>(memory_.size());
   const auto rank = static_cast<std::size_t>(memory_.rank());
   MUSTER_TRY_ASSIGN(const std::size_t largest, LargestPart(operation, sends, receives));
-  const std::size_t part = SharedMemory::kSlotBytes / members / kAlign * kAlign;
+  const std::size_t part = PartBytes(members);
   for (std::size_t at = 0; at < largest; at += part) {
-    const auto piece = [&](auto bytes) {
-      const std::size_t begin = std::min(at, bytes.size());
-      return bytes.subspan(begin, std::min(part, bytes.size() - begin));
-    };
     std::byte* const slot = memory_.mine().data();
     for (std::size_t r = 0; r < members; ++r) {
-      const auto send = piece(sends[r]);
+      const auto send = PieceAt(sends[r], at, part);
       if (r != rank) Hand(slot + r * part, send.data(), send.size());
     }
-    EndStream();
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     for (std::size_t r = 0; r < members; ++r) {
-      const auto into = piece(receives[r]);
+      const auto into = PieceAt(receives[r], at, part);
       if (r == rank || into.empty()) continue;
       std::memcpy(into.data(), memory_.theirs(static_cast<int>(r)).data() + rank * part,
                   into.size());
