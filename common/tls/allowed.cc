@@ -76,7 +76,7 @@ Result<std::shared_ptr<Allowed>> Allowed::Open(std::string path, OnWarning on_wa
   std::shared_ptr<Allowed> made(new Allowed(std::move(path), std::move(on_warning)));
   {
     const MutexLock lock(made->mutex_);
-    made->stamp_ = StampOf(made->path_);
+    made->reload_ = Reload(StampOf(made->path_));
     MUSTER_TRY_ASSIGN(made->fingerprints_, Load(made->path_));
   }
   made->thread_ = std::jthread([one = made.get()](const std::stop_token& stop) { one->Run(stop); });
@@ -86,16 +86,13 @@ Result<std::shared_ptr<Allowed>> Allowed::Open(std::string path, OnWarning on_wa
 Allowed::~Allowed() = default;
 
 void Allowed::Look() {
-  std::string stamp = StampOf(path_);
   const auto now = std::chrono::steady_clock::now();
-  if (stamp == stamp_ && !retry_.Due(now)) return;
-  if (stamp != stamp_) retry_.Reset();
-  stamp_ = std::move(stamp);
+  if (!reload_.Due(StampOf(path_), now)) return;
   auto loaded = Load(path_);
   if (loaded.ok()) {
-    retry_.Reset();
+    reload_.Succeeded();
     fingerprints_ = *std::move(loaded);
-  } else if (retry_.Failed(loaded.status().code(), now) && on_warning_) {
+  } else if (reload_.Failed(loaded.status().code(), now) && on_warning_) {
     on_warning_(fmt::format("{}; the list from before stays in use", Message(loaded.status())));
   }
 }

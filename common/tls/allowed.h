@@ -16,7 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/tls/certificate.h"
-#include "common/tls/retry.h"
+#include "common/tls/reload.h"
 
 namespace muster::tls {
 
@@ -68,8 +68,7 @@ class Allowed {
   const std::string path_;
   const OnWarning on_warning_;
   Mutex mutex_;
-  std::string stamp_ MUSTER_GUARDED_BY(mutex_);
-  Retry retry_ MUSTER_GUARDED_BY(mutex_);
+  Reload reload_ MUSTER_GUARDED_BY(mutex_);
   std::set<std::string> fingerprints_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Watch>> watches_ MUSTER_GUARDED_BY(mutex_);
   // Last: it uses the others.

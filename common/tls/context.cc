@@ -280,7 +280,7 @@ Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_wa
   made->allowed_ = std::move(allowed);
   const MutexLock lock(made->mutex_);
   made->loaded_ = std::make_shared<const Loaded>(std::move(material.context));
-  made->seen_ = stamp;
+  made->reload_ = Reload(stamp);
   made->looked_ = steady_clock::now();
   return made;
 }
@@ -300,15 +300,12 @@ std::shared_ptr<const Context::Loaded> Context::Current() {
   const auto now = steady_clock::now();
   if (!files_.given() || now - looked_ < kLookEvery) return loaded_;
   looked_ = now;
-  std::string stamp = StampOf(files_);
-  if (stamp == seen_ && !retry_.Due(now)) return loaded_;
-  if (stamp != seen_) retry_.Reset();
-  seen_ = std::move(stamp);
+  if (!reload_.Due(StampOf(files_), now)) return loaded_;
   Result<Material> material = Load(files_);
   if (material.ok()) {
-    retry_.Reset();
+    reload_.Succeeded();
     loaded_ = std::make_shared<const Loaded>(std::move(material->context));
-  } else if (retry_.Failed(material.status().code(), now) && on_warning_) {
+  } else if (reload_.Failed(material.status().code(), now) && on_warning_) {
     on_warning_(
         fmt::format("the certificate's files have changed, and are of no use: {}; those "
                     "from before stay in use, and these are tried again",

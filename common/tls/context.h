@@ -17,7 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/tls/allowed.h"
-#include "common/tls/retry.h"
+#include "common/tls/reload.h"
 #include "common/tls/session.h"
 
 namespace muster::tls {
@@ -84,8 +84,7 @@ class Context {
   std::shared_ptr<Allowed> allowed_;
   Mutex mutex_;
   std::shared_ptr<const Loaded> loaded_ MUSTER_GUARDED_BY(mutex_);
-  std::string seen_ MUSTER_GUARDED_BY(mutex_);  // the files' stamps
-  Retry retry_ MUSTER_GUARDED_BY(mutex_);
+  Reload reload_ MUSTER_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point looked_ MUSTER_GUARDED_BY(mutex_){};
 };
 
