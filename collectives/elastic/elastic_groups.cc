@@ -10,13 +10,11 @@
 #include <sys/eventfd.h>
 
 #include "collectives/elastic/messages.h"
-#include "collectives/process/lobby.h"
-#include "collectives/process/watch.h"
+#include "collectives/process/wait_sign.h"
 #include "common/net/channel.h"
 #include "common/net/greeters.h"
 #include "common/net/host_id.h"
 #include "common/net/listen_at.h"
-#include "common/process/wait_page.h"
 #include "common/telemetry/log.h"
 
 namespace muster::collectives {
@@ -69,40 +67,6 @@ Result<M> ReceiveMessage(net::Channel& channel, net::FrameKind kind, TimePoint u
   }
   return message;
 }
-
-// Whom a worker waits for, to its daemon and in the log. By the thread that calls Form().
-class Shown {
- public:
-  Shown(const std::string& wait_page, TimePoint began) : began_(began), logged_(began) {
-    if (wait_page.empty()) return;
-    // Where it cannot be had nothing is shown, and all else goes on.
-    if (auto page = process::WaitPage::Open(wait_page); page.ok()) page_ = *std::move(page);
-  }
-  ~Shown() { Clear(); }
-  Shown(const Shown&) = delete;
-  Shown& operator=(const Shown&) = delete;
-
-  void Tell(const std::string& awaited, TimePoint now) {
-    if (now - began_ < Watch::kShownAfter) return;
-    const auto lasts = std::chrono::floor<Millis>(now - began_);
-    if (now - logged_ >= Lobby::kLogEvery) {
-      logged_ = now;
-      log::Warning("no group for {} s: {}", lasts.count() / 1'000, awaited);
-    }
-    if (page_ == nullptr) return;
-    shown_ = true;
-    page_->Set({.call = "search for the next group", .awaited = awaited, .lasts = lasts});
-  }
-  void Clear() {
-    if (std::exchange(shown_, false)) page_->Clear();
-  }
-
- private:
-  const TimePoint began_;
-  TimePoint logged_;
-  std::unique_ptr<process::WaitPage> page_;
-  bool shown_ = false;
-};
 
 net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}; }
 
@@ -302,7 +266,7 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
   MUSTER_TRY_ASSIGN(const net::Listener listener, net::ListenAt(host() + "0"));
   const TimePoint began = steady_clock::now();
   TimePoint deadline = began + within;
-  Shown shown(options_.wait_page, began);
+  WaitSign sign(options_.wait_page);
   WorkerName self;
   {
     const MutexLock lock(mutex_);
@@ -315,7 +279,7 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
     MUSTER_TRY_ASSIGN(std::optional<Formation> formation, LookAround());
     if (formation.has_value()) {
       const int rank = formation->RankOf(self);
-      shown.Clear();  // the group's own from here on
+      sign.Clear();  // the group's own from here on
       auto group = FormNow(*formation, rank, listener);
       const MutexLock lock(mutex_);
       if (group.ok()) {
@@ -330,7 +294,12 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
     const bool started = options_.addresses != nullptr;
     if (started && rendezvous_.seekers() < options_.rules.min_workers) deadline = now + within;
     if (now >= deadline) return DeadlineExceeded("{}", rendezvous_.Awaited(now));
-    shown.Tell(rendezvous_.Awaited(now), now);
+    const auto lasts = std::chrono::floor<Millis>(now - began);
+    const std::string awaited = rendezvous_.Awaited(now);
+    sign.Show({.call = "search for the next group", .awaited = awaited, .lasts = lasts});
+    if (sign.LogsAfter(lasts)) {
+      log::Warning("no group for {} s: {}", lasts.count() / 1'000, awaited);
+    }
     if (formation.has_value() || agreed_.has_value()) continue;
     (void)changed_.wait_until(mutex_, now + (now - began < kLater ? kLook : kLookLater));
   }

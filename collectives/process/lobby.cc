@@ -30,12 +30,7 @@ Lobby::Lobby(Options options, net::Fd wake)
       wake_(std::move(wake)),
       began_(steady_clock::now()),
       guests_(options_.tasks.size()),
-      logged_(began_) {
-  if (!options_.wait_page.empty()) {
-    if (auto page = process::WaitPage::Open(options_.wait_page); page.ok()) {
-      page_ = *std::move(page);
-    }
-  }
+      sign_(options_.wait_page) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -147,7 +142,7 @@ void Lobby::Run() {
     (void)!::read(wake_.get(), &rung, sizeof(rung));
   }
   const MutexLock lock(mutex_);
-  if (shown_) page_->Clear();
+  sign_.Clear();
 }
 
 // What has come from one member; and whether it lives.
@@ -173,28 +168,17 @@ void Lobby::Listen(int rank) {
 }
 
 void Lobby::Show(TimePoint now) {
+  if (stop_ || waits_for_.empty()) return sign_.Clear();
   const auto lasts = std::chrono::floor<Millis>(now - began_);
-  const Millis limit = options_.limit;
-  const Millis after =
-      limit > Millis(0) ? std::min(Watch::kShownAfter, limit / 4) : Watch::kShownAfter;
-  const bool waits = !stop_ && !waits_for_.empty() && lasts >= after;
-  if (waits && now - logged_ >= kLogEvery) {
-    logged_ = now;
-    log::Warning("group {} of {} has been forming for {} s: it waits for {}", options_.generation,
-                 options_.job, lasts.count() / 1'000, waits_for_);
-  }
-  if (page_ == nullptr) return;
-  if (waits) {
-    page_->Set({.generation = options_.generation,
-                .operation = 0,
-                .call = "forming of the group",
-                .awaited = waits_for_,
-                .lasts = lasts,
-                .limit = limit});
-  } else if (shown_) {
-    page_->Clear();
-  }
-  shown_ = waits;
+  const bool shown = sign_.Show({.generation = options_.generation,
+                                 .operation = 0,
+                                 .call = "forming of the group",
+                                 .awaited = waits_for_,
+                                 .lasts = lasts,
+                                 .limit = options_.limit});
+  if (!shown || !sign_.LogsAfter(lasts)) return;
+  log::Warning("group {} of {} has been forming for {} s: it waits for {}", options_.generation,
+               options_.job, lasts.count() / 1'000, waits_for_);
 }
 
 }  // namespace muster::collectives

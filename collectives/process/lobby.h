@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/process/wait_sign.h"
 #include "collectives/process/watch.h"
 #include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
 #include "common/net/fd.h"
-#include "common/process/wait_page.h"
 
 namespace muster::collectives {
 
@@ -60,9 +60,6 @@ class Lobby {
   // Ends the thread. What members have said meanwhile comes along.
   std::vector<Watch::Link> Leave();
 
-  // This is in the log again and again while somebody is waited for.
-  static constexpr Millis kLogEvery{30'000};
-
  private:
   struct Guest {
     std::unique_ptr<net::DuplexLink> link;
@@ -91,10 +88,7 @@ class Lobby {
   // Links that the thread may still wait on.
   std::vector<std::unique_ptr<net::DuplexLink>> gone_ MUSTER_GUARDED_BY(mutex_);
   std::string waits_for_ MUSTER_GUARDED_BY(mutex_);
-  // Null: it cannot be had, and all else goes on.
-  std::unique_ptr<process::WaitPage> page_ MUSTER_GUARDED_BY(mutex_);
-  bool shown_ MUSTER_GUARDED_BY(mutex_) = false;
-  TimePoint logged_ MUSTER_GUARDED_BY(mutex_);
+  WaitSign sign_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

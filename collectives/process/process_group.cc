@@ -84,15 +84,9 @@ Result<std::unique_ptr<Group>> ProcessGroup::Create(const GroupSpec& spec,
   std::unique_ptr<ProcessGroup> group(
       new ProcessGroup(spec, std::move(data), std::move(memory), hosts));
   Mesh& mesh = group->mesh_;
-  Watch::Show show{.page = nullptr, .generation = spec.generation};
-  if (!spec.wait_page.empty()) {
-    // Where it cannot be had nothing is shown, and all else goes on.
-    if (auto page = process::WaitPage::Open(spec.wait_page); page.ok()) {
-      show.page = *std::move(page);
-    }
-  }
-  MUSTER_TRY_ASSIGN(group->watch_, Watch::Create(spec.rank, group->tasks_, std::move(watches),
-                                                 std::move(show), [&mesh] { mesh.ShutDown(); }));
+  MUSTER_TRY_ASSIGN(group->watch_,
+                    Watch::Create(spec.rank, group->tasks_, std::move(watches),
+                                  {spec.wait_page, spec.generation}, [&mesh] { mesh.ShutDown(); }));
   return std::unique_ptr<Group>(std::move(group));
 }
 

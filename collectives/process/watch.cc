@@ -35,23 +35,24 @@ void Ring(const net::Fd& fd) {
 }  // namespace
 
 Result<std::unique_ptr<Watch>> Watch::Create(int rank, std::vector<std::string> tasks,
-                                             std::vector<Link> links, Show show,
+                                             std::vector<Link> links, const Show& show,
                                              std::function<void()> on_over) {
   net::Fd wake_thread(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   net::Fd wake_caller(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_thread.valid() || !wake_caller.valid()) return FromErrno(errno, "eventfd");
-  return std::unique_ptr<Watch>(new Watch(rank, std::move(tasks), std::move(links), std::move(show),
+  return std::unique_ptr<Watch>(new Watch(rank, std::move(tasks), std::move(links), show,
                                           std::move(on_over), std::move(wake_thread),
                                           std::move(wake_caller)));
 }
 
-Watch::Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, Show show,
+Watch::Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, const Show& show,
              std::function<void()> on_over, net::Fd wake_thread, net::Fd wake_caller)
     : on_over_(std::move(on_over)),
       wake_thread_(std::move(wake_thread)),
       wake_caller_(std::move(wake_caller)),
       state_(rank, std::move(tasks)),
-      show_(std::move(show)) {
+      generation_(show.generation),
+      sign_(show.wait_page) {
   const MutexLock lock(mutex_);
   for (Link& link : links) links_.push_back(std::move(link.link));
   for (int r = 0; r < static_cast<int>(links.size()); ++r) {
@@ -120,24 +121,13 @@ void Watch::ShowWait(TimePoint now) {
   if (lasting_.has_value() && (lasting_->operation != mine.begun || mine.begun == mine.done)) {
     lasting_.reset();
   }
-  if (show_.page == nullptr) return;
-  bool lasts = lasting_.has_value() && state_.failure().ok();
-  if (lasts) {
-    const Millis limit = lasting_->limit;
-    const Millis after = limit > Millis(0) ? std::min(kShownAfter, limit / 4) : kShownAfter;
-    lasts = now - lasting_->since >= after;
-  }
-  if (lasts) {
-    show_.page->Set({.generation = show_.generation,
-                     .operation = lasting_->operation,
-                     .call = lasting_->call,
-                     .awaited = state_.Awaited(lasting_->operation, lasting_->waiting),
-                     .lasts = std::chrono::floor<Millis>(now - lasting_->since),
-                     .limit = lasting_->limit});
-  } else if (shown_) {
-    show_.page->Clear();
-  }
-  shown_ = lasts;
+  if (!lasting_.has_value() || !state_.failure().ok()) return sign_.Clear();
+  sign_.Show({.generation = generation_,
+              .operation = lasting_->operation,
+              .call = lasting_->call,
+              .awaited = state_.Awaited(lasting_->operation, lasting_->waiting),
+              .lasts = std::chrono::floor<Millis>(now - lasting_->since),
+              .limit = lasting_->limit});
 }
 
 void Watch::Abort(const Status& why) {
@@ -185,7 +175,7 @@ void Watch::Run() {
     ShowWait(std::chrono::steady_clock::now());
   }
   const MutexLock lock(mutex_);
-  if (shown_) show_.page->Clear();
+  sign_.Clear();
   const auto last = BytesOf(progress());
   SayToAll({.kind = kLeft}, last);
   const TimePoint until = std::chrono::steady_clock::now() + kLastWords;

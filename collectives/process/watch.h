@@ -4,7 +4,7 @@
 //
 // A member that is killed is noticed at once, one that is stopped or cut off within 4 s
 // (net::DuplexLink's pings). Of a member that lives, but does not come, the daemons are told
-// (process::WaitPage) after kShownAfter.
+// (wait_sign.h).
 //
 // Threading: Create() and the destructor by the owner; the rest by the one thread that calls
 // operations. Lifetime: outlives the mesh's operations.
@@ -21,12 +21,12 @@
 #include <vector>
 
 #include "collectives/process/group_state.h"
+#include "collectives/process/wait_sign.h"
 #include "collectives/process/waiter.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
 #include "common/net/fd.h"
-#include "common/process/wait_page.h"
 
 namespace muster::collectives {
 
@@ -43,13 +43,13 @@ class Watch {
   };
   // Where operations that last are shown to this process's daemon.
   struct Show {
-    std::unique_ptr<process::WaitPage> page = nullptr;  // null: nowhere
+    std::string wait_page = {};  // as in GroupSpec
     std::uint64_t generation = 0;
   };
   // links[r] is rank r's; without a link at the own rank. `on_over` is called at most once, when
   // the group is over.
   static Result<std::unique_ptr<Watch>> Create(int rank, std::vector<std::string> tasks,
-                                               std::vector<Link> links, Show show,
+                                               std::vector<Link> links, const Show& show,
                                                std::function<void()> on_over);
   // Tells the others that this member leaves, and how far it came.
   ~Watch();
@@ -76,9 +76,6 @@ class Watch {
   // kOk while the group lives.
   Status failure();
 
-  // An operation is shown after this time, or after a quarter of its own where that is sooner.
-  static constexpr Millis kShownAfter{1'000};
-
  private:
   struct Lasting {
     std::uint64_t operation = 0;
@@ -87,7 +84,7 @@ class Watch {
     std::string call;
     std::vector<int> waiting;
   };
-  Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, Show show,
+  Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, const Show& show,
         std::function<void()> on_over, net::Fd wake_thread, net::Fd wake_caller);
   void Run();
   // What the daemon sees of this member's operation.
@@ -118,9 +115,9 @@ class Watch {
   Condition known_;  // an end became known
   GroupState state_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<net::DuplexLink>> links_ MUSTER_GUARDED_BY(mutex_);
-  Show show_ MUSTER_GUARDED_BY(mutex_);
+  const std::uint64_t generation_;
+  WaitSign sign_ MUSTER_GUARDED_BY(mutex_);
   std::optional<Lasting> lasting_ MUSTER_GUARDED_BY(mutex_);
-  bool shown_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
