@@ -32,8 +32,8 @@ class WaitSign {
 
   // The wait of now. True: it has lasted long enough to be shown.
   bool Show(const process::Wait& wait) {
-    const Millis after = wait.limit > Millis(0) ? std::min<Millis>(kShownAfter, wait.limit / 4)
-                                                : kShownAfter;
+    const Millis after =
+        wait.limit > Millis(0) ? std::min<Millis>(kShownAfter, wait.limit / 4) : kShownAfter;
     if (wait.lasts < after) {
       Clear();
       return false;

@@ -223,12 +223,8 @@ void ClosureDispatcher::Remember(WorkerHandle worker, const ClosureResult& resul
 
 ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, ClosureRecord& record,
                                                       ClosureError error, TimePoint now) {
-  const Worker& worker = workers_[handle.index];
   error.retries = record.executions - 1U;
-  if (error.task.empty()) {
-    error.task = worker.task;
-    error.incarnation = worker.incarnation;
-  }
+  workers_[handle.index].NameIn(error);
   if (failed() && (IsOfTheCluster(error) || error.status.code() == StatusCode::kCancelled)) {
     TakeFromFlight(record);
     suspects_.Forget(record.id);
@@ -270,10 +266,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnBuilt(WorkerHandle handle,
     return Outcome::kDone;
   }
   ClosureError error = *result.error;
-  if (error.task.empty()) {
-    error.task = worker.task;
-    error.incarnation = worker.incarnation;
-  }
+  worker.NameIn(error);
   const auto remedy = policy_.Decide(error, {.number = *number, .newest = executions_}, here_, now);
   if (!MayGoAway(error) || !per_worker_.Again(handle.index, result.closure)) {
     per_worker_.OnResult(handle.index,

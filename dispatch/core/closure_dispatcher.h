@@ -218,6 +218,13 @@ class ClosureDispatcher {
     std::uint32_t next = kNoWorker;
     // What it had when it was removed, until the verdict or until it is back.
     std::vector<std::uint64_t> had;
+
+    // An error that names nobody is of this worker.
+    void NameIn(ClosureError& error) const {
+      if (!error.task.empty()) return;
+      error.task = task;
+      error.incarnation = incarnation;
+    }
   };
 
   Worker* Find(WorkerHandle worker);

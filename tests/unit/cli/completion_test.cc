@@ -10,20 +10,11 @@
 
 #include <sys/stat.h>
 
-#include "cli/options.h"
-#include "tests/support/catch.h"
+#include "tests/unit/cli/early_text.h"
 #include "tests/unit/services_common/temp_dir.h"
 
 namespace muster::cli {
 namespace {
-
-std::string TextOf(const std::vector<std::string>& line) {
-  const auto parsed = ParseCommandLine(line);
-  const auto* early = std::get_if<EarlyExit>(&parsed);
-  REQUIRE(early != nullptr);
-  REQUIRE(early->code == ExitCode::kDone);
-  return early->text;
-}
 
 // The words of a page of --help that match.
 std::set<std::string> Matches(const std::string& page, const std::string& pattern) {

@@ -6,29 +6,20 @@
 #include <variant>
 #include <vector>
 
-#include "cli/options.h"
-#include "tests/support/catch.h"
+#include "tests/unit/cli/early_text.h"
 
 namespace muster::cli {
 namespace {
 
-std::string PageOf(const std::vector<std::string>& arguments) {
-  const auto parsed = ParseCommandLine(arguments);
-  const auto* early = std::get_if<EarlyExit>(&parsed);
-  REQUIRE(early != nullptr);
-  REQUIRE(early->code == ExitCode::kDone);
-  return early->text;
-}
-
 TEST_CASE("each command has a page of the manual, with all its flags", "[cli][unit]") {
-  std::istringstream commands(PageOf({"manual", "--list"}));
+  std::istringstream commands(TextOf({"manual", "--list"}));
   int count = 0;
   for (std::string command; std::getline(commands, command); ++count) {
     CAPTURE(command);
-    const std::string page = PageOf({"manual", command});
+    const std::string page = TextOf({"manual", command});
     CHECK(page.find(config::ManualText("muster-" + command) + " \\- ") != std::string::npos);
     if (command == "bench") continue;  // its flags are muster-bench's own
-    const std::string help = PageOf({command, "--help"});
+    const std::string help = TextOf({command, "--help"});
     const std::regex flag("\n  [^\n]*?(--[a-z-]+)");
     for (std::sregex_iterator at(help.begin(), help.end(), flag), end; at != end; ++at) {
       CAPTURE(at->str(1));
@@ -37,7 +28,7 @@ TEST_CASE("each command has a page of the manual, with all its flags", "[cli][un
     }
   }
   CHECK(count >= 15);
-  const std::string whole = PageOf({"manual"});
+  const std::string whole = TextOf({"manual"});
   CHECK(whole.find("checkpoints") != std::string::npos);
   CHECK(whole.find(config::ManualText("--token-file")) != std::string::npos);
 }

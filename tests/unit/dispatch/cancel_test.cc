@@ -6,21 +6,44 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// An executor whose closures have a grace of 1 ms; what is said then opens the door, where a real
+// executor ends its process.
+class Impatient {
+ public:
+  Impatient(Program& program, std::uint32_t slots) : program_(program), executor_(Make(slots)) {}
+
+  RunningExecutor& executor() { return *executor_; }
+  std::string told() {
+    const std::lock_guard lock(mutex_);
+    return told_;
+  }
+
+ private:
+  std::unique_ptr<RunningExecutor> Make(std::uint32_t slots) {
+    Executor::Options options;
+    options.cancel_grace = 1ms;
+    options.on_stuck = [this](const std::string& what) {
+      {
+        const std::lock_guard lock(mutex_);
+        told_ = what;
+      }
+      program_.gate.Open();
+    };
+    return std::make_unique<RunningExecutor>(program_.functions, net::LinkKind::kUnix, slots, "key",
+                                             std::move(options));
+  }
+
+  Program& program_;
+  std::mutex mutex_;
+  std::string told_;
+  std::unique_ptr<RunningExecutor> executor_;
+};
+
 TEST_CASE("closures that go on when their driver is gone are told, and hold up no successor then",
           "[dispatch][unit]") {
   Program program;
-  std::mutex mutex;
-  std::string told;
-  Executor::Options options;
-  options.cancel_grace = 1ms;
-  options.on_stuck = [&](const std::string& what) {
-    {
-      const std::lock_guard lock(mutex);
-      told = what;
-    }
-    program.gate.Open();  // where a real executor ends its process
-  };
-  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 1, "key", std::move(options));
+  Impatient impatient(program, 1);
+  RunningExecutor& executor = impatient.executor();
   auto first = std::make_unique<Driver>(DriverOptions(program.functions));
   REQUIRE(ConnectTo(*first, "worker:0", executor).ok());
   REQUIRE(first->ScheduleOnly(program.deaf, {}, Soon()).ok());
@@ -35,25 +58,14 @@ TEST_CASE("closures that go on when their driver is gone are told, and hold up n
 
   CHECK(next.Join(Soon()).ok());
   CHECK(executor.executor().running().ended() == 2);
-  const std::lock_guard lock(mutex);
-  CHECK(told.starts_with("closure 1 goes on"));
+  CHECK(impatient.told().starts_with("closure 1 goes on"));
 }
 
 TEST_CASE("join waits no longer than the grace for a closure that does not hear it is cancelled",
           "[dispatch][unit]") {
   Program program;
-  std::mutex mutex;
-  std::string told;
-  Executor::Options options;
-  options.cancel_grace = 1ms;
-  options.on_stuck = [&](const std::string& what) {
-    {
-      const std::lock_guard lock(mutex);
-      told = what;
-    }
-    program.gate.Open();  // where a real executor ends its process
-  };
-  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 2, "key", std::move(options));
+  Impatient impatient(program, 2);
+  RunningExecutor& executor = impatient.executor();
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   REQUIRE(driver.ScheduleOnly(program.deaf, {}, Soon()).ok());
@@ -62,8 +74,7 @@ TEST_CASE("join waits no longer than the grace for a closure that does not hear 
 
   CHECK(Message(driver.Join(Soon())) == "closure 2: the user's own");
 
-  const std::lock_guard lock(mutex);
-  CHECK(told ==
+  CHECK(impatient.told() ==
         "closure 1 goes on 1 ms after it was cancelled, since another one has failed: a function "
         "that takes long asks ClosureContext::cancelled()");
 }

@@ -195,6 +195,28 @@ Channel UnixChannel(Fd fd, const std::string& peer) {
   return {std::move(fd), LinkKind::kUnix, peer, SpinMode::kOff, nullptr};
 }
 
+Listener ListenForAll(const OpenFolder& open) {
+  Result<Listener> listener = ListenUnix(open.path);
+  REQUIRE(listener.ok());
+  REQUIRE(::chmod(open.path.c_str(), 0777) == 0);
+  return *std::move(listener);
+}
+
+Channel AcceptOne(const Listener& listener) {
+  auto accepted = Accept({&listener, 1}, -1, Millis(20'000));
+  REQUIRE(accepted.ok());
+  REQUIRE(accepted->fd.valid());
+  return UnixChannel(std::move(accepted->fd), "a client");
+}
+
+// What a client says that has connected there.
+std::string SaidBy(const OpenFolder& open, const std::function<std::string(Channel&)>& client) {
+  auto fd = ConnectUnix(open.path, Soon());
+  if (!fd.ok()) return ToString(fd.status());
+  Channel channel = UnixChannel(*std::move(fd), "the server");
+  return client(channel);
+}
+
 }  // namespace
 
 TEST_CASE("over a Unix socket another user's process is refused, though it knows the token",
@@ -207,19 +229,13 @@ TEST_CASE("over a Unix socket another user's process is refused, though it knows
   const Identity self{"secret", "host"};
 
   SECTION("as a client: both hear why") {
-    const Result<Listener> listener = ListenUnix(open.path);
-    REQUIRE(listener.ok());
-    REQUIRE(::chmod(open.path.c_str(), 0777) == 0);
+    const Listener listener = ListenForAll(open);
     const OtherUser other([&] {
-      auto fd = ConnectUnix(open.path, Soon());
-      if (!fd.ok()) return ToString(fd.status());
-      Channel channel = UnixChannel(*std::move(fd), "the server");
-      return ToString(GreetServer(channel, self, "worker", kSubject, Soon()));
+      return SaidBy(open, [&](Channel& channel) {
+        return ToString(GreetServer(channel, self, "worker", kSubject, Soon()));
+      });
     });
-    auto accepted = Accept({&*listener, 1}, -1, Millis(20'000));
-    REQUIRE(accepted.ok());
-    REQUIRE(accepted->fd.valid());
-    Channel channel = UnixChannel(std::move(accepted->fd), "a client");
+    Channel channel = AcceptOne(listener);
 
     bool asked = false;
     const auto hello = WelcomeClient(channel, self, Soon(), [&](const Hello&) {
@@ -235,20 +251,15 @@ TEST_CASE("over a Unix socket another user's process is refused, though it knows
     CHECK(other.Words().find("is user 0's, and this one user 12345's") != std::string::npos);
   }
   SECTION("as a client that does not look itself") {
-    const Result<Listener> listener = ListenUnix(open.path);
-    REQUIRE(listener.ok());
-    REQUIRE(::chmod(open.path.c_str(), 0777) == 0);
+    const Listener listener = ListenForAll(open);
     const OtherUser other([&] {
-      auto fd = ConnectUnix(open.path, Soon());
-      if (!fd.ok()) return ToString(fd.status());
-      Channel channel = UnixChannel(*std::move(fd), "the server");
-      const auto first = channel.ReadFrame(Soon());
-      if (!first.ok() || !*first) return std::string("nothing came");
-      return ToString(StatusOf(**first, channel.meta()));
+      return SaidBy(open, [](Channel& channel) {
+        const auto first = channel.ReadFrame(Soon());
+        if (!first.ok() || !*first) return std::string("nothing came");
+        return ToString(StatusOf(**first, channel.meta()));
+      });
     });
-    auto accepted = Accept({&*listener, 1}, -1, Millis(20'000));
-    REQUIRE(accepted.ok());
-    Channel channel = UnixChannel(std::move(accepted->fd), "a client");
+    Channel channel = AcceptOne(listener);
 
     CHECK_FALSE(WelcomeClient(channel, self, Soon(), [](const Hello&) { return Ok(); }).ok());
 

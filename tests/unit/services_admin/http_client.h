@@ -32,6 +32,14 @@ struct Listener {
   int port = 0;
 };
 
+// Whether an answer has come with all of its body.
+inline bool IsWhole(const std::string& answer) {
+  const std::size_t end = answer.find("\r\n\r\n");
+  const std::size_t length = answer.find("Content-Length: ");
+  return end != std::string::npos && length < end &&
+         answer.size() >= end + 4 + std::stoul(answer.substr(length + 16));
+}
+
 class HttpClient {
  public:
   explicit HttpClient(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -64,12 +72,7 @@ class HttpClient {
     const auto until = std::chrono::steady_clock::now() + limit;
     std::string text;
     while (true) {
-      const std::size_t end = text.find("\r\n\r\n");
-      const std::size_t length = text.find("Content-Length: ");
-      if (end != std::string::npos && length < end &&
-          text.size() >= end + 4 + std::stoul(text.substr(length + 16))) {
-        return text;
-      }
+      if (IsWhole(text)) return text;
       if (!Readable(until)) return text;
       char bytes[4'096];
       const ssize_t count = ::recv(fd_.get(), bytes, sizeof bytes, 0);

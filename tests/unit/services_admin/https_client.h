@@ -52,12 +52,7 @@ class HttpsClient {
     if (SSL_write(ssl_.get(), request.data(), static_cast<int>(request.size())) <= 0) return "";
     std::string text;
     while (true) {
-      const std::size_t end = text.find("\r\n\r\n");
-      const std::size_t length = text.find("Content-Length: ");
-      if (end != std::string::npos && length < end &&
-          text.size() >= end + 4 + std::stoul(text.substr(length + 16))) {
-        return text;
-      }
+      if (IsWhole(text)) return text;
       char bytes[4'096];
       const int count = SSL_read(ssl_.get(), bytes, sizeof bytes);
       if (count <= 0) return text;

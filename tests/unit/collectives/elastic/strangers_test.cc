@@ -21,6 +21,17 @@
 namespace muster::collectives {
 namespace {
 
+// Workers at the claimed ports, which are open for them from now on.
+std::vector<GroupMember> WorkersAt(std::vector<process::PortClaim>& ports) {
+  std::vector<GroupMember> workers;
+  for (process::PortClaim& claim : ports) {
+    claim.Open();
+    workers.push_back(
+        {fmt::format("worker:{}", workers.size()), fmt::format("127.0.0.1:{}", claim.port())});
+  }
+  return workers;
+}
+
 TEST_CASE("elastic workers meet though many who say nothing are connected to them",
           "[collectives][elastic]") {
   constexpr int kWorkers = 2;
@@ -29,11 +40,7 @@ TEST_CASE("elastic workers meet though many who say nothing are connected to the
   REQUIRE(ports.ok());
   ElasticGroups::Options options{
       .rules = {.workers = kWorkers, .min_workers = kWorkers}, .workers = {}, .key = "the test's"};
-  for (process::PortClaim& claim : *ports) {
-    claim.Open();
-    options.workers.push_back({fmt::format("worker:{}", options.workers.size()),
-                               fmt::format("127.0.0.1:{}", claim.port())});
-  }
+  options.workers = WorkersAt(*ports);
   std::vector<std::unique_ptr<ElasticGroups>> workers;
   for (int i = 0; i < kWorkers; ++i) {
     options.rules.self = i;
@@ -74,11 +81,7 @@ TEST_CASE("an elastic worker that waits for others says so to its daemon",
                                  .workers = {},
                                  .key = "the test's",
                                  .wait_page = (*page)->path()};
-  for (process::PortClaim& claim : *ports) {
-    claim.Open();
-    options.workers.push_back({fmt::format("worker:{}", options.workers.size()),
-                               fmt::format("127.0.0.1:{}", claim.port())});
-  }
+  options.workers = WorkersAt(*ports);
   const auto worker = ElasticGroups::Create(options);
   REQUIRE(worker.ok());
 
@@ -110,11 +113,7 @@ TEST_CASE("an elastic worker without descriptors waits for some, and answers the
   REQUIRE(ports.ok());
   ElasticGroups::Options options{
       .rules = {.workers = 2, .min_workers = 1}, .workers = {}, .key = "the test's"};
-  for (process::PortClaim& claim : *ports) {
-    claim.Open();
-    options.workers.push_back({fmt::format("worker:{}", options.workers.size()),
-                               fmt::format("127.0.0.1:{}", claim.port())});
-  }
+  options.workers = WorkersAt(*ports);
   const auto worker = ElasticGroups::Create(options);
   REQUIRE(worker.ok());
   rlimit before{};

@@ -1,19 +1,14 @@
 #include "strategy/reduce/cross_device_ops.h"
 
-#include <fstream>
-#include <sstream>
 #include <type_traits>
 
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "common/telemetry/log.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "strategy/values/device_of.h"
 #include "strategy/values/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/replicas.h"
 
 namespace muster {
@@ -21,6 +16,7 @@ namespace {
 
 using testing::cpu;
 using testing::cpus;
+using testing::log_of;
 using testing::throws;
 
 // Component d on CPU:d holds make(d).
@@ -51,21 +47,6 @@ void CheckMirrored(const Mirrored<torch::Tensor>& result, const torch::Tensor& v
     if (value.numel() == 0) continue;
     for (int j = 0; j < i; ++j) CHECK(result[i].data_ptr() != result[j].data_ptr());
   }
-}
-
-// What is written to the log while `body` runs.
-std::string LogOf(const std::function<void()>& body) {
-  char path[] = "/tmp/muster-log-XXXXXX";
-  const int file = mkstemp(path);
-  log::Configure({.descriptor = file});
-  body();
-  log::Configure({});
-  close(file);
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  unlink(path);
-  return text.str();
 }
 
 std::size_t CountOf(const std::string& text, const std::string& part) {
@@ -159,7 +140,7 @@ TEST_CASE("sparse values are joined, duplicates add up", "[spec][XDO-04][XDO-05]
 TEST_CASE("sparse values fall back to one device, which the log says once", "[spec][XDO-06]") {
   CollectiveAllReduce collective;
   const auto reduce_twice = [](CrossDeviceOps& ops) {
-    return LogOf([&] {
+    return log_of([&] {
       ops.reduce(ReduceOp::kSum, Slices(), cpus(2, 0));
       ops.reduce(ReduceOp::kSum, Slices(), cpus(2, 0));
     });
@@ -294,7 +275,7 @@ TEST_CASE("hierarchical all-reduce sums halves first, on 4 and 8 logical CPUs", 
     }
   }
   NcclAllReduce nccl;
-  const std::string log = LogOf([&] {
+  const std::string log = log_of([&] {
     CHECK(first(nccl, value) == 1);
     CHECK(first(nccl, value) == 1);
   });
