@@ -37,7 +37,7 @@ Bytes PieceAt(Bytes bytes, std::size_t at, std::size_t most) {
   return bytes.subspan(begin, std::min(most, bytes.size() - begin));
 }
 
-// Of a slot that has a part for each member.
+// The size of a part, where a slot has one for each member.
 std::size_t PartBytes(std::size_t members) {
   return SharedMemory::kSlotBytes / members / kAlign * kAlign;
 }
