@@ -7,23 +7,12 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 
 #include "bench/measure.h"
 
 namespace muster::bench {
 
 namespace {
-
-// User and system time of this process.
-double CpuSeconds() {
-  rusage used{};
-  (void)::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
 
 struct Timing {
   Spread spread;
@@ -50,13 +39,14 @@ Result<std::string> TimeCollectives(const CollectiveCalls& calls) {
                                                 kFewest, 200'000);
     MUSTER_TRY(calls.broadcast(repetitions));
     std::vector<double> rounds;
-    const double before = CpuSeconds();
+    const CpuSeconds before = CpuSeconds::SoFar();
     for (int round = 0; round < kRounds; ++round) {
       MUSTER_TRY_ASSIGN(const double one, seconds(repetitions));
       rounds.push_back(one);
     }
-    const double cpu = (CpuSeconds() - before) / static_cast<double>(kRounds * repetitions);
-    return Timing{SpreadOf(std::move(rounds)), cpu};
+    const CpuSeconds spent = CpuSeconds::SoFar() - before;
+    return Timing{SpreadOf(std::move(rounds)),
+                  (spent.user + spent.system) / static_cast<double>(kRounds * repetitions)};
   };
   nlohmann::ordered_json figures;
   for (const std::size_t bytes : kSizes) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/resource.h>
+
 #include "common/base/status.h"
 
 namespace muster::bench {
@@ -31,6 +33,24 @@ inline Spread SpreadOf(std::vector<double> values) {
 inline double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
+
+// What this process has had of processors, in seconds.
+struct CpuSeconds {
+  double user = 0;
+  double system = 0;
+
+  static CpuSeconds SoFar() {
+    rusage used{};
+    (void)::getrusage(RUSAGE_SELF, &used);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    return {seconds(used.ru_utime), seconds(used.ru_stime)};
+  }
+  CpuSeconds operator-(const CpuSeconds& before) const {
+    return {user - before.user, system - before.system};
+  }
+};
 
 // Seconds that one operation takes: the median of those that fit into `window` (three at least).
 inline Result<double> MedianSeconds(const std::function<Status()>& operation,

@@ -14,7 +14,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -174,21 +173,15 @@ class ScheduleBench {
     dispatch::Driver driver(DriverOptions(net::SpinMode::kOff));
     MUSTER_TRY(ConnectAll(driver, blocking_, kind));
     MUSTER_TRY(ScheduleAll(driver, options_.closures / 10));  // warm
-    rusage before{};
-    rusage after{};
     const double executors = ExecutorSeconds();
-    (void)::getrusage(RUSAGE_SELF, &before);
+    const CpuSeconds before = CpuSeconds::SoFar();
     const TimePoint start = SteadyClock::now();
     MUSTER_TRY(ScheduleAll(driver, options_.closures));
     const double seconds = SecondsSince(start);
-    (void)::getrusage(RUSAGE_SELF, &after);
-    const auto spent = [](const timeval& from, const timeval& to) {
-      return static_cast<double>(to.tv_sec - from.tv_sec) +
-             static_cast<double>(to.tv_usec - from.tv_usec) * 1e-6;
-    };
+    const CpuSeconds spent = CpuSeconds::SoFar() - before;
     into.per_second.push_back(options_.closures / seconds);
-    into.driver_user.push_back(spent(before.ru_utime, after.ru_utime) / options_.closures);
-    into.driver_system.push_back(spent(before.ru_stime, after.ru_stime) / options_.closures);
+    into.driver_user.push_back(spent.user / options_.closures);
+    into.driver_system.push_back(spent.system / options_.closures);
     into.executors.push_back((ExecutorSeconds() - executors) / options_.closures);
     return Ok();
   }

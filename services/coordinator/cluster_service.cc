@@ -118,11 +118,10 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
   Status CheckTask(const v1::Register& given) const {
     const std::string task = FromProto(given.task()).ToString();
     if (caller_.MayBe(task)) return Ok();
-    const Status refused =
+    return front_.Refuse(
+        caller_, "attach", task,
         PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
-                         fmt::join(caller_.names, ", "));
-    front_.audit.Look(caller_.ToString(), "attach", task, refused);
-    return refused;
+                         fmt::join(caller_.names, ", ")));
   }
 
   // Each daemon comes again and again; what is odd about it is logged once.

@@ -14,12 +14,11 @@ grpc::ServerUnaryReactor* ServeJob(Front& front, grpc::CallbackServerContext* co
       [&front, request, call](Coordinator& core, const services::Caller& caller, auto then) {
         // Drivers are processes of the coordinator's host, and have its certificate.
         if (!caller.MayBe(rpc::kCoordinatorTask)) {
-          const Status refused = PermissionDenied(
-              "{} may not drive a job: its driver has the certificate of node {}, the "
-              "coordinator's",
-              caller.ToString(), rpc::kCoordinatorTask);
-          front.audit.Look(caller.ToString(), "drive", request->job_id(), refused);
-          return then(refused);
+          return then(front.Refuse(
+              caller, "drive", request->job_id(),
+              PermissionDenied("{} may not drive a job: its driver has the certificate of node {}, "
+                               "the coordinator's",
+                               caller.ToString(), rpc::kCoordinatorTask)));
         }
         const Result<ModelJob*> job = core.FindModel(request->job_id());
         if (!job.ok()) return then(job.status());

@@ -48,6 +48,12 @@ struct Front {
     if (!caller.ok()) audit.Look(services::CallerName(context), did, "", caller.status());
     return caller;
   }
+  // `why`, written down.
+  Status Refuse(const services::Caller& caller, std::string_view did, std::string_view what,
+                Status why) const {
+    audit.Look(caller.ToString(), did, what, why);
+    return why;
+  }
   // The job that somebody wants to look at, which is written down. On the strand.
   Result<Job*> Look(const services::Caller& caller, std::string_view did,
                     const std::string& job) const {

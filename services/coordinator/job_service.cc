@@ -226,11 +226,11 @@ grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext
                [this, request](Coordinator& core, const services::Caller& caller, auto then) {
                  const TaskId task = FromProto(request->task());
                  if (!caller.MayBe(task.ToString())) {
-                   const Status refused = PermissionDenied(
-                       "{} may not say how {} ended: its certificate does not name that task",
-                       caller.ToString(), task.ToString());
-                   front_.audit.Look(caller.ToString(), "report-exit", task.ToString(), refused);
-                   return then(refused);
+                   return then(front_.Refuse(
+                       caller, "report-exit", task.ToString(),
+                       PermissionDenied("{} may not say how {} ended: its certificate does not "
+                                        "name that task",
+                                        caller.ToString(), task.ToString())));
                  }
                  core.OnDaemonExit(task, request->pid(), request->how().substr(0, 200));
                  then(v1::ReportExitReply());
