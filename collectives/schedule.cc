@@ -216,6 +216,28 @@ void Append(Algorithm algorithm, const Team& team, Range whole, Schedule& schedu
   }
 }
 
+struct Teams {
+  Team host;     // a rank's host
+  Team leaders;  // the lowest rank of each host; `me` counts where the rank is one
+};
+
+Teams TeamsOn(std::span<const int> hosts, int rank) {
+  Teams teams;
+  for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
+    const int number = hosts[Unsigned(other)];
+    const bool leads =
+        std::find(hosts.begin(), hosts.begin() + other, number) == hosts.begin() + other;
+    if (leads) {
+      if (other == rank) teams.leaders.me = teams.leaders.size();
+      teams.leaders.ranks.push_back(other);
+    }
+    if (number != hosts[Unsigned(rank)]) continue;
+    if (other == rank) teams.host.me = teams.host.size();
+    teams.host.ranks.push_back(other);
+  }
+  return teams;
+}
+
 }  // namespace
 
 std::string_view NameOf(Algorithm algorithm) {
@@ -244,19 +266,7 @@ Schedule AllReduceSchedule(Algorithm algorithm, int rank, int size, std::size_t 
 Schedule HierarchicalSchedule(Algorithm between_hosts, int rank, std::span<const int> hosts,
                               std::size_t count) {
   const Range whole{0, count};
-  Team host, leaders;
-  for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
-    const int number = hosts[Unsigned(other)];
-    const bool leads =
-        std::find(hosts.begin(), hosts.begin() + other, number) == hosts.begin() + other;
-    if (leads) {
-      if (other == rank) leaders.me = leaders.size();
-      leaders.ranks.push_back(other);
-    }
-    if (number != hosts[Unsigned(rank)]) continue;
-    if (other == rank) host.me = host.size();
-    host.ranks.push_back(other);
-  }
+  const auto [host, leaders] = TeamsOn(hosts, rank);
   Schedule schedule;
   Round gather;
   for (int member = 1; member < host.size(); ++member) {
@@ -266,6 +276,14 @@ Schedule HierarchicalSchedule(Algorithm between_hosts, int rank, std::span<const
   Add(schedule.reduce, std::move(gather));
   if (host.me == 0) Append(between_hosts, leaders, whole, schedule);
   SpreadByTree(host, whole, schedule.spread);
+  return schedule;
+}
+
+Schedule BetweenHostsSchedule(Algorithm between_hosts, int rank, std::span<const int> hosts,
+                              std::size_t count) {
+  const auto [host, leaders] = TeamsOn(hosts, rank);
+  Schedule schedule;
+  if (host.me == 0) Append(between_hosts, leaders, {0, count}, schedule);
   return schedule;
 }
 

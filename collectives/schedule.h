@@ -68,6 +68,10 @@ Schedule AllReduceSchedule(Algorithm algorithm, int rank, int size, std::size_t 
 // lowest rank sums for its host, these sum among each other, and give the result back.
 Schedule HierarchicalSchedule(Algorithm between_hosts, int rank, std::span<const int> hosts,
                               std::size_t count);
+// The same without what happens within a host, where its members share memory: what the lowest
+// rank of each host does; nothing for the others.
+Schedule BetweenHostsSchedule(Algorithm between_hosts, int rank, std::span<const int> hosts,
+                              std::size_t count);
 
 // The same on a torus: rank = ((x * dims[1]) + y) * dims[2] + z ..., rings along each dimension, on
 // an ever smaller part of the elements. All members have as many rounds, empty ones too: what one

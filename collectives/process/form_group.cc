@@ -363,14 +363,17 @@ class Forming {
     MUSTER_TRY(Gather(kReady, spec_.rank + 1, size()));
     for (int r = 0; r < spec_.rank; ++r) MUSTER_TRY(Say(r, kReady));
     MUSTER_TRY(Gather(kGo, 0, spec_.rank));
-    if (spec_.rank == 0 && AllHere()) {
-      MUSTER_TRY_ASSIGN(memory_, SharedMemory::Make(size()));
+    on_host_ = OnThisHost();
+    const int first = on_host_.front();
+    if (spec_.rank == first && CanShare()) {
+      MUSTER_TRY_ASSIGN(memory_, SharedMemory::Make(on_host_.size()));
     }
     for (int r = spec_.rank + 1; r < size(); ++r) {
-      MUSTER_TRY(Say(r, kGo));
-      if (memory_.has_value()) MUSTER_TRY(SendMemory(r));
+      const bool brings = memory_.has_value() && std::ranges::count(on_host_, r) > 0;
+      MUSTER_TRY(Say(r, kGo, brings));
+      if (brings) MUSTER_TRY(SendMemory(r));
     }
-    if (spec_.rank > 0 && peer(0).brings_memory) MUSTER_TRY(ReceiveMemory());
+    if (spec_.rank != first && peer(first).brings_memory) MUSTER_TRY(ReceiveMemory(first));
     return Ok();
   }
 
@@ -382,36 +385,41 @@ class Forming {
     if (peer(rank).data->SendWith({&part, 1}, memory_->fd()) == 1) return Ok();
     return Annotate(FromErrno(errno, "send the shared memory"), member(rank).task);
   }
-  Status ReceiveMemory() {
-    Peer& first = peer(0);
-    pollfd readable{.fd = first.data->fd(), .events = POLLIN, .revents = 0};
+  Status ReceiveMemory(int rank) {
+    Peer& from = peer(rank);
+    pollfd readable{.fd = from.data->fd(), .events = POLLIN, .revents = 0};
     (void)::poll(&readable, 1, net::PollTimeout(deadline_));
     std::byte ride{};
     const ssize_t got =
-        first.data->ReceiveWith({&ride, 1}, [&](net::Fd fd) { first.memory = std::move(fd); });
-    if (got == 1 && first.memory.valid()) return Ok();
-    return Unavailable("{} sent no shared memory while the group formed", member(0).task);
+        from.data->ReceiveWith({&ride, 1}, [&](net::Fd fd) { from.memory = std::move(fd); });
+    if (got == 1 && from.memory.valid()) return Ok();
+    return Unavailable("{} sent no shared memory while the group formed", member(rank).task);
   }
 
-  // Whether all members are on this host, as each of them sees it.
-  bool AllHere() {
-    if (spec_.transport != Transport::kBest || size() == 1) return false;
+  // The members on this one's host, itself among them. When all have said where they are.
+  std::vector<int> OnThisHost() {
+    std::vector<int> ranks;
     for (int r = 0; r < size(); ++r) {
-      if (r != spec_.rank && (peer(r).host != HostNumber() || !peer(r).local)) return false;
+      if (r == spec_.rank || peer(r).host == HostNumber()) ranks.push_back(r);
     }
-    return true;
+    return ranks;
+  }
+  // Whether the host's other members can be handed a descriptor.
+  bool CanShare() {
+    return spec_.transport == Transport::kBest && on_host_.size() > 1 &&
+           std::ranges::all_of(on_host_, [&](int r) { return r == spec_.rank || peer(r).local; });
   }
   std::uint64_t HostNumber() const { return Signature().Add(self_.host_id).value(); }
 
   // The request of a GO is 1 when shared memory comes behind it. Rank 0's brings what links cost,
   // where that is told.
-  Status Say(int rank, net::FrameKind kind) {
+  Status Say(int rank, net::FrameKind kind, bool brings_memory = false) {
     const std::uint64_t host = HostNumber();
     std::string meta(reinterpret_cast<const char*>(&host), sizeof(host));
     if (kind == kGo && spec_.rank == 0 && spec_.costs.has_value()) {
       meta += PackedCosts(*spec_.costs);
     }
-    return lobby_->Say(rank, kind, memory_.has_value() ? 1U : 0U, std::as_bytes(std::span(meta)));
+    return lobby_->Say(rank, kind, brings_memory ? 1U : 0U, std::as_bytes(std::span(meta)));
   }
 
   // Waits for one frame of that kind from each of the ranks. Who has formed it goes on at once:
@@ -451,10 +459,11 @@ class Forming {
 
   Result<std::unique_ptr<Group>> Finish() {
     std::optional<SharedMemory> memory;
+    const auto place = static_cast<int>(std::ranges::find(on_host_, spec_.rank) - on_host_.begin());
     if (memory_.has_value()) {
-      MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(spec_.rank, size(), *std::move(memory_)));
-    } else if (spec_.rank > 0 && peer(0).memory.valid()) {
-      MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(spec_.rank, size(), std::move(peer(0).memory)));
+      MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(place, on_host_, *std::move(memory_)));
+    } else if (net::Fd& given = peer(on_host_.front()).memory; given.valid()) {
+      MUSTER_TRY_ASSIGN(memory, SharedMemory::Map(place, on_host_, std::move(given)));
     }
     std::vector<Mesh::Peer> data;
     std::vector<Watch::Link> watches = lobby_->Leave();
@@ -482,6 +491,7 @@ class Forming {
   Status fatal_ MUSTER_GUARDED_BY(mutex_);
   net::LinkKind last_kind_ = net::LinkKind::kTcp;
   bool last_crc_ = false;
+  std::vector<int> on_host_;  // ranks; known when all have said READY or GO
   std::optional<net::Arena> memory_;
 };
 

@@ -22,8 +22,12 @@ std::size_t Length(Range range) { return range.end - range.begin; }
 
 }  // namespace
 
-MeshOperations::MeshOperations(Mesh& mesh, int rank, Options options)
-    : mesh_(mesh), rank_(rank), options_(std::move(options)), speakers_(mesh.size()) {
+MeshOperations::MeshOperations(Mesh& mesh, int rank, Options options, SharedOperations* on_host)
+    : mesh_(mesh),
+      rank_(rank),
+      options_(std::move(options)),
+      on_host_(on_host),
+      speakers_(mesh.size()) {
   const std::set<std::uint64_t> different(options_.hosts.begin(), options_.hosts.end());
   if (different.size() <= 1 || different.size() == options_.hosts.size()) return;
   speakers_ = static_cast<int>(different.size());
@@ -90,6 +94,11 @@ Status MeshOperations::ReduceFlat(const Operation& operation, Reduction reductio
     const bool by_hosts = AddsUp(reduction, type) && !hosts_.empty();
     const Algorithm algorithm = Choose(by_hosts ? speakers_ : size(), part * element,
                                        !AddsUp(reduction, type), options_.costs);
+    if (by_hosts && on_host_ != nullptr) {
+      MUSTER_TRY(ReduceByHost(operation, reduction, type, in + at * element, out + at * result,
+                              part, algorithm));
+      continue;
+    }
     const Schedule schedule = by_hosts ? HierarchicalSchedule(algorithm, rank_, hosts_, part)
                                        : AllReduceSchedule(algorithm, rank_, size(), part);
     const bool direct = !by_hosts && algorithm == Algorithm::kDirect;
@@ -99,6 +108,21 @@ Status MeshOperations::ReduceFlat(const Operation& operation, Reduction reductio
                                   part, schedule));
   }
   return Ok();
+}
+
+Status MeshOperations::ReduceByHost(const Operation& operation, Reduction reduction, DType type,
+                                    const std::byte* in, std::byte* out, std::size_t count,
+                                    Algorithm between_hosts) {
+  const auto on_host = [&](Status status) {
+    failed_on_host_ = !status.ok();
+    return status;
+  };
+  const ReduceBuffer whole{type, {static_cast<std::int64_t>(count)}, in, out};
+  MUSTER_TRY(on_host(on_host_->AllReduce(operation, WhileAdding(reduction), {&whole, 1})));
+  MUSTER_TRY(RunRounds(operation, reduction, type, out, out, count,
+                       BetweenHostsSchedule(between_hosts, rank_, hosts_, count)));
+  // The lowest rank of the host has it, and is the memory's first.
+  return on_host(on_host_->Broadcast(operation, {out, count * SizeOf(type)}, 0));
 }
 
 Status MeshOperations::ReduceScatter(const Operation& operation, Reduction reduction, DType type,

@@ -99,9 +99,10 @@ ProcessGroup::ProcessGroup(const GroupSpec& spec, std::vector<Mesh::Peer> data,
       spin_limit_(1),
       mesh_(std::move(data), spec.spin, &spin_limit_, Crowded(MembersHere(hosts, rank_))),
       memory_(std::move(memory)),
-      by_mesh_(mesh_, rank_, {.costs = CostsOf(spec, hosts), .hosts = hosts}),
       by_memory_(memory_ ? std::make_unique<SharedOperations>(*memory_) : nullptr),
-      best_(by_memory_ ? *by_memory_ : static_cast<Operations&>(by_mesh_)) {}
+      by_mesh_(mesh_, rank_, {.costs = CostsOf(spec, hosts), .hosts = hosts}, by_memory_.get()),
+      best_(memory_ && memory_->size() == size() ? *by_memory_
+                                                 : static_cast<Operations&>(by_mesh_)) {}
 
 template <class Call, class Work>
 Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call& call,

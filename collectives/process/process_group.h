@@ -24,7 +24,7 @@ namespace muster::collectives {
 
 class ProcessGroup final : public Group {
  public:
-  // Links and hosts by rank.
+  // Links and hosts by rank. `memory`: of the members on this host.
   static Result<std::unique_ptr<Group>> Create(const GroupSpec& spec, std::vector<Mesh::Peer> data,
                                                std::vector<Watch::Link> watches,
                                                std::optional<SharedMemory> memory,
@@ -63,8 +63,8 @@ class ProcessGroup final : public Group {
   net::SpinLimit spin_limit_;
   Mesh mesh_;
   std::optional<SharedMemory> memory_;
+  std::unique_ptr<SharedOperations> by_memory_;
   MeshOperations by_mesh_;
-  std::unique_ptr<Operations> by_memory_;
   // The quickest that all members can use.
   Operations& best_;
   std::vector<std::byte> scratch_;

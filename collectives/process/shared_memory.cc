@@ -44,36 +44,37 @@ bool Reached(std::uint32_t phase, std::uint32_t wanted) {
 
 }  // namespace
 
-std::size_t SharedMemory::BytesFor(int members) {
-  return static_cast<std::size_t>(members) * (sizeof(Line) + 2 * kSlotBytes) + 64;
+std::size_t SharedMemory::BytesFor(std::size_t members) {
+  return members * (sizeof(Line) + 2 * kSlotBytes) + 64;
 }
 
-Result<net::Arena> SharedMemory::Make(int members) {
+Result<net::Arena> SharedMemory::Make(std::size_t members) {
   return net::Arena::Create(BytesFor(members), /*shared=*/true);
 }
 
-Result<SharedMemory> SharedMemory::Map(int rank, int members, net::Arena arena) {
-  SharedMemory memory(rank, members, arena.base());
+Result<SharedMemory> SharedMemory::Map(int rank, std::vector<int> members, net::Arena arena) {
+  SharedMemory memory(rank, std::move(members), arena.base());
   memory.arena_ = std::move(arena);
   return memory;
 }
 
-Result<SharedMemory> SharedMemory::Map(int rank, int members, net::Fd descriptor) {
-  MUSTER_TRY_ASSIGN(net::PeerArena peer,
-                    net::PeerArena::Map(std::move(descriptor), 2 * BytesFor(members)));
-  MUSTER_TRY_ASSIGN(const std::span<std::byte> all, peer.At(0, BytesFor(members), 64));
-  SharedMemory memory(rank, members, all.data());
+Result<SharedMemory> SharedMemory::Map(int rank, std::vector<int> members, net::Fd descriptor) {
+  const std::size_t bytes = BytesFor(members.size());
+  MUSTER_TRY_ASSIGN(net::PeerArena peer, net::PeerArena::Map(std::move(descriptor), 2 * bytes));
+  MUSTER_TRY_ASSIGN(const std::span<std::byte> all, peer.At(0, bytes, 64));
+  SharedMemory memory(rank, std::move(members), all.data());
   memory.peer_ = std::move(peer);
   return memory;
 }
 
 // Memory of an arena is zero when it is new, which is what a line begins with.
-SharedMemory::SharedMemory(int rank, int members, std::byte* base)
-    : rank_(rank), crowded_(Crowded(members)) {
-  for (int r = 0; r < members; ++r) {
+SharedMemory::SharedMemory(int rank, std::vector<int> members, std::byte* base)
+    : rank_(rank),
+      members_(std::move(members)),
+      crowded_(Crowded(static_cast<int>(members_.size()))) {
+  for (std::size_t r = 0; r < members_.size(); ++r) {
     lines_.push_back(std::launder(reinterpret_cast<Line*>(base)) + r);
-    slots_.push_back(base + static_cast<std::size_t>(members) * sizeof(Line) +
-                     static_cast<std::size_t>(r) * 2 * kSlotBytes);
+    slots_.push_back(base + members_.size() * sizeof(Line) + r * 2 * kSlotBytes);
   }
 }
 
@@ -94,7 +95,7 @@ Status SharedMemory::Publish(std::uint64_t signature, const Waiter& waiter) {
       }
     }
     if (other.signature[phase & 1].load(std::memory_order_relaxed) != signature) {
-      waiting_.push_back(r);
+      waiting_.push_back(members_[static_cast<std::size_t>(r)]);
       return InvalidArgument("calls something else");
     }
   }
@@ -105,7 +106,7 @@ std::vector<int> SharedMemory::Missing() const {
   std::vector<int> missing;
   for (int r = 0; r < size(); ++r) {
     if (r != rank_ && !Reached(lines_[static_cast<std::size_t>(r)]->phase, phase_)) {
-      missing.push_back(r);
+      missing.push_back(members_[static_cast<std::size_t>(r)]);
     }
   }
   return missing;

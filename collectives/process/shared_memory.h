@@ -1,5 +1,5 @@
-// Memory that the members of one host share: what each brings lies in slots that all can read, so
-// that no byte of a reduction passes through a socket.
+// Memory that the members on one host share, all of a group or those that it has there: what each
+// brings lies in slots that all can read, so that no byte of a reduction passes through a socket.
 //
 // Phases: in each, a member writes into its own slot, publishes, and waits until all have; then
 // what they wrote may be read until the member publishes the phase after next, since slots are
@@ -30,11 +30,13 @@ class SharedMemory {
   static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 
   // By the first of `members` on a host; the others map its descriptor.
-  static Result<net::Arena> Make(int members);
-  // `arena` when this member made it, else `peer`.
-  static Result<SharedMemory> Map(int rank, int members, net::Arena arena);
-  static Result<SharedMemory> Map(int rank, int members, net::Fd descriptor);
+  static Result<net::Arena> Make(std::size_t members);
+  // members[i] is the group's rank of the host's i-th member, of whom this is the one at `rank`.
+  // `arena` when this member made it, else its descriptor.
+  static Result<SharedMemory> Map(int rank, std::vector<int> members, net::Arena arena);
+  static Result<SharedMemory> Map(int rank, std::vector<int> members, net::Fd descriptor);
 
+  // Among the members on this host.
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(lines_.size()); }
 
@@ -44,7 +46,7 @@ class SharedMemory {
   Status Publish(std::uint64_t signature, const Waiter& waiter);
   // What a member wrote for the phase that was published last; until the next but one.
   std::span<const std::byte> theirs(int rank) const { return slot(rank, phase_); }
-  // After an error: who has not come.
+  // After an error: who has not come, by the group's ranks.
   const std::vector<int>& waiting() const { return waiting_; }
 
  private:
@@ -54,16 +56,17 @@ class SharedMemory {
     // One for phases with even numbers, one for odd.
     std::atomic<std::uint64_t> signature[2];
   };
-  SharedMemory(int rank, int members, std::byte* base);
+  SharedMemory(int rank, std::vector<int> members, std::byte* base);
   std::span<std::byte> slot(int rank, std::uint32_t phase) const {
     return {slots_[static_cast<std::size_t>(rank)] + (phase & 1) * kSlotBytes, kSlotBytes};
   }
   Status Await(int rank, const Waiter& waiter);
   // Who has not published the phase that was published here last.
   std::vector<int> Missing() const;
-  static std::size_t BytesFor(int members);
+  static std::size_t BytesFor(std::size_t members);
 
   int rank_;
+  std::vector<int> members_;
   net::Arena arena_;
   net::PeerArena peer_;
   std::vector<Line*> lines_;

@@ -1,8 +1,10 @@
 #include "collectives/process/mesh_operations.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -10,22 +12,53 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "tests/support/catch.h"
 
 namespace muster::collectives {
 namespace {
 
+// What the members on one host share.
+std::vector<SharedMemory> MemoryOf(const std::vector<int>& ranks) {
+  std::vector<SharedMemory> memories;
+  net::Arena arena = *SharedMemory::Make(ranks.size());
+  for (int place = 1; place < static_cast<int>(ranks.size()); ++place) {
+    memories.push_back(*SharedMemory::Map(place, ranks, net::Fd(::dup(arena.fd()))));
+  }
+  memories.insert(memories.begin(), *SharedMemory::Map(0, ranks, std::move(arena)));
+  return memories;
+}
+
+using Member = std::function<void(int, MeshOperations&, const Operation&)>;
+
 // Runs member(rank, operations) for members that are linked by socket pairs, each on a thread.
-void OverMesh(const MeshOperations::Options& options, int size,
-              const std::function<void(int, MeshOperations&, const Operation&)>& member) {
+// Those in `share` share memory, and have no links to each other.
+void OverMesh(const MeshOperations::Options& options, int size, const Member& member,
+              const std::vector<std::vector<int>>& share = {}) {
   const auto n = static_cast<std::size_t>(size);
+  std::vector<std::unique_ptr<SharedMemory>> memories(n);
+  std::vector<std::unique_ptr<SharedOperations>> on_host(n);
+  for (const std::vector<int>& ranks : share) {
+    auto shared = MemoryOf(ranks);
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      const auto rank = static_cast<std::size_t>(ranks[place]);
+      memories[rank] = std::make_unique<SharedMemory>(std::move(shared[place]));
+      on_host[rank] = std::make_unique<SharedOperations>(*memories[rank]);
+    }
+  }
+  const auto together = [&](std::size_t a, std::size_t b) {
+    return std::ranges::any_of(share, [&](const std::vector<int>& ranks) {
+      return std::ranges::count(ranks, a) > 0 && std::ranges::count(ranks, b) > 0;
+    });
+  };
   std::vector<std::vector<Mesh::Peer>> peers(n);
   for (auto& own : peers) own.resize(n);
   for (std::size_t a = 0; a < n; ++a) {
     for (std::size_t b = a + 1; b < n; ++b) {
       int ends[2];
       REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+      if (together(a, b)) (void)::shutdown(ends[0], SHUT_RDWR);
       peers[a][b] = {.stream = std::make_shared<net::Stream>(net::Fd(ends[0])),
                      .name = fmt::format("rank:{}", b)};
       peers[b][a] = {.stream = std::make_shared<net::Stream>(net::Fd(ends[1])),
@@ -37,7 +70,7 @@ void OverMesh(const MeshOperations::Options& options, int size,
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
       Mesh mesh(std::move(peers[static_cast<std::size_t>(r)]), net::SpinMode::kOff, nullptr, false);
-      MeshOperations operations(mesh, r, options);
+      MeshOperations operations(mesh, r, options, on_host[static_cast<std::size_t>(r)].get());
       member(r, operations,
              {.tag = {.generation = 1, .operation = 1, .signature = 1},
               .waiter = {.over = &over,
@@ -74,6 +107,66 @@ TEST_CASE("members that share hosts with some others get sums and means of all",
       for (const auto& result : halves) CHECK(result == std::vector<std::uint16_t>(count, half));
     }
   }
+}
+
+TEST_CASE("sums and means within a host go through the memory that its members share, and no link",
+          "[collectives][process]") {
+  // The first of a host is not always rank 0, hosts are mixed, and one has a single member.
+  const std::vector<std::uint64_t> hosts = {3, 7, 9, 7, 9, 7};
+  const std::vector<std::vector<int>> share = {{1, 3, 5}, {2, 4}};
+  for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMax}) {
+    for (const std::size_t count : {1U, 1000U, 300'000U, 1'200'000U}) {
+      std::vector<std::vector<double>> results(hosts.size());
+      std::vector<std::vector<std::int32_t>> whole(hosts.size());
+      OverMesh(
+          {.costs = {}, .hosts = hosts}, static_cast<int>(hosts.size()),
+          [&](int rank, MeshOperations& operations, const Operation& operation) {
+            const auto r = static_cast<std::size_t>(rank);
+            const std::vector<double> brought(count, rank);
+            results[r].resize(count);
+            whole[r].assign(7, rank + 1);
+            const ReduceBuffer buffers[] = {{DType::kFloat64,
+                                             {static_cast<std::int64_t>(count)},
+                                             brought.data(),
+                                             results[r].data()},
+                                            {DType::kInt32, {7}, whole[r].data(), whole[r].data()}};
+            const std::size_t given = reduction == Reduction::kMean ? 1 : 2;
+            const Status status =
+                operations.AllReduce(operation, reduction, std::span(buffers).first(given));
+            if (!status.ok()) FAIL_CHECK(ToString(status));
+          },
+          share);
+      const double expected = reduction == Reduction::kSum    ? 15
+                              : reduction == Reduction::kMean ? 2.5
+                                                              : 5;
+      for (const auto& result : results) CHECK(result == std::vector<double>(count, expected));
+      if (reduction == Reduction::kMean) continue;
+      const std::int32_t sum = reduction == Reduction::kSum ? 21 : 6;
+      for (const auto& result : whole) CHECK(result == std::vector<std::int32_t>(7, sum));
+    }
+  }
+}
+
+TEST_CASE("members that share memory name who does not come, on their host or on another",
+          "[collectives][process]") {
+  const std::vector<std::uint64_t> hosts = {9, 7, 7, 9};
+  const int absent = GENERATE(as<int>{}, 0, 1, 2, 3);
+  std::vector<std::vector<int>> waited(hosts.size());
+  OverMesh({.costs = {}, .hosts = hosts}, static_cast<int>(hosts.size()),
+           [&](int rank, MeshOperations& operations, const Operation& given) {
+             if (rank == absent) return;
+             Operation operation = given;
+             operation.waiter.deadline = std::chrono::steady_clock::now() + Millis(300);
+             float value = 1;
+             const ReduceBuffer buffer{DType::kFloat32, {}, &value, &value};
+             const Status status = operations.AllReduce(operation, Reduction::kSum, {&buffer, 1});
+             if (status.ok()) FAIL_CHECK("a sum without " << absent);
+             waited[static_cast<std::size_t>(rank)] = operations.waiting();
+           },
+           {{0, 3}, {1, 2}});
+  // Its host's other member waits for it, and the other host for who speaks for its host.
+  const int mate = 3 - absent;
+  CHECK(waited[static_cast<std::size_t>(mate)] == std::vector<int>{absent});
 }
 
 TEST_CASE("whichever algorithm the costs choose, members get the mean of all",
