@@ -151,11 +151,11 @@ TEST_CASE("the gradient through all_reduce on two logical GPUs of one card", "[s
   MirroredStrategy strategy(kTwo);
   for (const auto& [op, expected] :
        {std::pair(ReduceOp::kSum, 4.0), std::pair(ReduceOp::kMean, 2.0)}) {
-    const auto gradients = strategy.run([op = op] {
+    const auto gradients = strategy.run([by = op] {
       const auto options = torch::dtype(torch::kFloat).device(replica_context().device());
       const torch::Tensor x = torch::ones({}, options.requires_grad(true));
       const double c = id() == 0 ? 1 : 3;
-      (replica_context().all_reduce(op, x * 1.0) * c).backward();
+      (replica_context().all_reduce(by, x * 1.0) * c).backward();
       return x.grad();
     });
     CHECK(testing::numbers(gradients) == testing::times(2, expected));

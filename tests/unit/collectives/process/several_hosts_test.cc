@@ -1,5 +1,6 @@
-// Groups of several hosts, some of which have several members. A host is an IPC namespace: processes
-// of two do not share memory or Unix sockets (net::HostId()), and reach each other by loopback.
+// Groups of several hosts, some of which have several members. A host is an IPC namespace:
+// processes of two do not share memory or Unix sockets (net::HostId()), and reach each other by
+// loopback.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -46,8 +47,7 @@ std::vector<std::unique_ptr<Process>> OnHosts(const std::vector<int>& hosts,
   for (const auto& [number, on_it] : ranks) {
     const Host host;
     for (const std::size_t r : on_it) {
-      members[r] =
-          std::make_unique<Process>([&body, r] { return body(static_cast<int>(r)); });
+      members[r] = std::make_unique<Process>([&body, r] { return body(static_cast<int>(r)); });
     }
   }
   return members;
@@ -63,15 +63,15 @@ int SharedMemories() {
   return count;
 }
 
-#define MUSTER_SAY(expression)                                           \
+#define MUSTER_SAY(expression) \
   if (const Status said = (expression); !said.ok()) return ToString(said)
 
 // All operations, of which reductions are of several sizes; what is wrong, or nothing.
 std::string TryEverything(Group& group) {
   const int n = group.size();
   const auto own = static_cast<std::size_t>(group.rank());
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{60'000},
-                                  std::size_t{1'500'000}}) {
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{60'000}, std::size_t{1'500'000}}) {
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) {
       values[i] = static_cast<float>((i % 1000) * static_cast<std::size_t>(n) + own);
