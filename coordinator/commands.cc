@@ -10,7 +10,8 @@ Commands::~Commands() {
 }
 
 void Commands::Send(const Member& member, v1::Command command, Millis limit, Reply reply) {
-  const CommandId id(++last_id_);
+  last_id_ = last_id_.Next();
+  const CommandId id = last_id_;
   command.set_id(id.value());
   Pending& pending = pending_[id];
   pending.session = member.session;

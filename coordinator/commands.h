@@ -39,7 +39,7 @@ class Commands {
 
   Scheduler& scheduler_;
   std::map<CommandId, Pending> pending_;
-  std::uint64_t last_id_ = 0;
+  CommandId last_id_;
 };
 
 }  // namespace muster::coordinator

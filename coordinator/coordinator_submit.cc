@@ -243,7 +243,7 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
   // An id that is another job's name would hide it.
   const auto id = [&] { return fmt::format("{}-{}", request.spec().name(), last_number_); };
   do {
-    last_number_ = JobNumber(last_number_.value() + 1);
+    last_number_ = last_number_.Next();
   } while (by_name_.contains(id()));
   const JobNumber number = last_number_;
   v1::JobRecord record;

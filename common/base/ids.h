@@ -11,13 +11,14 @@
 
 namespace muster {
 
-// A counter under a name: Id<struct EpochTag>. Ordered, hashable, printable by value().
+// A counter under a name: Id<struct EpochTag>. Ordered, hashable, prints as its number.
 template <class Tag>
 class Id {
  public:
   constexpr Id() = default;
   constexpr explicit Id(std::uint64_t value) : value_(value) {}
   constexpr std::uint64_t value() const { return value_; }
+  constexpr Id Next() const { return Id(value_ + 1); }
   constexpr auto operator<=>(const Id&) const = default;
 
  private:

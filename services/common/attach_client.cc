@@ -49,7 +49,7 @@ std::function<void(std::function<void()>)> AttachClient::ForStream() {
 }
 
 void AttachClient::DropStream() {
-  stream_id_ = StreamId(stream_id_.value() + 1);
+  stream_id_ = stream_id_.Next();
   stream_lifeline_.Cut();
   attached_ = false;
   stream_.reset();
