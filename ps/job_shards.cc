@@ -42,7 +42,7 @@ struct Shard {
         window(start_step),
         version(start_step),
         sum(layout.elements, static_cast<std::size_t>(layout.info.row_elements),
-            layout.info.embedding, start_step + 1, pool) {}
+            layout.info.embedding, ClosureId(start_step + 1), pool) {}
 
   Arrays arrays() {
     Arrays all;
@@ -352,7 +352,7 @@ Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float
                            rule_.StepOf(closure) - 1);
       }
       const std::uint64_t before = shard.sum.bytes();
-      MUSTER_TRY(shard.sum.Add(closure, ids, gradient));
+      MUSTER_TRY(shard.sum.Add(id.closure, ids, gradient));
       staged_bytes_ += shard.sum.bytes() - before;
     } else {
       Apply(shard, optimizer_.RuleOf(id.closure.value()), gradient, ids);
@@ -367,7 +367,7 @@ Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float
 
 bool Shards::StepIsOver(const Shard& shard, ClosureId closure) const {
   const std::uint64_t end = rule_.RoundUp(shard.version + 1);
-  return shard.sum.next() == end + 1 && end > shard.version &&
+  return shard.sum.next() == ClosureId(end + 1) && end > shard.version &&
          (closure == ClosureId() || closure.value() > end);
 }
 
@@ -394,13 +394,13 @@ std::optional<ClosureId> Shards::Missing(std::uint32_t index, ClosureId closure)
     const std::shared_lock lock(shard.mutex);
     if (!StepIsOver(shard, closure)) {
       if (shard.version >= needed) return std::nullopt;
-      return ClosureId(shard.sum.next());
+      return shard.sum.next();
     }
   }
   {
     const std::unique_lock lock(shard.mutex);
     if (StepIsOver(shard, closure)) ApplyStep(shard);
-    if (shard.version < needed) return ClosureId(shard.sum.next());
+    if (shard.version < needed) return shard.sum.next();
   }
   step_signal_.Notify();
   return std::nullopt;

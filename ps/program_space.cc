@@ -57,11 +57,12 @@ void ProgramSpace::Close(const Status& why) {
 Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
                                            std::span<const std::byte> value) {
   const v1::ProgramVariable& variable = create.variable();
-  const Key key(variable.id(), create.part());
+  const VariableId id(variable.id());
+  const Key key(id, create.part());
   const auto known = [&]() -> Result<std::optional<std::uint32_t>> {
     MUSTER_TRY(Open());
     const auto name = names_.find(variable.name());
-    if (name != names_.end() && name->second != variable.id()) {
+    if (name != names_.end() && name->second != id) {
       return AlreadyExists("variable {}: another one has the name", variable.name());
     }
     const auto found = parts_.find(key);
@@ -72,8 +73,8 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
     if (shard->variable().SerializeAsString() == variable.SerializeAsString()) {
       return std::optional(found->second);
     }
-    return AlreadyExists("variable {}: its id {} is that of variable {}", variable.name(),
-                         variable.id(), shard->variable().name());
+    return AlreadyExists("variable {}: its id {} is that of variable {}", variable.name(), id,
+                         shard->variable().name());
   };
   {
     const std::shared_lock lock(mutex_);
@@ -92,7 +93,7 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
   const std::uint32_t added = made_++;
   shards_.emplace(added, std::move(made));
   parts_[key] = added;
-  names_[variable.name()] = variable.id();
+  names_[variable.name()] = id;
   return added;
 }
 
@@ -108,14 +109,15 @@ Status ProgramSpace::Delete(std::span<const std::uint32_t> shards) {
     if (found == shards_.end()) continue;
     ShardPointer shard = std::move(found->second);
     shards_.erase(found);
-    deleted_.emplace_back(shard->variable().id(), shard->part());
+    const VariableId id(shard->variable().id());
+    deleted_.emplace_back(id, shard->part());
     if (deleted_.size() > kMostDeleted) {
       parts_.erase(deleted_.front());
       deleted_.pop_front();
     }
     // Its other parts here, if any, go in the same request or in the next one.
     const auto name = names_.find(shard->variable().name());
-    if (name != names_.end() && name->second == shard->variable().id()) names_.erase(name);
+    if (name != names_.end() && name->second == id) names_.erase(name);
     freed.push_back(std::move(shard));
   }
   return Ok();

@@ -111,12 +111,12 @@ class ProgramSpace {
   absl::flat_hash_map<std::uint32_t, ShardPointer> shards_;
   std::uint32_t made_ = 0;
   // (variable, part) to index.
-  using Key = std::pair<std::uint64_t, std::uint32_t>;
+  using Key = std::pair<VariableId, std::uint32_t>;
   std::map<Key, std::uint32_t> parts_;
   // Those that were deleted last: a request to make one that comes late makes nothing.
   std::deque<Key> deleted_;
   // The variable of a name.
-  std::map<std::string, std::uint64_t> names_;
+  std::map<std::string, VariableId> names_;
 };
 
 }  // namespace muster::ps

@@ -38,7 +38,7 @@ Result<Region> StepSum::TakeRegion(std::size_t floats) {
   return made;
 }
 
-Status StepSum::Keep(std::uint64_t closure, std::span<const std::int64_t> ids,
+Status StepSum::Keep(ClosureId closure, std::span<const std::int64_t> ids,
                      std::span<const float> values) {
   Early early;
   if (!values.empty()) {
@@ -83,11 +83,11 @@ Status StepSum::AddNext(std::span<const std::int64_t> ids, std::span<const float
              });
   }
   empty_ = false;
-  ++next_;
+  next_ = next_.Next();
   return Ok();
 }
 
-Status StepSum::Add(std::uint64_t closure, std::span<const std::int64_t> ids,
+Status StepSum::Add(ClosureId closure, std::span<const std::int64_t> ids,
                     std::span<const float> values) {
   if (closure != next_) return Keep(closure, ids, values);
   MUSTER_TRY(AddNext(ids, values));

@@ -13,6 +13,7 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "ps/apply_pool.h"
 #include "ps/region.h"
@@ -23,18 +24,17 @@ class StepSum {
  public:
   // Sums gradients of the whole shard, or (`rows`) of some of its rows. `next`: the first closure
   // of the step. `pool` outlives it.
-  StepSum(std::size_t elements, std::size_t row_elements, bool rows, std::uint64_t next,
+  StepSum(std::size_t elements, std::size_t row_elements, bool rows, ClosureId next,
           ApplyPool& pool)
       : elements_(elements), row_elements_(row_elements), rows_(rows), next_(next), pool_(pool) {}
 
   // Takes a closure's gradient, once for each closure of the step. Ids are unique, and none without
   // `rows`.
   //   kResourceExhausted: no memory; nothing was taken.
-  Status Add(std::uint64_t closure, std::span<const std::int64_t> ids,
-             std::span<const float> values);
+  Status Add(ClosureId closure, std::span<const std::int64_t> ids, std::span<const float> values);
 
   // The first closure that is not in the sum.
-  std::uint64_t next() const { return next_; }
+  ClosureId next() const { return next_; }
   // Row k of values() belongs to row ids()[k]. Values are empty where no closure has any.
   std::span<const float> values() const;
   std::span<const std::int64_t> ids() const { return ids_; }
@@ -51,18 +51,17 @@ class StepSum {
   };
 
   Result<Region> TakeRegion(std::size_t floats);
-  Status Keep(std::uint64_t closure, std::span<const std::int64_t> ids,
-              std::span<const float> values);
+  Status Keep(ClosureId closure, std::span<const std::int64_t> ids, std::span<const float> values);
   Status AddNext(std::span<const std::int64_t> ids, std::span<const float> values);
   void AddRows(std::span<const std::int64_t> ids, std::span<const float> values);
 
   const std::size_t elements_;
   const std::size_t row_elements_;
   const bool rows_;
-  std::uint64_t next_;
+  ClosureId next_;
   ApplyPool& pool_;
   bool empty_ = true;
-  std::map<std::uint64_t, Early> early_;
+  std::map<ClosureId, Early> early_;
   Region sum_;
   std::vector<Region> spare_;
   // With rows: where each id stands.

@@ -42,6 +42,8 @@ using JobNumber = Id<struct JobNumberTag>;
 using Incarnation = Id<struct IncarnationTag>;
 // Dense from 1 in each job.
 using ClosureId = Id<struct ClosureTag>;
+// A program's variable, by its driver's count: never used again.
+using VariableId = Id<struct VariableTag>;
 
 // One execution of a closure: epoch << 32 | n, so that attempts never repeat across restarts.
 class Attempt {

@@ -23,7 +23,7 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
 
 Result<VariableInfo> Describe(const v1::ProgramVariable& variable) {
   VariableInfo info;
-  info.id = variable.id();
+  info.id = VariableId(variable.id());
   info.name = variable.name();
   info.dtype = static_cast<DType>(variable.dtype());
   info.shape.assign(variable.shape().begin(), variable.shape().end());
@@ -269,17 +269,17 @@ Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
                      });
     if (asked.code() == StatusCode::kNotFound) continue;
     MUSTER_TRY(asked);
-    if (info.id == 0) {
+    if (info.id == VariableId()) {
       MUSTER_TRY_ASSIGN(info, Describe(found.variable()));
       for (std::uint32_t part = 0; part < info.shards.size(); ++part) missing.insert(part);
     }
-    if (found.variable().id() != info.id) continue;
+    if (VariableId(found.variable().id()) != info.id) continue;
     for (const v1::FoundShard& shard : found.shards()) {
       if (missing.erase(shard.part()) == 0) continue;
       info.shards[shard.part()].wire = shard.shard();
     }
   }
-  if (info.id == 0) return NotFound("no variable {}: its driver has not made it", name);
+  if (info.id == VariableId()) return NotFound("no variable {}: its driver has not made it", name);
   if (missing.empty()) return std::make_shared<const VariableInfo>(std::move(info));
   return NotFound("variable {}: part {} of {} is not there", name, *missing.begin(),
                   info.shards.size());

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "common/base/dtype.h"
+#include "common/base/ids.h"
 #include "ps/client/variables.h"
 
 namespace muster::ps {
 
 struct VariableInfo {
-  // The driver's number; never used again.
-  std::uint64_t id = 0;
+  VariableId id;
   std::string name;
   DType dtype = DType::kFloat32;
   // Empty: a scalar, which has one row of one element.

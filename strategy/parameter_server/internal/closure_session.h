@@ -108,7 +108,7 @@ class ClosureSession {
   Mutex mutex_;
   ps::WriteSet set_ MUSTER_GUARDED_BY(mutex_);
   std::uint64_t writes_ MUSTER_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, Held> held_ MUSTER_GUARDED_BY(mutex_);  // by VariableInfo::id
+  std::map<VariableId, Held> held_ MUSTER_GUARDED_BY(mutex_);
   std::map<const void*, std::shared_ptr<void>> kept_ MUSTER_GUARDED_BY(mutex_);
 };
 

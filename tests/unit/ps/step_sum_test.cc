@@ -29,7 +29,7 @@ TEST_CASE("gradients are added in the order of closures, whichever comes first",
   constexpr std::size_t kElements = 100;
   std::mt19937 random(7);
   ApplyPool pool(1);
-  StepSum sum(kElements, 1, /*rows=*/false, 1, pool);
+  StepSum sum(kElements, 1, /*rows=*/false, ClosureId(1), pool);
   std::uint64_t first = 1;
   for (int step = 0; step < 20; ++step) {
     std::vector<std::vector<float>> gradients;
@@ -39,14 +39,14 @@ TEST_CASE("gradients are added in the order of closures, whichever comes first",
       order.push_back(i);
     }
     std::ranges::shuffle(order, random);
-    for (const std::size_t i : order) REQUIRE(sum.Add(first + i, {}, gradients[i]).ok());
+    for (const std::size_t i : order) REQUIRE(sum.Add(ClosureId(first + i), {}, gradients[i]).ok());
 
     std::vector<float> expected = gradients[0];
     for (std::size_t i = 1; i < gradients.size(); ++i) {
       for (std::size_t k = 0; k < kElements; ++k) expected[k] += gradients[i][k];
     }
     first += gradients.size();
-    CHECK(sum.next() == first);
+    CHECK(sum.next() == ClosureId(first));
     CHECK(SameBits(sum.values(), expected));
     sum.Clear();
     CHECK(sum.values().empty());
@@ -58,16 +58,16 @@ TEST_CASE("gradients are added in the order of closures, whichever comes first",
 TEST_CASE("rows of several closures are added row by row in their order", "[ps][unit]") {
   std::mt19937 random(7);
   ApplyPool pool(1);
-  StepSum sum(1'000'000, 3, /*rows=*/true, 11, pool);
+  StepSum sum(1'000'000, 3, /*rows=*/true, ClosureId(11), pool);
   const auto a = Gradient(random, 6);
   const auto c = Gradient(random, 6);
-  REQUIRE(sum.Add(13, std::vector<std::int64_t>{5, 2}, c).ok());
-  CHECK(sum.next() == 11);
+  REQUIRE(sum.Add(ClosureId(13), std::vector<std::int64_t>{5, 2}, c).ok());
+  CHECK(sum.next() == ClosureId(11));
   CHECK(sum.bytes() > 0);
-  REQUIRE(sum.Add(12, {}, {}).ok());
-  REQUIRE(sum.Add(11, std::vector<std::int64_t>{2, 9}, a).ok());
+  REQUIRE(sum.Add(ClosureId(12), {}, {}).ok());
+  REQUIRE(sum.Add(ClosureId(11), std::vector<std::int64_t>{2, 9}, a).ok());
 
-  CHECK(sum.next() == 14);
+  CHECK(sum.next() == ClosureId(14));
   CHECK(std::ranges::equal(sum.ids(), std::vector<std::int64_t>{2, 9, 5}));
   const std::vector<float> expected{a[0] + c[3], a[1] + c[4], a[2] + c[5], a[3], a[4],
                                     a[5],        c[0],        c[1],        c[2]};
