@@ -42,6 +42,9 @@ using JobNumber = Id<struct JobNumberTag>;
 using Incarnation = Id<struct IncarnationTag>;
 // Dense from 1 in each job.
 using ClosureId = Id<struct ClosureTag>;
+// Which of the groups of processes that one job forms, one after another; 0: none. A lower one is
+// over.
+using Generation = Id<struct GenerationTag>;
 // A program's variable, by its driver's count: never used again.
 using VariableId = Id<struct VariableTag>;
 

@@ -108,7 +108,7 @@ Status Executor::Handle(const v1::ToExecutor& message) {
     }
     case v1::ToExecutor::kAdopt: {
       Result<std::uint64_t> steps = Unavailable("this executor runs no job");
-      if (run_ != nullptr) steps = run_->Adopt(message.adopt().least_attempt());
+      if (run_ != nullptr) steps = run_->Adopt(Attempt(message.adopt().least_attempt()));
       v1::FromExecutor answer;
       SetStatus(steps.status(), *answer.mutable_adopted()->mutable_status());
       answer.mutable_adopted()->set_steps(steps.value_or(0));

@@ -53,8 +53,8 @@ class GroupSteps final : public Steps {
     follower_.join();
   }
 
-  Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
-                               const data::Element& batch, engine::StepTimes& times) override {
+  Result<v1::MetricSums> Train(std::uint64_t step, Attempt attempt, const data::Element& batch,
+                               engine::StepTimes& times) override {
     const MutexLock lock(mutex_);
     const TimePoint until = steady_clock::now() + kPatience;
     for (;;) {
@@ -115,7 +115,7 @@ class GroupSteps final : public Steps {
   // Takes the newest seat, between two steps, and is ready to make the next with its members.
   Status Lead(TimePoint until) MUSTER_REQUIRES(mutex_) {
     for (;;) {
-      if (seat_.generation != 0 && over_.ok() && !seats_->HasNewer(seat_.generation)) {
+      if (seat_.generation != Generation() && over_.ok() && !seats_->HasNewer(seat_.generation)) {
         return LeadsNow();
       }
       auto next = seats_->Newer(seat_.generation, std::min(until, steady_clock::now() + kKnown));
@@ -123,7 +123,7 @@ class GroupSteps final : public Steps {
       if (!next.ok()) next = seats_->Newer(seat_.generation, until);
       if (!next.ok()) return over_.ok() ? next.status() : Annotate(over_, Message(next.status()));
       if (seat_.group != nullptr && over_.ok() && seat_.rank == 0) {
-        (void)Tell({kSwitch, AsNumber(next->generation)});
+        (void)Tell({kSwitch, AsNumber(next->generation.value())});
       }
       seat_ = *std::move(next);
       over_ = Ok();
@@ -149,7 +149,7 @@ class GroupSteps final : public Steps {
   // The thread that takes part in groups that another member leads.
   void Follow(std::uint32_t threads) {
     engine::SetThreads(threads);
-    std::uint64_t last = 0;
+    Generation last;
     while (const std::optional<Seats::Seat> seat = seats_->Newer(last)) {
       last = seat->generation;
       if (seat->rank == 0) continue;
@@ -181,7 +181,7 @@ class GroupSteps final : public Steps {
       // It leads a later one meanwhile.
       if (seat_.generation != seat.generation) return Ok();
       engine::StepTimes times;
-      MUSTER_TRY(steps_.Train(step, 0, *batch_, times).status());
+      MUSTER_TRY(steps_.Train(step, Attempt(), *batch_, times).status());
     }
   }
 

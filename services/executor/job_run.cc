@@ -81,8 +81,8 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start, con
   const v1::JobSpec& spec = start.start().spec();
   std::unique_ptr<JobRun> run(new JobRun);
   run->job_id_ = plan.job_id();
-  run->view_ = plan.view();
-  run->number_ = start.start().program().incarnation();
+  run->view_ = ViewId(plan.view());
+  run->number_ = Incarnation(start.start().program().incarnation());
   const v1::DataFiles& expected = start.start().data();
   MUSTER_TRY_ASSIGN(run->training_, OpenTrainingData(spec, start.cache_directory(), expected));
   if (spec.has_evaluation()) {
@@ -111,8 +111,7 @@ void JobRun::Expect(const v1::Closure& closure) {
   }
 }
 
-Result<v1::ClosureResult> JobRun::Run(const v1::ClosureAssignment& assignment,
-                                      std::uint64_t attempt) {
+Result<v1::ClosureResult> JobRun::Run(const v1::ClosureAssignment& assignment, Attempt attempt) {
   const MutexLock lock(mutex_);
   if (attempt < least_attempt_) {
     return Aborted("closure {} is of a driver whose coordinator was lost",
@@ -128,11 +127,11 @@ Result<v1::ClosureResult> JobRun::Run(const v1::ClosureAssignment& assignment,
   result.set_tcp_bytes(after.tcp - before.tcp);
   result.set_local_bytes(after.local - before.local);
   result.set_bad_records(training_->source().bad_records());
-  result.set_executor(number_);
+  result.set_executor(number_.value());
   return result;
 }
 
-Status JobRun::Train(const v1::ClosureAssignment& assignment, std::uint64_t attempt,
+Status JobRun::Train(const v1::ClosureAssignment& assignment, Attempt attempt,
                      v1::ClosureResult& result) {
   const std::uint64_t step = assignment.closure().id();
   Stopwatch watch;
@@ -176,7 +175,7 @@ Status JobRun::Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResu
 }
 
 Result<v1::Piece> JobRun::Values(const v1::GetValues& request) {
-  if (request.job_id() != job_id_ || request.view() != view_) {
+  if (request.job_id() != job_id_ || ViewId(request.view()) != view_) {
     return Aborted("values of job {} view {}; this executor serves job {} view {}",
                    request.job_id(), request.view(), job_id_, view_);
   }
@@ -194,7 +193,7 @@ Result<v1::Piece> JobRun::Values(const v1::GetValues& request) {
 }
 
 Status JobRun::SetBuffers(const v1::SetBuffers& request) {
-  if (request.job_id() != job_id_ || request.view() != view_) return Ok();
+  if (request.job_id() != job_id_ || ViewId(request.view()) != view_) return Ok();
   const MutexLock lock(mutex_);
   MUSTER_TRY(steps_->EvaluateWith(request.buffers()));
   buffers_version_ = request.version();
@@ -202,14 +201,14 @@ Status JobRun::SetBuffers(const v1::SetBuffers& request) {
   return Ok();
 }
 
-Result<std::uint64_t> JobRun::Adopt(std::uint64_t least_attempt) {
+Result<std::uint64_t> JobRun::Adopt(Attempt least_attempt) {
   const MutexLock lock(mutex_);
   least_attempt_ = std::max(least_attempt_, least_attempt);
   return steps_->Done();
 }
 
 Result<v1::SaveReport> JobRun::Save(const v1::SaveVariables& request) {
-  if (request.job_id() != job_id_ || request.view() != view_) {
+  if (request.job_id() != job_id_ || ViewId(request.view()) != view_) {
     return Aborted("variables of job {} view {}; this executor serves job {} view {}",
                    request.job_id(), request.view(), job_id_, view_);
   }
@@ -218,7 +217,7 @@ Result<v1::SaveReport> JobRun::Save(const v1::SaveVariables& request) {
 }
 
 Result<v1::GroupReport> JobRun::Join(const v1::JoinGroup& request) {
-  if (request.job_id() != job_id_ || request.view() != view_) {
+  if (request.job_id() != job_id_ || ViewId(request.view()) != view_) {
     return Aborted("a group of job {} view {}; this executor serves job {} view {}",
                    request.job_id(), request.view(), job_id_, view_);
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "services/executor/batch_reader.h"
@@ -45,7 +46,7 @@ class JobRun {
   void Expect(const v1::Closure& closure);
   //   kUnavailable, kAborted: a peer was lost, or what runs is of the past; it may run again. Else
   //   the user's error.
-  Result<v1::ClosureResult> Run(const v1::ClosureAssignment& assignment, std::uint64_t attempt);
+  Result<v1::ClosureResult> Run(const v1::ClosureAssignment& assignment, Attempt attempt);
 
   // The model's values, a piece after the other. kAborted: another job or view.
   // kFailedPrecondition: no snapshot, or one that ends before the offset.
@@ -61,22 +62,22 @@ class JobRun {
 
   // Goes on under a later coordinator: refuses attempts below this from now on (kAborted), and says
   // Steps::Done() when none of them runs.
-  Result<std::uint64_t> Adopt(std::uint64_t least_attempt);
+  Result<std::uint64_t> Adopt(Attempt least_attempt);
 
   const std::string& job_id() const { return job_id_; }
 
  private:
   JobRun() = default;
-  Status Train(const v1::ClosureAssignment& assignment, std::uint64_t attempt,
-               v1::ClosureResult& result) MUSTER_REQUIRES(mutex_);
+  Status Train(const v1::ClosureAssignment& assignment, Attempt attempt, v1::ClosureResult& result)
+      MUSTER_REQUIRES(mutex_);
   Status Evaluate(const v1::ClosureAssignment& assignment, v1::ClosureResult& result)
       MUSTER_REQUIRES(mutex_);
   // True: they are those that the closure wants, or come in time.
   bool AwaitBuffers(std::uint64_t version) MUSTER_REQUIRES(mutex_);
 
   std::string job_id_;
-  std::uint64_t view_ = 0;
-  std::uint64_t number_ = 0;
+  ViewId view_;
+  Incarnation number_;
   Mutex mutex_;
   std::unique_ptr<BatchReader> training_;
   std::unique_ptr<BatchReader> evaluation_;  // null without evaluation
@@ -84,7 +85,7 @@ class JobRun {
   std::unique_ptr<Steps> steps_;
   // A serialized ModelValues, while it is fetched.
   std::string snapshot_ MUSTER_GUARDED_BY(mutex_);
-  std::uint64_t least_attempt_ MUSTER_GUARDED_BY(mutex_) = 0;
+  Attempt least_attempt_ MUSTER_GUARDED_BY(mutex_);
   std::uint64_t buffers_version_ MUSTER_GUARDED_BY(mutex_) = 0;
   Condition buffers_changed_;
 };

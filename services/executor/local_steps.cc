@@ -150,7 +150,7 @@ Result<v1::MetricSums> LocalSteps::OnParts(const data::Element& batch, int parts
   return total;
 }
 
-Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, std::uint64_t /*attempt*/,
+Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, Attempt /*attempt*/,
                                          const data::Element& batch, engine::StepTimes& times) {
   if (broken_) return Internal("step {}: the update of a step before it has failed", step);
   if (step <= done_) {
@@ -237,14 +237,14 @@ Result<v1::MetricSums> LocalSteps::Evaluate(const std::string& label, const data
 
 // ---- Members that find together
 
-Status LocalSteps::Meet(collectives::Group* group, std::uint64_t generation) {
+Status LocalSteps::Meet(collectives::Group* group, Generation generation) {
   group_ = group;
   if (broken_) return Internal("the update of step {} has failed", done_ + 1);
   const bool holds = pending_ && pending_->step == done_ + 1;
   const std::uint64_t reach = holds ? pending_->step : done_;
-  std::vector<std::int64_t> mine{has_variables_ ? 1 : 0, static_cast<std::int64_t>(generation_),
-                                 static_cast<std::int64_t>(done_),
-                                 static_cast<std::int64_t>(reach)};
+  std::vector<std::int64_t> mine{
+      has_variables_ ? 1 : 0, static_cast<std::int64_t>(generation_.value()),
+      static_cast<std::int64_t>(done_), static_cast<std::int64_t>(reach)};
   v1::MetricSums last;
   if (holds) {
     last = pending_->sums.metrics;

@@ -37,8 +37,8 @@ class LocalSteps final : public Steps {
   // With other members: an error of the group (UNAVAILABLE, ABORTED, DEADLINE_EXCEEDED) leaves the
   // step undone, or ready to be done when these find together again (Meet()). Any other error ends
   // the group for all members.
-  Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
-                               const data::Element& batch, engine::StepTimes& times) override;
+  Result<v1::MetricSums> Train(std::uint64_t step, Attempt attempt, const data::Element& batch,
+                               engine::StepTimes& times) override;
   // On this process's replicas alone.
   Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
                                   engine::StepTimes& times) override;
@@ -52,7 +52,7 @@ class LocalSteps final : public Steps {
   // or that all who had taken part hold the sums of, is done everywhere afterwards; who has no
   // variables, or older ones, is given them.
   //   UNAVAILABLE: no member has the variables. Else the group's errors.
-  Status Meet(collectives::Group* group, std::uint64_t generation);
+  Status Meet(collectives::Group* group, Generation generation);
   // False: it began without (StartExecutor.joins), or a member was lost while they were given.
   // To be read by any thread.
   const std::atomic<bool>& has_variables() const { return has_variables_; }
@@ -104,7 +104,7 @@ class LocalSteps final : public Steps {
   std::vector<std::unique_ptr<ReplicaSource>> sources_;
   collectives::Group* group_ = nullptr;
   // That of the last group that all of its members have met in.
-  std::uint64_t generation_ = 0;
+  Generation generation_;
   std::atomic<bool> has_variables_;
   std::uint64_t done_;
   std::optional<Pending> pending_;

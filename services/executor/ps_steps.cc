@@ -33,8 +33,8 @@ class PsSteps final : public Steps, private engine::ParameterSource {
     return BindParameters();
   }
 
-  Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
-                               const data::Element& batch, engine::StepTimes& times) override {
+  Result<v1::MetricSums> Train(std::uint64_t step, Attempt attempt, const data::Element& batch,
+                               engine::StepTimes& times) override {
     attempt_ = attempt;
     step_ = step;
     return engine::Train(*model_, *this, step, {}, batch, times);
@@ -72,7 +72,7 @@ class PsSteps final : public Steps, private engine::ParameterSource {
     for (const engine::Lookup& lookup : lookups) {
       rows.push_back({variables_.embeddings[lookup.embedding], lookup.ids, lookup.row_gradients});
     }
-    return client_->Push(ClosureId(step), Attempt(attempt_), variables_.dense, rows);
+    return client_->Push(ClosureId(step), attempt_, variables_.dense, rows);
   }
 
   Status GiveInitialValues(const v1::ExecutorStart& start) {
@@ -108,7 +108,7 @@ class PsSteps final : public Steps, private engine::ParameterSource {
   ModelVariables variables_;
   // The closure that trains.
   std::uint64_t step_ = 0;
-  std::uint64_t attempt_ = 0;
+  Attempt attempt_;
 };
 
 }  // namespace

@@ -42,25 +42,25 @@ Seats::Seats(const v1::StartExecutor& start, net::Listener listener,
 
 Status Seats::Form(const v1::JoinGroup& request) {
   const auto rank = static_cast<int>(request.rank());
-  if (rank >= request.members_size() || request.members(rank).executor() != executor_) {
-    return Aborted("generation {} of {} does not mean executor {}", request.generation(), name_,
-                   executor_);
+  const Generation generation(request.generation());
+  if (rank >= request.members_size() ||
+      Incarnation(request.members(rank).executor()) != executor_) {
+    return Aborted("generation {} of {} does not mean executor {}", generation, name_, executor_);
   }
   {
     const MutexLock lock(mutex_);
-    if (request.generation() <= newest_.generation) {
-      return Aborted("generation {} of {} is over: generation {} has formed", request.generation(),
-                     name_, newest_.generation);
+    if (generation <= newest_.generation) {
+      return Aborted("generation {} of {} is over: generation {} has formed", generation, name_,
+                     newest_.generation);
     }
     if (request.lost()) {
-      AbortAll(
-          Unavailable("a member of {} was lost: generation {} forms", name_, request.generation()));
+      AbortAll(Unavailable("a member of {} was lost: generation {} forms", name_, generation));
     }
   }
-  Seat seat{.generation = request.generation(), .rank = rank, .group = nullptr};
+  Seat seat{.generation = generation, .rank = rank, .group = nullptr};
   if (request.members_size() > 1) {
     collectives::GroupSpec spec{.job = name_,
-                                .generation = request.generation(),
+                                .generation = generation.value(),
                                 .rank = rank,
                                 .members = {},
                                 .key = key_,
@@ -91,7 +91,7 @@ void Seats::AbortAll(const Status& why) {
   }
 }
 
-Result<Seats::Seat> Seats::Newer(std::uint64_t than, TimePoint deadline) {
+Result<Seats::Seat> Seats::Newer(Generation than, TimePoint deadline) {
   const MutexLock lock(mutex_);
   while (!stop_ && newest_.generation <= than) {
     if (changed_.wait_until(mutex_, deadline)) continue;
@@ -101,14 +101,14 @@ Result<Seats::Seat> Seats::Newer(std::uint64_t than, TimePoint deadline) {
   return newest_;
 }
 
-std::optional<Seats::Seat> Seats::Newer(std::uint64_t than) {
+std::optional<Seats::Seat> Seats::Newer(Generation than) {
   const MutexLock lock(mutex_);
   while (!stop_ && newest_.generation <= than) changed_.wait(mutex_);
   if (stop_) return std::nullopt;
   return newest_;
 }
 
-bool Seats::HasNewer(std::uint64_t than) {
+bool Seats::HasNewer(Generation than) {
   const MutexLock lock(mutex_);
   return newest_.generation > than;
 }

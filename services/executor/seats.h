@@ -4,7 +4,6 @@
 // Threading: any thread. Form() by one at a time. A seat's group is used by one thread.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "collectives/cost_model.h"
 #include "collectives/group.h"
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
@@ -28,7 +28,7 @@ namespace muster::executor {
 class Seats {
  public:
   struct Seat {
-    std::uint64_t generation = 0;
+    Generation generation = {};
     int rank = 0;
     // Null: this process is alone.
     std::shared_ptr<collectives::Group> group;
@@ -46,10 +46,10 @@ class Seats {
   //   the request means another executor.
   Status Form(const v1::JoinGroup& request);
   // Waits for a seat that is newer than this one. UNAVAILABLE: none until `deadline`.
-  Result<Seat> Newer(std::uint64_t than, TimePoint deadline);
+  Result<Seat> Newer(Generation than, TimePoint deadline);
   // The same, for ever. Nothing: it stops.
-  std::optional<Seat> Newer(std::uint64_t than);
-  bool HasNewer(std::uint64_t than);
+  std::optional<Seat> Newer(Generation than);
+  bool HasNewer(Generation than);
   // Ends all groups, and waits for seats.
   void Stop();
 
@@ -61,7 +61,7 @@ class Seats {
   const std::string name_;
   const std::string key_;
   const std::shared_ptr<tls::Context> tls_;
-  const std::uint64_t executor_;
+  const Incarnation executor_;
   const std::string wait_page_;
   const std::optional<collectives::LinkCosts> costs_;
   const net::Listener listener_;

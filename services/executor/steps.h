@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/data/element.h"
 #include "ps/client/ps_client.h"
@@ -34,7 +35,7 @@ class Steps {
 
   // The step of this closure, on the whole batch; applied at most once, whatever the attempt.
   //   kUnavailable: a peer was lost, or the step before it has not been made here: run it again.
-  virtual Result<v1::MetricSums> Train(std::uint64_t step, std::uint64_t attempt,
+  virtual Result<v1::MetricSums> Train(std::uint64_t step, Attempt attempt,
                                        const data::Element& batch, engine::StepTimes& times) = 0;
   virtual Result<v1::MetricSums> Evaluate(const std::string& label, const data::Element& batch,
                                           engine::StepTimes& times) = 0;

@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kOpenSlice{30};
 class DriverClient final : public DriverApi {
  public:
   DriverClient(std::shared_ptr<grpc::Channel> channel, const services::Token& token,
-               std::string job_id, std::uint64_t driver)
+               std::string job_id, Incarnation driver)
       : stub_(v1::DriverService::NewStub(std::move(channel))),
         token_(token),
         job_id_(std::move(job_id)),
@@ -35,7 +35,7 @@ class DriverClient final : public DriverApi {
   Result<v1::OpenJobReply> OpenJob() override {
     v1::OpenJobRequest request;
     request.set_job_id(job_id_);
-    request.set_driver(driver_);
+    request.set_driver(driver_.value());
     v1::OpenJobReply reply;
     MUSTER_TRY(Call(&v1::DriverService::Stub::OpenJob, request, reply, kOpenSlice));
     return reply;
@@ -86,7 +86,7 @@ class DriverClient final : public DriverApi {
     Message request;
     request.set_job_id(job_id_);
     request.set_view(view.value());
-    request.set_driver(driver_);
+    request.set_driver(driver_.value());
     return request;
   }
 
@@ -107,14 +107,14 @@ class DriverClient final : public DriverApi {
   const std::unique_ptr<v1::DriverService::Stub> stub_;
   const services::Token& token_;
   const std::string job_id_;
-  const std::uint64_t driver_;
+  const Incarnation driver_;
 };
 
 }  // namespace
 
 std::unique_ptr<DriverApi> MakeDriverClient(std::shared_ptr<grpc::Channel> channel,
                                             const services::Token& token, std::string job_id,
-                                            std::uint64_t driver) {
+                                            Incarnation driver) {
   return std::make_unique<DriverClient>(std::move(channel), token, std::move(job_id), driver);
 }
 

@@ -1,10 +1,10 @@
 // DriverApi over gRPC.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "common/base/ids.h"
 #include "services/trainer/driver_api.h"
 
 namespace grpc {
@@ -22,6 +22,6 @@ namespace muster::trainer {
 // Lifetime: `token` outlives the result.
 std::unique_ptr<DriverApi> MakeDriverClient(std::shared_ptr<grpc::Channel> channel,
                                             const services::Token& token, std::string job_id,
-                                            std::uint64_t driver);
+                                            Incarnation driver);
 
 }  // namespace muster::trainer

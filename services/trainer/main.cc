@@ -46,7 +46,7 @@ Status Drive(const config::Values& values) {
   MUSTER_TRY_ASSIGN(const Token token, Token::Read(values.String("token-file")));
   const auto api = trainer::MakeDriverClient(
       services::MakeChannel(values.String("coordinator"), services::TlsFilesOf(values)), token,
-      values.String("job"), static_cast<std::uint64_t>(values.Int("driver")));
+      values.String("job"), Incarnation(static_cast<std::uint64_t>(values.Int("driver"))));
   const auto say = [](const std::string& line) {
     std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
   };

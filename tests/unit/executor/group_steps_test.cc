@@ -201,7 +201,7 @@ TEST_CASE("without variables nobody makes a step, and it is said", "[executor][u
     CHECK_FALSE(report->has_variables());
   }
   engine::StepTimes times;
-  const Status status = a.steps().Train(1, 1, BatchOf(1), times).status();
+  const Status status = a.steps().Train(1, Attempt(1), BatchOf(1), times).status();
   CHECK(status.code() == StatusCode::kUnavailable);
   CHECK(Message(status).find("no member of the group has the job's variables") !=
         std::string::npos);
@@ -238,7 +238,7 @@ TEST_CASE("an error in one member's part of the batch is the step's error on all
   Join({&a, &b}, 1);
   CHECK(LossesOf(a, 1, 2).size() == 2);
   engine::StepTimes times;
-  const Status status = a.steps().Train(3, 1, BatchOf(3), times).status();
+  const Status status = a.steps().Train(3, Attempt(1), BatchOf(3), times).status();
   CHECK(status.code() == StatusCode::kInvalidArgument);
   CHECK(Message(status).find("step 3") != std::string::npos);
   CHECK(Message(status).find("column \"y\"") != std::string::npos);

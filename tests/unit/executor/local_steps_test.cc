@@ -176,7 +176,7 @@ TEST_CASE("a step is made once and in its order", "[executor][unit]") {
   const auto steps = Open(Spec(kMirrored, 2));
   const double first = LossOf(*steps, 1, Batch(1));
   engine::StepTimes times;
-  CHECK(steps->Train(3, 1, Batch(3), times).status().code() == StatusCode::kUnavailable);
+  CHECK(steps->Train(3, Attempt(1), Batch(3), times).status().code() == StatusCode::kUnavailable);
   const auto before = TensorsOf(*steps, 1, folder / "a");
   CHECK(LossOf(*steps, 1, Batch(1)) == first);
   CHECK((TensorsOf(*steps, 1, folder / "b") == before));
@@ -190,7 +190,7 @@ TEST_CASE("an error on one device alone is the step's error, nothing hangs", "[e
   y.back() = std::numeric_limits<float>::quiet_NaN();
   batch.columns[2] = data::MakeColumn<float>("y", {kBatch, 1}, y);
   engine::StepTimes times;
-  const Status status = steps->Train(1, 1, batch, times).status();
+  const Status status = steps->Train(1, Attempt(1), batch, times).status();
   CHECK(status.code() == StatusCode::kInvalidArgument);
   CHECK(Message(status).find("step 1") != std::string::npos);
   CHECK(Message(status).find("column \"y\"") != std::string::npos);

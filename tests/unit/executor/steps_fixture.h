@@ -110,7 +110,7 @@ inline std::unique_ptr<Steps> Open(const v1::JobSpec& spec, std::uint64_t start_
 
 inline double LossOf(Steps& steps, std::uint64_t step, const data::Element& batch) {
   engine::StepTimes times;
-  const auto sums = steps.Train(step, 1, batch, times);
+  const auto sums = steps.Train(step, Attempt(1), batch, times);
   CAPTURE(step, ToString(sums.status()));
   REQUIRE(sums.ok());
   return sums->loss_sum() / static_cast<double>(sums->examples());
