@@ -229,14 +229,14 @@ void GroupView::Regroup() {
 
 void GroupView::Form(Seats seats, bool lost) {
   Round round;
-  round.generation = (world_.epoch.value() << 32U) + ++groups_;
+  round.generation = Generation((world_.epoch.value() << 32U) + ++groups_);
   round.left = seats.size();
   round.seats = std::move(seats);
   v1::JoinGroup join;
   join.set_job_id(story_.id());
   join.set_epoch(world_.epoch.value());
   join.set_view(story_.plan().view());
-  join.set_generation(round.generation);
+  join.set_generation(round.generation.value());
   join.set_lost(lost);
   for (const Seat& seat : round.seats) {
     v1::GroupMember& member = *join.add_members();
@@ -264,7 +264,7 @@ void GroupView::Form(Seats seats, bool lost) {
   }
 }
 
-void GroupView::OnJoined(std::uint64_t generation, const Seat& seat,
+void GroupView::OnJoined(Generation generation, const Seat& seat,
                          const Result<v1::CommandResult>& result) {
   if (!forming_ || forming_->generation != generation) return;
   Round& round = *forming_;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "coordinator/home_view.h"
 
 namespace muster::coordinator {
@@ -45,7 +46,7 @@ class GroupView : public HomeView {
   using Seats = std::vector<Seat>;
   // A group that forms: what its members have answered.
   struct Round {
-    std::uint64_t generation = 0;
+    Generation generation = {};
     Seats seats;
     std::size_t left = 0;
     std::size_t failed = 0;
@@ -98,8 +99,7 @@ class GroupView : public HomeView {
   // Asks them into a group, unless they are one.
   void Regroup();
   void Form(Seats seats, bool lost);
-  void OnJoined(std::uint64_t generation, const Seat& seat,
-                const Result<v1::CommandResult>& result);
+  void OnJoined(Generation generation, const Seat& seat, const Result<v1::CommandResult>& result);
   void OnFormed(const Round& round);
   void OnNotFormed(const Round& round);
   // Leaves others out of the next group; forgets the search when nobody is left to try.

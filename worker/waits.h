@@ -9,7 +9,7 @@ namespace muster::worker {
 // Whose it is remains to be said.
 inline v1::CollectiveWait ToProto(const process::Wait& wait) {
   v1::CollectiveWait proto;
-  proto.set_generation(wait.generation);
+  proto.set_generation(wait.generation.value());
   proto.set_operation(wait.operation);
   proto.set_call(wait.call);
   proto.set_awaited(wait.awaited);

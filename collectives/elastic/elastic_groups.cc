@@ -247,7 +247,7 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                                                       const net::Listener& listener) const {
   if (formation.members.size() == 1) return std::unique_ptr<Group>();
   GroupSpec spec{.job = "elastic",
-                 .generation = formation.generation,
+                 .generation = Generation(formation.generation),
                  .rank = rank,
                  .members = {},
                  .key = options_.key,

@@ -195,7 +195,7 @@ class Forming {
   }
 
   net::Subject SubjectFor(Lane lane) const {
-    return std::bit_cast<net::Subject>(WireSubject{.generation = spec_.generation,
+    return std::bit_cast<net::Subject>(WireSubject{.generation = spec_.generation.value(),
                                                    .members = members_,
                                                    .rank = static_cast<std::uint16_t>(spec_.rank),
                                                    .lane = lane});
@@ -330,12 +330,13 @@ class Forming {
       return Unimplemented("groups' protocol {}, here {}: they are of different releases",
                            subject.protocol, kProtocol);
     }
-    if (subject.generation > spec_.generation) {
+    const Generation generation(subject.generation);
+    if (generation > spec_.generation) {
       return Unavailable("{} is in generation {} still, not {}", member(spec_.rank).task,
-                         spec_.generation, subject.generation);
+                         spec_.generation, generation);
     }
-    if (subject.generation < spec_.generation) {
-      return Aborted("generation {} is over: {} forms generation {}", subject.generation,
+    if (generation < spec_.generation) {
+      return Aborted("generation {} is over: {} forms generation {}", generation,
                      member(spec_.rank).task, spec_.generation);
     }
     if (subject.members != members_ || rank <= spec_.rank || rank >= size()) {

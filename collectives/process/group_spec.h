@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "collectives/cost_model.h"
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/net/spin.h"
 #include "common/tls/context.h"
@@ -30,7 +31,7 @@ struct GroupSpec {
   // Whose group; for messages, and in the signature of operations.
   std::string job;
   // Grows with each group of that job: members of different generations do not find together.
-  std::uint64_t generation = 1;
+  Generation generation{1};
   int rank = 0;
   // In rank order; the same on all members.
   std::vector<GroupMember> members;

@@ -15,6 +15,7 @@
 
 #include "collectives/process/wait_sign.h"
 #include "collectives/process/watch.h"
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
@@ -27,7 +28,7 @@ class Lobby {
  public:
   struct Options {
     std::string job;
-    std::uint64_t generation = 0;
+    Generation generation = {};
     std::vector<std::string> tasks;
     // For display: when the forming ends with an error; 0: never.
     Millis limit{0};

@@ -56,8 +56,8 @@ Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,
   sending_.clear();
   receiving_.clear();
   waiting_.clear();
-  const auto ids =
-      std::bit_cast<net::FrameIds>(WireTag{tag.generation, tag.operation, tag.signature, 0});
+  const auto ids = std::bit_cast<net::FrameIds>(
+      WireTag{tag.generation.value(), tag.operation, tag.signature, 0});
   for (const Outgoing& send : sends) {
     Sending& one = sending_.emplace_back();
     one.peer = send.peer;
@@ -180,9 +180,10 @@ Status Mesh::CheckHeader(Receiving& one, const Tag& tag) {
   auto header = net::DecodeHeader(one.header, kLimits);
   if (!header.ok()) return Annotate(header.status(), name);
   const auto theirs = std::bit_cast<WireTag>(header->ids);
-  if (header->kind != kDataFrame || theirs.generation != tag.generation) {
+  const Generation generation(theirs.generation);
+  if (header->kind != kDataFrame || generation != tag.generation) {
     return DataLoss("{}: a frame of kind {} and generation {}, where generation {} has data", name,
-                    header->kind, theirs.generation, tag.generation);
+                    header->kind, generation, tag.generation);
   }
   if (theirs.operation != tag.operation || theirs.signature != tag.signature ||
       header->payload_bytes != one.into.size()) {

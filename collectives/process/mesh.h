@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "collectives/process/waiter.h"
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/net/frame.h"
 #include "common/net/spin.h"
@@ -29,7 +30,7 @@ inline constexpr net::FrameKind kDataFrame = net::kFirstOfProtocols;
 
 // What a message belongs to.
 struct Tag {
-  std::uint64_t generation = 0;
+  Generation generation = {};
   std::uint64_t operation = 0;
   std::uint64_t signature = 0;
   bool operator==(const Tag&) const = default;

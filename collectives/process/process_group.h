@@ -18,6 +18,7 @@
 #include "collectives/process/shared_operations.h"
 #include "collectives/process/signature.h"
 #include "collectives/process/watch.h"
+#include "common/base/ids.h"
 #include "common/net/duplex_link.h"
 
 namespace muster::collectives {
@@ -58,7 +59,7 @@ class ProcessGroup final : public Group {
                  Timeout timeout, const std::vector<int>& waiting);
 
   const int rank_;
-  const std::uint64_t generation_;
+  const Generation generation_;
   std::vector<std::string> tasks_;
   net::SpinLimit spin_limit_;
   Mesh mesh_;

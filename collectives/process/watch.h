@@ -23,6 +23,7 @@
 #include "collectives/process/group_state.h"
 #include "collectives/process/wait_sign.h"
 #include "collectives/process/waiter.h"
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
@@ -44,7 +45,7 @@ class Watch {
   // Where operations that last are shown to this process's daemon.
   struct Show {
     std::string wait_page = {};  // as in GroupSpec
-    std::uint64_t generation = 0;
+    Generation generation = {};
   };
   // links[r] is rank r's; without a link at the own rank. `on_over` is called at most once, when
   // the group is over.
@@ -115,7 +116,7 @@ class Watch {
   Condition known_;  // an end became known
   GroupState state_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<net::DuplexLink>> links_ MUSTER_GUARDED_BY(mutex_);
-  const std::uint64_t generation_;
+  const Generation generation_;
   WaitSign sign_ MUSTER_GUARDED_BY(mutex_);
   std::optional<Lasting> lasting_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;

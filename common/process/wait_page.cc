@@ -135,7 +135,7 @@ void WaitPage::Set(const Wait& wait) {
     const auto put = [](Word& word, std::uint64_t value) {
       word.store(value, std::memory_order_relaxed);
     };
-    put(page_->generation, wait.generation);
+    put(page_->generation, wait.generation.value());
     put(page_->operation, wait.operation);
     put(page_->since_ns, now - std::min(now, lasts));
     put(page_->limit_ms, static_cast<std::uint64_t>(wait.limit.count()));
@@ -155,7 +155,7 @@ std::optional<Wait> WaitPage::Get() const {
   const std::uint64_t now = NowNs();
   const auto get = [](const Word& word) { return word.load(std::memory_order_relaxed); };
   const std::uint64_t told = get(page_->told_ns);
-  Wait wait{.generation = get(page_->generation),
+  Wait wait{.generation = Generation(get(page_->generation)),
             .operation = get(page_->operation),
             .call = page_->call.Get(),
             .awaited = page_->awaited.Get(),

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 
 namespace muster::process {
@@ -22,7 +23,7 @@ namespace muster::process {
 // A collective call that has not ended yet.
 struct Wait {
   // The group's, and the call's number in it.
-  std::uint64_t generation = 0;
+  Generation generation = {};
   std::uint64_t operation = 0;
   // "all_reduce SUM of float32[3]"
   std::string call;

@@ -60,7 +60,7 @@ Status Seats::Form(const v1::JoinGroup& request) {
   Seat seat{.generation = generation, .rank = rank, .group = nullptr};
   if (request.members_size() > 1) {
     collectives::GroupSpec spec{.job = name_,
-                                .generation = generation.value(),
+                                .generation = generation,
                                 .rank = rank,
                                 .members = {},
                                 .key = key_,

@@ -12,7 +12,7 @@
 namespace muster::process {
 namespace {
 
-const Wait kWait{.generation = 3,
+const Wait kWait{.generation = Generation(3),
                  .operation = 17,
                  .call = "barrier",
                  .awaited = "worker:1",

@@ -85,7 +85,7 @@ TEST_CASE("who has not come is on the page of those who wait until the group has
   REQUIRE(shown.has_value());
   CHECK(shown->call == "forming of the group");
   CHECK(shown->operation == 0);
-  CHECK(shown->generation == 1);
+  CHECK(shown->generation == Generation(1));
   CHECK(shown->limit == address.spec.form_within);
   CHECK(shown->lasts >= Millis(900));
   CHECK_FALSE(first.shown().has_value());

@@ -72,7 +72,7 @@ void OverMesh(const MeshOperations::Options& options, int size, const Member& me
       Mesh mesh(std::move(peers[static_cast<std::size_t>(r)]), net::SpinMode::kOff, nullptr, false);
       MeshOperations operations(mesh, r, options, on_host[static_cast<std::size_t>(r)].get());
       member(r, operations,
-             {.tag = {.generation = 1, .operation = 1, .signature = 1},
+             {.tag = {.generation = Generation(1), .operation = 1, .signature = 1},
               .waiter = {.over = &over,
                          .deadline = std::chrono::steady_clock::now() + Millis(60'000)}});
     });

@@ -403,7 +403,7 @@ TEST_CASE("a call that lasts is on the page of its process, with who is waited f
   shown.Done();
   for (std::thread& thread : threads) thread.join();
   REQUIRE(wait);
-  CHECK(wait->generation == 1);
+  CHECK(wait->generation == Generation(1));
   CHECK(wait->operation == 1);
   CHECK(wait->call == "all_reduce SUM of float32[3]");
   CHECK(wait->awaited == "worker:2 (which has not begun it)");
@@ -452,7 +452,7 @@ TEST_CASE("what one member aborts with is the error of every call, until a new g
       }
     }
   });
-  ++address.spec.generation;
+  address.spec.generation = address.spec.generation.Next();
   InGroup(address, [](Group& group) {
     if (const Status status = group.Barrier(); !status.ok()) FAIL_CHECK(ToString(status));
   });
@@ -525,7 +525,8 @@ TEST_CASE("a member with another key, another list of members or an older genera
         StatusCode::kUnauthenticated);
   CHECK(refused([](GroupSpec& spec) { spec.members[1].task = "chief:0"; }).code() ==
         StatusCode::kInvalidArgument);
-  CHECK(refused([](GroupSpec& spec) { spec.generation = 0; }).code() == StatusCode::kAborted);
+  CHECK(refused([](GroupSpec& spec) { spec.generation = Generation(0); }).code() ==
+        StatusCode::kAborted);
 }
 
 TEST_CASE("a spec that is not sound is refused before anybody is waited for",
