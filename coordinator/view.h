@@ -318,7 +318,7 @@ class View : protected ViewParts {
   };
   std::optional<Adopted> adopted_;
   // What the driver has said last of its executors' work, and how many runs were not the first.
-  std::map<std::uint64_t, v1::ExecutorWork> work_;
+  std::map<Incarnation, v1::ExecutorWork> work_;
   std::uint64_t reruns_ = 0;
   v1::ModelPace pace_;
   // The number of the pace whose drain the driver has reached.

@@ -129,17 +129,17 @@ void View::OnReport(const v1::ModelReport& report) {
 }
 
 void View::NoteWork(const v1::ExecutorWork& work) {
-  v1::ExecutorWork& last = work_[work.executor()];
+  const Incarnation number(work.executor());
+  v1::ExecutorWork& last = work_[number];
   const std::uint64_t closures = work.closures() - std::min(work.closures(), last.closures());
   const std::uint64_t steps = work.steps() - std::min(work.steps(), last.steps());
   last = work;
-  const auto task = lasting_.executors.find(Incarnation(work.executor()));
+  const auto task = lasting_.executors.find(number);
   if (closures == 0 || task == lasting_.executors.end()) return;
   lasting_.closures_by[task->second] += closures;
   lasting_.settled += closures;
   const auto executor = executors_.find(task->second);
-  if (executor == executors_.end() || executor->second.number != Incarnation(work.executor()))
-    return;
+  if (executor == executors_.end() || executor->second.number != number) return;
   executor->second.crashes = executor->second.returned = 0;
   executor->second.trained = executor->second.trained || steps > 0;
 }

@@ -10,35 +10,36 @@
 #include <stop_token>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 
 namespace muster::dispatch {
 
 class Cancellation {
  public:
-  bool reached(std::uint64_t closure) const {
-    return closure <= to_.load(std::memory_order_relaxed);
+  bool reached(ClosureId closure) const {
+    return closure.value() <= to_.load(std::memory_order_relaxed);
   }
   // All up to `closure`; never fewer than before.
-  void CancelTo(std::uint64_t closure) {
+  void CancelTo(ClosureId closure) {
     std::vector<std::stop_source> told;
     {
       const MutexLock lock(mutex_);
       if (reached(closure)) return;
-      to_ = closure;
+      to_ = closure.value();
       const auto end = sources_.upper_bound(closure);
       for (auto one = sources_.begin(); one != end; ++one) told.push_back(one->second);
     }
     for (std::stop_source& source : told) source.request_stop();
   }
   // Requested when the closure is cancelled, from the beginning if it is; until Forget().
-  std::stop_source Watch(std::uint64_t closure) {
+  std::stop_source Watch(ClosureId closure) {
     const MutexLock lock(mutex_);
     std::stop_source& source = sources_[closure];
     if (reached(closure)) source.request_stop();
     return source;
   }
-  void Forget(std::uint64_t closure) {
+  void Forget(ClosureId closure) {
     const MutexLock lock(mutex_);
     sources_.erase(closure);
   }
@@ -46,7 +47,7 @@ class Cancellation {
  private:
   std::atomic<std::uint64_t> to_{0};
   Mutex mutex_;
-  std::map<std::uint64_t, std::stop_source> sources_ MUSTER_GUARDED_BY(mutex_);
+  std::map<ClosureId, std::stop_source> sources_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dispatch

@@ -41,7 +41,7 @@ void Driver::Disconnect(const std::string& task, const Status& why) {
 
 ClosureDispatcher::Crash Driver::Crashed(const std::string& task, const std::string& how,
                                          Suspects::Cause cause,
-                                         std::span<const std::uint64_t> running) {
+                                         std::span<const ClosureId> running) {
   return core_->Crashed(task, how, cause, running);
 }
 

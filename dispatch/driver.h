@@ -72,11 +72,11 @@ class DriverWatcher {
  public:
   virtual ~DriverWatcher() = default;
   // Its link is gone; these are in the queue again.
-  virtual void OnRequeued(const std::string& task, std::span<const std::uint64_t> closures) = 0;
+  virtual void OnRequeued(const std::string& task, std::span<const ClosureId> closures) = 0;
   // Trouble of the cluster's, as the task says: it is in the queue again.
-  virtual void OnReturned(const std::string& task, std::uint64_t closure, const Status& why) = 0;
+  virtual void OnReturned(const std::string& task, ClosureId closure, const Status& why) = 0;
   // A further execution.
-  virtual void OnGivenAgain(const std::string& task, std::uint64_t closure) = 0;
+  virtual void OnGivenAgain(const std::string& task, ClosureId closure) = 0;
 };
 
 class Driver {
@@ -113,8 +113,7 @@ class Driver {
   void Disconnect(const std::string& task, const Status& why);
   // The verdict about an executor that has ended; see ClosureDispatcher::CrashWorker.
   ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
-                                   Suspects::Cause cause,
-                                   std::span<const std::uint64_t> running = {});
+                                   Suspects::Cause cause, std::span<const ClosureId> running = {});
   // See ClosureDispatcher::set_draining() and set_paused().
   enum class Pace { kFree, kDrain, kPause };
   void SetPace(Pace pace);
@@ -161,7 +160,8 @@ class Driver {
     std::uint64_t succeeded = 0;
     // Executions that were not their closure's first.
     std::uint64_t reruns = 0;
-    std::uint64_t settled = 0;
+    // All up to this one have ended for good.
+    ClosureId settled;
     // Nothing beyond what was given out will be, and that has ended (SetPace).
     bool drained = false;
     // An error waits for Schedule, Join or Done.

@@ -257,7 +257,7 @@ void DriverCore::DropBroken() {
     if (peer->member) {
       ++sums_.losses;
       lost_.try_emplace(peer->task, SteadyClock::now());
-      const std::vector<std::uint64_t> back = dispatcher_.RemoveWorker(peer->handle, peer->broken);
+      const std::vector<ClosureId> back = dispatcher_.RemoveWorker(peer->handle, peer->broken);
       if (options_.watcher != nullptr) options_.watcher->OnRequeued(peer->task, back);
       by_worker_[peer->handle.index] = nullptr;
     }
@@ -312,7 +312,7 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
         result.error = &error;
         const auto outcome = dispatcher_.OnResult(peer.handle, result, now);
         if (outcome == ClosureDispatcher::Outcome::kAgain && options_.watcher != nullptr) {
-          options_.watcher->OnReturned(peer.task, record.closure, error.status);
+          options_.watcher->OnReturned(peer.task, result.closure, error.status);
         }
         return Ok();
       });
@@ -369,7 +369,7 @@ void DriverCore::Pump() {
                    [this](WorkerHandle worker, const Assignment& one) MUSTER_REQUIRES(mutex_) {
                      Peer& peer = *by_worker_[worker.index];
                      if (options_.watcher != nullptr && ExecutionsOf(one.attempt) > 1) {
-                       options_.watcher->OnGivenAgain(peer.task, one.closure.value());
+                       options_.watcher->OnGivenAgain(peer.task, one.closure);
                      }
                      const bool full = peer.closures.Add({.closure = one.closure.value(),
                                                           .attempt = one.attempt.value(),

@@ -36,7 +36,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
                  const std::string& address, TimePoint deadline);
   void Disconnect(const std::string& task, const Status& why);
   ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
-                                   Suspects::Cause cause, std::span<const std::uint64_t> running);
+                                   Suspects::Cause cause, std::span<const ClosureId> running);
   void SetPace(Driver::Pace pace);
 
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
@@ -123,7 +123,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   Condition idle_;     // for the reader
   ClosureDispatcher dispatcher_ MUSTER_GUARDED_BY(mutex_);
   // Per-worker values that end when all up to a closure are settled: these may use them.
-  std::deque<std::pair<std::uint64_t, ClosureId>> releases_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<std::pair<ClosureId, ClosureId>> releases_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Peer>> peers_ MUSTER_GUARDED_BY(mutex_);
   // By WorkerHandle::index; null: not there.
   std::vector<std::shared_ptr<Peer>> by_worker_ MUSTER_GUARDED_BY(mutex_);

@@ -66,7 +66,7 @@ void DriverCore::Disconnect(const std::string& task, const Status& why) {
 
 ClosureDispatcher::Crash DriverCore::Crashed(const std::string& task, const std::string& how,
                                              Suspects::Cause cause,
-                                             std::span<const std::uint64_t> running) {
+                                             std::span<const ClosureId> running) {
   Disconnect(task, Unavailable("{} has ended by {}", task, how));
   const MutexLock lock(mutex_);
   ClosureDispatcher::Crash crash = dispatcher_.CrashWorker(task, how, cause, running);

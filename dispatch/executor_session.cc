@@ -27,14 +27,16 @@ constexpr Millis kUnwatched{5};
 // A driver that takes no more is not told of a closure that was given up.
 constexpr Millis kLastWords{1'000};
 
-std::string GoesOn(std::uint64_t closure, Millis grace, std::string_view why) {
+std::string GoesOn(ClosureId closure, Millis grace, std::string_view why) {
   return fmt::format(
       "closure {} goes on {} ms after it was cancelled, since {}: a function that takes long asks "
       "ClosureContext::cancelled()",
       closure, grace.count(), why);
 }
 
-bool Pinned(const WireRecord& record) { return (record.closure & PerWorkerValues::kPinned) != 0; }
+bool Pinned(const WireRecord& record) {
+  return PerWorkerValues::IsPinned(ClosureId(record.closure));
+}
 
 }  // namespace
 
@@ -101,7 +103,7 @@ Status ExecutorSession::SayCredit() {
 void ExecutorSession::Over() {
   // First the link: what closures say of being cancelled is not the driver's any more.
   link_->ShutDown();
-  cancellation_.CancelTo(std::numeric_limits<std::uint64_t>::max());
+  cancellation_.CancelTo(ClosureId(std::numeric_limits<std::uint64_t>::max()));
   {
     const MutexLock lock(mutex_);
     over_ = true;
@@ -173,7 +175,7 @@ void ExecutorSession::Watch() {
     if (over_ || running_ == 0) continue;
     if (unwatched) leading_ = watcher_leads_ = true;
     const std::optional<Limited> late = TakeLate();
-    const std::optional<std::uint64_t> deaf = TakeDeaf();
+    const std::optional<ClosureId> deaf = TakeDeaf();
     lock.unlock();
     if (late) GiveUp(*late);
     if (deaf) {
@@ -233,12 +235,13 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
     }
     case Verb::kCancel:
       return ReadBatch(meta, payload, [this](const WireRecord& record, std::span<const std::byte>) {
+        const ClosureId closure(record.closure);
         if ((record.flags & kFlagRelease) != 0) {
-          values_.Release(record.closure);
+          values_.Release(closure);
         } else {
-          cancellation_.CancelTo(record.closure);
+          cancellation_.CancelTo(closure);
           const MutexLock lock(mutex_);
-          cancelled_.push_back({record.closure, SteadyClock::now() + options_.cancel_grace});
+          cancelled_.push_back({closure, SteadyClock::now() + options_.cancel_grace});
         }
         return Ok();
       });
@@ -273,7 +276,7 @@ void ExecutorSession::RunJobs(std::vector<Job>& jobs, std::size_t slot) {
   TimePoint clock = SteadyClock::now();
   TimePoint answered = clock;
   for (const Job& job : jobs) {
-    table_.Begin(slot, job.record.closure, job.record.attempt);
+    table_.Begin(slot, ClosureId(job.record.closure), Attempt(job.record.attempt));
     const bool limited = job.record.run_time > 0 && functions_.Find(job.record.function) != nullptr;
     if (limited) {
       const MutexLock lock(mutex_);
@@ -305,13 +308,13 @@ std::optional<ExecutorSession::Limited> ExecutorSession::TakeLate() {
   return late;
 }
 
-std::optional<std::uint64_t> ExecutorSession::TakeDeaf() {
+std::optional<ClosureId> ExecutorSession::TakeDeaf() {
   if (cancelled_.empty() || !options_.on_stuck) return std::nullopt;
   const TimePoint now = SteadyClock::now();
   const auto due =
       std::ranges::find_if(cancelled_, [&](const CancelledTo& one) { return one.until <= now; });
   if (due == cancelled_.end()) return std::nullopt;
-  const std::uint64_t to = due->closure;
+  const ClosureId to = due->closure;
   cancelled_.erase(due);
   for (const RunningTable::Entry& one : table_.Now()) {
     if (one.closure <= to) return one.closure;
@@ -396,9 +399,9 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   Result<Bookmark> bookmark = Bookmark();
   if ((job.record.flags & kFlagBookmark) != 0) bookmark = TakeBookmark(arguments);
   ClosureContext context(
-      job.record.closure, arguments,
+      ClosureId(job.record.closure), arguments,
       {.cancellation = cancellation_, .values = values_, .worker_index = options_.worker_index},
-      value, job.record.attempt);
+      value, Attempt(job.record.attempt));
   Status status = bookmark.status();
   if (status.ok()) {
     context.set_bookmark(*bookmark);
@@ -423,7 +426,7 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   error.status = status;
   if (Pinned(job.record)) {
     error.phase = Phase::kBuild;
-    values_.Set(job.record.closure, {.value = status, .again = MayGoAway(error)});
+    values_.Set(context.closure(), {.value = status, .again = MayGoAway(error)});
   }
   record.flags |= kFlagError;
   std::vector<std::byte> bytes = EncodeError(error);

@@ -79,11 +79,11 @@ class ExecutorSession {
   bool RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock);
   // All up to a closure are cancelled, and may go on for the grace.
   struct CancelledTo {
-    std::uint64_t closure = 0;
+    ClosureId closure;
     TimePoint until;
   };
   // One that goes on though its grace is over.
-  std::optional<std::uint64_t> TakeDeaf() MUSTER_REQUIRES(mutex_);
+  std::optional<ClosureId> TakeDeaf() MUSTER_REQUIRES(mutex_);
   // The first that has run for too long.
   std::optional<Limited> TakeLate() MUSTER_REQUIRES(mutex_);
   void GiveUp(const Limited& late);

@@ -5,13 +5,13 @@
 
 namespace muster::dispatch {
 
-bool ClosureContext::build() const { return (closure_ & PerWorkerValues::kPinned) != 0; }
+bool ClosureContext::build() const { return PerWorkerValues::IsPinned(closure_); }
 
 void ClosureContext::Build(std::shared_ptr<void> value) {
   host_.values.Set(closure_, {.value = std::move(value)});
 }
 
-Result<std::shared_ptr<void>> ClosureContext::ValueOf(std::uint64_t per_worker) {
+Result<std::shared_ptr<void>> ClosureContext::ValueOf(ClosureId per_worker) {
   WorkerValues::Entry found = host_.values.Get(per_worker);
   if (found.value.ok()) return std::move(found.value);
   Blame(found.again ? Origin::kWorker : Origin::kInput, Phase::kInputs, "");
@@ -20,7 +20,7 @@ Result<std::shared_ptr<void>> ClosureContext::ValueOf(std::uint64_t per_worker) 
                      Message(found.value.status()));
 }
 
-Status ClosureContext::LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence,
+Status ClosureContext::LeaveBookmark(ClosureId per_worker, std::uint64_t sequence,
                                      std::string place) {
   if (place.size() > kMostBookmark) {
     return ResourceExhausted(

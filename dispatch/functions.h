@@ -16,6 +16,7 @@
 #include "dispatch/core/bookmark.h"
 #include "dispatch/core/closure_error.h"
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 
 namespace muster::dispatch {
@@ -33,8 +34,8 @@ struct ClosureHost {
 // One execution. Lives as long as the call.
 class ClosureContext {
  public:
-  ClosureContext(std::uint64_t closure, std::span<const std::byte> arguments, ClosureHost host,
-                 std::vector<std::byte>& value, std::uint64_t attempt = 0)
+  ClosureContext(ClosureId closure, std::span<const std::byte> arguments, ClosureHost host,
+                 std::vector<std::byte>& value, Attempt attempt = {})
       : closure_(closure), attempt_(attempt), arguments_(arguments), host_(host), value_(value) {}
   ~ClosureContext() {
     if (stop_) host_.cancellation.Forget(closure_);
@@ -42,9 +43,9 @@ class ClosureContext {
   ClosureContext(const ClosureContext&) = delete;
   ClosureContext& operator=(const ClosureContext&) = delete;
 
-  std::uint64_t closure() const { return closure_; }
+  ClosureId closure() const { return closure_; }
   // As core/attempt.h numbers it.
-  std::uint64_t attempt() const { return attempt_; }
+  Attempt attempt() const { return attempt_; }
   std::span<const std::byte> arguments() const { return arguments_; }
   // The executor's (Executor::Options).
   std::uint32_t worker_index() const { return host_.worker_index; }
@@ -65,13 +66,13 @@ class ClosureContext {
   // This worker's value of a per-worker one.
   //   The build's error, as an input's; kNotFound: there is none.  kUnavailable, as the worker's:
   //   it is built again soon.
-  Result<std::shared_ptr<void>> ValueOf(std::uint64_t per_worker);
+  Result<std::shared_ptr<void>> ValueOf(ClosureId per_worker);
   // Says that what the function is about to return is not its own trouble.
   void Blame(Origin origin, Phase phase, std::string task);
 
   // Leaves a per-worker value at `place`; see core/bookmark.h. The last of each value counts.
   //   kResourceExhausted: a place of more than kMostBookmark bytes.
-  Status LeaveBookmark(std::uint64_t per_worker, std::uint64_t sequence, std::string place);
+  Status LeaveBookmark(ClosureId per_worker, std::uint64_t sequence, std::string place);
   // In a build: what the value's last one on this worker was left with; sequence 0: nothing.
   const Bookmark& bookmark() const { return found_; }
 
@@ -83,8 +84,8 @@ class ClosureContext {
   void AppendBookmarksTo(std::vector<std::byte>& to) const;
 
  private:
-  const std::uint64_t closure_;
-  const std::uint64_t attempt_;
+  const ClosureId closure_;
+  const Attempt attempt_;
   const std::span<const std::byte> arguments_;
   const ClosureHost host_;
   std::vector<std::byte>& value_;
@@ -92,7 +93,7 @@ class ClosureContext {
   ClosureError blame_;
   Bookmark found_;
   struct Left {
-    std::uint64_t value = 0;
+    ClosureId value;
     std::uint64_t sequence = 0;
     std::string place;
   };

@@ -42,7 +42,8 @@ std::optional<std::vector<RunningTable::Entry>> RunningTable::TakeFrom(const std
   for (std::size_t i = 0; i < kMostSlots; ++i) {
     std::uint64_t words[sizeof(Slot) / sizeof(std::uint64_t)];
     if (::read(fd.get(), words, sizeof(words)) != static_cast<ssize_t>(sizeof(words))) break;
-    if (words[0] != 0) running.push_back({.closure = words[0], .attempt = words[1]});
+    if (words[0] == 0) continue;
+    running.push_back({.closure = ClosureId(words[0]), .attempt = Attempt(words[1])});
   }
   return running;
 }

@@ -14,13 +14,15 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
+
 namespace muster::dispatch {
 
 class RunningTable {
  public:
   struct Entry {
-    std::uint64_t closure = 0;
-    std::uint64_t attempt = 0;
+    ClosureId closure;
+    Attempt attempt;
   };
 
   // `file`: its path, made anew; where it cannot be, and without one, the table is in memory alone.
@@ -32,9 +34,9 @@ class RunningTable {
   // What was in the file of a process that has ended, which is removed. Nothing: there is none.
   static std::optional<std::vector<Entry>> TakeFrom(const std::string& file);
 
-  void Begin(std::size_t slot, std::uint64_t closure, std::uint64_t attempt) {
-    slots_[slot].attempt.store(attempt, std::memory_order_relaxed);
-    slots_[slot].closure.store(closure, std::memory_order_relaxed);
+  void Begin(std::size_t slot, ClosureId closure, Attempt attempt) {
+    slots_[slot].attempt.store(attempt.value(), std::memory_order_relaxed);
+    slots_[slot].closure.store(closure.value(), std::memory_order_relaxed);
   }
   void End(std::size_t slot) {
     Slot& one = slots_[slot];
@@ -45,9 +47,9 @@ class RunningTable {
   std::vector<Entry> Now() const {
     std::vector<Entry> running;
     for (std::size_t i = 0; i < size_; ++i) {
-      const std::uint64_t closure = slots_[i].closure.load(std::memory_order_relaxed);
-      if (closure == 0) continue;
-      running.push_back({closure, slots_[i].attempt.load(std::memory_order_relaxed)});
+      const ClosureId closure(slots_[i].closure.load(std::memory_order_relaxed));
+      if (closure == ClosureId()) continue;
+      running.push_back({closure, Attempt(slots_[i].attempt.load(std::memory_order_relaxed))});
     }
     return running;
   }

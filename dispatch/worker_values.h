@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 
@@ -22,21 +23,21 @@ class WorkerValues {
     bool again = false;
   };
 
-  void Set(std::uint64_t id, Entry entry) {
+  void Set(ClosureId id, Entry entry) {
     const MutexLock lock(mutex_);
     values_.insert_or_assign(id, std::move(entry));
   }
   //   kNotFound: not built here, or released.
-  Entry Get(std::uint64_t id) {
+  Entry Get(ClosureId id) {
     const MutexLock lock(mutex_);
     const auto found = values_.find(id);
     if (found == values_.end()) {
       return {.value = NotFound("per-worker value {} is not on this worker",
-                                id & ~(std::uint64_t{1} << 63))};
+                                id.value() & ~(std::uint64_t{1} << 63))};
     }
     return found->second;
   }
-  void Release(std::uint64_t id) {
+  void Release(ClosureId id) {
     // Its destructor may be anything: not under the lock.
     Entry last;
     const MutexLock lock(mutex_);
@@ -52,7 +53,7 @@ class WorkerValues {
 
  private:
   Mutex mutex_;
-  std::map<std::uint64_t, Entry> values_ MUSTER_GUARDED_BY(mutex_);
+  std::map<ClosureId, Entry> values_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dispatch

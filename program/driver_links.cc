@@ -128,9 +128,10 @@ dispatch::ClosureDispatcher::Crash DriverLinks::OnVerdict(const v1::ExecutorVerd
   if (verdict.last_lines_size() > 0) {
     how += ": " + verdict.last_lines(verdict.last_lines_size() - 1);
   }
-  std::vector<std::uint64_t> running(verdict.running().begin(), verdict.running().end());
+  std::vector<ClosureId> running;
+  for (const std::uint64_t closure : verdict.running()) running.emplace_back(closure);
   // Known to be none: no closure's number.
-  if (verdict.running_known() && running.empty()) running.push_back(0);
+  if (verdict.running_known() && running.empty()) running.emplace_back();
   return driver_.Crashed(task, how, CauseOf(verdict.cause()), running);
 }
 

@@ -50,8 +50,8 @@ v1::ProgramPulse PulseOf(const dispatch::RunningTable& running) {
   pulse.set_ended(running.ended());
   for (const dispatch::RunningTable::Entry& entry : running.Now()) {
     v1::RunningClosure& one = *pulse.add_running();
-    one.set_closure(entry.closure);
-    one.set_attempt(entry.attempt);
+    one.set_closure(entry.closure.value());
+    one.set_attempt(entry.attempt.value());
   }
   return pulse;
 }

@@ -426,7 +426,7 @@ void WorkerCore::Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, c
   for (const std::string& line : lines) event.add_last_lines(line);
   if (end.running) {
     event.set_running_known(true);
-    event.mutable_running()->Assign(end.running->begin(), end.running->end());
+    for (const ClosureId closure : *end.running) event.add_running(closure.value());
   }
   io_.ToCoordinator(std::move(message));
 }

@@ -75,7 +75,7 @@ struct ExecutorEnd {
   bool stuck = false;
   bool from_outside = false;
   // Closures of a program that ran then, where that is known.
-  std::optional<std::vector<std::uint64_t>> running = std::nullopt;
+  std::optional<std::vector<ClosureId>> running = std::nullopt;
 };
 
 class WorkerCore {
@@ -116,7 +116,7 @@ class WorkerCore {
   void OnProgram(ProcessId process, const v1::FromProgram& message);
   // `from_outside`, `running`: as v1.ExecutorEvent says.
   void OnExited(ProcessId process, const std::string& how, bool from_outside = false,
-                std::optional<std::vector<std::uint64_t>> running = std::nullopt);
+                std::optional<std::vector<ClosureId>> running = std::nullopt);
   void OnFetched(const std::string& sha256, const Result<std::string>& path,
                  FileKind kind = FileKind::kArchive);
 

@@ -70,7 +70,7 @@ void WorkerCore::FlushLines(const std::string& job_id) {
 }
 
 void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside,
-                          std::optional<std::vector<std::uint64_t>> running) {
+                          std::optional<std::vector<ClosureId>> running) {
   if (const auto dying = dying_.find(id); dying != dying_.end()) {
     FlushLines(dying->second);
     dying_.erase(dying);

@@ -137,7 +137,7 @@ void WorkerCore::Look() {
     if (job.pulse.running_size() > 0 && job.start.spec().has_program()) {
       for (const v1::RunningClosure& one : job.pulse.running()) {
         if (!end->running) end->running.emplace();
-        end->running->push_back(one.closure());
+        end->running->emplace_back(one.closure());
       }
     }
     const ProcessId killed = *job.process;

@@ -37,7 +37,7 @@ Result<std::span<const std::byte>> TakeTail(std::span<const std::byte>& bytes) {
 void AppendBookmarks(std::span<const Bookmark> bookmarks, std::vector<std::byte>& to) {
   const std::size_t before = to.size();
   for (const Bookmark& one : bookmarks) {
-    Append(one.value, to);
+    Append(one.value.value(), to);
     Append(static_cast<std::uint32_t>(sizeof(one.sequence) + one.place.size()), to);
     Append(one.sequence, to);
     to.insert(to.end(), one.place.begin(), one.place.end());
@@ -51,7 +51,7 @@ Result<std::vector<Bookmark>> TakeBookmarks(std::span<const std::byte>& bytes) {
   constexpr std::size_t kFixed = sizeof(std::uint64_t) + sizeof(std::uint32_t);
   while (!left.empty()) {
     if (left.size() < kFixed) return DataLoss("{} bytes are no bookmark", left.size());
-    const auto value = NumberAt<std::uint64_t>(left);
+    const ClosureId value(NumberAt<std::uint64_t>(left));
     const auto length = NumberAt<std::uint32_t>(left.subspan(sizeof(std::uint64_t)));
     left = left.subspan(kFixed);
     if (length < sizeof(std::uint64_t) || length > left.size()) {

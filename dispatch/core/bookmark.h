@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 
 namespace muster::dispatch {
@@ -21,7 +22,7 @@ namespace muster::dispatch {
 inline constexpr std::size_t kMostBookmark = 65'536;
 
 struct Bookmark {
-  std::uint64_t value = 0;
+  ClosureId value = {};
   // Grows with each that a value leaves, over its builds: the highest counts.
   std::uint64_t sequence = 0;
   std::span<const std::byte> place;
@@ -35,7 +36,7 @@ Result<std::vector<Bookmark>> TakeBookmarks(std::span<const std::byte>& bytes);
 // Behind the arguments of a build: sequence, place, and the length of both (4).
 void AppendBookmark(std::uint64_t sequence, std::span<const std::byte> place,
                     std::vector<std::byte>& to);
-// Takes it off again; `value` is 0.  kDataLoss: it is none.
+// Takes it off again; `value` is none.  kDataLoss: it is none.
 Result<Bookmark> TakeBookmark(std::span<const std::byte>& bytes);
 
 }  // namespace muster::dispatch

@@ -10,17 +10,17 @@ namespace muster::dispatch {
 ClosureDispatcher::ClosureDispatcher(Options options)
     : options_(std::move(options)),
       // What is handed out lies within the window; what comes back needs no room of the queue.
-      slab_(options_.settled + 1, options_.capacity + 2 * options_.window),
+      slab_(options_.settled.Next(), options_.capacity + 2 * options_.window),
       steps_(options_.staleness),
       per_worker_(options_.epoch, options_.incarnation, results_),
       second_runs_(options_.second_runs),
       suspects_(options_.limits),
       policy_(options_.errors),
-      last_given_(
-          std::max({options_.settled, options_.given,
-                    options_.settled_beyond.empty() ? 0 : options_.settled_beyond.back().last})) {}
+      last_given_(std::max(
+          {options_.settled, options_.given,
+           options_.settled_beyond.empty() ? ClosureId() : options_.settled_beyond.back().last})) {}
 
-std::string ClosureDispatcher::NameOf(std::uint64_t closure) const {
+std::string ClosureDispatcher::NameOf(ClosureId closure) const {
   return options_.name ? options_.name(closure) : fmt::format("closure {}", closure);
 }
 
@@ -48,7 +48,7 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
     record.result = results_.Create();
     results_.AddReference(record.result);
   }
-  const Scheduled scheduled{.closure = ClosureId(record.id), .result = record.result};
+  const Scheduled scheduled{.closure = record.id, .result = record.result};
   if (inherited_ < options_.settled_beyond.size()) {
     while (inherited_ < options_.settled_beyond.size() &&
            options_.settled_beyond[inherited_].last < record.id) {
@@ -143,7 +143,7 @@ std::optional<ClosureId> ClosureDispatcher::TakeCancel() {
   if (!cancel_pending_) return std::nullopt;
   cancel_pending_ = false;
   if (!ends_awaited()) return std::nullopt;
-  return ClosureId(last_given_);
+  return last_given_;
 }
 
 void ClosureDispatcher::TakeFromFlight(ClosureRecord& record) {
@@ -186,10 +186,8 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
                                                        const ClosureResult& result, TimePoint now) {
   Worker* worker = Find(handle);
   if (worker == nullptr) return Outcome::kStale;
-  if ((result.closure.value() & PerWorkerValues::kPinned) != 0) {
-    return OnBuilt(handle, result, now);
-  }
-  ClosureRecord* record = slab_.Find(result.closure.value());
+  if (PerWorkerValues::IsPinned(result.closure)) return OnBuilt(handle, result, now);
+  ClosureRecord* record = slab_.Find(result.closure);
   if (record == nullptr || record->state != ClosureState::kInFlight ||
       record->worker != handle.index ||
       result.attempt != MakeAttempt(options_.epoch, options_.incarnation, record->current)) {
@@ -280,8 +278,9 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnBuilt(WorkerHandle handle,
   return Outcome::kFailed;
 }
 
-std::uint64_t ClosureDispatcher::Limit() const {
-  const std::uint64_t limit = std::min(settled() + options_.window, steps_.limit());
+ClosureId ClosureDispatcher::Limit() const {
+  const ClosureId window(settled().value() + options_.window);
+  const ClosureId limit = std::min(window, steps_.limit());
   return draining_ ? std::min(limit, steps_.CutFrom(last_given_)) : limit;
 }
 
@@ -302,7 +301,7 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
   const bool unwanted =
       record.result == ResultSlab::kNone || results_.references(record.result) == 1;
   send({index, worker.generation},
-       {.closure = ClosureId(record.id),
+       {.closure = record.id,
         .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
         .function = record.function,
         .flags = unwanted ? kFlagNoValue : 0,
@@ -331,7 +330,7 @@ void ClosureDispatcher::Pump(TimePoint now, Send send) {
   PumpBuilds(send);
   if (paused_ || failed()) return;
   if (!suspects_.empty() || draining_) return PumpCarefully(now, send);
-  const std::uint64_t limit = Limit();
+  const ClosureId limit = Limit();
   while (ready_ != kNoWorker && !queue_.empty()) {
     ClosureRecord& record = slab_.At(queue_.front());
     if (record.id > limit) break;
@@ -361,7 +360,7 @@ void ClosureDispatcher::PumpCarefully(TimePoint now, Send send) {
 ClosureRecord* ClosureDispatcher::NextFor(const Worker& worker) {
   // Suspects are at the front of the queue; before them is only what a lost worker gave back.
   constexpr std::size_t kLookAhead = 256;
-  const std::uint64_t limit = Limit();
+  const ClosureId limit = Limit();
   // It runs a suspect: alone. While draining one at a time: it may be one, and little is left.
   if (worker.suspects > 0 || (draining_ && !worker.in_flight.empty())) return nullptr;
   // What ended an executor by its own doing may be a program that always does: nobody begins
@@ -387,7 +386,7 @@ ClosureRecord* ClosureDispatcher::NextFor(const Worker& worker) {
   return held ? nullptr : ordinary;
 }
 
-bool ClosureDispatcher::BetterElsewhere(std::uint64_t closure, const Worker& worker) const {
+bool ClosureDispatcher::BetterElsewhere(ClosureId closure, const Worker& worker) const {
   if (!suspects_.EndedOn(closure, worker.task)) return false;
   return std::ranges::any_of(workers_, [&](const Worker& other) {
     return other.here && !suspects_.EndedOn(closure, other.task) &&

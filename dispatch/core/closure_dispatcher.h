@@ -54,8 +54,8 @@ class ClosureDispatcher {
  public:
   // Inclusive.
   struct IdRange {
-    std::uint64_t first = 0;
-    std::uint64_t last = 0;
+    ClosureId first;
+    ClosureId last;
   };
   struct Options {
     Epoch epoch = {};
@@ -74,15 +74,15 @@ class ClosureDispatcher {
     ErrorPolicy::Options errors = {};
     // What an earlier incarnation has settled: all up to here, and these beyond, in order.
     // Scheduled again, they settle at once, without a value.
-    std::uint64_t settled = 0;
+    ClosureId settled = {};
     std::vector<IdRange> settled_beyond = {};
     // Closures that wait so long while no worker is there fail the queue (kUnavailable); 0: they
     // wait for as long as it takes.
     std::chrono::milliseconds worker_patience{0};
     // It may have handed out closures up to this one: a drain includes them.
-    std::uint64_t given = 0;
+    ClosureId given = {};
     // What errors and verdicts call a closure; null: "closure 7".
-    std::function<std::string(std::uint64_t)> name = {};
+    std::function<std::string(ClosureId)> name = {};
   };
 
   explicit ClosureDispatcher(Options options);
@@ -128,19 +128,19 @@ class ClosureDispatcher {
   WorkerHandle AddWorker(const std::string& task, Incarnation incarnation, std::uint32_t slots);
   // Its link is gone, which says nothing of why: what it had goes back to the queue, the ids are
   // returned. Harmless for a handle of the past.
-  std::vector<std::uint64_t> RemoveWorker(WorkerHandle worker, const Status& why);
+  std::vector<ClosureId> RemoveWorker(WorkerHandle worker, const Status& why);
   // The verdict, before or after RemoveWorker: the task's executor has ended. What it had, or if
   // that is known what it was `running`, is suspect. The closure that is given up for it, if any,
   // has failed.
   struct Crash {
-    std::vector<std::uint64_t> requeued;
+    std::vector<ClosureId> requeued;
     // All that it had when it ended, or when its link did; some may have ended elsewhere since.
-    std::vector<std::uint64_t> had;
-    std::optional<std::uint64_t> given_up;
+    std::vector<ClosureId> had;
+    std::optional<ClosureId> given_up;
     std::string why = {};
   };
   Crash CrashWorker(const std::string& task, const std::string& how, Suspects::Cause cause,
-                    std::span<const std::uint64_t> running);
+                    std::span<const ClosureId> running);
   // No closures for it until then.
   void HoldWorker(WorkerHandle worker, TimePoint until);
   std::size_t workers() const { return here_; }
@@ -182,9 +182,9 @@ class ClosureDispatcher {
   }
 
   // All closures up to here are settled, for good.
-  std::uint64_t settled() const { return slab_.base() - 1; }
-  std::uint64_t last_given() const { return last_given_; }
-  std::uint64_t last_scheduled() const { return slab_.last(); }
+  ClosureId settled() const { return ClosureId(slab_.base().value() - 1); }
+  ClosureId last_given() const { return last_given_; }
+  ClosureId last_scheduled() const { return slab_.last(); }
   std::size_t queued() const { return queue_.size(); }
   std::size_t in_flight() const { return in_flight_; }
   std::size_t in_flight(WorkerHandle worker) const;
@@ -192,7 +192,7 @@ class ClosureDispatcher {
   std::uint32_t credit(WorkerHandle worker) const;
   std::uint64_t succeeded() const { return succeeded_; }
   // By this dispatcher.
-  std::uint64_t scheduled() const { return slab_.next() - 1 - options_.settled; }
+  std::uint64_t scheduled() const { return slab_.last().value() - options_.settled.value(); }
   // Executions that were not their closure's first.
   std::uint64_t reruns() const { return reruns_; }
 
@@ -217,7 +217,7 @@ class ClosureDispatcher {
     std::uint32_t previous = kNoWorker;
     std::uint32_t next = kNoWorker;
     // What it had when it was removed, until the verdict or until it is back.
-    std::vector<std::uint64_t> had;
+    std::vector<ClosureId> had;
 
     // An error that names nobody is of this worker.
     void NameIn(ClosureError& error) const {
@@ -238,19 +238,19 @@ class ClosureDispatcher {
   void BackOff(std::uint32_t index, TimePoint now);
 
   // The highest id that may be handed out now.
-  std::uint64_t Limit() const;
+  ClosureId Limit() const;
   void Give(std::uint32_t index, ClosureRecord& record, TimePoint now, Send send);
   void PumpBuilds(Send send);
   // With suspects, or draining: looks for what each worker may have.
   void PumpCarefully(TimePoint now, Send send);
   ClosureRecord* NextFor(const Worker& worker);
   // It ended that worker's executor, and there is another one to try.
-  bool BetterElsewhere(std::uint64_t closure, const Worker& worker) const;
+  bool BetterElsewhere(ClosureId closure, const Worker& worker) const;
 
   // An execution beside the one that counts: a second one of a closure that takes long, or what
   // goes on of one that has ended.
   struct Extra {
-    std::uint64_t closure = 0;
+    ClosureId closure;
     std::uint64_t number = 0;
     std::uint16_t execution = 0;
     WorkerHandle worker;
@@ -264,7 +264,7 @@ class ClosureDispatcher {
   // TimePoint::max(): never.
   TimePoint LateAt(const ClosureRecord& record, TimePoint given) const;
   bool may_run_again() const;
-  ExtraAt SecondOf(std::uint64_t closure);
+  ExtraAt SecondOf(ClosureId closure);
   void DropExtra(ExtraAt extra);
   void DropExtrasOf(WorkerHandle worker);
   // The second execution is the one that counts from now on, and the other way round.
@@ -275,7 +275,7 @@ class ClosureDispatcher {
   void TakeFromFlight(ClosureRecord& record);
   // In flight -> the queue, in the order of ids; cancelled if the queue has failed.
   void PutBack(ClosureRecord& record);
-  void PutBackAll(Worker& worker, std::vector<std::uint64_t>& ids);
+  void PutBackAll(Worker& worker, std::vector<ClosureId>& ids);
   Outcome OnError(WorkerHandle worker, ClosureRecord& record, ClosureError error, TimePoint now);
   // As OnResult, for a build of a per-worker value.
   Outcome OnBuilt(WorkerHandle worker, const ClosureResult& result, TimePoint now);
@@ -293,7 +293,7 @@ class ClosureDispatcher {
   // Takes the turns, and makes the arguments with them.
   void AssignWithTurns(ClosureRecord& record, std::span<const std::byte> arguments,
                        std::span<const ClosureId> turns_of);
-  std::string NameOf(std::uint64_t closure) const;
+  std::string NameOf(ClosureId closure) const;
 
   const Options options_;
   ResultSlab results_;
@@ -306,7 +306,7 @@ class ClosureDispatcher {
     ClosureId value;
     std::uint64_t turn = 0;
   };
-  std::map<std::uint64_t, std::vector<Turn>> turns_;
+  std::map<ClosureId, std::vector<Turn>> turns_;
   std::deque<Worker> workers_;  // an index stays with its task
   std::map<std::string, std::uint32_t> by_task_;
   std::uint32_t ready_ = kNoWorker;
@@ -317,7 +317,7 @@ class ClosureDispatcher {
   std::uint32_t second_runs_ = 0;
   std::vector<Extra> extras_;
   // Repeatable closures that are in flight, and since when.
-  std::map<std::uint64_t, TimePoint> given_at_;
+  std::map<ClosureId, TimePoint> given_at_;
   // How long functions with such closures run, in nanoseconds, as an average that goes along.
   std::map<std::uint32_t, std::int64_t> typical_;
   Suspects suspects_;
@@ -328,7 +328,7 @@ class ClosureDispatcher {
   bool draining_ = false;
   std::size_t in_flight_ = 0;
   std::size_t argument_bytes_ = 0;
-  std::uint64_t last_given_ = 0;
+  ClosureId last_given_;
   std::uint64_t succeeded_ = 0;
   std::uint64_t executions_ = 0;
   std::uint64_t reruns_ = 0;

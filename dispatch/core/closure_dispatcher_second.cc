@@ -49,7 +49,7 @@ void ClosureDispatcher::RunAgain(TimePoint now, Send send) {
                        .execution = ++record.executions,
                        .worker = worker});
     ++idle->extras;
-    send(worker, {.closure = ClosureId(id),
+    send(worker, {.closure = id,
                   .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
                   .function = record.function,
                   .flags = record.result == ResultSlab::kNone ? kFlagNoValue : 0,
@@ -59,7 +59,7 @@ void ClosureDispatcher::RunAgain(TimePoint now, Send send) {
   }
 }
 
-ClosureDispatcher::ExtraAt ClosureDispatcher::SecondOf(std::uint64_t closure) {
+ClosureDispatcher::ExtraAt ClosureDispatcher::SecondOf(ClosureId closure) {
   return std::ranges::find_if(
       extras_, [&](const Extra& extra) { return extra.closure == closure && !extra.over; });
 }
@@ -101,7 +101,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnExtraResult(WorkerHandle handle,
                                                             const ClosureResult& result,
                                                             TimePoint now) {
   const auto extra = std::ranges::find_if(extras_, [&](const Extra& one) {
-    return one.closure == result.closure.value() && one.worker == handle &&
+    return one.closure == result.closure && one.worker == handle &&
            result.attempt == MakeAttempt(options_.epoch, options_.incarnation, one.execution);
   });
   if (extra == extras_.end()) return Outcome::kStale;
@@ -116,7 +116,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnExtraResult(WorkerHandle handle,
     DropExtra(extra);
     return Outcome::kStale;
   }
-  Exchange(*extra, *slab_.Find(result.closure.value()));
+  Exchange(*extra, *slab_.Find(result.closure));
   return OnResult(handle, result, now);
 }
 

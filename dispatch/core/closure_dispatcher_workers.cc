@@ -57,7 +57,7 @@ WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, Incarnation i
   return {place->second, worker.generation};
 }
 
-void ClosureDispatcher::PutBackAll(Worker& worker, std::vector<std::uint64_t>& ids) {
+void ClosureDispatcher::PutBackAll(Worker& worker, std::vector<ClosureId>& ids) {
   for (RecordSlot at = worker.in_flight.front(); at != kNoRecord; at = slab_.At(at).next) {
     ids.push_back(slab_.At(at).id);
   }
@@ -66,8 +66,8 @@ void ClosureDispatcher::PutBackAll(Worker& worker, std::vector<std::uint64_t>& i
   for (auto id = ids.rbegin(); id != ids.rend(); ++id) PutBack(*slab_.Find(*id));
 }
 
-std::vector<std::uint64_t> ClosureDispatcher::RemoveWorker(WorkerHandle handle, const Status& why) {
-  std::vector<std::uint64_t> ids;
+std::vector<ClosureId> ClosureDispatcher::RemoveWorker(WorkerHandle handle, const Status& why) {
+  std::vector<ClosureId> ids;
   Worker* worker = Find(handle);
   if (worker == nullptr) return ids;
   DropExtrasOf(handle);
@@ -94,7 +94,7 @@ std::vector<std::uint64_t> ClosureDispatcher::RemoveWorker(WorkerHandle handle, 
 ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
                                                         const std::string& how,
                                                         Suspects::Cause cause,
-                                                        std::span<const std::uint64_t> running) {
+                                                        std::span<const ClosureId> running) {
   Crash crash;
   const auto found = by_task_.find(task);
   if (found == by_task_.end()) return crash;
@@ -105,8 +105,8 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
   crash.had = std::exchange(worker.had, {});
   // What waited behind the one that ran is no accomplice.
   const bool alone = (running.empty() ? crash.had.size() : running.size()) == 1;
-  std::uint64_t blamed = 0;
-  for (const std::uint64_t id : crash.had) {
+  ClosureId blamed;
+  for (const ClosureId id : crash.had) {
     ClosureRecord* record = slab_.Find(id);
     if (record == nullptr || record->state == ClosureState::kSettled) continue;
     if (!running.empty() && std::ranges::find(running, id) == running.end()) continue;
@@ -115,9 +115,9 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
       ++workers_[record->worker].suspects;
     }
     record->suspect = true;
-    if (blamed == 0) blamed = id;
+    if (blamed == ClosureId()) blamed = id;
   }
-  if (blamed == 0) return crash;
+  if (blamed == ClosureId()) return crash;
   suspects_.CountEnd(cause);
   ClosureRecord& record = *slab_.Find(blamed);
   // One that runs elsewhere by now speaks for itself.

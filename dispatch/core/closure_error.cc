@@ -102,7 +102,7 @@ ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, const Executi
   return IsTransient(code) ? Remedy::kPutBack : Remedy::kFail;
 }
 
-std::optional<std::string> ErrorPolicy::NoteReturn(std::uint64_t closure, TimePoint now) {
+std::optional<std::string> ErrorPolicy::NoteReturn(ClosureId closure, TimePoint now) {
   Returns& returns = returns_.try_emplace(closure, Returns{.first = now}).first->second;
   ++returns.times;
   if (returns.times < options_.returns || now - returns.first < options_.return_time) {

@@ -93,9 +93,9 @@ class ErrorPolicy {
   Remedy Decide(const ClosureError& error, const Execution& execution, std::size_t workers,
                 TimePoint now);
   // This closure is to be sent round again. Says why it is not: it has been too often; none: it is.
-  std::optional<std::string> NoteReturn(std::uint64_t closure, TimePoint now);
+  std::optional<std::string> NoteReturn(ClosureId closure, TimePoint now);
   // It has ended.
-  void Forget(std::uint64_t closure) {
+  void Forget(ClosureId closure) {
     if (!returns_.empty()) returns_.erase(closure);
   }
 
@@ -113,7 +113,7 @@ class ErrorPolicy {
   const Options options_;
   std::map<std::string, Server> servers_;
   WindowedCount timeouts_;
-  std::map<std::uint64_t, Returns> returns_;
+  std::map<ClosureId, Returns> returns_;
 };
 
 }  // namespace muster::dispatch

@@ -18,6 +18,7 @@
 #include "dispatch/core/result_slab.h"
 #include "dispatch/core/small_bytes.h"
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 
 namespace muster::dispatch {
@@ -29,7 +30,7 @@ inline constexpr RecordSlot kNoRecord = ~RecordSlot{0};
 enum class ClosureState : std::uint8_t { kQueued, kInFlight, kSettled };
 
 struct ClosureRecord {
-  std::uint64_t id = 0;
+  ClosureId id;
   // The number of its current execution among all (ErrorPolicy::Execution), while in flight.
   std::uint64_t number = 0;
   RecordSlot previous = kNoRecord;
@@ -51,27 +52,28 @@ struct ClosureRecord {
 class ClosureSlab {
  public:
   // The first record gets the id `first`. At most `most` records at a time, up to 2^30.
-  ClosureSlab(std::uint64_t first, std::size_t most)
+  ClosureSlab(ClosureId first, std::size_t most)
       : base_(first),
         next_(first),
         mask_(std::bit_ceil(std::max(most, kChunk)) - 1),
         chunks_((mask_ + 1) / kChunk) {}
 
   // Ids in [base, next) are here.
-  std::uint64_t base() const { return base_; }
-  std::uint64_t next() const { return next_; }
+  ClosureId base() const { return base_; }
+  ClosureId next() const { return next_; }
 
-  bool full() const { return next_ - base_ > mask_; }
+  bool full() const { return next_.value() - base_.value() > mask_; }
 
   // Not when it is full.
   ClosureRecord& Append() {
     MUSTER_INVARIANT(!full());
-    std::unique_ptr<ClosureRecord[]>& chunk = chunks_[(next_ & mask_) / kChunk];
+    std::unique_ptr<ClosureRecord[]>& chunk = chunks_[SlotOf(next_) / kChunk];
     if (chunk == nullptr) {
       chunk = spare_ != nullptr ? std::move(spare_) : std::make_unique<ClosureRecord[]>(kChunk);
     }
     ClosureRecord& record = At(SlotOf(next_));
-    record.id = next_++;
+    record.id = next_;
+    next_ = next_.Next();
     record.previous = record.next = kNoRecord;
     record.executions = 0;
     record.state = ClosureState::kQueued;
@@ -82,30 +84,30 @@ class ClosureSlab {
   }
 
   // The newest.
-  std::uint64_t last() const { return next_ - 1; }
+  ClosureId last() const { return ClosureId(next_.value() - 1); }
   // Null: never made, or gone.
-  ClosureRecord* Find(std::uint64_t id) {
+  ClosureRecord* Find(ClosureId id) {
     return id >= base_ && id < next_ ? &At(SlotOf(id)) : nullptr;
   }
   ClosureRecord& At(RecordSlot slot) { return chunks_[slot / kChunk][slot % kChunk]; }
   const ClosureRecord& At(RecordSlot slot) const { return chunks_[slot / kChunk][slot % kChunk]; }
-  RecordSlot SlotOf(std::uint64_t id) const { return static_cast<RecordSlot>(id & mask_); }
+  RecordSlot SlotOf(ClosureId id) const { return static_cast<RecordSlot>(id.value() & mask_); }
 
   // Forgets the lowest records that are settled.
   void DropSettled() {
     while (base_ < next_ && At(SlotOf(base_)).state == ClosureState::kSettled) {
-      const std::size_t chunk = (base_ & mask_) / kChunk;
-      ++base_;
+      const std::size_t chunk = SlotOf(base_) / kChunk;
+      base_ = base_.Next();
       // One is kept: a short queue goes round and round.
-      if ((base_ & (kChunk - 1)) == 0) spare_ = std::move(chunks_[chunk]);
+      if (SlotOf(base_) % kChunk == 0) spare_ = std::move(chunks_[chunk]);
     }
   }
 
  private:
   static constexpr std::size_t kChunk = 4096;
 
-  std::uint64_t base_;
-  std::uint64_t next_;
+  ClosureId base_;
+  ClosureId next_;
   const std::uint64_t mask_;
   std::vector<std::unique_ptr<ClosureRecord[]>> chunks_;
   std::unique_ptr<ClosureRecord[]> spare_;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 
 namespace muster::dispatch {
@@ -31,13 +32,13 @@ class Credit {
   std::uint32_t value() const { return credit_; }
 
   // A closure goes to a worker that has none: what its result needs beyond its run is the link's.
-  void OnSentToIdle(std::uint64_t closure, TimePoint now) {
+  void OnSentToIdle(ClosureId closure, TimePoint now) {
     probe_ = closure;
     probe_at_ = now;
   }
-  void OnResult(std::uint64_t closure, std::chrono::nanoseconds run, TimePoint now) {
+  void OnResult(ClosureId closure, std::chrono::nanoseconds run, TimePoint now) {
     if (closure == probe_) {
-      probe_ = 0;
+      probe_ = ClosureId();
       OnRoundTrip(now - probe_at_ - run);
     }
     if (run.count() <= 0) return;
@@ -69,7 +70,7 @@ class Credit {
   std::uint32_t samples_ = 0;
   std::int64_t run_ns_ = 0;
   std::int64_t trip_ns_ = 0;
-  std::uint64_t probe_ = 0;
+  ClosureId probe_;
   TimePoint probe_at_;
 };
 

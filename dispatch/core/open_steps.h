@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "common/base/ids.h"
 #include "common/base/step_rule.h"
 
 namespace muster::dispatch {
@@ -23,7 +24,7 @@ class OpenSteps {
   void set_staleness(std::uint64_t staleness) { staleness_ = staleness; }
 
   // The newest closure, and its step, which is never lower than the one before; 0: it is of none.
-  void Scheduled(std::uint64_t closure, std::uint64_t step) {
+  void Scheduled(ClosureId closure, std::uint64_t step) {
     if (step == 0 || staleness_ == StepRule::kUnbounded) return;
     if (!steps_.empty() && steps_.back().step == step) {
       steps_.back().last = closure;
@@ -32,30 +33,31 @@ class OpenSteps {
     }
   }
   // All closures up to `settled` have.
-  void Settled(std::uint64_t settled) {
+  void Settled(ClosureId settled) {
     while (!steps_.empty() && steps_.front().last <= settled) steps_.pop_front();
   }
 
   // The highest closure that may go out.
-  std::uint64_t limit() const {
-    if (steps_.size() < 2) return StepRule::kUnbounded;
+  ClosureId limit() const {
+    if (steps_.size() < 2) return kNoLimit;
     const auto waits =
         std::ranges::upper_bound(steps_, steps_.front().step + staleness_, {}, &Step::step);
-    return waits == steps_.end() ? StepRule::kUnbounded : waits->first - 1;
+    return waits == steps_.end() ? kNoLimit : ClosureId(waits->first.value() - 1);
   }
   // Where a cut may be that has `closure` before it: synchronous steps are not cut through.
-  std::uint64_t CutFrom(std::uint64_t closure) const {
+  ClosureId CutFrom(ClosureId closure) const {
     if (staleness_ != 0) return closure;
     const auto after = std::ranges::upper_bound(steps_, closure, {}, &Step::first);
     return after == steps_.begin() ? closure : std::max(closure, std::prev(after)->last);
   }
 
  private:
+  static constexpr ClosureId kNoLimit{StepRule::kUnbounded};
   struct Step {
     std::uint64_t step = 0;
     // Closures of others may stand between them, none of other steps.
-    std::uint64_t first = 0;
-    std::uint64_t last = 0;
+    ClosureId first;
+    ClosureId last;
   };
 
   std::uint64_t staleness_;

@@ -5,7 +5,7 @@
 namespace muster::dispatch {
 
 ClosureId PerWorkerValues::Create(std::uint32_t function, std::span<const std::byte> arguments) {
-  const std::uint64_t id = ++last_;
+  const ClosureId id = last_ = last_.Next();
   Value& value = values_[id];
   value.function = function;
   value.arguments.assign(arguments.begin(), arguments.end());
@@ -18,20 +18,20 @@ ClosureId PerWorkerValues::Create(std::uint32_t function, std::span<const std::b
       results_.SetAborted(value.places[i].result, workers_[i].why);
     }
   }
-  return ClosureId(id);
+  return id;
 }
 
 void PerWorkerValues::Release(ClosureId value) {
-  const auto found = values_.find(value.value());
+  const auto found = values_.find(value);
   if (found == values_.end()) return;
   for (const Place& place : found->second.places) results_.Release(place.result);
-  for (Worker& worker : workers_) std::erase(worker.waiting, value.value());
+  for (Worker& worker : workers_) std::erase(worker.waiting, value);
   values_.erase(found);
   released_.push_back(value);
 }
 
 std::optional<ResultSlab::Slot> PerWorkerValues::At(ClosureId value, std::uint32_t worker) const {
-  const auto found = values_.find(value.value());
+  const auto found = values_.find(value);
   if (found == values_.end() || worker >= found->second.places.size()) return std::nullopt;
   return found->second.places[worker].result;
 }
@@ -64,14 +64,14 @@ void PerWorkerValues::Leave(std::uint32_t worker, const ClosureError& why) {
 
 std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker, std::uint64_t number) {
   if (!waiting(worker)) return std::nullopt;
-  const std::uint64_t id = workers_[worker].waiting.front();
+  const ClosureId id = workers_[worker].waiting.front();
   workers_[worker].waiting.pop_front();
   Value& value = values_.at(id);
   Place& place = value.places[worker];
   place.sent = true;
   place.number = number;
   ++place.executions;
-  Assignment build{.closure = ClosureId(id),
+  Assignment build{.closure = id,
                    .attempt = MakeAttempt(epoch_, incarnation_, place.executions),
                    .function = value.function,
                    .arguments = value.arguments};
@@ -94,7 +94,7 @@ void PerWorkerValues::Remember(std::uint32_t worker, const Bookmark& bookmark) {
 }
 
 std::uint64_t PerWorkerValues::TakeTurn(ClosureId value) {
-  const auto found = values_.find(value.value());
+  const auto found = values_.find(value);
   if (found == values_.end()) return 0;
   std::set<std::uint64_t>& returned = found->second.returned;
   if (returned.empty()) return found->second.turns++;
@@ -102,13 +102,13 @@ std::uint64_t PerWorkerValues::TakeTurn(ClosureId value) {
 }
 
 void PerWorkerValues::ReturnTurn(ClosureId value, std::uint64_t turn) {
-  const auto found = values_.find(value.value());
+  const auto found = values_.find(value);
   if (found != values_.end()) found->second.returned.insert(turn);
 }
 
 std::optional<std::uint64_t> PerWorkerValues::Running(std::uint32_t worker,
                                                       const ClosureResult& result) const {
-  const auto found = values_.find(result.closure.value());
+  const auto found = values_.find(result.closure);
   if (found == values_.end() || worker >= found->second.places.size()) return std::nullopt;
   const Place& place = found->second.places[worker];
   const bool current =
@@ -117,7 +117,7 @@ std::optional<std::uint64_t> PerWorkerValues::Running(std::uint32_t worker,
 }
 
 void PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result) {
-  Place& place = values_.at(result.closure.value()).places[worker];
+  Place& place = values_.at(result.closure).places[worker];
   place.sent = false;
   if (result.error == nullptr) {
     results_.SetValue(place.result, result.value);
@@ -127,10 +127,10 @@ void PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result
 }
 
 bool PerWorkerValues::Again(std::uint32_t worker, ClosureId value) {
-  Place& place = values_.at(value.value()).places[worker];
+  Place& place = values_.at(value).places[worker];
   if (place.executions == kMostExecutions) return false;
   place.sent = false;
-  workers_[worker].waiting.push_back(value.value());
+  workers_[worker].waiting.push_back(value);
   return true;
 }
 

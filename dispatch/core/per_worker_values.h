@@ -33,6 +33,7 @@ class PerWorkerValues {
  public:
   // Set in the ids of per-worker values.
   static constexpr std::uint64_t kPinned = std::uint64_t{1} << 63;
+  static constexpr bool IsPinned(ClosureId closure) { return (closure.value() & kPinned) != 0; }
 
   PerWorkerValues(Epoch epoch, std::uint16_t incarnation, ResultSlab& results)
       : epoch_(epoch), incarnation_(incarnation), results_(results) {}
@@ -95,14 +96,14 @@ class PerWorkerValues {
   struct Worker {
     bool here = false;
     ClosureError why;  // while it is away
-    std::deque<std::uint64_t> waiting;
+    std::deque<ClosureId> waiting;
   };
 
   const Epoch epoch_;
   const std::uint16_t incarnation_;
   ResultSlab& results_;
-  std::uint64_t last_ = kPinned;
-  std::map<std::uint64_t, Value> values_;
+  ClosureId last_{kPinned};
+  std::map<ClosureId, Value> values_;
   std::vector<Worker> workers_;
   std::vector<ClosureId> released_;
   std::vector<std::byte> sending_;  // arguments with a bookmark

@@ -4,17 +4,17 @@
 
 namespace muster::dispatch {
 
-bool Suspects::EndsExecutors(std::uint64_t closure) const {
+bool Suspects::EndsExecutors(ClosureId closure) const {
   const auto found = suspects_.find(closure);
   return found != suspects_.end() && found->second.crashes > 0;
 }
 
-bool Suspects::EndedOn(std::uint64_t closure, const std::string& worker) const {
+bool Suspects::EndedOn(ClosureId closure, const std::string& worker) const {
   const auto found = suspects_.find(closure);
   return found != suspects_.end() && found->second.on.contains(worker);
 }
 
-void Suspects::Blame(std::uint64_t closure, const std::string& worker, Cause cause, bool alone) {
+void Suspects::Blame(ClosureId closure, const std::string& worker, Cause cause, bool alone) {
   Suspect& suspect = suspects_[closure];
   suspect.on.insert(worker);
   if (cause != Cause::kOutside) {
@@ -30,9 +30,8 @@ void Suspects::CountEnd(Cause cause) {
   if (cause == Cause::kEndless) ++endless_;
 }
 
-std::optional<std::string> Suspects::Judge(std::uint64_t closure, const std::string& name,
-                                           bool alone, bool only_worker,
-                                           const std::string& how) const {
+std::optional<std::string> Suspects::Judge(ClosureId closure, const std::string& name, bool alone,
+                                           bool only_worker, const std::string& how) const {
   const auto found = suspects_.find(closure);
   if (found == suspects_.end()) return std::nullopt;
   const Suspect& suspect = found->second;
@@ -62,7 +61,7 @@ std::optional<std::string> Suspects::Judge(std::uint64_t closure, const std::str
   return std::nullopt;
 }
 
-void Suspects::OnSuccess(std::uint64_t closure) {
+void Suspects::OnSuccess(ClosureId closure) {
   if (!suspects_.empty()) suspects_.erase(closure);
   barren_ = endless_ = 0;
 }

@@ -6,11 +6,12 @@
 // Threading: not thread-safe.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+
+#include "common/base/ids.h"
 
 namespace muster::dispatch {
 
@@ -37,23 +38,23 @@ class Suspects {
   explicit Suspects(Limits limits) : limits_(limits) {}
 
   bool empty() const { return suspects_.empty(); }
-  bool Contains(std::uint64_t closure) const { return suspects_.contains(closure); }
+  bool Contains(ClosureId closure) const { return suspects_.contains(closure); }
   // Its executors have ended by their own doing.
-  bool EndsExecutors(std::uint64_t closure) const;
+  bool EndsExecutors(ClosureId closure) const;
   // It was in flight when this worker's executor ended.
-  bool EndedOn(std::uint64_t closure, const std::string& worker) const;
+  bool EndedOn(ClosureId closure, const std::string& worker) const;
 
   // An executor of `worker` has ended: first each closure that was in flight, then the end itself.
-  void Blame(std::uint64_t closure, const std::string& worker, Cause cause, bool alone);
+  void Blame(ClosureId closure, const std::string& worker, Cause cause, bool alone);
   void CountEnd(Cause cause);
   // After these: why this closure is to be given up; none: not yet. `only_worker`: there is no
   // other to try. `name`: what people call it; `how`: what the executor ended by.
-  std::optional<std::string> Judge(std::uint64_t closure, const std::string& name, bool alone,
+  std::optional<std::string> Judge(ClosureId closure, const std::string& name, bool alone,
                                    bool only_worker, const std::string& how) const;
 
   // It has succeeded: it is cleared, and the counts of all closures begin anew.
-  void OnSuccess(std::uint64_t closure);
-  void Forget(std::uint64_t closure) { suspects_.erase(closure); }
+  void OnSuccess(ClosureId closure);
+  void Forget(ClosureId closure) { suspects_.erase(closure); }
   void Clear() { suspects_.clear(); }
 
  private:
@@ -65,7 +66,7 @@ class Suspects {
   };
 
   const Limits limits_;
-  std::map<std::uint64_t, Suspect> suspects_;
+  std::map<ClosureId, Suspect> suspects_;
   // Since a closure succeeded.
   int barren_ = 0;
   int endless_ = 0;

@@ -79,7 +79,7 @@ Status ClosureServer::Call(dispatch::ClosureContext& context) {
     return InvalidArgument("what the driver sent is no closure of a model");
   }
   running_ = assignment.closure().id();
-  const Result<v1::ClosureResult> result = run_.Run(assignment, Attempt(context.attempt()));
+  const Result<v1::ClosureResult> result = run_.Run(assignment, context.attempt());
   if (!result.ok()) {
     fmt::print(stderr, "closure {}: {}\n", assignment.closure().id(), Message(result.status()));
     if (IsTransient(result.status().code())) {

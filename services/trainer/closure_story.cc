@@ -30,30 +30,30 @@ std::string NameOf(const v1::Closure& closure) {
                      closure.id());
 }
 
-void ClosureStory::NoteSchedule(Number number, v1::ClosureKind kind, std::uint64_t id) {
+void ClosureStory::NoteSchedule(ClosureId number, v1::ClosureKind kind, std::uint64_t id) {
   const MutexLock lock(runs_mutex_);
-  const bool goes_on = !runs_.empty() && runs_.back().kind == kind &&
-                       runs_.back().id + (number - runs_.back().first) == id;
+  const bool goes_on =
+      !runs_.empty() && runs_.back().kind == kind && runs_.back().IdOf(number) == id;
   if (!goes_on) runs_.push_back({.first = number, .kind = kind, .id = id});
 }
 
-v1::Closure ClosureStory::ClosureOf(Number number) const {
+v1::Closure ClosureStory::ClosureOf(ClosureId number) const {
   const MutexLock lock(runs_mutex_);
   v1::Closure closure;
   const auto after = std::ranges::upper_bound(runs_, number, {}, &Run::first);
   if (after == runs_.begin()) return closure;
   const Run& run = *std::prev(after);
   closure.set_kind(run.kind);
-  closure.set_id(run.id + (number - run.first));
+  closure.set_id(run.IdOf(number));
   return closure;
 }
 
-void ClosureStory::OnRequeued(const std::string& task, std::span<const std::uint64_t> closures) {
+void ClosureStory::OnRequeued(const std::string& task, std::span<const ClosureId> closures) {
   if (closures.empty()) return;
   const MutexLock lock(news_mutex_);
   // For a closure that was waiting already, this is the newer story.
   for (Rerun& rerun : reruns_) {
-    for (const Number number : closures) rerun.waiting.erase(number);
+    for (const ClosureId number : closures) rerun.waiting.erase(number);
   }
   std::erase_if(reruns_, [](const Rerun& rerun) { return rerun.waiting.empty(); });
   reruns_.push_back({.from = task,
@@ -64,7 +64,7 @@ void ClosureStory::OnRequeued(const std::string& task, std::span<const std::uint
 }
 
 // Once for each lost link, when all of its closures are given out again.
-void ClosureStory::OnGivenAgain(const std::string& task, std::uint64_t closure) {
+void ClosureStory::OnGivenAgain(const std::string& task, ClosureId closure) {
   const MutexLock lock(news_mutex_);
   for (auto rerun = reruns_.begin(); rerun != reruns_.end(); ++rerun) {
     if (rerun->waiting.erase(closure) == 0) continue;
@@ -80,7 +80,7 @@ void ClosureStory::OnGivenAgain(const std::string& task, std::uint64_t closure) 
   }
 }
 
-void ClosureStory::OnReturned(const std::string& task, std::uint64_t closure, const Status& why) {
+void ClosureStory::OnReturned(const std::string& task, ClosureId closure, const Status& why) {
   const MutexLock lock(news_mutex_);
   if (news_.size() >= kMostNews) return;
   v1::ClosureNews::Returned& news = *news_.emplace_back().mutable_returned();

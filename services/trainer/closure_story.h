@@ -11,6 +11,7 @@
 
 #include "dispatch/driver.h"
 
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "muster/v1/driver.pb.h"
 
@@ -21,16 +22,14 @@ std::string NameOf(const v1::Closure& closure);
 
 class ClosureStory final : public dispatch::DriverWatcher {
  public:
-  // The driver's.
-  using Number = std::uint64_t;
+  // From the driver's `number` on they are closures of `kind`, from `id` on; until it is told
+  // otherwise.
+  void NoteSchedule(ClosureId number, v1::ClosureKind kind, std::uint64_t id);
+  v1::Closure ClosureOf(ClosureId number) const;
 
-  // From `number` on they are closures of `kind`, from `id` on; until it is told otherwise.
-  void NoteSchedule(Number number, v1::ClosureKind kind, std::uint64_t id);
-  v1::Closure ClosureOf(Number number) const;
-
-  void OnRequeued(const std::string& task, std::span<const std::uint64_t> closures) override;
-  void OnReturned(const std::string& task, std::uint64_t closure, const Status& why) override;
-  void OnGivenAgain(const std::string& task, std::uint64_t closure) override;
+  void OnRequeued(const std::string& task, std::span<const ClosureId> closures) override;
+  void OnReturned(const std::string& task, ClosureId closure, const Status& why) override;
+  void OnGivenAgain(const std::string& task, ClosureId closure) override;
   // User code or data.
   void OnFailed(const std::string& task, const v1::Closure& closure, const std::string& why);
 
@@ -40,14 +39,15 @@ class ClosureStory final : public dispatch::DriverWatcher {
  private:
   // Closures that were scheduled together.
   struct Run {
-    Number first = 0;
+    ClosureId first;
     v1::ClosureKind kind = v1::CLOSURE_KIND_UNSPECIFIED;
     std::uint64_t id = 0;  // of the first
+    std::uint64_t IdOf(ClosureId number) const { return id + number.value() - first.value(); }
   };
   // What an executor had when its link was lost, and has not been given out again.
   struct Rerun {
     std::string from;
-    std::set<Number> waiting;
+    std::set<ClosureId> waiting;
     std::size_t count = 0;
     std::string placed;
   };

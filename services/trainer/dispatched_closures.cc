@@ -50,9 +50,10 @@ DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, process::M
           {.dispatch = {.staleness = steps_.staleness,
                         // The coordinator, which knows whether a server is away, is quicker.
                         .errors = {.return_time = std::chrono::hours(1)},
-                        .settled = opened.steps_done(),
-                        .given = opened.scheduled(),
-                        .name = [this](Number number) { return NameOf(story_.ClosureOf(number)); }},
+                        .settled = ClosureId(opened.steps_done()),
+                        .given = ClosureId(opened.scheduled()),
+                        .name =
+                            [this](ClosureId number) { return NameOf(story_.ClosureOf(number)); }},
            .functions = program::ModelFunctions().hash(),
            .watcher = &story_}) {
   listener_ = std::thread([this] { Listen(); });
@@ -102,7 +103,7 @@ void DispatchedClosures::OnVerdict(const v1::ExecutorVerdict& verdict) {
   v1::FromProgram message;
   v1::VerdictAnswer& answer = *message.mutable_answer();
   answer.set_number(verdict.number());
-  for (const Number number : crash.had) *answer.add_closures() = story_.ClosureOf(number);
+  for (const ClosureId number : crash.had) *answer.add_closures() = story_.ClosureOf(number);
   if (crash.given_up) {
     *answer.mutable_given_up() = story_.ClosureOf(*crash.given_up);
     answer.set_why(crash.why);
@@ -133,7 +134,7 @@ Status DispatchedClosures::Schedule(v1::ClosureKind kind, std::uint64_t first, s
                                  SteadyClock::now() + kRoom, {}, trains ? steps_.StepOf(id) : 0);
     if (!value.ok()) return Failed(value.status());
     pending_.push_back({.closure = assignment.closure(), .value = *std::move(value)});
-    ++next_;
+    next_ = next_.Next();
   }
   return Ok();
 }
@@ -183,7 +184,7 @@ Status DispatchedClosures::TakeEnded(std::vector<v1::ClosureResult>& results) {
 }
 
 void DispatchedClosures::Count(const v1::ClosureResult& result) {
-  v1::ExecutorWork& work = work_[result.executor()];
+  v1::ExecutorWork& work = work_[Incarnation(result.executor())];
   work.set_executor(result.executor());
   work.set_closures(work.closures() + 1);
   if (result.closure().kind() != v1::CLOSURE_KIND_TRAIN) return;

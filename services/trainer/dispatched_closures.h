@@ -38,8 +38,6 @@ class DispatchedClosures final : public Closures {
   v1::ModelReport Report() override;
 
  private:
-  // By the driver's count.
-  using Number = std::uint64_t;
   struct Pending {
     v1::Closure closure;
     dispatch::RemoteValue value;
@@ -59,13 +57,13 @@ class DispatchedClosures final : public Closures {
   const StepRule steps_;
   std::atomic<bool> stop_{false};
   std::deque<Pending> pending_;
-  Number next_ = 0;
+  ClosureId next_;  // by the driver's count
   std::uint64_t scheduled_ = 0;
   std::uint64_t done_ = 0;
   std::uint64_t reported_done_ = 0;
   TimePoint reported_at_;
   std::uint64_t drained_ = 0;  // the pace's number
-  std::map<std::uint64_t, v1::ExecutorWork> work_;
+  std::map<Incarnation, v1::ExecutorWork> work_;
 
   ClosureStory story_;
 

@@ -337,13 +337,13 @@ typename Process::Events WorkerDaemon::EventsOf(ProcessId process, auto on_messa
 }
 
 // The file of a program's executor that has ended.
-std::optional<std::vector<std::uint64_t>> WorkerDaemon::WhatRan(ProcessId process) const {
+std::optional<std::vector<ClosureId>> WorkerDaemon::WhatRan(ProcessId process) const {
   const auto found = programs_.find(process);
   if (found == programs_.end()) return std::nullopt;
   const auto entries = dispatch::RunningTable::TakeFrom(
       fmt::format("{}/{}.running", socket_folder_, found->second->pid()));
   if (!entries) return std::nullopt;
-  std::vector<std::uint64_t> closures;
+  std::vector<ClosureId> closures;
   for (const dispatch::RunningTable::Entry& entry : *entries) closures.push_back(entry.closure);
   return closures;
 }

@@ -54,7 +54,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void TellStatus();
 
   Result<int> Launch(worker::ProcessId process) override;
-  std::optional<std::vector<std::uint64_t>> WhatRan(worker::ProcessId process) const;
+  std::optional<std::vector<ClosureId>> WhatRan(worker::ProcessId process) const;
   void Complete(v1::ProgramStart& start) const override;
   Result<int> LaunchProgram(worker::ProcessId process, const std::string& path,
                             const v1::ProgramSpec& program, const v1::ProgramStart& start) override;

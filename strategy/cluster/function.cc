@@ -91,7 +91,7 @@ bool ClosureCall::build() const { return context_.build(); }
 void ClosureCall::built(std::shared_ptr<void> object) { context_.Build(std::move(object)); }
 
 std::shared_ptr<void> ClosureCall::per_worker_value(std::uint64_t id) {
-  auto found = context_.ValueOf(id);
+  auto found = context_.ValueOf(ClosureId(id));
   if (!found.ok() && context_.blame().origin == dispatch::Origin::kWorker) {
     throw ClosureError(static_cast<ErrorCode>(found.status().code()), Message(found.status()),
                        {.origin = ErrorOrigin::kWorker, .phase = ClosurePhase::kInputs});
@@ -112,7 +112,7 @@ PassPlace ClosureCall::found() const {
 }
 
 void ClosureCall::leave(std::uint64_t id, const PassPlace& place) {
-  raise_unless_ok(context_.LeaveBookmark(id, place.taken, place.position));
+  raise_unless_ok(context_.LeaveBookmark(ClosureId(id), place.taken, place.position));
 }
 
 void raise_made_nothing(const char* make) { raise(InvalidArgument("{} made nothing", make)); }

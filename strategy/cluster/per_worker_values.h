@@ -69,7 +69,6 @@ struct IteratorOptions {
 namespace internal {
 class PerWorker;
 
-std::uint64_t per_worker_id(const PerWorker& value);
 std::vector<PerWorkerState> per_worker_states(const PerWorker& value);
 // What the builds have left as bytes, by worker. Waits for them.
 std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline);

@@ -14,7 +14,7 @@ void Watch(const std::stop_token& stop, dispatch::Driver& driver, std::chrono::m
            const Watchdog::Tell& tell) {
   Mutex mutex;
   std::condition_variable_any ended;
-  std::uint64_t before = driver.counts().settled;
+  ClosureId before = driver.counts().settled;
   while (true) {
     {
       const MutexLock lock(mutex);

@@ -92,9 +92,9 @@ ClosureSession* ClosureSession::Current() {
           FailedPrecondition("this closure's driver has made no ParameterServerStrategy: there are "
                              "no variables on parameter servers"));
     }
-    const auto session = std::make_shared<ClosureSession>(
-        std::move(connection), ClosureId(closure->context.closure()),
-        Attempt(closure->context.attempt()), closure->step);
+    const auto session =
+        std::make_shared<ClosureSession>(std::move(connection), closure->context.closure(),
+                                         closure->context.attempt(), closure->step);
     closure->kept = session;
     closure->at_end = [closure, session] {
       if (closure->context.cancelled()) {

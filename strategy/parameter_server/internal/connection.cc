@@ -200,7 +200,7 @@ void PsConnection::WatchSettled() {
       }
       if (stopping_) return;
     }
-    servers.SetSettled(ClosureId(link_->driver().counts().settled));
+    servers.SetSettled(link_->driver().counts().settled);
     DeleteKept();
     CompareReplicas();
   }

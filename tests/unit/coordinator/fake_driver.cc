@@ -29,11 +29,9 @@ void FakeDriver::Begin() {
       .epoch = Epoch(start_.epoch()),
       .incarnation = static_cast<std::uint16_t>(number().value()),
       .credit = {.least = 2, .most = 2},
-      .settled = done_,
-      .given = opened->scheduled(),
-      .name = [this](std::uint64_t closure) {
-        return trainer::NameOf(story_.ClosureOf(closure));
-      }});
+      .settled = ClosureId(done_),
+      .given = ClosureId(opened->scheduled()),
+      .name = [this](ClosureId closure) { return trainer::NameOf(story_.ClosureOf(closure)); }});
   for (const v1::ToProgram& message : std::exchange(waiting_, {})) Obey(message);
   if (opened->scheduled() > done_) {
     (void)Schedule(v1::CLOSURE_KIND_TRAIN, done_ + 1, opened->scheduled());
@@ -84,7 +82,7 @@ void FakeDriver::OnVerdict(const v1::ExecutorVerdict& verdict) {
   v1::FromProgram message;
   v1::VerdictAnswer& answer = *message.mutable_answer();
   answer.set_number(verdict.number());
-  for (const std::uint64_t number : crash.had) *answer.add_closures() = story_.ClosureOf(number);
+  for (const ClosureId number : crash.had) *answer.add_closures() = story_.ClosureOf(number);
   if (crash.given_up) {
     *answer.mutable_given_up() = story_.ClosureOf(*crash.given_up);
     answer.set_why(crash.why);
@@ -98,7 +96,7 @@ Status FakeDriver::Schedule(v1::ClosureKind kind, std::uint64_t from, std::uint6
   const bool trains = kind == v1::CLOSURE_KIND_TRAIN;
   if (trains) from = std::max(from, scheduled_ + 1);
   for (std::uint64_t id = from; id <= to; ++id) {
-    story_.NoteSchedule(dispatcher_->last_scheduled() + 1, kind, id);
+    story_.NoteSchedule(dispatcher_->last_scheduled().Next(), kind, id);
     const auto scheduled = dispatcher_->Schedule(0, {}, false);
     if (scheduled.admission != dispatch::ClosureDispatcher::Admission::kQueued) {
       return Join().status();
@@ -128,12 +126,12 @@ void FakeDriver::Pump() {
   const auto send = [this](dispatch::WorkerHandle worker, const dispatch::Assignment& one) {
     for (const auto& [task, member] : members_) {
       if (member.first != worker) continue;
-      if ((one.attempt.value() & 0xffff) > 1) story_.OnGivenAgain(task, one.closure.value());
+      if ((one.attempt.value() & 0xffff) > 1) story_.OnGivenAgain(task, one.closure);
       cluster_.at(TaskOf(task))
           .given.push_back({.job = start_.job_id(),
                             .view = view_,
-                            .what = story_.ClosureOf(one.closure.value()),
-                            .number = one.closure.value(),
+                            .what = story_.ClosureOf(one.closure),
+                            .number = one.closure,
                             .by = number(),
                             .attempt_number = one.attempt.value(),
                             .buffers_version = buffers});
@@ -149,7 +147,7 @@ void FakeDriver::OnResult(const TaskId& worker, const Given& given, const Status
       .status = status,
       .origin = IsTransient(status.code()) ? dispatch::Origin::kWorker : dispatch::Origin::kUser};
   const auto outcome = dispatcher_->OnResult(member->second.first,
-                                             {.closure = ClosureId(given.number),
+                                             {.closure = given.number,
                                               .attempt = Attempt(given.attempt_number),
                                               .error = status.ok() ? nullptr : &error},
                                              cluster_.time.Now());

@@ -27,8 +27,8 @@ struct Given {
   std::string job;
   std::uint64_t view = 0;
   v1::Closure what;
-  std::uint64_t number = 0;  // the driver's
-  Incarnation by;            // the driver
+  ClosureId number;  // the driver's
+  Incarnation by;    // the driver
   std::uint64_t attempt_number = 0;
   std::uint64_t buffers_version = 0;
   const v1::Closure& closure() const { return what; }

@@ -49,7 +49,7 @@ TEST_CASE("closures that go on when their driver is gone are told, and hold up n
   REQUIRE(first->ScheduleOnly(program.deaf, {}, Soon()).ok());
   program.gate.AwaitArrivals(1);
   CHECK(executor.executor().running().Now().size() == 1);
-  CHECK(executor.executor().running().Now().front().closure == 1);
+  CHECK(executor.executor().running().Now().front().closure == ClosureId(1));
   first.reset();
 
   Driver next(DriverOptions(program.functions));

@@ -108,8 +108,8 @@ TEST_CASE("what lost workers had comes back to the front, oldest first", "[dispa
   for (int i = 0; i < 8; ++i) bench.Schedule();
   REQUIRE(bench.PumpIds() == Ids{1, 2, 3, 4, 5, 6});
 
-  CHECK(bench.dispatcher.RemoveWorker(b, Unavailable("gone")) == Ids{2, 4, 6});
-  CHECK(bench.dispatcher.RemoveWorker(a, Unavailable("gone")) == Ids{1, 3, 5});
+  CHECK(NumbersOf(bench.dispatcher.RemoveWorker(b, Unavailable("gone"))) == Ids{2, 4, 6});
+  CHECK(NumbersOf(bench.dispatcher.RemoveWorker(a, Unavailable("gone"))) == Ids{1, 3, 5});
   bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
   bench.dispatcher.AddWorker("worker:3", Incarnation(1), 1);
 
@@ -148,11 +148,11 @@ TEST_CASE("no closure beyond the settled watermark and the window is handed out"
   bench.Done(sent[2]);
   bench.Done(sent[3]);
   bench.Done(sent[1]);
-  CHECK(bench.dispatcher.settled() == 0);
+  CHECK(bench.dispatcher.settled() == ClosureId(0));
   CHECK(bench.Pump().empty());
 
   bench.Done(sent[0]);
-  CHECK(bench.dispatcher.settled() == 4);
+  CHECK(bench.dispatcher.settled() == ClosureId(4));
   CHECK(bench.PumpIds() == Ids{5, 6, 7, 8});
 }
 
@@ -264,7 +264,7 @@ TEST_CASE("the first failing closure is raised once and the rest are cancelled",
   CHECK(Message(results.error(futures[5])->status) ==
         "The corresponding function is cancelled. Please reschedule the function.");
   CHECK(bench.dispatcher.idle());
-  CHECK(bench.dispatcher.settled() == 6);
+  CHECK(bench.dispatcher.settled() == ClosureId(6));
 
   // All is new.
   bench.ScheduleWanted();
@@ -334,13 +334,14 @@ TEST_CASE("a value is kept with its future and ends with the last reference", "[
 
 TEST_CASE("a new incarnation goes on behind what is settled and runs no marked closure again",
           "[dispatch][unit]") {
-  Bench bench({.epoch = Epoch(2),
-               .incarnation = 5,
-               .credit = Fixed(100),
-               .settled = 100,
-               .settled_beyond = {{102, 103}, {106, 106}}});
+  Bench bench(
+      {.epoch = Epoch(2),
+       .incarnation = 5,
+       .credit = Fixed(100),
+       .settled = ClosureId(100),
+       .settled_beyond = {{ClosureId(102), ClosureId(103)}, {ClosureId(106), ClosureId(106)}}});
   bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
-  CHECK(bench.dispatcher.settled() == 100);
+  CHECK(bench.dispatcher.settled() == ClosureId(100));
   for (int i = 0; i < 8; ++i) bench.Schedule();
 
   const std::vector<Sent> sent = bench.Pump();
@@ -349,7 +350,7 @@ TEST_CASE("a new incarnation goes on behind what is settled and runs no marked c
   for (const Sent& one : sent) ids.push_back(one.closure);
   CHECK(ids == Ids{101, 104, 105, 107, 108});
   for (const Sent& one : sent) bench.Done(one);
-  CHECK(bench.dispatcher.settled() == 108);
+  CHECK(bench.dispatcher.settled() == ClosureId(108));
 }
 
 TEST_CASE("a closure that was handed out 65,535 times is given up", "[dispatch][unit]") {

@@ -81,7 +81,7 @@ struct Program {
       return Ok();
     });
     use = functions.Add("use", [](ClosureContext& context) -> Status {
-      const auto id = static_cast<std::uint64_t>(NumberIn(context.arguments()));
+      const ClosureId id(static_cast<std::uint64_t>(NumberIn(context.arguments())));
       MUSTER_TRY_ASSIGN(const std::shared_ptr<void> value, context.ValueOf(id));
       const auto bytes = BytesOfValue(*std::static_pointer_cast<std::int64_t>(value));
       context.value().assign(bytes.begin(), bytes.end());

@@ -14,6 +14,13 @@ inline std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
+// By their numbers, as tests write them.
+inline std::vector<std::uint64_t> NumbersOf(std::span<const ClosureId> closures) {
+  std::vector<std::uint64_t> numbers;
+  for (const ClosureId closure : closures) numbers.push_back(closure.value());
+  return numbers;
+}
+
 struct Sent {
   WorkerHandle worker;
   std::uint64_t closure = 0;

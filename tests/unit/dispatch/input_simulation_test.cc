@@ -121,7 +121,7 @@ class Passes {
         continue;
       }
       const std::uint64_t element = worker.next++;
-      const Bookmark bookmark{.value = pass_.value(),
+      const Bookmark bookmark{.value = pass_,
                               .sequence = worker.next,
                               .place = std::as_bytes(std::span(&worker.next, 1))};
       result.bookmarks = std::span(&bookmark, 1);

@@ -45,7 +45,7 @@ TEST_CASE("a value is fetched and join returns when all have ended",
   CHECK(driver.Done().value());
   CHECK(driver.Join(Soon()).ok());
   CHECK(driver.counts().succeeded == 20'001);
-  CHECK(driver.counts().settled == 20'001);
+  CHECK(driver.counts().settled == ClosureId(20'001));
 }
 
 TEST_CASE("closures go on while nobody waits for them", "[dispatch][unit]") {
@@ -181,7 +181,7 @@ TEST_CASE("a place of data that is too long to be kept fails the closure that le
   Program program;
   const std::uint32_t leave = program.functions.Add("leave", [](ClosureContext& context) {
     const auto bytes = static_cast<std::size_t>(NumberIn(context.arguments()));
-    return context.LeaveBookmark(1, 1, std::string(bytes, 'x'));
+    return context.LeaveBookmark(ClosureId(1), 1, std::string(bytes, 'x'));
   });
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
   Driver driver(DriverOptions(program.functions));

@@ -29,8 +29,9 @@ TEST_CASE("a million closures leave nothing behind in driver and executors", "[d
   });
   const std::uint32_t take = functions.Add("take", [&](ClosureContext& context) {
     context.value().assign(200, std::byte{1});
-    return context.LeaveBookmark(static_cast<std::uint64_t>(NumberIn(context.arguments())),
-                                 ++sequence, "a place");
+    return context.LeaveBookmark(
+        ClosureId(static_cast<std::uint64_t>(NumberIn(context.arguments()))), ++sequence,
+        "a place");
   });
   RunningExecutor a(functions, net::LinkKind::kUnix);
   RunningExecutor b(functions, net::LinkKind::kUnix, 2);

@@ -18,10 +18,10 @@ TEST_CASE("what a process ran when it was killed is in its file, once", "[dispat
   const pid_t child = ::fork();
   if (child == 0) {
     RunningTable table(3, file);
-    table.Begin(0, 6, 60);
+    table.Begin(0, ClosureId(6), Attempt(60));
     table.End(0);
-    table.Begin(0, 7, 70);
-    table.Begin(2, 9, 90);
+    table.Begin(0, ClosureId(7), Attempt(70));
+    table.Begin(2, ClosureId(9), Attempt(90));
     (void)::kill(::getpid(), SIGKILL);
   }
   REQUIRE(child > 0);
@@ -30,14 +30,14 @@ TEST_CASE("what a process ran when it was killed is in its file, once", "[dispat
   const auto running = RunningTable::TakeFrom(file);
   REQUIRE(running);
   REQUIRE(running->size() == 2);
-  CHECK((*running)[0].closure == 7);
-  CHECK((*running)[0].attempt == 70);
-  CHECK((*running)[1].closure == 9);
+  CHECK((*running)[0].closure == ClosureId(7));
+  CHECK((*running)[0].attempt == Attempt(70));
+  CHECK((*running)[1].closure == ClosureId(9));
   CHECK_FALSE(RunningTable::TakeFrom(file));
 
   // Where there can be no file the table is in memory.
   RunningTable table(1, folder + "/no/such/folder/table");
-  table.Begin(0, 1, 1);
+  table.Begin(0, ClosureId(1), Attempt(1));
   CHECK(table.Now().size() == 1);
   std::filesystem::remove_all(folder);
 }

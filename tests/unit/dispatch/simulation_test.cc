@@ -45,7 +45,7 @@ class World {
       Trouble();
       Deliver();
     }
-    INFO("settled " << dispatcher_->settled() << " of " << total_);
+    INFO("settled " << settled() << " of " << total_);
     REQUIRE(finished());
     for (std::uint64_t id = 1; id <= total_; ++id) {
       REQUIRE((marks_.contains(id) || cancelled_.contains(id)));
@@ -73,7 +73,8 @@ class World {
   std::uint64_t Upto(std::uint64_t n) {
     return std::uniform_int_distribution<std::uint64_t>(0, n)(random_);
   }
-  bool finished() const { return dispatcher_->settled() == total_ && dispatcher_->idle(); }
+  std::uint64_t settled() const { return dispatcher_->settled().value(); }
+  bool finished() const { return settled() == total_ && dispatcher_->idle(); }
 
   // A new incarnation knows only what parameter servers know: marks, and the last watermark that
   // was told to them.
@@ -84,14 +85,14 @@ class World {
                                        .capacity = kCapacity,
                                        .argument_bytes = kArgumentBytes,
                                        .window = kWindow,
-                                       .settled = told_settled_};
+                                       .settled = ClosureId(told_settled_)};
     for (const std::uint64_t id : marks_) {
       if (id <= told_settled_) continue;
       auto& beyond = options.settled_beyond;
-      if (!beyond.empty() && beyond.back().last + 1 == id) {
-        beyond.back().last = id;
+      if (!beyond.empty() && beyond.back().last.Next() == ClosureId(id)) {
+        beyond.back().last = ClosureId(id);
       } else {
-        beyond.push_back({id, id});
+        beyond.push_back({ClosureId(id), ClosureId(id)});
       }
     }
     dispatcher_ = std::make_unique<ClosureDispatcher>(std::move(options));
@@ -119,16 +120,16 @@ class World {
     const std::uint64_t highest = next_ - 1;
     std::set<std::uint64_t> open;
     if (dispatcher_->failed()) {
-      for (std::uint64_t id = dispatcher_->settled() + 1; id <= highest; ++id) {
+      for (std::uint64_t id = settled() + 1; id <= highest; ++id) {
         if (!done_.contains(id)) open.insert(id);
       }
     }
     if (dispatcher_->Raise()) {
       REQUIRE(in_flight_.empty());
       cancelled_.insert(open.begin(), open.end());
-      REQUIRE(dispatcher_->settled() == highest);
+      REQUIRE(settled() == highest);
     }
-    told_settled_ = std::max(told_settled_, dispatcher_->settled());
+    told_settled_ = std::max(told_settled_, settled());
   }
 
   void CheckBounds() {
@@ -139,11 +140,11 @@ class World {
   }
 
   void Send() {
-    std::uint64_t newest_before = dispatcher_->last_given();
+    std::uint64_t newest_before = dispatcher_->last_given().value();
     std::uint64_t last_fresh = newest_before;
     dispatcher_->Pump(now_, [&](WorkerHandle worker, const Assignment& one) {
       const std::uint64_t id = one.closure.value();
-      REQUIRE(id <= dispatcher_->settled() + kWindow);
+      REQUIRE(id <= settled() + kWindow);
       REQUIRE_FALSE(done_.contains(id));
       // The lowest of all that wait, but for suspects.
       if (!verdicts_) REQUIRE(id == LowestWaiting());
@@ -194,7 +195,7 @@ class World {
   }
 
   std::uint64_t LowestWaiting() const {
-    std::uint64_t id = dispatcher_->settled() + 1;
+    std::uint64_t id = settled() + 1;
     while (in_flight_.contains(id) || done_.contains(id)) ++id;
     return id;
   }
@@ -211,18 +212,21 @@ class World {
       if (Upto(199) == 0) member.stalled_until = now_ + std::chrono::microseconds(Upto(5'000));
       if (Upto(299) != 0) continue;
       const bool failed = dispatcher_->failed();
-      std::vector<std::uint64_t> back;
+      std::vector<ClosureId> back;
       if (!verdicts_ || Upto(1) == 0) {
         back = dispatcher_->RemoveWorker(*member.handle, Unavailable("closed"));
       } else {
         auto crash =
             dispatcher_->CrashWorker(name, "signal SIGKILL", Suspects::Cause::kOutside, {});
         // Chance does not blame a closure here: six ends alone in a row.
-        if (crash.given_up) done_.insert(*crash.given_up), cancelled_.insert(*crash.given_up);
+        if (crash.given_up) {
+          done_.insert(crash.given_up->value());
+          cancelled_.insert(crash.given_up->value());
+        }
         back = std::move(crash.requeued);
       }
       REQUIRE(std::ranges::is_sorted(back));
-      for (const std::uint64_t id : back) {
+      for (const std::uint64_t id : NumbersOf(back)) {
         REQUIRE(in_flight_.erase(id) == 1);
         if (failed) done_.insert(id), cancelled_.insert(id);
       }

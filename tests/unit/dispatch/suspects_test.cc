@@ -16,7 +16,8 @@ struct Cluster : Bench {
   }
   static std::string Name(int i) { return "worker:" + std::to_string(i); }
   void Join(int i) { handles[i] = dispatcher.AddWorker(Name(i), Incarnation(1), 1); }
-  ClosureDispatcher::Crash Crash(int i, Cause cause = Cause::kItself, Ids running = {}) {
+  ClosureDispatcher::Crash Crash(int i, Cause cause = Cause::kItself,
+                                 std::vector<ClosureId> running = {}) {
     return dispatcher.CrashWorker(Name(i), "signal SIGSEGV", cause, running);
   }
   std::map<int, WorkerHandle> handles;
@@ -29,7 +30,7 @@ TEST_CASE("suspects run alone and first, and nothing else begins before they are
   const std::vector<Sent> before = cluster.Pump();
   REQUIRE(before.size() == 4);  // 1 and 3 on worker 0
 
-  CHECK(cluster.Crash(0).requeued == Ids{1, 3});
+  CHECK(NumbersOf(cluster.Crash(0).requeued) == Ids{1, 3});
   CHECK(cluster.Pump().empty());  // worker 1 is not free
   cluster.Done(before[1]);
   cluster.Done(before[3]);
@@ -52,7 +53,7 @@ TEST_CASE("only what the executor was running is suspect, when that is known", "
   Cluster cluster(1, 4);
   for (int i = 0; i < 4; ++i) cluster.Schedule();
   cluster.Pump();
-  CHECK(cluster.Crash(0, Cause::kItself, {2}).requeued == Ids{1, 2, 3, 4});
+  CHECK(NumbersOf(cluster.Crash(0, Cause::kItself, {ClosureId(2)}).requeued) == Ids{1, 2, 3, 4});
   cluster.Join(0);
 
   const std::vector<Sent> alone = cluster.Pump();
@@ -90,7 +91,7 @@ TEST_CASE(
   const int workers = GENERATE(1, 2);
   Cluster cluster(workers);
   const ResultSlab::Slot future = cluster.ScheduleWanted();
-  std::optional<std::uint64_t> given_up;
+  std::optional<ClosureId> given_up;
   for (int crash = 1; crash <= 3; ++crash) {
     const std::vector<Sent> sent = cluster.Pump();
     REQUIRE(sent.size() == 1);
@@ -140,7 +141,7 @@ TEST_CASE("five crashes of any closures without a success in between give the la
   Cluster cluster(3, 3);
   for (int i = 0; i < 30; ++i) cluster.Schedule();
   int crashes = 0;
-  std::optional<std::uint64_t> given_up;
+  std::optional<ClosureId> given_up;
   while (!given_up && crashes < 10) {
     const int where = crashes % 3;
     cluster.Pump();
@@ -161,7 +162,7 @@ TEST_CASE("three closures without an end in a row give the last one up", "[dispa
 
   CHECK_FALSE(cluster.Crash(0, Cause::kEndless).given_up.has_value());
   CHECK_FALSE(cluster.Crash(1, Cause::kEndless).given_up.has_value());
-  CHECK(cluster.Crash(2, Cause::kEndless).given_up == 3);
+  CHECK(cluster.Crash(2, Cause::kEndless).given_up == ClosureId(3));
 }
 
 TEST_CASE("a suspect goes elsewhere first, but not to a worker that is held for good",

@@ -247,9 +247,9 @@ class Cluster {
   std::unique_ptr<process::Child> child_;
   // Why closures were handed back.
   struct Returned : dispatch::DriverWatcher {
-    void OnRequeued(const std::string&, std::span<const std::uint64_t>) override {}
-    void OnGivenAgain(const std::string&, std::uint64_t) override {}
-    void OnReturned(const std::string&, std::uint64_t, const Status& why) override {
+    void OnRequeued(const std::string&, std::span<const ClosureId>) override {}
+    void OnGivenAgain(const std::string&, ClosureId) override {}
+    void OnReturned(const std::string&, ClosureId, const Status& why) override {
       const MutexLock lock(mutex);
       last = why;
     }

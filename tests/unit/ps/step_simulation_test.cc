@@ -193,10 +193,11 @@ class World {
       now_ = event.at;
       event.run();
     }
-    INFO("settled " << dispatcher_->settled() << " of " << rule_.last << ", G " << rule_.gradients
-                    << ", staleness " << rule_.staleness << (gated_ ? "" : ", not gated"));
+    INFO("settled " << dispatcher_->settled().value() << " of " << rule_.last << ", G "
+                    << rule_.gradients << ", staleness " << rule_.staleness
+                    << (gated_ ? "" : ", not gated"));
     REQUIRE(dispatcher_->idle());
-    REQUIRE(dispatcher_->settled() == rule_.last);
+    REQUIRE(dispatcher_->settled() == ClosureId(rule_.last));
     REQUIRE_FALSE(dispatcher_->failed());
     // What is still on its way comes too late for everything.
     const auto ended = servers_->All();

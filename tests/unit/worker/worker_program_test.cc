@@ -136,7 +136,7 @@ TEST_CASE_METHOD(Programs, "the end of a program's executor is told, and its num
   const ProcessId process = ServeProgram(5);
   core.OnLine(process, 1, "about to read address 0");
 
-  core.OnExited(process, "signal SIGSEGV", false, std::vector<std::uint64_t>{17});
+  core.OnExited(process, "signal SIGSEGV", false, std::vector{ClosureId(17)});
 
   REQUIRE(Events().size() == 3);
   CHECK(Events()[2].kind() == Event::KIND_EXITED);
