@@ -219,7 +219,7 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
 void Coordinator::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
   const Result<Job*> job = FindById(event.job_id());
   if (job.ok() && (*job)->OnLaunchEvent(member, event)) return;
-  commands_.Send(member, StopCommand(event.job_id(), event.launch(), Millis(0), true),
+  commands_.Send(member, StopCommand(event.job_id(), LaunchNumber(event.launch()), Millis(0), true),
                  options_.jobs.command_limit, [](auto) {});
 }
 

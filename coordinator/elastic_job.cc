@@ -52,7 +52,7 @@ void ElasticJob::GoOnAfterRestart() {
     place.worker = FromProto(task.worker());
     place.hostname = task.hostname();
     place.address = task.address();
-    place.launch = task.launch();
+    place.launch = LaunchNumber(task.launch());
     place.pid = task.pid();
     place.how = task.how();
     place.began = world_.scheduler.Now();
@@ -76,18 +76,18 @@ std::string ElasticJob::NameOf(std::size_t place) const {
 
 void ElasticJob::Show() {
   v1::LaunchState& state = *story_.record().mutable_job()->mutable_launch();
-  state.set_launch(number_);
+  state.set_launch(number_.value());
   state.clear_tasks();
   for (std::size_t i = 0; i < places_.size(); ++i) {
     const Place& place = places_[i];
-    if (place.launch == 0) continue;
+    if (place.launch == LaunchNumber()) continue;
     v1::LaunchedTask& task = *state.add_tasks();
     *task.mutable_task() = ToProto({"worker", static_cast<int>(i)});
     *task.mutable_worker() = ToProto(place.worker);
     task.set_hostname(place.hostname);
     task.set_address(place.address);
     task.set_pid(place.pid);
-    task.set_launch(place.launch);
+    task.set_launch(place.launch.value());
     task.set_how(place.how);
     task.set_state(place.stage == Stage::kVacant    ? "ended"
                    : place.stage == Stage::kLost    ? "lost"

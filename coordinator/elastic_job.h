@@ -50,7 +50,7 @@ class ElasticJob final : public LaunchedJob {
     SessionId session;
     std::string hostname;
     std::string address;
-    std::uint64_t launch = 0;
+    LaunchNumber launch = {};
     std::uint32_t pid = 0;
     TimePoint began;
     // How who was there last has ended; lost: how its worker was.
@@ -93,16 +93,16 @@ class ElasticJob final : public LaunchedJob {
   void FillAfter(Millis pause);
   std::vector<const Member*> Choose() const;
   // The place of that launch; nothing: it has gone.
-  Place* Find(std::uint64_t launch);
+  Place* Find(LaunchNumber launch);
   std::size_t NumberOf(const Place& place) const;
   // Its worker, if that is there in the same session.
   const Member* WorkerOf(const Place& place) const;
-  void SendPrepare(std::uint64_t number);
-  void OnPrepared(std::uint64_t number, const Result<v1::CommandResult>& result);
+  void SendPrepare(LaunchNumber number);
+  void OnPrepared(LaunchNumber number, const Result<v1::CommandResult>& result);
   // Starts the processes that are ready; the first ones begin all together.
   void StartReady();
   void SendStart(Place& place);
-  void OnStarted(std::uint64_t number, const Status& status);
+  void OnStarted(LaunchNumber number, const Status& status);
   // Its worker cannot run it.
   // `is_there`: its worker is, and says so itself.
   void LeaveOut(Place& place, const Status& why, bool is_there = false);

@@ -26,7 +26,7 @@ std::size_t ElasticJob::Live() const {
       std::count_if(places_.begin(), places_.end(), [](const Place& one) { return one.live(); }));
 }
 
-ElasticJob::Place* ElasticJob::Find(std::uint64_t launch) {
+ElasticJob::Place* ElasticJob::Find(LaunchNumber launch) {
   const auto found = std::find_if(places_.begin(), places_.end(), [&](const Place& one) {
     return one.stage != Stage::kVacant && one.launch == launch;
   });
@@ -74,7 +74,7 @@ void ElasticJob::Fill() {
   // Numbers of places follow those of workers where all begin together.
   std::stable_sort(fit.begin(), fit.end(),
                    [](const Member* a, const Member* b) { return a->task < b->task; });
-  std::vector<std::uint64_t> begun;
+  std::vector<LaunchNumber> begun;
   for (const Member* worker : fit) {
     auto vacant = std::find_if(places_.begin(), places_.end(),
                                [](const Place& one) { return one.stage == Stage::kVacant; });
@@ -97,7 +97,7 @@ void ElasticJob::Fill() {
   if (begun.empty()) return;
   Show();
   story_.Persist(Guard([this, begun](const Status& status) {
-    for (const std::uint64_t number : begun) {
+    for (const LaunchNumber number : begun) {
       Place* const place = Find(number);
       if (place == nullptr || place->stage != Stage::kPreparing) continue;
       if (status.ok()) {
@@ -114,21 +114,21 @@ void ElasticJob::FillAfter(Millis pause) {
   (void)world_.scheduler.RunAfter(pause, Guard([this] { GoOn(); }));
 }
 
-void ElasticJob::SendPrepare(std::uint64_t number) {
+void ElasticJob::SendPrepare(LaunchNumber number) {
   Place& place = *Find(number);
   const Member* worker = WorkerOf(place);
   if (worker == nullptr) return LeaveOut(place, Unavailable("it was lost before it could begin"));
   v1::Command command;
   v1::PrepareLaunch& prepare = *command.mutable_prepare_launch();
   prepare.set_job_id(id());
-  prepare.set_launch(number);
+  prepare.set_launch(number.value());
   *prepare.mutable_spec() = launch();
   prepare.set_addresses(1);
   world_.commands.Send(*worker, command, world_.options.command_limit,
                        Guard([this, number](const auto& result) { OnPrepared(number, result); }));
 }
 
-void ElasticJob::OnPrepared(std::uint64_t number, const Result<v1::CommandResult>& result) {
+void ElasticJob::OnPrepared(LaunchNumber number, const Result<v1::CommandResult>& result) {
   Place* const place = Find(number);
   if (place == nullptr || place->stage != Stage::kPreparing) return;
   if (!result.ok()) return LeaveOut(*place, result.status());
@@ -164,7 +164,7 @@ void ElasticJob::SendStart(Place& place) {
   v1::Command command;
   v1::StartLaunch& start = *command.mutable_start_launch();
   start.set_job_id(id());
-  start.set_launch(place.launch);
+  start.set_launch(place.launch.value());
   start.set_workers(Book());
   *start.add_processes() = ProcessOf(place);
   world_.commands.Send(*worker, command, world_.options.command_limit,
@@ -173,7 +173,7 @@ void ElasticJob::SendStart(Place& place) {
                        }));
 }
 
-void ElasticJob::OnStarted(std::uint64_t number, const Status& status) {
+void ElasticJob::OnStarted(LaunchNumber number, const Status& status) {
   Place* const place = Find(number);
   if (place == nullptr || place->stage != Stage::kStarting) return;
   if (!status.ok()) {
@@ -241,7 +241,7 @@ void ElasticJob::SendBook() {
     v1::Command command;
     v1::UpdateLaunch& update = *command.mutable_update_launch();
     update.set_job_id(id());
-    update.set_launch(place.launch);
+    update.set_launch(place.launch.value());
     update.set_workers(book);
     world_.commands.Send(*worker, command, world_.options.command_limit, [](auto) {});
   }
@@ -262,10 +262,11 @@ v1::LaunchProcess ElasticJob::ProcessOf(const Place& place) const {
 // --- What becomes of them.
 
 bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
-  Place* const place = phase_ == Phase::kBegun ? Find(event.launch()) : nullptr;
+  const LaunchNumber told(event.launch());
+  Place* const place = phase_ == Phase::kBegun ? Find(told) : nullptr;
   if (place == nullptr || place->worker != member.task) {
     // It is over: the worker was away when it was stopped, or has not heard of it yet.
-    world_.commands.Send(member, StopCommand(id(), event.launch(), Millis(0), ended()),
+    world_.commands.Send(member, StopCommand(id(), told, Millis(0), ended()),
                          world_.options.command_limit, [](auto) {});
     return true;
   }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "muster/v1/cluster.pb.h"
 
@@ -27,12 +28,12 @@ inline Millis EndGraceOf(const v1::LaunchSpec& spec) {
   return spec.grace_ms() == 0 ? kEndGrace : Millis(spec.grace_ms());
 }
 
-inline v1::Command StopCommand(const std::string& job_id, std::uint64_t launch, Millis grace,
+inline v1::Command StopCommand(const std::string& job_id, LaunchNumber launch, Millis grace,
                                bool forget = false) {
   v1::Command command;
   v1::StopLaunch& stop = *command.mutable_stop_launch();
   stop.set_job_id(job_id);
-  stop.set_launch(launch);
+  stop.set_launch(launch.value());
   stop.set_grace_ms(static_cast<std::uint32_t>(grace.count()));
   stop.set_forget(forget);
   return command;

@@ -103,7 +103,7 @@ std::string LaunchJob::EndOf(const Rank& rank) const {
 
 void LaunchJob::Show() {
   v1::LaunchState& state = *story_.record().mutable_job()->mutable_launch();
-  state.set_launch(number_);
+  state.set_launch(number_.value());
   state.clear_tasks();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& rank = ranks_[i];
@@ -113,7 +113,7 @@ void LaunchJob::Show() {
     task.set_hostname(rank.hostname);
     task.set_address(rank.address);
     task.set_pid(rank.pid);
-    task.set_launch(number_);
+    task.set_launch(number_.value());
     task.set_state(rank.end             ? "ended"
                    : !rank.lost.empty() ? "lost"
                    : rank.pid != 0      ? "running"

@@ -61,7 +61,7 @@ void LaunchJob::SendPrepare() {
     v1::Command command;
     v1::PrepareLaunch& prepare = *command.mutable_prepare_launch();
     prepare.set_job_id(id());
-    prepare.set_launch(number_);
+    prepare.set_launch(number_.value());
     *prepare.mutable_spec() = launch();
     // The first worker has the address where all meet, too.
     prepare.set_addresses(PerWorker() + (worker->task == ranks_.front().worker ? 1 : 0));
@@ -126,7 +126,7 @@ void LaunchJob::SendStart() {
     v1::Command command;
     v1::StartLaunch& start = *command.mutable_start_launch();
     start.set_job_id(id());
-    start.set_launch(number_);
+    start.set_launch(number_.value());
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (ranks_[i].worker == worker->task) *start.add_processes() = ProcessOf(i);
     }
@@ -177,10 +177,11 @@ bool LaunchJob::AllSettled() const {
 }
 
 bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
+  const LaunchNumber told(event.launch());
   // The launch is over: the worker was away when it was stopped.
-  if (event.launch() != number_ || phase_ != Phase::kBegun) {
-    if (event.launch() < number_ || ended()) {
-      world_.commands.Send(member, StopCommand(id(), event.launch(), Millis(0), ended()),
+  if (told != number_ || phase_ != Phase::kBegun) {
+    if (told < number_ || ended()) {
+      world_.commands.Send(member, StopCommand(id(), told, Millis(0), ended()),
                            world_.options.command_limit, [](auto) {});
     }
     return true;

@@ -24,8 +24,8 @@ bool LaunchedJob::BeginsOn(bool enough) {
   return true;
 }
 
-std::uint64_t LaunchedJob::NextNumber() {
-  number_ = world_.epoch.value() << 32 | ++launches_started_;
+LaunchNumber LaunchedJob::NextNumber() {
+  number_ = LaunchNumber(world_.epoch.value() << 32 | ++launches_started_);
   return number_;
 }
 
@@ -38,7 +38,7 @@ std::string LaunchedJob::AfterRestart() const {
 
 bool LaunchedJob::HasBegunBefore() {
   const v1::Job& job = record().job();
-  number_ = job.launch().launch();
+  number_ = LaunchNumber(job.launch().launch());
   const bool began = job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_STOPPING;
   if (record().plan().view() > 0 && began && !job.launch().tasks().empty()) return true;
   story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");

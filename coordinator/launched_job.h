@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "coordinator/fitness.h"
 #include "coordinator/job.h"
 
@@ -49,7 +50,7 @@ class LaunchedJob : public Job {
   // Else it is tried again soon.
   bool BeginsOn(bool enough);
   // Names another launch of this job; never used again. Its high half is the epoch.
-  std::uint64_t NextNumber();
+  LaunchNumber NextNumber();
   // Whether a coordinator before this one has begun processes. Else the job waits for its tasks.
   bool HasBegunBefore();
   // A worker cannot run it, for no passing reason: people are told once. When it is asked again.
@@ -61,7 +62,7 @@ class LaunchedJob : public Job {
                               std::size_t world_size) const;
 
   // The newest launch's.
-  std::uint64_t number_ = 0;
+  LaunchNumber number_;
   Fitness fitness_;
 
  private:

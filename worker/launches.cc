@@ -69,22 +69,23 @@ void Launches::Prepare(Waiter waiter, const v1::PrepareLaunch& request) {
     return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
   }
   const std::string& job_id = request.job_id();
+  const LaunchNumber number(request.launch());
   Launch& launch = launches_[job_id];
-  if (request.launch() < launch.number) {
+  if (number < launch.number) {
     return Answer(waiter, Aborted("job {}: launch {} is over; worker:{} is at launch {}", job_id,
-                                  request.launch(), options_.worker_index, launch.number));
+                                  number, options_.worker_index, launch.number));
   }
-  if (request.launch() == launch.number && !launch.stopping) {
+  if (number == launch.number && !launch.stopping) {
     launch.preparing.push_back(waiter);
     if (launch.stage == Launch::Stage::kReady || launch.stage == Launch::Stage::kStarted) {
       OnPrepared(job_id, launch.number, std::vector<std::string>(launch.addresses));
     }
     return;
   }
-  AnswerAll(launch.preparing, Aborted("job {}: replaced by launch {}", job_id, request.launch()));
+  AnswerAll(launch.preparing, Aborted("job {}: replaced by launch {}", job_id, number));
   AnswerAll(launch.stoppers, Ok());
   (void)scheduler_.Cancel(std::exchange(launch.kill_timer, 0));
-  launch.number = request.launch();
+  launch.number = number;
   launch.request = request;
   launch.stage = Launch::Stage::kClearing;
   launch.addresses.clear();
@@ -103,7 +104,7 @@ void Launches::BeginPreparing(const std::string& job_id, Launch& launch) {
   io_.Prepare(job_id, launch.number, launch.request.spec(), launch.request.addresses());
 }
 
-void Launches::OnPrepared(const std::string& job_id, std::uint64_t number,
+void Launches::OnPrepared(const std::string& job_id, LaunchNumber number,
                           const Result<std::vector<std::string>>& addresses) {
   const auto found = launches_.find(job_id);
   if (found == launches_.end() || found->second.number != number || found->second.stopping) return;
@@ -124,13 +125,14 @@ void Launches::OnPrepared(const std::string& job_id, std::uint64_t number,
 // Starts the processes, all or none.
 void Launches::Start(Waiter waiter, const v1::StartLaunch& request) {
   const std::string& job_id = request.job_id();
+  const LaunchNumber number(request.launch());
   const auto found = launches_.find(job_id);
-  const bool ours = found != launches_.end() && found->second.number == request.launch();
+  const bool ours = found != launches_.end() && found->second.number == number;
   if (ours && found->second.stage == Launch::Stage::kStarted) return Answer(waiter, Ok());
   if (!ours || found->second.stage != Launch::Stage::kReady || found->second.stopping ||
       draining_) {
     return Answer(waiter, FailedPrecondition("job {}: launch {} is not ready on worker:{}", job_id,
-                                             request.launch(), options_.worker_index));
+                                             number, options_.worker_index));
   }
   Launch& launch = found->second;
   if (request.workers().empty()) return StartNow(launch, waiter, request);
@@ -138,7 +140,7 @@ void Launches::Start(Waiter waiter, const v1::StartLaunch& request) {
   io_.WriteWorkers(job_id, launch.number, request.workers());
 }
 
-void Launches::OnWorkersWritten(const std::string& job_id, std::uint64_t number,
+void Launches::OnWorkersWritten(const std::string& job_id, LaunchNumber number,
                                 const Status& status) {
   const auto found = launches_.find(job_id);
   if (found == launches_.end() || found->second.number != number) return;
@@ -158,8 +160,9 @@ void Launches::OnWorkersWritten(const std::string& job_id, std::uint64_t number,
 
 void Launches::Update(Waiter waiter, const v1::UpdateLaunch& request) {
   const auto found = launches_.find(request.job_id());
-  if (found != launches_.end() && found->second.number == request.launch()) {
-    io_.WriteWorkers(request.job_id(), request.launch(), request.workers());
+  const LaunchNumber number(request.launch());
+  if (found != launches_.end() && found->second.number == number) {
+    io_.WriteWorkers(request.job_id(), number, request.workers());
   }
   Answer(waiter, Ok());
 }
@@ -226,7 +229,7 @@ void Launches::AskAll(Launch& launch) {
 void Launches::Stop(Waiter waiter, const v1::StopLaunch& request) {
   const std::string& job_id = request.job_id();
   const auto found = launches_.find(job_id);
-  if (found == launches_.end() || found->second.number > request.launch()) {
+  if (found == launches_.end() || found->second.number > LaunchNumber(request.launch())) {
     if (found == launches_.end() && request.forget()) io_.Forget(job_id);
     return Answer(waiter, Ok());
   }
@@ -356,7 +359,7 @@ void Launches::Tell(v1::LaunchEvent::Kind kind, const std::string& job_id, const
   v1::DaemonMessage message;
   v1::LaunchEvent& event = *message.mutable_launched();
   event.set_job_id(job_id);
-  event.set_launch(launch.number);
+  event.set_launch(launch.number.value());
   *event.mutable_task() = process.task;
   event.set_pid(static_cast<std::uint32_t>(process.pid));
   event.set_kind(kind);

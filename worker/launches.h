@@ -48,11 +48,11 @@ class LaunchIo {
   virtual Status Look(const v1::LaunchSpec& spec) = 0;
   // Fetches the launch's files into the job's working folder and claims `addresses` addresses in
   // place of those that the job had; Launches::OnPrepared() follows.
-  virtual void Prepare(const std::string& job_id, std::uint64_t launch, const v1::LaunchSpec& spec,
+  virtual void Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
                        std::uint32_t addresses) = 0;
   // Elastic jobs: puts `text` where the job's processes read who is there;
   // Launches::OnWorkersWritten() follows.
-  virtual void WriteWorkers(const std::string& job_id, std::uint64_t launch,
+  virtual void WriteWorkers(const std::string& job_id, LaunchNumber launch,
                             const std::string& text) = 0;
   // Starts the command. Its pid, its lines and its end come under this id.
   virtual Status Run(LaunchedId id, const std::string& job_id, const v1::LaunchSpec& spec,
@@ -86,9 +86,9 @@ class Launches {
   // Tells what is here again.
   void OnAttached();
 
-  void OnPrepared(const std::string& job_id, std::uint64_t launch,
+  void OnPrepared(const std::string& job_id, LaunchNumber launch,
                   const Result<std::vector<std::string>>& addresses);
-  void OnWorkersWritten(const std::string& job_id, std::uint64_t launch, const Status& status);
+  void OnWorkersWritten(const std::string& job_id, LaunchNumber launch, const Status& status);
   void OnStarted(LaunchedId id, int pid);
   void OnLine(LaunchedId id, std::int64_t time_us, const std::string& line);
   void OnExited(LaunchedId id, const LaunchedEnd& end);
@@ -118,7 +118,7 @@ class Launches {
     bool flush_planned = false;
   };
   struct Launch {
-    std::uint64_t number = 0;
+    LaunchNumber number;
     v1::PrepareLaunch request;
     enum class Stage {
       kClearing,   // those of the launch before it are being killed

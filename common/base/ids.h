@@ -45,6 +45,9 @@ using ClosureId = Id<struct ClosureTag>;
 // Which of the groups of processes that one job forms, one after another; 0: none. A lower one is
 // over.
 using Generation = Id<struct GenerationTag>;
+// A set of launched processes that begin and end together, in its job: never used again. A higher
+// one replaces a lower one.
+using LaunchNumber = Id<struct LaunchTag>;
 // A program's variable, by its driver's count: never used again.
 using VariableId = Id<struct VariableTag>;
 

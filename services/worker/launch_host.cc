@@ -151,8 +151,8 @@ Result<std::vector<std::string>> LaunchHost::ClaimAddresses(const std::string& j
   return addresses;
 }
 
-void LaunchHost::Prepare(const std::string& job_id, std::uint64_t launch,
-                         const v1::LaunchSpec& spec, std::uint32_t addresses) {
+void LaunchHost::Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
+                         std::uint32_t addresses) {
   files_.Post([this, job_id, launch, spec, addresses, folder = FolderOf(job_id)] {
     Status placed = Place(folder, spec);
     strand_.Post([this, job_id, launch, spec, addresses, placed = std::move(placed)] {
@@ -175,7 +175,7 @@ void LaunchHost::Forget(const std::string& job_id) {
 }
 
 // In the place of what is there, so that who reads it finds one or the other.
-void LaunchHost::WriteWorkers(const std::string& job_id, std::uint64_t launch,
+void LaunchHost::WriteWorkers(const std::string& job_id, LaunchNumber launch,
                               const std::string& text) {
   files_.Post([this, job_id, launch, text, path = WorkersFileOf(job_id)] {
     const std::string next = path + ".next";

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/process/child.h"
 #include "common/process/line_gate.h"
@@ -52,9 +53,9 @@ class LaunchHost final : private worker::LaunchIo {
   struct Running;
 
   Status Look(const v1::LaunchSpec& spec) override;
-  void Prepare(const std::string& job_id, std::uint64_t launch, const v1::LaunchSpec& spec,
+  void Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
                std::uint32_t addresses) override;
-  void WriteWorkers(const std::string& job_id, std::uint64_t launch,
+  void WriteWorkers(const std::string& job_id, LaunchNumber launch,
                     const std::string& text) override;
   Status Run(worker::LaunchedId id, const std::string& job_id, const v1::LaunchSpec& spec,
              const v1::LaunchProcess& process) override;

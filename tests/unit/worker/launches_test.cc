@@ -10,11 +10,11 @@ namespace {
 
 struct FakeLaunchIo : LaunchIo {
   Status Look(const v1::LaunchSpec&) override { return here; }
-  void Prepare(const std::string&, std::uint64_t launch, const v1::LaunchSpec&,
+  void Prepare(const std::string&, LaunchNumber launch, const v1::LaunchSpec&,
                std::uint32_t) override {
     prepared.push_back(launch);
   }
-  void WriteWorkers(const std::string&, std::uint64_t, const std::string& text) override {
+  void WriteWorkers(const std::string&, LaunchNumber, const std::string& text) override {
     written.push_back(text);
   }
   Status Run(LaunchedId id, const std::string&, const v1::LaunchSpec&,
@@ -34,7 +34,7 @@ struct FakeLaunchIo : LaunchIo {
   void Reply(StreamId, v1::CommandResult result) override { replies.push_back(std::move(result)); }
 
   Status here, run;
-  std::vector<std::uint64_t> prepared;
+  std::vector<LaunchNumber> prepared;
   std::vector<LaunchedId> started, asked, killed;
   int released = 0;
   std::map<LaunchedId, process::Wait> waits;
@@ -87,7 +87,7 @@ struct LaunchesFixture {
   // Prepared, with addresses, and started.
   void Begin(std::uint64_t launch) {
     Prepare(launch);
-    launches.OnPrepared("j", launch, std::vector<std::string>{"a:1", "a:2"});
+    launches.OnPrepared("j", LaunchNumber(launch), std::vector<std::string>{"a:1", "a:2"});
     REQUIRE(Code(Start(launch)) == StatusCode::kOk);
   }
   void Ends(std::size_t process, std::uint32_t code = 0) {
@@ -114,7 +114,7 @@ TEST_CASE_METHOD(LaunchesFixture, "A launch is prepared, started, and told of",
   const std::uint64_t prepare = Prepare(5);
   CHECK(Code(prepare) == StatusCode::kUnknown);
   CHECK(Code(Start(5)) == StatusCode::kFailedPrecondition);
-  launches.OnPrepared("j", 5, std::vector<std::string>{"a:1", "a:2"});
+  launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"a:1", "a:2"});
   REQUIRE(Code(prepare) == StatusCode::kOk);
   CHECK(io.replies.back().launch().addresses(1) == "a:2");
   // A repeat answers as the first did.
@@ -189,19 +189,19 @@ TEST_CASE_METHOD(LaunchesFixture, "A new launch begins when nothing of the one b
   const std::size_t told = Events().size();
   const std::uint64_t prepare = Prepare(6);
   CHECK(io.killed.size() == 2);
-  CHECK(io.prepared == std::vector<std::uint64_t>{5});
+  CHECK(io.prepared == std::vector{LaunchNumber(5)});
   Ends(0);
   CHECK(io.prepared.size() == 1);
   Ends(1);
-  CHECK(io.prepared == std::vector<std::uint64_t>{5, 6});
+  CHECK(io.prepared == std::vector{LaunchNumber(5), LaunchNumber(6)});
   // Those ends are nobody's concern, and what comes late of the old launch neither.
   CHECK(Events().size() == told);
   CHECK(Code(Prepare(5)) == StatusCode::kAborted);
   CHECK(Code(Stop(5)) == StatusCode::kOk);
   CHECK(io.asked.empty());
-  launches.OnPrepared("j", 5, std::vector<std::string>{"old:1"});
+  launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"old:1"});
   CHECK(Code(prepare) == StatusCode::kUnknown);
-  launches.OnPrepared("j", 6, std::vector<std::string>{"a:3"});
+  launches.OnPrepared("j", LaunchNumber(6), std::vector<std::string>{"a:3"});
   CHECK(Code(prepare) == StatusCode::kOk);
 }
 
@@ -240,7 +240,7 @@ TEST_CASE_METHOD(LaunchesFixture, "A worker that is asked to end asks its proces
 TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there is written",
                  "[worker][launch][elastic]") {
   Prepare(5);
-  launches.OnPrepared("j", 5, std::vector<std::string>{"a:1"});
+  launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"a:1"});
   v1::Command start = Command();
   start.mutable_start_launch()->set_job_id("j");
   start.mutable_start_launch()->set_launch(5);
@@ -251,7 +251,7 @@ TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there
   CHECK(io.started.empty());
 
   SECTION("it is written") {
-    launches.OnWorkersWritten("j", 5, Ok());
+    launches.OnWorkersWritten("j", LaunchNumber(5), Ok());
     CHECK(Code(start.id()) == StatusCode::kOk);
     CHECK(io.started.size() == 1);
     v1::Command update = Command();
@@ -265,13 +265,13 @@ TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there
     CHECK(io.written == std::vector<std::string>{"those", "these"});
   }
   SECTION("the disk is full") {
-    launches.OnWorkersWritten("j", 5, ResourceExhausted("no room"));
+    launches.OnWorkersWritten("j", LaunchNumber(5), ResourceExhausted("no room"));
     CHECK(Code(start.id()) == StatusCode::kResourceExhausted);
     CHECK(io.started.empty());
   }
   SECTION("the launch was stopped meanwhile") {
     Stop(5);
-    launches.OnWorkersWritten("j", 5, Ok());
+    launches.OnWorkersWritten("j", LaunchNumber(5), Ok());
     CHECK(Code(start.id()) == StatusCode::kAborted);
     CHECK(io.started.empty());
   }
@@ -280,12 +280,12 @@ TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there
 TEST_CASE_METHOD(LaunchesFixture, "A launch whose files or command are missing says so",
                  "[worker][launch]") {
   const std::uint64_t prepare = Prepare(5);
-  launches.OnPrepared("j", 5, ResourceExhausted("the disk is full"));
+  launches.OnPrepared("j", LaunchNumber(5), ResourceExhausted("the disk is full"));
   CHECK(Code(prepare) == StatusCode::kResourceExhausted);
   CHECK(Code(Start(5)) == StatusCode::kFailedPrecondition);
 
   Prepare(6);
-  launches.OnPrepared("j", 6, std::vector<std::string>{"a:1"});
+  launches.OnPrepared("j", LaunchNumber(6), std::vector<std::string>{"a:1"});
   io.run = NotFound("no guard");
   CHECK(Code(Start(6)) == StatusCode::kNotFound);
 
