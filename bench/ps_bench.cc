@@ -76,7 +76,6 @@ class Side {
     std::unique_ptr<Side> side(new Side(closures));
     ps::PsClient::Options options;
     const bool tls = name == "tls";
-    options.token = peer.token();
     if (tls) options.tls = peer.tls();
     options.link = link;
     options.host_id = peer.host_id();
@@ -85,7 +84,9 @@ class Side {
     v1::JobPlan rows = RowsPlan();
     peer.Complete(dense, tls);
     peer.Complete(rows, tls);
+    options.key = net::JobKey(peer.token(), dense.job_id(), Epoch());
     MUSTER_TRY_ASSIGN(side->dense_, ps::PsClient::Connect(dense, options));
+    options.key = net::JobKey(peer.token(), rows.job_id(), Epoch());
     MUSTER_TRY_ASSIGN(side->rows_, ps::PsClient::Connect(rows, options));
     return side;
   }

@@ -88,6 +88,7 @@ class Shards : public JobShards {
   Status Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
                const std::string& restore_from);
 
+  const std::string& job_id() const override { return job_; }
   ViewId view() const override { return view_; }
   std::span<const ShardInfo> shards() const override { return infos_; }
   std::optional<ClosureId> Missing(std::uint32_t shard, ClosureId closure) override;

@@ -53,6 +53,7 @@ class JobShards {
                                                    ApplyPool& pool);
   virtual ~JobShards() = default;
 
+  virtual const std::string& job_id() const = 0;
   virtual ViewId view() const = 0;
   // In the order of (variable, row_offset); a shard's index here is its name on the wire.
   virtual std::span<const ShardInfo> shards() const = 0;

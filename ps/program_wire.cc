@@ -7,7 +7,6 @@
 namespace muster::ps {
 namespace {
 
-constexpr std::string_view kRole = "program ";
 // More than any frame carries: sums of as many entries as there may be fit into 64 bits.
 constexpr std::uint64_t kMostBytes = 16ULL << 30;
 constexpr std::uint64_t kMostIds = kMostBytes / sizeof(std::int64_t);
@@ -46,13 +45,6 @@ Status CheckPayload(std::uint64_t payload, std::uint64_t expected) {
 }
 
 }  // namespace
-
-std::string ProgramRole(std::string_view job_id) { return std::string(kRole).append(job_id); }
-
-std::optional<std::string_view> ProgramOf(std::string_view role) {
-  if (!role.starts_with(kRole) || role.size() == kRole.size()) return std::nullopt;
-  return role.substr(kRole.size());
-}
 
 Result<std::vector<ReadEntry>> ParseReads(std::span<const std::byte> meta, std::uint64_t payload,
                                           bool local) {

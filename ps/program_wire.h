@@ -98,10 +98,6 @@ inline net::Subject SubjectOf(const ProgramSubject& subject) {
 inline ProgramSubject ProgramSubjectOf(const net::Hello& hello) {
   return std::bit_cast<ProgramSubject>(hello.subject);
 }
-// "program job-7".
-std::string ProgramRole(std::string_view job_id);
-// The job's id; nullopt: the hello is not a program's.
-std::optional<std::string_view> ProgramOf(std::string_view role);
 
 struct ReadEntry {
   // CREATE's answer.

@@ -14,6 +14,9 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "common/base/ids.h"
@@ -58,7 +61,20 @@ inline net::FrameHeader MakeHeader(Verb verb, std::uint64_t request, const WireI
           .ids = std::bit_cast<net::FrameIds>(ids)};
 }
 
-// What a client's hello asks for.
+// A hello's role says which job its process is of: "model job-7", "program job-7".
+inline constexpr std::string_view kModelRole = "model ";
+inline constexpr std::string_view kProgramRole = "program ";
+
+inline std::string RoleOf(std::string_view kind, std::string_view job_id) {
+  return std::string(kind).append(job_id);
+}
+// The job's id; nullopt: the role is of another kind.
+inline std::optional<std::string_view> JobOf(std::string_view kind, std::string_view role) {
+  if (!role.starts_with(kind) || role.size() == kind.size()) return std::nullopt;
+  return role.substr(kind.size());
+}
+
+// What a model job's hello asks for, beside the job's id, which is in its role.
 struct WireSubject {
   JobNumber job{};
   ViewId view{};

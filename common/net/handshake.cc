@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kClientLabel = "muster hello 1";
 constexpr std::string_view kServerLabel = "muster welcome 1";
 constexpr std::string_view kJobLabel = "muster job key 1";
+constexpr const char* kWhatProves = "the token, or the job's key, that this process has";
 constexpr std::size_t kMaxName = 256;
 // In WELCOME's meta, before the proof.
 constexpr std::byte kPayloadCrc{1};
@@ -175,7 +176,8 @@ Result<ReceivedHello> ReceiveHello(Channel& channel, const Identity& self, const
   MUSTER_TRY_ASSIGN(ReceivedHello received, DecodeHello(channel.meta()));
   received.key = key_of ? key_of(received.hello) : self.token;
   if (!SameProof(received.proof, ClientProof(received.key, nonce, received.body, binding))) {
-    return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
+    return Unauthenticated("{} does not know {}", channel.link().peer(),
+                           key_of ? "the key of " + received.hello.role : kWhatProves);
   }
   return received;
 }
@@ -261,7 +263,7 @@ Status GreetServer(Channel& channel, const Identity& self, const std::string& ro
   const std::byte options = channel.meta()[0];
   std::memcpy(got.data(), channel.meta().data() + 1, got.size());
   if (!SameProof(got, ServerProof(self.token, theirs, ours, options, binding))) {
-    return Unauthenticated("{} does not know this cluster's token", channel.link().peer());
+    return Unauthenticated("{} does not know {}", channel.link().peer(), kWhatProves);
   }
   if ((options & kPayloadCrc) != std::byte{0}) channel.UsePayloadCrc();
   return Ok();

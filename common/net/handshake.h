@@ -1,8 +1,8 @@
-// Both sides prove that they hold the cluster's token, and learn whether they share a host.
+// Both sides prove that they hold their job's key, or the token, and learn if they share a host.
 //
 //   server -> client  NONCE    32 random bytes
-//   client -> server  HELLO    HMAC(token, what it says and the server's nonce)
-//   server -> client  WELCOME  HMAC(token, both nonces), or an error; then the link is open
+//   client -> server  HELLO    HMAC(key, what it says and the server's nonce)
+//   server -> client  WELCOME  HMAC(key, both nonces), or an error; then the link is open
 //
 // Behind TLS the proofs also cover a secret of that connection, so that they cannot be passed on
 // from another one.
@@ -40,8 +40,8 @@ struct Identity {
   std::string server_task = {};
 };
 
-// What proves the links of one job's processes to each other under one epoch of the coordinator,
-// and nothing else of the cluster: the token cannot be told from it. 32 bytes, not text.
+// Proves the links of one job's processes to each other, and nothing else; the token cannot be told
+// from it. Of one epoch of the coordinator; 0: of all, for who outlives it. 32 bytes, not text.
 std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch);
 
 // What a client comes for, as the protocol lays it out (ps/wire.h: job and view).

@@ -53,7 +53,7 @@ ProgramServers::ProgramServers(std::vector<ProgramClient::Server> servers,
     : options_(options),
       session_{.key = options.key,
                .tls = options.tls,
-               .role = ProgramRole(options.job_id),
+               .role = RoleOf(kProgramRole, options.job_id),
                .subject = SubjectOf(
                    ProgramSubject{.epoch = options.epoch, .incarnation = options.incarnation}),
                .link = options.link,

@@ -76,9 +76,9 @@ Status PsClientImpl::Open(const v1::JobPlan& plan) {
                                     .unix_path = address->data().unix_path(),
                                     .host_id = address->data().host_id()};
     const WireSubject job{.job = JobNumber(plan.job_number()), .view = ViewId(plan.view())};
-    const ServerSession::Options session{.key = options_.token,
+    const ServerSession::Options session{.key = options_.key,
                                          .tls = options_.tls,
-                                         .role = "worker",
+                                         .role = RoleOf(kModelRole, plan.job_id()),
                                          .subject = SubjectOf(job),
                                          .link = options_.link,
                                          .host_id = options_.host_id,

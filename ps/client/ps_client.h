@@ -6,7 +6,8 @@
 //
 // Threading: one caller at a time. Errors: kUnavailable, a server is lost or silent (which one is
 // named); kAborted, the job has a newer view or this attempt is superseded; kUnauthenticated, the
-// token is wrong; kDeadlineExceeded, names whom it waited for.
+// key is wrong; kPermissionDenied, the plan's number is another job's; kDeadlineExceeded, names
+// whom it waited for.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ struct RowGradient {
 class PsClient {
  public:
   struct Options {
-    std::string token{};
+    // net::JobKey of the plan's job, of no epoch: its executors outlive a coordinator.
+    std::string key{};
     // See ServerSession::Options.
     std::shared_ptr<tls::Context> tls = nullptr;
     LinkMode link = LinkMode::kAuto;

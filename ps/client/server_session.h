@@ -47,7 +47,7 @@ class ServerSession {
     std::string host_id;
   };
   struct Options {
-    // Proves the hello: the cluster's token, or the job's key.
+    // Proves the hello: the job's key.
     std::string key;
     // For connections over TCP; null: in the clear.
     std::shared_ptr<tls::Context> tls = nullptr;

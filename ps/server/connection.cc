@@ -140,7 +140,11 @@ void Connection::Refuse(const Status& error) {
   // A peer that went away is no news: its daemon reports it.
   if (error.code() == StatusCode::kUnavailable) return;
   context_.Warn(context_.closings, fmt::format("data connection closed: {}", ToString(error)));
-  if (error.code() == StatusCode::kUnauthenticated || error.code() == StatusCode::kAborted) return;
+  // In the handshake, which has said so.
+  const bool refused = error.code() == StatusCode::kUnauthenticated ||
+                       error.code() == StatusCode::kPermissionDenied ||
+                       error.code() == StatusCode::kAborted;
+  if (refused) return;
   ++context_.bad_frames;
   (void)channel_.SendError({}, kReply, error, channel_.After(kLinger));
   (void)net::Finish(channel_.link(), channel_.clock(), channel_.After(kLinger));
@@ -148,14 +152,23 @@ void Connection::Refuse(const Status& error) {
 
 Status Connection::Open() {
   const auto key_of = [this](const net::Hello& hello) {
-    const auto job_id = ProgramOf(hello.role);
-    if (!job_id) return context_.identity.token;
-    return net::JobKey(context_.identity.token, *job_id, ProgramSubjectOf(hello).epoch);
+    const std::string& token = context_.identity.token;
+    // Executors of models go on under the next coordinator, and prove themselves as before.
+    if (const auto model = JobOf(kModelRole, hello.role)) {
+      return net::JobKey(token, *model, Epoch());
+    }
+    const auto program = JobOf(kProgramRole, hello.role);
+    return program ? net::JobKey(token, *program, ProgramSubjectOf(hello).epoch) : token;
   };
   const auto admit = [this](const net::Hello& hello) {
-    if (const auto job_id = ProgramOf(hello.role)) return AdmitProgram(hello, std::string(*job_id));
+    if (const auto program = JobOf(kProgramRole, hello.role)) {
+      return AdmitProgram(hello, std::string(*program));
+    }
+    const auto model = JobOf(kModelRole, hello.role);
+    if (!model) return InvalidArgument("a client \"{}\": wanted model or program", hello.role);
+    model_ = *model;
     const WireSubject subject = SubjectOf(hello);
-    return context_.jobs.Admit(subject.job, subject.view);
+    return context_.jobs.Admit(model_, subject.job, subject.view);
   };
   const TimePoint deadline = channel_.After(context_.options.handshake_timeout);
   MUSTER_TRY_ASSIGN([[maybe_unused]] const net::Hello hello,
@@ -213,7 +226,7 @@ Status Connection::ServeOne(const FrameHeader& frame) {
                          channel_.link().peer(), frame.kind);
   }
   answered_ = false;
-  auto served = context_.jobs.Find(request.ids.job, request.ids.view);
+  auto served = context_.jobs.Find(model_, request.ids.job, request.ids.view);
   Status status = served.ok() ? Execute(request, *served) : served.status();
   memory_.EndRequest();
   if (answered_) return status;

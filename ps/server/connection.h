@@ -86,6 +86,8 @@ class Connection {
   net::Socket& socket_;
   net::Channel channel_;
   RequestMemory memory_;
+  // The id of the model job whose connection it is: its requests are for that one alone.
+  std::string model_;
   // What a program's connection asks; it asks for nothing else.
   std::optional<ProgramRequests> program_;
   std::atomic<bool> done_{false};

@@ -12,6 +12,7 @@ void JobTable::Publish(JobNumber job, std::shared_ptr<JobShards> shards) {
   const ViewId view = shards->view();
   if (view < entry.view) return;
   if (entry.served.counters == nullptr) entry.served.counters = std::make_shared<JobCounters>();
+  entry.id = shards->job_id();
   older = std::exchange(entry.served.shards, std::move(shards));
   entry.view = view;
   entry.dropped = false;
@@ -26,10 +27,19 @@ void JobTable::Drop(JobNumber job) {
   older = std::exchange(found->second.served.shards, nullptr);
 }
 
-Status JobTable::Admit(JobNumber job, ViewId view) const {
+// A client has proven an id, and says the number itself.
+Status JobTable::CheckId(const Entry& entry, std::string_view job_id, JobNumber job) {
+  if (entry.id == job_id) return Ok();
+  return PermissionDenied("job number {} is not that of {}, whose key this client has", job,
+                          job_id);
+}
+
+Status JobTable::Admit(std::string_view job_id, JobNumber job, ViewId view) const {
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
-  if (found == jobs_.end() || view > found->second.view) return Ok();
+  if (found == jobs_.end()) return Ok();
+  MUSTER_TRY(CheckId(found->second, job_id, job));
+  if (view > found->second.view) return Ok();
   if (view < found->second.view) {
     return Aborted("job {} is at view {}; view {} is over", job, found->second.view, view);
   }
@@ -37,13 +47,14 @@ Status JobTable::Admit(JobNumber job, ViewId view) const {
   return Ok();
 }
 
-Result<JobTable::Served> JobTable::Find(JobNumber job, ViewId view) const {
+Result<JobTable::Served> JobTable::Find(std::string_view job_id, JobNumber job, ViewId view) const {
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) {
     return Unavailable("no variables of job {} here: not created yet, or lost in a restart", job);
   }
   const Entry& entry = found->second;
+  MUSTER_TRY(CheckId(entry, job_id, job));
   if (entry.view == view && !entry.dropped) return entry.served;
   if (view > entry.view) {
     return Unavailable("job {} is at view {} here; view {} is not created yet", job, entry.view,

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
@@ -37,20 +39,24 @@ class JobTable {
   void Publish(JobNumber job, std::shared_ptr<JobShards> shards);
   void Drop(JobNumber job);
 
-  // kAborted: a newer view is served, or the job was dropped.  kUnavailable: this server does not
-  // have that view (yet), or lost it in a restart.
-  Result<Served> Find(JobNumber job, ViewId view) const;
-  // Whether a client of that view may connect: kAborted as above; a view to come is fine.
-  Status Admit(JobNumber job, ViewId view) const;
+  // For a client of the job of that id.
+  //   kPermissionDenied: the number is another job's.  kAborted: a newer view is served, or the job
+  //   was dropped.  kUnavailable: this server does not have that view (yet), or lost it in a
+  //   restart.
+  Result<Served> Find(std::string_view job_id, JobNumber job, ViewId view) const;
+  // Whether such a client may connect: errors as above, but that a view to come is fine.
+  Status Admit(std::string_view job_id, JobNumber job, ViewId view) const;
 
   ServerCounters counters(JobNumber job) const;
 
  private:
   struct Entry {
+    std::string id;
     ViewId view;
     bool dropped = false;
     Served served;
   };
+  static Status CheckId(const Entry& entry, std::string_view job_id, JobNumber job);
   mutable Mutex mutex_;
   std::map<JobNumber, Entry> jobs_ MUSTER_GUARDED_BY(mutex_);
 };

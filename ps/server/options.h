@@ -24,7 +24,7 @@ struct ServerOptions {
   // and nobody else's to change.
   std::string unix_directory{};
   std::string token{};
-  // Its certificate, for connections over TCP; null: they are in the clear.
+  // For connections over TCP; null: they are in the clear.
   std::shared_ptr<tls::Context> tls = nullptr;
   // net::HostId() of this process.
   std::string host_id{};
@@ -67,7 +67,7 @@ struct ServerCounters {
 struct LinkCounters {
   std::uint64_t connections_now = 0;
   std::uint64_t connections_accepted = 0;
-  // Wrong token, garbage, too slow, too many half open.
+  // Wrong key, garbage, too slow, too many half open.
   std::uint64_t handshakes_refused = 0;
   std::uint64_t bad_frames = 0;
   // All that passed through Unix sockets: handshakes, and wakes (headers, where a client has no

@@ -32,8 +32,13 @@ std::string Describe(const std::string& path) {
 
 }  // namespace
 
+std::map<std::string, std::string> WithoutSecrets() {
+  return {{"MUSTER_TOKEN_FILE", ""}, {"MUSTER_TLS_CA", ""},      {"MUSTER_TLS_CERT", ""},
+          {"MUSTER_TLS_KEY", ""},    {"MUSTER_TLS_ALLOWED", ""}, {"CREDENTIALS_DIRECTORY", ""}};
+}
+
 std::map<std::string, std::string> WithoutMuster() {
-  std::map<std::string, std::string> changes;
+  std::map<std::string, std::string> changes = WithoutSecrets();
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     if (text.starts_with("MUSTER_")) changes[std::string(text, 0, text.find('='))] = "";

@@ -15,13 +15,13 @@ namespace muster::services {
 // The daemon's own is 0 or lower: it must outlive the programs that it watches over.
 inline constexpr int kProgramOomScore = 500;
 
-// Changes to this daemon's environment that leave its settings out (MUSTER_*, the token's place
-// among them).
+// Changes to this daemon's environment that leave out where its token and its certificate are.
+std::map<std::string, std::string> WithoutSecrets();
+// The same, and all of its settings (MUSTER_*).
 std::map<std::string, std::string> WithoutMuster();
 
-// What runs `path` in the role and as the task that `start` says. No setting of the daemon's is in
-// its environment (MUSTER_*, the token's place among them); TF_CONFIG names its task in the job,
-// and none of the cluster's ports, which daemons have bound.
+// What runs `path` in the role and as the task that `start` says, WithoutMuster(); TF_CONFIG names
+// its task in the job, and none of the cluster's ports, which daemons have bound.
 process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
                                      const v1::ProgramStart& start);
 

@@ -23,8 +23,8 @@ void Say(fmt::format_string<Args...> text, Args&&... args) {
 
 }  // namespace
 
-Executor::Executor(process::MessagePipe& pipe, Options options)
-    : pipe_(pipe), options_(std::move(options)) {}
+Executor::Executor(process::MessagePipe& pipe, OnClosed on_closed)
+    : pipe_(pipe), on_closed_(std::move(on_closed)) {}
 
 Status Executor::Serve() {
   std::jthread receiver([this] { Receive(); });
@@ -48,7 +48,7 @@ void Executor::Receive() {
       closed_ = status;
       lock.unlock();
       arrived_.notify_all();
-      if (options_.on_closed) options_.on_closed(status);
+      if (on_closed_) on_closed_(status);
       return;
     }
     inbox_.push_back(std::move(message));
@@ -153,8 +153,7 @@ Status Executor::Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready)
     SetStatus(Ok(), *again.mutable_ready()->mutable_status());
     (void)pipe_.Send(again);  // the receiver learns that the daemon has gone
   };
-  MUSTER_TRY_ASSIGN(
-      run_, JobRun::Open(start, {.token = options_.token, .tls = options_.tls}, on_group_over));
+  MUSTER_TRY_ASSIGN(run_, JobRun::Open(start, on_group_over));
   MUSTER_TRY_ASSIGN(server_, ClosureServer::Start(start, *run_, pipe_));
   *ready.mutable_endpoint() = server_->endpoint();
   ready.set_group_address(run_->group_address());

@@ -23,16 +23,11 @@ namespace muster::executor {
 
 class Executor {
  public:
-  struct Options {
-    // The cluster's token, for the parameter servers.
-    std::string token;
-    // For connections to them over TCP; null: in the clear.
-    std::shared_ptr<tls::Context> tls = nullptr;
-    // Runs on the receiving thread when the daemon has closed the pipe; may end the process.
-    std::function<void(const Status&)> on_closed;
-  };
+  // `on_closed` runs on the receiving thread when the daemon has closed the pipe; it may end the
+  // process.
+  using OnClosed = std::function<void(const Status&)>;
 
-  Executor(process::MessagePipe& pipe, Options options);
+  Executor(process::MessagePipe& pipe, OnClosed on_closed);
 
   // Until the pipe closes; returns why (kUnavailable: closed, the ordinary end).
   Status Serve();
@@ -48,7 +43,7 @@ class Executor {
   Status GiveValues(const v1::GetValues& request);
 
   process::MessagePipe& pipe_;
-  const Options options_;
+  const OnClosed on_closed_;
 
   Mutex mutex_;
   Condition arrived_;

@@ -75,7 +75,7 @@ Status AsClosureStatus(const Status& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start, const Access& access,
+Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start,
                                              std::function<void()> on_group_over) {
   const v1::JobPlan& plan = start.start().plan();
   const v1::JobSpec& spec = start.start().spec();
@@ -93,7 +93,7 @@ Result<std::unique_ptr<JobRun>> JobRun::Open(const v1::ExecutorStart& start, con
   if (run->evaluation_) TellBadRecords(run->evaluation_->source(), kEvaluation);
   const std::vector<data::ColumnInfo> columns = run->training_->source().columns();
   if (!plan.ps().empty()) {
-    MUSTER_TRY_ASSIGN(run->steps_, OpenPsSteps(start, columns, access));
+    MUSTER_TRY_ASSIGN(run->steps_, OpenPsSteps(start, columns));
   } else if (spec.strategy().kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) {
     MUSTER_TRY_ASSIGN(run->steps_,
                       OpenGroupSteps(start, columns, *run->training_, std::move(on_group_over)));

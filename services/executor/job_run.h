@@ -39,7 +39,7 @@ class JobRun {
   // Opens the data and the steps: with parameter servers when the plan has some.
   // `on_group_over`: as OpenGroupSteps() says.
   //   kInvalidArgument, kNotFound, kDataLoss: the user's error.  Else those of steps.h.
-  static Result<std::unique_ptr<JobRun>> Open(const v1::ExecutorStart& start, const Access& access,
+  static Result<std::unique_ptr<JobRun>> Open(const v1::ExecutorStart& start,
                                               std::function<void()> on_group_over);
 
   // This closure will be run soon: its batch is read meanwhile.

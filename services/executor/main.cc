@@ -2,8 +2,6 @@
 // pair as descriptor 3. By hand: muster-executor --check SPEC.
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -12,7 +10,6 @@
 #include <unistd.h>
 
 #include "common/process/message_pipe.h"
-#include "common/tls/files_from.h"
 #include "services/executor/check_command.h"
 #include "services/executor/executor.h"
 
@@ -20,30 +17,6 @@ namespace {
 
 constexpr int kPipe = 3;
 constexpr int kUsage = 2;
-constexpr int kConfig = 78;
-
-// The first line of the file that MUSTER_TOKEN_FILE names; the daemon has checked its mode.
-muster::Result<std::string> ReadToken() {
-  const char* path = std::getenv("MUSTER_TOKEN_FILE");
-  if (path == nullptr || *path == '\0') {
-    return muster::FailedPrecondition("MUSTER_TOKEN_FILE is not set");
-  }
-  std::ifstream file(path);
-  std::string token;
-  if (!std::getline(file, token) || token.empty()) {
-    return muster::FailedPrecondition("{}: no token can be read", path);
-  }
-  while (!token.empty() && (token.back() == '\r' || token.back() == ' ')) token.pop_back();
-  return token;
-}
-
-// The daemon's own certificate; none where it has none.
-muster::Result<std::shared_ptr<muster::tls::Context>> OpenTls() {
-  const muster::tls::Files files = muster::tls::FilesFrom(muster::ProcessEnvironment());
-  if (!files.given()) return std::shared_ptr<muster::tls::Context>();
-  return muster::tls::Context::FromFiles(
-      files, [](const std::string& line) { fmt::print(stderr, "warning: {}\n", line); });
-}
 
 int Serve() {
   struct stat info{};
@@ -53,28 +26,16 @@ int Serve() {
                "by hand: muster-executor --check SPEC\n");
     return kUsage;
   }
-  const auto token = ReadToken();
-  if (!token.ok()) {
-    fmt::print(stderr, "muster-executor: {}\n", muster::Message(token.status()));
-    return kConfig;
-  }
-  const auto tls = OpenTls();
-  if (!tls.ok()) {
-    fmt::print(stderr, "muster-executor: {}\n", muster::Message(tls.status()));
-    return kConfig;
-  }
   // What a forward prints is in the pipe when its process dies, whatever it dies of.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   // Quietly: the daemon that asks for it knows why.
   std::signal(SIGTERM, [](int) { _exit(0); });
   muster::process::MessagePipe pipe(kPipe);
   muster::executor::Executor executor(
-      pipe, {.token = *token,
-             .tls = *tls,
-             // At once, also in the middle of a step: nobody waits for its result any more.
-             .on_closed = [](const muster::Status& status) {
-               _exit(status.code() == muster::StatusCode::kUnavailable ? 0 : 1);
-             }});
+      // At once, also in the middle of a step: nobody waits for its result any more.
+      pipe, [](const muster::Status& status) {
+        _exit(status.code() == muster::StatusCode::kUnavailable ? 0 : 1);
+      });
   const muster::Status status = executor.Serve();
   fmt::print(stderr, "muster-executor: {}\n", muster::ToString(status));
   return 1;

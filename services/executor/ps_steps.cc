@@ -1,6 +1,8 @@
 // Steps with parameter servers: values are pulled, gradients pushed.
 #include <utility>
 
+#include "program/executor_endpoint.h"
+
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/executor.pb.h"
@@ -18,12 +20,11 @@ Result<ps::LinkMode> LinkModeOf(const std::string& name) {
 
 class PsSteps final : public Steps, private engine::ParameterSource {
  public:
-  Status Open(const v1::ExecutorStart& start, const std::vector<data::ColumnInfo>& columns,
-              const Access& access) {
+  Status Open(const v1::ExecutorStart& start, const std::vector<data::ColumnInfo>& columns) {
     MUSTER_TRY_ASSIGN(model_, OpenModel(start, columns));
     ps::PsClient::Options options;
-    options.token = access.token;
-    options.tls = access.tls;
+    options.key = start.start().program().key();
+    options.tls = program::TlsOf(start.start().program());
     options.host_id = start.host_id();
     MUSTER_TRY_ASSIGN(options.link, LinkModeOf(start.link()));
     const v1::JobPlan& plan = start.start().plan();
@@ -114,10 +115,9 @@ class PsSteps final : public Steps, private engine::ParameterSource {
 }  // namespace
 
 Result<std::unique_ptr<Steps>> OpenPsSteps(const v1::ExecutorStart& start,
-                                           const std::vector<data::ColumnInfo>& columns,
-                                           const Access& access) {
+                                           const std::vector<data::ColumnInfo>& columns) {
   auto steps = std::make_unique<PsSteps>();
-  MUSTER_TRY(steps->Open(start, columns, access));
+  MUSTER_TRY(steps->Open(start, columns));
   return steps;
 }
 

@@ -59,19 +59,10 @@ class Steps {
   virtual Result<v1::GroupReport> Join(const v1::JoinGroup& request);
 };
 
-// What proves this process to parameter servers.
-struct Access {
-  // The cluster's.
-  std::string token = {};
-  // Null: connections are in the clear.
-  std::shared_ptr<tls::Context> tls = nullptr;
-};
-
 // All load the model, over data with these columns. kInvalidArgument, kNotFound, kDataLoss: the
 // user's error; else PsClient's, or kResourceExhausted: the variables do not fit into memory.
 Result<std::unique_ptr<Steps>> OpenPsSteps(const v1::ExecutorStart& start,
-                                           const std::vector<data::ColumnInfo>& columns,
-                                           const Access& access);
+                                           const std::vector<data::ColumnInfo>& columns);
 Result<std::unique_ptr<Steps>> OpenLocalSteps(const v1::ExecutorStart& start,
                                               const std::vector<data::ColumnInfo>& columns);
 // `batches` outlives the steps, which read from it where another executor leads. `on_over` is

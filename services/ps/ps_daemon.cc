@@ -111,7 +111,8 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
   options.advertised_host = values.String("data-advertise");
   MUSTER_TRY_ASSIGN(options.unix_directory, SocketDirectory(daemon.config()));
   options.token = daemon.token().value();
-  options.tls = daemon.tls();
+  // Who comes has its job's key.
+  if (daemon.tls() != nullptr) options.tls = tls::Context::ForKeys();
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   options.stage_budget_bytes = StageBudget(values);
   options.max_connections =

@@ -28,7 +28,6 @@
 #include "services/common/program_child.h"
 #include "services/common/registration.h"
 #include "services/common/socket_folder.h"
-#include "services/common/tls_files.h"
 
 namespace muster::services {
 namespace {
@@ -349,9 +348,7 @@ std::optional<std::vector<ClosureId>> WorkerDaemon::WhatRan(ProcessId process) c
 }
 
 Result<int> WorkerDaemon::Launch(ProcessId process) {
-  const std::string token = std::filesystem::absolute(daemon_.config().token_file).string();
-  std::map<std::string, std::string> environment = TlsEnvironment(daemon_.config().tls);
-  environment["MUSTER_TOKEN_FILE"] = token;
+  std::map<std::string, std::string> environment = WithoutSecrets();
   std::unique_ptr<process::WaitPage> page = process::WaitPage::ForChild(environment);
   MUSTER_TRY_ASSIGN(
       auto executor,

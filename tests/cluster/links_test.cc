@@ -11,6 +11,7 @@
 #include "common/net/frame.h"
 #include "common/net/handshake.h"
 #include "common/net/host_id.h"
+#include "ps/wire.h"
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
@@ -125,13 +126,15 @@ TEST_CASE("strangers on a data port disturb nobody", "[cluster]") {
   oversize.Send(Header({.kind = net::kHello, .meta_bytes = 1U << 31}));
   CHECK(oversize.LastWords().code() == StatusCode::kResourceExhausted);
   Stranger guesser(address);
-  const Status refused = net::GreetServer(
-      guesser.channel(), {.token = "a guess", .host_id = "here"}, "test", {}, Soon());
+  const Status refused =
+      net::GreetServer(guesser.channel(), {.token = "a guess", .host_id = "here"},
+                       ps::RoleOf(ps::kModelRole, id), {}, Soon());
   CHECK(refused.code() == StatusCode::kUnauthenticated);
-  // Who has the token may still be broken.
+  // Who has the job's key may still be broken.
   Stranger proven(address);
   const Status greeted = net::GreetServer(
-      proven.channel(), {.token = token, .host_id = *net::HostId()}, "test", {}, Soon());
+      proven.channel(), {.token = net::JobKey(token, id, Epoch()), .host_id = *net::HostId()},
+      ps::RoleOf(ps::kModelRole, id), {}, Soon());
   INFO(ToString(greeted));
   REQUIRE(greeted.ok());
   proven.Send(Header({.kind = 18, .request = 1, .payload_bytes = 1ULL << 40}));

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/mutex.h"
+#include "common/net/handshake.h"
 #include "common/net/host_id.h"
 #include "common/process/child.h"
 #include "common/process/message_pipe.h"
@@ -29,6 +30,7 @@ namespace muster::executor {
 namespace {
 
 constexpr const char* kToken = "an-executor-test-token";
+const std::string kKey = net::JobKey(kToken, "job-1", Epoch());
 constexpr std::uint64_t kJobNumber = 7;
 constexpr int kExamples = 10;
 constexpr Millis kPatience{60'000};
@@ -61,7 +63,6 @@ void WriteIdx(const std::string& path, int width, int start) {
 class Cluster {
  public:
   explicit Cluster(std::string link = "auto") : link_(std::move(link)) {
-    std::ofstream(folder_ / "token") << kToken << "\n";
     WriteIdx(folder_ / "x", 4, 1);
     WriteIdx(folder_ / "label", 0, 0);
     for (int i = 0; i < 2; ++i) {
@@ -86,7 +87,6 @@ class Cluster {
     pipe_ = std::make_unique<process::MessagePipe>(ends.first);
     process::Child::Options options;
     options.argv = {MUSTER_EXECUTOR};
-    options.environment = {{"MUSTER_TOKEN_FILE", folder_ / "token"}};
     options.descriptors = {{ends.second, 3}};
     child_ = *process::Child::Start(std::move(options));
     close(ends.second);
@@ -155,7 +155,7 @@ class Cluster {
     start.set_host_id(*net::HostId());
     start.set_threads(1);
     v1::ProgramStart& serving = *start.mutable_start()->mutable_program();
-    serving.set_key(kToken);
+    serving.set_key(kKey);
     serving.set_host_id(*net::HostId());
     serving.set_link(link_);
     serving.set_socket_directory(folder_ / "");
@@ -169,7 +169,7 @@ class Cluster {
   void Connect(const v1::DataEndpoint& endpoint) {
     driver_.emplace(
         dispatch::Driver::Options{.dispatch = {.epoch = Epoch(1)},
-                                  .identity = {.token = kToken, .host_id = *net::HostId()},
+                                  .identity = {.token = kKey, .host_id = *net::HostId()},
                                   .functions = program::ModelFunctions().hash(),
                                   .watcher = &returned_});
     const bool local = !endpoint.unix_path().empty();
@@ -208,7 +208,7 @@ class Cluster {
   }
 
   std::vector<float> Values(std::uint32_t variable) {
-    auto client = *ps::PsClient::Connect(plan_, {.token = kToken, .host_id = *net::HostId()});
+    auto client = *ps::PsClient::Connect(plan_, {.key = kKey, .host_id = *net::HostId()});
     const std::vector<std::uint32_t> ids{variable};
     REQUIRE(client->PullDense(ids).ok());
     const auto value = client->Value(variable);

@@ -63,7 +63,7 @@ TEST_CASE("peers with different tokens part as unauthenticated", "[net][unit]") 
   const Meeting meeting = Meet({"secret", "h"}, {"other secret", "h"}, Ok());
 
   CHECK(meeting.client.code() == StatusCode::kUnauthenticated);
-  CHECK(Message(meeting.client).find("10.0.0.1:5 does not know this cluster's token") !=
+  CHECK(Message(meeting.client).find("10.0.0.1:5 does not know the token, or the job's key") !=
         std::string::npos);
   CHECK(meeting.server.status().code() == StatusCode::kUnauthenticated);
 }

@@ -233,7 +233,7 @@ TEST_CASE("who may not come in over TLS hears why", "[net][tls][unit]") {
     const TlsMeeting met =
         MeetByTls({.token = "guess", .tls = ContextOf(folder.Issue("w", kWorker))},
                   {.token = "secret", .tls = ps});
-    CHECK(Says(met.client, "does not know this cluster's token"));
+    CHECK(Says(met.client, "does not know the token, or the job's key"));
   }
   SECTION("a client in plain text") {
     const TlsMeeting met = MeetByTls({.token = "secret"}, {.token = "secret", .tls = ps}, 300ms);

@@ -31,9 +31,12 @@ using testing::HeldShards;
 using testing::kJob;
 using testing::kToken;
 using testing::kW;
+using testing::ModelKey;
 using testing::OneVariable;
 using testing::SmallCluster;
 using testing::Soon;
+
+const std::string kModelHello = RoleOf(kModelRole, testing::kJobId);
 
 std::unique_ptr<Channel> Dial(SmallCluster& cluster) {
   auto fd = net::ConnectTcp(cluster.server(0).endpoint().tcp_address(), Soon());
@@ -44,9 +47,9 @@ std::unique_ptr<Channel> Dial(SmallCluster& cluster) {
 
 std::unique_ptr<Channel> DialAndGreet(SmallCluster& cluster, std::uint64_t view = 1) {
   auto channel = Dial(cluster);
-  const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
-  REQUIRE(net::GreetServer(*channel, self, "test", SubjectOf({.job = kJob, .view = ViewId(view)}),
-                           Soon())
+  const net::Identity self{.token = ModelKey(), .host_id = cluster.host_id()};
+  REQUIRE(net::GreetServer(*channel, self, kModelHello,
+                           SubjectOf({.job = kJob, .view = ViewId(view)}), Soon())
               .ok());
   return channel;
 }
@@ -173,11 +176,14 @@ TEST_CASE("a payload that its entries do not make is refused", "[ps_server][unit
   CheckAlive(cluster);
 }
 
-TEST_CASE("a client with a wrong token is refused, and so is a server", "[ps_client][unit]") {
+TEST_CASE("a client without its job's key is refused, and told what it does not know",
+          "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
   SmallCluster cluster(OneVariable(), 1);
   PsClient::Options options = cluster.ClientOptions(link);
-  options.token = "another token";
+  // The cluster's token itself, the key of another job, that of the job's time as a program.
+  options.key = GENERATE(as<std::string>{}, kToken, ModelKey("job-8"),
+                         net::JobKey(kToken, testing::kJobId, Epoch(1)));
 
   const auto client = PsClient::Connect(cluster.plan(), options);
 
@@ -186,7 +192,47 @@ TEST_CASE("a client with a wrong token is refused, and so is a server", "[ps_cli
   CheckAlive(cluster);
   // The refusal is logged after it is said; a stopped server has logged all.
   cluster.server(0).Stop();
-  CHECK(Warned(cluster, "does not know this cluster's token"));
+  CHECK(Warned(cluster, "does not know the key of model job-7"));
+}
+
+TEST_CASE("a client of one job has nothing of another's, whatever number it says",
+          "[ps_client][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  const auto channel = Dial(cluster);
+  const net::Identity self{.token = ModelKey("job-8"), .host_id = cluster.host_id()};
+  const std::string role = RoleOf(kModelRole, "job-8");
+  const auto greet = [&](Channel& with, JobNumber number) {
+    const auto subject = SubjectOf({.job = number, .view = ViewId(1)});
+    return net::GreetServer(with, self, role, subject, Soon());
+  };
+
+  const Status refused = greet(*Dial(cluster), kJob);
+  REQUIRE(greet(*channel, JobNumber(8)).ok());
+  const WireEntry entry{.shard = 0, .floats = 1000};
+  const FrameHeader pull = MakeHeader(Verb::kPullDense, 9, {.job = kJob, .view = ViewId(1)});
+  REQUIRE(channel->Send(pull, std::as_bytes(std::span(&entry, 1)), {}, Soon()).ok());
+  const auto reply = channel->ReadFrame(Soon(), Millis(5'000));
+  REQUIRE(reply.ok());
+  const Status answered = net::StatusOf(**reply, channel->meta());
+
+  for (const Status& said : {refused, answered}) {
+    CHECK(said.code() == StatusCode::kPermissionDenied);
+    CHECK(Message(said).find("job number 7 is not that of job-8, whose key this client has") !=
+          std::string::npos);
+  }
+  CheckAlive(cluster);
+}
+
+TEST_CASE("who has the token and is of no job has no request to a parameter server",
+          "[ps_server][unit]") {
+  SmallCluster cluster(OneVariable(), 1);
+  const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
+
+  const Status said = net::GreetServer(*Dial(cluster), self, "worker",
+                                       SubjectOf({.job = kJob, .view = ViewId(1)}), Soon());
+
+  CHECK(said.code() == StatusCode::kInvalidArgument);
+  CHECK(Message(said).find("a client \"worker\": wanted model or program") != std::string::npos);
 }
 
 TEST_CASE("a peer that does not greet is let go after the handshake's limit", "[ps_server][unit]") {
@@ -440,10 +486,10 @@ std::unique_ptr<Channel> DialWithArena(SmallCluster& cluster) {
   REQUIRE(fd.ok());
   auto channel = std::make_unique<Channel>(*std::move(fd), net::LinkKind::kUnix, "server",
                                            net::SpinMode::kOff, nullptr);
-  const net::Identity self{.token = kToken, .host_id = cluster.host_id()};
-  REQUIRE(
-      net::GreetServer(*channel, self, "test", SubjectOf({.job = kJob, .view = ViewId(1)}), Soon())
-          .ok());
+  const net::Identity self{.token = ModelKey(), .host_id = cluster.host_id()};
+  REQUIRE(net::GreetServer(*channel, self, kModelHello, SubjectOf({.job = kJob, .view = ViewId(1)}),
+                           Soon())
+              .ok());
   auto arena = net::Arena::Create(1, true);
   REQUIRE(arena.ok());
   REQUIRE(channel->Send({.kind = net::kArena}, {}, {}, Soon(), arena->fd()).ok());

@@ -17,7 +17,8 @@ namespace muster::ps::testing {
 
 class FakeShards : public JobShards {
  public:
-  FakeShards(const v1::JobPlan& plan, std::uint32_t ps_index) : view_(plan.view()) {
+  FakeShards(const v1::JobPlan& plan, std::uint32_t ps_index)
+      : job_id_(plan.job_id()), view_(plan.view()) {
     for (const auto& layout : plan.variables()) {
       std::int64_t row = 1;
       for (int i = 1; i < layout.shape_size(); ++i) row *= layout.shape(i);
@@ -30,6 +31,7 @@ class FakeShards : public JobShards {
     }
   }
 
+  const std::string& job_id() const override { return job_id_; }
   ViewId view() const override { return view_; }
   std::span<const ShardInfo> shards() const override { return infos_; }
 
@@ -114,6 +116,7 @@ class FakeShards : public JobShards {
     return shard.applied.insert(id.closure.value()).second;
   }
 
+  const std::string job_id_;
   ViewId view_;
   std::vector<ShardInfo> infos_;
   std::vector<std::unique_ptr<Shard>> shards_;

@@ -94,6 +94,7 @@ namespace {
 struct OtherProcess {
   OtherProcess() {
     plan = OneVariable(100'000);
+    plan.set_job_id(testing::kJobId);
     plan.set_job_number(kJob.value());
     plan.set_view(1);
     std::array<int, 2> pipe{};
@@ -133,9 +134,10 @@ struct OtherProcess {
 TEST_CASE("a server killed in the middle of a push is named", "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
   OtherProcess server;
-  auto client = PsClient::Connect(
-      server.plan,
-      {.token = kToken, .link = link, .host_id = *net::HostId(), .timeout = Millis(20'000)});
+  auto client = PsClient::Connect(server.plan, {.key = testing::ModelKey(),
+                                                .link = link,
+                                                .host_id = *net::HostId(),
+                                                .timeout = Millis(20'000)});
   REQUIRE(client.ok());
   std::thread killer = server.SignalInPush(SIGKILL);
 
@@ -152,7 +154,7 @@ TEST_CASE("a server that is stopped gives no sign of life and is not waited for"
           "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
   OtherProcess server;
-  auto client = PsClient::Connect(server.plan, {.token = kToken,
+  auto client = PsClient::Connect(server.plan, {.key = testing::ModelKey(),
                                                 .link = link,
                                                 .host_id = *net::HostId(),
                                                 .timeout = Millis(60'000),

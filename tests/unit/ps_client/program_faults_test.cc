@@ -38,7 +38,7 @@ class Wild {
     const auto options = cluster.Options();
     REQUIRE(net::GreetServer(
                 *channel_, {.token = options.key, .host_id = options.host_id},
-                ProgramRole(kProgram),
+                RoleOf(kProgramRole, kProgram),
                 SubjectOf(ProgramSubject{.epoch = Epoch(1), .incarnation = Incarnation(1)}),
                 testing::Soon())
                 .ok());

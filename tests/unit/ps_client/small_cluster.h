@@ -23,6 +23,12 @@ namespace muster::ps::testing {
 
 inline constexpr const char* kToken = "a token of the tests";
 inline constexpr JobNumber kJob(7);
+inline constexpr const char* kJobId = "job-7";
+
+// What proves that job's clients.
+inline std::string ModelKey(const std::string& job_id = kJobId) {
+  return net::JobKey(kToken, job_id, Epoch());
+}
 
 class TemporaryDirectory {
  public:
@@ -85,7 +91,7 @@ class SmallCluster {
   // `plan` has the variables; this adds ids and addresses, and publishes view 1.
   explicit SmallCluster(v1::JobPlan plan, std::uint32_t servers = 2, PsServer::Options base = {})
       : plan_(std::move(plan)), host_id_(*net::HostId()) {
-    plan_.set_job_id("job-7");
+    plan_.set_job_id(kJobId);
     plan_.set_job_number(kJob.value());
     plan_.set_epoch(1);
     plan_.set_view(1);
@@ -126,7 +132,7 @@ class SmallCluster {
     return PsClient::Connect(plan_, ClientOptions(link));
   }
   PsClient::Options ClientOptions(LinkMode link) const {
-    return {.token = kToken, .link = link, .host_id = host_id_, .timeout = Millis(20'000)};
+    return {.key = ModelKey(), .link = link, .host_id = host_id_, .timeout = Millis(20'000)};
   }
 
   const v1::JobPlan& plan() const { return plan_; }

@@ -62,7 +62,7 @@ struct Fixture {
   }
   std::unique_ptr<ps::PsClient> Connect(const v1::JobPlan& plan) const {
     ps::PsClient::Options options;
-    options.token = "token";
+    options.key = net::JobKey("token", plan.job_id(), Epoch());
     options.host_id = "here";
     return ps::PsClient::Connect(plan, options).value();
   }

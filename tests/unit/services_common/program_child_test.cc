@@ -34,6 +34,7 @@ TEST_CASE("a program's process gets its arguments and role, and no setting of it
   const TempDir dir;
   ::setenv("MUSTER_TOKEN_FILE", "/secret", 1);
   ::setenv("MUSTER_STATE_DIR", "/state", 1);
+  ::setenv("CREDENTIALS_DIRECTORY", "/secrets", 1);
   ::setenv("TF_CONFIG", "the daemon's", 1);
   v1::ProgramSpec program;
   program.set_name("words");
@@ -42,7 +43,7 @@ TEST_CASE("a program's process gets its arguments and role, and no setting of it
   const std::string path =
       ProgramFile(dir,
                   "#!/bin/sh\nenv | grep -c '^MUSTER_' && echo \"$MUSTER_ROLE $MUSTER_PROGRAM_FD "
-                  "$MUSTER_TOKEN_FILE|$*|$TF_CONFIG\"\n");
+                  "$MUSTER_TOKEN_FILE$CREDENTIALS_DIRECTORY|$*|$TF_CONFIG\"\n");
 
   process::Child::Options options = ProgramChild(path, program, ExecutorStart());
   CHECK(options.argv == std::vector<std::string>{"words", "--epochs", "3"});
@@ -54,6 +55,7 @@ TEST_CASE("a program's process gets its arguments and role, and no setting of it
   REQUIRE((*child)->Wait(std::chrono::seconds(20)).ok());
   ::unsetenv("MUSTER_TOKEN_FILE");
   ::unsetenv("MUSTER_STATE_DIR");
+  ::unsetenv("CREDENTIALS_DIRECTORY");
   ::unsetenv("TF_CONFIG");
 
   REQUIRE(lines.size() == 2);
