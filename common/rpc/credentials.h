@@ -25,7 +25,7 @@ class ServerCredentials;
 
 namespace muster::rpc {
 
-// Whose certificate the control plane's server has, and the drivers that it starts.
+// Whose certificate the control plane's server has.
 inline constexpr std::string_view kCoordinatorTask = "chief:0";
 
 // Files that are not given: in the clear. They have been checked (tls::CheckFiles).

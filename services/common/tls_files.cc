@@ -1,13 +1,6 @@
 #include "services/common/tls_files.h"
 
-#include <filesystem>
-
 namespace muster::services {
-namespace {
-
-std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).string(); }
-
-}  // namespace
 
 std::vector<config::Setting> TlsSettings() {
   return {
@@ -30,15 +23,6 @@ tls::Files TlsFilesOf(const config::Values& values) {
           .certificate = values.String("tls-cert"),
           .key = values.String("tls-key"),
           .allowed = values.String("tls-allowed")};
-}
-
-std::map<std::string, std::string> TlsEnvironment(const tls::Files& files) {
-  if (!files.given()) return {};
-  std::map<std::string, std::string> set = {{"MUSTER_TLS_CA", Absolute(files.ca)},
-                                            {"MUSTER_TLS_CERT", Absolute(files.certificate)},
-                                            {"MUSTER_TLS_KEY", Absolute(files.key)}};
-  if (!files.allowed.empty()) set["MUSTER_TLS_ALLOWED"] = Absolute(files.allowed);
-  return set;
 }
 
 }  // namespace muster::services

@@ -15,8 +15,8 @@
 #include "services/coordinator/audit_trail.h"
 #include "services/coordinator/cluster_service.h"
 #include "services/coordinator/coordinator_metrics.h"
+#include "services/coordinator/driver_calls.h"
 #include "services/coordinator/driver_processes.h"
-#include "services/coordinator/driver_service.h"
 #include "services/coordinator/file_store.h"
 #include "services/coordinator/front.h"
 #include "services/coordinator/job_figures.h"
@@ -58,8 +58,7 @@ struct CoordinatorNode::Parts {
         drivers(
             strand,
             {.program = options.trainer,
-             .token_file = options.token_file,
-             .tls = options.server.tls,
+             .tls = options.server.tls.given(),
              .on_line =
                  [this](const std::string& job, std::int64_t time, std::string line) {
                    if (core) core->OnDriverLine(job, time, std::move(line));
@@ -75,7 +74,12 @@ struct CoordinatorNode::Parts {
              .on_message =
                  [this](const std::string& job, Incarnation number,
                         const v1::FromProgram& message) {
-                   if (core) core->OnDriverMessage(job, number, message);
+                   if (!core) return;
+                   if (message.has_call()) {
+                     driver_calls.Serve({.job = job, .driver = number}, message.call());
+                   } else {
+                     core->OnDriverMessage(job, number, message);
+                   }
                  }}),
         front{strand,
               nullptr,
@@ -91,7 +95,12 @@ struct CoordinatorNode::Parts {
               options.stall_limit,
               options.coordinator.version},
         cluster_service(front, files),
-        driver_service(front),
+        driver_calls(front,
+                     [this](const DriverCalls::Asker& asker, v1::DriverAnswer answer) {
+                       v1::ToProgram message;
+                       *message.mutable_answer() = std::move(answer);
+                       drivers.SendTo(asker.job, asker.driver, message);
+                     }),
         job_service(front, files, options.coordinator.state_directory) {}
 
   // Runs a function on the strand and waits for it.
@@ -131,7 +140,7 @@ struct CoordinatorNode::Parts {
   DriverProcesses drivers;
   Front front;
   ClusterServiceImpl cluster_service;
-  DriverServiceImpl driver_service;
+  DriverCalls driver_calls;
   JobServiceImpl job_service;
   std::unique_ptr<Coordinator> core;
   std::unique_ptr<services::GrpcServer> server;
@@ -192,7 +201,7 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
     return Ok();
   });
   MUSTER_TRY(created);
-  options.server.services = {&all.cluster_service, &all.driver_service, &all.job_service};
+  options.server.services = {&all.cluster_service, &all.job_service};
   MUSTER_TRY_ASSIGN(all.server, services::GrpcServer::Start(options.server));
   all.OnStrand([&] {
     all.drivers.set_address(all.server->endpoint().ToString());

@@ -20,7 +20,6 @@ class CoordinatorNode {
   struct Options {
     services::GrpcServer::Options server;
     Coordinator::Options coordinator;  // state_directory is required
-    std::string token_file;
     // The certificates that are let in; null: all of the authorities'.
     std::shared_ptr<tls::Allowed> allowed = nullptr;
     // See Front.

@@ -8,7 +8,6 @@
 #include "common/cluster/cluster_spec.h"
 #include "common/net/host_id.h"
 #include "services/common/program_child.h"
-#include "services/common/tls_files.h"
 
 namespace muster::coordinator {
 
@@ -19,18 +18,11 @@ constexpr Millis kLinePause{100};
 
 }  // namespace
 
-// Its executors are ours, and hold the cluster's token: their key outlives this coordinator.
+// Executors of models outlive this coordinator, and so does their key.
 Status DriverProcesses::StartModel(const v1::ProgramStart& start) {
   process::Child::Options child;
-  child.argv = {options_.program,
-                "--coordinator",
-                address_,
-                "--job",
-                start.job_id(),
-                "--driver",
-                std::to_string(start.incarnation())};
-  child.environment = services::TlsEnvironment(options_.tls);
-  child.environment["MUSTER_TOKEN_FILE"] = options_.token_file;
+  child.argv = {options_.program, start.job_id()};
+  child.environment = services::WithoutMuster();
   return StartAs(start, Epoch(), [child = std::move(child)](Running::Events events) mutable {
     return Running::Start(std::move(child), std::move(events));
   });
@@ -68,7 +60,7 @@ Status DriverProcesses::StartAs(v1::ProgramStart start, Epoch key_of, Launch lau
   const Incarnation number(start.incarnation());
   start.set_key(options_.key(start.job_id(), key_of));
   start.set_link("auto");
-  start.set_tls(options_.tls.given());
+  start.set_tls(options_.tls);
   MUSTER_TRY_ASSIGN(*start.mutable_host_id(), net::HostId());
   // An old one may still be on its way out: its end is then nobody's concern.
   if (auto old = drivers_.extract(job_id)) Bury(std::move(old.mapped().process));
@@ -153,6 +145,12 @@ void DriverProcesses::Send(const std::string& job_id, const v1::ToProgram& messa
   } else {
     found->second.process->Send(message);
   }
+}
+
+void DriverProcesses::SendTo(const std::string& job_id, Incarnation driver,
+                             const v1::ToProgram& message) {
+  const auto found = drivers_.find(job_id);
+  if (found != drivers_.end() && found->second.number == driver) Send(job_id, message);
 }
 
 void DriverProcesses::Bury(std::unique_ptr<Running> process) {

@@ -18,7 +18,6 @@
 
 #include "common/process/child.h"
 #include "common/process/line_gate.h"
-#include "common/tls/context.h"
 #include "coordinator/offload.h"
 #include "coordinator/world.h"
 #include "services/common/piped_process.h"
@@ -30,9 +29,8 @@ class DriverProcesses : public Drivers {
   struct Options {
     // muster-trainer.
     std::string program;
-    std::string token_file;
-    // The coordinator's certificate, for drivers of models; not given: none.
-    tls::Files tls = {};
+    // The jobs' connections over TCP are behind TLS.
+    bool tls = false;
     std::function<void(const std::string& job, std::int64_t time_us, std::string line)> on_line;
     std::function<void(const std::string& job, Incarnation number, bool success,
                        const std::string& how)>
@@ -54,6 +52,8 @@ class DriverProcesses : public Drivers {
   Status StartModel(const v1::ProgramStart& start) override;
   Status StartProgram(const ProgramLaunch& launch) override;
   void Send(const std::string& job_id, const v1::ToProgram& message) override;
+  // To that process alone: harmless when another one has its place.
+  void SendTo(const std::string& job_id, Incarnation driver, const v1::ToProgram& message);
   int Pid(const std::string& job_id) const override;
   void Stop(const std::string& job_id, Millis grace) override;
   // Ends all of them (SIGKILL); on the strand.

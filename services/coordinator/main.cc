@@ -118,7 +118,6 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   CoordinatorNode::Options options;
   options.server = daemon.ServerOptions();
   if (daemon.tls() != nullptr) options.allowed = daemon.tls()->allowed();
-  options.token_file = config.token_file;
   options.trainer = process::SiblingProgram("muster-trainer");
   Coordinator::Options& core = options.coordinator;
   core.lease = config.values.Duration("lease");

@@ -1,13 +1,11 @@
 #include "services/trainer/dispatched_closures.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "dispatch/wire.h"
 #include "program/model_functions.h"
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include "common/messages/steps.h"
 
@@ -18,8 +16,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 // While steps end, the coordinator hears of it this often.
 constexpr Millis kReportEvery{50};
-// Its pipe is full while it stands still: that is no end.
-constexpr Millis kPatience{std::chrono::hours(24)};
 // Scheduling waits this long for room; there is a window of hundreds, and room for hundreds of
 // thousands.
 constexpr std::chrono::minutes kRoom{1};
@@ -37,7 +33,7 @@ dispatch::Driver::Pace PaceOf(v1::ModelPace::Kind kind) {
 
 }  // namespace
 
-DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, process::MessagePipe& pipe,
+DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, DriverPipe& pipe,
                                        const v1::OpenJobReply& opened)
     : pipe_(pipe),
       steps_(StepsOf(opened.plan())),
@@ -62,25 +58,16 @@ DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, process::M
 // ---- What the coordinator says
 
 void DispatchedClosures::Listen() {
-  for (;;) {
-    v1::ToProgram message;
-    const Status status = pipe_.Receive(message);
-    if (!status.ok()) {
-      // It is killed with its coordinator anyhow; nothing that it still did would count.
-      std::fprintf(stderr, "muster-trainer: the coordinator is gone: %s\n",
-                   Message(status).c_str());
-      (void)std::fflush(stderr);
-      ::_exit(1);
-    }
-    switch (message.body_case()) {
+  while (const auto message = pipe_.Next()) {
+    switch (message->body_case()) {
       case v1::ToProgram::kMembers:
-        (void)links_.SetMembers(message.members());
+        (void)links_.SetMembers(message->members());
         break;
       case v1::ToProgram::kVerdict:
-        OnVerdict(message.verdict());
+        OnVerdict(message->verdict());
         break;
       case v1::ToProgram::kPace:
-        OnPace(message.pace());
+        OnPace(message->pace());
         break;
       case v1::ToProgram::kStop:
         stop_ = true;
@@ -108,7 +95,7 @@ void DispatchedClosures::OnVerdict(const v1::ExecutorVerdict& verdict) {
     *answer.mutable_given_up() = story_.ClosureOf(*crash.given_up);
     answer.set_why(crash.why);
   }
-  (void)pipe_.Send(message, kPatience);
+  pipe_.Send(message);
 }
 
 // ---- What the trainer asks
@@ -234,7 +221,7 @@ void DispatchedClosures::SendReport() {
   *message.mutable_model() = Report();
   reported_done_ = done_;
   reported_at_ = SteadyClock::now();
-  (void)pipe_.Send(message, kPatience);  // the listener learns that the coordinator has gone
+  pipe_.Send(message);
 }
 
 }  // namespace muster::trainer

@@ -1,11 +1,11 @@
 // Closures that run on the job's executors: a dispatch::Driver, and the coordinator's word on who
-// is there, over the pipe of proto/muster/v1/program.proto.
+// is there, over its pipe.
 //
 // A report says how far steps may have been begun before they are, so that whoever takes this
 // driver's place knows what it must do first.
 //
-// Threading: one thread uses it; another of its own reads the pipe.
-// Lifetime: that of the process, as start and pipe. The end of the pipe is the process's.
+// Threading: one thread uses it; another of its own takes the pipe's messages.
+// Lifetime: that of the process, as start and pipe.
 #pragma once
 
 #include <atomic>
@@ -19,15 +19,15 @@
 
 #include "common/base/mutex.h"
 #include "common/base/step_rule.h"
-#include "common/process/message_pipe.h"
 #include "services/trainer/closure_story.h"
 #include "services/trainer/closures.h"
+#include "services/trainer/driver_pipe.h"
 
 namespace muster::trainer {
 
 class DispatchedClosures final : public Closures {
  public:
-  DispatchedClosures(const v1::ProgramStart& start, process::MessagePipe& pipe,
+  DispatchedClosures(const v1::ProgramStart& start, DriverPipe& pipe,
                      const v1::OpenJobReply& opened);
 
   Status Schedule(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last,
@@ -53,7 +53,7 @@ class DispatchedClosures final : public Closures {
   Status Failed(const Status& raised);
   void SendReport();
 
-  process::MessagePipe& pipe_;
+  DriverPipe& pipe_;
   const StepRule steps_;
   std::atomic<bool> stop_{false};
   std::deque<Pending> pending_;

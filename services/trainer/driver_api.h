@@ -1,6 +1,6 @@
-// What a driver may ask of the coordinator: DriverService without gRPC, so that the trainer's loop
-// is tested against a scripted one. Errors are those of proto/muster/v1/driver.proto; the
-// calls may be repeated.
+// What a driver may ask of the coordinator, without the pipe, so that the trainer's loop is tested
+// against a scripted one. Errors are those of proto/muster/v1/driver.proto; the calls may be
+// repeated.
 #pragma once
 
 #include "common/base/ids.h"

@@ -1,93 +1,62 @@
-// muster-trainer: the driver process of one view of a model job. The coordinator daemon starts it,
-// with a socket pair as descriptor 3.
+// muster-trainer JOB: the driver process of one view of a model job. The coordinator daemon starts
+// it, with a socket pair as descriptor 3, which says all that it is to know; the job is named for
+// those who list processes.
 #include <cstdio>
 #include <string>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/environment.h"
-#include "common/config/settings.h"
 #include "common/process/message_pipe.h"
-#include "common/rpc/names.h"
-#include "services/common/daemon.h"
-#include "services/common/grpc_channel.h"
-#include "services/common/tls_files.h"
-#include "services/common/token.h"
 #include "services/trainer/dispatched_closures.h"
-#include "services/trainer/driver_client.h"
+#include "services/trainer/driver_pipe.h"
 #include "services/trainer/patient_driver.h"
 #include "services/trainer/trainer.h"
 
 namespace muster {
 namespace {
 
-using services::Token;
-
-const std::vector<config::Setting> kSettings = {
-    {.name = "coordinator", .doc = "host:port of the coordinator"},
-    {.name = "job", .doc = "the job to drive"},
-    {.name = "driver",
-     .kind = config::Kind::kInt,
-     .fallback = "0",
-     .doc = "the number that the coordinator has given this process",
-     .least = 0},
-    {.name = "token-file", .doc = "the cluster's token"},
-    {.name = "tls-ca", .doc = "the authorities of the cluster"},
-    {.name = "tls-cert", .doc = "the coordinator's certificate"},
-    {.name = "tls-key", .doc = "and its key"},
-    {.name = "tls-allowed", .doc = "the certificates that are let in"},
-};
-
 constexpr int kPipe = 3;
+constexpr int kUsage = 2;
 // The coordinator writes its first message when it has started the process.
 constexpr Millis kFirstMessage{60'000};
 
-Status Drive(const config::Values& values) {
-  MUSTER_TRY_ASSIGN(const Token token, Token::Read(values.String("token-file")));
-  const auto api = trainer::MakeDriverClient(
-      services::MakeChannel(values.String("coordinator"), services::TlsFilesOf(values)), token,
-      values.String("job"), Incarnation(static_cast<std::uint64_t>(values.Int("driver"))));
-  const auto say = [](const std::string& line) {
-    std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
-  };
-  trainer::PatientDriver patient(*api, {.say = say});
+Status Drive() {
   // Threads of the links run on until the process ends: nothing of theirs is destroyed.
   static auto* const pipe = new process::MessagePipe(kPipe);
   static auto* const first = new v1::ToProgram;
   MUSTER_TRY(Annotate(pipe->Receive(*first, kFirstMessage), "the coordinator's pipe"));
+  // It is killed with its coordinator anyhow; nothing that it still did would count.
+  static auto* const api = new trainer::DriverPipe(*pipe, first->start(), [](const Status& status) {
+    std::fprintf(stderr, "muster-trainer: the coordinator is gone: %s\n", Message(status).c_str());
+    (void)std::fflush(stderr);
+    ::_exit(1);
+  });
+  const auto say = [](const std::string& line) {
+    std::fprintf(stderr, "muster-trainer: %s\n", line.c_str());
+  };
+  trainer::PatientDriver patient(*api, {.say = say});
   const auto make = [](const v1::OpenJobReply& opened) -> trainer::Closures& {
-    return *new trainer::DispatchedClosures(first->start(), *pipe, opened);
+    return *new trainer::DispatchedClosures(first->start(), *api, opened);
   };
   ThreadScheduler clock;
   return trainer::Trainer(patient, make, clock, {}).Run();
 }
 
-int Main(int argc, char** argv) {
-  const Result<config::Flags> flags = config::ParseFlags(argc, argv, kSettings);
-  if (!flags.ok()) {
-    std::fprintf(stderr, "muster-trainer: %s\n", Message(flags.status()).c_str());
-    return services::kExitFlags;
+int Main() {
+  struct stat info{};
+  if (::fstat(kPipe, &info) != 0 || !S_ISSOCK(info.st_mode)) {
+    std::fprintf(stderr,
+                 "muster-trainer: descriptor 3 is no socket: a coordinator starts this program\n");
+    return kUsage;
   }
-  if (flags->help) {
-    std::printf("%s",
-                config::HelpText("muster-trainer", "Drives one model job.", kSettings).c_str());
-    return services::kExitDrained;
-  }
-  const Result<config::Values> values = config::Resolve(kSettings, *flags, ProcessEnvironment());
-  if (!values.ok()) {
-    std::fprintf(stderr, "muster-trainer: %s\n", Message(values.status()).c_str());
-    return services::kExitConfig;
-  }
-  const Status status = Drive(*values);
+  const Status status = Drive();
   if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", ToString(status).c_str());
   (void)std::fflush(stderr);
-  ::_exit(status.ok() ? services::kExitDrained : services::kExitFailed);
+  ::_exit(status.ok() ? 0 : 1);
 }
 
 }  // namespace
 }  // namespace muster
 
-int main(int argc, char** argv) {
-  muster::rpc::UseSystemResolver();
-  return muster::Main(argc, argv);
-}
+int main() { return muster::Main(); }

@@ -122,6 +122,8 @@ Cluster::Cluster(Options options)
                 state_};
   child.argv.insert(child.argv.end(), options.more.begin(), options.more.end());
   child.environment = environment_;
+  // All that it starts can be found by it (ProcessesOf), whatever of Muster's they are not told.
+  child.environment["STATE_OF_THE_CLUSTER"] = state_;
   child.on_line = [this](std::chrono::system_clock::time_point, const std::string& line) {
     const std::scoped_lock lock(mutex_);
     up_log_ += line + "\n";

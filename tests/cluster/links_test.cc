@@ -130,6 +130,14 @@ TEST_CASE("strangers on a data port disturb nobody", "[cluster]") {
       net::GreetServer(guesser.channel(), {.token = "a guess", .host_id = "here"},
                        ps::RoleOf(ps::kModelRole, id), {}, Soon());
   CHECK(refused.code() == StatusCode::kUnauthenticated);
+  // A client of another job, by its own key: it has nothing to do with this one's variables.
+  Stranger other(address);
+  const Status foreign = net::GreetServer(
+      other.channel(), {.token = net::JobKey(token, "other-9", Epoch()), .host_id = "here"},
+      ps::RoleOf(ps::kModelRole, "other-9"),
+      ps::SubjectOf({.job = JobNumber(1), .view = ViewId(1)}), Soon());
+  CHECK(foreign.code() == StatusCode::kPermissionDenied);
+  CHECK(Message(foreign).find("job number 1 is not that of other-9") != std::string::npos);
   // Who has the job's key may still be broken.
   Stranger proven(address);
   const Status greeted = net::GreetServer(

@@ -203,6 +203,46 @@ TEST_CASE("processes of a launched job share a key that is theirs alone, and tra
   CHECK(Has(cluster.Output(trained, "worker:1"), "joined 1 of 2"));
 }
 
+// What a process has been told, or holds open.
+std::string ToldTo(int pid) {
+  const std::string proc = "/proc/" + std::to_string(pid);
+  std::string told = ReadAll(proc + "/environ") + '\0' + ReadAll(proc + "/cmdline");
+  for (const auto& entry : std::filesystem::directory_iterator(proc + "/fd")) {
+    told += '\0' + std::filesystem::read_symlink(entry.path()).string();
+  }
+  return told;
+}
+
+TEST_CASE("processes of a model's job know neither the token nor a certificate, nor where they are",
+          "[cluster]") {
+  const Authority authority;
+  IssueNodes(authority);
+  Cluster::Options options = ClusterOptions(authority);
+  options.environment["MUSTER_TLS_ALLOWED"] = authority.folder() + "/allowed";
+  Cluster cluster(options);
+  const TempFolder folder;
+  const SumJob sums(folder, 1000, 10, 60, 20);
+  const std::string id = cluster.Submit(sums.file);
+  REQUIRE(cluster.WaitForStep(id, 10, seconds(120)));
+  const v1::Job job = cluster.Describe(id);
+  const std::string token = ReadAll(cluster.state() + "/token");
+
+  for (const int pid : {cluster.PidOf("trainer"), ExecutorPid(job, 0), ExecutorPid(job, 1)}) {
+    REQUIRE(pid > 1);
+    const std::string told = ToldTo(pid);
+    CAPTURE(pid);
+    CHECK(told.find(token.substr(0, token.find('\n'))) == std::string::npos);
+    CHECK_FALSE(Has(told, cluster.state() + "/token"));
+    CHECK_FALSE(Has(told, authority.folder()));
+  }
+  // The daemon that has started them does know.
+  CHECK(Has(ToldTo(cluster.PidOf("worker:0")), authority.folder()));
+  sums.Hurry();
+  REQUIRE(cluster.Wait(id, seconds(240)) == 0);
+  REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
+  CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
+}
+
 int Descriptors(int pid) {
   int count = 0;
   for ([[maybe_unused]] const auto& entry :

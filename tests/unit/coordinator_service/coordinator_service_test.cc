@@ -11,7 +11,6 @@
 #include "cli/job_api.h"
 #include "coordinator/backup.h"
 #include "muster/v1/cluster.grpc.pb.h"
-#include "muster/v1/driver.grpc.pb.h"
 #include "muster/v1/jobs.grpc.pb.h"
 #include "services/common/grpc_channel.h"
 #include "services/coordinator/coordinator_node.h"
@@ -31,7 +30,6 @@ struct Fixture {
     CoordinatorNode::Options options;
     options.server.listen = {.host = "127.0.0.1", .port = 0};
     options.coordinator.state_directory = dir.path() + "/state";
-    options.token_file = path;
     options.trainer = "/bin/false";
     options.stall_limit = stall_limit;
     options.coordinator.version = "0.4.0";
@@ -63,22 +61,18 @@ v1::DaemonMessage Register() {
 TEST_CASE("Every service refuses a call without the token", "[services][unit]") {
   Fixture f;
   const auto jobs = v1::JobService::NewStub(f.channel);
-  const auto drivers = v1::DriverService::NewStub(f.channel);
   const auto cluster = v1::ClusterService::NewStub(f.channel);
-  grpc::ClientContext contexts[5];
+  grpc::ClientContext contexts[4];
 
   v1::ClusterStatus status;
   CHECK(jobs->GetStatus(&contexts[0], {}, &status).error_code() ==
         grpc::StatusCode::UNAUTHENTICATED);
-  v1::OpenJobReply opened;
-  CHECK(drivers->OpenJob(&contexts[1], {}, &opened).error_code() ==
-        grpc::StatusCode::UNAUTHENTICATED);
-  auto stream = cluster->Attach(&contexts[2]);
+  auto stream = cluster->Attach(&contexts[1]);
   CHECK(stream->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
-  auto fetch = cluster->FetchFile(&contexts[3], {});
+  auto fetch = cluster->FetchFile(&contexts[2], {});
   CHECK(fetch->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
   v1::UploadFileReply uploaded;
-  auto upload = jobs->UploadFile(&contexts[4], &uploaded);
+  auto upload = jobs->UploadFile(&contexts[3], &uploaded);
   upload->WritesDone();
   CHECK(upload->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
 }

@@ -21,7 +21,6 @@ std::string HowItEnds(const std::string& program, std::function<void(DriverProce
   std::promise<std::string> ended;
   DriverProcesses drivers(
       strand, {.program = program,
-               .token_file = "none",
                .on_line = [](auto&&...) {},
                .on_exit =
                    [&](const std::string&, Incarnation number, bool, const std::string& how) {
@@ -65,6 +64,22 @@ TEST_CASE("A driver that is to stop before it runs is stopped when it does", "[s
   CHECK(HowItEnds(program, kill) == "signal SIGKILL");
 }
 
+TEST_CASE("A model's driver is told its job, and of its daemon's secrets nothing",
+          "[services][unit]") {
+  const muster::testing::TempDir dir;
+  const std::string program = dir.path() + "/trainer";
+  std::ofstream(program) << "#!/bin/sh\ntest \"$*\" = j && ! env | grep -q '^MUSTER_\\|^CREDENT'\n";
+  REQUIRE(chmod(program.c_str(), 0700) == 0);
+  const std::vector<std::string> secrets = {"MUSTER_TOKEN_FILE", "MUSTER_TLS_KEY",
+                                            "CREDENTIALS_DIRECTORY"};
+  for (const std::string& name : secrets) setenv(name.c_str(), "/secret", 1);
+
+  const std::string how = HowItEnds(program, [](DriverProcesses&) {});
+
+  for (const std::string& name : secrets) unsetenv(name.c_str());
+  CHECK(how == "exit code 0");
+}
+
 // A program's driver, which here is a shell script: what it says on its pipe and prints, in order.
 TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is heard",
           "[services][program]") {
@@ -87,7 +102,6 @@ TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is
   DriverProcesses drivers(
       strand,
       {.program = "none",
-       .token_file = "none",
        .on_line = [&](const std::string&, std::int64_t,
                       const std::string& line) { story.push_back(line); },
        .on_exit =

@@ -30,7 +30,6 @@ struct Shown {
     CoordinatorNode::Options options;
     options.server.listen = {.host = "127.0.0.1", .port = 0};
     options.coordinator.state_directory = dir.path() + "/state";
-    options.token_file = path;
     options.trainer = "/bin/false";
     auto started = CoordinatorNode::Start(options, token);
     REQUIRE(started.ok());

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 
 #include "muster/v1/cluster.grpc.pb.h"
-#include "muster/v1/driver.grpc.pb.h"
 #include "muster/v1/jobs.grpc.pb.h"
 #include "services/common/grpc_channel.h"
 #include "services/coordinator/coordinator_node.h"
@@ -31,11 +30,6 @@ using tls::Role;
 const std::map<std::string, Role> kRules = {
     {"ClusterService.Attach", Role::kNode},
     {"ClusterService.FetchFile", Role::kNode},
-    {"DriverService.OpenJob", Role::kNode},
-    {"DriverService.BeginEvaluation", Role::kNode},
-    {"DriverService.SaveCheckpoint", Role::kNode},
-    {"DriverService.ReportProgress", Role::kNode},
-    {"DriverService.FinishJob", Role::kNode},
     {"JobService.HasFile", Role::kSubmitter},
     {"JobService.UploadFile", Role::kSubmitter},
     {"JobService.SubmitJob", Role::kSubmitter},
@@ -56,8 +50,7 @@ const std::map<std::string, Role> kRules = {
 std::set<std::string> AllCalls() {
   std::set<std::string> calls;
   for (const auto* file :
-       {v1::ClusterStatus::descriptor()->file(), v1::OpenJobReply::descriptor()->file(),
-        v1::DaemonMessage::descriptor()->file()}) {
+       {v1::ClusterStatus::descriptor()->file(), v1::DaemonMessage::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {
@@ -92,7 +85,6 @@ struct TlsFixture {
     options.server.tls = own;
     options.allowed = context->allowed();
     options.coordinator.state_directory = dir.path() + "/state";
-    options.token_file = path;
     options.trainer = "/bin/false";
     auto started = CoordinatorNode::Start(options, *token);
     REQUIRE(started.status() == Ok());
@@ -194,7 +186,7 @@ TEST_CASE_METHOD(TlsFixture, "each role makes its calls and no other, and a node
           "may not do this: it takes the certificate of a " + std::string(tls::RoleName(least));
       CHECK((Message(said).find(words) != std::string::npos) == (role < least));
       CHECK((said.code() == StatusCode::kPermissionDenied) ==
-            (role < least || call.starts_with("DriverService.") || call.ends_with("ReportExit")));
+            (role < least || call.ends_with("ReportExit")));
       CHECK(said.code() != StatusCode::kUnauthenticated);
       CHECK(said.code() != StatusCode::kUnimplemented);
     }
@@ -215,26 +207,12 @@ TEST_CASE_METHOD(TlsFixture, "a node speaks for the tasks that its certificate n
     return services::FromGrpc(
         v1::JobService::NewStub(ChannelOf(who))->ReportExit(&call, request, &reply));
   };
-  const auto open = [this](const std::string& who) {
-    grpc::ClientContext call;
-    Prepare(call, true);
-    v1::OpenJobRequest request;
-    request.set_job_id("nobody's");
-    v1::OpenJobReply reply;
-    return services::FromGrpc(
-        v1::DriverService::NewStub(ChannelOf(who))->OpenJob(&call, request, &reply));
-  };
 
   CHECK(report("worker", "worker") == Ok());
   const Status other = report("worker", "ps");
   CHECK(other.code() == StatusCode::kPermissionDenied);
   CHECK(Message(other) ==
         "node worker:0 may not say how ps:0 ended: its certificate does not name that task");
-
-  const Status drives = open("worker");
-  CHECK(drives.code() == StatusCode::kPermissionDenied);
-  CHECK(Message(drives).find("node worker:0 may not drive a job") != std::string::npos);
-  CHECK(open("chief").code() == StatusCode::kNotFound);
 }
 
 TEST_CASE_METHOD(TlsFixture, "which calls there are is told to nobody who is revoked",

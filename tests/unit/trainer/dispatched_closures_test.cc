@@ -28,10 +28,12 @@ struct Kept {
     start.set_key("key");
     start.set_host_id("here");
     start.set_link("auto");
-    closures = std::make_unique<DispatchedClosures>(start, pipe, opened);
+    api = std::make_unique<DriverPipe>(pipe, start, [](const Status&) {});
+    closures = std::make_unique<DispatchedClosures>(start, *api, opened);
   }
   v1::ProgramStart start;
   process::MessagePipe pipe;
+  std::unique_ptr<DriverPipe> api;
   std::unique_ptr<DispatchedClosures> closures;
 };
 
