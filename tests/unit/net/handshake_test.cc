@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -13,12 +12,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/net/checksum.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
+#include "tests/support/other_user.h"
 #include "tests/unit/net/deadline.h"
 
 namespace muster::net {
@@ -145,39 +144,7 @@ TEST_CASE("descriptors that nobody asked for are closed, however many come along
 
 namespace {
 
-constexpr uid_t kOtherUser = 12'345;
-
-// A process of another user, that says something when it is done.
-class OtherUser {
- public:
-  explicit OtherUser(const std::function<std::string()>& run) {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-    says_.Reset(ends[0]);
-    const Fd mouth(ends[1]);
-    child_ = ::fork();
-    REQUIRE(child_ >= 0);
-    if (child_ > 0) return;
-    std::string words = "it is not another user";
-    if (::setresuid(kOtherUser, kOtherUser, kOtherUser) == 0) words = run();
-    (void)!::write(mouth.get(), words.data(), words.size());
-    ::_exit(0);
-  }
-  ~OtherUser() {
-    (void)::kill(child_, SIGKILL);
-    (void)::waitpid(child_, nullptr, 0);
-  }
-  // What it says first.
-  std::string Words() const {
-    std::array<char, 1024> words{};
-    const ssize_t got = ::read(says_.get(), words.data(), words.size());
-    return {words.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
-  }
-
- private:
-  Fd says_;
-  pid_t child_ = -1;
-};
+using testing::OtherUser;
 
 // A folder and a socket's path that another user may use.
 struct OpenFolder {
@@ -221,10 +188,7 @@ std::string SaidBy(const OpenFolder& open, const std::function<std::string(Chann
 
 TEST_CASE("over a Unix socket another user's process is refused, though it knows the token",
           "[net][unit]") {
-  if (::geteuid() != 0) {
-    WARN("left out: only root can start a process of another user");
-    return;
-  }
+  if (!testing::MayBeOthers()) return;
   const OpenFolder open;
   const Identity self{"secret", "host"};
 
