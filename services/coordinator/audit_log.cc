@@ -1,16 +1,21 @@
 #include "services/coordinator/audit_log.h"
 
 #include <cerrno>
+#include <cstdio>
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/status.h"
-#include "common/net/fd.h"
 #include "common/telemetry/log.h"
 
 namespace muster::coordinator {
+
+net::Fd AuditLog::Open() const {
+  return net::Fd(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+}
 
 void AuditLog::Write(const AuditEntry& entry) {
   nlohmann::json fields{
@@ -21,7 +26,13 @@ void AuditLog::Write(const AuditEntry& entry) {
       fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const MutexLock lock(mutex_);
   // Opened for each line: it may be moved away at any time.
-  const net::Fd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+  net::Fd file = Open();
+  struct stat now{};
+  const bool full = most_bytes_ > 0 && file.valid() && ::fstat(file.get(), &now) == 0 &&
+                    now.st_size > 0 &&
+                    static_cast<std::uint64_t>(now.st_size) + line.size() > most_bytes_;
+  // Where it cannot be renamed it grows on: rather that than lines that are lost.
+  if (full && std::rename(path_.c_str(), (path_ + ".old").c_str()) == 0) file = Open();
   if (file.valid() &&
       ::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
     return;

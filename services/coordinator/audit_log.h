@@ -3,13 +3,17 @@
 // {"did": "submit", "time": "2026-11-23 00:04:48 UTC", "what": "words-1f3a", "who": "submitter
 // ana"}
 //
+// A file that has grown to its limit is renamed, and takes the place of the one that was before.
+//
 // Threading: any thread.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "common/base/mutex.h"
+#include "common/net/fd.h"
 
 namespace muster::coordinator {
 
@@ -26,13 +30,18 @@ struct AuditEntry {
 
 class AuditLog {
  public:
-  explicit AuditLog(std::string path) : path_(std::move(path)) {}
+  // `most_bytes`: of the file; 0: as many as come, because somebody else moves it away.
+  AuditLog(std::string path, std::uint64_t most_bytes)
+      : path_(std::move(path)), most_bytes_(most_bytes) {}
 
   // Blocks on the disk. What cannot be written goes to the log, and is told there.
   void Write(const AuditEntry& entry);
 
  private:
+  net::Fd Open() const;
+
   const std::string path_;
+  const std::uint64_t most_bytes_;
   Mutex mutex_;
 };
 

@@ -32,8 +32,11 @@ class AuditTrail {
   // What is remembered of who looked at what; beyond it the next look may be written too early.
   static constexpr std::size_t kMostRemembered = 4'096;
 
-  AuditTrail(std::string path, LaneOffload& disks, const Clock& clock)
-      : disks_(disks), clock_(clock), shared_(std::make_shared<Shared>(std::move(path))) {}
+  // `most_bytes`: as AuditLog's.
+  AuditTrail(std::string path, std::uint64_t most_bytes, LaneOffload& disks, const Clock& clock)
+      : disks_(disks),
+        clock_(clock),
+        shared_(std::make_shared<Shared>(std::move(path), most_bytes)) {}
 
   // `what`: the job's id, or what the caller has named; `outcome`: what the caller was answered.
   void Change(const std::string& who, std::string_view did, std::string_view what,
@@ -44,7 +47,7 @@ class AuditTrail {
  private:
   // What waits for the disk goes on without this object.
   struct Shared {
-    explicit Shared(std::string path) : log(std::move(path)) {}
+    Shared(std::string path, std::uint64_t most_bytes) : log(std::move(path), most_bytes) {}
     AuditLog log;
     std::atomic<std::size_t> waiting{0};
     std::atomic<std::uint64_t> lost{0};

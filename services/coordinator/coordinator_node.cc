@@ -52,7 +52,8 @@ struct CoordinatorNode::Parts {
         log_thread(strand),
         logs({.directory = options.coordinator.state_directory + "/logs"}, log_thread),
         disks(strand),
-        audit(options.coordinator.state_directory + "/audit.log", disks, strand),
+        audit(options.coordinator.state_directory + "/audit.log", options.audit_bytes, disks,
+              strand),
         checkpoints(disks),
         figures(disks, strand),
         drivers(

@@ -4,6 +4,7 @@
 // Threading: Start, Shutdown and the destructor from one thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,8 @@ class CoordinatorNode {
     Coordinator::Options coordinator;  // state_directory is required
     // The certificates that are let in; null: all of the authorities'.
     std::shared_ptr<tls::Allowed> allowed = nullptr;
+    // See AuditLog.
+    std::uint64_t audit_bytes = 0;
     // See Front.
     Millis stall_limit{60'000};
     // The driver's program.

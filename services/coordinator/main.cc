@@ -61,6 +61,11 @@ const services::Role kRole{
                 "checkpoints are not.",
          .least = 1,
          .most = 100'000},
+        {.name = "audit-size",
+         .kind = Kind::kSize,
+         .fallback = "0",
+         .doc = "The audit log is renamed to audit.log.old, in place of the one before, when it "
+                "has this size. 0: never; logrotate does that, or something like it."},
         {.name = "checkpoint-dir",
          .doc = "Folder for checkpoints of jobs that name none, by a path that parameter servers "
                 "and workers have, too. Default: checkpoints in --state-dir."},
@@ -118,6 +123,7 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   CoordinatorNode::Options options;
   options.server = daemon.ServerOptions();
   if (daemon.tls() != nullptr) options.allowed = daemon.tls()->allowed();
+  options.audit_bytes = config.values.Size("audit-size");
   options.trainer = process::SiblingProgram("muster-trainer");
   Coordinator::Options& core = options.coordinator;
   core.lease = config.values.Duration("lease");

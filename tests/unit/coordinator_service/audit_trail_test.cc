@@ -1,6 +1,7 @@
 #include "services/coordinator/audit_trail.h"
 
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
@@ -27,17 +28,17 @@ struct SlowDisk : LaneOffload {
 };
 
 struct Trail {
-  std::vector<nlohmann::json> Lines() {
+  std::vector<nlohmann::json> Lines(const std::string& name = "audit.log") {
     disk.WorkOff();
     std::vector<nlohmann::json> lines;
-    std::ifstream file(dir.path() + "/audit.log");
+    std::ifstream file(dir.path() + "/" + name);
     for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
     return lines;
   }
   muster::testing::TempDir dir;
   SlowDisk disk;
   FakeScheduler clock;
-  AuditTrail trail{dir.path() + "/audit.log", disk, clock};
+  AuditTrail trail{dir.path() + "/audit.log", 0, disk, clock};
 };
 
 TEST_CASE_METHOD(Trail, "who looks again and again is written once in a while, and how often",
@@ -79,6 +80,42 @@ TEST_CASE_METHOD(Trail, "each change is written, with what became of it",
   CHECK_FALSE(lines[2].contains("refused"));
   CHECK(lines[3]["refused"] == "the job has no model");
   CHECK(lines[3].dump().size() < 2'000);
+}
+
+TEST_CASE_METHOD(Trail, "an audit log that has its size is kept until the next one has it",
+                 "[services][audit][unit]") {
+  constexpr std::uint64_t kSize = 1'000;
+  AuditTrail bounded(dir.path() + "/audit.log", kSize, disk, clock);
+  int told = 0;
+  const auto tell = [&] { bounded.Change("submitter ana", "stop", std::to_string(told++), Ok()); };
+  const auto size = [&](const std::string& name) {
+    return std::filesystem::file_size(dir.path() + "/" + name);
+  };
+
+  while (Lines("audit.log.old").empty()) tell();
+  CHECK(size("audit.log.old") <= kSize);
+  CHECK(Lines().size() == 1);
+  for (int i = 0; i < 100; ++i) tell();
+
+  // Nothing is missing at the seam, and the newest are there.
+  const auto old = Lines("audit.log.old");
+  const auto now = Lines();
+  CHECK(size("audit.log.old") <= kSize);
+  CHECK(size("audit.log") <= kSize);
+  REQUIRE(old.size() > 1);
+  REQUIRE_FALSE(now.empty());
+  CHECK(std::stoi(old.back()["what"].get<std::string>()) + 1 ==
+        std::stoi(now.front()["what"].get<std::string>()));
+  CHECK(now.back()["what"] == std::to_string(told - 1));
+}
+
+TEST_CASE_METHOD(Trail, "an audit log that cannot be renamed grows on", "[services][audit][unit]") {
+  AuditTrail bounded(dir.path() + "/audit.log", 1, disk, clock);
+  std::filesystem::create_directories(dir.path() + "/audit.log.old/in the way");
+
+  for (int i = 0; i < 3; ++i) bounded.Change("submitter ana", "stop", "words-1", Ok());
+
+  CHECK(Lines().size() == 3);
 }
 
 TEST_CASE_METHOD(Trail, "a disk that stands still costs lines, not memory, and it is told how many",

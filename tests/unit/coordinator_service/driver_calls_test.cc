@@ -29,7 +29,7 @@ struct Calls {
   muster::testing::TempDir dir;
   PromptDisk disks;
   FakeScheduler strand;
-  AuditTrail audit{dir.path() + "/audit.log", disks, strand};
+  AuditTrail audit{dir.path() + "/audit.log", 0, disks, strand};
   Front front{strand, nullptr, {}, {}, audit, disks};
   std::vector<v1::DriverAnswer> answers;
   DriverCalls calls{front, [this](const DriverCalls::Asker& asker, v1::DriverAnswer answer) {
