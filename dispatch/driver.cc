@@ -57,6 +57,8 @@ Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std
 
 void Driver::SetStaleness(std::uint64_t staleness) { core_->SetStaleness(staleness); }
 void Driver::SetSecondRuns(std::uint32_t most) { core_->SetSecondRuns(most); }
+void Driver::SetErrors(const ErrorPolicy::Options& errors) { core_->SetErrors(errors); }
+const Driver::Options& Driver::options() const { return core_->options(); }
 
 Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                             TimePoint deadline, std::uint64_t step) {

@@ -134,9 +134,12 @@ class Driver {
   // The same for a closure without a value.
   Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
                       TimePoint deadline = TimePoint::max(), std::uint64_t step = 0);
-  // ClosureDispatcher::Options::staleness and second_runs from now on.
+  // ClosureDispatcher::Options::staleness, second_runs and errors from now on.
   void SetStaleness(std::uint64_t staleness);
   void SetSecondRuns(std::uint32_t most);
+  void SetErrors(const ErrorPolicy::Options& errors);
+  // What it was made with.
+  const Options& options() const;
   // As RemoteValue::Fetch().  kInvalidArgument: it is not this driver's.
   Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.

@@ -51,6 +51,11 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
     const MutexLock lock(mutex_);
     dispatcher_.set_second_runs(most);
   }
+  void SetErrors(const ErrorPolicy::Options& errors) {
+    const MutexLock lock(mutex_);
+    dispatcher_.set_errors(errors);
+  }
+  const Driver::Options& options() const { return options_; }
   Result<Driver::Values> Fetch(ResultSlab::Slot slot, TimePoint deadline);
   Status Join(TimePoint deadline);
   Result<bool> Done();

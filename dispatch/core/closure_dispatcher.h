@@ -108,9 +108,10 @@ class ClosureDispatcher {
   Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
                      std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
                      const ClosureTerms& terms = {});
-  // Options::staleness, and Options::second_runs, from now on.
+  // Options::staleness, Options::second_runs and Options::errors from now on.
   void set_staleness(std::uint64_t staleness) { steps_.set_staleness(staleness); }
   void set_second_runs(std::uint32_t most) { second_runs_ = most; }
+  void set_errors(const ErrorPolicy::Options& errors) { policy_.set_options(errors); }
   // The pending error, once nothing is in flight, nor a second execution of what has failed or was
   // cancelled; then what was queued is cancelled and the error cleared. None: no error, or
   // something is still in flight.

@@ -69,8 +69,8 @@ ClosureError CancelledError() {
           .phase = Phase::kQueued};
 }
 
-std::size_t WindowedCount::Add(TimePoint now) {
-  std::erase_if(events_, [&](TimePoint event) { return event + window_ <= now; });
+std::size_t WindowedCount::Add(TimePoint now, std::chrono::milliseconds window) {
+  std::erase_if(events_, [&](TimePoint event) { return event + window <= now; });
   events_.push_back(now);
   return events_.size();
 }
@@ -84,20 +84,19 @@ ErrorPolicy::Remedy ErrorPolicy::Decide(const ClosureError& error, const Executi
   }
   if (error.origin == Origin::kPs &&
       (code == StatusCode::kUnavailable || code == StatusCode::kAborted)) {
-    const auto found =
-        servers_.try_emplace(error.task, Server{.failures = WindowedCount(options_.window)}).first;
-    Server& server = found->second;
+    Server& server = servers_[error.task];
     // An executor may hold hundreds of closures that were handed out before: of a server that stays
     // away they fail one after another, and are no news only for a while.
     const bool same = execution.number <= server.seen && now < server.same_until;
     if (same) return Remedy::kPutBack;
     server.seen = execution.newest;
     server.same_until = now + options_.same_failure;
-    return server.failures.Add(now) < options_.ps_failures ? Remedy::kPutBack : Remedy::kFail;
+    const std::size_t failures = server.failures.Add(now, options_.window);
+    return failures < options_.ps_failures ? Remedy::kPutBack : Remedy::kFail;
   }
   if (code == StatusCode::kDeadlineExceeded) {
     const std::size_t allowed = options_.timeouts.value_or(workers / 10);
-    return timeouts_.Add(now) < allowed ? Remedy::kPutBack : Remedy::kFail;
+    return timeouts_.Add(now, options_.window) < allowed ? Remedy::kPutBack : Remedy::kFail;
   }
   return IsTransient(code) ? Remedy::kPutBack : Remedy::kFail;
 }

@@ -52,12 +52,10 @@ ClosureError CancelledError();
 // Events within a time that goes along. Not thread-safe.
 class WindowedCount {
  public:
-  explicit WindowedCount(std::chrono::milliseconds window) : window_(window) {}
   // How many there are with this one.
-  std::size_t Add(TimePoint now);
+  std::size_t Add(TimePoint now, std::chrono::milliseconds window);
 
  private:
-  std::chrono::milliseconds window_;
   std::vector<TimePoint> events_;
 };
 
@@ -89,7 +87,9 @@ class ErrorPolicy {
     std::uint64_t newest = 0;  // of all
   };
 
-  explicit ErrorPolicy(Options options) : options_(options), timeouts_(options.window) {}
+  explicit ErrorPolicy(Options options) : options_(options) {}
+  // Other ones from now on; what has been counted stays.
+  void set_options(const Options& options) { options_ = options; }
   Remedy Decide(const ClosureError& error, const Execution& execution, std::size_t workers,
                 TimePoint now);
   // This closure is to be sent round again. Says why it is not: it has been too often; none: it is.
@@ -110,7 +110,7 @@ class ErrorPolicy {
     std::uint64_t seen = 0;
     TimePoint same_until = {};
   };
-  const Options options_;
+  Options options_;
   std::map<std::string, Server> servers_;
   WindowedCount timeouts_;
   std::map<ClosureId, Returns> returns_;

@@ -20,10 +20,22 @@ constexpr std::chrono::milliseconds kAskAgain{20};
 // What a frame can say.
 constexpr std::chrono::milliseconds kLongestDeadline{std::numeric_limits<std::uint32_t>::max()};
 
-void require_deadline(std::chrono::milliseconds deadline) {
-  if (deadline.count() >= 1 && deadline <= kLongestDeadline) return;
-  raise(InvalidArgument("a closure's deadline of {} ms: it is from 1 ms to {} ms", deadline.count(),
+void require_time(const char* what, std::chrono::milliseconds time) {
+  if (time.count() >= 1 && time <= kLongestDeadline) return;
+  raise(InvalidArgument("{} of {} ms: it is from 1 ms to {} ms", what, time.count(),
                         kLongestDeadline.count()));
+}
+
+void require_deadline(std::chrono::milliseconds deadline) {
+  require_time("a closure's deadline", deadline);
+}
+
+// What the process says, as far as the program does not.
+dispatch::ErrorPolicy::Options errors_of(dispatch::ErrorPolicy::Options errors,
+                                         const CoordinatorOptions& options) {
+  errors.ps_failures = options.transient_ps_failures.value_or(errors.ps_failures);
+  errors.window = options.transient_window;
+  return errors;
 }
 
 // The coordinators there are, by their links.
@@ -42,6 +54,7 @@ Coordinators& coordinators() {
 CoordinatorCore::CoordinatorCore(std::shared_ptr<ClusterLink> link,
                                  const CoordinatorOptions& options)
     : link_(std::move(link)), options_(options) {
+  link_->driver().SetErrors(errors_of(link_->driver().options().dispatch.errors, options));
   const auto silence = Watchdog::timeout(options.watchdog);
   if (!silence) return;
   watchdog_.emplace(link_->driver(), *silence, [](const std::string& text) {
@@ -326,7 +339,10 @@ ClusterCoordinator::ClusterCoordinator(std::shared_ptr<internal::ClusterLink> li
 void ClusterCoordinator::open(std::shared_ptr<internal::ClusterLink> link,
                               const std::optional<CoordinatorOptions>& options) {
   internal::refuse_in_closure("a ClusterCoordinator");
-  if (options && options->closure_deadline) internal::require_deadline(*options->closure_deadline);
+  if (options) {
+    if (options->closure_deadline) internal::require_deadline(*options->closure_deadline);
+    internal::require_time("a transient_window", options->transient_window);
+  }
   if (link == nullptr) link = value_of(internal::process_link());
   core_ = value_of(internal::CoordinatorCore::of(link, options));
   std::optional<TimePoint> deadline;

@@ -53,6 +53,17 @@ struct CoordinatorOptions {
   // up: its error is DEADLINE_EXCEEDED, and its executor is ended, and another takes its place.
   // Nothing: as long as it likes.
   std::optional<std::chrono::milliseconds> closure_deadline = std::nullopt;
+  // At how many failures within `transient_window` a parameter server is lost (PsUnavailable);
+  // before that the closures that failed with it run again. All that fails with a server at once is
+  // one failure. Nothing: what TF_COORDINATOR_IGNORE_TRANSIENT_PS_FAILURES says, or 3. 1, as 0: at
+  // the first.
+  //
+  // What else sends a closure round is no option: a worker that is lost is no failure of the
+  // closure's, a full server is waited for, and that one which comes back 100 times in at least 10
+  // minutes is given up is there lest it goes round for ever.
+  std::optional<std::uint32_t> transient_ps_failures = std::nullopt;
+  // From 1 ms to 49 days. Longer: failures further apart add up.
+  std::chrono::milliseconds transient_window = std::chrono::minutes(10);
   // What passes over per-worker datasets give closures, unless iterator() says something else.
   InputGuarantee input = InputGuarantee::kPerWorker;
 
@@ -105,6 +116,7 @@ class ClusterCoordinator {
   // one's. Waits for the first worker.
   //   FAILED_PRECONDITION: other options than the first; in a closure; not started by `muster
   //   submit`.  DEADLINE_EXCEEDED: no worker has come; says for whom it has waited.
+  //   INVALID_ARGUMENT: an option beyond its limits.
   ClusterCoordinator();
   explicit ClusterCoordinator(const CoordinatorOptions& options);
   // For another cluster than this process's.

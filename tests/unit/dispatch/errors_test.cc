@@ -140,6 +140,25 @@ TEST_CASE("blips of a parameter server further apart than the window are never f
   }
 }
 
+TEST_CASE("how often a server may fail can be said later, and what it has failed before counts",
+          "[dispatch][unit][CCF-10]") {
+  OneWorker bench;
+  bench.Schedule();
+  const auto fails = [&] {
+    return bench.Failed(bench.Next(), Unavailable("refused"), Origin::kPs, "ps:0");
+  };
+  CHECK(fails() == Outcome::kAgain);
+  CHECK(fails() == Outcome::kAgain);
+
+  bench.dispatcher.set_errors({.ps_failures = 5, .window = 1h});
+  bench.now += 30min;
+  CHECK(fails() == Outcome::kAgain);
+  CHECK(fails() == Outcome::kAgain);
+  CHECK(fails() == Outcome::kFailed);
+
+  CHECK(bench.dispatcher.Raise()->retries == 4);
+}
+
 TEST_CASE("a full parameter server is back-pressure and never fatal", "[dispatch][unit]") {
   OneWorker bench;
   bench.Schedule();

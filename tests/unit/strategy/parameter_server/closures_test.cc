@@ -196,5 +196,39 @@ TEST_CASE_METHOD(ClosureFixture,
   CHECK_THROWS_AS(coordinator.join(), PsUnavailable);
 }
 
+// How often a closure had been sent round again when its server was lost for good.
+std::uint32_t retries_until_lost(const CoordinatorOptions& options) {
+  Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  v = Variable::create("v", 0.0);
+  ClusterCoordinator coordinator(servers.link, options);
+  servers.cluster.Restart(0);
+  coordinator.schedule<increment>();
+  try {
+    coordinator.join();
+  } catch (const PsUnavailable& error) {
+    v = Variable();
+    return error.details().retries;
+  }
+  FAIL("the closure has succeeded");
+  return 0;
+}
+
+TEST_CASE("a program says at how many failures a server is lost", "[strategy][unit][CCF-10]") {
+  CHECK(retries_until_lost({}) == 2);
+  CHECK(retries_until_lost({.transient_ps_failures = 0}) == 0);
+  CHECK(retries_until_lost({.transient_ps_failures = 1}) == 0);
+  CHECK(retries_until_lost({.transient_ps_failures = 5}) == 4);
+}
+
+TEST_CASE("a window of failures that no clock has is refused", "[strategy][unit][CCF-10]") {
+  const auto link = local_cluster(1);
+  const auto window = GENERATE(std::chrono::milliseconds(0), std::chrono::milliseconds(-1),
+                               std::chrono::milliseconds::max());
+  CHECK(says("a transient_window of " + std::to_string(window.count()) + " ms: it is from 1 ms",
+             [&] { ClusterCoordinator(link, {.transient_window = window}); }));
+}
+
 }  // namespace
 }  // namespace muster
