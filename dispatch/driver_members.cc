@@ -72,6 +72,7 @@ ClosureDispatcher::Crash DriverCore::Crashed(const std::string& task, const std:
   ClosureDispatcher::Crash crash = dispatcher_.CrashWorker(task, how, cause, running);
   PumpAndFlush();
   changed_.notify_all();
+  Wake();  // who leads, and may have no link left that would: the queue may have failed
   return crash;
 }
 

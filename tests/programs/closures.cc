@@ -11,6 +11,8 @@
 //   throw              an exception leaves main
 //   throw-closure      an exception leaves a closure
 //   segfault           a closure reads address 0
+//   beside FOLDER      three closures that end when they run for a second time, and one that reads
+//                      address 0 when those and it run; prints "beside S", the sum of the three
 //   exit-closure CODE  a closure ends its process
 //   hang               a closure that never ends, and does not look whether it is cancelled
 //   object N           closures that count in the executor's own object; prints "object S"
@@ -135,13 +137,34 @@ std::int64_t Segfault(std::int64_t, const std::string&) {
   return 0;
 }
 
-std::int64_t Exit(std::int64_t code, const std::string&) { std::exit(static_cast<int>(code)); }
-
 // Waking a thousand times a second would use the processor, which is not to stand still.
 std::int64_t Hang(std::int64_t, const std::string&) {
   for (volatile bool on = true; on;) ::sleep(1);
   return 0;
 }
+
+bool IsThere(const std::string& file) { return ::access(file.c_str(), F_OK) == 0; }
+
+void Touch(const std::string& file) { ::close(::open(file.c_str(), O_WRONLY | O_CREAT, 0600)); }
+
+constexpr std::int64_t kInnocent = 3;
+
+// Runs until its executor ends, the first time.
+std::int64_t Innocent(std::int64_t n, const std::string& folder) {
+  const std::string begun = folder + "/" + std::to_string(n);
+  if (IsThere(begun)) return n;
+  Touch(begun);
+  return Hang(n, folder);
+}
+
+std::int64_t Guilty(std::int64_t n, const std::string& folder) {
+  for (std::int64_t i = 1; i <= kInnocent; ++i) {
+    while (!IsThere(folder + "/" + std::to_string(i))) ::usleep(1'000);
+  }
+  return Segfault(n, folder);
+}
+
+std::int64_t Exit(std::int64_t code, const std::string&) { std::exit(static_cast<int>(code)); }
 
 const std::uint32_t kAddUp = Register("AddUp", AddUp);
 const std::uint32_t kSame = Register("Same", Same);
@@ -153,6 +176,8 @@ const std::uint32_t kThrow = Register("Throw", Throw);
 const std::uint32_t kSegfault = Register("Segfault", Segfault);
 const std::uint32_t kExit = Register("Exit", Exit);
 const std::uint32_t kHang = Register("Hang", Hang);
+const std::uint32_t kInnocentOne = Register("Innocent", Innocent);
+const std::uint32_t kGuilty = Register("Guilty", Guilty);
 
 TimePoint In(int seconds) {
   return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -241,6 +266,22 @@ int Object(Driver& driver, std::int64_t n) {
   return 0;
 }
 
+int Beside(Driver& driver, const std::string& folder) {
+  std::vector<RemoteValue> values;
+  for (std::int64_t i = 1; i <= kInnocent; ++i) {
+    auto value = Schedule(driver, kInnocentOne, i, folder);
+    if (!value.ok()) return Told(value.status());
+    values.push_back(*std::move(value));
+  }
+  if (const auto guilty = Schedule(driver, kGuilty, 0, folder); !guilty.ok()) {
+    return Told(guilty.status());
+  }
+  const Result<std::int64_t> sum = SumOf(driver, values);
+  if (!sum.ok()) return Told(sum.status());
+  std::printf("beside %ld\n", static_cast<long>(*sum));
+  return Told(driver.Join(In(120)));
+}
+
 int JoinOne(Driver& driver, std::uint32_t function, std::int64_t number = 0) {
   const auto value = Schedule(driver, function, number);
   if (!value.ok()) return Told(value.status());
@@ -279,6 +320,7 @@ int main(int argc, char** argv) {
   if (mode == "throw") throw std::runtime_error("thrown by main");
   if (mode == "throw-closure") return JoinOne(driver, kThrow);
   if (mode == "segfault") return JoinOne(driver, kSegfault);
+  if (mode == "beside" && argc > 2) return Beside(driver, argv[2]);
   if (mode == "exit-closure") return JoinOne(driver, kExit, argument(2, 4));
   if (mode == "hang") return JoinOne(driver, kHang);
   if (mode == "stop") {

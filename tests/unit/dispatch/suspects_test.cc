@@ -1,5 +1,10 @@
 // Closures that end executors: run alone, cleared or given up.
+#include <deque>
+#include <random>
+#include <set>
+
 #include "tests/support/catch.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/dispatch/fixture.h"
 
 namespace muster::dispatch {
@@ -10,16 +15,17 @@ using Cause = Suspects::Cause;
 using Ids = std::vector<std::uint64_t>;
 
 struct Cluster : Bench {
-  explicit Cluster(int workers, std::uint32_t credit = 2)
-      : Bench({.credit = {.least = credit, .most = credit}}) {
+  explicit Cluster(int workers, std::uint32_t credit = 2, std::uint32_t closures_at_a_time = 1)
+      : Bench({.credit = {.least = credit, .most = credit}}), slots(closures_at_a_time) {
     for (int i = 0; i < workers; ++i) Join(i);
   }
   static std::string Name(int i) { return "worker:" + std::to_string(i); }
-  void Join(int i) { handles[i] = dispatcher.AddWorker(Name(i), Incarnation(1), 1); }
-  ClosureDispatcher::Crash Crash(int i, Cause cause = Cause::kItself,
-                                 std::vector<ClosureId> running = {}) {
-    return dispatcher.CrashWorker(Name(i), "signal SIGSEGV", cause, running);
+  void Join(int i) { handles[i] = dispatcher.AddWorker(Name(i), Incarnation(1), slots); }
+  ClosureDispatcher::Crash Crash(int i, Cause cause = Cause::kItself, const Ids& running = {}) {
+    const std::vector<ClosureId> ran(running.begin(), running.end());
+    return dispatcher.CrashWorker(Name(i), "signal SIGSEGV", cause, ran);
   }
+  const std::uint32_t slots;
   std::map<int, WorkerHandle> handles;
 };
 
@@ -53,7 +59,7 @@ TEST_CASE("only what the executor was running is suspect, when that is known", "
   Cluster cluster(1, 4);
   for (int i = 0; i < 4; ++i) cluster.Schedule();
   cluster.Pump();
-  CHECK(NumbersOf(cluster.Crash(0, Cause::kItself, {ClosureId(2)}).requeued) == Ids{1, 2, 3, 4});
+  CHECK(NumbersOf(cluster.Crash(0, Cause::kItself, {2}).requeued) == Ids{1, 2, 3, 4});
   cluster.Join(0);
 
   const std::vector<Sent> alone = cluster.Pump();
@@ -62,6 +68,183 @@ TEST_CASE("only what the executor was running is suspect, when that is known", "
   CHECK(alone[0].closure == 2);
   cluster.Done(alone[0]);
   CHECK(cluster.PumpIds() == Ids{1, 3, 4});
+}
+
+TEST_CASE(
+    "of several that ran when their executor ended each runs alone, and the guilty one is named",
+    "[dispatch][unit]") {
+  Cluster cluster(1, 6, 4);
+  std::vector<ResultSlab::Slot> futures;
+  for (int i = 0; i < 6; ++i) futures.push_back(cluster.ScheduleWanted());
+  REQUIRE(cluster.Pump().size() == 6);  // 5 and 6 wait behind those that run
+  const auto next = [&] {
+    const std::vector<Sent> sent = cluster.Pump();
+    REQUIRE(sent.size() == 1);
+    return sent[0];
+  };
+
+  CHECK(NumbersOf(cluster.Crash(0, Cause::kItself, {1, 2, 3, 4}).requeued) ==
+        Ids{1, 2, 3, 4, 5, 6});
+  cluster.Join(0);
+  for (const std::uint64_t innocent : {1, 2}) {
+    const Sent alone = next();
+    CHECK(alone.closure == innocent);
+    CHECK(cluster.Done(alone, "done") == Bench::Outcome::kDone);
+  }
+  CHECK(next().closure == 3);
+  CHECK_FALSE(cluster.Crash(0, Cause::kItself, {3}).given_up);
+  cluster.Join(0);
+  CHECK(next().closure == 3);
+  const auto last = cluster.Crash(0, Cause::kItself, {3});
+
+  CHECK(last.given_up == ClosureId(3));
+  CHECK(last.why ==
+        "closure 3 has ended its executor 3 times, 2 of them with nothing else in flight "
+        "(worker:0, the last time by signal SIGSEGV)");
+  CHECK(Message(cluster.dispatcher.Raise()->status) == last.why);
+  ResultSlab& results = cluster.dispatcher.results();
+  CHECK(cluster.ValueOf(futures[0]) == "done");
+  CHECK(cluster.ValueOf(futures[1]) == "done");
+  CHECK(Message(results.error(futures[2])->status) == last.why);
+  for (std::size_t i = 3; i < 6; ++i) {
+    CHECK(results.error(futures[i])->status.code() == StatusCode::kCancelled);
+  }
+}
+
+// Executors of several closures at a time, which begin what they have in the order in which it came
+// and end it in any; one closure ends whichever executor runs it.
+class OneCulprit {
+ public:
+  OneCulprit(std::uint64_t seed, Cause cause)
+      : random_(seed),
+        cause_(cause),
+        slots_(2 + Upto(2)),
+        executors_(1 + Upto(2)),
+        cluster_(static_cast<int>(executors_.size()), 8, slots_),
+        culprit_(1 + Upto(kClosures - 1)) {
+    for (std::uint64_t i = 0; i < kClosures; ++i) futures_.push_back(cluster_.ScheduleWanted());
+  }
+
+  // Until the queue has failed, or all has ended.
+  void Run() {
+    while (!cluster_.dispatcher.failed()) {
+      Take();
+      REQUIRE(Step());
+    }
+    while (Step()) {
+    }
+    const auto raised = cluster_.dispatcher.Raise();
+    REQUIRE(raised);
+    REQUIRE(given_up_ == culprit_);
+    REQUIRE(Message(raised->status).starts_with(fmt::format("closure {} has ended its", culprit_)));
+    // The first time with others, then as often as it takes.
+    REQUIRE(ends_ <= (cause_ == Cause::kOutside ? 7 : 3));
+  }
+
+  // Of those that were in flight when an executor ended, but for the culprit: how many had a result
+  // in the end, and how many were cancelled with the queue.
+  std::pair<std::size_t, std::size_t> Innocent() {
+    std::pair<std::size_t, std::size_t> counts;
+    for (std::uint64_t id = 1; id <= kClosures; ++id) {
+      const ClosureError* error = cluster_.dispatcher.results().error(futures_[id - 1]);
+      if (id == culprit_) {
+        REQUIRE(error != nullptr);
+        REQUIRE(error->status.code() == StatusCode::kInternal);
+        continue;
+      }
+      const bool cancelled = error != nullptr && error->status.code() == StatusCode::kCancelled;
+      REQUIRE((error == nullptr || cancelled));
+      if (beside_.contains(id)) ++(cancelled ? counts.second : counts.first);
+    }
+    return counts;
+  }
+
+  // What comes next runs as if nothing had been.
+  void GoOn() {
+    for (int i = 0; i < 20; ++i) cluster_.Schedule();
+    culprit_ = 0;
+    for (Take(); Step(); Take()) {
+    }
+    REQUIRE(cluster_.dispatcher.idle());
+    REQUIRE_FALSE(cluster_.dispatcher.failed());
+  }
+
+ private:
+  static constexpr std::uint64_t kClosures = 40;
+
+  std::uint32_t Upto(std::uint32_t n) {
+    return std::uniform_int_distribution<std::uint32_t>(0, n)(random_);
+  }
+
+  void Take() {
+    for (const Sent& sent : cluster_.Pump()) {
+      for (std::size_t i = 0; i < executors_.size(); ++i) {
+        if (cluster_.handles[static_cast<int>(i)] == sent.worker) executors_[i].push_back(sent);
+      }
+    }
+  }
+
+  // One closure's end, or that of an executor. False: nothing runs.
+  bool Step() {
+    std::vector<std::size_t> busy;
+    for (std::size_t i = 0; i < executors_.size(); ++i) {
+      if (!executors_[i].empty()) busy.push_back(i);
+    }
+    if (busy.empty()) return false;
+    const std::size_t where = busy[Upto(static_cast<std::uint32_t>(busy.size() - 1))];
+    std::deque<Sent>& has = executors_[where];
+    const std::size_t running = std::min<std::size_t>(has.size(), slots_);
+    const auto one = has.begin() + Upto(static_cast<std::uint32_t>(running - 1));
+    if (one->closure == culprit_) {
+      EndExecutor(where, running);
+    } else {
+      const Sent sent = *one;
+      has.erase(one);
+      REQUIRE(cluster_.Done(sent, "done") == Bench::Outcome::kDone);
+    }
+    return true;
+  }
+
+  void EndExecutor(std::size_t where, std::size_t running) {
+    Ids ran;
+    for (std::size_t i = 0; i < running; ++i) ran.push_back(executors_[where][i].closure);
+    beside_.insert(ran.begin(), ran.end());
+    // Now and then it is not known.
+    if (Upto(3) == 0) ran.clear();
+    const auto crash = cluster_.Crash(static_cast<int>(where), cause_, ran);
+    if (crash.given_up) given_up_ = crash.given_up->value();
+    ++ends_;
+    executors_[where].clear();
+    cluster_.Join(static_cast<int>(where));
+  }
+
+  std::mt19937_64 random_;
+  const Cause cause_;
+  const std::uint32_t slots_;
+  std::vector<std::deque<Sent>> executors_;
+  Cluster cluster_;
+  std::uint64_t culprit_;
+  std::vector<ResultSlab::Slot> futures_;
+  std::set<std::uint64_t> beside_;
+  std::optional<std::uint64_t> given_up_;
+  int ends_ = 0;
+};
+
+TEST_CASE("whatever runs beside it, who ends executors is given up and nobody else",
+          "[dispatch][sim]") {
+  const Cause cause = GENERATE(as<Cause>(), Cause::kItself, Cause::kEndless, Cause::kOutside);
+  std::size_t through = 0;
+  std::size_t cancelled = 0;
+  muster::testing::EachSeed(500, [&](std::uint64_t seed) {
+    OneCulprit world(seed, cause);
+    world.Run();
+    const auto innocent = world.Innocent();
+    through += innocent.first;
+    cancelled += innocent.second;
+    world.GoOn();
+  });
+  // Only what stands behind the culprit, which fails the queue, is cancelled with it.
+  CHECK(through > cancelled);
 }
 
 TEST_CASE("a verdict that comes after the link has broken blames what was in flight",

@@ -37,7 +37,7 @@ TEST_CASE("a probe says what the program is and ends", "[program][unit]") {
   const v1::ProgramReady ready = probe.AwaitReady();
 
   CHECK(probe.AwaitExit() == "exit code 0");
-  CHECK(ready.function_count() == 10);
+  CHECK(ready.function_count() == 12);
   CHECK(ready.functions() != 0);
   CHECK(ready.abi().starts_with("muster "));
   RunningProgram again(cluster.StartOf(v1::PROGRAM_ROLE_PROBE, 0, 0), {});
@@ -188,6 +188,27 @@ TEST_CASE("a closure that throws is an error of the program's, one that crashes 
   }
   CHECK(other.AwaitLine("closure 1"));
   CHECK(other.AwaitExit() == "exit code 1");
+}
+
+TEST_CASE(
+    "of several that ran when their executor ended the innocent get through, the guilty is named",
+    "[program][unit]") {
+  PlayedCluster cluster;
+  const TempDir folder;
+  cluster.closures_at_a_time = 4;
+  RunningProgram* executor = &cluster.StartExecutor(0);
+  RunningProgram& driver = cluster.StartDriver({"beside", folder.path()});
+
+  for (int end = 1; end <= 3; ++end) {
+    CHECK(executor->AwaitExit() == "signal SIGSEGV");
+    cluster.TellEnd(*executor, v1::ExecutorVerdict::CAUSE_CRASHED);
+    if (end < 3) executor = &cluster.StartExecutor(0);
+  }
+
+  CHECK(driver.AwaitLine("beside 6"));
+  CHECK(driver.AwaitLine(
+      "closure 4 has ended its executor 3 times, 2 of them with nothing else in flight (worker:0"));
+  CHECK(driver.AwaitExit() == "exit code 1");
 }
 
 TEST_CASE("each process has the program's object, and functions take it first", "[program][unit]") {
