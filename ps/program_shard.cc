@@ -229,11 +229,15 @@ Result<ReadMark> ProgramShard::Read(std::uint32_t slot, bool rows,
   return ReadMark{.version = version_, .updates = updates_};
 }
 
+bool ProgramShard::has_optimizer() const {
+  const std::shared_lock lock(mutex_);
+  return optimizer_.has_value();
+}
+
 Status ProgramShard::CheckGradient(const ShardWrite& write) const {
   MUSTER_TRY(ps::CheckGradient(dtype_, write.values, write.learning_rate,
                                "variable " + variable_->name()));
-  const std::shared_lock lock(mutex_);
-  if (optimizer_) return Ok();
+  if (has_optimizer()) return Ok();
   return FailedPrecondition("variable {}: a gradient, and no optimizer is attached to it",
                             variable_->name());
 }

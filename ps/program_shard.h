@@ -68,6 +68,7 @@ class ProgramShard {
   Result<bool> Apply(const FlushId& id, ClosureId settled, std::span<const ShardWrite> writes,
                      std::uint64_t step = 0);
 
+  bool has_optimizer() const;
   // Whether Attach() will do.
   Status CheckAttach(const v1::OptimizerSpec& spec) const;
   //   kFailedPrecondition: it has another one.  kResourceExhausted: memory. See AttachOptimizer.

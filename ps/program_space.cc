@@ -138,6 +138,7 @@ Result<v1::FoundVariable> ProgramSpace::Lookup(const std::string& name) const {
       v1::FoundShard& entry = *found.add_shards();
       entry.set_part(shard->part());
       entry.set_shard(at->second);
+      entry.set_optimizer(shard->has_optimizer());
     }
   }
   if (found.shards_size() > 0) return found;

@@ -10,42 +10,13 @@
 #include "common/base/mutex.h"
 #include "common/net/checksum.h"
 #include "common/partition/div_layout.h"
-#include "common/partition/placement.h"
 #include "muster/v1/variables.pb.h"
+#include "ps/client/optimized_variables.h"
 #include "ps/client/program_servers.h"
 #include "ps/wire.h"
 
 namespace muster::ps {
 namespace {
-
-// Every dimension fits, so that sizes do.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
-
-Result<VariableInfo> Describe(const v1::ProgramVariable& variable) {
-  VariableInfo info;
-  info.id = VariableId(variable.id());
-  info.name = variable.name();
-  info.dtype = static_cast<DType>(variable.dtype());
-  info.shape.assign(variable.shape().begin(), variable.shape().end());
-  if (!IsVariableDType(info.dtype)) {
-    return InvalidArgument(
-        "variable {}: dtype {}; float32, float64, int32, int64, uint8, bool, float16 and bfloat16 "
-        "are possible",
-        info.name, NameOf(info.dtype));
-  }
-  MUSTER_TRY_ASSIGN(const std::int64_t elements,
-                    partition::CountElements(info.shape, "variable " + info.name));
-  if (elements > kMostElements) {
-    return InvalidArgument("variable {}: {} elements; at most 2^40", info.name, elements);
-  }
-  info.rows = info.shape.empty() ? 1 : info.shape[0];
-  info.row_bytes = static_cast<std::size_t>(elements / info.rows) * SizeOf(info.dtype);
-  for (const v1::ShardPlacement& shard : variable.shards()) {
-    info.shards.push_back(
-        {.server = shard.ps_index(), .row_offset = shard.row_offset(), .rows = shard.rows()});
-  }
-  return info;
-}
 
 template <class Message>
 std::vector<std::byte> Encode(const Message& message) {
@@ -146,6 +117,8 @@ class ProgramClientImpl final : public ProgramClient {
                  std::vector<Unsort>& unsorts) const;
   Status AddWrite(const WriteSet::Write& write, std::vector<Share>& shares, Scratch& scratch) const;
   Status CheckRead(const ReadRequest& request) const;
+  // Whether all variables of gradients have one, on every server.
+  Status RequireOptimizers(const WriteSet& set);
   // SETTLE to every server.
   Status TellAll(const ProgramIds& ids);
   void TellSettled();
@@ -154,6 +127,7 @@ class ProgramClientImpl final : public ProgramClient {
   ProgramServers servers_;
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<ClosureId> settled_{};
+  OptimizedVariables optimized_;
 
   Mutex mutex_;
   std::vector<Writer> writers_ MUSTER_GUARDED_BY(mutex_);
@@ -258,6 +232,7 @@ Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
   const std::vector<std::byte> meta = Encode(lookup);
   VariableInfo info;
   std::set<std::uint32_t> missing;
+  std::size_t optimized = 0;
   for (std::size_t server = 0; server < servers_.size(); ++server) {
     v1::FoundVariable found;
     const Status asked =
@@ -276,10 +251,12 @@ Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
     if (VariableId(found.variable().id()) != info.id) continue;
     for (const v1::FoundShard& shard : found.shards()) {
       if (missing.erase(shard.part()) == 0) continue;
+      if (shard.optimizer()) ++optimized;
       info.shards[shard.part()].wire = shard.shard();
     }
   }
   if (info.id == VariableId()) return NotFound("no variable {}: its driver has not made it", name);
+  if (missing.empty() && optimized == info.shards.size()) optimized_.Add(info.id);
   if (missing.empty()) return std::make_shared<const VariableInfo>(std::move(info));
   return NotFound("variable {}: part {} of {} is not there", name, *missing.begin(),
                   info.shards.size());
@@ -312,6 +289,7 @@ Status ProgramClientImpl::DeleteShards(const VariableInfo& variable, std::size_t
 }
 
 Status ProgramClientImpl::Delete(const VariableHandle& variable) {
+  optimized_.Remove(variable->id);
   return Annotate(DeleteShards(*variable, variable->shards.size()), "variable " + variable->name);
 }
 
@@ -327,6 +305,7 @@ Status ProgramClientImpl::Attach(std::span<const VariableHandle> variables,
                            if (updates) attach.set_updates(*updates);
                            return Encode(attach);
                          }));
+    optimized_.Add(variable->id);
   }
   return Ok();
 }
@@ -491,10 +470,28 @@ Status ProgramClientImpl::AddWrite(const WriteSet::Write& write, std::vector<Sha
   return Ok();
 }
 
+// A server knows its own shards alone, and would take its part of what another one refuses.
+Status ProgramClientImpl::RequireOptimizers(const WriteSet& set) {
+  for (const WriteSet::Write& write : set.writes_) {
+    const VariableInfo& variable = *write.variable;
+    if (write.op != kGradient || optimized_.Contains(variable.id)) continue;
+    // Another process may have attached it since.
+    MUSTER_TRY_ASSIGN(const VariableHandle now, Find(variable.name));
+    if (now->id != variable.id) return NotFound("variable {}: it was deleted", variable.name);
+    if (optimized_.Contains(variable.id)) continue;
+    return FailedPrecondition(
+        "variable {}: a gradient, and no optimizer is attached to it; nothing of what is written "
+        "with it was sent",
+        variable.name);
+  }
+  return Ok();
+}
+
 // Each server gets its writes shard by shard, in their order. A set of no closure takes a writer
 // for as long as it is on its way, so that its number tells a repeated flush from the next one.
 Status ProgramClientImpl::Flush(WriteSet& set) {
   if (set.empty()) return Ok();
+  MUSTER_TRY(RequireOptimizers(set));
   std::vector<Share> shares = Shares();
   Scratch scratch;
   std::uint64_t bytes = 0;

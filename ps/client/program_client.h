@@ -123,8 +123,8 @@ class ProgramClient {
 
   // Sends what the set holds and empties it. After an error it may be flushed again: what has been
   // applied is not applied twice. A server that is too far behind is waited for.
-  //   kFailedPrecondition: a gradient of a variable without an optimizer; what stands on other
-  //   servers was applied.
+  //   kFailedPrecondition: a gradient of a variable without an optimizer; nothing was sent.
+  //   kNotFound: one of a variable that was deleted.
   virtual Status Flush(WriteSet& set) = 0;
 
   // All closures of synchronous steps before `step` have ended: what they have written is applied.

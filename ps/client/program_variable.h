@@ -10,7 +10,12 @@
 
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
+#include "common/base/status.h"
 #include "ps/client/variables.h"
+
+namespace muster::v1 {
+class ProgramVariable;
+}  // namespace muster::v1
 
 namespace muster::ps {
 
@@ -29,6 +34,10 @@ struct VariableInfo {
 };
 
 using VariableHandle = std::shared_ptr<const VariableInfo>;
+
+// As its driver has described it; where shards are on their servers is not said.
+//   kInvalidArgument: its dtype, shape or size is impossible.
+Result<VariableInfo> Describe(const v1::ProgramVariable& variable);
 
 // Memory with values for a write set.
 struct Operands {

@@ -357,6 +357,53 @@ TEST_CASE("a gradient that is not finite anywhere is refused before any server h
   REQUIRE(driver->Flush(own).ok());
 }
 
+TEST_CASE("a gradient of a variable without an optimizer is refused before any server has a part",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto driver = cluster.Client();
+  const auto executor = cluster.Client();
+  const VariableHandle with = Make(*driver, "with", {2}, {0, 0}, {0});
+  const VariableHandle without = Make(*driver, "without", {2}, {0, 0}, {1});
+  REQUIRE(driver->Attach(std::span(&with, 1), Sgd()).ok());
+  ProgramClient& client = GENERATE(true, false) ? *driver : *executor;
+  const VariableHandle a = client.Find("with").value();
+  const VariableHandle b = client.Find("without").value();
+  WriteSet own(ClosureId(1), Attempt(1));
+  REQUIRE(own.Gradient(a, {Raw(Floats{1, 1})}, 1).ok());
+  REQUIRE(own.Gradient(b, {Raw(Floats{2, 2})}, 1).ok());
+
+  const Status refused = client.Flush(own);
+
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(refused) ==
+        "variable without: a gradient, and no optimizer is attached to it; nothing of what is "
+        "written with it was sent");
+  CHECK(ReadAll<float>(*driver, a) == Floats{0, 0});
+  // Whoever attaches it, and it is taken with all others.
+  REQUIRE(driver->Attach(std::span(&without, 1), Sgd()).ok());
+  REQUIRE(client.Flush(own).ok());
+  CHECK(ReadAll<float>(*driver, a) == Floats{-1, -1});
+  CHECK(ReadAll<float>(*driver, b) == Floats{-2, -2});
+}
+
+TEST_CASE("a gradient of a variable that was made anew is refused as one of a deleted one",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto driver = cluster.Client();
+  const auto executor = cluster.Client();
+  REQUIRE(driver->Delete(Make(*driver, "w", {2}, {0, 0}, {0, 1})).ok());
+  const VariableHandle before = Make(*driver, "v", {2}, {0, 0}, {0, 1});
+  const VariableHandle found = executor->Find("v").value();
+  REQUIRE(driver->Delete(before).ok());
+  const VariableHandle again = Make(*driver, "v", {2}, {0, 0}, {0, 1});
+  REQUIRE(driver->Attach(std::span(&again, 1), Sgd()).ok());
+  WriteSet own(ClosureId(1), Attempt(1));
+  REQUIRE(own.Gradient(found, {Raw(Floats{1, 1})}, 1).ok());
+
+  CHECK(executor->Flush(own).code() == StatusCode::kNotFound);
+  CHECK(ReadAll<float>(*driver, again) == Floats{0, 0});
+}
+
 TEST_CASE("closures that run far ahead of the watermark wait for it", "[ps_client][unit]") {
   ProgramCluster cluster(1);
   const auto driver = cluster.Client();
