@@ -99,6 +99,28 @@ std::vector<const Member*> ProgramJob::Servers() const {
   return servers;
 }
 
+// Main learns it from its own calls, which give the server time to come back: people need not wait
+// for that to see whom it waits for.
+void ProgramJob::OnServerLost(const Member& server) {
+  TellMembers();
+  const bool holds = std::ranges::any_of(
+      server.heartbeat.job_bytes(),
+      [this](const v1::JobBytes& one) { return one.job_id() == id() && one.bytes() > 0; });
+  if (driver_.running && holds) {
+    driver_.away[server.task] = server.how;
+    story_.Tell("PS_LOST",
+                fmt::format("{} (process {}) was lost: {}; it holds variables of the program, and "
+                            "what uses them waits for it",
+                            server.task.ToString(), server.info.pid(), server.how),
+                &server.task,
+                {{"pid", std::to_string(server.info.pid())},
+                 {"session", std::to_string(server.session.value())},
+                 {"how", server.how}},
+                world_.logs.Last(id(), server.task.ToString()));
+  }
+  RefreshReason();
+}
+
 void ProgramJob::TellMembers() {
   if (!driver_.running) return;
   v1::ToProgram message;

@@ -131,6 +131,15 @@ void ProgramJob::RefreshReason() {
   if (pausing_) return story_.SetState(state, "PROGRAM_ENDED", "main() begins anew soon");
   const std::vector<const Member*> workers = world_.members.Up("worker");
   if (AnyReady()) {
+    if (driver_.ready && !driver_.away.empty()) {
+      const auto text = [](const auto& one) {
+        return fmt::format("{} ({})", one.first.ToString(), one.second);
+      };
+      return story_.SetState(state, "PS_LOST",
+                             "what uses variables on a parameter server that is lost waits for it, "
+                             "and fails if it stays away: " +
+                                 Joined(driver_.away, kMostNamed, text));
+    }
     if (driver_.ready) return story_.SetState(state, "", "");
     if (!driver_.running && !Missing().empty()) {
       return story_.SetState(state, "WAITING_FOR_TASKS",

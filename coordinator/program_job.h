@@ -68,6 +68,8 @@ class ProgramJob final : public Job {
     int pid = 0;
     // The error that has left main(), or OK; nothing: it has not said.
     std::optional<Status> end;
+    // Servers that hold variables of it and are lost, and how.
+    std::map<TaskId, std::string> away;
   };
 
   // program_job.cc
@@ -112,6 +114,7 @@ class ProgramJob final : public Job {
   void WatchTheMissing();
   // The job's own that are there.
   std::vector<const Member*> Servers() const;
+  void OnServerLost(const Member& server);
   // All that are there, to the driver.
   void TellMembers();
   void TellVerdict(const TaskId& task, const Executor& executor, v1::ExecutorVerdict::Cause cause,

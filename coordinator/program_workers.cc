@@ -43,6 +43,7 @@ void ProgramJob::OnArrival(const Member& member, const Arrival& arrival) {
   if (!arrival.same_process) fitness_.Forget(member.task);
   if (phase_ != Phase::kBegun) return;
   if (member.task.type == "ps") {
+    driver_.away.erase(member.task);
     TellMembers();
     StartDriver();
     return RefreshReason();
@@ -65,10 +66,7 @@ void ProgramJob::OnTaskDraining(const TaskId& task) {
 
 void ProgramJob::OnLost(const Member& member) {
   if (phase_ != Phase::kBegun) return;
-  if (member.task.type == "ps") {
-    TellMembers();
-    return RefreshReason();
-  }
+  if (member.task.type == "ps") return OnServerLost(member);
   const auto found = executors_.find(member.task);
   if (found == executors_.end()) return;
   const std::vector<std::string> lines = world_.logs.Last(id(), member.task.ToString());

@@ -438,6 +438,34 @@ TEST_CASE("A job shows what its own variables take, and its own processes wait f
   CHECK(job.tasks(0).waits(0).job_id() == cluster.words().id());
 }
 
+TEST_CASE("A server with variables of a program that is lost is named until it is back",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(2, 1);
+  cluster.Run();
+  v1::DaemonMessage beat;
+  beat.mutable_heartbeat()->set_sequence(1'000);
+  v1::JobBytes& held = *beat.mutable_heartbeat()->add_job_bytes();
+  held.set_job_id(cluster.words().id());
+  held.set_bytes(8);
+  cluster.at({"ps", 0}).Say(beat);
+  const auto reason = [&] { return cluster.Described("words").reason(); };
+
+  // Both stand still. Nobody needs the other one.
+  for (const int index : {0, 1}) cluster.at({"ps", index}).silent = true;
+  cluster.Pass(Millis(4'000));
+
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(reason() == "PS_LOST");
+  CHECK(
+      Has(cluster.Said(), "waits for it, and fails if it stays away: ps:0 (nothing was heard of"));
+  CHECK_FALSE(Has(cluster.Said(), "ps:1"));
+  CHECK(cluster.EventOf("PS_LOST", "words")->task().index() == 0);
+  (void)cluster.Join({"ps", 0});
+  CHECK(reason().empty());
+  CHECK(cluster.Said().empty());
+}
+
 TEST_CASE("Muster-trainer cannot drive a program", "[coordinator][program]") {
   Programs cluster;
   cluster.JoinAll(0, 1);
