@@ -1,9 +1,13 @@
 // Programs of users as jobs: submitted, run on the workers, failed, killed and stopped for good
 // measure (tests/programs/closures.cc is what they do).
 #include <csignal>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
 
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/lateness.h"
 
 namespace muster::testing {
 namespace {
@@ -42,6 +46,14 @@ struct ProgramFixture {
       }
       return ProcessesOf(kProgram).empty();
     });
+  }
+  // What `rounds` says of itself, in ms.
+  std::int64_t LongestRound(const std::string& id) {
+    constexpr std::string_view kBefore = "the longest ";
+    const std::string out = cluster.Output(id);
+    const std::size_t at = out.find(kBefore);
+    REQUIRE(at != std::string::npos);
+    return std::atoll(out.c_str() + at + kBefore.size());
   }
 };
 
@@ -201,6 +213,7 @@ TEST_CASE_METHOD(ProgramFixture, "a killed executor is replaced, and its closure
   const auto executor = [&] { return ExecutorPid(cluster.Describe(id), 1); };
   const int killed = executor();
   REQUIRE(killed > 0);
+  const Lateness lateness;
   REQUIRE(::kill(killed, SIGKILL) == 0);
   CHECK(Eventually(seconds(30), [&] { return executor() != 0 && executor() != killed; }));
   folder.Write("enough", "");
@@ -211,6 +224,31 @@ TEST_CASE_METHOD(ProgramFixture, "a killed executor is replaced, and its closure
   REQUIRE(lost != nullptr);
   CHECK(lost->fields().at("how") == "signal SIGKILL");
   CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
+  CHECK(LongestRound(id) <= 1'000 + 4 * lateness.worst_ms());
+}
+
+TEST_CASE_METHOD(ProgramFixture,
+                 "an executor that stands still for 20 s holds a program up for 4 s, and changes "
+                 "nothing when it goes on",
+                 "[cluster][program][CCF-02]") {
+  const TempFolder folder;
+  const std::string id = IdIn(Submit({}, {"rounds", folder / "enough"}));
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
+  const int stopped = ExecutorPid(cluster.Describe(id), 1);
+  REQUIRE(stopped > 0);
+  const Lateness lateness;
+  REQUIRE(::kill(stopped, SIGSTOP) == 0);
+  std::this_thread::sleep_for(seconds(20));
+  REQUIRE(::kill(stopped, SIGCONT) == 0);
+  // Its links are over; the driver takes it in anew, and it works again.
+  const auto says = [&] { return cluster.Describe(id).progress().phase(); };
+  const std::string then = says();
+  CHECK(Eventually(seconds(30), [&] { return says() != then; }));
+  folder.Write("enough", "");
+  CHECK(cluster.Wait(id, seconds(120)) == 0);
+  CAPTURE(Story(cluster.Describe(id)), lateness.worst_ms());
+  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
+  CHECK(LongestRound(id) <= 4'000 + 4 * lateness.worst_ms());
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a program that runs keeps its name from another one",

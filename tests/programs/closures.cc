@@ -3,7 +3,8 @@
 //   sum N [WORKERS]    adds up 1..N, a closure each, once so many executors are connected; prints
 //                      "sum S"
 //   counted N FILE     the same, and each execution appends a byte to the file
-//   rounds FILE        sums of 1..1000 until the file is there; prints "rounds exact"
+//   rounds FILE        sums of 1..1000 until the file is there; prints "rounds exact, the longest N
+//                      ms"
 //   sleep MS           one closure of that length
 //   print LINES        prints so many lines in the driver and in a closure
 //   flood MB           prints so many megabytes in a closure
@@ -19,6 +20,8 @@
 //   no-init            main returns 0 before Init(): its probe says nothing
 //   no-init-hang       main never comes to Init()
 //   stop               runs until the job is to stop, then says so and ends
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -232,7 +235,9 @@ int Rounds(muster::program::Runtime& runtime, const std::string& file) {
   if (const Status ready = runtime.AwaitWorkers(2, In(60)); !ready.ok()) return Told(ready);
   std::printf("rounds begin\n");
   std::int64_t round = 0;
+  std::chrono::milliseconds longest{0};
   do {
+    const auto begun = std::chrono::steady_clock::now();
     runtime.Report("round " + std::to_string(++round));
     std::vector<RemoteValue> values;
     for (std::int64_t i = 1; i <= kClosures; ++i) {
@@ -246,8 +251,10 @@ int Rounds(muster::program::Runtime& runtime, const std::string& file) {
       std::printf("round %ld: sum %ld\n", static_cast<long>(round), static_cast<long>(*sum));
       return 1;
     }
+    longest = std::max(longest, std::chrono::ceil<std::chrono::milliseconds>(
+                                    std::chrono::steady_clock::now() - begun));
   } while (::access(file.c_str(), F_OK) != 0);
-  std::printf("rounds exact\n");
+  std::printf("rounds exact, the longest %ld ms\n", static_cast<long>(longest.count()));
   return Told(runtime.dispatch().Join(In(60)));
 }
 
