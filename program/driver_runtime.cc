@@ -1,20 +1,12 @@
 #include "program/driver_runtime.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <optional>
-#include <string_view>
 #include <utility>
 
-#include "dispatch/functions.h"
 #include "program/executor_role.h"
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include "common/base/words.h"
 #include "common/messages/status_proto.h"
 
 namespace muster::program::internal {
@@ -23,48 +15,14 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr Millis kReportEvery{500};
-// How long closures wait for a worker while none is there.
-constexpr Millis kWorkerPatience{3'600'000};
 // What "closures a second" is taken over.
 constexpr std::size_t kRateReports = 8;
 
-// A number of seconds in the environment, as the original has them; 0: none, or no number.
-Millis SecondsOf(const char* variable) {
-  const char* const text = std::getenv(variable);
-  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
-  return seconds > 0 && seconds < 1e6 ? Millis(std::llround(seconds * 1000)) : Millis(0);
-}
-
-// A count in the environment; nothing: none, or no number.
-std::optional<std::size_t> CountOf(const char* variable) {
-  const char* const text = std::getenv(variable);
-  std::uint32_t count = 0;
-  if (text == nullptr) return std::nullopt;
-  const std::string_view all(text);
-  const auto [end, error] = std::from_chars(all.begin(), all.end(), count);
-  if (error != std::errc() || end != all.end()) return std::nullopt;
-  return count;
-}
-
-dispatch::ErrorPolicy::Options ErrorOptions() {
-  dispatch::ErrorPolicy::Options errors;
-  errors.ps_failures =
-      CountOf("TF_COORDINATOR_IGNORE_TRANSIENT_PS_FAILURES").value_or(errors.ps_failures);
-  errors.timeouts = CountOf("TF_COORDINATOR_IGNORE_TRANSIENT_TIMEOUTS");
-  return errors;
-}
-
-dispatch::Driver::Options DriverOptions() {
-  return {.dispatch = {.errors = ErrorOptions(), .worker_patience = kWorkerPatience},
-          .functions = dispatch::ProgramFunctions().hash(),
-          .start_delay = SecondsOf("TF_COORDINATOR_SCHEDULE_START_DELAY"),
-          .most_start_delay = SecondsOf("TF_COORDINATOR_SCHEDULE_START_DELAY_MAX")};
-}
-
 }  // namespace
 
-DriverRuntime::DriverRuntime(const v1::ProgramStart& start, process::MessagePipe& pipe)
-    : pipe_(pipe), links_(start, DriverOptions()) {}
+DriverRuntime::DriverRuntime(const v1::ProgramStart& start, process::MessagePipe& pipe,
+                             dispatch::Driver::Options options)
+    : pipe_(pipe), links_(start, std::move(options)) {}
 
 Status DriverRuntime::Begin(const Options& options) {
   v1::FromProgram message;

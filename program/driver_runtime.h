@@ -22,7 +22,8 @@ namespace muster::program::internal {
 
 class DriverRuntime final : public Runtime {
  public:
-  DriverRuntime(const v1::ProgramStart& start, process::MessagePipe& pipe);
+  DriverRuntime(const v1::ProgramStart& start, process::MessagePipe& pipe,
+                dispatch::Driver::Options options);
 
   // Says that it has begun, and begins to listen and to report.
   Status Begin(const Options& options);

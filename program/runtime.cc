@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "program/driver_options.h"
 #include "program/driver_runtime.h"
 #include "program/evaluator_role.h"
 #include "program/executor_role.h"
@@ -15,6 +16,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "common/base/environment.h"
+#include "common/messages/status_proto.h"
 #include "common/process/message_pipe.h"
 #include "muster/v1/program.pb.h"
 
@@ -86,7 +89,15 @@ Result<int> Descriptor(const char* text) {
 
 // Makes this process the driver of its job, and sees to it that its end is told.
 void BecomeDriver(Process& process, const Options& options) {
-  process.driver = std::make_unique<internal::DriverRuntime>(process.start, process.pipe);
+  auto settings = internal::DriverOptions(ProcessEnvironment());
+  if (!settings.ok()) {
+    v1::FromProgram message;
+    SetStatus(settings.status(), *message.mutable_ready()->mutable_status());
+    (void)process.pipe.Send(message);
+    Fail(settings.status());
+  }
+  process.driver =
+      std::make_unique<internal::DriverRuntime>(process.start, process.pipe, *std::move(settings));
   if (const Status begun = process.driver->Begin(options); !begun.ok()) Fail(begun);
   earlier_handler = std::set_terminate(TellAndTerminate);
   (void)std::atexit([] { process_of_program->driver->EndAtExit(); });

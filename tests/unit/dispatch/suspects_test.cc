@@ -141,8 +141,8 @@ class OneCulprit {
     REQUIRE(ends_ <= (cause_ == Cause::kOutside ? 7 : 3));
   }
 
-  // Of those that were in flight when an executor ended, but for the culprit: how many had a result
-  // in the end, and how many were cancelled with the queue.
+  // How many of those that ran beside the culprit when an executor ended had a result in the end,
+  // and how many were cancelled with the queue.
   std::pair<std::size_t, std::size_t> Innocent() {
     std::pair<std::size_t, std::size_t> counts;
     for (std::uint64_t id = 1; id <= kClosures; ++id) {

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "tests/support/environment_variables.h"
 #include "tests/unit/program/cluster.h"
 
 namespace muster::program {
@@ -209,6 +210,37 @@ TEST_CASE(
   CHECK(driver.AwaitLine(
       "closure 4 has ended its executor 3 times, 2 of them with nothing else in flight (worker:0"));
   CHECK(driver.AwaitExit() == "exit code 1");
+}
+
+TEST_CASE("a driver whose environment says no number where it should tells it and does not begin",
+          "[program][unit][CCO-23]") {
+  PlayedCluster cluster;
+  const testing::EnvironmentVariables wrong{{{"TF_COORDINATOR_SCHEDULE_START_DELAY", "2s"}}};
+  RunningProgram& driver = cluster.StartDriver({"sum", "5"});
+
+  const v1::ProgramReady ready = driver.AwaitReady();
+
+  const std::string text =
+      "TF_COORDINATOR_SCHEDULE_START_DELAY=\"2s\" in the environment: it is a number of seconds, "
+      "from 0 to 1000000";
+  CHECK(ready.status().code() == static_cast<int>(StatusCode::kInvalidArgument));
+  CHECK(ready.status().message() == text);
+  CHECK(driver.AwaitLine("muster: INVALID_ARGUMENT: " + text));
+  CHECK(driver.AwaitExit() == "exit code 1");
+}
+
+TEST_CASE("workers of a program begin one after another where its environment says so",
+          "[program][unit][CCO-23]") {
+  PlayedCluster cluster;
+  const testing::EnvironmentVariables delay{{{"TF_COORDINATOR_SCHEDULE_START_DELAY", "1000000"},
+                                             {"TF_COORDINATOR_SCHEDULE_START_DELAY_MAX", "0.5"}}};
+  cluster.StartExecutor(3);
+  const auto begin = std::chrono::steady_clock::now();
+  RunningProgram& driver = cluster.StartDriver({"sum", "5"});
+
+  CHECK(driver.AwaitLine("sum 15"));
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(500));
+  CHECK(driver.AwaitExit() == "exit code 0");
 }
 
 TEST_CASE("each process has the program's object, and functions take it first", "[program][unit]") {
