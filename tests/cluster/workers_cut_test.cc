@@ -80,7 +80,8 @@ TEST_CASE("a worker that is cut off in the midst of anything ends with an error,
     WARN("skipped: " << why);
     return;
   }
-  const std::string phase = GENERATE("compute", "reduce", "broadcast", "input", "checkpoint");
+  const std::string phase = GENERATE("compute", "reduce", "started", "gather", "broadcast", "input",
+                                     "metric", "checkpoint");
   const int victim = GENERATE(0, 1);
   Workers workers(phase);
   REQUIRE(workers.Begun());

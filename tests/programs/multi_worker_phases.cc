@@ -39,6 +39,17 @@ std::function<void()> once(muster::MultiWorkerMirroredStrategy& strategy, const 
     return in_replica(
         [] { replica_context().all_reduce(muster::ReduceOp::kSum, torch::ones({kLarge})); });
   }
+  if (phase == "started") {
+    return in_replica([] {
+      // Two are on their way while this computes.
+      auto& here = replica_context();
+      const auto first = here.start_all_reduce(muster::ReduceOp::kSum, torch::ones({kLarge}));
+      const auto second = here.start_all_reduce(muster::ReduceOp::kSum, torch::ones({kLarge}));
+      (void)torch::mm(torch::ones({300, 300}), torch::ones({300, 300}));
+      (void)first.wait();
+      (void)second.wait();
+    });
+  }
   if (phase == "gather") {
     return in_replica([] { replica_context().all_gather(torch::ones({kLarge / 4}), 0); });
   }
