@@ -29,6 +29,20 @@ Leaving FromMessage(const v1::ElasticLeaving& message) {
   return leaving;
 }
 
+v1::ElasticSight ToMessage(const Sight& sight) {
+  v1::ElasticSight message;
+  *message.mutable_name() = ToMessage(sight.name);
+  message.set_generation(sight.generation);
+  message.mutable_unreached()->Assign(sight.unreached.begin(), sight.unreached.end());
+  return message;
+}
+
+Sight FromMessage(const v1::ElasticSight& message) {
+  return {.name = FromMessage(message.name()),
+          .generation = message.generation(),
+          .unreached = {message.unreached().begin(), message.unreached().end()}};
+}
+
 }  // namespace
 
 v1::ElasticReport ToMessage(const WorkerReport& report) {
@@ -45,7 +59,8 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
   if (report.leaving.generation != 0) *message.mutable_leaving() = ToMessage(report.leaving);
   for (const Leaving& one : report.told) *message.add_told() = ToMessage(one);
   message.mutable_unreached()->Assign(report.unreached.begin(), report.unreached.end());
-  message.set_looked(report.looked);
+  for (const Sight& one : report.sees) *message.add_sees() = ToMessage(one);
+  for (const WorkerName& one : report.choice) *message.add_choice() = ToMessage(one);
   message.set_signature(report.signature);
   message.set_address(report.address);
   return message;
@@ -78,7 +93,8 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
                       .leaving = FromMessage(message.leaving()),
                       .told = {},
                       .unreached = {message.unreached().begin(), message.unreached().end()},
-                      .looked = message.looked(),
+                      .sees = {},
+                      .choice = {},
                       .signature = message.signature(),
                       .address = message.address()};
   for (const v1::ElasticName& member : message.members()) {
@@ -88,6 +104,8 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
   for (const v1::ElasticName& other : message.unseen()) {
     report.unseen.push_back(FromMessage(other));
   }
+  for (const v1::ElasticSight& one : message.sees()) report.sees.push_back(FromMessage(one));
+  for (const v1::ElasticName& one : message.choice()) report.choice.push_back(FromMessage(one));
   return report;
 }
 

@@ -25,6 +25,11 @@ std::vector<WorkerName> NamesOf(const std::vector<WorkerReport>& reports) {
   return names;
 }
 
+bool HasWorker(const std::vector<WorkerReport>& reports, int worker) {
+  return std::any_of(reports.begin(), reports.end(),
+                     [&](const WorkerReport& one) { return one.name.worker == worker; });
+}
+
 std::uint64_t LatestGeneration(const std::vector<WorkerReport>& reports) {
   std::uint64_t latest = 0;
   for (const WorkerReport& one : reports) latest = std::max(latest, one.generation);
@@ -55,6 +60,15 @@ std::vector<WorkerReport> WhoMeet(std::vector<WorkerReport> all, std::uint64_t g
     if (std::get<0>(worst) == 0) return all;
     all.erase(all.begin() + static_cast<std::ptrdiff_t>(std::get<2>(worst)));
   }
+}
+
+// Later than whatever any of them has agreed to, or told others of.
+std::uint64_t NextGeneration(const std::vector<WorkerReport>& all, int leader) {
+  std::uint64_t highest = 0;
+  for (const WorkerReport& one : all) {
+    highest = std::max({highest, one.generation, one.promised, one.leaving.generation});
+  }
+  return (highest / kLeaders + 1) * kLeaders + static_cast<std::uint64_t>(leader);
 }
 
 // Which step counts among `members`, of whom `finished` are none any more; and who has its state.
@@ -121,6 +135,7 @@ Rendezvous::Rendezvous(const Options& options, std::uint64_t incarnation, std::u
 void Rendezvous::Seek(std::string address, TimePoint now) {
   self_.phase = Phase::kSeeking;
   self_.address = std::move(address);
+  self_.choice.clear();
   forming_ = false;
   seeking_since_ = now;
   for (Known& one : known_) one = Known{};
@@ -128,15 +143,15 @@ void Rendezvous::Seek(std::string address, TimePoint now) {
 }
 
 void Rendezvous::NoteReach(TimePoint now) {
-  self_.looked = true;
   self_.unreached.clear();
+  self_.sees.clear();
   for (int worker = 0; worker < options_.workers; ++worker) {
-    if (worker == options_.self) continue;
     const Known& known = known_[static_cast<std::size_t>(worker)];
-    if (!Settled(known, now)) {
-      self_.looked = false;
-    } else if (known.silence.has_value() && !Gone(known)) {
+    if (known.silence.has_value() && !Gone(known) && Settled(known, now)) {
       self_.unreached.push_back(worker);
+    }
+    if (Seeks(known)) {
+      self_.sees.push_back({known.report->name, known.report->generation, known.report->unreached});
     }
   }
 }
@@ -176,11 +191,10 @@ void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
   Known& known = known_[static_cast<std::size_t>(worker)];
   if (known.silence != silence) known.silent_since = asked;
   known.silence = silence;
-  if (Gone(known)) known.report.reset();
+  const bool settled = Settled(known, asked);
+  if (settled) known.report.reset();
   NoteReach(asked);
-  if (!Settled(known, asked)) return;
-  known.report.reset();
-  if (silence != Silence::kCutOff || self_.phase != Phase::kSeeking) return;
+  if (!settled || silence != Silence::kCutOff || self_.phase != Phase::kSeeking) return;
   for (const WorkerName& member : self_.members) {
     if (member.worker == worker) Lose(member);
   }
@@ -195,11 +209,14 @@ bool Rendezvous::Settled(const Known& known, TimePoint now) {
   return Gone(known) || now - known.silent_since >= kSilent;
 }
 
+bool Rendezvous::Seeks(const Known& known) const {
+  return known.report.has_value() && known.report->phase == Phase::kSeeking &&
+         known.report->signature == self_.signature;
+}
+
 bool Rendezvous::SomebodyWaits(TimePoint now) const {
   return std::any_of(known_.begin(), known_.end(), [&](const Known& known) {
-    return known.report.has_value() && now - known.at < kSilent &&
-           known.report->phase == Phase::kSeeking && known.report->signature == self_.signature &&
-           !Has(self_.members, known.report->name) &&
+    return Seeks(known) && now - known.at < kSilent && !Has(self_.members, known.report->name) &&
            std::none_of(
                self_.members.begin(), self_.members.end(),
                [&](const WorkerName& member) { return Misses(*known.report, member.worker); });
@@ -211,11 +228,25 @@ std::vector<WorkerReport> Rendezvous::Seeking() const {
   for (int worker = 0; worker < options_.workers; ++worker) {
     const Known& known = known_[static_cast<std::size_t>(worker)];
     if (worker == options_.self) all.push_back(self_);
-    if (known.report.has_value() && known.report->phase == Phase::kSeeking &&
-        known.report->signature == self_.signature) {
-      all.push_back(*known.report);
+    if (Seeks(known)) all.push_back(*known.report);
+  }
+  return all;
+}
+
+std::vector<WorkerReport> Rendezvous::WithHeardOf(const std::vector<WorkerReport>& seeking) const {
+  std::vector<WorkerReport> all = seeking;
+  for (const WorkerReport& one : seeking) {
+    for (const Sight& other : one.sees) {
+      const int worker = other.name.worker;
+      if (HasWorker(all, worker) || !Misses(self_, worker)) continue;
+      WorkerReport heard;
+      heard.name = other.name;
+      heard.generation = other.generation;
+      heard.unreached = other.unreached;
+      all.push_back(std::move(heard));
     }
   }
+  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.name < b.name; });
   return all;
 }
 
@@ -224,8 +255,8 @@ bool Rendezvous::Unseen(const WorkerName& member, const std::vector<WorkerReport
                      [&](const WorkerReport& one) { return Has(one.unseen, member); });
 }
 
-bool Rendezvous::MayGoOn(const std::vector<WorkerName>& base,
-                         const std::vector<WorkerReport>& holders, const Formation& next) const {
+bool Rendezvous::Outweighs(const std::vector<WorkerName>& base,
+                           const std::vector<WorkerReport>& holders, const Formation& next) const {
   std::vector<int> cut_off;
   std::vector<int> present;
   for (const WorkerName& member : base) {
@@ -246,9 +277,24 @@ bool Rendezvous::MayGoOn(const std::vector<WorkerName>& base,
   return present.front() < cut_off.front();
 }
 
-bool Rendezvous::AnySilent() const {
-  return std::any_of(known_.begin(), known_.end(),
-                     [](const Known& known) { return known.silence.has_value() && !Gone(known); });
+bool Rendezvous::MayGoOn(const Formation& next, const std::vector<WorkerReport>& anywhere,
+                         TimePoint now) const {
+  const auto here = static_cast<int>(next.members.size());
+  if (here < options_.min_workers) return false;
+  const std::uint64_t generation = LatestGeneration(next.members);
+  if (generation == 0) {
+    const auto vacant = std::count_if(known_.begin(), known_.end(), [](const Known& known) {
+      return known.silence == Silence::kVacant;
+    });
+    const bool all = here + vacant == options_.workers;
+    const bool first = !formed_ && now - seeking_since_ < options_.start_within;
+    const bool all_heard = std::all_of(self_.unreached.begin(), self_.unreached.end(),
+                                       [&](int worker) { return HasWorker(anywhere, worker); });
+    return (all || !first) && all_heard && Outweighs(NamesOf(anywhere), {}, next);
+  }
+  std::vector<WorkerReport> holders = next.members;
+  std::erase_if(holders, [&](const WorkerReport& one) { return one.generation != generation; });
+  return Outweighs(holders.front().members, holders, next);
 }
 
 Result<bool> Rendezvous::WaitForRunning(std::uint64_t generation, TimePoint now) const {
@@ -305,6 +351,7 @@ Result<bool> Rendezvous::WaitForState(std::uint64_t generation,
 
 Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   using Nothing = std::optional<Formation>;
+  self_.choice.clear();
   if (self_.phase != Phase::kSeeking || forming_) return Nothing();
   for (int worker = 0; worker < options_.workers; ++worker) {
     const Known& known = known_[static_cast<std::size_t>(worker)];
@@ -318,44 +365,35 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
     }
   }
   const std::vector<WorkerReport> seeking = Seeking();
-  const std::uint64_t generation = LatestGeneration(seeking);
+  const std::vector<WorkerReport> anywhere = WithHeardOf(seeking);
+  const std::uint64_t generation = LatestGeneration(anywhere);
   MUSTER_TRY_ASSIGN(const bool runs, WaitForRunning(generation, now));
   if (runs) return Nothing();
   MUSTER_TRY_ASSIGN(const bool elsewhere, WaitForState(generation, seeking));
-  const bool all_looked = std::all_of(seeking.begin(), seeking.end(),
-                                      [](const WorkerReport& one) { return one.looked; });
-  if (elsewhere || !all_looked) return Nothing();
-  Formation next;
-  next.members = WhoMeet(seeking, generation);
-  if (next.members.front().name != self_.name) return Nothing();
+  if (elsewhere) return Nothing();
 
-  std::vector<WorkerName> base;
-  std::vector<WorkerReport> holders;
-  std::uint64_t highest = self_.promised;
+  Formation next;
+  next.members = WhoMeet(anywhere, generation);
+  if (next.RankOf(self_.name) < 0) return Nothing();
+  // The leader, which weighs them, chooses first: nobody is told in vain that it is left behind.
+  std::vector<WorkerName> chosen = NamesOf(next.members);
+  const WorkerReport& leader = next.members.front();
+  const bool leads = leader.name == self_.name;
+  if (leads ? !MayGoOn(next, anywhere, now) : leader.choice != chosen) return Nothing();
+  next.generation = NextGeneration(seeking, leader.name.worker);
+  if (!HasTold(next)) return Nothing();
+  self_.choice = std::move(chosen);
+  const bool all_agree =
+      std::all_of(next.members.begin() + 1, next.members.end(),
+                  [&](const WorkerReport& one) { return one.choice == self_.choice; });
+  if (!leads || !all_agree) return Nothing();
   std::uint64_t finished = 0;
-  for (const WorkerReport& one : seeking) highest = std::max(highest, one.promised);
-  for (const WorkerReport& one : next.members) {
-    if (one.generation != generation) continue;
-    base = one.members;
-    holders.push_back(one);
-  }
   for (const Known& known : known_) {
     if (known.report.has_value() && known.report->phase == Phase::kFinished) {
       finished = std::max(finished, known.report->committed);
     }
   }
-  const auto here = static_cast<int>(next.members.size());
-  const auto vacant = std::count_if(known_.begin(), known_.end(), [](const Known& known) {
-    return known.silence == Silence::kVacant;
-  });
-  const bool all = here + vacant == options_.workers;
-  const bool first = generation == 0 && !formed_;
-  if (first && !all && now - seeking_since_ < options_.start_within) return Nothing();
-  if (here < options_.min_workers) return Nothing();
-  if (generation == 0 ? AnySilent() : !MayGoOn(base, holders, next)) return Nothing();
   ChooseTarget(next, generation, finished);
-  next.generation = (std::max(highest, generation) / kLeaders + 1) * kLeaders +
-                    static_cast<std::uint64_t>(options_.self);
   return next;
 }
 
@@ -385,16 +423,18 @@ Status Rendezvous::Accept(const Formation& formation) {
     return Aborted("worker {} is in a group, or forms one", options_.self);
   }
   const WorkerReport& known = formation.members[static_cast<std::size_t>(rank)];
-  if (formation.generation <= self_.promised || known.address != self_.address ||
+  const std::uint64_t least = std::max(self_.promised, self_.leaving.generation);
+  if (formation.generation <= least || known.address != self_.address ||
       known.generation != self_.generation || known.committed != self_.committed ||
       known.prepared != self_.prepared) {
     return Aborted("generation {} is over before it began: worker {} has come further",
                    formation.generation, options_.self);
   }
-  if (!HasTold(formation)) {
-    return Aborted("worker {} first tells those whom it leaves behind in generation {}",
+  if (NamesOf(formation.members) != self_.choice || !HasTold(formation)) {
+    return Aborted("worker {} sees others than those of generation {}, or has to tell them first",
                    options_.self, formation.generation);
   }
+  self_.choice.clear();
   self_.promised = formation.generation;
   forming_ = true;
   self_.promised_target = formation.target;

@@ -3,9 +3,10 @@
 //
 // Every worker knows all addresses at which there may be workers, and asks them for their reports
 // whenever it needs a group: at its start, when its group is over, when the group lets others in.
-// The lowest worker that seeks leads: when it and all others know of everybody, it says who is a
-// member, which step counts, and who gives the state to those that have none. Of workers that do
-// not reach each other some are left out, as few as possible, until they do.
+// Each also says whom it sees and whom it does not reach, so all know of everybody, and each
+// chooses by the same rule whom it would go on with: of workers that do not reach each other some
+// are left out, as few as possible, until they do. The lowest of the chosen leads: when all of them
+// have chosen the same it says which step counts, and who gives the state to those that have none.
 //
 // What counts. A step is *prepared* on a worker when its function has returned there, and
 // *committed* when the worker knows that it is prepared on all members. So if it is committed
@@ -18,8 +19,8 @@
 // gone on without them: unless one of them has kept sight, they wait until those report. Who is to
 // go on without a member that it sees itself (the leader does not) tells it so first: if it then
 // ends, that member knows that others may have gone on. So what has counted is never done again by
-// somebody else. Workers that have no state begin when every
-// address either answers or refuses: else others may be training there.
+// somebody else. Workers that have no state begin when every address either answers or refuses, or
+// one of them sees that it has none either: else others may be training there.
 //
 // Threading: not thread-safe.
 #pragma once
@@ -50,6 +51,13 @@ struct Leaving {
   bool operator==(const Leaving&) const = default;
 };
 
+// What one worker tells of another that seeks to those that do not reach that one.
+struct Sight {
+  WorkerName name;
+  std::uint64_t generation = 0;
+  std::vector<int> unreached;
+};
+
 struct WorkerReport {
   enum class Phase : std::uint8_t { kSeeking, kRunning, kFinished };
 
@@ -72,8 +80,11 @@ struct WorkerReport {
   std::vector<Leaving> told;
   // Workers, as numbers, that may be there and do not answer it.
   std::vector<int> unreached;
-  // Since it seeks each other worker has answered, or has not for long enough to count.
-  bool looked = false;
+  // Who else seeks.
+  std::vector<Sight> sees;
+  // With whom it would go on, as the lowest of them has said first; empty before each other worker
+  // has answered, or has not for long enough to count, and while it has to tell somebody.
+  std::vector<WorkerName> choice;
   // A hash of the names and shapes of its state: workers of other programs stay apart.
   std::uint64_t signature = 0;
   // Where it listens for the next group.
@@ -138,13 +149,14 @@ class Rendezvous {
   bool SomebodyWaits(TimePoint now) const;
 
   // --- The next group.
-  // As the leader. Nothing: it does not lead, or not everything is known yet.
+  // Chooses, to be asked after each look around; as the leader of those whom all of them have
+  // chosen, says so. Nothing: it does not lead, or not everything is known yet.
   //   kUnavailable: those who had the run's state have ended, all of them.
   //   kFailedPrecondition: the run has ended without this worker.
   //   kInvalidArgument: another worker has another program or state.
   Result<std::optional<Formation>> Propose(TimePoint now);
   // As a member: agrees, once; then Formed() or GiveUp() follows.
-  //   kAborted: this worker has come further, or elsewhere; or it has to tell somebody first.
+  //   kAborted: this worker has come further, or elsewhere, or has chosen others.
   Status Accept(const Formation& formation);
   bool forming() const { return forming_; }
   void GiveUp() { forming_ = false; }
@@ -167,6 +179,7 @@ class Rendezvous {
   };
   void Lose(const WorkerName& member);
   static bool Settled(const Known& known, TimePoint now);
+  bool Seeks(const Known& known) const;
   // Nobody is there, for certain.
   static bool Gone(const Known& known);
   // The members of the last group that may go on elsewhere.
@@ -174,12 +187,13 @@ class Rendezvous {
   static bool Unseen(const WorkerName& member, const std::vector<WorkerReport>& holders);
   // Those of `base` that are members of the next group stand against those that may go on
   // elsewhere; who is seen and left out has been told, and counts for nobody.
-  bool MayGoOn(const std::vector<WorkerName>& base, const std::vector<WorkerReport>& holders,
-               const Formation& next) const;
-  // What this worker says of whom it reaches, after news of them.
+  bool Outweighs(const std::vector<WorkerName>& base, const std::vector<WorkerReport>& holders,
+                 const Formation& next) const;
+  // Whether those of `next`, of all that seek anywhere, are enough, and nobody trains beside them.
+  bool MayGoOn(const Formation& next, const std::vector<WorkerReport>& anywhere,
+               TimePoint now) const;
+  // What this worker says of whom it reaches and sees, after news of them.
   void NoteReach(TimePoint now);
-  // Somebody may be there who does not answer.
-  bool AnySilent() const;
   // Whether who runs or has run is to be waited for; what it says.
   Result<bool> WaitForRunning(std::uint64_t generation, TimePoint now) const;
   // The state of a later generation is not with any of them: kUnavailable, or it is waited for.
@@ -188,6 +202,8 @@ class Rendezvous {
   // Those whom it sees and would leave behind have been told so.
   bool HasTold(const Formation& formation);
   std::vector<WorkerReport> Seeking() const;
+  // And those whom this worker does not reach and one of `seeking` sees, as that one tells.
+  std::vector<WorkerReport> WithHeardOf(const std::vector<WorkerReport>& seeking) const;
 
   const Options options_;
   WorkerReport self_;
