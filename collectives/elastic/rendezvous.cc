@@ -434,7 +434,7 @@ Status Rendezvous::Accept(const Formation& formation) {
     return Aborted("worker {} sees others than those of generation {}, or has to tell them first",
                    options_.self, formation.generation);
   }
-  self_.choice.clear();
+  if (rank > 0) self_.choice.clear();  // the others' depend on the leader's
   self_.promised = formation.generation;
   forming_ = true;
   self_.promised_target = formation.target;

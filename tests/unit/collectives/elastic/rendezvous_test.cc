@@ -88,6 +88,22 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
   CHECK(two.Propose(now).status().code() == StatusCode::kUnavailable);
 }
 
+TEST_CASE("who looks around while its leader asks for its consent agrees all the same",
+          "[collectives][elastic][unit]") {
+  Rendezvous zero({.self = 0, .workers = 2}, 10, 7, 0), one({.self = 1, .workers = 2}, 11, 7, 0);
+  const TimePoint now{std::chrono::hours(1)};
+  for (Rendezvous* worker : {&zero, &one}) worker->Seek("a:0", now);
+  for (int look = 0; look < 3; ++look) Meet(zero, one, now);
+  const auto next = zero.Propose(now);
+  REQUIRE(next.ok());
+  REQUIRE(next->has_value());
+  REQUIRE(zero.Accept(**next).ok());
+
+  Meet(one, zero, now);
+
+  CHECK(one.Accept(**next).ok());
+}
+
 TEST_CASE("a first group that is lost before others have its state does not wait for all again",
           "[collectives][elastic][unit]") {
   const auto made = [](int self) {
