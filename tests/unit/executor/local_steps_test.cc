@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "common/data/batch_source.h"
+#include "common/net/handshake.h"
 #include "common/net/host_id.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/executor.pb.h"
@@ -88,6 +89,7 @@ TEST_CASE("one device makes the same steps as a parameter server and one worker,
   v1::ExecutorStart start = StartOf(spec);
   start.set_host_id(*net::HostId());
   v1::JobPlan& plan = *start.mutable_start()->mutable_plan();
+  plan.set_job_id("job-7");
   plan.set_job_number(7);
   plan.set_view(1);
   plan.set_epoch(1);
@@ -99,7 +101,8 @@ TEST_CASE("one device makes the same steps as a parameter server and one worker,
   const auto shards = ps::JobShards::Create(plan, 0, "", pool);
   REQUIRE(shards.ok());
   server->Publish(JobNumber(7), *shards);
-  const auto remote = OpenPsSteps(start, Columns(), {.token = "a-token"});
+  start.mutable_start()->mutable_program()->set_key(net::JobKey("a-token", "job-7", Epoch()));
+  const auto remote = OpenPsSteps(start, Columns());
   CAPTURE(ToString(remote.status()));
   REQUIRE(remote.ok());
   CHECK((Losses(*local, 1, 40) == Losses(**remote, 1, 40)));
