@@ -39,9 +39,9 @@ constexpr Millis kPatience{100};
 // Without descriptors the next connection cannot be taken, and stays at the door.
 constexpr Millis kNoRoom{100};
 
-std::uint64_t NewIncarnation() {
+Incarnation NewIncarnation() {
   std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32U | random()) | 1U;
+  return Incarnation((static_cast<std::uint64_t>(random()) << 32U | random()) | 1U);
 }
 
 // The host's kernel says that nobody listens there.
@@ -247,7 +247,7 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                                                       const net::Listener& listener) const {
   if (formation.members.size() == 1) return std::unique_ptr<Group>();
   GroupSpec spec{.job = "elastic",
-                 .generation = Generation(formation.generation),
+                 .generation = formation.generation,
                  .rank = rank,
                  .members = {},
                  .key = options_.key,

@@ -6,25 +6,26 @@ namespace {
 v1::ElasticName ToMessage(const WorkerName& name) {
   v1::ElasticName message;
   message.set_worker(name.worker);
-  message.set_incarnation(name.incarnation);
+  message.set_incarnation(name.incarnation.value());
   return message;
 }
 
 WorkerName FromMessage(const v1::ElasticName& message) {
-  return {.worker = message.worker(), .incarnation = message.incarnation()};
+  return {.worker = message.worker(), .incarnation = Incarnation(message.incarnation())};
 }
 
 v1::ElasticLeaving ToMessage(const Leaving& leaving) {
   v1::ElasticLeaving message;
   *message.mutable_who() = ToMessage(leaving.who);
-  message.set_generation(leaving.generation);
+  message.set_generation(leaving.generation.value());
   for (const WorkerName& one : leaving.with) *message.add_with() = ToMessage(one);
   return message;
 }
 
 Leaving FromMessage(const v1::ElasticLeaving& message) {
-  Leaving leaving{
-      .who = FromMessage(message.who()), .generation = message.generation(), .with = {}};
+  Leaving leaving{.who = FromMessage(message.who()),
+                  .generation = Generation(message.generation()),
+                  .with = {}};
   for (const v1::ElasticName& one : message.with()) leaving.with.push_back(FromMessage(one));
   return leaving;
 }
@@ -32,14 +33,14 @@ Leaving FromMessage(const v1::ElasticLeaving& message) {
 v1::ElasticSight ToMessage(const Sight& sight) {
   v1::ElasticSight message;
   *message.mutable_name() = ToMessage(sight.name);
-  message.set_generation(sight.generation);
+  message.set_generation(sight.generation.value());
   message.mutable_unreached()->Assign(sight.unreached.begin(), sight.unreached.end());
   return message;
 }
 
 Sight FromMessage(const v1::ElasticSight& message) {
   return {.name = FromMessage(message.name()),
-          .generation = message.generation(),
+          .generation = Generation(message.generation()),
           .unreached = {message.unreached().begin(), message.unreached().end()}};
 }
 
@@ -49,14 +50,15 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
   v1::ElasticReport message;
   *message.mutable_name() = ToMessage(report.name);
   message.set_phase(static_cast<v1::ElasticReport::Phase>(static_cast<int>(report.phase) + 1));
-  message.set_generation(report.generation);
+  message.set_generation(report.generation.value());
   for (const WorkerName& member : report.members) *message.add_members() = ToMessage(member);
   for (const WorkerName& other : report.unseen) *message.add_unseen() = ToMessage(other);
   message.set_committed(report.committed);
   message.set_prepared(report.prepared);
-  message.set_promised(report.promised);
+  message.set_promised(report.promised.value());
   message.set_promised_target(report.promised_target);
-  if (report.leaving.generation != 0) *message.mutable_leaving() = ToMessage(report.leaving);
+  if (report.leaving.generation != Generation())
+    *message.mutable_leaving() = ToMessage(report.leaving);
   for (const Leaving& one : report.told) *message.add_told() = ToMessage(one);
   message.mutable_unreached()->Assign(report.unreached.begin(), report.unreached.end());
   for (const Sight& one : report.sees) *message.add_sees() = ToMessage(one);
@@ -68,7 +70,7 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
 
 v1::ElasticFormation ToMessage(const Formation& formation) {
   v1::ElasticFormation message;
-  message.set_generation(formation.generation);
+  message.set_generation(formation.generation.value());
   for (const WorkerReport& one : formation.members) *message.add_members() = ToMessage(one);
   message.set_target(formation.target);
   message.set_donor(formation.donor);
@@ -83,11 +85,11 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
   }
   WorkerReport report{.name = FromMessage(message.name()),
                       .phase = static_cast<WorkerReport::Phase>(phase),
-                      .generation = message.generation(),
+                      .generation = Generation(message.generation()),
                       .members = {},
                       .committed = message.committed(),
                       .prepared = message.prepared(),
-                      .promised = message.promised(),
+                      .promised = Generation(message.promised()),
                       .promised_target = message.promised_target(),
                       .unseen = {},
                       .leaving = FromMessage(message.leaving()),
@@ -110,7 +112,7 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
 }
 
 Result<Formation> FromMessage(const v1::ElasticFormation& message) {
-  Formation formation{.generation = message.generation(),
+  Formation formation{.generation = Generation(message.generation()),
                       .members = {},
                       .target = message.target(),
                       .donor = message.donor()};

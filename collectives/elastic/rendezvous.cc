@@ -30,8 +30,8 @@ bool HasWorker(const std::vector<WorkerReport>& reports, int worker) {
                      [&](const WorkerReport& one) { return one.name.worker == worker; });
 }
 
-std::uint64_t LatestGeneration(const std::vector<WorkerReport>& reports) {
-  std::uint64_t latest = 0;
+Generation LatestGeneration(const std::vector<WorkerReport>& reports) {
+  Generation latest;
   for (const WorkerReport& one : reports) latest = std::max(latest, one.generation);
   return latest;
 }
@@ -46,7 +46,7 @@ bool Apart(const WorkerReport& a, const WorkerReport& b) {
 
 // Those of `all` that reach each other, one at least with the state of `generation`. Who does not
 // reach most others is left out first, then who has no state, then the highest.
-std::vector<WorkerReport> WhoMeet(std::vector<WorkerReport> all, std::uint64_t generation) {
+std::vector<WorkerReport> WhoMeet(std::vector<WorkerReport> all, Generation generation) {
   while (true) {
     const auto has_state = [&](const WorkerReport& one) { return one.generation == generation; };
     const bool last = std::count_if(all.begin(), all.end(), has_state) == 1;
@@ -63,18 +63,19 @@ std::vector<WorkerReport> WhoMeet(std::vector<WorkerReport> all, std::uint64_t g
 }
 
 // Later than whatever any of them has agreed to, or told others of.
-std::uint64_t NextGeneration(const std::vector<WorkerReport>& all, int leader) {
-  std::uint64_t highest = 0;
+Generation NextGeneration(const std::vector<WorkerReport>& all, int leader) {
+  Generation highest;
   for (const WorkerReport& one : all) {
     highest = std::max({highest, one.generation, one.promised, one.leaving.generation});
   }
-  return (highest / kLeaders + 1) * kLeaders + static_cast<std::uint64_t>(leader);
+  return Generation((highest.value() / kLeaders + 1) * kLeaders +
+                    static_cast<std::uint64_t>(leader));
 }
 
 // Which step counts among `members`, of whom `finished` are none any more; and who has its state.
-void ChooseTarget(Formation& next, std::uint64_t generation, std::uint64_t finished) {
+void ChooseTarget(Formation& next, Generation generation, std::uint64_t finished) {
   std::vector<WorkerReport>& members = next.members;
-  if (generation == 0) {  // nobody has trained: who has restored the latest step
+  if (generation == Generation()) {  // nobody has trained: who has restored the latest step
     const auto donor = std::max_element(members.begin(), members.end(),
                                         [](auto& a, auto& b) { return a.committed < b.committed; });
     next.donor = static_cast<int>(donor - members.begin());
@@ -114,7 +115,8 @@ bool Formation::Fresh(int rank) const {
   const WorkerReport& one = members[static_cast<std::size_t>(rank)];
   const WorkerReport& gives = members[static_cast<std::size_t>(donor)];
   if (rank == donor) return false;
-  return gives.generation == 0 || one.generation != gives.generation || one.prepared < target;
+  return gives.generation == Generation() || one.generation != gives.generation ||
+         one.prepared < target;
 }
 
 bool Formation::AnyFresh() const {
@@ -124,7 +126,7 @@ bool Formation::AnyFresh() const {
   return false;
 }
 
-Rendezvous::Rendezvous(const Options& options, std::uint64_t incarnation, std::uint64_t signature,
+Rendezvous::Rendezvous(const Options& options, Incarnation incarnation, std::uint64_t signature,
                        std::uint64_t first_step)
     : options_(options), known_(static_cast<std::size_t>(options.workers)) {
   self_.name = {.worker = options.self, .incarnation = incarnation};
@@ -281,8 +283,8 @@ bool Rendezvous::MayGoOn(const Formation& next, const std::vector<WorkerReport>&
                          TimePoint now) const {
   const auto here = static_cast<int>(next.members.size());
   if (here < options_.min_workers) return false;
-  const std::uint64_t generation = LatestGeneration(next.members);
-  if (generation == 0) {
+  const Generation generation = LatestGeneration(next.members);
+  if (generation == Generation()) {
     const auto vacant = std::count_if(known_.begin(), known_.end(), [](const Known& known) {
       return known.silence == Silence::kVacant;
     });
@@ -297,7 +299,7 @@ bool Rendezvous::MayGoOn(const Formation& next, const std::vector<WorkerReport>&
   return Outweighs(holders.front().members, holders, next);
 }
 
-Result<bool> Rendezvous::WaitForRunning(std::uint64_t generation, TimePoint now) const {
+Result<bool> Rendezvous::WaitForRunning(Generation generation, TimePoint now) const {
   for (const Known& known : known_) {
     if (!known.report.has_value() || known.report->phase == Phase::kSeeking) continue;
     const WorkerReport& other = *known.report;
@@ -321,9 +323,9 @@ Result<bool> Rendezvous::WaitForRunning(std::uint64_t generation, TimePoint now)
 
 // A later group than that of all who seek. One of its members among them that has not come to
 // have its state shows that the group has done no step: each needs all members.
-Result<bool> Rendezvous::WaitForState(std::uint64_t generation,
+Result<bool> Rendezvous::WaitForState(Generation generation,
                                       const std::vector<WorkerReport>& members) const {
-  const auto elsewhere = [&](std::uint64_t later, const std::vector<WorkerName>& with) {
+  const auto elsewhere = [&](Generation later, const std::vector<WorkerName>& with) {
     return later > generation &&
            std::none_of(members.begin(), members.end(),
                         [&](const WorkerReport& one) { return Has(with, one.name); });
@@ -366,7 +368,7 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   }
   const std::vector<WorkerReport> seeking = Seeking();
   const std::vector<WorkerReport> anywhere = WithHeardOf(seeking);
-  const std::uint64_t generation = LatestGeneration(anywhere);
+  const Generation generation = LatestGeneration(anywhere);
   MUSTER_TRY_ASSIGN(const bool runs, WaitForRunning(generation, now));
   if (runs) return Nothing();
   MUSTER_TRY_ASSIGN(const bool elsewhere, WaitForState(generation, seeking));
@@ -407,7 +409,7 @@ bool Rendezvous::HasTold(const Formation& formation) {
   if (behind.empty()) return true;
   Leaving& leaving = self_.leaving;
   std::vector<WorkerName> with = NamesOf(formation.members);
-  if (leaving.generation == 0 || leaving.with != with) {
+  if (leaving.generation == Generation() || leaving.with != with) {
     leaving = {.who = self_.name, .generation = formation.generation, .with = std::move(with)};
   }
   return std::all_of(behind.begin(), behind.end(), [&](const Known* known) {
@@ -423,7 +425,7 @@ Status Rendezvous::Accept(const Formation& formation) {
     return Aborted("worker {} is in a group, or forms one", options_.self);
   }
   const WorkerReport& known = formation.members[static_cast<std::size_t>(rank)];
-  const std::uint64_t least = std::max(self_.promised, self_.leaving.generation);
+  const Generation least = std::max(self_.promised, self_.leaving.generation);
   if (formation.generation <= least || known.address != self_.address ||
       known.generation != self_.generation || known.committed != self_.committed ||
       known.prepared != self_.prepared) {

@@ -30,15 +30,16 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 
 namespace muster::collectives {
 
-// One process of a worker; another process of the same worker has another incarnation.
+// One process of a worker; another process of the same worker has another incarnation, by chance.
 struct WorkerName {
   int worker = 0;
-  std::uint64_t incarnation = 0;
+  Incarnation incarnation;
   auto operator<=>(const WorkerName&) const = default;
 };
 
@@ -46,7 +47,7 @@ struct WorkerName {
 // of that group whom it sees.
 struct Leaving {
   WorkerName who;
-  std::uint64_t generation = 0;
+  Generation generation;
   std::vector<WorkerName> with;
   bool operator==(const Leaving&) const = default;
 };
@@ -54,7 +55,7 @@ struct Leaving {
 // What one worker tells of another that seeks to those that do not reach that one.
 struct Sight {
   WorkerName name;
-  std::uint64_t generation = 0;
+  Generation generation;
   std::vector<int> unreached;
 };
 
@@ -64,13 +65,13 @@ struct WorkerReport {
   WorkerName name;
   Phase phase = Phase::kSeeking;
   // The last group whose state it has, and that group's members; 0: none yet.
-  std::uint64_t generation = 0;
+  Generation generation;
   std::vector<WorkerName> members;
   std::uint64_t committed = 0;
   std::uint64_t prepared = 0;  // committed, or one more
   // The highest generation that it has agreed to, and that one's last step: who formed it goes on
   // from there, so who has agreed and not formed it does the same.
-  std::uint64_t promised = 0;
+  Generation promised;
   std::uint64_t promised_target = 0;
   // Members of its last group that may have gone on while it could not see them.
   std::vector<WorkerName> unseen;
@@ -93,7 +94,7 @@ struct WorkerReport {
 
 // The next group. Its members in rank order, as the leader knows them.
 struct Formation {
-  std::uint64_t generation = 0;
+  Generation generation;
   std::vector<WorkerReport> members;
   // The last step that counts, and the rank of a member that has its state.
   std::uint64_t target = 0;
@@ -126,7 +127,7 @@ class Rendezvous {
     // A member that lives, but still computes in the group that is over, is waited for so long.
     Millis stragglers_within{60'000};
   };
-  Rendezvous(const Options& options, std::uint64_t incarnation, std::uint64_t signature,
+  Rendezvous(const Options& options, Incarnation incarnation, std::uint64_t signature,
              std::uint64_t first_step);
 
   const WorkerReport& report() const { return self_; }
@@ -195,10 +196,9 @@ class Rendezvous {
   // What this worker says of whom it reaches and sees, after news of them.
   void NoteReach(TimePoint now);
   // Whether who runs or has run is to be waited for; what it says.
-  Result<bool> WaitForRunning(std::uint64_t generation, TimePoint now) const;
+  Result<bool> WaitForRunning(Generation generation, TimePoint now) const;
   // The state of a later generation is not with any of them: kUnavailable, or it is waited for.
-  Result<bool> WaitForState(std::uint64_t generation,
-                            const std::vector<WorkerReport>& members) const;
+  Result<bool> WaitForState(Generation generation, const std::vector<WorkerReport>& members) const;
   // Those whom it sees and would leave behind have been told so.
   bool HasTold(const Formation& formation);
   std::vector<WorkerReport> Seeking() const;

@@ -43,7 +43,7 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
           "[collectives][elastic][unit]") {
   const auto made = [](int self) {
     return Rendezvous({.self = self, .workers = 4, .start_within = Millis(1'000)},
-                      static_cast<std::uint64_t>(10 + self), 7, 0);
+                      Incarnation(static_cast<std::uint64_t>(10 + self)), 7, 0);
   };
   Rendezvous zero = made(0), one = made(1), two = made(2), three = made(3);
   TimePoint now{std::chrono::hours(1)};
@@ -90,7 +90,8 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
 
 TEST_CASE("who looks around while its leader asks for its consent agrees all the same",
           "[collectives][elastic][unit]") {
-  Rendezvous zero({.self = 0, .workers = 2}, 10, 7, 0), one({.self = 1, .workers = 2}, 11, 7, 0);
+  Rendezvous zero({.self = 0, .workers = 2}, Incarnation(10), 7, 0);
+  Rendezvous one({.self = 1, .workers = 2}, Incarnation(11), 7, 0);
   const TimePoint now{std::chrono::hours(1)};
   for (Rendezvous* worker : {&zero, &one}) worker->Seek("a:0", now);
   for (int look = 0; look < 3; ++look) Meet(zero, one, now);
@@ -108,7 +109,7 @@ TEST_CASE("a first group that is lost before others have its state does not wait
           "[collectives][elastic][unit]") {
   const auto made = [](int self) {
     return Rendezvous({.self = self, .workers = 3, .start_within = Millis(60'000)},
-                      static_cast<std::uint64_t>(10 + self), 7, 0);
+                      Incarnation(static_cast<std::uint64_t>(10 + self)), 7, 0);
   };
   Rendezvous zero = made(0), one = made(1), two = made(2);
   const TimePoint now{std::chrono::hours(1)};
@@ -144,7 +145,7 @@ TEST_CASE("a group without one that its leader sees has to outweigh those whom n
   for (int i = 0; i < workers; ++i) {
     all.push_back(std::make_unique<Rendezvous>(
         Rendezvous::Options{.self = i, .workers = workers, .start_within = Millis(1'000)},
-        static_cast<std::uint64_t>(10 + i), 7, 0));
+        Incarnation(static_cast<std::uint64_t>(10 + i)), 7, 0));
   }
   const auto look = [&](const std::function<bool(int, int)>& cut) {
     std::vector<Rendezvous*> workers_there;
@@ -179,7 +180,8 @@ TEST_CASE("a group without one that its leader sees has to outweigh those whom n
 
 TEST_CASE("the first group does not wait for places that nobody has",
           "[collectives][elastic][unit]") {
-  Rendezvous worker({.self = 0, .workers = 4, .start_within = Millis(60'000)}, 1, 7, 0);
+  Rendezvous worker({.self = 0, .workers = 4, .start_within = Millis(60'000)}, Incarnation(1), 7,
+                    0);
   const TimePoint now{std::chrono::hours(1)};
   worker.Seek("a:0", now);
   for (const int other : {1, 2}) worker.OnSilence(other, Silence::kVacant, now);

@@ -31,8 +31,8 @@ struct State {
   std::uint64_t hash = 1;
 };
 
-State After(const State& state, std::uint64_t generation) {
-  return {state.step + 1, (state.hash ^ (generation + state.step)) * 0x100000001b3ULL};
+State After(const State& state, Generation generation) {
+  return {state.step + 1, (state.hash ^ (generation.value() + state.step)) * 0x100000001b3ULL};
 }
 
 struct PlayedGroup {
@@ -172,7 +172,7 @@ class World {
                                                          .workers = static_cast<int>(size()),
                                                          .min_workers = 1,
                                                          .start_within = kStartWithin},
-                                     ++incarnation_, 7, 0);
+                                     incarnation_ = incarnation_.Next(), 7, 0);
     Seek(worker);
   }
   void Seek(Worker& worker) {
@@ -218,7 +218,7 @@ class World {
   }
   // With all state gone a run begins anew, which is no fault of the rules.
   bool OthersHaveState(std::size_t i) const {
-    if (workers_[i].rendezvous->report().generation == 0) return true;
+    if (workers_[i].rendezvous->report().generation == Generation()) return true;
     for (std::size_t j = 0; j < size(); ++j) {
       if (j == i || !workers_[j].alive) continue;
       if (workers_[j].rendezvous->report().generation >= latest_) return true;
@@ -341,10 +341,10 @@ class World {
   void Begun(const Formation& formation) {
     latest_ = std::max(latest_, formation.generation);
     const auto donor = static_cast<std::size_t>(formation.donor);
-    if (formation.members[donor].generation != 0) return;
+    if (formation.members[donor].generation != Generation()) return;
     for (std::size_t i = 0; i < size(); ++i) {
       if (workers_[i].alive && !workers_[i].failed) {
-        CHECK(workers_[i].rendezvous->report().generation == 0);
+        CHECK(workers_[i].rendezvous->report().generation == Generation());
       }
     }
     history_.clear();
@@ -416,11 +416,11 @@ class World {
   TimePoint now_{std::chrono::hours(1)};
   std::vector<Worker> workers_;
   std::vector<std::vector<bool>> cut_;
-  std::map<std::uint64_t, std::shared_ptr<PlayedGroup>> groups_;
+  std::map<Generation, std::shared_ptr<PlayedGroup>> groups_;
   std::map<std::uint64_t, std::uint64_t> history_;  // what each step that counts has led to
-  std::uint64_t incarnation_ = 0;
+  Incarnation incarnation_;
   std::uint64_t ports_ = 0;
-  std::uint64_t latest_ = 0;
+  Generation latest_;
 };
 
 TEST_CASE("survivors go on from the last step that counts, whoever is killed or comes",
