@@ -86,6 +86,10 @@ class RunningProgram {
     const v1::FromProgram* found = Find(has);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
+  std::vector<std::string> lines() {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
   bool has_exited() {
     const std::lock_guard lock(mutex_);
     return exit_.has_value();

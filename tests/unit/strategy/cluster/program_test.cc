@@ -48,6 +48,24 @@ TEST_CASE("a program trains with per-worker data on the workers of its job",
   CHECK(second.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE("the program of the documentation prints what its page says", "[strategy][unit]") {
+  std::vector<std::string> wanted;
+  std::ifstream page(MUSTER_DOC_TEXT);
+  for (std::string line; std::getline(page, line);) wanted.push_back(line);
+  REQUIRE_FALSE(wanted.empty());
+  PlayedCluster cluster("auto", MUSTER_DOC_PROGRAM);
+  cluster.StartExecutor(0);
+  cluster.StartExecutor(1);
+
+  RunningProgram& driver = cluster.StartDriver({"the cat and the hat", "a cat in the hat"});
+
+  CHECK(driver.AwaitExit() == "exit code 0");
+  CHECK(driver.lines() == wanted);
+  const auto report = driver.Last(&v1::FromProgram::has_report);
+  REQUIRE(report.has_value());
+  CHECK(report->report().phase() == "all lines are counted");
+}
+
 TEST_CASE("functions take the program's object first, each process its own",
           "[strategy][unit][CCO-03]") {
   PlayedCluster cluster("auto", kProgram);
