@@ -52,10 +52,10 @@ Coordinators& coordinators() {
 }  // namespace
 
 CoordinatorCore::CoordinatorCore(std::shared_ptr<ClusterLink> link,
-                                 const CoordinatorOptions& options)
+                                 const CoordinatorOptions& options,
+                                 std::optional<std::chrono::milliseconds> silence)
     : link_(std::move(link)), options_(options) {
   link_->driver().SetErrors(errors_of(link_->driver().options().dispatch.errors, options));
-  const auto silence = Watchdog::timeout(options.watchdog);
   if (!silence) return;
   watchdog_.emplace(link_->driver(), *silence, [](const std::string& text) {
     fmt::print(stderr, "muster: {}\n", text);
@@ -71,7 +71,9 @@ Result<std::shared_ptr<CoordinatorCore>> CoordinatorCore::of(
   std::weak_ptr<CoordinatorCore>& place = all.by_link[link.get()];
   std::shared_ptr<CoordinatorCore> core = place.lock();
   if (core == nullptr) {
-    core = std::make_shared<CoordinatorCore>(link, options.value_or(CoordinatorOptions()));
+    const CoordinatorOptions chosen = options.value_or(CoordinatorOptions());
+    MUSTER_TRY_ASSIGN(const auto silence, Watchdog::timeout(chosen.watchdog, ProcessEnvironment()));
+    core = std::make_shared<CoordinatorCore>(link, chosen, silence);
     place = core;
   } else if (options && core->options() != *options) {
     return FailedPrecondition(

@@ -116,7 +116,8 @@ class ClusterCoordinator {
   // one's. Waits for the first worker.
   //   FAILED_PRECONDITION: other options than the first; in a closure; not started by `muster
   //   submit`.  DEADLINE_EXCEEDED: no worker has come; says for whom it has waited.
-  //   INVALID_ARGUMENT: an option beyond its limits.
+  //   INVALID_ARGUMENT: an option beyond its limits; a variable of the environment that is to hold
+  //   a number and does not, by name.
   ClusterCoordinator();
   explicit ClusterCoordinator(const CoordinatorOptions& options);
   // For another cluster than this process's.

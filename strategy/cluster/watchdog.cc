@@ -1,10 +1,9 @@
 #include "strategy/cluster/internal/watchdog.h"
 
-#include <cmath>
 #include <condition_variable>
-#include <cstdlib>
 #include <utility>
 
+#include "common/base/environment_numbers.h"
 #include "common/base/mutex.h"
 
 namespace muster::internal {
@@ -36,13 +35,13 @@ Watchdog::Watchdog(dispatch::Driver& driver, std::chrono::milliseconds timeout, 
         Watch(stop, driver, timeout, tell);
       }) {}
 
-std::optional<std::chrono::milliseconds> Watchdog::timeout(
-    const std::optional<std::chrono::milliseconds>& given) {
-  if (given) return given->count() > 0 ? given : std::nullopt;
-  const char* const text = std::getenv("TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT");
-  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
-  if (!(seconds > 0) || seconds > 1e6) return std::nullopt;
-  return std::chrono::milliseconds(std::llround(seconds * 1000));
+Result<std::optional<std::chrono::milliseconds>> Watchdog::timeout(
+    const std::optional<std::chrono::milliseconds>& given, const Environment& environment) {
+  auto timeout = given;
+  if (!timeout) {
+    MUSTER_TRY_ASSIGN(timeout, SecondsIn(environment, "TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT"));
+  }
+  return timeout && timeout->count() > 0 ? timeout : std::nullopt;
 }
 
 }  // namespace muster::internal

@@ -20,10 +20,13 @@ namespace muster::internal {
 
 class CoordinatorCore : public std::enable_shared_from_this<CoordinatorCore> {
  public:
-  CoordinatorCore(std::shared_ptr<ClusterLink> link, const CoordinatorOptions& options);
+  // `silence`: that after which a watchdog tells; nothing: there is none.
+  CoordinatorCore(std::shared_ptr<ClusterLink> link, const CoordinatorOptions& options,
+                  std::optional<std::chrono::milliseconds> silence);
 
   // The one of a link: made now, or the one that is there.
-  //   kFailedPrecondition: that one has other options.
+  //   kFailedPrecondition: that one has other options.  kInvalidArgument: the environment holds no
+  //   number where it should.
   static Result<std::shared_ptr<CoordinatorCore>> of(
       const std::shared_ptr<ClusterLink>& link, const std::optional<CoordinatorOptions>& options);
 

@@ -12,6 +12,9 @@
 
 #include "dispatch/driver.h"
 
+#include "common/base/environment.h"
+#include "common/base/status.h"
+
 namespace muster::internal {
 
 class Watchdog {
@@ -22,8 +25,9 @@ class Watchdog {
   Watchdog(dispatch::Driver& driver, std::chrono::milliseconds timeout, Tell tell);
 
   // `given`, else TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT; nothing: there is none.
-  static std::optional<std::chrono::milliseconds> timeout(
-      const std::optional<std::chrono::milliseconds>& given);
+  //   kInvalidArgument: that is no number of seconds.
+  static Result<std::optional<std::chrono::milliseconds>> timeout(
+      const std::optional<std::chrono::milliseconds>& given, const Environment& environment);
 
  private:
   std::jthread thread_;

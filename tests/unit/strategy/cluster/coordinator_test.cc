@@ -4,6 +4,7 @@
 
 #include "strategy/cluster/internal/watchdog.h"
 #include "strategy/muster.h"
+#include "tests/support/environment_variables.h"
 #include "tests/unit/strategy/cluster/workers.h"
 
 namespace coordinator_test {
@@ -403,13 +404,27 @@ TEST_CASE("a watchdog tells again and again that no closure ends, until it is ov
   gate = true;
   coordinator.join();
   CHECK(told == told_then);
+}
 
-  CHECK(internal::Watchdog::timeout(5ms) == 5ms);
-  CHECK(internal::Watchdog::timeout(0ms) == std::nullopt);
-  CHECK(internal::Watchdog::timeout(std::nullopt) == std::nullopt);
-  ::setenv("TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT", "2.5", 1);
-  CHECK(internal::Watchdog::timeout(std::nullopt) == 2'500ms);
-  ::unsetenv("TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT");
+TEST_CASE("a watchdog's time is the option's, else the environment's, which must be a number",
+          "[strategy][unit][CCM-02]") {
+  const char* const variable = "TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT";
+  const auto timeout = [&](std::optional<std::chrono::milliseconds> given, const char* text) {
+    return internal::Watchdog::timeout(given, FixedEnvironment({{variable, text}}));
+  };
+
+  CHECK(timeout(5ms, "2.5").value() == 5ms);
+  CHECK(timeout(0ms, "2.5").value() == std::nullopt);
+  CHECK(timeout(std::nullopt, "2.5").value() == 2'500ms);
+  CHECK(timeout(std::nullopt, "0").value() == std::nullopt);
+  CHECK(timeout(std::nullopt, "").value() == std::nullopt);
+
+  const testing::EnvironmentVariables wrong{{{variable, "2.5s"}}};
+  const auto workers = std::make_shared<ThreadWorkers>(1);
+  CHECK(throws(ErrorCode::kInvalidArgument, std::string(variable) + "=\"2.5s\"",
+               [&] { ClusterCoordinator{workers}; }));
+  ClusterCoordinator told(workers, {.watchdog = 60s});
+  CHECK(told.schedule<square>(3).fetch() == 9.0);
 }
 
 TEST_CASE("100 MB of arguments and results travel, and more than the limit is refused with it",
