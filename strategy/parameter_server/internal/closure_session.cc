@@ -115,17 +115,18 @@ ClosureSession::Scope::Scope(ClosureSession* session) : before_(of_replica) {
 ClosureSession::Scope::~Scope() { of_replica = before_; }
 
 torch::Tensor ClosureSession::ReadLocked(Held& held, const ps::VariableHandle& variable) {
-  throw_if_cancelled();
   if (!held.snapshot.defined()) held.snapshot = ReadVariable(*connection_, variable, &set_);
   return held.snapshot;
 }
 
 torch::Tensor ClosureSession::Read(const ps::VariableHandle& variable) {
+  throw_if_cancelled();
   const MutexLock lock(mutex_);
   return ReadLocked(held_[variable->id], variable);
 }
 
 torch::Tensor ClosureSession::Leaf(const ps::VariableHandle& variable, int slot, bool gradients) {
+  throw_if_cancelled();
   const MutexLock lock(mutex_);
   Held& held = held_[variable->id];
   torch::Tensor& leaf = AtSlot(held.leaves, slot);

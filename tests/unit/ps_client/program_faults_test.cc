@@ -6,9 +6,6 @@
 #include <random>
 #include <thread>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "common/net/channel.h"
 #include "common/net/checksum.h"
 #include "common/net/socket.h"
@@ -16,6 +13,7 @@
 #include "ps/wire.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps_client/program_cluster.h"
+#include "tests/unit/ps_client/server_process.h"
 
 namespace muster::ps {
 namespace {
@@ -26,6 +24,7 @@ using testing::kToken;
 using testing::ProgramCluster;
 using testing::Raw;
 using testing::ReadAll;
+using testing::ServerProcess;
 
 // A connection of the program that says what it likes.
 class Wild {
@@ -181,73 +180,6 @@ TEST_CASE("a client that ends in the middle of a write set has written nothing",
   REQUIRE(client->Flush(own).ok());
   CHECK(ReadAll<float>(*client, w) == std::vector<float>{4, 5, 6});
 }
-
-namespace {
-
-// A parameter server in a process of its own.
-class ServerProcess {
- public:
-  ServerProcess() {
-    std::array<int, 2> pipe{};
-    REQUIRE(::pipe(pipe.data()) == 0);
-    const net::Fd from(pipe[0]);
-    child_ = ::fork();
-    if (child_ == 0) Serve(pipe[1]);
-    const net::Fd to(pipe[1]);
-    std::string said;
-    for (char c = 0; ::read(from.get(), &c, 1) == 1 && c != '\n';) said += c;
-    const std::size_t space = said.find(' ');
-    server_.target = {.index = 0,
-                      .tcp_address = said.substr(0, space),
-                      .unix_path = said.substr(space + 1),
-                      .host_id = *net::HostId()};
-  }
-  ~ServerProcess() {
-    Signal(SIGKILL);
-    (void)::waitpid(child_, nullptr, 0);
-  }
-  ServerProcess(const ServerProcess&) = delete;
-  ServerProcess& operator=(const ServerProcess&) = delete;
-
-  void Signal(int signal) const { (void)::kill(child_, signal); }
-  // Returns when it stands still.
-  void Stop() const {
-    Signal(SIGSTOP);
-    (void)::waitpid(child_, nullptr, WUNTRACED);
-  }
-  std::unique_ptr<ProgramClient> Client(LinkMode link) const {
-    return ProgramClient::Open({server_}, {.job_id = kProgram,
-                                           .key = net::JobKey(kToken, kProgram, Epoch(1)),
-                                           .epoch = Epoch(1),
-                                           .incarnation = Incarnation(1),
-                                           .link = link,
-                                           .host_id = *net::HostId(),
-                                           .timeout = Millis(60'000),
-                                           .ping_after = Millis(100),
-                                           .ping_limit = Millis(500)})
-        .value();
-  }
-
- private:
-  [[noreturn]] void Serve(int to_parent) const {
-    PsServer::Options options;
-    options.unix_directory = directory_.path();
-    options.token = kToken;
-    options.host_id = *net::HostId();
-    const auto server = PsServer::Start(options);
-    if (!server.ok()) ::_exit(1);
-    const v1::DataEndpoint endpoint = (*server)->endpoint();
-    const std::string line = endpoint.tcp_address() + " " + endpoint.unix_path() + "\n";
-    (void)!::write(to_parent, line.data(), line.size());
-    for (;;) ::pause();
-  }
-
-  const testing::TemporaryDirectory directory_;
-  pid_t child_ = -1;
-  ProgramClient::Server server_;
-};
-
-}  // namespace
 
 TEST_CASE("a killed parameter server is named to all who use it, at once", "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
