@@ -104,9 +104,18 @@ TEST_CASE_METHOD(ServersFixture,
   const int server = cluster.PidOf("ps:0");
   REQUIRE(server > 0);
   REQUIRE(::kill(server, SIGSTOP) == 0);
+  const auto stopped = std::chrono::steady_clock::now();
+  RunResult described;
+  const bool named = Eventually(seconds(20), [&] {
+    described = cluster.Muster({"describe", id});
+    return described.out.find("PS_LOST") != std::string::npos;
+  });
   // Longer than its lease, and than a client waits for a sign of life.
-  std::this_thread::sleep_for(seconds(6));
+  std::this_thread::sleep_until(stopped + seconds(6));
   REQUIRE(::kill(server, SIGCONT) == 0);
+  CAPTURE(described.out);
+  CHECK(named);
+  CHECK(described.out.find("ps:0 (nothing was heard of it for") != std::string::npos);
   folder.Write("enough", "");
   const int code = cluster.Wait(id, seconds(120));
   CAPTURE(Story(cluster.Describe(id)), cluster.up_log(), cluster.Output(id));
