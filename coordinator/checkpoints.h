@@ -42,6 +42,9 @@ class Checkpoints {
     // Empty: there is none, so the job begins at step 0.
     std::string directory;
     std::uint64_t step = 0;
+    // Whose it was when it was saved.
+    std::string job_id;
+    std::uint64_t bytes = 0;
     // Newer ones that are damaged.
     std::vector<Refusal> refused;
     // Those of an archive's module, when the checkpoint holds any.

@@ -64,6 +64,12 @@ Status RequireKnown(const Checkpoints::Search& search, const std::vector<std::st
       search.root, search.known.size(), search.known.back());
 }
 
+std::uint64_t BytesOf(const v1::CheckpointManifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const v1::CheckpointFile& file : manifest.files()) bytes += file.bytes();
+  return bytes;
+}
+
 // The newest checkpoint that is whole. Claims the folder for the job before it looks; a damaged one
 // is noted and the next older one tried, one that cannot be read now ends the search.
 Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
@@ -92,6 +98,8 @@ Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
     if (status.ok()) {
       found.directory = directory;
       found.step = manifest->step();
+      found.job_id = manifest->job_id();
+      found.bytes = BytesOf(*manifest);
       return found;
     }
     // Only bytes that are proven wrong are damage; what cannot be read now may be good.
@@ -219,7 +227,7 @@ Result<Checkpoints::Committed> CommitAndSweep(const std::string& directory,
   MUSTER_TRY(storage::Commit(directory, manifest));
   // From here on it counts, whatever becomes of old ones.
   Checkpoints::Committed committed;
-  for (const v1::CheckpointFile& file : manifest.files()) committed.bytes += file.bytes();
+  committed.bytes = BytesOf(manifest);
   sweep.saved = directory;
   const auto swept = SweepOwn(sweep);
   committed.retention = swept.status();

@@ -253,6 +253,7 @@ class View : protected ViewParts {
   void SetCheckpointsAside();
   void FindCheckpoint();
   void OnCheckpointFound(Result<Checkpoints::Found> found);
+  void ListFound(const Checkpoints::Found& found);
   // The folder of checkpoints, or what is in it, cannot be read now. Said once for each cause.
   void WaitForCheckpoints(const Status& why);
 

@@ -1,4 +1,6 @@
 // The job's folder of checkpoints, when a view begins.
+#include <algorithm>
+
 #include "coordinator/model_job.h"
 #include "coordinator/plan.h"
 #include "coordinator/view.h"
@@ -84,6 +86,19 @@ void View::WaitForCheckpoints(const Status& why) {
   job_.RetryAfter(kUnreadableAgain, "CHECKPOINTS_UNREADABLE", text);
 }
 
+// A coordinator may have ended after it had saved a checkpoint, and before it wrote that down.
+void View::ListFound(const Checkpoints::Found& found) {
+  const bool listed = std::ranges::any_of(
+      story_.checkpoints(), [&](const auto& info) { return info.directory() == found.directory; });
+  if (listed) return;
+  v1::CheckpointInfo info;
+  info.set_step(found.step);
+  info.set_directory(found.directory);
+  info.set_created_ms(story_.WallMs());
+  info.set_bytes(found.bytes);
+  story_.AddCheckpoint(info, std::nullopt);
+}
+
 void View::OnCheckpointFound(Result<Checkpoints::Found> found) {
   if (!found.ok()) {
     // Another's folder, another's spec.
@@ -92,6 +107,7 @@ void View::OnCheckpointFound(Result<Checkpoints::Found> found) {
   }
   if (!found->taken_over.empty()) story_.Tell("CHECKPOINTS_TAKEN_OVER", found->taken_over);
   for (const Checkpoints::Refusal& refusal : found->refused) story_.MarkRefused(refusal);
+  if (found->job_id == story_.id()) ListFound(*found);
   if (!job_.TasksAreThere()) return;
   CreateVariables(*found);
 }

@@ -241,7 +241,7 @@ TEST_CASE_METHOD(ProgramFixture,
   std::this_thread::sleep_for(seconds(20));
   REQUIRE(::kill(stopped, SIGCONT) == 0);
   // Its links are over; the driver takes it in anew, and it works again.
-  const auto says = [&] { return cluster.Describe(id).progress().phase(); };
+  const auto says = [&] { return cluster.Describe(id).program().phase(); };
   const std::string then = says();
   CHECK(Eventually(seconds(30), [&] { return says() != then; }));
   folder.Write("enough", "");

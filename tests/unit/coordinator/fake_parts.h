@@ -42,6 +42,8 @@ class FakeCheckpoints : public Checkpoints {
       }
       found.directory = name;
       found.step = *one;
+      found.job_id = saved_by;
+      found.bytes = 8;
       found.buffers = buffers;
       break;
     }
@@ -118,6 +120,7 @@ class FakeCheckpoints : public Checkpoints {
   std::vector<std::string> roots;
   std::vector<std::pair<std::string, std::string>> released;
   std::set<std::uint64_t> steps, damaged;
+  std::string saved_by;  // the job of those that are found
   std::vector<v1::CheckpointManifest> manifests;
   std::vector<v1::ModelValues> saved_values;
   v1::TensorSet buffers;  // that every checkpoint holds

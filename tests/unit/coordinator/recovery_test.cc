@@ -277,6 +277,30 @@ TEST_CASE("A restarted coordinator takes its jobs up again by itself", "[coordin
   CHECK(cluster.JoinNow()->steps_done() == 100);
 }
 
+TEST_CASE("A checkpoint whose coordinator ended before it wrote it down is the job's all the same",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  cluster.TrainAndSave(1, 30);
+  cluster.checkpoints.steps.insert(100);  // its manifest is there, the journal's line is not
+  cluster.checkpoints.saved_by = cluster.job().id();
+  cluster.RestartCoordinator();
+  cluster.JoinAll(1, 1, "boot-2");
+
+  CHECK(cluster.Open()->plan().start_step() == 100);
+  const auto steps = [&] {
+    std::vector<std::uint64_t> all;
+    for (const auto& info : cluster.job().checkpoints()) all.push_back(info.step());
+    return all;
+  };
+  CHECK(steps() == std::vector<std::uint64_t>{30, 100});
+  CHECK(cluster.job().checkpoints().back().bytes() == 8);
+  // And stays it.
+  cluster.RestartCoordinator();
+  CHECK(steps() == std::vector<std::uint64_t>{30, 100});
+}
+
 TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the last one",
           "[coordinator][unit]") {
   const muster::testing::TempDir state;
