@@ -53,12 +53,15 @@ std::vector<std::unique_ptr<Process>> OnHosts(const std::vector<int>& hosts,
   return members;
 }
 
-// How many groups' shared memories this process has mapped.
+// How many groups' shared memories this process has mapped in which something has been published:
+// the first word is the phase of their first member.
 int SharedMemories() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
   for (std::string line; std::getline(maps, line);) {
-    count += line.find("muster-arena") != std::string::npos ? 1 : 0;
+    if (line.find("muster-arena") == std::string::npos) continue;
+    const auto* phase = reinterpret_cast<const std::uint32_t*>(std::stoull(line, nullptr, 16));
+    if (*phase > 0) ++count;
   }
   return count;
 }
