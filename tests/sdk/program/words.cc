@@ -3,8 +3,6 @@
 #include <cstdlib>
 #include <vector>
 
-// A header of libtorch's may come before Muster's.
-#include <ATen/autocast_mode.h>
 #include <muster/muster.h>
 
 struct Model {
