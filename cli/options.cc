@@ -1,10 +1,8 @@
 #include "cli/options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +14,7 @@
 #include "cli/flags.h"
 #include "cli/format.h"
 #include "cli/manual.h"
+#include "common/base/number_in.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
 #include "common/config/units.h"
@@ -72,10 +71,7 @@ std::optional<std::uint64_t> StepOf(std::string_view text) {
     text.remove_prefix(slash + 1);
   }
   if (text.starts_with(kPrefix)) text.remove_prefix(kPrefix.size());
-  std::uint64_t step = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return step;
+  return NumberIn<std::uint64_t>(text);
 }
 
 std::string CheckStep(const std::string& text) {

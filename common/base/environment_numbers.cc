@@ -1,23 +1,14 @@
 #include "common/base/environment_numbers.h"
 
-#include <charconv>
 #include <cmath>
 #include <limits>
+
+#include "common/base/number_in.h"
 
 namespace muster {
 namespace {
 
 constexpr double kMostSeconds = 1e6;
-
-// The whole text as a number; nothing: it is none.
-template <class T>
-std::optional<T> NumberIn(const std::string& text) {
-  T number{};
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, number);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-  return number;
-}
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 #include "common/base/limits.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,8 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+
+#include "common/base/number_in.h"
 
 namespace muster {
 namespace {
@@ -95,13 +96,6 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-std::optional<std::int64_t> Number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // "150000 100000" or "max 100000".
 std::optional<double> QuotaOf(const std::string& folder) {
   std::istringstream both(FirstLine(folder + "/cpu.max"));
@@ -111,7 +105,7 @@ std::optional<double> QuotaOf(const std::string& folder) {
     quota = FirstLine(folder + "/cpu.cfs_quota_us");  // -1: no limit
     period = FirstLine(folder + "/cpu.cfs_period_us");
   }
-  const auto used = Number(quota), of = Number(period);
+  const auto used = NumberIn<std::int64_t>(quota), of = NumberIn<std::int64_t>(period);
   if (!used || !of || *used <= 0 || *of <= 0) return std::nullopt;
   return static_cast<double>(*used) / static_cast<double>(*of);
 }
@@ -119,7 +113,7 @@ std::optional<double> QuotaOf(const std::string& folder) {
 std::optional<std::uint64_t> MemoryOf(const std::string& folder) {
   std::string text = FirstLine(folder + "/memory.max");
   if (text.empty()) text = FirstLine(folder + "/memory.limit_in_bytes");
-  const auto limit = Number(text);
+  const auto limit = NumberIn<std::int64_t>(text);
   if (!limit || *limit <= 0 || static_cast<std::uint64_t>(*limit) >= kNoLimit) return std::nullopt;
   return static_cast<std::uint64_t>(*limit);
 }

@@ -1,10 +1,11 @@
 #include "common/cluster/device_name.h"
 
 #include <algorithm>
-#include <charconv>
 #include <vector>
 
 #include <fmt/core.h>
+
+#include "common/base/number_in.h"
 
 namespace muster::cluster {
 namespace {
@@ -62,9 +63,8 @@ class Reader {
 
   Status ReadNumber(std::string_view digits, const char* part, std::optional<int>& into) {
     if (into) return Twice(part);
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < 0) {
+    const int value = NumberIn<int>(digits).value_or(-1);
+    if (value < 0) {
       return Refuse(fmt::format("\"{}\" is not a number of a {}", digits, part));
     }
     into = value;

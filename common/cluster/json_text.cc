@@ -1,11 +1,12 @@
 #include "common/cluster/json_text.h"
 
-#include <charconv>
 #include <limits>
 #include <set>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+
+#include "common/base/number_in.h"
 
 namespace muster::cluster {
 namespace {
@@ -58,9 +59,8 @@ std::string Describe(const json& value) {
 }
 
 Result<int> ParseIndex(std::string_view text, std::string_view what) {
-  int index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc() || end != text.data() + text.size() || index < 0) {
+  const int index = NumberIn<int>(text).value_or(-1);
+  if (index < 0) {
     return InvalidArgument("{}: \"{}\" is not an index; 0, 1, 2, .. are", what,
                            Shortened(std::string(text)));
   }

@@ -1,12 +1,12 @@
 #include "common/cluster/slurm_resolver.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <limits>
 
 #include <fmt/format.h>
 
+#include "common/base/number_in.h"
 #include "common/base/words.h"
 
 namespace muster::cluster {
@@ -16,10 +16,8 @@ namespace {
 constexpr std::size_t kMost = 65536;
 
 std::optional<int> ToNumber(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+  const auto number = NumberIn<int>(text);
+  return number.value_or(-1) < 0 ? std::nullopt : number;
 }
 
 // Splits at commas that stand outside brackets; nothing when brackets do not match or are nested.

@@ -1,7 +1,6 @@
 #include "common/cluster/worker_book.h"
 
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -9,14 +8,14 @@
 
 #include <fmt/format.h>
 
+#include "common/base/number_in.h"
+
 namespace muster::cluster {
 namespace {
 
-std::optional<int> Number(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+std::optional<int> Number(std::string_view text) {
+  const auto number = NumberIn<int>(text);
+  return number.value_or(-1) < 0 ? std::nullopt : number;
 }
 
 }  // namespace

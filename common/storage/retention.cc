@@ -1,9 +1,9 @@
 // Which checkpoints there are below a folder, and which of them go.
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
+#include "common/base/number_in.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/manifest.h"
 
@@ -15,10 +15,7 @@ constexpr std::string_view kPrefix = "step-";
 std::optional<std::uint64_t> StepOf(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 12) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  std::uint64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return step;
+  return NumberIn<std::uint64_t>(name);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "common/config/job_yaml/scalar.h"
 
-#include <charconv>
 #include <cmath>
-#include <system_error>
+
+#include "common/base/number_in.h"
 
 namespace muster::config {
 namespace {
@@ -19,10 +19,7 @@ bool StartsAsNumber(std::string_view text) {
 template <class Number>
 std::optional<Number> ParseWhole(std::string_view text) {
   if (!StartsAsNumber(text)) return std::nullopt;
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return NumberIn<Number>(text);
 }
 
 }  // namespace
@@ -36,13 +33,8 @@ std::optional<std::uint64_t> ParseUint64(std::string_view text) {
 }
 
 std::optional<double> ParseDouble(std::string_view text) {
-  if (!StartsAsNumber(text)) return std::nullopt;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    return std::nullopt;
-  }
-  return value;
+  const auto value = ParseWhole<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::optional<bool> ParseBool(std::string_view text) {
