@@ -119,7 +119,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
     const std::string task = FromProto(given.task()).ToString();
     if (caller_.MayBe(task)) return Ok();
     return front_.Refuse(
-        caller_, "attach", task,
+        caller_.ToString(), "attach", task,
         PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
                          fmt::join(caller_.names, ", ")));
   }

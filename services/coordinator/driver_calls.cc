@@ -24,11 +24,11 @@ Result<ModelJob*> DriverCalls::JobOf(const Asker& asker, const std::string& job_
   if (job_id == asker.job && Incarnation(driver) == asker.driver) {
     return front_.core->FindModel(job_id);
   }
-  const Status why = PermissionDenied(
-      "driver {} of job {} may not call as driver {} of job {}: it drives that one job alone",
-      asker.driver, asker.job, driver, job_id);
-  front_.audit.Look("the driver of " + asker.job, "drive", job_id, why);
-  return why;
+  return front_.Refuse(
+      "the driver of " + asker.job, "drive", job_id,
+      PermissionDenied(
+          "driver {} of job {} may not call as driver {} of job {}: it drives that one job alone",
+          asker.driver, asker.job, driver, job_id));
 }
 
 void DriverCalls::Serve(const Asker& asker, const v1::DriverCall& call) {

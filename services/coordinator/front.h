@@ -49,9 +49,9 @@ struct Front {
     return caller;
   }
   // `why`, written down.
-  Status Refuse(const services::Caller& caller, std::string_view did, std::string_view what,
+  Status Refuse(const std::string& who, std::string_view did, std::string_view what,
                 Status why) const {
-    audit.Look(caller.ToString(), did, what, why);
+    audit.Look(who, did, what, why);
     return why;
   }
   // The job that somebody wants to look at, which is written down. On the strand.

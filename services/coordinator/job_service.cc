@@ -227,7 +227,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext
                  const TaskId task = FromProto(request->task());
                  if (!caller.MayBe(task.ToString())) {
                    return then(front_.Refuse(
-                       caller, "report-exit", task.ToString(),
+                       caller.ToString(), "report-exit", task.ToString(),
                        PermissionDenied("{} may not say how {} ended: its certificate does not "
                                         "name that task",
                                         caller.ToString(), task.ToString())));
