@@ -256,10 +256,12 @@ Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
     }
   }
   if (info.id == VariableId()) return NotFound("no variable {}: its driver has not made it", name);
-  if (missing.empty() && optimized == info.shards.size()) optimized_.Add(info.id);
-  if (missing.empty()) return std::make_shared<const VariableInfo>(std::move(info));
-  return NotFound("variable {}: part {} of {} is not there", name, *missing.begin(),
-                  info.shards.size());
+  if (!missing.empty()) {
+    return NotFound("variable {}: part {} of {} is not there", name, *missing.begin(),
+                    info.shards.size());
+  }
+  if (optimized == info.shards.size()) optimized_.Add(info.id);
+  return std::make_shared<const VariableInfo>(std::move(info));
 }
 
 Status ProgramClientImpl::AskOwners(

@@ -284,12 +284,7 @@ TEST_CASE("The last worker, and a server with variables, stay while main runs",
   Programs cluster;
   cluster.JoinAll(2, 1);
   cluster.Run();
-  v1::DaemonMessage beat;
-  beat.mutable_heartbeat()->set_sequence(1'000);
-  v1::JobBytes& held = *beat.mutable_heartbeat()->add_job_bytes();
-  held.set_job_id(cluster.words().id());
-  held.set_bytes(8);
-  cluster.at({"ps", 0}).Say(beat);
+  cluster.ServerHolds(0);
   v1::DaemonMessage leaving;
   leaving.mutable_draining()->set_reason("SIGTERM");
   for (auto& [task, daemon] : cluster.daemons) daemon->Say(leaving);
@@ -443,12 +438,7 @@ TEST_CASE("A server with variables of a program that is lost is named until it i
   Programs cluster;
   cluster.JoinAll(2, 1);
   cluster.Run();
-  v1::DaemonMessage beat;
-  beat.mutable_heartbeat()->set_sequence(1'000);
-  v1::JobBytes& held = *beat.mutable_heartbeat()->add_job_bytes();
-  held.set_job_id(cluster.words().id());
-  held.set_bytes(8);
-  cluster.at({"ps", 0}).Say(beat);
+  cluster.ServerHolds(0);
   const auto reason = [&] { return cluster.Described("words").reason(); };
 
   // Both stand still. Nobody needs the other one.

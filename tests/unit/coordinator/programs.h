@@ -54,6 +54,15 @@ class Programs : public Cluster {
     core->OnDriverMessage(words().id(), words().driver(), message);
     Settle();
   }
+  // Variables of the program are on that server, as its heartbeat says.
+  void ServerHolds(int index) {
+    v1::DaemonMessage beat;
+    beat.mutable_heartbeat()->set_sequence(1'000);
+    v1::JobBytes& held = *beat.mutable_heartbeat()->add_job_bytes();
+    held.set_job_id(words().id());
+    held.set_bytes(8);
+    at({"ps", index}).Say(beat);
+  }
   void MainEnds(const std::string& how) {
     core->OnDriverExit(words().id(), words().driver(), how == "exit code 0", how);
     Settle();
