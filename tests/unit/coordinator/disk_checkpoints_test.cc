@@ -332,19 +332,23 @@ TEST_CASE_METHOD(CheckpointFolder,
   REQUIRE(reports.size() == 2);
   v1::CheckpointManifest manifest;
   manifest.set_step(4);
+  manifest.set_job_id("job-1");
   manifest.set_spec_hash("hash");
   for (const v1::SaveReport& report : reports) {
     *manifest.add_files() = report.file();
     for (const v1::TensorSlice& slice : report.slices()) *manifest.add_slices() = slice;
   }
-  Status committed = Unknown("no answer");
+  Result<Checkpoints::Committed> committed = Unknown("no answer");
   checkpoints.Commit(root, directory, manifest, 3, {},
-                     [&](auto done) { committed = done.status(); });
+                     [&](auto done) { committed = std::move(done); });
   strand.RunReady();
-  REQUIRE(Message(committed) == "");
+  REQUIRE(Message(committed.status()) == "");
 
   const Result<Checkpoints::Found> found = Find(root);
   REQUIRE(found.ok());
+  CHECK(found->job_id == "job-1");
+  CHECK(found->bytes > 0);
+  CHECK(found->bytes == committed->bytes);
   CHECK(found->buffers.SerializeAsString() == values.buffers().SerializeAsString());
 
   CHECK(SetAside(root) == root + "/set-aside-1");

@@ -299,6 +299,12 @@ TEST_CASE("A checkpoint whose coordinator ended before it wrote it down is the j
   // And stays it.
   cluster.RestartCoordinator();
   CHECK(steps() == std::vector<std::uint64_t>{30, 100});
+  // Another job's is gone on from, and not listed here.
+  cluster.checkpoints.steps.insert(101);
+  cluster.checkpoints.saved_by = "another-2";
+  cluster.JoinAll(1, 1, "boot-3");
+  CHECK(cluster.Open()->plan().start_step() == 101);
+  CHECK(steps() == std::vector<std::uint64_t>{30, 100});
 }
 
 TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the last one",
