@@ -119,7 +119,7 @@ Status Serve() {
   options.on_warning = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   MUSTER_TRY_ASSIGN(const auto server, ps::PsServer::Start(options));
   options.unix_directory.clear();
-  options.tls = tls::Context::ForKeys();
+  options.tls = tls::KeyContext::Make();
   MUSTER_TRY_ASSIGN(const auto encrypted, ps::PsServer::Start(options));
   ps::ApplyPool pool(1);
   for (const v1::JobPlan& plan : {DensePlan(), RowsPlan()}) {

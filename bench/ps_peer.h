@@ -10,7 +10,7 @@
 #include "bench/self_process.h"
 #include "common/base/status.h"
 #include "common/net/fd.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 #include "muster/v1/common.pb.h"
 
 namespace muster::bench {
@@ -41,7 +41,7 @@ class Peer {
   // Both serve the same shards.
   void Complete(v1::JobPlan& plan, bool tls) const;
   // What clients of that one say beside the token; sessions are by keys, without certificates.
-  const std::shared_ptr<tls::Context>& tls() const { return tls_; }
+  const std::shared_ptr<tls::KeyContext>& tls() const { return tls_; }
   const std::string& token() const { return token_; }
   const std::string& host_id() const { return host_id_; }
 
@@ -56,7 +56,7 @@ class Peer {
   std::string directory_;
   std::string tcp_address_;
   std::string tls_address_;
-  std::shared_ptr<tls::Context> tls_ = tls::Context::ForKeys();
+  std::shared_ptr<tls::KeyContext> tls_ = tls::KeyContext::Make();
   std::string unix_path_;
   net::Fd bare_;
   std::unique_ptr<SelfProcess> process_;

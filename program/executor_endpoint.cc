@@ -37,8 +37,8 @@ v1::DataEndpoint EndpointOf(const std::vector<net::Listener>& listeners,
   return endpoint;
 }
 
-std::shared_ptr<tls::Context> TlsOf(const v1::ProgramStart& start) {
-  return start.tls() ? tls::Context::ForKeys() : nullptr;
+std::shared_ptr<tls::KeyContext> TlsOf(const v1::ProgramStart& start) {
+  return start.tls() ? tls::KeyContext::Make() : nullptr;
 }
 
 net::Identity IdentityOf(const v1::ProgramStart& start) {

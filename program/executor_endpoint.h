@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "common/net/handshake.h"
 #include "common/net/socket.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 #include "muster/v1/program.pb.h"
 
 namespace muster::program {
@@ -22,7 +22,7 @@ Result<std::vector<net::Listener>> ListenForDrivers(const v1::ProgramStart& star
 v1::DataEndpoint EndpointOf(const std::vector<net::Listener>& listeners,
                             const v1::ProgramStart& start);
 // How the process's connections over TCP are encrypted: by the job's key; null: not at all.
-std::shared_ptr<tls::Context> TlsOf(const v1::ProgramStart& start);
+std::shared_ptr<tls::KeyContext> TlsOf(const v1::ProgramStart& start);
 // What it proves itself by to the others of its job.
 net::Identity IdentityOf(const v1::ProgramStart& start);
 v1::ProgramPulse PulseOf(const dispatch::RunningTable& running);

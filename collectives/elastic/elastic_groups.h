@@ -45,7 +45,7 @@ class ElasticGroups {
     // What all prove to each other; not empty.
     std::string key;
     // As in GroupSpec.
-    std::shared_ptr<tls::Context> tls = nullptr;
+    std::shared_ptr<tls::KeyContext> tls = nullptr;
     std::uint64_t signature = 0;
     std::uint64_t first_step = 0;
     // As in GroupSpec.

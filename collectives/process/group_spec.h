@@ -12,7 +12,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/net/spin.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 
 namespace muster::collectives {
 
@@ -37,9 +37,9 @@ struct GroupSpec {
   std::vector<GroupMember> members;
   // What all members prove to each other; not empty.
   std::string key;
-  // Links over TCP are encrypted by that key (tls::Context::ForKeys()); null: they are in the
+  // Links over TCP are encrypted by that key (tls::KeyContext::Make()); null: they are in the
   // clear. The same on all members.
-  std::shared_ptr<tls::Context> tls = nullptr;
+  std::shared_ptr<tls::KeyContext> tls = nullptr;
   // All have to be there until then.
   Millis form_within{60'000};
   // Waits of operations look for what they wait for before they sleep.

@@ -83,7 +83,7 @@ Result<ReceivedHello> DecodeHello(Bytes meta) {
   return received;
 }
 
-// What a client without a certificate calls its key: all that the server looks it up by.
+// What a client calls its key: all that the server looks it up by.
 std::string KeyName(const std::string& role, const Subject& subject) {
   return std::string(reinterpret_cast<const char*>(subject.data()), subject.size()) + role;
 }
@@ -113,19 +113,6 @@ Result<std::vector<std::byte>> Encrypt(Channel& channel,
 
 bool WantsTls(const Channel& channel, const Identity& self) {
   return self.tls != nullptr && channel.link().kind() == LinkKind::kTcp;
-}
-
-Result<std::unique_ptr<tls::Session>> ClientSession(const Identity& self, const std::string& role,
-                                                    const Subject& subject) {
-  if (self.tls->has_certificate()) return self.tls->ConnectAgain(self.server_task);
-  return self.tls->Connect(tls::NamedKey{.name = KeyName(role, subject), .key = self.token});
-}
-
-Status RequireNode(Channel& channel) {
-  const tls::Peer& peer = channel.link().stream()->session().peer();
-  if (peer.by_key || peer.holder.role == tls::Role::kNode) return Ok();
-  return PermissionDenied("{} has the certificate of {}: data connections are for nodes",
-                          channel.link().peer(), peer.holder.ToString());
 }
 
 // Over a Unix socket memory is shared, and who has it in hand is trusted with its contents. For
@@ -203,10 +190,6 @@ Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint de
   if (WantsTls(channel, self)) {
     const auto key_named = [&](std::string_view name) { return KeyBehind(name, self, key_of); };
     MUSTER_TRY_ASSIGN(binding, Encrypt(channel, self.tls->Accept(key_named), deadline));
-    if (const Status node = RequireNode(channel); !node.ok()) {
-      (void)channel.SendError({}, kNonce, node, deadline);
-      return node;
-    }
   }
   const Nonce nonce = RandomNonce();
   MUSTER_TRY(channel.Send({.kind = kNonce}, nonce, {}, deadline));
@@ -234,7 +217,8 @@ Status GreetServer(Channel& channel, const Identity& self, const std::string& ro
   MUSTER_TRY(RequireSameUser(channel));
   std::vector<std::byte> binding;
   if (WantsTls(channel, self)) {
-    MUSTER_TRY_ASSIGN(binding, Encrypt(channel, ClientSession(self, role, subject), deadline));
+    const tls::NamedKey key{.name = KeyName(role, subject), .key = self.token};
+    MUSTER_TRY_ASSIGN(binding, Encrypt(channel, self.tls->Connect(key), deadline));
   }
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FrameHeader first, Expect(channel, kNonce, deadline));
   Nonce theirs{};

@@ -10,9 +10,9 @@
 // Over a Unix socket both processes are of one user, whatever they know.
 //
 // Threading: that of the channel, one thread a side.
-// Errors: kUnauthenticated, a proof is wrong; kPermissionDenied, a certificate that is none of a
-// node; kDeadlineExceeded and kUnavailable as Channel's, and kUnavailable, another user's process
-// (the same peer may be reached by TCP); kDataLoss, what came is no handshake.
+// Errors: kUnauthenticated, a proof is wrong; kDeadlineExceeded and kUnavailable as Channel's, and
+// kUnavailable, another user's process (the same peer may be reached by TCP); kDataLoss, what came
+// is no handshake.
 #pragma once
 
 #include <array>
@@ -26,18 +26,15 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/channel.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 
 namespace muster::net {
 
 struct Identity {
   std::string token = {};
   std::string host_id = {};
-  // Over TCP nothing is said but behind TLS: by this process's certificate, where it has one, else
-  // by the token as a key. Null: in the clear.
-  std::shared_ptr<tls::Context> tls = nullptr;
-  // Whose certificate a server must show ("ps:1"); empty: any node's.
-  std::string server_task = {};
+  // Over TCP nothing is said but behind TLS, by the token as a key. Null: in the clear.
+  std::shared_ptr<tls::KeyContext> tls = nullptr;
 };
 
 // Proves the links of one job's processes to each other, and nothing else; the token cannot be told

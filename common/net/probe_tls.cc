@@ -5,6 +5,7 @@
 
 #include "common/base/real_clock.h"
 #include "common/net/socket.h"
+#include "common/tls/key_context.h"
 
 namespace muster::net {
 namespace {
@@ -30,7 +31,7 @@ Status ProbeTls(const std::string& address, tls::Context& context, const std::st
 bool SpeaksTls(const std::string& address, TimePoint deadline) {
   auto fd = ConnectTcp(address, deadline);
   // With a key that nobody has: a ClientHello is all that is needed of it.
-  auto session = tls::Context::ForKeys()->Connect(tls::NamedKey{.name = "probe", .key = "probe"});
+  auto session = tls::KeyContext::Make()->Connect(tls::NamedKey{.name = "probe", .key = "probe"});
   if (!fd.ok() || !session.ok() || !(*session)->Handshake().ok()) return false;
   Socket socket(*std::move(fd), LinkKind::kTcp, address, SpinMode::kOff, nullptr);
   const std::span<const std::byte> hello = (*session)->Waiting();

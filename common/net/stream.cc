@@ -55,13 +55,6 @@ Status Stream::Encrypt(std::unique_ptr<tls::Session> session, TimePoint deadline
     }
     MUSTER_TRY(Wait(wait_for, deadline));
   }
-  session_->WhenRevoked([this](const Status& why) {
-    {
-      const MutexLock lock(mutex_);
-      failure_ = why;
-    }
-    ShutDown();
-  });
   return Ok();
 }
 

@@ -12,8 +12,6 @@
 namespace muster::tls {
 namespace {
 
-// Between two looks at the file on behalf of connections that stand.
-constexpr std::chrono::milliseconds kLookForWatchesEvery{500};
 constexpr std::size_t kDigits = 64;
 
 std::string StampOf(const std::string& path) {
@@ -79,7 +77,6 @@ Result<std::shared_ptr<Allowed>> Allowed::Open(std::string path, OnWarning on_wa
     made->reload_ = Reload(StampOf(made->path_));
     MUSTER_TRY_ASSIGN(made->fingerprints_, Load(made->path_));
   }
-  made->thread_ = std::jthread([one = made.get()](const std::stop_token& stop) { one->Run(stop); });
   return made;
 }
 
@@ -102,47 +99,6 @@ Status Allowed::Check(const std::string& fingerprint, const std::string& whose) 
   Look();
   if (fingerprints_.contains(fingerprint)) return Ok();
   return NotAllowed(whose, fingerprint, path_);
-}
-
-Allowed::WatchPtr Allowed::WhenTakenOff(const std::string& fingerprint,
-                                        std::function<void()> then) {
-  auto watch = std::make_shared<Watch>(fingerprint, std::move(then));
-  const MutexLock lock(mutex_);
-  std::erase_if(watches_, [](const auto& one) { return one.expired(); });
-  watches_.push_back(watch);
-  Watch* const plain = watch.get();
-  // The thread below may hold it for a moment longer, and then finds nothing to call.
-  return {plain, [watch = std::move(watch)](Watch*) {
-            const MutexLock ending(watch->mutex_);
-            watch->then_ = nullptr;
-          }};
-}
-
-// Calls outside the list's lock: what is called may take locks under which others ask the list.
-void Allowed::Run(const std::stop_token& stop) {
-  Mutex sleeping;
-  std::condition_variable_any stopped;
-  while (!stop.stop_requested()) {
-    {
-      std::unique_lock<Mutex> lock(sleeping);
-      (void)stopped.wait_for(lock, stop, kLookForWatchesEvery, [] { return false; });
-    }
-    std::vector<std::shared_ptr<Watch>> gone;
-    {
-      const MutexLock lock(mutex_);
-      Look();
-      for (const auto& weak : watches_) {
-        auto watch = weak.lock();
-        if (watch != nullptr && !fingerprints_.contains(watch->fingerprint_)) {
-          gone.push_back(std::move(watch));
-        }
-      }
-    }
-    for (const auto& watch : gone) {
-      const MutexLock lock(watch->mutex_);
-      if (watch->then_) std::exchange(watch->then_, nullptr)();
-    }
-  }
 }
 
 }  // namespace muster::tls

@@ -10,8 +10,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <vector>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -42,37 +40,16 @@ class Allowed {
   // By the file as it is now. kUnauthenticated: not on the list; `whose` is in the sentence.
   Status Check(const std::string& fingerprint, const std::string& whose);
 
-  // Calls a function once, from another thread, when the fingerprint is on the list no more, and
-  // not after this object has gone.
-  class Watch {
-   public:
-    Watch(std::string fingerprint, std::function<void()> then)
-        : fingerprint_(std::move(fingerprint)), then_(std::move(then)) {}
-
-   private:
-    friend class Allowed;
-    const std::string fingerprint_;
-    Mutex mutex_;
-    std::function<void()> then_ MUSTER_GUARDED_BY(mutex_);
-  };
-  using WatchPtr = std::unique_ptr<Watch, std::function<void(Watch*)>>;
-  // Within a second. The list may go first.
-  WatchPtr WhenTakenOff(const std::string& fingerprint, std::function<void()> then);
-
  private:
   Allowed(std::string path, OnWarning on_warning)
       : path_(std::move(path)), on_warning_(std::move(on_warning)) {}
   void Look() MUSTER_REQUIRES(mutex_);
-  void Run(const std::stop_token& stop);
 
   const std::string path_;
   const OnWarning on_warning_;
   Mutex mutex_;
   Reload reload_ MUSTER_GUARDED_BY(mutex_);
   std::set<std::string> fingerprints_ MUSTER_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<Watch>> watches_ MUSTER_GUARDED_BY(mutex_);
-  // Last: it uses the others.
-  std::jthread thread_;
 };
 
 }  // namespace muster::tls

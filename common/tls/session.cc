@@ -136,9 +136,6 @@ int Session::OnVerify(int good, x509_store_ctx_st* store) {
   if (!session.verdict_.ok()) return refused;
   if (X509_STORE_CTX_get_error_depth(store) > 0) return 1;
   const X509* const certificate = X509_STORE_CTX_get_current_cert(store);
-  if (i2d_X509(certificate, nullptr) > kLargestInTicket) {
-    (void)SSL_set_num_tickets(session.ssl_, 0);
-  }
   session.verdict_ = session.CheckAllowed(*certificate);
   if (session.verdict_.ok()) return 1;
   X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REVOKED);  // the alert that the peer hears
@@ -148,9 +145,6 @@ int Session::OnVerify(int good, x509_store_ctx_st* store) {
 void Session::LetInAll() {
   lets_in_all_ = true;
   SSL_set_verify(ssl_, SSL_VERIFY_PEER, OnVerify);
-  // A ticket would speak for a certificate that nobody has found good.
-  (void)SSL_set_options(ssl_, SSL_OP_NO_TICKET);
-  (void)SSL_set_num_tickets(ssl_, 0);
 }
 
 Result<Holder> Session::Visitor() const {
@@ -166,20 +160,6 @@ Status Session::CheckAllowed(const x509_st& certificate) const {
   return allowed_->Check(FingerprintOf(certificate), WhoseOf(certificate));
 }
 
-bool Session::resumed() const { return !peer_.by_key && SSL_session_reused(ssl_) == 1; }
-
-void Session::WhenRevoked(std::function<void(const Status& why)> then) {
-  const X509* certificate = SSL_get0_peer_certificate(ssl_);
-  if (allowed_ == nullptr || certificate == nullptr) return;
-  watch_ = allowed_->WhenTakenOff(
-      FingerprintOf(*certificate), [then = std::move(then), whose = WhoseOf(*certificate)] {
-        then(
-            Unauthenticated("the certificate of {} has been revoked: it was taken off the list "
-                            "(tls-allowed)",
-                            whose));
-      });
-}
-
 Result<bool> Session::Handshake() {
   if (done_) return true;
   ForgetErrors();
@@ -188,25 +168,22 @@ Result<bool> Session::Handshake() {
     if (SSL_get_error(ssl_, result) == SSL_ERROR_WANT_READ) return false;
     return Explain(result);
   }
-  MUSTER_TRY(IdentifyPeer());
+  MUSTER_TRY(CheckServer());
   done_ = true;
   return true;
 }
 
-Status Session::IdentifyPeer() {
-  if (lets_in_all_) return Ok();
+Status Session::CheckServer() {
   const X509* certificate = SSL_get0_peer_certificate(ssl_);
-  peer_.by_key = certificate == nullptr;
-  if (peer_.by_key) return Ok();
-  MUSTER_TRY_ASSIGN(peer_.holder, HolderOf(*certificate));
-  if (server_) return Ok();
-  if (peer_.holder.role != Role::kNode) {
+  if (server_ || certificate == nullptr) return Ok();  // by a key
+  MUSTER_TRY_ASSIGN(const Holder holder, HolderOf(*certificate));
+  if (holder.role != Role::kNode) {
     return PermissionDenied("it shows the certificate of {}, which is no server's",
-                            peer_.holder.ToString());
+                            holder.ToString());
   }
-  if (!wanted_task_.empty() && !std::ranges::count(peer_.holder.names, wanted_task_)) {
+  if (!wanted_task_.empty() && !std::ranges::count(holder.names, wanted_task_)) {
     return PermissionDenied("it should be {}, and shows the certificate of {}", wanted_task_,
-                            peer_.holder.ToString());
+                            holder.ToString());
   }
   return Ok();
 }

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -20,7 +19,6 @@
 #include "common/base/status.h"
 #include "common/tls/allowed.h"
 #include "common/tls/certificate.h"
-#include "common/tls/tickets.h"
 
 struct bio_st;
 struct ssl_st;
@@ -28,13 +26,6 @@ struct ssl_ctx_st;
 struct x509_store_ctx_st;
 
 namespace muster::tls {
-
-// Who is at the other end, once the handshake is done.
-struct Peer {
-  // By a secret that both know; else by a certificate.
-  bool by_key = false;
-  Holder holder = {};
-};
 
 // A secret, and what the client calls it. Any length; it is hashed.
 struct NamedKey {
@@ -56,19 +47,12 @@ class Session {
 
   // One step. True: it is done; false: the peer's bytes are needed.
   Result<bool> Handshake();
-  // After the handshake.
-  const Peer& peer() const { return peer_; }
-  // After the handshake of Context::AcceptVisitor(): who the peer's certificate says it is, held
+  // After the handshake of Context::Accept(): who the peer's certificate says it is, held
   // against the list anew at each call.
   //   kUnauthenticated: it has shown none, one of a foreign authority, out of its dates, or
   //   revoked. kPermissionDenied: its certificate names no holder.
   Result<Holder> Visitor() const;
-  // It came by a ticket: no certificate was shown, who it is was kept from then.
-  bool resumed() const;
   Result<Binding> binding() const;
-  // After the handshake, once: what happens, on another thread, when the peer's certificate is
-  // taken off the list of those that are let in. Not after this object has gone.
-  void WhenRevoked(std::function<void(const Status& why)> then);
 
   // Plaintext that has come. 0: none, more ciphertext is needed, or ended().
   Result<std::size_t> Read(std::span<std::byte> into);
@@ -90,15 +74,16 @@ class Session {
 
  private:
   friend class Context;
+  friend class KeyContext;
   Session() = default;
-  // Both sides' common part. `key`: what the client uses; `keys`: what the server looks it up by.
+  // Both sides' common part.
   static Result<std::unique_ptr<Session>> Make(ssl_ctx_st* context, bool server);
   static int OnVerify(int good, x509_store_ctx_st* store);
   // What there is against a peer's certificate ends no handshake: it stays in verdict_.
   void LetInAll();
   Status CheckAllowed(const x509_st& certificate) const;
   Status Explain(int result);
-  Status IdentifyPeer();
+  Status CheckServer();
 
   ssl_st* ssl_ = nullptr;
   bio_st* network_ = nullptr;
@@ -106,20 +91,15 @@ class Session {
   bool lets_in_all_ = false;
   bool done_ = false;
   bool ended_ = false;
-  Peer peer_;
+  // Of sessions by keys: the client's, and what the server looks its clients' up by.
   std::optional<NamedKey> key_;
   KeyNamed keys_;
   // What the server's certificate must name; empty: any task.
   std::string wanted_task_;
-  // A client's: where the server's tickets go; null: nowhere.
-  std::shared_ptr<Tickets> tickets_;
-  // Until when the ticket is good that it came by.
-  std::chrono::system_clock::time_point ticket_until_;
   // What OnVerify() found.
   Status verdict_;
   // Null: there is no list.
   std::shared_ptr<Allowed> allowed_;
-  Allowed::WatchPtr watch_;
 };
 
 }  // namespace muster::tls

@@ -74,7 +74,7 @@ class ProgramClient {
     // net::JobKey of the job and epoch.
     std::string key;
     // See ServerSession::Options.
-    std::shared_ptr<tls::Context> tls = nullptr;
+    std::shared_ptr<tls::KeyContext> tls = nullptr;
     Epoch epoch{};
     // The driver whose variables they are.
     Incarnation incarnation{};

@@ -42,7 +42,7 @@ class PsClient {
     // net::JobKey of the plan's job, of no epoch: its executors outlive a coordinator.
     std::string key{};
     // See ServerSession::Options.
-    std::shared_ptr<tls::Context> tls = nullptr;
+    std::shared_ptr<tls::KeyContext> tls = nullptr;
     LinkMode link = LinkMode::kAuto;
     // common/net's host id of this process; servers with the same one are reached by shared memory.
     std::string host_id{};

@@ -45,10 +45,7 @@ bool ServerSession::WantsLocal() const {
 }
 
 net::Identity ServerSession::Self() const {
-  return {.token = options_.key,
-          .host_id = options_.host_id,
-          .tls = options_.tls,
-          .server_task = fmt::format("ps:{}", target_.index)};
+  return {.token = options_.key, .host_id = options_.host_id, .tls = options_.tls};
 }
 
 Status ServerSession::Connect(TimePoint deadline) {

@@ -50,7 +50,7 @@ class ServerSession {
     // Proves the hello: the job's key.
     std::string key;
     // For connections over TCP; null: in the clear.
-    std::shared_ptr<tls::Context> tls = nullptr;
+    std::shared_ptr<tls::KeyContext> tls = nullptr;
     // What the hello says.
     std::string role;
     net::Subject subject{};

@@ -9,7 +9,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/net/spin.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 
 namespace muster::ps {
 
@@ -25,7 +25,7 @@ struct ServerOptions {
   std::string unix_directory{};
   std::string token{};
   // For connections over TCP; null: they are in the clear.
-  std::shared_ptr<tls::Context> tls = nullptr;
+  std::shared_ptr<tls::KeyContext> tls = nullptr;
   // net::HostId() of this process.
   std::string host_id{};
   std::uint64_t stage_budget_bytes = 256ULL << 20;

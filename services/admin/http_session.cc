@@ -126,7 +126,7 @@ void HttpSession::BeginToRead() {
 
 asio::awaitable<bool> HttpSession::Encrypt() {
   if (options_.tls == nullptr) co_return true;
-  auto session = options_.tls->AcceptVisitor();
+  auto session = options_.tls->Accept();
   if (!session.ok()) co_return false;
   BeginToRead();
   const Status shaken = co_await stream_.Encrypt(*std::move(session));

@@ -34,7 +34,7 @@ Seats::Seats(const v1::StartExecutor& start, net::Listener listener,
              std::optional<collectives::LinkCosts> costs)
     : name_(fmt::format("job {} view {}", start.plan().job_id(), start.plan().view())),
       key_(start.program().key()),
-      tls_(start.program().tls() ? tls::Context::ForKeys() : nullptr),
+      tls_(start.program().tls() ? tls::KeyContext::Make() : nullptr),
       executor_(start.program().incarnation()),
       wait_page_(ProcessEnvironment()(process::WaitPage::kVariable).value_or("")),
       costs_(costs),

@@ -16,7 +16,7 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/socket.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 
 namespace muster::v1 {
 class JoinGroup;
@@ -60,7 +60,7 @@ class Seats {
 
   const std::string name_;
   const std::string key_;
-  const std::shared_ptr<tls::Context> tls_;
+  const std::shared_ptr<tls::KeyContext> tls_;
   const Incarnation executor_;
   const std::string wait_page_;
   const std::optional<collectives::LinkCosts> costs_;

@@ -112,7 +112,7 @@ Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& gr
   MUSTER_TRY_ASSIGN(options.unix_directory, SocketDirectory(daemon.config()));
   options.token = daemon.token().value();
   // Who comes has its job's key.
-  if (daemon.tls() != nullptr) options.tls = tls::Context::ForKeys();
+  if (daemon.tls() != nullptr) options.tls = tls::KeyContext::Make();
   MUSTER_TRY_ASSIGN(options.host_id, net::HostId());
   options.stage_budget_bytes = StageBudget(values);
   options.max_connections =

@@ -35,7 +35,7 @@ struct PsAccess {
   std::string host_id = {};
   ps::LinkMode link = ps::LinkMode::kAuto;
   // For connections over TCP; null: in the clear.
-  std::shared_ptr<tls::Context> tls = nullptr;
+  std::shared_ptr<tls::KeyContext> tls = nullptr;
 };
 
 // What ProgramStart.link says.

@@ -80,7 +80,7 @@ GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
   GroupSecret secret{.key = given, .tls = nullptr};
   const std::string told = environment(cluster::kJobKeyVariable).value_or("");
   if (environment(cluster::kJobTlsVariable).value_or("") == "1") {
-    secret.tls = tls::Context::ForKeys();
+    secret.tls = tls::KeyContext::Make();
   }
   if (!secret.key.empty()) return secret;
   if (!told.empty()) {

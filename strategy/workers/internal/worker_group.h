@@ -12,7 +12,7 @@
 #include "collectives/group.h"
 #include "common/base/environment.h"
 #include "common/base/mutex.h"
-#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 #include "strategy/workers/internal/worker_cluster.h"
 
 namespace muster::internal {
@@ -77,7 +77,7 @@ class WorkerGroup final : public collectives::Group {
 // What workers prove to each other, and whether links between hosts are encrypted by it.
 struct GroupSecret {
   std::string key;
-  std::shared_ptr<tls::Context> tls;  // null: they are in the clear
+  std::shared_ptr<tls::KeyContext> tls;  // null: they are in the clear
 };
 
 // By `given`, else by the key that a launched process is told (common/cluster/job_key.h), else

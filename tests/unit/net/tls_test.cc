@@ -12,26 +12,21 @@
 #include "common/net/handshake.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
-#include "tests/support/certificates.h"
 
 namespace muster::net {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Certificates;
-using testing::Says;
 
-const tls::Holder kPs0{.role = tls::Role::kNode, .names = {"ps:0"}};
-const tls::Holder kWorker{.role = tls::Role::kNode, .names = {"worker:0"}};
-const tls::Holder kBob{.role = tls::Role::kViewer, .names = {"bob"}};
 constexpr FrameKind kPayload = kFirstOfProtocols;
 
 TimePoint Later() { return std::chrono::steady_clock::now() + 30s; }
 
-std::shared_ptr<tls::Context> ContextOf(const tls::Files& files) {
-  auto context = tls::Context::FromFiles(files);
-  REQUIRE(context.status() == Ok());
-  return *std::move(context);
+Identity Of(const std::string& key) { return {.token = key, .tls = tls::KeyContext::Make()}; }
+
+bool Says(const Status& status, std::string_view words) {
+  INFO(ToString(status));
+  return Message(status).find(words) != std::string::npos;
 }
 
 struct TlsMeeting {
@@ -72,18 +67,13 @@ TlsMeeting MeetByTls(const Identity& client, const Identity& server, Millis pati
 
 }  // namespace
 
-TEST_CASE("nodes greet each other behind TLS, and 40 MB come over whole", "[net][tls][unit]") {
-  Certificates folder;
-  const Identity worker{.token = "secret",
-                        .host_id = "a",
-                        .tls = ContextOf(folder.Issue("w", kWorker)),
-                        .server_task = "ps:0"};
-  const Identity ps{.token = "secret", .host_id = "b", .tls = ContextOf(folder.Issue("p", kPs0))};
-  TlsMeeting met = MeetByTls(worker, ps);
+TEST_CASE("two that know one key greet each other behind TLS, and 40 MB come over whole",
+          "[net][tls][unit]") {
+  TlsMeeting met = MeetByTls(Of("job key"), Of("job key"));
   REQUIRE(met.client == Ok());
   REQUIRE(met.server.status() == Ok());
   CHECK(met.client_stream->encrypted());
-  CHECK(met.server_stream->session().peer().holder.ToString() == "node worker:0");
+  CHECK(met.server_stream->encrypted());
 
   std::vector<std::uint32_t> sent(10'000'000);
   std::iota(sent.begin(), sent.end(), 7U);
@@ -107,9 +97,7 @@ TEST_CASE("nodes greet each other behind TLS, and 40 MB come over whole", "[net]
 
 TEST_CASE("two that send and read at once behind TLS do not wait for each other",
           "[net][tls][unit]") {
-  Certificates folder;
-  TlsMeeting met = MeetByTls({.token = "secret", .tls = ContextOf(folder.Issue("w", kWorker))},
-                             {.token = "secret", .tls = ContextOf(folder.Issue("p", kPs0))});
+  TlsMeeting met = MeetByTls(Of("job key"), Of("job key"));
   REQUIRE(met.client == Ok());
   DuplexLink left(met.client_stream, LinkKind::kTcp, "right", {});
   DuplexLink right(met.server_stream, LinkKind::kTcp, "left", {});
@@ -147,102 +135,21 @@ TEST_CASE("two that send and read at once behind TLS do not wait for each other"
   CHECK(right_got == kFrames);
 }
 
-TEST_CASE(
-    "a program proves itself by its job's key alone, to servers with and without certificates",
-    "[net][tls][unit]") {
-  Certificates folder;
-  const auto keys = tls::Context::ForKeys();
-  const Identity program{.token = "job key", .tls = keys};
-
-  CHECK(MeetByTls(program, {.token = "job key", .tls = keys}).client == Ok());
-  CHECK(
-      MeetByTls(program, {.token = "job key", .tls = ContextOf(folder.Issue("p", kPs0))}).client ==
-      Ok());
-  const TlsMeeting wrong = MeetByTls(program, {.token = "another job's key", .tls = keys});
-  CHECK(wrong.client.code() == StatusCode::kUnauthenticated);
-  CHECK(wrong.server.status().code() == StatusCode::kUnauthenticated);
-}
-
-TEST_CASE(
-    "a certificate that is revoked ends the connection that stands by it, and lets in no more",
-    "[net][tls][unit]") {
-  Certificates folder;
-  const tls::Files worker = folder.Issue("w", kWorker);
-  tls::Files ps = folder.Issue("p", kPs0);
-  const std::string listed = folder.LineOf("p") + folder.LineOf("w");
-  folder.Write("allowed", listed);
-  ps.allowed = folder.path("allowed");
-  const Identity client{.token = "secret", .tls = ContextOf(worker)};
-  const Identity server{.token = "secret", .tls = ContextOf(ps)};
-  TlsMeeting met = MeetByTls(client, server);
-  REQUIRE(met.client == Ok());
-
-  folder.Write("allowed", folder.LineOf("p"));
-
-  // It waits for a frame that nobody sends.
-  const Status ended = met.server_channel->ReadFrame(Later()).status();
-  CHECK(ended.code() == StatusCode::kUnauthenticated);
-  CHECK(Says(ended, "the certificate of node worker:0 has been revoked"));
-  const auto heard = met.client_channel->ReadFrame(Later());
-  CHECK((!heard.ok() || !heard->has_value()));
-  TlsMeeting again = MeetByTls(client, server);
-  CHECK(Says(again.server.status(), "the certificate of node worker:0"));
-  CHECK(Says(again.client, "it refused this process's certificate: it has been revoked"));
-  folder.Write("allowed", listed);
-  CHECK(MeetByTls(client, server).client == Ok());
-}
-
-TEST_CASE("a node that connects again to the same task resumes, until it is revoked",
-          "[net][tls][unit]") {
-  Certificates folder;
-  tls::Files ps = folder.Issue("p", kPs0);
-  const tls::Files worker = folder.Issue("w", kWorker);
-  folder.Write("allowed", folder.LineOf("p") + folder.LineOf("w"));
-  ps.allowed = folder.path("allowed");
-  const Identity client{.token = "secret", .tls = ContextOf(worker), .server_task = "ps:0"};
-  const Identity server{.token = "secret", .tls = ContextOf(ps)};
-  const TlsMeeting first = MeetByTls(client, server);
-  REQUIRE(first.client == Ok());
-  CHECK_FALSE(first.client_stream->session().resumed());
-
-  TlsMeeting again = MeetByTls(client, server);
-  REQUIRE(again.client == Ok());
-  CHECK(again.client_stream->session().resumed());
-  CHECK(again.server_stream->session().resumed());
-  CHECK(again.server_stream->session().peer().holder.ToString() == "node worker:0");
-  folder.Write("allowed", folder.LineOf("p"));
-
-  // Also the connection that stands by a ticket ends.
-  const Status ended = again.server_channel->ReadFrame(Later()).status();
-  CHECK(Says(ended, "the certificate of node worker:0 has been revoked"));
-  CHECK(Says(MeetByTls(client, server).client,
-             "it refused this process's certificate: it has been revoked"));
-}
-
 TEST_CASE("who may not come in over TLS hears why", "[net][tls][unit]") {
-  Certificates folder;
-  const auto ps = ContextOf(folder.Issue("p", kPs0));
-
-  SECTION("a viewer") {
-    const TlsMeeting met = MeetByTls({.token = "secret", .tls = ContextOf(folder.Issue("b", kBob))},
-                                     {.token = "secret", .tls = ps});
-    CHECK(met.client.code() == StatusCode::kPermissionDenied);
-    CHECK(Says(met.client, "has the certificate of viewer bob: data connections are for nodes"));
-  }
-  SECTION("a node without the token") {
-    const TlsMeeting met =
-        MeetByTls({.token = "guess", .tls = ContextOf(folder.Issue("w", kWorker))},
-                  {.token = "secret", .tls = ps});
-    CHECK(Says(met.client, "does not know the token, or the job's key"));
+  SECTION("with another job's key") {
+    const TlsMeeting met = MeetByTls(Of("another job's key"), Of("job key"));
+    CHECK(met.server.status().code() == StatusCode::kUnauthenticated);
+    CHECK(Says(met.server.status(), "it does not have the key that it names"));
+    CHECK(met.client.code() == StatusCode::kUnauthenticated);
+    CHECK(Says(met.client, "it refused this process's key: it is of another cluster or job"));
   }
   SECTION("a client in plain text") {
-    const TlsMeeting met = MeetByTls({.token = "secret"}, {.token = "secret", .tls = ps}, 300ms);
+    const TlsMeeting met = MeetByTls({.token = "job key"}, Of("job key"), 300ms);
     CHECK(Says(met.server.status(), "speaks plain text and waits for the same"));
     CHECK_FALSE(met.client.ok());
   }
   SECTION("a server in plain text") {
-    const TlsMeeting met = MeetByTls(
-        {.token = "secret", .tls = ContextOf(folder.Issue("w", kWorker))}, {.token = "secret"});
+    const TlsMeeting met = MeetByTls(Of("job key"), {.token = "job key"});
     CHECK(Says(met.client, "it speaks plain text where TLS is needed"));
   }
 }

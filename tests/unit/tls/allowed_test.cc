@@ -1,8 +1,6 @@
 #include "common/tls/allowed.h"
 
 #include <atomic>
-#include <chrono>
-#include <thread>
 
 #include "common/tls/context.h"
 #include "tests/support/catch.h"
@@ -11,7 +9,6 @@
 namespace muster::tls {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::Certificates;
 using testing::Says;
 
@@ -30,19 +27,11 @@ TEST_CASE("a list is read by the fingerprints at the beginnings of its lines", "
   CHECK(ParseAllowed("", "list").ok());
 }
 
-TEST_CASE("who is taken off the list is refused at once, and told of where they are connected",
-          "[tls][unit]") {
+TEST_CASE("who is taken off the list is refused at once", "[tls][unit]") {
   const Certificates folder;
   folder.Write("allowed", kOne + "\n" + kTwo + "\n");
   auto list = Allowed::Open(folder.path("allowed"));
   REQUIRE(list.ok());
-  std::atomic<int> one = 0;
-  std::atomic<int> two = 0;
-  std::atomic<int> left = 0;
-  const auto watch_one = (*list)->WhenTakenOff(kOne, [&] { ++one; });
-  const auto watch_two = (*list)->WhenTakenOff(kTwo, [&] { ++two; });
-  auto watch_left = (*list)->WhenTakenOff(kOne, [&] { ++left; });
-  watch_left.reset();
   REQUIRE((*list)->Check(kOne, "node ps:0") == Ok());
 
   folder.Write("allowed", kTwo + "\n");
@@ -50,11 +39,6 @@ TEST_CASE("who is taken off the list is refused at once, and told of where they 
   const Status refused = (*list)->Check(kOne, "node ps:0");
   CHECK(refused.code() == StatusCode::kUnauthenticated);
   CHECK(Says(refused, "the certificate of node ps:0 (fingerprint aaaaaaaaaaaaaaaa...) is not on "));
-  const auto limit = std::chrono::steady_clock::now() + 30s;
-  while (one == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-  CHECK(one == 1);
-  CHECK(two == 0);
-  CHECK(left == 0);
   CHECK((*list)->Check(kTwo, "ana") == Ok());
 }
 

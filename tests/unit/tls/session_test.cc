@@ -43,18 +43,27 @@ Meeting Shake(Session& client, Session& server) {
     }
     Carry(server, client);
   }
-  // The client is done before the server has seen its certificate.
+  // The client is done before the server has seen what it proves.
   std::byte byte{};
   if (client_done && !meeting.server.ok()) meeting.client = client.Read({&byte, 1}).status();
   return meeting;
 }
 
-Meeting Meet(Context& client, Context& server, const std::string& task = "") {
+// By certificates: what the client has against the server, and whom the server sees.
+struct Visit {
+  Status client = Ok();
+  Result<Holder> visitor = Unknown("no handshake");
+};
+
+Visit Come(Context& client, Context& server, const std::string& task = "") {
   const auto a = client.Connect(task);
   const auto b = server.Accept();
   REQUIRE(a.ok());
   REQUIRE(b.ok());
-  return Shake(**a, **b);
+  const Meeting meeting = Shake(**a, **b);
+  Visit visit{.client = meeting.client};
+  visit.visitor = meeting.server.ok() ? (*b)->Visitor() : meeting.server;
+  return visit;
 }
 
 std::string Text(std::span<const std::byte> bytes) {
@@ -85,18 +94,15 @@ TEST_CASE("two nodes of one authority learn who the other is, and speak unreadab
   got.resize((*b)->Read(got).value());
 
   CHECK(Text(got) == secret);
-  CHECK((*a)->peer().holder.ToString() == "node ps:1");
-  CHECK((*b)->peer().holder.ToString() == "node worker:0");
-  CHECK_FALSE((*b)->peer().by_key);
+  REQUIRE((*b)->Visitor().ok());
+  CHECK((*b)->Visitor()->ToString() == "node worker:0");
   CHECK((*a)->binding().value() == (*b)->binding().value());
 }
 
 TEST_CASE("a changed byte ends the connection instead of arriving", "[tls][unit]") {
-  Certificates folder;
-  const auto worker = ContextOf(folder.Issue("worker", kWorker));
-  const auto ps = ContextOf(folder.Issue("ps", kServer));
-  const auto a = worker->Connect();
-  const auto b = ps->Accept();
+  const auto keys = KeyContext::Make();
+  const auto a = keys->Connect({.name = "job-1", .key = "key"});
+  const auto b = keys->Accept([](std::string_view) { return "key"; });
   REQUIRE(Shake(**a, **b).server == Ok());
   const std::vector<std::byte> words(100, std::byte{1});
   REQUIRE((*a)->Write(words).ok());
@@ -111,38 +117,42 @@ TEST_CASE("a changed byte ends the connection instead of arriving", "[tls][unit]
   CHECK((*b)->Read(got).status().code() == StatusCode::kDataLoss);
 }
 
-TEST_CASE("whom a node does not trust it refuses, and both hear why", "[tls][unit]") {
+TEST_CASE("whom a node does not trust it refuses", "[tls][unit]") {
   Certificates folder;
-  const Files files = folder.Issue("ps", kServer);
-  const auto ps = ContextOf(files);
-  Certificates foreign;
-  Certificates both;  // trusts the cluster's authority, and has a certificate of its own
-  both.Write("ca.pem", both.authority().certificate + folder.authority().certificate);
+  const auto ps = ContextOf(folder.Issue("ps", kServer));
+  const auto worker = ContextOf(folder.Issue("worker", kWorker));
 
-  SECTION("a server of a foreign authority") {
-    const auto stranger = ContextOf(foreign.Issue("ps", kServer));
-    const auto worker = ContextOf(folder.Issue("worker", kWorker));
-    const Meeting meeting = Meet(*worker, *stranger);
-    CHECK(meeting.client.code() == StatusCode::kUnauthenticated);
-    CHECK(Says(meeting.client, "an authority that is not in this process's tls-ca"));
-    CHECK(Says(meeting.server, "its tls-ca does not have the authority that issued it"));
+  SECTION("a server of a foreign authority, which hears why") {
+    Certificates foreign;
+    const Visit visit = Come(*worker, *ContextOf(foreign.Issue("ps", kServer)));
+    CHECK(visit.client.code() == StatusCode::kUnauthenticated);
+    CHECK(Says(visit.client, "an authority that is not in this process's tls-ca"));
+    CHECK(Says(visit.visitor.status(), "its tls-ca does not have the authority that issued it"));
   }
-  SECTION("a client of a foreign authority") {
-    const Meeting meeting = Meet(*ContextOf(both.Issue("worker", kWorker)), *ps);
-    CHECK(Says(meeting.server, "an authority that is not in this process's tls-ca"));
-    CHECK(Says(meeting.client, "its tls-ca does not have the authority that issued it"));
+  SECTION("a visitor of a foreign authority") {
+    Certificates both;  // trusts the cluster's authority, and has a certificate of its own
+    both.Write("ca.pem", both.authority().certificate + folder.authority().certificate);
+    const Visit visit = Come(*ContextOf(both.Issue("worker", kWorker)), *ps);
+    CHECK(visit.visitor.status().code() == StatusCode::kUnauthenticated);
+    CHECK(Says(visit.visitor.status(), "an authority that is not in this process's tls-ca"));
   }
   SECTION("another task than the one that is wanted") {
-    const auto worker = ContextOf(folder.Issue("worker", kWorker));
-    const Meeting meeting = Meet(*worker, *ps, "ps:0");
-    CHECK(meeting.client.code() == StatusCode::kPermissionDenied);
-    CHECK(Says(meeting.client, "it should be ps:0, and shows the certificate of node ps:1"));
+    const Visit visit = Come(*worker, *ps, "ps:0");
+    CHECK(visit.client.code() == StatusCode::kPermissionDenied);
+    CHECK(Says(visit.client, "it should be ps:0, and shows the certificate of node ps:1"));
   }
   SECTION("a person's certificate where a server should be") {
     const auto ana = ContextOf(folder.Issue("ana", {.role = Role::kSubmitter, .names = {"ana"}}));
-    const auto worker = ContextOf(folder.Issue("worker", kWorker));
-    const Meeting meeting = Meet(*worker, *ana);
-    CHECK_FALSE(meeting.client.ok());
+    CHECK_FALSE(Come(*worker, *ana).client.ok());
+  }
+  SECTION("a certificate where a key should be, and the other way round") {
+    const auto keys = KeyContext::Make();
+    const auto a = worker->Connect();
+    const auto b = keys->Accept([](std::string_view) { return "key"; });
+    CHECK(Says(Shake(**a, **b).client, "takes none of the ways that this process offers"));
+    const auto c = keys->Connect({.name = "job-1", .key = "key"});
+    const auto d = ps->Accept();
+    CHECK_FALSE(Shake(**c, **d).client.ok());
   }
   SECTION("plain text") {
     const auto b = ps->Accept();
@@ -153,65 +163,55 @@ TEST_CASE("whom a node does not trust it refuses, and both hear why", "[tls][uni
   }
 }
 
-TEST_CASE(
-    "a peer's certificate that has expired since, or is not valid yet, is refused by its dates",
-    "[tls][unit]") {
+TEST_CASE("a peer's certificate that has expired since is refused by its dates", "[tls][unit]") {
   Certificates folder;
-  const auto ps = ContextOf(folder.Issue("ps", kServer));
   // Read while it was good: the process has been running since.
-  const Files soon_over =
-      folder.Issue("worker", kWorker, {},
-                   {std::chrono::system_clock::now() - 60s, std::chrono::system_clock::now() + 2s});
-  const auto worker = ContextOf(soon_over);
+  const auto soon = std::chrono::system_clock::now() + 2s;
+  const Period short_one{soon - 60s, soon};
   const auto limit = std::chrono::steady_clock::now() + 30s;
+  const auto until_refused = [&](Context& client, Context& server) {
+    Visit visit = Come(client, server);
+    while (visit.client.ok() && visit.visitor.ok() && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::yield();
+      visit = Come(client, server);
+    }
+    return visit;
+  };
 
-  Meeting meeting = Meet(*worker, *ps);
-  while (meeting.server.ok() && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::yield();
-    meeting = Meet(*worker, *ps);
+  SECTION("the visitor's") {
+    const auto worker = ContextOf(folder.Issue("worker", kWorker, {}, short_one));
+    const auto ps = ContextOf(folder.Issue("ps", kServer));
+    CHECK(Says(until_refused(*worker, *ps).visitor.status(), "has expired at"));
   }
-
-  CHECK(Says(meeting.server, "has expired at"));
-  CHECK(Says(meeting.client, "expired, or not valid yet by its clock"));
+  SECTION("the server's, which hears of it") {
+    const auto worker = ContextOf(folder.Issue("worker", kWorker));
+    const auto ps = ContextOf(folder.Issue("ps", kServer, {}, short_one));
+    const Visit visit = until_refused(*worker, *ps);
+    CHECK(Says(visit.client, "has expired at"));
+    CHECK(Says(visit.visitor.status(), "expired, or not valid yet by its clock"));
+  }
 }
 
 TEST_CASE("two that know one secret need no certificates", "[tls][unit]") {
-  const auto client = Context::ForKeys();
-  const auto server = Context::ForKeys();
-  const auto meet = [&](const std::string& key) {
-    const auto a = client->Connect(NamedKey{.name = "job-1", .key = key});
-    const auto b = server->Accept([](std::string_view name) -> std::optional<std::string> {
-      if (name != "job-1") return std::nullopt;
+  const auto client = KeyContext::Make();
+  const auto server = KeyContext::Make();
+  const auto meet = [&](const std::string& name, const std::string& key) {
+    const auto a = client->Connect({.name = name, .key = key});
+    const auto b = server->Accept([](std::string_view named) -> std::optional<std::string> {
+      if (named != "job-1") return std::nullopt;
       return "a job's key";
     });
     REQUIRE(a.ok());
     REQUIRE(b.ok());
-    const Meeting meeting = Shake(**a, **b);
-    if (meeting.server.ok()) CHECK((*b)->peer().by_key);
-    return meeting;
+    return Shake(**a, **b);
   };
 
-  CHECK(meet("a job's key").server == Ok());
-  CHECK(meet("a job's key").client == Ok());
-  CHECK(Says(meet("another job's key").server, "it does not have the key that it names"));
-  CHECK(Says(meet("another job's key").client, "it is of another cluster or job"));
-}
-
-TEST_CASE("who has a certificate takes clients by key too, as far as it knows theirs",
-          "[tls][unit]") {
-  Certificates folder;
-  const auto ps = ContextOf(folder.Issue("ps", kServer));
-  const auto program = Context::ForKeys();
-  const auto keys = [](std::string_view) { return std::optional<std::string>("key"); };
-  const auto a = program->Connect(NamedKey{.name = "job-1", .key = "key"});
-  const auto b = ps->Accept(keys);
-
-  CHECK(Shake(**a, **b).server == Ok());
-  CHECK((*b)->peer().by_key);
-
-  const auto c = program->Connect(NamedKey{.name = "job-1", .key = "no key"});
-  const auto d = ps->Accept(keys);
-  CHECK_FALSE(Shake(**c, **d).server.ok());
+  CHECK(meet("job-1", "a job's key").server == Ok());
+  CHECK(meet("job-1", "a job's key").client == Ok());
+  CHECK(Says(meet("job-1", "another job's key").server, "it does not have the key that it names"));
+  CHECK(Says(meet("job-1", "another job's key").client, "it is of another cluster or job"));
+  CHECK_FALSE(meet("job-2", "a job's key").server.ok());
+  CHECK_FALSE(meet("job-2", "a job's key").client.ok());
 }
 
 TEST_CASE("certificates and authorities are read anew when their files change", "[tls][unit]") {
@@ -230,23 +230,24 @@ TEST_CASE("certificates and authorities are read anew when their files change", 
 
   SECTION("another certificate") {
     folder.Issue("ps", {.role = Role::kNode, .names = {"ps:2"}});
-    CHECK(until([&] { return Meet(*worker, **context, "ps:2").client.ok(); }));
+    CHECK(until([&] { return Come(*worker, **context, "ps:2").client.ok(); }));
   }
   SECTION("an authority is taken away: who is of it is let in no more") {
     const tls::Issued next = Certificates::NewAuthority();
     folder.Write("ca.pem", folder.authority().certificate + next.certificate);
     folder.IssueBy(next, "ps", kServer);
-    REQUIRE(until([&] { return Meet(*worker, **context).client.ok(); }));
+    REQUIRE(until([&] { return Come(*worker, **context).client.ok(); }));
+    CHECK(Come(*worker, **context).visitor.ok());
     folder.Write("ca.pem", next.certificate);
-    CHECK(until([&] { return !Meet(*worker, **context).server.ok(); }));
+    CHECK(until([&] { return !Come(*worker, **context).visitor.ok(); }));
   }
   SECTION("files of no use leave the old ones in use, and are told of once") {
     folder.Write("ps.pem", "garbage");
     REQUIRE(until([&] {
-      CHECK(Meet(*worker, **context).client.ok());
+      CHECK(Come(*worker, **context).client.ok());
       return !warnings.empty();
     }));
-    CHECK(Meet(*worker, **context).client.ok());
+    CHECK(Come(*worker, **context).client.ok());
     CHECK(warnings.size() == 1);
     CHECK(warnings[0].find("those from before stay in use") != std::string::npos);
   }
@@ -257,14 +258,14 @@ TEST_CASE("certificates and authorities are read anew when their files change", 
     };
     mode(std::filesystem::perms::others_read);
     REQUIRE(until([&] {
-      CHECK(Meet(*worker, **context, "ps:1").client.ok());
+      CHECK(Come(*worker, **context, "ps:1").client.ok());
       return !warnings.empty();
     }));
     CHECK(warnings[0].find("only this process's user") != std::string::npos);
 
     mode(std::filesystem::perms::none);
 
-    CHECK(until([&] { return Meet(*worker, **context, "ps:2").client.ok(); }));
+    CHECK(until([&] { return Come(*worker, **context, "ps:2").client.ok(); }));
     CHECK(warnings.size() == 1);
   }
   SECTION("a certificate that is not valid yet is taken when it is, and told of once") {
@@ -272,12 +273,12 @@ TEST_CASE("certificates and authorities are read anew when their files change", 
     folder.Issue("ps", {.role = Role::kNode, .names = {"ps:2"}}, {"127.0.0.1"},
                  {now + 3s, now + 1h});
     REQUIRE(until([&] {
-      CHECK(Meet(*worker, **context, "ps:1").client.ok());
+      CHECK(Come(*worker, **context, "ps:1").client.ok());
       return !warnings.empty();
     }));
     CHECK(warnings[0].find("is not valid before") != std::string::npos);
 
-    CHECK(until([&] { return Meet(*worker, **context, "ps:2").client.ok(); }));
+    CHECK(until([&] { return Come(*worker, **context, "ps:2").client.ok(); }));
     CHECK(warnings.size() == 1);
   }
 }

@@ -5,7 +5,8 @@
 #include <cstring>
 #include <memory>
 
-#include "common/tls/session.h"
+#include "common/tls/context.h"
+#include "common/tls/key_context.h"
 #include "tests/support/catch.h"
 
 namespace muster::tls {

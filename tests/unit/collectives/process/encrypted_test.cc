@@ -97,7 +97,7 @@ constexpr std::string_view kMark = "these are the gradients of a model";
 std::string PassedIn(bool tls) {
   Address address(2);
   address.spec.transport = Transport::kTcp;
-  if (tls) address.spec.tls = tls::Context::ForKeys();
+  if (tls) address.spec.tls = tls::KeyContext::Make();
   Relay relay(address.spec.members[0].address);
   address.spec.members[0].address = relay.address();
   InGroup(address, [](Group& group) {
@@ -125,7 +125,7 @@ TEST_CASE("an encrypted group of three sums small and large tensors as one in th
           "[collectives][tls][unit]") {
   Address address(3);
   address.spec.transport = Transport::kTcp;
-  address.spec.tls = tls::Context::ForKeys();
+  address.spec.tls = tls::KeyContext::Make();
 
   InGroup(address, [](Group& group) {
     for (const std::size_t count : {1U, 1000U, 70'000U, 1'500'000U}) {
@@ -147,7 +147,7 @@ TEST_CASE("who has another key, or speaks in the clear, does not become a member
           "[collectives][tls][unit]") {
   const auto said = [](const std::function<void(GroupSpec&)>& change) {
     Address address(2);
-    address.spec.tls = tls::Context::ForKeys();
+    address.spec.tls = tls::KeyContext::Make();
     address.spec.form_within = Millis(1'000);
     Status status = Ok();
     std::thread stranger([&] {
