@@ -118,7 +118,7 @@ Status Write(const std::string& path, const std::string& text) {
 
 // Into `staged`, which takes the place of the file at `path` when it is whole.
 Status Tune(const std::vector<int>& ranks, const std::string& staged, const std::string& path) {
-  // Before a minute of measurements: is there a place for them?
+  // Before a minute of measurements, that there is a place for them.
   MUSTER_TRY(Write(staged, ""));
   collectives::LinkCosts costs;
   nlohmann::ordered_json out = {{"benchmark", "allreduce --tune"}};

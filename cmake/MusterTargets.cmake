@@ -4,16 +4,17 @@
 #   layer  what
 #   0      common/base
 #   1      proto common/torch
-#   2      common/messages common/telemetry common/process
-#   3      common/config common/cluster common/storage common/partition
+#   2      common/messages common/telemetry common/process common/tls
+#   3      common/config common/cluster common/storage common/partition common/rpc
 #   4      common/data common/net
 #   9      ps_wire, what ps and its clients agree on
 #   10     ps collectives device dispatch/core
-#   11     ps/client ps/server dispatch
-#   20     coordinator worker
+#   11     ps/client ps/server dispatch collectives/process collectives/nccl
+#   12     collectives/elastic
+#   20     coordinator worker worker/engine
 #   21     program
-#   30-35  the rooms of strategy, then strategy
-#   40     services cli bench
+#   30-36  the rooms of strategy, then strategy
+#   39-41  services cli bench
 
 # muster_library(<name> LAYER <n> SRCS <files> DEPS <libraries>)
 # Declares the static library muster_<name>, alias muster::<name>. Sources may be empty (headers only).

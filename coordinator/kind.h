@@ -3,7 +3,7 @@
 // Three are here: a model whose variables live on parameter servers (ps_view.h), one whose
 // variables live in one worker's executor, its home (home_view.h), and one whose steps several
 // workers make together, each with all variables (group_view.h). Everything else of a job is the
-// same for both, so nothing outside of a kind and its View asks which one it is. A kind outlives
+// same for all, so nothing outside of a kind and its View asks which one it is. A kind outlives
 // the views that it makes and keeps what it has learned in them.
 //
 // Threading: the coordinator's strand. Lifetime: World and Story outlive it, it outlives its views'

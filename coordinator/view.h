@@ -264,8 +264,6 @@ class View : protected ViewParts {
   void OnExecutorGone(const TaskId& task, const v1::ExecutorEvent& event);
   // This worker cannot start an executor: others go on, it is asked again later.
   void LeaveOut(const TaskId& task, const Status& why);
-  // What the data files must be there.
-
   void OnExecutorEnded(const TaskId& task, const v1::ExecutorEvent& event, bool was_ready,
                        const std::vector<std::string>& lines, const Had& had);
 

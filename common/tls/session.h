@@ -91,7 +91,7 @@ class Session {
   bool lets_in_all_ = false;
   bool done_ = false;
   bool ended_ = false;
-  // Of sessions by keys: the client's, and what the server looks its clients' up by.
+  // The client's of a session by keys, and what the server looks its clients' up by.
   std::optional<NamedKey> key_;
   KeyNamed keys_;
   // What the server's certificate must name; empty: any task.

@@ -87,7 +87,7 @@ class BatchNode final : public Node {
   const bool drop_remainder_;
 };
 
-// Can only the last batch of `node` be smaller than the others?
+// Whether only the last batch of `node` can be smaller than the others.
 bool FullButTheLast(const Node& node) {
   switch (node.kind()) {
     case NodeKind::kBatch:

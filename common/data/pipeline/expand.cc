@@ -7,7 +7,7 @@
 namespace muster::data {
 namespace {
 
-// Do the elements of `node` come from a list of file names?
+// Whether the elements of `node` come from a list of file names.
 bool FromFileNames(const Node& node) {
   if (node.kind() == NodeKind::kFileNames) return true;
   switch (node.kind()) {

@@ -16,8 +16,8 @@ NodePtr OverInputs(const NodePtr& node, const std::function<NodePtr(const NodePt
   return node->WithInputs(std::move(inputs));
 }
 
-// A shard as near to the source of a stream of file names as no step between minds: in a shuffle
-// above it each worker then orders its own files, whatever its seed.
+// A shard goes below every step that works the same on fewer files, so next to their source where
+// it can: a shuffle above it then orders each worker's own files, whatever its seed.
 NodePtr ShardNames(const NodePtr& node, const Shard& shard) {
   const auto below = [&](const NodePtr& input) { return ShardNames(input, shard); };
   switch (node->kind()) {
