@@ -1,20 +1,23 @@
 #include "cli/certs.h"
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "common/base/private_directory.h"
+#include "common/base/whole_file.h"
 #include "common/tls/allowed.h"
 #include "common/tls/authority.h"
 
@@ -34,6 +37,35 @@ tls::Period PeriodOf(const Context& context, int days) {
   return {now - kLeeway, now + std::chrono::hours(24) * days};
 }
 
+// The folder for one command at a time: each writes the whole list. Goes with the object.
+class FolderLock {
+ public:
+  static Result<FolderLock> Take(const std::string& folder) {
+    FolderLock lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (lock.fd_ < 0) return FromErrno(errno, "open " + folder);
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) return FromErrno(errno, "lock " + folder);
+      if (std::chrono::steady_clock::now() >= until) {
+        return DeadlineExceeded("another `muster certs` has been changing {} for {} s", folder,
+                                kPatience.count());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return lock;
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FolderLock& operator=(FolderLock&&) = delete;
+
+ private:
+  static constexpr std::chrono::seconds kPatience{10};
+  explicit FolderLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
 // In one step, and for this user alone from its first byte on.
 Status WriteSecret(const std::string& path, const std::string& text, mode_t mode) {
   const std::string staged = fmt::format("{}.{}.new", path, ::getpid());
@@ -49,13 +81,6 @@ Status WriteSecret(const std::string& path, const std::string& text, mode_t mode
   return status;
 }
 
-Result<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return FromErrno(errno, "read " + path);
-  return text;
-}
-
 std::string InFolder(const Context& context, const std::string& name) {
   return context.options.certs.folder + "/" + name;
 }
@@ -67,14 +92,14 @@ Status Store(const Context& context, const std::string& name, const tls::Issued&
 
 Result<tls::Issued> LoadAuthority(const Context& context) {
   tls::Issued authority;
-  const auto certificate = ReadText(InFolder(context, "ca.pem"));
+  const auto certificate = ReadWholeFile(InFolder(context, "ca.pem"));
   if (certificate.status().code() == StatusCode::kNotFound) {
     return FailedPrecondition("no authority is in {}: run `muster certs init --dir {}` first",
                               context.options.certs.folder, context.options.certs.folder);
   }
   MUSTER_TRY(certificate.status());
   authority.certificate = *certificate;
-  MUSTER_TRY_ASSIGN(authority.key, ReadText(InFolder(context, "ca.key")));
+  MUSTER_TRY_ASSIGN(authority.key, ReadWholeFile(InFolder(context, "ca.key")));
   return authority;
 }
 
@@ -106,7 +131,7 @@ struct AllowedLine {
 
 // The lines of the list; none where there is no list yet.
 Result<std::vector<AllowedLine>> ReadList(const Context& context) {
-  const auto text = ReadText(ListOf(context));
+  const auto text = ReadWholeFile(ListOf(context));
   if (text.status().code() == StatusCode::kNotFound) return std::vector<AllowedLine>();
   MUSTER_TRY(text.status());
   MUSTER_TRY(tls::ParseAllowed(*text, ListOf(context)).status());
@@ -163,6 +188,7 @@ std::string FileNameOf(const tls::Holder& holder) {
 Status Init(const Context& context) {
   const Options::Certs& asked = context.options.certs;
   MUSTER_TRY(MakePrivateDirectory(asked.folder));
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, FolderLock::Take(asked.folder));
   if (fs::exists(InFolder(context, "ca.pem")) || fs::exists(InFolder(context, "ca.key"))) {
     return AlreadyExists(
         "{} has an authority already: name another --dir, or remove ca.pem and "
@@ -198,6 +224,7 @@ Status IssueOne(const Context& context) {
   if (name == "ca" || name.find('/') != std::string::npos) {
     return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
   }
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, FolderLock::Take(asked.folder));
   MUSTER_TRY(AddToList(context, made, period));
   MUSTER_TRY(Store(context, name, made));
   context.terminal.out << fmt::format(
@@ -210,10 +237,12 @@ Status IssueOne(const Context& context) {
 Status RevokeOne(const Context& context) {
   std::string who = context.options.certs.file;
   if (fs::is_regular_file(who)) {
-    MUSTER_TRY_ASSIGN(const std::string pem, ReadText(who));
+    MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(who));
     MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, who));
     who = tls::FingerprintOf(*certificate);
   }
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock,
+                    FolderLock::Take(context.options.certs.folder));
   MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
   std::string gone;
   std::vector<AllowedLine> left;
@@ -240,7 +269,7 @@ Status RevokeOne(const Context& context) {
 
 Status Show(const Context& context) {
   const std::string& path = context.options.certs.file;
-  MUSTER_TRY_ASSIGN(const std::string pem, ReadText(path));
+  MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(path));
   MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, path));
   const auto holder = tls::HolderOf(*certificate);
   const std::string who =

@@ -2,8 +2,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -11,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "cli/registry.h"
+#include "common/base/whole_file.h"
 
 namespace muster::cli {
 namespace {
@@ -39,17 +38,18 @@ Status CheckAddress(const std::string& source, const std::string& address) {
 }  // namespace
 
 Result<std::string> ReadToken(const std::string& path) {
-  std::ifstream stream(path);
+  const Result<std::string> text = ReadWholeFile(path);
   struct stat info{};
-  if (!stream || ::stat(path.c_str(), &info) != 0) {
-    return Unauthenticated("cannot read the token: {}", Message(FromErrno(errno, "open " + path)));
+  if (!text.ok()) return Unauthenticated("cannot read the token: {}", Message(text.status()));
+  if (::stat(path.c_str(), &info) != 0) {
+    return Unauthenticated("cannot read the token: {}", Message(FromErrno(errno, "stat " + path)));
   }
   if ((info.st_mode & 077U) != 0) {
     return Unauthenticated(
         "the token file {} has mode {:04o}: others may read it. Run: chmod 600 {}", path,
         info.st_mode & 07777U, path);
   }
-  std::string token{std::istreambuf_iterator<char>(stream), {}};
+  std::string token = *text;
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   if (token.empty()) return Unauthenticated("the token file {} is empty", path);
   if (token.find_first_of("\r\n") != std::string::npos) {
@@ -58,10 +58,14 @@ Result<std::string> ReadToken(const std::string& path) {
   return token;
 }
 
-tls::Files FindTls(const Options& options, const Environment& environment) {
-  return {.ca = FirstOf(options.tls_ca, environment, "MUSTER_TLS_CA"),
-          .certificate = FirstOf(options.tls_certificate, environment, "MUSTER_TLS_CERT"),
-          .key = FirstOf(options.tls_key, environment, "MUSTER_TLS_KEY")};
+Result<std::shared_ptr<tls::Context>> FindTls(const Options& options,
+                                              const Environment& environment) {
+  const tls::Files files{
+      .ca = FirstOf(options.tls_ca, environment, "MUSTER_TLS_CA"),
+      .certificate = FirstOf(options.tls_certificate, environment, "MUSTER_TLS_CERT"),
+      .key = FirstOf(options.tls_key, environment, "MUSTER_TLS_KEY")};
+  if (!files.given()) return std::shared_ptr<tls::Context>();
+  return tls::Context::FromFiles(files);
 }
 
 Result<Cluster> FindCluster(const Options& options, const Environment& environment) {
@@ -86,9 +90,8 @@ Result<Cluster> FindCluster(const Options& options, const Environment& environme
     }
     if (cluster.address.empty()) cluster.address = up->address;
   }
-  cluster.tls = FindTls(options, environment);
-  if (cluster.tls.given()) MUSTER_TRY(tls::CheckFiles(cluster.tls).status());
-  if (token_file.empty() && cluster.tls.given()) return cluster;
+  MUSTER_TRY_ASSIGN(cluster.tls, FindTls(options, environment));
+  if (token_file.empty() && cluster.tls != nullptr) return cluster;
   if (token_file.empty()) {
     return Unauthenticated("no token for {}: name its file with --token-file or MUSTER_TOKEN_FILE",
                            cluster.address);

@@ -1,6 +1,7 @@
 // Which cluster a command speaks to.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "cli/options.h"
@@ -14,8 +15,8 @@ struct Cluster {
   std::string address;
   // Empty: behind TLS a person's certificate is enough.
   std::string token;
-  // Not given: in the clear.
-  tls::Files tls;
+  // Null: in the clear.
+  std::shared_ptr<tls::Context> tls = nullptr;
 };
 
 // --coordinator > MUSTER_COORDINATOR > the newest live `up` of this user; the token from
@@ -26,8 +27,9 @@ struct Cluster {
 //   is empty.
 Result<Cluster> FindCluster(const Options& options, const Environment& environment);
 
-// The same files alone.
-tls::Files FindTls(const Options& options, const Environment& environment);
+// The same certificate alone; null: none is named. Errors of tls::CheckFiles.
+Result<std::shared_ptr<tls::Context>> FindTls(const Options& options,
+                                              const Environment& environment);
 
 // The token in a file, without the newline at its end.
 Result<std::string> ReadToken(const std::string& path);

@@ -38,16 +38,13 @@ constexpr seconds kProbe{3};
 
 // What a TLS handshake of our own says against it, where that says anything: gRPC keeps it to
 // itself.
-Status TlsTrouble(const std::string& address, const tls::Files& files) {
+Status TlsTrouble(const std::string& address, tls::Context* context) {
   const auto until = std::chrono::steady_clock::now() + kProbe;
-  if (!files.given() && net::SpeaksTls(address, until)) {
-    return Unauthenticated(
-        "it speaks TLS, and this command has no certificate: give --tls-ca, --tls-cert and "
-        "--tls-key, or MUSTER_TLS_CA and so on");
-  }
-  if (!files.given()) return Ok();
-  MUSTER_TRY_ASSIGN(const auto context, tls::Context::FromFiles(files));
-  return net::ProbeTls(address, *context, "chief:0", until);
+  if (context != nullptr) return net::ProbeTls(address, *context, "chief:0", until);
+  if (!net::SpeaksTls(address, until)) return Ok();
+  return Unauthenticated(
+      "it speaks TLS, and this command has no certificate: give --tls-ca, --tls-cert and "
+      "--tls-key, or MUSTER_TLS_CA and so on");
 }
 
 bool IsRefusal(const Status& status) {
@@ -56,7 +53,7 @@ bool IsRefusal(const Status& status) {
 }
 
 // Its words may quote a job's own.
-Status FromGrpc(const grpc::Status& status, const std::string& address, const tls::Files& tls) {
+Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Context* tls) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
   if (code == StatusCode::kUnavailable) {
@@ -250,7 +247,7 @@ class GrpcJobApi final : public JobApi {
   // seconds later.
   Status Answer(const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) Connect();
-    return FromGrpc(status, address_, tls_);
+    return FromGrpc(status, address_, tls_.get());
   }
 
   // Says which it is with each answer.
@@ -279,7 +276,7 @@ class GrpcJobApi final : public JobApi {
 
   const std::string address_;
   const std::string token_;
-  const tls::Files tls_;
+  const std::shared_ptr<tls::Context> tls_;
   const bool printable_;
   std::function<void(const std::string&)> warn_;
   const std::string version_;

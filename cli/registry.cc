@@ -5,7 +5,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include "common/base/private_directory.h"
 #include "common/base/wall_time.h"
+#include "common/base/whole_file.h"
 
 namespace muster::cli {
 namespace {
@@ -26,8 +26,7 @@ using nlohmann::json;
 
 // Field 22 of /proc/<pid>/stat; the name in field 2 may hold anything but ends with the last ')'.
 std::optional<std::uint64_t> StartTicks(int pid) {
-  std::ifstream stream(fmt::format("/proc/{}/stat", pid));
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const std::string text = ReadWholeFile(fmt::format("/proc/{}/stat", pid)).value_or("");
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream rest(text.substr(name_end + 1));
@@ -45,8 +44,8 @@ std::string FileOf(const std::string& runtime_directory, int pid) {
 }
 
 std::optional<Registration> Read(const fs::path& path) {
-  std::ifstream stream(path);
-  const json parsed = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const json parsed =
+      json::parse(ReadWholeFile(path).value_or(""), nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return std::nullopt;
   Registration registration;
   try {

@@ -39,11 +39,12 @@ constexpr milliseconds kFirstTick{20};
 Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return FromErrno(errno, "write " + path);
+  errno = 0;
   const ssize_t written = ::write(fd, text.data(), text.size());
-  const int error = errno;
+  const bool whole = written == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
+  const int error = errno != 0 ? errno : ENOSPC;
   ::close(fd);
-  if (written != static_cast<ssize_t>(text.size())) return FromErrno(error, "write " + path);
-  return Ok();
+  return whole ? Ok() : FromErrno(error, "write " + path);
 }
 
 std::string FirstLine(const std::string& path) {
@@ -104,11 +105,10 @@ class LocalCluster {
   std::string runtime_;
   std::string state_;
   // The cluster as its other clients see it.
-  Cluster Here() const {
-    return {.address = address_, .token = token_, .tls = FindTls(options_, environment_)};
-  }
+  Cluster Here() const { return {.address = address_, .token = token_, .tls = tls_}; }
 
   std::string token_;
+  std::shared_ptr<tls::Context> tls_;  // null: in the clear
   std::string address_;
   // host:port of the coordinator's page: whoever has it open finds it there after a crash, too.
   std::string admin_;
@@ -119,6 +119,7 @@ class LocalCluster {
 };
 
 Status LocalCluster::Prepare() {
+  MUSTER_TRY_ASSIGN(tls_, FindTls(options_, environment_));
   MUSTER_TRY_ASSIGN(runtime_, RuntimeDirectory(environment_));
   std::error_code error;
   state_ = options_.state_dir.empty() ? fmt::format("{}/state-{}", runtime_, ::getpid())
@@ -144,7 +145,11 @@ Status LocalCluster::MakeToken() {
     }
     std::string text;
     for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-    MUSTER_TRY(WriteFile(path, text + "\n", 0600));
+    // In one step: half of a token would be in use from then on.
+    MUSTER_TRY(WriteFile(path + ".new", text + "\n", 0600));
+    if (::rename((path + ".new").c_str(), path.c_str()) != 0) {
+      return FromErrno(errno, "write " + path);
+    }
   }
   MUSTER_TRY_ASSIGN(token_, ReadToken(path));
   return Ok();

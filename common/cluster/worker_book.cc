@@ -1,14 +1,12 @@
 #include "common/cluster/worker_book.h"
 
-#include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
 
 #include "common/base/number_in.h"
+#include "common/base/whole_file.h"
 
 namespace muster::cluster {
 namespace {
@@ -69,10 +67,9 @@ Result<WorkerBook> ParseWorkerBook(std::string_view text) {
 }
 
 Result<WorkerBook> ReadWorkerBook(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return FromErrno(errno, fmt::format("the workers of this job ({})", path));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  Result<WorkerBook> book = ParseWorkerBook(text);
+  const Result<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return Annotate(text.status(), "the workers of this job");
+  Result<WorkerBook> book = ParseWorkerBook(*text);
   if (!book.ok()) return Annotate(book.status(), path);
   return book;
 }

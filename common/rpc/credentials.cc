@@ -58,7 +58,8 @@ Status CheckServer(const std::string& pem, const std::string& host, const std::s
 // The chain and the dates are gRPC's; this is what it cannot know.
 class ServerVerifier final : public ExternalCertificateVerifier {
  public:
-  explicit ServerVerifier(std::string allowed) : allowed_(std::move(allowed)) {}
+  ServerVerifier(std::shared_ptr<tls::Context> context, std::string allowed)
+      : context_(std::move(context)), allowed_(std::move(allowed)) {}
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* verdict) override {
     const Status status =
@@ -69,13 +70,15 @@ class ServerVerifier final : public ExternalCertificateVerifier {
   void Cancel(TlsCustomVerificationCheckRequest*) override {}
 
  private:
+  const std::shared_ptr<tls::Context> context_;  // whose files gRPC reads
   const std::string allowed_;
 };
 
 // gRPC's own service asks nobody who calls; ours ask for themselves.
 class ReflectionGuard final : public grpc::AuthMetadataProcessor {
  public:
-  explicit ReflectionGuard(std::string allowed) : allowed_(std::move(allowed)) {}
+  ReflectionGuard(std::shared_ptr<tls::Context> context, std::string allowed)
+      : context_(std::move(context)), allowed_(std::move(allowed)) {}
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
                        OutputMetadata*) override {
@@ -94,6 +97,7 @@ class ReflectionGuard final : public grpc::AuthMetadataProcessor {
     MUSTER_TRY(tls::HolderOf(*certificate).status());
     return allowed_.empty() ? Ok() : tls::CheckAllowed(*certificate, allowed_);
   }
+  const std::shared_ptr<tls::Context> context_;  // whose files gRPC reads
   const std::string allowed_;
 };
 
@@ -111,25 +115,29 @@ std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watcher(
 
 }  // namespace
 
-std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& files) {
-  if (!files.given()) return grpc::InsecureChannelCredentials();
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
+    const std::shared_ptr<tls::Context>& context) {
+  if (context == nullptr) return grpc::InsecureChannelCredentials();
+  const tls::Files files = context->Follow();
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(Watcher(files));
   Watch(options);
   // The verifier's words say more than gRPC's own check of the host.
   options.set_check_call_host(false);
   options.set_certificate_verifier(
-      ExternalCertificateVerifier::Create<ServerVerifier>(files.allowed));
+      ExternalCertificateVerifier::Create<ServerVerifier>(context, files.allowed));
   return grpc::experimental::TlsCredentials(options);
 }
 
-std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& files) {
-  if (!files.given()) return grpc::InsecureServerCredentials();
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(
+    const std::shared_ptr<tls::Context>& context) {
+  if (context == nullptr) return grpc::InsecureServerCredentials();
+  const tls::Files files = context->Follow();
   grpc::experimental::TlsServerCredentialsOptions options(Watcher(files));
   Watch(options);
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   auto credentials = grpc::experimental::TlsServerCredentials(options);
-  credentials->SetAuthMetadataProcessor(std::make_shared<ReflectionGuard>(files.allowed));
+  credentials->SetAuthMetadataProcessor(std::make_shared<ReflectionGuard>(context, files.allowed));
   return credentials;
 }
 

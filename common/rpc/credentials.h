@@ -1,5 +1,5 @@
-// gRPC's credentials: in the clear, or mutual TLS by files that are read anew when they change,
-// without a connection or a call being dropped.
+// gRPC's credentials: in the clear, or mutual TLS by what a tls::Context has in use, also when that
+// changes, without a connection or a call being dropped.
 //
 // A client believes a server whose certificate is of its authorities, for the host that it
 // connects to, and of a node that may be the coordinator. A server believes any certificate of its
@@ -28,11 +28,13 @@ namespace muster::rpc {
 // Whose certificate the control plane's server has.
 inline constexpr std::string_view kCoordinatorTask = "chief:0";
 
-// Files that are not given: in the clear. They have been checked (tls::CheckFiles).
-std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const tls::Files& files);
+// What the context has in use, and later has; null: in the clear.
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
+    const std::shared_ptr<tls::Context>& context);
 // Which calls there are (gRPC's reflection) is told to holders of a role that are on the list, if
 // there is one; to others, kUnauthenticated or kPermissionDenied.
-std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const tls::Files& files);
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(
+    const std::shared_ptr<tls::Context>& context);
 
 // The certificate of a connection.
 struct Shown {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include <sys/stat.h>
+
+#include "common/base/whole_file.h"
 
 namespace muster::tls {
 namespace {
@@ -22,12 +22,9 @@ std::string StampOf(const std::string& path) {
 }
 
 Result<std::set<std::string>> Load(const std::string& path) {
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) {
-    return InvalidArgument("tls-allowed: {}", Message(FromErrno(errno, "read " + path)));
-  }
-  return ParseAllowed(text, path);
+  const Result<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return InvalidArgument("tls-allowed: {}", Message(text.status()));
+  return ParseAllowed(*text, path);
 }
 
 Status NotAllowed(const std::string& whose, const std::string& fingerprint,

@@ -1,9 +1,8 @@
 #include "common/tls/context.h"
 
 #include <cerrno>
+#include <condition_variable>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include <openssl/err.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/environment.h"
+#include "common/base/whole_file.h"
 #include "common/tls/ssl_context.h"
 
 namespace muster::tls {
@@ -25,11 +25,8 @@ using std::chrono::system_clock;
 constexpr std::chrono::milliseconds kLookEvery{500};
 
 Result<std::string> ReadFile(const std::string& path, const char* setting) {
-  std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) {
-    return InvalidArgument("{}: {}", setting, Message(FromErrno(errno, "read " + path)));
-  }
+  Result<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return InvalidArgument("{}: {}", setting, Message(text.status()));
   return text;
 }
 
@@ -68,11 +65,6 @@ std::string StampOf(const Files& files) {
   return stamp;
 }
 
-struct Material {
-  SslContextPtr context;
-  Holder holder;
-};
-
 Status CheckIssuer(SSL_CTX* context, X509* certificate, const Files& files) {
   const std::unique_ptr<X509_STORE_CTX, decltype(&X509_STORE_CTX_free)> check(X509_STORE_CTX_new(),
                                                                               &X509_STORE_CTX_free);
@@ -88,7 +80,17 @@ Status CheckIssuer(SSL_CTX* context, X509* certificate, const Files& files) {
                             X509_verify_cert_error_string(X509_STORE_CTX_get_error(check.get())));
 }
 
-Result<Material> Load(const Files& files) {
+}  // namespace
+
+struct Context::Material {
+  SslContextPtr context;
+  Holder holder;
+  Contents contents;
+
+  static Result<Material> Load(const Files& files);
+};
+
+Result<Context::Material> Context::Material::Load(const Files& files) {
   for (const auto& [setting, path] : {std::pair("tls-ca", &files.ca),
                                       {"tls-cert", &files.certificate},
                                       {"tls-key", &files.key}}) {
@@ -123,36 +125,43 @@ Result<Material> Load(const Files& files) {
   MUSTER_TRY(CheckIssuer(context.get(), certificate.get(), files));
   const auto holder = HolderOf(*certificate);
   if (!holder.ok()) return Annotate(holder.status(), "tls-cert: " + files.certificate);
-  return Material{std::move(context), *holder};
+  return Material{std::move(context), *holder, {authorities, pem, key_pem}};
 }
 
-}  // namespace
+Result<Holder> CheckFiles(const Files& files) { return Context::Check(files); }
 
-Result<Holder> CheckFiles(const Files& files) {
-  MUSTER_TRY_ASSIGN(const Material material, Load(files));
+Result<Holder> Context::Check(const Files& files) {
+  MUSTER_TRY_ASSIGN(const Material material, Material::Load(files));
   if (!files.allowed.empty()) {
-    MUSTER_TRY_ASSIGN(const std::string pem, ReadFile(files.certificate, "tls-cert"));
-    MUSTER_TRY_ASSIGN(const X509Ptr own, ParseCertificate(pem, "tls-cert: " + files.certificate));
+    MUSTER_TRY_ASSIGN(const X509Ptr own, ParseCertificate(material.contents.certificate,
+                                                          "tls-cert: " + files.certificate));
     MUSTER_TRY(CheckAllowed(*own, files.allowed));
   }
   return material.holder;
 }
 
-Context::Context(Files files, OnWarning on_warning)
-    : files_(std::move(files)), on_warning_(std::move(on_warning)) {}
+Context::Context(Files files, OnWarning on_warning, Accepts accepts)
+    : files_(std::move(files)), on_warning_(std::move(on_warning)), accepts_(std::move(accepts)) {}
 Context::~Context() = default;
 
-Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_warning) {
+Result<Context::Material> Context::LoadAccepted() const {
+  MUSTER_TRY_ASSIGN(Material material, Material::Load(files_));
+  if (accepts_) MUSTER_TRY(accepts_(material.holder));
+  return material;
+}
+
+Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_warning,
+                                                    Accepts accepts) {
   const std::string stamp = StampOf(files);
-  MUSTER_TRY_ASSIGN(Material material, Load(files));
-  std::shared_ptr<Allowed> allowed;
-  if (!files.allowed.empty()) {
-    MUSTER_TRY_ASSIGN(allowed, Allowed::Open(files.allowed, on_warning));
+  std::shared_ptr<Context> made(
+      new Context(std::move(files), std::move(on_warning), std::move(accepts)));
+  MUSTER_TRY_ASSIGN(Material material, made->LoadAccepted());
+  if (!made->files_.allowed.empty()) {
+    MUSTER_TRY_ASSIGN(made->allowed_, Allowed::Open(made->files_.allowed, made->on_warning_));
   }
-  std::shared_ptr<Context> made(new Context(std::move(files), std::move(on_warning)));
-  made->allowed_ = std::move(allowed);
   const MutexLock lock(made->mutex_);
   made->loaded_ = std::move(material.context);
+  MUSTER_TRY(made->published_.Publish(material.contents));
   made->reload_ = Reload(stamp);
   made->looked_ = steady_clock::now();
   return made;
@@ -164,17 +173,42 @@ std::shared_ptr<ssl_ctx_st> Context::Current() {
   if (now - looked_ < kLookEvery) return loaded_;
   looked_ = now;
   if (!reload_.Due(StampOf(files_), now)) return loaded_;
-  Result<Material> material = Load(files_);
-  if (material.ok()) {
+  Result<Material> material = LoadAccepted();
+  Status status = material.status();
+  if (status.ok()) status = published_.Publish(material->contents);
+  if (status.ok()) {
     reload_.Succeeded();
     loaded_ = std::move(material->context);
-  } else if (reload_.Failed(material.status().code(), now) && on_warning_) {
+  } else if (reload_.Failed(status.code(), now) && on_warning_) {
     on_warning_(
         fmt::format("the certificate's files have changed, and are of no use: {}; those "
                     "from before stay in use, and these are tried again",
-                    Message(material.status())));
+                    Message(status)));
   }
   return loaded_;
+}
+
+Files Context::Follow() {
+  const MutexLock lock(mutex_);
+  if (!follower_.joinable()) {
+    follower_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+  }
+  return {.ca = published_.ca(),
+          .certificate = published_.certificate(),
+          .key = published_.key(),
+          .allowed = files_.allowed};
+}
+
+void Context::Run(const std::stop_token& stop) {
+  Mutex sleeping;
+  std::condition_variable_any stopped;
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock<Mutex> lock(sleeping);
+      (void)stopped.wait_for(lock, stop, 2 * kLookEvery, [] { return false; });
+    }
+    (void)Current();
+  }
 }
 
 Result<std::unique_ptr<Session>> Context::NewSession(bool server) {

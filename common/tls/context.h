@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/tls/allowed.h"
+#include "common/tls/published_files.h"
 #include "common/tls/reload.h"
 #include "common/tls/session.h"
 
@@ -41,15 +43,22 @@ Result<Holder> CheckFiles(const Files& files);
 class Context {
  public:
   using OnWarning = std::function<void(const std::string& line)>;
+  // Whether this process may show a certificate of that holder; its error is one of the files.
+  using Accepts = std::function<Status(const Holder&)>;
 
-  // Errors of CheckFiles. Files that are wrong later are told to `on_warning`, once for each
-  // change and kind of reason; the old ones stay in use, and these are tried again, at last every
-  // 16 seconds.
-  static Result<std::shared_ptr<Context>> FromFiles(Files files, OnWarning on_warning = {});
+  // Errors of CheckFiles and of `accepts`; kResourceExhausted, no descriptors. Files that are wrong
+  // later are told to `on_warning`, once for each change and kind of reason; the old ones stay in
+  // use, and these are tried again, at last every 16 seconds.
+  static Result<std::shared_ptr<Context>> FromFiles(Files files, OnWarning on_warning = {},
+                                                    Accepts accepts = {});
   ~Context();
 
   // Null: there is no list.
   const std::shared_ptr<Allowed>& allowed() const { return allowed_; }
+
+  // Paths of what is in use, for a library that opens files by itself: they have the newest sound
+  // files within two seconds, and never others. From the first call on a thread looks.
+  Files Follow();
 
   // The server's side. Peers are told why they are refused in a protocol of their own: whoever
   // comes is let in, and Session::Visitor() says who it is.
@@ -58,18 +67,27 @@ class Context {
   Result<std::unique_ptr<Session>> Connect(const std::string& task = {});
 
  private:
-  Context(Files files, OnWarning on_warning);
+  struct Material;
+  friend Result<Holder> CheckFiles(const Files& files);
+  static Result<Holder> Check(const Files& files);
+  Context(Files files, OnWarning on_warning, Accepts accepts);
+  Result<Material> LoadAccepted() const;
+  void Run(const std::stop_token& stop);
   // The newest good state of the files.
   std::shared_ptr<ssl_ctx_st> Current();
   Result<std::unique_ptr<Session>> NewSession(bool server);
 
   const Files files_;
   const OnWarning on_warning_;
+  const Accepts accepts_;
   std::shared_ptr<Allowed> allowed_;
   Mutex mutex_;
   std::shared_ptr<ssl_ctx_st> loaded_ MUSTER_GUARDED_BY(mutex_);
   Reload reload_ MUSTER_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point looked_ MUSTER_GUARDED_BY(mutex_){};
+  PublishedFiles published_ MUSTER_GUARDED_BY(mutex_);
+  // Last: it uses the others.
+  std::jthread follower_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::tls

@@ -85,18 +85,22 @@ Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config,
   return admin;
 }
 
+Status CheckHolder(const DaemonConfig& config, const tls::Holder& holder) {
+  const std::string task = config.task.ToString();
+  if (holder.role == tls::Role::kNode && std::ranges::count(holder.names, task) > 0) return Ok();
+  return PermissionDenied(
+      "tls-cert: {} is the certificate of {}, and this is {}. Run: muster certs issue --node {}",
+      config.tls.certificate, holder.ToString(), task, task);
+}
+
 // The daemon's certificate, which must be of its task; null: it has none.
 Result<std::shared_ptr<tls::Context>> OpenTls(const DaemonConfig& config) {
   if (!config.tls.given()) return std::shared_ptr<tls::Context>();
-  MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::CheckFiles(config.tls));
-  const std::string task = config.task.ToString();
-  if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, task)) {
-    return PermissionDenied(
-        "tls-cert: {} is the certificate of {}, and this is {}. Run: muster certs issue --node {}",
-        config.tls.certificate, holder.ToString(), task, task);
-  }
-  return tls::Context::FromFiles(config.tls,
-                                 [](const std::string& line) { log::Warning("TLS: {}", line); });
+  // The list, too; a daemon that runs is not ended by it.
+  MUSTER_TRY(tls::CheckFiles(config.tls).status());
+  return tls::Context::FromFiles(
+      config.tls, [](const std::string& line) { log::Warning("TLS: {}", line); },
+      [config](const tls::Holder& holder) { return CheckHolder(config, holder); });
 }
 
 int Run(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body) {

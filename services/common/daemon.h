@@ -46,13 +46,13 @@ class Daemon {
   const std::shared_ptr<tls::Context>& tls() const { return tls_; }
   // What the coordinator's other clients need.
   ControlPlane control() const {
-    return {.coordinator = config_.coordinator, .token = token_, .tls = config_.tls};
+    return {.coordinator = config_.coordinator, .token = token_, .tls = tls_};
   }
   GrpcServer::Options ServerOptions() const {
     return {.listen = config_.listen,
             .services = {},
             .port_file = config_.port_file,
-            .tls = config_.tls,
+            .tls = tls_,
             .most_connections = most_connections_,
             .on_ready = [this](bool ready) { SetReady(ready); }};
   }

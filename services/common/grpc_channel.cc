@@ -15,7 +15,8 @@
 
 namespace muster::services {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Files& tls) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const std::shared_ptr<tls::Context>& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2'000);

@@ -21,14 +21,15 @@ inline constexpr int kMaxMessageBytes = 16 << 20;
 struct ControlPlane {
   std::string coordinator;
   Token token;
-  // Not given: in the clear.
-  tls::Files tls = {};
+  // Null: in the clear.
+  std::shared_ptr<tls::Context> tls = nullptr;
 };
 
 // Connects when first used and again after each loss (50 ms to 2 s between attempts), by then at
 // another address of its name where it has one; notices a dead peer within 4 s. Proxies of the
 // environment are not used.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Files& tls = {});
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const std::shared_ptr<tls::Context>& tls = nullptr);
 
 // Adds the token to a call.
 void Authorize(grpc::ClientContext& context, const Token& token);

@@ -58,8 +58,8 @@ class GrpcServer {
     std::vector<grpc::Service*> services = {};
     // Where the chosen address is written once it listens; empty: nowhere.
     std::string port_file = {};
-    // Its certificate, and who is let in; not given: all, in the clear.
-    tls::Files tls = {};
+    // Its certificate, and who is let in; null: all, in the clear.
+    std::shared_ptr<tls::Context> tls = nullptr;
     // Open at once; who comes then is refused, and may try again.
     std::size_t most_connections = 1'024;
     // Hears what SetReady() is told; may be empty.

@@ -59,7 +59,7 @@ struct CoordinatorNode::Parts {
         drivers(
             strand,
             {.program = options.trainer,
-             .tls = options.server.tls.given(),
+             .tls = options.server.tls != nullptr,
              .on_line =
                  [this](const std::string& job, std::int64_t time, std::string line) {
                    if (core) core->OnDriverLine(job, time, std::move(line));

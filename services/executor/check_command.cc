@@ -1,7 +1,6 @@
 #include "services/executor/check_command.h"
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
@@ -9,6 +8,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include "common/base/status.h"
+#include "common/base/whole_file.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/job_spec.pb.h"
 #include "worker/engine/check.h"
@@ -22,9 +22,7 @@ Result<v1::JobSpec> ReadSpec(const std::string& path) {
   if (path == "-") {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return NotFound("{}: cannot be opened", path);
-    text.assign(std::istreambuf_iterator<char>(file), {});
+    MUSTER_TRY_ASSIGN(text, ReadWholeFile(path));
   }
   v1::JobSpec spec;
   // A binary spec never begins with '{': that would be a field of a wire type that has gone.

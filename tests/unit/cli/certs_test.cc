@@ -1,9 +1,12 @@
 #include "cli/certs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 #include <stdlib.h>
@@ -99,6 +102,51 @@ TEST_CASE_METHOD(Fixture,
   CHECK(Run({"certs", "issue", "--dir", dir, "--node", "ps:0"}) == ExitCode::kUsage);
   CHECK(says("at which hosts will node ps:0 be reached?"));
   CHECK(Run({"certs", "show", dir + "/none.pem"}) == ExitCode::kNotFound);
+}
+
+TEST_CASE_METHOD(Fixture, "commands that change the list at once lose no line of each other's",
+                 "[cli][tls][unit]") {
+  const Folder folder;
+  const std::string dir = folder.path + "/certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  constexpr int kAtOnce = 12;
+
+  std::vector<ExitCode> codes(kAtOnce + 1, ExitCode::kRefused);
+  std::vector<std::thread> threads;
+  for (int i = 0; i <= kAtOnce; ++i) {
+    threads.emplace_back([&, i] {
+      Fixture mine;
+      codes[static_cast<std::size_t>(i)] =
+          i == kAtOnce
+              ? mine.Run({"certs", "revoke", "--dir", dir, "ana"})
+              : mine.Run({"certs", "issue", "--dir", dir, "--viewer", fmt::format("v{}", i)});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  CHECK(std::ranges::all_of(codes, [](ExitCode code) { return code == ExitCode::kDone; }));
+  std::ifstream file(dir + "/allowed");
+  int lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    CHECK(line.find("ana") == std::string::npos);
+  }
+  CHECK(lines == kAtOnce);
+}
+
+TEST_CASE_METHOD(Fixture, "a folder where a file should be is an error that names it",
+                 "[cli][tls][unit]") {
+  const Folder folder;
+  const std::string dir = folder.path + "/certs";
+  CHECK(Run({"certs", "show", folder.path}) != ExitCode::kDone);
+  CHECK(err.str().find("read " + folder.path + ": Is a directory") != std::string::npos);
+  err.str("");
+
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  std::filesystem::create_directory(dir + "/allowed");
+  CHECK(Run({"certs", "issue", "--dir", dir, "--viewer", "bob"}) != ExitCode::kDone);
+  CHECK(err.str().find("/allowed: Is a directory") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(dir + "/bob.key"));
 }
 
 }  // namespace

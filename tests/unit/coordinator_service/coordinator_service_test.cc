@@ -230,7 +230,7 @@ TEST_CASE("A command line of another version is told so, and of another major on
   const auto status = [&](const std::string& ours) {
     warned.clear();
     const cli::Cluster cluster{
-        .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = {}};
+        .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
     const auto api =
         cli::NewGrpcJobApi(cluster, false, [&](const std::string& text) { warned += text; }, ours);
     (void)api->GetStatus();
@@ -298,7 +298,7 @@ TEST_CASE("A daemon of another minor version is taken and named, of another majo
 TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[services][unit]") {
   Fixture f;
   const cli::Cluster cluster{
-      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = {}};
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
   const auto api = cli::NewGrpcJobApi(cluster);
   const std::string file = f.dir.path() + "/copy";
   std::ofstream out(file, std::ios::binary);
@@ -321,7 +321,7 @@ TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[s
 TEST_CASE("A coordinator that stops while a backup is made ends it", "[services][unit]") {
   Fixture f;
   const cli::Cluster cluster{
-      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = {}};
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
   const auto api = cli::NewGrpcJobApi(cluster);
   const auto being_made = [&] {
     for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {

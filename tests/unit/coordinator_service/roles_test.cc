@@ -1,4 +1,5 @@
 // Every call of every service of the coordinator, by everybody who may come, over real TLS.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +20,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/unit/coordinator/temp_dir.h"
+#include "tests/unit/services_admin/https_client.h"
 
 namespace muster::coordinator {
 namespace {
@@ -79,10 +81,15 @@ struct TlsFixture {
     WriteList({"chief", "worker", "ana", "bob"});
     tls::Files own = files["chief"];
     own.allowed = folder.path("allowed");
-    context = *tls::Context::FromFiles(own);
+    context = *tls::Context::FromFiles(
+        own, [this](const std::string& line) { Warn(line); },
+        [](const tls::Holder& holder) {
+          if (std::ranges::count(holder.names, "chief:0") > 0) return Ok();
+          return PermissionDenied("a certificate of {}", holder.ToString());
+        });
     CoordinatorNode::Options options;
     options.server.listen = {.host = "127.0.0.1", .port = 0};
-    options.server.tls = own;
+    options.server.tls = context;
     options.allowed = context->allowed();
     options.coordinator.state_directory = dir.path() + "/state";
     options.trainer = "/bin/false";
@@ -93,6 +100,19 @@ struct TlsFixture {
   void Issue(const std::string& name, const tls::Holder& holder) {
     files[name] = folder.Issue(name, holder);
   }
+  void Warn(const std::string& line) {
+    const MutexLock lock(mutex);
+    warnings.push_back(line);
+  }
+  bool Warned(const std::string& words) {
+    const MutexLock lock(mutex);
+    return std::ranges::any_of(
+        warnings, [&](const auto& one) { return one.find(words) != std::string::npos; });
+  }
+  // Which certificate the coordinator shows on gRPC's port.
+  std::string Shown() const {
+    return testing::HttpsClient(node->endpoint().port, files.at("worker")).fingerprint();
+  }
   void WriteList(const std::vector<std::string>& names) const {
     std::string lines;
     for (const std::string& name : names) lines += folder.LineOf(name);
@@ -100,7 +120,10 @@ struct TlsFixture {
   }
   std::shared_ptr<grpc::Channel> ChannelOf(const std::string& who) {
     auto& channel = channels[who];
-    if (!channel) channel = services::MakeChannel(node->endpoint().ToString(), files[who]);
+    if (!channel) {
+      channel =
+          services::MakeChannel(node->endpoint().ToString(), *tls::Context::FromFiles(files[who]));
+    }
     return channel;
   }
   void Prepare(grpc::ClientContext& call, bool with_token) const {
@@ -157,6 +180,8 @@ struct TlsFixture {
   }
 
   muster::testing::TempDir dir;
+  Mutex mutex;
+  std::vector<std::string> warnings MUSTER_GUARDED_BY(mutex);
   Certificates folder;
   std::map<std::string, tls::Files> files;
   std::unique_ptr<services::Token> token;
@@ -226,6 +251,52 @@ TEST_CASE_METHOD(TlsFixture, "which calls there are is told to nobody who is rev
   CHECK(refused.code() == StatusCode::kUnauthenticated);
   CHECK(Message(refused).find("it has been revoked") != std::string::npos);
   CHECK(Call("bob", "/grpc.health.v1.Health/Check") == Ok());
+}
+
+TEST_CASE_METHOD(TlsFixture, "files of no use are never shown to callers, and good ones soon are",
+                 "[services][tls][unit]") {
+  const std::string before = Shown();
+  REQUIRE_FALSE(before.empty());
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  // Also for longer than gRPC and the context take between two looks.
+  const auto keeps_until_told = [&](const std::string& words) {
+    auto until = limit;
+    bool told = false;
+    while (std::chrono::steady_clock::now() < until) {
+      if (Shown() != before) return false;
+      if (!told && Warned(words)) {
+        told = true;
+        until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+      }
+    }
+    return told;
+  };
+
+  SECTION("another key alone") {
+    const tls::Files other = folder.Issue("other", {.role = Role::kNode, .names = {"chief:0"}});
+    std::filesystem::rename(other.key, files["chief"].key);
+    CHECK(keeps_until_told("is not the key of the certificate"));
+  }
+  SECTION("a certificate of another task") {
+    Issue("chief", {.role = Role::kNode, .names = {"ps:9"}});
+    CHECK(keeps_until_told("a certificate of node ps:9"));
+  }
+  SECTION("a certificate of another authority") {
+    folder.IssueBy(Certificates::NewAuthority(), "chief",
+                   {.role = Role::kNode, .names = {"chief:0"}});
+    CHECK(keeps_until_told("is not of an authority in tls-ca"));
+  }
+  SECTION("garbage") {
+    folder.Write("ca.pem", "garbage");
+    CHECK(keeps_until_told("no certificate in PEM form"));
+    folder.Write("ca.pem", folder.authority().certificate);
+  }
+
+  Issue("chief", {.role = Role::kNode, .names = {"chief:0"}});
+  const std::string line = folder.LineOf("chief");
+  const std::string wanted = line.substr(0, line.find(' '));
+  while (Shown() != wanted && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  CHECK(Shown() == wanted);
 }
 
 TEST_CASE_METHOD(TlsFixture, "who looks, changes or is refused stands in the audit log, cut short",

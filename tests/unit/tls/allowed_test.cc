@@ -1,6 +1,7 @@
 #include "common/tls/allowed.h"
 
 #include <atomic>
+#include <filesystem>
 
 #include "common/tls/context.h"
 #include "tests/support/catch.h"
@@ -56,6 +57,12 @@ TEST_CASE("a list of no use leaves the one before in use, and is told of once", 
   CHECK(warnings == 1);
   CHECK(Says(Allowed::Open(folder.path("allowed")).status(), "allowed:1"));
   CHECK(Says(Allowed::Open(folder.path("none")).status(), "tls-allowed: read "));
+
+  std::filesystem::remove(folder.path("allowed"));
+  std::filesystem::create_directory(folder.path("allowed"));
+  CHECK((*list)->Check(kOne, "ana") == Ok());
+  CHECK(warnings == 2);
+  CHECK(Says(Allowed::Open(folder.path("allowed")).status(), "allowed: Is a directory"));
 }
 
 TEST_CASE("a process whose own certificate is not on the list does not start with it",

@@ -76,6 +76,11 @@ TEST_CASE("files that do not go together are refused by the setting's name", "[t
         Says(CheckFiles({.ca = "/none", .certificate = good.certificate, .key = good.key}).status(),
              "tls-ca: "));
   }
+  SECTION("one is a folder") {
+    CHECK(Says(CheckFiles({.ca = folder.folder(), .certificate = good.certificate, .key = good.key})
+                   .status(),
+               ": Is a directory"));
+  }
   SECTION("one is no PEM file") {
     folder.Write("ps1.pem", "garbage");
     CHECK(Says(CheckFiles(good).status(), "no certificate in PEM form"));

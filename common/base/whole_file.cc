@@ -1,0 +1,40 @@
+#include "common/base/whole_file.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace muster {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{64} << 10;
+
+Result<std::string> ReadAll(int fd, const std::string& path, std::size_t most) {
+  std::string text;
+  for (;;) {
+    const std::size_t had = text.size();
+    if (had > most) {
+      return ResourceExhausted("{} has more than {} bytes, the most that is read of it", path,
+                               most);
+    }
+    text.resize(std::min(had + kPiece, most + 1));
+    const ssize_t got = ::read(fd, text.data() + had, text.size() - had);
+    if (got < 0 && errno != EINTR) return FromErrno(errno, "read " + path);
+    text.resize(had + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return text;
+  }
+}
+
+}  // namespace
+
+Result<std::string> ReadWholeFile(const std::string& path, std::size_t most) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return FromErrno(errno, "read " + path);
+  Result<std::string> text = ReadAll(fd, path, most);
+  (void)::close(fd);
+  return text;
+}
+
+}  // namespace muster

@@ -1,0 +1,50 @@
+#include "common/base/whole_file.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <stdlib.h>
+
+#include "tests/support/catch.h"
+
+namespace muster {
+namespace {
+
+struct WholeFileFixture {
+  WholeFileFixture() {
+    std::string pattern = "/tmp/muster-whole-file.XXXXXX";
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    folder = pattern;
+  }
+  ~WholeFileFixture() { std::filesystem::remove_all(folder); }
+  std::string With(const std::string& text) const {
+    std::ofstream(folder + "/file", std::ios::binary) << text;
+    return folder + "/file";
+  }
+  std::string folder;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(WholeFileFixture, "a file is read whole, whatever is in it", "[base][unit]") {
+  CHECK(ReadWholeFile(With("")).value().empty());
+  const std::string text = std::string(200'000, 'x') + std::string("\0\r\n\xff", 4);
+  CHECK(ReadWholeFile(With(text)).value() == text);
+  CHECK(ReadWholeFile("/proc/self/stat").value().find(") ") != std::string::npos);
+}
+
+TEST_CASE_METHOD(WholeFileFixture, "what cannot be read is an error that names it",
+                 "[base][unit]") {
+  const Status none = ReadWholeFile(folder + "/none").status();
+  CHECK(none.code() == StatusCode::kNotFound);
+  CHECK(Message(none) == "read " + folder + "/none: No such file or directory");
+  const Status of_a_folder = ReadWholeFile(folder).status();
+  CHECK(Message(of_a_folder) == "read " + folder + ": Is a directory");
+
+  CHECK(ReadWholeFile(With("12345"), 5).value() == "12345");
+  const Status large = ReadWholeFile(With("123456"), 5).status();
+  CHECK(large.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(large).find("has more than 5 bytes") != std::string::npos);
+}
+
+}  // namespace muster
