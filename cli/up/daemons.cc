@@ -122,8 +122,10 @@ void Daemons::Poll(milliseconds limit) {
     }
     if (daemon->due && clock_.Now() >= *daemon->due) {
       if (const Status status = Launch(*daemon); !status.ok()) {
-        daemon->due.reset();
-        options_.say(fmt::format("cannot start {} again: {}", daemon->plan.task, Message(status)));
+        const milliseconds rest = daemon->backoff.Next(milliseconds(0));
+        daemon->due = clock_.Now() + rest;
+        options_.say(fmt::format("cannot start {} again: {}; trying once more in {} ms",
+                                 daemon->plan.task, Message(status), rest.count()));
       } else {
         options_.say(
             fmt::format("{} runs again (pid {})", daemon->plan.task, daemon->child->pid()));

@@ -40,8 +40,9 @@ void LogFile::Put(std::string_view line) {
     stream_.open(path_, std::ios::trunc);
     size_ = 0;
   }
-  // A disk that was full may have room again.
+  // A disk that was full may have room again, a folder that was gone be there.
   if (!stream_) stream_.clear();
+  if (!stream_.is_open()) stream_.open(path_, std::ios::app);
   stream_ << line << '\n' << std::flush;
   size_ += line.size() + 1;
 }

@@ -27,7 +27,7 @@ class PublishedFiles {
 
   // Takes the place of what was there. FromErrno()'s; what was there stays then.
   Status Publish(const Contents& contents);
-  // Of this process: "/proc/self/fd/7". After the first Publish(), the same for good.
+  // For this process alone: "/proc/self/fd/7". After the first Publish(), the same for good.
   std::string ca() const { return PathOf(0); }
   std::string certificate() const { return PathOf(1); }
   std::string key() const { return PathOf(2); }

@@ -33,11 +33,17 @@ void AuditLog::Write(const AuditEntry& entry) {
                     static_cast<std::uint64_t>(now.st_size) + line.size() > most_bytes_;
   // Where it cannot be renamed it grows on: rather that than lines that are lost.
   if (full && std::rename(path_.c_str(), (path_ + ".old").c_str()) == 0) file = Open();
-  if (file.valid() &&
-      ::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
-    return;
+  int error = errno;
+  if (file.valid()) {
+    const ssize_t wrote = ::write(file.get(), line.data(), line.size());
+    if (wrote == static_cast<ssize_t>(line.size())) return;
+    error = wrote < 0 ? errno : ENOSPC;
+    // The next line would be glued to half of this one.
+    if (wrote > 0 && ::fstat(file.get(), &now) == 0) {
+      (void)!::ftruncate(file.get(), now.st_size - wrote);
+    }
   }
-  log::Warning("{}: {}; the line: {}", path_, Message(FromErrno(errno, "write")),
+  log::Warning("{}: {}; the line: {}", path_, Message(FromErrno(error, "write")),
                std::string_view(line).substr(0, line.size() - 1));
 }
 

@@ -83,6 +83,21 @@ TEST_CASE_METHOD(DaemonsFixture, "a daemon that dies is started again", "[cli][u
   CHECK(deaths.at(0) == "ps:0 by exit code 1");
 }
 
+TEST_CASE_METHOD(DaemonsFixture, "a daemon that cannot be started again at once is tried on",
+                 "[cli][unit]") {
+  const std::string program = folder + "/program";
+  std::ofstream(program) << "#!/bin/sh\nexit 1\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  Daemons daemons(Options(), clock);
+  REQUIRE(daemons.Start({.task = "ps:0", .argv = {program}, .log_file = folder + "/log"}).ok());
+  std::filesystem::rename(program, program + ".away");
+
+  CHECK(PollUntil(daemons, [&] { return said.find("cannot start ps:0") != std::string::npos; }));
+  std::filesystem::rename(program + ".away", program);
+
+  CHECK(PollUntil(daemons, [&] { return said.find("ps:0 runs again") != std::string::npos; }));
+}
+
 TEST_CASE_METHOD(DaemonsFixture, "bad flags and --no-restart leave a daemon dead", "[cli][unit]") {
   Daemons daemons(Options(), clock);
   REQUIRE(daemons.Start(Script("ps:0", "echo no such flag; exit 78")).ok());

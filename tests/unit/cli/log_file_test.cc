@@ -51,5 +51,20 @@ TEST_CASE_METHOD(LogFixture, "a daemon that prints without end is held back, and
   CHECK(Read("log") == "x\nx\nx\n[7 lines are missing here: more than 3 came in a second]\ny\n");
 }
 
+TEST_CASE_METHOD(LogFixture, "a log that could not be begun anew goes on when it can",
+                 "[cli][unit]") {
+  std::filesystem::create_directory(folder + "/logs");
+  LogFile log(folder + "/logs/log", clock, {.bytes = 10});
+  REQUIRE(log.Open().ok());
+  log.Write("12345678");
+  std::filesystem::rename(folder + "/logs", folder + "/away");
+
+  log.Write("lost");
+  std::filesystem::rename(folder + "/away", folder + "/logs");
+  log.Write("kept");
+
+  CHECK(Read("logs/log").ends_with("kept\n"));
+}
+
 }  // namespace
 }  // namespace muster::cli

@@ -1,11 +1,13 @@
 #include "services/coordinator/audit_trail.h"
 
+#include <csignal>
 #include <deque>
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/temp_dir.h"
@@ -117,6 +119,39 @@ TEST_CASE_METHOD(Trail, "an audit log that cannot be renamed grows on", "[servic
   for (int i = 0; i < 3; ++i) bounded.Change("submitter ana", "stop", "words-1", Ok());
 
   CHECK(Lines().size() == 3);
+}
+
+// No file grows beyond `bytes` while it lives.
+class SmallFiles {
+ public:
+  explicit SmallFiles(std::uint64_t bytes) {
+    (void)std::signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit small{bytes, before_.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  }
+  ~SmallFiles() { (void)::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE_METHOD(Trail, "a line that does not fit on the disk leaves no half of it",
+                 "[services][audit][unit]") {
+  const auto tell = [&](const std::string& job) {
+    trail.Change("submitter ana", "stop", job, Ok());
+    disk.WorkOff();
+  };
+  tell("words-1");
+  {
+    const SmallFiles full(std::filesystem::file_size(dir.path() + "/audit.log") + 10);
+    tell("words-2");
+  }
+  tell("words-3");
+
+  const auto lines = Lines();
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1]["what"] == "words-3");
 }
 
 TEST_CASE_METHOD(Trail, "a disk that stands still costs lines, not memory, and it is told how many",
