@@ -127,6 +127,7 @@ void Coordinator::CollectCheckpoints(
   });
 }
 
+// Each folder is swept beside the others; the answer names those that have said nothing in time.
 void Coordinator::CollectRoots(const std::shared_ptr<Collecting>& collecting) {
   for (const auto& [root, sweep] : collecting->sweeps) collecting->silent.insert(root);
   if (collecting->silent.empty()) return collecting->Answer();

@@ -306,6 +306,8 @@ void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEv
   Vacate(place, end.how());
 }
 
+// A process has ended by itself, and not well: the job ends by its restart policy, or goes on with
+// those that are left and fills the place after a pause.
 void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
   const std::size_t number = NumberOf(place);
   const auto fail = [&](const std::string& then) {

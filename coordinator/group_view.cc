@@ -227,6 +227,8 @@ void GroupView::Regroup() {
   Form(std::move(seats), lost);
 }
 
+// Tells all seats the same list under a new generation; the group stands when the last of them has
+// answered (OnJoined).
 void GroupView::Form(Seats seats, bool lost) {
   Round round;
   round.generation = Generation((world_.epoch.value() << 32U) + ++groups_);

@@ -186,6 +186,8 @@ void LaunchJob::Conclude() {
       fmt::format("done: {} ended with exit code 0", Counted(ranks_.size(), "process")));
 }
 
+// All processes have ended, `cause` first: they begin anew together, as far as the restart policy
+// and their count allow, or the job ends with what it says of the first.
 void LaunchJob::ConcludeFailure(const Rank& cause) {
   v1::Job& job = *story_.record().mutable_job();
   const TaskId task{"worker", static_cast<int>(&cause - ranks_.data())};

@@ -137,6 +137,7 @@ void LaunchJob::SendStart() {
   }
 }
 
+// The job runs when the last worker has answered; one that cannot is left out, and all begin anew.
 void LaunchJob::OnStarted(const TaskId& worker, const Status& status) {
   if (stage_ != Stage::kStarting) return;
   if (!status.ok()) {

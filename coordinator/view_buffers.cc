@@ -41,6 +41,7 @@ void View::FetchValues(bool frozen, ThenValues then) {
   FetchPiece(*task, frozen, std::make_shared<std::string>(), std::move(then));
 }
 
+// Asks for what follows `got`, again and again until all of it is there, then reads it.
 void View::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::string> got,
                       ThenValues then) {
   const Member* member = world_.members.Find(task);

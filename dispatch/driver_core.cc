@@ -286,6 +286,7 @@ Status DriverCore::OnFrame(Peer& peer, const net::FrameHeader& header,
   return DataLoss("{}: a frame of kind {} for a driver", peer.task, header.kind);
 }
 
+// Closures that an executor has run, each with its value or error, for the dispatcher to settle.
 Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
                              std::span<const std::byte> payload) {
   if (!peer.member) return DataLoss("{}: results before its credit", peer.task);

@@ -258,6 +258,8 @@ void LocalCluster::ReportDeath(const std::string& task, int pid, const process::
   (void)NewGrpcJobApi(Here())->ReportExit(request);
 }
 
+// Until all daemons have registered; ends early with the one that has died, and says what is
+// missing.
 Status LocalCluster::WaitForTasks() {
   const auto api = NewGrpcJobApi(Here());
   interrupt_.OnRaise([&api] { api->CancelCalls(); });

@@ -57,6 +57,8 @@ int OutOfTheWay(Plan& plan, int fd) {
   return copy;
 }
 
+// In the child, between fork() and exec(): no allocation, no locks. What fails goes through the
+// pipe.
 [[noreturn]] void RunChild(Plan& plan) {
   plan.error_pipe = OutOfTheWay(plan, plan.error_pipe);
   if (::setpgid(0, 0) != 0) ExitWith(plan, errno);

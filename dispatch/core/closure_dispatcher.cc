@@ -219,6 +219,8 @@ void ClosureDispatcher::Remember(WorkerHandle worker, const ClosureResult& resul
   for (const Bookmark& one : result.bookmarks) per_worker_.Remember(worker.index, one);
 }
 
+// What becomes of a closure that has failed, by whose fault it is: it runs again, waits for what is
+// missing, or its error is the caller's.
 ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, ClosureRecord& record,
                                                       ClosureError error, TimePoint now) {
   error.retries = record.executions - 1U;

@@ -120,6 +120,8 @@ Result<std::span<const std::byte>> ProgramLink::Receive(TimePoint deadline) {
                          header.payload_bytes));
 }
 
+// One request of all parts. Over shared memory the server writes into this link's arena, which
+// lends room for it; over TCP the bytes come behind the answer.
 Status ProgramLink::SendReads(const ProgramIds& ids, std::span<ReadPart> parts,
                               TimePoint deadline) {
   const bool arena = local();
@@ -201,6 +203,7 @@ Status ProgramLink::ReceiveGroup(const FrameHeader& header, std::span<ReadPart>&
   return Ok();
 }
 
+// One request of all parts, whose values lie in the arena already, are copied into it, or go along.
 Status ProgramLink::SendWrites(const ProgramIds& ids, std::span<const ShardWrite> parts,
                                TimePoint deadline) {
   const bool arena = local();

@@ -69,6 +69,8 @@ Status Trainer::Run() {
   return over ? Ok() : status;
 }
 
+// From the step that is done to the last one: schedules, saves and evaluates when it is time, until
+// the view is over or the job stops.
 Status Trainer::RunView(const v1::OpenJobReply& opened) {
   View view(opened, make_(opened), clock_);
   const v1::JobSpec& spec = view.opened.spec();

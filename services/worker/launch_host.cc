@@ -229,6 +229,7 @@ std::map<std::string, std::string> LaunchHost::EnvironmentOf(
   return environment;
 }
 
+// Gives up the claims of this job's ports, which its processes take now, and starts one of them.
 Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::LaunchSpec& spec,
                        const v1::LaunchProcess& process) {
   for (process::PortClaim& claim : claims_[job_id]) claim.Open();

@@ -57,6 +57,7 @@ void RequireOutsideReplicas(const char* call) {
       call));
 }
 
+// One attempt: tensors, manifest, then its name, so that no half of it is ever found.
 Status WriteOnce(const std::string& directory, std::uint64_t step, const CheckpointJob& job,
                  const std::vector<Named>& values) {
   std::vector<storage::TensorToWrite> tensors;

@@ -74,6 +74,7 @@ class ParallelMap final : public NodeIterator {
     std::optional<Result<Element>> result;
   };
 
+  // Takes the next element that nobody has, computes it without the lock, and puts it in its place.
   void Work() {
     if (context_.on_thread_start) context_.on_thread_start();
     const std::stop_token stop = stop_.token();

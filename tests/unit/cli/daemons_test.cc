@@ -90,6 +90,7 @@ TEST_CASE_METHOD(DaemonsFixture, "a daemon that cannot be started again at once 
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   Daemons daemons(Options(), clock);
   REQUIRE(daemons.Start({.task = "ps:0", .argv = {program}, .log_file = folder + "/log"}).ok());
+  REQUIRE(PollUntil(daemons, [&] { return said.find("starting it again") != std::string::npos; }));
   std::filesystem::rename(program, program + ".away");
 
   CHECK(PollUntil(daemons, [&] { return said.find("cannot start ps:0") != std::string::npos; }));
