@@ -5,13 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <set>
-#include <shared_mutex>
 #include <utility>
 
-#include "common/base/mutex.h"
 #include "common/base/step_rule.h"
 #include "common/messages/steps.h"
 #include "common/storage/checkpoint.h"
@@ -44,31 +41,35 @@ struct Shard {
         sum(layout.elements, static_cast<std::size_t>(layout.info.row_elements),
             layout.info.embedding, ClosureId(start_step + 1), pool) {}
 
-  Arrays arrays() {
+  Arrays arrays() MUSTER_REQUIRES(mutex) {
     Arrays all;
     all.values = values.floats().data();
     for (std::size_t i = 0; i < slots.size(); ++i) all.slots[i] = slots[i].floats().data();
     return all;
   }
+  // 0: the values, then the slots.
+  const Region& array(std::size_t index) const MUSTER_REQUIRES_SHARED(mutex) {
+    return index == 0 ? values : slots[index - 1];
+  }
 
   const ShardLayout layout;
   mutable ReadWriteLock mutex;
-  // Everything below belongs to the mutex.
-  Region values;
-  std::vector<Region> slots;
-  ClosureWindow window;
+  Region values MUSTER_GUARDED_BY(mutex);
+  std::vector<Region> slots MUSTER_GUARDED_BY(mutex);
+  ClosureWindow window MUSTER_GUARDED_BY(mutex);
   // Synchronous: the last closure of the last step that was applied. Else the number of closures.
-  std::uint64_t version;
+  std::uint64_t version MUSTER_GUARDED_BY(mutex);
   // Synchronous: of the step after that one.
-  StepSum sum;
+  StepSum sum MUSTER_GUARDED_BY(mutex);
   // Counts changes of anything above: what a save has copied is one cut while this stands still.
-  std::uint64_t changes = 0;
+  std::uint64_t changes MUSTER_GUARDED_BY(mutex) = 0;
 };
 
 // One tensor of a file that is being saved.
 struct SavedTensor {
   const Shard* shard;
-  const Region* region;
+  // As Shard::array() takes it.
+  std::size_t array;
   // Shard::changes at the cut.
   std::uint64_t changes;
 };
@@ -114,17 +115,16 @@ class Shards : public JobShards {
   // Admits the push, and applies or stages it when the gradient is sound.
   Result<ApplyOutcome> Push(Shard& shard, PushId id, std::span<const float> gradient,
                             std::span<const std::int64_t> ids);
-  // Under the shard's lock.
   void Apply(Shard& shard, const Rule& rule, std::span<const float> gradient,
-             std::span<const std::int64_t> ids);
+             std::span<const std::int64_t> ids) MUSTER_REQUIRES(shard.mutex);
   // The staged step has all its gradients, and no closure from `closure` on belongs to it.
-  bool StepIsOver(const Shard& shard, ClosureId closure) const;
-  void ApplyStep(Shard& shard);
+  bool StepIsOver(const Shard& shard, ClosureId closure) const MUSTER_REQUIRES_SHARED(shard.mutex);
+  void ApplyStep(Shard& shard) MUSTER_REQUIRES(shard.mutex);
   Status NotFinite(const Shard& shard, PushId id, std::span<const float> gradient,
                    std::span<const std::int64_t> ids) const;
-  Status Initialize(const v1::JobPlan& plan, Shard& shard);
-  Status Restore(const storage::Checkpoint& checkpoint, Shard& shard);
-  void FillSlots(Shard& shard);
+  Status Initialize(const v1::JobPlan& plan, Shard& shard) MUSTER_REQUIRES(shard.mutex);
+  Status Restore(const storage::Checkpoint& checkpoint, Shard& shard) MUSTER_REQUIRES(shard.mutex);
+  void FillSlots(Shard& shard) MUSTER_REQUIRES(shard.mutex);
   // Shard::changes, if the shard stands at the cut after `step`.
   Result<std::uint64_t> ChangesAtCut(Shard& shard, std::uint64_t step);
   Status RequireUncommitted(const std::string& directory, storage::FileSystem& files) const;
@@ -180,6 +180,7 @@ Status Shards::Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
   for (ShardLayout& layout : layouts) {
     infos_.push_back(layout.info);
     Shard& shard = shards_.emplace_back(std::move(layout), start_step_, pool_);
+    const WriteLock lock(shard.mutex);  // nobody waits: the shard is not known yet
     MUSTER_TRY_ASSIGN(shard.values, Region::Create(shard.layout.elements));
     for (std::size_t i = 0; i < optimizer_.slots().size(); ++i) {
       MUSTER_TRY_ASSIGN(Region slot, Region::Create(shard.layout.elements));
@@ -196,10 +197,10 @@ Status Shards::Initialize(const v1::JobPlan& plan, Shard& shard) {
       [&](const auto& candidate) { return candidate.id() == shard.layout.info.variable; });
   MUSTER_TRY_ASSIGN(const InitialValues initial, InitialValues::Create(*variable, seed_));
   if (!initial.zero()) {
-    InPieces(pool_, shard.layout.elements, kPieceFloats, kPieceFloats,
+    const std::span<float> values = shard.values.floats();
+    InPieces(pool_, values.size(), kPieceFloats, kPieceFloats,
              [&](std::size_t first, std::size_t count) {
-               initial.Fill(shard.layout.first_element + first,
-                            shard.values.floats().subspan(first, count));
+               initial.Fill(shard.layout.first_element + first, values.subspan(first, count));
              });
   }
   FillSlots(shard);
@@ -207,12 +208,13 @@ Status Shards::Initialize(const v1::JobPlan& plan, Shard& shard) {
 }
 
 void Shards::FillSlots(Shard& shard) {
+  const std::span<const float> values = shard.values.floats();
   for (std::size_t i = 0; i < shard.slots.size(); ++i) {
     if (optimizer_.SlotIsZero(i)) continue;  // as fresh memory is; no page is taken for it
-    InPieces(pool_, shard.layout.elements, kPieceFloats, kPieceFloats,
+    const std::span<float> slot = shard.slots[i].floats();
+    InPieces(pool_, values.size(), kPieceFloats, kPieceFloats,
              [&](std::size_t first, std::size_t count) {
-               optimizer_.FillSlot(i, std::as_const(shard.values).floats().subspan(first, count),
-                                   shard.slots[i].floats().subspan(first, count));
+               optimizer_.FillSlot(i, values.subspan(first, count), slot.subspan(first, count));
              });
   }
 }
@@ -270,7 +272,7 @@ Result<std::uint64_t> Shards::ReadDense(std::uint32_t index, std::span<float> in
                            into.size(), shard->layout.elements);
   }
   pulls_.fetch_add(1, std::memory_order_relaxed);
-  const std::shared_lock lock(shard->mutex);
+  const ReadLock lock(shard->mutex);
   std::memcpy(into.data(), shard->values.floats().data(), into.size_bytes());
   return shard->version;
 }
@@ -280,7 +282,7 @@ Result<std::uint64_t> Shards::ReadRows(std::uint32_t index, std::span<const std:
   MUSTER_TRY_ASSIGN(const Shard* shard, At(index));
   MUSTER_TRY(CheckIds(*shard, ids, into.size()));
   pulls_.fetch_add(1, std::memory_order_relaxed);
-  const std::shared_lock lock(shard->mutex);
+  const ReadLock lock(shard->mutex);
   GatherRows(shard->values.floats().data(),
              static_cast<std::size_t>(shard->layout.info.row_elements), ids, into.data());
   return shard->version;
@@ -337,7 +339,7 @@ Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float
   // Before the lock: the gradient is the caller's.
   const bool finite = Finite(gradient);
   {
-    const std::unique_lock lock(shard.mutex);
+    const WriteLock lock(shard.mutex);
     const Result<ApplyOutcome> admitted = shard.window.Admit(id);
     if (!admitted.ok()) return Annotate(admitted.status(), "variable " + shard.layout.name);
     if (*admitted == ApplyOutcome::kDuplicate) {
@@ -387,19 +389,19 @@ std::optional<ClosureId> Shards::Missing(std::uint32_t index, ClosureId closure)
   Shard& shard = shards_[index];
   const std::uint64_t needed = rule_.NeededFor(closure.value());
   if (!rule_.synchronous()) {
-    const std::shared_lock lock(shard.mutex);
+    const ReadLock lock(shard.mutex);
     if (shard.window.watermark() >= needed) return std::nullopt;
     return ClosureId(shard.window.watermark() + 1);
   }
   {
-    const std::shared_lock lock(shard.mutex);
+    const ReadLock lock(shard.mutex);
     if (!StepIsOver(shard, closure)) {
       if (shard.version >= needed) return std::nullopt;
       return shard.sum.next();
     }
   }
   {
-    const std::unique_lock lock(shard.mutex);
+    const WriteLock lock(shard.mutex);
     if (StepIsOver(shard, closure)) ApplyStep(shard);
     if (shard.version < needed) return shard.sum.next();
   }
@@ -436,7 +438,7 @@ Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
     return InvalidArgument("variable {}: {} floats for a shard of {}", shard.layout.name,
                            value.size(), shard.layout.elements);
   }
-  const std::unique_lock lock(shard.mutex);
+  const WriteLock lock(shard.mutex);
   const std::uint64_t pushed = shard.window.watermark() + shard.window.applied_above();
   if (pushed != 0) {
     return FailedPrecondition(
@@ -451,7 +453,7 @@ Status Shards::Assign(std::uint32_t index, std::span<const float> value) {
 }
 
 Result<std::uint64_t> Shards::ChangesAtCut(Shard& shard, std::uint64_t step) {
-  const std::unique_lock lock(shard.mutex);
+  const WriteLock lock(shard.mutex);
   if (shard.window.watermark() != step || shard.window.applied_above() != 0) {
     return FailedPrecondition(
         "job {}, step {}: variable {} has closures 1 to {} applied and {} beyond; the job must "
@@ -478,18 +480,19 @@ Status Shards::RequireUncommitted(const std::string& directory, storage::FileSys
 // mostly nobody waits and nothing changes; it may have given this save up, though, and gone on.
 Status Shards::CopyTensor(const SavedTensor& tensor, std::uint64_t step,
                           storage::SafetensorsWriter& writer, std::vector<std::byte>& piece) const {
-  const std::span<const std::byte> bytes = std::as_bytes(tensor.region->floats());
-  for (std::size_t at = 0; at < bytes.size(); at += piece.size()) {
-    piece.resize(std::min<std::size_t>(storage::kChunkBytes, bytes.size() - at));
+  const std::uint64_t bytes = BytesOf(tensor.shard->layout, 1);
+  for (std::size_t at = 0; at < bytes; at += piece.size()) {
+    piece.resize(std::min<std::size_t>(storage::kChunkBytes, bytes - at));
     {
-      const std::shared_lock lock(tensor.shard->mutex);
+      const ReadLock lock(tensor.shard->mutex);
       if (tensor.shard->changes != tensor.changes) {
         return FailedPrecondition(
             "job {}, step {}: variable {} was changed before all of it was copied: the job has "
             "gone on without waiting for this save",
             job_, step, tensor.shard->layout.name);
       }
-      std::memcpy(piece.data(), bytes.data() + at, piece.size());
+      const Region& array = tensor.shard->array(tensor.array);
+      std::memcpy(piece.data(), std::as_bytes(array.floats()).data() + at, piece.size());
     }
     MUSTER_TRY(writer.Append(piece));
   }
@@ -504,10 +507,10 @@ Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& direc
   std::vector<SavedTensor> tensors;
   std::vector<storage::TensorDeclaration> declarations;
   const auto add = [&](const Shard& shard, std::uint64_t changes, const std::string& name,
-                       const Region& region) {
+                       std::size_t array) {
     const ShardLayout& layout = shard.layout;
     const std::string key = layout.KeyOf(name);
-    tensors.push_back({&shard, &region, changes});
+    tensors.push_back({&shard, array, changes});
     declarations.push_back({key, DType::kFloat32, layout.ShardShape()});
     v1::TensorSlice* slice = report.add_slices();
     slice->set_name(name);
@@ -520,10 +523,10 @@ Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& direc
   };
   for (Shard& shard : shards_) {
     MUSTER_TRY_ASSIGN(const std::uint64_t changes, ChangesAtCut(shard, step));
-    add(shard, changes, shard.layout.name, shard.values);
-    for (std::size_t i = 0; i < shard.slots.size(); ++i) {
+    add(shard, changes, shard.layout.name, 0);
+    for (std::size_t i = 0; i < optimizer_.slots().size(); ++i) {
       add(shard, changes, storage::SlotName(shard.layout.name, std::string(optimizer_.slots()[i])),
-          shard.slots[i]);
+          1 + i);
     }
   }
   MUSTER_TRY(files.MakeFolders(directory));
@@ -546,7 +549,7 @@ void Shards::Report(v1::PsReport& report) const {
     info->set_name(shard.layout.name);
     info->set_row_offset(shard.layout.info.row_offset);
     info->set_rows(shard.layout.info.rows);
-    const std::shared_lock lock(shard.mutex);
+    const ReadLock lock(shard.mutex);
     info->set_version(shard.version);
     info->set_watermark(shard.window.watermark());
     info->set_applied_above(shard.window.applied_above());
@@ -566,7 +569,7 @@ void Shards::Adopt(Attempt least_attempt, v1::AdoptReport& report) {
   for (Shard& shard : shards_) {
     v1::ClosureMarks marks;
     {
-      const std::unique_lock lock(shard.mutex);
+      const WriteLock lock(shard.mutex);
       shard.window.RefuseBelow(least_attempt);
       shard.window.Report(marks);
     }

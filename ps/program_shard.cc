@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "common/base/words.h"
@@ -127,6 +125,7 @@ Result<std::unique_ptr<ProgramShard>> ProgramShard::Create(const v1::CreateShard
   }
   shard->bytes_ = static_cast<std::size_t>(shard->rows_) * shard->row_bytes_;
   shard->held_ = shard->bytes_;
+  const WriteLock lock(shard->mutex_);  // nobody waits: the shard is not known yet
   MUSTER_TRY_ASSIGN(shard->values_, Region::Create(DivideUp(shard->bytes_, sizeof(float))));
   MUSTER_TRY(shard->Fill(create, value));
   return shard;
@@ -218,7 +217,7 @@ Result<ReadMark> ProgramShard::Read(std::uint32_t slot, bool rows,
                                     std::span<const std::int64_t> ids, std::span<std::byte> into,
                                     ReadBy reader) const {
   MUSTER_TRY(CheckAccess(rows, ids, into.size()));
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   MUSTER_TRY_ASSIGN(const Region* from, Storage(slot));
   const std::byte* const bytes = std::as_bytes(from->floats()).data();
   if (rows) {
@@ -230,7 +229,7 @@ Result<ReadMark> ProgramShard::Read(std::uint32_t slot, bool rows,
 }
 
 bool ProgramShard::has_optimizer() const {
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   return optimizer_.has_value();
 }
 
@@ -246,7 +245,7 @@ Status ProgramShard::Check(const ShardWrite& write) const {
   MUSTER_TRY(CheckAccess(write.rows, write.ids, write.values.size()));
   if (write.op == kGradient) return CheckGradient(write);
   if (write.slot != 0) {
-    const std::shared_lock lock(mutex_);
+    const ReadLock lock(mutex_);
     MUSTER_TRY(Storage(write.slot).status());
   }
   return CheckOperands(static_cast<ElementOp>(write.op), dtype_, write.values,
@@ -291,7 +290,7 @@ void ProgramShard::ApplyOne(const ShardWrite& write) {
 
 void ProgramShard::BeginStep(std::uint64_t step) {
   if (step <= step_.load(std::memory_order_acquire)) return;
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   if (step <= step_) return;
   if (staged_.bytes() > 0) {
     for (const ShardWrite& write : staged_.Merge(dtype_, row_bytes_)) ApplyOne(write);
@@ -305,7 +304,7 @@ void ProgramShard::BeginStep(std::uint64_t step) {
 Result<bool> ProgramShard::Apply(const FlushId& id, ClosureId settled,
                                  std::span<const ShardWrite> writes, std::uint64_t step) {
   if (step > 0) BeginStep(step);
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   const Result<bool> admitted = window_.Admit(id, settled);
   if (!admitted.ok()) return Annotate(admitted.status(), "variable " + variable_->name());
   if (!*admitted) return false;
@@ -330,7 +329,7 @@ Status ProgramShard::CheckAttach(const v1::OptimizerSpec& spec) const {
     return InvalidArgument("variable {} is {}; an optimizer is for float32 and float64",
                            variable_->name(), NameOf(dtype_));
   }
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   if (!optimizer_ || optimizer_spec_ == spec.SerializeAsString()) return Ok();
   return FailedPrecondition("variable {} has another optimizer already", variable_->name());
 }
@@ -338,7 +337,7 @@ Status ProgramShard::CheckAttach(const v1::OptimizerSpec& spec) const {
 Status ProgramShard::Attach(const v1::OptimizerSpec& spec, std::optional<std::uint64_t> updates) {
   MUSTER_TRY(CheckAttach(spec));
   MUSTER_TRY_ASSIGN(Optimizer made, Optimizer::Create(spec, 1));
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   if (!optimizer_) {
     std::vector<Region> slots;
     for (std::size_t i = 0; i < made.slots().size(); ++i) {
@@ -363,7 +362,7 @@ Status ProgramShard::Attach(const v1::OptimizerSpec& spec, std::optional<std::ui
 }
 
 void ProgramShard::Trim(ClosureId settled) {
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   window_.Trim(settled);
 }
 

@@ -80,14 +80,15 @@ class ProgramShard {
  private:
   ProgramShard(std::shared_ptr<const v1::ProgramVariable> variable, std::uint32_t part,
                ApplyPool& pool);
-  Status Fill(const v1::CreateShard& create, std::span<const std::byte> value);
+  Status Fill(const v1::CreateShard& create, std::span<const std::byte> value)
+      MUSTER_REQUIRES(mutex_);
   Status CheckAccess(bool rows, std::span<const std::int64_t> ids, std::size_t bytes) const;
   Status CheckGradient(const ShardWrite& write) const;
   // The values, or a slot.
-  Result<const Region*> Storage(std::uint32_t slot) const;
-  void ApplyOne(const ShardWrite& write);
+  Result<const Region*> Storage(std::uint32_t slot) const MUSTER_REQUIRES_SHARED(mutex_);
+  void ApplyOne(const ShardWrite& write) MUSTER_REQUIRES(mutex_);
   template <class T>
-  void ApplyGradient(const ShardWrite& write);
+  void ApplyGradient(const ShardWrite& write) MUSTER_REQUIRES(mutex_);
   std::span<std::byte> BytesOf(Region& region) const;
 
   const std::shared_ptr<const v1::ProgramVariable> variable_;
@@ -101,18 +102,17 @@ class ProgramShard {
   std::atomic<std::uint64_t> held_{0};
 
   mutable ReadWriteLock mutex_;
-  // Everything below belongs to the mutex.
-  Region values_;
-  std::vector<Region> slots_;
-  std::optional<Optimizer> optimizer_;
+  Region values_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Region> slots_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<Optimizer> optimizer_ MUSTER_GUARDED_BY(mutex_);
   // As it was attached, serialized.
-  std::string optimizer_spec_;
-  std::uint64_t version_ = 0;
-  std::uint64_t updates_ = 0;
-  FlushWindow window_;
-  StagedWrites staged_;
-  // The step that has begun here, as far as is known; what is staged is of it. Read without the
-  // mutex to see whether there is something to do.
+  std::string optimizer_spec_ MUSTER_GUARDED_BY(mutex_);
+  std::uint64_t version_ MUSTER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t updates_ MUSTER_GUARDED_BY(mutex_) = 0;
+  FlushWindow window_ MUSTER_GUARDED_BY(mutex_);
+  StagedWrites staged_ MUSTER_GUARDED_BY(mutex_);
+  // The step that has begun here, as far as is known; what is staged is of it. Changed under the
+  // mutex; read without it to see whether there is something to do.
   std::atomic<std::uint64_t> step_{0};
 };
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
-#include <shared_mutex>
 
 #include "muster/v1/variables.pb.h"
 
@@ -45,7 +43,7 @@ Status ProgramSpace::Open() const { return closed_; }
 
 void ProgramSpace::Close(const Status& why) {
   absl::flat_hash_map<std::uint32_t, ShardPointer> freed;  // outside the lock
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   closed_ = why;
   freed.swap(shards_);
   parts_.clear();
@@ -59,7 +57,7 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
   const v1::ProgramVariable& variable = create.variable();
   const VariableId id(variable.id());
   const Key key(id, create.part());
-  const auto known = [&]() -> Result<std::optional<std::uint32_t>> {
+  const auto known = [&]() MUSTER_REQUIRES_SHARED(mutex_) -> Result<std::optional<std::uint32_t>> {
     MUSTER_TRY(Open());
     const auto name = names_.find(variable.name());
     if (name != names_.end() && name->second != id) {
@@ -77,12 +75,12 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
                          shard->variable().name());
   };
   {
-    const std::shared_lock lock(mutex_);
+    const ReadLock lock(mutex_);
     MUSTER_TRY_ASSIGN(const std::optional<std::uint32_t> index, known());
     if (index) return *index;
   }
   MUSTER_TRY_ASSIGN(ShardPointer made, ProgramShard::Create(create, value, pool_));
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   MUSTER_TRY_ASSIGN(const std::optional<std::uint32_t> index, known());
   if (index) return *index;
   if (shards_.size() >= most_shards_ || made_ == std::numeric_limits<std::uint32_t>::max()) {
@@ -99,7 +97,7 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
 
 Status ProgramSpace::Delete(std::span<const std::uint32_t> shards) {
   std::vector<ShardPointer> freed;  // outside the lock
-  const std::unique_lock lock(mutex_);
+  const WriteLock lock(mutex_);
   MUSTER_TRY(Open());
   for (const std::uint32_t index : shards) {
     if (index >= made_) return NotFound("shard {}: {} have been made here", index, made_);
@@ -124,7 +122,7 @@ Status ProgramSpace::Delete(std::span<const std::uint32_t> shards) {
 }
 
 Result<v1::FoundVariable> ProgramSpace::Lookup(const std::string& name) const {
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   MUSTER_TRY(Open());
   v1::FoundVariable found;
   const auto id = names_.find(name);
@@ -146,7 +144,7 @@ Result<v1::FoundVariable> ProgramSpace::Lookup(const std::string& name) const {
 }
 
 Result<ProgramSpace::ShardPointer> ProgramSpace::Find(std::uint32_t shard) const {
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   MUSTER_TRY(Open());
   if (const auto found = shards_.find(shard); found != shards_.end()) return found->second;
   if (shard < made_) return NotFound("shard {}: its variable was deleted", shard);
@@ -154,7 +152,7 @@ Result<ProgramSpace::ShardPointer> ProgramSpace::Find(std::uint32_t shard) const
 }
 
 std::vector<ProgramSpace::ShardPointer> ProgramSpace::AllShards() const {
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   std::vector<ShardPointer> all;
   all.reserve(shards_.size());
   for (const auto& [index, shard] : shards_) all.push_back(shard);
@@ -234,7 +232,7 @@ void ProgramSpace::Trim() {
 }
 
 std::uint64_t ProgramSpace::bytes() const {
-  const std::shared_lock lock(mutex_);
+  const ReadLock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const auto& [index, shard] : shards_) bytes += shard->bytes();
   return bytes;

@@ -91,7 +91,7 @@ class ProgramSpace {
  private:
   using ShardPointer = std::shared_ptr<ProgramShard>;
 
-  Status Open() const;
+  Status Open() const MUSTER_REQUIRES_SHARED(mutex_);
   Result<ShardPointer> Find(std::uint32_t shard) const;
   std::vector<ShardPointer> AllShards() const;
 
@@ -104,19 +104,19 @@ class ProgramSpace {
 
   std::atomic<std::uint64_t> step_{0};
 
-  // Guards what is below; requests take it shared.
+  // Requests take it shared.
   mutable ReadWriteLock mutex_;
-  Status closed_;
+  Status closed_ MUSTER_GUARDED_BY(mutex_);
   // By index.
-  absl::flat_hash_map<std::uint32_t, ShardPointer> shards_;
-  std::uint32_t made_ = 0;
+  absl::flat_hash_map<std::uint32_t, ShardPointer> shards_ MUSTER_GUARDED_BY(mutex_);
+  std::uint32_t made_ MUSTER_GUARDED_BY(mutex_) = 0;
   // (variable, part) to index.
   using Key = std::pair<VariableId, std::uint32_t>;
-  std::map<Key, std::uint32_t> parts_;
+  std::map<Key, std::uint32_t> parts_ MUSTER_GUARDED_BY(mutex_);
   // Those that were deleted last: a request to make one that comes late makes nothing.
-  std::deque<Key> deleted_;
+  std::deque<Key> deleted_ MUSTER_GUARDED_BY(mutex_);
   // The variable of a name.
-  std::map<std::string, VariableId> names_;
+  std::map<std::string, VariableId> names_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::ps
