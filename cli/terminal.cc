@@ -21,10 +21,7 @@ int Columns() {
 
 std::string Paint(const Terminal& terminal, Colour colour, std::string_view text) {
   if (!terminal.colour) return std::string(text);
-  const char* code = "1";
-  if (colour == Colour::kGreen) code = "32";
-  if (colour == Colour::kRed) code = "31";
-  if (colour == Colour::kYellow) code = "33";
+  const char* const code = colour == Colour::kGreen ? "32" : colour == Colour::kRed ? "31" : "33";
   return fmt::format("\033[{}m{}\033[0m", code, text);
 }
 

@@ -20,7 +20,7 @@ struct Terminal {
   int columns = 80;
 };
 
-enum class Colour { kGreen, kRed, kYellow, kBold };
+enum class Colour { kGreen, kRed, kYellow };
 
 // `text` in that colour, or as it is.
 std::string Paint(const Terminal& terminal, Colour colour, std::string_view text);

@@ -48,7 +48,8 @@ struct LinkCosts {
 double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, const Costs& costs);
 
 // The same on a torus of these sizes (TorusSchedule()): a ring along each dimension, each with the
-// part of the bytes that the rings before have left to a member.
+// part of the bytes that the rings before have left to a member. Nothing is chosen by it:
+// docs/collectives.md tells by it what a torus is worth, and the schedule is tested against it.
 double PredictedTorusSeconds(std::span<const int> dims, std::size_t bytes, const Costs& costs);
 
 // The cheapest. `only_direct`: elements whose sums are made in another type than they have; rounds

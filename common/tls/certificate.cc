@@ -151,11 +151,6 @@ Result<Holder> HolderOf(const x509_st& certificate) {
       SubjectOf(certificate));
 }
 
-Result<Holder> HolderOfPem(std::string_view pem) {
-  MUSTER_TRY_ASSIGN(const X509Ptr certificate, ParseCertificate(pem, "the peer's certificate"));
-  return HolderOf(*certificate);
-}
-
 std::vector<std::string> HostsOf(const x509_st& certificate) {
   std::vector<std::string> hosts;
   ForEachName(certificate, [&](const GENERAL_NAME& name) {

@@ -55,7 +55,6 @@ Result<KeyPtr> ParseKey(std::string_view pem, const std::string& what);
 
 //   kPermissionDenied: the certificate names no holder, or two roles.
 Result<Holder> HolderOf(const x509_st& certificate);
-Result<Holder> HolderOfPem(std::string_view pem);
 
 // Names and addresses of hosts that it is for.
 std::vector<std::string> HostsOf(const x509_st& certificate);

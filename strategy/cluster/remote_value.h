@@ -62,9 +62,6 @@ class RemoteValue {
   // It has a value or an error: fetch() does not wait.
   bool ready() const { return internal::is_ready(remote_.get()); }
 
-  // For arguments: the bytes as they came.
-  Bytes fetch_encoded() const { return internal::fetch_bytes(remote_.get(), std::nullopt); }
-
  private:
   std::shared_ptr<const internal::Remote> remote_;
 };

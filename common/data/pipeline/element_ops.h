@@ -45,11 +45,6 @@ template <class T>
 Element Scalar(T value) {
   return {.columns = {MakeColumn<T>(kValueColumn, {}, std::vector<T>{std::move(value)})}};
 }
-template <class T>
-Element Vector(std::vector<T> values) {
-  const auto size = static_cast<std::int64_t>(values.size());
-  return {.columns = {MakeColumn<T>(kValueColumn, {size}, std::move(values))}};
-}
 
 // Bytes of one value in memory, those of the std::string for strings.
 constexpr std::size_t Stride(DType dtype) {

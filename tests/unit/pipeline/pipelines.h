@@ -31,6 +31,11 @@ inline Numbers RowsOf(const Element& element) {
   return {column.as<std::int64_t>(), column.as<std::int64_t>() + column.elements()};
 }
 
+inline Element VectorOf(Numbers values) {
+  const auto size = static_cast<std::int64_t>(values.size());
+  return {.columns = {MakeColumn<std::int64_t>(kValueColumn, {size}, std::move(values))}};
+}
+
 inline std::unique_ptr<Iterator> Open(const Pipeline& pipeline, Iterator::Options options = {}) {
   auto iterator = Iterator::Make(pipeline, std::move(options));
   INFO(ToString(iterator.status()));

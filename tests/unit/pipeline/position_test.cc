@@ -100,7 +100,7 @@ TEST_CASE("a position in each kind of step", "[pipeline][unit]") {
     return Range(30).Batch(3, true).Map(
         [](const Element& element, const std::stop_token&) -> Result<Element> { return element; });
   });
-  CheckPositions([] { return Pipeline::Slices(Vector<std::int64_t>(Sequence(0, 9))).Batch(2); });
+  CheckPositions([] { return Pipeline::Slices(VectorOf(Sequence(0, 9))).Batch(2); });
   CheckPositions([] {
     return Pipeline::Generator([] {
       return [n = std::int64_t{0}](const std::stop_token&) mutable -> Item {

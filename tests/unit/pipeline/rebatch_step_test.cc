@@ -72,7 +72,7 @@ TEST_CASE("the batch size is inferred through steps that keep batches whole", "[
 
 TEST_CASE("an unknown batch size is split batch by batch", "[pipeline][unit]") {
   const auto batch = [](std::int64_t begin, std::int64_t end) {
-    return Vector<std::int64_t>(testing::Sequence(begin, end));
+    return testing::VectorOf(testing::Sequence(begin, end));
   };
   const Pipeline batches = Pipeline::Of({batch(0, 8), batch(8, 12)});
 
