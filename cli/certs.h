@@ -2,7 +2,7 @@
 // no cluster.
 #pragma once
 
-#include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/options.h"
 
 namespace CLI {

@@ -51,15 +51,6 @@ std::string OtherVersionsText(const v1::ClusterStatus& status) {
 
 }  // namespace
 
-ExitCode Fail(const Context& context, const Status& status,
-              const std::vector<std::string>& problems) {
-  if (context.options.output == Output::kJson) {
-    context.terminal.out << ErrorJson(status, problems);
-  }
-  context.terminal.err << "error: " << Message(status) << '\n';
-  return CodeOf(status);
-}
-
 ExitCode Jobs(const Context& context) {
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/options.h"
 
 namespace CLI {

@@ -6,9 +6,18 @@
 #include <optional>
 #include <string>
 
-#include "cli/commands.h"
+#include "cli/context.h"
+#include "muster/v1/jobs.pb.h"
 
 namespace muster::cli {
+
+// Between two attempts to reach a coordinator that is gone.
+inline constexpr std::chrono::milliseconds kRetry{500};
+
+// How long a coordinator may be gone before a wait for a job gives up with kUnreachable.
+inline constexpr std::chrono::minutes kPatience{5};
+// The same for one that has not answered yet: it may be starting, or the address is wrong.
+inline constexpr std::chrono::seconds kFirstPatience{5};
 
 struct FollowOptions {
   std::string job;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "cli/commands.h"
+#include "cli/follow.h"
 #include "cli/format.h"
 #include "common/base/wall_time.h"
 

@@ -1,7 +1,7 @@
 // Lines that a job's processes have written.
 #pragma once
 
-#include "cli/commands.h"
+#include "cli/context.h"
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::cli {
