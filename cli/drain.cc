@@ -1,7 +1,5 @@
 #include "cli/drain.h"
 
-#include <charconv>
-#include <optional>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -9,8 +7,10 @@
 
 #include "cli/flags.h"
 #include "cli/format.h"
+#include "common/base/task_name.h"
 #include "common/base/utf8.h"
 #include "common/base/words.h"
+#include "common/messages/task_proto.h"
 
 namespace muster::cli {
 namespace {
@@ -21,22 +21,8 @@ constexpr milliseconds kPause{200};
 // Without --timeout: twice what daemons take at most as they are.
 constexpr milliseconds kLimit{120'000};
 
-// "worker:1"
-std::optional<v1::Task> TaskOf(const std::string& text) {
-  const std::size_t colon = text.find(':');
-  if (colon == 0 || colon == std::string::npos) return std::nullopt;
-  std::uint32_t index = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + colon + 1, end, index);
-  if (parsed.ec != std::errc() || parsed.ptr != end || index > INT32_MAX) return std::nullopt;
-  v1::Task task;
-  task.set_type(text.substr(0, colon));
-  task.set_index(index);
-  return task;
-}
-
 std::string CheckTask(const std::string& text) {
-  if (TaskOf(text) && FirstBadUtf8(text) == std::string::npos) return "";
+  if (TaskIn(text) && FirstBadUtf8(text) == std::string::npos) return "";
   return fmt::format("\"{}\" is no task: give one of `muster status`, as worker:1 or ps:0",
                      ToValidUtf8(text));
 }
@@ -104,7 +90,7 @@ ExitCode Drain(const Context& context) {
   const milliseconds limit = context.options.timeout.value_or(kLimit);
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
-  const Result<v1::DrainTaskReply> asked = (*api)->Drain(*TaskOf(task));
+  const Result<v1::DrainTaskReply> asked = (*api)->Drain(ToProto(*TaskIn(task)));
   if (!asked.ok()) return Fail(context, asked.status());
   if (asked->existing()) {
     context.terminal.err << fmt::format("{} was taken out before ({})\n", task, Who(asked->task()));
@@ -147,7 +133,7 @@ ExitCode Undrain(const Context& context) {
   const std::string& task = context.options.task;
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
-  const Result<v1::UndrainTaskReply> reply = (*api)->Undrain(*TaskOf(task));
+  const Result<v1::UndrainTaskReply> reply = (*api)->Undrain(ToProto(*TaskIn(task)));
   if (!reply.ok()) return Fail(context, reply.status());
   const v1::TaskState& state = reply->task();
   const std::string now = state.state() == "up"         ? "is let in again, and gets work"

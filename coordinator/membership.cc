@@ -30,15 +30,6 @@ const char* NameOf(Member::State state) {
 
 std::string WhoTook(const v1::TakenOut& out) { return out.by().empty() ? "an operator" : out.by(); }
 
-v1::Task ToProto(const TaskId& task) {
-  v1::Task proto;
-  proto.set_type(task.type);
-  proto.set_index(static_cast<std::uint32_t>(task.index));
-  return proto;
-}
-
-TaskId FromProto(const v1::Task& task) { return {task.type(), static_cast<int>(task.index())}; }
-
 Membership::Membership(Options options, Scheduler& scheduler, Observer& observer)
     : options_(std::move(options)),
       scheduler_(scheduler),

@@ -31,6 +31,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
+#include "common/messages/task_proto.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/jobs.pb.h"
 #include "muster/v1/journal.pb.h"
@@ -184,8 +185,5 @@ inline const TaskId kEvaluator{"evaluator", 0};
 
 // "submitter ana", "an operator".
 std::string WhoTook(const v1::TakenOut& out);
-
-v1::Task ToProto(const TaskId& task);
-TaskId FromProto(const v1::Task& task);
 
 }  // namespace muster::coordinator

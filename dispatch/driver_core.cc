@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "dispatch/core/attempt.h"
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/task_name.h"
 #include "common/base/words.h"
 
 namespace muster::dispatch {
@@ -351,10 +353,9 @@ void DriverCore::OnJoined(const Peer& peer) {
     lost_.erase(lost);
     return;
   }
-  const std::size_t colon = peer.task.rfind(':');
-  if (options_.start_delay.count() <= 0 || colon == std::string::npos) return;
-  const auto number = std::strtoll(peer.task.c_str() + colon + 1, nullptr, 10);
-  std::chrono::milliseconds delay = options_.start_delay * number;
+  const std::optional<TaskId> task = TaskIn(peer.task);
+  if (options_.start_delay.count() <= 0 || !task) return;
+  std::chrono::milliseconds delay = options_.start_delay * task->index;
   if (options_.most_start_delay.count() > 0) delay = std::min(delay, options_.most_start_delay);
   dispatcher_.HoldWorker(peer.handle, now + delay);
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -20,7 +21,9 @@
 #include "cli/registry.h"
 #include "cli/up/daemons.h"
 #include "common/base/private_directory.h"
+#include "common/base/task_name.h"
 #include "common/base/words.h"
+#include "common/messages/task_proto.h"
 
 namespace muster::cli {
 namespace {
@@ -247,11 +250,10 @@ void LocalCluster::ReportDeath(const std::string& task, int pid, const process::
     daemons_.Replace(task, std::move(argv));
     return;
   }
-  const std::size_t colon = task.find(':');
-  if (colon == std::string::npos || address_.empty()) return;
+  const std::optional<TaskId> member = TaskIn(task);
+  if (!member || address_.empty()) return;
   v1::ReportExitRequest request;
-  request.mutable_task()->set_type(task.substr(0, colon));
-  request.mutable_task()->set_index(static_cast<std::uint32_t>(std::stoul(task.substr(colon + 1))));
+  *request.mutable_task() = ToProto(*member);
   request.set_pid(static_cast<std::uint32_t>(pid));
   request.set_how(exit.ToString());
   // Without an answer the coordinator notices by itself, a little later.

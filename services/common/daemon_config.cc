@@ -1,7 +1,6 @@
 #include "services/common/daemon_config.h"
 
-#include <charconv>
-
+#include "common/base/task_name.h"
 #include "common/cluster/tf_config.h"
 #include "services/common/tls_files.h"
 
@@ -13,17 +12,8 @@ using config::Kind;
 constexpr std::string_view kCoordinatorType = "chief";
 
 Result<TaskId> ParseTask(const std::string& text, const std::string& where) {
-  const std::size_t colon = text.find(':');
-  int index = -1;
-  if (colon != std::string::npos) {
-    const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data() + colon + 1, end, index);
-    if (parsed.ec != std::errc() || parsed.ptr != end) index = -1;
-  }
-  if (colon == std::string::npos || colon == 0 || index < 0) {
-    return InvalidArgument("{}: task \"{}\" must be type:index, for example ps:0", where, text);
-  }
-  return TaskId{.type = text.substr(0, colon), .index = index};
+  if (std::optional<TaskId> task = TaskIn(text)) return *std::move(task);
+  return InvalidArgument("{}: task \"{}\" must be type:index, for example ps:0", where, text);
 }
 
 // The task by setting; the coordinator need not be told.

@@ -6,6 +6,9 @@
 
 #include <fmt/core.h>
 
+#include "common/base/task_name.h"
+#include "common/messages/task_proto.h"
+
 namespace muster::trainer {
 namespace {
 
@@ -13,13 +16,7 @@ constexpr std::size_t kMostReruns = 64;
 constexpr std::size_t kMostNews = 1'000;
 
 v1::Task TaskOf(const std::string& name) {
-  v1::Task task;
-  const std::size_t colon = name.find(':');
-  task.set_type(name.substr(0, colon));
-  if (colon != std::string::npos) {
-    task.set_index(static_cast<std::uint32_t>(std::stoul(name.substr(colon + 1))));
-  }
-  return task;
+  return ToProto(TaskIn(name).value_or(TaskId{.type = name}));
 }
 
 }  // namespace
