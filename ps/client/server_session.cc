@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -25,6 +24,13 @@ Millis Until(TimePoint deadline) {
 
 std::span<const std::byte> PaddingOf(std::uint64_t bytes) {
   return std::span(kZeros).first(PaddedTo8(bytes) - bytes);
+}
+
+Result<LinkMode> LinkModeOf(std::string_view name) {
+  if (name.empty() || name == "auto") return LinkMode::kAuto;
+  if (name == "tcp") return LinkMode::kTcp;
+  if (name == "local") return LinkMode::kLocal;
+  return InvalidArgument("link \"{}\": wanted auto, tcp or local", name);
 }
 
 ServerSession::ServerSession(Target target, Options options, const net::Arena& arena,

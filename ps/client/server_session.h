@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include <sys/uio.h>
 
@@ -31,6 +32,9 @@ iovec PartOf(std::span<T> data) {
 std::span<const std::byte> PaddingOf(std::uint64_t bytes);
 
 enum class LinkMode { kAuto, kTcp, kLocal };
+// As messages and settings name it; nothing given is auto.
+//   kInvalidArgument: neither auto, tcp nor local.
+Result<LinkMode> LinkModeOf(std::string_view name);
 
 // Payload bytes moved, by kind of link.
 struct LinkBytes {

@@ -11,13 +11,6 @@
 namespace muster::executor {
 namespace {
 
-Result<ps::LinkMode> LinkModeOf(const std::string& name) {
-  if (name.empty() || name == "auto") return ps::LinkMode::kAuto;
-  if (name == "tcp") return ps::LinkMode::kTcp;
-  if (name == "local") return ps::LinkMode::kLocal;
-  return InvalidArgument("link \"{}\": wanted auto, tcp or local", name);
-}
-
 class PsSteps final : public Steps, private engine::ParameterSource {
  public:
   Status Open(const v1::ExecutorStart& start, const std::vector<data::ColumnInfo>& columns) {
@@ -26,7 +19,7 @@ class PsSteps final : public Steps, private engine::ParameterSource {
     options.key = start.start().program().key();
     options.tls = program::TlsOf(start.start().program());
     options.host_id = start.host_id();
-    MUSTER_TRY_ASSIGN(options.link, LinkModeOf(start.link()));
+    MUSTER_TRY_ASSIGN(options.link, ps::LinkModeOf(start.link()));
     const v1::JobPlan& plan = start.start().plan();
     MUSTER_TRY_ASSIGN(client_, ps::PsClient::Connect(plan, std::move(options)));
     MUSTER_TRY_ASSIGN(variables_, MatchVariables(*model_, plan));

@@ -58,7 +58,7 @@ internal::PsAccess AccessOf(program::Runtime& runtime) {
                             .epoch = Epoch(start.epoch()),
                             .incarnation = Incarnation(start.incarnation()),
                             .host_id = start.host_id(),
-                            .link = internal::LinkModeOf(start.link()),
+                            .link = value_of(ps::LinkModeOf(start.link())),
                             .tls = program::TlsOf(start)};
   const v1::ProgramMembers members = FirstMembers(runtime);
   for (const v1::PsAddress& address : members.servers()) {

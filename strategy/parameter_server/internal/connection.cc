@@ -102,11 +102,6 @@ const std::uint32_t kOpenOnWorker =
 
 }  // namespace
 
-ps::LinkMode LinkModeOf(const std::string& name) {
-  if (name == "tcp") return ps::LinkMode::kTcp;
-  return name == "local" ? ps::LinkMode::kLocal : ps::LinkMode::kAuto;
-}
-
 std::shared_ptr<PsConnection> PsConnection::Current() {
   Process& process = ThisProcess();
   const MutexLock lock(process.mutex);
@@ -139,7 +134,7 @@ void PsConnection::BecomeExecutor(PsAccess access) {
   const v1::ProgramStart& start = program::Start();
   access.key = start.key();
   access.host_id = start.host_id();
-  access.link = LinkModeOf(start.link());
+  access.link = value_of(ps::LinkModeOf(start.link()));
   access.tls = program::TlsOf(start);
   Become(std::shared_ptr<PsConnection>(new PsConnection(std::move(access), nullptr)));
 }

@@ -38,9 +38,6 @@ struct PsAccess {
   std::shared_ptr<tls::KeyContext> tls = nullptr;
 };
 
-// What ProgramStart.link says.
-ps::LinkMode LinkModeOf(const std::string& name);
-
 class PsConnection : public std::enable_shared_from_this<PsConnection> {
  public:
   // The one that this process has now; null: none.
@@ -51,6 +48,7 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   static std::shared_ptr<PsConnection> OpenAsDriver(const PsAccess& access,
                                                     std::shared_ptr<ClusterLink> link);
   // Becomes an executor's, unless it is of the same driver already; connects when it is first used.
+  //   INVALID_ARGUMENT (thrown): this process was told of a link of another name.
   static void BecomeExecutor(PsAccess access);
   ~PsConnection();
 

@@ -124,8 +124,8 @@ class RunningProgram {
 // Starts the processes of one job and tells its driver who is there.
 class PlayedCluster {
  public:
-  explicit PlayedCluster(std::string link = "auto", std::string program = ClosuresProgram())
-      : link_(std::move(link)), program_(std::move(program)) {}
+  explicit PlayedCluster(std::string how = "auto", std::string program = ClosuresProgram())
+      : link(std::move(how)), program_(std::move(program)) {}
 
   v1::ProgramStart StartOf(v1::ProgramRole role, std::uint32_t index, std::uint64_t incarnation) {
     v1::ProgramStart start;
@@ -139,13 +139,14 @@ class PlayedCluster {
     start.set_key(net::JobKey("token", "job-1", Epoch(1)));
     start.set_closures_at_a_time(closures_at_a_time);
     start.set_threads(1);
-    start.set_link(link_);
+    start.set_link(link);
     start.set_host_id(net::HostId().value());
     start.set_socket_directory(sockets_.path());
     return start;
   }
 
-  // What executors have that are started from now on.
+  // What processes have that are started from now on.
+  std::string link;
   std::uint32_t closures_at_a_time = 1;
 
   // Before the driver.
@@ -201,7 +202,6 @@ class PlayedCluster {
     driver_->Send(message);
   }
 
-  const std::string link_;
   const std::string program_;
   const TempDir sockets_;
   std::vector<v1::PsAddress> servers_;

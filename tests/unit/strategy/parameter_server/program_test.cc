@@ -123,6 +123,14 @@ TEST_CASE_METHOD(ServersFixture, "a worker of another number of replicas is refu
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE_METHOD(ServersFixture, "a link to the servers of a name that nobody knows is refused",
+                 "[strategy][unit]") {
+  cluster.link = "radio";
+  RunningProgram& driver = cluster.StartDriver({"count", "1"});
+  CHECK(driver.AwaitLine("link \"radio\": wanted auto, tcp or local"));
+  CHECK(driver.AwaitExit() != "exit code 0");
+}
+
 TEST_CASE_METHOD(ServersFixture, "a variable of another shape is refused and both are named",
                  "[strategy][unit]") {
   RunningProgram& driver = cluster.StartDriver({"differ"});
