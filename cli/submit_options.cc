@@ -1,11 +1,9 @@
 // muster submit: a model job's YAML, a program, a command.
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/launch.h"
 #include "cli/options.h"
+#include "common/base/number_in.h"
 #include "common/base/tpu_mesh.h"
 #include "common/base/utf8.h"
 #include "common/config/job_yaml/limits.h"
@@ -27,16 +26,11 @@ constexpr std::uint32_t kMostRestarts = 1'000'000;
 
 // "3", or "2:4".
 std::optional<Options::Workers> WorkersOf(std::string_view text) {
-  const auto number = [](std::string_view digits) -> std::optional<std::uint32_t> {
-    std::uint32_t value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    const bool whole = error == std::errc() && end == digits.data() + digits.size();
-    return whole && !digits.empty() ? std::optional(value) : std::nullopt;
-  };
   const std::size_t colon = text.find(':');
-  const auto least = number(text.substr(0, colon));
-  const auto most = colon == std::string_view::npos ? std::optional<std::uint32_t>(0)
-                                                    : number(text.substr(colon + 1));
+  const auto least = NumberIn<std::uint32_t>(text.substr(0, colon));
+  const auto most = colon == std::string_view::npos
+                        ? std::optional<std::uint32_t>(0)
+                        : NumberIn<std::uint32_t>(text.substr(colon + 1));
   if (!least || !most) return std::nullopt;
   return Options::Workers{.least = *least, .most = *most};
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -12,6 +11,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "common/base/number_in.h"
 
 namespace muster::collectives {
 namespace {
@@ -161,10 +162,8 @@ Result<LinkCosts> ParseCosts(std::string_view text, const std::string& path) {
     before = number;
     for (std::size_t f = 0; f < kFigures.size(); ++f) {
       const std::string_view word = words[2 + f];
-      double value = 0;
-      const auto read = std::from_chars(word.data(), word.data() + word.size(), value);
-      const double seconds = value * kFigures[f].unit;
-      if (read.ec != std::errc() || read.ptr != word.data() + word.size() || !InRange(seconds)) {
+      const double seconds = NumberIn<double>(word).value_or(-1) * kFigures[f].unit;
+      if (!InRange(seconds)) {
         return InvalidArgument("{}: {} is \"{}\": a number from 0 to {:g} is needed", where,
                                kFigures[f].name, Shown(word), kMostSeconds / kFigures[f].unit);
       }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/number_in.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/module_values.h"
 #include "common/storage/owner.h"
@@ -119,10 +120,8 @@ Result<std::vector<std::uint64_t>> NumbersAside(const std::string& root) {
   MUSTER_TRY_ASSIGN(const std::vector<std::string> names, storage::RealFileSystem().List(root));
   for (const std::string& name : names) {
     if (!name.starts_with(kAsidePrefix)) continue;
-    std::uint64_t number = 0;
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + kAsidePrefix.size(), end, number);
-    if (parsed.ec == std::errc() && parsed.ptr == end) numbers.push_back(number);
+    const std::string_view digits = std::string_view(name).substr(kAsidePrefix.size());
+    if (const auto number = NumberIn<std::uint64_t>(digits)) numbers.push_back(*number);
   }
   std::ranges::sort(numbers);
   return numbers;

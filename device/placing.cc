@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "common/base/number_in.h"
 #include "device/gpu.h"
 #include "device/tpu.h"
 
@@ -52,12 +52,9 @@ Result<Place> ParsePlace(std::string_view name) {
   std::string type(rest.substr(0, colon));
   std::transform(type.begin(), type.end(), type.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  int index = -1;
-  if (colon != std::string_view::npos) {
-    const char* const end = rest.data() + rest.size();
-    const auto parsed = std::from_chars(rest.data() + colon + 1, end, index);
-    if (parsed.ec != std::errc() || parsed.ptr != end) index = -1;
-  }
+  const std::string_view digits =
+      colon == std::string_view::npos ? std::string_view() : rest.substr(colon + 1);
+  const int index = NumberIn<int>(digits).value_or(-1);
   if (index >= 0 && index < Arena::kMaxDevices) {
     if (type == "CPU") return Place::Cpu(index);
     if (type == "GPU") return Place::Gpu(index);

@@ -1,11 +1,11 @@
 // muster-coordinator: the daemon of the chief task.
-#include <charconv>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/environment.h"
+#include "common/base/number_in.h"
 #include "common/base/version.h"
 #include "common/base/words.h"
 #include "common/process/child.h"
@@ -102,12 +102,9 @@ Result<std::vector<TaskId>> ParseExpected(std::string_view text) {
     text.remove_prefix(std::min(text.size(), part.size() + 1));
     const std::size_t equals = part.find('=');
     const std::string type(part.substr(0, equals));
-    int count = -1;
-    if (equals != std::string_view::npos) {
-      const auto [end, error] =
-          std::from_chars(part.data() + equals + 1, part.data() + part.size(), count);
-      if (error != std::errc() || end != part.data() + part.size()) count = -1;
-    }
+    const std::string_view digits =
+        equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
+    const int count = NumberIn<int>(digits).value_or(-1);
     const int most = type == "evaluator" ? 1 : kMost;
     if ((type != "ps" && type != "worker" && type != "evaluator") || count < 0 || count > most) {
       return InvalidArgument(
