@@ -176,9 +176,6 @@ class DiskCheckpoints : public Checkpoints {
   LaneOffload& offload_;
 };
 
-// Milliseconds since 1970 as manifests and marks have them: "2026-01-02T03:04:05Z".
-std::string Rfc3339(std::int64_t ms);
-
 // "step-000000000400" -> 400; 0 for another name.
 std::uint64_t StepOfDirectory(const std::string& directory);
 

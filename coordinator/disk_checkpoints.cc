@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -260,15 +259,6 @@ void RunThen(LaneOffload& offload, const std::string& root, Work work,
 }
 
 }  // namespace
-
-std::string Rfc3339(std::int64_t ms) {
-  const std::time_t seconds = static_cast<std::time_t>(ms / 1000);
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  char text[32];
-  const std::size_t size = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return {text, size};
-}
 
 std::uint64_t StepOfDirectory(const std::string& directory) {
   const std::string name = std::filesystem::path(directory).filename().string();

@@ -1,4 +1,5 @@
 // The checkpoints that a view saves: at a cut, with nothing in flight.
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "coordinator/model_job.h"
 #include "coordinator/plan.h"
@@ -120,7 +121,7 @@ void View::OnShardsSaved(std::shared_ptr<Save> save) {
   manifest.set_job_name(story_.record().job().name());
   manifest.set_step(save->step);
   manifest.set_spec_hash(TrainingHash(story_.spec()));
-  manifest.set_created_at(Rfc3339(story_.WallMs()));
+  manifest.set_created_at(UtcText(story_.WallMs() / 1'000));
   world_.checkpoints.Commit(
       story_.CheckpointRoot(), save->directory, manifest, KeptCheckpoints(story_.spec()),
       story_.refused(),
