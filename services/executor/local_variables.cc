@@ -24,12 +24,6 @@ namespace {
 
 constexpr char kFile[] = "variables.safetensors";
 
-template <class T>
-T Require(Result<T> result) {
-  if (!result.ok()) Raise(result.status());
-  return *std::move(result);
-}
-
 std::span<float> Floats(const torch::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "collectives/group.h"
@@ -26,6 +27,11 @@ namespace muster::executor {
 }
 inline void Require(const Status& status) {
   if (!status.ok()) Raise(status);
+}
+template <class T>
+T Require(Result<T> result) {
+  Require(result.status());
+  return *std::move(result);
 }
 
 // How long a member of a step waits for the others: as long as an honest step may take.
