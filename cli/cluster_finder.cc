@@ -1,14 +1,14 @@
 #include "cli/cluster_finder.h"
 
 #include <cerrno>
-#include <charconv>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
 #include <sys/stat.h>
 
 #include "cli/registry.h"
+#include "common/base/host_port.h"
+#include "common/base/number_in.h"
 #include "common/base/whole_file.h"
 
 namespace muster::cli {
@@ -21,17 +21,11 @@ std::string FirstOf(const std::string& flag, const Environment& environment,
 
 // "127.0.0.1:4711", "[::1]:4711", "host.example:4711".
 Status CheckAddress(const std::string& source, const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  const std::string_view digits =
-      colon == std::string::npos ? std::string_view() : std::string_view(address).substr(colon + 1);
-  const std::string_view host = std::string_view(address).substr(0, colon);
-  int port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  const bool number = !digits.empty() && error == std::errc() && end == digits.end();
-  const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
-  const bool sound = !host.empty() && host.find_first_of(" \t/@") == std::string_view::npos &&
-                     (bracketed || host.find(':') == std::string_view::npos);
-  if (colon != std::string::npos && number && sound && port >= 1 && port <= 65'535) return Ok();
+  const std::optional<HostAndPort> parts = SplitHostPort(address);
+  if (parts && parts->host.find_first_of(" \t/@") == std::string_view::npos) {
+    const int port = NumberIn<int>(parts->port).value_or(0);
+    if (port >= 1 && port <= 65'535) return Ok();
+  }
   return InvalidArgument("{}: \"{}\" is no HOST:PORT with a port from 1 to 65535", source, address);
 }
 

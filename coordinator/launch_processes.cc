@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/base/host_port.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/launch_commands.h"
@@ -9,13 +10,6 @@
 
 namespace muster::coordinator {
 namespace {
-
-// "10.0.0.7" of "10.0.0.7:21017", without the brackets of an IPv6 address.
-std::string HostOf(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  return host;
-}
 
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
 
@@ -112,7 +106,7 @@ v1::LaunchProcess LaunchJob::ProcessOf(std::size_t number) const {
   }
   v1::LaunchProcess process =
       ProcessAt(number, fmt::format("[{}]", addresses), hosts, ranks_.size());
-  (*process.mutable_environment())["MASTER_ADDR"] = HostOf(master_);
+  (*process.mutable_environment())["MASTER_ADDR"] = HostIn(master_);
   (*process.mutable_environment())["MASTER_PORT"] = PortOf(master_);
   return process;
 }

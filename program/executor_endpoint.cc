@@ -3,15 +3,15 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "common/base/host_port.h"
+
 namespace muster::program {
 
 Result<std::vector<net::Listener>> ListenForDrivers(const v1::ProgramStart& start) {
   std::vector<net::Listener> listeners;
   if (start.link() != "local") {
     const std::string host = start.listen_host().empty() ? "127.0.0.1" : start.listen_host();
-    const bool v6 = host.find(':') != std::string::npos;
-    MUSTER_TRY_ASSIGN(net::Listener tcp,
-                      net::ListenTcp(v6 ? fmt::format("[{}]:0", host) : host + ":0"));
+    MUSTER_TRY_ASSIGN(net::Listener tcp, net::ListenTcp(JoinHostPort(host, 0)));
     listeners.push_back(std::move(tcp));
   }
   if (start.link() != "tcp" && !start.socket_directory().empty()) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/host_port.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
@@ -237,7 +238,7 @@ void WorkerCore::EndStart(ProcessId process, const Status& status, const std::st
     job.ready = job.served = true;
     const auto reached_at = [this](const std::string& bound) {
       if (options_.advertised_host.empty() || bound.empty()) return bound;
-      return options_.advertised_host + bound.substr(bound.rfind(':'));
+      return JoinHostPort(options_.advertised_host, bound.substr(bound.rfind(':') + 1));
     };
     endpoint.set_tcp_address(reached_at(endpoint.tcp_address()));
     job.endpoint = std::move(endpoint);

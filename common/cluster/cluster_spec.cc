@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/host_port.h"
 #include "common/base/words.h"
 #include "common/cluster/json_text.h"
 #include "muster/v1/cluster_def.pb.h"
@@ -210,16 +211,11 @@ ClusterSpec ClusterSpec::Without(const std::string& job) const {
 }
 
 Result<HostPort> ParseHostPort(std::string_view address) {
-  const std::size_t colon = address.rfind(':');
-  const std::string_view host = address.substr(0, colon);
-  // More than one colon is an IPv6 address, which then stands in brackets.
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (colon == std::string_view::npos || host.empty() ||
-      (host.find(':') != std::string_view::npos && !bracketed) ||
-      address.find_first_of(" \t\r\n/") != std::string_view::npos) {
+  const std::optional<HostAndPort> parts = SplitHostPort(address);
+  if (!parts || address.find_first_of(" \t\r\n/") != std::string_view::npos) {
     return InvalidArgument("\"{}\" is not host:port", address);
   }
-  const std::string_view digits = address.substr(colon + 1);
+  const std::string_view digits = parts->port;
   int port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   const bool number = end == digits.data() + digits.size() && !digits.empty();
@@ -230,10 +226,7 @@ Result<HostPort> ParseHostPort(std::string_view address) {
     return InvalidArgument("\"{}\": port {} is out of range; 1 to 65535 is allowed", address,
                            digits);
   }
-  return HostPort{
-      .host = std::string(bracketed ? host.substr(1, host.size() - 2) : host),
-      .port = port,
-  };
+  return HostPort{.host = std::string(parts->host), .port = port};
 }
 
 }  // namespace muster::cluster

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/host_port.h"
 #include "common/base/words.h"
 #include "common/cluster/device_name.h"
 #include "common/cluster/http_client.h"
@@ -28,11 +29,6 @@ std::tuple<int, std::array<unsigned char, 16>, std::string> AddressOrder(const s
   if (inet_pton(AF_INET, ip.c_str(), bytes.data()) == 1) return {0, bytes, ""};
   if (inet_pton(AF_INET6, ip.c_str(), bytes.data()) == 1) return {1, bytes, ""};
   return {2, {}, ip};
-}
-
-std::string WithPort(const std::string& ip, const std::string& port) {
-  return ip.find(':') == std::string::npos ? fmt::format("{}:{}", ip, port)
-                                           : fmt::format("[{}]:{}", ip, port);
 }
 
 std::string LastSegment(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -114,7 +110,7 @@ Result<ClusterSpec> GceResolver::Cluster() {
   });
   std::vector<std::string>& addresses = ips;
   for (std::string& address : addresses) {
-    address = WithPort(address, std::to_string(options_.port));
+    address = JoinHostPort(address, options_.port);
   }
   return ClusterSpec::Dense({{options_.task_type, addresses}});
 }
@@ -171,7 +167,7 @@ Result<std::vector<std::string>> TpuResolver::WorkersByService() const {
     if (port.empty()) {
       return Unavailable("GET {}{}: an endpoint without address or port", options_.endpoint, path);
     }
-    workers.push_back(WithPort(ip, port));
+    workers.push_back(JoinHostPort(ip, port));
   }
   return workers;
 }

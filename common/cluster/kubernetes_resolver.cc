@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/host_port.h"
 #include "common/cluster/http_client.h"
 #include "common/cluster/json_fields.h"
 
@@ -36,8 +37,7 @@ Result<std::unique_ptr<KubernetesResolver>> KubernetesResolver::Create(
             "not within a Kubernetes cluster: KUBERNETES_SERVICE_{} is not set",
             host.empty() ? "HOST" : "PORT");
       }
-      const bool v6 = host.find(':') != std::string::npos;
-      options.endpoint = fmt::format("https://{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
+      options.endpoint = "https://" + JoinHostPort(host, port);
     }
     if (options.ca_file.empty()) options.ca_file = std::string(kAccount) + "ca.crt";
     if (options.token_file.empty()) options.token_file = std::string(kAccount) + "token";
@@ -94,8 +94,7 @@ Result<std::string> KubernetesResolver::AddressOf(const json& pod) const {
   }
   const std::string host = TextAt(pod, options_.use_host_ip ? "/status/hostIP" : "/status/podIP");
   if (host.empty()) return FailedPrecondition("Pod \"{}\" has no address yet", NameOf(pod));
-  const bool v6 = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", options_.port);
+  return JoinHostPort(host, options_.port);
 }
 
 Result<ClusterSpec> KubernetesResolver::Cluster() {

@@ -4,13 +4,13 @@
 
 #include <fmt/core.h>
 
+#include "common/base/host_port.h"
 #include "common/cluster/cluster_spec.h"
 
 namespace muster::cluster {
 
 std::string Url::HostHeader() const {
-  const std::string name = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
-  return port == (tls ? 443 : 80) ? name : fmt::format("{}:{}", name, port);
+  return port == (tls ? 443 : 80) ? Bracketed(host) : JoinHostPort(host, port);
 }
 
 bool Url::IsLoopback() const {

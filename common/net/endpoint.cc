@@ -1,9 +1,9 @@
 // Listening, accepting and connecting: the part of socket.h that deals in addresses.
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "common/base/host_port.h"
+#include "common/base/number_in.h"
 #include "common/net/socket.h"
 
 namespace muster::net {
@@ -30,33 +32,34 @@ struct Address {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
-// Whether the text ends with ":<port>".
-bool HasPort(const std::string& text, std::uint16_t& port) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return false;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
-  return parsed.ec == std::errc() && parsed.ptr == end;
+struct NamedPort {
+  std::string host;  // without brackets
+  std::uint16_t port = 0;
+};
+std::optional<NamedPort> Parse(const std::string& text) {
+  const std::optional<HostAndPort> parts = SplitHostPort(text);
+  if (!parts) return std::nullopt;
+  const auto port = NumberIn<std::uint16_t>(parts->port);
+  if (!port) return std::nullopt;
+  return NamedPort{.host = std::string(parts->host), .port = *port};
 }
 
 Result<Address> ParseTcp(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  std::uint16_t port = 0;
-  bool good = HasPort(text, port);
-  const std::string host = good ? text.substr(0, colon) : "";
+  const std::optional<NamedPort> named = Parse(text);
+  bool good = named.has_value();
   Address address;
-  if (good && host.size() > 2 && host.front() == '[' && host.back() == ']') {
+  if (good && text.front() == '[') {
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
     v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(port);
+    v6->sin6_port = htons(named->port);
     address.size = sizeof(*v6);
-    good = ::inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &v6->sin6_addr) == 1;
+    good = ::inet_pton(AF_INET6, named->host.c_str(), &v6->sin6_addr) == 1;
   } else if (good) {
     auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
     v4->sin_family = AF_INET;
-    v4->sin_port = htons(port);
+    v4->sin_port = htons(named->port);
     address.size = sizeof(*v4);
-    good = ::inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1;
+    good = ::inet_pton(AF_INET, named->host.c_str(), &v4->sin_addr) == 1;
   }
   if (!good) {
     return InvalidArgument(
@@ -67,17 +70,16 @@ Result<Address> ParseTcp(const std::string& text) {
 
 // All addresses that the name in "host:7000" stands for now.
 Result<std::vector<Address>> Resolve(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  std::uint16_t port = 0;
-  if (!HasPort(text, port) || colon == 0 || text.front() == '[') {
+  const std::optional<NamedPort> named = Parse(text);
+  if (!named || text.front() == '[') {
     return InvalidArgument("\"{}\" is no address: give host:port", text);
   }
-  const std::string host = text.substr(0, colon);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), text.c_str() + colon + 1, &hints, &found);
+  const int error =
+      ::getaddrinfo(named->host.c_str(), std::to_string(named->port).c_str(), &hints, &found);
   if (error != 0) return Unavailable("{}: {}", text, ::gai_strerror(error));
   std::vector<Address> addresses;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
@@ -94,11 +96,11 @@ std::string Print(const Address& address) {
   if (address.storage.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
     (void)::inet_ntop(AF_INET6, &v6->sin6_addr, host.data(), host.size());
-    return fmt::format("[{}]:{}", host.data(), ntohs(v6->sin6_port));
+    return JoinHostPort(host.data(), ntohs(v6->sin6_port));
   }
   const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
   (void)::inet_ntop(AF_INET, &v4->sin_addr, host.data(), host.size());
-  return fmt::format("{}:{}", host.data(), ntohs(v4->sin_port));
+  return JoinHostPort(host.data(), ntohs(v4->sin_port));
 }
 
 Result<Address> UnixAddress(const std::string& path) {

@@ -1,12 +1,14 @@
 #include "common/net/listen_at.h"
 
 #include <array>
+#include <optional>
 #include <vector>
 
-#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+
+#include "common/base/host_port.h"
 
 namespace muster::net {
 namespace {
@@ -24,8 +26,7 @@ std::vector<std::string> NumericForms(const std::string& host, const std::string
                       NI_NUMERICHOST) != 0) {
       continue;
     }
-    forms.push_back(one->ai_family == AF_INET6 ? fmt::format("[{}]:{}", text.data(), port)
-                                               : fmt::format("{}:{}", text.data(), port));
+    forms.push_back(JoinHostPort(text.data(), port));
   }
   ::freeaddrinfo(found);
   return forms;
@@ -40,13 +41,11 @@ bool IsLocal(const std::string& numeric) {
 }  // namespace
 
 Result<Listener> ListenAt(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
+  const std::optional<HostAndPort> parts = SplitHostPort(address);
+  if (!parts || parts->port.empty()) {
     return InvalidArgument("\"{}\" is no address: give host:port", address);
   }
-  const std::string port = address.substr(colon + 1);
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const std::string host(parts->host), port(parts->port);
   for (const std::string& numeric : NumericForms(host, port)) {
     if (IsLocal(numeric)) return ListenTcp(numeric);
   }

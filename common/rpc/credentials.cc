@@ -12,6 +12,7 @@
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include "common/base/host_port.h"
 #include "common/tls/allowed.h"
 
 namespace muster::rpc {
@@ -26,16 +27,6 @@ constexpr unsigned kLookEvery = 1;
 constexpr std::string_view kReflection = "/grpc.reflection.";
 
 std::string TextOf(grpc::string_ref text) { return {text.data(), text.size()}; }
-
-// "127.0.0.1:4711", "[::1]:4711" or a host alone.
-std::string HostOf(const std::string& target) {
-  const std::size_t colon = target.rfind(':');
-  const bool port =
-      colon != std::string::npos && (target.find(':') == colon || target[colon - 1] == ']');
-  std::string host = port ? target.substr(0, colon) : target;
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  return host;
-}
 
 // Null: the connection is in the clear.
 Result<tls::X509Ptr> CertificateOf(const grpc::AuthContext& connection) {
@@ -63,7 +54,7 @@ class ServerVerifier final : public ExternalCertificateVerifier {
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* verdict) override {
     const Status status =
-        CheckServer(TextOf(request->peer_cert()), HostOf(TextOf(request->target_name())), allowed_);
+        CheckServer(TextOf(request->peer_cert()), HostIn(TextOf(request->target_name())), allowed_);
     *verdict = grpc::Status(static_cast<grpc::StatusCode>(status.code()), Message(status));
     return true;
   }

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/host_port.h"
 #include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/private_directory.h"
@@ -106,7 +107,7 @@ v1::DataEndpoint PsServerImpl::endpoint() const {
   v1::DataEndpoint endpoint;
   std::string tcp = listeners_[0].address;
   if (!context_.options.advertised_host.empty()) {
-    tcp = context_.options.advertised_host + tcp.substr(tcp.rfind(':'));
+    tcp = JoinHostPort(context_.options.advertised_host, tcp.substr(tcp.rfind(':') + 1));
   }
   endpoint.set_tcp_address(tcp);
   if (listeners_.size() > 1) endpoint.set_unix_path(listeners_[1].address);

@@ -2,16 +2,11 @@
 
 #include <arpa/inet.h>
 
+#include "common/base/host_port.h"
 #include "services/admin/admin_port.h"
 
 namespace muster::services {
 namespace {
-
-// "[::1]:80" to "::1".
-std::string WithoutPort(const std::string& host) {
-  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
-  return host.substr(0, host.find(':'));
-}
 
 bool NamesLoopback(const std::string& host) {
   in_addr v4{};
@@ -24,7 +19,7 @@ bool NamesLoopback(const std::string& host) {
 AdminGuard ClearAdminGuard(const std::string& host, bool loopback) {
   if (!loopback) return [](const HttpRequest&) { return Ok(); };
   return [host](const HttpRequest& request) {
-    const std::string named = WithoutPort(request.host);
+    const std::string named = HostIn(request.host);
     if (request.host.empty() || named == host || NamesLoopback(named)) return Ok();
     return PermissionDenied(
         "this port is for this machine alone: ask for it by 127.0.0.1 or localhost");

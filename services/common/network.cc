@@ -1,14 +1,17 @@
 #include "services/common/network.h"
 
 #include <cerrno>
-#include <charconv>
 #include <memory>
+#include <optional>
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "common/base/host_port.h"
+#include "common/base/number_in.h"
 
 namespace muster::services {
 namespace {
@@ -57,27 +60,21 @@ int PortOf(int socket) {
 
 }  // namespace
 
-std::string Endpoint::ToString() const {
-  const bool v6 = host.find(':') != std::string::npos;
-  return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
+std::string Endpoint::ToString() const { return JoinHostPort(host, port); }
 
 Result<Endpoint> ParseEndpoint(std::string_view text) {
-  const std::size_t colon = text.rfind(':');
-  std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string_view::npos) {
-    return InvalidArgument("address \"{}\": write an IPv6 host as [host]:port", text);
+  const std::optional<HostAndPort> parts = SplitHostPort(text);
+  if (!parts) {
+    if (text.find(':') != text.rfind(':')) {
+      return InvalidArgument("address \"{}\": write an IPv6 host as [host]:port", text);
+    }
+    return InvalidArgument("address \"{}\": must be host:port", text);
   }
-  if (host.empty()) return InvalidArgument("address \"{}\": must be host:port", text);
-  const std::string_view digits = text.substr(colon + 1);
-  int port = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc() || end != digits.data() + digits.size() || port < 0 || port > 65'535) {
+  const int port = NumberIn<int>(parts->port).value_or(-1);
+  if (port < 0 || port > 65'535) {
     return InvalidArgument("address \"{}\": the port must be a number from 0 to 65535", text);
   }
-  return Endpoint{.host = std::string(host), .port = port};
+  return Endpoint{.host = std::string(parts->host), .port = port};
 }
 
 Result<bool> IsLoopback(const std::string& host) {

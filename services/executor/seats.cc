@@ -8,6 +8,7 @@
 #include "collectives/costs_file.h"
 #include "collectives/process/form_group.h"
 #include "common/base/environment.h"
+#include "common/base/host_port.h"
 #include "common/process/wait_page.h"
 #include "muster/v1/cluster.pb.h"
 
@@ -23,9 +24,7 @@ constexpr Millis kFormWithin{2'000};
 Result<std::unique_ptr<Seats>> Seats::Open(const v1::StartExecutor& start) {
   const std::string& bound = start.program().listen_host();
   const std::string host = bound.empty() ? "127.0.0.1" : bound;
-  const bool v6 = host.find(':') != std::string::npos;
-  MUSTER_TRY_ASSIGN(net::Listener listener,
-                    net::ListenTcp(v6 ? fmt::format("[{}]:0", host) : host + ":0"));
+  MUSTER_TRY_ASSIGN(net::Listener listener, net::ListenTcp(JoinHostPort(host, 0)));
   MUSTER_TRY_ASSIGN(const auto costs, collectives::CostsFrom(ProcessEnvironment()));
   return std::unique_ptr<Seats>(new Seats(start, std::move(listener), costs));
 }

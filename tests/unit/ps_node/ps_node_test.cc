@@ -97,6 +97,18 @@ TEST_CASE_METHOD(Fixture, "variables are made once for a view, and a repeat chan
   CHECK(Pull(*client) == std::vector<float>{0, 0, 0, 0});
 }
 
+TEST_CASE("a server is told of at the host that it was given, in brackets if that is IPv6",
+          "[services][unit]") {
+  const std::string host = GENERATE(as<std::string>{}, "::1", "[::1]");
+  PsNode::Options options;
+  options.server.token = "token";
+  options.server.advertised_host = host;
+
+  const auto node = PsNode::Start(options).value();
+
+  CHECK(node->endpoint().tcp_address().starts_with("[::1]:"));
+}
+
 TEST_CASE_METHOD(Fixture, "older epochs and views are refused", "[services][unit]") {
   REQUIRE(CodeOf(Create(Plan(3, 5))) == StatusCode::kOk);
 
