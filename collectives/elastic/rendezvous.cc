@@ -4,7 +4,9 @@
 #include <tuple>
 #include <utility>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
+
+#include "common/base/words.h"
 
 namespace muster::collectives {
 
@@ -466,7 +468,7 @@ std::string Rendezvous::Awaited(TimePoint now) const {
     if (known.report.has_value()) {
       how = known.report->phase == Phase::kSeeking ? "waits, too" : "trains";
       if (const std::vector<int>& missed = known.report->unreached; !missed.empty()) {
-        how += fmt::format(" (and does not reach {})", fmt::join(missed, ", "));
+        how += fmt::format(" (and does not reach {})", Joined(missed));
       }
     } else if (known.silence == Silence::kEnded) {
       how = "has ended";
@@ -479,7 +481,7 @@ std::string Rendezvous::Awaited(TimePoint now) const {
   }
   if (others.empty()) others.emplace_back("no other is there");
   return fmt::format("{} of at least {} workers seek a group: {}", Seeking().size(),
-                     options_.min_workers, fmt::join(others, ", "));
+                     options_.min_workers, Joined(others));
 }
 
 }  // namespace muster::collectives

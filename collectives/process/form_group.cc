@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -26,6 +26,7 @@
 #include "collectives/process/signature.h"
 #include "collectives/process/watch.h"
 #include "common/base/mutex.h"
+#include "common/base/words.h"
 #include "common/net/channel.h"
 #include "common/net/greeters.h"
 #include "common/net/handshake.h"
@@ -187,7 +188,7 @@ class Forming {
     for (int r = 0; r < size(); ++r) {
       if (r != spec_.rank && !IsHere(r)) names.push_back(Name(r));
     }
-    return fmt::format("{}", fmt::join(names, ", "));
+    return Joined(names);
   }
   Status TooLate() {
     return DeadlineExceeded("group {} of {} has not formed within {} ms: it waits for {}",

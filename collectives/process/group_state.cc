@@ -4,6 +4,8 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/words.h"
+
 namespace muster::collectives {
 
 GroupState::GroupState(int rank, std::vector<std::string> tasks)
@@ -74,6 +76,11 @@ std::string GroupState::Awaited(std::uint64_t operation, const std::vector<int>&
   const std::vector<int> missing = NotBegun(operation);
   std::vector<std::string> names;
   for (const int r : missing.empty() ? waiting : missing) names.push_back(task(r));
+  if (names.size() > kMostNamed) {
+    const std::size_t left = names.size() - kMostNamed;
+    names.resize(kMostNamed);
+    names.push_back(fmt::format("{} more", left));
+  }
   return fmt::format("{}{}", fmt::join(names, " and "),
                      missing.empty()      ? ""
                      : missing.size() > 1 ? " (which have not begun it)"

@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include "common/base/version_skew.h"
+#include "common/base/words.h"
 #include "common/telemetry/log.h"
 #include "services/coordinator/stalled_call.h"
 
@@ -121,7 +122,7 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
     return front_.Refuse(
         caller_.ToString(), "attach", task,
         PermissionDenied("{} has the certificate of node {}: give it one of its own", task,
-                         fmt::join(caller_.names, ", ")));
+                         Joined(caller_.names)));
   }
 
   // Each daemon comes again and again; what is odd about it is logged once.

@@ -4,9 +4,10 @@
 #include <typeinfo>
 
 #include <c10/util/Type.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include "common/base/mutex.h"
+#include "common/base/words.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
@@ -368,7 +369,7 @@ std::vector<std::vector<std::size_t>> group_parameters(
         raise(InvalidArgument(
             "optimizer(): group {} names \"{}\", which is no trained parameter and no part that "
             "has one; there are {}",
-            g, wanted, fmt::join(names, ", ")));
+            g, wanted, Joined(names)));
       }
     }
   }

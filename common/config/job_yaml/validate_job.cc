@@ -443,8 +443,7 @@ void JobCheck::Evaluation() {
   std::set_difference(columns_.begin(), columns_.end(), held_out.begin(), held_out.end(),
                       std::back_inserter(missing));
   if (!held_out.empty() && !missing.empty()) {
-    Report("evaluation.data", "lacks column {} that the training data has",
-           fmt::join(missing, ", "));
+    Report("evaluation.data", "lacks column {} that the training data has", Joined(missing));
   }
 }
 

@@ -4,6 +4,8 @@
 #include <functional>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "common/config/job_yaml/job_yaml.h"
 #include "muster/v1/job_spec.pb.h"
 #include "tests/support/catch.h"
@@ -410,6 +412,15 @@ TEST_CASE("held-out data has the columns of the training data", "[config][unit]"
                 (*idx.mutable_columns())["image"].add_files("t10k");
               }),
               "evaluation.data: lacks column label that the training data has");
+  ExpectStart(After([](v1::JobSpec& s) {
+                auto& columns = *s.mutable_data()->mutable_idx()->mutable_columns();
+                for (int i = 10; i < 40; ++i) columns[fmt::format("also{}", i)].add_files("train");
+                auto& idx = *s.mutable_evaluation()->mutable_data()->mutable_idx();
+                (*idx.mutable_columns())["label"].add_files("t10k");
+              }),
+              "evaluation.data: lacks column also10, also11, also12, also13, also14, also15, "
+              "also16, also17, also18, also19, also20, also21, also22, also23, also24, also25, "
+              "also26, also27, also28, also29 and 11 more that the training data has");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_evaluation(); }), "evaluation.data: required");
 }
 

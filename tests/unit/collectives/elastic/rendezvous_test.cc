@@ -193,5 +193,12 @@ TEST_CASE("the first group does not wait for places that nobody has",
   CHECK(worker.Awaited(now) == "1 of at least 1 workers seek a group: no other is there");
 }
 
+TEST_CASE("of many workers that have not come some are named", "[collectives][elastic][unit]") {
+  Rendezvous worker({.self = 0, .workers = 30}, Incarnation(1), 7, 0);
+  const TimePoint now{std::chrono::hours(1)};
+  worker.Seek("a:0", now);
+  CHECK(worker.Awaited(now).ends_with(", worker 20 has not answered and 9 more"));
+}
+
 }  // namespace
 }  // namespace muster::collectives

@@ -54,6 +54,14 @@ TEST_CASE("who has not begun an operation is named before those who only wait fo
   CHECK(state.Awaited(5, {1}) == "worker:1");
 }
 
+TEST_CASE("of many members that have not begun an operation some are named",
+          "[collectives][group_state]") {
+  const GroupState state(0, Tasks(30));
+  const std::string awaited = state.Awaited(5, {1});
+  CHECK(awaited.starts_with("worker:1 and worker:2 and "));
+  CHECK(awaited.ends_with(" and worker:20 and 9 more (which have not begun it)"));
+}
+
 // Members of one group in virtual time. Each calls operation after operation, which ends when all
 // have begun it and word of that has come; news travel for a while, in order between two members.
 class Cluster {

@@ -70,6 +70,18 @@ TEST_CASE("groups that do not fit the module are refused by name", "[strategy][u
                 {{{"first"}, SGDOptions(0.1)}, {{"first.bias"}, SGDOptions(0.1)}}));
 }
 
+TEST_CASE("of many parameters some are named where a group has none of them", "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0"});
+  torch::nn::Sequential long_one;
+  for (int i = 0; i < 12; ++i) long_one->push_back(torch::nn::Linear(1, 1));
+  const auto net = strategy.distribute(long_one);
+  const auto ask = [&] {
+    (void)strategy.optimizer<SGD>(net, std::vector<Group>{{{"third"}, SGDOptions(0.1)}},
+                                  SGDOptions(0.1));
+  };
+  CHECK(throws(ErrorCode::kInvalidArgument, ", 9.bias and 4 more", ask));
+}
+
 TEST_CASE("a module is loaded from a file into all copies, and saved", "[strategy][unit]") {
   const std::string file =
       (std::filesystem::temp_directory_path() / fmt::format("muster-load-{}.pt", getpid()))
