@@ -1,5 +1,5 @@
-// "host:port" taken apart and put together. An IPv6 host stands in brackets there, and nowhere else.
-// Threading: pure functions.
+// "host:port" taken apart and put together. An IPv6 host stands in brackets there, and nowhere
+// else. Threading: pure functions.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ struct HostAndPort {
   std::string_view port;  // whatever it is, nothing too
 };
 
-// Taken apart at the last colon; refers to `text`. Nothing: there is no colon, no host before it, or
-// one with colons and no brackets. Whether the host is one and the port a number is not asked.
+// Taken apart at the last colon; refers to `text`. Nothing: there is no colon, no host before it,
+// or one with colons and no brackets. Whether the host is one and the port a number is not asked.
 std::optional<HostAndPort> SplitHostPort(std::string_view text);
 
 // The host of host:port, or of a host that stands alone, without brackets either way.

@@ -9,8 +9,7 @@ TEST_CASE("links to servers have three names, and any other is refused by name",
   CHECK(LinkModeOf("auto").value() == LinkMode::kAuto);
   CHECK(LinkModeOf("tcp").value() == LinkMode::kTcp);
   CHECK(LinkModeOf("local").value() == LinkMode::kLocal);
-  CHECK(LinkModeOf("Tcp").status() ==
-        InvalidArgument("link \"Tcp\": wanted auto, tcp or local"));
+  CHECK(LinkModeOf("Tcp").status() == InvalidArgument("link \"Tcp\": wanted auto, tcp or local"));
 }
 
 }  // namespace
