@@ -15,6 +15,7 @@
 #include "common/net/fd.h"
 #include "common/storage/file_system.h"
 #include "common/storage/sha256.h"
+#include "common/storage/write_all.h"
 #include "coordinator/sqlite.h"
 #include "coordinator/state_folder.h"
 
@@ -184,16 +185,6 @@ Status RequireEmpty(const std::string& directory) {
       directory, first);
 }
 
-Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FromErrno(errno, "write " + path);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return Ok();
-}
-
 Status ExtractFile(sqlite3* db, const std::string& folder, const std::string& name) {
   if (!storage::IsSha256Hex(name)) return DataLoss("the backup has a file named \"{}\"", name);
   const std::string path = folder + "/" + name;
@@ -207,7 +198,7 @@ Status ExtractFile(sqlite3* db, const std::string& folder, const std::string& na
     if (!more) break;
     const std::string bytes = parts.Text(0);
     hash.Add(bytes);
-    MUSTER_TRY(WriteAll(fd.get(), bytes, path));
+    MUSTER_TRY(storage::WriteAll(fd.get(), bytes, path));
   }
   if (fsync(fd.get()) != 0) return FromErrno(errno, "sync " + path);
   if (const std::string hex = hash.Hex(); hex != name) {

@@ -13,6 +13,7 @@
 #include <torch/library.h>
 
 #include "common/base/mutex.h"
+#include "common/data/random.h"
 
 namespace muster::device {
 namespace {
@@ -127,13 +128,6 @@ void InstallOnce() {
   (void)installed;
 }
 
-std::uint64_t Mix(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15u;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
-}
-
 }  // namespace
 
 struct RunSeed::Impl {
@@ -152,7 +146,7 @@ std::uint64_t RunSeed::OfReplica(int replica) {
     const std::lock_guard source_lock(source->mutex_);
     impl_->base = source->random64();
   }
-  return Mix(*impl_->base + static_cast<std::uint64_t>(replica));
+  return data::Mix(*impl_->base + static_cast<std::uint64_t>(replica));
 }
 
 struct GeneratorScope::Impl {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "collectives/process/crowd.h"
+#include "common/base/cpu_pause.h"
 
 namespace muster::collectives {
 namespace {
@@ -21,12 +22,6 @@ constexpr int kLooks = 2'000;
 constexpr std::chrono::microseconds kAwake{200};
 // The end of a group is looked for this often while a member sleeps.
 constexpr Millis kSleep{20};
-
-void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // Threads of several processes: no FUTEX_PRIVATE_FLAG.
 void FutexWait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Millis most) {
@@ -120,7 +115,7 @@ Status SharedMemory::Await(int rank, const Waiter& waiter) {
   if (!crowded_) {
     for (int look = 0; look < kLooks; ++look) {
       if (there()) return Ok();
-      Pause();
+      CpuPause();
     }
   }
   const auto begun = std::chrono::steady_clock::now();

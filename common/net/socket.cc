@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "common/base/cpu_pause.h"
 #include "common/net/socket_calls.h"
 
 namespace muster::net {
@@ -17,14 +18,6 @@ using RealTime = std::chrono::steady_clock;
 
 constexpr std::string_view kNothingCame = "no bytes came";
 constexpr std::string_view kNothingTaken = "it took no bytes";
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // At most kBytesPerOperation of the remaining parts, in `window`; its length in parts.
 std::size_t Window(std::span<const iovec> parts, std::span<iovec> window) {
@@ -59,7 +52,7 @@ ssize_t Socket::SpinReceive(std::span<std::byte> into, Fd* descriptor) {
   const TimePoint start = RealTime::now();
   ssize_t n = -1;
   do {
-    for (int i = 0; i < 16; ++i) Pause();
+    for (int i = 0; i < 16; ++i) CpuPause();
     n = ReceiveOnce(into, descriptor);
   } while (n < 0 && WouldBlock(errno) && RealTime::now() - start < Spinner::kWindow);
   const int error = errno;
@@ -113,7 +106,7 @@ bool Socket::SpinForRing(Rings::Sleep wanted) {
   bool ready = false;
   do {
     for (int i = 0; i < 32 && !ready; ++i) {
-      Pause();
+      CpuPause();
       ready = rings_->Ready(wanted);
     }
   } while (!ready && RealTime::now() - start < Spinner::kWindow);

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <filesystem>
 #include <utility>
 
 #include <openssl/err.h>
@@ -11,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/environment.h"
+#include "common/base/credential.h"
 #include "common/base/whole_file.h"
 #include "common/tls/ssl_context.h"
 
@@ -28,12 +27,6 @@ Result<std::string> ReadFile(const std::string& path, const char* setting) {
   Result<std::string> text = ReadWholeFile(path);
   if (!text.ok()) return InvalidArgument("{}: {}", setting, Message(text.status()));
   return text;
-}
-
-// Whether systemd has put it where only this unit's processes come.
-bool IsCredential(const std::string& path) {
-  const std::string folder = ProcessEnvironment()("CREDENTIALS_DIRECTORY").value_or("");
-  return !folder.empty() && std::filesystem::path(path).parent_path() == folder;
 }
 
 // Ours alone; or root's, who lets a group of ours read it (systemd's credentials, Kubernetes'

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/environment.h"
+#include "common/base/credential.h"
 
 namespace muster::services {
 namespace {
@@ -27,12 +26,6 @@ struct File {
 // itself has no need of a group.
 bool IsSecret(const struct stat& info) {
   return info.st_uid == 0 && ::geteuid() != 0 && (info.st_mode & 07137U) == 0;
-}
-
-// Whether systemd has put it where only this unit's processes come.
-bool IsCredential(const std::string& path) {
-  const std::string folder = ProcessEnvironment()("CREDENTIALS_DIRECTORY").value_or("");
-  return !folder.empty() && std::filesystem::path(path).parent_path() == folder;
 }
 
 }  // namespace

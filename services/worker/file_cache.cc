@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/storage/sha256.h"
+#include "common/storage/write_all.h"
 
 namespace muster::services {
 namespace {
@@ -46,16 +47,6 @@ bool IsIntact(const std::string& path, const std::string& sha256) {
   return got == 0 && hash.Hex() == sha256;
 }
 
-Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FromErrno(errno, fmt::format("write {}", path));
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return Ok();
-}
-
 Status Download(const FileCache::Fetch& fetch, const std::string& sha256, const std::string& staged,
                 mode_t mode) {
   const File file(staged, O_WRONLY | O_CREAT | O_TRUNC, mode);
@@ -68,7 +59,7 @@ Status Download(const FileCache::Fetch& fetch, const std::string& sha256, const 
       return ResourceExhausted("file {}: more than {} bytes", sha256, kLargest);
     }
     hash.Add(bytes);
-    return WriteAll(file.fd(), bytes, staged);
+    return storage::WriteAll(file.fd(), bytes, staged);
   }));
   const std::string got = hash.Hex();
   if (got != sha256) {
