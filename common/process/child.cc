@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/mutex.h"
+#include "common/process/no_more.h"
 #include "common/process/spawn.h"
 
 namespace muster::process {
@@ -103,12 +105,16 @@ class RealChild final : public Child {
     }
     std::promise<Status> started;
     std::future<Status> result = started.get_future();
-    thread_ = std::thread([this, started = std::move(started)]() mutable {
-      Status status = Launch();
-      const bool ok = status.ok();
-      started.set_value(std::move(status));
-      if (ok) Watch();
-    });
+    try {
+      thread_ = std::thread([this, started = std::move(started)]() mutable {
+        Status status = Launch();
+        const bool ok = status.ok();
+        started.set_value(std::move(status));
+        if (ok) Watch();
+      });
+    } catch (const std::system_error& error) {
+      return NoMore(error.code().value(), "a thread for " + options_.argv.front());
+    }
     return result.get();
   }
 

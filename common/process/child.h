@@ -57,6 +57,7 @@ class Child {
 
   // kNotFound: no such program, or the kernel finds no interpreter for it.  kPermissionDenied: not
   // executable, or on a file system mounted noexec.  kInvalidArgument: no format that it runs.
+  // kResourceExhausted: no further process or thread, or no descriptors.
   static Result<std::unique_ptr<Child>> Start(Options options);
   virtual ~Child() = default;
 

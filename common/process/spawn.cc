@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/process/no_more.h"
+
 namespace muster::process::internal {
 namespace {
 
@@ -177,7 +179,11 @@ Result<pid_t> Spawn(const SpawnOptions& options) {
   plan.error_pipe = write_end.fd;
 
   const pid_t pid = ::fork();
-  if (pid < 0) return FromErrno(errno, fmt::format("fork for {}", plan.path));
+  if (pid < 0) {
+    const int why = errno;
+    const std::string what = fmt::format("fork for {}", plan.path);
+    return why == EAGAIN ? NoMore(why, what) : FromErrno(why, what);
+  }
   if (pid == 0) RunChild(plan);
 
   ::close(std::exchange(write_end.fd, -1));

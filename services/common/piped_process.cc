@@ -1,10 +1,12 @@
 #include "services/common/piped_process.h"
 
+#include <system_error>
 #include <utility>
 
 #include <signal.h>
 #include <unistd.h>
 
+#include "common/process/no_more.h"
 #include "common/telemetry/log.h"
 
 namespace muster::services {
@@ -13,9 +15,15 @@ template <class To, class From>
 Result<std::unique_ptr<PipedProcess<To, From>>> PipedProcess<To, From>::Start(
     process::Child::Options options, Events events) {
   MUSTER_TRY_ASSIGN(const auto ends, process::MessagePipe::MakePair());
-  std::unique_ptr<PipedProcess> made(new PipedProcess(ends.first, std::move(events)));
+  std::unique_ptr<PipedProcess> made;
+  try {
+    made.reset(new PipedProcess(ends.first, std::move(events)));
+    made->reader_ = std::thread([self = made.get()] { self->Read(); });
+  } catch (const std::system_error& error) {
+    ::close(ends.second);
+    return process::NoMore(error.code().value(), "a thread for " + options.argv.front());
+  }
   PipedProcess* self = made.get();
-  made->reader_ = std::thread([self] { self->Read(); });
   options.descriptors = {{ends.second, 3}};
   options.on_line = made->events_.on_line;
   options.on_exit = [self](process::Exit exit) {

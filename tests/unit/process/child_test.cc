@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/no_threads.h"
 
 namespace muster::process {
 namespace {
@@ -123,6 +124,22 @@ TEST_CASE("a program that does not exist is NOT_FOUND", "[process][unit]") {
   CHECK(absolute.status().code() == StatusCode::kNotFound);
   CHECK(Message(absolute.status()).find("/no/such/program") != std::string::npos);
   CHECK(by_name.status().code() == StatusCode::kNotFound);
+}
+
+TEST_CASE("a host that starts no more threads is told of, and with threads again it starts one",
+          "[process][unit]") {
+  Result<std::unique_ptr<Child>> none = NotFound("not tried");
+  {
+    const testing::NoThreads full;
+    none = Child::Start(Shell("exit 0"));
+  }
+
+  CHECK(none.status().code() == StatusCode::kResourceExhausted);
+  CHECK(Message(none.status()).find("a thread for /bin/sh: ") != std::string::npos);
+  CHECK(Message(none.status()).find("TasksMax") != std::string::npos);
+  auto child = Child::Start(Shell("exit 0"));
+  REQUIRE(child.ok());
+  CHECK((*child)->Wait(seconds(10)).ok());
 }
 
 TEST_CASE("an environment value is set, an empty one removes the name", "[process][unit]") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/no_threads.h"
 #include "tests/unit/services_common/temp_dir.h"
 
 namespace muster::services {
@@ -84,6 +86,26 @@ TEST_CASE("a program that is not there is NOT_FOUND", "[services][unit]") {
   const auto executor = ExecutorProcess::Start({.argv = {"/no/such/program"}}, recorder.Events());
 
   CHECK(executor.status().code() == StatusCode::kNotFound);
+  CHECK(recorder.story.empty());
+}
+
+std::ptrdiff_t OpenDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+TEST_CASE("a host that starts no more threads starts no executor, and keeps nothing of it open",
+          "[services][unit]") {
+  PipeRecorder recorder;
+  const auto before = OpenDescriptors();
+  Result<std::unique_ptr<ExecutorProcess>> executor = NotFound("not tried");
+  {
+    const muster::testing::NoThreads full;
+    executor = ExecutorProcess::Start({.argv = {"/bin/true"}}, recorder.Events());
+  }
+
+  CHECK(executor.status().code() == StatusCode::kResourceExhausted);
+  CHECK(Message(executor.status()).find("a thread for /bin/true: ") != std::string::npos);
+  CHECK(OpenDescriptors() == before);
   CHECK(recorder.story.empty());
 }
 
