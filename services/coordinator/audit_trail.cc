@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/words.h"
 #include "common/tls/certificate.h"
 
 namespace muster::coordinator {
@@ -54,19 +55,28 @@ void AuditTrail::Write(AuditEntry entry) {
     return;
   }
   entry.time = tls::UtcText(clock_.WallNow());
+  // Where no thread can be had the lane runs the second function alone.
+  const auto begun = std::make_shared<bool>(false);
   disks_.Run(
       "audit",
-      [shared = shared_, entry = std::move(entry)] {
+      [shared = shared_, entry = std::move(entry), begun] {
+        *begun = true;
         --shared->waiting;
         if (const std::uint64_t lost = shared->lost.exchange(0); lost > 0) {
           shared->log.Write({.time = entry.time,
                              .who = "the coordinator",
                              .did = "lose",
-                             .what = fmt::format("{} lines: the disk did not keep up", lost)});
+                             .what = fmt::format(
+                                 "{}: the disk did not keep up, or there was no thread to write on",
+                                 Counted(lost, "line"))});
         }
         shared->log.Write(entry);
       },
-      [] {});
+      [shared = shared_, begun] {
+        if (*begun) return;
+        --shared->waiting;
+        ++shared->lost;
+      });
 }
 
 }  // namespace muster::coordinator

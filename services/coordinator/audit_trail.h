@@ -3,7 +3,8 @@
 // What changes something is written each time. Who only looks, or is refused, is written the first
 // time; of the same person, deed and job again once in kPause, with how often it was meanwhile: so
 // nobody who may only look fills the disk. A disk that does not keep up loses lines above
-// kMostWaiting, which is told by a line of their number.
+// kMostWaiting, and a host without a free thread those of that time, which is told by a line of
+// their number.
 //
 // Threading: any thread. Lifetime: `disks` and `clock` outlive it; what is being written may not.
 #pragma once

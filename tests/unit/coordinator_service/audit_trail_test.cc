@@ -163,7 +163,36 @@ TEST_CASE_METHOD(Trail, "a disk that stands still costs lines, not memory, and i
 
   REQUIRE(lines.size() == AuditTrail::kMostWaiting + 1);
   CHECK(lines[0]["did"] == "lose");
-  CHECK(lines[0]["what"] == "4000 lines: the disk did not keep up");
+  CHECK(lines[0]["what"] ==
+        "4000 lines: the disk did not keep up, or there was no thread to write on");
+}
+
+// While no thread can be had, only what goes to the strand is run.
+struct CrowdedHost : LaneOffload {
+  void Run(const std::string& lane, Function work, Function then) override {
+    if (crowded) return then();
+    disk.Run(lane, std::move(work), std::move(then));
+  }
+  explicit CrowdedHost(SlowDisk& with) : disk(with) {}
+  SlowDisk& disk;
+  bool crowded = true;
+};
+
+TEST_CASE_METHOD(Trail, "a host without a free thread loses the lines of that time, and tells it",
+                 "[services][audit][unit]") {
+  constexpr std::size_t kUnwritten = 2 * AuditTrail::kMostWaiting;
+  CrowdedHost host(disk);
+  AuditTrail audit(dir.path() + "/audit.log", 0, host, clock);
+
+  for (std::size_t i = 0; i < kUnwritten; ++i) audit.Change("submitter ana", "stop", "early", Ok());
+  host.crowded = false;
+  for (int i = 0; i < 3; ++i) audit.Change("submitter ana", "stop", "later", Ok());
+
+  const auto lines = Lines();
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0]["did"] == "lose");
+  CHECK(lines[0]["what"].get<std::string>().starts_with("2000 lines: "));
+  for (int i = 1; i < 4; ++i) CHECK(lines[i]["what"] == "later");
 }
 
 }  // namespace
