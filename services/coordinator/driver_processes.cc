@@ -156,7 +156,7 @@ void DriverProcesses::SendTo(const std::string& job_id, Incarnation driver,
 void DriverProcesses::Bury(std::unique_ptr<Running> process) {
   if (process == nullptr) return;
   if (closed_) return process.reset();
-  forks_.Run([process = std::move(process)]() mutable { process.reset(); }, [] {});
+  burials_.Bury(std::shared_ptr<Running>(std::move(process)));
 }
 
 void DriverProcesses::Signal(Driver& driver, int signal) {
@@ -195,6 +195,7 @@ int DriverProcesses::Pid(const std::string& job_id) const {
 void DriverProcesses::Close() {
   closed_ = true;
   forks_.Stop();
+  burials_.Stop();
   drivers_.clear();
 }
 

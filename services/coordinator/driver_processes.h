@@ -2,8 +2,8 @@
 // model's job, the user's executable for a program's.
 //
 // A fork takes long on a machine that is short of memory, and the end of a child is waited for:
-// both happen on a thread of their own, so Start() cannot say that a program does not start; that
-// is an end like any other (`on_exit`, whose `how` begins with "no start: "). What a driver prints
+// each happens on a thread of its own, so Start() cannot say that a program does not start; that is
+// an end like any other (`on_exit`, whose `how` begins with "no start: "). What a driver prints
 // is bounded before it reaches the strand, and a program's pipe is read and written off it.
 //
 // Threading: everything on the strand; what the children do is posted there.
@@ -20,6 +20,7 @@
 #include "common/process/line_gate.h"
 #include "coordinator/offload.h"
 #include "coordinator/world.h"
+#include "services/common/burials.h"
 #include "services/common/piped_process.h"
 
 namespace muster::coordinator {
@@ -98,6 +99,8 @@ class DriverProcesses : public Drivers {
   // Timers hold this weakly.
   std::shared_ptr<DriverProcesses*> self_ = std::make_shared<DriverProcesses*>(this);
   ThreadOffload forks_;
+  // Not behind the starts: one that cannot die now holds up none of them.
+  services::Burials burials_;
 };
 
 }  // namespace muster::coordinator

@@ -229,7 +229,7 @@ WorkerDaemon::~WorkerDaemon() {
   files_.Stop();
   strand_.Stop();
   launches_.Close();
-  reaper_.Stop();
+  burials_.Stop();
   executors_.clear();
   programs_.clear();
   RemoveSocketFolder(socket_folder_);
@@ -394,13 +394,11 @@ void WorkerDaemon::Bury(std::map<ProcessId, std::shared_ptr<Process>>& processes
                         ProcessId process) {
   const auto found = processes.find(process);
   if (found == processes.end()) return;
-  // Its destructor waits for the process: not on the strand, which makes the heartbeats.
-  reaper_.Post([gone = std::move(found->second), folder = socket_folder_]() mutable {
-    // An executor's socket has its process's number for a name.
-    const std::string socket = fmt::format("{}/{}", folder, gone->pid());
-    gone.reset();
+  // An executor's socket has its process's number for a name.
+  const std::string socket = fmt::format("{}/{}", socket_folder_, found->second->pid());
+  burials_.Bury(std::move(found->second), [socket, any = !socket_folder_.empty()] {
     std::error_code none;
-    if (!folder.empty()) std::filesystem::remove(socket, none);
+    if (any) std::filesystem::remove(socket, none);
   });
   processes.erase(found);
 }

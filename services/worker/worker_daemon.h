@@ -14,6 +14,7 @@
 #include "common/base/scheduler.h"
 #include "common/process/line_gate.h"
 #include "services/common/attach_client.h"
+#include "services/common/burials.h"
 #include "services/common/daemon.h"
 #include "services/common/piped_process.h"
 #include "services/worker/file_cache.h"
@@ -90,7 +91,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   std::map<worker::ProcessId, std::shared_ptr<ExecutorProcess>> executors_;
   std::map<worker::ProcessId, std::shared_ptr<ProgramProcess>> programs_;
   std::map<worker::ProcessId, std::unique_ptr<process::WaitPage>> wait_pages_;
-  ThreadScheduler reaper_;
+  Burials burials_;
   ThreadScheduler files_;
 };
 

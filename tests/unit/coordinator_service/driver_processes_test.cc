@@ -4,12 +4,15 @@
 #include <cstdlib>
 #include <fstream>
 #include <future>
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/undying.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {
@@ -62,6 +65,55 @@ TEST_CASE("A driver that is to stop before it runs is stopped when it does", "[s
   CHECK(HowItEnds(program, stop) == "signal SIGTERM");
   const auto kill = [](DriverProcesses& drivers) { drivers.Stop("j", Millis(0)); };
   CHECK(HowItEnds(program, kill) == "signal SIGKILL");
+}
+
+TEST_CASE("A driver that cannot die holds up the start of no other", "[services][unit]") {
+  const muster::testing::TempDir dir;
+  const std::string program = dir.path() + "/trainer";
+  std::ofstream(program) << "#!/bin/sh\necho up\nexec tail -f /dev/null\n";
+  REQUIRE(chmod(program.c_str(), 0700) == 0);
+  ThreadScheduler strand;
+  std::map<std::string, std::promise<void>> up;
+  for (const char* job : {"stuck", "next"}) up[job];
+  DriverProcesses drivers(
+      strand, {.program = program,
+               .on_line = [&](const std::string& job, auto, auto&&) { up.at(job).set_value(); },
+               .on_exit = [](auto&&...) {},
+               .key = [](const auto&...) { return std::string("key"); },
+               .on_message = [](auto&&...) {}});
+  const auto on_strand = [&](auto what) {
+    std::promise<void> done;
+    strand.Post([&] {
+      what();
+      done.set_value();
+    });
+    done.get_future().wait();
+  };
+  const auto start = [&](const std::string& job) {
+    v1::ProgramStart wanted;
+    wanted.set_job_id(job);
+    wanted.set_incarnation(7);
+    on_strand([&] { REQUIRE(drivers.StartModel(wanted).ok()); });
+  };
+  const auto is_up = [&](const std::string& job) {
+    return up.at(job).get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  };
+  start("stuck");
+  REQUIRE(is_up("stuck"));
+  int pid = 0;
+  on_strand([&] { pid = drivers.Pid("stuck"); });
+  std::optional<muster::testing::Undying> held(std::in_place, pid);
+
+  up["stuck"] = std::promise<void>();
+  start("stuck");  // in the place of the one that is there
+  start("next");
+
+  if (held->allowed()) {
+    CHECK(is_up("stuck"));
+    CHECK(is_up("next"));
+  }
+  held.reset();
+  on_strand([&] { drivers.Close(); });
 }
 
 TEST_CASE("A model's driver is told its job, and of its daemon's secrets nothing",
