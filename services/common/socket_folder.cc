@@ -1,5 +1,7 @@
 #include "services/common/socket_folder.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -30,6 +32,14 @@ void CollectFolders(const fs::path& directory, const std::string& prefix) {
   for (const fs::path& path : left) RemoveSocketFolder(path.string());
 }
 
+bool IsRunningTable(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  const std::string stem = entry.path().stem().string();
+  return entry.path().extension() == ".running" && !stem.empty() &&
+         std::ranges::all_of(stem, [](unsigned char c) { return std::isdigit(c) != 0; }) &&
+         fs::is_regular_file(entry.symlink_status(ignored));
+}
+
 }  // namespace
 
 Result<std::string> MakeSocketFolder() {
@@ -47,7 +57,8 @@ void RemoveSocketFolder(const std::string& path) {
   if (path.empty()) return;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    if (fs::is_socket(entry.symlink_status(ignored))) fs::remove(entry.path(), ignored);
+    const bool ours = fs::is_socket(entry.symlink_status(ignored)) || IsRunningTable(entry);
+    if (ours) fs::remove(entry.path(), ignored);
   }
   fs::remove(path, ignored);  // stays if there is anything else in it
 }

@@ -13,7 +13,8 @@ namespace muster::services {
 // go.
 Result<std::string> MakeSocketFolder();
 
-// Removes the sockets in it, and it, unless there is anything else. Empty: nothing.
+// Removes the sockets in it, what executors of programs note there of what they run
+// ("<pid>.running"), and it, unless there is anything else. Empty: nothing.
 void RemoveSocketFolder(const std::string& path);
 
 }  // namespace muster::services

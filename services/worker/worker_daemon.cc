@@ -394,11 +394,12 @@ void WorkerDaemon::Bury(std::map<ProcessId, std::shared_ptr<Process>>& processes
                         ProcessId process) {
   const auto found = processes.find(process);
   if (found == processes.end()) return;
-  // An executor's socket has its process's number for a name.
-  const std::string socket = fmt::format("{}/{}", socket_folder_, found->second->pid());
-  burials_.Bury(std::move(found->second), [socket, any = !socket_folder_.empty()] {
+  // An executor's socket, and its note of what it runs, have its process's number for a name.
+  const std::string own = fmt::format("{}/{}", socket_folder_, found->second->pid());
+  burials_.Bury(std::move(found->second), [own, any = !socket_folder_.empty()] {
     std::error_code none;
-    if (any) std::filesystem::remove(socket, none);
+    if (any) std::filesystem::remove(own, none);
+    if (any) std::filesystem::remove(own + ".running", none);
   });
   processes.erase(found);
 }
