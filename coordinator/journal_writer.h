@@ -2,9 +2,15 @@
 // order of the calls, so that a slow disk holds up neither leases nor closures. Whoever depends on
 // a row goes on in its `done`: then it is on disk, or could not be written.
 //
+// An event, a row of a checkpoint or the end of all of a job's rows that cannot be written is kept
+// and tried again until it is, or until a newer one takes its place; a job's own row is tried again
+// by whoever gave it.
+//
 // What waits is bounded: a row of a job that still waits is replaced by the newer one, and beyond
-// kMostWaiting bytes events and checkpoints are refused (kResourceExhausted). When the disk has not
-// answered for `slow`, on_slow is told, once for each piece of work.
+// kMostWaiting bytes events are refused (kResourceExhausted), which trouble() says. Checkpoints
+// have always room: they are few, and with no row of them an unmounted folder would pass for an
+// empty one. When the disk has not answered for `slow`, on_slow is told, once for each piece of
+// work.
 //
 // Threading: one strand, that of `offload`. Lifetime: `journal` and `strand` outlive it; `offload`
 // outlives it or has been stopped.
@@ -34,6 +40,8 @@ class JournalWriter {
   static constexpr std::size_t kMostWaiting = 32 << 20;
   // How long who has asked for something waits for its row, before it is told kUnavailable.
   static constexpr Millis kAnswerLimit{30'000};
+  // From a row that could not be written to the next try.
+  static constexpr Millis kTryAgain{1'000};
 
   JournalWriter(Journal& journal, Offload& offload, Scheduler& strand, Millis slow = Millis(5'000));
   ~JournalWriter();
@@ -48,6 +56,7 @@ class JournalWriter {
 
   // See Journal.
   void SaveJob(const v1::JobRecord& record, Done done);
+  // `done` comes when it is on disk, or was refused.
   void AddEvent(const std::string& job_id, v1::Event event, Done done);
   void SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info);
   void DeleteCheckpoint(const std::string& job_id, std::uint64_t step);
@@ -57,7 +66,7 @@ class JournalWriter {
   // With what was written before.
   void LoadEvents(const std::string& job_id,
                   std::function<void(Result<std::vector<v1::Event>>)> then);
-  // `then` runs when nothing waits any more.
+  // `then` runs when nothing waits any more, but for what was tried once more and failed.
   void WhenIdle(std::function<void()> then);
 
   // Nobody waits any more for what is not written.
@@ -65,10 +74,10 @@ class JournalWriter {
 
   // What keeps rows from the disk.
   struct Trouble {
-    // OK: it does not answer.
+    // OK: it does not answer. It says how many rows were refused, too.
     Status error;
     TimePoint since;
-    // That wait, with those of jobs that could not be written and are tried again.
+    // That wait, with those that could not be written and are tried again.
     std::size_t rows = 0;
     std::set<std::string> jobs;
   };
@@ -79,42 +88,59 @@ class JournalWriter {
   std::function<void(Millis waited, std::size_t rows)> on_slow;
 
  private:
+  enum class Kind : std::uint8_t {
+    kJob,  // the job's own row, which a newer one replaces
+    kEvent,
+    kCheckpoint,
+    kForget,  // all rows of the job go
+    kOther,
+  };
   struct Row {
     std::string job;
+    Kind kind = Kind::kOther;
+    std::uint64_t step = 0;  // a checkpoint's
     std::size_t bytes = 0;
-    bool is_job = false;  // the job's own row, which a newer one replaces
+    bool failed = false;  // at least once
     std::function<Status(Journal&)> write;
     std::vector<Done> done;
   };
-
-  // One that is being written.
-  struct Writing {
-    std::string job;
-    bool is_job = false;
-    std::vector<Done> done;
+  // One piece of work, on the thread that writes.
+  struct Work {
+    std::vector<std::function<Status(Journal&)>> writes;
+    std::vector<Status> statuses;
   };
 
+  static bool Replaces(const Row& newer, const Row& older);
   void Add(Row row);
   // Refused for want of room.
   bool Refuse(const Row& row);
   Row* Replaceable(const std::string& job);
   void WriteNext();
-  void OnWritten(const std::vector<Status>& statuses);
+  void OnWritten(Work& work);
   void NoteJob(const std::string& job, const Status& status);
+  // What `newer` replaces is not tried again.
+  void DropKept(const Row& newer);
+  void TryAgain();
+  bool Failing() const;
 
   Journal& journal_;
   Offload& offload_;
   Scheduler& strand_;
   const Millis slow_;
   std::deque<Row> waiting_;
-  std::size_t waiting_bytes_ = 0;
-  // The piece of work that runs.
-  std::vector<Writing> writing_;
+  // Could not be written: some of them at a time go back to those that wait.
+  std::deque<Row> kept_;
+  std::size_t waiting_bytes_ = 0;  // of both
+  // The piece of work that runs, which has their `write`.
+  std::vector<Row> writing_;
   TimePoint writing_since_;
-  // Jobs whose row could not be written, since when, and why the newest of them.
+  // Jobs whose own row could not be written.
   std::set<std::string> failing_;
+  // Since when rows of any kind cannot, why the newest, and how many were refused since.
   TimePoint failing_since_;
   Status failure_;
+  std::size_t refused_ = 0;
+  Scheduler::TimerId again_timer_ = 0;
   Scheduler::TimerId slow_timer_ = 0;
   std::vector<std::function<void()>> idle_;
   // What comes back from the offload holds this weakly.

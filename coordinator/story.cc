@@ -45,9 +45,11 @@ void Story::Tell(const std::string& reason, const std::string& message, const Ta
   for (const auto& [key, value] : fields) (*event.mutable_fields())[key] = value;
   for (const std::string& line : lines) event.add_log_lines(line);
   if (world_.on_event) world_.on_event(id(), event);
-  // An event that the disk refuses is still shown while this coordinator lives.
+  // An event that had no room to wait for the disk is still shown while this coordinator lives.
+  ++events_unwritten_;
   world_.journal.AddEvent(id(), event, [this, weak = std::weak_ptr(self_)](const Status& status) {
-    if (!weak.expired() && !status.ok()) events_unsaved_ = true;
+    if (weak.expired() || !status.ok()) return;
+    if (--events_unwritten_ == 0 && drop_events_) DropEvents();
   });
   events_.push_back(std::move(event));
   if (events_.size() > Journal::kMaxEvents) events_.pop_front();
@@ -69,6 +71,7 @@ void Story::LoadEvents(std::function<void(Result<std::vector<v1::Event>>)> then)
 }
 
 void Story::RecallEvents() {
+  drop_events_ = false;
   if (events_complete_) return;
   LoadEvents([this, weak = std::weak_ptr(self_)](Result<std::vector<v1::Event>> all) {
     // Not read: they are asked for again when somebody wants to see them.
@@ -80,7 +83,8 @@ void Story::RecallEvents() {
 }
 
 void Story::DropEvents() {
-  if (events_unsaved_) return;
+  drop_events_ = true;
+  if (events_unwritten_ > 0) return;
   std::deque<v1::Event>().swap(events_);
   events_complete_ = false;
 }

@@ -54,7 +54,7 @@ class Story {
   void LoadEvents(std::function<void(Result<std::vector<v1::Event>>)> then) const;
   // A job that had ended goes on: they are kept here again.
   void RecallEvents();
-  // The job has ended, and the journal has all of them: nothing keeps them here.
+  // The job has ended: nothing keeps them here once the journal has all of them.
   void DropEvents();
 
   // --- The row.
@@ -119,7 +119,9 @@ class Story {
   std::vector<v1::CheckpointInfo> checkpoints_;
   std::set<std::string> refused_;
   std::uint64_t last_event_ = 0;
-  bool events_unsaved_ = false;
+  // So many are not on disk.
+  std::size_t events_unwritten_ = 0;
+  bool drop_events_ = false;
   // Changes of the row: how many there were, and the newest that is on disk, or was refused.
   std::uint64_t changes_ = 0;
   std::uint64_t written_ = 0;

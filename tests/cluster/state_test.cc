@@ -1,4 +1,5 @@
 // The coordinator's state directory: its disk fills up, is lost, and comes back from a backup.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -86,11 +87,23 @@ TEST_CASE("a full disk under the coordinator's state is said by status until the
   disk.Free();
   CHECK(Eventually(seconds(30), [&] { return !cluster.Status().has_disk(); }));
   CHECK_FALSE(Has(cluster.Muster({"status"}).out, "cannot be written"));
-  // What was waiting is on it now.
+  // What was waiting is on it now: rows of the job, events and checkpoints.
+  const v1::Job before = cluster.Describe(id);
+  REQUIRE(FindEvent(before, "CHECKPOINT_SAVED") != nullptr);
   REQUIRE(cluster.Kill("coordinator", SIGKILL));
   CHECK(Eventually(seconds(60), [&] {
     return cluster.Muster({"status"}).code == 0 &&
            FindEvent(cluster.Describe(id), "VIEW_ADOPTED") != nullptr;
+  }));
+  const v1::Job after = cluster.Describe(id);
+  CAPTURE(Story(before), Story(after));
+  REQUIRE(after.events_size() > before.events_size());
+  for (int i = 0; i < before.events_size(); ++i) {
+    CHECK(after.events(i).sequence() == before.events(i).sequence());
+    CHECK(after.events(i).reason() == before.events(i).reason());
+  }
+  CHECK(std::ranges::any_of(after.checkpoints(), [&](const v1::CheckpointInfo& saved) {
+    return saved.step() >= before.checkpoints(before.checkpoints_size() - 1).step();
   }));
   sums.Hurry();
   const int code = cluster.Wait(id, seconds(240));

@@ -157,6 +157,38 @@ TEST_CASE("An end that is on disk holds, though its answer was lost with the coo
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_CASE("What happens while the disk is full is known after a restart once there is room",
+          "[coordinator][unit]") {
+  RunningJob cluster;
+  cluster.journal_full = true;
+  cluster.TrainAndSave(1, 10);
+  cluster.Pass(Millis(10'000));
+  REQUIRE(cluster.core->Status().has_disk());
+  REQUIRE(cluster.journal->LoadJobs()->at(0).checkpoints.empty());
+  const bool ends = GENERATE(false, true);
+  if (ends) {
+    const auto finished = cluster.BeginFinish();
+    cluster.Pass(Millis(2'000));
+  }
+
+  cluster.journal_full = false;
+  cluster.Pass(Millis(3'000));
+  CHECK_FALSE(cluster.core->Status().has_disk());
+  const std::vector<std::string> told = cluster.Reasons();
+  cluster.RestartCoordinator();
+  cluster.Settle();
+
+  const v1::Job described = cluster.Described();
+  REQUIRE(described.checkpoints_size() == 1);
+  CHECK(described.checkpoints(0).step() == 10);
+  std::vector<std::string> known = cluster.Reasons();
+  REQUIRE(known.size() >= told.size());
+  known.resize(told.size());
+  CHECK(known == told);
+  CHECK(std::count(known.begin(), known.end(), "CHECKPOINT_SAVED") == 1);
+  CHECK(std::count(known.begin(), known.end(), "JOURNAL_FAILED") == (ends ? 1 : 0));
+}
+
 TEST_CASE("A stop is answered when it is on disk", "[coordinator][unit]") {
   RunningJob cluster;
   cluster.journal_disk.hangs = true;

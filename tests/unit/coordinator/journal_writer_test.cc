@@ -1,5 +1,7 @@
 #include "coordinator/journal_writer.h"
 
+#include <algorithm>
+
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/fake_parts.h"
 
@@ -39,11 +41,12 @@ class RecordingJournal : public Journal {
 
   mutable std::vector<std::string> log;
   std::string fails;
+  bool full = false;
 
  private:
   Status Note(const std::string& text) const {
     log.push_back(text);
-    return text == fails ? ResourceExhausted("no room") : Ok();
+    return full || text == fails ? ResourceExhausted("no room") : Ok();
   }
 };
 
@@ -70,6 +73,11 @@ struct WriterTest {
       heard.push_back(fmt::format("event {} {}", sequence, CodeName(status.code())));
     });
   }
+  void Checkpoint(const std::string& id, std::uint64_t step) {
+    v1::CheckpointInfo info;
+    info.set_step(step);
+    writer.SaveCheckpoint(id, info);
+  }
 };
 
 TEST_CASE_METHOD(WriterTest, "Rows are written, and told, in the order in which they were given",
@@ -78,9 +86,7 @@ TEST_CASE_METHOD(WriterTest, "Rows are written, and told, in the order in which 
   Job("a", 10);
   Job("b", 20);
   Event("a", 2);
-  v1::CheckpointInfo info;
-  info.set_step(10);
-  writer.SaveCheckpoint("a", info);
+  Checkpoint("a", 10);
   writer.DeleteCheckpoint("a", 5);
   writer.DeleteJob("b");
   CHECK(heard.empty());  // never inside the call
@@ -214,6 +220,116 @@ TEST_CASE_METHOD(WriterTest, "What keeps rows from the disk is told until they a
   Job("a", 20);
   time.RunReady();
   CHECK_FALSE(writer.trouble());
+}
+
+TEST_CASE_METHOD(WriterTest, "Events and checkpoints that a full disk refuses are written later",
+                 "[coordinator][unit]") {
+  journal.full = true;
+  Event("a", 1);
+  Checkpoint("b", 10);
+  time.RunReady();
+  Event("a", 2);
+  time.Advance(Millis(10'000));
+  CHECK(heard.empty());
+  REQUIRE(writer.trouble());
+  CHECK(Message(writer.trouble()->error) == "no room");
+  CHECK(writer.trouble()->rows == 3);
+  CHECK(writer.trouble()->jobs == std::set<std::string>{"a", "b"});
+  CHECK(time.Now() - writer.trouble()->since == Millis(10'000));
+
+  journal.full = false;
+  journal.log.clear();
+  time.Advance(Millis(2'000));
+
+  std::ranges::sort(journal.log);
+  CHECK(journal.log ==
+        std::vector<std::string>{"checkpoint 10 of b", "event 1 of a", "event 2 of a"});
+  CHECK(heard.size() == 2);
+  CHECK_FALSE(writer.trouble());
+}
+
+TEST_CASE_METHOD(WriterTest, "What a newer row replaces is not tried again",
+                 "[coordinator][unit]") {
+  const auto give = [this] {
+    Checkpoint("a", 10);
+    Event("b", 1);
+    Checkpoint("a", 20);
+  };
+  journal.full = true;
+  SECTION("it is given after the other has failed") {
+    give();
+    time.RunReady();
+  }
+  SECTION("it is given while the other is on its way") { give(); }
+  SECTION("it is given with the other") {
+    Job("c", 1);
+    give();
+  }
+  writer.DeleteCheckpoint("a", 10);
+  writer.DeleteJob("b");
+  time.RunReady();
+
+  journal.full = false;
+  journal.log.clear();
+  time.Advance(Millis(2'000));
+
+  std::ranges::sort(journal.log);
+  CHECK(journal.log ==
+        std::vector<std::string>{"checkpoint 20 of a", "delete b", "no checkpoint 10 of a"});
+}
+
+TEST_CASE_METHOD(WriterTest, "On a full disk what waits is bounded, and how much is lost is said",
+                 "[coordinator][unit]") {
+  constexpr std::size_t kBytes = 1 << 20;
+  constexpr std::size_t kGiven = 300;
+  journal.full = true;
+  for (std::uint64_t event = 1; event <= kGiven; ++event) {
+    Event("a", event, kBytes);
+    time.RunReady();
+  }
+  Checkpoint("a", 10);
+  time.Advance(Millis(3'000));
+  const std::size_t refused = heard.size();
+  CHECK(refused >= kGiven - JournalWriter::kMostWaiting / kBytes);
+  CHECK(refused < kGiven);
+  CHECK(heard.back() == "event 300 RESOURCE_EXHAUSTED");
+  REQUIRE(writer.trouble());
+  CHECK(Message(writer.trouble()->error) ==
+        fmt::format("no room; {} rows had no room to wait and are lost when the coordinator is "
+                    "restarted",
+                    refused));
+
+  journal.full = false;
+  journal.log.clear();
+  time.Advance(Millis(2'000));
+  CHECK(journal.log.size() == kGiven - refused + 1);
+  CHECK_FALSE(writer.trouble());
+}
+
+TEST_CASE_METHOD(WriterTest, "Many rows that were kept are written as soon as there is room",
+                 "[coordinator][unit]") {
+  journal.full = true;
+  for (std::uint64_t event = 1; event <= 1'000; ++event) Event("a", event);
+  time.Advance(Millis(5'000));
+  CHECK(journal.log.size() < 1'000 + 10 * 64);  // not all of them each time
+
+  SECTION("by themselves") {
+    journal.full = false;
+    time.Advance(Millis(1'000));
+  }
+  SECTION("before the coordinator ends") {
+    bool idle = false;
+    writer.WhenIdle([&] { idle = true; });
+    time.RunReady();
+    CHECK(idle);  // a disk that is full does not keep it
+    journal.full = false;
+    idle = false;
+    writer.WhenIdle([&] { idle = true; });
+    CHECK_FALSE(idle);
+    time.RunReady();
+    CHECK(idle);
+  }
+  CHECK(heard.size() == 1'000);
 }
 
 TEST_CASE_METHOD(WriterTest, "A disk that does not answer is told, with who waits for it",
