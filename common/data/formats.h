@@ -7,7 +7,6 @@ namespace muster::data {
 
 inline constexpr std::int64_t kCriteoNumbers = 13;
 inline constexpr std::int64_t kCriteoCategories = 26;
-inline constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
 inline constexpr std::int64_t kDefaultTextLength = 256;
 inline constexpr std::uint64_t kDefaultCacheBytes = std::uint64_t{8} << 30;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/words.h"
+#include "common/config/job_yaml/limits.h"
 #include "common/data/formats.h"
 #include "common/data/record_format.h"
 #include "common/data/text_fields.h"
@@ -157,7 +158,8 @@ std::unique_ptr<RecordFormat> MakeTextFormat(const v1::TextData&, std::vector<Co
 std::unique_ptr<RecordFormat> MakeCriteoFormat(const v1::CriteoData& spec,
                                                std::vector<ColumnInfo> columns) {
   return std::make_unique<CriteoFormat>(
-      std::move(columns), spec.hash_buckets() == 0 ? kDefaultCriteoBuckets : spec.hash_buckets(),
+      std::move(columns),
+      spec.hash_buckets() == 0 ? config::kDefaultCriteoBuckets : spec.hash_buckets(),
       !spec.has_log1p() || spec.log1p());
 }
 

@@ -22,7 +22,12 @@ inline constexpr std::uint32_t kMostServers = 10'000;
 // A program's executor cannot begin with less.
 inline constexpr std::uint64_t kLeastMemory = std::uint64_t{64} << 20;
 inline constexpr std::size_t kMostArgumentBytes = 1 << 18;  // of a program's command line
+// In strategy.consistency, and in ParameterServerOptions of a program.
+inline constexpr std::uint32_t kMostStaleness = 10'000;
+inline constexpr std::uint32_t kMostGradients = 4'096;  // gradients_per_step
 inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
+// What a Criteo reader has that gives no hash_buckets (job_spec.proto).
+inline constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
 inline constexpr std::uint64_t kMostEpochs = 1'000'000;
 inline constexpr std::uint32_t kMostProcessesPerWorker = 1'024;
 inline constexpr int kMostLaunchFiles = 256;

@@ -20,8 +20,6 @@
 namespace muster::config {
 namespace {
 
-// common/data's default for a Criteo reader without hash_buckets (job_spec.proto).
-constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
 constexpr std::uint32_t kMostCheckpoints = 10'000;
 constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <utility>
 
 #include <fmt/core.h>
 
+#include "common/base/tpu_mesh.h"
 #include "common/base/words.h"
 #include "common/config/job_yaml/limits.h"
 
@@ -14,8 +14,6 @@ namespace muster::config {
 namespace {
 
 constexpr std::uint32_t kMostShards = 100'000;
-constexpr std::uint32_t kMostStaleness = 10'000;
-constexpr std::uint32_t kMostGradients = 4'096;
 
 class StrategyCheck {
  public:
@@ -164,7 +162,7 @@ void StrategyCheck::Cores() {
     return Report("strategy.topology",
                   "chips along x, y and z and cores of a chip, such as 2x2x1x2, each at least 1 "
                   "and at most {} cores in all; given '{}'",
-                  kMostDevices, strategy_.topology());
+                  kMostTpuCores, strategy_.topology());
   }
   Replicas("strategy.topology", *cores,
            fmt::format("{} in {}", Counted(*cores, "core"), strategy_.topology()));
@@ -240,19 +238,10 @@ std::string NameOf(v1::StrategyKind kind) {
 }
 
 std::optional<std::uint32_t> CoresOf(std::string_view topology) {
-  const char* at = topology.data();
-  const char* const end = at + topology.size();
-  std::uint32_t cores = 1;
-  for (int dimension = 0; dimension < 4; ++dimension) {
-    if (dimension > 0 && (at == end || *at++ != 'x')) return std::nullopt;
-    std::uint32_t size = 0;
-    const auto parsed = std::from_chars(at, end, size);
-    if (parsed.ec != std::errc() || size == 0 || size > kMostDevices) return std::nullopt;
-    cores *= size;
-    at = parsed.ptr;
-  }
-  if (at != end || cores > kMostDevices) return std::nullopt;
-  return cores;
+  const Result<TpuMesh> mesh = ParseTpuMesh(topology);
+  if (!mesh.ok()) return std::nullopt;
+  const auto& [x, y, z, cores] = *mesh;
+  return static_cast<std::uint32_t>(x * y * z * cores);
 }
 
 }  // namespace muster::config

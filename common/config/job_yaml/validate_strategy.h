@@ -17,7 +17,7 @@ void ValidateStrategy(const v1::JobSpec& spec, Problems& problems);
 // As job files say it: "mirrored". Unspecified is parameter_server.
 std::string NameOf(v1::StrategyKind kind);
 
-// How many cores "2x2x1x2" has; nothing: it is no topology, or has more than kMostDevices.
+// How many cores "2x2x1x2" has; nothing: it is no topology, or has more than kMostTpuCores.
 std::optional<std::uint32_t> CoresOf(std::string_view topology);
 
 }  // namespace muster::config
