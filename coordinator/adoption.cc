@@ -39,12 +39,6 @@ ClosureRuns InBoth(const ClosureRuns& a, const ClosureRuns& b) {
 
 }  // namespace
 
-std::uint64_t CountOf(const ClosureRuns& runs) {
-  std::uint64_t count = 0;
-  for (const ClosureRun& run : runs) count += run.last - run.first + 1;
-  return count;
-}
-
 std::optional<AppliedClosures> AppliedIn(std::span<const v1::AdoptReport> reports) {
   std::optional<AppliedClosures> applied;
   for (const v1::AdoptReport& report : reports) {

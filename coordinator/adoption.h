@@ -25,8 +25,6 @@ struct ClosureRun {
 // Ascending, with gaps between them.
 using ClosureRuns = std::vector<ClosureRun>;
 
-std::uint64_t CountOf(const ClosureRuns& runs);
-
 // Which train closures the shards have applied.
 struct AppliedClosures {
   // All of them have: only these are done.

@@ -26,7 +26,6 @@
 namespace muster::coordinator {
 
 class ModelJob;
-class ProgramJob;
 
 class Job {
  public:
@@ -61,9 +60,8 @@ class Job {
   // A job that has ended goes on from what it has saved; `anew`: from nothing.
   void Resume(bool anew);
 
-  // For what only one kind is asked; null: it is of another.
+  // For what only model jobs are asked; null: it is none.
   virtual ModelJob* AsModel() { return nullptr; }
-  virtual ProgramJob* AsProgram() { return nullptr; }
 
   // --- What happens to its tasks.
   void OnUp(const Member& member, const Arrival& arrival);

@@ -32,8 +32,6 @@ class ProgramJob final : public Job {
  public:
   ProgramJob(World& world, StoredJob stored) : Job(world, std::move(stored)) {}
 
-  ProgramJob* AsProgram() override { return this; }
-
   // --- See Job.
   void OnClusterDraining() override;
   void OnLost(const Member& member) override;

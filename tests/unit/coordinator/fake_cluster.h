@@ -19,6 +19,7 @@
 #include "tests/unit/coordinator/fake_daemon.h"
 #include "tests/unit/coordinator/fake_driver.h"
 #include "tests/unit/coordinator/fake_parts.h"
+#include "tests/unit/coordinator/inline_offload.h"
 #include "tests/unit/coordinator/sample_spec.h"
 #include "tests/unit/coordinator/temp_dir.h"
 

@@ -44,7 +44,9 @@ inline v1::JobSpec Restarting(std::uint32_t most = 0) {
 
 class Programs : public Cluster {
  public:
-  ProgramJob& words(const std::string& name = "words") { return *any(name).AsProgram(); }
+  ProgramJob& words(const std::string& name = "words") {
+    return dynamic_cast<ProgramJob&>(any(name));
+  }
   v1::JobState State(const std::string& name = "words") { return Cluster::State(name); }
   std::string Said() { return any("words").record().job().message(); }
 

@@ -9,6 +9,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
+#include "tests/unit/coordinator/inline_offload.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {
