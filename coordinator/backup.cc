@@ -55,6 +55,12 @@ Result<std::uint64_t> Number(sqlite3* db, const char* sql) {
   return found ? row.Number(0) : 0;
 }
 
+Result<Epoch> EpochIn(sqlite3* db) {
+  MUSTER_TRY_ASSIGN(const std::uint64_t epoch,
+                    Number(db, "SELECT value FROM meta WHERE key='epoch'"));
+  return Epoch(epoch);
+}
+
 // All pages, as they are in one moment, whatever is written meanwhile.
 Status CopyPages(sqlite3* from, sqlite3* to) {
   sqlite3_backup* const copy = sqlite3_backup_init(to, "main", from, "main");
@@ -125,7 +131,7 @@ Result<BackupContents> Copy(const std::string& state_directory, const std::strin
   BackupContents contents;
   MUSTER_TRY_ASSIGN(contents.files,
                     AddFiles(db, fmt::format("{}/{}", state_directory, kFilesName)));
-  MUSTER_TRY_ASSIGN(contents.epoch, Number(db, "SELECT value FROM meta WHERE key='epoch'"));
+  MUSTER_TRY_ASSIGN(contents.epoch, EpochIn(db));
   MUSTER_TRY_ASSIGN(contents.jobs, Number(db, "SELECT COUNT(*) FROM jobs"));
   // Last, with everything else: it is whole.
   MUSTER_TRY(Execute(db, fmt::format("PRAGMA application_id={}", kApplication)));
@@ -237,7 +243,7 @@ Result<BackupContents> MakeDatabase(sqlite3* from, const std::string& path) {
       Execute(db, fmt::format("UPDATE meta SET value=value+{} WHERE key='epoch'", kEpochLeap)));
   MUSTER_TRY(Execute(db, "COMMIT"));
   MUSTER_TRY(Execute(db, "VACUUM"));
-  MUSTER_TRY_ASSIGN(contents.epoch, Number(db, "SELECT value FROM meta WHERE key='epoch'"));
+  MUSTER_TRY_ASSIGN(contents.epoch, EpochIn(db));
   MUSTER_TRY_ASSIGN(contents.jobs, Number(db, "SELECT COUNT(*) FROM jobs"));
   return contents;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 
 namespace muster::coordinator {
@@ -16,7 +17,7 @@ namespace muster::coordinator {
 inline constexpr std::uint64_t kEpochLeap = 1 << 16;
 
 struct BackupContents {
-  std::uint64_t epoch = 0;
+  Epoch epoch{};
   std::uint64_t jobs = 0;
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;  // of the copy

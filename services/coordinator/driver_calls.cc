@@ -20,10 +20,8 @@ std::function<void(Result<Reply>)> Into(Reply* (v1::DriverAnswer::*part)(), Then
 }  // namespace
 
 Result<ModelJob*> DriverCalls::JobOf(const Asker& asker, const std::string& job_id,
-                                     std::uint64_t driver) const {
-  if (job_id == asker.job && Incarnation(driver) == asker.driver) {
-    return front_.core->FindModel(job_id);
-  }
+                                     Incarnation driver) const {
+  if (job_id == asker.job && driver == asker.driver) return front_.core->FindModel(job_id);
   return front_.Refuse(
       "the driver of " + asker.job, "drive", job_id,
       PermissionDenied(
@@ -39,7 +37,7 @@ void DriverCalls::Serve(const Asker& asker, const v1::DriverCall& call) {
     answer_(asker, std::move(answer));
   };
   const auto serve = [&](const auto& request, const auto& on) {
-    const Result<ModelJob*> job = JobOf(asker, request.job_id(), request.driver());
+    const Result<ModelJob*> job = JobOf(asker, request.job_id(), Incarnation(request.driver()));
     if (!job.ok()) return then(job.status(), {});
     on(**job, request);
   };

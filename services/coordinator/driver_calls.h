@@ -1,7 +1,6 @@
 // What the drivers of model jobs ask (proto/muster/v1/driver.proto), over the coordinator.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -30,8 +29,7 @@ class DriverCalls {
  private:
   // The job that a call names, and the driver that it says it comes from.
   //   kPermissionDenied, and written down: they are not the asker's.
-  Result<ModelJob*> JobOf(const Asker& asker, const std::string& job_id,
-                          std::uint64_t driver) const;
+  Result<ModelJob*> JobOf(const Asker& asker, const std::string& job_id, Incarnation driver) const;
 
   Front& front_;
   const Answer answer_;

@@ -166,7 +166,7 @@ Status Restore(const services::DaemonConfig& config) {
   if (!contents.ok()) return Annotate(contents.status(), "restore");
   log::Info("restored {} and {} from {} into {}; its next epoch is {}. Start the coordinator there",
             Counted(contents->jobs, "job"), Counted(contents->files, "file"), file, state,
-            contents->epoch + 1);
+            contents->epoch.Next());
   return Ok();
 }
 
