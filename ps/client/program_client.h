@@ -23,6 +23,7 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "ps/client/link_arena.h"
+#include "ps/client/program_types.h"
 #include "ps/client/program_variable.h"
 #include "ps/client/ps_client.h"
 #include "ps/client/server_session.h"
@@ -64,31 +65,8 @@ struct ReadRequest {
 
 class ProgramClient {
  public:
-  struct Server {
-    ServerSession::Target target;
-    // As spaces() of the driver says it; 0: any. A server that has another one was restarted.
-    SpaceId space{};
-  };
-  struct Options {
-    std::string job_id;
-    // net::JobKey of the job and epoch.
-    std::string key;
-    // See ServerSession::Options.
-    std::shared_ptr<tls::KeyContext> tls = nullptr;
-    Epoch epoch{};
-    // The driver whose variables they are.
-    Incarnation incarnation{};
-    LinkMode link = LinkMode::kAuto;
-    std::string host_id{};
-    // For one call, and more for many bytes; the first connection to each server retries until
-    // then.
-    Millis timeout{10'000};
-    Millis ping_after{1'000};
-    Millis ping_limit{4'000};
-    net::SpinMode spin = net::SpinMode::kAdaptive;
-    // How often the servers hear how far closures have settled, while that moves.
-    Millis settle_every{100};
-  };
+  using Server = ProgramServer;
+  using Options = ProgramClientOptions;
 
   // Connects to every server.
   static Result<std::unique_ptr<ProgramClient>> Open(std::vector<Server> servers, Options options);

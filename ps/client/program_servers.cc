@@ -48,8 +48,8 @@ std::span<const ShardWrite> NextWrites(const Share& share) {
 
 }  // namespace
 
-ProgramServers::ProgramServers(std::vector<ProgramClient::Server> servers,
-                               const ProgramClient::Options& options)
+ProgramServers::ProgramServers(std::vector<ProgramServer> servers,
+                               const ProgramClientOptions& options)
     : options_(options),
       session_{.key = options.key,
                .tls = options.tls,
@@ -62,7 +62,7 @@ ProgramServers::ProgramServers(std::vector<ProgramClient::Server> servers,
                .ping_limit = options.ping_limit,
                .spin = options.spin},
       spin_(UsableProcessors()) {
-  for (const ProgramClient::Server& server : servers) {
+  for (const ProgramServer& server : servers) {
     servers_.push_back(std::make_unique<Server>(server));
   }
 }

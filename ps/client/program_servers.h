@@ -17,8 +17,8 @@
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/spin.h"
-#include "ps/client/program_client.h"
 #include "ps/client/program_link.h"
+#include "ps/client/program_types.h"
 
 namespace muster::ps {
 
@@ -34,7 +34,7 @@ struct Share {
 
 class ProgramServers {
  public:
-  ProgramServers(std::vector<ProgramClient::Server> servers, const ProgramClient::Options& options);
+  ProgramServers(std::vector<ProgramServer> servers, const ProgramClientOptions& options);
 
   // Connects to each.
   Status Open(TimePoint deadline);
@@ -58,7 +58,7 @@ class ProgramServers {
 
  private:
   struct Server {
-    Server(const ProgramClient::Server& given) : target(given.target), space(given.space) {}
+    Server(const ProgramServer& given) : target(given.target), space(given.space) {}
     const ServerSession::Target target;
     Mutex mutex;
     std::vector<std::unique_ptr<ProgramLink>> idle MUSTER_GUARDED_BY(mutex);
@@ -89,7 +89,7 @@ class ProgramServers {
                 absl::FunctionRef<std::size_t(const Share&)> group, const Exchange& exchange);
   void Count(const ProgramLink& link, std::uint64_t bytes);
 
-  const ProgramClient::Options options_;
+  const ProgramClientOptions options_;
   const ServerSession::Options session_;
   net::SpinLimit spin_;
   std::vector<std::unique_ptr<Server>> servers_;
