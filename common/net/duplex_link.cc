@@ -211,12 +211,9 @@ Result<bool> DuplexLink::HandleOne(Handler handler) {
 }
 
 Status DuplexLink::HandleConnection(const FrameHeader& header) {
-  if (header.kind == kPing) {
-    MUSTER_TRY(Queue({.kind = kPong, .request = header.request}, {}, {}));
-    return Flush().status();
-  }
-  if (pinged_ && header.request == pings_) round_trip_ = clock_.Now() - *pinged_;
-  return Ok();
+  if (header.kind == kPong) return Ok();  // to have heard it is all
+  MUSTER_TRY(Queue({.kind = kPong, .request = header.request}, {}, {}));
+  return Flush().status();
 }
 
 Status DuplexLink::Tick() {
@@ -228,7 +225,7 @@ Status DuplexLink::Tick() {
   }
   if (pinged_ || !spoken_to_ || now - heard_ < options_.ping_every) return Ok();
   pinged_ = now;
-  MUSTER_TRY(Queue({.kind = kPing, .request = ++pings_}, {}, {}));
+  MUSTER_TRY(Queue({.kind = kPing}, {}, {}));
   return Flush().status();
 }
 

@@ -92,8 +92,6 @@ class DuplexLink {
   TimePoint next_tick() const;
   // A descriptor that came along, the oldest first; invalid: none.
   Fd TakeDescriptor();
-  // How long the last ping took; zero: there was none.
-  std::chrono::nanoseconds round_trip() const { return round_trip_; }
 
  private:
   struct Attached {
@@ -129,8 +127,6 @@ class DuplexLink {
   TimePoint heard_;
   std::optional<TimePoint> pinged_;  // without an answer yet
   bool spoken_to_ = false;
-  std::uint64_t pings_ = 0;
-  std::chrono::nanoseconds round_trip_{0};
 };
 
 // The leader's wait: until one of the links has something to read, takes more of what waits, a tick

@@ -17,10 +17,6 @@ constexpr Attempt MakeAttempt(Epoch epoch, std::uint16_t incarnation, std::uint1
   return {epoch, static_cast<std::uint32_t>(incarnation) << 16 | executions};
 }
 
-constexpr Epoch EpochOf(Attempt attempt) { return Epoch(attempt.value() >> 32); }
-constexpr std::uint16_t IncarnationOf(Attempt attempt) {
-  return static_cast<std::uint16_t>(attempt.value() >> 16);
-}
 constexpr std::uint16_t ExecutionsOf(Attempt attempt) {
   return static_cast<std::uint16_t>(attempt.value());
 }

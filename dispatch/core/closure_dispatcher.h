@@ -169,14 +169,12 @@ class ClosureDispatcher {
     kCancelled,  // ended while the queue failed
   };
   Outcome OnResult(WorkerHandle worker, const ClosureResult& result, TimePoint now);
-  // The link's own measurement.
-  void NoteRoundTrip(WorkerHandle worker, std::chrono::nanoseconds time);
 
   // Nothing is handed out while paused (a parameter server is missing).
   void set_paused(bool paused) { paused_ = paused; }
   // Draining: only closures up to the newest that was handed out, and what a synchronous step of
-  // it has more, so that all up to last_given() are done, and none above, once nothing is in
-  // flight: drained().
+  // it has more, so that all up to the newest are done, and none above, once nothing is in flight:
+  // drained().
   void set_draining(bool draining) { draining_ = draining; }
   bool drained() const {
     return draining_ && in_flight_ == 0 && settled() >= steps_.CutFrom(last_given_);
@@ -184,7 +182,6 @@ class ClosureDispatcher {
 
   // All closures up to here are settled, for good.
   ClosureId settled() const { return ClosureId(slab_.base().value() - 1); }
-  ClosureId last_given() const { return last_given_; }
   ClosureId last_scheduled() const { return slab_.last(); }
   std::size_t queued() const { return queue_.size(); }
   std::size_t in_flight() const { return in_flight_; }

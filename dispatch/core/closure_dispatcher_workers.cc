@@ -231,11 +231,4 @@ TimePoint ClosureDispatcher::next_timer() const {
   return next;
 }
 
-void ClosureDispatcher::NoteRoundTrip(WorkerHandle handle, std::chrono::nanoseconds time) {
-  Worker* worker = Find(handle);
-  if (worker == nullptr) return;
-  worker->credit.OnRoundTrip(time);
-  Refresh(handle.index);
-}
-
 }  // namespace muster::dispatch

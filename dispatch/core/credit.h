@@ -46,16 +46,16 @@ class Credit {
     // A division for each would be more than what it decides for tiny closures.
     if (++samples_ % 8 == 1 || run_ns_ > kLong) Adapt();
   }
+
+ private:
+  static constexpr std::int64_t kLong = 100'000;
+
   void OnRoundTrip(std::chrono::nanoseconds time) {
     const std::int64_t ns = std::max<std::int64_t>(time.count(), 1);
     // One wait for a processor is not the link: down at once, up slowly.
     trip_ns_ = trip_ns_ == 0 || ns < trip_ns_ ? ns : trip_ns_ + (ns - trip_ns_) / 8;
     Adapt();
   }
-
- private:
-  static constexpr std::int64_t kLong = 100'000;
-
   void Adapt() {
     if (run_ns_ == 0 || trip_ns_ == 0) return;
     const std::int64_t more = 2 * trip_ns_ * slots_ / std::max<std::int64_t>(run_ns_, 1);

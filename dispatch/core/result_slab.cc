@@ -29,7 +29,6 @@ void ResultSlab::Release(Slot slot) {
 }
 
 void ResultSlab::Reset(Entry& entry) {
-  value_bytes_ -= entry.value.size();
   entry.value.Clear();
   entry.error.reset();
 }
@@ -38,7 +37,6 @@ void ResultSlab::SetValue(Slot slot, std::span<const std::byte> value) {
   Entry& entry = entries_[slot];
   Reset(entry);
   entry.value.Assign(value);
-  value_bytes_ += value.size();
   entry.state = State::kValue;
 }
 

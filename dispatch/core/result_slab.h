@@ -45,9 +45,8 @@ class ResultSlab {
   void SetAborted(Slot slot, ClosureError error);
   void SetNotReady(Slot slot);
 
-  // How many futures there are, and the bytes of the values that they hold.
+  // How many futures there are.
   std::size_t held() const { return held_; }
-  std::size_t value_bytes() const { return value_bytes_; }
 
  private:
   struct Entry {
@@ -62,7 +61,6 @@ class ResultSlab {
   std::deque<Entry> entries_;
   Slot free_ = kNone;
   std::size_t held_ = 0;
-  std::size_t value_bytes_ = 0;
 };
 
 }  // namespace muster::dispatch

@@ -140,8 +140,6 @@ class World {
   }
 
   void Send() {
-    std::uint64_t newest_before = dispatcher_->last_given().value();
-    std::uint64_t last_fresh = newest_before;
     dispatcher_->Pump(now_, [&](WorkerHandle worker, const Assignment& one) {
       const std::uint64_t id = one.closure.value();
       REQUIRE(id <= settled() + kWindow);
@@ -149,12 +147,10 @@ class World {
       // The lowest of all that wait, but for suspects.
       if (!verdicts_) REQUIRE(id == LowestWaiting());
       REQUIRE(in_flight_.insert(id).second);
-      // Each attempt is new, and fresh closures go out in order.
+      // Each attempt is new, and a fresh closure comes behind all that went out before.
+      const auto known = attempts_.lower_bound({id, 0});
+      REQUIRE((known == attempts_.end() || known->first == id));
       REQUIRE(attempts_.insert({id, one.attempt.value()}).second);
-      if (id > last_fresh) {
-        REQUIRE(id > newest_before);
-        last_fresh = id;
-      }
       const int task = TaskOf(worker);
       const Process process{.handle = worker, .driver = incarnation_, .task = task};
       TimePoint at =
@@ -244,7 +240,7 @@ class World {
       now_ = std::max(now_, message.at);
       // Parameter servers apply what any worker of the current incarnation brings, also one that
       // is lost: once for each closure, which is what a mark is.
-      if (!message.error && IncarnationOf(message.attempt) == incarnation_) {
+      if (!message.error && message.from.driver == incarnation_) {
         marks_.insert(message.closure);
       }
       Believe(message);

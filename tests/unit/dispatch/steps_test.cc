@@ -89,7 +89,7 @@ TEST_CASE("a cut is made at the end of a synchronous step", "[dispatch][unit]") 
   REQUIRE(third.size() == 1);
   small.Done(third[0]);
   CHECK(small.Pump().empty());
-  CHECK(small.dispatcher.last_given() == ClosureId(3));
+  CHECK(small.dispatcher.settled() == ClosureId(3));
   CHECK(small.dispatcher.in_flight() == 0);
 }
 
