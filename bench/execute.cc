@@ -1,18 +1,17 @@
 #include "bench/execute.h"
 
-#include <mutex>
-
+#include "common/base/mutex.h"
 #include "common/process/child.h"
 
 namespace muster::bench {
 
 Result<std::string> Execute(const std::vector<std::string>& argv, std::chrono::milliseconds limit) {
   std::string text;
-  std::mutex mutex;
+  Mutex mutex;
   MUSTER_TRY_ASSIGN(
       const auto child,
       process::Child::Start({.argv = argv, .on_line = [&](auto, const std::string& line) {
-                               const std::lock_guard lock(mutex);
+                               const MutexLock lock(mutex);
                                text += line + "\n";
                              }}));
   MUSTER_TRY_ASSIGN(const process::Exit exit, child->Wait(limit));

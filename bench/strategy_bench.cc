@@ -4,12 +4,10 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +15,7 @@
 #include <ATen/Parallel.h>
 #include <sched.h>
 
+#include "common/base/mutex.h"
 #include "strategy/multi_worker_mirrored/internal/elastic_state.h"
 #include "strategy/muster.h"
 
@@ -191,7 +190,7 @@ class Handshake {
   }
   ~Handshake() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       ends_ = true;
     }
     changed_.notify_all();
@@ -199,32 +198,32 @@ class Handshake {
   }
 
   void Once() {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     ++round_;
     arrived_ = done_ = 0;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return done_ == 2; });
+    while (done_ != 2) changed_.wait(mutex_);
   }
 
  private:
   void Serve() {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     for (long seen = 0;;) {
-      changed_.wait(lock, [&] { return ends_ || round_ > seen; });
+      while (!ends_ && round_ <= seen) changed_.wait(mutex_);
       if (ends_) return;
       seen = round_;
       if (++arrived_ == 2) changed_.notify_all();
-      changed_.wait(lock, [&] { return arrived_ == 2; });
+      while (arrived_ != 2) changed_.wait(mutex_);
       if (++done_ == 2) changed_.notify_all();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  long round_ = 0;
-  int arrived_ = 0;
-  int done_ = 0;
-  bool ends_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  long round_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int arrived_ MUSTER_GUARDED_BY(mutex_) = 0;
+  int done_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool ends_ MUSTER_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 
