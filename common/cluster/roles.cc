@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -88,7 +89,11 @@ Result<int> WorkerCount(const ClusterSpec& spec, const std::string& task_type) {
 Result<int> IdInCluster(const ClusterSpec& spec, const TaskId& task) {
   MUSTER_TRY(ValidateRoles(spec, task));
   if (task.type == "chief") return 0;
-  if (task.type == "worker") return task.index + static_cast<int>(spec.CountTasks("chief"));
+  if (task.type == "worker") {
+    const ClusterSpec::Tasks& workers = spec.jobs().at("worker");
+    return static_cast<int>(spec.CountTasks("chief")) +
+           static_cast<int>(std::distance(workers.begin(), workers.find(task.index)));
+  }
   if (task.type == "evaluator") return task.index;
   return InvalidArgument("no id in the cluster for {}; chief, worker and evaluator have one",
                          task.ToString());

@@ -26,7 +26,8 @@ namespace muster::cluster {
 [[nodiscard]] Result<bool> IsChief(const ClusterSpec& spec, const TaskId& task);
 // For chief and worker: how many both are together; for evaluator: how many of them. Not for ps.
 [[nodiscard]] Result<int> WorkerCount(const ClusterSpec& spec, const std::string& task_type);
-// The chief is 0 and the workers follow it; an evaluator keeps its own index. Not for ps.
+// The chief is 0 and the workers follow it, in the order of their indexes; an evaluator keeps its
+// own index. Not for ps.
 [[nodiscard]] Result<int> IdInCluster(const ClusterSpec& spec, const TaskId& task);
 
 // Who runs the coordination service: ps:0, without ps chief:0, without chief worker:0. Nothing for

@@ -1,7 +1,5 @@
 #include "strategy/workers/internal/worker_cluster.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "common/cluster/roles.h"
@@ -33,17 +31,16 @@ WorkerCluster worker_cluster(ClusterResolver& resolver) {
   mine.task_id = *id;
   mine.chief = value_of(cluster::IsChief(spec, task));
   if (*type == "evaluator") return mine;
-  (void)value_of(cluster::WorkerCount(spec, *type));  // not for a parameter server
+  mine.most = value_of(cluster::WorkerCount(spec, *type));  // not for a parameter server
+  mine.rank = value_of(cluster::IdInCluster(spec, task));
   for (const char* const job : {"chief", "worker"}) {
     const auto tasks = spec.jobs().find(job);
     if (tasks == spec.jobs().end()) continue;
     for (const auto& [index, address] : tasks->second) {
-      if (*type == job && *id == index) mine.rank = static_cast<int>(mine.members.size());
       mine.members.push_back({.task = fmt::format("{}:{}", job, index), .address = address});
     }
   }
-  if (mine.members.size() == 1) mine.members.clear();
-  mine.most = std::max(1, static_cast<int>(mine.members.size()));
+  if (mine.most == 1) mine.members.clear();
   return mine;
 }
 

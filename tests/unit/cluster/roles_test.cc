@@ -92,9 +92,13 @@ TEST_CASE("chief and workers count together, evaluators apart", "[cluster][unit]
 }
 
 TEST_CASE("the workers come after the chief", "[cluster][unit][spec][CSP-15]") {
+  const ClusterSpec sparse =
+      ClusterSpec::Create({{"worker", {{1, "w:1"}, {4, "w:2"}, {6, "w:3"}}}}).value();
+
   CHECK(IdInCluster(kPsCluster, {"worker", 1}).value() == 2);
   CHECK(IdInCluster(kWorkers, {"worker", 1}).value() == 1);
   CHECK(IdInCluster(kWorkers, {"worker", 2}).value() == 2);
+  CHECK(IdInCluster(sparse, {"worker", 4}).value() == 1);
   CHECK(IdInCluster(kPsCluster, {"chief", 0}).value() == 0);
   CHECK(IdInCluster(kPsCluster, {"evaluator", 0}).value() == 0);
   CHECK(IdInCluster(kPsCluster, {"ps", 0}).status().code() == StatusCode::kInvalidArgument);
