@@ -153,6 +153,7 @@ class AdoptedComponent final : public Component {
 
    private:
     AdoptedComponent* component_;
+    // Not MutexLock, which cannot be moved: an optimizer keeps as many as it has parameters.
     std::unique_lock<Mutex> write_;
     std::unique_lock<Mutex> value_;
   };

@@ -89,7 +89,7 @@ torch::Tensor VariableState::Read() {
 
 void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& argument) {
   Component& component = at(index);
-  const std::lock_guard lock(component.write_mutex());
+  const MutexLock lock(component.write_mutex());
   HideAcross();
   if (component.Apply(write, name, argument)) return;
   if (write != WriteKind::kAssign) {
@@ -182,7 +182,7 @@ void VariableState::Initialize(const torch::Tensor& own) {
   const RecursiveMutexLock lock(mutex_);
   HideAcross();
   for (const auto& component : components) {
-    const std::lock_guard write(component->write_mutex());
+    const MutexLock write(component->write_mutex());
     component->Assign(value, type);
   }
 }
