@@ -14,7 +14,8 @@ namespace muster::ps {
 
 struct ProgramServer {
   ServerSession::Target target;
-  // As ProgramClient::spaces() of the driver says it; 0: any. A server that has another one was restarted.
+  // As ProgramClient::spaces() of the driver says it; 0: any. A server that has another one was
+  // restarted.
   SpaceId space{};
 };
 

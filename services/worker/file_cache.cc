@@ -3,16 +3,22 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string_view>
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/number_in.h"
+#include "common/base/words.h"
 #include "common/storage/sha256.h"
 #include "common/storage/write_all.h"
+#include "common/telemetry/log.h"
 
 namespace muster::services {
 namespace {
@@ -33,6 +39,30 @@ class File {
  private:
   const int fd_;
 };
+
+// Between processes that share a folder: who collects has it alone, so that a file whose time was
+// renewed under it is seen as it is now.
+class FolderLock {
+ public:
+  FolderLock(const std::string& folder, int how) : folder_(folder, O_RDONLY | O_DIRECTORY) {
+    while (::flock(folder_.fd(), how) != 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  const File folder_;  // closing it unlocks
+};
+
+// "<name>.<pid>.tmp" of a process that fetches no longer: it has ended, or it is this one, which
+// fetches on the thread that collects.
+bool IsLeftOver(const std::string& name) {
+  constexpr std::string_view kEnd = ".tmp";
+  if (!name.ends_with(kEnd)) return false;
+  const std::string stem = name.substr(0, name.size() - kEnd.size());
+  const auto pid = NumberIn<pid_t>(std::string_view(stem).substr(stem.rfind('.') + 1));
+  if (!pid || *pid <= 0) return false;
+  return *pid == ::getpid() || (::kill(*pid, 0) != 0 && errno == ESRCH);
+}
 
 // Whether the file is there and has that hash.
 bool IsIntact(const std::string& path, const std::string& sha256) {
@@ -79,6 +109,10 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
   if (error) return FromErrno(error.value(), fmt::format("folder {}", directory_));
   const bool program = use_ == Use::kProgram;
   const std::string path = fmt::format("{}/{}{}", directory_, sha256, program ? "" : ".pt");
+  {
+    const FolderLock lock(directory_, LOCK_SH);
+    (void)::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it may not be there
+  }
   if (IsIntact(path, sha256)) return path;
 
   const std::string staged = fmt::format("{}.{}.tmp", path, ::getpid());
@@ -89,6 +123,36 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
   if (status.ok()) return path;
   std::remove(staged.c_str());
   return status;
+}
+
+std::size_t FileCache::Collect(std::chrono::system_clock::time_point now) const {
+  const FolderLock lock(directory_, LOCK_EX);
+  std::size_t removed = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory_, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    struct stat info{};
+    if (!storage::IsSha256Hex(name.substr(0, name.find('.'))) ||
+        ::lstat(at->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
+      continue;
+    }
+    const bool unused = now - std::chrono::system_clock::from_time_t(info.st_mtime) > kUnused;
+    if (!unused && !IsLeftOver(name)) continue;
+    std::error_code one;
+    if (std::filesystem::remove(at->path(), one)) ++removed;
+  }
+  return removed;
+}
+
+void KeepTidy(Scheduler& files, const FileCache& cache) {
+  files.Post([&files, &cache] {
+    if (const std::size_t gone = cache.Collect(files.WallNow()); gone > 0) {
+      log::Info("removed {} of the cache that nobody has asked for in {} h", Counted(gone, "file"),
+                FileCache::kUnused.count());
+    }
+    (void)files.RunAfter(std::chrono::hours(1), [&files, &cache] { KeepTidy(files, cache); });
+  });
 }
 
 }  // namespace muster::services

@@ -85,6 +85,7 @@ LaunchHost::LaunchHost(Options options, ThreadScheduler& strand, AttachClient& c
     std::error_code none;
     (void)fs::remove_all(folder, none);
   });
+  KeepTidy(files_, cache_);
 }
 
 LaunchHost::~LaunchHost() { Close(); }

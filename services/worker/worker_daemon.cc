@@ -223,7 +223,10 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
                 strand_, client_,
                 FileCache(places.cache + "/launched", FetchFrom(daemon.control()),
                           FileCache::Use::kProgram)),
-      core_(std::move(options), strand_, *this) {}
+      core_(std::move(options), strand_, *this) {
+  KeepTidy(files_, archives_);
+  KeepTidy(files_, program_files_);
+}
 
 WorkerDaemon::~WorkerDaemon() {
   files_.Stop();
