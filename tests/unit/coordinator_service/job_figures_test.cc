@@ -40,6 +40,9 @@ std::optional<Points> TensorBoardsCurve(const std::string& folder, const std::st
   const char* const given = std::getenv("MUSTER_TENSORBOARD_PYTHON");
   const std::string python = given != nullptr ? given : "python3";
   if (std::system((python + " -c 'import tensorboard' 2>/dev/null").c_str()) != 0) {
+    WARN("skipped: " << python
+                     << " has no TensorBoard to read what was written; name one that has "
+                        "by MUSTER_TENSORBOARD_PYTHON");
     return std::nullopt;
   }
   const std::string script =
