@@ -30,8 +30,7 @@ struct ProgramClientOptions {
   Incarnation incarnation{};
   LinkMode link = LinkMode::kAuto;
   std::string host_id{};
-  // For one call, and more for many bytes; the first connection to each server retries until
-  // then.
+  // For one call, and more for many bytes; the first connection to each server retries until then.
   Millis timeout{10'000};
   Millis ping_after{1'000};
   Millis ping_limit{4'000};
