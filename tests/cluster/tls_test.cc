@@ -10,10 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/core.h>
 #include <sys/uio.h>
 
 #include "common/base/real_clock.h"
 #include "common/net/frame.h"
+#include "common/net/handshake.h"
 #include "common/net/socket.h"
 #include "tests/cluster/authority.h"
 #include "tests/cluster/harness.h"
@@ -213,6 +215,23 @@ std::string ToldTo(int pid) {
   return told;
 }
 
+// All that daemons, the job and the coordinator's record of callers have written for people.
+std::string Logged(Cluster& cluster, const std::string& id) {
+  std::string text = cluster.up_log() + cluster.Muster({"logs", id}).out;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster.state())) {
+    if (entry.is_regular_file() && entry.path().extension() == ".log") {
+      text += ReadAll(entry.path().string());
+    }
+  }
+  return text;
+}
+
+std::string Hex(const std::string& bytes) {
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
 TEST_CASE("processes of a model's job know neither the token nor a certificate, nor where they are",
           "[cluster]") {
   const Authority authority;
@@ -241,6 +260,16 @@ TEST_CASE("processes of a model's job know neither the token nor a certificate, 
   REQUIRE(cluster.Wait(id, seconds(240)) == 0);
   REQUIRE(cluster.Muster({"checkpoints", "export", id, "-o", folder / "w"}).code == 0);
   CHECK(ReadSafetensors(folder / "w").at("w") == sums.expected);
+
+  // Nor has anybody written them down.
+  const std::string secret = token.substr(0, token.find('\n'));
+  const std::string key = net::JobKey(secret, id, Epoch(cluster.Status().epoch()));
+  const std::string logged = Logged(cluster, id);
+  REQUIRE(Has(logged, id));
+  for (const std::string& one : {secret, key, Hex(key)}) {
+    REQUIRE(one.size() >= 16);
+    CHECK(logged.find(one) == std::string::npos);
+  }
 }
 
 int Descriptors(int pid) {
