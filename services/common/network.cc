@@ -12,6 +12,7 @@
 
 #include "common/base/host_port.h"
 #include "common/base/number_in.h"
+#include "common/telemetry/log.h"
 
 namespace muster::services {
 namespace {
@@ -39,6 +40,41 @@ bool IsLoopbackAddress(const sockaddr* address) {
     return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
   }
   return false;
+}
+
+bool AnyLoopback(const addrinfo& list) {
+  for (const addrinfo* entry = &list; entry != nullptr; entry = entry->ai_next) {
+    if (IsLoopbackAddress(entry->ai_addr)) return true;
+  }
+  return false;
+}
+
+bool IsName(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) != 1 &&
+         ::inet_pton(AF_INET6, host.c_str(), &address) != 1;
+}
+
+bool BindAndListen(const net::Fd& fd, const sockaddr* address, socklen_t size) {
+  constexpr int kBacklog = 4'096;
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  return ::bind(fd.get(), address, size) == 0 && ::listen(fd.get(), kBacklog) == 0;
+}
+
+// A host is also itself by loopback: Kubernetes brings forwarded ports there. Where another process
+// has that port the daemon does without, since its cluster comes by the name.
+void AlsoOnLoopback(int port, std::vector<net::Fd>& listeners) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  net::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (BindAndListen(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address)) {
+    listeners.push_back(std::move(fd));
+  } else {
+    log::Warning("not on 127.0.0.1:{}: {}", port, Message(FromErrno(errno, "listen")));
+  }
 }
 
 void SetPort(sockaddr* address, int port) {
@@ -95,7 +131,6 @@ Result<std::string> FirstAddress(const std::string& host) {
 }
 
 Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
-  constexpr int kBacklog = 4'096;
   constexpr int kTries = 8;
   for (int left = kTries;; --left) {
     MUSTER_TRY_ASSIGN(const AddressList list, Resolve(endpoint.host, endpoint.port));
@@ -106,11 +141,8 @@ Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
          entry = entry->ai_next) {
       net::Fd fd(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (!fd.valid()) continue;  // a family that this kernel lacks
-      const int on = 1;
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
       SetPort(entry->ai_addr, port);
-      if (::bind(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
-          ::listen(fd.get(), kBacklog) != 0) {
+      if (!BindAndListen(fd, entry->ai_addr, entry->ai_addrlen)) {
         status = FromErrno(errno, fmt::format("listen on {}", endpoint.ToString()));
         break;
       }
@@ -124,6 +156,7 @@ Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
       return Unavailable("listen on {}: no address that this kernel knows", endpoint.ToString());
     }
     endpoint.port = port;
+    if (IsName(endpoint.host) && !AnyLoopback(*list)) AlsoOnLoopback(port, listeners);
     return listeners;
   }
 }

@@ -28,7 +28,8 @@ Result<bool> IsLoopback(const std::string& host);
 // The first address of `host` as text ("127.0.0.1"). kNotFound: it does not resolve.
 Result<std::string> FirstAddress(const std::string& host);
 
-// Listens on all addresses of the host; `endpoint` gets the port that was chosen for port 0.
+// Listens on all addresses of the host, and where that is a name on 127.0.0.1, too, if nobody else
+// does; `endpoint` gets the port that was chosen for port 0.
 //   kFailedPrecondition: somebody listens there.  kNotFound: the host does not resolve.
 Result<std::vector<net::Fd>> Listen(Endpoint& endpoint);
 

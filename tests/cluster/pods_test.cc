@@ -157,6 +157,29 @@ TEST_CASE("a container has no rights, and writes to nothing but its volumes", "[
   }
 }
 
+TEST_CASE("who forwards a port to the coordinator's pod reaches it and its page",
+          "[cluster][pods]") {
+  if (CannotRun()) return;
+  const TempFolder folder;
+  PodCluster cluster(LoadManifests(kFolder + "/base"), {{"muster-token", {{"token", kToken}}}}, {});
+  const std::string token = folder.Write("token", kToken + "\n");
+  std::filesystem::permissions(token, std::filesystem::perms::owner_read);
+  // Runtimes dial 127.0.0.1 within the pod's network.
+  const std::vector<std::string> in_pod = {
+      "nsenter", "-t", std::to_string(cluster.pods.pid("muster-coordinator-0")), "-n"};
+  const auto fails = [&](std::vector<std::string> command) {
+    command.insert(command.begin(), in_pod.begin(), in_pod.end());
+    return FailureOf(command);
+  };
+
+  CHECK(fails({std::string(MUSTER_BIN) + "/muster", "--coordinator", "127.0.0.1:5000",
+               "--token-file", token, "status"}) == "");
+  CHECK(fails({"bash", "-c",
+               "exec 3<>/dev/tcp/127.0.0.1/9400; printf 'GET / HTTP/1.1\\r\\nHost: "
+               "127.0.0.1:9400\\r\\nConnection: close\\r\\n\\r\\n' >&3; head -1 <&3 | grep -q ' "
+               "200 '"}) == "");
+}
+
 TEST_CASE("while the coordinator's pod is away the others are alive, and not ready",
           "[cluster][pods]") {
   if (CannotRun()) return;
