@@ -36,29 +36,14 @@ constexpr seconds kWatchSlack{5};
 // For a handshake that asks why there was none.
 constexpr seconds kProbe{3};
 
-// What a TLS handshake of our own says against it, where that says anything: gRPC keeps it to
-// itself.
-Status TlsTrouble(const std::string& address, tls::Context* context) {
-  const auto until = std::chrono::steady_clock::now() + kProbe;
-  if (context != nullptr) return net::ProbeTls(address, *context, "chief:0", until);
-  if (!net::SpeaksTls(address, until)) return Ok();
-  return Unauthenticated(
-      "it speaks TLS, and this command has no certificate: give --tls-ca, --tls-cert and "
-      "--tls-key, or MUSTER_TLS_CA and so on");
-}
-
-bool IsRefusal(const Status& status) {
-  return status.code() == StatusCode::kUnauthenticated ||
-         status.code() == StatusCode::kPermissionDenied;
-}
-
 // Its words may quote a job's own.
 Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Context* tls) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
   if (code == StatusCode::kUnavailable) {
-    const Status trouble = TlsTrouble(address, tls);
-    if (IsRefusal(trouble)) {
+    const Status trouble = net::TlsTrouble(address, tls, std::string(rpc::kCoordinatorTask),
+                                           "command", std::chrono::steady_clock::now() + kProbe);
+    if (!trouble.ok()) {
       return Annotate(trouble, fmt::format("the coordinator at {}", address));
     }
     return Unavailable("no coordinator answers at {}: {}", address,

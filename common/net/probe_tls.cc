@@ -24,8 +24,15 @@ Status ProbeTls(const std::string& address, tls::Context& context, const std::st
   Socket socket(stream, LinkKind::kTcp, address, SpinMode::kOff, nullptr);
   std::array<std::byte, 64> first;
   const TimePoint until = std::min(deadline, std::chrono::steady_clock::now() + kAlert);
-  (void)socket.Read(first, until, nullptr);
-  return stream->failure();
+  const Result<std::size_t> got = socket.Read(first, until, nullptr);
+  MUSTER_TRY(stream->failure());
+  // gRPC sends no alert: a server that minds ends the connection, where one that does not speaks.
+  const bool ended = got.ok() ? *got == 0 : got.status().code() == StatusCode::kUnavailable;
+  if (!ended) return Ok();
+  return Unauthenticated(
+      "it ends the connection when it has seen this process's certificate: its tls-ca does not "
+      "have "
+      "the authority that issued it, or it has expired by the clock there");
 }
 
 bool SpeaksTls(const std::string& address, TimePoint deadline) {
@@ -42,6 +49,21 @@ bool SpeaksTls(const std::string& address, TimePoint deadline) {
   const auto got = socket.Read(first, deadline, nullptr);
   return got.ok() && *got == first.size() &&
          (first[0] == std::byte{22} || first[0] == std::byte{21}) && first[1] == std::byte{3};
+}
+
+Status TlsTrouble(const std::string& address, tls::Context* context, const std::string& task,
+                  std::string_view who, TimePoint deadline) {
+  if (context == nullptr) {
+    if (!SpeaksTls(address, deadline)) return Ok();
+    return Unauthenticated(
+        "it speaks TLS, and this {} has no certificate: give --tls-ca, --tls-cert and --tls-key, "
+        "or MUSTER_TLS_CA and so on",
+        who);
+  }
+  Status probed = ProbeTls(address, *context, task, deadline);
+  const bool refusal = probed.code() == StatusCode::kUnauthenticated ||
+                       probed.code() == StatusCode::kPermissionDenied;
+  return refusal ? std::move(probed) : Ok();
 }
 
 }  // namespace muster::net

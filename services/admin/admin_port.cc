@@ -31,6 +31,7 @@ void AdminPort::Close() {
   strand_ = nullptr;
   collect_.reset();
   handlers_.clear();
+  on_refused_ = nullptr;
 }
 
 void AdminPort::SetStatus(std::string status) {
@@ -47,6 +48,11 @@ void AdminPort::Collect(Scheduler& strand, Collector collect) {
 void AdminPort::Serve(std::string prefix, HttpHandler handler) {
   const MutexLock lock(mutex_);
   handlers_.emplace_back(std::move(prefix), std::move(handler));
+}
+
+void AdminPort::OnRefused(std::function<void(const HttpRequest&, const Status&)> hear) {
+  const MutexLock lock(mutex_);
+  on_refused_ = std::move(hear);
 }
 
 std::optional<Millis> AdminPort::LoopAge() const {
@@ -99,6 +105,12 @@ void AdminPort::Metrics(HttpRespond respond) {
 
 void AdminPort::Answer(const HttpRequest& request, HttpRespond respond) {
   if (const Status allowed = options_.authorize(request); !allowed.ok()) {
+    std::function<void(const HttpRequest&, const Status&)> hear;
+    {
+      const MutexLock lock(mutex_);
+      hear = on_refused_;
+    }
+    if (hear) hear(request, allowed);
     return respond({.status = 403, .body = Message(allowed) + "\n"});
   }
   if (request.path == kHealth) return respond(Health());

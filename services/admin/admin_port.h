@@ -62,6 +62,9 @@ class AdminPort {
   // Answers paths that begin with `prefix`; the longest that fits counts.
   void Serve(std::string prefix, HttpHandler handler);
 
+  // Hears who was refused what, on the server's thread.
+  void OnRefused(std::function<void(const HttpRequest&, const Status&)> hear);
+
   // Ends what runs; afterwards no strand and no handler is touched. Idempotent.
   void Close();
 
@@ -81,6 +84,7 @@ class AdminPort {
   Scheduler* strand_ MUSTER_GUARDED_BY(mutex_) = nullptr;
   std::shared_ptr<Collector> collect_ MUSTER_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, HttpHandler>> handlers_ MUSTER_GUARDED_BY(mutex_);
+  std::function<void(const HttpRequest&, const Status&)> on_refused_ MUSTER_GUARDED_BY(mutex_);
   // Last: its thread uses the others.
   std::unique_ptr<HttpServer> server_;
 };

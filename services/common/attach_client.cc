@@ -30,6 +30,7 @@ AttachClient::AttachClient(Options options, Scheduler& scheduler, AttachHandler&
       scheduler_(scheduler),
       handler_(handler),
       open_(std::move(open)),
+      explaining_(scheduler),
       retry_(options_.first_retry),
       random_(options_.seed) {}
 
@@ -175,9 +176,8 @@ void AttachClient::Abandon(const Status& why) {
 void AttachClient::Retry(const Status& why) {
   const TimePoint now = scheduler_.Now();
   if (now >= next_complaint_) {
-    log::Warning("waiting for the coordinator at {} ({} s): {}", options_.coordinator,
-                 Since(detached_since_, now).count() / 1'000, Message(why));
     next_complaint_ = now + kComplainEvery;
+    Complain(why);
   }
   std::uniform_int_distribution<Millis::rep> jitter(retry_.count() / 2, retry_.count());
   const Millis pause(jitter(random_));
@@ -185,6 +185,21 @@ void AttachClient::Retry(const Status& why) {
   (void)scheduler_.RunAfter(pause, stream_lifeline_.Guard([this] {
     if (!closing_) Open();
   }));
+}
+
+void AttachClient::Complain(const Status& why) {
+  if (!options_.explain || why.code() != StatusCode::kUnavailable) return Warn(why);
+  const auto known = std::make_shared<Status>();
+  explaining_.Run(
+      "explain", [explain = options_.explain, known] { *known = explain(); },
+      lifeline_.Guard([this, why, known] {
+        if (!attached_) Warn(known->ok() ? why : *known);
+      }));
+}
+
+void AttachClient::Warn(const Status& why) const {
+  log::Warning("waiting for the coordinator at {} ({} s): {}", options_.coordinator,
+               Since(detached_since_, scheduler_.Now()).count() / 1'000, Message(why));
 }
 
 void AttachClient::Send(v1::DaemonMessage message) {

@@ -21,6 +21,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "common/base/lanes.h"
 #include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
@@ -78,6 +79,10 @@ class AttachClient {
     Millis longest_retry{2'000};
     // From opening a stream to its Welcome.
     Millis welcome_limit{5'000};
+    // What is known of why no stream can be opened beyond the stream's own words, where the
+    // coordinator may be there and want no such one; OK: nothing. Asked before each complaint, on a
+    // thread of its own: it may wait for seconds, and owns what it touches.
+    std::function<Status()> explain = {};
     std::uint32_t seed = std::random_device()();
   };
 
@@ -116,6 +121,9 @@ class AttachClient {
   void Abandon(const Status& why);
   void Heartbeat();
   void Retry(const Status& why);
+  // Warns that it waits, with the best reason there is.
+  void Complain(const Status& why);
+  void Warn(const Status& why) const;
   void AnnounceDraining();
   void Left();
   void Flush();
@@ -130,6 +138,7 @@ class AttachClient {
   AttachHandler& handler_;
   const OpenAttachStream open_;
   Lifeline lifeline_;
+  Lanes explaining_;
 
   StreamId stream_id_;        // +1 for each
   Lifeline stream_lifeline_;  // the stream's, or of the pause before the next one

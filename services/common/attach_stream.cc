@@ -10,6 +10,8 @@
 #include <grpcpp/support/client_callback.h>
 
 #include "common/base/mutex.h"
+#include "common/net/probe_tls.h"
+#include "common/rpc/credentials.h"
 #include "muster/v1/cluster.grpc.pb.h"
 #include "services/common/grpc_channel.h"
 
@@ -181,6 +183,14 @@ OpenAttachStream GrpcAttachStreams(const ControlPlane& control) {
     auto reactor = std::make_shared<Reactor>(*channel, token, std::move(events));
     reactor->Begin(reactor);
     return std::make_unique<GrpcStream>(std::move(reactor));
+  };
+}
+
+std::function<Status()> ExplainByTls(const ControlPlane& control) {
+  return [address = control.coordinator, context = control.tls] {
+    constexpr std::chrono::seconds kLimit{3};
+    return net::TlsTrouble(address, context.get(), std::string(rpc::kCoordinatorTask), "daemon",
+                           std::chrono::steady_clock::now() + kLimit);
   };
 }
 

@@ -87,6 +87,40 @@ void Censor(v1::Job& job) {
   for (v1::Event& event : *job.mutable_events()) event.clear_log_lines();
 }
 
+// Who asks, for the audit log.
+std::string VisitorName(const HttpRequest& request) {
+  return request.visitor && request.visitor->ok() ? (*request.visitor)->ToString() : "somebody";
+}
+
+// What a path shows, in the audit log's words: those of the calls that show the same.
+struct Deed {
+  std::string_view did;
+  std::string what;
+};
+constexpr std::string_view kJobs = "/api/v1/jobs/";
+constexpr std::string_view kCurves = "/curves";
+Deed DeedOf(const std::string& path) {
+  if (path == "/api/v1/status") return {"status", ""};
+  if (path == "/api/v1/jobs") return {"jobs", ""};
+  if (!path.starts_with(kJobs)) return {"page", path};
+  std::string job = path.substr(kJobs.size());
+  if (!job.ends_with(kCurves)) return {"describe", std::move(job)};
+  job.resize(job.size() - kCurves.size());
+  return {"curves", std::move(job)};
+}
+
+// `respond`, after who has asked for what has been written down.
+HttpRespond Recorded(Front& front, const HttpRequest& request, HttpRespond respond) {
+  return [&front, who = VisitorName(request), deed = DeedOf(request.path),
+          respond = std::move(respond)](HttpReply reply) {
+    const Status outcome = reply.status == 200   ? Ok()
+                           : reply.status == 404 ? NotFound("it is not there")
+                                                 : Unavailable("it could not be shown");
+    front.audit.Look(who, deed.did, deed.what, outcome);
+    respond(std::move(reply));
+  };
+}
+
 class Pages : public std::enable_shared_from_this<Pages> {
  public:
   Pages(Front& front, const JobFigures& figures) : front_(front), figures_(figures) {}
@@ -147,8 +181,6 @@ class Pages : public std::enable_shared_from_this<Pages> {
 
   // On the strand.
   void Look(Coordinator& core, const std::string& path) {
-    constexpr std::string_view kJobs = "/api/v1/jobs/";
-    constexpr std::string_view kCurves = "/curves";
     if (path == "/api/v1/status") return Write(path, core.Status());
     if (path == "/api/v1/jobs") {
       v1::ListJobsReply jobs = core.List();
@@ -187,8 +219,11 @@ class Pages : public std::enable_shared_from_this<Pages> {
 
 void ServePages(Front& front, const JobFigures& figures, services::AdminPort& port) {
   const auto pages = std::make_shared<Pages>(front, figures);
-  port.Serve("/api/v1/", [pages](const HttpRequest& request, HttpRespond respond) {
-    pages->Answer(request, std::move(respond));
+  port.Serve("/api/v1/", [pages, &front](const HttpRequest& request, HttpRespond respond) {
+    pages->Answer(request, Recorded(front, request, std::move(respond)));
+  });
+  port.OnRefused([&front](const HttpRequest& request, const Status& why) {
+    front.audit.Look(VisitorName(request), "page", request.path, why);
   });
   port.Serve("/", [](const HttpRequest& request, const HttpRespond& respond) {
     if (request.path == "/" || request.path == "/index.html") return respond(Page());

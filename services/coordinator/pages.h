@@ -7,6 +7,7 @@
 //   /api/v1/jobs/ID            Job, without its spec and without what its processes have printed
 //   /api/v1/jobs/ID/curves     {"loss": [[step, value], ...], ...}
 //
+// Who asks for these, or is refused anything at this port, is in the audit log (audit_trail.h).
 // Messages are in protobuf's JSON mapping (proto/muster/v1/jobs.proto).
 //
 // Threading: any. Lifetime: front and figures outlive the port's Close().

@@ -141,8 +141,10 @@ PsDaemon::PsDaemon(Daemon& daemon, GrpcServer& grpc, std::shared_ptr<PsNode> nod
       grpc_(grpc),
       registration_(Registration(daemon, grpc, *node)),
       node_(std::move(node)),
-      client_({.coordinator = daemon.config().coordinator, .registration = registration_}, strand_,
-              *this, GrpcAttachStreams(daemon.control())),
+      client_({.coordinator = daemon.config().coordinator,
+               .registration = registration_,
+               .explain = ExplainByTls(daemon.control())},
+              strand_, *this, GrpcAttachStreams(daemon.control())),
       work_(strand_) {
   node_->set_boot_id(registration_.boot_id());
   log::Info("data plane on {}{}", registration_.data().tcp_address(),

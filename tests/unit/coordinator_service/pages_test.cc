@@ -39,10 +39,14 @@ struct Shown {
     std::vector<net::Fd> listeners;
     listeners.push_back(std::move(listener.fd));
     admin = std::make_unique<services::AdminPort>(
-        services::AdminPort::Options{
-            .task = "chief:0",
-            .version = "1",
-            .authorize = [](const services::HttpRequest&) { return Ok(); }},
+        services::AdminPort::Options{.task = "chief:0",
+                                     .version = "1",
+                                     .authorize =
+                                         [](const services::HttpRequest& request) {
+                                           return request.path == "/closed"
+                                                      ? PermissionDenied("not that")
+                                                      : Ok();
+                                         }},
         std::move(listeners));
     node->Show(*admin);
     admin->Turned();
@@ -128,6 +132,33 @@ TEST_CASE_METHOD(Shown, "all are answered who look at the same time", "[pages]")
   for (std::thread& one : many) one.join();
 
   CHECK(answered == 400);
+}
+
+TEST_CASE_METHOD(Shown, "who looks at pages, or may not, is in the audit log once",
+                 "[pages][audit]") {
+  for (int i = 0; i < 3; ++i) {
+    CHECK(Get(port, "/api/v1/jobs").starts_with("HTTP/1.1 200 "));
+    CHECK(Get(port, "/api/v1/jobs/" + id).starts_with("HTTP/1.1 200 "));
+    CHECK(Get(port, "/api/v1/jobs/" + id + "/curves").starts_with("HTTP/1.1 200 "));
+    CHECK(Get(port, "/api/v1/jobs/other").starts_with("HTTP/1.1 404 "));
+    CHECK(Get(port, "/closed").starts_with("HTTP/1.1 403 "));
+  }
+  CHECK(Get(port, "/healthz").starts_with("HTTP/1.1 200 "));
+  admin->Close();
+  node.reset();  // everything is written
+
+  std::vector<std::string> lines;
+  std::ifstream file(dir.path() + "/state/audit.log");
+  for (std::string line; std::getline(file, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    if (entry["did"] == "submit") continue;
+    lines.push_back(entry["who"].get<std::string>() + " " + entry["did"].get<std::string>() + " " +
+                    entry["what"].get<std::string>() + " " + entry.value("refused", ""));
+  }
+  CHECK(lines == std::vector<std::string>{"somebody jobs  ", "somebody describe " + id + " ",
+                                          "somebody curves " + id + " ",
+                                          "somebody describe other it is not there",
+                                          "somebody page /closed not that"});
 }
 
 }  // namespace

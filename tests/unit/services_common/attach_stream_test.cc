@@ -7,11 +7,16 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "common/telemetry/log.h"
 #include "muster/v1/cluster.grpc.pb.h"
 #include "services/common/grpc_server.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
 #include "tests/unit/services_common/temp_dir.h"
 
 namespace muster::services {
@@ -140,6 +145,102 @@ TEST_CASE("a daemon with another token is refused for good", "[services][unit]")
   CHECK(recorder.refused[0].code() == StatusCode::kUnauthenticated);
   CHECK(recorder.attached == 0);
   scheduler.Stop();
+}
+
+// What is logged while it lives.
+class LoggedLines {
+ public:
+  LoggedLines() {
+    REQUIRE(::pipe2(ends_, O_CLOEXEC) == 0);
+    log::Configure({.format = log::Format::kText, .descriptor = ends_[1]});
+  }
+  ~LoggedLines() {
+    log::Configure({});
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+  LoggedLines(const LoggedLines&) = delete;
+  LoggedLines& operator=(const LoggedLines&) = delete;
+
+  // The first line with these words; what there was within 20 s if there is none.
+  std::string LineWith(const std::string& words) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (text_.find(words) == std::string::npos || !text_.ends_with('\n')) {
+      const auto left =
+          std::chrono::duration_cast<Millis>(until - std::chrono::steady_clock::now());
+      pollfd ready{.fd = ends_[0], .events = POLLIN, .revents = 0};
+      if (left <= Millis(0) || ::poll(&ready, 1, static_cast<int>(left.count())) != 1) break;
+      char piece[4'096];
+      const ssize_t size = ::read(ends_[0], piece, sizeof piece);
+      if (size <= 0) break;
+      text_.append(piece, static_cast<std::size_t>(size));
+    }
+    return text_;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+  std::string text_;
+};
+
+std::shared_ptr<tls::Context> ContextOf(const tls::Files& files) {
+  if (!files.given()) return nullptr;
+  auto context = tls::Context::FromFiles(files);
+  REQUIRE(context.status() == Ok());
+  return *std::move(context);
+}
+
+// What a daemon with `client` says of a coordinator with `server`; not given: in the clear.
+std::string Complaint(const tls::Files& server, const tls::Files& client) {
+  const Token token = MakeToken("0123456789abcdef");
+  Service service(token);
+  auto started = GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0},
+                                    .services = {&service},
+                                    .tls = ContextOf(server)});
+  REQUIRE(started.ok());
+  const ControlPlane control{
+      .coordinator = (*started)->endpoint().ToString(), .token = token, .tls = ContextOf(client)};
+  Recorder recorder;
+  ThreadScheduler scheduler;
+  LoggedLines lines;
+  AttachClient daemon({.coordinator = control.coordinator, .explain = ExplainByTls(control)},
+                      scheduler, recorder, GrpcAttachStreams(control));
+  scheduler.Post([&daemon] { daemon.Start(); });
+  std::string said = lines.LineWith("waiting for the coordinator at " + control.coordinator);
+  scheduler.Stop();
+  return said;
+}
+
+TEST_CASE("a daemon that TLS keeps from its coordinator says which of the two minds what",
+          "[services][unit][tls]") {
+  testing::Certificates ours;
+  testing::Certificates theirs;
+  const tls::Holder chief{.role = tls::Role::kNode, .names = {"chief:0"}};
+  const tls::Holder ps{.role = tls::Role::kNode, .names = {"ps:0"}};
+  const tls::Files server = ours.Issue("chief", chief);
+  std::string said;
+  std::string reason;
+
+  SECTION("the coordinator's authority is none of the daemon's") {
+    said = Complaint(server, theirs.Issue("ps", ps));
+    reason = "an authority that is not in this process's tls-ca";
+  }
+  SECTION("the daemon's authority is none of the coordinator's") {
+    theirs.Write("ca.pem", theirs.authority().certificate + ours.authority().certificate);
+    said = Complaint(server, theirs.Issue("ps", ps));
+    reason = "its tls-ca does not have the authority that issued it, or it has expired";
+  }
+  SECTION("the daemon has no certificate") {
+    said = Complaint(server, {});
+    reason = "it speaks TLS, and this daemon has no certificate: give --tls-ca";
+  }
+  SECTION("the coordinator has none") {
+    said = Complaint({}, ours.Issue("ps", ps));
+    reason = "it speaks plain text where TLS is needed";
+  }
+
+  CAPTURE(said);
+  CHECK(said.find(reason) != std::string::npos);
 }
 
 TEST_CASE("streams that were given up say nothing once their opener is gone", "[services][unit]") {
