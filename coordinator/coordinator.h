@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/lifeline.h"
 #include "coordinator/launch_job.h"
 #include "coordinator/model_job.h"
 #include "coordinator/program_job.h"
@@ -183,7 +182,8 @@ class Coordinator : private Membership::Observer {
   std::deque<std::function<void()>> accepting_;
   std::set<SessionId> released_;
   std::function<void()> drained_;
-  Lifeline lifeline_;
+  // What is posted holds this weakly: it does nothing once the coordinator is gone.
+  std::shared_ptr<Coordinator*> self_ = std::make_shared<Coordinator*>(this);
   std::string grpc_address_;
   std::string page_address_;
 };

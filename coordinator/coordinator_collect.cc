@@ -103,9 +103,10 @@ void Coordinator::CollectCheckpoints(
   const std::string& own = world_.options.checkpoints_directory;
   collecting->silent.insert(own);
   (void)parts_.scheduler.RunAfter(kCollectLimit, [collecting] { collecting->Answer(); });
-  parts_.checkpoints.ListRoots(own, [this, here = lifeline_.Watch(), collecting, own,
+  parts_.checkpoints.ListRoots(own, [weak = std::weak_ptr(self_), collecting, own,
                                      dry_run = request.dry_run()](auto roots) {
-    if (!here()) return;
+    const auto self = weak.lock();
+    if (self == nullptr) return;
     collecting->silent.erase(own);
     if (!roots.ok()) {
       collecting->then(roots.status());
@@ -116,13 +117,13 @@ void Coordinator::CollectCheckpoints(
       if (collecting->jobs.contains(root)) continue;
       collecting->jobs[root] = root.substr(root.rfind('/') + 1);
       collecting->sweeps[root] = {.root = root,
-                                  .cluster_id = parts_.journal.cluster_id(),
+                                  .cluster_id = (*self)->parts_.journal.cluster_id(),
                                   .keep = collecting->finished ? std::size_t{0} : std::size_t{1},
                                   .verify = true,
                                   .why = "its job is forgotten",
                                   .dry_run = dry_run};
     }
-    CollectRoots(collecting);
+    (*self)->CollectRoots(collecting);
   });
 }
 
@@ -132,9 +133,10 @@ void Coordinator::CollectRoots(const std::shared_ptr<Collecting>& collecting) {
   if (collecting->silent.empty()) return collecting->Answer();
   (void)parts_.scheduler.RunAfter(kCollectLimit, [collecting] { collecting->Answer(); });
   for (const auto& [root, sweep] : collecting->sweeps) {
-    parts_.checkpoints.Collect(sweep, [this, here = lifeline_.Watch(), collecting, root = root,
+    parts_.checkpoints.Collect(sweep, [weak = std::weak_ptr(self_), collecting, root = root,
                                        dry_run = sweep.dry_run](auto swept) {
-      if (!here()) return;
+      const auto self = weak.lock();
+      if (self == nullptr) return;
       collecting->silent.erase(root);
       const std::string& job = collecting->jobs[root];
       const auto add = [&](const std::string& directory) -> auto& {
@@ -158,7 +160,7 @@ void Coordinator::CollectRoots(const std::shared_ptr<Collecting>& collecting) {
         collecting->reply.set_bytes(collecting->reply.bytes() + one.bytes);
       }
       if (!dry_run) {
-        for (const auto& [number, one] : jobs_) {
+        for (const auto& [number, one] : (*self)->jobs_) {
           if (one->CheckpointRoot() == root) one->story().ForgetCheckpoints(gone);
         }
       }

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/lifeline.h"
 #include "coordinator/parked_calls.h"
 #include "coordinator/world.h"
 #include "muster/v1/journal.pb.h"
@@ -132,7 +131,9 @@ class Story {
   std::optional<v1::Job> before_end_;
   std::uint64_t end_change_ = 0;
   ParkedCalls parked_;
-  Lifeline lifeline_;
+  // Timers and what comes back from the journal hold this weakly: they do nothing once the job is
+  // gone.
+  std::shared_ptr<Story*> self_ = std::make_shared<Story*>(this);
 };
 
 }  // namespace muster::coordinator

@@ -32,7 +32,11 @@ std::string Ids(std::span<const ClosureKey> closures) {
 }
 
 View::View(ModelJob& job)
-    : job_(job), world_(job.world()), story_(job.story()), lasting_(job.lasting()) {}
+    : job_(job),
+      world_(job.world()),
+      story_(job.story()),
+      lasting_(job.lasting()),
+      self_(std::make_shared<View*>(this)) {}
 
 View::~View() = default;
 
@@ -53,7 +57,7 @@ void View::Begin() {
 
 void View::Leave() {
   phase_ = Phase::kGone;
-  lifeline_.End();
+  self_.reset();
 }
 
 // Takes a number, writes it, and has the variables made under it.

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "coordinator/offload.h"
 
@@ -38,7 +37,8 @@ class AliveMark {
   Scheduler* scheduler_ = nullptr;
   Scheduler::TimerId timer_ = 0;
   int fd_ = -1;
-  Lifeline lifeline_;
+  // What comes back from the offload holds this weakly.
+  std::shared_ptr<AliveMark*> self_ = std::make_shared<AliveMark*>(this);
 };
 
 }  // namespace muster::coordinator
