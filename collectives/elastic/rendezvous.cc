@@ -193,6 +193,9 @@ void Rendezvous::OnReport(const WorkerReport& report, TimePoint now) {
 
 void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
   Known& known = known_[static_cast<std::size_t>(worker)];
+  // Who has just spoken is there: a list of workers grows old where their daemon stands still.
+  const bool spoke = known.report.has_value() && asked - known.at < kSilent;
+  if (silence == Silence::kVacant && spoke) return;
   if (known.silence != silence) known.silent_since = asked;
   known.silence = silence;
   const bool settled = Settled(known, asked);

@@ -112,7 +112,7 @@ enum class Silence : std::uint8_t {
   kEnded,   // its host says that nobody listens
   kMute,    // its host answers, its process does not
   kCutOff,  // nothing answers
-  kVacant,  // there is no such worker now, says who starts them
+  kVacant,  // there is no such worker now, says who starts them: not of one that has just spoken
 };
 
 class Rendezvous {

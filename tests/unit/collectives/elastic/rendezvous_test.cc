@@ -200,5 +200,42 @@ TEST_CASE("of many workers that have not come some are named", "[collectives][el
   CHECK(worker.Awaited(now).ends_with(", worker 20 has not answered and 9 more"));
 }
 
+TEST_CASE("a worker that is missing in another one's list joins it by asking",
+          "[collectives][elastic][unit]") {
+  const auto made = [](int self) {
+    return Rendezvous({.self = self, .workers = 3, .start_within = Millis(1'000)},
+                      Incarnation(static_cast<std::uint64_t>(10 + self)), 7, 0);
+  };
+  Rendezvous zero = made(0), one = made(1), two = made(2);
+  TimePoint now{std::chrono::hours(1)};
+  for (Rendezvous* worker : {&zero, &one, &two}) worker->Seek("a:1", now);
+
+  // Worker 1's daemon stands still: its list was made before worker 2 came.
+  for (int look = 0; look < 5; ++look) {
+    Meet(zero, two, now);
+    Meet(zero, one, now);
+    one.OnReport(two.report(), now);
+    two.OnReport(one.report(), now);
+    now += Millis(20);
+    one.OnSilence(2, Silence::kVacant, now);
+    (void)one.Propose(now);
+    (void)two.Propose(now);
+  }
+  zero.OnReport(one.report(), now);
+  zero.OnReport(two.report(), now);
+  const auto all = zero.Propose(now);
+
+  REQUIRE(all.ok());
+  REQUIRE(all->has_value());
+  CHECK((*all)->members.size() == 3);
+  for (Rendezvous* worker : {&zero, &one, &two}) CHECK(worker->Accept(**all).ok());
+
+  // It is gone when it has said nothing for a while.
+  one.GiveUp();
+  now += Rendezvous::kSilent;
+  one.OnSilence(2, Silence::kVacant, now);
+  CHECK(one.seekers() == 2);
+}
+
 }  // namespace
 }  // namespace muster::collectives
