@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -41,16 +43,23 @@ class File {
 };
 
 // Between processes that share a folder: who collects has it alone, so that a file whose time was
-// renewed under it is seen as it is now.
+// renewed under it is seen as it is now. One that stands still with it holds nobody up for long.
 class FolderLock {
  public:
   FolderLock(const std::string& folder, int how) : folder_(folder, O_RDONLY | O_DIRECTORY) {
-    while (::flock(folder_.fd(), how) != 0 && errno == EINTR) {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!(held_ = ::flock(folder_.fd(), how | LOCK_NB) == 0)) {
+      const bool later = errno == EWOULDBLOCK || errno == EINTR;
+      if (!later || std::chrono::steady_clock::now() >= until) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
+  bool held() const { return held_; }
 
  private:
+  static constexpr std::chrono::seconds kPatience{1};
   const File folder_;  // closing it unlocks
+  bool held_ = false;
 };
 
 // "<name>.<pid>.tmp" of a process that fetches no longer: it has ended, or it is this one, which
@@ -110,6 +119,7 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
   const bool program = use_ == Use::kProgram;
   const std::string path = fmt::format("{}/{}{}", directory_, sha256, program ? "" : ".pt");
   {
+    // Also without the lock: nobody takes away what was used within a day.
     const FolderLock lock(directory_, LOCK_SH);
     (void)::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it may not be there
   }
@@ -127,6 +137,7 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
 
 std::size_t FileCache::Collect(std::chrono::system_clock::time_point now) const {
   const FolderLock lock(directory_, LOCK_EX);
+  if (!lock.held()) return 0;  // the next time
   std::size_t removed = 0;
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory_, error), end; !error && at != end;

@@ -183,5 +183,21 @@ TEST_CASE_METHOD(Fixture, "a folder that another process collects is waited for"
   CHECK(std::filesystem::exists(path));
 }
 
+TEST_CASE_METHOD(Fixture, "a process that stands still with the folder holds nobody up",
+                 "[services][unit]") {
+  const std::string path = cache.Get(kHello).value();
+  const auto now = std::chrono::system_clock::now();
+  Age(path, now - std::chrono::hours(30));
+  const int folder = ::open((dir.path() + "/archives").c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(::flock(folder, LOCK_EX) == 0);
+
+  CHECK(cache.Collect(now) == 0);  // it may be about to be used
+  CHECK(cache.Get(kHello).ok());
+  CHECK(fetches == 1);
+
+  ::close(folder);
+  CHECK(cache.Collect(now) == 0);  // it was used
+}
+
 }  // namespace
 }  // namespace muster::services
