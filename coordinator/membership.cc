@@ -1,6 +1,7 @@
 #include "coordinator/membership.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/words.h"
@@ -66,6 +67,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
         task.ToString(), info.epoch(), options_.epoch.value());
   }
   Arrival arrival;
+  std::optional<SessionId> replaced;
   const auto known = members_.find(task);
   if (known != members_.end()) {
     Member& old = known->second;
@@ -89,7 +91,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
       old.link->End(Aborted("{} has registered again", task.ToString()));
       if (arrival.same_process) {
         sessions_.erase(ended);
-        observer_.OnSessionEnded(ended, task.ToString() + " has connected again");
+        replaced = ended;
       } else {
         Lose(old, fmt::format("process {} has taken its place", info.pid()));
       }
@@ -115,6 +117,9 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
   welcome.set_heartbeat_ms(static_cast<std::uint32_t>(options_.heartbeat.count()));
   welcome.set_lease_ms(static_cast<std::uint32_t>(options_.lease.count()));
   member.link->Send(message);
+  // Not before: who hears of it may ask this task again at once, which the old session has not
+  // told.
+  if (replaced) observer_.OnSessionEnded(*replaced, task.ToString() + " has connected again");
   const SessionId session = member.session;
   const auto out = out_.find(task);
   if (out != out_.end() && out->second.boot_id() != info.boot_id()) {

@@ -193,6 +193,21 @@ TEST_CASE_METHOD(Leaving,
   CHECK(WithFigures().empty());
 }
 
+TEST_CASE_METHOD(Evaluated, "an evaluator that connects again in an evaluation is asked again",
+                 "[coordinator][unit]") {
+  JoinEvaluator().slow_evaluations = true;
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  TrainAndSave(1, 10);
+  REQUIRE((Asked() == Steps{10}));
+
+  // The same process, before anybody has missed it.
+  JoinEvaluator();
+  Settle();
+
+  CHECK((WithFigures() == Steps{10}));
+}
+
 TEST_CASE_METHOD(Evaluated, "without an evaluator the job trains, says so and ends",
                  "[coordinator][unit]") {
   REQUIRE(Submit(Asking()).ok());
