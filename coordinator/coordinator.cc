@@ -59,42 +59,39 @@ void Coordinator::Drain(Millis limit, std::function<void()> done) {
   world_.draining = true;
   drained_ = std::move(done);
   for (const auto& [number, job] : jobs_) job->OnClusterDraining();
-  (void)parts_.scheduler.RunAfter(limit, [weak = std::weak_ptr(self_), limit] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
+  (void)parts_.scheduler.RunAfter(limit, [this, here = lifeline_.Watch(), limit] {
+    if (!here()) return;
     const std::string why =
         fmt::format("not within {:.1f} s", static_cast<double>(limit.count()) / 1000);
-    for (const auto& [number, job] : (*self)->jobs_) job->GiveUpCut(why);
-    (*self)->OnSettled();  // none may have been under way
+    for (const auto& [number, job] : jobs_) job->GiveUpCut(why);
+    OnSettled();  // none may have been under way
   });
   OnSettled();
 }
 
 // Not from a job's own call: it is in the middle of something.
 void Coordinator::OnSettled() {
-  parts_.scheduler.Post([weak = std::weak_ptr(self_)] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    Coordinator& core = **self;
-    for (const Member* member : core.members_.Draining()) {
-      const bool free = std::all_of(core.jobs_.begin(), core.jobs_.end(),
+  parts_.scheduler.Post([this, here = lifeline_.Watch()] {
+    if (!here()) return;
+    for (const Member* member : members_.Draining()) {
+      const bool free = std::all_of(jobs_.begin(), jobs_.end(),
                                     [&](const auto& job) { return job.second->MayLeave(*member); });
-      if (!free || !core.released_.insert(member->session).second) continue;
+      if (!free || !released_.insert(member->session).second) continue;
       v1::CoordinatorMessage message;
       (void)message.mutable_release();
       member->link->Send(message);
     }
-    const bool settled = std::all_of(core.jobs_.begin(), core.jobs_.end(),
+    const bool settled = std::all_of(jobs_.begin(), jobs_.end(),
                                      [](const auto& job) { return job.second->Settled(); });
-    if (settled && core.drained_) std::exchange(core.drained_, nullptr)();
+    if (settled && drained_) std::exchange(drained_, nullptr)();
   });
 }
 
 Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts parts) {
   std::unique_ptr<Coordinator> self(new Coordinator(std::move(options), std::move(parts)));
-  self->parts_.journal.on_slow = [core = self.get(), weak = std::weak_ptr(self->self_)](
+  self->parts_.journal.on_slow = [core = self.get(), here = self->lifeline_.Watch()](
                                      Millis waited, std::size_t rows) {
-    if (weak.expired()) return;
+    if (!here()) return;
     for (const auto& [number, job] : core->jobs_) job->NoteSlowJournal(waited, rows);
   };
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
@@ -146,14 +143,14 @@ void Coordinator::KeepFiles() {
     used.merge(FilesOf(job->record().job().spec()));
   }
   parts_.keep_files(std::move(used));
-  (void)parts_.scheduler.RunAfter(kCollectEvery, [weak = std::weak_ptr(self_)] {
-    if (const auto self = weak.lock()) (*self)->KeepFiles();
+  (void)parts_.scheduler.RunAfter(kCollectEvery, [this, here = lifeline_.Watch()] {
+    if (here()) KeepFiles();
   });
 }
 
 void Coordinator::AdmitJobs() {
-  parts_.scheduler.Post([weak = std::weak_ptr(self_)] {
-    if (const auto self = weak.lock()) (*self)->ForgetJobs();
+  parts_.scheduler.Post([this, here = lifeline_.Watch()] {
+    if (here()) ForgetJobs();
   });
   if (world_.draining) return;
   std::size_t running = 0;
@@ -163,11 +160,10 @@ void Coordinator::AdmitJobs() {
     const bool admit = running < options_.max_running_jobs && job->WantsSlot();
     running += admit ? 1 : 0;
     // Not from here: a job that ends is in the middle of something.
-    parts_.scheduler.Post([weak = std::weak_ptr(self_), number, admit] {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      const auto found = (*self)->jobs_.find(number);
-      if (found == (*self)->jobs_.end()) return;
+    parts_.scheduler.Post([this, here = lifeline_.Watch(), number, admit] {
+      if (!here()) return;
+      const auto found = jobs_.find(number);
+      if (found == jobs_.end()) return;
       if (admit) return found->second->Admit();
       found->second->AwaitTurn();
     });
@@ -411,15 +407,14 @@ void Coordinator::ReadLogs(const std::string& name, const LogStore::Query& query
   const Result<Job*> job = Find(name);
   if (!job.ok()) return then(job.status());
   parts_.logs.Read((*job)->id(), query,
-                   [weak = std::weak_ptr(self_), id = (*job)->id(), query,
+                   [this, here = lifeline_.Watch(), id = (*job)->id(), query,
                     then = std::move(then)](Result<LogStore::Page> page) {
-                     const auto self = weak.lock();
-                     if (self == nullptr) return then(Unavailable("the coordinator has ended"));
+                     if (!here()) return then(Unavailable("the coordinator has ended"));
                      const bool nothing = page.ok() && page->records.empty() && query.cursor == 0;
                      if (!nothing || query.task.empty()) return then(std::move(page));
-                     const Result<Job*> now = (*self)->Find(id);
+                     const Result<Job*> now = Find(id);
                      const muster::Status known =
-                         now.ok() ? (*self)->CheckTask(**now, query.task) : now.status();
+                         now.ok() ? CheckTask(**now, query.task) : now.status();
                      then(known.ok() ? std::move(page) : known);
                    });
 }

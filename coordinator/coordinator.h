@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/lifeline.h"
 #include "coordinator/launch_job.h"
 #include "coordinator/model_job.h"
 #include "coordinator/program_job.h"
@@ -182,8 +183,7 @@ class Coordinator : private Membership::Observer {
   std::deque<std::function<void()>> accepting_;
   std::set<SessionId> released_;
   std::function<void()> drained_;
-  // What is posted holds this weakly: it does nothing once the coordinator is gone.
-  std::shared_ptr<Coordinator*> self_ = std::make_shared<Coordinator*>(this);
+  Lifeline lifeline_;
   std::string grpc_address_;
   std::string page_address_;
 };

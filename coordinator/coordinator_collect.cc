@@ -103,10 +103,9 @@ void Coordinator::CollectCheckpoints(
   const std::string& own = world_.options.checkpoints_directory;
   collecting->silent.insert(own);
   (void)parts_.scheduler.RunAfter(kCollectLimit, [collecting] { collecting->Answer(); });
-  parts_.checkpoints.ListRoots(own, [weak = std::weak_ptr(self_), collecting, own,
+  parts_.checkpoints.ListRoots(own, [this, here = lifeline_.Watch(), collecting, own,
                                      dry_run = request.dry_run()](auto roots) {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
+    if (!here()) return;
     collecting->silent.erase(own);
     if (!roots.ok()) {
       collecting->then(roots.status());
@@ -117,13 +116,13 @@ void Coordinator::CollectCheckpoints(
       if (collecting->jobs.contains(root)) continue;
       collecting->jobs[root] = root.substr(root.rfind('/') + 1);
       collecting->sweeps[root] = {.root = root,
-                                  .cluster_id = (*self)->parts_.journal.cluster_id(),
+                                  .cluster_id = parts_.journal.cluster_id(),
                                   .keep = collecting->finished ? std::size_t{0} : std::size_t{1},
                                   .verify = true,
                                   .why = "its job is forgotten",
                                   .dry_run = dry_run};
     }
-    (*self)->CollectRoots(collecting);
+    CollectRoots(collecting);
   });
 }
 
@@ -133,10 +132,9 @@ void Coordinator::CollectRoots(const std::shared_ptr<Collecting>& collecting) {
   if (collecting->silent.empty()) return collecting->Answer();
   (void)parts_.scheduler.RunAfter(kCollectLimit, [collecting] { collecting->Answer(); });
   for (const auto& [root, sweep] : collecting->sweeps) {
-    parts_.checkpoints.Collect(sweep, [weak = std::weak_ptr(self_), collecting, root = root,
+    parts_.checkpoints.Collect(sweep, [this, here = lifeline_.Watch(), collecting, root = root,
                                        dry_run = sweep.dry_run](auto swept) {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
+      if (!here()) return;
       collecting->silent.erase(root);
       const std::string& job = collecting->jobs[root];
       const auto add = [&](const std::string& directory) -> auto& {
@@ -160,7 +158,7 @@ void Coordinator::CollectRoots(const std::shared_ptr<Collecting>& collecting) {
         collecting->reply.set_bytes(collecting->reply.bytes() + one.bytes);
       }
       if (!dry_run) {
-        for (const auto& [number, one] : (*self)->jobs_) {
+        for (const auto& [number, one] : jobs_) {
           if (one->CheckpointRoot() == root) one->story().ForgetCheckpoints(gone);
         }
       }

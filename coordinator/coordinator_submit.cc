@@ -24,10 +24,10 @@ template <class Value>
 std::function<void(Value)> Coordinator::Within(Millis limit, const absl::Status& late,
                                                std::function<void(Value)> then) {
   auto open = std::make_shared<std::function<void(Value)>>(std::move(then));
-  const auto answer = [open, weak = std::weak_ptr(self_)](Value value) {
+  const auto answer = [open, here = lifeline_.Watch()](Value value) {
     auto once = std::exchange(*open, nullptr);
     // Whoever is dropped unanswered is told that the coordinator has ended (services' Responder).
-    if (once && !weak.expired()) once(std::move(value));
+    if (once && here()) once(std::move(value));
   };
   (void)parts_.scheduler.RunAfter(limit, [answer, late] { answer(Value(late)); });
   return answer;
@@ -266,25 +266,25 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
     }
     record.mutable_data()->insert(outcome->data.begin(), outcome->data.end());
   }
-  parts_.journal.SaveJob(record, [this, weak = std::weak_ptr(self_), record, number,
-                                  then](const absl::Status& written) {
-    if (weak.expired()) return;
-    if (written.ok()) {
-      StoredJob stored;
-      stored.record = record;
-      auto made = Job::Make(world_, std::move(stored));
-      by_id_[made->id()] = number;
-      by_name_[record.job().name()] = number;
-      Job& kept = *(jobs_[number] = std::move(made));
-      AdmitJobs();
-      v1::SubmitJobReply reply;
-      *reply.mutable_job() = kept.Describe();
-      then(std::move(reply));
-    } else {
-      then(written);
-    }
-    AcceptNext();
-  });
+  parts_.journal.SaveJob(
+      record, [this, here = lifeline_.Watch(), record, number, then](const absl::Status& written) {
+        if (!here()) return;
+        if (written.ok()) {
+          StoredJob stored;
+          stored.record = record;
+          auto made = Job::Make(world_, std::move(stored));
+          by_id_[made->id()] = number;
+          by_name_[record.job().name()] = number;
+          Job& kept = *(jobs_[number] = std::move(made));
+          AdmitJobs();
+          v1::SubmitJobReply reply;
+          *reply.mutable_job() = kept.Describe();
+          then(std::move(reply));
+        } else {
+          then(written);
+        }
+        AcceptNext();
+      });
 }
 
 }  // namespace muster::coordinator

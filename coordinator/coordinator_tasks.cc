@@ -56,9 +56,9 @@ void Coordinator::TakeOut(const TaskId& task, const std::string& by,
   record.set_since_ms(UnixMillis(parts_.scheduler.WallNow()));
   record.set_by(by);
   // First on disk: a coordinator that begins in this moment must know whom it need not wait for.
-  parts_.journal.SaveTakenOut(record, [this, weak = std::weak_ptr(self_), task, record,
+  parts_.journal.SaveTakenOut(record, [this, here = lifeline_.Watch(), task, record,
                                        then = std::move(then)](const muster::Status& written) {
-    if (weak.expired()) return then(Unavailable("the coordinator has ended"));
+    if (!here()) return then(Unavailable("the coordinator has ended"));
     if (!written.ok()) return then(NotWritten(task, written));
     members_.TakeOut(record);
     if (members_.IsOut(task)) OnOut(task);
@@ -78,9 +78,9 @@ void Coordinator::LetIn(const TaskId& task,
     return then(std::move(reply));
   }
   parts_.journal.DeleteTakenOut(ToProto(task),
-                                [this, weak = std::weak_ptr(self_), task,
+                                [this, here = lifeline_.Watch(), task,
                                  then = std::move(then)](const muster::Status& written) {
-                                  if (weak.expired())
+                                  if (!here())
                                     return then(Unavailable("the coordinator has ended"));
                                   if (!written.ok()) return then(NotWritten(task, written));
                                   (void)members_.LetIn(task);

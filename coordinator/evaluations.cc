@@ -39,8 +39,8 @@ void Evaluations::Advance() {
   const Member* evaluator = Evaluator();
   if (evaluator == nullptr && !std::exchange(told_, true)) {
     // Where this coordinator has just begun it is on its way.
-    (void)world_.scheduler.RunAfter(kTellAfter, [this, weak = std::weak_ptr(self_)] {
-      if (weak.expired() || Evaluator() != nullptr || world_.draining) return;
+    (void)world_.scheduler.RunAfter(kTellAfter, [this, here = lifeline_.Watch()] {
+      if (!here() || Evaluator() != nullptr || world_.draining) return;
       story_.Tell("EVALUATOR_AWAITED",
                   "evaluator:0 is not there (`muster up --evaluator` starts one): the job goes on, "
                   "and its checkpoints are evaluated when it comes",
@@ -66,9 +66,9 @@ void Evaluations::Send(const Member& evaluator, const v1::CheckpointInfo& info) 
   evaluate.set_directory(info.directory());
   *evaluate.mutable_data() = story_.DataOn(evaluator.info.hostname());
   world_.commands.Send(evaluator, command, kLongest,
-                       [this, weak = std::weak_ptr(self_), info,
+                       [this, here = lifeline_.Watch(), info,
                         session = evaluator.session](const Result<v1::CommandResult>& result) {
-                         if (!weak.expired()) OnAnswer(info, session, result);
+                         if (here()) OnAnswer(info, session, result);
                        });
 }
 
@@ -155,8 +155,8 @@ void Evaluations::OnFailure(v1::CheckpointInfo info, SessionId session, const St
               &kEvaluator, fields);
   if (again) {
     busy_ = true;
-    (void)world_.scheduler.RunAfter(kAgain, [this, weak = std::weak_ptr(self_)] {
-      if (weak.expired()) return;
+    (void)world_.scheduler.RunAfter(kAgain, [this, here = lifeline_.Watch()] {
+      if (!here()) return;
       busy_ = false;
       Advance();
     });
@@ -171,15 +171,15 @@ void Evaluations::OnFailure(v1::CheckpointInfo info, SessionId session, const St
 void Evaluations::WhenDone(std::function<void(const std::string& left)> then) {
   then_ = std::move(then);
   // Not inside this call.
-  world_.scheduler.Post([this, weak = std::weak_ptr(self_)] {
-    if (!weak.expired()) Advance();
+  world_.scheduler.Post([this, here = lifeline_.Watch()] {
+    if (here()) Advance();
   });
 }
 
 void Evaluations::AwaitEvaluator() {
   if (!then_ || wait_ != 0 || world_.draining) return;
-  wait_ = world_.scheduler.RunAfter(world_.options.stop_grace, [this, weak = std::weak_ptr(self_)] {
-    if (weak.expired()) return;
+  wait_ = world_.scheduler.RunAfter(world_.options.stop_grace, [this, here = lifeline_.Watch()] {
+    if (!here()) return;
     wait_ = 0;
     const auto& all = story_.checkpoints();
     const auto left = static_cast<std::uint64_t>(std::count_if(all.begin(), all.end(), Waits));
@@ -200,7 +200,7 @@ void Evaluations::Reset() {
   evaluating_ = SessionId();
   failures_ = 0;
   then_ = nullptr;
-  self_ = std::make_shared<Evaluations*>(this);
+  lifeline_.Cut();
 }
 
 }  // namespace muster::coordinator

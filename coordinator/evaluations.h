@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/lifeline.h"
 #include "coordinator/story.h"
 #include "coordinator/world.h"
 
@@ -61,8 +62,8 @@ class Evaluations {
   int failures_ = 0;
   Scheduler::TimerId wait_ = 0;
   std::function<void(const std::string&)> then_;
-  // Held weakly by timers and answers; another one after Reset().
-  std::shared_ptr<Evaluations*> self_ = std::make_shared<Evaluations*>(this);
+  // Timers and answers of before a Reset() do nothing.
+  Lifeline lifeline_;
 };
 
 }  // namespace muster::coordinator

@@ -186,9 +186,8 @@ std::string Job::MissingTasks() const {
 void Job::WatchTheWait() {
   if (waiting_since_) return;
   waiting_since_ = world_.scheduler.Now();
-  const auto look = [this, weak = std::weak_ptr<Job*>(self_), since = *waiting_since_] {
-    if (weak.expired() || phase_ != Phase::kWaiting || waiting_since_ != since || wait_told_)
-      return;
+  const auto look = [this, here = lifeline_.Watch(), since = *waiting_since_] {
+    if (!here() || phase_ != Phase::kWaiting || waiting_since_ != since || wait_told_) return;
     wait_told_ = true;
     const std::string missing = MissingTasks();
     if (missing.empty()) return Advance();
@@ -335,8 +334,8 @@ void Job::End(v1::JobState state, const Status& error, const std::string& messag
   story_.Tell("JOB_" + reason, message, nullptr, fields);
   releasing_ = true;
   story_.SetState(state, why.empty() ? reason : why, message,
-                  [this, weak = std::weak_ptr(self_)](const Status&) {
-                    if (!weak.expired()) Release();
+                  [this, here = lifeline_.Watch()](const Status&) {
+                    if (here()) Release();
                   });
   story_.NoteEnd(before);
   story_.parked().Recheck();
@@ -399,10 +398,10 @@ v1::Job Job::Describe() const {
 }
 
 void Job::Describe(Then<v1::Job> then) const {
-  story_.LoadEvents([this, weak = std::weak_ptr(self_),
+  story_.LoadEvents([this, here = lifeline_.Watch(),
                      then = std::move(then)](const Result<std::vector<v1::Event>>& events) {
     if (!events.ok()) return then(events.status());
-    if (weak.expired()) return then(NotFound("the job was forgotten meanwhile"));
+    if (!here()) return then(NotFound("the job was forgotten meanwhile"));
     v1::Job job = Describe();
     job.mutable_events()->Assign(events->begin(), events->end());
     then(std::move(job));

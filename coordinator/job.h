@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/lifeline.h"
 #include "coordinator/story.h"
 #include "coordinator/world.h"
 
@@ -181,9 +182,9 @@ class Job {
   // Wraps a function so that it runs only while the job lives and the generation is the same.
   template <class Function>
   auto Guard(Function function) {
-    return [this, weak = std::weak_ptr<Job*>(self_), generation = generation_,
+    return [this, here = lifeline_.Watch(), generation = generation_,
             function = std::move(function)](auto&&... args) mutable {
-      if (weak.expired() || generation_ != generation) return;
+      if (!here() || generation_ != generation) return;
       function(std::forward<decltype(args)>(args)...);
     };
   }
@@ -191,8 +192,7 @@ class Job {
   World& world_;
   Story story_;
   Phase phase_ = Phase::kWaiting;
-  // Timers and answers hold this weakly: they do nothing once the job is gone.
-  std::shared_ptr<Job*> self_ = std::make_shared<Job*>(this);
+  Lifeline lifeline_;
 
  private:
   void WatchTheWait();

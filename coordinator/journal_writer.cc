@@ -174,8 +174,8 @@ void JournalWriter::WriteNext() {
       [&journal = journal_, work] {
         for (const auto& write : work->writes) work->statuses.push_back(write(journal));
       },
-      [weak = std::weak_ptr(self_), work] {
-        if (const auto self = weak.lock()) (*self)->OnWritten(*work);
+      [this, here = lifeline_.Watch(), work] {
+        if (here()) OnWritten(*work);
       });
 }
 
@@ -216,11 +216,11 @@ void JournalWriter::OnWritten(Work& work) {
   }
   WriteNext();
   if (!Failing() && waiting_.empty() && writing_.empty()) refused_ = 0;
-  const std::weak_ptr<JournalWriter*> weak = self_;
+  const auto here = lifeline_.Watch();
   for (std::size_t i = 0; i < written.size(); ++i) {
     for (const Done& done : written[i].done) done(statuses[i]);
   }
-  if (weak.expired() || !writing_.empty() || !waiting_.empty()) return;
+  if (!here() || !writing_.empty() || !waiting_.empty()) return;
   for (const auto& then : std::exchange(idle_, {})) then();
 }
 

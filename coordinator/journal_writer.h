@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "coordinator/journal.h"
 #include "coordinator/offload.h"
@@ -143,8 +144,7 @@ class JournalWriter {
   Scheduler::TimerId again_timer_ = 0;
   Scheduler::TimerId slow_timer_ = 0;
   std::vector<std::function<void()>> idle_;
-  // What comes back from the offload holds this weakly.
-  std::shared_ptr<JournalWriter*> self_ = std::make_shared<JournalWriter*>(this);
+  Lifeline lifeline_;
 };
 
 }  // namespace muster::coordinator

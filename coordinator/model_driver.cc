@@ -36,9 +36,9 @@ template <class Reply>
 ModelJob::Then<Reply> ModelJob::Heard(Then<Reply> then) {
   driver_.heard = true;
   ++driver_.calls;
-  return [this, weak = std::weak_ptr<Job*>(self_), number = driver_.number,
+  return [this, here = lifeline_.Watch(), number = driver_.number,
           then = std::move(then)](Result<Reply> reply) {
-    if (!weak.expired() && driver_.number == number) {
+    if (here() && driver_.number == number) {
       driver_.heard = true;
       --driver_.calls;
     }
@@ -212,8 +212,8 @@ void ModelJob::BeginEvaluating(const std::string& message, Story::Done then) {
   // Its end, and what it may still say, is nobody's concern.
   driver_ = Driver();
   AwaitEvaluations();
-  story_.Persist([this, weak = std::weak_ptr<Job*>(self_)](const Status&) {
-    if (weak.expired() || ended()) return;
+  story_.Persist([this, here = lifeline_.Watch()](const Status&) {
+    if (!here() || ended()) return;
     ReleaseTasks();
     world_.drivers.Stop(id(), Millis(5'000));
   });

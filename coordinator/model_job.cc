@@ -41,8 +41,8 @@ void ModelJob::GoOnAfterRestart() {
                   "COORDINATOR_RESTARTED", "waiting for its tasks");
   if (!record().stop_requested()) return;
   // It goes on to save what is done, if its variables come back in time.
-  (void)world_.scheduler.RunAfter(world_.options.stop_grace, [this, weak = std::weak_ptr(self_)] {
-    if (weak.expired() || ended() || (view_ && view_->open())) return;
+  (void)world_.scheduler.RunAfter(world_.options.stop_grace, [this, here = lifeline_.Watch()] {
+    if (!here() || ended() || (view_ && view_->open())) return;
     End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
         "stopped; the coordinator was restarted and the job's tasks have not come back in time, so "
         "the steps since the last checkpoint are lost");
@@ -103,10 +103,10 @@ void ModelJob::BeginView() {
 void ModelJob::Leave() {
   if (!view_) return;
   view_->Leave();
-  world_.scheduler.Post([this, weak = std::weak_ptr<Job*>(self_), number = record().plan().view(),
+  world_.scheduler.Post([this, here = lifeline_.Watch(), number = record().plan().view(),
                          view = std::shared_ptr<View>(std::move(view_))] {
     // Whoever waits for one of its checkpoints opens the job again, or ends.
-    if (!weak.expired()) view->RefuseSaves(CheckView(ViewId(number)));
+    if (here()) view->RefuseSaves(CheckView(ViewId(number)));
   });
 }
 

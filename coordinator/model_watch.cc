@@ -48,8 +48,8 @@ void ModelJob::EndDriver() {
 
 void ModelJob::WatchDriver() {
   if (world_.options.driver_timeout.count() <= 0) return;
-  const auto look = [this, weak = std::weak_ptr<Job*>(self_), number = driver_.number] {
-    if (weak.expired() || ended() || !driver_.running || driver_.number != number) return;
+  const auto look = [this, here = lifeline_.Watch(), number = driver_.number] {
+    if (!here() || ended() || !driver_.running || driver_.number != number) return;
     driver_.pid = world_.drivers.Pid(id());
     if (std::exchange(driver_.heard, false) || driver_.calls > 0) {
       driver_.silent_looks = 0;
@@ -101,8 +101,8 @@ void ModelJob::LoseDriver(const std::string& reason, const std::string& what,
         driver_failures_, what, id()));
   }
   (void)world_.scheduler.RunAfter(
-      Millis(250 << driver_failures_), [this, weak = std::weak_ptr<Job*>(self_)] {
-        if (weak.expired() || ended() || driver_.running || !view_ || !view_->open()) return;
+      Millis(250 << driver_failures_), [this, here = lifeline_.Watch()] {
+        if (!here() || ended() || driver_.running || !view_ || !view_->open()) return;
         StartDriver();
       });
 }

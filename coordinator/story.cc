@@ -47,8 +47,8 @@ void Story::Tell(const std::string& reason, const std::string& message, const Ta
   if (world_.on_event) world_.on_event(id(), event);
   // An event that had no room to wait for the disk is still shown while this coordinator lives.
   ++events_unwritten_;
-  world_.journal.AddEvent(id(), event, [this, weak = std::weak_ptr(self_)](const Status& status) {
-    if (weak.expired() || !status.ok()) return;
+  world_.journal.AddEvent(id(), event, [this, here = lifeline_.Watch()](const Status& status) {
+    if (!here() || !status.ok()) return;
     if (--events_unwritten_ == 0 && drop_events_) DropEvents();
   });
   events_.push_back(std::move(event));
@@ -59,12 +59,12 @@ void Story::Tell(const std::string& reason, const std::string& message, const Ta
 // What the journal has, then what it may not have yet.
 void Story::LoadEvents(std::function<void(Result<std::vector<v1::Event>>)> then) const {
   if (events_complete_) return then(std::vector<v1::Event>(events_.begin(), events_.end()));
-  world_.journal.LoadEvents(id(), [this, weak = std::weak_ptr(self_),
+  world_.journal.LoadEvents(id(), [this, here = lifeline_.Watch(),
                                    then = std::move(then)](Result<std::vector<v1::Event>> loaded) {
-    if (weak.expired()) return then(NotFound("the job was forgotten meanwhile"));
+    if (!here()) return then(NotFound("the job was forgotten meanwhile"));
     if (!loaded.ok()) return then(loaded.status());
-    const std::uint64_t here = events_.empty() ? UINT64_MAX : events_.front().sequence();
-    std::erase_if(*loaded, [here](const v1::Event& event) { return event.sequence() >= here; });
+    const std::uint64_t first = events_.empty() ? UINT64_MAX : events_.front().sequence();
+    std::erase_if(*loaded, [first](const v1::Event& event) { return event.sequence() >= first; });
     loaded->insert(loaded->end(), events_.begin(), events_.end());
     then(std::move(loaded));
   });
@@ -73,9 +73,9 @@ void Story::LoadEvents(std::function<void(Result<std::vector<v1::Event>>)> then)
 void Story::RecallEvents() {
   drop_events_ = false;
   if (events_complete_) return;
-  LoadEvents([this, weak = std::weak_ptr(self_)](Result<std::vector<v1::Event>> all) {
+  LoadEvents([this, here = lifeline_.Watch()](Result<std::vector<v1::Event>> all) {
     // Not read: they are asked for again when somebody wants to see them.
-    if (weak.expired() || !all.ok() || events_complete_) return;
+    if (!here() || !all.ok() || events_complete_) return;
     events_.assign(std::make_move_iterator(all->begin()), std::make_move_iterator(all->end()));
     while (events_.size() > Journal::kMaxEvents) events_.pop_front();
     events_complete_ = true;
@@ -109,9 +109,9 @@ void Story::Touch() {
 // --- The row.
 
 void Story::Persist(Done done) {
-  world_.journal.SaveJob(record_, [this, weak = std::weak_ptr(self_), change = ++changes_,
+  world_.journal.SaveJob(record_, [this, here = lifeline_.Watch(), change = ++changes_,
                                    done = std::move(done)](const Status& status) {
-    if (weak.expired()) return;
+    if (!here()) return;
     OnWritten(change, status);
     if (done) done(status);
   });
@@ -137,8 +137,8 @@ void Story::OnWritten(std::uint64_t change, const Status& status) {
 }
 
 void Story::PersistLater() {
-  (void)world_.scheduler.RunAfter(Millis(1'000), [this, weak = std::weak_ptr(self_)] {
-    if (weak.expired() || !journal_failing_) return;
+  (void)world_.scheduler.RunAfter(Millis(1'000), [this, here = lifeline_.Watch()] {
+    if (!here() || !journal_failing_) return;
     Persist([this](const Status& status) {
       if (!status.ok()) PersistLater();
     });

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/lifeline.h"
 #include "coordinator/parked_calls.h"
 #include "coordinator/world.h"
 #include "muster/v1/journal.pb.h"
@@ -131,9 +132,7 @@ class Story {
   std::optional<v1::Job> before_end_;
   std::uint64_t end_change_ = 0;
   ParkedCalls parked_;
-  // Timers and what comes back from the journal hold this weakly: they do nothing once the job is
-  // gone.
-  std::shared_ptr<Story*> self_ = std::make_shared<Story*>(this);
+  Lifeline lifeline_;
 };
 
 }  // namespace muster::coordinator

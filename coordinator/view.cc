@@ -32,11 +32,7 @@ std::string Ids(std::span<const ClosureKey> closures) {
 }
 
 View::View(ModelJob& job)
-    : job_(job),
-      world_(job.world()),
-      story_(job.story()),
-      lasting_(job.lasting()),
-      self_(std::make_shared<View*>(this)) {}
+    : job_(job), world_(job.world()), story_(job.story()), lasting_(job.lasting()) {}
 
 View::~View() = default;
 
@@ -57,7 +53,7 @@ void View::Begin() {
 
 void View::Leave() {
   phase_ = Phase::kGone;
-  self_.reset();
+  lifeline_.End();
 }
 
 // Takes a number, writes it, and has the variables made under it.

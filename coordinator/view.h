@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/lifeline.h"
 #include "coordinator/adoption.h"
 #include "coordinator/story.h"
 #include "coordinator/view_parts.h"
@@ -212,11 +213,7 @@ class View : protected ViewParts {
   // Wraps a function so that it runs only while the view counts.
   template <class Function>
   auto Guard(Function function) {
-    return [weak = std::weak_ptr<View*>(self_),
-            function = std::move(function)](auto&&... args) mutable {
-      if (weak.expired()) return;
-      function(std::forward<decltype(args)>(args)...);
-    };
+    return lifeline_.Guard(std::move(function));
   }
 
   ModelJob& job_;
@@ -349,8 +346,8 @@ class View : protected ViewParts {
   bool fetching_buffers_ = false;
   TaskId buffers_of_;
 
-  // Timers and answers hold this weakly: they do nothing once the view has ended.
-  std::shared_ptr<View*> self_;
+  // Ended when the view has.
+  Lifeline lifeline_;
 };
 
 }  // namespace muster::coordinator

@@ -25,8 +25,15 @@ class Lifeline {
     };
   }
 
+  // Whether it has not been cut since: for who has something to say all the same.
+  [[nodiscard]] auto Watch() const {
+    return [alive = std::weak_ptr<const char>(mark_)] { return !alive.expired(); };
+  }
+
   // What was guarded until now does nothing any more; as at the end of this object.
   void Cut() { mark_ = std::make_shared<const char>('\0'); }
+  // Nor does what is guarded from now on.
+  void End() { mark_.reset(); }
 
  private:
   std::shared_ptr<const char> mark_ = std::make_shared<const char>('\0');

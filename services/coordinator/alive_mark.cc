@@ -44,8 +44,8 @@ void AliveMark::Renew(Scheduler& scheduler, Offload& offload) {
 // The next one only when this one is done: on a disk that hangs there is one, not a queue.
 void AliveMark::RenewLater() {
   offload_->Run([fd = fd_] { (void)futimens(fd, nullptr); },
-                [this, weak = std::weak_ptr(self_)] {
-                  if (weak.expired()) return;
+                [this, here = lifeline_.Watch()] {
+                  if (!here()) return;
                   timer_ = scheduler_->RunAfter(kPeriod, [this] { RenewLater(); });
                 });
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/lifeline.h"
 #include "common/base/scheduler.h"
 #include "coordinator/offload.h"
 
@@ -37,8 +38,7 @@ class AliveMark {
   Scheduler* scheduler_ = nullptr;
   Scheduler::TimerId timer_ = 0;
   int fd_ = -1;
-  // What comes back from the offload holds this weakly.
-  std::shared_ptr<AliveMark*> self_ = std::make_shared<AliveMark*>(this);
+  Lifeline lifeline_;
 };
 
 }  // namespace muster::coordinator

@@ -112,8 +112,8 @@ void DriverProcesses::PassLines(const std::string& job_id,
     options_.on_line(job_id, UnixMicros(line.time), line.text);
   }
   if (taken.empty()) return;
-  (void)strand_.RunAfter(kLinePause, [this, weak = std::weak_ptr(self_), job_id, lines] {
-    if (!weak.expired()) PassLines(job_id, lines);
+  (void)strand_.RunAfter(kLinePause, [this, here = lifeline_.Watch(), job_id, lines] {
+    if (here()) PassLines(job_id, lines);
   });
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/lifeline.h"
 #include "common/process/child.h"
 #include "common/process/line_gate.h"
 #include "coordinator/offload.h"
@@ -96,8 +97,7 @@ class DriverProcesses : public Drivers {
   std::string address_;
   std::map<std::string, Driver> drivers_;
   bool closed_ = false;
-  // Timers hold this weakly.
-  std::shared_ptr<DriverProcesses*> self_ = std::make_shared<DriverProcesses*>(this);
+  Lifeline lifeline_;
   ThreadOffload forks_;
   // Not behind the starts: one that cannot die now holds up none of them.
   services::Burials burials_;

@@ -36,5 +36,33 @@ TEST_CASE("a cut ends what was guarded before it alone", "[base][unit]") {
   CHECK(after == 1);
 }
 
+TEST_CASE("who watches a lifeline knows whether it was cut since", "[base][unit]") {
+  std::optional<Lifeline> lifeline(std::in_place);
+  const auto early = lifeline->Watch();
+  CHECK(early());
+  lifeline->Cut();
+  const auto late = lifeline->Watch();
+  CHECK_FALSE(early());
+  CHECK(late());
+
+  lifeline.reset();
+
+  CHECK_FALSE(late());
+}
+
+TEST_CASE("after its end a lifeline guards nothing any more", "[base][unit]") {
+  Lifeline lifeline;
+  int runs = 0;
+  const std::function<void()> before = lifeline.Guard([&] { ++runs; });
+  lifeline.End();
+  const std::function<void()> after = lifeline.Guard([&] { ++runs; });
+
+  before();
+  after();
+
+  CHECK(runs == 0);
+  CHECK_FALSE(lifeline.Watch()());
+}
+
 }  // namespace
 }  // namespace muster
