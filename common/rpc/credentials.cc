@@ -14,6 +14,7 @@
 
 #include "common/base/host_port.h"
 #include "common/tls/allowed.h"
+#include "common/tls/ssl_context.h"
 
 namespace muster::rpc {
 namespace {
@@ -100,6 +101,8 @@ void Watch(Options& options) {
 
 std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watcher(
     const tls::Files& files) {
+  const Status tls13 = tls::RequireTls13();
+  MUSTER_INVARIANT(tls13.ok());
   return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       files.key, files.certificate, files.ca, kLookEvery);
 }

@@ -1,5 +1,10 @@
 #include "common/tls/ssl_context.h"
 
+#include <memory>
+#include <string>
+
+#include <openssl/bio.h>
+#include <openssl/conf.h>
 #include <openssl/ssl.h>
 
 #include "common/tls/certificate.h"
@@ -10,7 +15,38 @@ namespace {
 // Both have the hash that keys are used with.
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
+// "system_default" is what each new context begins with (config(5)).
+constexpr const char* kTls13Alone = R"(muster = modules
+[modules]
+ssl_conf = contexts
+[contexts]
+system_default = alone
+[alone]
+Protocol = -SSLv3,-TLSv1,-TLSv1.1,-TLSv1.2
+)";
+
+Status LoadTls13Alone() {
+  // First, and not later: the system's own file would replace this.
+  if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, nullptr) != 1) {
+    return Internal("OpenSSL does not start: {}", LastError());
+  }
+  const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new_mem_buf(kTls13Alone, -1), &BIO_free);
+  const std::unique_ptr<CONF, decltype(&NCONF_free)> configuration(NCONF_new(nullptr), &NCONF_free);
+  long line = 0;
+  if (text == nullptr || configuration == nullptr ||
+      NCONF_load_bio(configuration.get(), text.get(), &line) != 1 ||
+      CONF_modules_load(configuration.get(), "muster", 0) != 1) {
+    return Internal("OpenSSL does not take TLS 1.3 alone: {}", LastError());
+  }
+  return Ok();
+}
+
 }  // namespace
+
+Status RequireTls13() {
+  static const Status loaded = LoadTls13Alone();
+  return loaded;
+}
 
 void FreeSslContext::operator()(ssl_ctx_st* one) const { SSL_CTX_free(one); }
 

@@ -14,6 +14,8 @@
 #include "services/common/grpc_channel.h"
 #include "services/common/notify.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/unit/services_admin/https_client.h"
 #include "tests/unit/services_common/temp_dir.h"
 
 namespace muster::services {
@@ -44,6 +46,19 @@ TEST_CASE("a port in use is said, not shared", "[services][unit]") {
   REQUIRE(second.status().code() == StatusCode::kFailedPrecondition);
   CHECK(Message(second.status()).find((*first)->endpoint().ToString()) != std::string::npos);
   CHECK(Message(second.status()).find("in use") != std::string::npos);
+}
+
+TEST_CASE("a client that insists on TLS 1.2 is refused", "[services][tls][unit]") {
+  testing::Certificates folder;
+  const tls::Files files = folder.Issue("node", {.role = tls::Role::kNode, .names = {"chief:0"}});
+  const auto server =
+      GrpcServer::Start({.listen = kAnyPort, .tls = *tls::Context::FromFiles(files)});
+  REQUIRE(server.ok());
+
+  const int port = (*server)->endpoint().port;
+
+  CHECK(testing::HttpsClient(port, files).connected());
+  CHECK_FALSE(testing::HttpsClient(port, files, TLS1_2_VERSION).connected());
 }
 
 TEST_CASE("status codes are the same on both sides of gRPC", "[services][unit]") {
