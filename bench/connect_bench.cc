@@ -25,9 +25,8 @@ constexpr const char* kConnectMethod =
     "One thread connects, greets and leaves, another one of the same process is the server, on "
     "loopback: from connect() to the server's welcome, three messages of the handshake included. "
     "tcp: in the clear. key: TLS by a job's key. Each runs for a window of time in each of 5 "
-    "rounds, "
-    "both taking turns; a round's figure is its median; printed are median, least and most of the "
-    "rounds. ratio: over tcp.";
+    "rounds, both taking turns; a round's figure is its median; printed are median, least and most "
+    "of the rounds. ratio: over tcp.";
 
 // Servers of one thread, one for each kind of connection: each welcomes who comes, until the
 // client leaves.

@@ -1,21 +1,16 @@
 #include "cli/certs.h"
 
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <sstream>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <sys/file.h>
-#include <unistd.h>
 
+#include "common/base/folder_lock.h"
 #include "common/base/private_directory.h"
 #include "common/base/whole_file.h"
 #include "common/tls/allowed.h"
@@ -37,48 +32,9 @@ tls::Period PeriodOf(const Context& context, int days) {
   return {now - kLeeway, now + std::chrono::hours(24) * days};
 }
 
-// The folder for one command at a time: each writes the whole list. Goes with the object.
-class FolderLock {
- public:
-  static Result<FolderLock> Take(const std::string& folder) {
-    FolderLock lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (lock.fd_ < 0) return FromErrno(errno, "open " + folder);
-    const auto until = std::chrono::steady_clock::now() + kPatience;
-    while (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR) return FromErrno(errno, "lock " + folder);
-      if (std::chrono::steady_clock::now() >= until) {
-        return DeadlineExceeded("another `muster certs` has been changing {} for {} s", folder,
-                                kPatience.count());
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return lock;
-  }
-  ~FolderLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FolderLock& operator=(FolderLock&&) = delete;
-
- private:
-  static constexpr std::chrono::seconds kPatience{10};
-  explicit FolderLock(int fd) : fd_(fd) {}
-  int fd_;
-};
-
-// In one step, and for this user alone from its first byte on.
-Status WriteSecret(const std::string& path, const std::string& text, mode_t mode) {
-  const std::string staged = fmt::format("{}.{}.new", path, ::getpid());
-  const int fd = ::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-  if (fd < 0) return FromErrno(errno, "write " + staged);
-  const ssize_t wrote = ::write(fd, text.data(), text.size());
-  const bool whole = wrote == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
-  const int error = errno;
-  ::close(fd);
-  if (whole && ::rename(staged.c_str(), path.c_str()) == 0) return Ok();
-  const Status status = FromErrno(whole ? errno : error, "write " + path);
-  (void)::unlink(staged.c_str());
-  return status;
+// Each command that changes the list writes all of it.
+Result<FolderLock> Lock(const std::string& folder) {
+  return FolderLock::Take(folder, FolderLock::How::kAlone, std::chrono::seconds(10));
 }
 
 std::string InFolder(const Context& context, const std::string& name) {
@@ -86,8 +42,8 @@ std::string InFolder(const Context& context, const std::string& name) {
 }
 
 Status Store(const Context& context, const std::string& name, const tls::Issued& issued) {
-  MUSTER_TRY(WriteSecret(InFolder(context, name + ".key"), issued.key, 0600));
-  return WriteSecret(InFolder(context, name + ".pem"), issued.certificate, 0644);
+  MUSTER_TRY(ReplaceFile(InFolder(context, name + ".key"), issued.key, 0600));
+  return ReplaceFile(InFolder(context, name + ".pem"), issued.certificate, 0644);
 }
 
 Result<tls::Issued> LoadAuthority(const Context& context) {
@@ -152,7 +108,7 @@ Result<std::vector<AllowedLine>> ReadList(const Context& context) {
 Status WriteList(const Context& context, const std::vector<AllowedLine>& lines) {
   std::string text;
   for (const AllowedLine& line : lines) text += line.text + "\n";
-  return WriteSecret(ListOf(context), text, 0644);
+  return ReplaceFile(ListOf(context), text, 0644);
 }
 
 // A certificate before it leaves the folder: it is let in wherever the list is in use.
@@ -188,7 +144,7 @@ std::string FileNameOf(const tls::Holder& holder) {
 Status Init(const Context& context) {
   const Options::Certs& asked = context.options.certs;
   MUSTER_TRY(MakePrivateDirectory(asked.folder));
-  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, FolderLock::Take(asked.folder));
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(asked.folder));
   if (fs::exists(InFolder(context, "ca.pem")) || fs::exists(InFolder(context, "ca.key"))) {
     return AlreadyExists(
         "{} has an authority already: name another --dir, or remove ca.pem and "
@@ -224,7 +180,7 @@ Status IssueOne(const Context& context) {
   if (name == "ca" || name.find('/') != std::string::npos) {
     return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
   }
-  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, FolderLock::Take(asked.folder));
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(asked.folder));
   MUSTER_TRY(AddToList(context, made, period));
   MUSTER_TRY(Store(context, name, made));
   context.terminal.out << fmt::format(
@@ -241,8 +197,7 @@ Status RevokeOne(const Context& context) {
     MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, who));
     who = tls::FingerprintOf(*certificate);
   }
-  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock,
-                    FolderLock::Take(context.options.certs.folder));
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(context.options.certs.folder));
   MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
   std::string gone;
   std::vector<AllowedLine> left;

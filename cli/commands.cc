@@ -11,6 +11,7 @@
 #include "common/base/version_skew.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
+#include "common/messages/job_state.h"
 
 namespace muster::cli {
 namespace {
@@ -69,7 +70,7 @@ ExitCode Jobs(const Context& context) {
   const std::int64_t now = UnixMillis(context.clock.WallNow());
   for (const v1::Job& job : reply->jobs()) {
     const v1::JobProgress& progress = job.progress();
-    const bool eta = progress.has_eta_seconds() && !HasEnded(job);
+    const bool eta = progress.has_eta_seconds() && !HasEnded(job.state());
     rows.push_back({job.id(), job.name(), StateName(job.state()),
                     Reason(job).empty() ? "-" : Reason(job),
                     std::to_string(job.has_program() ? job.program().done() : progress.step()),
@@ -108,7 +109,7 @@ ExitCode Stop(const Context& context) {
   if (!job.ok()) return Fail(context, job.status());
   if (context.options.output == Output::kJson) {
     context.terminal.out << Json(*job);
-  } else if (HasEnded(*job)) {
+  } else if (HasEnded(job->state())) {
     context.terminal.err << fmt::format("job {} has ended: {}\n", job->id(),
                                         StateName(job->state()));
   } else {

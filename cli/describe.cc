@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/format.h"
 #include "common/base/words.h"
+#include "common/messages/job_state.h"
 
 namespace muster::cli {
 namespace {
@@ -96,7 +97,7 @@ void ProgramFigures(const v1::Job& job, std::string& text) {
   const v1::ProgramReport& report = job.program();
   if (job.has_program()) {
     std::string closures = fmt::format("{} done", Thousands(report.done()));
-    if (!HasEnded(job)) {
+    if (!HasEnded(job.state())) {
       closures += fmt::format(", {} in flight, {} queued", Thousands(report.in_flight()),
                               Thousands(report.queued()));
       if (report.closures_per_second() > 0) {
@@ -109,7 +110,7 @@ void ProgramFigures(const v1::Job& job, std::string& text) {
     if (!report.phase().empty()) Line(text, "Phase", report.phase());
   }
   const v1::LaunchSpec& launch = job.spec().launch();
-  if (launch.elastic() && !HasEnded(job)) {
+  if (launch.elastic() && !HasEnded(job.state())) {
     const v1::StrategySpec& strategy = job.spec().strategy();
     const auto run =
         std::count_if(job.launch().tasks().begin(), job.launch().tasks().end(),

@@ -84,6 +84,8 @@ void AddDraining(CLI::App& app, Options& options) {
   AddTask(*app.add_subcommand("undrain", "Let a task that was drained work again"), options);
 }
 
+// Waits until the task has drained, and says whom it waits for whenever that changes. A coordinator
+// that is away is asked again: it has the wish on its disk.
 ExitCode Drain(const Context& context) {
   const std::string& task = context.options.task;
   const TimePoint begin = context.clock.Now();

@@ -7,6 +7,7 @@
 #include "cli/format.h"
 #include "cli/logs.h"
 #include "cli/progress.h"
+#include "common/messages/job_state.h"
 
 namespace muster::cli {
 namespace {
@@ -125,6 +126,7 @@ ExitCode Ended(const Context& context, const FollowOptions& follow, const v1::Jo
 
 }  // namespace
 
+// Until the job ends, the time is over, or the user goes; the job goes on in the last two cases.
 ExitCode Follow(const Context& context, const FollowOptions& follow) {
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
@@ -161,7 +163,7 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
       last = *job;
       if (shows_lines) lines.Show(view);
       if (follow.show) view.Show(*job);
-      if (HasEnded(*job)) {
+      if (HasEnded(job->state())) {
         view.Finish();
         ShowJson(context, last);
         return Ended(context, follow, *job);

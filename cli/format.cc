@@ -9,6 +9,8 @@
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
 
+#include "common/messages/job_state.h"
+
 namespace muster::cli {
 namespace {
 
@@ -27,17 +29,6 @@ std::string ToJson(const google::protobuf::Message& message, bool whitespace) {
 std::tm LocalTime(std::int64_t ms) { return fmt::localtime(static_cast<std::time_t>(ms / 1000)); }
 
 }  // namespace
-
-std::string StateName(v1::JobState state) {
-  const std::string& name = v1::JobState_Name(state);
-  constexpr std::string_view kPrefix = "JOB_STATE_";
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-}
-
-bool HasEnded(const v1::Job& job) {
-  return job.state() == v1::JOB_STATE_SUCCEEDED || job.state() == v1::JOB_STATE_FAILED ||
-         job.state() == v1::JOB_STATE_CANCELLED;
-}
 
 std::string Reason(const v1::Job& job) {
   return job.reason() == StateName(job.state()) ? "" : job.reason();

@@ -15,9 +15,6 @@ class Message;
 
 namespace muster::cli {
 
-// "RUNNING" for JOB_STATE_RUNNING.
-std::string StateName(v1::JobState state);
-bool HasEnded(const v1::Job& job);
 // Why it is in its state; empty where the reason is the state's own name.
 std::string Reason(const v1::Job& job);
 // "worker:1"; "" without a task.

@@ -18,6 +18,7 @@
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
 #include "common/config/units.h"
+#include "common/storage/checkpoint.h"
 
 namespace muster::cli {
 namespace {
@@ -65,13 +66,8 @@ std::string CheckName(const std::string& name) {
 
 // "step-000000000500", the name of a checkpoint's folder, or its number alone.
 std::optional<std::uint64_t> StepOf(std::string_view text) {
-  constexpr std::string_view kPrefix = "step-";
-  while (text.ends_with('/')) text.remove_suffix(1);
-  if (const auto slash = text.rfind('/'); slash != std::string_view::npos) {
-    text.remove_prefix(slash + 1);
-  }
-  if (text.starts_with(kPrefix)) text.remove_prefix(kPrefix.size());
-  return NumberIn<std::uint64_t>(text);
+  const auto step = storage::StepOfDirectory(text);
+  return step ? step : NumberIn<std::uint64_t>(text);
 }
 
 std::string CheckStep(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "cli/format.h"
+#include "common/messages/job_state.h"
 
 namespace muster::cli {
 namespace {
@@ -48,12 +49,12 @@ std::string ProgressLine(const v1::Job& job, int columns) {
   std::string line;
   // The end is told in a sentence of its own.
   const bool counts = progress.total_steps() != 0 || job.has_program() || job.spec().has_launch();
-  if (!HasEnded(job) && (job.state() != v1::JOB_STATE_RUNNING || !counts)) {
+  if (!HasEnded(job.state()) && (job.state() != v1::JOB_STATE_RUNNING || !counts)) {
     line = StateName(job.state());
     if (!job.message().empty()) line += ": " + job.message();
   }
   if (job.has_program()) {
-    line += (line.empty() ? "" : "  ") + ProgramLine(job.program(), HasEnded(job));
+    line += (line.empty() ? "" : "  ") + ProgramLine(job.program(), HasEnded(job.state()));
   }
   if (progress.total_steps() != 0) {
     const double share = std::min(
@@ -71,7 +72,7 @@ std::string ProgressLine(const v1::Job& job, int columns) {
     const bool waits = job.state() == v1::JOB_STATE_RUNNING && job.reason() == "WAITING_FOR_TASKS";
     if (waits) {
       line += "  " + job.message();
-    } else if (progress.has_eta_seconds() && !HasEnded(job)) {
+    } else if (progress.has_eta_seconds() && !HasEnded(job.state())) {
       line += fmt::format("  ETA {}", Seconds(progress.eta_seconds()));
     }
     if (!progress.phase().empty() && progress.phase() != "training") {

@@ -1,7 +1,6 @@
 #include "cli/registry.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -84,14 +83,7 @@ Status Register(const std::string& runtime_directory, Registration registration)
                    {"token_file", registration.token_file},
                    {"state_directory", registration.state_directory},
                    {"started_ms", registration.started_ms}};
-  const std::string file = FileOf(runtime_directory, registration.pid);
-  const std::string staged = file + ".tmp";
-  std::ofstream stream(staged);
-  stream << entry.dump(2) << '\n';
-  stream.close();
-  if (!stream) return Unavailable("cannot write {}", staged);
-  if (::rename(staged.c_str(), file.c_str()) != 0) return FromErrno(errno, "rename " + staged);
-  return Ok();
+  return ReplaceFile(FileOf(runtime_directory, registration.pid), entry.dump(2) + '\n', 0600);
 }
 
 void Unregister(const std::string& runtime_directory) {

@@ -17,6 +17,7 @@
 #include "common/base/words.h"
 #include "common/config/job_yaml/job_yaml.h"
 #include "common/config/job_yaml/validate_job.h"
+#include "common/messages/job_state.h"
 #include "common/messages/steps.h"
 #include "muster/v1/cluster.pb.h"
 

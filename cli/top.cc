@@ -8,6 +8,7 @@
 #include "cli/format.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
+#include "common/messages/job_state.h"
 
 namespace muster::cli {
 namespace {
@@ -29,7 +30,7 @@ constexpr const char* kClear = "\033[H\033[J";
 std::vector<std::string> JobRow(const v1::Job& job, std::int64_t now_ms) {
   const v1::JobProgress& progress = job.progress();
   const bool steps = progress.total_steps() > 0;
-  const bool eta = progress.has_eta_seconds() && !HasEnded(job);
+  const bool eta = progress.has_eta_seconds() && !HasEnded(job.state());
   return {job.id(),
           StateName(job.state()),
           Reason(job).empty() ? "-" : Reason(job),
@@ -37,7 +38,7 @@ std::vector<std::string> JobRow(const v1::Job& job, std::int64_t now_ms) {
                 : std::to_string(job.program().done()),
           steps ? fmt::format("{}%", progress.step() * 100 / progress.total_steps()) : "-",
           progress.step() > 0 ? fmt::format("{:.4f}", progress.loss()) : "-",
-          progress.examples_per_second() > 0 && !HasEnded(job)
+          progress.examples_per_second() > 0 && !HasEnded(job.state())
               ? Thousands(static_cast<std::uint64_t>(progress.examples_per_second()))
               : "-",
           eta ? Seconds(progress.eta_seconds()) : "-",
@@ -53,7 +54,7 @@ std::string Screen(const v1::ClusterStatus& status, const v1::ListJobsReply& job
       {"JOB", "STATE", "REASON", "STEP", "DONE", "LOSS", "EXAMPLES/S", "ETA", "AGE"}};
   int ended = 0;
   for (const v1::Job& job : jobs.jobs()) {
-    if (!HasEnded(job) || ++ended <= kMostEnded) rows.push_back(JobRow(job, now_ms));
+    if (!HasEnded(job.state()) || ++ended <= kMostEnded) rows.push_back(JobRow(job, now_ms));
   }
   text += rows.size() > 1 ? Table(rows) : "no jobs\n";
   rows = {{"TASK", "STATE", "HOST", "PID", "MEMORY", "CLOSURES", "VARIABLES"}};

@@ -142,6 +142,8 @@ Result<std::vector<std::vector<std::int64_t>>> JointGroup::Exchange(
   return std::move(brought.all);
 }
 
+// Replica 0 packs what the replicas of this process bring, gathers it between the processes, and
+// copies the whole to the other replicas.
 Status JointGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
   struct Call {
     std::span<const GatherBuffer> buffers;

@@ -104,6 +104,7 @@ Result<std::vector<std::vector<std::int64_t>>> LocalGroup::Exchange(
   return std::move(brought.all);
 }
 
+// Everybody shows its buffers, copies from all of them, and stays until all have copied.
 Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
   struct Call {
     std::span<const GatherBuffer> buffers;

@@ -11,11 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/net/fd.h"
 #include "common/storage/file_system.h"
 #include "common/storage/sha256.h"
-#include "common/storage/write_all.h"
 #include "coordinator/sqlite.h"
 #include "coordinator/state_folder.h"
 
@@ -204,7 +204,7 @@ Status ExtractFile(sqlite3* db, const std::string& folder, const std::string& na
     if (!more) break;
     const std::string bytes = parts.Text(0);
     hash.Add(bytes);
-    MUSTER_TRY(storage::WriteAll(fd.get(), bytes, path));
+    MUSTER_TRY(WriteAll(fd.get(), bytes, path));
   }
   if (fsync(fd.get()) != 0) return FromErrno(errno, "sync " + path);
   if (const std::string hex = hash.Hex(); hex != name) {

@@ -176,7 +176,4 @@ class DiskCheckpoints : public Checkpoints {
   LaneOffload& offload_;
 };
 
-// "step-000000000400" -> 400; 0 for another name.
-std::uint64_t StepOfDirectory(const std::string& directory);
-
 }  // namespace muster::coordinator

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/trouble.h"
+#include "common/messages/job_state.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/plan.h"
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -104,7 +103,8 @@ Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
     }
     // Only bytes that are proven wrong are damage; what cannot be read now may be good.
     if (status.code() != StatusCode::kDataLoss) return status;
-    found.refused.push_back({directory, StepOfDirectory(directory), Message(status)});
+    found.refused.push_back(
+        {directory, storage::StepOfDirectory(directory).value_or(0), Message(status)});
   }
   return found;
 }
@@ -259,15 +259,6 @@ void RunThen(LaneOffload& offload, const std::string& root, Work work,
 }
 
 }  // namespace
-
-std::uint64_t StepOfDirectory(const std::string& directory) {
-  const std::string name = std::filesystem::path(directory).filename().string();
-  std::uint64_t step = 0;
-  if (name.starts_with("step-")) {
-    std::from_chars(name.data() + 5, name.data() + name.size(), step);
-  }
-  return step;
-}
 
 void DiskCheckpoints::Look(const std::string& root, const Claimant& claimant,
                            std::function<void(Status)> then) {

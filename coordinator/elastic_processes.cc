@@ -66,6 +66,8 @@ bool ElasticJob::MayFill() const {
          !world_.draining && (replaces || failures_ == 0) && world_.scheduler.Now() >= not_before_;
 }
 
+// Gives vacant places to fit workers. Nobody is told before the row is on disk: a coordinator that
+// comes back would not know of a process begun without it.
 void ElasticJob::Fill() {
   if (!MayFill()) return;
   std::vector<const Member*> fit = Choose();

@@ -4,6 +4,7 @@
 
 #include "common/base/words.h"
 #include "common/config/job_yaml/validate_strategy.h"
+#include "common/storage/checkpoint.h"
 #include "coordinator/model_job.h"
 
 namespace muster::coordinator {
@@ -136,7 +137,8 @@ void HomeView::OnWorkerLost(const Member& worker) {
 
 bool HomeView::RefusesCheckpoint(const Status& answer) {
   if (answer.code() != StatusCode::kDataLoss || restored_from_.empty()) return false;
-  story_.MarkRefused({restored_from_, StepOfDirectory(restored_from_), Message(answer)});
+  story_.MarkRefused(
+      {restored_from_, storage::StepOfDirectory(restored_from_).value_or(0), Message(answer)});
   job_.BeginView();
   return true;
 }

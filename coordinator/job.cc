@@ -6,20 +6,13 @@
 #include <unistd.h>
 
 #include "common/base/words.h"
+#include "common/messages/job_state.h"
 #include "coordinator/elastic_job.h"
 #include "coordinator/launch_job.h"
 #include "coordinator/model_job.h"
 #include "coordinator/program_job.h"
 
 namespace muster::coordinator {
-namespace {
-
-bool IsEnd(v1::JobState state) {
-  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
-}
-
-}  // namespace
 
 v1::Command DropCommand(const std::string& job_id, Epoch epoch, ViewId view) {
   v1::Command command;
@@ -44,7 +37,7 @@ std::unique_ptr<Job> Job::Make(World& world, StoredJob stored) {
 }
 
 Job::Job(World& world, StoredJob stored) : world_(world), story_(world, std::move(stored)) {
-  if (IsEnd(record().job().state())) phase_ = Phase::kEnded;
+  if (HasEnded(record().job().state())) phase_ = Phase::kEnded;
 }
 
 Job::~Job() { (void)world_.scheduler.Cancel(stop_timer_); }
@@ -59,6 +52,8 @@ bool Job::WantsSlot() const {
   return phase_ == Phase::kWaiting && !admitted_ && MissingTasks().empty();
 }
 
+// Tells what the coordinator's end has cost this job, and lets its kind go on. One that was to stop
+// and had nobody left to save it is over.
 void Job::NoteRestart(const Predecessor& before) {
   if (ended()) return;
   if (story_.record().stop_requested() && !MaySaveYet()) {

@@ -171,6 +171,8 @@ bool LaunchJob::AllSettled() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.settled(); });
 }
 
+// What a worker says of a process. An event of a launch that is over answers itself: the worker is
+// told to end what it still has of it.
 bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
   const LaunchNumber told(event.launch());
   // The launch is over: the worker was away when it was stopped.

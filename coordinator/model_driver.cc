@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
+#include "common/messages/job_state.h"
 #include "coordinator/model_job.h"
 
 namespace muster::coordinator {

@@ -4,13 +4,10 @@
 #include <iterator>
 
 #include "common/base/words.h"
+#include "common/messages/job_state.h"
 #include "coordinator/plan.h"
 
 namespace muster::coordinator {
-
-std::string StateName(v1::JobState state) {
-  return v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
-}
 
 Story::Story(World& world, StoredJob stored)
     : world_(world),

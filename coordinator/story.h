@@ -20,9 +20,6 @@
 
 namespace muster::coordinator {
 
-// "RUNNING", as people read it.
-std::string StateName(v1::JobState state);
-
 class Story {
  public:
   using Fields = std::vector<std::pair<std::string, std::string>>;

@@ -4,6 +4,7 @@
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/messages/steps.h"
+#include "common/storage/checkpoint.h"
 #include "coordinator/model_job.h"
 #include "coordinator/plan.h"
 #include "coordinator/view_save.h"
@@ -127,7 +128,8 @@ void View::TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from
 void View::OnVariablesMade(const Status& status, const std::string& restored_from) {
   if (!status.ok()) {
     if (status.code() == StatusCode::kDataLoss && !restored_from.empty()) {
-      story_.MarkRefused({restored_from, StepOfDirectory(restored_from), Message(status)});
+      story_.MarkRefused(
+          {restored_from, storage::StepOfDirectory(restored_from).value_or(0), Message(status)});
       return job_.BeginView();
     }
     if (!restored_from.empty() && CannotRead(status)) return WaitForCheckpoints(status);

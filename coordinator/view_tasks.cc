@@ -46,6 +46,8 @@ void View::OnLost(const Member& member) {
   SetPace();
 }
 
+// The state and the sentence that people read: the first of these that holds, what is lost before
+// what was asked for, and that before what is on its way.
 void View::RefreshReason() {
   if (phase_ == Phase::kStarting) {
     const std::string unfit = lasting_.fitness.Reasons(world_.members.Up("worker"));

@@ -55,6 +55,8 @@ DriverLinks::DriverLinks(const v1::ProgramStart& start, dispatch::Driver::Option
 
 // ---- What the daemon says
 
+// Links to workers that went, or came back as another process, end before those to their successors
+// begin. False: a list older than the one that is known.
 bool DriverLinks::SetMembers(const v1::ProgramMembers& members) {
   std::vector<std::string> gone;
   {

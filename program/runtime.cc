@@ -112,6 +112,7 @@ void BecomeEvaluator(Process& process, const Options& options) {
 
 }  // namespace
 
+// Where the daemon's pipe says so, this process becomes an executor or a probe and never returns.
 void Init(int argc, char** argv, const Options& options) {
   if (process_of_program != nullptr) return;
   const char* text = std::getenv(kDescriptor);

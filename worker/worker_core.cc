@@ -37,6 +37,7 @@ void WorkerCore::EndUnclaimed() {
   }
 }
 
+// What the coordinator wants. Each command is answered once: here, or by what it began.
 void WorkerCore::OnCommand(StreamId stream, const v1::Command& command) {
   const Waiter waiter{.stream = stream, .command = CommandId(command.id())};
   switch (command.body_case()) {
@@ -272,6 +273,7 @@ void WorkerCore::OnPulse(ProcessId process, const v1::ProgramPulse& pulse) {
 
 // ---- What executors say
 
+// Answers go to those who wait for them; one from a process that was killed meanwhile to nobody.
 void WorkerCore::OnMessage(ProcessId process, const v1::FromExecutor& message) {
   if (!processes_.contains(process)) return;  // killed
   switch (message.body_case()) {

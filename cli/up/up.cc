@@ -22,6 +22,7 @@
 #include "cli/up/daemons.h"
 #include "common/base/private_directory.h"
 #include "common/base/task_name.h"
+#include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/messages/task_proto.h"
 
@@ -38,17 +39,6 @@ constexpr seconds kRegisterLimit{60};
 constexpr milliseconds kDrainSlack{5'000};
 constexpr milliseconds kTick{100};
 constexpr milliseconds kFirstTick{20};
-
-Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-  if (fd < 0) return FromErrno(errno, "write " + path);
-  errno = 0;
-  const ssize_t written = ::write(fd, text.data(), text.size());
-  const bool whole = written == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
-  const int error = errno != 0 ? errno : ENOSPC;
-  ::close(fd);
-  return whole ? Ok() : FromErrno(error, "write " + path);
-}
 
 std::string FirstLine(const std::string& path) {
   std::ifstream stream(path);
@@ -148,11 +138,7 @@ Status LocalCluster::MakeToken() {
     }
     std::string text;
     for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-    // In one step: half of a token would be in use from then on.
-    MUSTER_TRY(WriteFile(path + ".new", text + "\n", 0600));
-    if (::rename((path + ".new").c_str(), path.c_str()) != 0) {
-      return FromErrno(errno, "write " + path);
-    }
+    MUSTER_TRY(ReplaceFile(path, text + "\n", 0600));
   }
   MUSTER_TRY_ASSIGN(token_, ReadToken(path));
   return Ok();
@@ -217,7 +203,7 @@ Status LocalCluster::StartCoordinator() {
   // After a crash everybody looks for it where it was.
   page_ = admin_ = FirstLine(InState("coordinator.admin"));
   daemons_.Replace("coordinator", Plan("coordinator", 0, address_).argv);
-  return WriteFile(InState("address"), address_ + "\n", 0600);
+  return ReplaceFile(InState("address"), address_ + "\n", 0600);
 }
 
 Status LocalCluster::StartAll() {

@@ -356,6 +356,8 @@ Result<bool> Rendezvous::WaitForState(Generation generation,
       who);
 }
 
+// The leader alone gets a formation, and only when every worker is settled, nobody runs or holds a
+// state that is missed, and all others have chosen the same members. The others say their choice.
 Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   using Nothing = std::optional<Formation>;
   self_.choice.clear();

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "common/net/checksum.h"
+#include "common/base/crc32c.h"
 #include "common/net/socket.h"
 #include "common/net/socket_calls.h"
 
@@ -65,7 +65,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,
     net::FrameHeader header{.kind = kDataFrame, .ids = ids, .payload_bytes = send.bytes.size()};
     if (peers_[static_cast<std::size_t>(send.peer)].payload_crc) {
       header.flags = net::kFlagPayloadCrc;
-      header.payload_crc = net::Crc32c(send.bytes);
+      header.payload_crc = Crc32c(send.bytes);
     }
     net::EncodeHeader(header, one.header);
   }
@@ -141,6 +141,8 @@ Result<bool> Mesh::Send(Sending& one) {
   return true;
 }
 
+// One read of what there is, header and payload together. False: nothing was there. The checksum
+// runs along, so that a long payload is not read twice.
 Result<bool> Mesh::Receive(Receiving& one, const Tag& tag) {
   const Peer& peer = peers_[static_cast<std::size_t>(one.peer)];
   std::array<iovec, 2> parts{};
@@ -164,7 +166,7 @@ Result<bool> Mesh::Receive(Receiving& one, const Tag& tag) {
   if (in_header && one.done >= net::kHeaderBytes) MUSTER_TRY(CheckHeader(one, tag));
   if (one.crc_expected && one.done > net::kHeaderBytes) {
     const std::size_t begin = std::max(before, net::kHeaderBytes) - net::kHeaderBytes;
-    one.crc = net::Crc32c(one.into.subspan(begin, one.done - net::kHeaderBytes - begin), one.crc);
+    one.crc = Crc32c(one.into.subspan(begin, one.done - net::kHeaderBytes - begin), one.crc);
   }
   if (one.over() && one.crc_expected) {
     MUSTER_TRY_ASSIGN(const net::FrameHeader header, net::DecodeHeader(one.header, kLimits));

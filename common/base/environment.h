@@ -4,10 +4,8 @@
 
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 namespace muster {
 
@@ -18,13 +16,6 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
   return [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-}
-
-[[nodiscard]] inline Environment FixedEnvironment(std::map<std::string, std::string> variables) {
-  return [variables = std::move(variables)](const std::string& name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional<std::string>(found->second);
   };
 }
 

@@ -1,6 +1,8 @@
 #include "common/base/scheduler.h"
 
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "common/base/mutex.h"
 
@@ -80,38 +82,6 @@ bool ThreadScheduler::Cancel(TimerId timer) {
     return true;
   }
   return false;
-}
-
-std::chrono::system_clock::time_point FakeScheduler::WallNow() const {
-  return std::chrono::system_clock::time_point(
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(now_.time_since_epoch()));
-}
-
-Scheduler::TimerId FakeScheduler::RunAfter(Millis delay, Task task) {
-  const TimerId id = next_++;
-  timers_.emplace(std::pair(now_ + delay, id), std::move(task));
-  return id;
-}
-
-bool FakeScheduler::Cancel(TimerId timer) {
-  for (auto it = timers_.begin(); it != timers_.end(); ++it) {
-    if (it->first.second != timer) continue;
-    timers_.erase(it);
-    return true;
-  }
-  return false;
-}
-
-void FakeScheduler::Advance(Millis by) {
-  const TimePoint end = now_ + by;
-  while (!timers_.empty() && timers_.begin()->first.first <= end) {
-    const auto first = timers_.begin();
-    now_ = std::max(now_, first->first.first);
-    Task task = std::move(first->second);
-    timers_.erase(first);
-    std::move(task)();
-  }
-  now_ = end;
 }
 
 }  // namespace muster

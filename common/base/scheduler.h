@@ -4,10 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <utility>
 
 #include <absl/functional/any_invocable.h>
 
@@ -56,27 +53,6 @@ class ThreadScheduler : public Scheduler {
  private:
   struct State;
   std::unique_ptr<State> state_;
-};
-
-// Time that stands still until a test moves it. Functions run inside Advance() and RunReady().
-// Threading: not thread-safe.
-class FakeScheduler : public Scheduler {
- public:
-  TimePoint Now() const override { return now_; }
-  std::chrono::system_clock::time_point WallNow() const override;
-  void Post(Task task) override { (void)RunAfter(Millis(0), std::move(task)); }
-  TimerId RunAfter(Millis delay, Task task) override;
-  bool Cancel(TimerId timer) override;
-
-  // Runs what is due now, including what that posts.
-  void RunReady() { Advance(Millis(0)); }
-  // Moves time forward, running each timer at its own moment.
-  void Advance(Millis by);
-
- private:
-  TimePoint now_{std::chrono::hours(1)};
-  TimerId next_ = 1;
-  std::map<std::pair<TimePoint, TimerId>, Task> timers_;
 };
 
 }  // namespace muster

@@ -19,16 +19,11 @@
 #define MUSTER_CAPABILITY(kind) MUSTER_THREAD_ATTRIBUTE(capability(kind))
 #define MUSTER_SCOPED_CAPABILITY MUSTER_THREAD_ATTRIBUTE(scoped_lockable)
 #define MUSTER_GUARDED_BY(mutex) MUSTER_THREAD_ATTRIBUTE(guarded_by(mutex))
-// For a pointer: what it points to is guarded, the pointer itself is not.
-#define MUSTER_POINTEE_GUARDED_BY(mutex) MUSTER_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
 #define MUSTER_REQUIRES(...) MUSTER_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define MUSTER_REQUIRES_SHARED(...) MUSTER_THREAD_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
-#define MUSTER_EXCLUDES(...) MUSTER_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define MUSTER_ACQUIRE(...) MUSTER_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define MUSTER_ACQUIRE_SHARED(...) MUSTER_THREAD_ATTRIBUTE(acquire_shared_capability(__VA_ARGS__))
 #define MUSTER_TRY_ACQUIRE(...) MUSTER_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 #define MUSTER_RELEASE(...) MUSTER_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define MUSTER_RELEASE_SHARED(...) MUSTER_THREAD_ATTRIBUTE(release_shared_capability(__VA_ARGS__))
 #define MUSTER_RETURN_CAPABILITY(mutex) MUSTER_THREAD_ATTRIBUTE(lock_returned(mutex))
-// Where the analysis cannot follow; a comment beside it says why it is right all the same.
-#define MUSTER_UNCHECKED_LOCKS MUSTER_THREAD_ATTRIBUTE(no_thread_safety_analysis)

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 namespace muster {
@@ -35,6 +37,30 @@ Result<std::string> ReadWholeFile(const std::string& path, std::size_t most) {
   Result<std::string> text = ReadAll(fd, path, most);
   (void)::close(fd);
   return text;
+}
+
+Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) {
+  const std::string staged = fmt::format("{}.{}.new", path, ::getpid());
+  const int fd = ::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  if (fd < 0) return FromErrno(errno, "write " + path);
+  Status status = WriteAll(fd, text, path);
+  if (status.ok() && ::fsync(fd) != 0) status = FromErrno(errno, "write " + path);
+  (void)::close(fd);
+  if (status.ok() && std::rename(staged.c_str(), path.c_str()) != 0) {
+    status = FromErrno(errno, "write " + path);
+  }
+  if (!status.ok()) (void)::unlink(staged.c_str());
+  return status;
+}
+
+Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FromErrno(errno, "write " + path);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return Ok();
 }
 
 }  // namespace muster

@@ -1,8 +1,11 @@
-// A small file, whole, in memory.
+// A small file, read or written as a whole.
 #pragma once
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+
+#include <sys/types.h>
 
 #include "common/base/status.h"
 
@@ -13,5 +16,12 @@ inline constexpr std::size_t kMostOfAFile = std::size_t{16} << 20;
 //   FromErrno()'s, "read PATH": it cannot be opened or read, as a folder or a file of a host that
 //   is gone.  kResourceExhausted: it has more than `most` bytes.
 Result<std::string> ReadWholeFile(const std::string& path, std::size_t most = kMostOfAFile);
+
+// In one step: readers see the old or the new text, never half of it, nor does who may not read
+// `mode`. On the disk when it returns; after FromErrno()'s "write PATH" the old one stays.
+Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode = 0644);
+
+// Into a file that is open; `path` is its name in errors.
+Status WriteAll(int fd, std::string_view bytes, const std::string& path);
 
 }  // namespace muster

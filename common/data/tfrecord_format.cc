@@ -1,10 +1,10 @@
 // TFRecord: a little-endian uint64 length, its masked CRC-32C, the data, their masked CRC-32C.
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
-#include <isa-l/crc.h>
-
+#include "common/base/crc32c.h"
 #include "common/base/words.h"
 #include "common/data/example_wire.h"
 #include "common/data/record_format.h"
@@ -16,16 +16,8 @@ namespace {
 constexpr std::uint64_t kHeader = 12;
 constexpr std::uint64_t kTrailer = 4;
 
-std::uint32_t MaskedCrc32c(std::string_view bytes) {
-  std::uint32_t crc = ~std::uint32_t{0};
-  while (!bytes.empty()) {
-    const std::size_t piece = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
-    auto* const data = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
-    crc = crc32_iscsi(data, static_cast<int>(piece), crc);
-    bytes.remove_prefix(piece);
-  }
-  crc = ~crc;
-  return (crc >> 15 | crc << 17) + 0xa282ead8;
+std::uint32_t Masked(std::string_view bytes) {
+  return MaskedCrc32c(std::as_bytes(std::span(bytes)));
 }
 
 template <class T>
@@ -36,7 +28,7 @@ T Load(std::string_view bytes, std::uint64_t offset) {
 }
 
 bool LengthHolds(std::string_view content, std::uint64_t offset) {
-  return MaskedCrc32c(content.substr(offset, 8)) == Load<std::uint32_t>(content, offset + 8);
+  return Masked(content.substr(offset, 8)) == Load<std::uint32_t>(content, offset + 8);
 }
 
 // RFC 1950's two bytes: deflate, a window of at most 32 KiB, divisible by 31. A plain file can
@@ -81,7 +73,7 @@ class TfRecordParser final : public RecordParser {
 
  private:
   bool DataHolds(std::uint64_t offset, std::uint64_t length) const {
-    return MaskedCrc32c(content_.substr(offset + kHeader, length)) ==
+    return Masked(content_.substr(offset + kHeader, length)) ==
            Load<std::uint32_t>(content_, offset + kHeader + length);
   }
 

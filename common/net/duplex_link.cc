@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include "common/net/checksum.h"
+#include "common/base/crc32c.h"
 #include "common/net/socket.h"
 #include "common/net/socket_calls.h"
 
@@ -172,6 +172,7 @@ void DuplexLink::MakeRoom(std::size_t wanted) {
   if (wanted > in_.size() && end_ == in_.size()) in_.resize(std::min(wanted, 2 * in_.size()));
 }
 
+// The first whole frame of what was read. False: there is none yet, but room for it.
 Result<bool> DuplexLink::HandleOne(Handler handler) {
   const std::span<const std::byte> have(in_.data() + begin_, end_ - begin_);
   if (have.size() < kHeaderBytes) {

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "common/net/checksum.h"
+#include "common/base/crc32c.h"
 
 namespace muster::net {
 namespace {

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/net/checksum.h"
+#include "common/net/proof.h"
 
 namespace muster::net {
 namespace {

@@ -31,8 +31,7 @@ Status ProbeTls(const std::string& address, tls::Context& context, const std::st
   if (!ended) return Ok();
   return Unauthenticated(
       "it ends the connection when it has seen this process's certificate: its tls-ca does not "
-      "have "
-      "the authority that issued it, or it has expired by the clock there");
+      "have the authority that issued it, or it has expired by the clock there");
 }
 
 bool SpeaksTls(const std::string& address, TimePoint deadline) {

@@ -81,6 +81,8 @@ bool Stream::Flush(int& error) {
   }
 }
 
+// Like recv(): -1 and errno, EAGAIN when nothing is there. What was decrypted before an error goes
+// out first, the error with the next call.
 ssize_t Stream::Receive(std::span<std::byte> into) {
   if (session_ == nullptr) return ::recv(fd_.get(), into.data(), into.size(), MSG_DONTWAIT);
   const MutexLock lock(mutex_);
@@ -124,6 +126,7 @@ ssize_t Stream::Receive(std::span<const iovec> parts) {
   return all;
 }
 
+// Small parts are gathered first: each write makes a record of its own, with its own seal.
 Result<std::size_t> Stream::Take(std::span<iovec> parts) {
   std::size_t taken = 0;
   std::array<std::byte, kGathered> gathered;

@@ -9,8 +9,7 @@ namespace muster::process {
 Status NoMore(int error, std::string_view what) {
   return ResourceExhausted(
       "{}: {} (processes and threads here are at their limit: TasksMax of the unit, pids.max of "
-      "the "
-      "control group, or ulimit -u; raise it, or start fewer)",
+      "the control group, or ulimit -u; raise it, or start fewer)",
       what, std::generic_category().message(error));
 }
 

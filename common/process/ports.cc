@@ -87,6 +87,7 @@ PortAllotter::PortAllotter()
       last_(PortRange().last),
       next_(std::random_device()() % (last_ - first_ + 1U)) {}
 
+// Goes on behind the last port that was given, so that one that has just been let go rests.
 Result<std::vector<PortClaim>> PortAllotter::Claim(const std::string& host, std::size_t count) {
   std::vector<PortClaim> claims;
   const std::uint32_t size = last_ - first_ + 1U;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/dtype.h"
@@ -74,6 +75,8 @@ class Checkpoint {
 
 // Step-numbered checkpoints below one folder: <root>/step-<12 digits>.
 std::string CheckpointDirectory(const std::string& root, std::uint64_t step);
+// 400 for "/c/step-000000000400", and for "step-400"; nothing for other names.
+std::optional<std::uint64_t> StepOfDirectory(std::string_view directory);
 // Committed ones, newest first (by manifest's presence; not verified). A missing folder: none.
 Result<std::vector<std::string>> ListCheckpoints(const std::string& root,
                                                  FileSystem& files = RealFileSystem());

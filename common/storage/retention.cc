@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "step-";
 
-std::optional<std::uint64_t> StepOf(std::string_view name) {
-  if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 12) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  return NumberIn<std::uint64_t>(name);
-}
-
 }  // namespace
 
 Result<std::vector<StepFolder>> ListStepFolders(const std::string& root, FileSystem& files) {
@@ -26,10 +20,11 @@ Result<std::vector<StepFolder>> ListStepFolders(const std::string& root, FileSys
   if (names.status().code() == StatusCode::kNotFound) return found;
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    const std::optional<std::uint64_t> step = StepOf(name);
-    if (!step) continue;
     const std::string path = JoinPath(root, name);
-    // Not knowing is not "no manifest": what has none is deleted.
+    const std::optional<std::uint64_t> step = StepOfDirectory(name);
+    // Not what a user called alike: what has no manifest is deleted.
+    if (!step || path != CheckpointDirectory(root, *step)) continue;
+    // Not knowing is not "no manifest".
     MUSTER_TRY_ASSIGN(const bool committed, IsCommitted(path, files));
     found.push_back({*step, path, committed});
   }
@@ -53,6 +48,14 @@ Status RemoveCheckpoint(const std::string& directory, FileSystem& files) {
 
 std::string CheckpointDirectory(const std::string& root, std::uint64_t step) {
   return JoinPath(root, fmt::format("{}{:012}", kPrefix, step));
+}
+
+std::optional<std::uint64_t> StepOfDirectory(std::string_view directory) {
+  while (directory.ends_with('/')) directory.remove_suffix(1);
+  std::string_view name = directory.substr(directory.rfind('/') + 1);
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  return NumberIn<std::uint64_t>(name);
 }
 
 Result<std::vector<std::string>> ListCheckpoints(const std::string& root, FileSystem& files) {

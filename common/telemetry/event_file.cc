@@ -6,23 +6,18 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <utility>
 
-#include <isa-l/crc.h>
 #include <unistd.h>
 
+#include "common/base/crc32c.h"
 #include "common/base/host_name.h"
 
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
 
 namespace muster::telemetry {
 namespace {
-
-std::uint32_t MaskedCrc32c(std::string_view bytes) {
-  auto* const data = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
-  const std::uint32_t crc = ~crc32_iscsi(data, static_cast<int>(bytes.size()), ~std::uint32_t{0});
-  return (crc >> 15 | crc << 17) + 0xa282ead8;
-}
 
 template <class T>
 void Append(std::string& to, T value) {
@@ -124,9 +119,9 @@ Status EventFile::Write(std::string_view event) {
   }
   std::string record;
   Append(record, static_cast<std::uint64_t>(event.size()));
-  Append(record, MaskedCrc32c(record));
+  Append(record, MaskedCrc32c(std::as_bytes(std::span(record))));
   record.append(event);
-  Append(record, MaskedCrc32c(event));
+  Append(record, MaskedCrc32c(std::as_bytes(std::span(event))));
   if (std::fwrite(record.data(), 1, record.size(), file_) != record.size()) {
     return FromErrno(errno, "write " + path_);
   }

@@ -73,17 +73,13 @@ Status CheckIssuer(SSL_CTX* context, X509* certificate, const Files& files) {
                             X509_verify_cert_error_string(X509_STORE_CTX_get_error(check.get())));
 }
 
-}  // namespace
-
-struct Context::Material {
+struct Material {
   SslContextPtr context;
   Holder holder;
   Contents contents;
-
-  static Result<Material> Load(const Files& files);
 };
 
-Result<Context::Material> Context::Material::Load(const Files& files) {
+Result<Material> Load(const Files& files, const Context::Accepts& accepts = {}) {
   for (const auto& [setting, path] : {std::pair("tls-ca", &files.ca),
                                       {"tls-cert", &files.certificate},
                                       {"tls-key", &files.key}}) {
@@ -118,13 +114,14 @@ Result<Context::Material> Context::Material::Load(const Files& files) {
   MUSTER_TRY(CheckIssuer(context.get(), certificate.get(), files));
   const auto holder = HolderOf(*certificate);
   if (!holder.ok()) return Annotate(holder.status(), "tls-cert: " + files.certificate);
+  if (accepts) MUSTER_TRY(accepts(*holder));
   return Material{std::move(context), *holder, {authorities, pem, key_pem}};
 }
 
-Result<Holder> CheckFiles(const Files& files) { return Context::Check(files); }
+}  // namespace
 
-Result<Holder> Context::Check(const Files& files) {
-  MUSTER_TRY_ASSIGN(const Material material, Material::Load(files));
+Result<Holder> CheckFiles(const Files& files) {
+  MUSTER_TRY_ASSIGN(const Material material, Load(files));
   if (!files.allowed.empty()) {
     MUSTER_TRY_ASSIGN(const X509Ptr own, ParseCertificate(material.contents.certificate,
                                                           "tls-cert: " + files.certificate));
@@ -137,18 +134,12 @@ Context::Context(Files files, OnWarning on_warning, Accepts accepts)
     : files_(std::move(files)), on_warning_(std::move(on_warning)), accepts_(std::move(accepts)) {}
 Context::~Context() = default;
 
-Result<Context::Material> Context::LoadAccepted() const {
-  MUSTER_TRY_ASSIGN(Material material, Material::Load(files_));
-  if (accepts_) MUSTER_TRY(accepts_(material.holder));
-  return material;
-}
-
 Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_warning,
                                                     Accepts accepts) {
   const std::string stamp = StampOf(files);
   std::shared_ptr<Context> made(
       new Context(std::move(files), std::move(on_warning), std::move(accepts)));
-  MUSTER_TRY_ASSIGN(Material material, made->LoadAccepted());
+  MUSTER_TRY_ASSIGN(Material material, Load(made->files_, made->accepts_));
   if (!made->files_.allowed.empty()) {
     MUSTER_TRY_ASSIGN(made->allowed_, Allowed::Open(made->files_.allowed, made->on_warning_));
   }
@@ -166,7 +157,7 @@ std::shared_ptr<ssl_ctx_st> Context::Current() {
   if (now - looked_ < kLookEvery) return loaded_;
   looked_ = now;
   if (!reload_.Due(StampOf(files_), now)) return loaded_;
-  Result<Material> material = LoadAccepted();
+  Result<Material> material = Load(files_, accepts_);
   Status status = material.status();
   if (status.ok()) status = published_.Publish(material->contents);
   if (status.ok()) {

@@ -67,11 +67,7 @@ class Context {
   Result<std::unique_ptr<Session>> Connect(const std::string& task = {});
 
  private:
-  struct Material;
-  friend Result<Holder> CheckFiles(const Files& files);
-  static Result<Holder> Check(const Files& files);
   Context(Files files, OnWarning on_warning, Accepts accepts);
-  Result<Material> LoadAccepted() const;
   void Run(const std::stop_token& stop);
   // The newest good state of the files.
   std::shared_ptr<ssl_ctx_st> Current();

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
-#include "common/net/checksum.h"
+#include "common/net/proof.h"
 #include "common/partition/div_layout.h"
 #include "muster/v1/variables.pb.h"
 #include "ps/client/optimized_variables.h"

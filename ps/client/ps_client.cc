@@ -62,6 +62,7 @@ class PsClientImpl final : public PsClient {
   Status arena_status_;
 };
 
+// One link to each server that the plan names, all within one deadline.
 Status PsClientImpl::Open(const v1::JobPlan& plan) {
   MUSTER_TRY(variables_.Allocate(arena_));
   const TimePoint deadline = std::chrono::steady_clock::now() + options_.timeout;

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include "ps/server/answer_groups.h"
 #include "ps/step_signal.h"
 
 namespace muster::ps {
@@ -26,39 +27,10 @@ bool PeerIsGone(int socket) {
 }
 
 std::uint64_t IdBytes(const WireEntry& entry) { return entry.ids * sizeof(std::int64_t); }
-std::uint64_t ValueBytes(const WireEntry& entry) { return entry.floats * sizeof(float); }
 
 std::span<float> AsFloats(std::span<std::byte> bytes) {
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
-// The first entries that one answering frame carries, at least one.
-std::span<const WireEntry> FirstGroup(std::span<const WireEntry> entries) {
-  std::uint64_t bytes = 0;
-  std::size_t n = 0;
-  while (n < entries.size()) {
-    bytes += PaddedTo8(ValueBytes(entries[n]));
-    if (n > 0 && bytes > kFrameTarget) break;
-    ++n;
-  }
-  return entries.first(n);
-}
-
-std::uint64_t PaddedValues(std::span<const WireEntry> entries) {
-  std::uint64_t bytes = 0;
-  for (const WireEntry& entry : entries) bytes += PaddedTo8(ValueBytes(entry));
-  return bytes;
-}
-
-std::uint64_t LargestGroup(std::span<const WireEntry> entries) {
-  std::uint64_t largest = 0;
-  while (!entries.empty()) {
-    const auto group = FirstGroup(entries);
-    largest = std::max(largest, PaddedValues(group));
-    entries = entries.subspan(group.size());
-  }
-  return largest;
-}
-
 std::uint64_t ExpectedPayload(Verb verb, std::span<const WireEntry> entries) {
   std::uint64_t bytes = 0;
   for (const WireEntry& entry : entries) {
@@ -341,7 +313,7 @@ Status Connection::PullTcp(const Request& request, const JobTable::Served& serve
   }
   served.counters->tcp_bytes_in += id_bytes;
   while (!entries.empty()) {
-    const Entries group = FirstGroup(entries);
+    const Entries group = FirstGroup(entries).entries;
     entries = entries.subspan(group.size());
     MUSTER_TRY_ASSIGN(const bool goes_on, SendGroup(request, served, group, ids,
                                                     staging.subspan(id_bytes), !entries.empty()));

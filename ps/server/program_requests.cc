@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "muster/v1/variables.pb.h"
+#include "ps/server/answer_groups.h"
 #include "ps/server/server_context.h"
 #include "ps/wire.h"
 
@@ -17,34 +18,6 @@ constexpr std::size_t kAlign = 8;
 
 FrameHeader ReplyTo(const FrameHeader& frame, std::uint16_t flags = 0) {
   return {.kind = kReply, .flags = flags, .request = frame.request};
-}
-
-// The first entries that one answering frame carries, at least one, and what they take.
-struct Group {
-  std::span<const ReadEntry> entries;
-  std::uint64_t bytes = 0;
-};
-
-Group FirstGroup(std::span<const ReadEntry> entries) {
-  Group group;
-  std::size_t n = 0;
-  for (; n < entries.size(); ++n) {
-    const std::uint64_t more = PaddedTo8(entries[n].bytes);
-    if (n > 0 && group.bytes + more > kFrameTarget) break;
-    group.bytes += more;
-  }
-  group.entries = entries.first(n);
-  return group;
-}
-
-std::uint64_t LargestGroup(std::span<const ReadEntry> entries) {
-  std::uint64_t largest = 0;
-  while (!entries.empty()) {
-    const Group group = FirstGroup(entries);
-    largest = std::max(largest, group.bytes);
-    entries = entries.subspan(group.entries.size());
-  }
-  return largest;
 }
 
 }  // namespace
@@ -184,7 +157,7 @@ Status ProgramRequests::ReadTcp(const FrameHeader& frame, std::span<const ReadEn
   MUSTER_TRY_ASSIGN(const auto staging, Receive(frame.payload_bytes, LargestGroup(entries)));
   std::span<const std::byte> ids = staging.first(frame.payload_bytes);
   while (!entries.empty()) {
-    const Group group = FirstGroup(entries);
+    const auto group = FirstGroup(entries);
     entries = entries.subspan(group.entries.size());
     MUSTER_TRY(SendGroup(frame, group.entries, ids,
                          staging.subspan(frame.payload_bytes, group.bytes), !entries.empty()));

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/net/checksum.h"
+#include "common/net/proof.h"
 
 namespace muster::ps {
 namespace {

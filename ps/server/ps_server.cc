@@ -19,7 +19,7 @@
 #include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/private_directory.h"
-#include "common/net/checksum.h"
+#include "common/net/proof.h"
 #include "common/net/socket.h"
 #include "muster/v1/common.pb.h"
 #include "ps/server/connection.h"

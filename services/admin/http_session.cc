@@ -179,6 +179,8 @@ asio::awaitable<HttpStream::Error> HttpSession::Send(HttpReply reply, bool head,
   co_return co_await stream_.Write(text.view());
 }
 
+// Requests one after another until the peer goes, is silent too long, or is refused: then it hears
+// why, and what it goes on sending is read away so that the answer is not lost with a reset.
 asio::awaitable<void> HttpSession::Run() {
   const auto self = shared_from_this();
   bool keep = co_await Encrypt();

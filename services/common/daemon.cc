@@ -15,6 +15,7 @@
 #include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/version.h"
+#include "common/base/whole_file.h"
 #include "common/config/manual.h"
 #include "common/rpc/names.h"
 #include "common/telemetry/log.h"
@@ -80,7 +81,7 @@ Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config,
       std::move(listeners));
   log::Info("admin port on {}://{}/", config.admin_tls ? "https" : "http", endpoint.ToString());
   if (!config.admin_port_file.empty()) {
-    MUSTER_TRY(WriteFileAtomically(config.admin_port_file, endpoint.ToString() + "\n"));
+    MUSTER_TRY(ReplaceFile(config.admin_port_file, endpoint.ToString() + "\n"));
   }
   return admin;
 }
@@ -103,6 +104,8 @@ Result<std::shared_ptr<tls::Context>> OpenTls(const DaemonConfig& config) {
       [config](const tls::Holder& holder) { return CheckHolder(config, holder); });
 }
 
+// Each exit code says whether starting again may help: 2 and 78 (flags, settings) do not, 1 (a name
+// that does not resolve, files that are being replaced) may.
 int Run(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body) {
   const std::vector<config::Setting> settings = DaemonSettings(role);
   const Result<config::Flags> flags = config::ParseFlags(argc, argv, settings);

@@ -1,9 +1,6 @@
 #include "services/common/grpc_server.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <fstream>
 #include <mutex>
 #include <optional>
 
@@ -14,6 +11,7 @@
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
+#include "common/base/whole_file.h"
 #include "common/rpc/credentials.h"
 #include "common/telemetry/log.h"
 #include "services/common/grpc_channel.h"
@@ -93,21 +91,7 @@ Status CheckStillAllowed(const Caller& caller, tls::Allowed* allowed) {
   return allowed->Check(caller.fingerprint, caller.ToString());
 }
 
-Status WriteFileAtomically(const std::string& path, const std::string& text) {
-  const std::string staged = fmt::format("{}.{}.tmp", path, ::getpid());
-  {
-    std::ofstream out(staged, std::ios::trunc);
-    out << text << std::flush;
-    if (!out) return FromErrno(errno, fmt::format("write {}", staged));
-  }
-  if (std::rename(staged.c_str(), path.c_str()) != 0) {
-    const Status status = FromErrno(errno, fmt::format("rename {} to {}", staged, path));
-    std::remove(staged.c_str());
-    return status;
-  }
-  return Ok();
-}
-
+// gRPC never listens itself: connections come from the Acceptor, which bounds how many there are.
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
   SetUpGrpcOnce();
   grpc::ServerBuilder builder;
@@ -141,7 +125,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options) {
     connections->HandleNewConnection(&connection);
   });
   if (!options.port_file.empty()) {
-    MUSTER_TRY(WriteFileAtomically(options.port_file, result->endpoint().ToString() + "\n"));
+    MUSTER_TRY(ReplaceFile(options.port_file, result->endpoint().ToString() + "\n"));
   }
   return result;
 }

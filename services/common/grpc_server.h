@@ -90,7 +90,4 @@ class GrpcServer {
   const std::function<void(bool)> on_ready_;
 };
 
-// Replaces a small file in one step: readers see the old or the new text, never half of it.
-Status WriteFileAtomically(const std::string& path, const std::string& text);
-
 }  // namespace muster::services

@@ -130,6 +130,7 @@ Result<std::string> FirstAddress(const std::string& host) {
   return std::string(text);
 }
 
+// On every address of the host, with one port for all. Port 0: one that is free on each.
 Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
   constexpr int kTries = 8;
   for (int left = kTries;; --left) {

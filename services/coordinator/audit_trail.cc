@@ -48,6 +48,8 @@ void AuditTrail::Look(const std::string& who, std::string_view did, std::string_
   Write(std::move(entry));
 }
 
+// Never waits for the disk. Lines that it could not take are counted, and the next one that it
+// takes is preceded by their number.
 void AuditTrail::Write(AuditEntry entry) {
   if (shared_->waiting.fetch_add(1) >= kMostWaiting) {
     --shared_->waiting;

@@ -3,6 +3,8 @@
 #include <map>
 #include <string>
 
+#include "common/messages/job_state.h"
+
 namespace muster::coordinator {
 namespace {
 

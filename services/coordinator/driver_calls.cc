@@ -29,6 +29,8 @@ Result<ModelJob*> DriverCalls::JobOf(const Asker& asker, const std::string& job_
           asker.driver, asker.job, driver, job_id));
 }
 
+// Each call goes to the job that it names, once its driver has been found to be that job's; the
+// answer may come later.
 void DriverCalls::Serve(const Asker& asker, const v1::DriverCall& call) {
   const Then then = [this, asker, number = call.number()](const Status& status,
                                                           v1::DriverAnswer answer) {

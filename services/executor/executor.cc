@@ -66,6 +66,8 @@ std::optional<v1::ToExecutor> Executor::Next() {
   return message;
 }
 
+// What the worker daemon asks, one at a time. An error returned here ends the executor; one of the
+// request itself travels in its answer.
 Status Executor::Handle(const v1::ToExecutor& message) {
   switch (message.body_case()) {
     case v1::ToExecutor::kStart:

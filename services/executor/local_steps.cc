@@ -237,6 +237,8 @@ Result<v1::MetricSums> LocalSteps::Evaluate(const std::string& label, const data
 
 // ---- Members that find together
 
+// All say how far they are, and go to the furthest step that each has the sums of: those one behind
+// apply them, those without variables take a donor's.
 Status LocalSteps::Meet(collectives::Group* group, Generation generation) {
   group_ = group;
   if (broken_) return Internal("the update of step {} has failed", done_ + 1);

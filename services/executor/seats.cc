@@ -39,6 +39,8 @@ Seats::Seats(const v1::StartExecutor& start, net::Listener listener,
       costs_(costs),
       listener_(std::move(listener)) {}
 
+// Generations only rise: one that is not newer than the last is over. Where a member was lost, what
+// still waits in older groups is ended first.
 Status Seats::Form(const v1::JoinGroup& request) {
   const auto rank = static_cast<int>(request.rank());
   const Generation generation(request.generation());

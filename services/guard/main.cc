@@ -133,6 +133,7 @@ int Watch(pid_t command, const sigset_t& signals) {
 
 }  // namespace
 
+// Signals are blocked before the fork, so that none is lost between it and the watch.
 int main(int argc, char** argv) {
   int at = 1;
   if (at + 1 < argc && std::strcmp(argv[at], "--cwd") == 0) {

@@ -87,6 +87,7 @@ std::vector<config::Setting> PsSettings() {
   };
 }
 
+// From settings to a server that listens; the coordinator hears of it when the strand runs.
 Result<std::unique_ptr<PsDaemon>> PsDaemon::Start(Daemon& daemon, GrpcServer& grpc) {
   const config::Values& values = daemon.config().values;
   ps::PsServer::Options options;

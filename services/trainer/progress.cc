@@ -60,6 +60,8 @@ void ProgressMeter::ShowTimes() {
   usual_steps_ = other_steps + (paused ? 0 : 1);
 }
 
+// Rates over the window of the last reports; times and metrics over the steps since the last one,
+// which begin anew.
 v1::JobProgress ProgressMeter::Report(std::uint64_t step, const std::string& phase) {
   const TimePoint now = clock_.Now();
   window_.push_back({now, step, examples_});

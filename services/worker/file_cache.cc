@@ -9,17 +9,16 @@
 #include <filesystem>
 #include <memory>
 #include <string_view>
-#include <thread>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/folder_lock.h"
 #include "common/base/number_in.h"
+#include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/storage/sha256.h"
-#include "common/storage/write_all.h"
 #include "common/telemetry/log.h"
 
 namespace muster::services {
@@ -44,23 +43,7 @@ class File {
 
 // Between processes that share a folder: who collects has it alone, so that a file whose time was
 // renewed under it is seen as it is now. One that stands still with it holds nobody up for long.
-class FolderLock {
- public:
-  FolderLock(const std::string& folder, int how) : folder_(folder, O_RDONLY | O_DIRECTORY) {
-    const auto until = std::chrono::steady_clock::now() + kPatience;
-    while (!(held_ = ::flock(folder_.fd(), how | LOCK_NB) == 0)) {
-      const bool later = errno == EWOULDBLOCK || errno == EINTR;
-      if (!later || std::chrono::steady_clock::now() >= until) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-  bool held() const { return held_; }
-
- private:
-  static constexpr std::chrono::seconds kPatience{1};
-  const File folder_;  // closing it unlocks
-  bool held_ = false;
-};
+constexpr std::chrono::seconds kPatience{1};
 
 // "<name>.<pid>.tmp" of a process that fetches no longer: it has ended, or it is this one, which
 // fetches on the thread that collects.
@@ -98,7 +81,7 @@ Status Download(const FileCache::Fetch& fetch, const std::string& sha256, const 
       return ResourceExhausted("file {}: more than {} bytes", sha256, kLargest);
     }
     hash.Add(bytes);
-    return storage::WriteAll(file.fd(), bytes, staged);
+    return WriteAll(file.fd(), bytes, staged);
   }));
   const std::string got = hash.Hex();
   if (got != sha256) {
@@ -120,7 +103,7 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
   const std::string path = fmt::format("{}/{}{}", directory_, sha256, program ? "" : ".pt");
   {
     // Also without the lock: nobody takes away what was used within a day.
-    const FolderLock lock(directory_, LOCK_SH);
+    const auto lock = FolderLock::Take(directory_, FolderLock::How::kShared, kPatience);
     (void)::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it may not be there
   }
   if (IsIntact(path, sha256)) return path;
@@ -136,8 +119,8 @@ Result<std::string> FileCache::Get(const std::string& sha256) const {
 }
 
 std::size_t FileCache::Collect(std::chrono::system_clock::time_point now) const {
-  const FolderLock lock(directory_, LOCK_EX);
-  if (!lock.held()) return 0;  // the next time
+  const auto lock = FolderLock::Take(directory_, FolderLock::How::kAlone, kPatience);
+  if (!lock.ok()) return 0;  // the next time
   std::size_t removed = 0;
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory_, error), end; !error && at != end;

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +15,7 @@
 #include "collectives/costs_file.h"
 #include "common/base/mutex.h"
 #include "common/base/wall_time.h"
+#include "common/base/whole_file.h"
 #include "common/cluster/job_key.h"
 #include "common/cluster/worker_book.h"
 #include "common/net/handshake.h"
@@ -179,15 +178,7 @@ void LaunchHost::Forget(const std::string& job_id) {
 void LaunchHost::WriteWorkers(const std::string& job_id, LaunchNumber launch,
                               const std::string& text) {
   files_.Post([this, job_id, launch, text, path = WorkersFileOf(job_id)] {
-    const std::string next = path + ".next";
-    std::ofstream file(next);
-    file << text;
-    file.close();
-    Status written = file.fail() ? FromErrno(errno, next) : Ok();
-    if (written.ok() && ::rename(next.c_str(), path.c_str()) != 0) {
-      written = FromErrno(errno, path);
-    }
-    strand_.Post([this, job_id, launch, written = std::move(written)] {
+    strand_.Post([this, job_id, launch, written = ReplaceFile(path, text)] {
       launches_.OnWorkersWritten(job_id, launch, written);
     });
   });

@@ -156,6 +156,8 @@ std::vector<config::Setting> WorkerSettings() {
   };
 }
 
+// From settings to a worker that can start executors; the coordinator hears of it when the strand
+// runs.
 Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcServer& grpc) {
   const DaemonConfig& config = daemon.config();
   worker::WorkerCore::Options options;

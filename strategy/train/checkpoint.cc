@@ -14,6 +14,7 @@
 #include "common/storage/checkpoint.h"
 #include "common/torch/dtypes.h"
 #include "muster/v1/checkpoint.pb.h"
+#include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
@@ -68,8 +69,7 @@ Status WriteOnce(const std::string& directory, std::uint64_t step, const Checkpo
   for (const Named& one : values) {
     const auto& [name, value] = one;
     const DType dtype = TypeOf(one);
-    const auto* const data = static_cast<const std::byte*>(value.data_ptr());
-    tensors.push_back({name, dtype, value.sizes().vec(), {data, value.nbytes()}});
+    tensors.push_back({name, dtype, value.sizes().vec(), internal::BytesOf(value)});
     v1::TensorSlice& slice = *manifest.add_slices();
     slice.set_name(name);
     slice.set_dtype(static_cast<v1::DType>(dtype));
@@ -180,8 +180,7 @@ struct RestoreStatus::Impl {
     raise_unless_ok(shape.status());
     const torch::Tensor value = torch::empty(*shape, TorchTypeOf(name, saved.at(name)));
     const std::int64_t rows = shape->empty() ? 1 : shape->front();
-    raise_unless_ok(restored->ReadRows(
-        name, 0, rows, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()}));
+    raise_unless_ok(restored->ReadRows(name, 0, rows, internal::BytesOf(value)));
     return value;
   }
 

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/net/checksum.h"
+#include "common/base/crc32c.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     at += 3;
     const auto meta = bytes.subspan(at, std::min<std::size_t>(header.meta_bytes, size - at));
     header.meta_bytes = static_cast<std::uint32_t>(meta.size());
-    header.meta_crc = meta.empty() ? 0 : net::Crc32c(meta);
+    header.meta_crc = meta.empty() ? 0 : Crc32c(meta);
     std::array<std::byte, net::kHeaderBytes> raw{};
     EncodeHeader(header, raw);
     frames.insert(frames.end(), raw.begin(), raw.end());

@@ -166,6 +166,8 @@ std::optional<std::string> Walker::Key(const YAML::Node& key, const std::string&
   return name;
 }
 
+// Every problem of a mapping is reported, not its first alone. A message of one list takes the list
+// itself, one with a kind the kind's name.
 void Walker::Message(const YAML::Node& node, const std::string& path, pb::Message& message) {
   Visit(node, path);
   const pb::Descriptor* type = message.GetDescriptor();
@@ -312,6 +314,7 @@ void Walker::Scalar(const YAML::Node& node, const std::string& path, const Field
   }
 }
 
+// False: the text is no number of the field's type, or out of its range.
 bool Walker::SetNumber(const std::string& text, const Field* field, pb::Message& message) {
   const pb::Reflection* reflection = message.GetReflection();
   switch (field->cpp_type()) {

@@ -172,6 +172,8 @@ struct Iterator::State {
 Iterator::Iterator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Iterator::~Iterator() = default;
 
+// From the pass's beginning, or from a position: its seeds take the place of those that would be
+// drawn, and what it had taken is skipped.
 Result<std::unique_ptr<Iterator>> Iterator::Make(const Pipeline& pipeline, Options options) {
   MUSTER_TRY(pipeline.status());
   auto state = std::make_unique<State>(pipeline.node());

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/time_left.h"
+#include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/internal/reduction.h"
 
@@ -177,7 +178,7 @@ torch::Tensor value_of_first(collectives::Group& group, std::string_view call,
   }
   if (!mine.defined()) return mine;
   const torch::Tensor value = InHost(mine).clone();
-  const std::span<std::byte> bytes(static_cast<std::byte*>(value.data_ptr()), value.nbytes());
+  const std::span<std::byte> bytes = BytesOf(value);
   if (!bytes.empty()) raise_unless_ok(group.Broadcast(bytes, 0));
   return value.to(mine.device());
 }

@@ -4,15 +4,12 @@
 #include <span>
 
 #include "collectives/process/signature.h"
+#include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/variables/internal/variable_state.h"
 
 namespace muster::internal {
 namespace {
-
-std::span<std::byte> BytesOf(const torch::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
 
 // The donor's `value`, of whatever type and shape; undefined where it has none.
 torch::Tensor Given(collectives::Group& group, int donor, const torch::Tensor& value) {
@@ -185,6 +182,7 @@ void ElasticState::Undo() {
   }
 }
 
+// All of it is received and checked before any of it takes the place of what was there.
 void ElasticState::Stream(collectives::Group& group, int donor, bool takes) {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> given;

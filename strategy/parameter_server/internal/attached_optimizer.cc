@@ -9,6 +9,7 @@
 
 #include "common/storage/checkpoint.h"
 #include "common/torch/dtypes.h"
+#include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/parameter_server/internal/closure_session.h"
@@ -249,7 +250,7 @@ std::map<std::string, torch::Tensor> AttachedOptimizer::Values() const {
           torch::empty(placed->shape, torch::dtype(*ScalarTypeOf(placed->dtype)));
       values[SlotOf(i, slot)] = value;
       requests.push_back({.variable = placed,
-                          .into = {static_cast<std::byte*>(value.data_ptr()), value.nbytes()},
+                          .into = BytesOf(value),
                           .slot = static_cast<std::uint32_t>(requests.size() + 1)});
     }
     if (!requests.empty()) connection.RaiseUnlessOk(connection.client().Read(requests));
@@ -312,9 +313,8 @@ void AttachedOptimizer::Restore(const std::map<std::string, torch::Tensor>& valu
           found == values.end() ? torch::full(placed->shape, spec_.initial_accumulator(), type)
                                 : found->second.to(torch::kCPU, type.dtype()).contiguous();
       if (found != values.end()) updates = 1;
-      raise_unless_ok(set.Update(
-          placed, ps::ElementOp::kAssign,
-          {.bytes = {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()}}, ++number));
+      raise_unless_ok(
+          set.Update(placed, ps::ElementOp::kAssign, {.bytes = BytesOf(value)}, ++number));
     }
     connection.RaiseUnlessOk(connection.client().Flush(set), ClosurePhase::kWrites);
     if (const auto count = values.find(SlotOf(i, kCount)); count != values.end()) {

@@ -1,6 +1,7 @@
 #include "strategy/parameter_server/internal/closure_session.h"
 
 #include "common/torch/dtypes.h"
+#include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/running_closure.h"
 #include "strategy/cluster/worker_context.h"
@@ -11,10 +12,6 @@ namespace {
 
 // The session of the closure whose replica this thread is.
 thread_local ClosureSession* of_replica = nullptr;
-
-std::span<std::byte> BytesOf(const torch::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
 
 torch::Tensor& AtSlot(std::vector<torch::Tensor>& by_slot, int slot) {
   const auto index = static_cast<std::size_t>(slot);

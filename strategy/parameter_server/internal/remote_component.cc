@@ -4,6 +4,7 @@
 
 #include "common/partition/div_layout.h"
 #include "common/torch/dtypes.h"
+#include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/parameter_server/internal/cached_reads.h"
@@ -35,10 +36,6 @@ ps::ElementOp OpOf(WriteKind kind) {
       break;
   }
   return ps::ElementOp::kAssign;
-}
-
-std::span<const std::byte> ValuesOf(const torch::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
 std::string Text(torch::ScalarType type, const std::vector<std::int64_t>& sizes) {
@@ -218,7 +215,7 @@ void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   const std::string warning = WholeValueWarning(name(), value.numel(), shards);
   if (!warning.empty()) fmt::print(stderr, "muster: {}\n", warning);
   ps::VariableHandle made = driver_->Create(name(), dtype, sizes, shards, {colocated_, placement_},
-                                            ValuesOf(bytes.contiguous()));
+                                            BytesOf(bytes.contiguous()));
   const MutexLock lock(mutex_);
   made_ = std::move(made);
   declared_ = Form{.type = type, .sizes = sizes};
@@ -247,7 +244,7 @@ bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
   const WriteArgument fitted =
       Fitted(kind, variable, *ScalarTypeOf(use.variable->dtype), use.variable->shape, argument);
   const auto add = [&](ps::WriteSet& set) {
-    const ps::Operands operands{.bytes = ValuesOf(fitted.values)};
+    const ps::Operands operands{.bytes = BytesOf(fitted.values)};
     if (!is_scatter(kind)) {
       return raise_unless_ok(set.Update(use.variable, OpOf(kind), operands));
     }
@@ -282,7 +279,7 @@ WriteArgument RemoteComponent::FittedRows(const torch::Tensor& gradients,
 ps::WriteSet RemoteComponent::UpdateBy(const WriteArgument& gradient, double learning_rate) const {
   const ps::VariableHandle variable = placed();
   ps::WriteSet update;
-  const ps::Operands values{.bytes = ValuesOf(gradient.values)};
+  const ps::Operands values{.bytes = BytesOf(gradient.values)};
   if (!gradient.indices.defined()) {
     raise_unless_ok(update.Gradient(variable, values, learning_rate));
     return update;

@@ -210,6 +210,8 @@ std::vector<torch::Tensor> EarlySums::Sums(ReplicaContext& replica,
   return sums;
 }
 
+// Neighbours share a bucket, the last parameters first: the backward pass makes their gradients
+// first.
 void EarlySums::LayOut(const std::vector<std::size_t>& places) {
   laid_out_ = true;
   buckets_.clear();

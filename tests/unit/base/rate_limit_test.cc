@@ -1,6 +1,7 @@
 #include "common/base/rate_limit.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <stdlib.h>
 
@@ -45,6 +46,24 @@ TEST_CASE_METHOD(WholeFileFixture, "what cannot be read is an error that names i
   const Status large = ReadWholeFile(With("123456"), 5).status();
   CHECK(large.code() == StatusCode::kResourceExhausted);
   CHECK(Message(large).find("has more than 5 bytes") != std::string::npos);
+}
+
+TEST_CASE_METHOD(WholeFileFixture,
+                 "a file is replaced as a whole, or stays and nothing is beside it",
+                 "[base][unit]") {
+  const std::string path = With("old");
+  REQUIRE(ReplaceFile(path, "new", 0600).ok());
+  CHECK(ReadWholeFile(path).value() == "new");
+  CHECK((std::filesystem::status(path).permissions() & std::filesystem::perms::others_read) ==
+        std::filesystem::perms::none);
+
+  const std::string taken = folder + "/taken";
+  std::filesystem::create_directories(taken + "/by-a-folder");
+  CHECK(Message(ReplaceFile(taken, "new")).find("write " + taken) != std::string::npos);
+  CHECK(Message(ReplaceFile(folder + "/none/file", "new")) ==
+        "write " + folder + "/none/file: No such file or directory");
+  const auto left = std::distance(std::filesystem::directory_iterator(folder), {});
+  CHECK(left == 2);
 }
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include "cli/format.h"
 #include "common/base/wall_time.h"
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/cli/fake_job_api.h"
 #include "tests/unit/services_common/temp_dir.h"
 #include "tests/unit/storage/support.h"

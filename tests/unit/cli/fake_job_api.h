@@ -12,6 +12,8 @@
 #include "cli/commands.h"
 #include "cli/job_api.h"
 #include "common/base/scheduler.h"
+#include "tests/support/fake_scheduler.h"
+#include "tests/support/fixed_environment.h"
 
 namespace muster::cli::testing {
 

@@ -8,6 +8,7 @@
 #include "cli/cluster_finder.h"
 #include "cli/registry.h"
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 
 namespace muster::cli {
 namespace {

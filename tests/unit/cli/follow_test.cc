@@ -3,6 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/cli/fake_job_api.h"
 
 namespace muster::cli {

@@ -1,7 +1,9 @@
 #include "cli/format.h"
 
 #include "cli/progress.h"
+#include "common/messages/job_state.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/cli/fake_job_api.h"
 
 namespace muster::cli {

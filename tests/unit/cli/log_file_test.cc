@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::cli {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/cluster/fake_devices.h"
 
 namespace muster::cluster {

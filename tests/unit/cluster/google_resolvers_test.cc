@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/cluster/fake_devices.h"
 #include "tests/unit/cluster/http_server.h"
 

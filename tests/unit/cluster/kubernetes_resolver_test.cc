@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/cluster/http_server.h"
 
 namespace muster::cluster {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 
 namespace muster::cluster {
 namespace {

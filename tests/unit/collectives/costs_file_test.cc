@@ -17,6 +17,7 @@
 
 #include "collectives/cost_fit.h"
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 
 namespace muster::collectives {
 namespace {

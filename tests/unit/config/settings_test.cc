@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 
 namespace muster::config {
 namespace {

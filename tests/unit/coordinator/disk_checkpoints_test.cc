@@ -8,6 +8,7 @@
 #include "coordinator/checkpoints.h"
 #include "coordinator/journal.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/coordinator/inline_offload.h"
 #include "tests/unit/coordinator/temp_dir.h"
 

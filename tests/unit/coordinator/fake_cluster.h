@@ -16,6 +16,7 @@
 #include "common/base/trouble.h"
 #include "coordinator/coordinator.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/coordinator/fake_daemon.h"
 #include "tests/unit/coordinator/fake_driver.h"
 #include "tests/unit/coordinator/fake_parts.h"

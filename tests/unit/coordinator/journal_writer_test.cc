@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/coordinator/fake_parts.h"
 
 namespace muster::coordinator {

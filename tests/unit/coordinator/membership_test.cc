@@ -1,6 +1,7 @@
 #include "coordinator/membership.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::coordinator {
 namespace {

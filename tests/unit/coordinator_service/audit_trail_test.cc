@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {

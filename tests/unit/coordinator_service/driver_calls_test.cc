@@ -7,6 +7,7 @@
 
 #include "common/base/scheduler.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {

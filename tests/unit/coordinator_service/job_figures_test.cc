@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <tuple>
 
@@ -9,6 +10,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/coordinator/inline_offload.h"
 #include "tests/unit/coordinator/temp_dir.h"
 
@@ -34,15 +36,12 @@ Points ReadCurve(const std::string& folder, const std::string& tag) {
   return points;
 }
 
-// The same by TensorBoard's own reader; without TensorBoard nothing. MUSTER_TENSORBOARD_PYTHON
-// names a python3 that has it, where the system's has not.
+// The same by TensorBoard's own reader; without TensorBoard nothing.
 std::optional<Points> TensorBoardsCurve(const std::string& folder, const std::string& tag) {
-  const char* const given = std::getenv("MUSTER_TENSORBOARD_PYTHON");
-  const std::string python = given != nullptr ? given : "python3";
+  const std::string tools = MUSTER_PYTHON_TOOLS "/bin/python3";
+  const std::string python = std::filesystem::exists(tools) ? tools : "python3";
   if (std::system((python + " -c 'import tensorboard' 2>/dev/null").c_str()) != 0) {
-    WARN("skipped: " << python
-                     << " has no TensorBoard to read what was written; name one that has "
-                        "by MUSTER_TENSORBOARD_PYTHON");
+    WARN("skipped: " << python << " has no TensorBoard to read what was written");
     return std::nullopt;
   }
   const std::string script =

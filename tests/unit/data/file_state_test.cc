@@ -4,6 +4,7 @@
 #include "common/base/scheduler.h"
 #include "common/data/open_reader.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/data/temp_files.h"
 
 namespace muster::data::testing {

@@ -14,6 +14,7 @@
 #include "common/net/arena.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::net {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <sys/socket.h>
 
+#include "common/base/crc32c.h"
 #include "common/net/channel.h"
-#include "common/net/checksum.h"
 #include "tests/support/catch.h"
 #include "tests/unit/net/deadline.h"
 

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/net/checksum.h"
+#include "common/net/proof.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
 #include "tests/support/other_user.h"

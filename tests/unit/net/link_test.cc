@@ -13,6 +13,7 @@
 #include "common/net/channel.h"
 #include "common/net/handshake.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/net/memory_link.h"
 
 namespace muster::net {

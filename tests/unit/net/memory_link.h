@@ -17,6 +17,7 @@
 
 #include "common/base/scheduler.h"
 #include "common/net/link.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::net {
 

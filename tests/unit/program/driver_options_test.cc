@@ -2,6 +2,7 @@
 #include "program/driver_options.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/fixed_environment.h"
 
 namespace muster::program::internal {
 namespace {

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/crc32c.h"
 #include "common/net/arena.h"
 #include "common/net/channel.h"
-#include "common/net/checksum.h"
 #include "common/net/handshake.h"
 #include "common/net/rings.h"
 #include "ps/wire.h"
@@ -421,7 +421,7 @@ std::unique_ptr<Channel> PushHalf(SmallCluster& cluster) {
       MakeHeader(Verb::kPush, 1,
                  {.job = kJob, .view = ViewId(1), .closure = ClosureId(1), .attempt = Attempt(1)});
   header.meta_bytes = static_cast<std::uint32_t>(meta.size());
-  header.meta_crc = net::Crc32c(meta);
+  header.meta_crc = Crc32c(meta);
   header.payload_bytes = 4'000'000;
   std::array<std::byte, net::kHeaderBytes> raw{};
   net::EncodeHeader(header, raw);

@@ -6,8 +6,8 @@
 #include <random>
 #include <thread>
 
+#include "common/base/crc32c.h"
 #include "common/net/channel.h"
-#include "common/net/checksum.h"
 #include "common/net/socket.h"
 #include "muster/v1/variables.pb.h"
 #include "ps/wire.h"
@@ -163,7 +163,7 @@ TEST_CASE("a client that ends in the middle of a write set has written nothing",
     net::FrameHeader header =
         MakeHeader(ProgramVerb::kWrite, 1, {.closure = ClosureId(1), .flush = 1});
     header.meta_bytes = sizeof(entry);
-    header.meta_crc = net::Crc32c(OneOf(entry));
+    header.meta_crc = Crc32c(OneOf(entry));
     header.payload_bytes = 16;
     net::EncodeHeader(header, raw);
     const std::array<std::byte, 8> half{};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::services {
 namespace {

@@ -4,6 +4,7 @@
 #include <future>
 
 #include "services/common/daemon.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/services_common/notify_socket.h"
 
 namespace muster::services {

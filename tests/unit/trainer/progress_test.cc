@@ -1,6 +1,7 @@
 #include "services/trainer/progress.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::trainer {
 namespace {

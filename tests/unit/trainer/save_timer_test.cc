@@ -1,6 +1,7 @@
 #include "services/trainer/save_timer.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::trainer {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "services/trainer/patient_driver.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::trainer {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "worker/worker_core.h"
 
 namespace muster::worker {

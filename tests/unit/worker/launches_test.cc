@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 
 namespace muster::worker {
 namespace {

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include "collectives/nccl/library.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/collectives/nccl/stand_in.h"
 #include "tests/unit/collectives/process/members.h"
 

@@ -5,6 +5,7 @@
 #include "strategy/cluster/internal/watchdog.h"
 #include "strategy/muster.h"
 #include "tests/support/environment_variables.h"
+#include "tests/support/fixed_environment.h"
 #include "tests/unit/strategy/cluster/workers.h"
 
 namespace coordinator_test {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/unit/services_common/temp_dir.h"
 
 namespace muster::services {

@@ -1,4 +1,4 @@
-// CRC32C, and the proofs of the handshake. Threading: free functions from any thread.
+// The proofs of the handshake. Threading: free functions from any thread.
 #pragma once
 
 #include <array>
@@ -8,9 +8,6 @@
 #include <string_view>
 
 namespace muster::net {
-
-// CRC32C (Castagnoli, as in iSCSI) of `bytes`; pass an earlier result to go on.
-std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
 using Proof = std::array<std::byte, 32>;
 using Nonce = std::array<std::byte, 32>;
