@@ -16,12 +16,20 @@
 #   30-36  the rooms of strategy, then strategy
 #   39-41  services cli bench
 
+# What no keyword takes would be left out in silence.
+function(muster_all_parsed name unparsed)
+  if(unparsed)
+    message(FATAL_ERROR "${name}: \"${unparsed}\" stands behind no keyword (SRCS, DEPS, ...)")
+  endif()
+endfunction()
+
 # muster_library(<name> LAYER <n> SRCS <files> DEPS <libraries>)
 # Declares the static library muster_<name>, alias muster::<name>. Sources may be empty (headers only).
 function(muster_library name)
   cmake_parse_arguments(ARG "" "LAYER" "SRCS;DEPS" ${ARGN})
-  if(ARG_UNPARSED_ARGUMENTS OR NOT DEFINED ARG_LAYER)
-    message(FATAL_ERROR "muster_library(${name}): ${ARG_UNPARSED_ARGUMENTS}; LAYER is required")
+  muster_all_parsed(${name} "${ARG_UNPARSED_ARGUMENTS}")
+  if(NOT DEFINED ARG_LAYER)
+    message(FATAL_ERROR "muster_library(${name}): LAYER is required")
   endif()
   foreach(dep IN LISTS ARG_DEPS)
     if(dep MATCHES "^muster::")
@@ -51,6 +59,7 @@ endfunction()
 add_custom_target(programs COMMENT "What ./muster-demo needs: everything but the tests")
 function(muster_program target)
   cmake_parse_arguments(ARG "" "OUTPUT;COMPONENT" "SRCS;DEPS" ${ARGN})
+  muster_all_parsed(${target} "${ARG_UNPARSED_ARGUMENTS}")
   if(NOT ARG_COMPONENT MATCHES "^(cli|daemons|peers)$")
     message(FATAL_ERROR "muster_program(${target}): COMPONENT is cli, daemons or peers")
   endif()
@@ -97,6 +106,7 @@ endfunction()
 # against one precompiled header: a third of the time.
 function(muster_test name)
   cmake_parse_arguments(ARG "WHOLE" "LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  muster_all_parsed(${name} "${ARG_UNPARSED_ARGUMENTS}")
   if(NOT MUSTER_TESTS)
     return()
   endif()

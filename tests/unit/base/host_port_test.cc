@@ -34,7 +34,7 @@ TEST_CASE("what has no host before a last colon, or colons in it without bracket
   CHECK_FALSE(SplitHostPort(text));
 }
 
-TEST_CASE("the port of an address may be anything; its reader says what is allowed",
+TEST_CASE("the port of an address may be anything, and its reader says what is allowed",
           "[base][unit]") {
   const auto none = SplitHostPort("host:");
   REQUIRE(none);
