@@ -1,4 +1,5 @@
-// Simulations run one seed after another: MUSTER_SEEDS says how many, MUSTER_SEED which one alone.
+// Simulations run one seed after another: --seeds N (or MUSTER_SEEDS) says how many, --seed N (or
+// MUSTER_SEED) which one alone.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ void EachSeed(std::uint64_t usual, Run run) {
   const std::uint64_t seeds =
       std::getenv("MUSTER_SEED") != nullptr ? 1 : number("MUSTER_SEEDS", usual);
   for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
-    INFO("seed " << seed << " (MUSTER_SEED=" << seed << " runs it alone)");
+    INFO("seed " << seed << " (--seed " << seed << " runs it alone)");
     run(seed);
   }
 }

@@ -1,6 +1,6 @@
 // A model's job under virtual time and bad luck: workers die with a gradient on some servers and
 // not on others, come back, wake up late, servers lose their memory, drivers end, and the
-// coordinator is killed again and again. MUSTER_SEEDS runs more seeds, MUSTER_SEED one.
+// coordinator is killed again and again. --seeds N runs more seeds, --seed N one.
 #include <deque>
 #include <random>
 #include <utility>

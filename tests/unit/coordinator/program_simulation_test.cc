@@ -1,6 +1,6 @@
 // A program's job under virtual time and bad luck: workers die, come back as other processes or as
 // the same one, executors end before and after they are ready, main() fails, the coordinator is
-// killed with rows unwritten, and old news arrives late. MUSTER_SEEDS runs more seeds, MUSTER_SEED
+// killed with rows unwritten, and old news arrives late. --seeds N runs more seeds, --seed N
 // one.
 #include <map>
 #include <random>

@@ -1,6 +1,6 @@
 // Drivers, workers and parameter servers' marks under virtual time: workers die, stall and answer
-// late and twice, drivers die and a new incarnation goes on from the marks. MUSTER_SEEDS runs more
-// seeds, MUSTER_SEED one.
+// late and twice, drivers die and a new incarnation goes on from the marks. --seeds N runs more
+// seeds, --seed N one.
 #include <memory>
 #include <queue>
 #include <random>

@@ -1,7 +1,7 @@
 // A driver's dispatcher, workers and parameter servers of a stepwise job under virtual time:
 // workers are slow, die between any two calls and leave pushes behind that arrive late. The job
-// always ends; what steps read and what comes out is what the rules promise. MUSTER_SEEDS runs more
-// seeds, MUSTER_SEED one.
+// always ends; what steps read and what comes out is what the rules promise. --seeds N runs more
+// seeds, --seed N one.
 #include <bit>
 #include <cmath>
 #include <functional>

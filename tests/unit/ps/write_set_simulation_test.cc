@@ -1,6 +1,6 @@
 // Write sets of closures whose processes stall, die, come back and repeat, over a network that
-// loses, doubles and reorders: each flush counts once on each shard. MUSTER_SEEDS runs more seeds,
-// MUSTER_SEED one.
+// loses, doubles and reorders: each flush counts once on each shard. --seeds N runs more seeds,
+// --seed N one.
 #include <deque>
 #include <random>
 #include <vector>
