@@ -214,7 +214,7 @@ TEST_CASE(
       << "resources: [../base]\ncomponents: [../components/tls, ../components/tls-allowed]\n";
   if (const std::string failure =
           FailureOf({"sh", "-c", "PATH=\"$0:$PATH\" kubectl kustomize \"$1\" >\"$2\"",
-                     std::string(MUSTER_BIN) + "/../kubernetes-tools/bin",
+                     std::string(MUSTER_BIN) + "/../python-tools/bin",
                      folder / "kubernetes/cluster", rendered});
       !failure.empty()) {
     WARN("skipped: no kubectl that renders components: " << failure);

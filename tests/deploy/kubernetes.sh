@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # What kustomize and Kubernetes' own schemas say of deploy/kubernetes, of the base with every
 # combination of components: kubernetes.sh SOURCE BUILD. Ends with 77, for "skipped", where kubectl or
-# PyPI's kubernetes-validate is neither in BUILD/kubernetes-tools (tools/kubernetes-tools) nor
-# installed.
+# PyPI's kubernetes-validate is neither in BUILD/python-tools (tools/python-tools) nor installed.
 set -euo pipefail
 folder=$1/deploy/kubernetes
-export PATH=$2/kubernetes-tools/bin:$PATH
+export PATH=$2/python-tools/bin:$PATH
 for tool in kubectl kubernetes-validate; do
-  command -v "$tool" >/dev/null || { echo "$tool is not installed: run tools/kubernetes-tools $2"; exit 77; }
+  command -v "$tool" >/dev/null || { echo "$tool is not installed: run tools/python-tools $2"; exit 77; }
 done
 
 # kustomize takes relative paths alone.
