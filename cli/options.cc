@@ -17,6 +17,7 @@
 #include "common/base/number_in.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
+#include "common/base/version.h"
 #include "common/config/units.h"
 #include "common/storage/checkpoint.h"
 
@@ -271,6 +272,9 @@ bool WantsJson(const std::vector<std::string>& arguments) {
 EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error, bool json) {
   const std::string command = CommandOf(app);
   const std::string program = command.empty() ? "muster" : "muster " + command;
+  if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
+    return {fmt::format("{}\n", error.what()), ExitCode::kDone};
+  }
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
     const CLI::App* at = &app;
     while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
@@ -315,6 +319,8 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
          "Colours on stdout: on a terminal (unless NO_COLOR is set), always, or never")
       ->check(CLI::Validator(CheckColour, ""))
       ->type_name("auto|always|never");
+  app.set_version_flag("--version", fmt::format("muster {}", muster::Version()),
+                       "Print this program's version (muster version: and the cluster's)");
   std::optional<Shell> completion;
   AddCompletion(app, completion);
   std::optional<std::string> page;

@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include "common/base/version.h"
 #include "tests/support/catch.h"
 
 namespace muster::cli {
@@ -114,6 +115,10 @@ TEST_CASE("help is no mistake", "[cli][unit]") {
     CAPTURE(command);
     CHECK(all.text.find(command) != std::string::npos);
   }
+  const EarlyExit version = Refused({"--version"});
+  CHECK(version.text == "muster " + std::string(muster::Version()) + "\n");
+  CHECK(version.code == ExitCode::kDone);
+
   const EarlyExit one = Refused({"submit", "--help"});
   CHECK(one.code == ExitCode::kDone);
   CHECK(one.text.find("--follow") != std::string::npos);
