@@ -6,7 +6,6 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "strategy/base/error.h"
 #include "strategy/core/context.h"

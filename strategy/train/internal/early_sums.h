@@ -24,14 +24,12 @@
 #include <optional>
 #include <vector>
 
+#include <torch/csrc/autograd/variable.h>
+
 #include "strategy/base/torch.h"
 #include "strategy/core/internal/early_turns.h"
 #include "strategy/core/started.h"
 #include "strategy/train/internal/gradients.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace muster {
 namespace collectives {
@@ -102,7 +100,9 @@ class EarlySums final : public EarlyTurns::Sums, public std::enable_shared_from_
   const int copy_;
   const std::vector<torch::Tensor> parameters_;
   const std::int64_t bucket_bytes_;
-  std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // what the hooks hang on
+  // What the hooks hang on: a std::shared_ptr, since libtorch 2.15 a pointer of its own.
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()));
+  std::vector<NodePointer> nodes_;
   bool laid_out_ = false;
   std::deque<Bucket> buckets_;
   std::vector<Bucket*> bucket_of_;       // null: summed at the step
