@@ -190,6 +190,7 @@ Status IssueOne(const Context& context) {
   return Ok();
 }
 
+// Its lines leave the list, which is read and replaced under one lock.
 Status RevokeOne(const Context& context) {
   std::string who = context.options.certs.file;
   if (fs::is_regular_file(who)) {

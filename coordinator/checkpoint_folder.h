@@ -21,7 +21,7 @@ Result<std::string> Claim(const std::string& root, const Checkpoints::Claimant& 
 // The same, but a disk that cannot be written is no error: what is there can still be read.
 Result<std::string> ClaimIfPossible(const std::string& root, const Checkpoints::Claimant& claimant);
 
-// Would Claim() and writing succeed? Makes nothing that stays.
+// Whether Claim() and writing would succeed. Makes nothing that stays.
 Status LookAt(const std::string& root, const Checkpoints::Claimant& claimant);
 
 }  // namespace muster::coordinator

@@ -421,7 +421,7 @@ void Coordinator::ReadLogs(const std::string& name, const LogStore::Query& query
 
 muster::Status Coordinator::CheckTask(const Job& job, const std::string& task) const {
   if (task == job.driver_task() || !parts_.logs.Last(job.id(), task).empty()) return Ok();
-  std::string known = job.driver_task();
+  std::vector<std::string> known{job.driver_task()};
   const v1::Job described = job.Describe();
   std::vector<v1::Task> tasks;
   for (const v1::LaunchedTask& launched : described.launch().tasks()) {
@@ -434,9 +434,9 @@ muster::Status Coordinator::CheckTask(const Job& job, const std::string& task) c
   for (const v1::Task& of_job : tasks) {
     const std::string one = fmt::format("{}:{}", of_job.type(), of_job.index());
     if (one == task) return Ok();
-    if (one != job.driver_task()) known += ", " + one;
+    if (one != job.driver_task()) known.push_back(one);
   }
-  return NotFound("job {} has no task \"{}\"; it has {}", job.id(), task, known);
+  return NotFound("job {} has no task \"{}\"; it has {}", job.id(), task, Joined(known));
 }
 
 }  // namespace muster::coordinator

@@ -299,8 +299,8 @@ void GroupView::OnFormed(const Round& round) {
   broken_ = false;
   const bool first = !std::exchange(formed_, true);
   members_ = round.seats;
-  std::string names;
-  for (const Seat& seat : members_) names += (names.empty() ? "" : ", ") + seat.task.ToString();
+  const std::string names =
+      Joined(members_, kMostNamed, [](const Seat& seat) { return seat.task.ToString(); });
   story_.Tell(
       "GROUP_FORMED",
       fmt::format("{} {} the steps together {} step {}: {}", Counted(members_.size(), "worker"),

@@ -22,8 +22,8 @@ std::vector<std::string> FindProblems(const v1::JobSpec& spec);
 // not one whole batch.
 Result<std::uint64_t> TotalSteps(const v1::JobSpec& spec, std::uint64_t training_examples);
 
-// Do parameter servers hold the variables? Else one worker's executor does, under a strategy of one
-// machine.
+// Whether parameter servers hold the variables; else one worker's executor does, under a strategy
+// of one machine.
 bool NeedsPs(const v1::JobSpec& spec);
 
 // Its checkpoint.directory without a slash at the end; empty: the spec names none.
@@ -42,8 +42,8 @@ std::string SpecHash(const v1::JobSpec& spec);
 // often it saves: a checkpoint of this hash is good for every job that has it.
 std::string TrainingHash(const v1::JobSpec& spec);
 
-// May a job of this spec go on from that checkpoint? Manifests of before TrainingHash() carry the
-// whole spec's hash, name included.
+// Whether a job of this spec may go on from that checkpoint. Manifests of before TrainingHash()
+// carry the whole spec's hash, name included.
 bool GoesOnFrom(const v1::JobSpec& spec, const v1::CheckpointManifest& manifest);
 
 }  // namespace muster::coordinator

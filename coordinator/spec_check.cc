@@ -38,8 +38,8 @@ struct SpecChecker::Gathering {
     if (counted_by.empty() && outcome.problems.empty()) outcome.problems = troubles;
     then(std::move(outcome));
   }
-  // The cluster's trouble (a worker's full disk too), not the spec's? A deadline is the spec's: a
-  // forward that never ends would be tried for ever.
+  // Whether it is the cluster's trouble (a worker's full disk too), not the spec's. A deadline is
+  // the spec's: a forward that never ends would be tried for ever.
   bool IsLoss(const Status& status) {
     const StatusCode code = status.code();
     return code == StatusCode::kUnavailable || code == StatusCode::kAborted ||

@@ -58,10 +58,9 @@ void View::RefreshReason() {
   if (!open() || judging_) return;
   const bool stopping = story_.record().stop_requested();
   if (!missing_.empty()) {
-    std::string names;
-    for (const auto& [task, loss] : missing_) {
-      names += fmt::format("{}{} (lost: {})", names.empty() ? "" : ", ", task.ToString(), loss.how);
-    }
+    const std::string names = Joined(missing_, kMostNamed, [](const auto& one) {
+      return fmt::format("{} (lost: {})", one.first.ToString(), one.second.how);
+    });
     return story_.SetState(v1::JOB_STATE_RESTORING, "WAITING_FOR_TASKS", "waiting for " + names);
   }
   if (cut_ != Cut::kNone) {

@@ -13,7 +13,7 @@
 #include <torch/library.h>
 
 #include "common/base/mutex.h"
-#include "common/data/random.h"
+#include "common/base/split_mix.h"
 
 namespace muster::device {
 namespace {
@@ -146,7 +146,7 @@ std::uint64_t RunSeed::OfReplica(int replica) {
     const std::lock_guard source_lock(source->mutex_);
     impl_->base = source->random64();
   }
-  return data::Mix(*impl_->base + static_cast<std::uint64_t>(replica));
+  return Mix(*impl_->base + static_cast<std::uint64_t>(replica));
 }
 
 struct GeneratorScope::Impl {

@@ -26,9 +26,9 @@ class ClosureWindow {
 
   explicit ClosureWindow(std::uint64_t watermark = 0) : watermark_(watermark) {}
 
-  // May `push` be applied now? Remembers its attempt in any case. kDuplicate: its closure has been
-  // applied. kInvalidArgument: closure 0. kAborted: a later attempt was seen. kUnavailable:
-  // beyond the window.
+  // Whether `push` may be applied now; remembers its attempt in any case. kDuplicate: its closure
+  // has been applied. kInvalidArgument: closure 0. kAborted: a later attempt was seen.
+  // kUnavailable: beyond the window.
   Result<ApplyOutcome> Admit(PushId push);
   // After Admit() said kApplied.
   void Mark(ClosureId closure);

@@ -36,8 +36,7 @@ class FlushWindow {
  public:
   static constexpr std::uint64_t kWindow = 65'536;
 
-  // May it be applied now (true), or has it been (false)? Remembers a closure's attempt in any
-  // case.
+  // True: it may be applied now; false: it has been. Remembers a closure's attempt in any case.
   //   kInvalidArgument: flush 0.  kAborted: a later attempt of the closure was seen, or the closure
   //   is settled.  kResourceExhausted: more than kWindow above `settled`; come again when that has
   //   moved.

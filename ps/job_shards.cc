@@ -148,6 +148,8 @@ class Shards : public JobShards {
   StepSignal step_signal_;
 };
 
+// Memory is asked for as a whole before any shard takes some: a job that does not fit leaves none
+// behind. The values are the checkpoint's, or fresh ones.
 Status Shards::Build(const v1::JobPlan& plan, std::vector<ShardLayout> layouts,
                      const std::string& restore_from) {
   std::unique_ptr<storage::Checkpoint> checkpoint;
@@ -333,6 +335,8 @@ void Shards::Apply(Shard& shard, const Rule& rule, std::span<const float> gradie
   });
 }
 
+// Once for each closure, whatever is sent twice; a later attempt ends earlier ones. Synchronous
+// steps keep it for the step's end.
 Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float> gradient,
                                   std::span<const std::int64_t> ids) {
   pushes_.fetch_add(1, std::memory_order_relaxed);

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/data/random.h"
+#include "common/base/split_mix.h"
 
 namespace muster::data {
 namespace {

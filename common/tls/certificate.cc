@@ -9,6 +9,8 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include "common/base/words.h"
+
 namespace muster::tls {
 namespace {
 
@@ -88,9 +90,7 @@ Result<Role> RoleNamed(std::string_view name) {
   return InvalidArgument("there is no role \"{}\"; choose node, submitter or viewer", name);
 }
 
-std::string Holder::ToString() const {
-  return fmt::format("{} {}", RoleName(role), fmt::join(names, ", "));
-}
+std::string Holder::ToString() const { return fmt::format("{} {}", RoleName(role), Joined(names)); }
 
 std::vector<std::string> Holder::Uris() const {
   std::vector<std::string> uris;
@@ -170,7 +170,7 @@ Status CheckHost(const x509_st& certificate, const std::string& host) {
   return PermissionDenied(
       "{} shows a certificate of {} for other hosts ({}): connect by one of those, or issue one "
       "with --host {}",
-      host, SubjectOf(certificate), fmt::join(HostsOf(certificate), ", "), host);
+      host, SubjectOf(certificate), Joined(HostsOf(certificate)), host);
 }
 
 Period PeriodOf(const x509_st& certificate) {

@@ -3,6 +3,8 @@
 
 #include "dispatch/core/closure_dispatcher.h"
 
+#include "common/base/words.h"
+
 namespace muster::dispatch {
 namespace {
 
@@ -197,8 +199,7 @@ void ClosureDispatcher::LosePatience(TimePoint now) {
   if (!nobody_since_) nobody_since_ = now;
   if (now - *nobody_since_ < options_.worker_patience) return;
   nobody_since_.reset();
-  std::string tasks;
-  for (const Worker& worker : workers_) tasks += (tasks.empty() ? "" : ", ") + worker.task;
+  const std::string tasks = Joined(workers_, kMostNamed, &Worker::task);
   ClosureRecord& record = slab_.At(queue_.front());
   queue_.Remove(slab_, record);
   Fail(record, {.status = Unavailable(

@@ -37,7 +37,7 @@ struct ClosureError {
   // How often the closure had been sent round again before.
   std::uint32_t retries = 0;
 
-  // "UNAVAILABLE: ps:0 (incarnation 7, while it wrote, 2 retries): connection refused".
+  // "UNAVAILABLE: connection refused (ps:0, incarnation 7, writing, after 2 retries)".
   std::string ToString() const;
 };
 

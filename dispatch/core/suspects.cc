@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "common/base/words.h"
+
 namespace muster::dispatch {
 
 bool Suspects::EndsExecutors(ClosureId closure) const {
@@ -35,8 +37,7 @@ std::optional<std::string> Suspects::Judge(ClosureId closure, const std::string&
   const auto found = suspects_.find(closure);
   if (found == suspects_.end()) return std::nullopt;
   const Suspect& suspect = found->second;
-  std::string where;
-  for (const std::string& task : suspect.on) where += (where.empty() ? "" : ", ") + task;
+  const std::string where = Joined(suspect.on);
   // One worker may be at fault itself.
   const bool excluded = suspect.on.size() >= 2 || only_worker;
   if (alone && excluded && suspect.crashes >= limits_.crash && suspect.alone >= limits_.crash - 1) {

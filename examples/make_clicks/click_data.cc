@@ -15,14 +15,12 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "common/data/random.h"
+#include "common/base/split_mix.h"
 
 namespace muster::examples {
 namespace {
 
 namespace fs = std::filesystem;
-using data::Mix;
-using data::SplitMix64;
 
 constexpr int kNumbers = 13;
 constexpr int kCategories = 26;

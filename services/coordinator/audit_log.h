@@ -42,7 +42,7 @@ class AuditLog {
 
   const std::string path_;
   const std::uint64_t most_bytes_;
-  Mutex mutex_;
+  Mutex mutex_;  // for one line at a time in the file
 };
 
 }  // namespace muster::coordinator

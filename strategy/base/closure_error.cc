@@ -6,7 +6,7 @@
 namespace muster {
 namespace {
 
-// "text (worker:1, incarnation 7, while it ran, after 2 retries)".
+// "text (worker:1, incarnation 7, running, after 2 retries)".
 std::string WithDetails(const std::string& message, const ClosureDetails& details) {
   std::string where = details.task.empty() ? to_string(details.origin) : details.task;
   if (details.incarnation != 0) where += ", incarnation " + std::to_string(details.incarnation);

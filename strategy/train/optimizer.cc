@@ -346,7 +346,7 @@ class LocalOptimizer final : public OptimizerState {
   std::vector<std::vector<torch::Tensor>> leaves_;   // of the chosen; one for each copy
   std::vector<std::unique_ptr<Optimizer>> optimizers_;
   std::vector<std::shared_ptr<EarlySums>> early_;  // for each copy, or none
-  mutable Mutex rate_mutex_;
+  mutable Mutex rate_mutex_;  // of what libtorch's optimizers keep as their rate
 };
 
 std::vector<std::vector<std::size_t>> group_parameters(

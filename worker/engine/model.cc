@@ -158,6 +158,7 @@ Result<std::vector<Lookup>> ModelImpl::FindRows(const data::Element& batch) {
   return lookups;
 }
 
+// The arguments of one forward pass: columns of the batch, gathered rows, defaults.
 Result<ModelImpl::Pass> ModelImpl::Prepare(const data::Element& batch,
                                            std::span<const Lookup> lookups, bool train) {
   for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -218,6 +219,7 @@ Result<double> ModelImpl::ForwardAndBackward(const data::Element& batch, double 
   return value;
 }
 
+// Gradients into the memory that the caller has bound. Answers whose are not finite.
 std::vector<std::string> ModelImpl::Store(const std::vector<at::Tensor>& gradients,
                                           std::span<Lookup> lookups) {
   std::vector<std::string> bad;

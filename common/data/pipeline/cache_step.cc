@@ -3,8 +3,8 @@
 #include <map>
 
 #include "common/base/mutex.h"
+#include "common/base/split_mix.h"
 #include "common/data/pipeline/nodes.h"
-#include "common/data/random.h"
 
 namespace muster::data {
 namespace {

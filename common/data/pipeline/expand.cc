@@ -1,8 +1,8 @@
 // flat_map() and interleave(): a pipeline for each element.
 #include <algorithm>
 
+#include "common/base/split_mix.h"
 #include "common/data/pipeline/nodes.h"
-#include "common/data/random.h"
 
 namespace muster::data {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <xxhash.h>
 
+#include "common/base/split_mix.h"
 #include "common/data/pipeline/element_ops.h"
-#include "common/data/random.h"
 
 namespace muster::data {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "common/base/split_mix.h"
 #include "common/base/words.h"
 #include "common/data/pipeline/nodes.h"
-#include "common/data/random.h"
 
 namespace muster::data {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/base/split_mix.h"
 #include "common/data/pipeline/nodes.h"
-#include "common/data/random.h"
 
 namespace muster::data {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/data/random.h"
+#include "common/base/split_mix.h"
 #include "tests/support/catch.h"
 
 namespace muster::data {

@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "common/base/host_name.h"
+#include "common/base/split_mix.h"
 #include "common/data/example_wire.h"
-#include "common/data/random.h"
 #include "common/data/source_file.h"
 #include "tests/support/catch.h"
 #include "tests/unit/data/temp_files.h"

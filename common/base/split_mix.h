@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace muster::data {
+namespace muster {
 
 // SplitMix64's output function: a bijection that spreads every bit.
 constexpr std::uint64_t Mix(std::uint64_t x) {
@@ -35,4 +35,4 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
-}  // namespace muster::data
+}  // namespace muster
