@@ -169,9 +169,8 @@ v1::ElasticAnswer ElasticGroups::AnswerTo(const v1::ElasticQuestion& question) {
   return answer;
 }
 
-// One connection for one question: what is known of the other worker afterwards is its own report,
-// or which kind of silence it kept. The answer is its refusal of `formation`, empty where it
-// agrees.
+// One connection for one question: known of the other afterwards is its own report, or which kind
+// of silence it kept. The answer is its refusal of `formation`, empty where it agrees.
 Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
   const GroupMember& other = workers_[static_cast<std::size_t>(worker)];
   const TimePoint asked = steady_clock::now();
@@ -265,9 +264,8 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
   return FormGroup(spec, listener);
 }
 
-// Seeks and looks around until a formation is agreed on and its group stands. One that fails to
-// form is given up and the search goes on; time does not run while too few workers seek to begin at
-// all.
+// Looks around until a formation is agreed on and its group stands. One that fails to form is given
+// up and the search goes on; time does not run while too few workers seek to begin at all.
 Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
   MUSTER_TRY_ASSIGN(const net::Listener listener, net::ListenAt(host() + "0"));
   const TimePoint began = steady_clock::now();

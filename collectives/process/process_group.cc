@@ -204,8 +204,7 @@ Result<std::vector<std::vector<std::int64_t>>> ProcessGroup::Exchange(
   return all;
 }
 
-// One block of one tensor is gathered where it belongs; anything else is packed, gathered,
-// unpacked.
+// One block of one tensor is gathered where it belongs; all else is packed, gathered, unpacked.
 Status ProcessGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
   Signature signature = Begin(Kind::kAllGather);
   const auto n = static_cast<std::size_t>(size());

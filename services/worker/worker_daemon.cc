@@ -156,8 +156,7 @@ std::vector<config::Setting> WorkerSettings() {
   };
 }
 
-// From settings to a worker that can start executors; the coordinator hears of it when the strand
-// runs.
+// From settings to a worker that can start executors; the coordinator hears when the strand runs.
 Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcServer& grpc) {
   const DaemonConfig& config = daemon.config();
   worker::WorkerCore::Options options;

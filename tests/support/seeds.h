@@ -20,6 +20,7 @@ void EachSeed(std::uint64_t usual, Run run) {
   const std::uint64_t first = number("MUSTER_SEED", 1);
   const std::uint64_t seeds =
       std::getenv("MUSTER_SEED") != nullptr ? 1 : number("MUSTER_SEEDS", usual);
+  REQUIRE(seeds > 0);  // a text that is no number would run none, and pass
   for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
     INFO("seed " << seed << " (--seed " << seed << " runs it alone)");
     run(seed);

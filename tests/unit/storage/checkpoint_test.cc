@@ -248,5 +248,20 @@ TEST_CASE("collecting keeps the newest and what it is told to", "[storage][unit]
   CHECK(files.Exists("root/step-000000000050").value());
 }
 
+TEST_CASE("what a user called like a checkpoint's folder is not collected", "[storage][unit]") {
+  FakeFileSystem files;
+  const std::string names[] = {"root/step-7", "root/step-0000000000007", "root/step-00000000000x"};
+  for (const std::string& name : names) REQUIRE(files.MakeFolders(name).ok());
+  REQUIRE(WriteSample("root", 7, files).ok());
+
+  REQUIRE(Collect("root", 1, "", files).ok());
+
+  for (const std::string& name : names) CHECK(files.Exists(name).value());
+  CHECK(StepOfDirectory("root/step-0000000000007/") == 7);
+  CHECK(StepOfDirectory("step-7") == 7);
+  CHECK_FALSE(StepOfDirectory("root/step-00000000000x").has_value());
+  CHECK_FALSE(StepOfDirectory("7").has_value());
+}
+
 }  // namespace
 }  // namespace muster::storage
