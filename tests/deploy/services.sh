@@ -34,7 +34,9 @@ bin=$scratch/bin
 mount --bind "$build/bin" "$bin"
 export PATH=$bin:$PATH HOME=$scratch/home
 cd "$HOME"
-units=$source_dir/deploy/systemd
+# A copy, into which drop-ins can be put.
+units=$scratch/units
+cp -r "$source_dir/deploy/systemd" "$units"
 readonly THE_USER=61184 # of those that DynamicUser takes
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
@@ -231,6 +233,37 @@ again() { [ "$(starts_of muster-worker@1)" -ge 2 ] && grep -q "is not the key of
 until_true 20 again
 install -m 644 certs/node-3.pem /etc/muster/tls/node.pem
 muster "${ana[@]}" status --wait ready --timeout 60s >/dev/null || fail "it does not come back by itself"
+
+echo "what a person has to mend is not tried again"
+# ends_for_good CODE WORDS: worker 1, as it is set up now.
+ends_for_good() {
+  systemctl stop muster-worker@1
+  systemctl start --no-block muster-worker@1
+  until_true 20 grep -q '^ended with' "$scratch/muster-worker@1.log"
+  # A daemon that came back would do so within a second.
+  until_true 3 grep -q '^not started anew' "$scratch/muster-worker@1.log"
+  grep -q "^ended with $1\$" "$scratch/muster-worker@1.log" || fail "worker 1 has not ended with $1"
+  grep -q -- "$2" "$scratch/muster-worker@1.log" || fail "worker 1 does not say: $2"
+  [ "$(starts_of muster-worker@1)" = 1 ] || fail "worker 1 was started anew"
+}
+echo 'TF_CONFIG={"cluster": ' >/etc/muster/muster-worker@1.env
+ends_for_good 78 TF_CONFIG
+echo 'MUSTER_STUCK_TIMEOUT=soon' >/etc/muster/muster-worker@1.env
+ends_for_good 78 stuck-timeout
+rm /etc/muster/muster-worker@1.env
+cp /etc/muster/worker.yaml "$scratch/worker.yaml"
+echo 'stuck-timeout: soon' >/etc/muster/worker.yaml
+ends_for_good 78 stuck-timeout
+cp "$scratch/worker.yaml" /etc/muster/worker.yaml
+cp /etc/muster/token "$scratch/token"
+echo 'much too short' >/etc/muster/token
+ends_for_good 78 token
+cp "$scratch/token" /etc/muster/token
+sed -i '/^ExecStart=/s/$/ --no-such-flag/' "$units/muster-worker@.service"
+ends_for_good 2 no-such-flag
+sed -i '/^ExecStart=/s/ --no-such-flag$//' "$units/muster-worker@.service"
+systemctl restart muster-worker@1
+muster "${ana[@]}" status --wait ready --timeout 60s >/dev/null || fail "it does not come back when that is mended"
 
 echo "removed"
 links=(/etc/systemd/system/multi-user.target.wants/muster.target /etc/systemd/system/muster.target.wants/muster-worker@7.service)

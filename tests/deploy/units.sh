@@ -3,6 +3,12 @@
 # for "skipped", where systemd-analyze is not installed.
 set -euo pipefail
 source_dir=$1 build=$2
+# What a person has to mend is not tried again; all else is (docs/operations.md).
+common=$source_dir/deploy/systemd/muster-.service.d/10-muster.conf
+for line in Restart=always 'RestartPreventExitStatus=2 78'; do
+  [ "$(grep -h "^${line%%=*}=" "$common" "$source_dir"/deploy/systemd/*.service)" = "$line" ] ||
+    { echo "the units do not have one $line"; exit 1; }
+done
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not installed"; exit 77; }
 readonly WEAKEST=20 # of 100: 2.0 in its own words
 
