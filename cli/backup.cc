@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "cli/commands.h"
-#include "cli/format.h"
+#include "common/base/byte_count.h"
 #include "common/storage/file_system.h"
 
 namespace muster::cli {
@@ -49,7 +49,7 @@ ExitCode Backup(const Context& context) {
   const Result<Written> written = Receive(**api, file);
   if (!written.ok()) return Fail(context, written.status());
   context.terminal.err << fmt::format(
-      "wrote {} to {}; checkpoints, logs and the token are not in it\n", Bytes(written->bytes),
+      "wrote {} to {}; checkpoints, logs and the token are not in it\n", ByteCount(written->bytes),
       file);
   return ExitCode::kDone;
 }

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/format.h"
 #include "cli/stream_files.h"
+#include "common/base/byte_count.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/manifest.h"
@@ -99,7 +100,7 @@ ExitCode CheckpointsList(const Context& context) {
   std::vector<std::vector<std::string>> rows{{"STEP", "SAVED", "SIZE", "STALL", "FOLDER"}};
   for (const v1::CheckpointInfo& info : reply->checkpoints()) {
     rows.push_back(
-        {std::to_string(info.step()), DateTime(info.created_ms()), Bytes(info.bytes()),
+        {std::to_string(info.step()), DateTime(info.created_ms()), ByteCount(info.bytes()),
          fmt::format("{} ms", info.stall_ms()),
          info.directory() + (info.refused().empty() ? "" : " REFUSED: " + info.refused())});
   }
@@ -132,7 +133,7 @@ ExitCode CheckpointsVerify(const Context& context) {
   }
   context.terminal.out << fmt::format(
       "{}: step {}, {}, {}: good\n", *directory, manifest->step(),
-      Counted(static_cast<std::uint64_t>(manifest->files_size()), "file"), Bytes(bytes));
+      Counted(static_cast<std::uint64_t>(manifest->files_size()), "file"), ByteCount(bytes));
   return ExitCode::kDone;
 }
 
@@ -165,7 +166,7 @@ ExitCode CheckpointsGc(const Context& context) {
   bool failed = false;
   for (const v1::CollectCheckpointsReply::Folder& folder : reply->folders()) {
     if (folder.failure().empty()) {
-      rows.push_back({folder.directory(), Bytes(folder.bytes()), folder.why()});
+      rows.push_back({folder.directory(), ByteCount(folder.bytes()), folder.why()});
       continue;
     }
     failed = true;
@@ -177,7 +178,8 @@ ExitCode CheckpointsGc(const Context& context) {
   } else {
     if (rows.size() > 1) context.terminal.out << Table(rows);
     context.terminal.err << fmt::format("{} {} in {}\n", request.dry_run() ? "would free" : "freed",
-                                        Bytes(reply->bytes()), Counted(rows.size() - 1, "folder"));
+                                        ByteCount(reply->bytes()),
+                                        Counted(rows.size() - 1, "folder"));
   }
   return failed ? ExitCode::kRefused : ExitCode::kDone;
 }

@@ -7,6 +7,7 @@
 #include "cli/certs.h"
 #include "cli/drain.h"
 #include "cli/format.h"
+#include "common/base/byte_count.h"
 #include "common/base/version.h"
 #include "common/base/version_skew.h"
 #include "common/base/wall_time.h"
@@ -153,7 +154,7 @@ ExitCode ShowStatus(const Context& context) {
     const bool there = task.pid() != 0 && task.state() != "lost";
     rows.push_back({TaskName(task.task()), task.state(), there ? std::to_string(task.pid()) : "-",
                     std::to_string(task.session()), task.grpc_address(), task.hostname(),
-                    Bytes(task.resident_bytes()), std::to_string(task.closures_done()),
+                    ByteCount(task.resident_bytes()), std::to_string(task.closures_done()),
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid())});
   }
   terminal.out << Table(rows);
@@ -164,7 +165,7 @@ ExitCode ShowStatus(const Context& context) {
   std::vector<std::vector<std::string>> held{{"JOB", "TASK", "VARIABLES"}};
   for (const v1::TaskState& task : status->tasks()) {
     for (const v1::JobBytes& job : task.job_bytes()) {
-      held.push_back({job.job_id(), TaskName(task.task()), Bytes(job.bytes())});
+      held.push_back({job.job_id(), TaskName(task.task()), ByteCount(job.bytes())});
     }
   }
   if (held.size() > 1) terminal.out << '\n' << Table(held);

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/format.h"
+#include "common/base/byte_count.h"
 #include "common/base/words.h"
 #include "common/messages/job_state.h"
 
@@ -139,8 +140,8 @@ void Figures(const v1::Job& job, std::string& text) {
     }
     Line(text, "Step time", times);
     Line(text, "Links",
-         fmt::format("{} through shared memory, {} over TCP", Bytes(progress.local_bytes()),
-                     Bytes(progress.tcp_bytes())));
+         fmt::format("{} through shared memory, {} over TCP", ByteCount(progress.local_bytes()),
+                     ByteCount(progress.tcp_bytes())));
     if (progress.bad_records() > 0) {
       Line(text, "Bad records", fmt::format("{} skipped", progress.bad_records()));
     }
@@ -178,8 +179,8 @@ void Tasks(const v1::Job& job, std::string& text) {
     rows.push_back({TaskName(task.task()), task.state(), std::to_string(task.pid()),
                     std::to_string(task.session()),
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid()),
-                    std::to_string(task.closures_done()), Bytes(task.resident_bytes()),
-                    task.job_bytes().empty() ? "-" : Bytes(task.job_bytes(0).bytes())});
+                    std::to_string(task.closures_done()), ByteCount(task.resident_bytes()),
+                    task.job_bytes().empty() ? "-" : ByteCount(task.job_bytes(0).bytes())});
   }
   text += "\n" + Table(rows);
 }
@@ -223,8 +224,8 @@ void Checkpoints(const v1::Job& job, std::string& text) {
   rows[0].push_back("FOLDER");
   for (const v1::CheckpointInfo& info : job.checkpoints()) {
     std::vector<std::string>& row = rows.emplace_back();
-    row = {fmt::format("step {}", info.step()), DateTime(info.created_ms()), Bytes(info.bytes()),
-           fmt::format("{} ms", info.stall_ms())};
+    row = {fmt::format("step {}", info.step()), DateTime(info.created_ms()),
+           ByteCount(info.bytes()), fmt::format("{} ms", info.stall_ms())};
     if (evaluated) row.push_back(EvaluationOf(info));
     row.push_back(info.directory() + (info.refused().empty() ? "" : " REFUSED: " + info.refused()));
   }

@@ -43,18 +43,6 @@ std::string TaskName(const v1::Task& task) {
   return task.type().empty() ? "" : fmt::format("{}:{}", task.type(), task.index());
 }
 
-std::string Bytes(std::uint64_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  const char* unit = "";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
-
 std::string Seconds(double seconds) {
   if (seconds < 0) seconds = 0;
   if (seconds < 120) return fmt::format("{:.0f} s", seconds);

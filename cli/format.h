@@ -21,8 +21,6 @@ std::string Reason(const v1::Job& job);
 std::string TaskName(const v1::Task& task);
 // "http://127.0.0.1:9400/" of ClusterStatus.page_address.
 std::string PageUrl(const std::string& page_address);
-// "1.5 MiB"
-std::string Bytes(std::uint64_t bytes);
 // "12 s", "3 min", "2.5 h", "4 d"
 std::string Seconds(double seconds);
 // "12,345"

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include <grpc/support/log.h>
@@ -9,11 +10,13 @@
 #include "cli/job_api.h"
 #include "cli/printable.h"
 #include "common/base/mutex.h"
+#include "common/base/scheduler.h"
 #include "common/base/version_skew.h"
 #include "common/base/words.h"
 #include "common/net/probe_tls.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/names.h"
+#include "common/rpc/transfer.h"
 #include "common/rpc/version_key.h"
 #include "muster/v1/jobs.grpc.pb.h"
 
@@ -26,7 +29,6 @@ using std::chrono::seconds;
 // The deadlines that jobs.proto names.
 constexpr seconds kShort{10};
 constexpr seconds kSubmit{120};
-constexpr seconds kUpload{300};
 constexpr seconds kCollect{600};
 constexpr std::chrono::hours kBackup{1};
 // A log that is not followed is finite; one that is followed has the job's own end.
@@ -63,13 +65,14 @@ Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Con
 class GrpcJobApi final : public JobApi {
  public:
   GrpcJobApi(const Cluster& cluster, bool printable, std::function<void(const std::string&)> warn,
-             std::string_view version)
+             std::string_view version, milliseconds stall_limit)
       : address_(cluster.address),
         token_(cluster.token),
         tls_(cluster.tls),
         printable_(printable),
         warn_(std::move(warn)),
-        version_(version) {
+        version_(version),
+        stall_limit_(stall_limit) {
     // gRPC's own lines beside our errors help nobody who has not asked for them.
     if (std::getenv("GRPC_VERBOSITY") == nullptr) {
       gpr_set_log_function([](gpr_log_func_args*) {});
@@ -128,30 +131,39 @@ class GrpcJobApi final : public JobApi {
     return Unary<v1::UndrainTaskReply>(kShort, &v1::JobService::Stub::UndrainTask, request);
   }
 
-  Result<v1::UploadFileReply> Upload(const std::string& sha256,
+  Result<v1::UploadFileReply> Upload(const std::string& sha256, std::uint64_t bytes,
                                      const std::function<Result<std::string>()>& read) override {
-    Call call(*this, kUpload);
+    Call call(*this, std::nullopt);
+    ThreadScheduler timers;
+    rpc::Transfer transfer(timers, stall_limit_, [&call] { call.context.TryCancel(); }, bytes);
     v1::UploadFileReply reply;
     const auto channel = channel_;  // outlives the stream
     const auto writer = stub_->UploadFile(&call.context, &reply);
     v1::UploadFileRequest piece;
     piece.set_sha256(sha256);
     while (true) {
-      Result<std::string> bytes = read();
-      if (!bytes.ok()) {
+      Result<std::string> data = read();
+      if (!data.ok()) {
         call.context.TryCancel();
         (void)writer->Finish();
-        return bytes.status();
+        return data.status();
       }
-      const bool last = bytes->empty();
-      piece.set_data(*std::move(bytes));
-      // A refused write ends the stream; Finish says why. An empty file still sends its hash.
-      if ((!last || !piece.sha256().empty()) && !writer->Write(piece)) break;
-      if (last) break;
+      const std::size_t size = data->size();
+      // An empty file still sends its hash.
+      if (size == 0 && piece.sha256().empty()) break;
+      piece.set_data(*std::move(data));
+      transfer.Waits();
+      const bool taken = writer->Write(piece);
+      transfer.Went(taken ? size : 0);
+      // A refused write ends the stream; Finish says why.
+      if (!taken || size == 0) break;
       piece.clear_sha256();
     }
+    transfer.Waits();
     writer->WritesDone();
-    MUSTER_TRY(Answer(writer->Finish()));
+    const grpc::Status ended = writer->Finish();
+    transfer.Went(0);
+    MUSTER_TRY(transfer.Explain(Answer(ended)));
     return reply;
   }
 
@@ -197,8 +209,8 @@ class GrpcJobApi final : public JobApi {
  private:
   // A context that CancelCalls() reaches while the call lasts.
   struct Call {
-    Call(GrpcJobApi& api, milliseconds limit) : owner(api) {
-      context.set_deadline(std::chrono::system_clock::now() + limit);
+    Call(GrpcJobApi& api, std::optional<milliseconds> limit) : owner(api) {
+      if (limit) context.set_deadline(std::chrono::system_clock::now() + *limit);
       if (!api.token_.empty()) {
         context.AddMetadata("authorization", "Bearer " + api.token_);
       }
@@ -265,6 +277,7 @@ class GrpcJobApi final : public JobApi {
   const bool printable_;
   std::function<void(const std::string&)> warn_;
   const std::string version_;
+  const milliseconds stall_limit_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> stub_;
   Mutex mutex_;
@@ -276,8 +289,8 @@ class GrpcJobApi final : public JobApi {
 
 std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable,
                                       std::function<void(const std::string&)> warn,
-                                      std::string_view version) {
-  return std::make_unique<GrpcJobApi>(cluster, printable, std::move(warn), version);
+                                      std::string_view version, milliseconds stall_limit) {
+  return std::make_unique<GrpcJobApi>(cluster, printable, std::move(warn), version, stall_limit);
 }
 
 }  // namespace muster::cli

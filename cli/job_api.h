@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/rpc/transfer.h"
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::cli {
@@ -20,8 +22,9 @@ class JobApi {
  public:
   virtual ~JobApi() = default;
   virtual Result<v1::HasFileReply> HasFile(const v1::HasFileRequest& request) = 0;
-  // `read` answers the next piece, an empty one at the end.
-  virtual Result<v1::UploadFileReply> Upload(const std::string& sha256,
+  // `read` answers the next piece, an empty one at the end; `bytes`: of all of them. May take as
+  // long as they are taken. kUnavailable, too: they are not any more; says how far it had come.
+  virtual Result<v1::UploadFileReply> Upload(const std::string& sha256, std::uint64_t bytes,
                                              const std::function<Result<std::string>()>& read) = 0;
   virtual Result<v1::SubmitJobReply> Submit(const v1::SubmitJobRequest& request) = 0;
   virtual Result<v1::ListJobsReply> List() = 0;
@@ -51,9 +54,11 @@ class JobApi {
 // `printable`: what it answers is shown as it is, so control characters are spelled out.
 // `warn` is told once when the coordinator is of another minor version than `version`, this
 // program's. Of another major one each call is kFailedPrecondition.
+// `stall_limit`: for how long nothing of an upload may move.
 struct Cluster;
 std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable = false,
                                       std::function<void(const std::string&)> warn = nullptr,
-                                      std::string_view version = Version());
+                                      std::string_view version = Version(),
+                                      std::chrono::milliseconds stall_limit = rpc::kStandsStill);
 
 }  // namespace muster::cli

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/format.h"
+#include "common/base/byte_count.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/messages/job_state.h"
@@ -63,8 +64,8 @@ std::string Screen(const v1::ClusterStatus& status, const v1::ListJobsReply& job
     for (const v1::JobBytes& held : task.job_bytes()) variables += held.bytes();
     rows.push_back({TaskName(task.task()), task.state(), task.hostname(),
                     task.pid() == 0 ? "-" : std::to_string(task.pid()),
-                    Bytes(task.resident_bytes()), std::to_string(task.closures_done()),
-                    variables == 0 ? "-" : Bytes(variables)});
+                    ByteCount(task.resident_bytes()), std::to_string(task.closures_done()),
+                    variables == 0 ? "-" : ByteCount(variables)});
   }
   return text + "\n" + Table(rows);
 }

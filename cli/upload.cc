@@ -8,15 +8,14 @@
 
 #include <fmt/core.h>
 
-#include "cli/format.h"
+#include "common/base/byte_count.h"
+#include "common/rpc/transfer.h"
 #include "common/storage/sha256.h"
 
 namespace muster::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t kPieceBytes = 1 << 20;
 
 // Reads a file piece by piece; an empty piece is its end.
 class PieceReader {
@@ -28,7 +27,7 @@ class PieceReader {
   }
 
   Result<std::string> Next() {
-    std::string piece(kPieceBytes, '\0');
+    std::string piece(rpc::kPieceBytes, '\0');
     stream_.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     if (stream_.bad()) return FromErrno(errno, "read " + path_);
     piece.resize(static_cast<std::size_t>(stream_.gcount()));
@@ -50,8 +49,8 @@ Status CheckFile(const std::string& what, const std::string& path) {
   const std::uint64_t bytes = fs::file_size(path, error);
   if (error) return InvalidArgument("{}: {}: {}", what, path, error.message());
   if (bytes > kMostFileBytes) {
-    return ResourceExhausted("{}: {} has {}; at most {}", what, path, Bytes(bytes),
-                             Bytes(kMostFileBytes));
+    return ResourceExhausted("{}: {} has {}; at most {}", what, path, ByteCount(bytes),
+                             ByteCount(kMostFileBytes));
   }
   return Ok();
 }
@@ -65,12 +64,14 @@ Result<std::string> Send(const Terminal& terminal, JobApi& api, const std::strin
   if (has.present()) return sha256;
 
   MUSTER_TRY_ASSIGN(PieceReader reader, PieceReader::Open(path));
-  const auto reply = api.Upload(sha256, [&reader] { return reader.Next(); });
+  std::error_code unknown;
+  const std::uintmax_t size = fs::file_size(path, unknown);
+  const auto reply = api.Upload(sha256, unknown ? 0 : size, [&reader] { return reader.Next(); });
   if (reply.status().code() == StatusCode::kDataLoss) {
     return Aborted("{} changed while it was sent; try again", path);
   }
   if (!reply.ok()) return Annotate(reply.status(), "send " + path);
-  terminal.err << fmt::format("sent {} ({})\n", path, Bytes(reply->bytes()));
+  terminal.err << fmt::format("sent {} ({})\n", path, ByteCount(reply->bytes()));
   return sha256;
 }
 

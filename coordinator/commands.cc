@@ -15,14 +15,28 @@ void Commands::Send(const Member& member, v1::Command command, Millis limit, Rep
   command.set_id(id.value());
   Pending& pending = pending_[id];
   pending.session = member.session;
+  pending.task = member.task;
   pending.reply = std::move(reply);
-  pending.timer = scheduler_.RunAfter(limit, [this, id, task = member.task, limit] {
-    Answer(id, DeadlineExceeded("{} has not answered for {} s", task.ToString(),
-                                static_cast<double>(limit.count()) / 1000));
-  });
+  pending.limit = limit;
+  SetTimer(id, pending);
   v1::CoordinatorMessage message;
   *message.mutable_command() = std::move(command);
   member.link->Send(message);
+}
+
+void Commands::SetTimer(CommandId id, Pending& pending) {
+  const Millis limit = pending.limit;
+  pending.timer = scheduler_.RunAfter(limit, [this, id, task = pending.task, limit] {
+    Answer(id, DeadlineExceeded("{} has not answered for {} s", task.ToString(),
+                                static_cast<double>(limit.count()) / 1000));
+  });
+}
+
+void Commands::Renew(SessionId session, CommandId id) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end() || found->second.session != session) return;
+  (void)scheduler_.Cancel(found->second.timer);
+  SetTimer(id, found->second);
 }
 
 void Commands::OnResult(SessionId session, v1::CommandResult result) {

@@ -180,7 +180,12 @@ Result<SessionId> Coordinator::Register(const v1::Register& info,
 // Every message is a sign of life; what it says goes to whom it concerns. One of a session or a job
 // that is over is dropped.
 void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
-  if (message.has_heartbeat()) return members_.OnHeartbeat(session, message.heartbeat());
+  if (message.has_heartbeat()) {
+    for (const std::uint64_t id : message.heartbeat().fetching()) {
+      commands_.Renew(session, CommandId(id));
+    }
+    return members_.OnHeartbeat(session, message.heartbeat());
+  }
   if (!members_.OnMessage(session)) return;
   const Member& member = *members_.Find(session);
   // A held one has nothing to say of work.

@@ -12,6 +12,8 @@ namespace {
 
 // For what a disk answers at once, if it is there.
 constexpr Millis kLookLimit{10'000};
+// Above the limit of a check that gets nowhere, below the deadline of the caller.
+constexpr Millis kCheckPatience{115'000};
 
 std::string Join(const std::vector<std::string>& problems) {
   std::string text;
@@ -170,7 +172,10 @@ void Coordinator::Check(const v1::SubmitJobRequest& request, ThenSubmitted then)
     }
     return Accept(request, std::nullopt, then);  // looked at when a worker comes
   }
-  checker_.Check(spec, [this, request, then](Result<CheckOutcome> outcome) {
+  const absl::Status late = DeadlineExceeded(
+      "the workers still fetch the job's files after {} s; they go on: ask again in a while",
+      kCheckPatience.count() / 1000);
+  const auto checked = [this, request, then](Result<CheckOutcome> outcome) {
     if (request.dry_run()) {
       if (!outcome.ok()) return then(outcome.status());
       return then(DryRun(request.spec(), outcome->problems, *outcome));
@@ -180,7 +185,8 @@ void Coordinator::Check(const v1::SubmitJobRequest& request, ThenSubmitted then)
     if (!outcome.ok()) return Accept(request, std::nullopt, then);
     if (!outcome->problems.empty()) return then(InvalidArgument("{}", Join(outcome->problems)));
     Accept(request, *std::move(outcome), then);
-  });
+  };
+  checker_.Check(spec, Within<Result<CheckOutcome>>(kCheckPatience, late, checked));
 }
 
 v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,

@@ -11,7 +11,8 @@
 namespace muster::coordinator {
 namespace {
 
-// First use decodes compressed files and indexes records.
+// First use decodes compressed files and indexes records. While files are on their way to the
+// worker it does not count.
 constexpr Millis kLimit{110'000};
 
 }  // namespace

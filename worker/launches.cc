@@ -354,6 +354,13 @@ void Launches::FillHeartbeat(v1::Heartbeat& heartbeat) const {
   }
 }
 
+void Launches::NameFetching(v1::Heartbeat& heartbeat) const {
+  for (const auto& [job_id, launch] : launches_) {
+    if (launch.stage != Launch::Stage::kPreparing) continue;
+    for (const Waiter& waiter : launch.preparing) heartbeat.add_fetching(waiter.command.value());
+  }
+}
+
 void Launches::Tell(v1::LaunchEvent::Kind kind, const std::string& job_id, const Launch& launch,
                     const Process& process) {
   v1::DaemonMessage message;

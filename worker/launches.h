@@ -95,6 +95,8 @@ class Launches {
 
   // What its processes wait for.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
+  // The commands that wait for files.
+  void NameFetching(v1::Heartbeat& heartbeat) const;
 
   // This worker was asked to end: so are its processes, and nothing new begins.
   void NoteDraining();

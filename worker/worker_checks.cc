@@ -7,14 +7,15 @@ namespace muster::worker {
 
 void WorkerCore::RunCheck(Waiter waiter, v1::ToExecutor message, const v1::JobSpec& spec,
                           std::string what, Millis limit) {
-  WithFile(FileOf(spec), [this, waiter, message = std::move(message), what = std::move(what),
-                          limit](const Result<std::string>& path) {
-    if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the job's archive"));
-    v1::ToExecutor complete = message;
-    complete.set_archive_path(*path);
-    complete.set_cache_directory(options_.cache_directory);
-    BeginCheck(waiter, std::move(complete), what, limit);
-  });
+  WithFile(FileOf(spec), waiter,
+           [this, waiter, message = std::move(message), what = std::move(what),
+            limit](const Result<std::string>& path) {
+             if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the job's archive"));
+             v1::ToExecutor complete = message;
+             complete.set_archive_path(*path);
+             complete.set_cache_directory(options_.cache_directory);
+             BeginCheck(waiter, std::move(complete), what, limit);
+           });
 }
 
 void WorkerCore::BeginCheck(Waiter waiter, v1::ToExecutor message, std::string what, Millis limit) {

@@ -159,7 +159,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
     now.starting = false;
     AnswerAll(now, Annotate(path.status(), program ? "the job's program" : "the job's archive"));
   };
-  WithFile(FileOf(start.spec()), begin);
+  WithFile(FileOf(start.spec()), std::nullopt, begin);
 }
 
 void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_path) {
@@ -373,10 +373,10 @@ WorkerCore::File WorkerCore::FileOf(const v1::JobSpec& spec) {
   return {FileKind::kArchive, spec.model().archive_sha256()};
 }
 
-void WorkerCore::WithFile(const File& file, OnPath then) {
+void WorkerCore::WithFile(const File& file, std::optional<Waiter> waiter, OnPath then) {
   if (file.second.empty()) return then(std::string());
-  std::vector<OnPath>& waiting = fetches_[file];
-  waiting.push_back(std::move(then));
+  std::vector<Wanting>& waiting = fetches_[file];
+  waiting.push_back({waiter, std::move(then)});
   if (waiting.size() == 1) io_.Fetch(file.second, file.first);
 }
 
@@ -384,9 +384,9 @@ void WorkerCore::OnFetched(const std::string& sha256, const Result<std::string>&
                            FileKind kind) {
   const auto found = fetches_.find({kind, sha256});
   if (found == fetches_.end()) return;
-  const std::vector<OnPath> waiting = std::move(found->second);
+  const std::vector<Wanting> waiting = std::move(found->second);
   fetches_.erase(found);
-  for (const OnPath& then : waiting) then(path);
+  for (const Wanting& wanting : waiting) wanting.then(path);
 }
 
 // ---- To the coordinator
@@ -446,6 +446,18 @@ void WorkerCore::FillHeartbeat(v1::Heartbeat& heartbeat) const {
     entry.set_job_id(process.job_id);
     entry.mutable_task()->set_type("worker");
     entry.mutable_task()->set_index(options_.worker_index);
+  }
+}
+
+void WorkerCore::NameFetching(v1::Heartbeat& heartbeat) const {
+  for (const auto& [file, waiting] : fetches_) {
+    for (const Wanting& wanting : waiting) {
+      if (wanting.waiter) heartbeat.add_fetching(wanting.waiter->command.value());
+    }
+  }
+  for (const auto& [id, job] : jobs_) {
+    if (!job.starting || job.process) continue;
+    for (const Waiter& waiter : job.waiters) heartbeat.add_fetching(waiter.command.value());
   }
 }
 

@@ -110,6 +110,8 @@ class WorkerCore {
   void OnCommand(StreamId stream, const v1::Command& command);
   // Closures done, the pid of an executor that has a job, and what such executors wait for.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
+  // The commands that wait for a file.
+  void NameFetching(v1::Heartbeat& heartbeat) const;
 
   void OnLine(ProcessId process, std::int64_t time_us, const std::string& line);
   void OnMessage(ProcessId process, const v1::FromExecutor& message);
@@ -182,6 +184,11 @@ class WorkerCore {
     Millis limit{0};
   };
   using OnPath = std::function<void(const Result<std::string>&)>;
+  // Who wants a file. A job's waiters are its own.
+  struct Wanting {
+    std::optional<Waiter> waiter;
+    OnPath then;
+  };
   using File = std::pair<FileKind, std::string>;
 
   void StartExecutor(Waiter waiter, const v1::StartExecutor& start);
@@ -235,7 +242,7 @@ class WorkerCore {
 
   // What the job runs: its archive (none: an empty path) or its program.
   static File FileOf(const v1::JobSpec& spec);
-  void WithFile(const File& file, OnPath then);
+  void WithFile(const File& file, std::optional<Waiter> waiter, OnPath then);
   Result<ProcessId> TakeProcess(Use use, const std::string& job_id);
   Result<ProcessId> Launch(Use use, const std::string& job_id);
   void KeepWarm(Millis delay);
@@ -263,7 +270,7 @@ class WorkerCore {
   bool spare_planned_ = false;
   std::map<std::string, Job> jobs_;  // ended ones too: their fences stay
   std::map<ProcessId, Check> checks_;
-  std::map<File, std::vector<OnPath>> fetches_;
+  std::map<File, std::vector<Wanting>> fetches_;
   std::uint64_t closures_done_ = 0;
   bool watching_ = false;
   bool draining_ = false;

@@ -71,17 +71,18 @@ void WorkerCore::BeginProgram(const std::string& job_id, const std::string& path
 }
 
 void WorkerCore::CheckProgram(Waiter waiter, const v1::JobSpec& spec) {
-  WithFile({FileKind::kProgram, spec.program().sha256()}, [this, waiter,
-                                                           spec](const Result<std::string>& path) {
-    if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the program"));
-    v1::ProgramStart start;
-    start.set_role(v1::PROGRAM_ROLE_PROBE);
-    start.set_job_name(spec.name());
-    const Result<ProcessId> process =
-        LaunchProgram(Use::kCheck, "", *path, spec.program(), std::move(start));
-    if (!process.ok()) return Answer(waiter, process.status());
-    WatchCheck(*process, waiter, "asking the program for its functions", options_.check_limit);
-  });
+  WithFile({FileKind::kProgram, spec.program().sha256()}, waiter,
+           [this, waiter, spec](const Result<std::string>& path) {
+             if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the program"));
+             v1::ProgramStart start;
+             start.set_role(v1::PROGRAM_ROLE_PROBE);
+             start.set_job_name(spec.name());
+             const Result<ProcessId> process =
+                 LaunchProgram(Use::kCheck, "", *path, spec.program(), std::move(start));
+             if (!process.ok()) return Answer(waiter, process.status());
+             WatchCheck(*process, waiter, "asking the program for its functions",
+                        options_.check_limit);
+           });
 }
 
 void WorkerCore::OnProgram(ProcessId process, const v1::FromProgram& message) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -11,8 +12,8 @@
 
 #include "common/base/version_skew.h"
 #include "common/base/words.h"
+#include "common/rpc/transfer.h"
 #include "common/telemetry/log.h"
-#include "services/coordinator/stalled_call.h"
 
 namespace muster::coordinator {
 namespace {
@@ -161,7 +162,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
  public:
   FileStream(Front& front, grpc::CallbackServerContext* context, const FileStore& files,
              const std::string& sha256)
-      : stalled_(front.strand, context, front.stall_limit) {
+      : stalled_(front.strand, front.stall_limit, [context] { context->TryCancel(); }) {
     const Status authorized = front.Authorize(*context, tls::Role::kNode, "fetch").status();
     const Status opened = authorized.ok() ? Open(files, sha256) : authorized;
     if (opened.ok()) {
@@ -173,6 +174,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
   void OnWriteDone(bool ok) override {
     stalled_.Went();
     if (!ok) return Finish(grpc::Status::CANCELLED);
+    chunk_.clear_total_bytes();
     Next();
   }
   void OnDone() override { delete this; }
@@ -182,11 +184,14 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
     MUSTER_TRY_ASSIGN(const std::string path, files.Path(sha256));
     file_.open(path, std::ios::binary);
     if (!file_) return NotFound("no file with SHA-256 {} has been uploaded", sha256);
+    std::error_code unknown;
+    const auto bytes = std::filesystem::file_size(path, unknown);
+    if (!unknown) chunk_.set_total_bytes(bytes);
     return Ok();
   }
   void Next() {
     std::string& data = *chunk_.mutable_data();
-    data.resize(1 << 20);
+    data.resize(rpc::kPieceBytes);
     file_.read(data.data(), static_cast<std::streamsize>(data.size()));
     data.resize(static_cast<std::size_t>(file_.gcount()));
     if (data.empty()) return Finish(grpc::Status::OK);
@@ -196,7 +201,7 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
 
   std::ifstream file_;
   v1::FileChunk chunk_;
-  StalledCall stalled_;
+  rpc::StalledCall stalled_;
 };
 
 }  // namespace

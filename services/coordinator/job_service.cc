@@ -1,8 +1,8 @@
 #include "services/coordinator/job_service.h"
 
+#include "common/rpc/stalled_call.h"
 #include "services/coordinator/backup_stream.h"
 #include "services/coordinator/log_stream.h"
-#include "services/coordinator/stalled_call.h"
 
 namespace muster::coordinator {
 namespace {
@@ -17,7 +17,7 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
       : front_(front),
         files_(files),
         reply_(reply),
-        stalled_(front.strand, context, front.stall_limit) {
+        stalled_(front.strand, front.stall_limit, [context] { context->TryCancel(); }) {
     const auto caller = front.Authorize(*context, tls::Role::kSubmitter, "upload");
     if (caller.ok()) {
       who_ = caller->ToString();
@@ -63,7 +63,7 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
   v1::UploadFileReply* const reply_;
   v1::UploadFileRequest in_;
   std::unique_ptr<FileStore::Writer> writer_;
-  StalledCall stalled_;
+  rpc::StalledCall stalled_;
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/rpc/stalled_call.h"
 #include "services/coordinator/front.h"
-#include "services/coordinator/stalled_call.h"
 
 namespace muster::coordinator {
 
@@ -29,7 +29,8 @@ class WriteStream : public grpc::ServerWriteReactor<Message>,
 
  protected:
   WriteStream(Front& front, grpc::CallbackServerContext* context)
-      : front_(front), stalled_(front.strand, context, front.stall_limit) {}
+      : front_(front),
+        stalled_(front.strand, front.stall_limit, [context] { context->TryCancel(); }) {}
 
   // The caller has what Send() was given last.
   virtual void OnSent() = 0;
@@ -54,7 +55,7 @@ class WriteStream : public grpc::ServerWriteReactor<Message>,
   Front& front_;
 
  private:
-  StalledCall stalled_;
+  rpc::StalledCall stalled_;
   std::shared_ptr<WriteStream> self_;
   bool finished_ = false;
 };

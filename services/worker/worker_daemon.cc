@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dispatch/running_table.h"
-#include <grpcpp/client_context.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,10 +19,8 @@
 #include "common/net/handshake.h"
 #include "common/net/host_id.h"
 #include "common/telemetry/log.h"
-#include "muster/v1/cluster.grpc.pb.h"
 #include "services/common/admin.h"
 #include "services/common/attach_stream.h"
-#include "services/common/grpc_channel.h"
 #include "services/common/network.h"
 #include "services/common/program_child.h"
 #include "services/common/registration.h"
@@ -37,7 +34,6 @@ using worker::ProcessId;
 constexpr Millis kGoodbye{2'000};
 // Between two looks at what an executor has written.
 constexpr Millis kLinePause{100};
-constexpr std::chrono::seconds kFetchLimit{60};
 
 std::string CacheDirectory(const DaemonConfig& config) {
   const std::string given = config.values.String("cache-dir");
@@ -84,28 +80,6 @@ std::uint32_t ThreadsOf(const DaemonConfig& config) {
     }
   }
   return std::max(1U, cores / std::max(here, here == 0 ? 2U : 1U));
-}
-
-FileCache::Fetch FetchFrom(const ControlPlane& control) {
-  return [channel = MakeChannel(control.coordinator, control.tls), token = control.token](
-             const std::string& sha256, const FileCache::Sink& sink) -> Status {
-    const auto stub = v1::ClusterService::NewStub(channel);
-    grpc::ClientContext context;
-    Authorize(context, token);
-    context.set_deadline(std::chrono::system_clock::now() + kFetchLimit);
-    v1::FetchFileRequest request;
-    request.set_sha256(sha256);
-    const auto reader = stub->FetchFile(&context, request);
-    v1::FileChunk chunk;
-    while (reader->Read(&chunk)) {
-      if (Status status = sink(chunk.data()); !status.ok()) {
-        context.TryCancel();
-        (void)reader->Finish();
-        return status;
-      }
-    }
-    return Annotate(FromGrpc(reader->Finish()), "fetch from the coordinator");
-  };
 }
 
 }  // namespace
@@ -208,9 +182,9 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
                             : process::SiblingProgram("muster-executor")),
       listen_host_(std::move(places.listen_host)),
       socket_folder_(std::move(places.socket_folder)),
-      archives_(places.cache + "/archives", FetchFrom(daemon.control())),
-      program_files_(places.cache + "/programs", FetchFrom(daemon.control()),
-                     FileCache::Use::kProgram),
+      fetch_(daemon.control(), strand_),
+      archives_(places.cache + "/archives", Fetcher()),
+      program_files_(places.cache + "/programs", Fetcher(), FileCache::Use::kProgram),
       client_({.coordinator = daemon.config().coordinator,
                .registration = MakeRegistration(daemon.config(), grpc.endpoint()),
                .explain = ExplainByTls(daemon.control())},
@@ -223,14 +197,14 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
                  .token = daemon.token().value(),
                  .tls = daemon.tls() != nullptr},
                 strand_, client_,
-                FileCache(places.cache + "/launched", FetchFrom(daemon.control()),
-                          FileCache::Use::kProgram)),
+                FileCache(places.cache + "/launched", Fetcher(), FileCache::Use::kProgram)),
       core_(std::move(options), strand_, *this) {
   KeepTidy(files_, archives_);
   KeepTidy(files_, program_files_);
 }
 
 WorkerDaemon::~WorkerDaemon() {
+  fetch_.Close();  // a file on its way would hold the threads that end here
   files_.Stop();
   strand_.Stop();
   launches_.Close();
@@ -238,6 +212,12 @@ WorkerDaemon::~WorkerDaemon() {
   executors_.clear();
   programs_.clear();
   RemoveSocketFolder(socket_folder_);
+}
+
+FileCache::Fetch WorkerDaemon::Fetcher() {
+  return [this](const std::string& sha256, const FileCache::Sink& sink) {
+    return fetch_.Fetch(sha256, sink);
+  };
 }
 
 void WorkerDaemon::Drain() {
@@ -288,6 +268,10 @@ void WorkerDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   heartbeat.set_resident_bytes(ResidentBytes());
   core_.FillHeartbeat(heartbeat);
   launches_.launches().FillHeartbeat(heartbeat);
+  const std::uint64_t moved = fetch_.moved();
+  if (std::exchange(told_moved_, moved) == moved) return;
+  core_.NameFetching(heartbeat);
+  launches_.launches().NameFetching(heartbeat);
 }
 
 void WorkerDaemon::AddMetrics(Samples& samples) const {

@@ -18,6 +18,7 @@
 #include "services/common/daemon.h"
 #include "services/common/piped_process.h"
 #include "services/worker/file_cache.h"
+#include "services/worker/file_fetch.h"
 #include "services/worker/launch_host.h"
 #include "worker/worker_core.h"
 
@@ -68,6 +69,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void ToCoordinator(v1::DaemonMessage message) override;
   void Reply(StreamId stream, v1::CommandResult result) override;
 
+  FileCache::Fetch Fetcher();
   template <class Process>
   typename Process::Events EventsOf(worker::ProcessId process, auto on_message);
   // Ends a process that is one of these.
@@ -82,9 +84,11 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   const std::string executor_program_;
   const std::string listen_host_;
   const std::string socket_folder_;
+  ThreadScheduler strand_;
+  FileFetch fetch_;
+  std::uint64_t told_moved_ = 0;
   const FileCache archives_;  // on files_'s thread, as the next
   const FileCache program_files_;
-  ThreadScheduler strand_;
   AttachClient client_;
   LaunchHost launches_;
   worker::WorkerCore core_;

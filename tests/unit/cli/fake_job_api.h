@@ -24,7 +24,7 @@ class FakeJobApi : public JobApi {
     reply.set_present(files.contains(request.sha256()));
     return reply;
   }
-  Result<v1::UploadFileReply> Upload(const std::string& sha256,
+  Result<v1::UploadFileReply> Upload(const std::string& sha256, std::uint64_t,
                                      const std::function<Result<std::string>()>& read) override {
     std::string all;
     while (true) {

@@ -8,6 +8,9 @@ void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
   if (!message.has_command()) return;
   commands.push_back(message.command());
   if (silent) return;
+  if (needs_files.contains(message.command().body_case())) {
+    return waiting_.push_back(message.command());
+  }
   // Another process may have taken its place before it has obeyed.
   cluster_.time.Post([weak = weak_from_this(), command = message.command()] {
     if (const auto self = weak.lock()) self->Obey(command);
@@ -17,7 +20,15 @@ void FakeDaemon::Send(const v1::CoordinatorMessage& message) {
 void FakeDaemon::Beat() {
   v1::DaemonMessage message;
   message.mutable_heartbeat()->set_sequence(++beats_);
+  for (const v1::Command& command : waiting_) {
+    if (files_come) message.mutable_heartbeat()->add_fetching(command.id());
+  }
   Say(message);
+}
+
+void FakeDaemon::FilesCome() {
+  needs_files.clear();
+  for (const v1::Command& command : std::exchange(waiting_, {})) Obey(command);
 }
 
 void FakeDaemon::Say(const v1::DaemonMessage& message) {

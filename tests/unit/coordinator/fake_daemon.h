@@ -59,6 +59,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   void End(const Status& status) override { ended = status; }
 
   void Beat();
+  // The files have come that commands of `needs_files` wait for.
+  void FilesCome();
   void Say(const v1::DaemonMessage& message);
   void Finish(const Given& closure, const Status& status = Ok());
   // What an executor does before it has finished: its gradient gets to these servers of the view.
@@ -82,6 +84,9 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   std::vector<v1::Command> commands;
   // Answers to commands of a kind, by the name of the oneof's field; OK without.
   std::map<v1::Command::BodyCase, Status> refuse;
+  // Commands of these kinds wait for files; while some come, heartbeats name them.
+  std::set<v1::Command::BodyCase> needs_files;
+  bool files_come = true;
   v1::CheckReport check;
   std::uint64_t examples = 1'000;
   v1::DataFiles data;
@@ -114,6 +119,7 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   Memory& MemoryOf(const std::string& job_id);
   Cluster& cluster_;
   const TaskId task_;
+  std::vector<v1::Command> waiting_;
   const std::string boot_id_;
   std::uint64_t beats_ = 0;
 };

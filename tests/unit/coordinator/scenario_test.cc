@@ -411,6 +411,50 @@ TEST_CASE("A model whose check does not end is refused, not tried for ever",
   CHECK_FALSE(cluster.core->Find("job").ok());
 }
 
+TEST_CASE("A check whose files take long to come to the worker is awaited while they come",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  auto& worker = cluster.at({"worker", 0});
+  worker.needs_files = {v1::Command::kCheckJob};
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = Cluster::Spec();
+  std::optional<Result<v1::SubmitJobReply>> answer;
+  const auto submit = [&] {
+    answer.reset();
+    cluster.core->Submit(request, [&](Result<v1::SubmitJobReply> reply) { answer = reply; });
+  };
+
+  SECTION("it is taken before whoever submits it gives up, and checked when they are there") {
+    submit();
+    cluster.Pass(Millis(118'000));
+    REQUIRE(answer);
+    CHECK(answer->ok());
+    cluster.Pass(Millis(600'000), Millis(1'000));
+    CHECK(cluster.job().record().job().reason() == "CHECKING");
+    worker.FilesCome();
+    cluster.Pass(Millis(1'000));
+    CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  }
+  SECTION("a dry run says that they come") {
+    request.set_dry_run(true);
+    submit();
+    cluster.Pass(Millis(118'000));
+    REQUIRE(answer);
+    CHECK(Message(answer->status()) ==
+          "the workers still fetch the job's files after 115 s; they go on: ask again in a while");
+    CHECK(answer->status().code() == StatusCode::kDeadlineExceeded);
+  }
+  SECTION("of files that do not come it is given up") {
+    worker.files_come = false;
+    submit();
+    cluster.Pass(Millis(111'000));
+    REQUIRE(answer);
+    CHECK(Message(answer->status()).find("worker:0 has not answered for 110 s") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("Logs of a task that there is not are NOT_FOUND, those of a silent task are empty",
           "[coordinator][unit]") {
   Cluster cluster;

@@ -9,6 +9,7 @@
 
 #include "cli/cluster_finder.h"
 #include "cli/job_api.h"
+#include "common/storage/sha256.h"
 #include "coordinator/backup.h"
 #include "muster/v1/cluster.grpc.pb.h"
 #include "muster/v1/jobs.grpc.pb.h"
@@ -149,6 +150,85 @@ TEST_CASE("An upload that stands still is ended, and leaves nothing", "[services
   CHECK(std::filesystem::is_empty(files));
 }
 
+// Takes a call of an upload, and nothing of it.
+class Deaf : public v1::JobService::Service {
+  grpc::Status UploadFile(grpc::ServerContext* context, grpc::ServerReader<v1::UploadFileRequest>*,
+                          v1::UploadFileReply*) override {
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  }
+};
+
+TEST_CASE("An upload of which nothing is taken is ended by its sender, which says how far it came",
+          "[services][unit]") {
+  Deaf deaf;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&deaf);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const cli::Cluster cluster{.address = "127.0.0.1:" + std::to_string(port),
+                             .token = "0123456789abcdef0123",
+                             .tls = nullptr};
+  const auto api = cli::NewGrpcJobApi(cluster, false, nullptr, "0.4.0", Millis(300));
+
+  const auto sent =
+      api->Upload(kAbc, 600 << 20, [] { return Result<std::string>(std::string(1 << 16, 'x')); });
+
+  const std::string said = Message(sent.status());
+  CAPTURE(said);
+  CHECK(sent.status().code() == StatusCode::kUnavailable);
+  CHECK(said.starts_with("nothing moved for 0.3 s, after "));
+  CHECK(said.ends_with(" of 600.0 MiB"));
+}
+
+TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
+          "[services][unit]") {
+  Fixture f(Millis(300));
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  // More than is on its way before anybody reads.
+  const std::string text(64 << 20, 'x');
+  storage::Sha256 hash;
+  hash.Add(text);
+  const std::string sha256 = hash.Hex();
+  const cli::Cluster address{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+  std::size_t at = 0;
+  const auto sent = cli::NewGrpcJobApi(address)->Upload(sha256, text.size(), [&] {
+    const std::string piece = text.substr(std::min(at, text.size()), 1 << 20);
+    at += piece.size();
+    return Result<std::string>(piece);
+  });
+  REQUIRE(Message(sent.status()) == "");
+  const auto open = [&] {
+    const std::filesystem::path file = f.dir.path() + "/state/files/" + sha256;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone) == file) return true;
+    }
+    return false;
+  };
+  const auto becomes = [&](bool wanted) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (open() != wanted && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return open() == wanted;
+  };
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::FetchFileRequest request;
+  request.set_sha256(sha256);
+
+  auto reader = cluster->FetchFile(&context, request);
+
+  CHECK(becomes(true));
+  CHECK(becomes(false));
+  v1::FileChunk chunk;
+  while (reader->Read(&chunk)) {
+  }
+  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+}
+
 TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   Fixture f;
   const auto jobs = v1::JobService::NewStub(f.channel);
@@ -176,6 +256,7 @@ TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   v1::FileChunk chunk;
   REQUIRE(reader->Read(&chunk));
   CHECK(chunk.data() == "abc");
+  CHECK(chunk.total_bytes() == 3);
   CHECK_FALSE(reader->Read(&chunk));
   CHECK(reader->Finish().ok());
 }

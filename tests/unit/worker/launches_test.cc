@@ -110,6 +110,20 @@ struct LaunchesFixture {
   }
 };
 
+TEST_CASE_METHOD(LaunchesFixture,
+                 "a launch that waits for its files is named for as long as it does",
+                 "[worker][unit]") {
+  const auto named = [&] {
+    v1::Heartbeat heartbeat;
+    launches.NameFetching(heartbeat);
+    return std::vector<std::uint64_t>(heartbeat.fetching().begin(), heartbeat.fetching().end());
+  };
+  const std::uint64_t prepare = Prepare(5);
+  CHECK(named() == std::vector{prepare});
+  launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"a:1", "a:2"});
+  CHECK(named().empty());
+}
+
 TEST_CASE_METHOD(LaunchesFixture, "A launch is prepared, started, and told of",
                  "[worker][launch]") {
   const std::uint64_t prepare = Prepare(5);

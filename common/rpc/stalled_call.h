@@ -2,23 +2,25 @@
 // what was written. Without it such a call would hold its file and its place for ever.
 //
 // Threading: any thread; Waits() and Went() in turn.
-// Lifetime: `strand` outlives it; `context` does until Waits() has been answered for the last time
-// and this is destroyed.
+// Lifetime: `timers` outlives it; what `cancel` reaches does until Waits() has been answered for
+// the last time and this is destroyed.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
-
-#include <grpcpp/server_context.h>
+#include <utility>
 
 #include "common/base/mutex.h"
 #include "common/base/scheduler.h"
 
-namespace muster::coordinator {
+namespace muster::rpc {
 
 class StalledCall {
  public:
-  StalledCall(Scheduler& strand, grpc::CallbackServerContext* context, Millis limit)
-      : strand_(strand), limit_(limit), state_(std::make_shared<State>(context)) {}
+  // `cancel` ends the call, and may run its callbacks.
+  StalledCall(Scheduler& timers, Millis limit, std::function<void()> cancel)
+      : timers_(timers), limit_(limit), state_(std::make_shared<State>(std::move(cancel))) {}
   // No call is ended after this.
   ~StalledCall() { Went(); }
   StalledCall(const StalledCall&) = delete;
@@ -31,9 +33,11 @@ class StalledCall {
       const RecursiveMutexLock lock(state_->mutex);
       wait = state_->wait = ++state_->last;
     }
-    timer_ = strand_.RunAfter(limit_, [state = state_, wait] {
+    timer_ = timers_.RunAfter(limit_, [state = state_, wait] {
       const RecursiveMutexLock lock(state->mutex);
-      if (state->wait == wait) state->context->TryCancel();
+      if (state->wait != wait) return;
+      state->ended = true;
+      state->cancel();
     });
   }
   // It has ended.
@@ -42,23 +46,29 @@ class StalledCall {
       const RecursiveMutexLock lock(state_->mutex);
       state_->wait = 0;
     }
-    (void)strand_.Cancel(timer_);
+    (void)timers_.Cancel(timer_);
+  }
+  // Whether this has ended the call.
+  bool ended() const {
+    const RecursiveMutexLock lock(state_->mutex);
+    return state_->ended;
   }
 
  private:
   struct State {
-    explicit State(grpc::CallbackServerContext* with) : context(with) {}
+    explicit State(std::function<void()> with) : cancel(std::move(with)) {}
     // Cancelling may run the call's own callbacks, which come back here.
     RecursiveMutex mutex;
-    grpc::CallbackServerContext* const context;
+    const std::function<void()> cancel;
     std::uint64_t last MUSTER_GUARDED_BY(mutex) = 0;
     std::uint64_t wait MUSTER_GUARDED_BY(mutex) = 0;  // 0: nothing is waited for
+    bool ended MUSTER_GUARDED_BY(mutex) = false;
   };
 
-  Scheduler& strand_;
+  Scheduler& timers_;
   const Millis limit_;
   const std::shared_ptr<State> state_;
   Scheduler::TimerId timer_ = 0;
 };
 
-}  // namespace muster::coordinator
+}  // namespace muster::rpc
