@@ -173,10 +173,24 @@ std::string ZshText(const std::string& text, std::string_view special) {
   return quoted;
 }
 
-// The arguments of _arguments for one command's flags.
-std::string ZshFlags(const Command& command) {
+// What the whole line takes, too, may stand behind a command.
+std::vector<Flag> FlagsBehind(const Command& command, const Command& root) {
+  std::vector<Flag> flags = command.flags;
+  if (command.path.empty()) return flags;
+  const std::vector<std::string> own = FlagsOf(command);
+  for (const Flag& flag : root.flags) {
+    const bool known = std::any_of(flag.names.begin(), flag.names.end(), [&](const auto& name) {
+      return std::find(own.begin(), own.end(), name) != own.end();
+    });
+    if (!known) flags.push_back(flag);
+  }
+  return flags;
+}
+
+// The arguments of _arguments for one command.
+std::string ZshArguments(const Command& command, const Command& root) {
   std::string lines;
-  for (const Flag& flag : command.flags) {
+  for (const Flag& flag : FlagsBehind(command, root)) {
     for (const std::string& name : flag.names) {
       const std::string value = !flag.value ? ""
                                 : flag.file
@@ -194,12 +208,12 @@ std::string ZshFlags(const Command& command) {
   return lines;
 }
 
-std::string ZshFunction(const Command& command) {
+std::string ZshFunction(const Command& command, const Command& root) {
   std::string name = "_muster";
   for (const char c : command.path.empty() ? "" : "_" + command.path) name += c == ' ' ? '_' : c;
   std::string text = fmt::format("{}() {{\n", name);
   if (command.commands.empty()) {
-    return text + fmt::format("  _arguments -s{}\n}}\n", ZshFlags(command));
+    return text + fmt::format("  _arguments -s{}\n}}\n", ZshArguments(command, root));
   }
   std::string choices, cases;
   for (const Command& sub : command.commands) {
@@ -210,8 +224,8 @@ std::string ZshFunction(const Command& command) {
       "  local curcontext=$curcontext state line\n"
       "  _arguments -C{} \\\n      '1:command:(({}))' \\\n      '*::argument:->rest'\n"
       "  case $line[1] in\n{}  esac\n}}\n",
-      ZshFlags(command), choices.substr(1), cases);
-  for (const Command& sub : command.commands) text += ZshFunction(sub);
+      ZshArguments(command, root), choices.substr(1), cases);
+  for (const Command& sub : command.commands) text += ZshFunction(sub, root);
   return text;
 }
 
@@ -221,7 +235,11 @@ std::string Zsh(const Command& root) {
          "}\n"
          "__muster_known_tasks() { muster status 2>/dev/null | awk '$1 ~ /:[0-9]+$/ { print $1 }' "
          "}\n" +
-         ZshFunction(root) + "compdef _muster muster\n";
+         ZshFunction(root, root) +
+         // Found in zsh's path it is the body of _muster, which is run when the key is pressed for
+         // the first time.
+         "if [[ $funcstack[1] == _muster ]]; then _muster \"$@\"; else compdef _muster muster; "
+         "fi\n";
 }
 
 std::string FishText(const std::string& text) {

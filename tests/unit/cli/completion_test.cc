@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <regex>
 #include <set>
@@ -31,15 +32,9 @@ std::set<std::string> Commands(const std::vector<std::string>& line) {
   return Matches(page.substr(page.find("Subcommands:")), "\n  ([a-z]+) ");
 }
 
-// What bash would offer, the cursor behind the last word.
-std::set<std::string> Bash(const TempDir& folder, const std::string& words) {
-  const std::string script = folder.path() + "/muster.bash";
-  std::ofstream(script) << TextOf({"completion", "bash"});
-  const std::string asks = folder.path() + "/ask.bash";
-  std::ofstream(asks) << "PATH=" << folder.path() << ":$PATH\n. " << script << "\nCOMP_WORDS=("
-                      << words << ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_muster\n"
-                      << "printf '%s\\n' \"${COMPREPLY[@]}\"\n";
-  std::FILE* const pipe = ::popen(("bash --norc " + asks).c_str(), "r");
+// What a command writes, line by line.
+std::set<std::string> LinesOf(const std::string& command) {
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::string output;
   std::array<char, 4096> part;
@@ -53,6 +48,81 @@ std::set<std::string> Bash(const TempDir& folder, const std::string& words) {
     if (!line.empty()) offered.insert(line);
   }
   return offered;
+}
+
+// What bash would offer, the cursor behind the last word.
+std::set<std::string> Bash(const TempDir& folder, const std::string& words) {
+  const std::string script = folder.path() + "/muster.bash";
+  std::ofstream(script) << TextOf({"completion", "bash"});
+  const std::string asks = folder.path() + "/ask.bash";
+  std::ofstream(asks) << "PATH=" << folder.path() << ":$PATH\n. " << script << "\nCOMP_WORDS=("
+                      << words << ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_muster\n"
+                      << "printf '%s\\n' \"${COMPREPLY[@]}\"\n";
+  return LinesOf("bash --norc " + asks);
+}
+
+// The same of fish, for what has been typed.
+std::set<std::string> Fish(const TempDir& folder, const std::string& typed) {
+  const std::string script = folder.path() + "/muster.fish";
+  std::ofstream(script) << TextOf({"completion", "fish"});
+  const std::string home = "HOME=" + folder.path() + " XDG_CONFIG_HOME=" + folder.path();
+  return LinesOf(home + " PATH=" + folder.path() + ":$PATH fish --no-config -c '. " + script +
+                 "; complete -C \"" + typed + "\" | cut -f1'");
+}
+
+// zsh has no word for it: another one presses the key in a terminal of its own, in which what is
+// offered goes to a file, too.
+constexpr const char* kZshTerminal = R"(zmodload zsh/zpty
+cd $1
+zpty inner zsh -f -i
+zpty -w inner '. ./inner.zsh'
+while zpty -r inner line; do [[ $line == *ready* ]] && break; done
+zpty -w -n inner "$2"$'\t'
+while zpty -t inner; do zpty -r inner line || break; done
+cat offered
+)";
+constexpr const char* kZshInner = R"(PROMPT= RPROMPT=
+path=($PWD $path)
+fpath=($PWD $fpath)
+autoload -U compinit
+compinit -u -D
+bindkey '^I' complete-word
+leave() { exit }
+comppostfuncs=(leave)
+compadd() {
+  # With these it only computes.
+  if [[ "${@[1,${@[(i)(-|--)]}]}" != *-(O|A|D)\ * ]]; then
+    local -a hits
+    builtin compadd -A hits "$@"
+    print -rl -- $hits >>offered
+  fi
+  builtin compadd "$@"
+}
+: >offered
+print ready
+)";
+
+std::set<std::string> Zsh(const TempDir& folder, const std::string& typed) {
+  // Where zsh finds it by itself: for its first key.
+  std::ofstream(folder.path() + "/_muster") << TextOf({"completion", "zsh"});
+  std::ofstream(folder.path() + "/inner.zsh") << kZshInner;
+  std::ofstream(folder.path() + "/terminal.zsh") << kZshTerminal;
+  return LinesOf("timeout 60 zsh -f " + folder.path() + "/terminal.zsh " + folder.path() + " '" +
+                 typed + "'");
+}
+
+bool IsInstalled(const std::string& shell) {
+  if (std::system(("command -v " + shell + " >/dev/null").c_str()) == 0) return true;
+  WARN(shell << " is not installed: its script is not tried (group test of tools/packages)");
+  return false;
+}
+
+// The cluster's jobs and tasks, as a muster in the path says them.
+void WriteMuster(const TempDir& folder) {
+  std::ofstream(folder.path() + "/muster")
+      << "#!/bin/sh\n[ \"$*\" = jobs ] && printf 'JOB NAME\\njob-7 clicks\\n'\n"
+         "[ \"$*\" = status ] && printf 'TASK STATE\\nps:0 up\\nworker:0 up\\nworker:1 up\\n'\n";
+  ::chmod((folder.path() + "/muster").c_str(), 0700);
 }
 
 using Set = std::set<std::string>;
@@ -94,16 +164,47 @@ TEST_CASE("bash completes commands, flags, values, files and jobs", "[cli][unit]
   CHECK(Bash(folder, "muster submit -- " + folder.path() + "/jo") ==
         Set{folder.path() + "/job.yaml"});
   // The cluster's jobs, by id and name.
-  std::ofstream(folder.path() + "/muster")
-      << "#!/bin/sh\n[ \"$*\" = jobs ] && printf 'JOB NAME\\njob-7 clicks\\n'\n"
-         "[ \"$*\" = status ] && printf 'TASK STATE\\nps:0 up\\nworker:0 up\\nworker:1 up\\n'\n";
-  ::chmod((folder.path() + "/muster").c_str(), 0700);
+  WriteMuster(folder);
   CHECK(Bash(folder, "muster describe cl") == Set{"clicks"});
   CHECK(Bash(folder, "muster stop job") == Set{"job-7"});
   CHECK(Bash(folder, "muster drain p") == Set{"ps:0"});
   CHECK(Bash(folder, "muster undrain work") == Set{"worker:0", "worker:1"});
   CHECK(Bash(folder, "muster drain worker :") == Set{"0", "1"});
   CHECK(Bash(folder, "muster drain worker : 1") == Set{"1"});
+}
+
+TEST_CASE("fish and zsh complete commands, flags, values, files, jobs and tasks", "[cli][unit]") {
+  const TempDir folder;
+  WriteMuster(folder);
+  const auto complete = [&](std::set<std::string> (*offer)(const TempDir&, const std::string&)) {
+    CHECK(offer(folder, "muster su") == Set{"submit"});
+    CHECK(offer(folder, "muster checkpoints e") == Set{"export"});
+    CHECK(offer(folder, "muster checkpoints export --st") == Set{"--step"});
+    CHECK(offer(folder, "muster submit --dry") == Set{"--dry-run"});
+    CHECK(offer(folder, "muster submit --col") == Set{"--color"});
+    CHECK(offer(folder, "muster --color ") == Set{"auto", "always", "never"});
+    CHECK(offer(folder, "muster --color never su") == Set{"submit"});
+    CHECK(offer(folder, "muster jobs -o ") == Set{"table", "json"});
+    CHECK(offer(folder, "muster submit --restart-policy on") == Set{"on-failure"});
+    CHECK(offer(folder, "muster completion ").count("fish") == 1);
+    CHECK(offer(folder, "muster describe cl") == Set{"clicks"});
+    CHECK(offer(folder, "muster stop job") == Set{"job-7"});
+    CHECK(offer(folder, "muster drain p") == Set{"ps:0"});
+    CHECK(offer(folder, "muster undrain work") == Set{"worker:0", "worker:1"});
+  };
+  std::ofstream(folder.path() + "/job.yaml") << "";
+  SECTION("fish") {
+    if (!IsInstalled("fish")) return;
+    complete(&Fish);
+    const std::string file = folder.path() + "/job.yaml";
+    CHECK(Fish(folder, "muster submit -f " + folder.path() + "/jo").count(file) == 1);
+  }
+  SECTION("zsh") {
+    if (!IsInstalled("zsh")) return;
+    complete(&Zsh);
+    // The last part of a path.
+    CHECK(Zsh(folder, "muster submit -f " + folder.path() + "/jo") == Set{"job.yaml"});
+  }
 }
 
 TEST_CASE("a shell that is not known is refused with those that are", "[cli][unit]") {
