@@ -6,7 +6,7 @@ include(GNUInstallDirs)
 
 # The objects of what its headers call into; the archives behind them give what these need.
 set(objects)
-foreach(library strategy_multi_worker_mirrored strategy_parameter_server strategy_train strategy_kinds strategy_tpu strategy_cluster strategy_input
+foreach(library strategy_multi_worker_mirrored strategy_parameter_server strategy_train strategy_pickle strategy_kinds strategy_tpu strategy_cluster strategy_input
         strategy_variables strategy_reduce strategy_core strategy_values strategy_workers strategy_resolver strategy_testing strategy_base device collectives data base)
   list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
 endforeach()

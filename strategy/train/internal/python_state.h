@@ -1,6 +1,5 @@
 // What Python's torch.save(module.state_dict(), path) writes: a zip archive whose pickle names
-// tensors. It is read without Python, and nothing that a file says is run: only the instructions of
-// a pickle are followed of which a dictionary of tensors consists.
+// tensors (python_pickle.h). It is read without Python, and nothing that a file says is run.
 //
 // Threading: any thread.
 #pragma once
