@@ -243,8 +243,8 @@ Result<HttpAnswer> FetchUnnamed(const HttpRequest& request, const HttpOptions& o
   return Exchange(request, options, url).Run(endpoints);
 }
 
-// The beginning of a body, fit for one line of a message.
-std::string Snippet(const std::string& body) {
+// The beginning of what a server says, fit for one line of a message.
+std::string OneLine(const std::string& body) {
   constexpr std::size_t kLongest = 200;
   std::string line;
   for (const char c : body.substr(0, kLongest)) {
@@ -252,6 +252,11 @@ std::string Snippet(const std::string& body) {
     if (!blank || (!line.empty() && line.back() != ' ')) line += blank ? ' ' : c;
   }
   if (body.size() > kLongest) line += "..";
+  return line;
+}
+
+std::string Snippet(const std::string& body) {
+  const std::string line = OneLine(body);
   return line.empty() ? "no further text" : line;
 }
 
@@ -279,8 +284,8 @@ Result<std::string> FetchText(const HttpRequest& request, const HttpOptions& opt
   MUSTER_TRY_ASSIGN(HttpAnswer answer, Fetch(request, options));
   if (answer.status >= 200 && answer.status < 300) return std::move(answer.body);
   return MakeStatus(CodeOf(answer.status),
-                    fmt::format("{}: HTTP {} {}: {}", Named(request), answer.status, answer.reason,
-                                Snippet(answer.body)));
+                    fmt::format("{}: HTTP {} {}: {}", Named(request), answer.status,
+                                OneLine(answer.reason), Snippet(answer.body)));
 }
 
 Result<nlohmann::json> FetchJson(const HttpRequest& request, const HttpOptions& options) {
