@@ -1,0 +1,136 @@
+// Programs whose workers all stand still at once (tests/programs/servers.cc is what they do). What
+// was counted is exact, whatever those do that wake up.
+#include <algorithm>
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cluster/harness.h"
+#include "tests/support/catch.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::seconds;
+
+// The lease, and what goes before and after it.
+constexpr std::int64_t kNoticedMs = 4'000;
+
+// Processes that stand still until they go on.
+class StandStill {
+ public:
+  explicit StandStill(std::vector<int> pids) : pids_(std::move(pids)) {
+    for (const int pid : pids_) {
+      REQUIRE(pid > 0);
+      REQUIRE(::kill(pid, SIGSTOP) == 0);
+    }
+  }
+  ~StandStill() { GoOn(); }
+  StandStill(const StandStill&) = delete;
+  StandStill& operator=(const StandStill&) = delete;
+  // In their order.
+  void GoOn() {
+    for (const int pid : std::exchange(pids_, {})) (void)::kill(pid, SIGCONT);
+  }
+
+ private:
+  std::vector<int> pids_;
+};
+
+struct Stopped {
+  Cluster cluster{{.ps = 2, .workers = 2}};
+  const TempFolder folder = {};
+  std::string id = {};
+
+  void Submit(const std::vector<std::string>& arguments) {
+    std::vector<std::string> line{"submit", "--strategy", "parameter_server", "--",
+                                  MUSTER_TEST_PROGRAMS "/servers"};
+    line.insert(line.end(), arguments.begin(), arguments.end());
+    id = IdIn(cluster.Muster(line));
+  }
+  v1::Job Now() const { return cluster.Describe(id); }
+  int Executor(std::uint32_t worker) const {
+    int pid = 0;
+    REQUIRE(Eventually(seconds(60), [&] { return (pid = ExecutorPid(Now(), worker)) > 0; }));
+    return pid;
+  }
+  std::vector<int> Executors() const { return {Executor(0), Executor(1)}; }
+  std::vector<int> All() const {
+    std::vector<int> pids = Executors();
+    for (const char* const task : {"worker:0", "worker:1"}) pids.push_back(cluster.PidOf(task));
+    return pids;
+  }
+
+  // So many more workers than `before` are lost, each in good time.
+  void CheckLost(int before, int workers, std::int64_t stopped_ms, const Lateness& lateness) const {
+    CHECK(Eventually(seconds(30),
+                     [&] { return CountEvents(Now(), "WORKER_LOST") == before + workers; }));
+    const v1::Job job = Now();
+    CAPTURE(Story(job), stopped_ms, lateness.worst_ms());
+    CHECK(job.ended_ms() == 0);
+    for (const v1::Event& event : job.events()) {
+      if (event.reason() != "WORKER_LOST" || event.time_ms() < stopped_ms) continue;
+      CHECK(event.time_ms() - stopped_ms <= kNoticedMs + 4 * lateness.worst_ms());
+    }
+  }
+  void CheckBack() const {
+    CHECK(Eventually(seconds(30), [&] {
+      const v1::Job job = Now();
+      return CountEvents(job, "WORKER_BACK") == CountEvents(job, "WORKER_LOST");
+    }));
+  }
+  // The workers, with their daemons, stand still until that is noticed.
+  void StopAndGoOn(const std::vector<int>& pids, int workers) const {
+    const int before = CountEvents(Now(), "WORKER_LOST");
+    const Lateness lateness;
+    const std::int64_t stopped = NowMs();
+    StandStill still(pids);
+    CheckLost(before, workers, stopped, lateness);
+    still.GoOn();
+    CheckBack();
+  }
+  // The executors of all workers stand still until the driver has taken back what they had.
+  void StopExecutorsAndGoOn() const {
+    StandStill still(Executors());
+    CHECK(Eventually(seconds(20), [&] {
+      const v1::Job job = Now();
+      return job.program().in_flight() == 0 && job.program().queued() > 0;
+    }));
+    const std::uint64_t done = Now().program().done();
+    still.GoOn();
+    CHECK(Eventually(seconds(30), [&] { return Now().program().done() > done; }));
+  }
+  void CheckEnd(const std::string& result) const {
+    const int code = cluster.Wait(id, seconds(120));
+    CAPTURE(Story(Now()), cluster.Output(id), cluster.up_log());
+    CHECK(code == 0);
+    CHECK(cluster.Output(id).find(result) != std::string::npos);
+  }
+};
+
+TEST_CASE_METHOD(Stopped, "closures count once though all workers stand still at once",
+                 "[cluster][program][CCF-02][CCF-03]") {
+  Submit({"rounds", folder / "enough"});
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
+  StopAndGoOn(All(), 2);
+  // Again, and now the daemons wake up first, and end those whom nobody wants any more.
+  std::vector<int> daemons_first = All();
+  std::ranges::reverse(daemons_first);
+  StopAndGoOn(daemons_first, 2);
+  folder.Write("enough", "");
+  CheckEnd("rounds exact");
+}
+
+TEST_CASE_METHOD(Stopped, "closures count once though all executors stand still at once",
+                 "[cluster][program][CCF-02][CCF-03]") {
+  Submit({"rounds", folder / "enough"});
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
+  StopExecutorsAndGoOn();
+  folder.Write("enough", "");
+  CheckEnd("rounds exact");
+  CHECK(FindEvent(Now(), "WORKER_LOST") == nullptr);
+}
+
+}  // namespace
+}  // namespace muster::testing
