@@ -1,5 +1,6 @@
-// Programs whose workers all stand still at once (tests/programs/servers.cc is what they do). What
-// was counted is exact, whatever those do that wake up.
+// Programs whose workers stand still, one and all: while closures run, and while workers build what
+// is their own (tests/programs/servers.cc is what they do). What was counted is exact, whatever
+// those do that wake up.
 #include <algorithm>
 #include <csignal>
 #include <string>
@@ -54,6 +55,10 @@ struct Stopped {
     int pid = 0;
     REQUIRE(Eventually(seconds(60), [&] { return (pid = ExecutorPid(Now(), worker)) > 0; }));
     return pid;
+  }
+  // A worker's daemon and its executor; whoever is first also goes on first.
+  std::vector<int> Worker(std::uint32_t worker) const {
+    return {Executor(worker), cluster.PidOf("worker:" + std::to_string(worker))};
   }
   std::vector<int> Executors() const { return {Executor(0), Executor(1)}; }
   std::vector<int> All() const {
@@ -130,6 +135,53 @@ TEST_CASE_METHOD(Stopped, "closures count once though all executors stand still 
   folder.Write("enough", "");
   CheckEnd("rounds exact");
   CHECK(FindEvent(Now(), "WORKER_LOST") == nullptr);
+}
+
+// In the midst of the function that makes it.
+struct StoppedInBuild : Stopped {
+  void Build(const std::string& what) {
+    Submit({what, folder.path(), "200"});
+    REQUIRE(HaveBegun(2));
+  }
+  bool HaveBegun(std::size_t builds) const {
+    return Eventually(seconds(60), [&] { return ReadAll(folder / "builds").size() == builds; });
+  }
+  void Open() const { folder.Write("gate", ""); }
+};
+
+TEST_CASE_METHOD(StoppedInBuild,
+                 "a worker that stands still while it builds what is its own holds no program up",
+                 "[cluster][program][CCF-06]") {
+  Build(GENERATE(as<std::string>(), "built", "valued"));
+  const Lateness lateness;
+  const std::int64_t stopped = NowMs();
+  const StandStill still(Worker(1));
+  CheckLost(0, 1, stopped, lateness);
+  Open();
+  // It stands still to the end.
+  CheckEnd("built exact");
+}
+
+TEST_CASE_METHOD(StoppedInBuild,
+                 "all workers that stand still while they build what is their own build it again",
+                 "[cluster][program][CCF-06]") {
+  Build(GENERATE(as<std::string>(), "built", "valued"));
+  StopAndGoOn(All(), 2);
+  CHECK(HaveBegun(4));
+  Open();
+  CheckEnd("built exact");
+}
+
+TEST_CASE("all executors that stand still while they build what is their own are replaced",
+          "[cluster][program][CCF-06]") {
+  StoppedInBuild f{{.cluster = Cluster(
+                        {.ps = 2, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "3s"}}})}};
+  f.Build("built");
+  const StandStill still(f.Executors());
+  CHECK(Eventually(seconds(60), [&] { return CountEvents(f.Now(), "EXECUTOR_STUCK") == 2; }));
+  CHECK(f.HaveBegun(4));
+  f.Open();
+  f.CheckEnd("built exact");
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 //   built DIR N      N closures that take from per-worker data, whose function adds a byte to
 //   DIR/builds
 //                    and waits for DIR/gate; prints "built exact" or what was counted
+//   valued DIR N     the same with a per-worker value
 //   watch FILE       reads a variable and looks who is there until FILE is; prints "away T..." or
 //                    "all there" at each change, and "unread" when a read fails
 //   evaluated DIR N  saves a checkpoint after each of N closures that add 1 to a variable; the
@@ -79,6 +80,14 @@ void count_next(Model& model, muster::WorkerIterator<torch::Tensor>& data) {
   (void)data.get_next();
   count_slowly(model);
 }
+std::int64_t gated_value(const std::string& folder) {
+  (void)gated_data(folder);
+  return 1;
+}
+void count_with(Model& model, const std::int64_t& value) {
+  model.counter += value;
+  ::usleep(5'000);
+}
 double step(Model& model, const torch::Tensor& x, const torch::Tensor& y) {
   const muster::Variable& w = model.w;
   const torch::Tensor loss = (torch::mm(x, w) - y).pow(2).mean();
@@ -134,6 +143,8 @@ MUSTER_FUNCTION(count);
 MUSTER_FUNCTION(count_slowly);
 MUSTER_FUNCTION(gated_data);
 MUSTER_FUNCTION(count_next);
+MUSTER_FUNCTION(gated_value);
+MUSTER_FUNCTION(count_with);
 MUSTER_FUNCTION(step);
 MUSTER_FUNCTION(subtract_gradient);
 MUSTER_FUNCTION(optimize);
@@ -169,13 +180,24 @@ int rounds(muster::ClusterCoordinator& coordinator, const std::string& file) {
   return 0;
 }
 
-int built(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
-  const auto data = coordinator.create_per_worker_dataset<gated_data>(folder).iterator();
-  for (int i = 0; i < n; ++i) coordinator.schedule<count_next>(data);
+// `function` takes what each worker has built.
+template <auto& function>
+int count_on(muster::ClusterCoordinator& coordinator, const auto& own, int n) {
+  for (int i = 0; i < n; ++i) coordinator.schedule<function>(own);
   coordinator.join();
   const int counted = muster::program_object<Model>().counter.item<int>();
   std::printf("built %s\n", counted == n ? "exact" : std::to_string(counted).c_str());
   return 0;
+}
+
+int built(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
+  return count_on<count_next>(
+      coordinator, coordinator.create_per_worker_dataset<gated_data>(folder).iterator(), n);
+}
+
+int valued(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
+  return count_on<count_with>(coordinator,
+                              coordinator.create_per_worker_resource<gated_value>(folder), n);
 }
 
 int watch(const muster::ClusterCoordinator& coordinator, const std::string& file) {
@@ -356,6 +378,7 @@ int main(int argc, char** argv) {
   if (what == "evaluated") return save_often(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "watch") return watch(coordinator, argv[2]);
   if (what == "built") return built(coordinator, argv[2], std::atoi(argv[3]));
+  if (what == "valued") return valued(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "train") return train(coordinator, std::atoi(argv[2]));
   if (what == "steps") return steps(coordinator, std::atoi(argv[2]));
   if (what == "lookup") return look_up(coordinator);
