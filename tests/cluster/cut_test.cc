@@ -20,6 +20,17 @@ std::string Submit(const CutCluster& cluster, std::vector<std::string> arguments
   return IdIn(cluster.Muster(arguments));
 }
 
+// One worker, then both of them, each time until they are back.
+void CutAndMend(const CutCluster& cluster, const std::string& id) {
+  CHECK(cluster.CutAndNotice(id, {1}) < kNoticedMs);
+  cluster.networks().Mend(1);
+  CHECK(cluster.AreBack(id));
+  CHECK(cluster.CutAndNotice(id, {0, 1}) < kNoticedMs);
+  cluster.networks().Mend(0);
+  cluster.networks().Mend(1);
+  CHECK(cluster.AreBack(id));
+}
+
 TEST_CASE("closures count once though workers are cut off, one and all, and come back",
           "[cluster][program][cut]") {
   if (const std::string why = Networks::WhyNot(); !why.empty()) {
@@ -30,19 +41,32 @@ TEST_CASE("closures count once though workers are cut off, one and all, and come
   const TempFolder stop;
   const std::string id = Submit(cluster, {"rounds", stop / "enough"});
   REQUIRE(cluster.HasPrinted(id, "rounds begin"));
-  CHECK(cluster.CutAndNotice(id, {1}) < kNoticedMs);
-  cluster.networks().Mend(1);
-  CHECK(cluster.AreBack(id));
-  CHECK(cluster.CutAndNotice(id, {0, 1}) < kNoticedMs);
-  cluster.networks().Mend(0);
-  cluster.networks().Mend(1);
-  CHECK(cluster.AreBack(id));
+  CutAndMend(cluster, id);
   stop.Write("enough", "");
 
   const int code = cluster.Wait(id);
   CAPTURE(Story(cluster.Describe(id)), cluster.Output(id));
   CHECK(code == 0);
   CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
+}
+
+TEST_CASE("under exactly_once each sample is used once though workers are cut off, one and all",
+          "[cluster][program][cut]") {
+  if (const std::string why = Networks::WhyNot(); !why.empty()) {
+    WARN("skipped: " << why);
+    return;
+  }
+  const CutCluster cluster(/*ps=*/1, /*workers=*/2);
+  const TempFolder stop;
+  const std::string id = Submit(cluster, {"samples", stop / "enough"});
+  REQUIRE(cluster.HasPrinted(id, "samples begin"));
+  CutAndMend(cluster, id);
+  stop.Write("enough", "");
+
+  const int code = cluster.Wait(id);
+  CAPTURE(Story(cluster.Describe(id)), cluster.Output(id));
+  CHECK(code == 0);
+  CHECK(cluster.Output(id).find("samples exact") != std::string::npos);
 }
 
 TEST_CASE("a worker that is cut off while it builds its data holds no program up",

@@ -1,6 +1,6 @@
-// Programs whose workers stand still, one and all: while closures run, and while workers build what
-// is their own (tests/programs/servers.cc is what they do). What was counted is exact, whatever
-// those do that wake up.
+// Programs whose workers stand still, one and all: while closures run, while workers build what is
+// their own, and while they share a pass over data (tests/programs/servers.cc is what they do).
+// What was counted is exact, whatever those do that wake up.
 #include <algorithm>
 #include <csignal>
 #include <string>
@@ -182,6 +182,19 @@ TEST_CASE("all executors that stand still while they build what is their own are
   CHECK(f.HaveBegun(4));
   f.Open();
   f.CheckEnd("built exact");
+}
+
+TEST_CASE_METHOD(Stopped,
+                 "under exactly_once each sample is used once though workers stand still, one and "
+                 "all",
+                 "[cluster][program][CCF-02][CCF-03]") {
+  Submit({"samples", folder / "enough"});
+  REQUIRE(cluster.HasPrinted(id, "samples begin"));
+  StopAndGoOn(Worker(1), 1);
+  StopExecutorsAndGoOn();
+  StopAndGoOn(All(), 2);
+  folder.Write("enough", "");
+  CheckEnd("samples exact");
 }
 
 }  // namespace

@@ -23,6 +23,9 @@
 //   DIR/builds
 //                    and waits for DIR/gate; prints "built exact" or what was counted
 //   valued DIR N     the same with a per-worker value
+//   samples FILE     passes that all workers share over the same examples, each of which a closure
+//                    counts, again and again until the file is there; prints "samples begin", then
+//                    "samples exact" or what was counted
 //   watch FILE       reads a variable and looks who is there until FILE is; prints "away T..." or
 //                    "all there" at each change, and "unread" when a read fails
 //   evaluated DIR N  saves a checkpoint after each of N closures that add 1 to a variable; the
@@ -43,6 +46,9 @@
 
 namespace {
 
+constexpr std::int64_t kSamples = 400;
+constexpr std::int64_t kSamplesPerClosure = 4;
+
 // One in each process: the driver's variables are on the servers, executors find them there.
 struct Model {
   // MODEL_DEVICES in the environment: two replicas.
@@ -53,6 +59,7 @@ struct Model {
   muster::Variable counter;
   muster::Variable w;
   muster::Variable table;
+  muster::Variable samples;
   muster::ServerOptimizer optimizer;
 
   explicit Model(std::int64_t features = 3, double momentum = 0) {
@@ -60,6 +67,7 @@ struct Model {
     counter = muster::Variable::create("counter", 0);
     w = muster::Variable::create("w", torch::zeros({features, 1}));
     table = muster::Variable::create("table", torch::ones({10, 2}));
+    samples = muster::Variable::create("samples", torch::zeros({kSamples}));
     optimizer = muster::ServerOptimizer(torch::optim::SGDOptions(1).momentum(momentum), {w, table});
   }
 };
@@ -87,6 +95,18 @@ std::int64_t gated_value(const std::string& folder) {
 void count_with(Model& model, const std::int64_t& value) {
   model.counter += value;
   ::usleep(5'000);
+}
+muster::Dataset<torch::Tensor> samples() {
+  return muster::dataset::range(kSamples).batch(kSamplesPerClosure);
+}
+// Long enough to be stopped in, before it has written and after.
+void count_samples(Model& model, muster::WorkerIterator<torch::Tensor>& data) {
+  // In another order, in which each closure has some on both shards.
+  const torch::Tensor ids = torch::remainder(data.get_next() * 199, kSamples);
+  ::usleep(3'000);
+  model.samples.scatter_add({.values = torch::ones({ids.numel()}), .indices = ids},
+                            /*read_value=*/false);
+  ::usleep(3'000);
 }
 double step(Model& model, const torch::Tensor& x, const torch::Tensor& y) {
   const muster::Variable& w = model.w;
@@ -145,6 +165,8 @@ MUSTER_FUNCTION(gated_data);
 MUSTER_FUNCTION(count_next);
 MUSTER_FUNCTION(gated_value);
 MUSTER_FUNCTION(count_with);
+MUSTER_FUNCTION(samples);
+MUSTER_FUNCTION(count_samples);
 MUSTER_FUNCTION(step);
 MUSTER_FUNCTION(subtract_gradient);
 MUSTER_FUNCTION(optimize);
@@ -198,6 +220,27 @@ int built(muster::ClusterCoordinator& coordinator, const std::string& folder, in
 int valued(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
   return count_on<count_with>(coordinator,
                               coordinator.create_per_worker_resource<gated_value>(folder), n);
+}
+
+int passes(muster::ClusterCoordinator& coordinator, const std::string& file) {
+  const auto data = coordinator.create_per_worker_dataset<samples>();
+  int begun = 0;
+  while (!std::ifstream(file).good()) {
+    const auto pass = data.iterator({.input = muster::InputGuarantee::kExactlyOnce});
+    for (std::int64_t i = 0; i < kSamples; i += kSamplesPerClosure) {
+      coordinator.schedule<count_samples>(pass);
+    }
+    if (++begun == 1) std::printf("samples begin\n");
+    coordinator.join();
+  }
+  const torch::Tensor counted = muster::program_object<Model>().samples.value().detach();
+  if (torch::equal(counted, torch::full({kSamples}, static_cast<float>(begun)))) {
+    std::printf("samples exact\n");
+  } else {
+    std::printf("samples: %.0f to %.0f times in %d passes\n", counted.min().item<double>(),
+                counted.max().item<double>(), begun);
+  }
+  return 0;
 }
 
 int watch(const muster::ClusterCoordinator& coordinator, const std::string& file) {
@@ -379,6 +422,7 @@ int main(int argc, char** argv) {
   if (what == "watch") return watch(coordinator, argv[2]);
   if (what == "built") return built(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "valued") return valued(coordinator, argv[2], std::atoi(argv[3]));
+  if (what == "samples") return passes(coordinator, argv[2]);
   if (what == "train") return train(coordinator, std::atoi(argv[2]));
   if (what == "steps") return steps(coordinator, std::atoi(argv[2]));
   if (what == "lookup") return look_up(coordinator);
