@@ -74,5 +74,80 @@ TEST_CASE("daemons are small, and 10,000 steps make nothing grow", "[cluster]") 
   CHECK(cluster.Wait(id, seconds(60)) == 8);
 }
 
+TEST_CASE("what a job's parameters take on servers is free again when the job has ended",
+          "[cluster]") {
+  // Adam has two slots for each.
+  constexpr std::uint64_t kParameters = 4'000'000;
+  constexpr std::uint64_t kBytesOfEach = 3 * kParameters * sizeof(float) / 2;
+  constexpr std::int64_t kLeftLimit = 2 * 1024;
+  Cluster cluster({.ps = 2, .workers = 1});
+  std::map<std::string, int> pids;
+  std::map<std::string, std::int64_t> before;
+  for (const char* const task : {"ps:0", "ps:1"}) {
+    pids[task] = cluster.PidOf(task);
+    before[task] = Own(pids[task]);
+  }
+  const TempFolder folder;
+  const Work work(folder, 4'000);
+  std::string csv = "a\n";
+  for (int i = 0; i < 100; ++i) csv += "1\n";
+  const std::string id = cluster.Submit(folder.Write(
+      "job.yaml", fmt::format(R"(name: large
+model:
+  parameters:
+    w: {{shape: [{}], initializer: ones}}
+  forward: |
+    def forward(self, a):
+{}        return self.w.mean() * a + slow
+data:
+  csv: {{files: {}, columns: {{a: {{}}}}}}
+loss:
+  function: |
+    def loss(output):
+        return (output * output).mean()
+optimizer: {{kind: adam, learning_rate: 0.001}}
+batch_size: 1
+epochs: 1
+strategy:
+  kind: parameter_server
+  partitioner: {{kind: fixed, num_shards: 2}}
+)",
+                              kParameters, work.Lines("a"), folder.Write("a.csv", csv))));
+  // How many servers say that they hold at least so much of it.
+  const auto holders = [&](std::uint64_t bytes) {
+    const v1::ClusterStatus status = cluster.Status();
+    int count = 0;
+    for (const v1::TaskState& task : status.tasks()) {
+      for (const v1::JobBytes& held : task.job_bytes()) {
+        if (held.job_id() == id && held.bytes() >= bytes) ++count;
+      }
+    }
+    return count;
+  };
+  REQUIRE(cluster.WaitForStep(id, 1, seconds(60)));
+  CHECK(Eventually(seconds(10), [&] { return holders(kBytesOfEach) == 2; }));
+  for (const auto& [task, pid] : pids) {
+    const std::int64_t held = Own(pid);
+    CAPTURE(task, before[task], held);
+    CHECK(held > before[task] + static_cast<std::int64_t>(kBytesOfEach / 1024));
+  }
+  CHECK(cluster.Describe(id).ended_ms() == 0);
+
+  work.Set(0);
+  REQUIRE(cluster.Wait(id, seconds(120)) == 0);
+
+  CHECK(Eventually(seconds(5), [&] { return holders(0) == 0; }));
+  for (const auto& [task, pid] : pids) {
+    std::int64_t left = 0;
+    const bool free = Eventually(seconds(5), [&, &task = task, &pid = pid] {
+      left = Own(pid) - before[task];
+      return left < kLeftLimit;
+    });
+    CAPTURE(task, before[task], left);
+    CHECK(free);
+    CHECK(cluster.PidOf(task) == pid);
+  }
+}
+
 }  // namespace
 }  // namespace muster::testing
