@@ -235,7 +235,7 @@ TEST_CASE("whatever runs beside it, who ends executors is given up and nobody el
   const Cause cause = GENERATE(as<Cause>(), Cause::kItself, Cause::kEndless, Cause::kOutside);
   std::size_t through = 0;
   std::size_t cancelled = 0;
-  muster::testing::EachSeed(500, [&](std::uint64_t seed) {
+  muster::testing::EachSeed(1'000, [&](std::uint64_t seed) {
     OneCulprit world(seed, cause);
     world.Run();
     const auto innocent = world.Innocent();

@@ -115,7 +115,7 @@ TEST_CASE("a write of a later step ends the step before, and writes of no step a
 
 TEST_CASE("a step has the bits of its write sets in the order of closures, however they come",
           "[ps][sim]") {
-  muster::testing::EachSeed(300, [](std::uint64_t seed) {
+  muster::testing::EachSeed(1'000, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto upto = [&](std::uint64_t n) {
       return std::uniform_int_distribution<std::uint64_t>(0, n)(random);
