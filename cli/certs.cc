@@ -12,6 +12,7 @@
 
 #include "common/base/folder_lock.h"
 #include "common/base/private_directory.h"
+#include "common/base/wall_time.h"
 #include "common/base/whole_file.h"
 #include "common/tls/allowed.h"
 #include "common/tls/authority.h"
@@ -116,7 +117,7 @@ Status AddToList(const Context& context, const tls::Issued& issued, const tls::P
   MUSTER_TRY_ASSIGN(const tls::X509Ptr made, tls::ParseCertificate(issued.certificate, "issued"));
   MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
   lines.push_back({.text = fmt::format("{}  {}{}{}", tls::FingerprintOf(*made), tls::WhoseOf(*made),
-                                       kUntil, tls::UtcText(period.until))});
+                                       kUntil, UtcText(period.until))});
   return WriteList(context, lines);
 }
 
@@ -157,8 +158,7 @@ Status Init(const Context& context) {
   context.terminal.out << fmt::format(
       "authority \"{}\" until {}\n  {}  give it to every host (--tls-ca)\n  {}  keep it to "
       "yourself: who has it is the cluster\n",
-      asked.name, tls::UtcText(period.until), InFolder(context, "ca.pem"),
-      InFolder(context, "ca.key"));
+      asked.name, UtcText(period.until), InFolder(context, "ca.pem"), InFolder(context, "ca.key"));
   return Ok();
 }
 
@@ -185,7 +185,7 @@ Status IssueOne(const Context& context) {
   MUSTER_TRY(Store(context, name, made));
   context.terminal.out << fmt::format(
       "{} until {}\n  {}  (--tls-cert)\n  {}  (--tls-key)\n  {}  has its line (--tls-allowed)\n",
-      holder.ToString(), tls::UtcText(period.until), InFolder(context, name + ".pem"),
+      holder.ToString(), UtcText(period.until), InFolder(context, name + ".pem"),
       InFolder(context, name + ".key"), ListOf(context));
   return Ok();
 }
@@ -239,21 +239,20 @@ Status Show(const Context& context) {
                               {"fingerprint", tls::FingerprintOf(*certificate)},
                               {"hosts", hosts},
                               {"issuer", tls::IssuerOf(*certificate)},
-                              {"from", tls::UtcText(period.from)},
-                              {"until", tls::UtcText(period.until)},
+                              {"from", UtcText(period.from)},
+                              {"until", UtcText(period.until)},
                               {"valid", valid.ok()}};
     context.terminal.out << json.dump(2) << "\n";
   } else {
     context.terminal.out << fmt::format(
         "holder  {}\nhosts   {}\nissuer  {}\nvalid   {} until {}\nsha256  {}\n", who,
         hosts.empty() ? "-" : fmt::format("{}", fmt::join(hosts, ", ")),
-        tls::IssuerOf(*certificate), tls::UtcText(period.from), tls::UtcText(period.until),
+        tls::IssuerOf(*certificate), UtcText(period.from), UtcText(period.until),
         tls::FingerprintOf(*certificate));
   }
   MUSTER_TRY(valid);
   if (period.until - now < kSoon) {
-    context.terminal.err << fmt::format("warning: {} ends at {}\n", path,
-                                        tls::UtcText(period.until));
+    context.terminal.err << fmt::format("warning: {} ends at {}\n", path, UtcText(period.until));
   }
   return Ok();
 }

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/words.h"
+
 namespace muster::cli {
 namespace {
 
@@ -242,15 +244,6 @@ std::string Zsh(const Command& root) {
          "fi\n";
 }
 
-std::string FishText(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "'";
-}
-
 std::string Fish(const Command& root) {
   std::string text =
       "# fish completion for muster, made by `muster completion fish`.\n"
@@ -276,11 +269,11 @@ std::string Fish(const Command& root) {
                           fmt::join(below, " "));
     }
     const auto when = [](const std::string& condition) {
-      return condition.empty() ? "" : fmt::format(" -n {}", FishText(condition));
+      return condition.empty() ? "" : fmt::format(" -n {}", Quoted(condition));
     };
     for (const Command& sub : command->commands) {
       text += fmt::format("complete -c muster{} -a {} -d {}\n", when(here), sub.name(),
-                          FishText(sub.about));
+                          Quoted(sub.about));
     }
     for (const std::string& argument : command->arguments) {
       text += fmt::format("complete -c muster{} -a {}\n", when(here), argument);
@@ -296,7 +289,7 @@ std::string Fish(const Command& root) {
       }
       if (flag.value) text += flag.file ? " -r -F" : " -x";
       if (!flag.choices.empty()) text += fmt::format(" -a '{}'", fmt::join(flag.choices, " "));
-      text += fmt::format(" -d {}\n", FishText(flag.about));
+      text += fmt::format(" -d {}\n", Quoted(flag.about));
     }
   }
   return text;

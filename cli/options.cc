@@ -74,7 +74,7 @@ std::optional<std::uint64_t> StepOf(std::string_view text) {
 std::string CheckStep(const std::string& text) {
   if (StepOf(text)) return "";
   return fmt::format(
-      "--step: \"{}\" is neither a step (500) nor a checkpoint's folder "
+      "\"{}\" is neither a step (500) nor a checkpoint's folder "
       "(step-000000000500)",
       ToValidUtf8(text));
 }
@@ -244,19 +244,32 @@ std::string CommandOf(const CLI::App& app) {
   return command;
 }
 
-// What somebody typed where a command belongs, when it is none.
-std::string UnknownCommand(const CLI::App& app) {
+// What somebody typed that is no command, or no option of the command.
+std::string Unknown(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   const std::vector<std::string> strays = app.remaining(/*recurse=*/true);
+  if (strays.empty()) return "";
+  const std::string stray = strays.front().substr(0, strays.front().find('='));
+  const bool option = stray.starts_with("-");
   std::vector<std::string> known;
-  for (const CLI::App* command : at->get_subcommands(nullptr)) known.push_back(command->get_name());
-  if (strays.empty() || known.empty() || strays.front().starts_with("-")) return "";
-  return fmt::format("there is no command \"{}\"{}", strays.front(),
-                     DidYouMean(strays.front(), known));
+  if (option) {
+    for (const CLI::App* one : {at, &app}) {
+      for (const CLI::Option* flag : one->get_options()) {
+        for (const std::string& name : flag->get_lnames()) known.push_back("--" + name);
+      }
+    }
+  } else {
+    for (const CLI::App* command : at->get_subcommands(nullptr)) {
+      known.push_back(command->get_name());
+    }
+  }
+  if (known.empty()) return "";
+  return fmt::format("there is no {} \"{}\"{}", option ? "option" : "command", ToValidUtf8(stray),
+                     DidYouMean(stray, known));
 }
 
-// Was JSON asked for? Asked of the words themselves, since options of a line with a mistake are not
+// Whether JSON was asked for, by the words themselves: options of a line with a mistake are not
 // set. (export's -o is a file.)
 bool WantsJson(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -280,7 +293,7 @@ EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error, bool
     while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
     return {at->help(at == &app ? "" : program.substr(0, program.rfind(' '))), ExitCode::kDone};
   }
-  const std::string unknown = UnknownCommand(app);
+  const std::string unknown = Unknown(app);
   const std::string what = unknown.empty() ? error.what() : unknown;
   return {fmt::format("error: {}\n`{} --help` tells what there is.\n", what, program),
           ExitCode::kUsage, json ? ErrorJson(InvalidArgument("{}", what)) : ""};

@@ -12,10 +12,10 @@
 #include "cli/flags.h"
 #include "cli/launch.h"
 #include "cli/options.h"
+#include "common/base/job_limits.h"
 #include "common/base/number_in.h"
 #include "common/base/tpu_mesh.h"
 #include "common/base/utf8.h"
-#include "common/config/job_yaml/limits.h"
 
 namespace muster::cli {
 namespace {
@@ -40,10 +40,10 @@ std::string CheckWorkers(const std::string& text) {
   if (!workers) {
     return fmt::format("\"{}\" is neither a number (3) nor a range (2:4)", ToValidUtf8(text));
   }
-  if (workers->least == 0 || workers->least > config::kMostWorkers ||
-      workers->most > config::kMostWorkers) {
+  if (workers->least == 0 || workers->least > job_limits::kMostWorkers ||
+      workers->most > job_limits::kMostWorkers) {
     return fmt::format("from 1 to {}; given {} (leave it out for all that are there)",
-                       config::kMostWorkers, text);
+                       job_limits::kMostWorkers, text);
   }
   const bool range = text.find(':') != std::string::npos;
   if (range && workers->most < workers->least) {
@@ -102,13 +102,13 @@ void AddProgram(CLI::App& submit, Options& options) {
   submit
       .add_option("--closures-per-worker", options.closures_per_worker,
                   "Of a program: how many closures a worker runs at a time (default 1)")
-      ->check(CLI::Range(std::uint32_t{1}, config::kMostClosuresPerWorker))
+      ->check(CLI::Range(std::uint32_t{1}, job_limits::kMostClosuresPerWorker))
       ->type_name("K");
   submit
       .add_option("--ps", options.job_servers,
                   "Of a program: how many parameter servers hold its variables (default: all that "
                   "are there)")
-      ->check(CLI::Range(std::uint32_t{1}, config::kMostServers))
+      ->check(CLI::Range(std::uint32_t{1}, job_limits::kMostServers))
       ->type_name("N");
   submit
       .add_option("--memory", options.memory_bytes,
@@ -119,7 +119,7 @@ void AddProgram(CLI::App& submit, Options& options) {
   submit
       .add_option("--processes-per-worker", options.processes_per_worker,
                   "Of a command: how many processes each worker runs (default 1)")
-      ->check(CLI::Range(std::uint32_t{1}, config::kMostProcessesPerWorker))
+      ->check(CLI::Range(std::uint32_t{1}, job_limits::kMostProcessesPerWorker))
       ->type_name("K");
   submit
       .add_option(

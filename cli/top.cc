@@ -79,17 +79,16 @@ Result<std::string> Look(const Context& context) {
 
 // The tasks that are not up and should be; empty: it is ready.
 std::string Missing(const v1::ClusterStatus& status) {
-  std::string missing;
+  std::vector<std::string> missing;
   bool worker = false;
   for (const v1::TaskState& task : status.tasks()) {
     const bool up = task.state() == "up";
     worker = worker || (up && task.task().type() == "worker");
     // Nobody waits for one that was taken out.
     if (up || task.state() == "drained") continue;
-    missing +=
-        fmt::format("{}{} ({})", missing.empty() ? "" : ", ", TaskName(task.task()), task.state());
+    missing.push_back(fmt::format("{} ({})", TaskName(task.task()), task.state()));
   }
-  return missing.empty() && !worker ? "a worker" : missing;
+  return missing.empty() && !worker ? "a worker" : Joined(missing);
 }
 
 }  // namespace

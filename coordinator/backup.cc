@@ -49,15 +49,9 @@ Status Execute(sqlite3* db, const std::string& sql) {
   return Failed(db, sql.c_str());
 }
 
-Result<std::uint64_t> Number(sqlite3* db, const char* sql) {
-  Statement row(db, sql);
-  MUSTER_TRY_ASSIGN(const bool found, row.Step());
-  return found ? row.Number(0) : 0;
-}
-
 Result<Epoch> EpochIn(sqlite3* db) {
   MUSTER_TRY_ASSIGN(const std::uint64_t epoch,
-                    Number(db, "SELECT value FROM meta WHERE key='epoch'"));
+                    NumberOf(db, "SELECT value FROM meta WHERE key='epoch'"));
   return Epoch(epoch);
 }
 
@@ -132,7 +126,7 @@ Result<BackupContents> Copy(const std::string& state_directory, const std::strin
   MUSTER_TRY_ASSIGN(contents.files,
                     AddFiles(db, fmt::format("{}/{}", state_directory, kFilesName)));
   MUSTER_TRY_ASSIGN(contents.epoch, EpochIn(db));
-  MUSTER_TRY_ASSIGN(contents.jobs, Number(db, "SELECT COUNT(*) FROM jobs"));
+  MUSTER_TRY_ASSIGN(contents.jobs, NumberOf(db, "SELECT COUNT(*) FROM jobs"));
   // Last, with everything else: it is whole.
   MUSTER_TRY(Execute(db, fmt::format("PRAGMA application_id={}", kApplication)));
   MUSTER_TRY(Execute(db, "COMMIT"));
@@ -157,7 +151,7 @@ Result<Database> OpenBackup(const std::string& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return NotFound("there is no file {}", file);
   MUSTER_TRY_ASSIGN(Database db, Open(file, SQLITE_OPEN_READONLY));
-  const Result<std::uint64_t> application = Number(db.get(), "PRAGMA application_id");
+  const Result<std::uint64_t> application = NumberOf(db.get(), "PRAGMA application_id");
   if (!application.ok()) return NoBackup(file, application.status());
   if (*application != kApplication) {
     return DataLoss("{} is no backup of a coordinator (`muster backup` makes one)", file);
@@ -167,7 +161,7 @@ Result<Database> OpenBackup(const std::string& file) {
   if (!row.ok()) return NoBackup(file, row.status());
   if (!*row || check.Text(0) != "ok") return NoBackup(file, DataLoss("{}", check.Text(0)));
   const Result<std::uint64_t> schema =
-      Number(db.get(), "SELECT value FROM meta WHERE key='schema'");
+      NumberOf(db.get(), "SELECT value FROM meta WHERE key='schema'");
   if (!schema.ok()) return NoBackup(file, schema.status());
   if (*schema > kSchemaVersion) {
     return DataLoss("{} was made by a newer version (schema {}, this one reads up to {})", file,
@@ -244,7 +238,7 @@ Result<BackupContents> MakeDatabase(sqlite3* from, const std::string& path) {
   MUSTER_TRY(Execute(db, "COMMIT"));
   MUSTER_TRY(Execute(db, "VACUUM"));
   MUSTER_TRY_ASSIGN(contents.epoch, EpochIn(db));
-  MUSTER_TRY_ASSIGN(contents.jobs, Number(db, "SELECT COUNT(*) FROM jobs"));
+  MUSTER_TRY_ASSIGN(contents.jobs, NumberOf(db, "SELECT COUNT(*) FROM jobs"));
   return contents;
 }
 

@@ -335,7 +335,7 @@ Checkpoints::Claimant Coordinator::ClaimantOf(const v1::Job& job) const {
   claimant.mark.set_cluster_id(parts_.journal.cluster_id());
   claimant.mark.set_job_id(job.id());
   claimant.mark.set_job_name(job.name());
-  claimant.mark.set_since(UtcText(UnixMillis(parts_.scheduler.WallNow()) / 1'000));
+  claimant.mark.set_since(UtcText(parts_.scheduler.WallNow()));
   claimant.mark.set_state_directory(options_.state_directory);
   for (const auto& [number, other] : jobs_) {
     if (!other->ended() && other->id() != job.id()) claimant.live.insert(other->id());

@@ -231,7 +231,7 @@ void GroupView::Regroup() {
 // answered (OnJoined).
 void GroupView::Form(Seats seats, bool lost) {
   Round round;
-  round.generation = Generation((world_.epoch.value() << 32U) + ++groups_);
+  round.generation = Generation(InEpoch(world_.epoch, ++groups_));
   round.left = seats.size();
   round.seats = std::move(seats);
   v1::JoinGroup join;

@@ -108,7 +108,7 @@ class GroupView : public HomeView {
   // Nobody has the variables any more.
   void EndWithoutVariables(const std::string& why);
 
-  std::uint64_t groups_ = 0;
+  std::uint32_t groups_ = 0;
   // The group that stands; empty: none has.
   Seats members_;
   // One of its members cannot reach another, or has said that it is over.

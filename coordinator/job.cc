@@ -164,17 +164,15 @@ void Job::Advance() {
 std::string Job::MissingTasks() const {
   std::vector<std::string> missing = Missing();
   if (world_.members.Up("worker").empty()) {
-    std::string names;
+    std::vector<std::string> names;
     for (const v1::TaskState& state : world_.members.Describe()) {
       if (state.task().type() != "worker") continue;
-      names += fmt::format("{}{} ({})", names.empty() ? "" : " or ",
-                           FromProto(state.task()).ToString(), state.state());
+      names.push_back(fmt::format("{} ({})", FromProto(state.task()).ToString(), state.state()));
     }
-    missing.push_back(names.empty() ? "a worker" : names);
+    if (names.empty()) names.emplace_back("a worker");
+    missing.push_back((names.size() > 1 ? "one of " : "") + Joined(names));
   }
-  std::string text;
-  for (const std::string& one : missing) text += (text.empty() ? "" : ", ") + one;
-  return text;
+  return Joined(missing);
 }
 
 // Once, after ps_wait: the event that names who never came; then with fewer servers if allowed.

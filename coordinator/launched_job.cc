@@ -15,17 +15,12 @@ bool LaunchedJob::BeginsOn(bool enough) {
                    fitness_.Reasons(world_.members.Up("worker")));
     return false;
   }
-  v1::JobPlan& plan = *story_.record().mutable_plan();
-  plan.set_job_id(id());
-  plan.set_job_number(record().number());
-  plan.set_epoch(world_.epoch.value());
-  plan.set_view(plan.view() + 1);
-  story_.record().set_begin_anew(false);
+  story_.BeginNext();
   return true;
 }
 
 LaunchNumber LaunchedJob::NextNumber() {
-  number_ = LaunchNumber(world_.epoch.value() << 32 | ++launches_started_);
+  number_ = LaunchNumber(InEpoch(world_.epoch, ++launches_started_));
   return number_;
 }
 

@@ -104,7 +104,7 @@ Result<SessionId> Membership::Register(const v1::Register& info, std::shared_ptr
   Member& member = members_[task];
   member = Member{};
   member.task = task;
-  member.session = SessionId(options_.epoch.value() << 32 | ++last_session_);
+  member.session = SessionId(InEpoch(options_.epoch, ++last_session_));
   member.info = info;
   member.last_heard = scheduler_.Now();
   member.link = std::move(link);

@@ -177,7 +177,7 @@ class Membership {
   TimePoint last_look_;
   // Until then a broken stream may be the fault of a stall here.
   TimePoint forgiving_until_;
-  std::uint64_t last_session_ = 0;
+  std::uint32_t last_session_ = 0;
 };
 
 // Evaluates the checkpoints of model jobs that ask for it, beside training.

@@ -41,12 +41,7 @@ std::vector<std::string> ProgramJob::Missing() const {
 
 // The number of the beginning goes to the disk first: executors of before it are refused.
 void ProgramJob::Begin() {
-  v1::JobPlan& plan = *story_.record().mutable_plan();
-  plan.set_job_id(id());
-  plan.set_job_number(record().number());
-  plan.set_epoch(world_.epoch.value());
-  plan.set_view(plan.view() + 1);
-  story_.record().set_begin_anew(false);
+  story_.BeginNext();
   story_.SetState(record().job().restarts() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
                   "STARTING_EXECUTORS",
                   "the coordinator writes the job's beginning to its database");

@@ -73,4 +73,11 @@ class Statement {
   bool ok_ = false;
 };
 
+// The first column of the first row; 0: there is none.
+inline Result<std::uint64_t> NumberOf(sqlite3* db, const char* sql) {
+  Statement row(db, sql);
+  MUSTER_TRY_ASSIGN(const bool found, row.Step());
+  return found ? row.Number(0) : 0;
+}
+
 }  // namespace muster::coordinator

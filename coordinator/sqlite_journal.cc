@@ -207,12 +207,15 @@ class SqliteJournal : public Journal {
  private:
   // Before anything is written: what is another version's, or another program's, stays as it is.
   Status RequireOurs(const std::string& path) {
-    MUSTER_TRY_ASSIGN(const std::uint64_t tables, Count("SELECT COUNT(*) FROM sqlite_master"));
+    MUSTER_TRY_ASSIGN(const std::uint64_t tables,
+                      NumberOf(db_, "SELECT COUNT(*) FROM sqlite_master"));
     if (tables == 0) return Ok();  // just made
     MUSTER_TRY_ASSIGN(
         const std::uint64_t ours,
-        Count("SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name IN ('meta', 'jobs', "
-              "'events', 'checkpoints')"));
+        NumberOf(
+            db_,
+            "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name IN ('meta', 'jobs', "
+            "'events', 'checkpoints')"));
     if (ours < 4) {
       return DataLoss(
           "{} is no coordinator's database, but another program's: choose another --state-dir",
@@ -230,11 +233,6 @@ class SqliteJournal : public Journal {
           path, version, kSchemaVersion);
     }
     return Ok();
-  }
-  Result<std::uint64_t> Count(const char* sql) {
-    Statement row(db_, sql);
-    MUSTER_TRY_ASSIGN(const bool found, row.Step());
-    return found ? row.Number(0) : 0;
   }
   static std::string NameOf(const v1::Task& task) {
     return fmt::format("{}:{}", task.type(), task.index());

@@ -98,6 +98,15 @@ void Story::SetState(v1::JobState state, const std::string& reason, const std::s
   if (durable) Persist(std::move(done));
 }
 
+void Story::BeginNext() {
+  v1::JobPlan& plan = *record_.mutable_plan();
+  plan.set_job_id(id());
+  plan.set_job_number(record_.number());
+  plan.set_epoch(world_.epoch.value());
+  plan.set_view(plan.view() + 1);
+  record_.set_begin_anew(false);
+}
+
 void Story::Touch() {
   record_.mutable_job()->set_version(record_.job().version() + 1);
   parked_.Recheck();

@@ -56,6 +56,8 @@ class Story {
   void DropEvents();
 
   // --- The row.
+  // The plan of a beginning that no earlier one is mistaken for: of this epoch, one view further.
+  void BeginNext();
   // Writes it. `done` comes when it is on disk, or could not be written; never inside the call. A
   // failure is told once; it is tried again until it is written.
   void Persist(Done done = nullptr);

@@ -35,7 +35,7 @@ struct ProgramLaunch {
 
 // The next process in its place: never used again, by a later epoch neither.
 inline Incarnation NextIncarnation(Epoch epoch, std::uint32_t& started) {
-  return Incarnation(epoch.value() << 32 | ++started);
+  return Incarnation(InEpoch(epoch, ++started));
 }
 
 // Names the process of a program's evaluator where a job's id names its driver.

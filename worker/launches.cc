@@ -382,13 +382,6 @@ void Launches::Tell(v1::LaunchEvent::Kind kind, const std::string& job_id, const
   io_.ToCoordinator(std::move(message));
 }
 
-void Launches::Answer(Waiter waiter, const Status& status, v1::CommandResult result) {
-  result.set_command_id(waiter.command.value());
-  if (!status.ok()) result.clear_body();
-  SetStatus(status, *result.mutable_status());
-  io_.Reply(waiter.stream, std::move(result));
-}
-
 void Launches::AnswerAll(std::vector<Waiter>& waiters, const Status& status) {
   for (const Waiter& waiter : std::exchange(waiters, {})) Answer(waiter, status);
 }

@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/process/wait_page.h"
 #include "muster/v1/cluster.pb.h"
+#include "worker/command_waiter.h"
 
 namespace muster::worker {
 
@@ -104,10 +105,7 @@ class Launches {
   void Drain(Millis limit, std::function<void()> done);
 
  private:
-  struct Waiter {
-    StreamId stream;
-    CommandId command;
-  };
+  using Waiter = CommandWaiter;
   struct Process {
     v1::Task task;
     int pid = 0;
@@ -157,7 +155,9 @@ class Launches {
   void Tell(v1::LaunchEvent::Kind kind, const std::string& job_id, const Launch& launch,
             const Process& process);
   void FlushLines(const std::string& job_id, LaunchedId id);
-  void Answer(Waiter waiter, const Status& status, v1::CommandResult result = {});
+  void Answer(Waiter waiter, const Status& status, v1::CommandResult result = {}) {
+    AnswerCommand(io_, waiter, status, std::move(result));
+  }
   void AnswerAll(std::vector<Waiter>& waiters, const Status& status);
   void FinishDrain();
 

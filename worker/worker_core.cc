@@ -391,13 +391,6 @@ void WorkerCore::OnFetched(const std::string& sha256, const Result<std::string>&
 
 // ---- To the coordinator
 
-void WorkerCore::Answer(Waiter waiter, const Status& status, v1::CommandResult result) {
-  result.set_command_id(waiter.command.value());
-  if (!status.ok()) result.clear_body();
-  SetStatus(status, *result.mutable_status());
-  io_.Reply(waiter.stream, std::move(result));
-}
-
 void WorkerCore::AnswerAll(Job& job, const Status& status) {
   for (const Waiter& waiter : std::exchange(job.waiters, {})) Answer(waiter, status);
   for (const Waiter& waiter : std::exchange(job.adopters, {})) {

@@ -32,6 +32,7 @@
 #include "common/process/wait_page.h"
 #include "muster/v1/executor.pb.h"
 #include "muster/v1/program.pb.h"
+#include "worker/command_waiter.h"
 
 namespace muster::worker {
 
@@ -127,10 +128,7 @@ class WorkerCore {
   void Drain(Millis limit, std::function<void()> done);
 
  private:
-  struct Waiter {
-    StreamId stream;
-    CommandId command;
-  };
+  using Waiter = CommandWaiter;
   enum class Use { kSpare, kCheck, kJob };
   struct Process {
     int pid = 0;
@@ -225,6 +223,9 @@ class WorkerCore {
                 v1::DataEndpoint endpoint, const std::string& group_address = "");
   void OnPulse(ProcessId process, const v1::ProgramPulse& pulse);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
+  template <class Request>
+  void AskExecutor(Waiter waiter, const Request& request, std::deque<Waiter> Job::* waiters,
+                   v1::ToExecutor message);
   void GetValues(Waiter waiter, const v1::GetValues& request);
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
   void SaveVariables(Waiter waiter, const v1::SaveVariables& request);
@@ -247,7 +248,9 @@ class WorkerCore {
   Result<ProcessId> Launch(Use use, const std::string& job_id);
   void KeepWarm(Millis delay);
   void KillProcess(ProcessId process);
-  void Answer(Waiter waiter, const Status& status, v1::CommandResult result = {});
+  void Answer(Waiter waiter, const Status& status, v1::CommandResult result = {}) {
+    AnswerCommand(io_, waiter, status, std::move(result));
+  }
   void AnswerAll(Job& job, const Status& status);
   void Tell(v1::ExecutorEvent::Kind kind, const std::string& job_id, const Job& job, int pid,
             const ExecutorEnd& end = {}, const std::deque<std::string>& lines = {});

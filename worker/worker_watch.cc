@@ -63,45 +63,41 @@ Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, Epoch ep
   return &found->second;
 }
 
-void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
+// Passes on what the job's executor is asked and answers; AnswerFirst() answers in the same order.
+template <class Request>
+void WorkerCore::AskExecutor(Waiter waiter, const Request& request,
+                             std::deque<Waiter> Job::* waiters, v1::ToExecutor message) {
   const Result<Job*> job =
       Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
   if (!job.ok()) return Answer(waiter, job.status());
-  (*job)->values_waiters.push_back(waiter);
-  v1::ToExecutor message;
-  *message.mutable_get_values() = request;
+  if (waiters != nullptr) ((*job)->*waiters).push_back(waiter);
   io_.Send(*(*job)->process, message);
+  if (waiters == nullptr) Answer(waiter, Ok());
 }
 
+void WorkerCore::GetValues(Waiter waiter, const v1::GetValues& request) {
+  v1::ToExecutor message;
+  *message.mutable_get_values() = request;
+  AskExecutor(waiter, request, &Job::values_waiters, std::move(message));
+}
+
+// The executor says nothing to it.
 void WorkerCore::SetBuffers(Waiter waiter, const v1::SetBuffers& request) {
-  const Result<Job*> job =
-      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
-  if (job.ok()) {
-    v1::ToExecutor message;
-    *message.mutable_set_buffers() = request;
-    io_.Send(*(*job)->process, message);
-  }
-  Answer(waiter, job.status());
+  v1::ToExecutor message;
+  *message.mutable_set_buffers() = request;
+  AskExecutor(waiter, request, nullptr, std::move(message));
 }
 
 void WorkerCore::SaveVariables(Waiter waiter, const v1::SaveVariables& request) {
-  const Result<Job*> job =
-      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
-  if (!job.ok()) return Answer(waiter, job.status());
-  (*job)->save_waiters.push_back(waiter);
   v1::ToExecutor message;
   *message.mutable_save() = request;
-  io_.Send(*(*job)->process, message);
+  AskExecutor(waiter, request, &Job::save_waiters, std::move(message));
 }
 
 void WorkerCore::JoinGroup(Waiter waiter, const v1::JoinGroup& request) {
-  const Result<Job*> job =
-      Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
-  if (!job.ok()) return Answer(waiter, job.status());
-  (*job)->join_waiters.push_back(waiter);
   v1::ToExecutor message;
   *message.mutable_join() = request;
-  io_.Send(*(*job)->process, message);
+  AskExecutor(waiter, request, &Job::join_waiters, std::move(message));
 }
 
 void WorkerCore::AnswerFirst(ProcessId process, std::deque<Waiter> Job::* waiters,

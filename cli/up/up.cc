@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -39,13 +38,6 @@ constexpr seconds kRegisterLimit{60};
 constexpr milliseconds kDrainSlack{5'000};
 constexpr milliseconds kTick{100};
 constexpr milliseconds kFirstTick{20};
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream stream(path);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
 
 class LocalCluster {
  public:
@@ -184,7 +176,7 @@ Status LocalCluster::DiedEarly(const std::string& task) const {
 Result<std::string> LocalCluster::AddressOf(const std::string& task, const std::string& port_file) {
   const TimePoint begin = clock_.Now();
   while (clock_.Now() - begin < kListenLimit) {
-    if (std::string address = FirstLine(port_file); !address.empty()) return address;
+    if (std::string address = FirstLineOf(port_file); !address.empty()) return address;
     if (daemons_.Ended(task)) return DiedEarly(task);
     if (interrupt_.raised()) return Cancelled("interrupted");
     std::this_thread::sleep_for(kFirstTick);
@@ -201,7 +193,7 @@ Status LocalCluster::StartCoordinator() {
   MUSTER_TRY(daemons_.Start(Plan("coordinator", 0, "127.0.0.1:0")));
   MUSTER_TRY_ASSIGN(address_, AddressOf("coordinator", port_file));
   // After a crash everybody looks for it where it was.
-  page_ = admin_ = FirstLine(InState("coordinator.admin"));
+  page_ = admin_ = FirstLineOf(InState("coordinator.admin"));
   daemons_.Replace("coordinator", Plan("coordinator", 0, address_).argv);
   return ReplaceFile(InState("address"), address_ + "\n", 0600);
 }

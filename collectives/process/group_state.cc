@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include "common/base/words.h"
 
@@ -76,12 +76,7 @@ std::string GroupState::Awaited(std::uint64_t operation, const std::vector<int>&
   const std::vector<int> missing = NotBegun(operation);
   std::vector<std::string> names;
   for (const int r : missing.empty() ? waiting : missing) names.push_back(task(r));
-  if (names.size() > kMostNamed) {
-    const std::size_t left = names.size() - kMostNamed;
-    names.resize(kMostNamed);
-    names.push_back(fmt::format("{} more", left));
-  }
-  return fmt::format("{}{}", fmt::join(names, " and "),
+  return fmt::format("{}{}", Joined(names),
                      missing.empty()      ? ""
                      : missing.size() > 1 ? " (which have not begun it)"
                                           : " (which has not begun it)");

@@ -10,6 +10,7 @@
 
 #include "collectives/packing.h"
 #include "collectives/process/crowd.h"
+#include "common/base/words.h"
 
 namespace muster::collectives {
 namespace {
@@ -46,16 +47,9 @@ enum class Kind : std::uint8_t {
 Signature Begin(Kind kind) { return Signature().Add(static_cast<std::uint64_t>(kind)); }
 
 std::string Described(std::span<const ReduceBuffer> buffers) {
-  std::vector<std::string> parts;
-  for (const ReduceBuffer& buffer : buffers) {
-    if (parts.size() == 4) {
-      parts.push_back(fmt::format("and {} more", buffers.size() - 4));
-      break;
-    }
-    parts.push_back(
-        fmt::format("{}[{}]", muster::NameOf(buffer.type), fmt::join(buffer.shape, ", ")));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return Joined(buffers, 4, [](const ReduceBuffer& buffer) {
+    return fmt::format("{}[{}]", muster::NameOf(buffer.type), fmt::join(buffer.shape, ", "));
+  });
 }
 
 // Tells the watch of an operation's long waits.

@@ -51,12 +51,15 @@ using LaunchNumber = Id<struct LaunchTag>;
 // A program's variable, by its driver's count: never used again.
 using VariableId = Id<struct VariableTag>;
 
-// One execution of a closure: epoch << 32 | n, so that attempts never repeat across restarts.
+// The n-th of its kind in an epoch, as a number that no other epoch repeats.
+constexpr std::uint64_t InEpoch(Epoch epoch, std::uint32_t n) { return epoch.value() << 32 | n; }
+
+// One execution of a closure; attempts never repeat across restarts.
 class Attempt {
  public:
   constexpr Attempt() = default;
   constexpr explicit Attempt(std::uint64_t value) : value_(value) {}
-  constexpr Attempt(Epoch epoch, std::uint32_t n) : value_(epoch.value() << 32 | n) {}
+  constexpr Attempt(Epoch epoch, std::uint32_t n) : value_(InEpoch(epoch, n)) {}
   constexpr std::uint64_t value() const { return value_; }
   constexpr auto operator<=>(const Attempt&) const = default;
 

@@ -12,6 +12,7 @@
 #include <sched.h>
 
 #include "common/base/number_in.h"
+#include "common/base/whole_file.h"
 
 namespace muster {
 namespace {
@@ -89,21 +90,14 @@ std::vector<std::string> FoldersOf(const std::string& root, const Hierarchy& hie
   }
 }
 
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // "150000 100000" or "max 100000".
 std::optional<double> QuotaOf(const std::string& folder) {
-  std::istringstream both(FirstLine(folder + "/cpu.max"));
+  std::istringstream both(FirstLineOf(folder + "/cpu.max"));
   std::string quota, period;
   both >> quota >> period;
   if (quota.empty()) {
-    quota = FirstLine(folder + "/cpu.cfs_quota_us");  // -1: no limit
-    period = FirstLine(folder + "/cpu.cfs_period_us");
+    quota = FirstLineOf(folder + "/cpu.cfs_quota_us");  // -1: no limit
+    period = FirstLineOf(folder + "/cpu.cfs_period_us");
   }
   const auto used = NumberIn<std::int64_t>(quota), of = NumberIn<std::int64_t>(period);
   if (!used || !of || *used <= 0 || *of <= 0) return std::nullopt;
@@ -111,8 +105,8 @@ std::optional<double> QuotaOf(const std::string& folder) {
 }
 
 std::optional<std::uint64_t> MemoryOf(const std::string& folder) {
-  std::string text = FirstLine(folder + "/memory.max");
-  if (text.empty()) text = FirstLine(folder + "/memory.limit_in_bytes");
+  std::string text = FirstLineOf(folder + "/memory.max");
+  if (text.empty()) text = FirstLineOf(folder + "/memory.limit_in_bytes");
   const auto limit = NumberIn<std::int64_t>(text);
   if (!limit || *limit <= 0 || static_cast<std::uint64_t>(*limit) >= kNoLimit) return std::nullopt;
   return static_cast<std::uint64_t>(*limit);

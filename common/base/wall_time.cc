@@ -22,6 +22,9 @@ std::string ToTheSecond(std::int64_t unix_seconds) {
 }  // namespace
 
 std::string UtcText(std::int64_t unix_seconds) { return ToTheSecond(unix_seconds) + "Z"; }
+std::string UtcText(WallTime time) {
+  return UtcText(std::chrono::floor<std::chrono::seconds>(time.time_since_epoch()).count());
+}
 
 std::string UtcTextOfNanos(std::int64_t unix_nanoseconds) {
   std::int64_t seconds = unix_nanoseconds / kSecond;

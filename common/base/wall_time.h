@@ -19,6 +19,7 @@ using WallTime = std::chrono::system_clock::time_point;
 
 // RFC 3339 in UTC, to the second: "2026-01-02T03:04:05Z".
 [[nodiscard]] std::string UtcText(std::int64_t unix_seconds);
+[[nodiscard]] std::string UtcText(WallTime time);
 // The same to the nanosecond: "2026-01-02T03:04:05.000000006Z".
 [[nodiscard]] std::string UtcTextOfNanos(std::int64_t unix_nanoseconds);
 

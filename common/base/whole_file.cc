@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -37,6 +38,13 @@ Result<std::string> ReadWholeFile(const std::string& path, std::size_t most) {
   Result<std::string> text = ReadAll(fd, path, most);
   (void)::close(fd);
   return text;
+}
+
+std::string FirstLineOf(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) {

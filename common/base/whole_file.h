@@ -17,6 +17,9 @@ inline constexpr std::size_t kMostOfAFile = std::size_t{16} << 20;
 //   is gone.  kResourceExhausted: it has more than `most` bytes.
 Result<std::string> ReadWholeFile(const std::string& path, std::size_t most = kMostOfAFile);
 
+// Without its newline; "" where there is none, or no such file.
+std::string FirstLineOf(const std::string& path);
+
 // In one step: readers see the old or the new text, never half of it, nor does who may not read
 // `mode`. On the disk when it returns; after FromErrno()'s "write PATH" the old one stays.
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode = 0644);

@@ -33,6 +33,15 @@ std::string WithArticle(std::string_view noun) {
   return fmt::format("{} {}", !noun.empty() && IsVowel(noun.front()) ? "an" : "a", noun);
 }
 
+std::string Quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "'";
+}
+
 std::string TransportWords(std::string_view grpc_message) {
   // gRPC nests its causes in one text; the first of these that is in it says most.
   struct Words {

@@ -23,6 +23,9 @@ namespace muster {
 // The noun with "a" or "an" before it, by its first letter ("an int64", "a uint8").
 [[nodiscard]] std::string WithArticle(std::string_view noun);
 
+// 'in single quotes', those in it and backslashes behind a backslash: as Python and fish read it.
+[[nodiscard]] std::string Quoted(std::string_view text);
+
 // How many of a list a message names, unless it says otherwise.
 inline constexpr std::size_t kMostNamed = 20;
 

@@ -21,15 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string Quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "'";
-}
-
 std::string Text(const ClusterSpec::Tasks& tasks) {
   const bool dense = IsDense(tasks);
   std::vector<std::string> pieces;

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/job_limits.h"
 #include "common/base/words.h"
-#include "common/config/job_yaml/limits.h"
 #include "common/data/formats.h"
 #include "common/data/record_format.h"
 #include "common/data/text_fields.h"
@@ -159,7 +159,7 @@ std::unique_ptr<RecordFormat> MakeCriteoFormat(const v1::CriteoData& spec,
                                                std::vector<ColumnInfo> columns) {
   return std::make_unique<CriteoFormat>(
       std::move(columns),
-      spec.hash_buckets() == 0 ? config::kDefaultCriteoBuckets : spec.hash_buckets(),
+      spec.hash_buckets() == 0 ? job_limits::kDefaultCriteoBuckets : spec.hash_buckets(),
       !spec.has_log1p() || spec.log1p());
 }
 

@@ -92,7 +92,7 @@ Result<bool> DuplexLink::Flush() {
     const ssize_t n = stream_->SendWith({&part, 1}, riding);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && WouldWait(errno)) break;
-    if (n < 0) return Broken(errno, "write");
+    if (n < 0) return stream_->Broken(errno, "write", peer_);
     if (riding >= 0) attached_.pop_front();
     sent_ += static_cast<std::size_t>(n);
   }
@@ -147,13 +147,7 @@ Result<std::size_t> DuplexLink::ReadSome() {
   }
   if (n == 0) return Closed();
   if (WouldWait(errno)) return std::size_t{0};
-  return Broken(errno, "read");
-}
-
-Status DuplexLink::Broken(int error, std::string_view what) const {
-  const Status failure = stream_->failure();
-  if (!failure.ok()) return Annotate(failure, peer_);
-  return Unavailable("{}: {}", peer_, Message(FromErrno(error, what)));
+  return stream_->Broken(errno, "read", peer_);
 }
 
 Status DuplexLink::Closed() const {

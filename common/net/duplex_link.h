@@ -104,7 +104,6 @@ class DuplexLink {
   Result<bool> HandleOne(Handler handler);
   Status HandleConnection(const FrameHeader& header);
   Status Closed() const;
-  Status Broken(int error, std::string_view what) const;
 
   const std::shared_ptr<Stream> stream_;
   const LinkKind kind_;

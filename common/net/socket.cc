@@ -71,7 +71,7 @@ Result<std::size_t> Socket::Read(std::span<std::byte> into, TimePoint deadline, 
       n = ReceiveOnce(into, descriptor);
     }
   }
-  if (n < 0) return Broken(errno, "read");
+  if (n < 0) return stream_->Broken(errno, "read", peer_);
   bytes_.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
   return static_cast<std::size_t>(n);
 }
@@ -88,16 +88,10 @@ Result<std::size_t> Socket::Write(std::span<const iovec> parts, TimePoint deadli
       return static_cast<std::size_t>(n);
     }
     if (!WouldBlock(errno) && errno != EINTR) {
-      return Broken(errno, "write");
+      return stream_->Broken(errno, "write", peer_);
     }
     MUSTER_TRY(Wait(POLLOUT, deadline, kNothingTaken));
   }
-}
-
-Status Socket::Broken(int error, std::string_view what) const {
-  const Status failure = stream_->failure();
-  if (!failure.ok()) return Annotate(failure, peer_);
-  return Unavailable("{}: {}", peer_, Message(FromErrno(error, what)));
 }
 
 bool Socket::SpinForRing(Rings::Sleep wanted) {

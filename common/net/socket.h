@@ -56,8 +56,6 @@ class Socket final : public Link {
  private:
   // `missed`: what did not happen, for the error.
   Status Wait(short events, TimePoint deadline, std::string_view missed);
-  // Why a read or a write failed.
-  Status Broken(int error, std::string_view what) const;
   ssize_t ReceiveOnce(std::span<std::byte> into, Fd* descriptor);
   ssize_t SpinReceive(std::span<std::byte> into, Fd* descriptor);
 

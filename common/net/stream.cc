@@ -190,6 +190,12 @@ Status Stream::failure() const {
   return failure_;
 }
 
+Status Stream::Broken(int error, std::string_view what, const std::string& peer) const {
+  const Status had = failure();
+  if (!had.ok()) return Annotate(had, peer);
+  return Unavailable("{}: {}", peer, Message(FromErrno(error, what)));
+}
+
 void Stream::EndWrites() {
   if (session_ != nullptr) {
     const MutexLock lock(mutex_);

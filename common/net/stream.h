@@ -45,6 +45,8 @@ class Stream {
   ssize_t SendWith(std::span<iovec> parts, int descriptor);
   // What TLS had against the peer; OK: nothing.
   Status failure() const;
+  // Why a read or a write (`what`) of `peer` failed with `error`: that, or what the kernel says.
+  Status Broken(int error, std::string_view what, const std::string& peer) const;
 
   void EndWrites();
   void ShutDown();

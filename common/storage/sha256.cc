@@ -1,7 +1,6 @@
 #include "common/storage/sha256.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -27,11 +26,19 @@ void Sha256::Add(std::string_view bytes) {
   MUSTER_INVARIANT(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);
 }
 
-std::string Sha256::Hex() {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int size = 0;
-  MUSTER_INVARIANT(EVP_DigestFinal_ex(state_->context, digest.data(), &size) == 1);
-  return fmt::format("{:02x}", fmt::join(digest.begin(), digest.begin() + size, ""));
+std::array<unsigned char, 32> Sha256::Digest() {
+  std::array<unsigned char, 32> digest{};
+  MUSTER_INVARIANT(EVP_DigestFinal_ex(state_->context, digest.data(), nullptr) == 1);
+  return digest;
+}
+
+std::string Sha256::Hex() { return fmt::format("{:02x}", fmt::join(Digest(), "")); }
+
+std::string Sha256::Base64() {
+  const auto digest = Digest();
+  std::array<unsigned char, 4 * ((sizeof digest + 2) / 3) + 1> text{};
+  const int size = EVP_EncodeBlock(text.data(), digest.data(), sizeof digest);
+  return {text.begin(), text.begin() + size};
 }
 
 bool IsSha256Hex(std::string_view text) {

@@ -1,6 +1,7 @@
 // SHA-256, under which uploaded files are sent, kept and asked for.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,11 +17,15 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void Add(std::string_view bytes);
-  // 64 digits 0-9a-f, for all that was added. Once: nothing can be added afterwards.
+  // Either once, for all that was added; nothing can be added afterwards.
+  // 64 digits 0-9a-f.
   [[nodiscard]] std::string Hex();
+  // As Content-Security-Policy has it.
+  [[nodiscard]] std::string Base64();
 
  private:
   struct State;
+  std::array<unsigned char, 32> Digest();
   const std::unique_ptr<State> state_;
 };
 

@@ -1,11 +1,8 @@
 #include "common/tls/allowed.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <utility>
-
-#include <sys/stat.h>
 
 #include "common/base/whole_file.h"
 
@@ -13,13 +10,6 @@ namespace muster::tls {
 namespace {
 
 constexpr std::size_t kDigits = 64;
-
-std::string StampOf(const std::string& path) {
-  struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) return fmt::format("{}", errno);
-  return fmt::format("{}/{}/{}.{:09}", info.st_ino, info.st_size, info.st_mtim.tv_sec,
-                     info.st_mtim.tv_nsec);
-}
 
 Result<std::set<std::string>> Load(const std::string& path) {
   const Result<std::string> text = ReadWholeFile(path);

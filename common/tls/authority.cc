@@ -13,6 +13,8 @@
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
 
+#include "common/base/wall_time.h"
+
 namespace muster::tls {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 
 namespace muster::tls {
@@ -189,15 +190,6 @@ Status CheckPeriod(const x509_st& certificate, std::chrono::system_clock::time_p
                            UtcText(period.from), UtcText(now));
   }
   return Ok();
-}
-
-std::string UtcText(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  std::array<char, 32> text{};
-  (void)std::strftime(text.data(), text.size(), "%F %T UTC", &parts);
-  return text.data();
 }
 
 std::string SubjectOf(const x509_st& certificate) {

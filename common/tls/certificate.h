@@ -71,8 +71,6 @@ Period PeriodOf(const x509_st& certificate);
 Status CheckPeriod(const x509_st& certificate, std::chrono::system_clock::time_point now,
                    const std::string& what);
 
-// "2026-11-23 00:04:48 UTC".
-std::string UtcText(std::chrono::system_clock::time_point time);
 // The certificate's subject on one line.
 std::string SubjectOf(const x509_st& certificate);
 // The issuer's.

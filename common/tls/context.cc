@@ -43,19 +43,8 @@ Status CheckKeyMode(const std::string& path) {
       path, mode, info.st_uid, ::geteuid(), path);
 }
 
-// What a change of the files changes.
-std::string StampOf(const Files& files) {
-  std::string stamp;
-  for (const std::string* path : {&files.ca, &files.certificate, &files.key}) {
-    struct stat info{};
-    if (::stat(path->c_str(), &info) != 0) {
-      stamp += fmt::format("{}: {};", *path, errno);
-      continue;
-    }
-    stamp += fmt::format("{}/{}/{}.{:09};", info.st_ino, info.st_size, info.st_mtim.tv_sec,
-                         info.st_mtim.tv_nsec);
-  }
-  return stamp;
+std::string StampsOf(const Files& files) {
+  return fmt::format("{};{};{}", StampOf(files.ca), StampOf(files.certificate), StampOf(files.key));
 }
 
 Status CheckIssuer(SSL_CTX* context, X509* certificate, const Files& files) {
@@ -136,7 +125,7 @@ Context::~Context() = default;
 
 Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_warning,
                                                     Accepts accepts) {
-  const std::string stamp = StampOf(files);
+  const std::string stamp = StampsOf(files);
   std::shared_ptr<Context> made(
       new Context(std::move(files), std::move(on_warning), std::move(accepts)));
   MUSTER_TRY_ASSIGN(Material material, Load(made->files_, made->accepts_));
@@ -156,7 +145,7 @@ std::shared_ptr<ssl_ctx_st> Context::Current() {
   const auto now = steady_clock::now();
   if (now - looked_ < kLookEvery) return loaded_;
   looked_ = now;
-  if (!reload_.Due(StampOf(files_), now)) return loaded_;
+  if (!reload_.Due(StampsOf(files_), now)) return loaded_;
   Result<Material> material = Load(files_, accepts_);
   Status status = material.status();
   if (status.ok()) status = published_.Publish(material->contents);

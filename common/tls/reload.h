@@ -6,14 +6,26 @@
 #pragma once
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+
 #include "common/base/status.h"
 
 namespace muster::tls {
+
+// Tells a file from the one that replaces it, by its size, time and the like.
+inline std::string StampOf(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) return fmt::format("{}: {}", path, errno);
+  return fmt::format("{}/{}/{}.{:09}", info.st_ino, info.st_size, info.st_mtim.tv_sec,
+                     info.st_mtim.tv_nsec);
+}
 
 class Reload {
  public:
@@ -22,7 +34,7 @@ class Reload {
   static constexpr std::chrono::milliseconds kFirst{500};
   static constexpr std::chrono::milliseconds kLast{16'000};
 
-  // `stamp` tells the files that are in use from others, by size, time and the like.
+  // `stamp`: of the files that are in use.
   explicit Reload(std::string stamp = {}) : stamp_(std::move(stamp)) {}
 
   // Whether the files, which have this stamp now, are to be loaded.

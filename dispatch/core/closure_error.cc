@@ -5,9 +5,7 @@
 #include "common/base/trouble.h"
 
 namespace muster::dispatch {
-namespace {
-
-const char* Name(Origin origin) {
+const char* Words(Origin origin) {
   switch (origin) {
     case Origin::kUser:
       return "the function";
@@ -23,7 +21,7 @@ const char* Name(Origin origin) {
   return "an unknown part";
 }
 
-const char* Name(Phase phase) {
+const char* Words(Phase phase) {
   switch (phase) {
     case Phase::kQueued:
       return "in the queue";
@@ -41,14 +39,12 @@ const char* Name(Phase phase) {
   return "at an unknown time";
 }
 
-}  // namespace
-
 std::string ClosureError::ToString() const {
-  std::string where = task.empty() ? Name(origin) : task;
+  std::string where = task.empty() ? Words(origin) : task;
   if (incarnation != Incarnation()) where += fmt::format(", incarnation {}", incarnation);
   const std::string again = retries == 0 ? "" : fmt::format(", after {} retries", retries);
   return fmt::format("{}: {} ({}, {}{})", CodeName(status.code()), Message(status), where,
-                     Name(phase), again);
+                     Words(phase), again);
 }
 
 bool IsOfTheCluster(const ClosureError& error) {

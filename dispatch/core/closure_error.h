@@ -27,6 +27,10 @@ enum class Origin : std::uint8_t {
 // Where in the closure's life it happened.
 enum class Phase : std::uint8_t { kQueued = 1, kInputs, kRun, kWrites, kResult, kBuild };
 
+// "a parameter server"; "writing". What a number that is none of them gets says so.
+const char* Words(Origin origin);
+const char* Words(Phase phase);
+
 struct ClosureError {
   Status status;
   Origin origin = Origin::kUser;

@@ -1,6 +1,6 @@
 // Who submitted, stopped or read what: a file of JSON lines in the coordinator's state folder.
 //
-// {"did": "submit", "time": "2026-11-23 00:04:48 UTC", "what": "words-1f3a", "who": "submitter
+// {"did": "submit", "time": "2026-11-23T00:04:48Z", "what": "words-1f3a", "who": "submitter
 // ana"}
 //
 // A file that has grown to its limit is renamed, and takes the place of the one that was before.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/tls/certificate.h"
 
@@ -56,7 +57,7 @@ void AuditTrail::Write(AuditEntry entry) {
     ++shared_->lost;
     return;
   }
-  entry.time = tls::UtcText(clock_.WallNow());
+  entry.time = UtcText(clock_.WallNow());
   // Where no thread can be had the lane runs the second function alone.
   const auto begun = std::make_shared<bool>(false);
   disks_.Run(

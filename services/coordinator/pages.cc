@@ -9,10 +9,9 @@
 
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
-#include <openssl/evp.h>
-#include <openssl/sha.h>
 
 #include "common/base/mutex.h"
+#include "common/storage/sha256.h"
 
 namespace muster::coordinator {
 namespace {
@@ -30,12 +29,9 @@ constexpr std::string_view kPage =
 std::string HashOf(std::string_view begin, std::string_view end) {
   const std::size_t from = kPage.find(begin) + begin.size();
   const std::string_view text = kPage.substr(from, kPage.find(end, from) - from);
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
-  unsigned char base64[4 * ((sizeof hash + 2) / 3) + 1];
-  const int size = EVP_EncodeBlock(base64, hash, sizeof hash);
-  return "'sha256-" +
-         std::string(reinterpret_cast<const char*>(base64), static_cast<std::size_t>(size)) + "'";
+  storage::Sha256 hash;
+  hash.Add(text);
+  return "'sha256-" + hash.Base64() + "'";
 }
 
 // Nothing is loaded from elsewhere, no script runs but the page's own, nobody frames it. Colours of

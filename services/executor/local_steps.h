@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "collectives/group.h"
-#include "common/config/job_yaml/limits.h"
+#include "common/base/job_limits.h"
 #include "services/executor/local_variables.h"
 #include "services/executor/replica_source.h"
 #include "services/executor/steps.h"
@@ -92,7 +92,7 @@ class LocalSteps final : public Steps {
   void FinishPending();
   void TakeVariables(collectives::Group& group, int donor, bool takes, std::uint64_t step);
 
-  static constexpr int kShards = static_cast<int>(config::kLogicalShards);
+  static constexpr int kShards = static_cast<int>(job_limits::kLogicalShards);
 
   const std::unique_ptr<Strategy> strategy_;
   const bool deterministic_;

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "collectives/shard_tree.h"
-#include "common/config/job_yaml/limits.h"
+#include "common/base/job_limits.h"
 #include "common/messages/metric_sums.h"
 #include "muster/v1/executor.pb.h"
 
@@ -17,7 +17,7 @@ namespace muster::executor {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
-constexpr int kShards = static_cast<int>(config::kLogicalShards);
+constexpr int kShards = static_cast<int>(job_limits::kLogicalShards);
 
 void Add(Tensors& left, const Tensors& right) {
   for (std::size_t i = 0; i < left.size(); ++i) left[i].add_(right[i]);

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "common/base/task_name.h"
+#include "common/base/words.h"
 #include "common/messages/task_proto.h"
 
 namespace muster::trainer {
@@ -65,13 +66,12 @@ void ClosureStory::OnGivenAgain(const std::string& task, ClosureId closure) {
   const MutexLock lock(news_mutex_);
   for (auto rerun = reruns_.begin(); rerun != reruns_.end(); ++rerun) {
     if (rerun->waiting.erase(closure) == 0) continue;
-    rerun->placed +=
-        fmt::format("{}{} on {}", rerun->placed.empty() ? "" : ", ", ClosureOf(closure).id(), task);
+    rerun->placed.push_back(fmt::format("{} on {}", ClosureOf(closure).id(), task));
     if (!rerun->waiting.empty()) continue;
     v1::ClosureNews::Rerun& news = *news_.emplace_back().mutable_rerun();
     *news.mutable_from() = TaskOf(rerun->from);
     news.set_closures(static_cast<std::uint32_t>(rerun->count));
-    news.set_placed(rerun->placed);
+    news.set_placed(Joined(rerun->placed));
     reruns_.erase(rerun);
     return;
   }

@@ -49,7 +49,7 @@ class ClosureStory final : public dispatch::DriverWatcher {
     std::string from;
     std::set<ClosureId> waiting;
     std::size_t count = 0;
-    std::string placed;
+    std::vector<std::string> placed;  // "3 on worker:1"
   };
 
   mutable Mutex runs_mutex_;

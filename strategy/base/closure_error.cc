@@ -3,6 +3,8 @@
 #include <ostream>
 #include <utility>
 
+#include "dispatch/core/closure_error.h"
+
 namespace muster {
 namespace {
 
@@ -17,38 +19,17 @@ std::string WithDetails(const std::string& message, const ClosureDetails& detail
 
 }  // namespace
 
+// The numbers are dispatch's, which sends them.
 std::string to_string(ErrorOrigin origin) {
-  switch (origin) {
-    case ErrorOrigin::kUser:
-      return "the function";
-    case ErrorOrigin::kInput:
-      return "an input";
-    case ErrorOrigin::kWorker:
-      return "a worker";
-    case ErrorOrigin::kParameterServer:
-      return "a parameter server";
-    case ErrorOrigin::kCoordinator:
-      return "the coordinator";
-  }
-  return "an unknown part";
+  static_assert(static_cast<int>(ErrorOrigin::kCoordinator) ==
+                static_cast<int>(dispatch::Origin::kCoordinator));
+  return dispatch::Words(static_cast<dispatch::Origin>(origin));
 }
 
 std::string to_string(ClosurePhase phase) {
-  switch (phase) {
-    case ClosurePhase::kQueued:
-      return "in the queue";
-    case ClosurePhase::kInputs:
-      return "taking its inputs";
-    case ClosurePhase::kRun:
-      return "running";
-    case ClosurePhase::kWrites:
-      return "writing";
-    case ClosurePhase::kResult:
-      return "sending its result";
-    case ClosurePhase::kBuild:
-      return "building a value of the worker";
-  }
-  return "at an unknown time";
+  static_assert(static_cast<int>(ClosurePhase::kBuild) ==
+                static_cast<int>(dispatch::Phase::kBuild));
+  return dispatch::Words(static_cast<dispatch::Phase>(phase));
 }
 
 std::ostream& operator<<(std::ostream& out, ErrorOrigin origin) { return out << to_string(origin); }

@@ -11,7 +11,7 @@
 #include "program/runtime.h"
 #include <fmt/format.h>
 
-#include "common/config/job_yaml/limits.h"
+#include "common/base/job_limits.h"
 #include "muster/v1/program.pb.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/worker_context.h"
@@ -84,9 +84,9 @@ std::shared_ptr<PsConnection> DriverConnection() {
 }
 
 StepRule RuleOf(const ParameterServerOptions& options) {
-  if (options.gradients_per_step < 1 || options.gradients_per_step > config::kMostGradients) {
-    raise(InvalidArgument("gradients_per_step is from 1 to {}; given {}", config::kMostGradients,
-                          options.gradients_per_step));
+  if (options.gradients_per_step < 1 || options.gradients_per_step > job_limits::kMostGradients) {
+    raise(InvalidArgument("gradients_per_step is from 1 to {}; given {}",
+                          job_limits::kMostGradients, options.gradients_per_step));
   }
   constexpr std::uint32_t kMostSpeculative = 1'000;
   if (options.speculative > kMostSpeculative) {
@@ -111,8 +111,8 @@ StepRule RuleOf(const ParameterServerOptions& options) {
         "immediate writes in synchronous steps: what closures of a step write counts "
         "when all of them have ended"));
   }
-  if (*options.consistency.staleness > config::kMostStaleness) {
-    raise(InvalidArgument("a staleness of at most {}; given {}", config::kMostStaleness,
+  if (*options.consistency.staleness > job_limits::kMostStaleness) {
+    raise(InvalidArgument("a staleness of at most {}; given {}", job_limits::kMostStaleness,
                           *options.consistency.staleness));
   }
   return {.gradients = options.gradients_per_step, .staleness = *options.consistency.staleness};

@@ -84,7 +84,7 @@ Status WriteOnce(const std::string& directory, std::uint64_t step, const Checkpo
   manifest.set_job_name(job.name);
   manifest.set_spec_hash(job.spec_hash);
   manifest.set_step(step);
-  manifest.set_created_at(UtcText(UnixMillis(std::chrono::system_clock::now()) / 1'000));
+  manifest.set_created_at(UtcText(std::chrono::system_clock::now()));
   Status committed = storage::Commit(directory, std::move(manifest));
   // The old one's file; that of a save that failed is written over by the next.
   if (committed.ok()) (void)disk.Remove(storage::JoinPath(directory, taken ? kFile : kOtherFile));

@@ -14,8 +14,8 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/util/message_differencer.h>
 
+#include "common/base/job_limits.h"
 #include "common/base/utf8.h"
-#include "common/config/job_yaml/limits.h"
 #include "common/config/job_yaml/validate_job.h"
 
 namespace muster::config {
@@ -96,7 +96,7 @@ void AbsoluteFiles(const std::string& folder, google::protobuf::Message& message
 }  // namespace
 
 std::string NameFromFile(const std::string& file) {
-  std::string name = fs::path(file).stem().string().substr(0, kLongestJobName);
+  std::string name = fs::path(file).stem().string().substr(0, job_limits::kLongestJobName);
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
   }

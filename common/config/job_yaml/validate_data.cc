@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "common/config/job_yaml/limits.h"
+#include "common/base/job_limits.h"
 #include "common/config/job_yaml/validate_job.h"
 #include "muster/v1/job_spec.pb.h"
 
@@ -37,7 +37,7 @@ class DataCheck {
   void CheckColumnName(const std::string& field, const std::string& name) {
     if (!IsIdentifier(name)) {
       Report(field, "'{}' cannot be a column's name: letters, digits and '_', at most {}", name,
-             kLongestName);
+             job_limits::kLongestName);
     }
   }
 
@@ -134,8 +134,8 @@ void DataCheck::TfRecord(const v1::TfRecordData& tfrecord) {
     if (dtype != v1::DTYPE_FLOAT32 && dtype != v1::DTYPE_INT64 && dtype != v1::DTYPE_UINT8) {
       Report(field + ".dtype", "required: float32, int64 or uint8");
     }
-    if (feature.shape_size() > kMostDimensions) {
-      Report(field + ".shape", "at most {} dimensions; given {}", kMostDimensions,
+    if (feature.shape_size() > job_limits::kMostDimensions) {
+      Report(field + ".shape", "at most {} dimensions; given {}", job_limits::kMostDimensions,
              feature.shape_size());
     }
     for (const std::int64_t size : feature.shape()) {

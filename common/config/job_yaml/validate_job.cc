@@ -10,9 +10,9 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "common/base/job_limits.h"
 #include "common/base/suggest.h"
 #include "common/base/words.h"
-#include "common/config/job_yaml/limits.h"
 #include "common/config/job_yaml/validate_launch.h"
 #include "common/config/job_yaml/validate_strategy.h"
 #include "muster/v1/job_spec.pb.h"
@@ -24,8 +24,8 @@ constexpr std::uint32_t kMostCheckpoints = 10'000;
 constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
 
 bool IsJobName(const std::string& name) {
-  return !name.empty() && name.size() <= kLongestJobName && name[0] != '-' && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+  return !name.empty() && name.size() <= job_limits::kLongestJobName && name[0] != '-' &&
+         name[0] != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
          });
 }
@@ -47,7 +47,7 @@ class JobCheck {
   void CheckColumn(const std::string& path, const std::string& name);
   void CheckSource(const std::string& path, const std::string& source);
   void CheckInitializer(const std::string& path, const v1::Initializer& initializer);
-  // Product of the dimensions times 4 bytes, refused above kMostVariableBytes.
+  // Product of the dimensions times 4 bytes, refused above job_limits::kMostVariableBytes.
   void CheckShape(const std::string& path, const std::vector<std::int64_t>& shape);
 
   void Program();
@@ -73,7 +73,7 @@ Problems JobCheck::Run() {
     Report(
         "name",
         "letters, digits, '.', '_' and '-', at most {}, not beginning with '.' or '-'; given '{}'",
-        kLongestJobName, spec_.name());
+        job_limits::kLongestJobName, spec_.name());
   }
   if (spec_.has_launch()) {
     ValidateLaunch(spec_, problems_);
@@ -123,25 +123,26 @@ void JobCheck::Program() {
   if (strategy.placement() != v1::PLACEMENT_KIND_UNSPECIFIED) {
     Report("strategy.placement", "a program says it itself, in ParameterServerOptions: remove it");
   }
-  if (strategy.workers() > kMostWorkers || strategy.max_workers() > kMostWorkers) {
-    Report("strategy.workers", "at most {}; given {}", kMostWorkers,
+  if (strategy.workers() > job_limits::kMostWorkers ||
+      strategy.max_workers() > job_limits::kMostWorkers) {
+    Report("strategy.workers", "at most {}; given {}", job_limits::kMostWorkers,
            std::max(strategy.workers(), strategy.max_workers()));
   }
   if (strategy.max_workers() != 0 && strategy.max_workers() < strategy.workers()) {
     Report("strategy.max_workers", "must not be below workers, {}; given {}", strategy.workers(),
            strategy.max_workers());
   }
-  if (program.closures_per_worker() > kMostClosuresPerWorker) {
-    Report("program.closures_per_worker", "at most {}; given {}", kMostClosuresPerWorker,
-           program.closures_per_worker());
+  if (program.closures_per_worker() > job_limits::kMostClosuresPerWorker) {
+    Report("program.closures_per_worker", "at most {}; given {}",
+           job_limits::kMostClosuresPerWorker, program.closures_per_worker());
   }
-  if (program.parameter_servers() > kMostServers) {
-    Report("program.parameter_servers", "at most {}; given {}", kMostServers,
+  if (program.parameter_servers() > job_limits::kMostServers) {
+    Report("program.parameter_servers", "at most {}; given {}", job_limits::kMostServers,
            program.parameter_servers());
   }
-  if (program.memory_bytes() != 0 && program.memory_bytes() < kLeastMemory) {
+  if (program.memory_bytes() != 0 && program.memory_bytes() < job_limits::kLeastMemory) {
     Report("program.memory_bytes", "an executor needs {} MiB at least; given {} bytes",
-           kLeastMemory >> 20, program.memory_bytes());
+           job_limits::kLeastMemory >> 20, program.memory_bytes());
   }
   if (program.restart() == v1::RESTART_POLICY_EXIT_CODE) {
     Report("program.restart", "exit_code is for launched commands: choose never or on_failure");
@@ -151,8 +152,8 @@ void JobCheck::Program() {
   }
   std::size_t bytes = 0;
   for (const std::string& argument : program.arguments()) bytes += argument.size() + 1;
-  if (bytes > kMostArgumentBytes) {
-    Report("program.arguments", "{} bytes; at most {}", bytes, kMostArgumentBytes);
+  if (bytes > job_limits::kMostArgumentBytes) {
+    Report("program.arguments", "{} bytes; at most {}", bytes, job_limits::kMostArgumentBytes);
   }
 }
 
@@ -166,8 +167,8 @@ void JobCheck::CheckColumn(const std::string& path, const std::string& name) {
 }
 
 void JobCheck::CheckSource(const std::string& path, const std::string& source) {
-  if (source.size() > kMostSourceBytes) {
-    Report(path, "{} bytes of source; at most {}", source.size(), kMostSourceBytes);
+  if (source.size() > job_limits::kMostSourceBytes) {
+    Report(path, "{} bytes of source; at most {}", source.size(), job_limits::kMostSourceBytes);
   }
   if (source.find('\0') != std::string::npos) Report(path, "the source has a zero byte");
 }
@@ -187,15 +188,16 @@ void JobCheck::CheckInitializer(const std::string& path, const v1::Initializer& 
 }
 
 void JobCheck::CheckShape(const std::string& path, const std::vector<std::int64_t>& shape) {
-  if (shape.size() > kMostDimensions) {
-    return Report(path, "at most {} dimensions; given {}", kMostDimensions, shape.size());
+  if (shape.size() > job_limits::kMostDimensions) {
+    return Report(path, "at most {} dimensions; given {}", job_limits::kMostDimensions,
+                  shape.size());
   }
   std::int64_t bytes = sizeof(float);
   for (const std::int64_t size : shape) {
     if (size <= 0) return Report(path, "every dimension must be above 0; given {}", size);
-    if (bytes > kMostVariableBytes / size) {
+    if (bytes > job_limits::kMostVariableBytes / size) {
       return Report(path, "[{}] takes more than {} GiB, the most a variable may have",
-                    fmt::join(shape, ", "), kMostVariableBytes >> 30);
+                    fmt::join(shape, ", "), job_limits::kMostVariableBytes >> 30);
     }
     bytes *= size;
   }
@@ -204,19 +206,19 @@ void JobCheck::CheckShape(const std::string& path, const std::vector<std::int64_
 void JobCheck::Length() {
   if (spec_.batch_size() == 0) {
     Report("batch_size", "required, above 0: the number of examples in a step");
-  } else if (spec_.batch_size() > kMostBatch) {
-    Report("batch_size", "at most {}; given {}", kMostBatch, spec_.batch_size());
+  } else if (spec_.batch_size() > job_limits::kMostBatch) {
+    Report("batch_size", "at most {}; given {}", job_limits::kMostBatch, spec_.batch_size());
   }
   if ((spec_.epochs() == 0) == (spec_.steps() == 0)) {
     Report(spec_.epochs() == 0 ? "epochs" : "steps",
            "exactly one of epochs and steps, above 0; given {}",
            spec_.epochs() == 0 ? "none" : "both");
   }
-  if (spec_.steps() > kMostSteps) {
-    Report("steps", "at most {}; given {}", kMostSteps, spec_.steps());
+  if (spec_.steps() > job_limits::kMostSteps) {
+    Report("steps", "at most {}; given {}", job_limits::kMostSteps, spec_.steps());
   }
-  if (spec_.epochs() > kMostEpochs) {
-    Report("epochs", "at most {}; given {}", kMostEpochs, spec_.epochs());
+  if (spec_.epochs() > job_limits::kMostEpochs) {
+    Report("epochs", "at most {}; given {}", job_limits::kMostEpochs, spec_.epochs());
   }
 }
 
@@ -240,7 +242,7 @@ void JobCheck::Model() {
     const std::string path = "model.parameters." + name;
     if (!IsIdentifier(name) || reserved.contains(name)) {
       Report(path, "'{}' cannot be a parameter's name: letters, digits and '_', at most {}, not {}",
-             name, kLongestName, fmt::join(reserved, " or "));
+             name, job_limits::kLongestName, fmt::join(reserved, " or "));
     }
     CheckShape(path + ".shape", {parameter.shape().begin(), parameter.shape().end()});
     if (parameter.has_initializer())
@@ -255,7 +257,7 @@ void JobCheck::Model() {
 std::optional<std::int64_t> JobCheck::LargestId(const std::string& feature) const {
   if (spec_.data().has_criteo() && feature == "cat") {
     const std::int64_t buckets = spec_.data().criteo().hash_buckets();
-    return buckets == 0 ? kDefaultCriteoBuckets : buckets;
+    return buckets == 0 ? job_limits::kDefaultCriteoBuckets : buckets;
   }
   const auto& csv = spec_.data().csv().columns();
   if (const auto column = csv.find(feature);
@@ -270,7 +272,7 @@ void JobCheck::Embeddings() {
     const std::string path = "embeddings." + name;
     if (!IsIdentifier(name)) {
       Report(path, "'{}' cannot be an embedding's name: letters, digits and '_', at most {}", name,
-             kLongestName);
+             job_limits::kLongestName);
     }
     if (spec_.model().parameters().contains(name)) {
       Report(path, "a parameter has the same name; rename one of them");
@@ -424,8 +426,9 @@ void JobCheck::Schedule() {
 void JobCheck::Evaluation() {
   if (!spec_.has_evaluation()) return;
   const v1::EvaluationSpec& evaluation = spec_.evaluation();
-  if (evaluation.batch_size() > kMostBatch) {
-    Report("evaluation.batch_size", "at most {}; given {}", kMostBatch, evaluation.batch_size());
+  if (evaluation.batch_size() > job_limits::kMostBatch) {
+    Report("evaluation.batch_size", "at most {}; given {}", job_limits::kMostBatch,
+           evaluation.batch_size());
   }
   if (evaluation.evaluator() && evaluation.every_epochs() != 0) {
     Report("evaluation.every_epochs",
@@ -465,7 +468,7 @@ void JobCheck::Checkpoint() {
 }  // namespace
 
 bool IsIdentifier(std::string_view name) {
-  return !name.empty() && name.size() <= kLongestName &&
+  return !name.empty() && name.size() <= job_limits::kLongestName &&
          std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
          std::all_of(name.begin(), name.end(),
                      [](unsigned char c) { return (std::isalnum(c) != 0 && c < 128) || c == '_'; });

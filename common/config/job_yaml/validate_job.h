@@ -26,8 +26,8 @@ void ValidateData(const std::string& path, const v1::DataSpec& data, Problems& p
 // The columns that the data declares, sorted; what forward, embeddings and loss may name.
 std::vector<std::string> DeclaredColumns(const v1::DataSpec& data);
 
-// Letters, digits and '_', not beginning with a digit, at most kLongestName: what TorchScript takes
-// as a name of an argument or an attribute.
+// Letters, digits and '_', not beginning with a digit, at most job_limits::kLongestName: what
+// TorchScript takes as a name of an argument or an attribute.
 bool IsIdentifier(std::string_view name);
 
 }  // namespace muster::config

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/job_limits.h"
 #include "common/base/tpu_mesh.h"
-#include "common/config/job_yaml/limits.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::config {
@@ -69,17 +69,18 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
       strategy.kind() != v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) {
     report("strategy.kind", "a launched command has multi_worker_mirrored, or none");
   }
-  if (strategy.workers() > kMostWorkers || strategy.max_workers() > kMostWorkers) {
-    report("strategy.workers", fmt::format("at most {}; given {}", kMostWorkers,
+  if (strategy.workers() > job_limits::kMostWorkers ||
+      strategy.max_workers() > job_limits::kMostWorkers) {
+    report("strategy.workers", fmt::format("at most {}; given {}", job_limits::kMostWorkers,
                                            std::max(strategy.workers(), strategy.max_workers())));
   }
   if (strategy.max_workers() != 0 && strategy.max_workers() < strategy.workers()) {
     report("strategy.max_workers", fmt::format("must not be below workers, {}; given {}",
                                                strategy.workers(), strategy.max_workers()));
   }
-  if (launch.processes_per_worker() > kMostProcessesPerWorker) {
+  if (launch.processes_per_worker() > job_limits::kMostProcessesPerWorker) {
     report("launch.processes_per_worker",
-           fmt::format("at most {}; given {}", kMostProcessesPerWorker,
+           fmt::format("at most {}; given {}", job_limits::kMostProcessesPerWorker,
                        launch.processes_per_worker()));
   }
   if (launch.max_restarts() != 0 && launch.restart() != v1::RESTART_POLICY_ON_FAILURE &&
@@ -94,9 +95,9 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
   if (launch.elastic() && strategy.max_workers() == 0) {
     report("strategy.max_workers", "an elastic job says how many processes it has at most");
   }
-  if (launch.grace_ms() > kMostGraceMs) {
-    report("launch.grace_ms",
-           fmt::format("at most {} ms (an hour); given {}", kMostGraceMs, launch.grace_ms()));
+  if (launch.grace_ms() > job_limits::kMostGraceMs) {
+    report("launch.grace_ms", fmt::format("at most {} ms (an hour); given {}",
+                                          job_limits::kMostGraceMs, launch.grace_ms()));
   }
   for (const auto& [name, value] : launch.environment()) {
     if (const std::string wrong = WrongVariable(name, value); !wrong.empty()) {
@@ -109,9 +110,9 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
            fmt::format("a name without '/', of a file that is sent or in PATH; given \"{}\"",
                        launch.command()));
   }
-  if (launch.files_size() > kMostLaunchFiles) {
+  if (launch.files_size() > job_limits::kMostLaunchFiles) {
     report("launch.files",
-           fmt::format("at most {}; given {}", kMostLaunchFiles, launch.files_size()));
+           fmt::format("at most {}; given {}", job_limits::kMostLaunchFiles, launch.files_size()));
   }
   std::set<std::string> paths{launch.sha256().empty() ? "" : launch.command()};
   for (const v1::LaunchFile& file : launch.files()) {
@@ -125,9 +126,9 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
     if (file.sha256().empty()) report("launch.files", file.path() + ": its SHA-256 is required");
   }
   for (const std::string& argument : launch.arguments()) bytes += argument.size() + 1;
-  if (bytes > kMostArgumentBytes) {
-    report("launch.arguments",
-           fmt::format("{} bytes with the environment; at most {}", bytes, kMostArgumentBytes));
+  if (bytes > job_limits::kMostArgumentBytes) {
+    report("launch.arguments", fmt::format("{} bytes with the environment; at most {}", bytes,
+                                           job_limits::kMostArgumentBytes));
   }
 }
 

@@ -6,9 +6,9 @@
 
 #include <fmt/core.h>
 
+#include "common/base/job_limits.h"
 #include "common/base/tpu_mesh.h"
 #include "common/base/words.h"
-#include "common/config/job_yaml/limits.h"
 
 namespace muster::config {
 namespace {
@@ -101,8 +101,8 @@ void StrategyCheck::WholeVariables() {
 void StrategyCheck::Devices() {
   const bool one_device = Is(v1::STRATEGY_KIND_ONE_DEVICE);
   const std::uint32_t most = one_device                  ? 1
-                             : strategy_.deterministic() ? kLogicalShards
-                                                         : kMostDevices;
+                             : strategy_.deterministic() ? job_limits::kLogicalShards
+                                                         : job_limits::kMostDevices;
   if (strategy_.devices() > most) {
     Report("strategy.devices", "from 1 to {}{}; given {}{}", most,
            strategy_.deterministic() && !one_device
@@ -119,9 +119,9 @@ void StrategyCheck::Devices() {
 
 void StrategyCheck::Replicas(const std::string& path, std::uint64_t replicas,
                              const std::string& what) {
-  if (strategy_.deterministic() && replicas > kLogicalShards) {
+  if (strategy_.deterministic() && replicas > job_limits::kLogicalShards) {
     Report(path, "{}: with deterministic at most {}, the number of its logical shards", what,
-           kLogicalShards);
+           job_limits::kLogicalShards);
   } else if (batch_size_ != 0 && replicas > batch_size_) {
     Report(path, "{}, and a batch_size of {}: each needs an example", what, batch_size_);
   }
@@ -140,8 +140,8 @@ void StrategyCheck::Workers() {
   }
   const char* const path =
       strategy_.max_workers() != 0 ? "strategy.max_workers" : "strategy.workers";
-  if (most > kMostStepWorkers) {
-    return Report(path, "at most {}; given {}", kMostStepWorkers, most);
+  if (most > job_limits::kMostStepWorkers) {
+    return Report(path, "at most {}; given {}", job_limits::kMostStepWorkers, most);
   }
   const std::uint64_t devices = std::max(1u, strategy_.devices());
   Replicas(path, most * devices,
@@ -177,8 +177,9 @@ void StrategyCheck::Consistency() {
       Report(path + ".staleness", "goes without a kind: write {{staleness: k}}");
     } else if (consistency.staleness() == 0) {
       Report(path + ".staleness", "from 1; given 0, which is called synchronous");
-    } else if (consistency.staleness() > kMostStaleness) {
-      Report(path + ".staleness", "at most {}; given {}", kMostStaleness, consistency.staleness());
+    } else if (consistency.staleness() > job_limits::kMostStaleness) {
+      Report(path + ".staleness", "at most {}; given {}", job_limits::kMostStaleness,
+             consistency.staleness());
     }
   } else if (strategy_.has_consistency() &&
              consistency.kind() == v1::CONSISTENCY_KIND_UNSPECIFIED) {
@@ -189,8 +190,8 @@ void StrategyCheck::Consistency() {
     Report("strategy.gradients_per_step",
            "has no meaning with consistency async, where every batch is applied by itself; remove "
            "it, or say consistency: synchronous");
-  } else if (strategy_.gradients_per_step() > kMostGradients) {
-    Report("strategy.gradients_per_step", "at most {}; given {}", kMostGradients,
+  } else if (strategy_.gradients_per_step() > job_limits::kMostGradients) {
+    Report("strategy.gradients_per_step", "at most {}; given {}", job_limits::kMostGradients,
            strategy_.gradients_per_step());
   }
 }

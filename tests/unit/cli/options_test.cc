@@ -104,6 +104,11 @@ TEST_CASE("a mistake is named", "[cli][unit]") {
   };
   CHECK(says({"sumbit"}, "there is no command \"sumbit\"; did you mean \"submit\"?"));
   CHECK(says({"checkpoints", "lst", "j"}, "there is no command \"lst\"; did you mean \"list\"?"));
+  CHECK(says({"--versio"}, "there is no option \"--versio\"; did you mean \"--version\"?"));
+  CHECK(
+      says({"status", "--wiat=ready"}, "there is no option \"--wiat\"; did you mean \"--wait\"?"));
+  CHECK(says({"checkpoints", "verify", "j", "--step", "5x"},
+             "error: --step: \"5x\" is neither a step"));
   CHECK(says({"jobs", "-o", "yaml"}, "there is no output \"yaml\"; choose table or json"));
 }
 

@@ -58,8 +58,8 @@ TEST_CASE("of many members that have not begun an operation some are named",
           "[collectives][group_state]") {
   const GroupState state(0, Tasks(30));
   const std::string awaited = state.Awaited(5, {1});
-  CHECK(awaited.starts_with("worker:1 and worker:2 and "));
-  CHECK(awaited.ends_with(" and worker:20 and 9 more (which have not begun it)"));
+  CHECK(awaited.starts_with("worker:1, worker:2, "));
+  CHECK(awaited.ends_with(", worker:20 and 9 more (which have not begun it)"));
 }
 
 // Members of one group in virtual time. Each calls operation after operation, which ends when all

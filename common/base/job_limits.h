@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace muster::config {
+namespace muster::job_limits {
 
 inline constexpr std::size_t kLongestJobName = 64;
 inline constexpr std::size_t kLongestName = 128;          // of a parameter, column, embedding
@@ -33,4 +33,4 @@ inline constexpr std::uint32_t kMostProcessesPerWorker = 1'024;
 inline constexpr int kMostLaunchFiles = 256;
 inline constexpr std::uint32_t kMostGraceMs = 3'600'000;
 
-}  // namespace muster::config
+}  // namespace muster::job_limits
