@@ -14,8 +14,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
 #include "tests/unit/cli/fake_job_api.h"
-#include "tests/unit/services_common/temp_dir.h"
-#include "tests/unit/storage/support.h"
+#include "tests/unit/common/storage/support.h"
+#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "tests/unit/cli/early_text.h"
-#include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::cli {
 namespace {

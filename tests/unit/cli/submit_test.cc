@@ -6,7 +6,7 @@
 #include "cli/upload.h"
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
-#include "tests/unit/job_yaml/good_job.h"
+#include "tests/unit/common/config/job_yaml/good_job.h"
 
 namespace muster::cli {
 namespace {

@@ -18,7 +18,7 @@
 #include "services/common/piped_process.h"
 #include "services/common/program_child.h"
 #include "tests/support/catch.h"
-#include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::program {
 

@@ -9,7 +9,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/other_user.h"
-#include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::program::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "tests/support/catch.h"
-#include "tests/unit/data/temp_files.h"
+#include "tests/unit/common/data/temp_files.h"
 #include "tests/unit/strategy/input/input_support.h"
 
 namespace muster {

@@ -14,7 +14,7 @@
 
 #include "common/storage/checkpoint.h"
 #include "tests/support/catch.h"
-#include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/services/common/temp_dir.h"
 #include "tests/unit/strategy/multi_worker_mirrored/elastic_runs.h"
 
 namespace muster::testing {

@@ -10,7 +10,7 @@
 #include <signal.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/services/common/temp_dir.h"
 #include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
 namespace muster::testing {

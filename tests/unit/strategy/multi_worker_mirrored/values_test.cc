@@ -7,7 +7,7 @@
 #include "strategy/train/metrics.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/extended.h"
-#include "tests/unit/services_common/temp_dir.h"
+#include "tests/unit/services/common/temp_dir.h"
 #include "tests/unit/strategy/input/input_support.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
 #include "tests/unit/strategy/train/nets.h"

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/unit/ps_client/server_process.h"
+#include "tests/unit/ps/client/server_process.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace cancelled_reads {

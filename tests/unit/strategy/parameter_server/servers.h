@@ -7,7 +7,7 @@
 #include "strategy/cluster/internal/cluster_link.h"
 #include "strategy/muster.h"
 #include "strategy/parameter_server/internal/connection.h"
-#include "tests/unit/ps_client/program_cluster.h"
+#include "tests/unit/ps/client/program_cluster.h"
 #include "tests/unit/strategy/errors.h"
 //
 #include "tests/support/catch.h"

@@ -1,5 +1,5 @@
 // The resolvers as a program of a user meets them. What each kind does with its source's answers:
-// tests/unit/cluster.
+// tests/unit/common/cluster.
 #include "strategy/resolver/cluster_resolver.h"
 
 #include <map>
@@ -13,7 +13,7 @@
 #include "strategy/base/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/environment_variables.h"
-#include "tests/unit/cluster/http_server.h"
+#include "tests/unit/common/cluster/http_server.h"
 #include "tests/unit/strategy/errors.h"
 
 namespace muster {

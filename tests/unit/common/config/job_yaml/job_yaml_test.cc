@@ -1,0 +1,270 @@
+#include "common/config/job_yaml/job_yaml.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tests/support/catch.h"
+#include "tests/unit/common/config/job_yaml/good_job.h"
+
+namespace muster::config {
+namespace {
+
+using testing::GoodJobBut;
+using testing::kGoodJob;
+
+// All problems, one a line.
+std::string ProblemsOf(const std::string& text) {
+  const JobFile job = ParseJobYaml(text, "job.yaml");
+  std::string all;
+  for (const LocatedProblem& problem : job.problems) {
+    all += (all.empty() ? "" : "\n") + job.Describe(problem);
+  }
+  return all;
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  CAPTURE(text, part);
+  CHECK(text.find(part) != std::string::npos);
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("a good job becomes the message it says", "[config][unit]") {
+  const JobFile job = ParseJobYaml(kGoodJob, "job.yaml");
+
+  CHECK(ProblemsOf(kGoodJob).empty());
+  CHECK(job.spec.name() == "digits");
+  CHECK(job.spec.batch_size() == 128);
+  CHECK(job.spec.optimizer().kind() == v1::OPTIMIZER_KIND_ADAM);
+  CHECK(job.spec.optimizer().learning_rate() == 0.001);
+  REQUIRE(job.spec.model().parameters().contains("w"));
+  CHECK(job.spec.model().parameters().at("w").shape(1) == 10);
+  CHECK(job.spec.metrics(1) == v1::METRIC_ACCURACY);
+  CHECK(job.spec.model().forward() ==
+        "def forward(self, image):\n    return torch.addmm(self.b, image, self.w)\n");
+}
+
+TEST_CASE("a list of files may be one file, a kind may stand for its message", "[config][unit]") {
+  const JobFile job = ParseJobYaml(kGoodJob, "job.yaml");
+
+  CHECK(job.spec.data().idx().columns().at("image").files(0) == "train-images.gz");
+  CHECK(job.spec.data().idx().columns().at("label").files(0) == "train-labels.gz");
+  CHECK(job.spec.model().parameters().at("b").initializer().kind() == v1::INITIALIZER_KIND_ZEROS);
+}
+
+TEST_CASE("an unknown key is an error with its place and the likely meaning", "[config][unit]") {
+  CHECK(ProblemsOf(GoodJobBut("batch_size", "batch_sise")) ==
+        "job.yaml:17:1: batch_sise: unknown key; did you mean \"batch_size\"?");
+  CHECK(ProblemsOf(GoodJobBut("shape: [784", "shpe: [784")) ==
+        "job.yaml:4:9: model.parameters.w.shpe: unknown key; did you mean \"shape\"?");
+  Contains(ProblemsOf(kGoodJob + "zzzz: 1\n"),
+           "job.yaml:19:1: zzzz: unknown key; known here: name, ");
+}
+
+TEST_CASE("a job file cannot hold a program, and says how one is submitted", "[config][unit]") {
+  CHECK(ProblemsOf("name: words\nprogram:\n  name: words\n") ==
+        "job.yaml:3:3: program: a job file trains a model; a program is submitted by itself: "
+        "muster submit --strategy parameter_server -- PROGRAM ARGUMENTS");
+  Contains(ProblemsOf(kGoodJob + "program: build/words\n"), "a program is submitted by itself");
+}
+
+TEST_CASE("a byte that is not UTF-8 is an error with its place", "[config][unit]") {
+  CHECK(ProblemsOf("# \xC3\xA9t\xC3\xA9\nname: \xC3\xA9t\xE9\nepochs: 1\n") ==
+        "job.yaml:2:9: byte \\xe9 is not UTF-8: save the file as UTF-8");
+  CHECK(ProblemsOf("\x80") == "job.yaml:1:1: byte \\x80 is not UTF-8: save the file as UTF-8");
+}
+
+TEST_CASE("relative paths in a folder whose name is not UTF-8 are refused", "[config][unit]") {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / ("muster-\xFF-" + std::to_string(::getpid())))
+          .string();
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/job.yaml") << kGoodJob;
+  std::string absolute = kGoodJob;
+  for (std::size_t at = 0; (at = absolute.find("train-", at)) != std::string::npos; at += 7) {
+    absolute.insert(at, "/");
+  }
+  std::ofstream(folder + "/absolute.yaml") << absolute;
+
+  const Result<JobFile> job = LoadJobYaml(folder + "/job.yaml");
+  const Result<JobFile> other = LoadJobYaml(folder + "/absolute.yaml");
+  std::filesystem::remove_all(folder);
+
+  REQUIRE(job.ok());
+  REQUIRE(job->problems.size() == 1);
+  Contains(job->problems[0].problem.message, "whose name is not UTF-8: rename the folder");
+  REQUIRE(other.ok());
+  CHECK(other->problems.empty());
+}
+
+TEST_CASE("a value of the wrong type is told against what is expected", "[config][unit]") {
+  CHECK(ProblemsOf(GoodJobBut("batch_size: 128", "batch_size: many")) ==
+        "job.yaml:17:13: batch_size: expected a whole number from 0 to 4294967295; given 'many'");
+  CHECK(ProblemsOf(GoodJobBut("[784, 10]", "784")) ==
+        "job.yaml:4:16: model.parameters.w.shape: expected a list; given '784'");
+  CHECK(ProblemsOf(GoodJobBut("[784, 10]", "[784, ten]")) ==
+        "job.yaml:4:22: model.parameters.w.shape.1: expected a whole number; given 'ten'");
+  CHECK(ProblemsOf(GoodJobBut("{kind: softmax_cross_entropy, label: label}", "[1]"))
+            .starts_with("job.yaml:14:7: loss: expected a mapping with keys of kind, label, "
+                         "function; given a list"));
+  CHECK(ProblemsOf(GoodJobBut("epochs: 5", "epochs:")) ==
+        "job.yaml:18:1: epochs: has no value; give one or remove the key");
+}
+
+TEST_CASE("numbers are neither quoted nor octal, and yes is not true", "[config][unit]") {
+  Contains(ProblemsOf(GoodJobBut("128", "\"128\"")), "given the quoted text \"128\"");
+  Contains(ProblemsOf(GoodJobBut("128", "0128")), "given '0128'");
+  Contains(ProblemsOf(GoodJobBut("batch_size: 128", "batch_size: 4294967296")), "to 4294967295");
+  Contains(ProblemsOf(GoodJobBut("data:\n", "data:\n  shuffle: yes\n")),
+           "data.shuffle: expected true or false; given 'yes'");
+  CHECK(ParseJobYaml(GoodJobBut("digits", "no"), "x").spec.name() == "no");
+}
+
+TEST_CASE("an enum lists what it takes", "[config][unit]") {
+  CHECK(
+      ProblemsOf(GoodJobBut("kind: adam", "kind: adem")) ==
+      "job.yaml:16:19: optimizer.kind: expected one of adagrad, adam, adamw, ftrl, momentum, sgd; "
+      "given 'adem'; did you mean \"adam\"?");
+  Contains(ProblemsOf(GoodJobBut("kind: adam", "kind: ADAM")), "given 'ADAM'");
+  Contains(ProblemsOf(GoodJobBut("kind: adam", "kind: 4")), "given '4'");
+  Contains(ProblemsOf(GoodJobBut("kind: adam", "kind: unspecified")), "given 'unspecified'");
+}
+
+TEST_CASE("a key given twice is refused", "[config][unit]") {
+  CHECK(ProblemsOf(kGoodJob + "epochs: 6\n") ==
+        "job.yaml:19:1: epochs: given twice; the first is in line 18");
+  Contains(ProblemsOf(GoodJobBut("    b: {", "    w: {shape: [1]}\n    b: {")),
+           "job.yaml:5:5: model.parameters.w: given twice; the first is in line 4");
+}
+
+TEST_CASE("every problem is listed, in the order of the file", "[config][unit]") {
+  std::string text = GoodJobBut("batch_size: 128", "batch_size: -1");
+  text.replace(text.find("kind: adam"), 10, "knd: adam");
+  text += "colour: red\n";
+
+  const JobFile job = ParseJobYaml(text, "job.yaml");
+
+  REQUIRE(job.problems.size() == 3);
+  CHECK(job.problems[0].problem.path == "optimizer.knd");
+  CHECK(job.problems[1].problem.path == "batch_size");
+  CHECK(job.problems[2].problem.path == "colour");
+}
+
+TEST_CASE("problems of meaning carry the place of the field", "[config][unit]") {
+  CHECK(ProblemsOf(GoodJobBut("0.001", "-1")) ==
+        "job.yaml:16:40: optimizer.learning_rate: required, above 0 and finite; given -1");
+  Contains(
+      ProblemsOf(GoodJobBut("label: label}", "label: lable}")),
+      "job.yaml:14:44: loss.label: the data has no column 'lable'; it has image, label; did you "
+      "mean \"label\"?");
+}
+
+TEST_CASE("text that is not YAML is an error with its place", "[config][unit]") {
+  Contains(ProblemsOf("name: [1, 2\nmodel: }"), "job.yaml:2:6: not YAML: ");
+  Contains(ProblemsOf("a: *nowhere"), "not YAML: ");
+  Contains(ProblemsOf(""), "the file says nothing");
+  Contains(ProblemsOf("# only words\n"), "the file says nothing");
+  Contains(ProblemsOf(","), "job.yaml:1:1: not YAML: nothing can begin with this character");
+  Contains(ProblemsOf(kGoodJob + "---\nname: second\n"), "2 YAML documents; expected one");
+  Contains(ProblemsOf("just text"), "expected a mapping");
+  Contains(ProblemsOf(std::string("name: a\0b", 9)), "name");
+}
+
+TEST_CASE("the checksum of an archive cannot be set by hand", "[config][unit]") {
+  Contains(ProblemsOf(GoodJobBut("model:\n", "model:\n  archive_sha256: ab\n")),
+           "model.archive_sha256: unknown key");
+}
+
+TEST_CASE("a tag is refused, not obeyed", "[config][unit]") {
+  Contains(ProblemsOf(GoodJobBut("128", "!!str 128")), "is not understood");
+}
+
+TEST_CASE("anchors work, and bombs of anchors or depth end at once", "[config][unit]") {
+  CHECK(ProblemsOf(GoodJobBut("w: {shape: [784, 10]}", "w: &m {shape: [784, 10]}\n    w2: *m"))
+            .empty());
+
+  const auto start = std::chrono::steady_clock::now();
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string one = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + one;
+    for (int j = 0; j < 9; ++j) bomb += ", " + one;
+    bomb += "]\n";
+  }
+  Contains(ProblemsOf(bomb + kGoodJob), "a0: unknown key");
+  Contains(ProblemsOf(GoodJobBut("[784, 10]", "[&a [1, 2], *a]")),
+           "expected a whole number; given a list");
+  Contains(ProblemsOf("name: &n [*n]\n"), "job.yaml:1:");
+  Contains(ProblemsOf(std::string(100'000, '[')), "not YAML");
+  Contains(ProblemsOf(std::string(100'000, '{')), "not YAML");
+  std::string deep;
+  for (int i = 0; i < 900; ++i) deep += std::string(i, ' ') + "a:\n";
+  Contains(ProblemsOf(deep), "not YAML");
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+}
+
+TEST_CASE("a file of 10 MB is refused unread", "[config][unit]") {
+  std::string folder = "/tmp/muster-job-yaml-XXXXXX";
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const std::string path = folder + "/job.yaml";
+  std::ofstream(path) << std::string(10'000'000, '#');
+
+  const Result<JobFile> job = LoadJobYaml(path);
+
+  REQUIRE_FALSE(job.ok());
+  CHECK(job.status().code() == StatusCode::kResourceExhausted);
+  Contains(Message(job.status()), "more than 1048576 bytes");
+  CHECK(LoadJobYaml(folder).status().code() == StatusCode::kNotFound);
+  CHECK(LoadJobYaml(folder + "/none.yaml").status().code() == StatusCode::kNotFound);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("many aliases of one value are counted each time", "[config][unit]") {
+  std::string text =
+      GoodJobBut("    b: {", "    big: &big {shape: [1, 1, 1, 1, 1, 1, 1, 1]}\n    b: {");
+  std::string aliases;
+  for (int i = 0; i < 20'000; ++i) aliases += "    p" + std::to_string(i) + ": *big\n";
+  text.insert(text.find("  forward:"), aliases);
+
+  Contains(ProblemsOf(text), "more than 100000 values; aliases count each time they are used");
+}
+
+TEST_CASE("the list of problems ends somewhere", "[config][unit]") {
+  std::string text = kGoodJob;
+  for (int i = 0; i < 500; ++i) text += "wrong" + std::to_string(i) + ": 1\n";
+
+  const JobFile job = ParseJobYaml(text, "job.yaml");
+
+  CHECK(job.problems.size() == kMostProblems);
+}
+
+TEST_CASE("a job without a name is called after its file", "[config][unit]") {
+  CHECK(ParseJobYaml(GoodJobBut("name: digits\n", ""), "/x/my job.v2.yaml").spec.name() ==
+        "my-job.v2");
+}
+
+TEST_CASE("relative paths become absolute below the file's folder", "[config][unit]") {
+  std::string folder = "/tmp/muster-job-yaml-XXXXXX";
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  std::string text = GoodJobBut("train-images.gz", "../a/images-*.gz");
+  text.replace(text.find("[train-labels.gz]"), 17, "[/abs/labels.gz, more.gz]");
+  text += "checkpoint: {directory: ckpt}\n";
+  std::ofstream(folder + "/job.yaml") << text;
+
+  const Result<JobFile> job = LoadJobYaml(folder + "/job.yaml");
+
+  REQUIRE(job.ok());
+  CHECK(job->problems.empty());
+  const auto& columns = job->spec.data().idx().columns();
+  CHECK(columns.at("image").files(0) == "/tmp/a/images-*.gz");
+  CHECK(columns.at("label").files(0) == "/abs/labels.gz");
+  CHECK(columns.at("label").files(1) == folder + "/more.gz");
+  CHECK(job->spec.checkpoint().directory() == folder + "/ckpt");
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace muster::config

@@ -1,0 +1,107 @@
+// One suite that the real file system and the fake both pass.
+#include "common/storage/file_system.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include <stdlib.h>
+
+#include "common/storage/checkpoint.h"
+#include "tests/support/catch.h"
+#include "tests/support/fake_file_system.h"
+#include "tests/unit/common/storage/support.h"
+
+namespace muster::storage {
+namespace {
+
+// A folder of its own, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "muster-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void Conform(FileSystem& files, const std::string& root) {
+  const std::string folder = root + "/a/b";
+  REQUIRE(files.MakeFolders(folder).ok());
+  REQUIRE(files.MakeFolders(folder).ok());
+  CHECK(files.Exists(folder).value());
+  CHECK(files.Open(folder + "/none").status().code() == StatusCode::kNotFound);
+  CHECK(files.List(root + "/none").status().code() == StatusCode::kNotFound);
+  CHECK(files.Create(root + "/none/file").status().code() == StatusCode::kNotFound);
+  {
+    const auto file = files.Create(folder + "/file").value();
+    REQUIRE(file->Reserve(5).ok());
+    REQUIRE(file->Append(Bytes("hel")).ok());
+    REQUIRE(file->Append(Bytes("lo")).ok());
+    REQUIRE(file->Sync().ok());
+    REQUIRE(file->Close().ok());
+  }
+  REQUIRE(files.Rename(folder + "/file", folder + "/other").ok());
+  REQUIRE(files.SyncFolder(folder).ok());
+  REQUIRE(files.Create(folder + "/new").ok());
+  CHECK(files.RenameNew(folder + "/new", folder + "/other").code() == StatusCode::kAlreadyExists);
+  REQUIRE(files.RenameNew(folder + "/new", folder + "/newer").ok());
+  CHECK_FALSE(files.Exists(folder + "/new").value());
+  REQUIRE(files.Remove(folder + "/newer").ok());
+  CHECK_FALSE(files.Exists(folder + "/file").value());
+  CHECK(files.List(folder).value() == std::vector<std::string>{"other"});
+  const auto opened = files.Open(folder + "/other").value();
+  CHECK(opened->size() == 5);
+  std::string text(3, ' ');
+  REQUIRE(opened->Read(1, std::as_writable_bytes(std::span(text))).ok());
+  CHECK(text == "ell");
+  CHECK(opened->Read(3, std::as_writable_bytes(std::span(text))).code() == StatusCode::kDataLoss);
+  REQUIRE(files.Remove(folder + "/other").ok());
+  REQUIRE(files.Remove(folder + "/other").ok());
+  REQUIRE(files.Create(folder + "/x").ok());
+  REQUIRE(files.RemoveTree(root + "/a").ok());
+  CHECK_FALSE(files.Exists(folder).value());
+}
+
+TEST_CASE("the real file system keeps the contract", "[storage][unit]") {
+  TemporaryFolder folder;
+  Conform(RealFileSystem(), folder.path());
+}
+
+TEST_CASE("the fake file system keeps the contract", "[storage][unit]") {
+  FakeFileSystem files;
+  REQUIRE(files.MakeFolders("root").ok());
+  Conform(files, "root");
+}
+
+TEST_CASE("a checkpoint lives on a real disk", "[storage][unit]") {
+  TemporaryFolder folder;
+  REQUIRE(WriteSample(folder.path(), 7, RealFileSystem()).ok());
+  const std::string directory = ListCheckpoints(folder.path()).value().at(0);
+
+  CHECK(Verify(directory).ok());
+  CHECK(Export(directory, folder.path() + "/model.safetensors").ok());
+  std::filesystem::resize_file(directory + "/ps-0-of-2.safetensors", 100);
+  CHECK(Verify(directory).code() == StatusCode::kDataLoss);
+  CHECK(Collect(folder.path(), 0, "").ok());
+  CHECK(ListCheckpoints(folder.path()).value().empty());
+}
+
+TEST_CASE("paths join and part", "[storage][unit]") {
+  CHECK(JoinPath("a", "b") == "a/b");
+  CHECK(JoinPath("a/", "b") == "a/b");
+  CHECK(ParentOf("a/b") == "a");
+  CHECK(ParentOf("a/b/") == "a");
+  CHECK(ParentOf("a") == ".");
+  CHECK(ParentOf("/a") == "/");
+  CHECK(ParentOf("/") == "/");
+}
+
+}  // namespace
+}  // namespace muster::storage

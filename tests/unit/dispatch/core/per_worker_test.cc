@@ -1,0 +1,153 @@
+// Values that each worker has one of.
+#include "dispatch/core/attempt.h"
+
+#include "tests/support/catch.h"
+#include "tests/unit/dispatch/core/fixture.h"
+
+namespace muster::dispatch {
+namespace {
+
+using namespace std::chrono_literals;
+using State = ResultSlab::State;
+
+struct TwoWorkers : Bench {
+  TwoWorkers() {
+    a = dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+    b = dispatcher.AddWorker("worker:1", Incarnation(1), 1);
+  }
+  State StateAt(ClosureId value, WorkerHandle worker) {
+    return dispatcher.results().state(*dispatcher.per_worker().At(value, worker.index));
+  }
+  WorkerHandle a;
+  WorkerHandle b;
+};
+
+TEST_CASE("a build goes to its own worker, before the queue, and join does not wait for it",
+          "[dispatch][unit][CCQ-04]") {
+  TwoWorkers bench;
+  bench.Schedule();
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, BytesOf("data"));
+
+  const std::vector<Sent> sent = bench.Pump();
+
+  REQUIRE(sent.size() == 3);
+  CHECK(sent[0].closure == value.value());
+  CHECK(sent[0].worker == bench.a);
+  CHECK(sent[1].closure == value.value());
+  CHECK(sent[1].worker == bench.b);
+  CHECK(sent[1].arguments == "data");
+  CHECK(sent[2].closure == 1);
+  bench.Done(sent[2]);
+  CHECK(bench.dispatcher.idle());
+  bench.Done(sent[0], "built");
+  CHECK(bench.StateAt(value, bench.a) == State::kValue);
+  CHECK(bench.StateAt(value, bench.b) == State::kNotReady);
+}
+
+TEST_CASE("a lost worker's values are aborted, and built again when it is back",
+          "[dispatch][unit][CCF-06]") {
+  TwoWorkers bench;
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  std::vector<Sent> sent = bench.Pump();
+  bench.Done(sent[0]);
+  bench.dispatcher.RemoveWorker(bench.a, Unavailable("killed"));
+
+  CHECK(bench.StateAt(value, bench.a) == State::kAborted);
+  const auto slot = *bench.dispatcher.per_worker().At(value, bench.a.index);
+  CHECK(Message(bench.dispatcher.results().error(slot)->status)
+            .starts_with("The corresponding function is aborted. Please reschedule"));
+  CHECK(bench.Done(sent[0]) == ClosureDispatcher::Outcome::kStale);
+  bench.a = bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
+  sent = bench.Pump();
+
+  REQUIRE(sent.size() == 1);
+  CHECK(ExecutionsOf(sent[0].attempt) == 2);
+  CHECK(bench.StateAt(value, bench.a) == State::kNotReady);
+  bench.Done(sent[0]);
+  CHECK(bench.StateAt(value, bench.a) == State::kValue);
+}
+
+TEST_CASE("a value asked for while a worker is away is aborted there until it comes",
+          "[dispatch][unit]") {
+  TwoWorkers bench;
+  bench.dispatcher.RemoveWorker(bench.b, Unavailable("killed"));
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  CHECK(bench.Pump().size() == 1);
+  CHECK(bench.StateAt(value, bench.b) == State::kAborted);
+
+  bench.b = bench.dispatcher.AddWorker("worker:1", Incarnation(2), 1);
+  const WorkerHandle c = bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
+
+  CHECK(bench.Pump().size() == 2);
+  CHECK(bench.StateAt(value, bench.b) == State::kNotReady);
+  CHECK(bench.StateAt(value, c) == State::kNotReady);
+}
+
+TEST_CASE("an error of a build stays with its value and fails no queue",
+          "[dispatch][unit][CCE-08]") {
+  TwoWorkers bench;
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  std::vector<Sent> sent = bench.Pump();
+  bench.Failed(sent[0], InvalidArgument("no such file"));
+  bench.Failed(sent[1], Unavailable("executor restarts"), Origin::kWorker);
+
+  CHECK(bench.StateAt(value, bench.a) == State::kError);
+  CHECK_FALSE(bench.dispatcher.failed());
+  CHECK(bench.Pump().empty());  // the other is tried again, where it was, after a pause
+  bench.now = bench.dispatcher.next_timer();
+  sent = bench.Pump();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].worker == bench.b);
+}
+
+TEST_CASE("builds pause while a parameter server is away, and say when it is lost",
+          "[dispatch][unit][CCE-08][CCF-10]") {
+  TwoWorkers bench;
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  const auto all_fail = [&](const Status& status) {
+    const std::vector<Sent> sent = bench.Pump();
+    CHECK(sent.size() == 2);
+    for (const Sent& one : sent) bench.Failed(one, status, Origin::kPs, "ps:0");
+    CHECK(bench.Pump().empty());
+    CHECK(bench.dispatcher.next_timer() > bench.now);
+    bench.now += 2s;
+  };
+  for (int i = 0; i < 10; ++i) all_fail(ResourceExhausted("no room"));
+  all_fail(Unavailable("refused"));
+  all_fail(Unavailable("refused"));
+  CHECK_FALSE(bench.dispatcher.failed());
+  CHECK(bench.StateAt(value, bench.a) == State::kNotReady);
+
+  all_fail(Unavailable("refused"));
+  const auto raised = bench.dispatcher.Raise();
+  REQUIRE(raised);
+  CHECK(raised->origin == Origin::kPs);
+  CHECK(raised->task == "ps:0");
+  CHECK(raised->status.code() == StatusCode::kUnavailable);
+
+  // It is there again.
+  for (const Sent& one : bench.Pump()) bench.Done(one);
+  CHECK(bench.StateAt(value, bench.a) == State::kValue);
+  CHECK(bench.StateAt(value, bench.b) == State::kValue);
+}
+
+TEST_CASE("a value that is released is forgotten everywhere", "[dispatch][unit][CCO-14]") {
+  TwoWorkers bench;
+  PerWorkerValues& values = bench.dispatcher.per_worker();
+  const ClosureId value = values.Create(4, {});
+  const std::vector<Sent> sent = bench.Pump();
+  bench.Done(sent[0], "v");
+  values.Release(value);
+
+  CHECK(values.size() == 0);
+  CHECK(bench.dispatcher.results().held() == 0);
+  CHECK(bench.Done(sent[1]) == ClosureDispatcher::Outcome::kStale);
+  CHECK(values.TakeReleased() == std::vector<ClosureId>{value});
+  CHECK(values.TakeReleased().empty());
+  bench.dispatcher.RemoveWorker(bench.a, Unavailable("gone"));
+  bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
+  CHECK(bench.Pump().empty());
+}
+
+}  // namespace
+}  // namespace muster::dispatch

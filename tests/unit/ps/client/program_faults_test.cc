@@ -1,0 +1,227 @@
+// What goes wrong between a program and its parameter servers: hostile frames, clients that end in
+// the middle of one, servers that are killed or stopped.
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "common/base/crc32c.h"
+#include "common/net/channel.h"
+#include "common/net/socket.h"
+#include "muster/v1/variables.pb.h"
+#include "ps/wire.h"
+#include "tests/support/catch.h"
+#include "tests/unit/ps/client/program_cluster.h"
+#include "tests/unit/ps/client/server_process.h"
+
+namespace muster::ps {
+namespace {
+
+using testing::Gather;
+using testing::kProgram;
+using testing::kToken;
+using testing::ProgramCluster;
+using testing::Raw;
+using testing::ReadAll;
+using testing::ServerProcess;
+
+// A connection of the program that says what it likes.
+class Wild {
+ public:
+  explicit Wild(const ProgramCluster& cluster) {
+    auto fd = net::ConnectTcp(cluster.address(0).data().tcp_address(), testing::Soon());
+    REQUIRE(fd.ok());
+    channel_ = std::make_unique<net::Channel>(*std::move(fd), net::LinkKind::kTcp, "server",
+                                              net::SpinMode::kOff, nullptr);
+    const auto options = cluster.Options();
+    REQUIRE(net::GreetServer(
+                *channel_, {.token = options.key, .host_id = options.host_id},
+                RoleOf(kProgramRole, kProgram),
+                SubjectOf(ProgramSubject{.epoch = Epoch(1), .incarnation = Incarnation(1)}),
+                testing::Soon())
+                .ok());
+  }
+
+  net::Channel& channel() { return *channel_; }
+
+  Status Ask(net::FrameHeader header, std::span<const std::byte> meta,
+             std::span<const std::byte> payload = {}) {
+    const iovec part = PartOf(payload);
+    MUSTER_TRY(channel_->Send(header, meta, std::span(&part, 1), testing::Soon()));
+    MUSTER_TRY_ASSIGN(const auto reply, channel_->ReadFrame(testing::Soon()));
+    if (!reply.has_value()) return Unavailable("closed");
+    const Status said = net::StatusOf(*reply, channel_->meta());
+    MUSTER_TRY(channel_->SkipPayload(testing::Soon()));
+    return said;
+  }
+  Status Ask(ProgramVerb verb, std::span<const std::byte> meta,
+             std::span<const std::byte> payload = {}) {
+    return Ask(
+        MakeHeader(verb, ++request_, {.closure = ClosureId(1), .attempt = Attempt(1), .flush = 1}),
+        meta, payload);
+  }
+
+ private:
+  std::unique_ptr<net::Channel> channel_;
+  std::uint64_t request_ = 0;
+};
+
+VariableHandle MakeFloats(ProgramClient& client, const std::vector<float>& value) {
+  return client
+      .Create({.name = "w", .shape = {static_cast<std::int64_t>(value.size())}, .servers = {0}},
+              Raw(value))
+      .value();
+}
+
+template <class T>
+std::span<const std::byte> OneOf(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+TEST_CASE("tables that lie are refused, and the connection goes on", "[ps_server][unit]") {
+  ProgramCluster cluster(1);
+  const auto client = cluster.Client();
+  const VariableHandle w = MakeFloats(*client, {1, 2, 3});
+  Wild wild(cluster);
+  const std::vector<float> three = {7, 7, 7};
+  const auto refused = [&](auto entry, ProgramVerb verb, std::span<const std::byte> payload) {
+    CHECK(wild.Ask(verb, OneOf(entry), payload).code() == StatusCode::kInvalidArgument);
+  };
+  const WriteEntry good{.shard = 0, .op = 1, .bytes = 12};
+  std::vector<std::byte> padded(16);
+  std::memcpy(padded.data(), three.data(), 12);
+
+  WriteEntry bad = good;
+  bad.op = 77;
+  refused(bad, ProgramVerb::kWrite, padded);
+  bad = good;
+  bad.access = 2;
+  refused(bad, ProgramVerb::kWrite, padded);
+  bad = good;
+  bad.ids = ~std::uint64_t{0};
+  bad.access = 1;
+  refused(bad, ProgramVerb::kWrite, padded);
+  bad = good;
+  bad.bytes = ~std::uint64_t{0};
+  refused(bad, ProgramVerb::kWrite, padded);
+  bad = good;
+  bad.bytes = 8;
+  refused(bad, ProgramVerb::kWrite, std::span(padded).first(8));
+  refused(good, ProgramVerb::kWrite, std::span(padded).first(8));
+  refused(ReadEntry{.bytes = 1ULL << 33}, ProgramVerb::kRead, {});
+  refused(ReadEntry{.slot = 3, .bytes = 12}, ProgramVerb::kRead, {});
+  refused(std::array<std::byte, 47>{}, ProgramVerb::kRead, {});
+  CHECK(wild.Ask(ProgramVerb::kRead, OneOf(ReadEntry{.shard = 9, .bytes = 12})).code() ==
+        StatusCode::kNotFound);
+  CHECK(wild.Ask(ProgramVerb::kCreate, padded, padded).code() == StatusCode::kInvalidArgument);
+
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>{1, 2, 3});
+  CHECK(wild.Ask(ProgramVerb::kWrite, OneOf(good), padded).ok());
+  CHECK(ReadAll<float>(*client, w) == three);
+}
+
+TEST_CASE("a program's connection serves no model job, and the other way round",
+          "[ps_server][unit]") {
+  ProgramCluster cluster(1);
+  Wild wild(cluster);
+  CHECK(wild.Ask(MakeHeader(Verb::kPush, 1, {.job = JobNumber(7), .view = ViewId(1)}), {}).code() ==
+        StatusCode::kUnimplemented);
+}
+
+TEST_CASE("random bytes as meta end no server", "[ps_server][unit]") {
+  ProgramCluster cluster(1);
+  const auto client = cluster.Client();
+  const VariableHandle w = MakeFloats(*client, {1, 2, 3});
+  Wild wild(cluster);
+  std::mt19937_64 random(1);
+
+  for (int i = 0; i < 2'000; ++i) {
+    std::vector<std::byte> meta(48 * (random() % 3) + (random() % 4 == 0 ? random() % 48 : 0));
+    // Small numbers get further.
+    for (std::byte& byte : meta)
+      byte = static_cast<std::byte>(random() % 3 == 0 ? random() % 4 : 0);
+    const auto verb = static_cast<ProgramVerb>(40 + random() % 8);
+    const Status status = wild.Ask(verb, meta, {});
+    REQUIRE(status.code() != StatusCode::kUnavailable);
+    REQUIRE(status.code() != StatusCode::kDataLoss);
+  }
+  CHECK(client->Find("x").status().code() == StatusCode::kNotFound);
+}
+
+TEST_CASE("a client that ends in the middle of a write set has written nothing",
+          "[ps_server][unit]") {
+  ProgramCluster cluster(1);
+  const auto client = cluster.Client();
+  const VariableHandle w = MakeFloats(*client, {1, 2, 3});
+  {
+    Wild wild(cluster);
+    const WriteEntry entry{.shard = 0, .op = 1, .bytes = 12};
+    std::array<std::byte, net::kHeaderBytes> raw{};
+    net::FrameHeader header =
+        MakeHeader(ProgramVerb::kWrite, 1, {.closure = ClosureId(1), .flush = 1});
+    header.meta_bytes = sizeof(entry);
+    header.meta_crc = Crc32c(OneOf(entry));
+    header.payload_bytes = 16;
+    net::EncodeHeader(header, raw);
+    const std::array<std::byte, 8> half{};
+    std::array<iovec, 3> parts = {PartOf(std::span<const std::byte>(raw)), PartOf(OneOf(entry)),
+                                  PartOf(std::span<const std::byte>(half))};
+    REQUIRE(
+        net::WriteAll(wild.channel().link(), wild.channel().clock(), parts, testing::Soon()).ok());
+  }
+  REQUIRE(testing::Eventually([&] { return cluster.server(0).links().connections_now == 1; }));
+
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>{1, 2, 3});
+  WriteSet own(ClosureId(1), Attempt(1));
+  REQUIRE(own.Update(w, ElementOp::kAssign, {Raw(std::vector<float>{4, 5, 6})}).ok());
+  REQUIRE(client->Flush(own).ok());
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>{4, 5, 6});
+}
+
+TEST_CASE("a killed parameter server is named to all who use it, at once", "[ps_client][unit]") {
+  const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
+  const ServerProcess server;
+  const auto client = server.Client(link);
+  const VariableHandle w = MakeFloats(*client, std::vector<float>(100'000));
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> lost{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      std::vector<float> into(100'000);
+      const ReadRequest read{.variable = w, .into = std::as_writable_bytes(std::span(into))};
+      Status status;
+      while (status.ok()) status = client->Read(std::span(&read, 1));
+      if (status.code() == StatusCode::kUnavailable &&
+          Message(status).find("ps:0 (") != std::string::npos) {
+        ++lost;
+      }
+    });
+  }
+
+  server.Signal(SIGKILL);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(lost == 3);
+  CHECK(std::chrono::steady_clock::now() - start < Millis(10'000));
+}
+
+TEST_CASE("a stopped parameter server is not waited for by a program", "[ps_client][unit]") {
+  const ServerProcess server;
+  const auto client = server.Client(LinkMode::kAuto);
+  const VariableHandle w = MakeFloats(*client, {1, 2, 3});
+
+  server.Stop();
+  std::vector<float> into(3);
+  const ReadRequest read{.variable = w, .into = std::as_writable_bytes(std::span(into))};
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = client->Read(std::span(&read, 1));
+
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  CHECK(Message(status).find("its process is stopped") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < Millis(20'000));
+}
+
+}  // namespace muster::ps

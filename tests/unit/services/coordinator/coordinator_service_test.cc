@@ -1,0 +1,431 @@
+// The daemon's services over real gRPC on loopback, with a daemon that this test plays.
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+
+#include "cli/cluster_finder.h"
+#include "cli/job_api.h"
+#include "common/storage/sha256.h"
+#include "coordinator/backup.h"
+#include "muster/v1/cluster.grpc.pb.h"
+#include "muster/v1/jobs.grpc.pb.h"
+#include "services/common/grpc_channel.h"
+#include "services/coordinator/coordinator_node.h"
+#include "tests/support/catch.h"
+#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/unit/services/coordinator/abc.h"
+
+namespace muster::coordinator {
+namespace {
+
+struct Fixture {
+  explicit Fixture(Millis stall_limit = Millis(60'000)) {
+    const std::string path = dir.path() + "/token";
+    std::ofstream(path) << "0123456789abcdef0123\n";
+    chmod(path.c_str(), 0600);
+    token = std::make_unique<services::Token>(*services::Token::Read(path));
+    CoordinatorNode::Options options;
+    options.server.listen = {.host = "127.0.0.1", .port = 0};
+    options.coordinator.state_directory = dir.path() + "/state";
+    options.trainer = "/bin/false";
+    options.stall_limit = stall_limit;
+    options.coordinator.version = "0.4.0";
+    auto started = CoordinatorNode::Start(options, *token);
+    REQUIRE(started.ok());
+    node = std::move(*started);
+    channel = services::MakeChannel(node->endpoint().ToString());
+  }
+  void Prepare(grpc::ClientContext& context) const {
+    services::Authorize(context, *token);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  }
+
+  muster::testing::TempDir dir;
+  std::unique_ptr<services::Token> token;
+  std::unique_ptr<CoordinatorNode> node;
+  std::shared_ptr<grpc::Channel> channel;
+};
+
+v1::DaemonMessage Register() {
+  v1::DaemonMessage message;
+  v1::Register& info = *message.mutable_register_();
+  info.mutable_task()->set_type("worker");
+  info.set_boot_id("boot-1");
+  info.set_pid(42);
+  return message;
+}
+
+TEST_CASE("Every service refuses a call without the token", "[services][unit]") {
+  Fixture f;
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  grpc::ClientContext contexts[4];
+
+  v1::ClusterStatus status;
+  CHECK(jobs->GetStatus(&contexts[0], {}, &status).error_code() ==
+        grpc::StatusCode::UNAUTHENTICATED);
+  auto stream = cluster->Attach(&contexts[1]);
+  CHECK(stream->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  auto fetch = cluster->FetchFile(&contexts[2], {});
+  CHECK(fetch->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  v1::UploadFileReply uploaded;
+  auto upload = jobs->UploadFile(&contexts[3], &uploaded);
+  upload->WritesDone();
+  CHECK(upload->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_CASE("A daemon is welcomed, acknowledged, listed, and missed when it is gone",
+          "[services][unit]") {
+  Fixture f;
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  const auto state = [&] {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    v1::ClusterStatus status;
+    REQUIRE(jobs->GetStatus(&context, {}, &status).ok());
+    REQUIRE(status.tasks_size() == 1);
+    return status.tasks(0);
+  };
+  auto context = std::make_unique<grpc::ClientContext>();
+  services::Authorize(*context, *f.token);
+  auto stream = cluster->Attach(context.get());
+  REQUIRE(stream->Write(Register()));
+  v1::CoordinatorMessage answer;
+  REQUIRE(stream->Read(&answer));
+  CHECK(answer.welcome().epoch() == 1);
+
+  v1::DaemonMessage beat;
+  beat.mutable_heartbeat()->set_sequence(7);
+  REQUIRE(stream->Write(beat));
+  REQUIRE(stream->Read(&answer));
+  CHECK(answer.ack().sequence() == 7);
+  CHECK(state().state() == "up");
+  CHECK(state().pid() == 42);
+
+  context->TryCancel();
+  (void)stream->Finish();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (state().state() == "up" && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  CHECK(state().state() == "lost");
+}
+
+TEST_CASE("A stream that does not begin with Register is refused", "[services][unit]") {
+  Fixture f;
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  grpc::ClientContext context;
+  f.Prepare(context);
+  auto stream = cluster->Attach(&context);
+  v1::DaemonMessage beat;
+  beat.mutable_heartbeat();
+  REQUIRE(stream->Write(beat));
+  CHECK(stream->Finish().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_CASE("An upload that stands still is ended, and leaves nothing", "[services][unit]") {
+  Fixture f(Millis(300));
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::UploadFileReply reply;
+  auto writer = jobs->UploadFile(&context, &reply);
+  v1::UploadFileRequest request;
+  request.set_sha256(kAbc);
+  request.set_data("ab");
+  REQUIRE(writer->Write(request));
+
+  CHECK(writer->Finish().error_code() == grpc::StatusCode::CANCELLED);
+
+  const std::string files = f.dir.path() + "/state/files";
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!std::filesystem::is_empty(files) && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  CHECK(std::filesystem::is_empty(files));
+}
+
+// Takes a call of an upload, and nothing of it.
+class Deaf : public v1::JobService::Service {
+  grpc::Status UploadFile(grpc::ServerContext* context, grpc::ServerReader<v1::UploadFileRequest>*,
+                          v1::UploadFileReply*) override {
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  }
+};
+
+TEST_CASE("An upload of which nothing is taken is ended by its sender, which says how far it came",
+          "[services][unit]") {
+  Deaf deaf;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&deaf);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const cli::Cluster cluster{.address = "127.0.0.1:" + std::to_string(port),
+                             .token = "0123456789abcdef0123",
+                             .tls = nullptr};
+  const auto api = cli::NewGrpcJobApi(cluster, false, nullptr, "0.4.0", Millis(300));
+
+  const auto sent =
+      api->Upload(kAbc, 600 << 20, [] { return Result<std::string>(std::string(1 << 16, 'x')); });
+
+  const std::string said = Message(sent.status());
+  CAPTURE(said);
+  CHECK(sent.status().code() == StatusCode::kUnavailable);
+  CHECK(said.starts_with("nothing moved for 0.3 s, after "));
+  CHECK(said.ends_with(" of 600.0 MiB"));
+}
+
+TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
+          "[services][unit]") {
+  Fixture f(Millis(300));
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  // More than is on its way before anybody reads.
+  const std::string text(64 << 20, 'x');
+  storage::Sha256 hash;
+  hash.Add(text);
+  const std::string sha256 = hash.Hex();
+  const cli::Cluster address{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+  std::size_t at = 0;
+  const auto sent = cli::NewGrpcJobApi(address)->Upload(sha256, text.size(), [&] {
+    const std::string piece = text.substr(std::min(at, text.size()), 1 << 20);
+    at += piece.size();
+    return Result<std::string>(piece);
+  });
+  REQUIRE(Message(sent.status()) == "");
+  const auto open = [&] {
+    const std::filesystem::path file = f.dir.path() + "/state/files/" + sha256;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone) == file) return true;
+    }
+    return false;
+  };
+  const auto becomes = [&](bool wanted) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (open() != wanted && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return open() == wanted;
+  };
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::FetchFileRequest request;
+  request.set_sha256(sha256);
+
+  auto reader = cluster->FetchFile(&context, request);
+
+  CHECK(becomes(true));
+  CHECK(becomes(false));
+  v1::FileChunk chunk;
+  while (reader->Read(&chunk)) {
+  }
+  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+}
+
+TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
+  Fixture f;
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  const auto upload = [&](const std::string& text) {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    v1::UploadFileReply reply;
+    auto writer = jobs->UploadFile(&context, &reply);
+    v1::UploadFileRequest request;
+    request.set_sha256(kAbc);
+    request.set_data(text);
+    writer->Write(request);
+    writer->WritesDone();
+    return writer->Finish();
+  };
+  CHECK(upload("abd").error_code() == grpc::StatusCode::DATA_LOSS);
+  CHECK(upload("abc").ok());
+
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::FetchFileRequest request;
+  request.set_sha256(kAbc);
+  auto reader = cluster->FetchFile(&context, request);
+  v1::FileChunk chunk;
+  REQUIRE(reader->Read(&chunk));
+  CHECK(chunk.data() == "abc");
+  CHECK(chunk.total_bytes() == 3);
+  CHECK_FALSE(reader->Read(&chunk));
+  CHECK(reader->Finish().ok());
+}
+
+TEST_CASE("Calls that wait are answered when the coordinator shuts down", "[services][unit]") {
+  Fixture f;
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  v1::SubmitJobRequest request;
+  v1::JobSpec& spec = *request.mutable_spec();
+  spec.set_name("job");
+  (*spec.mutable_model()->mutable_parameters())["w"].add_shape(2);
+  spec.mutable_model()->set_forward("def forward(self, x):\n    return x * self.w\n");
+  (*spec.mutable_data()->mutable_idx()->mutable_columns())["x"].add_files("/data/x");
+  spec.mutable_loss()->set_function("def loss(output, x):\n    return output.mean()\n");
+  spec.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_SGD);
+  spec.mutable_optimizer()->set_learning_rate(1);
+  spec.set_batch_size(1);
+  spec.set_steps(1);
+  v1::SubmitJobReply submitted;
+  {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    const grpc::Status status = jobs->SubmitJob(&context, request, &submitted);
+    INFO(status.error_message());
+    REQUIRE(status.ok());
+  }
+  CHECK(submitted.job().state() == v1::JOB_STATE_PENDING);
+
+  grpc::Status watched;
+  std::jthread watcher([&] {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    v1::WatchJobRequest watch;
+    watch.set_job("job");
+    watch.set_version(UINT64_MAX);
+    watch.set_timeout_ms(60'000);
+    v1::Job job;
+    watched = jobs->WatchJob(&context, watch, &job);
+  });
+  f.node->Shutdown();
+  watcher.join();
+  // Refused by the coordinator, or, if it had not arrived yet, by gRPC.
+  const bool refused = watched.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                       watched.error_code() == grpc::StatusCode::CANCELLED;
+  CHECK(refused);
+}
+
+TEST_CASE("A command line of another version is told so, and of another major one refused",
+          "[services][unit]") {
+  Fixture f;
+  std::string warned;
+  const auto status = [&](const std::string& ours) {
+    warned.clear();
+    const cli::Cluster cluster{
+        .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+    const auto api =
+        cli::NewGrpcJobApi(cluster, false, [&](const std::string& text) { warned += text; }, ours);
+    (void)api->GetStatus();
+    return api->GetStatus().status();
+  };
+  CHECK(status("0.4.9").ok());
+  CHECK(warned.empty());
+  CHECK(status("0.3.0").ok());
+  CHECK(
+      warned ==
+      "this program is version 0.3.0, the coordinator 0.4.0: that works, what is new in either is "
+      "missing; upgrade the older one");
+  CHECK(status("0.1.0").ok());
+  CHECK(warned.find("more than one minor version apart") != std::string::npos);
+
+  const Status refused = status("2.0.0");
+  CHECK(refused.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(refused).find("this program is version 2.0.0, the coordinator 0.4.0") !=
+        std::string::npos);
+  CHECK(warned.empty());
+}
+
+TEST_CASE("A daemon of another minor version is taken and named, of another major one refused",
+          "[services][unit]") {
+  Fixture f;
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  // Until the welcome or the refusal; then what the coordinator says of it.
+  const auto come = [&](const std::string& version, v1::ClusterStatus& status) {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    const auto stream = cluster->Attach(&context);
+    v1::DaemonMessage message = Register();
+    message.mutable_register_()->set_version(version);
+    REQUIRE(stream->Write(message));
+    v1::CoordinatorMessage answer;
+    const bool welcomed = stream->Read(&answer);
+    grpc::ClientContext asked;
+    f.Prepare(asked);
+    REQUIRE(jobs->GetStatus(&asked, {}, &status).ok());
+    if (welcomed) {
+      CHECK(answer.has_welcome());
+      context.TryCancel();
+    }
+    const grpc::Status ended = stream->Finish();
+    return welcomed ? grpc::Status::OK : ended;
+  };
+
+  v1::ClusterStatus status;
+  const grpc::Status refused = come("1.0.0", status);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(refused.error_message() ==
+        "worker:0 is version 1.0.0, the coordinator 0.4.0: of another major version nothing is "
+        "sure to be understood; install the cluster's version");
+  CHECK(status.tasks().empty());
+
+  for (const std::string version : {"0.5.0", "0.4.0", ""}) {
+    CHECK(come(version, status).ok());
+    REQUIRE(status.tasks_size() == 1);
+    CHECK(status.tasks(0).state() == "up");
+    CHECK(status.tasks(0).version() == version);
+  }
+}
+
+TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[services][unit]") {
+  Fixture f;
+  const cli::Cluster cluster{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+  const auto api = cli::NewGrpcJobApi(cluster);
+  const std::string file = f.dir.path() + "/copy";
+  std::ofstream out(file, std::ios::binary);
+  const Status sent = api->Backup([&](const std::string& piece) {
+    out << piece;
+    return Ok();
+  });
+  CHECK(Message(sent) == "");
+  out.close();
+  const auto restored = RestoreBackup(file, f.dir.path() + "/restored");
+  CHECK(Message(restored.status()) == "");
+  for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {
+    CHECK_FALSE(at.path().filename().string().starts_with("backup-"));
+  }
+  // Who gives up in the middle is no trouble for the next one.
+  CHECK(Message(api->Backup([](const std::string&) { return Aborted("enough"); })) == "enough");
+  CHECK(api->GetStatus().ok());
+}
+
+TEST_CASE("A coordinator that stops while a backup is made ends it", "[services][unit]") {
+  Fixture f;
+  const cli::Cluster cluster{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+  const auto api = cli::NewGrpcJobApi(cluster);
+  const auto being_made = [&] {
+    for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {
+      if (at.path().filename().string().starts_with("backup-")) return true;
+    }
+    return false;
+  };
+  Status sent;
+  bool seen = false;
+  for (int i = 0; i < 100 && !seen; ++i) {
+    std::atomic<bool> over = false;
+    std::thread one([&] {
+      sent = api->Backup([](const std::string&) { return Ok(); });
+      over = true;
+    });
+    while (!seen && !over) seen = being_made();
+    if (seen) f.node->Shutdown();
+    one.join();
+  }
+
+  REQUIRE(seen);
+  CHECK((sent.ok() || sent.code() == StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace muster::coordinator

@@ -1,0 +1,165 @@
+// What the coordinator shows at its admin port, with a coordinator that has a job.
+#include "services/coordinator/pages.h"
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include <grpcpp/grpcpp.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+
+#include "muster/v1/jobs.grpc.pb.h"
+#include "services/common/grpc_channel.h"
+#include "services/coordinator/coordinator_node.h"
+#include "tests/support/catch.h"
+#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/unit/services/admin/http_client.h"
+
+namespace muster::coordinator {
+namespace {
+
+using testing::Get;
+
+struct Shown {
+  Shown() {
+    const std::string path = dir.path() + "/token";
+    std::ofstream(path) << "0123456789abcdef0123\n";
+    chmod(path.c_str(), 0600);
+    const services::Token token = *services::Token::Read(path);
+    CoordinatorNode::Options options;
+    options.server.listen = {.host = "127.0.0.1", .port = 0};
+    options.coordinator.state_directory = dir.path() + "/state";
+    options.trainer = "/bin/false";
+    auto started = CoordinatorNode::Start(options, token);
+    REQUIRE(started.ok());
+    node = std::move(*started);
+    testing::Listener listener;
+    port = listener.port;
+    std::vector<net::Fd> listeners;
+    listeners.push_back(std::move(listener.fd));
+    admin = std::make_unique<services::AdminPort>(
+        services::AdminPort::Options{.task = "chief:0",
+                                     .version = "1",
+                                     .authorize =
+                                         [](const services::HttpRequest& request) {
+                                           return request.path == "/closed"
+                                                      ? PermissionDenied("not that")
+                                                      : Ok();
+                                         }},
+        std::move(listeners));
+    node->Show(*admin);
+    admin->Turned();
+
+    const auto jobs = v1::JobService::NewStub(services::MakeChannel(node->endpoint().ToString()));
+    grpc::ClientContext context;
+    services::Authorize(context, token);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::SubmitJobRequest request;
+    request.mutable_spec()->set_name("watched");
+    v1::LaunchSpec& launch = *request.mutable_spec()->mutable_launch();
+    request.mutable_spec()->mutable_strategy()->set_workers(1);
+    request.mutable_spec()->mutable_strategy()->set_max_workers(1);
+    launch.set_command("true");
+    launch.add_arguments("--password=hunter2");
+    v1::SubmitJobReply reply;
+    const grpc::Status submitted = jobs->SubmitJob(&context, request, &reply);
+    CAPTURE(submitted.error_message());
+    REQUIRE(submitted.ok());
+    id = reply.job().id();
+  }
+  ~Shown() { admin->Close(); }
+
+  nlohmann::json Json(const std::string& path) const {
+    const std::string answer = Get(port, path);
+    CAPTURE(answer);
+    REQUIRE(answer.starts_with("HTTP/1.1 200 "));
+    return nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4));
+  }
+
+  testing::TempDir dir;
+  std::unique_ptr<CoordinatorNode> node;
+  std::unique_ptr<services::AdminPort> admin;
+  int port = 0;
+  std::string id;
+};
+
+TEST_CASE_METHOD(Shown, "the page is one document that loads nothing from elsewhere", "[pages]") {
+  const std::string answer = Get(port, "/");
+  const std::string page = answer.substr(answer.find("\r\n\r\n") + 4);
+
+  CHECK(answer.starts_with("HTTP/1.1 200 "));
+  CHECK(answer.find("Content-Security-Policy: default-src 'none';") != std::string::npos);
+  CHECK(page.starts_with("<!doctype html>"));
+  CHECK(page.ends_with("</html>\n"));
+  for (const char* outside : {"src=", "@import", "url(", "innerHTML", "://"}) {
+    CAPTURE(outside);
+    // The name of SVG is no address.
+    const std::size_t at = page.find(outside);
+    CHECK((at == std::string::npos || page.substr(at, 13) == "://www.w3.org"));
+  }
+}
+
+TEST_CASE_METHOD(Shown,
+                 "jobs, one job and its curves are there as JSON, and nothing secret of them",
+                 "[pages]") {
+  const nlohmann::json jobs = Json("/api/v1/jobs");
+  REQUIRE(jobs["jobs"].size() == 1);
+  CHECK(jobs["jobs"][0]["name"] == "watched");
+  CHECK(Json("/api/v1/status")["jobsPending"] == 1);
+  CHECK(Json("/api/v1/jobs/" + id + "/curves").empty());
+  const nlohmann::json job = Json("/api/v1/jobs/" + id);
+  CHECK(job["id"] == id);
+  CHECK(job["state"] == "JOB_STATE_PENDING");
+  CHECK(job.dump().find("hunter2") == std::string::npos);
+  CHECK(jobs.dump().find("hunter2") == std::string::npos);
+
+  CHECK(Get(port, "/api/v1/jobs/none").starts_with("HTTP/1.1 404 "));
+  CHECK(Get(port, "/api/v1/jobs/").starts_with("HTTP/1.1 404 "));
+  CHECK(Get(port, "/api/v1/").starts_with("HTTP/1.1 404 "));
+  CHECK(Get(port, "/metrics").find("muster_job_info{job_id=\"" + id + "\"") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Shown, "all are answered who look at the same time", "[pages]") {
+  std::vector<std::thread> many;
+  std::atomic<int> answered{0};
+  for (int i = 0; i < 8; ++i) {
+    many.emplace_back([&] {
+      for (int n = 0; n < 50; ++n)
+        answered += Get(port, "/api/v1/jobs").starts_with("HTTP/1.1 200 ");
+    });
+  }
+  for (std::thread& one : many) one.join();
+
+  CHECK(answered == 400);
+}
+
+TEST_CASE_METHOD(Shown, "who looks at pages, or may not, is in the audit log once",
+                 "[pages][audit]") {
+  for (int i = 0; i < 3; ++i) {
+    CHECK(Get(port, "/api/v1/jobs").starts_with("HTTP/1.1 200 "));
+    CHECK(Get(port, "/api/v1/jobs/" + id).starts_with("HTTP/1.1 200 "));
+    CHECK(Get(port, "/api/v1/jobs/" + id + "/curves").starts_with("HTTP/1.1 200 "));
+    CHECK(Get(port, "/api/v1/jobs/other").starts_with("HTTP/1.1 404 "));
+    CHECK(Get(port, "/closed").starts_with("HTTP/1.1 403 "));
+  }
+  CHECK(Get(port, "/healthz").starts_with("HTTP/1.1 200 "));
+  admin->Close();
+  node.reset();  // everything is written
+
+  std::vector<std::string> lines;
+  std::ifstream file(dir.path() + "/state/audit.log");
+  for (std::string line; std::getline(file, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    if (entry["did"] == "submit") continue;
+    lines.push_back(entry["who"].get<std::string>() + " " + entry["did"].get<std::string>() + " " +
+                    entry["what"].get<std::string>() + " " + entry.value("refused", ""));
+  }
+  CHECK(lines == std::vector<std::string>{"somebody jobs  ", "somebody describe " + id + " ",
+                                          "somebody curves " + id + " ",
+                                          "somebody describe other it is not there",
+                                          "somebody page /closed not that"});
+}
+
+}  // namespace
+}  // namespace muster::coordinator
