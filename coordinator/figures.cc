@@ -8,7 +8,10 @@ std::vector<Figure> FiguresOf(const v1::JobProgress& progress) {
   std::vector<Figure> figures{{"loss", step, progress.loss()}};
   if (progress.has_accuracy()) figures.push_back({"accuracy", step, progress.accuracy()});
   if (progress.has_auc()) figures.push_back({"auc", step, progress.auc()});
-  figures.push_back({"rate/examples_per_second", step, progress.examples_per_second()});
+  // The first report has nothing before it to count from.
+  if (progress.examples_per_second() > 0) {
+    figures.push_back({"rate/examples_per_second", step, progress.examples_per_second()});
+  }
   figures.push_back({"step_ms/read", step, progress.read_us() / 1'000});
   figures.push_back({"step_ms/pull", step, progress.pull_us() / 1'000});
   figures.push_back({"step_ms/compute", step, progress.compute_us() / 1'000});

@@ -140,6 +140,17 @@ TEST_CASE_METHOD(Keeper, "a disk that does not answer is not given more and more
   CHECK(ReadCurve(folder, "loss").back().first == 2'000);
 }
 
+TEST_CASE("a rate that is not known yet is no point of its curve", "[coordinator][figures]") {
+  v1::JobProgress progress;
+  progress.set_step(1);
+  const auto rates = [&] {
+    return std::ranges::count(FiguresOf(progress), "rate/examples_per_second", &Figure::tag);
+  };
+  CHECK(rates() == 0);
+  progress.set_examples_per_second(2);
+  CHECK(rates() == 1);
+}
+
 TEST_CASE("a curve has a bound, its first and its newest point, and no gap",
           "[coordinator][figures]") {
   Curve curve;
