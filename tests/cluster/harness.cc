@@ -13,7 +13,6 @@
 
 #include <fmt/core.h>
 #include <google/protobuf/util/json_util.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace muster::testing {
@@ -43,24 +42,6 @@ Message FromJson(const std::string& what, const RunResult& result) {
 }
 
 }  // namespace
-
-TempFolder::TempFolder() {
-  if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder");
-}
-
-TempFolder::~TempFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
-}
-
-std::string TempFolder::Write(const std::string& name, const std::string& text) const {
-  const std::string path = *this / name;
-  std::ofstream(path, std::ios::binary) << text;
-  // Some are tokens, which nobody else may read.
-  std::filesystem::permissions(
-      path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  return path;
-}
 
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& arguments,
                      const std::map<std::string, std::string>& environment, seconds limit) {

@@ -16,24 +16,9 @@
 #include "common/process/child.h"
 #include "muster/v1/jobs.pb.h"
 #include "tests/support/lateness.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::testing {
-
-// A folder in /tmp that is gone with this object.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-  // Writes a file, answers its path.
-  std::string Write(const std::string& name, const std::string& text) const;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_ = "/tmp/muster-cluster-XXXXXX";
-};
 
 struct RunResult {
   int code = -1;  // 128 + n: signal n; -1: still running at the limit, then killed

@@ -2,36 +2,17 @@
 #include <filesystem>
 #include <fstream>
 
-#include <stdlib.h>
-
 #include "common/data/cache.h"
 #include "common/data/open_reader.h"
 #include "muster/v1/job_spec.pb.h"
 #include "tests/fuzz/fuzz.h"
-
-namespace {
-
-// Gone with the process.
-struct Folder {
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "muster-fuzz-XXXXXX").string();
-    muster::fuzz::Require(::mkdtemp(pattern.data()) != nullptr, "a temporary folder can be made");
-    path = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::string path;
-};
-
-}  // namespace
+#include "tests/support/temp_folder.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace muster;
-  static const Folder folder;
-  const std::string file = folder.path + "/input.idx";
-  const std::string cached = folder.path + "/cache";
+  static const testing::TempFolder folder;
+  const std::string file = folder / "input.idx";
+  const std::string cached = folder / "cache";
   std::ofstream(file, std::ios::binary | std::ios::trunc)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   const auto cache = data::Cache::Open({.directory = cached, .limit_bytes = 1 << 20});

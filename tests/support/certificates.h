@@ -8,12 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include <stdlib.h>
-
 #include "common/base/status.h"
 #include "common/tls/authority.h"
 #include "common/tls/context.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::testing {
 
@@ -25,15 +24,9 @@ inline bool Says(const Status& status, std::string_view words) {
 class Certificates {
  public:
   Certificates() {
-    std::string pattern = "/tmp/muster-certificates.XXXXXX";
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    folder_ = pattern;
     authority_ = NewAuthority();
     Write("ca.pem", authority_.certificate);
   }
-  ~Certificates() { std::filesystem::remove_all(folder_); }
-  Certificates(const Certificates&) = delete;
-  Certificates& operator=(const Certificates&) = delete;
 
   static tls::Period FromTo(std::chrono::minutes from, std::chrono::minutes until) {
     const auto now = std::chrono::system_clock::now();
@@ -48,8 +41,8 @@ class Certificates {
 
   // The authority's certificate stays in ca.pem.
   const tls::Issued& authority() const { return authority_; }
-  const std::string& folder() const { return folder_; }
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  const std::string& folder() const { return folder_.path(); }
+  std::string path(const std::string& name) const { return folder_ / name; }
 
   // <name>.pem and <name>.key, replaced in one step each.
   tls::Files Issue(const std::string& name, const tls::Holder& holder,
@@ -84,7 +77,7 @@ class Certificates {
   }
 
  private:
-  std::string folder_;
+  const TempFolder folder_;
   tls::Issued authority_;
 };
 

@@ -9,22 +9,16 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 
 namespace muster::cli {
 namespace {
 
 using testing::Fixture;
-
-struct Folder {
-  Folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path = "/tmp/muster-certs.XXXXXX";
-};
 
 unsigned ModeOf(const std::string& path) {
   struct stat info{};
@@ -33,8 +27,8 @@ unsigned ModeOf(const std::string& path) {
 
 TEST_CASE_METHOD(Fixture, "an authority is made once, and what it issues says who it is for",
                  "[cli][tls][unit]") {
-  const Folder folder;
-  const std::string dir = folder.path + "/certs";
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
 
   REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
   CHECK(ModeOf(dir + "/ca.key") == 0600);
@@ -55,8 +49,8 @@ TEST_CASE_METHOD(Fixture, "an authority is made once, and what it issues says wh
 
 TEST_CASE_METHOD(Fixture, "what is issued is on the list of the folder until it is revoked",
                  "[cli][tls][unit]") {
-  const Folder folder;
-  const std::string dir = folder.path + "/certs";
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
   const auto list = [&] {
     std::ifstream file(dir + "/allowed");
     return std::string{std::istreambuf_iterator<char>(file), {}};
@@ -85,8 +79,8 @@ TEST_CASE_METHOD(Fixture, "what is issued is on the list of the folder until it 
 TEST_CASE_METHOD(Fixture,
                  "a certificate for nobody, for two, for no host or of no authority is refused",
                  "[cli][tls][unit]") {
-  const Folder folder;
-  const std::string dir = folder.path + "/certs";
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
   const auto says = [&](const std::string& words) {
     INFO(err.str());
     return err.str().find(words) != std::string::npos;
@@ -106,8 +100,8 @@ TEST_CASE_METHOD(Fixture,
 
 TEST_CASE_METHOD(Fixture, "commands that change the list at once lose no line of each other's",
                  "[cli][tls][unit]") {
-  const Folder folder;
-  const std::string dir = folder.path + "/certs";
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
   REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
   REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
   constexpr int kAtOnce = 12;
@@ -136,10 +130,10 @@ TEST_CASE_METHOD(Fixture, "commands that change the list at once lose no line of
 
 TEST_CASE_METHOD(Fixture, "a folder where a file should be is an error that names it",
                  "[cli][tls][unit]") {
-  const Folder folder;
-  const std::string dir = folder.path + "/certs";
-  CHECK(Run({"certs", "show", folder.path}) != ExitCode::kDone);
-  CHECK(err.str().find("read " + folder.path + ": Is a directory") != std::string::npos);
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  CHECK(Run({"certs", "show", folder.path()}) != ExitCode::kDone);
+  CHECK(err.str().find("read " + folder.path() + ": Is a directory") != std::string::npos);
   err.str("");
 
   REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);

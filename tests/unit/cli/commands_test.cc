@@ -7,15 +7,14 @@
 
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
-#include <stdlib.h>
 
 #include "cli/format.h"
 #include "common/base/wall_time.h"
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 #include "tests/unit/common/storage/support.h"
-#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::cli {
 namespace {
@@ -253,19 +252,17 @@ TEST_CASE_METHOD(Fixture, "a checkpoint is verified without a cluster by its fol
 
 struct SampleFixture : Fixture {
   SampleFixture() {
-    REQUIRE(::mkdtemp(root.data()) != nullptr);
-    REQUIRE(storage::WriteSample(root, 20, storage::RealFileSystem()).ok());
-    folder = storage::CheckpointDirectory(root, 20);
+    REQUIRE(storage::WriteSample(root.path(), 20, storage::RealFileSystem()).ok());
+    folder = storage::CheckpointDirectory(root.path(), 20);
   }
-  ~SampleFixture() { std::filesystem::remove_all(root); }
-  std::string root = (std::filesystem::temp_directory_path() / "muster-cli-XXXXXX").string();
+  const muster::testing::TempFolder root;
   std::string folder;
 };
 
 TEST_CASE_METHOD(SampleFixture, "a checkpoint's folder is found by its name alone", "[cli][unit]") {
   connect = Unavailable("no cluster");
   const std::filesystem::path before = std::filesystem::current_path();
-  std::filesystem::current_path(root);
+  std::filesystem::current_path(root.path());
   const ExitCode code = Run({"checkpoints", "verify", "step-000000000020"});
   std::filesystem::current_path(before);
 
@@ -302,7 +299,7 @@ TEST_CASE_METHOD(SampleFixture,
 
 TEST_CASE_METHOD(SampleFixture, "export -o - writes the same bytes to standard output",
                  "[cli][unit]") {
-  const std::string file = root + "/all.safetensors";
+  const std::string file = root / "all.safetensors";
   REQUIRE(Run({"checkpoints", "export", folder, "-o", file}) == ExitCode::kDone);
   REQUIRE(out.str().empty());
   CHECK(Run({"checkpoints", "export", folder, "-o", "-"}) == ExitCode::kDone);
@@ -435,8 +432,8 @@ TEST_CASE_METHOD(Fixture, "status says what does not get onto the coordinator's 
 
 TEST_CASE_METHOD(Fixture, "a backup is in its place whole, or what was there stays",
                  "[cli][unit]") {
-  const TempDir folder;
-  const std::string file = folder.path() + "/backup";
+  const muster::testing::TempFolder folder;
+  const std::string file = folder / "backup";
   api.backup = {"one, ", "two"};
   CHECK(Run({"backup", file}) == ExitCode::kDone);
   CHECK(Said("wrote 8 B to " + file));

@@ -11,11 +11,13 @@
 
 #include <sys/stat.h>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/cli/early_text.h"
-#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::cli {
 namespace {
+
+using muster::testing::TempFolder;
 
 // The words of a page of --help that match.
 std::set<std::string> Matches(const std::string& page, const std::string& pattern) {
@@ -51,10 +53,10 @@ std::set<std::string> LinesOf(const std::string& command) {
 }
 
 // What bash would offer, the cursor behind the last word.
-std::set<std::string> Bash(const TempDir& folder, const std::string& words) {
-  const std::string script = folder.path() + "/muster.bash";
+std::set<std::string> Bash(const TempFolder& folder, const std::string& words) {
+  const std::string script = folder / "muster.bash";
   std::ofstream(script) << TextOf({"completion", "bash"});
-  const std::string asks = folder.path() + "/ask.bash";
+  const std::string asks = folder / "ask.bash";
   std::ofstream(asks) << "PATH=" << folder.path() << ":$PATH\n. " << script << "\nCOMP_WORDS=("
                       << words << ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_muster\n"
                       << "printf '%s\\n' \"${COMPREPLY[@]}\"\n";
@@ -62,8 +64,8 @@ std::set<std::string> Bash(const TempDir& folder, const std::string& words) {
 }
 
 // The same of fish, for what has been typed.
-std::set<std::string> Fish(const TempDir& folder, const std::string& typed) {
-  const std::string script = folder.path() + "/muster.fish";
+std::set<std::string> Fish(const TempFolder& folder, const std::string& typed) {
+  const std::string script = folder / "muster.fish";
   std::ofstream(script) << TextOf({"completion", "fish"});
   const std::string home = "HOME=" + folder.path() + " XDG_CONFIG_HOME=" + folder.path();
   return LinesOf(home + " PATH=" + folder.path() + ":$PATH fish --no-config -c '. " + script +
@@ -102,12 +104,12 @@ compadd() {
 print ready
 )";
 
-std::set<std::string> Zsh(const TempDir& folder, const std::string& typed) {
+std::set<std::string> Zsh(const TempFolder& folder, const std::string& typed) {
   // Where zsh finds it by itself: for its first key.
-  std::ofstream(folder.path() + "/_muster") << TextOf({"completion", "zsh"});
-  std::ofstream(folder.path() + "/inner.zsh") << kZshInner;
-  std::ofstream(folder.path() + "/terminal.zsh") << kZshTerminal;
-  return LinesOf("timeout 60 zsh -f " + folder.path() + "/terminal.zsh " + folder.path() + " '" +
+  std::ofstream(folder / "_muster") << TextOf({"completion", "zsh"});
+  std::ofstream(folder / "inner.zsh") << kZshInner;
+  std::ofstream(folder / "terminal.zsh") << kZshTerminal;
+  return LinesOf("timeout 60 zsh -f " + folder / "terminal.zsh" + " " + folder.path() + " '" +
                  typed + "'");
 }
 
@@ -118,11 +120,11 @@ bool IsInstalled(const std::string& shell) {
 }
 
 // The cluster's jobs and tasks, as a muster in the path says them.
-void WriteMuster(const TempDir& folder) {
-  std::ofstream(folder.path() + "/muster")
+void WriteMuster(const TempFolder& folder) {
+  std::ofstream(folder / "muster")
       << "#!/bin/sh\n[ \"$*\" = jobs ] && printf 'JOB NAME\\njob-7 clicks\\n'\n"
          "[ \"$*\" = status ] && printf 'TASK STATE\\nps:0 up\\nworker:0 up\\nworker:1 up\\n'\n";
-  ::chmod((folder.path() + "/muster").c_str(), 0700);
+  ::chmod((folder / "muster").c_str(), 0700);
 }
 
 using Set = std::set<std::string>;
@@ -147,7 +149,7 @@ TEST_CASE("each command and flag that --help names is in the scripts of all shel
 }
 
 TEST_CASE("bash completes commands, flags, values, files and jobs", "[cli][unit]") {
-  const TempDir folder;
+  const TempFolder folder;
   CHECK(Bash(folder, "muster su") == Set{"submit"});
   CHECK(Bash(folder, "muster checkpoints e") == Set{"export"});
   CHECK(Bash(folder, "muster checkpoints export --st") == Set{"--step"});
@@ -158,11 +160,9 @@ TEST_CASE("bash completes commands, flags, values, files and jobs", "[cli][unit]
   CHECK(Bash(folder, "muster submit --restart-policy on") == Set{"on-failure"});
   CHECK(Bash(folder, "muster completion ''").count("fish") == 1);
   CHECK(Bash(folder, "muster submit --max-restarts ''").empty());
-  std::ofstream(folder.path() + "/job.yaml") << "";
-  CHECK(Bash(folder, "muster submit -f " + folder.path() + "/jo") ==
-        Set{folder.path() + "/job.yaml"});
-  CHECK(Bash(folder, "muster submit -- " + folder.path() + "/jo") ==
-        Set{folder.path() + "/job.yaml"});
+  std::ofstream(folder / "job.yaml") << "";
+  CHECK(Bash(folder, "muster submit -f " + folder / "jo") == Set{folder / "job.yaml"});
+  CHECK(Bash(folder, "muster submit -- " + folder / "jo") == Set{folder / "job.yaml"});
   // The cluster's jobs, by id and name.
   WriteMuster(folder);
   CHECK(Bash(folder, "muster describe cl") == Set{"clicks"});
@@ -174,9 +174,9 @@ TEST_CASE("bash completes commands, flags, values, files and jobs", "[cli][unit]
 }
 
 TEST_CASE("fish and zsh complete commands, flags, values, files, jobs and tasks", "[cli][unit]") {
-  const TempDir folder;
+  const TempFolder folder;
   WriteMuster(folder);
-  const auto complete = [&](std::set<std::string> (*offer)(const TempDir&, const std::string&)) {
+  const auto complete = [&](std::set<std::string> (*offer)(const TempFolder&, const std::string&)) {
     CHECK(offer(folder, "muster su") == Set{"submit"});
     CHECK(offer(folder, "muster checkpoints e") == Set{"export"});
     CHECK(offer(folder, "muster checkpoints export --st") == Set{"--step"});
@@ -192,18 +192,18 @@ TEST_CASE("fish and zsh complete commands, flags, values, files, jobs and tasks"
     CHECK(offer(folder, "muster drain p") == Set{"ps:0"});
     CHECK(offer(folder, "muster undrain work") == Set{"worker:0", "worker:1"});
   };
-  std::ofstream(folder.path() + "/job.yaml") << "";
+  std::ofstream(folder / "job.yaml") << "";
   SECTION("fish") {
     if (!IsInstalled("fish")) return;
     complete(&Fish);
-    const std::string file = folder.path() + "/job.yaml";
-    CHECK(Fish(folder, "muster submit -f " + folder.path() + "/jo").count(file) == 1);
+    const std::string file = folder / "job.yaml";
+    CHECK(Fish(folder, "muster submit -f " + folder / "jo").count(file) == 1);
   }
   SECTION("zsh") {
     if (!IsInstalled("zsh")) return;
     complete(&Zsh);
     // The last part of a path.
-    CHECK(Zsh(folder, "muster submit -f " + folder.path() + "/jo") == Set{"job.yaml"});
+    CHECK(Zsh(folder, "muster submit -f " + folder / "jo") == Set{"job.yaml"});
   }
 }
 

@@ -4,9 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::cli {
 namespace {
@@ -35,14 +34,11 @@ TEST_CASE("a daemon that worked for ten times its last rest is started again at 
 
 // Shell scripts as daemons.
 struct DaemonsFixture {
-  DaemonsFixture() { REQUIRE(mkdtemp(folder.data()) != nullptr); }
-  ~DaemonsFixture() { std::filesystem::remove_all(folder); }
-
   DaemonPlan Script(const std::string& task, const std::string& script) {
-    return {.task = task, .argv = {"/bin/sh", "-c", script}, .log_file = folder + "/" + task};
+    return {.task = task, .argv = {"/bin/sh", "-c", script}, .log_file = folder / task};
   }
   std::string Log(const std::string& task) {
-    std::ifstream stream(folder + "/" + task);
+    std::ifstream stream(folder / task);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
   Daemons::Options Options(bool restart = true) {
@@ -67,7 +63,7 @@ struct DaemonsFixture {
   }
 
   ThreadScheduler clock;
-  std::string folder = "/tmp/muster-daemons-XXXXXX";
+  const muster::testing::TempFolder folder;
   std::string said;
   std::vector<std::string> deaths;
 };
@@ -85,11 +81,11 @@ TEST_CASE_METHOD(DaemonsFixture, "a daemon that dies is started again", "[cli][u
 
 TEST_CASE_METHOD(DaemonsFixture, "a daemon that cannot be started again at once is tried on",
                  "[cli][unit]") {
-  const std::string program = folder + "/program";
+  const std::string program = folder / "program";
   std::ofstream(program) << "#!/bin/sh\nexit 1\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   Daemons daemons(Options(), clock);
-  REQUIRE(daemons.Start({.task = "ps:0", .argv = {program}, .log_file = folder + "/log"}).ok());
+  REQUIRE(daemons.Start({.task = "ps:0", .argv = {program}, .log_file = folder / "log"}).ok());
   REQUIRE(PollUntil(daemons, [&] { return said.find("starting it again") != std::string::npos; }));
   std::filesystem::rename(program, program + ".away");
 

@@ -9,31 +9,30 @@
 #include "cli/registry.h"
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::cli {
 namespace {
 
 struct FinderFixture {
   FinderFixture() {
-    REQUIRE(mkdtemp(folder.data()) != nullptr);
     WriteToken("token", "0123456789abcdef\n", 0600);
-    variables["XDG_RUNTIME_DIR"] = folder;
+    variables["XDG_RUNTIME_DIR"] = folder.path();
   }
-  ~FinderFixture() { std::filesystem::remove_all(folder); }
 
   void WriteToken(const std::string& name, const std::string& text, mode_t mode) const {
-    std::ofstream(folder + "/" + name) << text;
-    REQUIRE(::chmod((folder + "/" + name).c_str(), mode) == 0);
+    std::ofstream(folder / name) << text;
+    REQUIRE(::chmod((folder / name).c_str(), mode) == 0);
   }
   Result<Cluster> Find() { return FindCluster(options, FixedEnvironment(variables)); }
   // An `up` of this process.
   void RegisterUp() {
     const auto runtime = RuntimeDirectory(FixedEnvironment(variables));
     REQUIRE(runtime.ok());
-    REQUIRE(Register(*runtime, {.address = "127.0.0.1:7", .token_file = folder + "/token"}).ok());
+    REQUIRE(Register(*runtime, {.address = "127.0.0.1:7", .token_file = folder / "token"}).ok());
   }
 
-  std::string folder = "/tmp/muster-finder-XXXXXX";
+  const muster::testing::TempFolder folder;
   std::map<std::string, std::string> variables;
   Options options;
 };
@@ -52,7 +51,7 @@ TEST_CASE_METHOD(FinderFixture, "a flag counts more than a variable, that more t
   CHECK(Find()->address == "127.0.0.1:7");
   CHECK(Find()->token == "0123456789abcdef");
   variables["MUSTER_COORDINATOR"] = "h:1";
-  variables["MUSTER_TOKEN_FILE"] = folder + "/token";
+  variables["MUSTER_TOKEN_FILE"] = folder / "token";
   CHECK(Find()->address == "h:1");
   options.coordinator = "h:2";
   CHECK(Find()->address == "h:2");
@@ -69,16 +68,16 @@ TEST_CASE_METHOD(FinderFixture, "the token of an `up` is not sent to another clu
 
 TEST_CASE_METHOD(FinderFixture, "a token file must be there and hold one line", "[cli][unit]") {
   options.coordinator = "h:1";
-  options.token_file = folder + "/none";
+  options.token_file = folder / "none";
   CHECK(CodeOf(Find().status()) == ExitCode::kForbidden);
   WriteToken("empty", "\n", 0600);
-  options.token_file = folder + "/empty";
+  options.token_file = folder / "empty";
   CHECK(CodeOf(Find().status()) == ExitCode::kForbidden);
 }
 
 TEST_CASE_METHOD(FinderFixture, "a token that others may read is not used", "[cli][unit]") {
   options.coordinator = "h:1";
-  options.token_file = folder + "/token";
+  options.token_file = folder / "token";
   CHECK(Find().ok());
   WriteToken("token", "0123456789abcdef\n", 0644);
   CHECK(CodeOf(Find().status()) == ExitCode::kForbidden);
@@ -87,7 +86,7 @@ TEST_CASE_METHOD(FinderFixture, "a token that others may read is not used", "[cl
 
 TEST_CASE_METHOD(FinderFixture, "an `up` that has died is forgotten", "[cli][unit]") {
   RegisterUp();
-  const std::string up = folder + "/muster/up";
+  const std::string up = folder / "muster/up";
   // The same pid, started at another time: a stranger.
   std::ofstream(fmt::format("{}/{}.json", up, getpid())) << fmt::format(
       "{{\"pid\":{},\"start_ticks\":1,\"address\":\"a:1\",\"token_file\":\"t\","
@@ -101,7 +100,7 @@ TEST_CASE_METHOD(FinderFixture, "an `up` that has died is forgotten", "[cli][uni
 
 TEST_CASE_METHOD(FinderFixture, "an address that is none is a mistake of who named it",
                  "[cli][unit]") {
-  variables["MUSTER_TOKEN_FILE"] = folder + "/token";
+  variables["MUSTER_TOKEN_FILE"] = folder / "token";
   for (const char* bad : {"nonsense", "h:", ":1", "h:0", "h:65536", "h:1x", "http://h:1", "::1"}) {
     CAPTURE(bad);
     variables["MUSTER_COORDINATOR"] = bad;

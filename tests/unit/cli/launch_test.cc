@@ -4,10 +4,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include "cli/upload.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 
 namespace muster::cli {
@@ -19,15 +18,11 @@ using testing::MakeJob;
 // Runs in a folder of its own, where relative paths begin.
 struct LaunchFixture : testing::Fixture {
   LaunchFixture() {
-    REQUIRE(mkdtemp(folder.data()) != nullptr);
     before = fs::current_path();
-    fs::current_path(folder);
+    fs::current_path(folder.path());
     *api.submit->mutable_job() = MakeJob("j-1", v1::JOB_STATE_PENDING);
   }
-  ~LaunchFixture() {
-    fs::current_path(before);
-    fs::remove_all(folder);
-  }
+  ~LaunchFixture() { fs::current_path(before); }
   void Make(const std::string& path, const std::string& content) const {
     if (fs::path(path).has_parent_path()) fs::create_directories(fs::path(path).parent_path());
     std::ofstream(path, std::ios::binary) << content;
@@ -53,7 +48,7 @@ struct LaunchFixture : testing::Fixture {
     return paths;
   }
 
-  std::string folder = "/tmp/muster-launch-XXXXXX";
+  const muster::testing::TempFolder folder;
   fs::path before;
 };
 
@@ -66,7 +61,7 @@ TEST_CASE_METHOD(LaunchFixture, "a command in PATH is launched, and its script i
   const v1::JobSpec spec =
       Submitted({"submit", "--workers", "2:4", "--processes-per-worker", "2", "--restart-policy",
                  "exit-code", "--max-restarts", "7", "--send", "data.csv", "--send",
-                 folder + "/data.csv", "--", "python3", "src/train.py", "--data", "data.csv"});
+                 folder / "data.csv", "--", "python3", "src/train.py", "--data", "data.csv"});
   CHECK(spec.name() == "train");
   CHECK(spec.strategy().kind() == v1::STRATEGY_KIND_UNSPECIFIED);
   CHECK(spec.strategy().workers() == 2);
@@ -90,7 +85,7 @@ TEST_CASE_METHOD(LaunchFixture, "folders are sent with all that is in them, and 
   Make("src/lib/deep/net.py", "x = 1");
   Make("src/lib/util.py", "y = 1");
   const v1::JobSpec spec =
-      Submitted({"submit", "--send", "src/lib/", "--send", folder + "/src/lib/deep", "--env",
+      Submitted({"submit", "--send", "src/lib/", "--send", folder / "src/lib/deep", "--env",
                  "A=1=2", "--env", "EMPTY=", "--end-grace", "2s", "--", "python3", "src/train.py"});
   CHECK(Paths(spec) ==
         Words{"src/train.py", "src/lib/deep/net.py", "src/lib/util.py", "deep/net.py"});
@@ -180,7 +175,7 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the rea
                  "--processes-per-worker", "2", "--", "python3"},
                 "one on each worker"));
   CHECK(Refuses(
-      {"submit", "--send", folder + "/a/x.csv", "--send", folder + "/b/x.csv", "--", "python3"},
+      {"submit", "--send", folder / "a/x.csv", "--send", folder / "b/x.csv", "--", "python3"},
       "two files would be x.csv in the working folder"));
   CHECK(Refuses({"submit", "--ps", "2", "--", "python3"},
                 "--ps belongs to programs of --strategy parameter_server"));

@@ -3,28 +3,25 @@
 #include <filesystem>
 #include <iterator>
 
-#include <stdlib.h>
-
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::cli {
 namespace {
 
 struct LogFixture {
-  LogFixture() { REQUIRE(::mkdtemp(folder.data()) != nullptr); }
-  ~LogFixture() { std::filesystem::remove_all(folder); }
   std::string Read(const std::string& name) const {
-    std::ifstream stream(folder + "/" + name);
+    std::ifstream stream(folder / name);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
   FakeScheduler clock;
-  std::string folder = "/tmp/muster-log-XXXXXX";
+  const muster::testing::TempFolder folder;
 };
 
 TEST_CASE_METHOD(LogFixture, "a daemon's log is put aside when it is large, and goes on",
                  "[cli][unit]") {
-  LogFile log(folder + "/ps-0.log", clock, {.bytes = 20});
+  LogFile log(folder / "ps-0.log", clock, {.bytes = 20});
   REQUIRE(log.Open().ok());
   for (const char* line : {"first line", "second", "third line", "fourth"}) log.Write(line);
 
@@ -33,7 +30,7 @@ TEST_CASE_METHOD(LogFixture, "a daemon's log is put aside when it is large, and 
   log.Write("fifth line of many");
   CHECK(Read("ps-0.log.1") == "third line\nfourth\n");
   CHECK(Read("ps-0.log") == "fifth line of many\n");
-  LogFile again(folder + "/ps-0.log", clock, {.bytes = 20});
+  LogFile again(folder / "ps-0.log", clock, {.bytes = 20});
   REQUIRE(again.Open().ok());
   again.Write("of another up");
   CHECK(Read("ps-0.log") == "of another up\n");
@@ -41,7 +38,7 @@ TEST_CASE_METHOD(LogFixture, "a daemon's log is put aside when it is large, and 
 
 TEST_CASE_METHOD(LogFixture, "a daemon that prints without end is held back, and that is said",
                  "[cli][unit]") {
-  LogFile log(folder + "/log", clock, {.lines_per_second = 3});
+  LogFile log(folder / "log", clock, {.lines_per_second = 3});
   REQUIRE(log.Open().ok());
   for (int i = 0; i < 10; ++i) log.Write("x");
   CHECK(Read("log") == "x\nx\nx\n");
@@ -54,14 +51,14 @@ TEST_CASE_METHOD(LogFixture, "a daemon that prints without end is held back, and
 
 TEST_CASE_METHOD(LogFixture, "a log that could not be begun anew goes on when it can",
                  "[cli][unit]") {
-  std::filesystem::create_directory(folder + "/logs");
-  LogFile log(folder + "/logs/log", clock, {.bytes = 10});
+  std::filesystem::create_directory(folder / "logs");
+  LogFile log(folder / "logs/log", clock, {.bytes = 10});
   REQUIRE(log.Open().ok());
   log.Write("12345678");
-  std::filesystem::rename(folder + "/logs", folder + "/away");
+  std::filesystem::rename(folder / "logs", folder / "away");
 
   log.Write("lost");
-  std::filesystem::rename(folder + "/away", folder + "/logs");
+  std::filesystem::rename(folder / "away", folder / "logs");
   log.Write("kept");
 
   CHECK(Read("logs/log").ends_with("kept\n"));

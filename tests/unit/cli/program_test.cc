@@ -6,12 +6,12 @@
 #include <fstream>
 
 #include <elf.h>
-#include <unistd.h>
 
 #include "cli/progress.h"
 #include "cli/upload.h"
 #include "common/process/executable.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 
 namespace muster::cli {
@@ -21,17 +21,15 @@ using testing::MakeJob;
 
 struct ProgramFixture : testing::Fixture {
   ProgramFixture() {
-    REQUIRE(mkdtemp(folder.data()) != nullptr);
     // This test itself is an executable of this machine.
-    words = folder + "/words";
+    words = folder / "words";
     std::filesystem::copy_file("/proc/self/exe", words);
     *api.submit->mutable_job() = MakeJob("j-1", v1::JOB_STATE_PENDING);
   }
-  ~ProgramFixture() { std::filesystem::remove_all(folder); }
 
   // A file of this content that may be run.
   std::string Make(const std::string& name, const std::string& content) {
-    const std::string path = folder + "/" + name;
+    const std::string path = folder / name;
     std::ofstream(path, std::ios::binary) << content;
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
@@ -46,7 +44,7 @@ struct ProgramFixture : testing::Fixture {
     return head;
   }
 
-  std::string folder = "/tmp/muster-program-XXXXXX";
+  const muster::testing::TempFolder folder;
   std::string words;
 };
 
@@ -116,8 +114,8 @@ TEST_CASE_METHOD(ProgramFixture, "what cannot be a program is refused with the r
   const unsigned other = process::HostMachine() == "aarch64" ? EM_X86_64 : EM_AARCH64;
   const std::string here = process::HostMachine();
 
-  CHECK(refuses(folder + "/none", "there is no file " + folder + "/none"));
-  CHECK(refuses(folder, folder + " is a folder, no program"));
+  CHECK(refuses(folder / "none", "there is no file " + folder / "none"));
+  CHECK(refuses(folder.path(), folder.path() + " is a folder, no program"));
   const std::string script = Make("train.py", "#!/usr/bin/python3\n");
   CHECK(Run({"submit", "--strategy", "parameter_server", "--", script}) == ExitCode::kUsage);
   CHECK(Said("is a script, and --strategy parameter_server runs"));

@@ -1,10 +1,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include "cli/upload.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 #include "tests/unit/common/config/job_yaml/good_job.h"
 
@@ -15,15 +14,13 @@ using testing::MakeJob;
 
 struct SubmitFixture : testing::Fixture {
   SubmitFixture() {
-    REQUIRE(mkdtemp(folder.data()) != nullptr);
-    file = folder + "/job.yaml";
+    file = folder / "job.yaml";
     Write(config::testing::kGoodJob);
     *api.submit->mutable_job() = MakeJob("j-1", v1::JOB_STATE_PENDING);
   }
-  ~SubmitFixture() { std::filesystem::remove_all(folder); }
   void Write(const std::string& text) { std::ofstream(file) << text; }
 
-  std::string folder = "/tmp/muster-submit-XXXXXX";
+  const muster::testing::TempFolder folder;
   std::string file;
 };
 
@@ -35,7 +32,7 @@ TEST_CASE_METHOD(SubmitFixture, "the id stands alone on stdout, hints on stderr"
   REQUIRE(api.submitted.size() == 1);
   CHECK(api.submitted[0].spec().name() == "digits");
   CHECK(api.submitted[0].spec().data().idx().columns().at("image").files(0) ==
-        folder + "/train-images.gz");
+        folder / "train-images.gz");
 }
 
 TEST_CASE_METHOD(SubmitFixture, "following ends with the job's code", "[cli][unit]") {
@@ -80,7 +77,7 @@ TEST_CASE_METHOD(SubmitFixture, "every problem of a bad file is told, nothing is
   CHECK(Said("error: 2 problems in " + file));
   CHECK(out.str().empty());
   CHECK(api.submitted.empty());
-  CHECK(Run({"submit", "-f", folder + "/none.yaml"}) == ExitCode::kUsage);
+  CHECK(Run({"submit", "-f", folder / "none.yaml"}) == ExitCode::kUsage);
 }
 
 TEST_CASE_METHOD(SubmitFixture, "a dry run tells problems by exit code 2", "[cli][unit]") {
@@ -149,7 +146,7 @@ TEST_CASE_METHOD(SubmitFixture, "an archive is sent once, under its hash", "[cli
   const std::size_t begin = text.find("  parameters:");
   text.replace(begin, text.find("data:") - begin, "  archive: model.pt\n");
   Write(text);
-  std::ofstream(folder + "/model.pt") << "abc";
+  std::ofstream(folder / "model.pt") << "abc";
   const std::string sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
   CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
@@ -160,10 +157,10 @@ TEST_CASE_METHOD(SubmitFixture, "an archive is sent once, under its hash", "[cli
   CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
   CHECK_FALSE(Said("sent "));
 
-  std::filesystem::resize_file(folder + "/model.pt", (256 << 20) + 1);
+  std::filesystem::resize_file(folder / "model.pt", (256 << 20) + 1);
   CHECK(Run({"submit", "-f", file}) == ExitCode::kRefused);
   CHECK(Said("has 256.0 MiB; at most 256.0 MiB"));
-  std::filesystem::remove(folder + "/model.pt");
+  std::filesystem::remove(folder / "model.pt");
   CHECK(Run({"submit", "-f", file}) == ExitCode::kUsage);
 }
 

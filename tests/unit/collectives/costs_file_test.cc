@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <span>
 #include <string>
@@ -13,11 +12,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "collectives/cost_fit.h"
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::collectives {
 namespace {
@@ -141,9 +140,8 @@ TEST_CASE("the variable names the file, and nothing is read without it", "[colle
   CHECK_FALSE(CostsFrom(FixedEnvironment({})).value().has_value());
   CHECK_FALSE(CostsFrom(FixedEnvironment({{kCostsVariable, ""}})).value().has_value());
 
-  std::string folder = (std::filesystem::temp_directory_path() / "muster-costs-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
-  const std::string path = folder + "/costs.txt";
+  const testing::TempFolder folder;
+  const std::string path = folder / "costs.txt";
   const Environment named = FixedEnvironment({{kCostsVariable, path}});
   const Status missing = CostsFrom(named).status();
   CHECK(missing.code() == StatusCode::kFailedPrecondition);
@@ -151,7 +149,7 @@ TEST_CASE("the variable names the file, and nothing is read without it", "[colle
                                 ", which cannot be read: No such file or directory; write it by "
                                 "muster bench allreduce --tune " +
                                 path + ", or unset the variable");
-  CHECK(CostsFrom(FixedEnvironment({{kCostsVariable, folder}})).status().code() ==
+  CHECK(CostsFrom(FixedEnvironment({{kCostsVariable, folder.path()}})).status().code() ==
         StatusCode::kFailedPrecondition);
   std::ofstream(path) << CostsText(Different(), "by a test");
   const auto costs = CostsFrom(named);
@@ -162,7 +160,6 @@ TEST_CASE("the variable names the file, and nothing is read without it", "[colle
   CHECK(bad.code() == StatusCode::kInvalidArgument);
   CHECK(Message(bad).find("MUSTER_COLLECTIVE_COSTS: " + path + ":2: \"tcp ring\" has 2 words") ==
         0);
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("each algorithm is chosen by its own figures", "[collectives]") {

@@ -11,7 +11,7 @@
 #include "common/storage/sha256.h"
 #include "coordinator/journal.h"
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
 namespace {
@@ -58,10 +58,10 @@ struct State {
     return *written;
   }
 
-  muster::testing::TempDir folder;
-  std::string state = folder.path() + "/state";
-  std::string file = folder.path() + "/backup";
-  std::string to = folder.path() + "/restored";
+  muster::testing::TempFolder folder;
+  std::string state = folder / "state";
+  std::string file = folder / "backup";
+  std::string to = folder / "restored";
   std::string upload = std::string((2 << 20) + 17, 'u');
   std::unique_ptr<Journal> journal;
 };
@@ -163,7 +163,7 @@ TEST_CASE_METHOD(State, "what is no backup, or not a whole one, is refused befor
   CHECK(refused(TextOf(file))
             .find("was made by a newer version (schema 9, this one reads up to 1)") !=
         std::string::npos);
-  CHECK(RestoreBackup(folder.path() + "/none", to).status().code() == StatusCode::kNotFound);
+  CHECK(RestoreBackup(folder / "none", to).status().code() == StatusCode::kNotFound);
 }
 
 TEST_CASE_METHOD(State, "an uploaded file that is damaged fails a backup, and nothing stays",
@@ -176,10 +176,10 @@ TEST_CASE_METHOD(State, "an uploaded file that is damaged fails a backup, and no
 }
 
 TEST_CASE("a state directory without a database gives no backup", "[coordinator][unit]") {
-  const muster::testing::TempDir folder;
-  const auto written = WriteBackup(folder.path(), folder.path() + "/backup");
+  const muster::testing::TempFolder folder;
+  const auto written = WriteBackup(folder.path(), folder / "backup");
   CHECK_FALSE(written.ok());
-  CHECK_FALSE(fs::exists(folder.path() + "/backup"));
+  CHECK_FALSE(fs::exists(folder / "backup"));
 }
 
 }  // namespace

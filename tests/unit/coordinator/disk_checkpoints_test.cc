@@ -9,8 +9,8 @@
 #include "coordinator/journal.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/coordinator/inline_offload.h"
-#include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {
 namespace {
@@ -86,7 +86,7 @@ struct CheckpointFolder {
     one.mark.set_state_directory("/no/such/state");
     return one;
   }();
-  muster::testing::TempDir folder;
+  muster::testing::TempFolder folder;
   FakeScheduler strand;
   InlineOffload offload{strand};
   DiskCheckpoints checkpoints{offload};
@@ -95,7 +95,7 @@ struct CheckpointFolder {
 TEST_CASE_METHOD(CheckpointFolder,
                  "a checkpoint folder that cannot be made is an error before training",
                  "[coordinator][unit]") {
-  const std::string file = folder.path() + "/file";
+  const std::string file = folder / "file";
   std::ofstream(file) << "not a folder";
 
   const Result<Checkpoints::Found> found = Find(file + "/checkpoints");
@@ -107,7 +107,7 @@ TEST_CASE_METHOD(CheckpointFolder,
 
 TEST_CASE_METHOD(CheckpointFolder, "a checkpoint folder is made when it is missing",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/a/b";
+  const std::string root = folder / "a/b";
 
   const Result<Checkpoints::Found> found = Find(root);
 
@@ -161,8 +161,8 @@ TEST_CASE_METHOD(CheckpointFolder,
 
 TEST_CASE_METHOD(CheckpointFolder, "a folder's mark is judged by job, cluster, host and state",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/checkpoints";
-  const std::string state = folder.path() + "/state";
+  const std::string root = folder / "checkpoints";
+  const std::string state = folder / "state";
   const auto living = OpenSqliteJournal(state).value();
   Become("cluster-1", "job-1", state);
   REQUIRE(Find(root).ok());
@@ -196,7 +196,7 @@ TEST_CASE_METHOD(CheckpointFolder, "a folder's mark is judged by job, cluster, h
 
 TEST_CASE_METHOD(CheckpointFolder, "a folder without what the journal lists is no beginning",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/mount";
+  const std::string root = folder / "mount";
   const std::string known = root + "/step-000000000004";
 
   const Result<Checkpoints::Found> missing = Find(root, {known});
@@ -236,8 +236,8 @@ TEST_CASE_METHOD(CheckpointFolder,
                  "a folder of another cluster is refused while that lives, and taken over when it "
                  "is gone",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/checkpoints";
-  const std::string state = folder.path() + "/state";
+  const std::string root = folder / "checkpoints";
+  const std::string state = folder / "state";
   auto living = OpenSqliteJournal(state).value();
   Become("cluster-1", "job-1", state);
   REQUIRE(Find(root).ok());
@@ -276,11 +276,11 @@ TEST_CASE_METHOD(CheckpointFolder, "an ended job leaves its folder free, and onl
 
 TEST_CASE_METHOD(CheckpointFolder, "looking says whether a folder could be written, and makes none",
                  "[coordinator][unit]") {
-  const std::string file = folder.path() + "/file";
+  const std::string file = folder / "file";
   std::ofstream(file) << "not a folder";
 
-  CHECK(Look(folder.path() + "/a/b").ok());
-  CHECK_FALSE(std::filesystem::exists(folder.path() + "/a"));
+  CHECK(Look(folder / "a/b").ok());
+  CHECK_FALSE(std::filesystem::exists(folder / "a"));
   CHECK(Look(folder.path()).ok());
   const Status refused = Look(file + "/checkpoints");
   CHECK(refused.code() == StatusCode::kFailedPrecondition);
@@ -372,7 +372,7 @@ TEST_CASE_METHOD(CheckpointFolder,
 TEST_CASE_METHOD(CheckpointFolder,
                  "of the checkpoints that restarts have set aside the newest three folders stay",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/checkpoints";
+  const std::string root = folder / "checkpoints";
   std::vector<std::string> removed;
   for (int restart = 1; restart <= 11; ++restart) {
     (void)Write(root, 4);
@@ -396,7 +396,7 @@ TEST_CASE_METHOD(CheckpointFolder,
 
 TEST_CASE_METHOD(CheckpointFolder, "only the folder's owner sets its checkpoints aside",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/checkpoints";
+  const std::string root = folder / "checkpoints";
   const std::string directory = Write(root, 4);
 
   Become("cluster-1", "job-2");
@@ -423,7 +423,7 @@ std::vector<std::string> Names(const std::vector<Checkpoints::Swept>& swept) {
 TEST_CASE_METHOD(CheckpointFolder,
                  "collecting leaves the newest that is whole, and says what others take",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/job";
+  const std::string root = folder / "job";
   for (const std::uint64_t step : {10, 20, 30}) Write(root, step);
   const std::string damaged = Write(root, 40);
   // Retention has left 20, 30 and 40.
@@ -458,7 +458,7 @@ TEST_CASE_METHOD(CheckpointFolder,
 
 TEST_CASE_METHOD(CheckpointFolder, "damaged checkpoints take the place of none that is kept",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/job";
+  const std::string root = folder / "job";
   const auto there = [&](std::uint64_t step) {
     return std::filesystem::exists(storage::CheckpointDirectory(root, step) + "/MANIFEST.json");
   };
@@ -488,7 +488,7 @@ TEST_CASE_METHOD(CheckpointFolder, "damaged checkpoints take the place of none t
 TEST_CASE_METHOD(CheckpointFolder,
                  "collecting leaves alone what is being saved, and what is another cluster's",
                  "[coordinator][unit]") {
-  const std::string root = folder.path() + "/job";
+  const std::string root = folder / "job";
   Write(root, 10);
   const std::string saving = Prepare(root, 20).value();
   Checkpoints::Sweep sweep{.root = root, .cluster_id = claimant.mark.cluster_id(), .keep = 1};
@@ -498,7 +498,7 @@ TEST_CASE_METHOD(CheckpointFolder,
   sweep.cluster_id = "another";
   CHECK(Collect(sweep).empty());
   CHECK(std::filesystem::exists(saving));
-  sweep.root = folder.path() + "/nothing";
+  sweep.root = folder / "nothing";
   CHECK(Collect(sweep).empty());
 }
 

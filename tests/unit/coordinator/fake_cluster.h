@@ -17,12 +17,12 @@
 #include "coordinator/coordinator.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/coordinator/fake_daemon.h"
 #include "tests/unit/coordinator/fake_driver.h"
 #include "tests/unit/coordinator/fake_parts.h"
 #include "tests/unit/coordinator/inline_offload.h"
 #include "tests/unit/coordinator/sample_spec.h"
-#include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator::testing {
 
@@ -50,11 +50,11 @@ class Cluster {
   }
 
   void Start() {
-    auto opened = open_journal ? open_journal() : OpenSqliteJournal(directory.path() + "/state");
+    auto opened = open_journal ? open_journal() : OpenSqliteJournal(directory / "state");
     MUSTER_INVARIANT(opened.ok());
     journal = std::make_unique<FlakyJournal>(std::move(*opened), journal_full);
     writer.emplace(*journal, journal_disk, time);
-    logs.emplace(LogStore::Options{.directory = directory.path() + "/logs"}, log_thread);
+    logs.emplace(LogStore::Options{.directory = directory / "logs"}, log_thread);
     auto made =
         Coordinator::Create(options, {.scheduler = time,
                                       .journal = *writer,
@@ -314,7 +314,7 @@ class Cluster {
   }
 
   FakeScheduler time;
-  muster::testing::TempDir directory;
+  muster::testing::TempFolder directory;
   Coordinator::Options options;
   OpenJournal open_journal;
   std::unique_ptr<Journal> journal;

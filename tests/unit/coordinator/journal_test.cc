@@ -8,7 +8,7 @@
 #include <sqlite3.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
 namespace {
@@ -22,16 +22,16 @@ v1::JobRecord Record(std::uint64_t number) {
 }
 
 TEST_CASE("Each opening of the journal raises the epoch", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) {
-    const auto journal = OpenSqliteJournal(dir.path() + "/state");
+    const auto journal = OpenSqliteJournal(dir / "state");
     REQUIRE(journal.ok());
     CHECK((*journal)->epoch() == Epoch(epoch));
   }
 }
 
 TEST_CASE("Jobs, events and checkpoints come back as they were", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   {
     const auto journal = OpenSqliteJournal(dir.path());
     REQUIRE(journal.ok());
@@ -66,7 +66,7 @@ TEST_CASE("Jobs, events and checkpoints come back as they were", "[coordinator][
 }
 
 TEST_CASE("A second coordinator on the same directory is refused", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   const auto first = OpenSqliteJournal(dir.path());
   REQUIRE(first.ok());
 
@@ -76,8 +76,8 @@ TEST_CASE("A second coordinator on the same directory is refused", "[coordinator
 }
 
 TEST_CASE("A file that is no database is data loss, not an empty cluster", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
-  std::ofstream(dir.path() + "/coordinator.db") << std::string(8'192, 'x');
+  const muster::testing::TempFolder dir;
+  std::ofstream(dir / "coordinator.db") << std::string(8'192, 'x');
   CHECK(OpenSqliteJournal(dir.path()).status().code() == StatusCode::kDataLoss);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("A database of another version, or another program's, is refused and l
            [](const std::string& path) { std::ofstream(path) << std::string(9'000, 't'); },
            "is not a database"});
   CAPTURE(one.what);
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   const std::string path = Database(dir.path());
   one.make(path);
   const std::string before = BytesOf(path);
@@ -157,7 +157,7 @@ TEST_CASE("A database of another version, or another program's, is refused and l
 }
 
 TEST_CASE("A database of before tasks could be taken out is read", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   Execute(Database(dir.path()), "DROP TABLE taken_out");
   const auto opened = OpenSqliteJournal(dir.path());
   REQUIRE(opened.ok());
@@ -167,7 +167,7 @@ TEST_CASE("A database of before tasks could be taken out is read", "[coordinator
 
 TEST_CASE("A database whose bytes are damaged anywhere is read right or refused, and never ends us",
           "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   const std::string path = Database(dir.path());
   const std::string whole = BytesOf(path);
   std::minstd_rand random(7);

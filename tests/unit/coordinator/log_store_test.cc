@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
 namespace {
@@ -19,7 +19,7 @@ google::protobuf::RepeatedPtrField<v1::LogLine> Lines(int from, int to) {
 }
 
 TEST_CASE("Lines are read by task, from a cursor on", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   LogStore logs({.directory = dir.path()});
   REQUIRE(logs.Append("job", "worker:0", Lines(1, 3)).ok());
   REQUIRE(logs.Append("job", "worker:1", Lines(4, 5)).ok());
@@ -40,7 +40,7 @@ TEST_CASE("Lines are read by task, from a cursor on", "[coordinator][unit]") {
 
 TEST_CASE("What is read is UTF-8, also of lines that are cut within a character",
           "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   LogStore logs({.directory = dir.path(), .line_bytes = 4});
   v1::LogLines lines;
   lines.add_lines()->set_text("abc\xE2\x82\xAC");
@@ -56,7 +56,7 @@ TEST_CASE("What is read is UTF-8, also of lines that are cut within a character"
 }
 
 TEST_CASE("A long log is read page by page without gaps", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   LogStore logs({.directory = dir.path(), .segment_bytes = 4'000});
   REQUIRE(logs.Append("job", "trainer", Lines(1, 1'000)).ok());
 
@@ -77,7 +77,7 @@ TEST_CASE("A long log is read page by page without gaps", "[coordinator][unit]")
 
 TEST_CASE("Cursors go on after a restart, and the newest lines are known again",
           "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   {
     LogStore logs({.directory = dir.path()});
     REQUIRE(logs.Append("job", "worker:0", Lines(1, 30)).ok());
@@ -92,7 +92,7 @@ TEST_CASE("Cursors go on after a restart, and the newest lines are known again",
 }
 
 TEST_CASE("The oldest files go when there are too many", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   LogStore logs({.directory = dir.path(), .segment_bytes = 1'000, .segments_per_job = 3});
   REQUIRE(logs.Append("job", "worker:0", Lines(1, 1'000)).ok());
 
@@ -100,11 +100,11 @@ TEST_CASE("The oldest files go when there are too many", "[coordinator][unit]") 
   CHECK(page->records.size() < 200);
   CHECK(page->records.back().line().text() == "line 1000");
   CHECK(page->records.back().cursor() == 1'000);
-  CHECK(std::distance(std::filesystem::directory_iterator(dir.path() + "/job"), {}) == 3);
+  CHECK(std::distance(std::filesystem::directory_iterator(dir / "job"), {}) == 3);
 }
 
 TEST_CASE("A line that is too long is cut, and says so", "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   LogStore logs({.directory = dir.path(), .line_bytes = 10});
   v1::LogLines lines;
   lines.add_lines()->set_text(std::string(50, 'a'));
@@ -114,7 +114,7 @@ TEST_CASE("A line that is too long is cut, and says so", "[coordinator][unit]") 
 
 TEST_CASE("Only so many jobs' logs are open, the others are read again, a forgotten one is gone",
           "[coordinator][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   LogStore logs({.directory = dir.path(), .open_jobs = 2});
   const auto append = [&](const std::string& job, const std::string& text) {
     v1::LogLines lines;
@@ -133,7 +133,7 @@ TEST_CASE("Only so many jobs' logs are open, the others are read again, a forgot
 
   logs.Forget("a");
   CHECK(logs.Read("a", {})->records.empty());
-  CHECK_FALSE(std::filesystem::exists(dir.path() + "/a"));
+  CHECK_FALSE(std::filesystem::exists(dir / "a"));
 }
 }  // namespace
 }  // namespace muster::coordinator

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
 namespace {
@@ -31,7 +31,7 @@ google::protobuf::RepeatedPtrField<v1::LogLine> Line(const std::string& text) {
 }
 
 struct Fixture {
-  muster::testing::TempDir dir;
+  muster::testing::TempFolder dir;
   SlowDisk disk;
   Logs logs{{.directory = dir.path()}, disk};
 

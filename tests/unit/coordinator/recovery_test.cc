@@ -1,5 +1,6 @@
 // Losses: of workers, executors, parameter servers, the coordinator; and what is told of them.
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/coordinator/fake_cluster.h"
 
 namespace muster::coordinator {
@@ -309,7 +310,7 @@ TEST_CASE("A checkpoint whose coordinator ended before it wrote it down is the j
 
 TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the last one",
           "[coordinator][unit]") {
-  const muster::testing::TempDir state;
+  const muster::testing::TempFolder state;
   Coordinator::Options options;
   options.state_directory = state.path();
   Cluster cluster(options);
@@ -330,7 +331,7 @@ TEST_CASE("After kill -9 of the coordinator the lost steps are counted to the la
 }
 
 TEST_CASE("Marks of steps belong to a job and a view", "[coordinator][unit]") {
-  const muster::testing::TempDir directory;
+  const muster::testing::TempFolder directory;
   {
     StepMarks marks(directory.path());
     marks.Set(JobNumber(7), ViewId(1), 100);
@@ -345,7 +346,7 @@ TEST_CASE("Marks of steps belong to a job and a view", "[coordinator][unit]") {
   StepMarks none("");
   none.Set(JobNumber(7), ViewId(1), 1);
   CHECK_FALSE(none.Get(JobNumber(7), ViewId(1)).has_value());
-  CHECK_FALSE(StepMarks(directory.path() + "/absent").Get(JobNumber(7), ViewId(2)).has_value());
+  CHECK_FALSE(StepMarks(directory / "absent").Get(JobNumber(7), ViewId(2)).has_value());
 }
 
 TEST_CASE("An ended job stays ended over a restart", "[coordinator][unit]") {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstring>
-#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "dispatch/executor.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::dispatch {
 
@@ -29,10 +30,7 @@ class RunningExecutor {
     executor_ = *std::move(made);
     Result<net::Listener> listener = net::ListenTcp("127.0.0.1:0");
     if (kind == net::LinkKind::kUnix) {
-      std::string directory = (std::filesystem::temp_directory_path() / "dispatch-XXXXXX").string();
-      REQUIRE(::mkdtemp(directory.data()) != nullptr);
-      directory_ = directory;
-      listener = net::ListenUnix(directory + "/socket");
+      listener = net::ListenUnix(folder_.emplace() / "socket");
     }
     REQUIRE(listener.ok());
     listeners_.push_back(*std::move(listener));
@@ -41,7 +39,6 @@ class RunningExecutor {
   ~RunningExecutor() {
     executor_->Stop();
     thread_.join();
-    if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
 
   Executor& executor() { return *executor_; }
@@ -50,7 +47,7 @@ class RunningExecutor {
 
  private:
   std::unique_ptr<Executor> executor_;
-  std::string directory_;
+  std::optional<testing::TempFolder> folder_;  // of a Unix socket
   std::vector<net::Listener> listeners_;
   std::thread thread_;
 };

@@ -1,20 +1,18 @@
 // What runs, as others read it.
 #include "dispatch/running_table.h"
 
-#include <filesystem>
-
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::dispatch {
 namespace {
 
 TEST_CASE("what a process ran when it was killed is in its file, once", "[dispatch][unit]") {
-  std::string folder = (std::filesystem::temp_directory_path() / "running-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
-  const std::string file = folder + "/table";
+  const testing::TempFolder folder;
+  const std::string file = folder / "table";
   const pid_t child = ::fork();
   if (child == 0) {
     RunningTable table(3, file);
@@ -36,10 +34,9 @@ TEST_CASE("what a process ran when it was killed is in its file, once", "[dispat
   CHECK_FALSE(RunningTable::TakeFrom(file));
 
   // Where there can be no file the table is in memory.
-  RunningTable table(1, folder + "/no/such/folder/table");
+  RunningTable table(1, folder / "no/such/folder/table");
   table.Begin(0, ClosureId(1), Attempt(1));
   CHECK(table.Now().size() == 1);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

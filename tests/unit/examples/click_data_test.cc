@@ -8,30 +8,13 @@
 #include <string>
 #include <vector>
 
-#include <stdlib.h>
-
 #include "common/data/batch_source.h"
 #include "muster/v1/job_spec.pb.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::examples {
 namespace {
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "muster-clicks-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string Path(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string Content(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -88,14 +71,14 @@ class Logistic {
 };
 
 TEST_CASE("a simple model comes within a few percent of the planted optimum", "[examples][unit]") {
-  const TempFolder folder;
-  const auto report = MakeClicks(
-      {.rows = 100'000, .eval_rows = 20'000, .files = 3, .folder = folder.Path("clicks")});
+  const testing::TempFolder folder;
+  const auto report =
+      MakeClicks({.rows = 100'000, .eval_rows = 20'000, .files = 3, .folder = folder / "clicks"});
   REQUIRE(report.ok());
   CHECK(report->optimum_auc > 0.85);
   CHECK(report->optimum_auc < 0.9);
 
-  const auto train = Open({folder.Path("clicks/train-*")}, folder.Path("cache"), true);
+  const auto train = Open({folder / "clicks/train-*"}, folder / "cache", true);
   REQUIRE(train->examples() == 100'000);
   Logistic model;
   for (std::uint64_t closure = 1; closure <= 2 * train->batches_per_epoch(); ++closure) {
@@ -104,7 +87,7 @@ TEST_CASE("a simple model comes within a few percent of the planted optimum", "[
     for (std::int64_t row = 0; row < 100; ++row) model.Train(*batch, row);
   }
 
-  const auto held_out = Open({report->eval_file}, folder.Path("cache"), false);
+  const auto held_out = Open({report->eval_file}, folder / "cache", false);
   std::vector<double> scores;
   const auto positive = std::make_unique<bool[]>(held_out->examples());
   for (std::uint64_t closure = 1; closure <= held_out->batches_per_epoch(); ++closure) {
@@ -122,36 +105,36 @@ TEST_CASE("a simple model comes within a few percent of the planted optimum", "[
 }
 
 TEST_CASE("the same options make the same click files, and only those", "[examples][unit]") {
-  const TempFolder folder;
-  ClickOptions options{.rows = 1000, .eval_rows = 100, .files = 3, .folder = folder.Path("a")};
+  const testing::TempFolder folder;
+  ClickOptions options{.rows = 1000, .eval_rows = 100, .files = 3, .folder = folder / "a"};
   REQUIRE(MakeClicks(options).ok());
   options.files = 2;
   const auto first = MakeClicks(options);
-  options.folder = folder.Path("b");
+  options.folder = folder / "b";
   const auto second = MakeClicks(options);
   options.seed = 2;
-  options.folder = folder.Path("c");
+  options.folder = folder / "c";
   const auto other = MakeClicks(options);
 
   REQUIRE((first.ok() && second.ok() && other.ok()));
   CHECK(Content(first->train_files[1]) == Content(second->train_files[1]));
   CHECK(Content(first->eval_file) == Content(second->eval_file));
   CHECK(Content(first->eval_file) != Content(other->eval_file));
-  CHECK_FALSE(std::filesystem::exists(folder.Path("a/train-02.tsv.zst")));
+  CHECK_FALSE(std::filesystem::exists(folder / "a/train-02.tsv.zst"));
 }
 
 TEST_CASE("plain and gzip click files hold the same rows", "[examples][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   ClickOptions options{.rows = 1000, .eval_rows = 100, .files = 1};
   options.compression = ClickCompression::kNone;
-  options.folder = folder.Path("plain");
+  options.folder = folder / "plain";
   REQUIRE(MakeClicks(options).ok());
   options.compression = ClickCompression::kGzip;
-  options.folder = folder.Path("gzip");
+  options.folder = folder / "gzip";
   REQUIRE(MakeClicks(options).ok());
 
-  const auto plain = Open({folder.Path("plain/train-*")}, folder.Path("cache"), false);
-  const auto gzip = Open({folder.Path("gzip/train-*")}, folder.Path("cache"), false);
+  const auto plain = Open({folder / "plain/train-*"}, folder / "cache", false);
+  const auto gzip = Open({folder / "gzip/train-*"}, folder / "cache", false);
   for (std::uint64_t closure = 1; closure <= 10; ++closure) {
     const auto a = plain->Batch(closure);
     const auto b = gzip->Batch(closure);

@@ -18,7 +18,7 @@
 #include "services/common/piped_process.h"
 #include "services/common/program_child.h"
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::program {
 
@@ -203,7 +203,7 @@ class PlayedCluster {
   }
 
   const std::string program_;
-  const TempDir sockets_;
+  const testing::TempFolder sockets_;
   std::vector<v1::PsAddress> servers_;
   std::uint64_t incarnations_ = 0;
   std::uint64_t drivers_ = 0;

@@ -9,7 +9,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/other_user.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::program::internal {
 namespace {
@@ -60,7 +60,7 @@ TEST_CASE("an executor of another user on this host is driven by TCP, and not by
   const muster::testing::Whisper address;
   const muster::testing::OtherUser other(
       [&] { return Drive(link, address.Hear(), functions.hash()); });
-  const TempDir folder;
+  const testing::TempFolder folder;
   v1::ProgramStart start = StartAs("auto");
   start.set_socket_directory(folder.path());
   auto listeners = ListenForDrivers(start);

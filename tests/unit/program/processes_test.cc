@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/support/environment_variables.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/program/cluster.h"
 
 namespace muster::program {
@@ -91,8 +92,8 @@ TEST_CASE("closures of a driver run in executors over either kind of link", "[pr
 TEST_CASE("executors that come later and are replaced are used, and no closure counts twice",
           "[program][unit][CCF-02][CCF-05]") {
   PlayedCluster cluster;
-  const TempDir folder;
-  const std::string file = folder.path() + "/executions";
+  const testing::TempFolder folder;
+  const std::string file = folder / "executions";
   RunningProgram& driver = cluster.StartDriver({"counted", "200000", file});
   RunningProgram& first = cluster.StartExecutor(0);
   REQUIRE(AwaitSize(file, 500));
@@ -118,8 +119,8 @@ TEST_CASE("executors that come later and are replaced are used, and no closure c
 
 TEST_CASE("an executor that is stopped loses its closures to the others", "[program][unit]") {
   PlayedCluster cluster;
-  const TempDir folder;
-  const std::string file = folder.path() + "/executions";
+  const testing::TempFolder folder;
+  const std::string file = folder / "executions";
   RunningProgram& stopped = cluster.StartExecutor(0);
   cluster.StartExecutor(1);
   RunningProgram& driver = cluster.StartDriver({"counted", "50000", file});
@@ -135,8 +136,8 @@ TEST_CASE("an executor that is stopped loses its closures to the others", "[prog
 TEST_CASE("a driver that was killed is succeeded by the next, which has the same executors",
           "[program][unit]") {
   PlayedCluster cluster;
-  const TempDir folder;
-  const std::string file = folder.path() + "/executions";
+  const testing::TempFolder folder;
+  const std::string file = folder / "executions";
   RunningProgram& executor = cluster.StartExecutor(0);
   RunningProgram& first = cluster.StartDriver({"counted", "1000000", file});
   REQUIRE(AwaitSize(file, 500));
@@ -195,7 +196,7 @@ TEST_CASE(
     "of several that ran when their executor ended the innocent get through, the guilty is named",
     "[program][unit]") {
   PlayedCluster cluster;
-  const TempDir folder;
+  const testing::TempFolder folder;
   cluster.closures_at_a_time = 4;
   RunningProgram* executor = &cluster.StartExecutor(0);
   RunningProgram& driver = cluster.StartDriver({"beside", folder.path()});

@@ -7,6 +7,7 @@
 #include "ps/job_shards.h"
 #include "ps/step_signal.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/ps/support.h"
 
 namespace muster::ps {
@@ -45,11 +46,10 @@ struct OneShard {
     return report;
   }
   Status Save(std::uint64_t step) {
-    return shards->Save(step, folder.path() + "/" + std::to_string(step), storage::RealFileSystem())
-        .status();
+    return shards->Save(step, folder / std::to_string(step), storage::RealFileSystem()).status();
   }
 
-  TemporaryFolder folder;
+  muster::testing::TempFolder folder;
   ApplyPool pool{1};
   std::shared_ptr<JobShards> shards;
 };

@@ -18,6 +18,7 @@
 #include "ps/apply_pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_file_system.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/ps/support.h"
 
 namespace muster::ps {
@@ -146,7 +147,7 @@ TEST_CASE_METHOD(Fixture, "a push of rows touches these rows alone", "[ps][unit]
   std::vector<float> rows(12);
   CHECK(shards->ReadRows(0, all, rows).value() == 2);
   CHECK(rows == std::vector<float>{0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0});
-  TemporaryFolder folder;
+  muster::testing::TempFolder folder;
   const auto saved = shards->Save(2, folder.path(), storage::RealFileSystem()).value();
   REQUIRE(saved.slices_size() == 2);
   CHECK(saved.slices(1).name() == "table/slot/sum");
@@ -187,7 +188,7 @@ TEST_CASE_METHOD(Fixture, "a value can be assigned before the first update only"
 }
 
 TEST_CASE_METHOD(Fixture, "a save needs the job to stand still at the step", "[ps][unit]") {
-  TemporaryFolder folder;
+  muster::testing::TempFolder folder;
   const auto shards = Make(Plan({Variable("w", {1})}, Sgd(1)));
   const std::vector<float> one{1};
   REQUIRE(shards->ApplyDense(0, Update(1, 1), one).ok());
@@ -265,7 +266,7 @@ TEST_CASE_METHOD(Fixture, "a disk that does not answer a save holds up no push a
 
 // Saves a job of two servers, restores it onto `servers`, and checks every value by its row.
 void SaveAndRestore(std::uint32_t before, std::uint32_t after) {
-  TemporaryFolder folder;
+  muster::testing::TempFolder folder;
   ApplyPool pool(1);
   auto adam = Sgd(0.1);
   adam.set_kind(v1::OPTIMIZER_KIND_ADAM);
@@ -331,7 +332,7 @@ TEST_CASE("a checkpoint restores onto any number of servers to the same bits",
 
 TEST_CASE_METHOD(Fixture, "a checkpoint of another model or step is refused by name",
                  "[ps][unit]") {
-  TemporaryFolder folder;
+  muster::testing::TempFolder folder;
   const auto shards = Make(Plan({Variable("w", {4})}, Sgd(1)));
   const auto report = shards->Save(0, folder.path(), storage::RealFileSystem()).value();
   v1::CheckpointManifest manifest;

@@ -1,13 +1,10 @@
-// Plans and folders for tests of ps/.
+// Plans for tests of ps/.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <stdlib.h>
 
 #include "common/partition/placement.h"
 #include "muster/v1/cluster.pb.h"
@@ -19,22 +16,6 @@ namespace muster::ps {
 inline PushId Update(std::uint64_t closure, std::uint64_t attempt) {
   return {.closure = ClosureId(closure), .attempt = Attempt(attempt)};
 }
-
-// A folder of its own, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "muster-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline v1::VariableLayout Variable(const std::string& name, const std::vector<std::int64_t>& shape,
                                    v1::InitializerKind kind = v1::INITIALIZER_KIND_ZEROS,

@@ -1,13 +1,10 @@
 // Strategies on GPUs. A program of its own: what its GPUs are is settled once in a process, here
 // two logical GPUs on card 0, which any machine with a card has. Without a card the cases that need
 // one say so and pass; what is refused without one is checked then.
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
-
-#include <unistd.h>
 
 #include "strategy/base/logical_devices.h"
 #include "strategy/input/dataset.h"
@@ -19,6 +16,7 @@
 #include "strategy/train/optimizer.h"
 #include "strategy/values/sparse.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/variables/variable_support.h"
 
 namespace muster {
@@ -327,8 +325,7 @@ Net same_net() {
 // Ten steps of Adam, each replica on half of 8 rows; the parameters afterwards, in host memory.
 // They are saved in between, and restored into a net that begins elsewhere.
 std::vector<torch::Tensor> trained(Strategy& strategy) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("muster-gpu-test-" + std::to_string(::getpid()));
+  const testing::TempFolder folder;
   const auto scope = strategy.scope();
   auto net = strategy.distribute(same_net());
   auto optimizer = strategy.optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.05));
@@ -351,7 +348,7 @@ std::vector<torch::Tensor> trained(Strategy& strategy) {
   Checkpoint before;
   before.track(net);
   before.track(optimizer);
-  before.save(folder.string(), 5);
+  before.save(folder / "five", 5);
   Net elsewhere = same_net();
   {
     const torch::NoGradGuard no_grad;
@@ -362,8 +359,7 @@ std::vector<torch::Tensor> trained(Strategy& strategy) {
   Checkpoint after;
   after.track(other);
   after.track(goes_on);
-  after.restore(folder.string()).assert_consumed();
-  std::filesystem::remove_all(folder);
+  after.restore(folder / "five").assert_consumed();
   steps(other, goes_on, 5);
 
   std::vector<torch::Tensor> result{torch::scalar_tensor(loss.result(), torch::kFloat64)};

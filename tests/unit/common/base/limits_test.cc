@@ -1,6 +1,5 @@
 #include "common/base/limits.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -8,6 +7,7 @@
 #include <sched.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster {
 namespace {
@@ -17,25 +17,15 @@ namespace fs = std::filesystem;
 // A machine's /proc and /sys as a folder.
 class LimitsRoot {
  public:
-  LimitsRoot() {
-    if (::mkdtemp(path_.data()) == nullptr) FAIL("no temporary folder");
-  }
-  ~LimitsRoot() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  LimitsRoot(const LimitsRoot&) = delete;
-  LimitsRoot& operator=(const LimitsRoot&) = delete;
-
   void Write(const std::string& name, const std::string& text) const {
-    const fs::path file = path_ + name;
+    const fs::path file = folder_.path() + name;
     fs::create_directories(file.parent_path());
     std::ofstream(file) << text << "\n";
   }
-  Limits Read() const { return ReadLimits(path_); }
+  Limits Read() const { return ReadLimits(folder_.path()); }
 
  private:
-  std::string path_ = "/tmp/muster-limits-XXXXXX";
+  const testing::TempFolder folder_;
 };
 
 int Mask() {

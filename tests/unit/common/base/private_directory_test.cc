@@ -1,49 +1,44 @@
 #include "common/base/private_directory.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster {
 namespace {
 
-struct Folder {
-  Folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string Make(const std::string& name, mode_t mode) const {
-    REQUIRE(::mkdir((path + "/" + name).c_str(), 0700) == 0);
-    REQUIRE(::chmod((path + "/" + name).c_str(), mode) == 0);
-    return path + "/" + name;
-  }
-  std::string path = "/tmp/muster-base-XXXXXX";
-};
+std::string MakeIn(const testing::TempFolder& folder, const std::string& name, mode_t mode) {
+  std::string path = folder / name;
+  REQUIRE(::mkdir(path.c_str(), 0700) == 0);
+  REQUIRE(::chmod(path.c_str(), mode) == 0);
+  return path;
+}
 
 TEST_CASE("a folder that others may enter is not private", "[base][unit]") {
-  const Folder folder;
-  CHECK(MakePrivateDirectory(folder.Make("open", 0755)).code() == StatusCode::kPermissionDenied);
-  REQUIRE(::symlink(folder.path.c_str(), (folder.path + "/link").c_str()) == 0);
-  CHECK_FALSE(MakePrivateDirectory(folder.path + "/link").ok());
-  CHECK(MakePrivateDirectory(folder.path + "/new").ok());
-  CHECK(MakePrivateDirectory(folder.path + "/new").ok());
+  const testing::TempFolder folder;
+  CHECK(MakePrivateDirectory(MakeIn(folder, "open", 0755)).code() == StatusCode::kPermissionDenied);
+  REQUIRE(::symlink(folder.path().c_str(), (folder / "link").c_str()) == 0);
+  CHECK_FALSE(MakePrivateDirectory(folder / "link").ok());
+  CHECK(MakePrivateDirectory(folder / "new").ok());
+  CHECK(MakePrivateDirectory(folder / "new").ok());
 }
 
 TEST_CASE("a folder that others may write to is not ours, a sticky or a readable one may be",
           "[base][unit]") {
-  const Folder folder;
-  CHECK(RequireOwnDirectory(folder.Make("readable", 0755)).ok());
+  const testing::TempFolder folder;
+  CHECK(RequireOwnDirectory(MakeIn(folder, "readable", 0755)).ok());
   CHECK(RequireOwnDirectory("/tmp").ok());
-  CHECK(RequireOwnDirectory(folder.Make("group", 0775)).code() == StatusCode::kPermissionDenied);
-  CHECK(RequireOwnDirectory(folder.Make("all", 0777)).code() == StatusCode::kPermissionDenied);
-  REQUIRE(::symlink("readable", (folder.path + "/link").c_str()) == 0);
-  CHECK(RequireOwnDirectory(folder.path + "/link").code() == StatusCode::kFailedPrecondition);
-  CHECK_FALSE(RequireOwnDirectory(folder.path + "/none").ok());
+  CHECK(RequireOwnDirectory(MakeIn(folder, "group", 0775)).code() == StatusCode::kPermissionDenied);
+  CHECK(RequireOwnDirectory(MakeIn(folder, "all", 0777)).code() == StatusCode::kPermissionDenied);
+  REQUIRE(::symlink("readable", (folder / "link").c_str()) == 0);
+  CHECK(RequireOwnDirectory(folder / "link").code() == StatusCode::kFailedPrecondition);
+  CHECK_FALSE(RequireOwnDirectory(folder / "none").ok());
   if (::geteuid() == 0) {  // only root can make another user's
-    const std::string theirs = folder.Make("theirs", 0700);
+    const std::string theirs = MakeIn(folder, "theirs", 0700);
     REQUIRE(::chown(theirs.c_str(), 12'345, 12'345) == 0);
     CHECK(RequireOwnDirectory(theirs).code() == StatusCode::kPermissionDenied);
   }

@@ -4,25 +4,19 @@
 #include <fstream>
 #include <iterator>
 
-#include <stdlib.h>
-
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster {
 namespace {
 
 struct WholeFileFixture {
-  WholeFileFixture() {
-    std::string pattern = "/tmp/muster-whole-file.XXXXXX";
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    folder = pattern;
-  }
-  ~WholeFileFixture() { std::filesystem::remove_all(folder); }
+  // Others may read it.
   std::string With(const std::string& text) const {
-    std::ofstream(folder + "/file", std::ios::binary) << text;
-    return folder + "/file";
+    std::ofstream(folder / "file", std::ios::binary) << text;
+    return folder / "file";
   }
-  std::string folder;
+  const testing::TempFolder folder;
 };
 
 }  // namespace
@@ -36,11 +30,11 @@ TEST_CASE_METHOD(WholeFileFixture, "a file is read whole, whatever is in it", "[
 
 TEST_CASE_METHOD(WholeFileFixture, "what cannot be read is an error that names it",
                  "[base][unit]") {
-  const Status none = ReadWholeFile(folder + "/none").status();
+  const Status none = ReadWholeFile(folder / "none").status();
   CHECK(none.code() == StatusCode::kNotFound);
-  CHECK(Message(none) == "read " + folder + "/none: No such file or directory");
-  const Status of_a_folder = ReadWholeFile(folder).status();
-  CHECK(Message(of_a_folder) == "read " + folder + ": Is a directory");
+  CHECK(Message(none) == "read " + folder / "none" + ": No such file or directory");
+  const Status of_a_folder = ReadWholeFile(folder.path()).status();
+  CHECK(Message(of_a_folder) == "read " + folder.path() + ": Is a directory");
 
   CHECK(ReadWholeFile(With("12345"), 5).value() == "12345");
   const Status large = ReadWholeFile(With("123456"), 5).status();
@@ -57,12 +51,12 @@ TEST_CASE_METHOD(WholeFileFixture,
   CHECK((std::filesystem::status(path).permissions() & std::filesystem::perms::others_read) ==
         std::filesystem::perms::none);
 
-  const std::string taken = folder + "/taken";
+  const std::string taken = folder / "taken";
   std::filesystem::create_directories(taken + "/by-a-folder");
   CHECK(Message(ReplaceFile(taken, "new")).find("write " + taken) != std::string::npos);
-  CHECK(Message(ReplaceFile(folder + "/none/file", "new")) ==
-        "write " + folder + "/none/file: No such file or directory");
-  const auto left = std::distance(std::filesystem::directory_iterator(folder), {});
+  CHECK(Message(ReplaceFile(folder / "none/file", "new")) ==
+        "write " + folder / "none/file" + ": No such file or directory");
+  const auto left = std::distance(std::filesystem::directory_iterator(folder.path()), {});
   CHECK(left == 2);
 }
 

@@ -9,6 +9,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/cluster/fake_devices.h"
 #include "tests/unit/common/cluster/http_server.h"
 
@@ -131,7 +132,7 @@ TEST_CASE("the job of a group cannot be changed later", "[cluster][unit][spec][G
 }
 
 TEST_CASE("the token is the metadata server's, or that of a file", "[cluster][unit]") {
-  const TempDirectory directory;
+  const testing::TempFolder directory;
   HttpServer metadata(Serve({{"/computeMetadata/v1/instance/service-accounts/default/token",
                               R"({"access_token": "from-metadata", "expires_in": 3000})"}}));
   HttpServer broken(Serve({{"/computeMetadata/v1/instance/service-accounts/default/token",

@@ -7,6 +7,7 @@
 
 #include "common/cluster/url.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/cluster/http_server.h"
 
 namespace muster::cluster {
@@ -128,7 +129,7 @@ TEST_CASE("nobody listening, and a host without an address, are said", "[cluster
 }
 
 TEST_CASE("TLS works with the right authority only", "[cluster][unit]") {
-  const TempDirectory directory;
+  const testing::TempFolder directory;
   const Certificate own = MakeCertificate();
   const std::string ca = directory.Write("ca.pem", own.certificate);
   const std::string other_ca = directory.Write("other.pem", MakeCertificate().certificate);
@@ -145,7 +146,7 @@ TEST_CASE("TLS works with the right authority only", "[cluster][unit]") {
 }
 
 TEST_CASE("a certificate for another host is refused", "[cluster][unit]") {
-  const TempDirectory directory;
+  const testing::TempFolder directory;
   const Certificate own = MakeCertificate("DNS:example.com,IP:10.0.0.1");
   const std::string ca = directory.Write("ca.pem", own.certificate);
   HttpServer server(Always(HttpText(200, "secret")), &own);
@@ -164,7 +165,7 @@ TEST_CASE("a CA file that is not there is named", "[cluster][unit]") {
 }
 
 TEST_CASE("a token is read from its file and goes into no clear connection", "[cluster][unit]") {
-  const TempDirectory directory;
+  const testing::TempFolder directory;
 
   CHECK(ReadTokenFile(directory.Write("token", " abc.def\n")).value() == "abc.def");
   CHECK(ReadTokenFile(directory.Write("empty", "\n")).status().code() ==

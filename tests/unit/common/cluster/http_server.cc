@@ -1,11 +1,7 @@
 #include "tests/unit/common/cluster/http_server.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <list>
 #include <mutex>
-#include <stdexcept>
 #include <thread>
 
 #include <boost/asio/as_tuple.hpp>
@@ -53,19 +49,6 @@ std::string Text(const Bio& bio) {
 }
 
 }  // namespace
-
-TempDirectory::TempDirectory() {
-  path_ = std::filesystem::temp_directory_path() / "muster-cluster-XXXXXX";
-  if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp " + path_);
-}
-
-TempDirectory::~TempDirectory() { std::filesystem::remove_all(path_); }
-
-std::string TempDirectory::Write(const std::string& name, const std::string& text) const {
-  const std::string path = path_ + "/" + name;
-  std::ofstream(path, std::ios::binary) << text;
-  return path;
-}
 
 Certificate MakeCertificate(const std::string& names) {
   const std::unique_ptr<EVP_PKEY, Freed<&EVP_PKEY_free>> key(EVP_EC_gen("P-256"));

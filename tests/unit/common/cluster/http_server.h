@@ -9,20 +9,6 @@
 
 namespace muster::cluster {
 
-// A directory of its own, removed at the end.
-class TempDirectory {
- public:
-  TempDirectory();
-  ~TempDirectory();
-  TempDirectory(const TempDirectory&) = delete;
-  TempDirectory& operator=(const TempDirectory&) = delete;
-  // Writes a file and returns its path.
-  std::string Write(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
-};
-
 // A new key and a certificate for it, signed by itself, for localhost and 127.0.0.1 unless told
 // otherwise. PEM.
 struct Certificate {

@@ -11,6 +11,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/cluster/http_server.h"
 
 namespace muster::cluster {
@@ -166,7 +167,7 @@ TEST_CASE("every call asks again", "[cluster][unit][spec][K8S-06]") {
 
 TEST_CASE("within a cluster the API is found by environment, CA and token, read anew each time",
           "[cluster][unit]") {
-  const TempDirectory directory;
+  const testing::TempFolder directory;
   const Certificate own = MakeCertificate();
   HttpServer server(BySelector({{"job-name%3Dtensorflow", {Pod("a", "10.1.2.3")}}}), &own);
   const std::string port = server.Url().substr(server.Url().rfind(':') + 1);

@@ -1,14 +1,13 @@
 #include "common/config/settings.h"
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::config {
 namespace {
@@ -43,23 +42,15 @@ Result<Flags> Parse(std::vector<const char*> arguments) {
   return ParseFlags(static_cast<int>(arguments.size()), arguments.data(), kSettings);
 }
 
-// A directory of its own with one file in it.
+// A file in a folder of its own.
 class TempFile {
  public:
-  explicit TempFile(const std::string& text) {
-    std::string pattern = std::filesystem::temp_directory_path() / "muster-config-XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-    path_ = directory_ + "/settings.yaml";
-    std::ofstream(path_) << text;
-  }
-  ~TempFile() { std::filesystem::remove_all(directory_); }
-  TempFile(const TempFile&) = delete;
-  TempFile& operator=(const TempFile&) = delete;
+  explicit TempFile(const std::string& text) : path_(folder_.Write("settings.yaml", text)) {}
   const std::string& path() const { return path_; }
 
  private:
-  std::string directory_;
-  std::string path_;
+  const muster::testing::TempFolder folder_;
+  const std::string path_;
 };
 
 Result<Values> FromFile(const TempFile& file) {

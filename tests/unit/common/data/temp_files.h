@@ -2,41 +2,29 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <stdlib.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include "common/data/batch_source.h"
 #include "muster/v1/job_spec.pb.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::data::testing {
 
 class TempFiles {
  public:
-  TempFiles() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "muster-data-XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  TempFiles(const TempFiles&) = delete;
-  TempFiles& operator=(const TempFiles&) = delete;
-  ~TempFiles() { std::filesystem::remove_all(root_); }
-
-  std::string Path(std::string_view name) const { return (root_ / name).string(); }
+  std::string Path(std::string_view name) const { return folder_ / std::string(name); }
   std::string CacheDirectory() const { return Path("cache"); }
 
   std::string Write(std::string_view name, std::string_view content) const {
-    std::ofstream(Path(name), std::ios::binary | std::ios::trunc)
-        .write(content.data(), static_cast<std::streamsize>(content.size()));
-    return Path(name);
+    return folder_.Write(std::string(name), std::string(content));
   }
 
   // Options for `batch_size` over the cache in this folder.
@@ -45,7 +33,7 @@ class TempFiles {
   }
 
  private:
-  std::filesystem::path root_;
+  const muster::testing::TempFolder folder_;
 };
 
 inline std::string Gzip(std::string_view content) {

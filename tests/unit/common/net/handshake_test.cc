@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
 #include "tests/support/other_user.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/net/deadline.h"
 
 namespace muster::net {
@@ -148,14 +148,9 @@ using testing::OtherUser;
 
 // A folder and a socket's path that another user may use.
 struct OpenFolder {
-  OpenFolder() {
-    REQUIRE(::mkdtemp(folder.data()) != nullptr);
-    REQUIRE(::chmod(folder.c_str(), 0777) == 0);
-    path = folder + "/socket";
-  }
-  ~OpenFolder() { std::filesystem::remove_all(folder); }
-  std::string folder = "/tmp/muster-net-XXXXXX";
-  std::string path;
+  OpenFolder() { REQUIRE(::chmod(folder.path().c_str(), 0777) == 0); }
+  const testing::TempFolder folder;
+  const std::string path = folder / "socket";
 };
 
 Channel UnixChannel(Fd fd, const std::string& peer) {

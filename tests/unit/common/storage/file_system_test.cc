@@ -5,31 +5,14 @@
 #include <filesystem>
 #include <string>
 
-#include <stdlib.h>
-
 #include "common/storage/checkpoint.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_file_system.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/storage/support.h"
 
 namespace muster::storage {
 namespace {
-
-// A folder of its own, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "muster-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 void Conform(FileSystem& files, const std::string& root) {
   const std::string folder = root + "/a/b";
@@ -70,7 +53,7 @@ void Conform(FileSystem& files, const std::string& root) {
 }
 
 TEST_CASE("the real file system keeps the contract", "[storage][unit]") {
-  TemporaryFolder folder;
+  testing::TempFolder folder;
   Conform(RealFileSystem(), folder.path());
 }
 
@@ -81,12 +64,12 @@ TEST_CASE("the fake file system keeps the contract", "[storage][unit]") {
 }
 
 TEST_CASE("a checkpoint lives on a real disk", "[storage][unit]") {
-  TemporaryFolder folder;
+  testing::TempFolder folder;
   REQUIRE(WriteSample(folder.path(), 7, RealFileSystem()).ok());
   const std::string directory = ListCheckpoints(folder.path()).value().at(0);
 
   CHECK(Verify(directory).ok());
-  CHECK(Export(directory, folder.path() + "/model.safetensors").ok());
+  CHECK(Export(directory, folder / "model.safetensors").ok());
   std::filesystem::resize_file(directory + "/ps-0-of-2.safetensors", 100);
   CHECK(Verify(directory).code() == StatusCode::kDataLoss);
   CHECK(Collect(folder.path(), 0, "").ok());

@@ -2,10 +2,9 @@
 
 #include <cmath>
 
-#include <stdlib.h>
-
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::telemetry {
 namespace {
@@ -13,19 +12,9 @@ namespace {
 using testing::Event;
 using testing::ReadEvents;
 
-struct Folder {
-  Folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "muster-events-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
-
 TEST_CASE("an event file reads back through the TFRecord reader", "[telemetry][unit]") {
-  const Folder folder;
-  auto file = EventFile::Create(folder.path + "/logs/train");
+  const testing::TempFolder folder;
+  auto file = EventFile::Create(folder / "logs/train");
   REQUIRE(file.ok());
   const std::chrono::system_clock::time_point time{std::chrono::milliseconds(1'767'340'800'250)};
   REQUIRE((*file)->Scalar("loss", 0, 2.5F, time).ok());
@@ -50,8 +39,8 @@ TEST_CASE("an event file reads back through the TFRecord reader", "[telemetry][u
 }
 
 TEST_CASE("a flush brings events to readers while the file is open", "[telemetry][unit]") {
-  const Folder folder;
-  auto file = EventFile::Create(folder.path);
+  const testing::TempFolder folder;
+  auto file = EventFile::Create(folder.path());
   REQUIRE(file.ok());
   CHECK(ReadEvents((*file)->path()).size() == 1);
 
@@ -62,10 +51,10 @@ TEST_CASE("a flush brings events to readers while the file is open", "[telemetry
 }
 
 TEST_CASE("two event files of one process and second are two files", "[telemetry][unit]") {
-  const Folder folder;
+  const testing::TempFolder folder;
 
-  const auto first = EventFile::Create(folder.path);
-  const auto second = EventFile::Create(folder.path);
+  const auto first = EventFile::Create(folder.path());
+  const auto second = EventFile::Create(folder.path());
 
   REQUIRE(first.ok());
   REQUIRE(second.ok());
@@ -73,8 +62,8 @@ TEST_CASE("two event files of one process and second are two files", "[telemetry
 }
 
 TEST_CASE("a closed event file and an impossible folder say so", "[telemetry][unit]") {
-  const Folder folder;
-  auto file = EventFile::Create(folder.path);
+  const testing::TempFolder folder;
+  auto file = EventFile::Create(folder.path());
   REQUIRE(file.ok());
   REQUIRE((*file)->Close().ok());
 

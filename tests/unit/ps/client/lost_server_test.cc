@@ -7,6 +7,7 @@
 
 #include "common/net/fd.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/ps/client/small_cluster.h"
 
 namespace muster::ps {
@@ -122,7 +123,7 @@ struct OtherProcess {
   }
   std::string name() const { return "ps:0 (" + plan.ps(0).data().tcp_address() + ")"; }
 
-  const testing::TemporaryDirectory directory;
+  const muster::testing::TempFolder directory;
   v1::JobPlan plan;
   net::Fd from_child;
   net::Fd to_parent;

@@ -14,6 +14,7 @@
 #include "ps/apply_pool.h"
 #include "ps/client/program_client.h"
 #include "ps/server/ps_server.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/ps/client/small_cluster.h"
 
 namespace muster::ps::testing {
@@ -77,7 +78,7 @@ class ProgramCluster {
   const std::string& host_id() const { return host_id_; }
 
  private:
-  TemporaryDirectory directory_;
+  muster::testing::TempFolder directory_;
   std::string host_id_;
   ApplyPool pool_{1};
   PsServer::Options base_;

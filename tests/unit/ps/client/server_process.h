@@ -11,6 +11,7 @@
 
 #include "common/net/fd.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/ps/client/program_cluster.h"
 
 namespace muster::ps::testing {
@@ -73,7 +74,7 @@ class ServerProcess {
     for (;;) ::pause();
   }
 
-  const TemporaryDirectory directory_;
+  const muster::testing::TempFolder directory_;
   pid_t child_ = -1;
   ProgramClient::Server server_;
 };

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "muster/v1/common.pb.h"
 #include "ps/client/ps_client.h"
 #include "ps/server/ps_server.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/ps/client/fake_shards.h"
 
 namespace muster::ps::testing {
@@ -29,24 +29,6 @@ inline constexpr const char* kJobId = "job-7";
 inline std::string ModelKey(const std::string& job_id = kJobId) {
   return net::JobKey(kToken, job_id, Epoch());
 }
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "muster-XXXXXX").string();
-    if (::mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Adds a variable divided evenly over `servers` servers.
 inline void AddVariable(v1::JobPlan& plan, const std::string& name, std::vector<std::int64_t> shape,
@@ -146,7 +128,7 @@ class SmallCluster {
   }
 
  private:
-  TemporaryDirectory directory_;
+  muster::testing::TempFolder directory_;
   v1::JobPlan plan_;
   std::string host_id_;
   PsServer::Options base_;

@@ -17,14 +17,14 @@
 #include "services/common/grpc_server.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
 
 Token MakeToken(const std::string& text) {
-  const TempDir dir;
-  const std::string path = dir.path() + "/token";
+  const testing::TempFolder dir;
+  const std::string path = dir / "token";
   std::ofstream(path) << text;
   ::chmod(path.c_str(), 0600);
   return *Token::Read(path);

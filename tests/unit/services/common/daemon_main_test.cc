@@ -13,8 +13,8 @@
 #include "services/common/grpc_server.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/common/notify_socket.h"
-#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::services {
 namespace {
@@ -66,8 +66,8 @@ Outcome RunPs(const std::vector<std::string>& arguments,
   return Running(arguments, environment).Wait();
 }
 
-std::string TokenFile(const TempDir& dir, mode_t mode = 0600) {
-  const std::string path = dir.path() + "/token";
+std::string TokenFile(const testing::TempFolder& dir, mode_t mode = 0600) {
+  const std::string path = dir / "token";
   std::ofstream(path) << "0123456789abcdef\n";
   ::chmod(path.c_str(), mode);
   return path;
@@ -108,7 +108,7 @@ TEST_CASE("a bad flag ends a daemon with 2", "[services][unit]") {
 }
 
 TEST_CASE("a token file that others may read ends a daemon with 78", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
 
   const Outcome outcome = RunPs(Arguments(TokenFile(dir, 0644), "127.0.0.1:0"));
 
@@ -117,7 +117,7 @@ TEST_CASE("a token file that others may read ends a daemon with 78", "[services]
 }
 
 TEST_CASE("a port in use ends a daemon with 1", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const auto holder = GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0}});
   REQUIRE(holder.ok());
 
@@ -132,7 +132,7 @@ TEST_CASE(
     "[services][unit]") {
   using std::chrono::minutes;
   using testing::Certificates;
-  const TempDir dir;
+  const testing::TempFolder dir;
   Certificates certificates;
   const tls::Holder ps{.role = tls::Role::kNode, .names = {"ps:0"}};
   const tls::Files good = certificates.Issue("good", ps);
@@ -173,7 +173,7 @@ TEST_CASE(
 }
 
 TEST_CASE("SIGTERM drains a daemon that still waits for its coordinator", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   Running daemon(Arguments(TokenFile(dir), "127.0.0.1:0"), {});
   REQUIRE(daemon.Says("waiting for the coordinator at 127.0.0.1:1"));
 
@@ -184,7 +184,7 @@ TEST_CASE("SIGTERM drains a daemon that still waits for its coordinator", "[serv
 
 TEST_CASE("a daemon tells systemd that it serves, lives, and how long its draining may take",
           "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   NotifySocket systemd;
   std::vector<std::string> arguments = Arguments(TokenFile(dir), "127.0.0.1:0");
   arguments.insert(arguments.end(), {"--drain-timeout", "20s"});

@@ -15,8 +15,8 @@
 #include "services/common/notify.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/admin/https_client.h"
-#include "tests/unit/services/common/temp_dir.h"
 
 namespace muster::services {
 namespace {
@@ -24,8 +24,8 @@ namespace {
 const Endpoint kAnyPort{.host = "127.0.0.1", .port = 0};
 
 TEST_CASE("a server writes the address it chose", "[services][unit]") {
-  const TempDir dir;
-  const std::string file = dir.path() + "/port";
+  const testing::TempFolder dir;
+  const std::string file = dir / "port";
 
   const auto server = GrpcServer::Start({.listen = kAnyPort, .port_file = file});
 

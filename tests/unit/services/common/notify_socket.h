@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 
 class NotifySocket {
  public:
-  NotifySocket() : path_(directory_.path() + "/notify") {
+  NotifySocket() : path_(directory_ / "notify") {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
@@ -46,7 +46,7 @@ class NotifySocket {
   }
 
  private:
-  const TempDir directory_;
+  const testing::TempFolder directory_;
   const std::string path_;
   int fd_ = -1;
 };

@@ -5,6 +5,7 @@
 
 #include "services/common/daemon.h"
 #include "tests/support/fixed_environment.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/common/notify_socket.h"
 
 namespace muster::services {
@@ -12,8 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-Daemon DaemonWith(const TempDir& folder, const std::map<std::string, std::string>& variables) {
-  const std::string path = folder.path() + "/token";
+Daemon DaemonWith(const testing::TempFolder& folder,
+                  const std::map<std::string, std::string>& variables) {
+  const std::string path = folder / "token";
   std::ofstream(path) << "0123456789abcdef\n";
   ::chmod(path.c_str(), 0600);
   DaemonConfig config;
@@ -36,7 +38,7 @@ TEST_CASE("systemd's socket is told, and its absence is no error", "[services][u
 
 TEST_CASE("the strand that does the work feeds the watchdog, and not while it stands still",
           "[services][unit]") {
-  const TempDir folder;
+  const testing::TempFolder folder;
   NotifySocket socket;
   Daemon daemon =
       DaemonWith(folder, {{"NOTIFY_SOCKET", socket.path()}, {"WATCHDOG_USEC", "20000"}});
@@ -61,7 +63,7 @@ TEST_CASE("the strand that does the work feeds the watchdog, and not while it st
 
 TEST_CASE("systemd hears what a daemon does, once, and what it did before it was ready stands",
           "[services][unit]") {
-  const TempDir folder;
+  const testing::TempFolder folder;
   NotifySocket socket;
   Daemon daemon = DaemonWith(folder, {{"NOTIFY_SOCKET", socket.path()}});
 
@@ -90,7 +92,7 @@ TEST_CASE("systemd hears what a daemon does, once, and what it did before it was
 
 TEST_CASE("a watchdog that nobody asked for, or another process's, is not fed",
           "[services][unit]") {
-  const TempDir folder;
+  const testing::TempFolder folder;
   NotifySocket socket;
   for (const std::map<std::string, std::string>& more :
        {std::map<std::string, std::string>{},

@@ -12,7 +12,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/no_threads.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
@@ -43,15 +43,15 @@ struct PipeRecorder {
   }
 };
 
-std::string ScriptIn(const TempDir& dir, const std::string& script) {
-  const std::string path = dir.path() + "/executor";
+std::string ScriptIn(const testing::TempFolder& dir, const std::string& script) {
+  const std::string path = dir / "executor";
   std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
   ::chmod(path.c_str(), 0700);
   return path;
 }
 
 TEST_CASE("an executor's lines, messages and end arrive in order", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   PipeRecorder recorder;
   // FromExecutor{ready{torch_version: "9"}} is 0a 03 12 01 '9': five bytes after the length.
   const auto executor = ExecutorProcess::Start(
@@ -69,7 +69,7 @@ TEST_CASE("an executor's lines, messages and end arrive in order", "[services][u
 }
 
 TEST_CASE("an executor dies with its object", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   PipeRecorder recorder;
   auto executor = ExecutorProcess::Start({.argv = {ScriptIn(dir, "echo up; exec sleep 1000")}},
                                          recorder.Events());

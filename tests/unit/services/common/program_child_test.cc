@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
@@ -22,8 +22,8 @@ v1::ProgramStart ExecutorStart() {
   return start;
 }
 
-std::string ProgramFile(const TempDir& dir, const std::string& bytes) {
-  std::string path = dir.path() + "/program";
+std::string ProgramFile(const testing::TempFolder& dir, const std::string& bytes) {
+  std::string path = dir / "program";
   std::ofstream(path, std::ios::binary) << bytes;
   ::chmod(path.c_str(), 0700);
   return path;
@@ -31,7 +31,7 @@ std::string ProgramFile(const TempDir& dir, const std::string& bytes) {
 
 TEST_CASE("a program's process gets its arguments and role, and no setting of its daemon's",
           "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   ::setenv("MUSTER_TOKEN_FILE", "/secret", 1);
   ::setenv("MUSTER_STATE_DIR", "/state", 1);
   ::setenv("CREDENTIALS_DIRECTORY", "/secrets", 1);
@@ -66,7 +66,7 @@ TEST_CASE("a program's process gets its arguments and role, and no setting of it
 
 TEST_CASE("an executable of another machine and a file that is none are told as such",
           "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   std::string elf(64, '\0');
   elf.replace(0, SELFMAG, ELFMAG);
   elf[4] = ELFCLASS64;
@@ -87,7 +87,7 @@ TEST_CASE("an executable of another machine and a file that is none are told as 
 
 TEST_CASE("files that may not run and loaders that are missing are the host's trouble",
           "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const std::string path = ProgramFile(dir, "#!/no/such/loader\n");
   const auto loader = process::Child::Start({.argv = {path}});
   ::chmod(path.c_str(), 0600);

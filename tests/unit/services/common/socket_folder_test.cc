@@ -12,7 +12,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/environment_variables.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
@@ -40,7 +40,7 @@ void MakeSocket(const std::string& path) {
 void Write(const std::string& path) { std::ofstream(path) << "kept?\n"; }
 
 // As a daemon leaves it that was killed: its socket, and that of an executor with what it ran.
-std::string MakeFolder(const TempDir& dir, pid_t pid, const std::string& name) {
+std::string MakeFolder(const testing::TempFolder& dir, pid_t pid, const std::string& name) {
   std::string path = fmt::format("{}/muster-{}-{}-{}", dir.path(), ::geteuid(), pid, name);
   fs::create_directory(path);
   fs::permissions(path, fs::perms::owner_all);
@@ -52,7 +52,7 @@ std::string MakeFolder(const TempDir& dir, pid_t pid, const std::string& name) {
 
 TEST_CASE("a daemon removes the folders of sockets of those that were killed, and no other's file",
           "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const muster::testing::EnvironmentVariables runtime({{"RUNTIME_DIRECTORY", dir.path()}});
   const std::string left = MakeFolder(dir, Dead(), "left");
   const std::string in_use = MakeFolder(dir, ::getpid(), "in-use");
@@ -74,7 +74,7 @@ TEST_CASE("a daemon removes the folders of sockets of those that were killed, an
 }
 
 TEST_CASE("a daemon that ends leaves no folder behind", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const std::string path = MakeFolder(dir, ::getpid(), "own");
 
   RemoveSocketFolder(path);

@@ -10,22 +10,22 @@
 #include <unistd.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
 
-std::string WriteToken(const TempDir& dir, const std::string& text, mode_t mode) {
-  const std::string path = dir.path() + "/token";
+std::string WriteToken(const testing::TempFolder& dir, const std::string& text, mode_t mode) {
+  const std::string path = dir / "token";
   std::ofstream(path) << text;
   ::chmod(path.c_str(), mode);
   return path;
 }
 
 TEST_CASE("a token is the first line of a file of mode 0600 or 0400", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   for (const mode_t mode : {0600, 0400}) {
-    std::filesystem::remove(dir.path() + "/token");
+    std::filesystem::remove(dir / "token");
     const auto token = Token::Read(WriteToken(dir, "0123456789abcdef\nrest\n", mode));
     REQUIRE(token.ok());
     CHECK(token->value() == "0123456789abcdef");
@@ -33,7 +33,7 @@ TEST_CASE("a token is the first line of a file of mode 0600 or 0400", "[services
 }
 
 TEST_CASE("a token file that others may touch is refused with the remedy", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const mode_t mode = GENERATE(0640, 0604, 0644, 0660, 0700, 0777);
   const std::string path = WriteToken(dir, "0123456789abcdef\n", mode);
 
@@ -45,7 +45,7 @@ TEST_CASE("a token file that others may touch is refused with the remedy", "[ser
 
 TEST_CASE("a token may be a systemd credential, which is root's and the group's to read",
           "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const std::string path = WriteToken(dir, "0123456789abcdef\n", 0440);
   CHECK(Token::Read(path).status().code() == StatusCode::kPermissionDenied);
 
@@ -80,7 +80,7 @@ TEST_CASE("a token may be a secret of Kubernetes: root's, and the pod's group's 
     return;
   }
   constexpr gid_t kPods = 12'345;
-  const TempDir dir;
+  const testing::TempFolder dir;
   ::chmod(dir.path().c_str(), 0755);
   const std::string path = WriteToken(dir, "0123456789abcdef\n", 0440);
   REQUIRE(::chown(path.c_str(), 0, kPods) == 0);
@@ -92,8 +92,8 @@ TEST_CASE("a token may be a secret of Kubernetes: root's, and the pod's group's 
 }
 
 TEST_CASE("a token that is short, binary or missing is refused", "[services][unit]") {
-  const TempDir dir;
-  CHECK(Token::Read(dir.path() + "/none").status().code() == StatusCode::kNotFound);
+  const testing::TempFolder dir;
+  CHECK(Token::Read(dir / "none").status().code() == StatusCode::kNotFound);
   CHECK(Token::Read(dir.path()).status().code() == StatusCode::kInvalidArgument);
   CHECK(Token::Read(WriteToken(dir, "short\n", 0600)).status().code() ==
         StatusCode::kInvalidArgument);
@@ -104,7 +104,7 @@ TEST_CASE("a token that is short, binary or missing is refused", "[services][uni
 }
 
 TEST_CASE("only the exact header is accepted", "[services][unit]") {
-  const TempDir dir;
+  const testing::TempFolder dir;
   const auto token = Token::Read(WriteToken(dir, "0123456789abcdef", 0600));
   REQUIRE(token.ok());
 

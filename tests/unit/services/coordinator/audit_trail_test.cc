@@ -11,7 +11,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
 namespace {
@@ -34,14 +34,14 @@ struct Trail {
   std::vector<nlohmann::json> Lines(const std::string& name = "audit.log") {
     disk.WorkOff();
     std::vector<nlohmann::json> lines;
-    std::ifstream file(dir.path() + "/" + name);
+    std::ifstream file(dir / name);
     for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
     return lines;
   }
-  muster::testing::TempDir dir;
+  muster::testing::TempFolder dir;
   SlowDisk disk;
   FakeScheduler clock;
-  AuditTrail trail{dir.path() + "/audit.log", 0, disk, clock};
+  AuditTrail trail{dir / "audit.log", 0, disk, clock};
 };
 
 TEST_CASE_METHOD(Trail, "who looks again and again is written once in a while, and how often",
@@ -88,15 +88,13 @@ TEST_CASE_METHOD(Trail, "each change is written, with what became of it",
 TEST_CASE_METHOD(Trail, "an audit log that has its size is kept until the next one has it",
                  "[services][audit][unit]") {
   constexpr std::uint64_t kSize = 1'000;
-  AuditTrail bounded(dir.path() + "/audit.log", kSize, disk, clock);
+  AuditTrail bounded(dir / "audit.log", kSize, disk, clock);
   int told = 0;
   const auto tell = [&] { bounded.Change("submitter ana", "stop", std::to_string(told++), Ok()); };
-  const auto size = [&](const std::string& name) {
-    return std::filesystem::file_size(dir.path() + "/" + name);
-  };
+  const auto size = [&](const std::string& name) { return std::filesystem::file_size(dir / name); };
 
   for (int i = 0; i < 100 && Lines("audit.log.old").empty(); ++i) tell();
-  REQUIRE(std::filesystem::exists(dir.path() + "/audit.log.old"));
+  REQUIRE(std::filesystem::exists(dir / "audit.log.old"));
   CHECK(size("audit.log.old") <= kSize);
   CHECK(Lines().size() == 1);
   for (int i = 0; i < 100; ++i) tell();
@@ -114,8 +112,8 @@ TEST_CASE_METHOD(Trail, "an audit log that has its size is kept until the next o
 }
 
 TEST_CASE_METHOD(Trail, "an audit log that cannot be renamed grows on", "[services][audit][unit]") {
-  AuditTrail bounded(dir.path() + "/audit.log", 1, disk, clock);
-  std::filesystem::create_directories(dir.path() + "/audit.log.old/in the way");
+  AuditTrail bounded(dir / "audit.log", 1, disk, clock);
+  std::filesystem::create_directories(dir / "audit.log.old/in the way");
 
   for (int i = 0; i < 3; ++i) bounded.Change("submitter ana", "stop", "words-1", Ok());
 
@@ -145,7 +143,7 @@ TEST_CASE_METHOD(Trail, "a line that does not fit on the disk leaves no half of 
   };
   tell("words-1");
   {
-    const SmallFiles full(std::filesystem::file_size(dir.path() + "/audit.log") + 10);
+    const SmallFiles full(std::filesystem::file_size(dir / "audit.log") + 10);
     tell("words-2");
   }
   tell("words-3");
@@ -183,7 +181,7 @@ TEST_CASE_METHOD(Trail, "a host without a free thread loses the lines of that ti
                  "[services][audit][unit]") {
   constexpr std::size_t kUnwritten = 2 * AuditTrail::kMostWaiting;
   CrowdedHost host(disk);
-  AuditTrail audit(dir.path() + "/audit.log", 0, host, clock);
+  AuditTrail audit(dir / "audit.log", 0, host, clock);
 
   for (std::size_t i = 0; i < kUnwritten; ++i) audit.Change("submitter ana", "stop", "early", Ok());
   host.crowded = false;

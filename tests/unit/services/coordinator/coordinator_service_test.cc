@@ -16,7 +16,7 @@
 #include "services/common/grpc_channel.h"
 #include "services/coordinator/coordinator_node.h"
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/coordinator/abc.h"
 
 namespace muster::coordinator {
@@ -24,13 +24,13 @@ namespace {
 
 struct Fixture {
   explicit Fixture(Millis stall_limit = Millis(60'000)) {
-    const std::string path = dir.path() + "/token";
+    const std::string path = dir / "token";
     std::ofstream(path) << "0123456789abcdef0123\n";
     chmod(path.c_str(), 0600);
     token = std::make_unique<services::Token>(*services::Token::Read(path));
     CoordinatorNode::Options options;
     options.server.listen = {.host = "127.0.0.1", .port = 0};
-    options.coordinator.state_directory = dir.path() + "/state";
+    options.coordinator.state_directory = dir / "state";
     options.trainer = "/bin/false";
     options.stall_limit = stall_limit;
     options.coordinator.version = "0.4.0";
@@ -44,7 +44,7 @@ struct Fixture {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
   }
 
-  muster::testing::TempDir dir;
+  muster::testing::TempFolder dir;
   std::unique_ptr<services::Token> token;
   std::unique_ptr<CoordinatorNode> node;
   std::shared_ptr<grpc::Channel> channel;
@@ -142,7 +142,7 @@ TEST_CASE("An upload that stands still is ended, and leaves nothing", "[services
 
   CHECK(writer->Finish().error_code() == grpc::StatusCode::CANCELLED);
 
-  const std::string files = f.dir.path() + "/state/files";
+  const std::string files = f.dir / "state/files";
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!std::filesystem::is_empty(files) && std::chrono::steady_clock::now() < limit) {
     std::this_thread::yield();
@@ -202,7 +202,7 @@ TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
   });
   REQUIRE(Message(sent.status()) == "");
   const auto open = [&] {
-    const std::filesystem::path file = f.dir.path() + "/state/files/" + sha256;
+    const std::filesystem::path file = f.dir / "state/files/" + sha256;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code gone;
       if (std::filesystem::read_symlink(entry.path(), gone) == file) return true;
@@ -381,7 +381,7 @@ TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[s
   const cli::Cluster cluster{
       .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
   const auto api = cli::NewGrpcJobApi(cluster);
-  const std::string file = f.dir.path() + "/copy";
+  const std::string file = f.dir / "copy";
   std::ofstream out(file, std::ios::binary);
   const Status sent = api->Backup([&](const std::string& piece) {
     out << piece;
@@ -389,9 +389,9 @@ TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[s
   });
   CHECK(Message(sent) == "");
   out.close();
-  const auto restored = RestoreBackup(file, f.dir.path() + "/restored");
+  const auto restored = RestoreBackup(file, f.dir / "restored");
   CHECK(Message(restored.status()) == "");
-  for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {
+  for (const auto& at : std::filesystem::directory_iterator(f.dir / "state")) {
     CHECK_FALSE(at.path().filename().string().starts_with("backup-"));
   }
   // Who gives up in the middle is no trouble for the next one.
@@ -405,7 +405,7 @@ TEST_CASE("A coordinator that stops while a backup is made ends it", "[services]
       .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
   const auto api = cli::NewGrpcJobApi(cluster);
   const auto being_made = [&] {
-    for (const auto& at : std::filesystem::directory_iterator(f.dir.path() + "/state")) {
+    for (const auto& at : std::filesystem::directory_iterator(f.dir / "state")) {
       if (at.path().filename().string().starts_with("backup-")) return true;
     }
     return false;

@@ -8,7 +8,7 @@
 #include "common/base/scheduler.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
 namespace {
@@ -27,10 +27,10 @@ struct Calls {
                       answers[0].status().message());
   }
 
-  muster::testing::TempDir dir;
+  muster::testing::TempFolder dir;
   PromptDisk disks;
   FakeScheduler strand;
-  AuditTrail audit{dir.path() + "/audit.log", 0, disks, strand};
+  AuditTrail audit{dir / "audit.log", 0, disks, strand};
   Front front{strand, nullptr, {}, {}, audit, disks};
   std::vector<v1::DriverAnswer> answers;
   DriverCalls calls{front, [this](const DriverCalls::Asker& asker, v1::DriverAnswer answer) {
@@ -56,7 +56,7 @@ TEST_CASE_METHOD(Calls,
         fmt::format("driver 5 of job words-1 may not call as driver {} of job {}: it drives that "
                     "one job alone",
                     driver, job));
-  std::ifstream file(dir.path() + "/audit.log");
+  std::ifstream file(dir / "audit.log");
   const auto line = nlohmann::json::parse(file);
   CHECK(line["who"] == "the driver of words-1");
   CHECK(line["did"] == "drive");

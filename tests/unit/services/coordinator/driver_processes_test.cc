@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/undying.h"
-#include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {
 namespace {
@@ -56,8 +56,8 @@ TEST_CASE("A driver that cannot be started has ended, and says why", "[services]
 }
 
 TEST_CASE("A driver that is to stop before it runs is stopped when it does", "[services][unit]") {
-  const muster::testing::TempDir dir;
-  const std::string program = dir.path() + "/trainer";
+  const muster::testing::TempFolder dir;
+  const std::string program = dir / "trainer";
   std::ofstream(program) << "#!/bin/sh\nexec tail -f /dev/null\n";
   REQUIRE(chmod(program.c_str(), 0700) == 0);
 
@@ -68,8 +68,8 @@ TEST_CASE("A driver that is to stop before it runs is stopped when it does", "[s
 }
 
 TEST_CASE("A driver that cannot die holds up the start of no other", "[services][unit]") {
-  const muster::testing::TempDir dir;
-  const std::string program = dir.path() + "/trainer";
+  const muster::testing::TempFolder dir;
+  const std::string program = dir / "trainer";
   std::ofstream(program) << "#!/bin/sh\necho up\nexec tail -f /dev/null\n";
   REQUIRE(chmod(program.c_str(), 0700) == 0);
   ThreadScheduler strand;
@@ -118,8 +118,8 @@ TEST_CASE("A driver that cannot die holds up the start of no other", "[services]
 
 TEST_CASE("A model's driver is told its job, and of its daemon's secrets nothing",
           "[services][unit]") {
-  const muster::testing::TempDir dir;
-  const std::string program = dir.path() + "/trainer";
+  const muster::testing::TempFolder dir;
+  const std::string program = dir / "trainer";
   std::ofstream(program) << "#!/bin/sh\ntest \"$*\" = j && ! env | grep -q '^MUSTER_\\|^CREDENT'\n";
   REQUIRE(chmod(program.c_str(), 0700) == 0);
   const std::vector<std::string> secrets = {"MUSTER_TOKEN_FILE", "MUSTER_TLS_KEY",
@@ -135,8 +135,8 @@ TEST_CASE("A model's driver is told its job, and of its daemon's secrets nothing
 // A program's driver, which here is a shell script: what it says on its pipe and prints, in order.
 TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is heard",
           "[services][program]") {
-  const muster::testing::TempDir dir;
-  const std::string path = dir.path() + "/words";
+  const muster::testing::TempFolder dir;
+  const std::string path = dir / "words";
   // FromProgram{ready {abi: "9"}} is 0a 03 22 01 '9'. Of the length before its first message it
   // reads one byte.
   std::ofstream(path) << "#!/bin/sh\n"

@@ -5,15 +5,15 @@
 #include <fstream>
 
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/coordinator/abc.h"
 
 namespace muster::coordinator {
 namespace {
 
 TEST_CASE("A file with the announced hash is there once it is committed", "[services][unit]") {
-  const muster::testing::TempDir dir;
-  const FileStore files(dir.path() + "/files");
+  const muster::testing::TempFolder dir;
+  const FileStore files(dir / "files");
   auto writer = files.Begin(kAbc);
   REQUIRE(writer.ok());
   REQUIRE((*writer)->Append("ab").ok());
@@ -24,7 +24,7 @@ TEST_CASE("A file with the announced hash is there once it is committed", "[serv
 }
 
 TEST_CASE("A file with another hash leaves nothing behind", "[services][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   const FileStore files(dir.path());
   {
     auto writer = files.Begin(kAbc);
@@ -42,16 +42,15 @@ TEST_CASE("A name that is no hash never becomes a path", "[services][unit]") {
 
 TEST_CASE("What was broken off and what no job needs is collected once it is old",
           "[services][unit]") {
-  const muster::testing::TempDir dir;
+  const muster::testing::TempFolder dir;
   const FileStore files(dir.path());
   const std::string used(64, 'a'), unused(64, 'b'), wanted(64, 'c'), young(64, 'd');
   const std::string broken = used + ".x7Kp2q";
   for (const std::string& name : {used, unused, wanted, young, broken}) {
-    std::ofstream(dir.path() + "/" + name) << "x";
+    std::ofstream(dir / name) << "x";
     if (name == young) continue;
     std::filesystem::last_write_time(
-        dir.path() + "/" + name,
-        std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+        dir / name, std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
   }
   files.Touch(wanted);
 
@@ -61,8 +60,8 @@ TEST_CASE("What was broken off and what no job needs is collected once it is old
   CHECK(files.Has(wanted));
   CHECK(files.Has(young));
   CHECK_FALSE(files.Has(unused));
-  CHECK_FALSE(std::filesystem::exists(dir.path() + "/" + broken));
-  CHECK(FileStore(dir.path() + "/none").Collect({}, std::chrono::hours(24)) == 0);
+  CHECK_FALSE(std::filesystem::exists(dir / broken));
+  CHECK(FileStore(dir / "none").Collect({}, std::chrono::hours(24)) == 0);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
 #include "tests/support/fake_scheduler.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/coordinator/inline_offload.h"
-#include "tests/unit/coordinator/temp_dir.h"
 
 namespace muster::coordinator {
 namespace {
@@ -69,8 +69,8 @@ struct Keeper {
     figures.Add("j-1", folder, FiguresOf(progress));
     strand.RunReady();
   }
-  testing::TempDir dir;
-  const std::string folder = dir.path() + "/tensorboard";
+  muster::testing::TempFolder dir;
+  const std::string folder = dir / "tensorboard";
   FakeScheduler strand;
   InlineOffload disks{strand};
   JobFigures figures{disks, strand};

@@ -13,7 +13,7 @@
 #include "services/common/grpc_channel.h"
 #include "services/coordinator/coordinator_node.h"
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/admin/http_client.h"
 
 namespace muster::coordinator {
@@ -23,13 +23,13 @@ using testing::Get;
 
 struct Shown {
   Shown() {
-    const std::string path = dir.path() + "/token";
+    const std::string path = dir / "token";
     std::ofstream(path) << "0123456789abcdef0123\n";
     chmod(path.c_str(), 0600);
     const services::Token token = *services::Token::Read(path);
     CoordinatorNode::Options options;
     options.server.listen = {.host = "127.0.0.1", .port = 0};
-    options.coordinator.state_directory = dir.path() + "/state";
+    options.coordinator.state_directory = dir / "state";
     options.trainer = "/bin/false";
     auto started = CoordinatorNode::Start(options, token);
     REQUIRE(started.ok());
@@ -77,7 +77,7 @@ struct Shown {
     return nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4));
   }
 
-  testing::TempDir dir;
+  muster::testing::TempFolder dir;
   std::unique_ptr<CoordinatorNode> node;
   std::unique_ptr<services::AdminPort> admin;
   int port = 0;
@@ -148,7 +148,7 @@ TEST_CASE_METHOD(Shown, "who looks at pages, or may not, is in the audit log onc
   node.reset();  // everything is written
 
   std::vector<std::string> lines;
-  std::ifstream file(dir.path() + "/state/audit.log");
+  std::ifstream file(dir / "state/audit.log");
   for (std::string line; std::getline(file, line);) {
     const auto entry = nlohmann::json::parse(line);
     if (entry["did"] == "submit") continue;

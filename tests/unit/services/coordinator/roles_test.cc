@@ -19,7 +19,7 @@
 #include "services/coordinator/coordinator_node.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/admin/https_client.h"
 
 namespace muster::coordinator {
@@ -70,7 +70,7 @@ std::string PathOf(std::string call) {
 
 struct TlsFixture {
   TlsFixture() {
-    const std::string path = dir.path() + "/token";
+    const std::string path = dir / "token";
     std::ofstream(path) << "0123456789abcdef0123\n";
     chmod(path.c_str(), 0600);
     token = std::make_unique<services::Token>(*services::Token::Read(path));
@@ -91,7 +91,7 @@ struct TlsFixture {
     options.server.listen = {.host = "127.0.0.1", .port = 0};
     options.server.tls = context;
     options.allowed = context->allowed();
-    options.coordinator.state_directory = dir.path() + "/state";
+    options.coordinator.state_directory = dir / "state";
     options.trainer = "/bin/false";
     auto started = CoordinatorNode::Start(options, *token);
     REQUIRE(started.status() == Ok());
@@ -168,7 +168,7 @@ struct TlsFixture {
     std::vector<nlohmann::json> entries;
     do {
       entries.clear();
-      std::ifstream file(dir.path() + "/state/audit.log");
+      std::ifstream file(dir / "state/audit.log");
       for (std::string line; std::getline(file, line);) {
         const auto entry = nlohmann::json::parse(line, nullptr, false);
         if (!entry.is_discarded()) entries.push_back(entry);
@@ -179,7 +179,7 @@ struct TlsFixture {
     return entries;
   }
 
-  muster::testing::TempDir dir;
+  muster::testing::TempFolder dir;
   Mutex mutex;
   std::vector<std::string> warnings MUSTER_GUARDED_BY(mutex);
   Certificates folder;
@@ -348,7 +348,7 @@ TEST_CASE_METHOD(TlsFixture, "who looks, changes or is refused stands in the aud
   CHECK(of("submit")[0]["who"] == "submitter ana");
   CHECK(of("submit")[0]["what"].get<std::string>().starts_with("no \"model\"\n"));
   CHECK(of("submit")[0].contains("refused"));
-  CHECK(std::filesystem::file_size(dir.path() + "/state/audit.log") < 10'000);
+  CHECK(std::filesystem::file_size(dir / "state/audit.log") < 10'000);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include "dispatch/driver.h"
 #include "program/model_functions.h"
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "common/base/mutex.h"
@@ -25,6 +24,7 @@
 #include "ps/job_shards.h"
 #include "ps/server/ps_server.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::executor {
 namespace {
@@ -34,20 +34,6 @@ const std::string kKey = net::JobKey(kToken, "job-1", Epoch());
 constexpr std::uint64_t kJobNumber = 7;
 constexpr int kExamples = 10;
 constexpr Millis kPatience{60'000};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "muster-executor-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // An IDX file of bytes, [kExamples, width]: the k-th byte is start + 3k.
 void WriteIdx(const std::string& path, int width, int start) {
@@ -237,7 +223,7 @@ class Cluster {
   }
 
  private:
-  TemporaryFolder folder_;
+  testing::TempFolder folder_;
   const std::string link_;
   ps::ApplyPool pool_{0};
   std::vector<std::unique_ptr<ps::PsServer>> servers_;

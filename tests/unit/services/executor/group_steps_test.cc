@@ -8,6 +8,7 @@
 
 #include "common/data/batch_source.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/executor/steps_fixture.h"
 
 namespace muster::executor {
@@ -134,7 +135,7 @@ TEST_CASE("workers that make steps together make those of one device", "[executo
 TEST_CASE(
     "deterministic: the same bits on any number of workers, also when some die and others join",
     "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   v1::JobSpec spec = Spec(kOneDevice, 1, true);
   // Random numbers belong to the part, too.
   std::string forward = spec.model().forward();

@@ -18,6 +18,7 @@
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/train/checkpoint.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/services/executor/steps_fixture.h"
 
 namespace muster::executor {
@@ -54,7 +55,7 @@ TEST_CASE("deterministic: the same bits on any number of devices", "[executor][u
   std::string forward = spec.model().forward();
   forward = forward.substr(0, forward.find("    return")) + dropout;
   spec.mutable_model()->set_forward(forward);
-  const TempFolder folder;
+  const testing::TempFolder folder;
   const auto run = [&](v1::StrategyKind kind, std::uint32_t devices) {
     spec.mutable_strategy()->set_kind(kind);
     spec.mutable_strategy()->set_devices(devices);
@@ -77,7 +78,7 @@ TEST_CASE("deterministic: the same bits on any number of devices", "[executor][u
 TEST_CASE("one device makes the same steps as a parameter server and one worker, bit for bit",
           "[executor][unit]") {
   v1::JobSpec spec = Spec(kOneDevice, 1);
-  const TempFolder folder;
+  const testing::TempFolder folder;
   const auto local = Open(spec);
   // The same job with a parameter server in this process.
   ps::PsServer::Options options;
@@ -109,7 +110,7 @@ TEST_CASE("one device makes the same steps as a parameter server and one worker,
 }
 
 TEST_CASE("a job goes on from its checkpoint as if nothing had happened", "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   const v1::JobSpec spec = Spec(kMirrored, 2);
   const auto whole = Open(spec);
   (void)Losses(*whole, 1, 12);
@@ -127,7 +128,7 @@ TEST_CASE("a job goes on from its checkpoint as if nothing had happened", "[exec
 }
 
 TEST_CASE("a program restores what a job has saved, and the other way round", "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   const v1::JobSpec spec = Spec(kMirrored, 2);
   const auto steps = Open(spec);
   (void)Losses(*steps, 1, 3);
@@ -156,7 +157,7 @@ TEST_CASE("a program restores what a job has saved, and the other way round", "[
 
 TEST_CASE("a checkpoint of another optimizer, step or shape is refused by name",
           "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   v1::JobSpec spec = Spec(kMirrored, 2);
   spec.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_SGD);
   const std::string saved = SaveAndCommit(*Open(spec), 0, folder / "sgd");
@@ -175,7 +176,7 @@ TEST_CASE("a checkpoint of another optimizer, step or shape is refused by name",
 }
 
 TEST_CASE("a step is made once and in its order", "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   const auto steps = Open(Spec(kMirrored, 2));
   const double first = LossOf(*steps, 1, Batch(1));
   engine::StepTimes times;
@@ -215,7 +216,7 @@ TEST_CASE("evaluation on several devices sees every example once", "[executor][u
 
 TEST_CASE("a checkpoint is evaluated alone, each example once, whatever strategy has saved it",
           "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   v1::JobSpec spec = Spec(kMirrored, 2);
   spec.clear_embeddings();
   spec.clear_model();
@@ -310,7 +311,7 @@ TEST_CASE(
     "Fashion-MNIST on 1, 2 and 4 devices: 1e-5 over 20 steps, and bit for bit over 200 when "
     "deterministic",
     "[executor][unit]") {
-  const TempFolder folder;
+  const testing::TempFolder folder;
   const std::string cache = folder / "cache";
   std::filesystem::create_directory(cache);
   for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {

@@ -2,15 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <tuple>
 #include <vector>
-
-#include <stdlib.h>
 
 #include "common/data/pipeline/element_ops.h"
 #include "common/storage/checkpoint.h"
@@ -124,20 +121,6 @@ inline std::vector<double> Losses(Steps& steps, std::uint64_t first, std::uint64
   }
   return losses;
 }
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "muster-local-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // As the coordinator does it.
 inline std::string SaveAndCommit(Steps& steps, std::uint64_t step, const std::string& directory) {

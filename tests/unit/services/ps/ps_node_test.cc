@@ -4,13 +4,12 @@
 #include <fstream>
 #include <vector>
 
-#include <stdlib.h>
-
 #include "common/net/handshake.h"
 #include "muster/v1/cluster.pb.h"
 #include "ps/client/program_client.h"
 #include "ps/client/ps_client.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
@@ -19,18 +18,12 @@ constexpr std::uint32_t kW = 0;
 
 struct Fixture {
   Fixture() {
-    char name[] = "/tmp/muster-ps-node-XXXXXX";
-    directory = mkdtemp(name);
     PsNode::Options options;
-    options.server.unix_directory = directory + "/sockets";
+    options.server.unix_directory = directory / "sockets";
     options.server.token = "token";
     options.server.host_id = "here";
     std::filesystem::create_directory(options.server.unix_directory);
     node = PsNode::Start(options).value();
-  }
-  ~Fixture() {
-    node.reset();
-    std::filesystem::remove_all(directory);
   }
 
   v1::JobPlan Plan(std::uint64_t epoch, std::uint64_t view) const {
@@ -75,7 +68,7 @@ struct Fixture {
     return {client.Value(kW).begin(), client.Value(kW).end()};
   }
 
-  std::string directory;
+  const testing::TempFolder directory;
   std::unique_ptr<PsNode> node;
 };
 
@@ -180,8 +173,8 @@ TEST_CASE_METHOD(Fixture, "shards are saved at a cut only, and reported", "[serv
   save.mutable_save_variables()->set_job_id("job-1");
   save.mutable_save_variables()->set_view(1);
   save.mutable_save_variables()->set_epoch(1);
-  save.mutable_save_variables()->set_directory(directory + "/step-1");
-  std::filesystem::create_directory(directory + "/step-1");
+  save.mutable_save_variables()->set_directory(directory / "step-1");
+  std::filesystem::create_directory(directory / "step-1");
 
   save.mutable_save_variables()->set_step(2);
   CHECK(CodeOf(node->Execute(save)) == StatusCode::kFailedPrecondition);
@@ -189,7 +182,7 @@ TEST_CASE_METHOD(Fixture, "shards are saved at a cut only, and reported", "[serv
   const v1::CommandResult saved = node->Execute(save);
   REQUIRE(CodeOf(saved) == StatusCode::kOk);
   CHECK(saved.saved().slices(0).name() == "w");
-  CHECK(std::filesystem::exists(directory + "/step-1/" + saved.saved().file().name()));
+  CHECK(std::filesystem::exists(directory / "step-1/" + saved.saved().file().name()));
 
   v1::Command report;
   report.mutable_get_ps_report()->set_job_id("job-1");
@@ -246,9 +239,9 @@ TEST_CASE_METHOD(Fixture, "a late command of an older epoch or view neither drop
   save.mutable_save_variables()->set_job_id("job-1");
   save.mutable_save_variables()->set_view(5);
   save.mutable_save_variables()->set_epoch(1);
-  save.mutable_save_variables()->set_directory(directory + "/step-0");
+  save.mutable_save_variables()->set_directory(directory / "step-0");
   CHECK(CodeOf(node->Execute(save)) == StatusCode::kAborted);
-  CHECK_FALSE(std::filesystem::exists(directory + "/step-0"));
+  CHECK_FALSE(std::filesystem::exists(directory / "step-0"));
 
   save.mutable_save_variables()->set_epoch(2);
   CHECK(CodeOf(node->Execute(save)) == StatusCode::kOk);
@@ -257,7 +250,7 @@ TEST_CASE_METHOD(Fixture, "a late command of an older epoch or view neither drop
 TEST_CASE_METHOD(Fixture, "a server that wakes up late does not write over a committed checkpoint",
                  "[services][unit]") {
   REQUIRE(CodeOf(Create(Plan(1, 1))) == StatusCode::kOk);
-  const std::string step = directory + "/step-0";
+  const std::string step = directory / "step-0";
   std::filesystem::create_directory(step);
   std::ofstream(step + "/MANIFEST.json") << "committed";
   v1::Command save;

@@ -13,7 +13,7 @@
 #include "common/base/mutex.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::trainer {
 namespace {
@@ -72,7 +72,7 @@ struct Bench {
       return Ok();
     };
     functions = program::ModelFunctions(run, run);
-    auto listener = net::ListenUnix(folder.path() + "/socket");
+    auto listener = net::ListenUnix(folder / "socket");
     REQUIRE(listener.ok());
     listeners.push_back(*std::move(listener));
     auto made =
@@ -101,7 +101,7 @@ struct Bench {
       v1::ProgramWorker& worker = *members.add_workers();
       worker.mutable_task()->set_type("worker");
       worker.set_incarnation(7);
-      worker.mutable_endpoint()->set_unix_path(folder.path() + "/socket");
+      worker.mutable_endpoint()->set_unix_path(folder / "socket");
       worker.mutable_endpoint()->set_host_id("here");
     }
     REQUIRE(coordinator->Send(message).ok());
@@ -131,7 +131,7 @@ struct Bench {
     return results;
   }
 
-  TempDir folder;
+  testing::TempFolder folder;
   process::MessagePipe* coordinator = nullptr;
   DispatchedClosures* closures = nullptr;
   dispatch::FunctionTable functions;

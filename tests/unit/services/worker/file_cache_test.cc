@@ -14,7 +14,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
@@ -23,10 +23,10 @@ namespace {
 constexpr const char* kHello = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
 
 struct Fixture {
-  TempDir dir;
+  testing::TempFolder dir;
   int fetches = 0;
   std::string content = "hello\n";
-  FileCache cache{dir.path() + "/archives",
+  FileCache cache{dir / "archives",
                   [this](const std::string&, const FileCache::Sink& sink) -> Status {
                     ++fetches;
                     MUSTER_TRY(sink(content.substr(0, 3)));
@@ -48,7 +48,7 @@ struct Fixture {
   std::size_t Files() const {
     std::size_t count = 0;
     for ([[maybe_unused]] const auto& entry :
-         std::filesystem::directory_iterator(dir.path() + "/archives")) {
+         std::filesystem::directory_iterator(dir / "archives")) {
       ++count;
     }
     return count;
@@ -96,7 +96,7 @@ TEST_CASE_METHOD(Fixture, "a name that is no SHA-256 reaches neither disk nor co
 TEST_CASE_METHOD(Fixture, "a program of the cache can be run by its owner alone",
                  "[services][unit]") {
   const FileCache programs(
-      dir.path() + "/programs",
+      dir / "programs",
       [this](const std::string&, const FileCache::Sink& sink) { return sink(content); },
       FileCache::Use::kProgram);
 
@@ -112,7 +112,7 @@ TEST_CASE_METHOD(Fixture,
                  "[services][unit]") {
   const Time now = std::chrono::system_clock::now();
   const std::string path = cache.Get(kHello).value();
-  const std::string other = dir.path() + "/archives/notes";
+  const std::string other = dir / "archives/notes";
   std::ofstream(other) << "of somebody else";
   Age(other, now - std::chrono::hours(1'000));
   Age(path, now - std::chrono::hours(30));
@@ -170,7 +170,7 @@ TEST_CASE_METHOD(Fixture, "a folder that another process collects is waited for"
   const std::string path = cache.Get(kHello).value();
   const Time long_ago = std::chrono::system_clock::now() - std::chrono::hours(30);
   Age(path, long_ago);
-  const int folder = ::open((dir.path() + "/archives").c_str(), O_RDONLY | O_DIRECTORY);
+  const int folder = ::open((dir / "archives").c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(folder, LOCK_EX) == 0);
   auto got = std::async(std::launch::async, [this] { return cache.Get(kHello); });
 
@@ -189,7 +189,7 @@ TEST_CASE_METHOD(Fixture, "a process that stands still with the folder holds nob
   const std::string path = cache.Get(kHello).value();
   const auto now = std::chrono::system_clock::now();
   Age(path, now - std::chrono::hours(30));
-  const int folder = ::open((dir.path() + "/archives").c_str(), O_RDONLY | O_DIRECTORY);
+  const int folder = ::open((dir / "archives").c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(folder, LOCK_EX) == 0);
 
   CHECK(cache.Collect(now) == 0);  // it may be about to be used

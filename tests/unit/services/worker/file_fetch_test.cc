@@ -16,7 +16,7 @@
 #include "muster/v1/cluster.grpc.pb.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::services {
 namespace {
@@ -99,8 +99,8 @@ class Files : public v1::ClusterService::Service {
 };
 
 Token OfThisTest() {
-  const TempDir dir;
-  const std::string path = dir.path() + "/token";
+  const testing::TempFolder dir;
+  const std::string path = dir / "token";
   std::ofstream(path) << "0123456789abcdef0123\n";
   ::chmod(path.c_str(), 0600);
   return Token::Read(path).value();

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/program/cluster.h"
 
 namespace muster::program {
@@ -140,8 +141,8 @@ TEST_CASE("functions of a program know the index of their worker", "[strategy][u
 
 TEST_CASE("a program waits for its first worker, and outlives the loss of one",
           "[strategy][unit][CCF-02]") {
-  const TempDir folder;
-  const std::string file = folder.path() + "/executions";
+  const testing::TempFolder folder;
+  const std::string file = folder / "executions";
   PlayedCluster cluster("auto", kProgram);
   RunningProgram& driver = cluster.StartDriver({"count", "200", file});
   RunningProgram& first = cluster.StartExecutor(0);

@@ -15,6 +15,7 @@
 #include "common/process/child.h"
 #include "strategy/cluster/internal/cluster_link.h"
 #include "strategy/muster.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/dispatch/cluster.h"
 #include "tests/unit/strategy/errors.h"
 
@@ -91,9 +92,6 @@ class ProcessWorkers final : public internal::ClusterLink {
  public:
   // Who has said nothing for `silence` is lost.
   explicit ProcessWorkers(int workers, std::chrono::milliseconds silence = 60s) {
-    std::string directory = (std::filesystem::temp_directory_path() / "workers-XXXXXX").string();
-    REQUIRE(::mkdtemp(directory.data()) != nullptr);
-    directory_ = directory;
     dispatch::Driver::Options options = dispatch::DriverOptions(dispatch::ProgramFunctions());
     options.link.ping_every = 200ms;
     options.link.silence = silence;
@@ -103,7 +101,6 @@ class ProcessWorkers final : public internal::ClusterLink {
   ~ProcessWorkers() override {
     driver_.reset();
     children_.clear();
-    std::filesystem::remove_all(directory_);
   }
 
   dispatch::Driver& driver() override { return *driver_; }
@@ -121,7 +118,7 @@ class ProcessWorkers final : public internal::ClusterLink {
 
   // A process for this worker, connected.
   void start(int index) {
-    const std::string socket = fmt::format("{}/{}-{}", directory_, index, ++incarnation_);
+    const std::string socket = fmt::format("{}/{}-{}", folder_.path(), index, ++incarnation_);
     auto child =
         process::Child::Start({.argv = {"/proc/self/exe", "serves closures to its parent"},
                                .environment = {{"MUSTER_TEST_SOCKET", socket},
@@ -148,7 +145,7 @@ class ProcessWorkers final : public internal::ClusterLink {
   static std::string task(int index) { return "worker:" + std::to_string(index); }
 
  private:
-  std::string directory_;
+  const TempFolder folder_;
   std::uint64_t incarnation_ = 0;
   std::map<int, std::unique_ptr<process::Child>> children_;
   std::unique_ptr<dispatch::Driver> driver_;

@@ -11,7 +11,7 @@
 #include <signal.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/multi_worker_mirrored/elastic_runs.h"
 
 namespace muster::testing {
@@ -34,7 +34,7 @@ class Run {
   }
 
   void mark(const std::string& task, const std::string& phase, int signal) const {
-    const std::string path = folder_.path() + "/" + task + "." + phase;
+    const std::string path = folder_ / task + "." + phase;
     std::ofstream(path + ".new") << signal;
     if (std::rename((path + ".new").c_str(), path.c_str()) != 0) throw std::runtime_error(path);
   }
@@ -76,7 +76,7 @@ class Run {
   }
 
  private:
-  TempDir folder_;
+  TempFolder folder_;
   MultiProcessOptions options_;
   std::unique_ptr<MultiProcessRun> run_;
 };

@@ -14,7 +14,7 @@
 
 #include "common/storage/checkpoint.h"
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/multi_worker_mirrored/elastic_runs.h"
 
 namespace muster::testing {
@@ -31,7 +31,7 @@ class SavingRun {
         3, {steps_, "adam", "slow", "save=" + folder(), "every=" + std::to_string(every)});
     options_.command.insert(options_.command.end(), more.begin(), more.end());
     options_.environment["LD_PRELOAD"] = MUSTER_FAILING_DISK_LIBRARY;
-    options_.environment["MUSTER_FAILING_DISK"] = home_.path() + "/faults";
+    options_.environment["MUSTER_FAILING_DISK"] = home_ / "faults";
     std::filesystem::create_directory(folder());
     hang("");
     run_ = std::make_unique<MultiProcessRun>(options_);
@@ -39,11 +39,11 @@ class SavingRun {
 
   MultiProcessRun& operator*() const { return *run_; }
   MultiProcessRun* operator->() const { return run_.get(); }
-  std::string folder() const { return home_.path() + "/checkpoints"; }
+  std::string folder() const { return home_ / "checkpoints"; }
   std::string file(const std::string& name) const { return first() + "/" + name; }
   // Lines of failing_disk.cc. The file is replaced whole: nobody reads half of it.
   void hang(const std::string& lines) const {
-    const std::string path = home_.path() + "/faults";
+    const std::string path = home_ / "faults";
     std::ofstream(path + ".new") << lines;
     REQUIRE(std::rename((path + ".new").c_str(), path.c_str()) == 0);
   }
@@ -101,7 +101,7 @@ class SavingRun {
   }
 
  private:
-  const TempDir home_;
+  const TempFolder home_;
   const std::string steps_;
   const std::size_t saves_;
   const std::uint64_t first_;

@@ -10,7 +10,7 @@
 #include <signal.h>
 
 #include "tests/support/catch.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
 namespace muster::testing {
@@ -53,10 +53,10 @@ TEST_CASE("whoever is killed or stopped, and in whatever, all others are told wh
                                      "metric", "checkpoint");
   for (const int signal : {SIGKILL, SIGSTOP}) {
     // One run for each victim, side by side: waiting is most of it.
-    std::vector<std::unique_ptr<TempDir>> folders;
+    std::vector<std::unique_ptr<TempFolder>> folders;
     std::vector<std::unique_ptr<MultiProcessRun>> runs;
     for (std::size_t victim = 0; victim < kTasks.size(); ++victim) {
-      folders.push_back(std::make_unique<TempDir>());
+      folders.push_back(std::make_unique<TempFolder>());
       runs.push_back(std::make_unique<MultiProcessRun>(
           workers_of(3, {kProgram, folders.back()->path(), "60000", phase})));
     }
@@ -96,7 +96,7 @@ std::vector<std::string> errors_of_others(MultiProcessRun& run) {
 
 TEST_CASE("a process that never comes is named to all who waited, with the call and the time",
           "[strategy][unit][faults]") {
-  const TempDir folder;
+  const TempFolder folder;
   const std::string phase = GENERATE("reduce", "input", "broadcast");
   MultiProcessRun run(
       workers_of(3, {kProgram, folder.path(), "2000", phase, "absent", "worker:1"}));
@@ -110,7 +110,7 @@ TEST_CASE("a process that never comes is named to all who waited, with the call 
 
 TEST_CASE("a process that runs another program is named to all, and all end",
           "[strategy][unit][faults]") {
-  const TempDir folder;
+  const TempFolder folder;
   // Not what the others do from the first call on; and another executable.
   const bool executable = GENERATE(false, true);
   const std::vector<std::string> mine{kProgram, folder.path(), "60000", "reduce"};
@@ -134,7 +134,7 @@ TEST_CASE("a process that runs another program is named to all, and all end",
 
 TEST_CASE("of a cluster of two chiefs every process says that there may be one",
           "[strategy][unit]") {
-  const TempDir folder;
+  const TempFolder folder;
   MultiProcessOptions two = workers_of(3, {kProgram, folder.path(), "60000", "reduce"});
   two.cluster = {{"chief", 2}, {"worker", 1}};
   MultiProcessRun run(two);

@@ -7,7 +7,7 @@
 #include "strategy/train/metrics.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/extended.h"
-#include "tests/unit/services/common/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/input/input_support.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
 #include "tests/unit/strategy/train/nets.h"
@@ -325,7 +325,7 @@ TEST_CASE("fewer files than workers is an error that names both numbers", "[stra
 
 TEST_CASE("the chief writes checkpoints, the others take part, and all restore them",
           "[spec][CKP-08]") {
-  const TempDir folder;
+  const TempFolder folder;
   const auto seen = on_cluster<Tensors>(2, 2, [&](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable total = Variable::create("total", torch::zeros({2}),
@@ -334,14 +334,14 @@ TEST_CASE("the chief writes checkpoints, the others take part, and all restore t
     strategy.run([&] { total.assign_add(torch::full({2}, 1.0F), false); });
     Checkpoint checkpoint({{"total", total}});
     // Each worker names a folder: the chief's alone is written.
-    const std::string mine = folder.path() + "/" + std::to_string(strategy.id_in_cluster());
+    const std::string mine = folder / std::to_string(strategy.id_in_cluster());
     CheckpointManager manager(checkpoint, mine, 2);
     (void)manager.save(1);
-    const bool other_wrote = std::filesystem::exists(folder.path() + "/1");
+    const bool other_wrote = std::filesystem::exists(folder / "1");
     total.assign(torch::zeros({2}), false);
-    CheckpointManager chiefs(checkpoint, folder.path() + "/0", 2);
+    CheckpointManager chiefs(checkpoint, folder / "0", 2);
     (void)chiefs.restore_latest();
-    checkpoint.save_async(folder.path() + "/0/step-000000000002", 2);
+    checkpoint.save_async(folder / "0/step-000000000002", 2);
     checkpoint.wait();
     return Tensors{total.value(), total.component(0).value(),
                    torch::full({1}, other_wrote ? 1.0 : 0.0),
@@ -356,24 +356,24 @@ TEST_CASE("the chief writes checkpoints, the others take part, and all restore t
 }
 
 TEST_CASE("a checkpoint that the chief cannot write is every worker's error", "[strategy][unit]") {
-  const TempDir folder;
-  std::ofstream(folder.path() + "/file") << "no folder";
+  const TempFolder folder;
+  std::ofstream(folder / "file") << "no folder";
   const auto codes = on_cluster<ErrorCode>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     Checkpoint checkpoint({{"w", Variable::create("w", torch::zeros({2}))}});
-    return code_of([&] { checkpoint.save(folder.path() + "/file/step", 1); });
+    return code_of([&] { checkpoint.save(folder / "file/step", 1); });
   });
   CHECK(codes[0] != ErrorCode::kOk);
   CHECK(codes[1] == codes[0]);
 }
 
 TEST_CASE("the chief writes a module's file", "[strategy][unit]") {
-  const TempDir folder;
+  const TempFolder folder;
   const auto there = on_cluster<int>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
     const auto net = strategy.distribute(float64_net());
-    net.save(folder.path() + "/net.pt");
-    net.load(folder.path() + "/net.pt");
-    return std::filesystem::exists(folder.path() + "/net.pt") ? 1 : 0;
+    net.save(folder / "net.pt");
+    net.load(folder / "net.pt");
+    return std::filesystem::exists(folder / "net.pt") ? 1 : 0;
   });
   CHECK(there == std::vector<int>{1, 1});
 }

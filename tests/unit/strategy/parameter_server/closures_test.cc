@@ -2,6 +2,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace closures_of_servers {
@@ -133,11 +134,11 @@ struct ImmediateFixture {
 
 TEST_CASE_METHOD(ImmediateFixture, "immediate writes are seen by others while the closure runs",
                  "[strategy][unit]") {
-  const ps::testing::TemporaryDirectory folder;
+  const testing::TempFolder folder;
   coordinator.schedule<waits_between>(folder.path());
-  while (!std::ifstream(folder.path() + "/written").good()) std::this_thread::yield();
+  while (!std::ifstream(folder / "written").good()) std::this_thread::yield();
   CHECK(v.item<float>() == 1);
-  std::ofstream(folder.path() + "/go") << std::flush;
+  std::ofstream(folder / "go") << std::flush;
   coordinator.join();
   CHECK(v.item<float>() == 11);
   CHECK(coordinator.schedule<immediate_reads>().fetch() == std::vector<float>{11, 13});

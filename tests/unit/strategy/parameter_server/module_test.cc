@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace modules_of_servers {
@@ -291,8 +292,8 @@ TEST_CASE("the driver computes with the values on the servers, and its steps are
 
 TEST_CASE("a distributed module is saved and loaded by its values on the servers",
           "[strategy][unit]") {
-  const ps::testing::TemporaryDirectory folder;
-  const std::string file = folder.path() + "/net.pt";
+  const testing::TempFolder folder;
+  const std::string file = folder / "net.pt";
   ModuleFixture fixture;
   fixture.distribute<optim::SGD>(Net(), optim::SGDOptions(1));
   const Variable bias = shared_net->variable("fc2.bias");

@@ -8,6 +8,7 @@
 #include "ps/apply_pool.h"
 #include "ps/server/ps_server.h"
 #include "tests/support/environment_variables.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/program/cluster.h"
 
 namespace muster::program {
@@ -55,7 +56,7 @@ class ServersFixture {
   }
 
  private:
-  TempDir folder_;
+  testing::TempFolder folder_;
   ps::ApplyPool pool_{1};
   std::vector<std::unique_ptr<ps::PsServer>> servers_;
 
@@ -157,8 +158,8 @@ TEST_CASE_METHOD(ServersFixture, "executors find a variable that was dropped and
 
 TEST_CASE_METHOD(ServersFixture, "a server that ends is PsUnavailable in schedule or join",
                  "[strategy][unit][CCF-10]") {
-  const TempDir folder;
-  const std::string begun = folder.path() + "/begun";
+  const testing::TempFolder folder;
+  const std::string begun = folder / "begun";
   RunningProgram& driver = cluster.StartDriver({"lost", begun});
   REQUIRE(driver.Await([&] { return std::ifstream(begun).good(); }));
   EndServer(0);
@@ -169,8 +170,8 @@ TEST_CASE_METHOD(ServersFixture, "a server that ends is PsUnavailable in schedul
 TEST_CASE_METHOD(ServersFixture,
                  "the environment says how often a server may fail before it is lost",
                  "[strategy][unit][CCF-10]") {
-  const TempDir folder;
-  const std::string begun = folder.path() + "/begun";
+  const testing::TempFolder folder;
+  const std::string begun = folder / "begun";
   const testing::EnvironmentVariables once{{{"TF_COORDINATOR_IGNORE_TRANSIENT_PS_FAILURES", "1"}}};
   RunningProgram& driver = cluster.StartDriver({"lost", begun});
   REQUIRE(driver.Await([&] { return std::ifstream(begun).good(); }));

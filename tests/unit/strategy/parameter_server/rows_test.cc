@@ -7,6 +7,7 @@
 
 #include "strategy/parameter_server/internal/remote_component.h"
 #include "strategy/variables/extended.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace rows_of_servers {
@@ -367,14 +368,14 @@ TEST_CASE("a cut parameter of a module is one variable that shows its shards",
   const ShardedVariable weight(module.parameters()[0]);
   CHECK(weight.size() == 2);
   CHECK(weight.shards()[1].name == "weight/part_1");
-  const ps::testing::TemporaryDirectory folder;
+  const testing::TempFolder folder;
   Checkpoint checkpoint;
   checkpoint.track(module);
-  checkpoint.save(folder.path() + "/saved");
+  checkpoint.save(folder / "saved");
   // One tensor in the file.
   const Variable plain = Variable::create("plain", torch::zeros({4, 3}));
   Checkpoint other({{"weight", plain}});
-  CHECK(other.restore(folder.path() + "/saved").unused() == std::vector<std::string>{"bias"});
+  CHECK(other.restore(folder / "saved").unused() == std::vector<std::string>{"bias"});
   CHECK(plain.value().equal(weight.value()));
 }
 

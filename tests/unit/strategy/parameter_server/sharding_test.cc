@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "strategy/parameter_server/sharded_variable.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace muster {
@@ -138,8 +139,8 @@ TEST_CASE("the gradient of a lookup is of the rows that were looked up", "[strat
 
 TEST_CASE("what is saved of one split is restored into another",
           "[strategy][unit][SHV-20][SHV-21][SHV-22][SHV-23][SHV-24][CKP-09]") {
-  const ps::testing::TemporaryDirectory folder;
-  const std::string saved = folder.path() + "/saved";
+  const testing::TempFolder folder;
+  const std::string saved = folder / "saved";
   const Servers servers;
   const torch::Tensor values = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F});
   {
@@ -179,14 +180,14 @@ TEST_CASE("what is saved of one split is restored into another",
 
 TEST_CASE("a checkpoint of another model is refused with the variable, and changes nothing",
           "[strategy][unit]") {
-  const ps::testing::TemporaryDirectory folder;
+  const testing::TempFolder folder;
   const Servers servers;
   ParameterServerStrategy strategy(fixed_shards_partitioner(2));
   const auto scope = strategy.scope();
   const Variable a = Variable::create("a", torch::ones({4}));
   const Variable b = Variable::create("b", torch::ones({4, 2}));
-  const std::string narrow = folder.path() + "/narrow";
-  const std::string without = folder.path() + "/without";
+  const std::string narrow = folder / "narrow";
+  const std::string without = folder / "without";
   Checkpoint({{"a", Variable::create("a2", torch::zeros({4}))},
               {"b", Variable::create("b2", torch::zeros({4, 3}))}})
       .save(narrow);

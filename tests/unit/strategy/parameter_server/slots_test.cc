@@ -1,4 +1,5 @@
 // What optimizers on parameter servers remember, in checkpoints.
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace muster {
@@ -41,8 +42,8 @@ class Training {
 template <class Options>
 void check_goes_on(const Options& options) {
   INFO(c10::demangle(typeid(Options).name()));
-  const ps::testing::TemporaryDirectory folder;
-  const std::string saved = folder.path() + "/saved";
+  const testing::TempFolder folder;
+  const std::string saved = folder / "saved";
   torch::Tensor w;
   torch::Tensor b;
   {
@@ -71,8 +72,8 @@ TEST_CASE("an optimizer goes on bit for bit on other servers and with other shar
 
 TEST_CASE("a checkpoint without an optimizer's slots restores it as before its first update",
           "[strategy][unit]") {
-  const ps::testing::TemporaryDirectory folder;
-  const std::string saved = folder.path() + "/saved";
+  const testing::TempFolder folder;
+  const std::string saved = folder / "saved";
   const optim::AdagradOptions options = optim::AdagradOptions(0.1).initial_accumulator_value(0.5);
   Training training(2, options);
   training.checkpoint.save(saved);
@@ -84,8 +85,8 @@ TEST_CASE("a checkpoint without an optimizer's slots restores it as before its f
 }
 
 TEST_CASE("slots that do not fit change nothing", "[strategy][unit]") {
-  const ps::testing::TemporaryDirectory folder;
-  const std::string saved = folder.path() + "/saved";
+  const testing::TempFolder folder;
+  const std::string saved = folder / "saved";
   {
     const Servers servers(1);
     ParameterServerStrategy strategy;

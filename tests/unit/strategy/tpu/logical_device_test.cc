@@ -1,6 +1,5 @@
 // Replicas of several cores: values on single cores, split over them, or on all.
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "strategy/variables/extended.h"
 #include "strategy/variables/variable.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/replicas.h"
 #include "tests/unit/strategy/tpu/cores.h"
@@ -198,9 +198,8 @@ TEST_CASE("a model of two cores is saved and restored", "[strategy][spec][CKP-11
   const Cores cores("2x2x1x2");
   TPUStrategy strategy(cores.replicas_of(2, 4));
   const Partitioned model(strategy);
-  char folder[] = "/tmp/muster-tpu-XXXXXX";
-  REQUIRE(mkdtemp(folder) != nullptr);
-  const std::string at = std::string(folder) + "/one";
+  const testing::TempFolder folder;
+  const std::string at = folder / "one";
   Checkpoint checkpoint({{"v", model.v}, {"w", model.w}});
   checkpoint.save(at);
   model.v.assign(1);
@@ -214,7 +213,6 @@ TEST_CASE("a model of two cores is saved and restored", "[strategy][spec][CKP-11
 
   CHECK(total() == 120);
   CHECK(model.w.device() == tpu(1));
-  std::filesystem::remove_all(folder);
 }
 
 TPUStrategyOptions spmd(TPUStrategyOptions options) {
@@ -268,15 +266,13 @@ TEST_CASE("a write reaches all copies of a variable, which is one entry of a che
   CHECK(throws(kInvalid, "v", [&] { v.assign(torch::ones({3})); }));
   CHECK(all_are(9));
 
-  char folder[] = "/tmp/muster-tpu-XXXXXX";
-  REQUIRE(mkdtemp(folder) != nullptr);
-  const std::string at = std::string(folder) + "/one";
+  const testing::TempFolder folder;
+  const std::string at = folder / "one";
   Checkpoint checkpoint({{"v", v}});
   checkpoint.save(at);
   v.assign(0);
   checkpoint.restore(at).assert_consumed();
   CHECK(all_are(9));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("in SPMD mode a module computes in its replicas what it computes outside",

@@ -1,38 +1,16 @@
 // Checkpoints of variables.
 #include "strategy/train/checkpoint.h"
 
-#include <filesystem>
-
-#include <stdlib.h>
-
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/variables/variable_support.h"
 
 namespace muster {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the vocabulary of these tests
-
-class TempDirectory {
- public:
-  TempDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "muster-ckpt-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
-    path_ = name;
-  }
-  ~TempDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDirectory(const TempDirectory&) = delete;
-  TempDirectory& operator=(const TempDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 Variable plain(InitialValue value) { return Variable::create("plain", std::move(value)); }
 
@@ -52,7 +30,7 @@ void restore(const Variable& v, const std::string& directory) {
 }
 
 TEST_CASE("an ON_WRITE variable is saved once and restored to all components", "[spec][CKP-01]") {
-  TempDirectory directory;
+  TempFolder directory;
   for (const int n : {1, 2, 3}) {
     MirroredStrategy mirrored(cpus(n));
     CentralStorageStrategy central(cpus(n));
@@ -61,11 +39,11 @@ TEST_CASE("an ON_WRITE variable is saved once and restored to all components", "
       for (const auto aggregation : {kNone, kSum, kMean, kFirst}) {
         const Variable v = on_write(*strategy, 2.0, aggregation);
         const auto scope = strategy->scope();
-        save(v, directory.path() + "/a");
-        CHECK(saved(directory.path() + "/a") == 2.0);
+        save(v, directory / "a");
+        CHECK(saved(directory / "a") == 2.0);
 
-        save(plain(3.0), directory.path() + "/b");
-        restore(v, directory.path() + "/b");
+        save(plain(3.0), directory / "b");
+        restore(v, directory / "b");
         CHECK(numbers(v) == times(v.size(), 3.0));
       }
     }
@@ -74,29 +52,29 @@ TEST_CASE("an ON_WRITE variable is saved once and restored to all components", "
 
 TEST_CASE("an ON_READ SUM variable is saved as its sum and spread when restored",
           "[spec][CKP-02][CKP-03]") {
-  TempDirectory directory;
+  TempFolder directory;
   MirroredStrategy strategy(cpus(2));
   const auto filled = [&](double first, double second) {
     const Variable v = on_read(strategy, 0.0, kSum);
     strategy.run([&] { v.assign(id() == 0 ? first : second); });
     return v;
   };
-  save(filled(1.5, 2), directory.path() + "/a");
-  CHECK(saved(directory.path() + "/a") == 3.5);
+  save(filled(1.5, 2), directory / "a");
+  CHECK(saved(directory / "a") == 3.5);
   const Variable other = on_read(strategy, 9.0, kSum);
-  restore(other, directory.path() + "/a");
+  restore(other, directory / "a");
   CHECK(numbers(other) == times(2, 1.75));
 
   const Variable v = filled(3, 4);
   Checkpoint checkpoint({{"v", v}});
-  checkpoint.save(directory.path() + "/b");
+  checkpoint.save(directory / "b");
   strategy.run([&] { v.assign(id() + 100); });
-  checkpoint.restore(directory.path() + "/b");
+  checkpoint.restore(directory / "b");
   CHECK(numbers(v) == times(2, 3.5));
 }
 
 TEST_CASE("an ON_READ MEAN variable is saved as its mean", "[spec][CKP-04]") {
-  TempDirectory directory;
+  TempFolder directory;
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_read(strategy, 0.0, kMean);
   strategy.run([&] { v.assign(3 + id()); });
@@ -107,7 +85,7 @@ TEST_CASE("an ON_READ MEAN variable is saved as its mean", "[spec][CKP-04]") {
 }
 
 TEST_CASE("a plain value restored to ON_READ variables", "[spec][CKP-05]") {
-  TempDirectory directory;
+  TempFolder directory;
   save(plain(3.5), directory.path());
   MirroredStrategy strategy(cpus(2));
   const Variable sum = on_read(strategy, 0.0, kSum);
@@ -118,13 +96,13 @@ TEST_CASE("a plain value restored to ON_READ variables", "[spec][CKP-05]") {
   CHECK(numbers(mean) == times(2, 3.5));
   CHECK(numbers(none) == times(2, 3.5));
   CHECK(throws(ErrorCode::kInvalidArgument, "Could not convert from VariableAggregation.NONE",
-               [&] { save(none, directory.path() + "/none"); }));
+               [&] { save(none, directory / "none"); }));
 }
 
 TEST_CASE("a file has one entry for each variable, whatever the number of replicas",
           "[spec][CKP-06]") {
   for (const int n : {1, 2, 4}) {
-    TempDirectory directory;
+    TempFolder directory;
     MirroredStrategy strategy(cpus(n));
     const Variable w = on_write(strategy, torch::ones({2, 3}), kNone);
     const Variable r = on_read(strategy, ints(5), kSum);
@@ -139,7 +117,7 @@ TEST_CASE("a file has one entry for each variable, whatever the number of replic
 
 TEST_CASE("a variable that is created after the restore begins with the saved value",
           "[spec][CKP-07]") {
-  TempDirectory directory;
+  TempFolder directory;
   save(plain(3.5), directory.path());
   MirroredStrategy strategy(cpus(2));
   Checkpoint checkpoint;
@@ -174,7 +152,7 @@ TEST_CASE("a variable that is created after the restore begins with the saved va
 }
 
 TEST_CASE("a save in the background holds the values of the moment", "[spec][CKP-10]") {
-  TempDirectory directory;
+  TempFolder directory;
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_write(strategy, 0.0, kNone);
   Checkpoint checkpoint({{"v", v}});
@@ -197,7 +175,7 @@ TEST_CASE("a save in the background holds the values of the moment", "[spec][CKP
 }
 
 TEST_CASE("types and shapes come back as they were", "[strategy][unit]") {
-  TempDirectory directory;
+  TempFolder directory;
   MirroredStrategy strategy(cpus(2));
   std::map<std::string, Variable> variables;
   std::map<std::string, torch::Tensor> values;
@@ -227,26 +205,26 @@ TEST_CASE("types and shapes come back as they were", "[strategy][unit]") {
 }
 
 TEST_CASE("a restore that fails changes nothing", "[strategy][unit]") {
-  TempDirectory directory;
+  TempFolder directory;
   const Variable a = plain(1.0);
   const Variable b = plain(torch::ones({3}));
   Checkpoint checkpoint({{"a", a}, {"b", b}});
-  checkpoint.save(directory.path() + "/good");
-  Checkpoint({{"a", plain(5.0)}, {"b", plain(torch::ones({4}))}}).save(directory.path() + "/other");
+  checkpoint.save(directory / "good");
+  Checkpoint({{"a", plain(5.0)}, {"b", plain(torch::ones({4}))}}).save(directory / "other");
 
   CHECK(throws(ErrorCode::kInvalidArgument, "tensor b of the checkpoint has shape [4], variable",
-               [&] { checkpoint.restore(directory.path() + "/other"); }));
+               [&] { checkpoint.restore(directory / "other"); }));
   CHECK(number(a) == 1);
-  CHECK(code_of([&] { checkpoint.restore(directory.path() + "/none"); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { checkpoint.restore(directory / "none"); }) == ErrorCode::kNotFound);
   CHECK(code_of([&] { checkpoint.track("a", b); }) == ErrorCode::kAlreadyExists);
   MirroredStrategy strategy(cpus(2));
   CHECK(throws(ErrorCode::kFailedPrecondition, "requires cross-replica context",
-               [&] { strategy.run([&] { checkpoint.save(directory.path() + "/in"); }); }));
+               [&] { strategy.run([&] { checkpoint.save(directory / "in"); }); }));
 }
 
 TEST_CASE("a manager keeps the newest checkpoints and passes over a damaged one",
           "[strategy][unit]") {
-  TempDirectory directory;
+  TempFolder directory;
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_write(strategy, 0.0, kNone);
   CheckpointManager manager(Checkpoint({{"v", v}}), directory.path(), 2);
@@ -274,7 +252,7 @@ TEST_CASE("a manager keeps the newest checkpoints and passes over a damaged one"
 }
 
 TEST_CASE("programs restore what jobs saved, and save what jobs go on from", "[strategy][unit]") {
-  TempDirectory directory;
+  TempFolder directory;
   // As two parameter servers write it: rows of w apart, a slot beside them.
   const std::vector<float> low{1, 2, 3, 4};
   const std::vector<float> high{5, 6};
@@ -315,13 +293,13 @@ TEST_CASE("programs restore what jobs saved, and save what jobs go on from", "[s
       throws(ErrorCode::kFailedPrecondition, "w/slot/momentum", [&] { status.assert_consumed(); }));
   CHECK(checkpoint.step() == 40);
 
-  checkpoint.save(directory.path() + "/mine", 41);
-  const auto manifest = storage::ReadManifest(directory.path() + "/mine");
+  checkpoint.save(directory / "mine", 41);
+  const auto manifest = storage::ReadManifest(directory / "mine");
   REQUIRE(manifest.ok());
   CHECK(manifest->job_id() == "job-1");
   CHECK(manifest->spec_hash() == "abc");
   CHECK(manifest->step() == 41);
-  CHECK(storage::Verify(directory.path() + "/mine").ok());
+  CHECK(storage::Verify(directory / "mine").ok());
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
 // Optimizers with parameter groups; modules from files.
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
@@ -83,9 +80,8 @@ TEST_CASE("of many parameters some are named where a group has none of them", "[
 }
 
 TEST_CASE("a module is loaded from a file into all copies, and saved", "[strategy][unit]") {
-  const std::string file =
-      (std::filesystem::temp_directory_path() / fmt::format("muster-load-{}.pt", getpid()))
-          .string();
+  const TempFolder folder;
+  const std::string file = folder / "net.pt";
   Net trained = float64_net();
   {
     const torch::NoGradGuard no_grad;
@@ -116,7 +112,6 @@ TEST_CASE("a module is loaded from a file into all copies, and saved", "[strateg
     CHECK(throws(ErrorCode::kNotFound, "no such file", [&] { net.load(file + ".not"); }));
     CHECK(difference(*back, *net.copy(0)) == 0);
   }
-  std::filesystem::remove(file);
 }
 
 // As tests/fixtures/torchscript/make.py builds it in Python.
@@ -161,9 +156,8 @@ TEST_CASE("a Python file that does not fit is refused with what it lacks, and ch
   const auto net = strategy.distribute(float64_net());
   const torch::Tensor before = net->first->weight.clone();
   const std::string state = std::string(MUSTER_FIXTURES) + "/torchscript/normed-state-1.13.pt";
-  const std::string copy =
-      (std::filesystem::temp_directory_path() / fmt::format("muster-state-{}.pt", getpid()))
-          .string();
+  const TempFolder folder;
+  const std::string copy = folder / "state.pt";
   const auto refused = [&](const std::string& path, const std::string& why) {
     return throws(ErrorCode::kInvalidArgument, why, [&] { net.load(path); });
   };
@@ -182,7 +176,6 @@ TEST_CASE("a Python file that does not fit is refused with what it lacks, and ch
   std::ofstream(copy, std::ios::binary) << std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", 9);
   CHECK(refused(copy, "torch.save(module.state_dict(), path)"));
   CHECK(net->first->weight.equal(before));
-  std::filesystem::remove(copy);
 }
 
 }  // namespace

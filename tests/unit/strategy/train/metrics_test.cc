@@ -1,13 +1,10 @@
 // Metrics, losses and summaries over replicas.
 #include "strategy/train/metrics.h"
 
-#include <filesystem>
-
-#include <stdlib.h>
-
 #include "strategy/train/summary.h"
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
@@ -162,16 +159,15 @@ TEST_CASE("an average loss needs a global batch that makes sense", "[strategy][u
 TEST_CASE("of the replicas' summaries the first one's is written", "[spec][MIR-23]") {
   for (const auto& [name, strategy] : all_strategies()) {
     CAPTURE(name);
-    std::string folder = (std::filesystem::temp_directory_path() / "muster-sums-XXXXXX").string();
-    REQUIRE(::mkdtemp(folder.data()) != nullptr);
+    const TempFolder folder;
     {
       const auto scope = strategy->scope();
-      SummaryWriter writer(folder + "/logs");
+      SummaryWriter writer(folder / "logs");
 
       strategy->run([&] { writer.scalar("id", replica_id(), 7); });
       writer.flush();
 
-      const auto events = testing::ReadEvents(testing::OnlyFile(folder + "/logs"));
+      const auto events = testing::ReadEvents(testing::OnlyFile(folder / "logs"));
       REQUIRE(events.size() == 2);
       CHECK(events[0].file_version == "brain.Event:2");
       CHECK(events[1].tag == "id");
@@ -185,7 +181,6 @@ TEST_CASE("of the replicas' summaries the first one's is written", "[spec][MIR-2
       CHECK(
           throws(ErrorCode::kFailedPrecondition, "closed", [&] { writer.scalar("loss", 1.0, 9); }));
     }
-    std::filesystem::remove_all(folder);
   }
 }
 

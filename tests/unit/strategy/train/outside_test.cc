@@ -1,13 +1,10 @@
 // What a program does to a distributed module outside run(): it reaches all copies.
-#include <filesystem>
 #include <sstream>
-
-#include <fmt/format.h>
-#include <unistd.h>
 
 #include "strategy/train/checkpoint.h"
 #include "strategy/train/loss.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
@@ -159,12 +156,9 @@ TEST_CASE("evaluation outside run() reads the mean of the copies' statistics, re
 
 TEST_CASE("saving and restoring does not change what a model gives outside run()",
           "[strategy][unit]") {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / fmt::format("muster-outside-{}", getpid()))
-          .string();
   for (const auto& [name, strategy] : all_strategies()) {
     CAPTURE(name);
-    std::filesystem::remove_all(folder);
+    const TempFolder folder;
     torch::manual_seed(3);
     const auto net = strategy->distribute(Normalized());
     strategy->run([&] {
@@ -177,15 +171,14 @@ TEST_CASE("saving and restoring does not change what a model gives outside run()
     net->eval();
     const torch::Tensor before = net->forward(x).detach();
 
-    checkpoint.save(folder, 1);
+    checkpoint.save(folder / "one", 1);
     const torch::Tensor saved = net->forward(x).detach();
-    checkpoint.restore(folder);
+    checkpoint.restore(folder / "one");
     const torch::Tensor restored = net->forward(x).detach();
 
     CHECK(saved.equal(before));
     CHECK(restored.equal(before));
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("statistics that are written outside run() reach all copies", "[strategy][unit]") {

@@ -7,7 +7,7 @@
 
 #include "strategy/kinds/one_device_strategy.h"
 #include "tests/support/catch.h"
-#include "tests/unit/coordinator/temp_dir.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/multi_worker_mirrored/programs.h"
 
@@ -45,7 +45,7 @@ Lines checkpoints(const std::string& folder) {
 
 TEST_CASE("all workers save and end at one step when one gets SIGTERM, and go on there",
           "[strategy][spec][PRE-01]") {
-  const TempDir folder;
+  const TempFolder folder;
   const int victim = GENERATE(0, 2);
   const Lines arguments{folder.path() + std::to_string(victim), "120", "slow=5"};
   long stopped = 0;
@@ -78,14 +78,14 @@ TEST_CASE("all workers save and end at one step when one gets SIGTERM, and go on
 
 TEST_CASE("with a grace period workers save at the notice, train on, and save again at its end",
           "[strategy][spec][PRE-02]") {
-  const TempDir folder;
-  MultiProcessRun run(workers(2, {folder.path() + "/c", "100000", "slow=5", "grace=1500"}));
+  const TempFolder folder;
+  MultiProcessRun run(workers(2, {folder / "c", "100000", "slow=5", "grace=1500"}));
   REQUIRE(run.wait_for_output("worker:1", "call 10\n", kPatience));
   run.kill("worker:1", SIGTERM);
   Lines first;
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (first.empty() && std::chrono::steady_clock::now() < until) {
-    first = checkpoints(folder.path() + "/c");
+    first = checkpoints(folder / "c");
   }
   REQUIRE(first.size() == 1);
   for (const std::string worker : {"worker:0", "worker:1"}) {
@@ -100,29 +100,29 @@ TEST_CASE("with a grace period workers save at the notice, train on, and save ag
     CHECK(saves == 2);
   }
   // The second one, in the place of the first.
-  const Lines second = checkpoints(folder.path() + "/c");
+  const Lines second = checkpoints(folder / "c");
   CHECK(second.size() == 1);
   CHECK(second != first);
 }
 
 TEST_CASE("a save function of the user's takes the place of the handler's checkpoint",
           "[strategy][spec][PRE-03]") {
-  const TempDir folder;
+  const TempFolder folder;
   MultiProcessRun run(workers(2, {folder.path(), "100000", "slow=5", "save"}));
   REQUIRE(run.wait_for_output("worker:0", "call 5\n", kPatience));
   run.kill("worker:0", SIGTERM);
   for (const std::string worker : {"worker:0", "worker:1"}) {
     CHECK(run.wait(worker, kPatience).code == kPreemptedExitCode);
   }
-  CHECK(fs::exists(folder.path() + "/mine-0"));
-  CHECK(fs::exists(folder.path() + "/mine-1"));
+  CHECK(fs::exists(folder / "mine-0"));
+  CHECK(fs::exists(folder / "mine-1"));
   CHECK(checkpoints(folder.path()).empty());
 }
 
 TEST_CASE("what a step throws on one worker is thrown on all of them, with its text",
           "[strategy][spec][PRE-04]") {
-  const TempDir folder;
-  MultiProcessRun run(workers(3, {folder.path() + "/c", "100000", "slow=5", "fail=12"}));
+  const TempFolder folder;
+  MultiProcessRun run(workers(3, {folder / "c", "100000", "slow=5", "fail=12"}));
   for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
     CHECK(run.wait(worker, kPatience).code == 3);
     CAPTURE(run.output(worker));
@@ -134,15 +134,15 @@ TEST_CASE("what a step throws on one worker is thrown on all of them, with its t
 
 TEST_CASE("workers other than the chief leave nothing in folders of their own",
           "[strategy][spec][PRE-05]") {
-  const TempDir folder;
+  const TempFolder folder;
   MultiProcessRun run(workers(2, {folder.path(), "100000", "slow=5", "own"}));
   REQUIRE(run.wait_for_output("worker:0", "call 5\n", kPatience));
   run.kill("worker:1", SIGTERM);
   for (const std::string worker : {"worker:0", "worker:1"}) {
     CHECK(run.wait(worker, kPatience).code == kPreemptedExitCode);
   }
-  CHECK(checkpoints(folder.path() + "/0").size() == 1);
-  CHECK_FALSE(fs::exists(folder.path() + "/1"));
+  CHECK(checkpoints(folder / "0").size() == 1);
+  CHECK_FALSE(fs::exists(folder / "1"));
 }
 
 TEST_CASE("a handler needs a folder, and a grace period that can be", "[strategy][spec][PRE-06]") {
@@ -158,7 +158,7 @@ TEST_CASE("a handler needs a folder, and a grace period that can be", "[strategy
 
 TEST_CASE("one process alone is asked by its own watcher, and goes on when its exit returns",
           "[strategy][unit]") {
-  const TempDir folder;
+  const TempFolder folder;
   OneDeviceStrategy strategy("CPU:0");
   const auto scope = strategy.scope();
   const Variable count = Variable::create("count", torch::zeros({}, torch::kFloat64));
@@ -166,7 +166,7 @@ TEST_CASE("one process alone is asked by its own watcher, and goes on when its e
   bool asked = false;
   int exits = 0;
   PreemptionCheckpointHandler handler(
-      strategy, checkpoint, folder.path() + "/c",
+      strategy, checkpoint, folder / "c",
       {.termination_watcher = [&] { return asked; }, .exit = [&] { ++exits; }});
 
   for (int call = 0; call < 5; ++call) {
@@ -176,7 +176,7 @@ TEST_CASE("one process alone is asked by its own watcher, and goes on when its e
 
   CHECK(exits == 1);
   CHECK(handler.total_run_calls() == 5);
-  PreemptionCheckpointHandler next(strategy, checkpoint, folder.path() + "/c");
+  PreemptionCheckpointHandler next(strategy, checkpoint, folder / "c");
   CHECK(next.total_run_calls() == 3);
 }
 

@@ -1,10 +1,7 @@
 // Modules and their optimizers in checkpoints.
-#include <filesystem>
-
-#include <stdlib.h>
-
 #include "strategy/train/checkpoint.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
@@ -12,20 +9,6 @@ namespace muster::testing {
 namespace {
 
 constexpr std::int64_t kBatchRows = 12;
-
-class Folder {
- public:
-  Folder() : path_((std::filesystem::temp_directory_path() / "muster-net-XXXXXX").string()) {
-    REQUIRE(::mkdtemp(path_.data()) != nullptr);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 Net OtherNet() {
   torch::manual_seed(99);
@@ -66,7 +49,7 @@ struct Program {
 
 template <class Torch, class Options>
 void CheckResumed(const std::string& what, const Options& options) {
-  const Folder folder;
+  const TempFolder folder;
   int saved = 0;
   for (const auto& [name, strategy] : all_strategies()) {
     CAPTURE(what, name);
@@ -107,7 +90,7 @@ using Adam = Program<torch::optim::Adam, torch::optim::AdamOptions>;
 
 TEST_CASE("an optimizer that is tracked after a restore gets its state at once",
           "[strategy][unit]") {
-  const Folder folder;
+  const TempFolder folder;
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   Adam whole(strategy, float64_net(), 0.01);
   whole.Train(0, 3);
@@ -128,7 +111,7 @@ TEST_CASE("an optimizer that is tracked after a restore gets its state at once",
 
 TEST_CASE("a checkpoint from before the first step puts an optimizer back there",
           "[strategy][unit]") {
-  const Folder folder;
+  const TempFolder folder;
   CentralStorageStrategy strategy({"CPU:0", "CPU:1"});
   Adam whole(strategy, float64_net(), 0.01);
   whole.Tracked().save(folder / "0");
@@ -144,7 +127,7 @@ TEST_CASE("a checkpoint from before the first step puts an optimizer back there"
 
 TEST_CASE("steps that a job's checkpoint counts for all parameters together are theirs",
           "[strategy][unit]") {
-  const Folder folder;
+  const TempFolder folder;
   Checkpoint job;
   for (const char* slot : {"exp_avg", "exp_avg_sq"}) {
     job.create(std::string("second.bias/slot/") + slot,
@@ -164,7 +147,7 @@ TEST_CASE("steps that a job's checkpoint counts for all parameters together are 
 
 TEST_CASE("what does not fit the optimizer is refused, and nothing is restored",
           "[strategy][unit]") {
-  const Folder folder;
+  const TempFolder folder;
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   Adam program(strategy, float64_net(), 0.01);
   Checkpoint wrong;
@@ -182,7 +165,7 @@ TEST_CASE("what does not fit the optimizer is refused, and nothing is restored",
 }
 
 TEST_CASE("two optimizers of one checkpoint need names that differ", "[strategy][unit]") {
-  const Folder folder;
+  const TempFolder folder;
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   Adam generator(strategy, float64_net(), 0.01);
   Adam critic(strategy, OtherNet(), 0.01);

@@ -1,12 +1,10 @@
 // Training over replicas is training in one process.
 #include <cmath>
-#include <filesystem>
-
-#include <stdlib.h>
 
 #include "device/arena.h"
 #include "strategy/train/checkpoint.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
 
@@ -314,8 +312,7 @@ TEST_CASE("an optimizer's state goes on from where it was saved", "[strategy][un
 }
 
 TEST_CASE("a module is saved under one strategy and goes on under another", "[strategy][unit]") {
-  std::string folder = (std::filesystem::temp_directory_path() / "muster-net-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const TempFolder folder;
   const auto tracked = [](const DistributedModule<NetImpl>& net) {
     Checkpoint checkpoint;
     for (const Variable& variable : net.parameters()) checkpoint.track(variable.name(), variable);
@@ -325,18 +322,17 @@ TEST_CASE("a module is saved under one strategy and goes on under another", "[st
   const auto net = two.distribute(float64_net());
   const auto optimizer = two.optimizer<torch::optim::SGD>(net, 0.1);
   for (int i = 0; i < 3; ++i) (void)Step(two, net, optimizer, float64_batch(i, kRows));
-  tracked(net).save(folder + "/step-3", 3);
+  tracked(net).save(folder / "step-3", 3);
 
   for (const auto& [name, strategy] : all_strategies()) {
     CAPTURE(name);
     const auto other = strategy->distribute(float64_net());
     Checkpoint checkpoint = tracked(other);
 
-    (void)checkpoint.restore(folder + "/step-3").assert_consumed();
+    (void)checkpoint.restore(folder / "step-3").assert_consumed();
 
     for (int r = 0; r < other.size(); ++r) CHECK(difference(*other.copy(r), *net.copy(0)) == 0);
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("state that does not belong to the optimizer is refused whole", "[strategy][unit]") {

@@ -1,11 +1,9 @@
 // Archives of torch.jit.save from torch 1.13 and 2.x (tests/fixtures/torchscript/make.py).
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
-#include <stdlib.h>
-
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/worker/engine/fixture.h"
 #include "worker/engine/torch.h"
 
@@ -75,16 +73,14 @@ TEST_CASE("an archive of torch 1.13 or 2.x evaluates as in Python and trains its
 
 TEST_CASE("a trainable parameter without elements does not stop the others from training",
           "[engine][unit]") {
-  std::string folder = (std::filesystem::temp_directory_path() / "muster-archive-XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const testing::TempFolder folder;
   torch::jit::Module module("Net");
   module.register_parameter("empty", at::zeros({0, 3}).requires_grad_(true), false);
   module.register_parameter("w", at::ones({3}).requires_grad_(true), false);
   module.define("def forward(self, x):\n    return (x * self.w).sum() + self.empty.sum()\n");
-  module.save(folder + "/net.pt");
+  module.save(folder / "net.pt");
 
-  auto made = Bench::Make(ArchiveJob(), Batch(), folder + "/net.pt");
-  std::filesystem::remove_all(folder);
+  auto made = Bench::Make(ArchiveJob(), Batch(), folder / "net.pt");
 
   INFO(Message(made.status()));
   REQUIRE(made.ok());
@@ -162,17 +158,16 @@ TEST_CASE("an operator that this libtorch lacks is named with version and remedy
 #endif
 
 TEST_CASE("what is no archive is refused with its name", "[engine][unit]") {
-  std::string folder = (std::filesystem::temp_directory_path() / "muster-engine-XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const testing::TempFolder folder;
   std::ifstream whole(Archive("plain-1.13"), std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(whole)), {});
-  std::ofstream(folder + "/cut.pt", std::ios::binary) << bytes.substr(0, bytes.size() / 2);
-  std::ofstream(folder + "/text.pt") << "not an archive";
+  std::ofstream(folder / "cut.pt", std::ios::binary) << bytes.substr(0, bytes.size() / 2);
+  std::ofstream(folder / "text.pt") << "not an archive";
 
   const auto open = [&](const std::string& name) {
     v1::JobSpec spec = ArchiveJob();
     spec.mutable_model()->set_archive(name);
-    return Model::Create(spec, {folder + "/" + name, test::ColumnsOf(Batch())}).status();
+    return Model::Create(spec, {folder / name, test::ColumnsOf(Batch())}).status();
   };
   const Status cut = open("cut.pt");
   const Status text = open("text.pt");
@@ -182,7 +177,6 @@ TEST_CASE("what is no archive is refused with its name", "[engine][unit]") {
   Has(Message(cut), "archive cut.pt: libtorch ");
   Has(Message(text), "archive text.pt: libtorch ");
   CHECK(missing.code() == StatusCode::kNotFound);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -5,9 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/config/job_yaml/good_job.h"
 
 namespace muster::config {
@@ -78,9 +77,8 @@ TEST_CASE("a byte that is not UTF-8 is an error with its place", "[config][unit]
 }
 
 TEST_CASE("relative paths in a folder whose name is not UTF-8 are refused", "[config][unit]") {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / ("muster-\xFF-" + std::to_string(::getpid())))
-          .string();
+  const muster::testing::TempFolder root;
+  const std::string folder = root / "\xFF";
   std::filesystem::create_directory(folder);
   std::ofstream(folder + "/job.yaml") << kGoodJob;
   std::string absolute = kGoodJob;
@@ -91,7 +89,6 @@ TEST_CASE("relative paths in a folder whose name is not UTF-8 are refused", "[co
 
   const Result<JobFile> job = LoadJobYaml(folder + "/job.yaml");
   const Result<JobFile> other = LoadJobYaml(folder + "/absolute.yaml");
-  std::filesystem::remove_all(folder);
 
   REQUIRE(job.ok());
   REQUIRE(job->problems.size() == 1);
@@ -207,19 +204,16 @@ TEST_CASE("anchors work, and bombs of anchors or depth end at once", "[config][u
 }
 
 TEST_CASE("a file of 10 MB is refused unread", "[config][unit]") {
-  std::string folder = "/tmp/muster-job-yaml-XXXXXX";
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
-  const std::string path = folder + "/job.yaml";
-  std::ofstream(path) << std::string(10'000'000, '#');
+  const muster::testing::TempFolder folder;
+  const std::string path = folder.Write("job.yaml", std::string(10'000'000, '#'));
 
   const Result<JobFile> job = LoadJobYaml(path);
 
   REQUIRE_FALSE(job.ok());
   CHECK(job.status().code() == StatusCode::kResourceExhausted);
   Contains(Message(job.status()), "more than 1048576 bytes");
-  CHECK(LoadJobYaml(folder).status().code() == StatusCode::kNotFound);
-  CHECK(LoadJobYaml(folder + "/none.yaml").status().code() == StatusCode::kNotFound);
-  std::filesystem::remove_all(folder);
+  CHECK(LoadJobYaml(folder.path()).status().code() == StatusCode::kNotFound);
+  CHECK(LoadJobYaml(folder / "none.yaml").status().code() == StatusCode::kNotFound);
 }
 
 TEST_CASE("many aliases of one value are counted each time", "[config][unit]") {
@@ -247,23 +241,21 @@ TEST_CASE("a job without a name is called after its file", "[config][unit]") {
 }
 
 TEST_CASE("relative paths become absolute below the file's folder", "[config][unit]") {
-  std::string folder = "/tmp/muster-job-yaml-XXXXXX";
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const muster::testing::TempFolder folder;
   std::string text = GoodJobBut("train-images.gz", "../a/images-*.gz");
   text.replace(text.find("[train-labels.gz]"), 17, "[/abs/labels.gz, more.gz]");
   text += "checkpoint: {directory: ckpt}\n";
-  std::ofstream(folder + "/job.yaml") << text;
 
-  const Result<JobFile> job = LoadJobYaml(folder + "/job.yaml");
+  const Result<JobFile> job = LoadJobYaml(folder.Write("job.yaml", text));
 
   REQUIRE(job.ok());
   CHECK(job->problems.empty());
   const auto& columns = job->spec.data().idx().columns();
-  CHECK(columns.at("image").files(0) == "/tmp/a/images-*.gz");
+  CHECK(columns.at("image").files(0) ==
+        (std::filesystem::path(folder.path()).parent_path() / "a/images-*.gz").string());
   CHECK(columns.at("label").files(0) == "/abs/labels.gz");
-  CHECK(columns.at("label").files(1) == folder + "/more.gz");
-  CHECK(job->spec.checkpoint().directory() == folder + "/ckpt");
-  std::filesystem::remove_all(folder);
+  CHECK(columns.at("label").files(1) == folder / "more.gz");
+  CHECK(job->spec.checkpoint().directory() == folder / "ckpt");
 }
 
 }  // namespace
