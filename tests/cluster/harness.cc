@@ -76,8 +76,11 @@ RunResult RunCommand(const std::vector<std::string>& argv,
 bool Eventually(milliseconds limit, const std::function<bool()>& condition) {
   const auto begin = std::chrono::steady_clock::now();
   while (!condition()) {
-    if (std::chrono::steady_clock::now() - begin > limit) return false;
-    std::this_thread::sleep_for(milliseconds(20));
+    const auto waited =
+        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+    if (waited > limit) return false;
+    // Most conditions start a program of ours, which would take a third of a processor for itself.
+    std::this_thread::sleep_for(std::clamp(waited / 10, milliseconds(20), milliseconds(100)));
   }
   return true;
 }

@@ -44,7 +44,7 @@ v1::Job DescribeFrom(const RunResult& described);
 // The same of `status -o json`.
 v1::ClusterStatus StatusFrom(const RunResult& status);
 
-// Asks every 20 ms until it is true; false after `limit`.
+// Asks until it is true, every 20 ms at first and every 100 ms in the end; false after `limit`.
 bool Eventually(std::chrono::milliseconds limit, const std::function<bool()>& condition);
 
 class Cluster {
