@@ -94,7 +94,7 @@ void Run() {
 int main(int argc, char**) {
   if (argc != 1) {
     std::fputs("usage: muster-backward-bench, on each worker of TF_CONFIG\n", stderr);
-    return 64;
+    return 2;
   }
   try {
     muster::bench::Run();

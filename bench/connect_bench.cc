@@ -120,7 +120,7 @@ int RunConnect(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 64;
+    return app.exit(error) == 0 ? 0 : 2;
   }
   const Result<Json> result = MeasureConnect(std::chrono::milliseconds(window_ms));
   if (!result.ok()) {

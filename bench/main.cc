@@ -72,6 +72,9 @@ int main(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h") return Usage(stdout, 0);
   const auto* found = std::ranges::find(kSubcommands, name, &Subcommand::name);
-  if (found == kSubcommands.end()) return Usage(stderr, 64);
+  if (found == kSubcommands.end()) {
+    if (argc > 1) std::fprintf(stderr, "error: there is no benchmark \"%s\"\n\n", argv[1]);
+    return Usage(stderr, 2);
+  }
   return found->run(argc - 1, argv + 1);
 }

@@ -99,7 +99,7 @@ Status Run(const std::string& job, double seconds, const std::string& cache) {
 int main(int argc, char** argv) {
   if (argc != 4) {
     std::fputs("usage: muster-plain-loop JOB.yaml SECONDS CACHE_DIRECTORY\n", stderr);
-    return 64;
+    return 2;
   }
   const muster::Status status = muster::bench::Run(argv[1], std::atof(argv[2]), argv[3]);
   if (status.ok()) return 0;

@@ -429,7 +429,7 @@ int RunPs(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 64;
+    return app.exit(error) == 0 ? 0 : 2;
   }
   const Result<Json> result = MeasurePs(options);
   if (!result.ok()) {

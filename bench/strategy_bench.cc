@@ -300,7 +300,7 @@ void Run() {
 int main(int argc, char**) {
   if (argc != 1) {
     std::fputs("usage: muster-strategy-bench\n", stderr);
-    return 64;
+    return 2;
   }
   // Two processors, whatever the machine has: one for each of two replicas.
   cpu_set_t allowed;

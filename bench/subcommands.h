@@ -1,5 +1,5 @@
 // The programs of muster-bench. Each gets its own arguments (argv[0] is its name) and returns an
-// exit code: 0, 1 something failed, 64 wrong usage.
+// exit code: 0, 1 something failed, 2 wrong usage.
 #pragma once
 
 namespace muster::bench {

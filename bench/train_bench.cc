@@ -184,7 +184,7 @@ int RunTrain(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 64;
+    return app.exit(error) == 0 ? 0 : 2;
   }
   const Status status = MeasureTrain(options);
   if (status.ok()) return 0;

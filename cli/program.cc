@@ -16,8 +16,10 @@ Status CheckRunnable(const std::string& path, bool scripts) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
+    const bool bare = path.find('/') == std::string::npos;
     return InvalidArgument(
-        "there is no file {}: give the path of the program, it is not looked for in PATH", path);
+        "there is no file {}{}", path,
+        bare ? ": give the path of the program, it is not looked for in PATH" : "");
   }
   if (fs::is_directory(status)) return InvalidArgument("{} is a folder, no program", path);
   if (!fs::is_regular_file(status)) return InvalidArgument("{} is no regular file", path);

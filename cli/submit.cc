@@ -96,7 +96,13 @@ void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPla
                               Counted(plan.total_steps(), "step"),
                               Counted(spec.batch_size(), "example"));
   terminal.err << "  checkpoints: " << CheckpointTimes(spec.checkpoint(), plan) << "\n";
-  if (plan.ps_size() > 0) terminal.err << "  consistency: " << ConsistencyOf(plan) << "\n";
+  // In step there is nothing to choose.
+  const v1::StrategyKind kind = spec.strategy().kind();
+  const bool chosen =
+      kind == v1::STRATEGY_KIND_PARAMETER_SERVER || kind == v1::STRATEGY_KIND_UNSPECIFIED;
+  if (chosen && plan.ps_size() > 0) {
+    terminal.err << "  consistency: " << ConsistencyOf(plan) << "\n";
+  }
   for (const v1::VariableLayout& variable : plan.variables()) {
     const std::string shards =
         Joined(variable.shards(), kMostNamed, [](const v1::ShardPlacement& shard) {

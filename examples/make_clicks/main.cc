@@ -23,12 +23,13 @@ int main(int argc, char** argv) {
   app.add_option("--eval-rows", options.eval_rows, "Held-out rows")->capture_default_str();
   app.add_option("--files", options.files, "Files of training rows")->capture_default_str();
   app.add_option("--seed", options.seed, "Same seed, same files")->capture_default_str();
-  app.add_option("--compression", options.compression, "zstd, gzip or none")
-      ->transform(CLI::CheckedTransformer(compressions));
+  app.add_option("--compression", options.compression, "Of the files")
+      ->transform(CLI::CheckedTransformer(compressions).description(""))
+      ->type_name("zstd|gzip|none");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 64;
+    return app.exit(error) == 0 ? 0 : 2;
   }
 
   const auto report = muster::examples::MakeClicks(options);

@@ -161,7 +161,9 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   const Status status = body(daemon);
   if (!status.ok()) {
     log::Error("{}", ToString(status));
-    return status.code() == StatusCode::kInternal ? kExitBug : kExitFailed;
+    if (status.code() == StatusCode::kInternal) return kExitBug;
+    // Settings that do not go together, or not with what they name.
+    return status.code() == StatusCode::kInvalidArgument ? kExitConfig : kExitFailed;
   }
   log::Info("stopped");
   return kExitDrained;

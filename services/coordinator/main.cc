@@ -24,7 +24,7 @@ constexpr Millis kTellEvery{2'000};
 
 const services::Role kRole{
     .program = "muster-coordinator",
-    .about = "The chief task: keeps the jobs, hands out their closures, knows who is alive.",
+    .about = "The chief task: keeps the jobs, starts their drivers, knows who is alive.",
     .task_type = "chief",
     .settings = {
         {.name = "lease",

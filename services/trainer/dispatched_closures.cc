@@ -81,8 +81,22 @@ void DispatchedClosures::Listen() {
 void DispatchedClosures::OnPace(const v1::ModelPace& pace) {
   const MutexLock lock(pace_mutex_);
   pace_ = pace;
-  links_.driver().SetPace(PaceOf(pace.kind()));
+  SetPace();
 }
+
+void DispatchedClosures::SetPace() {
+  const dispatch::Driver::Pace asked = PaceOf(pace_.kind());
+  const bool free = asked == dispatch::Driver::Pace::kFree;
+  links_.driver().SetPace(stopping_ && free ? dispatch::Driver::Pace::kDrain : asked);
+}
+
+void DispatchedClosures::StopGiving() {
+  const MutexLock lock(pace_mutex_);
+  stopping_ = true;
+  SetPace();
+}
+
+bool DispatchedClosures::stands_still() const { return links_.driver().counts().drained; }
 
 // Says what the executor had: by then it is with others, or given up.
 void DispatchedClosures::OnVerdict(const v1::ExecutorVerdict& verdict) {

@@ -33,6 +33,8 @@ class DispatchedClosures final : public Closures {
   Status Schedule(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last,
                   std::uint64_t buffers) override;
   Result<std::vector<v1::ClosureResult>> Take(Millis limit) override;
+  void StopGiving() override;
+  bool stands_still() const override;
   bool stop_requested() const override { return stop_; }
   v1::ModelReport Position() override;
   v1::ModelReport Report() override;
@@ -45,6 +47,8 @@ class DispatchedClosures final : public Closures {
 
   void Listen();
   void OnPace(const v1::ModelPace& pace);
+  // What the coordinator says, and StopGiving().
+  void SetPace() MUSTER_REQUIRES(pace_mutex_);
   void OnVerdict(const v1::ExecutorVerdict& verdict);
   // Takes what has ended from the front.
   Status TakeEnded(std::vector<v1::ClosureResult>& results);
@@ -69,6 +73,7 @@ class DispatchedClosures final : public Closures {
 
   Mutex pace_mutex_;
   v1::ModelPace pace_ MUSTER_GUARDED_BY(pace_mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(pace_mutex_) = false;
 
   program::internal::DriverLinks links_;
   std::thread listener_;

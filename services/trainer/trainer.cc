@@ -130,7 +130,8 @@ Status Trainer::TakeOver(View& view) {
 Status Trainer::TrainUntil(View& view, std::uint64_t cut) {
   while (view.done < cut) {
     // Refilled when half empty.
-    if (view.stop() || view.timer.due()) return Drain(view);
+    if (view.stop()) return StandStill(view);
+    if (view.timer.due()) return Drain(view);
     const std::uint64_t window = std::min(options_.window, view.timer.StepsUntilDue(view.done));
     if (view.scheduled < cut && view.scheduled - view.done <= window / 2) {
       const std::uint64_t until = std::min(cut, view.steps.CutFrom(view.done + window));
@@ -148,6 +149,13 @@ Status Trainer::Drain(View& view) {
     MUSTER_TRY(TakeSteps(view, view.stop() ? "stopping" : "training"));
   }
   return Ok();
+}
+
+// Who asks a job to stop does not wait for a window of steps that nobody has begun.
+Status Trainer::StandStill(View& view) {
+  view.closures.StopGiving();
+  while (!view.closures.stands_still()) MUSTER_TRY(TakeSteps(view, "stopping"));
+  return TakeSteps(view, "stopping");
 }
 
 Status Trainer::TakeSteps(View& view, const std::string& phase) {

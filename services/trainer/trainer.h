@@ -58,6 +58,7 @@ class Trainer {
   // time. Nothing is in flight then.
   Status TrainUntil(View& view, std::uint64_t cut);
   Status Drain(View& view);
+  Status StandStill(View& view);
   Status SaveCheckpoint(View& view);
   Result<v1::EvaluationResult> Evaluate(View& view);
   // Takes what has ended; a long wait is reported, never silent.

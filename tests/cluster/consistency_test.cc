@@ -114,6 +114,21 @@ TEST_CASE(
   CHECK(hurt == alone);
 }
 
+TEST_CASE("a job that is stopped does not compute the batches first that nobody has begun",
+          "[cluster]") {
+  const TempFolder folder;
+  const OrderJob job(folder, "");
+  Cluster cluster({.ps = 2, .workers = 2});
+  const std::string id = cluster.Submit(job.file);
+  REQUIRE(cluster.WaitForStep(id, 5, seconds(60)));
+  REQUIRE(cluster.Muster({"stop", id}).code == 0);
+  REQUIRE(cluster.Wait(id, seconds(60)) == 8);
+  const v1::Job ended = cluster.Describe(id);
+  INFO(Story(ended));
+  // All 60 are scheduled at once.
+  CHECK(ended.progress().step() < 50);
+}
+
 TEST_CASE("a synchronous job that is stopped in the middle of a step is saved at the end of one",
           "[cluster]") {
   const TempFolder folder;

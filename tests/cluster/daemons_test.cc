@@ -12,6 +12,18 @@ namespace {
 
 using std::chrono::seconds;
 
+TEST_CASE("settings that do not go together end a daemon for good", "[cluster]") {
+  const TempFolder folder;
+  const std::string token = folder.Write("token", "0123456789abcdef0123456789abcdef\n");
+  const RunResult ended =
+      RunProgram("muster-coordinator", {"--listen", "127.0.0.1:0", "--token-file", token,
+                                        "--state-dir", folder / "state", "--heartbeat", "9s"});
+  CAPTURE(ended.err);
+  // 1 would have systemd start it again and again.
+  CHECK(ended.code == 78);
+  CHECK(ended.err.find("two heartbeats must fit in a lease") != std::string::npos);
+}
+
 TEST_CASE("a parameter server that does not come is named, and used when it comes", "[cluster]") {
   const TempFolder folder;
   (void)folder.Write("token", "0123456789abcdef0123456789abcdef\n");
