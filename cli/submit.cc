@@ -87,7 +87,10 @@ std::string ConsistencyOf(const v1::JobPlan& plan) {
       rule.gradients == 1 ? "" : fmt::format(", steps of {} batches", rule.gradients);
   if (!rule.bounded()) return "async";
   if (!rule.synchronous()) return fmt::format("staleness {}{}", rule.staleness, step);
-  return fmt::format("synchronous{}: {}", step, Counted(rule.StepOf(plan.total_steps()), "update"));
+  const std::uint32_t twice = plan.steps().speculative();
+  return fmt::format("synchronous{}{}: {}", step,
+                     twice == 0 ? "" : fmt::format(", {} at a time computed twice if late", twice),
+                     Counted(rule.StepOf(plan.total_steps()), "update"));
 }
 
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {

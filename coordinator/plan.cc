@@ -44,6 +44,7 @@ void SetSteps(const v1::StrategySpec& strategy, v1::JobPlan& plan) {
   if (!synchronous && !consistency.has_staleness()) return;
   plan.mutable_steps()->set_gradients(std::max<std::uint32_t>(1, strategy.gradients_per_step()));
   plan.mutable_steps()->set_staleness(synchronous ? 0 : consistency.staleness());
+  plan.mutable_steps()->set_speculative(strategy.speculative());
 }
 
 }  // namespace

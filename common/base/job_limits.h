@@ -25,6 +25,7 @@ inline constexpr std::size_t kMostArgumentBytes = 1 << 18;  // of a program's co
 // In strategy.consistency, and in ParameterServerOptions of a program.
 inline constexpr std::uint32_t kMostStaleness = 10'000;
 inline constexpr std::uint32_t kMostGradients = 4'096;  // gradients_per_step
+inline constexpr std::uint32_t kMostSpeculative = 1'000;
 inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
 // What a Criteo reader has that gives no hash_buckets (job_spec.proto).
 inline constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;

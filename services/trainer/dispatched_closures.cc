@@ -44,6 +44,7 @@ DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, DriverPipe
       links_(
           start,
           {.dispatch = {.staleness = steps_.staleness,
+                        .second_runs = opened.plan().steps().speculative(),
                         // The coordinator, which knows whether a server is away, is quicker.
                         .errors = {.return_time = std::chrono::hours(1)},
                         .settled = ClosureId(opened.steps_done()),
@@ -130,9 +131,9 @@ Status DispatchedClosures::Schedule(v1::ClosureKind kind, std::uint64_t first, s
     assignment.mutable_closure()->set_id(id);
     arguments.resize(assignment.ByteSizeLong());
     assignment.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(arguments.data()));
-    auto value =
-        links_.driver().Schedule(program::ModelFunction(kind), arguments,
-                                 SteadyClock::now() + kRoom, {}, trains ? steps_.StepOf(id) : 0);
+    auto value = links_.driver().Schedule(
+        program::ModelFunction(kind), arguments, SteadyClock::now() + kRoom, {},
+        trains ? steps_.StepOf(id) : 0, {.repeatable = trains && steps_.synchronous()});
     if (!value.ok()) return Failed(value.status());
     pending_.push_back({.closure = assignment.closure(), .value = *std::move(value)});
     next_ = next_.Next();

@@ -88,9 +88,8 @@ StepRule RuleOf(const ParameterServerOptions& options) {
     raise(InvalidArgument("gradients_per_step is from 1 to {}; given {}",
                           job_limits::kMostGradients, options.gradients_per_step));
   }
-  constexpr std::uint32_t kMostSpeculative = 1'000;
-  if (options.speculative > kMostSpeculative) {
-    raise(InvalidArgument("speculative is at most {}; given {}", kMostSpeculative,
+  if (options.speculative > job_limits::kMostSpeculative) {
+    raise(InvalidArgument("speculative is at most {}; given {}", job_limits::kMostSpeculative,
                           options.speculative));
   }
   if (options.speculative > 0 && options.consistency.staleness != 0) {

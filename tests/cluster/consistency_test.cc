@@ -100,6 +100,29 @@ TEST_CASE(
   CHECK(hurt == alone);
 }
 
+TEST_CASE("a synchronous job does not wait for a batch that a worker holds up, and keeps its bits",
+          "[cluster]") {
+  const TempFolder folder;
+  const OrderJob job(folder,
+                     "  consistency: synchronous\n  gradients_per_step: 4\n  speculative: 1\n");
+  Cluster cluster({.ps = 2, .workers = 3});
+  const std::string id = cluster.Submit(job.file);
+  REQUIRE(cluster.WaitForStep(id, 12, seconds(60)));
+  const int held = ExecutorPid(cluster.Describe(id), 0);
+  REQUIRE(held > 0);
+  REQUIRE(::kill(held, SIGSTOP) == 0);
+  const std::uint64_t then = cluster.Describe(id).progress().step();
+  const bool went_on = cluster.WaitForStep(id, then + 8, seconds(60));
+  const v1::Job meanwhile = cluster.Describe(id);
+  REQUIRE(::kill(held, SIGCONT) == 0);
+  CAPTURE(cluster.up_log(), Story(meanwhile));
+  CHECK(went_on);
+  // Without a second execution it would have gone on when the worker was given up.
+  CHECK(CountEvents(meanwhile, "CLOSURES_RERUN") == 0);
+  REQUIRE(cluster.Wait(id, seconds(120)) == 0);
+  CHECK(Export(cluster, folder, id) == Train(1));
+}
+
 TEST_CASE(
     "a synchronous job whose coordinator is killed ends with the bits of one that was left alone",
     "[cluster]") {

@@ -116,7 +116,8 @@ void JobCheck::Program() {
            "programs run under parameter_server; other strategies are not built "
            "yet for programs");
   }
-  if (strategy.has_consistency() || strategy.gradients_per_step() != 0) {
+  if (strategy.has_consistency() || strategy.gradients_per_step() != 0 ||
+      strategy.speculative() != 0) {
     Report("strategy.consistency",
            "a program says it itself, in ParameterServerOptions: remove it");
   }

@@ -81,6 +81,7 @@ void StrategyCheck::WholeVariables() {
   const std::pair<const char*, bool> servers_alone[] = {
       {"consistency", strategy_.has_consistency()},
       {"gradients_per_step", strategy_.gradients_per_step() != 0},
+      {"speculative", strategy_.speculative() != 0},
       {"placement", strategy_.placement() != v1::PLACEMENT_KIND_UNSPECIFIED}};
   for (const auto& [field, given] : servers_alone) {
     if (!given) continue;
@@ -184,6 +185,15 @@ void StrategyCheck::Consistency() {
   } else if (strategy_.has_consistency() &&
              consistency.kind() == v1::CONSISTENCY_KIND_UNSPECIFIED) {
     Report(path, "expected async, synchronous or {{staleness: k}}");
+  }
+  if (strategy_.speculative() > job_limits::kMostSpeculative) {
+    Report("strategy.speculative", "at most {}; given {}", job_limits::kMostSpeculative,
+           strategy_.speculative());
+  } else if (strategy_.speculative() != 0 &&
+             consistency.kind() != v1::CONSISTENCY_KIND_SYNCHRONOUS) {
+    Report("strategy.speculative",
+           "needs consistency: synchronous: a batch that is computed twice would be computed from "
+           "different parameters");
   }
   if (strategy_.gradients_per_step() == 0) return;
   if (!consistency.has_staleness() && consistency.kind() != v1::CONSISTENCY_KIND_SYNCHRONOUS) {

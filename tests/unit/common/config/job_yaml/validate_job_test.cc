@@ -277,6 +277,14 @@ TEST_CASE("how far batches may run ahead is said in one way, and where it has a 
               "strategy.gradients_per_step: has no meaning with consistency async");
   ExpectStart(with([&](v1::StrategySpec& s) { synchronous(s), s.set_gradients_per_step(4'097); }),
               "strategy.gradients_per_step: at most 4096; given 4097");
+  CHECK(with([&](v1::StrategySpec& s) { synchronous(s), s.set_speculative(1'000); }).empty());
+  ExpectStart(with([&](v1::StrategySpec& s) { synchronous(s), s.set_speculative(1'001); }),
+              "strategy.speculative: at most 1000; given 1001");
+  ExpectStart(with([&](v1::StrategySpec& s) { stale(2)(s), s.set_speculative(1); }),
+              "strategy.speculative: needs consistency: synchronous");
+  ExpectStart(
+      with([](v1::StrategySpec& s) { s.set_kind(v1::STRATEGY_KIND_TPU), s.set_speculative(1); }),
+      "strategy.speculative: is for parameter_server");
   ExpectStart(
       with([&](v1::StrategySpec& s) { s.set_kind(v1::STRATEGY_KIND_MIRRORED), synchronous(s); }),
       "strategy.consistency: is for parameter_server");
