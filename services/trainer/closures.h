@@ -25,7 +25,7 @@ class Closures {
   // Waits until about half of what is scheduled has ended, and at most for `limit`.
   //   A closure's own error, once nothing is in flight any more.
   virtual Result<std::vector<v1::ClosureResult>> Take(Millis limit) = 0;
-  // Of what is queued nothing begins any more but what belongs to a step that has begun.
+  // Nothing more begins of what is queued but what belongs to a step that has begun.
   virtual void StopGiving() = 0;
   // After StopGiving(): all that had begun has ended; Take() has the last of it.
   virtual bool stands_still() const = 0;
