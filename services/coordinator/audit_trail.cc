@@ -52,10 +52,13 @@ void AuditTrail::Look(const std::string& who, std::string_view did, std::string_
 // Never waits for the disk. Lines that it could not take are counted, and the next one that it
 // takes is preceded by their number.
 void AuditTrail::Write(AuditEntry entry) {
-  if (shared_->waiting.fetch_add(1) >= kMostWaiting) {
-    --shared_->waiting;
-    ++shared_->lost;
-    return;
+  {
+    const MutexLock lock(shared_->mutex);
+    if (shared_->waiting >= kMostWaiting) {
+      ++shared_->lost;
+      return;
+    }
+    ++shared_->waiting;
   }
   entry.time = UtcText(clock_.WallNow());
   // Where no thread can be had the lane runs the second function alone.
@@ -64,7 +67,6 @@ void AuditTrail::Write(AuditEntry entry) {
       "audit",
       [shared = shared_, entry = std::move(entry), begun] {
         *begun = true;
-        --shared->waiting;
         if (const std::uint64_t lost = shared->lost.exchange(0); lost > 0) {
           shared->log.Write({.time = entry.time,
                              .who = "the coordinator",
@@ -74,12 +76,29 @@ void AuditTrail::Write(AuditEntry entry) {
                                  Counted(lost, "line"))});
         }
         shared->log.Write(entry);
+        shared->NoteWritten();
       },
       [shared = shared_, begun] {
         if (*begun) return;
-        --shared->waiting;
         ++shared->lost;
+        shared->NoteWritten();
       });
+}
+
+void AuditTrail::Shared::NoteWritten() {
+  const MutexLock lock(mutex);
+  --waiting;
+  written.notify_all();
+}
+
+bool AuditTrail::Flush(Millis limit) {
+  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
+  MutexLock lock(shared_->mutex);
+  while (shared_->waiting > 0) {
+    if (shared_->written.wait_until(shared_->mutex, deadline)) continue;
+    return shared_->waiting == 0;
+  }
+  return true;
 }
 
 }  // namespace muster::coordinator

@@ -44,13 +44,18 @@ class AuditTrail {
               const Status& outcome);
   void Look(const std::string& who, std::string_view did, std::string_view what,
             const Status& outcome);
+  // Waits until what it was told is written. False: the disk has not taken it within `limit`.
+  bool Flush(Millis limit);
 
  private:
   // What waits for the disk goes on without this object.
   struct Shared {
     Shared(std::string path, std::uint64_t most_bytes) : log(std::move(path), most_bytes) {}
+    void NoteWritten();
     AuditLog log;
-    std::atomic<std::size_t> waiting{0};
+    Mutex mutex;
+    Condition written;
+    std::size_t waiting MUSTER_GUARDED_BY(mutex) = 0;
     std::atomic<std::uint64_t> lost{0};
   };
   void Write(AuditEntry entry);

@@ -259,6 +259,10 @@ void CoordinatorNode::Shutdown() {
   });
   const bool flushed = all.Flush();
   // Before the server: calls that wait for a disk are answered by it.
+  if (!all.audit.Flush(kDiskGrace)) {
+    log::Error("the disk of the audit log has not answered for {} s: its last lines are lost",
+               kDiskGrace.count() / 1'000);
+  }
   all.disks.Stop(kDiskGrace);
   if (all.server) all.server->Shutdown(kShutdownGrace);
   all.log_thread.Finish();

@@ -4,6 +4,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -59,6 +60,17 @@ TEST_CASE_METHOD(Trail, "who looks again and again is written once in a while, a
   CHECK(lines[0]["what"] == "words-1");
   CHECK_FALSE(lines[0].contains("again"));
   CHECK(lines[3]["again"] == 499);
+}
+
+TEST_CASE_METHOD(Trail, "who ends waits for what is not written yet, and not for ever",
+                 "[services][audit][unit]") {
+  CHECK(trail.Flush(Millis(0)));
+  for (int i = 0; i < 3; ++i) trail.Change("submitter ana", "stop", "words-1", Ok());
+  CHECK_FALSE(trail.Flush(Millis(1)));
+  std::jthread later([&] { disk.WorkOff(); });
+  CHECK(trail.Flush(Millis(60'000)));
+  later.join();
+  CHECK(Lines().size() == 3);
 }
 
 TEST_CASE_METHOD(Trail, "names of jobs that are not there make no lines of their own",
