@@ -28,7 +28,7 @@ class Closures {
   // Nothing more begins of what is queued but what belongs to a step that has begun.
   virtual void StopGiving() = 0;
   // After StopGiving(): all that had begun has ended; Take() has the last of it.
-  virtual bool stands_still() const = 0;
+  virtual bool stands_still() = 0;
   // A user has asked the job to stop.
   virtual bool stop_requested() const = 0;
   // Where they are, for a call that says so.

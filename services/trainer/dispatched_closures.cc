@@ -97,7 +97,7 @@ void DispatchedClosures::StopGiving() {
   SetPace();
 }
 
-bool DispatchedClosures::stands_still() const { return links_.driver().counts().drained; }
+bool DispatchedClosures::stands_still() { return links_.driver().counts().drained; }
 
 // Says what the executor had: by then it is with others, or given up.
 void DispatchedClosures::OnVerdict(const v1::ExecutorVerdict& verdict) {

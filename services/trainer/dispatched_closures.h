@@ -34,7 +34,7 @@ class DispatchedClosures final : public Closures {
                   std::uint64_t buffers) override;
   Result<std::vector<v1::ClosureResult>> Take(Millis limit) override;
   void StopGiving() override;
-  bool stands_still() const override;
+  bool stands_still() override;
   bool stop_requested() const override { return stop_; }
   v1::ModelReport Position() override;
   v1::ModelReport Report() override;

@@ -59,7 +59,9 @@ struct Trainer::View {
 };
 
 Status Trainer::Run() {
-  const Result<v1::OpenJobReply> opened = api_.OpenJob();
+  Result<v1::OpenJobReply> opened = api_.OpenJob();
+  // A checkpoint is cut where the job stands still: what is scheduled beyond it has not begun.
+  if (opened.ok() && opened->has_saving_step()) opened->set_scheduled(opened->steps_done());
   const Status status = opened.ok() ? RunView(*opened) : opened.status();
   // Stopped or ended while nobody drove it, or driven by another, or in another view: nothing is
   // left to do.

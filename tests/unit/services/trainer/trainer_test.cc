@@ -81,13 +81,13 @@ class ScriptedCoordinator : public DriverApi, public Closures {
     }
     return Leave(results);
   }
-  // Five at a time have begun.
+  // One has begun.
   void StopGiving() override {
     if (queue_.empty() || queue_.front().kind() != v1::CLOSURE_KIND_TRAIN) return;
-    const std::uint64_t last = StepsOf(opened.plan()).CutFrom(queue_.front().id() + 4);
+    const std::uint64_t last = StepsOf(opened.plan()).CutFrom(queue_.front().id());
     while (queue_.back().id() > last) queue_.pop_back();
   }
-  bool stands_still() const override { return queue_.empty(); }
+  bool stands_still() override { return queue_.empty(); }
   bool stop_requested() const override { return stop_at_step > 0 && steps_done_ >= stop_at_step; }
   v1::ModelReport Position() override {
     v1::ModelReport report;
@@ -390,7 +390,7 @@ TEST_CASE_METHOD(Fixture, "a stop saves what was done and ends as cancelled", "[
   REQUIRE(coordinator.saved.size() == 1);
   CHECK(TrainedOnce() == Steps(1, coordinator.saved[0]));
   // Seven steps end at a time here. What had not begun by then is not done.
-  CHECK(coordinator.saved[0] == 19);
+  CHECK(coordinator.saved[0] == 15);
 }
 
 TEST_CASE_METHOD(Fixture, "a full disk costs the checkpoint and not the job", "[trainer][unit]") {
