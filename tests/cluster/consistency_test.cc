@@ -114,7 +114,7 @@ TEST_CASE("a synchronous job does not wait for a batch that a worker holds up, a
   REQUIRE(held > 0);
   REQUIRE(::kill(held, SIGSTOP) == 0);
   const std::uint64_t then = cluster.Describe(id).progress().step();
-  const bool went_on = cluster.WaitForStep(id, then + 8, seconds(60));
+  const bool went_on = cluster.WaitForStep(id, then + 80, seconds(60));
   const v1::Job meanwhile = cluster.Describe(id);
   REQUIRE(::kill(held, SIGCONT) == 0);
   CAPTURE(cluster.up_log(), Story(meanwhile));
