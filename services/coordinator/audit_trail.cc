@@ -4,7 +4,6 @@
 
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
-#include "common/tls/certificate.h"
 
 namespace muster::coordinator {
 namespace {

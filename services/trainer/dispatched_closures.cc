@@ -37,6 +37,7 @@ DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, DriverPipe
                                        const v1::OpenJobReply& opened)
     : pipe_(pipe),
       steps_(StepsOf(opened.plan())),
+      second_runs_(opened.plan().steps().speculative()),
       next_(opened.steps_done() + 1),
       scheduled_(std::max(opened.scheduled(), opened.steps_done())),
       done_(opened.steps_done()),
@@ -44,7 +45,7 @@ DispatchedClosures::DispatchedClosures(const v1::ProgramStart& start, DriverPipe
       links_(
           start,
           {.dispatch = {.staleness = steps_.staleness,
-                        .second_runs = opened.plan().steps().speculative(),
+                        .second_runs = second_runs_,
                         // The coordinator, which knows whether a server is away, is quicker.
                         .errors = {.return_time = std::chrono::hours(1)},
                         .settled = ClosureId(opened.steps_done()),
@@ -133,7 +134,7 @@ Status DispatchedClosures::Schedule(v1::ClosureKind kind, std::uint64_t first, s
     assignment.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(arguments.data()));
     auto value = links_.driver().Schedule(
         program::ModelFunction(kind), arguments, SteadyClock::now() + kRoom, {},
-        trains ? steps_.StepOf(id) : 0, {.repeatable = trains && steps_.synchronous()});
+        trains ? steps_.StepOf(id) : 0, {.repeatable = trains && second_runs_ > 0});
     if (!value.ok()) return Failed(value.status());
     pending_.push_back({.closure = assignment.closure(), .value = *std::move(value)});
     next_ = next_.Next();

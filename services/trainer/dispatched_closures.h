@@ -59,6 +59,7 @@ class DispatchedClosures final : public Closures {
 
   DriverPipe& pipe_;
   const StepRule steps_;
+  const std::uint32_t second_runs_;
   std::atomic<bool> stop_{false};
   std::deque<Pending> pending_;
   ClosureId next_;  // by the driver's count

@@ -31,42 +31,33 @@ void CutAndMend(const CutCluster& cluster, const std::string& id) {
   CHECK(cluster.AreBack(id));
 }
 
-TEST_CASE("closures count once though workers are cut off, one and all, and come back",
-          "[cluster][program][cut]") {
+// A program that counts until it is told that it is enough, and then says whether all is exact.
+void CountsExactly(const std::string& what) {
   if (const std::string why = Networks::WhyNot(); !why.empty()) {
     WARN("skipped: " << why);
     return;
   }
   const CutCluster cluster(/*ps=*/1, /*workers=*/2);
   const TempFolder stop;
-  const std::string id = Submit(cluster, {"rounds", stop / "enough"});
-  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
+  const std::string id = Submit(cluster, {what, stop / "enough"});
+  REQUIRE(cluster.HasPrinted(id, what + " begin"));
   CutAndMend(cluster, id);
   stop.Write("enough", "");
 
   const int code = cluster.Wait(id);
   CAPTURE(Story(cluster.Describe(id)), cluster.Output(id));
   CHECK(code == 0);
-  CHECK(cluster.Output(id).find("rounds exact") != std::string::npos);
+  CHECK(cluster.Output(id).find(what + " exact") != std::string::npos);
+}
+
+TEST_CASE("closures count once though workers are cut off, one and all, and come back",
+          "[cluster][program][cut]") {
+  CountsExactly("rounds");
 }
 
 TEST_CASE("under exactly_once each sample is used once though workers are cut off, one and all",
           "[cluster][program][cut]") {
-  if (const std::string why = Networks::WhyNot(); !why.empty()) {
-    WARN("skipped: " << why);
-    return;
-  }
-  const CutCluster cluster(/*ps=*/1, /*workers=*/2);
-  const TempFolder stop;
-  const std::string id = Submit(cluster, {"samples", stop / "enough"});
-  REQUIRE(cluster.HasPrinted(id, "samples begin"));
-  CutAndMend(cluster, id);
-  stop.Write("enough", "");
-
-  const int code = cluster.Wait(id);
-  CAPTURE(Story(cluster.Describe(id)), cluster.Output(id));
-  CHECK(code == 0);
-  CHECK(cluster.Output(id).find("samples exact") != std::string::npos);
+  CountsExactly("samples");
 }
 
 TEST_CASE("a worker that is cut off while it builds its data holds no program up",
