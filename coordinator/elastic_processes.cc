@@ -5,6 +5,7 @@
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/cluster/worker_book.h"
+#include "coordinator/allocation.h"
 #include "coordinator/elastic_job.h"
 #include "coordinator/launch_commands.h"
 #include "coordinator/restarts.h"
@@ -46,17 +47,13 @@ const Member* ElasticJob::WorkerOf(const Place& place) const {
 
 // Workers that have no process of it, the least busy first.
 std::vector<const Member*> ElasticJob::Choose() const {
-  std::vector<const Member*> fit;
-  for (const Member* worker : world_.members.Up("worker")) {
-    const bool taken = std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
+  std::vector<const Member*> free = FreeWorkers(world_, fitness_);
+  std::erase_if(free, [this](const Member* worker) {
+    return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
       return place.worker == worker->task && place.stage != Stage::kVacant;
     });
-    if (!taken && !fitness_.IsPausing(worker->task, world_.scheduler.Now())) fit.push_back(worker);
-  }
-  std::stable_sort(fit.begin(), fit.end(), [this](const Member* a, const Member* b) {
-    return world_.jobs_on(a->task) < world_.jobs_on(b->task);
   });
-  return fit;
+  return free;
 }
 
 bool ElasticJob::MayFill() const {

@@ -73,21 +73,9 @@ bool GroupView::NeedsDrainingTask() const {
   return draining > 0 && members_.size() - static_cast<std::size_t>(draining) < Least();
 }
 
-// On as many workers as the steps may have, those that have one first.
 void GroupView::StartExecutors() {
   if (!running()) return;
-  const std::vector<const Member*> up = world_.members.Up("worker");
-  const auto known = [this](const Member* worker) {
-    const auto found = executors_.find(worker->task);
-    return found != executors_.end() && found->second.session == worker->session;
-  };
-  auto have = static_cast<std::size_t>(std::ranges::count_if(up, known));
-  for (const Member* worker : up) {
-    if (have >= Most()) break;
-    if (known(worker) || IsPausing(worker->task)) continue;
-    StartExecutor(*worker);
-    ++have;
-  }
+  StartExecutorsOn(Most());
   RefreshReason();
 }
 

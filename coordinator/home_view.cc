@@ -5,6 +5,7 @@
 #include "common/base/words.h"
 #include "common/config/job_yaml/validate_strategy.h"
 #include "common/storage/checkpoint.h"
+#include "coordinator/allocation.h"
 #include "coordinator/model_job.h"
 
 namespace muster::coordinator {
@@ -95,22 +96,18 @@ std::string HomeView::WhereVariablesLive() const {
                      kind);
 }
 
-// On the home; the first worker that is not left out becomes it.
+// On the home; the least busy worker that is not left out becomes it.
 void HomeView::StartExecutors() {
   if (!running()) return;
   if (!home_) {
-    for (const Member* worker : world_.members.Up("worker")) {
-      if (IsPausing(worker->task)) continue;
-      SetHome(worker->task);
-      break;
-    }
-    if (!home_) return RefreshReason();
+    const std::vector<const Member*> free = FreeWorkers(world_, lasting_.fitness);
+    if (free.empty()) return RefreshReason();
+    SetHome(free.front()->task);
   }
   const Member* member = world_.members.Find(*home_);
-  const auto found = executors_.find(*home_);
-  const bool known =
-      member != nullptr && found != executors_.end() && found->second.session == member->session;
-  if (member != nullptr && member->state == Member::State::kUp && !known) StartExecutor(*member);
+  if (member != nullptr && member->state == Member::State::kUp && !HasItNow(*member)) {
+    StartExecutor(*member);
+  }
   RefreshReason();
 }
 

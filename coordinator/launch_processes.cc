@@ -5,6 +5,7 @@
 #include "common/base/host_port.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "coordinator/allocation.h"
 #include "coordinator/launch_commands.h"
 #include "coordinator/launch_job.h"
 
@@ -20,15 +21,9 @@ std::string PortOf(const std::string& address) { return address.substr(address.r
 // The least busy first; their ranks follow their indexes.
 std::vector<const Member*> LaunchJob::Choose() const {
   const v1::StrategySpec& strategy = story_.spec().strategy();
-  std::vector<const Member*> fit;
-  for (const Member* worker : world_.members.Up("worker")) {
-    if (!fitness_.IsPausing(worker->task, world_.scheduler.Now())) fit.push_back(worker);
-  }
+  std::vector<const Member*> fit = FreeWorkers(world_, fitness_);
   if (fit.size() < std::max<std::size_t>(1, strategy.workers())) return {};
-  std::stable_sort(fit.begin(), fit.end(), [this](const Member* a, const Member* b) {
-    return world_.jobs_on(a->task) < world_.jobs_on(b->task);
-  });
-  const std::size_t most = std::max(strategy.workers(), strategy.max_workers());
+  const std::size_t most = MostWorkers(strategy);
   if (most > 0 && fit.size() > most) fit.resize(most);
   std::stable_sort(fit.begin(), fit.end(),
                    [](const Member* a, const Member* b) { return a->task < b->task; });

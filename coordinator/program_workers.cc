@@ -3,6 +3,7 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "coordinator/allocation.h"
 #include "coordinator/program_job.h"
 
 namespace muster::coordinator {
@@ -17,22 +18,12 @@ constexpr Millis kSound{60'000};
 
 void ProgramJob::Allocate() {
   if (phase_ != Phase::kBegun || !open_) return;
-  const v1::StrategySpec& strategy = story_.spec().strategy();
-  const std::size_t most = std::max(strategy.workers(), strategy.max_workers());
-  std::size_t working = 0;
-  std::vector<const Member*> free;
-  for (const Member* worker : world_.members.Up("worker")) {
-    if (executors_.contains(worker->task)) {
-      ++working;
-    } else if (!fitness_.IsPausing(worker->task, world_.scheduler.Now())) {
-      free.push_back(worker);
-    }
-  }
-  // By index already.
-  std::stable_sort(free.begin(), free.end(), [this](const Member* a, const Member* b) {
-    return world_.jobs_on(a->task) < world_.jobs_on(b->task);
-  });
-  for (const Member* worker : free) {
+  const std::size_t most = MostWorkers(story_.spec().strategy());
+  auto working = static_cast<std::size_t>(std::ranges::count_if(
+      world_.members.Up("worker"),
+      [this](const Member* worker) { return executors_.contains(worker->task); }));
+  for (const Member* worker : FreeWorkers(world_, fitness_)) {
+    if (executors_.contains(worker->task)) continue;
     if (most > 0 && working++ >= most) break;
     StartExecutor(*worker);
   }

@@ -4,6 +4,7 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "coordinator/allocation.h"
 #include "coordinator/model_job.h"
 
 namespace muster::coordinator {
@@ -40,7 +41,11 @@ std::set<int> PsKind::Required() const {
 }
 
 std::vector<std::string> PsKind::Missing() const {
+  // It begins with so many; what is begun goes on with those who are there.
   std::vector<std::string> missing;
+  if (story_.plan().view() == 0) {
+    missing = world_.members.MissingWorkers(story_.spec().strategy().workers());
+  }
   const std::set<int> required = Required();
   if (required.empty()) missing.push_back("a parameter server");
   for (const int index : required) {
@@ -192,12 +197,13 @@ bool PsView::Needs(const TaskId& task) const {
 
 void PsView::StartExecutors() {
   if (!running()) return;
+  StartExecutorsOn(MostWorkers(story_.spec().strategy()));
   for (const Member* worker : world_.members.Up("worker")) {
-    const auto found = executors_.find(worker->task);
-    if (found != executors_.end() && found->second.session == worker->session) continue;
-    // One worker gives the archive's values to the servers before any other may start.
-    if (MustWait(worker->task) || IsPausing(worker->task)) continue;
-    StartExecutor(*worker);
+    if (!numbers_.contains(worker->task) || HasItNow(*worker)) continue;
+    // It was lost and is back, with its executor, and another has its place.
+    StopExecutor(world_, story_, *worker);
+    numbers_.erase(worker->task);
+    executors_.erase(worker->task);
   }
   RefreshReason();
 }

@@ -1,5 +1,5 @@
-// Jobs whose variables live on parameter servers: every worker takes closures; a server that lost
-// its memory ends the view.
+// Jobs whose variables live on parameter servers: every worker takes closures, or as many as the
+// strategy's `workers` says; a server that lost its memory ends the view.
 //
 // A lost server does not end it by itself: if its own process comes back (it was stopped, or cut
 // off), its memory is what it was, and the job goes on where it stood.
@@ -65,6 +65,7 @@ class PsView : public View {
   void OnServerOut(const TaskId& server) override;
   void OnReady(const TaskId& worker) override;
   void OnStartEnded(const TaskId& worker) override;
+  // One worker gives the archive's values to the servers before any other may start.
   bool MustWait(const TaskId&) const override { return NeedsAssign() && assigner_; }
   bool OnLeftOut(const TaskId&, const Status&) override { return false; }
   bool OnOtherProcess(const TaskId&, const v1::ExecutorEvent&) override { return false; }

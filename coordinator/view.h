@@ -184,10 +184,13 @@ class View : protected ViewParts {
   void OnHoldersAsked(const Status& status, const std::vector<v1::AdoptReport>& reports);
   bool adopted() const { return adopted_.has_value(); }
   bool IsDraining(const TaskId& task) const;
+  // On free workers, until so many have one; 0: on all.
+  void StartExecutorsOn(std::size_t most);
+  // It was asked for one, and is the process that was.
+  bool HasItNow(const Member& worker) const;
   void StartExecutor(const Member& member);
   void TakeExecutor(const TaskId& worker, const v1::AdoptReport& report);
   void RestartExecutorLater(const TaskId& task, int crashes);
-  bool IsPausing(const TaskId& worker) const;
   void GiveUp(const Verdict& verdict, const TaskId& task, const std::vector<std::string>& lines);
   // An executor has ended, or its worker has. `then` is told what it had, and what is given up for
   // it; at once when there is no driver to say so.

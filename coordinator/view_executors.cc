@@ -3,6 +3,7 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
+#include "coordinator/allocation.h"
 #include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
@@ -28,8 +29,21 @@ bool IsChangedData(const Status& status) {
 
 }  // namespace
 
-bool View::IsPausing(const TaskId& worker) const {
-  return lasting_.fitness.IsPausing(worker, world_.scheduler.Now());
+bool View::HasItNow(const Member& worker) const {
+  const auto found = executors_.find(worker.task);
+  return found != executors_.end() && found->second.session == worker.session;
+}
+
+// Those that have one keep it.
+void View::StartExecutorsOn(std::size_t most) {
+  auto have = static_cast<std::size_t>(std::ranges::count_if(
+      world_.members.Up("worker"), [this](const Member* worker) { return HasItNow(*worker); }));
+  for (const Member* worker : FreeWorkers(world_, lasting_.fitness)) {
+    if (most > 0 && have >= most) return;
+    if (HasItNow(*worker) || MustWait(worker->task)) continue;
+    StartExecutor(*worker);
+    ++have;
+  }
 }
 
 // Asks the worker for one, in place of whatever it was asked before.

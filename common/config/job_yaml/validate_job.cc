@@ -124,15 +124,7 @@ void JobCheck::Program() {
   if (strategy.placement() != v1::PLACEMENT_KIND_UNSPECIFIED) {
     Report("strategy.placement", "a program says it itself, in ParameterServerOptions: remove it");
   }
-  if (strategy.workers() > job_limits::kMostWorkers ||
-      strategy.max_workers() > job_limits::kMostWorkers) {
-    Report("strategy.workers", "at most {}; given {}", job_limits::kMostWorkers,
-           std::max(strategy.workers(), strategy.max_workers()));
-  }
-  if (strategy.max_workers() != 0 && strategy.max_workers() < strategy.workers()) {
-    Report("strategy.max_workers", "must not be below workers, {}; given {}", strategy.workers(),
-           strategy.max_workers());
-  }
+  (void)ValidateWorkers(strategy, job_limits::kMostWorkers, problems_);
   if (program.closures_per_worker() > job_limits::kMostClosuresPerWorker) {
     Report("program.closures_per_worker", "at most {}; given {}",
            job_limits::kMostClosuresPerWorker, program.closures_per_worker());

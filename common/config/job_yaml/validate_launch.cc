@@ -10,6 +10,7 @@
 
 #include "common/base/job_limits.h"
 #include "common/base/tpu_mesh.h"
+#include "common/config/job_yaml/validate_strategy.h"
 #include "muster/v1/job_spec.pb.h"
 
 namespace muster::config {
@@ -69,15 +70,7 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
       strategy.kind() != v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) {
     report("strategy.kind", "a launched command has multi_worker_mirrored, or none");
   }
-  if (strategy.workers() > job_limits::kMostWorkers ||
-      strategy.max_workers() > job_limits::kMostWorkers) {
-    report("strategy.workers", fmt::format("at most {}; given {}", job_limits::kMostWorkers,
-                                           std::max(strategy.workers(), strategy.max_workers())));
-  }
-  if (strategy.max_workers() != 0 && strategy.max_workers() < strategy.workers()) {
-    report("strategy.max_workers", fmt::format("must not be below workers, {}; given {}",
-                                               strategy.workers(), strategy.max_workers()));
-  }
+  (void)ValidateWorkers(strategy, job_limits::kMostWorkers, problems);
   if (launch.processes_per_worker() > job_limits::kMostProcessesPerWorker) {
     report("launch.processes_per_worker",
            fmt::format("at most {}; given {}", job_limits::kMostProcessesPerWorker,

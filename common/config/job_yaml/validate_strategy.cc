@@ -15,6 +15,11 @@ namespace {
 
 constexpr std::uint32_t kMostShards = 100'000;
 
+// The one that says how many at most.
+const char* WorkersField(const v1::StrategySpec& strategy) {
+  return strategy.max_workers() != 0 ? "strategy.max_workers" : "strategy.workers";
+}
+
 class StrategyCheck {
  public:
   StrategyCheck(const v1::JobSpec& spec, Problems& problems)
@@ -46,13 +51,13 @@ class StrategyCheck {
 };
 
 void StrategyCheck::Run() {
-  if (!Is(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) &&
-      (strategy_.workers() != 0 || strategy_.max_workers() != 0)) {
+  const bool several = strategy_.kind() <= v1::STRATEGY_KIND_PARAMETER_SERVER ||
+                       Is(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
+  if (!several && (strategy_.workers() != 0 || strategy_.max_workers() != 0)) {
     Report(strategy_.workers() != 0 ? "strategy.workers" : "strategy.max_workers",
-           "belongs to programs and to multi_worker_mirrored; {}: remove it",
-           strategy_.kind() <= v1::STRATEGY_KIND_PARAMETER_SERVER
-               ? "with parameter_server a model's job uses every worker that is there"
-               : NameOf(strategy_.kind()) + " runs on one worker");
+           "belongs to parameter_server and multi_worker_mirrored; {} runs on one worker: remove "
+           "it",
+           NameOf(strategy_.kind()));
   }
   if (!Is(v1::STRATEGY_KIND_TPU) && !strategy_.topology().empty()) {
     Report("strategy.topology", "is for kind tpu; remove it");
@@ -74,6 +79,7 @@ void StrategyCheck::ParameterServer() {
            "or use kind one_device, mirrored, central_storage or multi_worker_mirrored");
   }
   if (strategy_.has_partitioner()) Partitioner();
+  (void)ValidateWorkers(strategy_, job_limits::kMostWorkers, problems_);
   Consistency();
 }
 
@@ -135,17 +141,9 @@ void StrategyCheck::Workers() {
                   "required with multi_worker_mirrored: how many workers make the steps together; "
                   "with max_workers, how many at least");
   }
-  if (strategy_.max_workers() != 0 && strategy_.max_workers() < strategy_.workers()) {
-    return Report("strategy.max_workers", "must not be below workers, {}; given {}",
-                  strategy_.workers(), strategy_.max_workers());
-  }
-  const char* const path =
-      strategy_.max_workers() != 0 ? "strategy.max_workers" : "strategy.workers";
-  if (most > job_limits::kMostStepWorkers) {
-    return Report(path, "at most {}; given {}", job_limits::kMostStepWorkers, most);
-  }
+  if (!ValidateWorkers(strategy_, job_limits::kMostStepWorkers, problems_)) return;
   const std::uint64_t devices = std::max(1u, strategy_.devices());
-  Replicas(path, most * devices,
+  Replicas(WorkersField(strategy_), most * devices,
            devices == 1 ? fmt::format("{} workers", most)
                         : fmt::format("{} workers with {} devices each", most, devices));
 }
@@ -235,6 +233,20 @@ void StrategyCheck::Partitioner() {
 }
 
 }  // namespace
+
+bool ValidateWorkers(const v1::StrategySpec& strategy, std::uint32_t most, Problems& problems) {
+  const std::uint32_t wanted = std::max(strategy.workers(), strategy.max_workers());
+  std::string problem;
+  if (strategy.max_workers() != 0 && strategy.max_workers() < strategy.workers()) {
+    problem = fmt::format("must not be below workers, {}; given {}", strategy.workers(),
+                          strategy.max_workers());
+  } else if (wanted > most) {
+    problem = fmt::format("at most {}; given {}", most, wanted);
+  }
+  if (problem.empty()) return true;
+  problems.push_back({WorkersField(strategy), std::move(problem)});
+  return false;
+}
 
 void ValidateStrategy(const v1::JobSpec& spec, Problems& problems) {
   StrategyCheck(spec, problems).Run();

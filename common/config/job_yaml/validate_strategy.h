@@ -14,6 +14,10 @@ namespace muster::config {
 // Looks at spec.strategy of a job that trains a model.
 void ValidateStrategy(const v1::JobSpec& spec, Problems& problems);
 
+// `workers` and `max_workers`, of any job: `most` at most, and max_workers not below workers.
+// False: `problems` says what is wrong.
+bool ValidateWorkers(const v1::StrategySpec& strategy, std::uint32_t most, Problems& problems);
+
 // As job files say it: "mirrored". Unspecified is parameter_server.
 std::string NameOf(v1::StrategyKind kind);
 

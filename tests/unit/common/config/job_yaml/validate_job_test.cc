@@ -365,8 +365,8 @@ TEST_CASE("workers in step and cores are checked with their place", "[config][un
         strategy.set_kind(v1::STRATEGY_KIND_MIRRORED);
         strategy.set_workers(2);
       }),
-      "strategy.workers: belongs to programs and to multi_worker_mirrored; mirrored runs on "
-      "one worker");
+      "strategy.workers: belongs to parameter_server and multi_worker_mirrored; mirrored runs on "
+      "one worker: remove it");
 }
 
 TEST_CASE("what is not built yet is refused in those words", "[config][unit]") {
@@ -432,12 +432,18 @@ TEST_CASE("held-out data has the columns of the training data", "[config][unit]"
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_evaluation(); }), "evaluation.data: required");
 }
 
-TEST_CASE("a model's job does not choose its workers", "[config][unit]") {
-  ExpectStart(After([](v1::JobSpec& s) { s.mutable_strategy()->set_workers(2); }),
-              "strategy.workers: belongs to programs and to multi_worker_mirrored; with "
-              "parameter_server a model's job uses every worker");
-  ExpectStart(After([](v1::JobSpec& s) { s.mutable_strategy()->set_max_workers(2); }),
-              "strategy.max_workers: belongs to programs and to multi_worker_mirrored");
+TEST_CASE("a model's job with parameter servers says how many workers it wants", "[config][unit]") {
+  const auto wants = [](std::uint32_t workers, std::uint32_t most) {
+    return After([=](v1::JobSpec& s) {
+      s.mutable_strategy()->set_workers(workers);
+      s.mutable_strategy()->set_max_workers(most);
+    });
+  };
+  CHECK(wants(2, 0).empty());
+  CHECK(wants(2, 4).empty());
+  ExpectStart(wants(3, 2), "strategy.max_workers: must not be below workers, 3; given 2");
+  ExpectStart(wants(20'000, 0), "strategy.workers: at most 10000; given 20000");
+  ExpectStart(wants(0, 20'000), "strategy.max_workers: at most 10000; given 20000");
 }
 
 TEST_CASE("a program has nothing of a model, and sound numbers", "[config][unit]") {
