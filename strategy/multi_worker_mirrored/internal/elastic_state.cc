@@ -73,14 +73,11 @@ std::uint64_t ElasticState::signature() const {
   return signature.value();
 }
 
-// Its components are what they come to; the sum is the first replica's of all.
+// All components go on from the value that they come to.
 void ElasticState::Assign(const Settled& one) const {
-  const collectives::Group* const group = one.variable->strategy->collectives();
-  const bool first = group == nullptr || group->rank() == 0;
-  const bool sum = one.variable->aggregation == VariableAggregation::kSum;
-  one.variable->WriteAll(WriteKind::kAssign, [&](int component) {
-    const bool whole = !sum || (first && component == 0);
-    return WriteArgument{.values = whole ? one.value : torch::zeros_like(one.value)};
+  VariableState& state = *one.variable;
+  state.WriteAll(WriteKind::kAssign, [&](int component) {
+    return WriteArgument{.values = state.policy->GoingOnFrom(state, component, one.value)};
   });
 }
 
@@ -107,20 +104,15 @@ void ElasticState::Shards::Begin() {
   const torch::NoGradGuard no_grad;
   std::size_t at = 0;
   for (const auto& [name, one] : state_.settled_) {
-    const torch::Tensor& before = before_[at++];
-    const bool sum = one.variable->aggregation == VariableAggregation::kSum;
     one.variable->WriteOne(WriteKind::kAssign, 0,
-                           {.values = sum ? torch::zeros_like(before) : before});
+                           {.values = one.variable->policy->BeforeShard(before_[at++])});
   }
 }
 
 std::vector<torch::Tensor> ElasticState::Shards::End(int shard) const {
   std::vector<torch::Tensor> values;
   for (const auto& [name, one] : state_.settled_) {
-    const torch::Tensor value = one.variable->at(0).Snapshot();
-    const bool counts =
-        shard == 0 || one.variable->aggregation != VariableAggregation::kOnlyFirstReplica;
-    values.push_back(counts ? value.clone() : torch::zeros_like(value));
+    values.push_back(one.variable->policy->AddedBy(shard, one.variable->at(0).Snapshot()));
   }
   return values;
 }
@@ -129,15 +121,9 @@ void ElasticState::Shards::Take(std::span<const torch::Tensor> sums, int shards)
   const torch::NoGradGuard no_grad;
   std::size_t at = 0;
   for (const auto& [name, one] : state_.settled_) {
-    const torch::Tensor& sum = sums[at];
-    torch::Tensor value = sum;
-    if (one.variable->aggregation == VariableAggregation::kMean) value = sum / shards;
-    if (one.variable->aggregation == VariableAggregation::kSum) {
-      const collectives::Group* const group = one.variable->strategy->collectives();
-      const bool first = group == nullptr || group->rank() == 0;
-      value = first ? before_[at] + sum : before_[at];
-    }
-    one.variable->WriteOne(WriteKind::kAssign, 0, {.values = value});
+    VariableState& state = *one.variable;
+    state.WriteOne(WriteKind::kAssign, 0,
+                   {.values = state.policy->AfterShards(state, before_[at], sums[at], shards)});
     ++at;
   }
 }

@@ -38,6 +38,20 @@ torch::Tensor VariablePolicy::PartOf(const VariableState&, int, const torch::Ten
   return value;
 }
 
+torch::Tensor VariablePolicy::GoingOnFrom(const VariableState&, int,
+                                          const torch::Tensor& value) const {
+  return value;
+}
+
+torch::Tensor VariablePolicy::AddedBy(int, const torch::Tensor& value) const {
+  return value.clone();
+}
+
+torch::Tensor VariablePolicy::AfterShards(const VariableState&, const torch::Tensor&,
+                                          const torch::Tensor& sum, int) const {
+  return sum;
+}
+
 namespace {
 
 class Plain final : public VariablePolicy {
@@ -167,7 +181,7 @@ class Aggregating final : public OnWrite {
   }
 };
 
-// What ON_READ variables have in common, and with ONLY_FIRST_REPLICA all of it.
+// What ON_READ variables have in common.
 class OnRead : public VariablePolicy {
  public:
   Variable::Kind kind() const override { return Variable::Kind::kSyncOnRead; }
@@ -212,6 +226,13 @@ class OnRead : public VariablePolicy {
   }
 };
 
+class OnReadFirst final : public OnRead {
+ public:
+  torch::Tensor AddedBy(int shard, const torch::Tensor& value) const override {
+    return shard == 0 ? value.clone() : torch::zeros_like(value);
+  }
+};
+
 class OnReadNone final : public OnRead {
  public:
   torch::Tensor ReadAcross(VariableState& state) const override {
@@ -240,6 +261,10 @@ class OnReadMean final : public OnRead {
   torch::Tensor ReadHere(VariableState& state) const override {
     const torch::Tensor first = state.Primary();
     return MeanOf(state, first, Values(state));
+  }
+  torch::Tensor AfterShards(const VariableState&, const torch::Tensor&, const torch::Tensor& sum,
+                            int shards) const override {
+    return sum / shards;
   }
   bool shows_across() const override { return true; }
 
@@ -289,10 +314,28 @@ class OnReadSum final : public OnRead {
     const Ordinary ordinary(device::Place{});
     const collectives::Group* const between = state.strategy->collectives();
     const int parts = between == nullptr ? state.size() : state.size() * between->size();
-    const bool first = index == 0 && (between == nullptr || between->rank() == 0);
     if (!torch::isIntegralType(type, /*includeBool=*/true)) return total / parts;
     const torch::Tensor each = total.div(parts, "trunc");
-    return first ? total - each * (parts - 1) : each;
+    return OfFirstReplica(state, index) ? total - each * (parts - 1) : each;
+  }
+  // All of it is the first replica's.
+  torch::Tensor GoingOnFrom(const VariableState& state, int index,
+                            const torch::Tensor& value) const override {
+    return OfFirstReplica(state, index) ? value : torch::zeros_like(value);
+  }
+  // Nothing: what it has at the end is what it adds.
+  torch::Tensor BeforeShard(const torch::Tensor& before) const override {
+    return torch::zeros_like(before);
+  }
+  torch::Tensor AfterShards(const VariableState& state, const torch::Tensor& before,
+                            const torch::Tensor& sum, int) const override {
+    return OfFirstReplica(state, 0) ? before + sum : before;
+  }
+
+ private:
+  static bool OfFirstReplica(const VariableState& state, int index) {
+    const collectives::Group* const between = state.strategy->collectives();
+    return index == 0 && (between == nullptr || between->rank() == 0);
   }
 };
 
@@ -321,7 +364,7 @@ std::unique_ptr<const VariablePolicy> OnReadPolicy(VariableAggregation aggregati
     case VariableAggregation::kOnlyFirstReplica:
       break;
   }
-  return std::make_unique<OnRead>();
+  return std::make_unique<OnReadFirst>();
 }
 
 }  // namespace muster::internal

@@ -54,6 +54,19 @@ class VariablePolicy {
   // Component `index`'s part of `value`, when that becomes the variable's value.
   virtual torch::Tensor PartOf(const VariableState& state, int index,
                                const torch::Tensor& value) const;
+  // Component `index`, where all replicas of all processes go on from `value`, which they come to
+  // together and which each of them knows.
+  virtual torch::Tensor GoingOnFrom(const VariableState& state, int index,
+                                    const torch::Tensor& value) const;
+
+  // A step in logical shards: one after the other is the replica of the first component.
+  // What a shard begins with; `before`: the component's value before the step.
+  virtual torch::Tensor BeforeShard(const torch::Tensor& before) const { return before; }
+  // What a shard that has come to `value` adds to the sum over all shards.
+  virtual torch::Tensor AddedBy(int shard, const torch::Tensor& value) const;
+  // The component after all of them.
+  virtual torch::Tensor AfterShards(const VariableState& state, const torch::Tensor& before,
+                                    const torch::Tensor& sum, int shards) const;
 
   // true: all replicas use one component.
   virtual bool shared_by_replicas() const { return false; }
