@@ -296,8 +296,8 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
   return ReadBatch(
       meta, payload,
       [&](const WireRecord& record, std::span<const std::byte> bytes) MUSTER_REQUIRES(mutex_) {
-        ClosureResult result{.closure = ClosureId(record.closure),
-                             .attempt = Attempt(record.attempt),
+        ClosureResult result{.closure = record.closure,
+                             .attempt = record.attempt,
                              .run = std::chrono::nanoseconds(record.run_time)};
         std::vector<Bookmark> bookmarks;
         if ((record.flags & kFlagBookmarks) != 0) {
@@ -373,8 +373,8 @@ void DriverCore::Pump() {
                      if (options_.watcher != nullptr && ExecutionsOf(one.attempt) > 1) {
                        options_.watcher->OnGivenAgain(peer.task, one.closure);
                      }
-                     const bool full = peer.closures.Add({.closure = one.closure.value(),
-                                                          .attempt = one.attempt.value(),
+                     const bool full = peer.closures.Add({.closure = one.closure,
+                                                          .attempt = one.attempt,
                                                           .function = one.function,
                                                           .flags = one.flags,
                                                           .run_time = one.run_limit_ms},
@@ -392,9 +392,9 @@ void DriverCore::Pump() {
   if (!cancel && released.empty()) return;
   for (const auto& [task, peer] : peers_) {
     Batch batch(Verb::kCancel);
-    if (cancel) batch.Add({.closure = cancel->value()});
+    if (cancel) batch.Add({.closure = *cancel});
     for (const ClosureId value : released) {
-      batch.Add({.closure = value.value(), .flags = kFlagRelease});
+      batch.Add({.closure = value, .flags = kFlagRelease});
     }
     const Status status = batch.QueueOn(*peer->link);
     if (!status.ok()) Break(*peer, status);

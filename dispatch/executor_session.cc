@@ -34,9 +34,7 @@ std::string GoesOn(ClosureId closure, Millis grace, std::string_view why) {
       closure, grace.count(), why);
 }
 
-bool Pinned(const WireRecord& record) {
-  return PerWorkerValues::IsPinned(ClosureId(record.closure));
-}
+bool Pinned(const WireRecord& record) { return PerWorkerValues::IsPinned(record.closure); }
 
 }  // namespace
 
@@ -235,13 +233,12 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
     }
     case Verb::kCancel:
       return ReadBatch(meta, payload, [this](const WireRecord& record, std::span<const std::byte>) {
-        const ClosureId closure(record.closure);
         if ((record.flags & kFlagRelease) != 0) {
-          values_.Release(closure);
+          values_.Release(record.closure);
         } else {
-          cancellation_.CancelTo(closure);
+          cancellation_.CancelTo(record.closure);
           const MutexLock lock(mutex_);
-          cancelled_.push_back({closure, SteadyClock::now() + options_.cancel_grace});
+          cancelled_.push_back({record.closure, SteadyClock::now() + options_.cancel_grace});
         }
         return Ok();
       });
@@ -276,7 +273,7 @@ void ExecutorSession::RunJobs(std::vector<Job>& jobs, std::size_t slot) {
   TimePoint clock = SteadyClock::now();
   TimePoint answered = clock;
   for (const Job& job : jobs) {
-    table_.Begin(slot, ClosureId(job.record.closure), Attempt(job.record.attempt));
+    table_.Begin(slot, job.record.closure, job.record.attempt);
     const bool limited = job.record.run_time > 0 && functions_.Find(job.record.function) != nullptr;
     if (limited) {
       const MutexLock lock(mutex_);
@@ -399,9 +396,9 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   Result<Bookmark> bookmark = Bookmark();
   if ((job.record.flags & kFlagBookmark) != 0) bookmark = TakeBookmark(arguments);
   ClosureContext context(
-      ClosureId(job.record.closure), arguments,
+      job.record.closure, arguments,
       {.cancellation = cancellation_, .values = values_, .worker_index = options_.worker_index},
-      value, Attempt(job.record.attempt));
+      value, job.record.attempt);
   Status status = bookmark.status();
   if (status.ok()) {
     context.set_bookmark(*bookmark);

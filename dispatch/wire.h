@@ -16,11 +16,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "dispatch/core/closure_error.h"
 #include <absl/functional/function_ref.h>
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
 #include "common/net/handshake.h"
@@ -37,8 +39,8 @@ enum class Verb : net::FrameKind {
 };
 
 struct WireRecord {
-  std::uint64_t closure = 0;
-  std::uint64_t attempt = 0;
+  ClosureId closure = {};
+  Attempt attempt = {};
   // CREDIT: closures at a time.
   std::uint32_t function = 0;
   std::uint32_t flags = 0;
@@ -48,7 +50,7 @@ struct WireRecord {
   // run; 0: as many as it likes.
   std::uint32_t run_time = 0;
 };
-static_assert(sizeof(WireRecord) == 32);
+static_assert(sizeof(WireRecord) == 32 && std::is_trivially_copyable_v<WireRecord>);
 
 // Flags of CLOSURES are those of assignment.h. RESULTS: the bytes are an error.
 inline constexpr std::uint32_t kFlagError = 1;

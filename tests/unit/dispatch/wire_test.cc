@@ -34,7 +34,7 @@ TEST_CASE("a cut or invented error is refused", "[dispatch][unit]") {
 
 TEST_CASE("records that do not add up are refused", "[dispatch][unit]") {
   const auto ignore = [](const WireRecord&, std::span<const std::byte>) { return Ok(); };
-  const WireRecord record{.closure = 1, .bytes = 4};
+  const WireRecord record{.closure = ClosureId(1), .bytes = 4};
   const auto meta = std::as_bytes(std::span(&record, 1));
   const std::vector<std::byte> payload(5);
   CHECK(ReadBatch(meta, std::span(payload).first(4), ignore).ok());
