@@ -240,6 +240,8 @@ Status JointGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffe
   return Ok();
 }
 
+// Each process sends each other one message: what its replicas have for the replicas there, by
+// receiver and then by sender.
 Status JointGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
                             std::span<const std::span<std::byte>> receives, Timeout timeout) {
   struct Call {

@@ -130,6 +130,7 @@ void Store(const Acc* sums, std::size_t count, std::size_t divisor, Out* out) {
   }
 }
 
+// Block by block: the sum of all sources, then that to all destinations.
 template <class T, Reduction kReduction>
 void ReduceTyped(std::span<const void* const> sources, std::span<void* const> destinations,
                  std::size_t begin, std::size_t end, std::span<void* const> handed) {

@@ -178,6 +178,7 @@ Status LocalGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeou
                   });
 }
 
+// The last to come reduces everybody's part, while the others wait.
 Status LocalGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
                                  Timeout timeout) {
   struct Call {

@@ -211,6 +211,7 @@ void ExecutorSession::Lead(net::Spinner* spinner, TimePoint until) {
   }
 }
 
+// What the driver says takes effect at once, but for closures, which wait for RunJobs().
 Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
                                 std::span<const std::byte> payload) {
   switch (static_cast<Verb>(header.kind)) {

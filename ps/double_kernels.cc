@@ -9,6 +9,7 @@ namespace {
 
 using DoubleRule = BasicRule<double>;
 
+// One element: changes its value p, and the slots a and b where its rule has them.
 void Step(const DoubleRule& r, double& p, double* a, double* b, double g) {
   if (r.kind == RuleKind::kAdamW) {
     p *= r.decay;

@@ -41,6 +41,7 @@ std::span<std::byte> MeshOperations::Scratch(std::size_t bytes) {
   return {scratch_.data(), bytes};
 }
 
+// Small neighbours are copied together, reduced as one, and copied apart again.
 Status MeshOperations::AllReduce(const Operation& operation, Reduction reduction,
                                  std::span<const ReduceBuffer> buffers) {
   const auto bytes = [](const ReduceBuffer& buffer) {

@@ -225,6 +225,8 @@ Graph Graph::padded_batch(std::int64_t size, const PaddedBatchOptions& options) 
                         {.spec = {}, .cardinality = LikeInput(pipeline()), .passes_files = true}));
 }
 
+// Without a seed one is drawn here, once: every pass over the data set makes the same choices. An
+// input that has ended is not chosen again.
 Graph Graph::sample(const std::vector<Graph>& inputs, std::vector<double> weights,
                     std::optional<std::uint64_t> seed, bool stop_on_empty) {
   if (inputs.empty()) raise(InvalidArgument("sample_from_datasets(): no datasets"));
