@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "common/base/trouble.h"
 #include "common/messages/job_state.h"
 #include "coordinator/coordinator.h"
@@ -14,12 +16,6 @@ namespace {
 constexpr Millis kLookLimit{10'000};
 // Above the limit of a check that gets nowhere, below the deadline of the caller.
 constexpr Millis kCheckPatience{115'000};
-
-std::string Join(const std::vector<std::string>& problems) {
-  std::string text;
-  for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + problem;
-  return text;
-}
 
 }  // namespace
 
@@ -90,7 +86,7 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request, ThenSubmitted then
   std::vector<std::string> problems = FindProblems(spec);
   if (!problems.empty()) {
     if (request.dry_run()) return then(DryRun(spec, std::move(problems), {}));
-    return then(InvalidArgument("{}", Join(problems)));
+    return then(InvalidArgument("{}", fmt::join(problems, "\n")));
   }
   if (!request.dry_run() && Existing(request, then)) return;
   LookForFiles(spec, [this, request, then](const absl::Status& file) {
@@ -183,7 +179,8 @@ void Coordinator::Check(const v1::SubmitJobRequest& request, ThenSubmitted then)
     // Every worker's disk is full or fails: no mistake of the spec's, and nothing to begin with.
     if (IsDiskTrouble(outcome.status().code())) return then(outcome.status());
     if (!outcome.ok()) return Accept(request, std::nullopt, then);
-    if (!outcome->problems.empty()) return then(InvalidArgument("{}", Join(outcome->problems)));
+    if (!outcome->problems.empty())
+      return then(InvalidArgument("{}", fmt::join(outcome->problems, "\n")));
     Accept(request, *std::move(outcome), then);
   };
   checker_.Check(spec, Within<Result<CheckOutcome>>(kCheckPatience, late, checked));

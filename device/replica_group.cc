@@ -1,8 +1,13 @@
 #include "device/replica_group.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include <fmt/core.h>
 #include <pthread.h>
+
+#include "common/base/words.h"
 
 namespace muster::device {
 namespace {
@@ -166,26 +171,15 @@ void ReplicaGroup::EndMeeting(std::exception_ptr error) {
 }
 
 std::string ReplicaGroup::Describe() const {
-  std::string text;
+  std::vector<std::string> replicas;
   for (std::size_t r = 0; r < states_.size(); ++r) {
-    if (!text.empty()) text += ", ";
-    text += fmt::format("replica {} ", r);
-    switch (states_[r]) {
-      case State::kWaiting:
-        text += "waits in " + arrivals_[r].kind;
-        break;
-      case State::kReturned:
-        text += "has returned";
-        break;
-      case State::kFailed:
-        text += "has failed";
-        break;
-      default:
-        text += "is running";
-        break;
-    }
+    std::string does = "is running";
+    if (states_[r] == State::kWaiting) does = "waits in " + arrivals_[r].kind;
+    if (states_[r] == State::kReturned) does = "has returned";
+    if (states_[r] == State::kFailed) does = "has failed";
+    replicas.push_back(fmt::format("replica {} {}", r, does));
   }
-  return text;
+  return Joined(replicas);
 }
 
 void ReplicaGroup::Meet(int replica, Arrival arrival,

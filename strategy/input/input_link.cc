@@ -1,11 +1,10 @@
 #include "strategy/input/input_link.h"
 
-#include <algorithm>
-
 #include <fmt/core.h>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/words.h"
 #include "common/data/rebatch.h"
 #include "strategy/base/internal/raise.h"
 
@@ -36,15 +35,15 @@ class Meeting {
       in_time = changed_.wait_until(mutex_, deadline);
     }
     if (round_ == round && Missing(true).empty()) {
-      const Status late =
-          DeadlineExceeded("input step {}: {} of {} workers not here yet: {}", round,
-                           Count(Missing(false)), reports_.size(), Missing(false));
+      const std::vector<std::size_t> missing = Missing(false);
+      const Status late = DeadlineExceeded("input step {}: {} of {} workers not here yet: {}",
+                                           round, missing.size(), reports_.size(), Names(missing));
       reports_[worker].reset();
       raise(late);
     }
     if (round_ != round) return outcome_;
     raise(Unavailable("input step {}: no longer reading: {}; all workers have to do the same steps",
-                      round, Missing(true)));
+                      round, Names(Missing(true))));
   }
 
   void Leave(std::size_t worker) {
@@ -56,17 +55,18 @@ class Meeting {
   }
 
  private:
-  // "worker 1, worker 3": who has not reported, or of these only who has left.
-  std::string Missing(bool left) const MUSTER_REQUIRES(mutex_) {
-    std::string missing;
+  // Who has not reported, or of these only who has left.
+  std::vector<std::size_t> Missing(bool left) const MUSTER_REQUIRES(mutex_) {
+    std::vector<std::size_t> missing;
     for (std::size_t worker = 0; worker < reports_.size(); ++worker) {
-      if (reports_[worker] || (left && !left_[worker])) continue;
-      missing += fmt::format("{}worker {}", missing.empty() ? "" : ", ", worker);
+      if (!reports_[worker] && (!left || left_[worker])) missing.push_back(worker);
     }
     return missing;
   }
-  static std::size_t Count(const std::string& names) {
-    return 1 + static_cast<std::size_t>(std::count(names.begin(), names.end(), ','));
+  // "worker 1, worker 3"
+  static std::string Names(const std::vector<std::size_t>& workers) {
+    return Joined(workers, kMostNamed,
+                  [](std::size_t worker) { return fmt::format("worker {}", worker); });
   }
   InputLink::Report Outcome() const MUSTER_REQUIRES(mutex_) {
     InputLink::Report all;

@@ -1,6 +1,7 @@
 #include <set>
 
 #include "common/base/environment.h"
+#include "common/base/words.h"
 #include "common/cluster/device_name.h"
 #include "device/gpu.h"
 #include "device/placing.h"
@@ -22,13 +23,13 @@ using internal::PlacesOf;
 namespace {
 
 std::string TasksOf(const ClusterSpec& spec) {
-  std::string tasks;
+  std::vector<std::string> tasks;
   for (const auto& [job, addresses] : spec.as_map()) {
     for (const auto& [index, address] : addresses) {
-      tasks += fmt::format("{}{}:{}", tasks.empty() ? "" : ", ", job, index);
+      tasks.push_back(fmt::format("{}:{}", job, index));
     }
   }
-  return tasks.empty() ? "no tasks" : tasks;
+  return tasks.empty() ? "no tasks" : Joined(tasks);
 }
 
 // A device of the task that this process is, as the process itself names it; other names as they

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/base/mutex.h"
+#include "common/base/words.h"
 #include "common/cluster/cluster_spec.h"
 #include "common/process/child.h"
 #include "common/process/ports.h"
@@ -114,7 +115,7 @@ struct MultiProcessRun::State {
   int failures MUSTER_GUARDED_BY(mutex) = 0;
   bool late MUSTER_GUARDED_BY(mutex) = false;
   milliseconds late_ms MUSTER_GUARDED_BY(mutex){};
-  std::string late_names MUSTER_GUARDED_BY(mutex);
+  std::vector<std::string> late_names MUSTER_GUARDED_BY(mutex);
   bool closing MUSTER_GUARDED_BY(mutex) = false;
   std::thread thread;
 };
@@ -302,7 +303,7 @@ void MultiProcessRun::State::CheckTimes() {
   late = true;
   late_ms = std::chrono::duration_cast<milliseconds>(now - begun);
   for (const auto& [name, task] : tasks) {
-    if (task.running) late_names += (late_names.empty() ? "" : ", ") + name;
+    if (task.running) late_names.push_back(name);
   }
   KillAll(SIGKILL);
 }
@@ -390,10 +391,8 @@ void MultiProcessRun::State::CheckBarrier() {
 Task& MultiProcessRun::State::Find(const std::string& name) {
   const auto found = tasks.find(name);
   if (found != tasks.end()) return found->second;
-  std::string names;
-  for (const auto& [known, task] : tasks) names += (names.empty() ? "" : ", ") + known;
-  raise(ErrorCode::kInvalidArgument,
-        fmt::format("the run has no task \"{}\"; its tasks are {}", name, names));
+  raise(InvalidArgument("the run has no task \"{}\"; its tasks are {}", name,
+                        Joined(tasks, kMostNamed, &decltype(tasks)::value_type::first)));
 }
 
 MultiProcessResult MultiProcessRun::State::Collect() {
@@ -499,8 +498,8 @@ MultiProcessResult MultiProcessRun::join(std::optional<milliseconds> limit) {
                       first->last_line.empty() ? "" : ": ", first->last_line));
   }
   if (state_->late) {
-    raise(ErrorCode::kDeadlineExceeded,
-          fmt::format("{} had not ended after {} ms", state_->late_names, state_->late_ms.count()));
+    raise(DeadlineExceeded("{} had not ended after {} ms", Joined(state_->late_names),
+                           state_->late_ms.count()));
   }
   return state_->Collect();
 }
