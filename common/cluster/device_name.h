@@ -29,7 +29,9 @@ struct DeviceName {
 };
 
 // `name` as a whole name: what it leaves open is taken from `defaults` (another name, or empty;
-// also the device scope that is open), then from /job:localhost/replica:0/task:0/device:CPU:0.
+// also the device scope that is open), then from /job:localhost/replica:0/task:0/device:CPU:0. The
+// acceptance list's rule (CSP-17 to 19); devices of this process get their names from
+// device::Place.
 [[nodiscard]] Result<std::string> CanonicalDevice(std::string_view name,
                                                   std::string_view defaults = "");
 

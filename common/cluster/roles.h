@@ -31,7 +31,8 @@ namespace muster::cluster {
 [[nodiscard]] Result<int> IdInCluster(const ClusterSpec& spec, const TaskId& task);
 
 // Who runs the coordination service: ps:0, without ps chief:0, without chief worker:0. Nothing for
-// a cluster that has none of them.
+// a cluster that has none of them. Muster itself does not ask, since its coordinator is a daemon of
+// its own: the acceptance list does (CSP-16).
 [[nodiscard]] std::optional<TaskId> CoordinationLeader(const ClusterSpec& spec);
 
 }  // namespace muster::cluster
