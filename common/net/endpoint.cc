@@ -1,7 +1,6 @@
 // Listening, accepting and connecting: the part of socket.h that deals in addresses.
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "common/base/host_port.h"
 #include "common/base/number_in.h"
 #include "common/net/socket.h"
+#include "common/net/socket_calls.h"
 
 namespace muster::net {
 namespace {
@@ -137,11 +137,16 @@ void SetTcpOptions(int fd) {
 }
 
 Status FinishConnect(int fd, const std::string& peer, TimePoint deadline) {
-  const auto left = std::chrono::ceil<Millis>(deadline - std::chrono::steady_clock::now()).count();
+  const TimePoint began = std::chrono::steady_clock::now();
   pollfd entry{.fd = fd, .events = POLLOUT, .revents = 0};
-  const int timeout = static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
-  if (::poll(&entry, 1, timeout) <= 0) {
-    return DeadlineExceeded("{}: no answer to a connection", peer);
+  int ready = 0;
+  do {
+    ready = ::poll(&entry, 1, PollTimeout(deadline));
+  } while (ready < 0 && errno == EINTR);
+  if (ready < 0) return FromErrno(errno, "poll");
+  if (ready == 0) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    return DeadlineExceeded("{}: no answer to a connection in {:.3g} s", peer, took.count());
   }
   int error = 0;
   socklen_t size = sizeof(error);

@@ -1,5 +1,15 @@
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "common/base/host_port.h"
 #include "common/net/listen_at.h"
 #include "tests/support/catch.h"
+#include "tests/unit/common/net/deadline.h"
 
 namespace muster::net {
 namespace {
@@ -23,6 +33,56 @@ TEST_CASE("what is no address is refused", "[net][unit]") {
     CAPTURE(text);
     CHECK(ListenAt(text).status().code() == StatusCode::kInvalidArgument);
   }
+}
+
+// A port of this host whose queue has no room, so that the kernel answers no further connection.
+class FullPort {
+ public:
+  FullPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(fd_.get(), any, size) == 0);
+    REQUIRE(::listen(fd_.get(), 0) == 0);
+    REQUIRE(::getsockname(fd_.get(), any, &size) == 0);
+    address_ = JoinHostPort("127.0.0.1", ntohs(address.sin_port));
+    first_ = ConnectTcp(address_, Soon()).value();
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  Fd fd_;
+  std::string address_;
+  Fd first_;
+};
+
+TEST_CASE("signals do not cut the wait for a connection short, and its error says how long it was",
+          "[net][unit]") {
+  const FullPort port;
+  struct sigaction nothing{};
+  nothing.sa_handler = [](int) {};
+  struct sigaction before{};
+  REQUIRE(::sigaction(SIGUSR1, &nothing, &before) == 0);
+  std::atomic<bool> done{false};
+  std::jthread signals([&done, waits = ::pthread_self()] {
+    while (!done) {
+      (void)::pthread_kill(waits, SIGUSR1);
+      std::this_thread::yield();
+    }
+  });
+
+  const TimePoint deadline = std::chrono::steady_clock::now() + Millis(50);
+  const Status late = ConnectTcp(port.address(), deadline).status();
+  const TimePoint ended = std::chrono::steady_clock::now();
+  done = true;
+  signals.join();
+  (void)::sigaction(SIGUSR1, &before, nullptr);
+
+  CHECK(late.code() == StatusCode::kDeadlineExceeded);
+  CHECK(ended >= deadline);
+  CHECK_THAT(Message(late), Catch::Matchers::Matches(".*: no answer to a connection in 0.* s"));
 }
 
 }  // namespace
