@@ -389,8 +389,7 @@ class Forming {
   }
   Status ReceiveMemory(int rank) {
     Peer& from = peer(rank);
-    pollfd readable{.fd = from.data->fd(), .events = POLLIN, .revents = 0};
-    (void)::poll(&readable, 1, net::PollTimeout(deadline_));
+    (void)net::PollUntil(from.data->fd(), POLLIN, deadline_);
     std::byte ride{};
     const ssize_t got =
         from.data->ReceiveWith({&ride, 1}, [&](net::Fd fd) { from.memory = std::move(fd); });

@@ -138,11 +138,7 @@ void SetTcpOptions(int fd) {
 
 Status FinishConnect(int fd, const std::string& peer, TimePoint deadline) {
   const TimePoint began = std::chrono::steady_clock::now();
-  pollfd entry{.fd = fd, .events = POLLOUT, .revents = 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&entry, 1, PollTimeout(deadline));
-  } while (ready < 0 && errno == EINTR);
+  const int ready = PollUntil(fd, POLLOUT, deadline);
   if (ready < 0) return FromErrno(errno, "poll");
   if (ready == 0) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;

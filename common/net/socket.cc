@@ -177,15 +177,9 @@ Result<std::size_t> Socket::WriteRing(std::span<const iovec> parts, TimePoint de
 }
 
 Status Socket::Wait(short events, TimePoint deadline, std::string_view missed) {
-  for (;;) {
-    pollfd entry{.fd = fd(), .events = events, .revents = 0};
-    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
-    if (ready > 0) return Ok();
-    if (ready < 0 && errno != EINTR) return FromErrno(errno, "poll");
-    if (RealTime::now() >= deadline) {
-      return DeadlineExceeded("{}: {}", peer_, missed);
-    }
-  }
+  const int ready = PollUntil(fd(), events, deadline);
+  if (ready < 0) return FromErrno(errno, "poll");
+  return ready > 0 ? Ok() : DeadlineExceeded("{}: {}", peer_, missed);
 }
 
 void Socket::EndWrites() { stream_->EndWrites(); }

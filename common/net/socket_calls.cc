@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstring>
 
+#include <poll.h>
 #include <sys/socket.h>
 
 namespace muster::net {
@@ -16,6 +17,15 @@ int PollTimeout(TimePoint deadline) {
   if (deadline == TimePoint::max()) return -1;
   const auto left = std::chrono::ceil<Millis>(deadline - std::chrono::steady_clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
+}
+
+int PollUntil(int fd, short events, TimePoint deadline) {
+  pollfd entry{.fd = fd, .events = events, .revents = 0};
+  for (;;) {
+    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
+    if (std::chrono::steady_clock::now() >= deadline) return 0;
+  }
 }
 
 ssize_t SendParts(int fd, std::span<iovec> parts, int descriptor) {

@@ -21,6 +21,9 @@ bool WouldBlock(int error);
 // What poll() takes until then, by the steady clock; TimePoint::max(): no limit.
 int PollTimeout(TimePoint deadline);
 
+// What poll() answers for this one descriptor; a signal does not end the wait. 0: the deadline.
+int PollUntil(int fd, short events, TimePoint deadline);
+
 // `descriptor` rides on the first byte; -1: none.
 ssize_t SendParts(int fd, std::span<iovec> parts, int descriptor);
 

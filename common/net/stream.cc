@@ -19,17 +19,12 @@ constexpr std::size_t kGathered = std::size_t{16} << 10;
 }  // namespace
 
 Status Stream::Wait(short events, TimePoint deadline) {
-  pollfd entry{.fd = fd_.get(), .events = events, .revents = 0};
-  for (;;) {
-    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
-    if (ready > 0) return Ok();
-    if (ready < 0 && errno != EINTR) return FromErrno(errno, "poll");
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return DeadlineExceeded(
-          "no TLS handshake came in time: it is stopped, or speaks plain text and waits for the "
-          "same (all of a cluster must have tls-ca, tls-cert and tls-key, or none)");
-    }
-  }
+  const int ready = PollUntil(fd_.get(), events, deadline);
+  if (ready < 0) return FromErrno(errno, "poll");
+  if (ready > 0) return Ok();
+  return DeadlineExceeded(
+      "no TLS handshake came in time: it is stopped, or speaks plain text and waits for the same "
+      "(all of a cluster must have tls-ca, tls-cert and tls-key, or none)");
 }
 
 Status Stream::Encrypt(std::unique_ptr<tls::Session> session, TimePoint deadline) {
