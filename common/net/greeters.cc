@@ -17,17 +17,26 @@ bool Greeters::Guest::Keep() {
 }
 
 void Greeters::Guest::HangUp() {
+  const MutexLock lock(greeters_.mutex_);
   if (socket_.valid()) (void)::shutdown(socket_.get(), SHUT_RDWR);
   socket_.Reset();
 }
 
+void Greeters::Guest::Leave() {
+  const MutexLock lock(greeters_.mutex_);
+  socket_.Reset();
+  over_ = true;
+  greeters_.ended_.notify_one();
+}
+
+bool Greeters::Guest::IsOver() {
+  const MutexLock lock(greeters_.mutex_);
+  return over_;
+}
+
 bool Greeters::MakeRoom() {
-  const auto is_over = [this](Guest& guest) {
-    const MutexLock lock(mutex_);
-    return guest.over_;
-  };
-  const auto gone = [&](Guest& guest) {
-    if (!is_over(guest)) return false;
+  const auto gone = [](Guest& guest) {
+    if (!guest.IsOver()) return false;
     guest.thread_.join();
     return true;
   };
@@ -36,13 +45,15 @@ bool Greeters::MakeRoom() {
   if (guests_.size() >= 2 * most_) return false;
   // The first that has not been hung up on.
   auto longest = std::next(guests_.begin(), static_cast<std::ptrdiff_t>(guests_.size() - most_));
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto any_over = [this]() MUSTER_REQUIRES(mutex_) {
     return std::ranges::any_of(guests_, &Guest::over_);
   };
   while (!any_over() && ended_.wait_until(mutex_, longest->begun_ + patience_)) {
   }
-  if (!any_over()) longest->HangUp();
+  const bool room = any_over();
+  lock.unlock();
+  if (!room) longest->HangUp();
   return true;
 }
 
@@ -52,13 +63,10 @@ void Greeters::Begin(Accepted accepted, Greet greet) {
   if (!socket.valid()) return;
   Guest& guest = guests_.emplace_back(*this, std::move(socket));
   try {
-    guest.thread_ = std::thread(
-        [this, &guest, greet = std::move(greet), taken = std::move(accepted)]() mutable {
+    guest.thread_ =
+        std::thread([&guest, greet = std::move(greet), taken = std::move(accepted)]() mutable {
           greet(std::move(taken), guest);
-          const MutexLock lock(mutex_);
-          guest.socket_.Reset();
-          guest.over_ = true;
-          ended_.notify_one();
+          guest.Leave();
         });
   } catch (const std::system_error&) {
     guests_.pop_back();
@@ -66,10 +74,7 @@ void Greeters::Begin(Accepted accepted, Greet greet) {
 }
 
 void Greeters::End() {
-  for (Guest& guest : guests_) {
-    const MutexLock lock(mutex_);
-    guest.HangUp();
-  }
+  for (Guest& guest : guests_) guest.HangUp();
   for (Guest& guest : guests_) guest.thread_.join();
   guests_.clear();
 }

@@ -27,7 +27,10 @@ class Greeters {
 
    private:
     friend class Greeters;
-    void HangUp() MUSTER_REQUIRES(greeters_.mutex_);
+    void HangUp();
+    // Its thread has greeted, and ends.
+    void Leave();
+    bool IsOver();
 
     Greeters& greeters_;
     const TimePoint begun_ = std::chrono::steady_clock::now();
