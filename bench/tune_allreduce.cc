@@ -6,13 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <span>
 #include <thread>
 #include <utility>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -23,6 +21,7 @@
 #include "collectives/cost_fit.h"
 #include "collectives/costs_file.h"
 #include "collectives/kernels.h"
+#include "common/base/wall_time.h"
 
 namespace muster::bench {
 namespace {
@@ -155,10 +154,10 @@ Status Tune(const std::vector<int>& ranks, const std::string& staged, const std:
   }
   char host[256] = "";
   (void)::gethostname(host, sizeof(host) - 1);
-  const std::string how = fmt::format(
-      "by muster bench allreduce --tune on {}, {} processors, {} processes, {:%Y-%m-%d %H:%M} UTC",
-      host, std::thread::hardware_concurrency(), fmt::join(ranks, " and "),
-      fmt::gmtime(std::time(nullptr)));
+  const std::string how =
+      fmt::format("by muster bench allreduce --tune on {}, {} processors, {} processes, {}", host,
+                  std::thread::hardware_concurrency(), fmt::join(ranks, " and "),
+                  UtcText(std::chrono::system_clock::now()));
   MUSTER_TRY(Write(staged, CostsText(costs, how)));
   if (std::rename(staged.c_str(), path.c_str()) != 0) {
     return FromErrno(errno, fmt::format("write {}", path));

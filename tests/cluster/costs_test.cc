@@ -1,5 +1,6 @@
 // What collectives cost on a host, told to its daemons: jobs' processes go by it, and what is wrong
 // with it is a job's error in words.
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,12 @@ TEST_CASE("jobs' processes find the costs that were measured and their daemon wa
       "muster", {"bench", "allreduce", "--ranks", "2", "--tune", path}, {}, seconds(300));
   CAPTURE(tuned.err);
   REQUIRE(tuned.code == 0);
-  REQUIRE(ReadAll(path).starts_with(Costs().substr(0, Costs().find('\n'))));
+  const std::string written = ReadAll(path);
+  REQUIRE(written.starts_with(Costs().substr(0, Costs().find('\n'))));
+  const std::regex dated(
+      "# by muster bench allreduce --tune on [^\n]*, 20\\d\\d-\\d\\d-\\d\\dT"
+      "\\d\\d:\\d\\d:\\d\\dZ\n");
+  CHECK(std::regex_search(written, dated));
   const Cluster cluster({.ps = 0, .workers = 2, .environment = {{kVariable, path}}});
 
   const std::string told = SubmitInStep(cluster, {"sh", "-c", "echo told $" + kVariable});
