@@ -17,6 +17,9 @@ namespace muster::cli {
 void AddOutput(CLI::App& command, Options& options);
 // The command `submit`.
 CLI::App* AddSubmit(CLI::App& app, Options& options);
+// What stands behind the options of a command and is none of the library's to read: a program, a
+// benchmark; empty: nothing. For the line of --help and of the manual that tells how it is used.
+std::string Behind(const CLI::App& command);
 // A file or a program, each with its own options.
 //   CLI::ValidationError, thrown: what does not go together.
 void CheckSubmit(const CLI::App& submit, const Options& options);

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "cli/flags.h"
 #include "common/config/manual.h"
 
 namespace muster::cli {
@@ -40,7 +41,7 @@ std::string Usage(const CLI::App& app, const std::string& path) {
     usage += option->get_required() ? " " + option->get_name() : " [" + option->get_name() + "]";
   }
   if (!app.get_subcommands(nullptr).empty()) usage += " COMMAND";
-  return usage;
+  return usage + Behind(app);
 }
 
 // Arguments, then options.

@@ -1,6 +1,8 @@
 // muster submit: a model job's YAML, a program, a command.
 #include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -178,7 +180,22 @@ void AddProgram(CLI::App& submit, Options& options) {
       ->type_name("N");
 }
 
+// The library knows nothing of what stands behind `--`.
+class SubmitFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* command, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(command, std::move(name));
+    const std::size_t end = usage.find_last_not_of('\n');
+    return usage.insert(end + 1, Behind(*command));
+  }
+};
+
 }  // namespace
+
+std::string Behind(const CLI::App& command) {
+  if (command.get_name() == "submit") return " [-- PROGRAM ARGUMENTS...]";
+  return command.get_name() == "bench" ? " BENCHMARK [OPTIONS]" : "";
+}
 
 void CheckSubmit(const CLI::App& submit, const Options& options) {
   const auto given = [&submit](const std::string& name) { return submit.count(name) > 0; };
@@ -245,6 +262,7 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
   submit->add_flag("--restart", options.begin_anew,
                    "A job of this name that has ended begins anew at step 0; its checkpoints are "
                    "set aside");
+  submit->formatter(std::make_shared<SubmitFormatter>());
   AddProgram(*submit, options);
   AddOutput(*submit, options);
   return submit;

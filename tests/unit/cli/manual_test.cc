@@ -33,6 +33,17 @@ TEST_CASE("each command has a page of the manual, with all its flags", "[cli][un
   CHECK(whole.find(config::ManualText("--token-file")) != std::string::npos);
 }
 
+TEST_CASE("the synopsis has what stands behind a command's options", "[cli][unit]") {
+  CHECK(TextOf({"manual", "submit"})
+            .find(config::ManualText("muster submit [OPTIONS] [-- PROGRAM ARGUMENTS...]") + "\n") !=
+        std::string::npos);
+  CHECK(TextOf({"submit", "--help"})
+            .find("Usage: muster submit [OPTIONS] [-- PROGRAM ARGUMENTS...]\n") !=
+        std::string::npos);
+  CHECK(TextOf({"manual", "bench"}).find("muster bench BENCHMARK [OPTIONS]\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("a page of the manual that there is not is a mistake", "[cli][unit]") {
   const auto parsed = ParseCommandLine({"manual", "sumbit"});
 
