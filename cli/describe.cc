@@ -235,9 +235,12 @@ void Checkpoints(const v1::Job& job, std::string& text) {
 void Events(const v1::Job& job, std::string& text) {
   if (job.events().empty()) return;
   text += "\nEVENTS\n";
+  // As in most stories, whatever is in this one.
+  std::size_t width = 20;
+  for (const v1::Event& event : job.events()) width = std::max(width, event.reason().size());
   for (const v1::Event& event : job.events()) {
     const std::string task = TaskName(event.task());
-    text += fmt::format("{}  {:<20} {}{}\n", ClockTime(event.time_ms()), event.reason(),
+    text += fmt::format("{}  {:<{}} {}{}\n", ClockTime(event.time_ms()), event.reason(), width,
                         event.message().find(task) != std::string::npos ? "" : task + ": ",
                         event.message());
     for (const std::string& line : event.log_lines()) text += "    | " + line + "\n";

@@ -125,6 +125,23 @@ TEST_CASE_METHOD(Fixture, "describe tells tasks, variables, checkpoints and even
   CHECK(text.find('\033') == std::string::npos);
 }
 
+TEST_CASE_METHOD(Fixture,
+                 "the messages of events begin below each other, however long their names are",
+                 "[cli][unit]") {
+  api.job = MakeJob("j-1", v1::JOB_STATE_RUNNING);
+  for (const char* reason : {"TASK_LOST", "CHECKPOINTS_TAKEN_OVER"}) {
+    v1::Event& event = *api.job.add_events();
+    event.set_reason(reason);
+    event.set_message("what it says");
+  }
+
+  CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
+
+  CAPTURE(out.str());
+  CHECK(out.str().find("  TASK_LOST              what it says\n") != std::string::npos);
+  CHECK(out.str().find("  CHECKPOINTS_TAKEN_OVER what it says\n") != std::string::npos);
+}
+
 TEST_CASE_METHOD(Fixture, "an unknown job is 3, an unknown cluster 6", "[cli][unit]") {
   CHECK(Run({"describe", "nothing"}) == ExitCode::kNotFound);
   connect = Unavailable("no cluster");
