@@ -20,6 +20,11 @@ bool WantsNewerLibrary(std::string_view line) {
          line.find("symbol lookup error:") != std::string_view::npos;
 }
 
+// For whoever has submitted an interpreter, say, or a program that is none of Muster's.
+constexpr std::string_view kFirst =
+    "without calling muster::init(argc, argv), which must be the first line of its main() (muster "
+    "submit --strategy none runs a command that does not)";
+
 }  // namespace
 
 Status ExplainEarlyEnd(const std::string& how, const std::deque<std::string>& lines) {
@@ -44,17 +49,11 @@ Status ExplainEarlyEnd(const std::string& how, const std::deque<std::string>& li
         "main(): run it by hand (its file may be damaged, or a constructor of a global crashes){}",
         how, last);
   }
-  return InvalidArgument(
-      "the program ended ({}) without calling muster::init(argc, argv), which must be the first "
-      "line of its main(){}",
-      how, last);
+  return InvalidArgument("the program ended ({}) {}{}", how, kFirst, last);
 }
 
 Status ExplainSilence(Millis limit) {
-  return InvalidArgument(
-      "the program ran for {} s without calling muster::init(argc, argv), which must be the first "
-      "line of its main()",
-      limit.count() / 1'000);
+  return InvalidArgument("the program ran for {} s {}", limit.count() / 1'000, kFirst);
 }
 
 }  // namespace muster::worker

@@ -245,6 +245,8 @@ TEST_CASE_METHOD(Programs, "a probe without a word is told as what its program o
       {"words: symbol lookup error: words: undefined symbol: _ZN6muster4initEv", "exit code 127",
        StatusCode::kFailedPrecondition, "newer libraries than this host has"},
       {"hello", "exit code 0", StatusCode::kInvalidArgument, "without calling muster::init"},
+      {"hello", "exit code 0", StatusCode::kInvalidArgument,
+       "(muster submit --strategy none runs a command that does not): hello"},
       {"", "signal SIGSEGV", StatusCode::kInvalidArgument,
        "crashed (signal SIGSEGV) before it called muster::init"},
   }));
@@ -268,8 +270,9 @@ TEST_CASE_METHOD(Programs, "a probe that runs on is ended at the check's limit",
   scheduler.Advance(2s);
 
   CHECK(Code(command) == StatusCode::kInvalidArgument);
-  CHECK(Reply(command).status().message().find("60 s without calling muster::init") !=
-        std::string::npos);
+  const std::string& message = Reply(command).status().message();
+  CHECK(message.find("60 s without calling muster::init") != std::string::npos);
+  CHECK(message.find("--strategy none") != std::string::npos);
   CHECK(io.killed.contains(Last()));
 }
 
