@@ -86,7 +86,10 @@ std::string Missing(const v1::ClusterStatus& status) {
     worker = worker || (up && task.task().type() == "worker");
     // Nobody waits for one that was taken out.
     if (up || task.state() == "drained") continue;
-    missing.push_back(fmt::format("{} ({})", TaskName(task.task()), task.state()));
+    const bool before = task.state() == "never seen" && status.epoch() > 1;
+    missing.push_back(
+        fmt::format("{} ({})", TaskName(task.task()),
+                    before ? "not seen since the coordinator's restart" : task.state()));
   }
   return missing.empty() && !worker ? "a worker" : Joined(missing);
 }

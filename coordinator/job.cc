@@ -167,7 +167,10 @@ std::string Job::MissingTasks() const {
     std::vector<std::string> names;
     for (const v1::TaskState& state : world_.members.Describe()) {
       if (state.task().type() != "worker") continue;
-      names.push_back(fmt::format("{} ({})", FromProto(state.task()).ToString(), state.state()));
+      const TaskId task = FromProto(state.task());
+      const bool unseen = world_.members.Known(task) == nullptr && !world_.members.IsOut(task);
+      names.push_back(fmt::format("{} ({})", task.ToString(),
+                                  unseen ? world_.members.Unseen() : state.state()));
     }
     if (names.empty()) names.emplace_back("a worker");
     missing.push_back((names.size() > 1 ? "one of " : "") + Joined(names));

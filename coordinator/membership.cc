@@ -268,6 +268,11 @@ const Member* Membership::Known(const TaskId& task) const {
   return found == members_.end() ? nullptr : &found->second;
 }
 
+std::string Membership::Unseen() const {
+  return options_.epoch > Epoch(1) ? "has not registered since the coordinator's restart"
+                                   : "has never registered";
+}
+
 std::vector<const Member*> Membership::Up(std::string_view type) const {
   std::vector<const Member*> up;
   for (const auto& [task, member] : members_) {

@@ -140,6 +140,9 @@ class Membership {
   const Member* Find(SessionId session) const;
   // Alive or lost; null: never seen.
   const Member* Known(const TaskId& task) const;
+  // Why one that is not Known() is missing, in words. This coordinator does not know who was there
+  // before it was started again, so it then says nothing about that.
+  std::string Unseen() const;
   // Alive members of a type, by index. Draining ones are left out.
   std::vector<const Member*> Up(std::string_view type) const;
   // How many of `least` workers have to come yet, in words; nothing where all are there, and where

@@ -52,7 +52,12 @@ std::vector<std::string> PsKind::Missing() const {
     const TaskId task{"ps", index};
     const Member* member = world_.members.Known(task);
     if (member != nullptr && member->state == Member::State::kUp) continue;
-    std::string how = "has never registered";
+    // One that a view of before had, was there.
+    const bool planned =
+        std::any_of(story_.plan().ps().begin(), story_.plan().ps().end(),
+                    [&](const v1::PsAddress& ps) { return static_cast<int>(ps.index()) == index; });
+    std::string how =
+        planned ? "has not come back since the coordinator's restart" : world_.members.Unseen();
     if (member != nullptr) how = member->alive() ? "is draining" : "lost: " + member->how;
     missing.push_back(fmt::format("{} ({})", task.ToString(), how));
   }

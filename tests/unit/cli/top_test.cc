@@ -60,6 +60,10 @@ TEST_CASE_METHOD(Fixture, "status --wait ready names whom it has waited for in v
   api.status = StatusWith("never seen");
   CHECK(Run({"status", "--wait", "ready", "--timeout", "3s"}) == ExitCode::kTimedOut);
   CHECK(Said("not ready after 3 s, waiting for: worker:0 (never seen)"));
+  // It may well have been there before.
+  api.status->set_epoch(2);
+  CHECK(Run({"status", "--wait", "ready", "--timeout", "3s"}) == ExitCode::kTimedOut);
+  CHECK(Said("waiting for: worker:0 (not seen since the coordinator's restart)"));
 
   connect = Unauthenticated("no token");
   CHECK(Run({"status", "--wait", "ready"}) == ExitCode::kForbidden);

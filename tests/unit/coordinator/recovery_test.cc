@@ -155,6 +155,23 @@ TEST_CASE("A ps that only paused costs nothing: its process has its memory",
   CHECK(cluster.JoinNow()->steps_done() == 10);
 }
 
+TEST_CASE("After a restart of the coordinator nobody is said to have never registered",
+          "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.expected = {{"ps", 0}, {"ps", 1}, {"worker", 0}};
+  Cluster cluster(options);
+  cluster.JoinAll(2, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+
+  cluster.RestartCoordinator();
+
+  (void)cluster.Join({"ps", 0});
+  CHECK(cluster.job().record().job().message() ==
+        "waiting for ps:1 (has not come back since the coordinator's restart), worker:0 (has not "
+        "registered since the coordinator's restart)");
+}
+
 TEST_CASE("A ps that lost its memory sends the job back to its last checkpoint",
           "[coordinator][unit]") {
   Cluster cluster;

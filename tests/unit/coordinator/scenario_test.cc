@@ -576,8 +576,8 @@ TEST_CASE("Who is expected and missing is named without a cluster spec", "[coord
   REQUIRE(cluster.Submit(Cluster::Spec()).ok());
 
   CHECK(cluster.job().record().job().message() ==
-        "waiting for ps:1 (has never registered), one of worker:0 (never seen), worker:1 (never "
-        "seen)");
+        "waiting for ps:1 (has never registered), one of worker:0 (has never registered), "
+        "worker:1 (has never registered)");
   (void)cluster.Join({"worker", 7});  // nobody is turned away
   CHECK(cluster.joined.ok());
   CHECK(cluster.job().record().job().message() == "waiting for ps:1 (has never registered)");
