@@ -32,20 +32,21 @@ RunningTable::~RunningTable() {
   if (own_ == nullptr) (void)::munmap(slots_, size_ * sizeof(Slot));
 }
 
-std::optional<std::vector<RunningTable::Entry>> RunningTable::TakeFrom(const std::string& file) {
+std::optional<RunningTable::Left> RunningTable::TakeFrom(const std::string& file) {
   const net::Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) return std::nullopt;
   (void)::unlink(file.c_str());
-  std::vector<Entry> running;
+  Left left;
   // The process that wrote it may have been anybody's code: no more than executors have.
   constexpr std::size_t kMostSlots = 4096;
   for (std::size_t i = 0; i < kMostSlots; ++i) {
     std::uint64_t words[sizeof(Slot) / sizeof(std::uint64_t)];
     if (::read(fd.get(), words, sizeof(words)) != static_cast<ssize_t>(sizeof(words))) break;
+    left.ended += words[2];
     if (words[0] == 0) continue;
-    running.push_back({.closure = ClosureId(words[0]), .attempt = Attempt(words[1])});
+    left.running.push_back({.closure = ClosureId(words[0]), .attempt = Attempt(words[1])});
   }
-  return running;
+  return left;
 }
 
 }  // namespace muster::dispatch

@@ -31,8 +31,14 @@ class RunningTable {
   RunningTable(const RunningTable&) = delete;
   RunningTable& operator=(const RunningTable&) = delete;
 
-  // What was in the file of a process that has ended, which is removed. Nothing: there is none.
-  static std::optional<std::vector<Entry>> TakeFrom(const std::string& file);
+  // What was in the file of a process that has ended.
+  struct Left {
+    std::vector<Entry> running;
+    // Since the table was made; as whoever wrote it says.
+    std::uint64_t ended = 0;
+  };
+  // The file is removed. Nothing: there is none.
+  static std::optional<Left> TakeFrom(const std::string& file);
 
   void Begin(std::size_t slot, ClosureId closure, Attempt attempt) {
     slots_[slot].attempt.store(attempt.value(), std::memory_order_relaxed);

@@ -45,6 +45,11 @@ net::Identity IdentityOf(const v1::ProgramStart& start) {
   return {.token = start.key(), .host_id = start.host_id(), .tls = TlsOf(start)};
 }
 
+std::string RunningFile(const v1::ProgramStart& start) {
+  if (start.socket_directory().empty()) return "";
+  return fmt::format("{}/{}.running", start.socket_directory(), ::getpid());
+}
+
 v1::ProgramPulse PulseOf(const dispatch::RunningTable& running) {
   v1::ProgramPulse pulse;
   pulse.set_ended(running.ended());

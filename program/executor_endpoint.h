@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "dispatch/running_table.h"
@@ -25,6 +26,8 @@ v1::DataEndpoint EndpointOf(const std::vector<net::Listener>& listeners,
 std::shared_ptr<tls::KeyContext> TlsOf(const v1::ProgramStart& start);
 // What it proves itself by to the others of its job.
 net::Identity IdentityOf(const v1::ProgramStart& start);
+// The file of this process's RunningTable, for its daemon; empty: there is no folder for it.
+std::string RunningFile(const v1::ProgramStart& start);
 v1::ProgramPulse PulseOf(const dispatch::RunningTable& running);
 
 }  // namespace muster::program

@@ -34,11 +34,6 @@ void SendPulse(process::MessagePipe& pipe, const dispatch::RunningTable& running
   (void)pipe.Send(message);  // the other thread learns that the daemon has gone
 }
 
-std::string RunningFile(const v1::ProgramStart& start, int pid) {
-  if (start.socket_directory().empty()) return "";
-  return fmt::format("{}/{}.running", start.socket_directory(), pid);
-}
-
 // The daemon says nothing to an executor but that it ends, by closing the pipe, or that it is to
 // take no more.
 void ObeyDaemon(process::MessagePipe& pipe, dispatch::Executor& executor) {
@@ -79,7 +74,7 @@ Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Op
       dispatch::Executor::Create({.identity = IdentityOf(start),
                                   .closures_at_a_time = start.closures_at_a_time(),
                                   .worker_index = static_cast<std::uint32_t>(start.task().index()),
-                                  .running_file = RunningFile(start, ::getpid()),
+                                  .running_file = RunningFile(start),
                                   .on_stuck = EndStuck},
                                  dispatch::ProgramFunctions()));
   MUSTER_TRY(dispatch::BuildProgramObjects());

@@ -363,7 +363,10 @@ void WorkerCore::KeepWarm(Millis delay) {
 void WorkerCore::KillProcess(ProcessId process) {
   const auto found = processes_.find(process);
   if (found == processes_.end()) return;
-  if (found->second.use == Use::kJob) dying_[process] = found->second.job_id;
+  if (found->second.use == Use::kJob) {
+    const std::string& job_id = found->second.job_id;
+    dying_[process] = {.job_id = job_id, .closures = jobs_[job_id].pulse.ended()};
+  }
   processes_.erase(found);
   io_.Kill(process);
 }
@@ -470,7 +473,7 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
   (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] {
     for (auto& [id, job] : jobs_) {
       job.awaits_pulse = false;
-      job.pulse.Clear();
+      job.pulse.clear_running();
     }
     FinishDrain();
   }));

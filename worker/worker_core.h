@@ -117,9 +117,11 @@ class WorkerCore {
   void OnLine(ProcessId process, std::int64_t time_us, const std::string& line);
   void OnMessage(ProcessId process, const v1::FromExecutor& message);
   void OnProgram(ProcessId process, const v1::FromProgram& message);
-  // `from_outside`, `running`: as v1.ExecutorEvent says.
+  // `from_outside`, `running`: as v1.ExecutorEvent says. `closures`: how many it had ended, which
+  // its last pulse may not have said; 0: nobody knows.
   void OnExited(ProcessId process, const std::string& how, bool from_outside = false,
-                std::optional<std::vector<ClosureId>> running = std::nullopt);
+                std::optional<std::vector<ClosureId>> running = std::nullopt,
+                std::uint64_t closures = 0);
   void OnFetched(const std::string& sha256, const Result<std::string>& path,
                  FileKind kind = FileKind::kArchive);
 
@@ -138,6 +140,12 @@ class WorkerCore {
     std::deque<std::string> last_lines;
     // The last line that told why a process ends by a signal; many frames may follow it.
     std::string cause = {};
+  };
+  // An executor of a job that was killed and has not ended yet.
+  struct Dying {
+    std::string job_id;
+    // Its closures, as far as they are counted.
+    std::uint64_t closures = 0;
   };
   struct Job {
     Epoch epoch;
@@ -222,6 +230,8 @@ class WorkerCore {
   void EndStart(ProcessId process, const Status& status, const std::string& what,
                 v1::DataEndpoint endpoint, const std::string& group_address = "");
   void OnPulse(ProcessId process, const v1::ProgramPulse& pulse);
+  // An executor has ended that had done so many, `counted` of which are counted.
+  void CountLast(std::uint64_t closures, std::uint64_t counted);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
   template <class Request>
   void AskExecutor(Waiter waiter, const Request& request, std::deque<Waiter> Job::* waiters,
@@ -267,8 +277,8 @@ class WorkerCore {
   const Lifeline lifeline_;
   std::uint64_t next_process_ = 1;
   std::map<ProcessId, Process> processes_;
-  // Executors of jobs that were killed and have not ended yet: what they had written still comes.
-  std::map<ProcessId, std::string> dying_;
+  // What they had written and done still comes.
+  std::map<ProcessId, Dying> dying_;
   std::optional<ProcessId> spare_;
   bool spare_planned_ = false;
   std::map<std::string, Job> jobs_;  // ended ones too: their fences stay

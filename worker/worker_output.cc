@@ -24,7 +24,7 @@ bool TellsWhy(std::string_view line) {
 void WorkerCore::OnLine(ProcessId process, std::int64_t time_us, const std::string& line) {
   std::string text = CutLine(line);
   if (const auto dying = dying_.find(process); dying != dying_.end()) {
-    return AddLine(dying->second, time_us, std::move(text));
+    return AddLine(dying->second.job_id, time_us, std::move(text));
   }
   const auto found = processes_.find(process);
   if (found == processes_.end()) return;
@@ -70,9 +70,10 @@ void WorkerCore::FlushLines(const std::string& job_id) {
 }
 
 void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside,
-                          std::optional<std::vector<ClosureId>> running) {
+                          std::optional<std::vector<ClosureId>> running, std::uint64_t closures) {
   if (const auto dying = dying_.find(id); dying != dying_.end()) {
-    FlushLines(dying->second);
+    CountLast(closures, dying->second.closures);
+    FlushLines(dying->second.job_id);
     dying_.erase(dying);
     return;
   }
@@ -98,12 +99,18 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outsid
                       Internal("the executor ended while {}: {}{}", checks_[id].what, how, last),
                       {}, false);
     case Use::kJob:
+      CountLast(closures, jobs_[process.job_id].pulse.ended());
       return OnJobExited(process.job_id, process,
                          {.how = how,
                           .stuck = false,
                           .from_outside = from_outside,
                           .running = std::move(running)});
   }
+}
+
+// A pulse comes every second: a short job ends between two.
+void WorkerCore::CountLast(std::uint64_t closures, std::uint64_t counted) {
+  if (closures > counted) closures_done_ += closures - counted;
 }
 
 void WorkerCore::OnJobExited(const std::string& job_id, const Process& process,

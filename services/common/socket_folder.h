@@ -13,7 +13,7 @@ namespace muster::services {
 // go.
 Result<std::string> MakeSocketFolder();
 
-// Removes the sockets in it, what executors of programs note there of what they run
+// Removes the sockets in it, what executors note there of what they run
 // ("<pid>.running"), and it, unless there is anything else. Empty: nothing.
 void RemoveSocketFolder(const std::string& path);
 

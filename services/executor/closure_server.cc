@@ -42,6 +42,7 @@ Status ClosureServer::Open(const v1::ExecutorStart& start) {
       executor_,
       dispatch::Executor::Create({.identity = program::IdentityOf(program),
                                   .worker_index = start.worker_index(),
+                                  .running_file = program::RunningFile(program),
                                   .on_arrival =
                                       [this](std::uint32_t, std::span<const std::byte> arguments) {
                                         v1::ClosureAssignment assignment;

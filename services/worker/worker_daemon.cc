@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <future>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
-#include "dispatch/running_table.h"
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -302,7 +302,9 @@ void WorkerDaemon::PassLines(ProcessId process, const std::shared_ptr<process::L
 
 // What a process says, on the strand. `on_message` goes to the core there.
 template <class Process>
-typename Process::Events WorkerDaemon::EventsOf(ProcessId process, auto on_message) {
+typename Process::Events WorkerDaemon::EventsOf(ProcessId process,
+                                                const std::shared_ptr<std::atomic<int>>& pid,
+                                                auto on_message) {
   // Before the strand: a program that prints without end may not take the daemon's heartbeats.
   const auto lines = std::make_shared<process::LineGate>();
   typename Process::Events events;
@@ -314,42 +316,46 @@ typename Process::Events WorkerDaemon::EventsOf(ProcessId process, auto on_messa
   events.on_message = [this, on_message](auto message) {
     strand_.Post([on_message, message = std::move(message)] { on_message(message); });
   };
-  events.on_exit = [this, process, lines](process::Exit exit) {
-    strand_.Post([this, process, lines, exit] {
+  events.on_exit = [this, process, pid, lines](process::Exit exit) {
+    // Here: of one that was killed the file goes as soon as its end is known.
+    const std::optional<dispatch::RunningTable::Left> left = LeftBy(pid->load());
+    // A model's closures have other numbers, those of steps.
+    std::optional<std::vector<ClosureId>> running;
+    if (left && std::is_same_v<Process, ProgramProcess>) {
+      running.emplace();
+      for (const auto& entry : left->running) running->push_back(entry.closure);
+    }
+    strand_.Post([this, process, lines, exit, running = std::move(running),
+                  closures = left ? left->ended : 0] {
       PassLines(process, lines);
-      core_.OnExited(process, exit.ToString(), exit.from_outside(), WhatRan(process));
+      core_.OnExited(process, exit.ToString(), exit.from_outside(), running, closures);
       Kill(process);  // what is left of it
     });
   };
   return events;
 }
 
-// The file of a program's executor that has ended.
-std::optional<std::vector<ClosureId>> WorkerDaemon::WhatRan(ProcessId process) const {
-  const auto found = programs_.find(process);
-  if (found == programs_.end()) return std::nullopt;
-  const auto entries = dispatch::RunningTable::TakeFrom(
-      fmt::format("{}/{}.running", socket_folder_, found->second->pid()));
-  if (!entries) return std::nullopt;
-  std::vector<ClosureId> closures;
-  for (const dispatch::RunningTable::Entry& entry : *entries) closures.push_back(entry.closure);
-  return closures;
+std::optional<dispatch::RunningTable::Left> WorkerDaemon::LeftBy(int pid) const {
+  if (pid == 0 || socket_folder_.empty()) return std::nullopt;
+  return dispatch::RunningTable::TakeFrom(fmt::format("{}/{}.running", socket_folder_, pid));
 }
 
 Result<int> WorkerDaemon::Launch(ProcessId process) {
   std::map<std::string, std::string> environment = WithoutSecrets();
   std::unique_ptr<process::WaitPage> page = process::WaitPage::ForChild(environment);
+  const auto pid = std::make_shared<std::atomic<int>>(0);
   MUSTER_TRY_ASSIGN(
       auto executor,
       ExecutorProcess::Start(
           {.argv = {executor_program_}, .environment = std::move(environment)},
-          EventsOf<ExecutorProcess>(process, [this, process](const v1::FromExecutor& message) {
+          EventsOf<ExecutorProcess>(process, pid, [this, process](const v1::FromExecutor& message) {
             core_.OnMessage(process, message);
           })));
-  const int pid = executor->pid();
+  // It begins with its first message, which comes later.
+  *pid = executor->pid();
   executors_[process] = std::move(executor);
   wait_pages_[process] = std::move(page);
-  return pid;
+  return pid->load();
 }
 
 void WorkerDaemon::Complete(v1::ProgramStart& start) const {
@@ -366,16 +372,17 @@ Result<int> WorkerDaemon::LaunchProgram(ProcessId process, const std::string& pa
   v1::ProgramStart& start = *first.mutable_start();
   start = given;
   Complete(start);
+  const auto pid = std::make_shared<std::atomic<int>>(0);
   auto started = ProgramProcess::Start(
       ProgramChild(path, program, start),
-      EventsOf<ProgramProcess>(process, [this, process](const v1::FromProgram& message) {
+      EventsOf<ProgramProcess>(process, pid, [this, process](const v1::FromProgram& message) {
         core_.OnProgram(process, message);
       }));
   if (!started.ok()) return ExplainStart(started.status(), path);
+  *pid = (*started)->pid();
   (*started)->Send(std::move(first));
-  const int pid = (*started)->pid();
   programs_[process] = *std::move(started);
-  return pid;
+  return pid->load();
 }
 
 template <class Process>

@@ -5,11 +5,14 @@
 // Lifetime: the daemon outlives it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "dispatch/running_table.h"
 
 #include "common/base/scheduler.h"
 #include "common/process/line_gate.h"
@@ -56,7 +59,6 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void TellStatus();
 
   Result<int> Launch(worker::ProcessId process) override;
-  std::optional<std::vector<ClosureId>> WhatRan(worker::ProcessId process) const;
   void Complete(v1::ProgramStart& start) const override;
   Result<int> LaunchProgram(worker::ProcessId process, const std::string& path,
                             const v1::ProgramSpec& program, const v1::ProgramStart& start) override;
@@ -70,8 +72,12 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void Reply(StreamId stream, v1::CommandResult result) override;
 
   FileCache::Fetch Fetcher();
+  // `pid`: its own, once it is known; 0 before.
   template <class Process>
-  typename Process::Events EventsOf(worker::ProcessId process, auto on_message);
+  typename Process::Events EventsOf(worker::ProcessId process,
+                                    const std::shared_ptr<std::atomic<int>>& pid, auto on_message);
+  // What an executor that has ended did last. Nothing: it began none. Any thread.
+  std::optional<dispatch::RunningTable::Left> LeftBy(int pid) const;
   // Ends a process that is one of these.
   template <class Process>
   void Bury(std::map<worker::ProcessId, std::shared_ptr<Process>>& processes,

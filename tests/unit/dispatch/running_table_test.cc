@@ -10,7 +10,8 @@
 namespace muster::dispatch {
 namespace {
 
-TEST_CASE("what a process ran when it was killed is in its file, once", "[dispatch][unit]") {
+TEST_CASE("what a process ran when it was killed, and had ended, is in its file, once",
+          "[dispatch][unit]") {
   const testing::TempFolder folder;
   const std::string file = folder / "table";
   const pid_t child = ::fork();
@@ -19,18 +20,21 @@ TEST_CASE("what a process ran when it was killed is in its file, once", "[dispat
     table.Begin(0, ClosureId(6), Attempt(60));
     table.End(0);
     table.Begin(0, ClosureId(7), Attempt(70));
+    table.Begin(2, ClosureId(8), Attempt(80));
+    table.End(2);
     table.Begin(2, ClosureId(9), Attempt(90));
     (void)::kill(::getpid(), SIGKILL);
   }
   REQUIRE(child > 0);
   REQUIRE(::waitpid(child, nullptr, 0) == child);
 
-  const auto running = RunningTable::TakeFrom(file);
-  REQUIRE(running);
-  REQUIRE(running->size() == 2);
-  CHECK((*running)[0].closure == ClosureId(7));
-  CHECK((*running)[0].attempt == Attempt(70));
-  CHECK((*running)[1].closure == ClosureId(9));
+  const auto left = RunningTable::TakeFrom(file);
+  REQUIRE(left);
+  CHECK(left->ended == 2);
+  REQUIRE(left->running.size() == 2);
+  CHECK(left->running[0].closure == ClosureId(7));
+  CHECK(left->running[0].attempt == Attempt(70));
+  CHECK(left->running[1].closure == ClosureId(9));
   CHECK_FALSE(RunningTable::TakeFrom(file));
 
   // Where there can be no file the table is in memory.

@@ -187,6 +187,41 @@ TEST_CASE_METHOD(Programs, "a stopped executor is killed, and a stop of the past
   CHECK(heartbeat.executor_pid() == 0);
 }
 
+TEST_CASE_METHOD(Programs, "what an executor did after its last pulse is counted at its end",
+                 "[worker][unit]") {
+  const ProcessId process = ServeProgram(5);
+  Pulse(process, 10);
+  const auto counted = [this] {
+    v1::Heartbeat heartbeat;
+    core.FillHeartbeat(heartbeat);
+    return heartbeat.closures_done();
+  };
+
+  SECTION("of one that ends by itself") {
+    core.OnExited(process, "signal SIGSEGV", false, std::nullopt, 17);
+    CHECK(counted() == 17);
+  }
+  SECTION("of one that is killed because its job has ended") {
+    v1::Command stop;
+    stop.set_id(next_command++);
+    stop.mutable_stop_executor()->set_job_id("j");
+    core.OnCommand(StreamId(7), stop);
+    REQUIRE(io.killed.contains(process));
+    CHECK(counted() == 10);
+    core.OnExited(process, "signal SIGKILL", true, std::nullopt, 17);
+    CHECK(counted() == 17);
+  }
+  SECTION("of one of which it is not known what it did") {
+    core.OnExited(process, "signal SIGKILL", true);
+    CHECK(counted() == 10);
+  }
+  // The next one counts from its own beginning.
+  const std::uint64_t before = counted();
+  const ProcessId next = ServeProgram(6);
+  Pulse(next, 4);
+  CHECK(counted() == before + 4);
+}
+
 TEST_CASE_METHOD(Programs, "a probe's answer is the check's, and its process goes",
                  "[worker][unit]") {
   const auto command = CheckProgram();
