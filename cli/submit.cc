@@ -199,14 +199,29 @@ ExitCode DryRun(const Context& context, JobApi& api, const Submission& job) {
   return ExitCode::kDone;
 }
 
+// What has become of a submission whose job was there before, and what to do where that is nothing.
+std::string AboutExisting(const v1::SubmitJobReply& reply, bool anew) {
+  const v1::Job& job = reply.job();
+  const std::string state = StateName(job.state());
+  if (HasEnded(reply.before()) && !HasEnded(job.state())) {
+    const bool model = !job.spec().has_program() && !job.spec().has_launch();
+    return fmt::format("{} was {} and {}: job {}, {} now", job.name(), StateName(reply.before()),
+                       model && !anew ? "goes on from its newest checkpoint" : "begins anew",
+                       job.id(), state);
+  }
+  const char* what = "";
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) {
+    what = " (--restart runs it again, --name gives another name)";
+  } else if (job.state() == v1::JOB_STATE_STOPPING) {
+    what = " (submitted again when it has ended, it goes on)";
+  }
+  return fmt::format("{} is there already: job {}, {}{}", job.name(), job.id(), state, what);
+}
+
 void Hints(const Context& context, const v1::SubmitJobReply& reply) {
   const v1::Job& job = reply.job();
   if (reply.existing()) {
-    const char* const again = job.state() == v1::JOB_STATE_SUCCEEDED
-                                  ? " (--restart runs it again, --name gives another name)"
-                                  : "";
-    context.terminal.err << fmt::format("{} is there already: job {}, {}{}\n", job.name(), job.id(),
-                                        StateName(job.state()), again);
+    context.terminal.err << AboutExisting(reply, context.options.begin_anew) << '\n';
   }
   if (context.options.follow || context.options.wait) return;
   context.terminal.err << fmt::format(

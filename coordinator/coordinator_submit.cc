@@ -55,6 +55,7 @@ bool Coordinator::Existing(const v1::SubmitJobRequest& request, const ThenSubmit
                            job.id(), StateName(known.state())));
     return true;
   }
+  const v1::JobState before = known.state();
   if (request.restart() || (job.ended() && known.state() != v1::JOB_STATE_SUCCEEDED)) {
     if (const absl::Status used = FolderInUse(job.CheckpointRoot(), &job); !used.ok()) {
       then(used);
@@ -64,13 +65,14 @@ bool Coordinator::Existing(const v1::SubmitJobRequest& request, const ThenSubmit
     AdmitJobs();
   }
   // Its row may have changed just now.
-  job.WhenWritten([&job, then](const absl::Status& written) {
+  job.WhenWritten([&job, then, before](const absl::Status& written) {
     if (!written.ok()) return then(written);
-    job.Describe([then](Result<v1::Job> described) {
+    job.Describe([then, before](Result<v1::Job> described) {
       if (!described.ok()) return then(described.status());
       v1::SubmitJobReply reply;
       *reply.mutable_job() = *std::move(described);
       reply.set_existing(true);
+      reply.set_before(before);
       then(std::move(reply));
     });
   });

@@ -62,8 +62,33 @@ TEST_CASE_METHOD(SubmitFixture, "a job that is there already is the same job", "
   CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
   CHECK(Said("digits is there already: job j-1, SUCCEEDED (--restart runs it again, --name"));
 
+  // Nothing was begun: before and now it is on its way to its end.
+  api.submit->mutable_job()->set_state(v1::JOB_STATE_STOPPING);
+  api.submit->set_before(v1::JOB_STATE_STOPPING);
+  CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
+  CHECK(Said("job j-1, STOPPING (submitted again when it has ended, it goes on)\n"));
+
   api.submit = AlreadyExists("digits is there with another spec");
   CHECK(Run({"submit", "-f", file}) == ExitCode::kRefused);
+}
+
+TEST_CASE_METHOD(SubmitFixture, "a job that had ended is said to go on, or to begin anew",
+                 "[cli][unit]") {
+  api.submit->set_existing(true);
+  api.submit->set_before(v1::JOB_STATE_CANCELLED);
+  api.submit->mutable_job()->set_state(v1::JOB_STATE_RESTORING);
+  CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
+  CHECK(
+      Said("digits was CANCELLED and goes on from its newest checkpoint: job j-1, RESTORING "
+           "now\n"));
+  CHECK_FALSE(Said("there already"));
+
+  CHECK(Run({"submit", "-f", file, "--restart"}) == ExitCode::kDone);
+  CHECK(Said("digits was CANCELLED and begins anew: job j-1, RESTORING now\n"));
+  // What a program or a command goes on from is its own.
+  (void)api.submit->mutable_job()->mutable_spec()->mutable_launch();
+  CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);
+  CHECK(Said("digits was CANCELLED and begins anew: job j-1, RESTORING now\n"));
 }
 
 TEST_CASE_METHOD(SubmitFixture, "every problem of a bad file is told, nothing is sent",

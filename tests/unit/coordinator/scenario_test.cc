@@ -215,8 +215,11 @@ TEST_CASE("A failed job that is submitted again goes on from its newest checkpoi
   REQUIRE(cluster.FinishJob(InvalidArgument("loss is nan")).ok());
   REQUIRE(cluster.State() == v1::JOB_STATE_FAILED);
 
-  REQUIRE(cluster.Submit(Cluster::Spec())->existing());
+  const auto again = cluster.Submit(Cluster::Spec());
 
+  REQUIRE(again->existing());
+  CHECK(again->before() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.Submit(Cluster::Spec())->before() == v1::JOB_STATE_RUNNING);
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
   CHECK(cluster.Open()->plan().start_step() == 40);
   CHECK_FALSE(cluster.Described().has_error());
