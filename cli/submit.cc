@@ -196,6 +196,10 @@ ExitCode DryRun(const Context& context, JobApi& api, const Submission& job) {
   } else {
     PrintPlan(context, job.spec, reply->plan());
   }
+  if (!reply->waits_for().empty()) {
+    context.terminal.err << fmt::format("  submitted now it would wait for {}\n",
+                                        reply->waits_for());
+  }
   return ExitCode::kDone;
 }
 

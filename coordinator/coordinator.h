@@ -158,7 +158,9 @@ class Coordinator : private Membership::Observer {
                  const ThenSubmitted& then);
   void AcceptNext();
   v1::SubmitJobReply DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
-                            const CheckOutcome& outcome) const;
+                            const CheckOutcome& outcome);
+  // Whom a job of this spec would wait for now, in words; empty: nobody.
+  std::string WouldWaitFor(const v1::JobSpec& spec);
   // OK: a task of the job, which has written nothing.  kNotFound: no task at all.
   muster::Status CheckTask(const Job& job, const std::string& task) const;
   void AdmitJobs();

@@ -189,7 +189,7 @@ void Coordinator::Check(const v1::SubmitJobRequest& request, ThenSubmitted then)
 }
 
 v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std::string> problems,
-                                       const CheckOutcome& outcome) const {
+                                       const CheckOutcome& outcome) {
   v1::SubmitJobReply reply;
   if (spec.has_program()) {
     *reply.mutable_probe() = outcome.program;
@@ -211,8 +211,24 @@ v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std:
       problems.push_back(Message(plan.status()));
     }
   }
+  if (problems.empty()) reply.set_waits_for(WouldWaitFor(spec));
   for (std::string& problem : problems) reply.add_problems(std::move(problem));
   return reply;
+}
+
+// A job that is made for this question alone says it as the real one would.
+std::string Coordinator::WouldWaitFor(const v1::JobSpec& spec) {
+  StoredJob stored;
+  stored.record.mutable_job()->set_name(spec.name());
+  *stored.record.mutable_job()->mutable_spec() = spec;
+  const std::string missing = Job::Make(world_, std::move(stored))->MissingTasks();
+  if (!missing.empty()) return missing;
+  const auto running = std::count_if(jobs_.begin(), jobs_.end(), [](const auto& job) {
+    return job.second->admitted() && !job.second->ended();
+  });
+  return static_cast<std::size_t>(running) < options_.max_running_jobs
+             ? ""
+             : fmt::format("another job's end (max-jobs is {})", options_.max_running_jobs);
 }
 
 // One at a time: what is found here must still be so when the row is on disk.

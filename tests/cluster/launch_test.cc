@@ -263,6 +263,10 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused, and says wh
   CHECK(absent.err.find("has no command \"no-such-command\" in its PATH") != std::string::npos);
   CHECK(cluster.Muster({"submit", "--workers", "1", "--dry-run", "--", "sh", "-c", "true"}).code ==
         0);
+  const RunResult dry =
+      cluster.Muster({"submit", "--workers", "9", "--dry-run", "--", "sh", "-c", "true"});
+  CHECK(dry.code == 0);
+  CHECK(dry.err.find("it would wait for 6 more workers (3 of 9 are there)") != std::string::npos);
   CHECK(cluster.Muster({"jobs"}).err.find("no jobs") != std::string::npos);
 
   const std::string waits = IdIn(Launch("exit 0\n", {}, "9"));

@@ -119,6 +119,15 @@ TEST_CASE_METHOD(SubmitFixture, "a dry run tells problems by exit code 2", "[cli
   CHECK(Said("digits can run"));
 }
 
+TEST_CASE_METHOD(SubmitFixture, "a dry run says whom the job would wait for", "[cli][unit]") {
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK_FALSE(Said("would wait"));
+
+  api.submit->set_waits_for("6 more workers (3 of 9 are there)");
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK(Said("  submitted now it would wait for 6 more workers (3 of 9 are there)\n"));
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a dry run says when checkpoints will be saved", "[cli][unit]") {
   CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
   CHECK(Said("  checkpoints: at the end and on stop\n"));

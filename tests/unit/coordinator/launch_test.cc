@@ -98,6 +98,25 @@ TEST_CASE("A launched command's processes are told their places when all address
   CHECK(cluster.job().message() == "done: 6 processes ended with exit code 0");
 }
 
+TEST_CASE("A dry run says whom the job would wait for", "[coordinator][launch]") {
+  Coordinator::Options options;
+  options.max_running_jobs = 1;
+  LaunchCluster cluster(options);
+  cluster.JoinAll(0, 3);
+  const auto waits_for = [&](const v1::JobSpec& spec) {
+    const auto reply = cluster.Submit(spec, /*dry_run=*/true);
+    REQUIRE(reply.ok());
+    CHECK(reply->problems().empty());
+    return reply->waits_for();
+  };
+
+  CHECK(waits_for(LaunchSpec(3)).empty());
+  CHECK(waits_for(LaunchSpec(9)) == "6 more workers (3 of 9 are there)");
+  cluster.Run(LaunchSpec(1));
+  CHECK(waits_for(LaunchSpec(2, 0, "next")) == "another job's end (max-jobs is 1)");
+  CHECK(cluster.core->List().jobs_size() == 1);
+}
+
 TEST_CASE("A launched command takes what is there between its least and its most workers",
           "[coordinator][launch]") {
   LaunchCluster cluster;
