@@ -51,6 +51,12 @@ bool ReportedAlready(const WalkResult& walk, const std::string& path) {
   });
 }
 
+bool ReportedAlready(const WalkResult& walk, const Problem& problem) {
+  return ReportedAlready(walk, problem.path) ||
+         std::any_of(problem.lacks.begin(), problem.lacks.end(),
+                     [&](const std::string& field) { return ReportedAlready(walk, field); });
+}
+
 void Absolute(const std::string& folder, std::string& path) {
   if (!path.empty() && path[0] != '/') path = (fs::path(folder) / path).lexically_normal().string();
 }
@@ -143,7 +149,7 @@ JobFile ParseJobYaml(std::string_view text, const std::string& file) {
   if (job.spec.name().empty()) job.spec.set_name(NameFromFile(file));
 
   for (Problem& problem : ValidateJob(job.spec)) {
-    if (ReportedAlready(walk, problem.path)) continue;
+    if (ReportedAlready(walk, problem)) continue;
     const Position position = Locate(job.positions, problem.path);
     job.problems.push_back({std::move(problem), position});
   }

@@ -11,6 +11,9 @@ struct Problem {
   std::string path;
   // What was given against what is allowed; no path, no position.
   std::string message;
+  // The fields of which one is missing, where `path` is none of them or not the only one: whoever
+  // has read them wrongly knows that this is no news.
+  std::vector<std::string> lacks = {};
 };
 
 using Problems = std::vector<Problem>;

@@ -54,7 +54,12 @@ void DataCheck::Run(const v1::DataSpec& data) {
   const int readers =
       data.has_idx() + data.has_csv() + data.has_criteo() + data.has_tfrecord() + data.has_text();
   if (readers != 1) {
-    return Report("", "exactly one reader of idx, csv, criteo, tfrecord, text; given {}", readers);
+    Report("", "exactly one reader of idx, csv, criteo, tfrecord, text; given {}", readers);
+    if (readers > 0) return;
+    for (const char* reader : {"idx", "csv", "criteo", "tfrecord", "text"}) {
+      problems_.back().lacks.push_back(path_ + "." + reader);
+    }
+    return;
   }
   if (data.has_idx()) Idx(data.idx());
   if (data.has_csv()) Csv(data.csv());

@@ -42,6 +42,8 @@ class JobCheck {
   void Report(std::string path, fmt::format_string<Args...> text, Args&&... args) {
     problems_.push_back({std::move(path), fmt::format(text, std::forward<Args>(args)...)});
   }
+  // The last problem is that all of these are missing.
+  void Lacks(std::vector<std::string> fields) { problems_.back().lacks = std::move(fields); }
 
   // `name` must be a declared column of the training data.
   void CheckColumn(const std::string& path, const std::string& name);
@@ -206,6 +208,7 @@ void JobCheck::Length() {
     Report(spec_.epochs() == 0 ? "epochs" : "steps",
            "exactly one of epochs and steps, above 0; given {}",
            spec_.epochs() == 0 ? "none" : "both");
+    if (spec_.epochs() == 0) Lacks({"epochs", "steps"});
   }
   if (spec_.steps() > job_limits::kMostSteps) {
     Report("steps", "at most {}; given {}", job_limits::kMostSteps, spec_.steps());
@@ -221,6 +224,7 @@ void JobCheck::Model() {
     Report("model",
            "exactly one of forward (TorchScript source) and archive (a .pt file); given {}",
            model.forward().empty() ? "none" : "both");
+    if (model.forward().empty()) Lacks({"model.forward", "model.archive"});
   }
   CheckSource("model.forward", model.forward());
   if (!model.archive().empty() && !model.parameters().empty()) {
@@ -300,6 +304,7 @@ void JobCheck::Loss() {
   const bool kind = loss.kind() != v1::LOSS_KIND_UNSPECIFIED;
   if (kind == !loss.function().empty()) {
     Report("loss", "exactly one of kind and function; given {}", kind ? "both" : "none");
+    if (!kind) Lacks({"loss.kind", "loss.function"});
   }
   CheckSource("loss.function", loss.function());
   if (kind && loss.label().empty())
@@ -317,6 +322,7 @@ void JobCheck::Metrics() {
     if (metric == v1::METRIC_LOSS) continue;
     if (spec_.loss().label().empty()) {
       Report(path, "needs loss.label: what would the output be compared with?");
+      Lacks({"loss.label"});
     }
     if (metric == v1::METRIC_ACCURACY && loss == v1::LOSS_KIND_MSE) {
       Report(path, "accuracy needs classes; the loss is mse");

@@ -150,6 +150,26 @@ TEST_CASE("every problem is listed, in the order of the file", "[config][unit]")
   CHECK(job.problems[2].problem.path == "colour");
 }
 
+TEST_CASE("a field that was meant is not reported as missing, too", "[config][unit]") {
+  const auto one = [](const std::string& from, const std::string& to) {
+    const std::string problems = ProblemsOf(GoodJobBut(from, to));
+    CAPTURE(problems);
+    CHECK(problems.find('\n') == std::string::npos);
+    return problems;
+  };
+  CHECK(one("  forward:", "  foward:") ==
+        "job.yaml:6:3: model.foward: unknown key; did you mean \"forward\"?");
+  CHECK(one("  idx:", "  idxx:") == "job.yaml:10:3: data.idxx: unknown key; did you mean \"idx\"?");
+  CHECK(one("label: label}", "labl: label}") ==
+        "job.yaml:14:37: loss.labl: unknown key; did you mean \"label\"?");
+  CHECK(one("epochs: 5", "step: 5") == "job.yaml:18:1: step: unknown key; did you mean \"steps\"?");
+  Contains(one("kind: softmax_cross_entropy", "kind: softmax"), "job.yaml:14:14: loss.kind: ");
+  // What nobody meant is missing.
+  Contains(ProblemsOf(GoodJobBut("epochs: 5", "")), "exactly one of epochs and steps");
+  Contains(ProblemsOf(GoodJobBut("kind: softmax_cross_entropy, ", "")),
+           "loss: exactly one of kind and function; given none");
+}
+
 TEST_CASE("problems of meaning carry the place of the field", "[config][unit]") {
   CHECK(ProblemsOf(GoodJobBut("0.001", "-1")) ==
         "job.yaml:16:40: optimizer.learning_rate: required, above 0 and finite; given -1");
