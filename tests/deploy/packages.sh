@@ -72,6 +72,8 @@ test -e /etc/logrotate.d/muster-daemons
 test -e /usr/share/bash-completion/completions/muster
 test -e /usr/lib/systemd/system/muster-coordinator.service
 cd /packages
+# Its commands find its own cluster, whatever the caller's environment names.
+unset MUSTER_COORDINATOR MUSTER_TOKEN_FILE XDG_RUNTIME_DIR
 muster up --ps 1 --workers 1 >up.log 2>&1 &
 up=$!
 muster status --wait ready --timeout 60s || { cat up.log; exit 1; }
