@@ -18,6 +18,7 @@ struct Flag {
   std::vector<std::string> names;  // with their dashes
   std::string about;
   bool value = false;
+  bool optional = false;  // it may stand without its value
   bool file = false;
   std::vector<std::string> choices = {};
 };
@@ -33,9 +34,10 @@ struct Command {
   std::string name() const { return path.substr(path.rfind(' ') + 1); }
 };
 
-// "auto|always|never": all lower case, unlike N|MIN:MAX.
-std::vector<std::string> ChoicesIn(const std::string& type) {
+// "auto|always|never": all lower case, unlike N|MIN:MAX. In brackets where a value may be left out.
+std::vector<std::string> ChoicesIn(std::string type) {
   std::vector<std::string> choices;
+  if (type.starts_with('[') && type.ends_with(']')) type = type.substr(1, type.size() - 2);
   if (type.find('|') == std::string::npos) return choices;
   if (std::any_of(type.begin(), type.end(), [](char c) { return c >= 'A' && c <= 'Z'; })) {
     return choices;
@@ -50,6 +52,7 @@ Flag FlagOf(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
   flag.value = option.get_items_expected_max() > 0;
+  flag.optional = flag.value && option.get_items_expected_min() == 0;
   const std::string type = option.get_type_name();
   flag.choices = ChoicesIn(type);
   const auto named = [&](const char* name) {
@@ -129,7 +132,10 @@ std::string Bash(const Command& root) {
         gives = fmt::format("COMPREPLY=($(compgen -W \"{}\" -- \"$current\")); ",
                             fmt::join(flag.choices, " "));
       }
-      values += fmt::format("    {}) {}return ;;\n", patterns, gives);
+      // Behind one that needs no value, other flags may come as well.
+      values += fmt::format("    {}) {} ;;\n", patterns,
+                            flag.optional ? fmt::format("more=\"{}\"", fmt::join(flag.choices, " "))
+                                          : gives + "return");
     }
     words += fmt::format(
         "    \"{}\") words=\"{}{}\" ;;\n", command->path, fmt::join(WordsOf(*command), " "),
@@ -139,7 +145,7 @@ std::string Bash(const Command& root) {
 __muster_known_jobs() {{ muster jobs 2>/dev/null | awk 'NR > 1 {{ print $1; print $2 }}'; }}
 __muster_known_tasks() {{ muster status 2>/dev/null | awk '$1 ~ /:[0-9]+$/ {{ print $1 }}'; }}
 _muster() {{
-  local i command= words= stem= current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
+  local i command= words= more= stem= current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
   COMPREPLY=()
   for ((i = 1; i < COMP_CWORD; i++)); do
     case "$command/${{COMP_WORDS[i]}}" in
@@ -153,7 +159,7 @@ _muster() {{
   # bash takes worker:1 for three words, and replaces the last.
   if [[ $current == : ]]; then stem=$before: current=
   elif [[ $before == : ]]; then stem=${{COMP_WORDS[COMP_CWORD - 2]}}:; fi
-  COMPREPLY=($(compgen -W "$words {}" -- "$stem$current"))
+  COMPREPLY=($(compgen -W "$words $more {}" -- "$stem$current"))
   COMPREPLY=("${{COMPREPLY[@]#"$stem"}}")
 }}
 complete -o bashdefault -F _muster muster
@@ -195,9 +201,9 @@ std::string ZshArguments(const Command& command, const Command& root) {
   for (const Flag& flag : FlagsBehind(command, root)) {
     for (const std::string& name : flag.names) {
       const std::string value = !flag.value ? ""
-                                : flag.file
-                                    ? ":file:_files"
-                                    : fmt::format(":value:({})", fmt::join(flag.choices, " "));
+                                : flag.file ? ":file:_files"
+                                            : fmt::format("{}:value:({})", flag.optional ? ":" : "",
+                                                          fmt::join(flag.choices, " "));
       lines += fmt::format(" \\\n      '{}[{}]{}'", name, ZshText(flag.about, "[]:"), value);
     }
   }
@@ -287,7 +293,7 @@ std::string Fish(const Command& root) {
       for (const std::string& name : flag.names) {
         text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       }
-      if (flag.value) text += flag.file ? " -r -F" : " -x";
+      if (flag.value && !flag.optional) text += flag.file ? " -r -F" : " -x";
       if (!flag.choices.empty()) text += fmt::format(" -a '{}'", fmt::join(flag.choices, " "));
       text += fmt::format(" -d {}\n", Quoted(flag.about));
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -72,6 +73,44 @@ std::string CheckRestartPolicy(const std::string& policy) {
 Options::RestartPolicy RestartPolicyNamed(const std::string& name) {
   if (name == "on-failure") return Options::RestartPolicy::kOnFailure;
   return name == "exit-code" ? Options::RestartPolicy::kExitCode : Options::RestartPolicy::kNever;
+}
+
+// By --restart-policy NAME, and by --restart NAME, its second name.
+void SetRestartPolicy(Options& options, const std::string& name) {
+  const Options::RestartPolicy policy = RestartPolicyNamed(name);
+  if (options.restart_policy.value_or(policy) != policy) {
+    throw CLI::ValidationError(
+        "--restart POLICY is --restart-policy: two different ones are given");
+  }
+  options.restart_policy = policy;
+}
+
+// Alone it is about a job that has ended, with a policy about a main() that fails: two things, but
+// each is what somebody means who types it so. Both may be given.
+void AddRestart(CLI::App& submit, Options& options) {
+  submit
+      .add_option_function<std::vector<std::string>>(
+          "--restart",
+          [&options](const std::vector<std::string>& given) {
+            for (const std::string& policy : given) {
+              if (policy.empty()) {
+                options.begin_anew = true;
+              } else {
+                SetRestartPolicy(options, policy);
+              }
+            }
+          },
+          "Alone: a job of this name that has ended begins anew at step 0; its checkpoints are set "
+          "aside. With a policy: the same as --restart-policy")
+      ->expected(0, 1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::Validator(
+          [](const std::string& policy) {
+            return policy.empty() ? std::string() : CheckRestartPolicy(policy);
+          },
+          ""))
+      ->type_name("[never|on-failure|exit-code]");
 }
 
 std::string CheckVariable(const std::string& text) {
@@ -162,9 +201,7 @@ void AddProgram(CLI::App& submit, Options& options) {
   submit
       .add_option_function<std::string>(
           "--restart-policy",
-          [&options](const std::string& name) {
-            options.restart_policy = RestartPolicyNamed(name);
-          },
+          [&options](const std::string& name) { SetRestartPolicy(options, name); },
           "Of a program: never (default), or on-failure: main() begins anew when it has failed "
           "or the coordinator was restarted; a command's processes all do, but with "
           "multi_worker_mirrored and MIN:MAX the failed one alone (default there). exit-code: "
@@ -218,6 +255,11 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
           "{} belongs to a program (behind --); a job file says what its job needs", name));
     }
   }
+  if (!program && options.restart_policy) {
+    throw CLI::ValidationError(
+        "--restart with a policy belongs to a program (behind --); alone it lets a job that has "
+        "ended begin anew");
+  }
   const bool launch = IsLaunch(options);
   const auto policy = options.restart_policy.value_or(
       IsElastic(options) ? Options::RestartPolicy::kOnFailure : Options::RestartPolicy::kNever);
@@ -259,9 +301,7 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
   submit->add_flag("--dry-run", options.dry_run, "Find what is wrong without running")
       ->excludes(follow)
       ->excludes(wait);
-  submit->add_flag("--restart", options.begin_anew,
-                   "A job of this name that has ended begins anew at step 0; its checkpoints are "
-                   "set aside");
+  AddRestart(*submit, options);
   submit->formatter(std::make_shared<SubmitFormatter>());
   AddProgram(*submit, options);
   AddOutput(*submit, options);

@@ -158,6 +158,9 @@ TEST_CASE("bash completes commands, flags, values, files and jobs", "[cli][unit]
   CHECK(Bash(folder, "muster --color ''") == Set{"auto", "always", "never"});
   CHECK(Bash(folder, "muster jobs -o ''") == Set{"table", "json"});
   CHECK(Bash(folder, "muster submit --restart-policy on") == Set{"on-failure"});
+  // It may stand alone.
+  CHECK(Bash(folder, "muster submit --restart on") == Set{"on-failure"});
+  CHECK(Bash(folder, "muster submit --restart --wai") == Set{"--wait"});
   CHECK(Bash(folder, "muster completion ''").count("fish") == 1);
   CHECK(Bash(folder, "muster submit --max-restarts ''").empty());
   std::ofstream(folder / "job.yaml") << "";
@@ -186,6 +189,7 @@ TEST_CASE("fish and zsh complete commands, flags, values, files, jobs and tasks"
     CHECK(offer(folder, "muster --color never su") == Set{"submit"});
     CHECK(offer(folder, "muster jobs -o ") == Set{"table", "json"});
     CHECK(offer(folder, "muster submit --restart-policy on") == Set{"on-failure"});
+    CHECK(offer(folder, "muster submit --restart --wai") == Set{"--wait"});
     CHECK(offer(folder, "muster completion ").count("fish") == 1);
     CHECK(offer(folder, "muster describe cl") == Set{"clicks"});
     CHECK(offer(folder, "muster stop job") == Set{"job-7"});
@@ -196,12 +200,14 @@ TEST_CASE("fish and zsh complete commands, flags, values, files, jobs and tasks"
   SECTION("fish") {
     if (!IsInstalled("fish")) return;
     complete(&Fish);
+    CHECK(Fish(folder, "muster submit --restart=on") == Set{"--restart=on-failure"});
     const std::string file = folder / "job.yaml";
     CHECK(Fish(folder, "muster submit -f " + folder / "jo").count(file) == 1);
   }
   SECTION("zsh") {
     if (!IsInstalled("zsh")) return;
     complete(&Zsh);
+    CHECK(Zsh(folder, "muster submit --restart on") == Set{"on-failure"});
     // The last part of a path.
     CHECK(Zsh(folder, "muster submit -f " + folder / "jo") == Set{"job.yaml"});
   }

@@ -135,6 +135,51 @@ TEST_CASE_METHOD(ProgramFixture, "a program of more than 256 MiB is not sent", "
   CHECK(Said("at most 256.0 MiB"));
 }
 
+TEST_CASE_METHOD(ProgramFixture,
+                 "--restart with a policy is --restart-policy, alone it begins anew",
+                 "[cli][unit]") {
+  struct Sent {
+    v1::RestartPolicy policy;
+    bool anew;
+  };
+  const auto sent = [this](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "submit");
+    flags.insert(flags.end(), {"--", words});
+    err.str("");
+    const ExitCode code = Run(flags);
+    INFO(err.str());
+    REQUIRE(code == ExitCode::kDone);
+    const v1::SubmitJobRequest& request = api.submitted.back();
+    return Sent{request.spec().program().restart(), request.restart()};
+  };
+  const auto is = [](const Sent& given, v1::RestartPolicy policy, bool anew) {
+    return given.policy == policy && given.anew == anew;
+  };
+  CHECK(is(sent({"--restart", "on-failure", "--max-restarts", "5"}), v1::RESTART_POLICY_ON_FAILURE,
+           false));
+  CHECK(is(sent({"--restart=on-failure"}), v1::RESTART_POLICY_ON_FAILURE, false));
+  CHECK(is(sent({"--restart"}), v1::RESTART_POLICY_NEVER, true));
+  CHECK(is(sent({"--restart", "--name", "again"}), v1::RESTART_POLICY_NEVER, true));
+  CHECK(is(sent({"--restart", "--restart", "on-failure"}), v1::RESTART_POLICY_ON_FAILURE, true));
+  CHECK(is(sent({"--restart", "--restart-policy", "on-failure"}), v1::RESTART_POLICY_ON_FAILURE,
+           true));
+  CHECK(is(sent({"--restart", "never", "--restart-policy", "never"}), v1::RESTART_POLICY_NEVER,
+           false));
+
+  const auto refuses = [this](const std::vector<std::string>& line, const std::string& why) {
+    err.str("");
+    const ExitCode code = Run(line);
+    CAPTURE(err.str());
+    return code == ExitCode::kUsage && Said(why);
+  };
+  CHECK(refuses({"submit", "--restart", "always", "--", words},
+                "--restart: there is no \"always\"; choose never, on-failure or exit-code"));
+  CHECK(refuses({"submit", "--restart", "never", "--restart-policy", "on-failure", "--", words},
+                "two different ones"));
+  CHECK(refuses({"submit", "-f", "job.yaml", "--restart", "on-failure"},
+                "--restart with a policy belongs to a program"));
+}
+
 TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix", "[cli][unit]") {
   const auto refuses = [this](const std::vector<std::string>& line, const std::string& why) {
     err.str("");
