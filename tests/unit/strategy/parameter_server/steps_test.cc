@@ -1,7 +1,14 @@
 // Steps of a program's closures: how far they run ahead of each other, and that synchronous ones
 // have the same bits on any number of workers.
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/unit/strategy/parameter_server/servers.h"
 
@@ -10,19 +17,13 @@ namespace steps_of_closures {
 // State of the test that runs; closures run on threads of its process.
 muster::Variable stepped;
 muster::ServerOptimizer stepper;
-std::atomic<int> under_way{0};
-std::atomic<int> most_under_way{0};
 
 // A gradient whose bits show what was read and in which order gradients were added.
 void one_gradient(std::int64_t batch) {
-  const int now = ++under_way;
-  for (int most = most_under_way; now > most && !most_under_way.compare_exchange_weak(most, now);) {
-  }
   const torch::Tensor x = torch::sin(torch::arange(12, torch::kFloat) * static_cast<double>(batch));
   const torch::Tensor gradient = torch::cos(stepped.value().detach() + x.view({4, 3})) *
                                  std::pow(10.0, static_cast<double>(batch % 5));
   stepper.apply_gradients({{gradient, stepped}});
-  --under_way;
 }
 // The first execution of this batch waits until the test ends.
 std::atomic<std::int64_t> straggler{0};
@@ -33,12 +34,55 @@ void sometimes_late(std::int64_t batch) {
   }
   one_gradient(batch);
 }
+
+// Lets closures end when the test says so, and keeps what had ended when each began.
+class Gate {
+ public:
+  // In a closure.
+  void Pass(int closure) {
+    std::unique_lock lock(mutex_);
+    ended_before_[closure] = ended_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_ || let_go_.contains(closure); });
+    ended_.insert(closure);
+  }
+  void LetGo(int closure) {
+    const std::lock_guard lock(mutex_);
+    let_go_.insert(closure);
+    changed_.notify_all();
+  }
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  bool AwaitBegun(std::size_t closures) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60),
+                             [&] { return ended_before_.size() >= closures; });
+  }
+  std::map<int, std::set<int>> ended_before() {
+    const std::lock_guard lock(mutex_);
+    return ended_before_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  std::set<int> let_go_;
+  std::set<int> ended_;
+  std::map<int, std::set<int>> ended_before_;
+};
+Gate* gate = nullptr;
+void waits_at_the_gate(int closure) { gate->Pass(closure); }
 void breaks_its_step(std::int64_t) { muster::raise(muster::ErrorCode::kOutOfRange, "a bad batch"); }
 
 }  // namespace steps_of_closures
 
 MUSTER_FUNCTION(steps_of_closures::one_gradient);
 MUSTER_FUNCTION(steps_of_closures::sometimes_late);
+MUSTER_FUNCTION(steps_of_closures::waits_at_the_gate);
 MUSTER_FUNCTION(steps_of_closures::breaks_its_step);
 
 namespace muster {
@@ -55,7 +99,6 @@ torch::Tensor after_training(int workers, const ParameterServerOptions& options,
   const auto scope = strategy.scope();
   stepped = Variable::create("w", torch::zeros({4, 3}));
   stepper = ServerOptimizer(torch::optim::AdamOptions(0.01), {stepped});
-  under_way = most_under_way = 0;
   ClusterCoordinator coordinator(servers.link);
   for (int batch = 1; batch <= batches; ++batch) {
     coordinator.schedule_step<one_gradient>(batch);
@@ -111,12 +154,58 @@ TEST_CASE("a synchronous step does not wait for a closure whose second execution
   stepper = {};
 }
 
-TEST_CASE("with a staleness of k no more than k + 1 steps are under way",
+void check_bound(std::uint32_t staleness, std::uint32_t in_a_step) {
+  CAPTURE(staleness, in_a_step);
+  const std::size_t bound = std::size_t{staleness + 1} * in_a_step;
+  const std::size_t all = 2 * bound + 1;
+  Gate of_this;
+  gate = &of_this;
+  // Two workers more than the bound has closures: what went beyond it would find an idle one, and
+  // with an idle one schedule_step() itself gives out all that may go.
+  Servers servers(1, static_cast<int>(bound) + 2);
+  const ParameterServerStrategy strategy(
+      {.consistency = Consistency::bounded(staleness), .gradients_per_step = in_a_step});
+  ClusterCoordinator coordinator(servers.link);
+  // Whatever fails, closures that wait must not keep their workers from ending.
+  const std::unique_ptr<Gate, decltype([](Gate* closed) { closed->Open(); })> opens(&of_this);
+  std::vector<RemoteValue<void>> values;
+  for (std::size_t n = 1; n <= all; ++n) {
+    values.push_back(coordinator.schedule_step<waits_at_the_gate>(static_cast<int>(n)));
+  }
+
+  // k + 1 steps begin before any has ended; the closure beyond them does not.
+  REQUIRE(of_this.AwaitBegun(bound));
+  CHECK(coordinator.counts().in_flight == bound);
+  // Nor does it when all have ended but the oldest.
+  for (std::size_t n = 2; n <= bound; ++n) {
+    of_this.LetGo(static_cast<int>(n));
+    values[n - 1].fetch();
+  }
+  CHECK(coordinator.counts().in_flight == 1);
+  of_this.LetGo(1);
+  values[0].fetch();
+  REQUIRE(of_this.AwaitBegun(2 * bound));
+  CHECK(coordinator.counts().in_flight == bound);
+  of_this.Open();
+  coordinator.join();
+
+  const auto ended_before = of_this.ended_before();
+  CHECK(ended_before.size() == all);
+  for (const auto& [closure, ended] : ended_before) {
+    const int steps = (closure - 1) / static_cast<int>(in_a_step) - static_cast<int>(staleness);
+    for (int earlier = 1; earlier <= steps * static_cast<int>(in_a_step); ++earlier) {
+      CAPTURE(closure, earlier);
+      CHECK(ended.contains(earlier));
+    }
+  }
+}
+
+TEST_CASE("with a staleness of k closures of k + 1 steps begin, and the next when the oldest ends",
           "[parameter_server][spec]") {
-  (void)after_training(4, {.consistency = Consistency::bounded(1)}, 40, 0);
-  CHECK(most_under_way <= 2);
-  (void)after_training(4, {.consistency = Consistency::bounded(1), .gradients_per_step = 2}, 40, 0);
-  CHECK(most_under_way <= 4);
+  check_bound(0, 1);
+  check_bound(1, 1);
+  check_bound(2, 1);
+  check_bound(1, 2);
 }
 
 TEST_CASE("a synchronous step whose closure breaks_its_step is over, and the next one begins",
