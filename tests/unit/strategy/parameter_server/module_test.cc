@@ -307,6 +307,44 @@ TEST_CASE("a distributed module is saved and loaded by its values on the servers
   CHECK(bias.value().item<float>() == 5);
 }
 
+TEST_CASE("a module exported of one split is loaded into another; its file has whole parameters",
+          "[strategy][unit][SHV-25]") {
+  const torch::Tensor values = torch::arange(1.0, 7.0).view({6, 1});
+  const auto options = torch::nn::LinearOptions(1, 6).bias(false);
+  const std::vector<std::pair<int, int>> splits{{2, 2}, {2, 3}, {3, 2}, {2, 1}, {1, 1}};
+  for (const auto& split : splits) {
+    const int before = split.first;
+    const int after = split.second;
+    CAPTURE(before, after);
+    const testing::TempFolder folder;
+    const std::string file = folder / "linear.pt";
+    // A program of its own each.
+    const auto distributed_over = [&](int shards, const auto& use) {
+      const Servers servers;
+      ParameterServerStrategy strategy(fixed_shards_partitioner(shards));
+      auto net = strategy.distribute(torch::nn::Linear(options));
+      const Variable weight = net.variable("weight");
+      CHECK(ShardedVariable(weight).size() == shards);
+      use(net, weight);
+    };
+    distributed_over(before, [&](auto& net, const Variable& weight) {
+      weight.assign(values);
+      net.save(file);
+    });
+
+    torch::nn::Linear whole(options);
+    torch::load(whole, file);
+    CHECK(whole->weight.equal(values));
+    distributed_over(after, [&](auto& net, const Variable& weight) {
+      CHECK_FALSE(weight.value().equal(values));
+      net.load(file);
+      CHECK(weight.value().equal(values));
+      // The last row is the last shard's.
+      CHECK(ShardedVariable(weight).value_of_shard(after - 1)[-1].item<float>() == 6);
+    });
+  }
+}
+
 TEST_CASE("what parameter servers cannot have of modules and optimizers is refused by name",
           "[strategy][unit]") {
   ModuleFixture fixture;
