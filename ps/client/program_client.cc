@@ -80,6 +80,7 @@ class ProgramClientImpl final : public ProgramClient {
   Status EndSteps(std::uint64_t step) override;
   std::vector<SpaceId> spaces() const override { return servers_.spaces(); }
   LinkBytes bytes() const override { return servers_.bytes(); }
+  std::vector<ReadCounts> reads() const override { return servers_.reads(); }
 
  private:
   // Who sends write sets of no closure, one after another.

@@ -117,6 +117,8 @@ class ProgramClient {
   // By task index, in the order of the servers given.
   virtual std::vector<SpaceId> spaces() const = 0;
   virtual LinkBytes bytes() const = 0;
+  // In the same order.
+  virtual std::vector<ReadCounts> reads() const = 0;
 };
 
 // What to connect to, of the addresses that a driver or an executor was told.

@@ -98,6 +98,14 @@ std::vector<SpaceId> ProgramServers::spaces() const {
 
 LinkBytes ProgramServers::bytes() const { return {.tcp = tcp_bytes_, .local = local_bytes_}; }
 
+std::vector<ReadCounts> ProgramServers::reads() const {
+  std::vector<ReadCounts> reads;
+  for (const auto& server : servers_) {
+    reads.push_back({.requests = server->read_requests, .parts = server->read_parts});
+  }
+  return reads;
+}
+
 void ProgramServers::Count(const ProgramLink& link, std::uint64_t bytes) {
   (link.local() ? local_bytes_ : tcp_bytes_).fetch_add(bytes, std::memory_order_relaxed);
 }
@@ -227,8 +235,14 @@ Status ProgramServers::ReadAll(std::span<Share> shares, const ProgramIds& ids, T
         const auto left = std::span(share.reads).subspan(share.done);
         return GroupOf(left, BytesOfRead);
       },
-      {.send = [&](Share& share,
-                   ProgramLink& link) { return link.SendReads(ids, NextReads(share), deadline); },
+      {.send =
+           [&](Share& share, ProgramLink& link) {
+             const auto parts = NextReads(share);
+             Server& server = *servers_[share.server];
+             server.read_requests.fetch_add(1, std::memory_order_relaxed);
+             server.read_parts.fetch_add(parts.size(), std::memory_order_relaxed);
+             return link.SendReads(ids, parts, deadline);
+           },
        .receive = [&](Share& share, ProgramLink& link) -> Status {
          const auto parts = NextReads(share);
          MUSTER_TRY(link.ReceiveReads(parts, deadline));

@@ -45,6 +45,7 @@ class ProgramServers {
   const ServerSession::Target& target(std::size_t server) const { return servers_[server]->target; }
   std::vector<SpaceId> spaces() const;
   LinkBytes bytes() const;
+  std::vector<ReadCounts> reads() const;
 
   // One request to one server; `use` gets the answer. A link that broke is made again once, and the
   // request repeated: repeating any does no harm.
@@ -65,6 +66,8 @@ class ProgramServers {
     SpaceId space MUSTER_GUARDED_BY(mutex);
     // Not OK: it was restarted.
     Status lost MUSTER_GUARDED_BY(mutex);
+    std::atomic<std::uint64_t> read_requests{0};
+    std::atomic<std::uint64_t> read_parts{0};
   };
   // What a call does on a link: a request out, its answer in.
   struct Exchange {

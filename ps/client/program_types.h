@@ -1,6 +1,7 @@
 // What a program's client is opened with: which servers there are, and whose variables they have.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,13 @@ struct ProgramClientOptions {
   net::SpinMode spin = net::SpinMode::kAdaptive;
   // How often the servers hear how far closures have settled, while that moves.
   Millis settle_every{100};
+};
+
+// What one server was asked to read: frames, and the shards that they name, each whole or some of
+// its rows.
+struct ReadCounts {
+  std::uint64_t requests = 0;
+  std::uint64_t parts = 0;
 };
 
 }  // namespace muster::ps

@@ -19,6 +19,8 @@ using testing::kProgram;
 using testing::ProgramCluster;
 using testing::Raw;
 using testing::ReadAll;
+using testing::Reads;
+using testing::ReadsSince;
 
 using Ids = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
@@ -175,9 +177,15 @@ TEST_CASE("rows are gathered by id, in the order asked for, from their shards al
   const Floats table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   const VariableHandle w = Make(*driver, "w", {5, 2}, table, {0, 1, 2});
 
+  std::vector<ReadCounts> before = driver->reads();
   CHECK(Gather<float>(*driver, w, {0, 3, 4}) == Floats{1, 2, 7, 8, 9, 10});
+  CHECK(ReadsSince(before, *driver) == Reads{{1, 1}, {1, 1}, {1, 1}});
+  before = driver->reads();
   CHECK(Gather<float>(*driver, w, {4, 0, 4}) == Floats{9, 10, 1, 2, 9, 10});
+  CHECK(ReadsSince(before, *driver) == Reads{{1, 1}, {0, 0}, {1, 1}});
+  before = driver->reads();
   CHECK(Gather<float>(*driver, w, {}).empty());
+  CHECK(ReadsSince(before, *driver) == Reads{{0, 0}, {0, 0}, {0, 0}});
   const LinkBytes bytes = driver->bytes();
   // The value once, and six rows with their ids.
   CHECK(bytes.tcp + bytes.local >= 6 * 16);

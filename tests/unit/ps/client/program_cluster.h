@@ -86,6 +86,17 @@ class ProgramCluster {
   std::vector<std::unique_ptr<PsServer>> servers_;
 };
 
+// What each server has been asked to read since `before`: requests, and parts of them.
+using Reads = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+inline Reads ReadsSince(const std::vector<ReadCounts>& before, const ProgramClient& client) {
+  Reads since;
+  for (const ReadCounts& now : client.reads()) {
+    const ReadCounts& then = before.at(since.size());
+    since.emplace_back(now.requests - then.requests, now.parts - then.parts);
+  }
+  return since;
+}
+
 template <class T>
 std::vector<T> ReadAll(ProgramClient& client, const VariableHandle& variable,
                        WriteSet* own = nullptr, std::uint32_t slot = 0) {

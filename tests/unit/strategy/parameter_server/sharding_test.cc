@@ -11,6 +11,7 @@ namespace {
 using testing::device_of_server;
 using testing::says;
 using testing::Servers;
+using testing::throws;
 
 std::vector<std::int64_t> RowsOf(const ShardedVariable& variable) {
   std::vector<std::int64_t> rows;
@@ -106,8 +107,16 @@ TEST_CASE("rows are read one request for each shard, and never all",
   ParameterServerStrategy strategy(fixed_shards_partitioner(3));
   const auto scope = strategy.scope();
   const Variable table = Variable::create("table", torch::arange(1.0, 11.0).reshape({5, 2}));
+  using ps::testing::Reads;
+  const ps::ProgramClient& client = servers.connection->client();
+  std::vector<ps::ReadCounts> earlier = client.reads();
   CHECK(embedding_lookup(table, torch::tensor({0, 3, 4}))
             .equal(torch::tensor({{1.0F, 2.0F}, {7.0F, 8.0F}, {9.0F, 10.0F}})));
+  CHECK(ps::testing::ReadsSince(earlier, client) == Reads{{1, 1}, {1, 1}, {1, 1}});
+  // Those that have none of the rows are not asked.
+  earlier = client.reads();
+  CHECK(embedding_lookup(table, torch::tensor({{1, 4}, {4, 0}})).size(0) == 2);
+  CHECK(ps::testing::ReadsSince(earlier, client) == Reads{{1, 1}, {0, 0}, {1, 1}});
   CHECK(ShardedVariable(table)
             .sparse_read(torch::tensor({4, 0, 4}))
             .equal(torch::tensor({{9.0F, 10.0F}, {1.0F, 2.0F}, {9.0F, 10.0F}})));
