@@ -1,4 +1,5 @@
 // Model jobs whose batches may not run ahead of each other as they like.
+#include <chrono>
 #include <csignal>
 #include <random>
 
@@ -175,15 +176,44 @@ TEST_CASE("a synchronous job that is stopped in the middle of a step is saved at
   CHECK(Export(cluster, folder, id) == Train(1));
 }
 
-TEST_CASE("a job of bounded staleness applies every batch, whichever workers are killed",
-          "[cluster]") {
+// Whether the job makes no step for 3 s, though it has not ended.
+bool StandsStill(const Cluster& cluster, const std::string& id, seconds limit) {
+  using Clock = std::chrono::steady_clock;
+  std::uint64_t step = 0;
+  Clock::time_point since = Clock::now();
+  return Eventually(limit, [&] {
+    const v1::Job now = cluster.Describe(id);
+    if (now.progress().step() != step) {
+      step = now.progress().step();
+      since = Clock::now();
+    }
+    return now.ended_ms() == 0 && Clock::now() - since >= seconds(3);
+  });
+}
+
+TEST_CASE(
+    "a job of bounded staleness waits for the batch that a worker holds up, and applies every "
+    "batch, whichever workers are killed",
+    "[cluster]") {
   const TempFolder folder;
-  const SumJob sums(folder, 600, 10, 2, 400, "  consistency: {staleness: 2}\n");
+  const SumJob sums(folder, 600, 10, 60, 400, "  consistency: {staleness: 2}\n");
   Cluster cluster({.ps = 2, .workers = 3});
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 20, seconds(60)));
+  const int held = ExecutorPid(cluster.Describe(id), 0);
+  REQUIRE(held > 0);
+  REQUIRE(::kill(held, SIGSTOP) == 0);
+  // The other two would make all steps, were they free to: it is given up after 30 s only.
+  const bool stood = StandsStill(cluster, id, seconds(20));
+  const v1::Job meanwhile = cluster.Describe(id);
+  REQUIRE(::kill(held, SIGCONT) == 0);
+  CAPTURE(cluster.up_log(), Story(meanwhile));
+  CHECK(stood);
+  CHECK(CountEvents(meanwhile, "CLOSURES_RERUN") == 0);
+  CHECK(cluster.WaitForStep(id, meanwhile.progress().step() + 20, seconds(60)));
+  CHECK(cluster.Describe(id).ended_ms() == 0);
   REQUIRE(cluster.Kill("worker:1", SIGKILL));
-  CAPTURE(cluster.up_log());
+  sums.Hurry();
   REQUIRE(cluster.Wait(id, seconds(120)) == 0);
   CHECK(Export(cluster, folder, id).at("w") == sums.expected);
 }
