@@ -162,7 +162,7 @@ ExitCode ShowStatus(const Context& context) {
   if (!odd.empty()) terminal.out << '\n' << odd;
   const std::string taken_out = TakenOutText(*status);
   if (!taken_out.empty()) terminal.out << '\n' << taken_out;
-  std::vector<std::vector<std::string>> held{{"JOB", "TASK", "VARIABLES"}};
+  std::vector<std::vector<std::string>> held{{"JOB", "TASK", "HELD"}};
   for (const v1::TaskState& task : status->tasks()) {
     for (const v1::JobBytes& job : task.job_bytes()) {
       held.push_back({job.job_id(), TaskName(task.task()), ByteCount(job.bytes())});

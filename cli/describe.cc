@@ -174,7 +174,7 @@ void Variables(const v1::Job& job, std::string& text) {
 void Tasks(const v1::Job& job, std::string& text) {
   if (job.tasks().empty()) return;
   std::vector<std::vector<std::string>> rows{
-      {"TASK", "STATE", "PID", "SESSION", "EXECUTOR", "CLOSURES", "MEMORY", "VARIABLES"}};
+      {"TASK", "STATE", "PID", "SESSION", "EXECUTOR", "CLOSURES", "MEMORY", "HELD"}};
   for (const v1::TaskState& task : job.tasks()) {
     rows.push_back({TaskName(task.task()), task.state(), std::to_string(task.pid()),
                     std::to_string(task.session()),

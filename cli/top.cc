@@ -58,14 +58,14 @@ std::string Screen(const v1::ClusterStatus& status, const v1::ListJobsReply& job
     if (!HasEnded(job.state()) || ++ended <= kMostEnded) rows.push_back(JobRow(job, now_ms));
   }
   text += rows.size() > 1 ? Table(rows) : "no jobs\n";
-  rows = {{"TASK", "STATE", "HOST", "PID", "MEMORY", "CLOSURES", "VARIABLES"}};
+  rows = {{"TASK", "STATE", "HOST", "PID", "MEMORY", "CLOSURES", "HELD"}};
   for (const v1::TaskState& task : status.tasks()) {
-    std::uint64_t variables = 0;
-    for (const v1::JobBytes& held : task.job_bytes()) variables += held.bytes();
+    std::uint64_t bytes = 0;
+    for (const v1::JobBytes& held : task.job_bytes()) bytes += held.bytes();
     rows.push_back({TaskName(task.task()), task.state(), task.hostname(),
                     task.pid() == 0 ? "-" : std::to_string(task.pid()),
                     ByteCount(task.resident_bytes()), std::to_string(task.closures_done()),
-                    variables == 0 ? "-" : ByteCount(variables)});
+                    bytes == 0 ? "-" : ByteCount(bytes)});
   }
   return text + "\n" + Table(rows);
 }

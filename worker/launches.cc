@@ -343,14 +343,21 @@ void Launches::FlushLines(const std::string& job_id, LaunchedId id) {
 
 void Launches::FillHeartbeat(v1::Heartbeat& heartbeat) const {
   for (const auto& [job_id, launch] : launches_) {
+    std::uint64_t bytes = 0;
     for (const auto& [id, process] : launch.processes) {
-      const std::optional<process::Wait> wait = process.running ? io_.WaitOf(id) : std::nullopt;
+      if (!process.running) continue;
+      bytes += io_.MemoryOf(id);
+      const std::optional<process::Wait> wait = io_.WaitOf(id);
       if (!wait) continue;
       v1::CollectiveWait& entry = *heartbeat.add_waits();
       entry = ToProto(*wait);
       entry.set_job_id(job_id);
       *entry.mutable_task() = process.task;
     }
+    if (bytes == 0) continue;
+    v1::JobBytes& held = *heartbeat.add_job_bytes();
+    held.set_job_id(job_id);
+    held.set_bytes(bytes);
   }
 }
 

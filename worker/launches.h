@@ -64,6 +64,9 @@ class LaunchIo {
   virtual void Kill(LaunchedId id) = 0;
   // The collective call in which it stands, if that has lasted.
   virtual std::optional<process::Wait> WaitOf(LaunchedId id) const = 0;
+  // Bytes that it and all that it has started hold, as they were read last; 0: not read yet, or it
+  // has ended.
+  virtual std::uint64_t MemoryOf(LaunchedId id) = 0;
   // Lets go of the addresses.
   virtual void Release(const std::string& job_id) = 0;
   // Deletes the working folder, too.
@@ -94,7 +97,7 @@ class Launches {
   void OnLine(LaunchedId id, std::int64_t time_us, const std::string& line);
   void OnExited(LaunchedId id, const LaunchedEnd& end);
 
-  // What its processes wait for.
+  // What its processes hold and wait for.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
   // The commands that wait for files.
   void NameFetching(v1::Heartbeat& heartbeat) const;

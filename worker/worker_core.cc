@@ -435,6 +435,11 @@ void WorkerCore::FillHeartbeat(v1::Heartbeat& heartbeat) const {
   for (const auto& [id, process] : processes_) {
     if (process.use != Use::kJob) continue;
     heartbeat.set_executor_pid(static_cast<std::uint32_t>(process.pid));
+    if (const std::uint64_t bytes = io_.MemoryOf(id); bytes > 0) {
+      v1::JobBytes& held = *heartbeat.add_job_bytes();
+      held.set_job_id(process.job_id);
+      held.set_bytes(bytes);
+    }
     const std::optional<process::Wait> wait = io_.WaitOf(id);
     if (!wait) continue;
     v1::CollectiveWait& entry = *heartbeat.add_waits();

@@ -62,6 +62,8 @@ class WorkerIo {
   virtual Result<Millis> CpuTime(ProcessId process) const = 0;
   // The collective call in which an executor stands, if it has lasted.
   virtual std::optional<process::Wait> WaitOf(ProcessId process) const = 0;
+  // Bytes that it and its children hold, as they were read last; 0: not read yet, or it has ended.
+  virtual std::uint64_t MemoryOf(ProcessId process) = 0;
   virtual void Send(ProcessId process, const v1::ToExecutor& message) = 0;
   virtual void SendProgram(ProcessId process, const v1::ToProgram& message) = 0;
   // Makes the uploaded file available here; OnFetched() follows.
@@ -109,7 +111,8 @@ class WorkerCore {
   void Start();
   void OnAttached();
   void OnCommand(StreamId stream, const v1::Command& command);
-  // Closures done, the pid of an executor that has a job, and what such executors wait for.
+  // Closures done, the pid of an executor that has a job, and what such executors hold and wait
+  // for.
   void FillHeartbeat(v1::Heartbeat& heartbeat) const;
   // The commands that wait for a file.
   void NameFetching(v1::Heartbeat& heartbeat) const;

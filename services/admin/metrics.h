@@ -65,6 +65,7 @@ enum class Metric {
   // Workers.
   kWorkerClosures,
   kWorkerExecutor,
+  kWorkerJobBytes,
 };
 
 struct MetricInfo {

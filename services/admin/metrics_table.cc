@@ -329,6 +329,13 @@ const std::vector<MetricInfo>& Table() {
        "worker",
        {},
        "1 while an executor of a job runs."},
+      {kWorkerJobBytes,
+       "muster_worker_job_bytes",
+       kGauge,
+       "bytes",
+       "worker",
+       {"job_id"},
+       "What a job's processes hold here: heap, stacks and shared memory."},
   };
   return table;
 }

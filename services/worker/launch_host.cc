@@ -19,6 +19,7 @@
 #include "common/cluster/job_key.h"
 #include "common/cluster/worker_book.h"
 #include "common/net/handshake.h"
+#include "common/process/memory.h"
 #include "common/telemetry/log.h"
 #include "services/common/network.h"
 #include "services/common/program_child.h"
@@ -67,6 +68,7 @@ int ReadPid(int fd) {
 struct LaunchHost::Running {
   std::unique_ptr<process::Child> child;
   std::unique_ptr<process::WaitPage> page;  // null: it could not be had
+  std::optional<process::MemoryGauge> memory;
   Mutex mutex;
   std::string last_error MUSTER_GUARDED_BY(mutex);
 };
@@ -277,6 +279,8 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
     return Annotate(started.status(), "muster-guard");
   }
   running->child = *std::move(started);
+  // The guard's, to which children go whose own parent has ended.
+  running->memory.emplace(running->child->pid());
   running_[id] = running;
   files_.Post([this, id, fd = ends[0]] {
     const int pid = ReadPid(fd);
@@ -298,6 +302,11 @@ std::optional<process::Wait> LaunchHost::WaitOf(LaunchedId id) const {
   const auto found = running_.find(id);
   if (found == running_.end() || found->second->page == nullptr) return std::nullopt;
   return found->second->page->Get();
+}
+
+std::uint64_t LaunchHost::MemoryOf(LaunchedId id) {
+  const auto found = running_.find(id);
+  return found == running_.end() ? 0 : found->second->memory->Get(strand_.Now());
 }
 
 void LaunchHost::Ask(LaunchedId id) { Signal(id, SIGTERM); }

@@ -46,6 +46,7 @@ class LaunchHost final : private worker::LaunchIo {
 
   // On the strand.
   worker::Launches& launches() { return launches_; }
+  const worker::Launches& launches() const { return launches_; }
   // From any other thread, once the strand has ended: kills what runs, and waits for it.
   void Close();
 
@@ -62,6 +63,7 @@ class LaunchHost final : private worker::LaunchIo {
   void Ask(worker::LaunchedId id) override;
   void Kill(worker::LaunchedId id) override;
   std::optional<process::Wait> WaitOf(worker::LaunchedId id) const override;
+  std::uint64_t MemoryOf(worker::LaunchedId id) override;
   void Release(const std::string& job_id) override;
   void Forget(const std::string& job_id) override;
   void ToCoordinator(v1::DaemonMessage message) override;

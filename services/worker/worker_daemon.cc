@@ -278,8 +278,12 @@ void WorkerDaemon::AddMetrics(Samples& samples) const {
   AddAttachment(client_, samples);
   v1::Heartbeat now;
   core_.FillHeartbeat(now);
+  launches_.launches().FillHeartbeat(now);
   samples.Add(Metric::kWorkerClosures, static_cast<double>(now.closures_done()));
   samples.Add(Metric::kWorkerExecutor, now.executor_pid() == 0 ? 0 : 1);
+  for (const v1::JobBytes& held : now.job_bytes()) {
+    samples.Add(Metric::kWorkerJobBytes, static_cast<double>(held.bytes()), {held.job_id()});
+  }
 }
 
 void WorkerDaemon::OnRefused(const Status& why) { daemon_.Fail(why); }
@@ -354,6 +358,7 @@ Result<int> WorkerDaemon::Launch(ProcessId process) {
   // It begins with its first message, which comes later.
   *pid = executor->pid();
   executors_[process] = std::move(executor);
+  memory_.try_emplace(process, pid->load());
   wait_pages_[process] = std::move(page);
   return pid->load();
 }
@@ -382,6 +387,7 @@ Result<int> WorkerDaemon::LaunchProgram(ProcessId process, const std::string& pa
   *pid = (*started)->pid();
   (*started)->Send(std::move(first));
   programs_[process] = *std::move(started);
+  memory_.try_emplace(process, pid->load());
   return pid->load();
 }
 
@@ -404,12 +410,18 @@ void WorkerDaemon::Kill(ProcessId process) {
   Bury(executors_, process);
   Bury(programs_, process);
   wait_pages_.erase(process);
+  memory_.erase(process);
 }
 
 std::optional<process::Wait> WorkerDaemon::WaitOf(ProcessId process) const {
   const auto found = wait_pages_.find(process);
   if (found == wait_pages_.end() || found->second == nullptr) return std::nullopt;
   return found->second->Get();
+}
+
+std::uint64_t WorkerDaemon::MemoryOf(ProcessId process) {
+  const auto found = memory_.find(process);
+  return found == memory_.end() ? 0 : found->second.Get(strand_.Now());
 }
 
 Result<Millis> WorkerDaemon::CpuTime(ProcessId process) const {

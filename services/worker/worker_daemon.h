@@ -16,6 +16,7 @@
 
 #include "common/base/scheduler.h"
 #include "common/process/line_gate.h"
+#include "common/process/memory.h"
 #include "services/common/attach_client.h"
 #include "services/common/burials.h"
 #include "services/common/daemon.h"
@@ -65,6 +66,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   void Kill(worker::ProcessId process) override;
   Result<Millis> CpuTime(worker::ProcessId process) const override;
   std::optional<process::Wait> WaitOf(worker::ProcessId process) const override;
+  std::uint64_t MemoryOf(worker::ProcessId process) override;
   void Send(worker::ProcessId process, const v1::ToExecutor& message) override;
   void SendProgram(worker::ProcessId process, const v1::ToProgram& message) override;
   void Fetch(const std::string& sha256, worker::FileKind kind) override;
@@ -101,6 +103,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   std::map<worker::ProcessId, std::shared_ptr<ExecutorProcess>> executors_;
   std::map<worker::ProcessId, std::shared_ptr<ProgramProcess>> programs_;
   std::map<worker::ProcessId, std::unique_ptr<process::WaitPage>> wait_pages_;
+  std::map<worker::ProcessId, process::MemoryGauge> memory_;
   Burials burials_;
   ThreadScheduler files_;
 };

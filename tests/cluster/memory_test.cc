@@ -1,4 +1,6 @@
-// What the processes of a cluster take, and that training does not make it more.
+// What the processes of a cluster take, that training does not make it more, and what of it people
+// are told.
+#include <cstdlib>
 #include <fstream>
 #include <map>
 
@@ -13,6 +15,8 @@ namespace {
 
 using std::chrono::seconds;
 
+const std::string kProgram = MUSTER_TEST_PROGRAMS "/servers";
+
 // What a line says, "Name:   123 kB" in a file of /proc/<pid>; 0: no such process.
 std::int64_t Kilobytes(int pid, const std::string& file, const std::string& name) {
   std::ifstream stream(fmt::format("/proc/{}/{}", pid, file));
@@ -26,6 +30,22 @@ std::int64_t Kilobytes(int pid, const std::string& file, const std::string& name
 // come and go as the system likes.
 std::int64_t Own(int pid) {
   return Kilobytes(pid, "smaps_rollup", "Pss_Anon") + Kilobytes(pid, "smaps_rollup", "Pss_Shmem");
+}
+
+std::string NameOf(const v1::TaskState& task) {
+  return fmt::format("{}:{}", task.task().type(), task.task().index());
+}
+
+// What `muster status` says that the job holds, in bytes, by task.
+std::map<std::string, std::int64_t> HeldBy(const Cluster& cluster, const std::string& job) {
+  std::map<std::string, std::int64_t> held;
+  const v1::ClusterStatus status = cluster.Status();
+  for (const v1::TaskState& task : status.tasks()) {
+    for (const v1::JobBytes& one : task.job_bytes()) {
+      if (one.job_id() == job) held[NameOf(task)] += static_cast<std::int64_t>(one.bytes());
+    }
+  }
+  return held;
 }
 
 TEST_CASE("daemons are small, and 10,000 steps make nothing grow", "[cluster]") {
@@ -46,7 +66,7 @@ TEST_CASE("daemons are small, and 10,000 steps make nothing grow", "[cluster]") 
   std::map<std::string, int> pids{{"coordinator", cluster.PidOf("coordinator")}};
   const v1::Job job = cluster.Describe(id);
   for (const v1::TaskState& task : job.tasks()) {
-    const std::string name = fmt::format("{}:{}", task.task().type(), task.task().index());
+    const std::string name = NameOf(task);
     pids[name] = static_cast<int>(task.pid());
     if (task.task().type() == "worker") {
       REQUIRE(task.executor_pid() != 0);
@@ -77,8 +97,8 @@ TEST_CASE("daemons are small, and 10,000 steps make nothing grow", "[cluster]") 
 TEST_CASE("what a job's parameters take on servers is free again when the job has ended",
           "[cluster]") {
   // Adam has two slots for each.
-  constexpr std::uint64_t kParameters = 4'000'000;
-  constexpr std::uint64_t kBytesOfEach = 3 * kParameters * sizeof(float) / 2;
+  constexpr std::int64_t kParameters = 4'000'000;
+  constexpr std::int64_t kBytesOfEach = 3 * kParameters * 4 / 2;
   constexpr std::int64_t kLeftLimit = 2 * 1024;
   Cluster cluster({.ps = 2, .workers = 1});
   std::map<std::string, int> pids;
@@ -113,30 +133,22 @@ strategy:
   partitioner: {{kind: fixed, num_shards: 2}}
 )",
                               kParameters, work.Lines("a"), folder.Write("a.csv", csv))));
-  // How many servers say that they hold at least so much of it.
-  const auto holders = [&](std::uint64_t bytes) {
-    const v1::ClusterStatus status = cluster.Status();
-    int count = 0;
-    for (const v1::TaskState& task : status.tasks()) {
-      for (const v1::JobBytes& held : task.job_bytes()) {
-        if (held.job_id() == id && held.bytes() >= bytes) ++count;
-      }
-    }
-    return count;
-  };
   REQUIRE(cluster.WaitForStep(id, 1, seconds(60)));
-  CHECK(Eventually(seconds(10), [&] { return holders(kBytesOfEach) == 2; }));
+  CHECK(Eventually(seconds(10), [&] {
+    std::map<std::string, std::int64_t> held = HeldBy(cluster, id);
+    return held["ps:0"] >= kBytesOfEach && held["ps:1"] >= kBytesOfEach;
+  }));
   for (const auto& [task, pid] : pids) {
     const std::int64_t held = Own(pid);
     CAPTURE(task, before[task], held);
-    CHECK(held > before[task] + static_cast<std::int64_t>(kBytesOfEach / 1024));
+    CHECK(held > before[task] + kBytesOfEach / 1024);
   }
   CHECK(cluster.Describe(id).ended_ms() == 0);
 
   work.Set(0);
   REQUIRE(cluster.Wait(id, seconds(120)) == 0);
 
-  CHECK(Eventually(seconds(5), [&] { return holders(0) == 0; }));
+  CHECK(Eventually(seconds(5), [&] { return HeldBy(cluster, id).empty(); }));
   for (const auto& [task, pid] : pids) {
     std::int64_t left = 0;
     const bool free = Eventually(seconds(5), [&, &task = task, &pid = pid] {
@@ -147,6 +159,64 @@ strategy:
     CHECK(free);
     CHECK(cluster.PidOf(task) == pid);
   }
+}
+
+TEST_CASE("what a program holds on servers and workers is told while it runs, and free afterwards",
+          "[cluster][program]") {
+  constexpr std::int64_t kHeld = 64'000'000;  // servers.cc: of each
+  // Heap that a server keeps; what the kernel's counters lag by.
+  constexpr std::int64_t kLeftLimit = 2 * 1024;
+  constexpr std::int64_t kTold = 16 * 1024;
+  Cluster cluster({.ps = 1, .workers = 2});
+  const int server = cluster.PidOf("ps:0");
+  const std::int64_t before = Own(server);
+  const TempFolder folder;
+  const std::string id = IdIn(cluster.Muster(
+      {"submit", "--strategy", "parameter_server", "--", kProgram, "hold", folder / "enough"}));
+  std::map<std::string, std::int64_t> held;
+  const bool told = Eventually(seconds(60), [&] {
+    held = HeldBy(cluster, id);
+    return held["ps:0"] >= kHeld && held["worker:0"] >= kHeld && held["worker:1"] >= kHeld;
+  });
+  CAPTURE(held, cluster.Output(id), cluster.up_log());
+  REQUIRE(told);
+  CHECK(Own(server) > before + kHeld / 1024);
+  std::map<std::string, int> executors;
+  const v1::Job job = cluster.Describe(id);
+  for (const std::uint32_t worker : {0U, 1U}) {
+    const std::string task = fmt::format("worker:{}", worker);
+    executors[task] = ExecutorPid(job, worker);
+    // What was read while an executor still made its tensor is read again within a second.
+    std::int64_t own = 0;
+    const bool same = Eventually(seconds(10), [&] {
+      own = Own(executors[task]);
+      return std::abs(HeldBy(cluster, id)[task] / 1024 - own) < kTold;
+    });
+    CAPTURE(task, own);
+    CHECK(own > kHeld / 1024);
+    CHECK(same);
+  }
+  const std::string table = cluster.Muster({"status"}).out;
+  CAPTURE(table);
+  for (const char* const task : {"ps:0", "worker:0", "worker:1"}) {
+    CHECK(table.find(fmt::format("\n{}  {}", id, task)) != std::string::npos);
+  }
+
+  folder.Write("enough", "");
+  REQUIRE(cluster.Wait(id, seconds(60)) == 0);
+
+  CHECK(Eventually(seconds(5), [&] { return HeldBy(cluster, id).empty(); }));
+  for (const auto& [task, pid] : executors) {
+    CAPTURE(task, pid);
+    CHECK(Eventually(seconds(5), [&, &pid = pid] { return Own(pid) == 0; }));
+  }
+  std::int64_t left = 0;
+  const bool free = Eventually(seconds(5), [&] {
+    left = Own(server) - before;
+    return left < kLeftLimit;
+  });
+  CAPTURE(left);
+  CHECK(free);
 }
 
 }  // namespace

@@ -26,6 +26,8 @@
 //   samples FILE     passes that all workers share over the same examples, each of which a closure
 //                    counts, again and again until the file is there; prints "samples begin", then
 //                    "samples exact" or what was counted
+//   hold FILE        holds 64 MiB on servers and as much on each worker until the file is there;
+//                    prints "holds"
 //   watch FILE       reads a variable and looks who is there until FILE is; prints "away T..." or
 //                    "all there" at each change, and "unread" when a read fails
 //   evaluated DIR N  saves a checkpoint after each of N closures that add 1 to a variable; the
@@ -96,6 +98,8 @@ void count_with(Model& model, const std::int64_t& value) {
   model.counter += value;
   ::usleep(5'000);
 }
+constexpr std::int64_t kBallast = 16'000'000;
+torch::Tensor ballast() { return torch::ones({kBallast}); }
 muster::Dataset<torch::Tensor> samples() {
   return muster::dataset::range(kSamples).batch(kSamplesPerClosure);
 }
@@ -165,6 +169,7 @@ MUSTER_FUNCTION(gated_data);
 MUSTER_FUNCTION(count_next);
 MUSTER_FUNCTION(gated_value);
 MUSTER_FUNCTION(count_with);
+MUSTER_FUNCTION(ballast);
 MUSTER_FUNCTION(samples);
 MUSTER_FUNCTION(count_samples);
 MUSTER_FUNCTION(step);
@@ -240,6 +245,15 @@ int passes(muster::ClusterCoordinator& coordinator, const std::string& file) {
     std::printf("samples: %.0f to %.0f times in %d passes\n", counted.min().item<double>(),
                 counted.max().item<double>(), begun);
   }
+  return 0;
+}
+
+int hold(muster::ClusterCoordinator& coordinator, const std::string& file) {
+  const auto scope = muster::program_object<Model>().strategy.scope();
+  const muster::Variable there = muster::Variable::create("ballast", ballast());
+  const auto on_workers = coordinator.create_per_worker_resource<ballast>();
+  std::printf("holds\n");
+  while (!std::ifstream(file).good()) ::usleep(5'000);
   return 0;
 }
 
@@ -419,6 +433,7 @@ int main(int argc, char** argv) {
   if (what == "count") return count_all(coordinator, std::atoi(argv[2]));
   if (what == "rounds") return rounds(coordinator, argv[2]);
   if (what == "evaluated") return save_often(coordinator, argv[2], std::atoi(argv[3]));
+  if (what == "hold") return hold(coordinator, argv[2]);
   if (what == "watch") return watch(coordinator, argv[2]);
   if (what == "built") return built(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "valued") return valued(coordinator, argv[2], std::atoi(argv[3]));

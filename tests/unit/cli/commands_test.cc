@@ -220,17 +220,22 @@ TEST_CASE_METHOD(Fixture, "status names daemons of another version than their co
   CHECK(out.str().find("is version") == std::string::npos);
 }
 
-TEST_CASE_METHOD(Fixture, "status tells what each job's variables take", "[cli][unit]") {
+TEST_CASE_METHOD(Fixture, "status tells what each job holds on which task", "[cli][unit]") {
   v1::TaskState* task = api.status->add_tasks();
   task->mutable_task()->set_type("ps");
   task->set_state("up");
   CHECK(Run({"status"}) == ExitCode::kDone);
-  CHECK(out.str().find("VARIABLES") == std::string::npos);
+  CHECK(out.str().find("HELD") == std::string::npos);
   v1::JobBytes& held = *task->add_job_bytes();
   held.set_job_id("words-1");
   held.set_bytes(2'048);
   CHECK(Run({"status"}) == ExitCode::kDone);
-  CHECK(out.str().find("JOB      TASK  VARIABLES\nwords-1  ps:0  2.0 KiB\n") != std::string::npos);
+  task = api.status->add_tasks();
+  task->mutable_task()->set_type("worker");
+  *task->add_job_bytes() = held;
+  CHECK(Run({"status"}) == ExitCode::kDone);
+  CHECK(out.str().find("JOB      TASK      HELD\nwords-1  ps:0      2.0 KiB\n"
+                       "words-1  worker:0  2.0 KiB\n") != std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "logs -f goes on after the last line when the coordinator was gone",

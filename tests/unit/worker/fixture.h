@@ -55,6 +55,10 @@ struct FakeIo : WorkerIo {
   Millis cpu{0};
   std::optional<process::Wait> WaitOf(ProcessId) const override { return wait; }
   std::optional<process::Wait> wait;
+  std::uint64_t MemoryOf(ProcessId process) override {
+    return killed.contains(process) ? 0 : memory;
+  }
+  std::uint64_t memory = 0;
   void Send(ProcessId process, const v1::ToExecutor& message) override {
     sent.push_back({process, message});
   }

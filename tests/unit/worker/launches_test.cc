@@ -29,6 +29,7 @@ struct FakeLaunchIo : LaunchIo {
     const auto found = waits.find(id);
     return found == waits.end() ? std::nullopt : std::optional(found->second);
   }
+  std::uint64_t MemoryOf(LaunchedId) override { return memory; }
   void Release(const std::string&) override { ++released; }
   void Forget(const std::string& job_id) override { forgotten.push_back(job_id); }
   void ToCoordinator(v1::DaemonMessage message) override { up.push_back(std::move(message)); }
@@ -39,6 +40,7 @@ struct FakeLaunchIo : LaunchIo {
   std::vector<LaunchedId> started, asked, killed;
   int released = 0;
   std::map<LaunchedId, process::Wait> waits;
+  std::uint64_t memory = 0;
   std::vector<std::string> forgotten, written;
   std::vector<v1::DaemonMessage> up;
   std::vector<v1::CommandResult> replies;
@@ -171,6 +173,26 @@ TEST_CASE_METHOD(LaunchesFixture,
   CHECK(heartbeat.waits(0).job_id() == "j");
   CHECK(heartbeat.waits(0).task().index() == 1);
   CHECK(heartbeat.waits(0).call() == "barrier");
+}
+
+TEST_CASE_METHOD(LaunchesFixture,
+                 "What the processes of a job hold together is in the heartbeat, without those "
+                 "that have ended",
+                 "[worker][launch]") {
+  io.memory = 100;
+  const auto held = [&] {
+    v1::Heartbeat heartbeat;
+    launches.FillHeartbeat(heartbeat);
+    std::map<std::string, std::uint64_t> bytes;
+    for (const v1::JobBytes& one : heartbeat.job_bytes()) bytes[one.job_id()] += one.bytes();
+    return bytes;
+  };
+  Begin(5);
+  CHECK(held() == std::map<std::string, std::uint64_t>{{"j", 200}});
+  Ends(0);
+  CHECK(held() == std::map<std::string, std::uint64_t>{{"j", 100}});
+  Ends(1);
+  CHECK(held().empty());
 }
 
 TEST_CASE_METHOD(LaunchesFixture, "A stop asks, kills after its grace, and waits for the ends",

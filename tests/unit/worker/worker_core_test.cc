@@ -188,32 +188,6 @@ TEST_CASE_METHOD(Fixture, "an executor is asked into a group, and is ready again
   CHECK(Code(lost) == StatusCode::kUnavailable);
 }
 
-TEST_CASE_METHOD(Fixture, "closures are counted by the executor's pulse", "[worker][unit]") {
-  StartReady(1);
-  Pulse(io.launched[0], 1, 5);
-  v1::Heartbeat heartbeat;
-  core.FillHeartbeat(heartbeat);
-  CHECK(heartbeat.closures_done() == 1);
-}
-
-TEST_CASE_METHOD(Fixture, "the collective call in which an executor stands is in the heartbeat",
-                 "[worker][unit]") {
-  io.wait = {.operation = 9, .call = "x", .awaited = "worker:1", .lasts = Millis(1'200)};
-  v1::Heartbeat before;
-  core.FillHeartbeat(before);
-  CHECK(before.waits_size() == 0);  // of an executor without a job there is nothing to tell
-  StartReady(1);
-  v1::Heartbeat heartbeat;
-  core.FillHeartbeat(heartbeat);
-  REQUIRE(heartbeat.waits_size() == 1);
-  const v1::CollectiveWait& wait = heartbeat.waits(0);
-  CHECK(wait.job_id() == "j");
-  CHECK(wait.task().type() == "worker");
-  CHECK(wait.operation() == 9);
-  CHECK(wait.awaited() == "worker:1");
-  CHECK(wait.lasts_ms() == 1'200);
-}
-
 TEST_CASE_METHOD(Fixture, "an executor's end is told with its signal and its last 20 lines",
                  "[worker][unit]") {
   StartReady(1);
