@@ -1,5 +1,6 @@
 // Programs of users as jobs: submitted, run on the workers, failed, killed and stopped for good
 // measure (tests/programs/closures.cc is what they do).
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <string_view>
@@ -15,6 +16,8 @@ namespace {
 using std::chrono::seconds;
 
 const std::string kProgram = MUSTER_TEST_PROGRAMS "/closures";
+// What docs/events.md promises of a daemon that was killed.
+constexpr std::int64_t kKilledLimitMs = 1'000;
 
 struct ProgramFixture {
   Cluster cluster{{.ps = 0, .workers = 2}};
@@ -51,6 +54,31 @@ struct ProgramFixture {
   bool IsUsable() {
     const RunResult run = Submit({"--wait", "--name", "afterwards"}, {"sum", "100", "2"});
     return run.code == 0 && cluster.Output(IdIn(run)).find("sum 5050") != std::string::npos;
+  }
+  // kill -9 to the daemons of these workers; each loss is told of in good time, by the events' own
+  // clock. Several threads of several processes stand between the two: each may be woken late.
+  void KillAndCheckNoticed(const std::string& id, const std::vector<std::string>& tasks) {
+    std::vector<int> pids;
+    for (const std::string& task : tasks) {
+      pids.push_back(cluster.PidOf(task));
+      REQUIRE(pids.back() > 1);
+    }
+    const int before = CountEvents(cluster.Describe(id), "WORKER_LOST");
+    const Lateness lateness;
+    const std::int64_t killed = NowMs();
+    for (const int pid : pids) REQUIRE(::kill(pid, SIGKILL) == 0);
+    v1::Job job;
+    CHECK(Eventually(seconds(30), [&] {
+      job = cluster.Describe(id);
+      return CountEvents(job, "WORKER_LOST") == before + static_cast<int>(tasks.size());
+    }));
+    CAPTURE(Story(job), killed, lateness.worst_ms());
+    int skip = before;
+    for (const v1::Event& event : job.events()) {
+      if (event.reason() != "WORKER_LOST" || skip-- > 0) continue;
+      CHECK(std::ranges::find(pids, Field(event, "pid")) != pids.end());
+      CHECK(event.time_ms() - killed <= kKilledLimitMs + 4 * lateness.worst_ms());
+    }
   }
   // What `rounds` says of itself, in ms.
   std::int64_t LongestRound(const std::string& id) {
@@ -177,9 +205,9 @@ TEST_CASE_METHOD(ProgramFixture, "a program goes on by itself when workers are k
       return CountEvents(job, "WORKER_LOST") == n && CountEvents(job, "WORKER_BACK") == n;
     });
   };
-  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  KillAndCheckNoticed(id, {"worker:1"});
   CHECK(losses(1));
-  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  KillAndCheckNoticed(id, {"worker:1"});
   CHECK(losses(2));
   // A stopped one is a zombie when it goes on: its executor is replaced, its closures were.
   const int stopped = cluster.PidOf("worker:0");
@@ -203,8 +231,7 @@ TEST_CASE_METHOD(ProgramFixture, "a program waits while its only workers are gon
   const TempFolder folder;
   const std::string id = IdIn(Submit({}, {"rounds", folder / "enough"}));
   REQUIRE(cluster.HasPrinted(id, "rounds begin"));
-  REQUIRE(cluster.Kill("worker:0", SIGKILL));
-  REQUIRE(cluster.Kill("worker:1", SIGKILL));
+  KillAndCheckNoticed(id, {"worker:0", "worker:1"});
   CHECK(Eventually(seconds(30),
                    [&] { return CountEvents(cluster.Describe(id), "WORKER_BACK") == 2; }));
   folder.Write("enough", "");
