@@ -1,6 +1,7 @@
 // Programs whose workers stand still, one and all: while closures run, while workers build what is
 // their own, and while they share a pass over data (tests/programs/servers.cc is what they do).
-// What was counted is exact, whatever those do that wake up.
+// What was counted is exact, whatever those do that wake up. And programs whose workers are killed,
+// one and all, in the midst of that building.
 #include <algorithm>
 #include <csignal>
 #include <string>
@@ -17,6 +18,8 @@ using std::chrono::seconds;
 
 // The lease, and what goes before and after it.
 constexpr std::int64_t kNoticedMs = 4'000;
+// A killed one's connection is reset.
+constexpr std::int64_t kKilledNoticedMs = 1'000;
 
 // Processes that stand still until they go on.
 class StandStill {
@@ -63,12 +66,17 @@ struct Stopped {
   std::vector<int> Executors() const { return {Executor(0), Executor(1)}; }
   std::vector<int> All() const {
     std::vector<int> pids = Executors();
-    for (const char* const task : {"worker:0", "worker:1"}) pids.push_back(cluster.PidOf(task));
+    for (const int daemon : Daemons()) pids.push_back(daemon);
     return pids;
   }
 
+  std::vector<int> Daemons() const {
+    return {cluster.PidOf("worker:0"), cluster.PidOf("worker:1")};
+  }
+
   // So many more workers than `before` are lost, each in good time.
-  void CheckLost(int before, int workers, std::int64_t stopped_ms, const Lateness& lateness) const {
+  void CheckLost(int before, int workers, std::int64_t stopped_ms, const Lateness& lateness,
+                 std::int64_t limit_ms = kNoticedMs) const {
     CHECK(Eventually(seconds(30),
                      [&] { return CountEvents(Now(), "WORKER_LOST") == before + workers; }));
     const v1::Job job = Now();
@@ -76,7 +84,7 @@ struct Stopped {
     CHECK(job.ended_ms() == 0);
     for (const v1::Event& event : job.events()) {
       if (event.reason() != "WORKER_LOST" || event.time_ms() < stopped_ms) continue;
-      CHECK(event.time_ms() - stopped_ms <= kNoticedMs + 4 * lateness.worst_ms());
+      CHECK(event.time_ms() - stopped_ms <= limit_ms + 4 * lateness.worst_ms());
     }
   }
   void CheckBack() const {
@@ -93,6 +101,19 @@ struct Stopped {
     StandStill still(pids);
     CheckLost(before, workers, stopped, lateness);
     still.GoOn();
+    CheckBack();
+  }
+  // kill -9 to all workers; each loss is told of, and they come back.
+  void KillAll() const {
+    const int before = CountEvents(Now(), "WORKER_LOST");
+    const std::vector<int> pids = Daemons();
+    const Lateness lateness;
+    const std::int64_t killed = NowMs();
+    for (const int pid : pids) {
+      REQUIRE(pid > 1);
+      REQUIRE(::kill(pid, SIGKILL) == 0);
+    }
+    CheckLost(before, 2, killed, lateness, kKilledNoticedMs);
     CheckBack();
   }
   // The executors of all workers stand still until the driver has taken back what they had.
@@ -168,6 +189,19 @@ TEST_CASE_METHOD(StoppedInBuild,
   Build(GENERATE(as<std::string>(), "built", "valued"));
   StopAndGoOn(All(), 2);
   CHECK(HaveBegun(4));
+  Open();
+  CheckEnd("built exact");
+}
+
+TEST_CASE_METHOD(StoppedInBuild,
+                 "all workers that are killed while they build what is their own build it again",
+                 "[cluster][program][CCF-06]") {
+  Build(GENERATE(as<std::string>(), "built", "valued"));
+  KillAll();
+  CHECK(HaveBegun(4));
+  // And those who build it again.
+  KillAll();
+  CHECK(HaveBegun(6));
   Open();
   CheckEnd("built exact");
 }
