@@ -23,6 +23,9 @@
 //   DIR/builds
 //                    and waits for DIR/gate; prints "built exact" or what was counted
 //   valued DIR N     the same with a per-worker value
+//   gated DIR N W    N closures that add 1 to W numbers: each adds a byte to DIR/begun, waits for
+//                    DIR/write, writes, adds one to DIR/written and waits for DIR/end; prints
+//                    "gated exact" or what was counted
 //   samples FILE     passes that all workers share over the same examples, each of which a closure
 //                    counts, again and again until the file is there; prints "samples begin", then
 //                    "samples exact" or what was counted
@@ -81,9 +84,13 @@ void count_slowly(Model& model) {
   model.counter += 1;
   ::usleep(5'000);
 }
+void add_byte(const std::string& file) { std::ofstream(file, std::ios::app) << '.' << std::flush; }
+void wait_for(const std::string& file) {
+  while (!std::ifstream(file).good()) ::usleep(5'000);
+}
 muster::Dataset<torch::Tensor> gated_data(const std::string& folder) {
-  std::ofstream(folder + "/builds", std::ios::app) << '.' << std::flush;
-  while (!std::ifstream(folder + "/gate").good()) ::usleep(5'000);
+  add_byte(folder + "/builds");
+  wait_for(folder + "/gate");
   return muster::dataset::range(1'000'000);
 }
 void count_next(Model& model, muster::WorkerIterator<torch::Tensor>& data) {
@@ -100,6 +107,23 @@ void count_with(Model& model, const std::int64_t& value) {
 }
 constexpr std::int64_t kBallast = 16'000'000;
 torch::Tensor ballast() { return torch::ones({kBallast}); }
+// Each process finds it by its name.
+const muster::Variable& wide(Model& model, std::int64_t width) {
+  static const muster::Variable made = [&] {
+    const auto scope = model.strategy.scope();
+    return muster::Variable::create("wide", torch::zeros({width}));
+  }();
+  return made;
+}
+void count_behind_gates(Model& model, const std::string& folder, std::int64_t width) {
+  const muster::Variable& counted = wide(model, width);
+  add_byte(folder + "/begun");
+  wait_for(folder + "/write");
+  counted.assign_add(torch::ones({width}), /*read_value=*/false);
+  model.strategy.flush();
+  add_byte(folder + "/written");
+  wait_for(folder + "/end");
+}
 muster::Dataset<torch::Tensor> samples() {
   return muster::dataset::range(kSamples).batch(kSamplesPerClosure);
 }
@@ -170,6 +194,7 @@ MUSTER_FUNCTION(count_next);
 MUSTER_FUNCTION(gated_value);
 MUSTER_FUNCTION(count_with);
 MUSTER_FUNCTION(ballast);
+MUSTER_FUNCTION(count_behind_gates);
 MUSTER_FUNCTION(samples);
 MUSTER_FUNCTION(count_samples);
 MUSTER_FUNCTION(step);
@@ -225,6 +250,21 @@ int built(muster::ClusterCoordinator& coordinator, const std::string& folder, in
 int valued(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
   return count_on<count_with>(coordinator,
                               coordinator.create_per_worker_resource<gated_value>(folder), n);
+}
+
+int gated(muster::ClusterCoordinator& coordinator, const std::string& folder, int n,
+          std::int64_t width) {
+  const muster::Variable& counted = wide(muster::program_object<Model>(), width);
+  for (int i = 0; i < n; ++i) coordinator.schedule<count_behind_gates>(folder, width);
+  coordinator.join();
+  const torch::Tensor values = counted.value().detach();
+  if (torch::equal(values, torch::full({width}, static_cast<float>(n)))) {
+    std::printf("gated exact\n");
+  } else {
+    std::printf("gated: %.0f to %.0f of %d\n", values.min().item<double>(),
+                values.max().item<double>(), n);
+  }
+  return 0;
 }
 
 int passes(muster::ClusterCoordinator& coordinator, const std::string& file) {
@@ -437,6 +477,7 @@ int main(int argc, char** argv) {
   if (what == "watch") return watch(coordinator, argv[2]);
   if (what == "built") return built(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "valued") return valued(coordinator, argv[2], std::atoi(argv[3]));
+  if (what == "gated") return gated(coordinator, argv[2], std::atoi(argv[3]), std::atoll(argv[4]));
   if (what == "samples") return passes(coordinator, argv[2]);
   if (what == "train") return train(coordinator, std::atoi(argv[2]));
   if (what == "steps") return steps(coordinator, std::atoi(argv[2]));
