@@ -13,8 +13,8 @@ std::vector<const Member*> FreeWorkers(const World& world, const Fitness& fitnes
   std::erase_if(workers, [&](const Member* worker) {
     return fitness.IsPausing(worker->task, world.scheduler.Now());
   });
-  std::ranges::stable_sort(
-      workers, {}, [&](const Member* worker) { return world.jobs_on(worker->task); });
+  std::ranges::stable_sort(workers, {},
+                           [&](const Member* worker) { return world.jobs_on(worker->task); });
   return workers;
 }
 
