@@ -29,7 +29,7 @@
 //   samples FILE     passes that all workers share over the same examples, each of which a closure
 //                    counts, again and again until the file is there; prints "samples begin", then
 //                    "samples exact" or what was counted
-//   hold FILE        holds 64 MiB on servers and as much on each worker until the file is there;
+//   hold FILE        holds 64 MB on servers and as much on each worker until the file is there;
 //                    prints "holds"
 //   watch FILE       reads a variable and looks who is there until FILE is; prints "away T..." or
 //                    "all there" at each change, and "unread" when a read fails
@@ -105,8 +105,11 @@ void count_with(Model& model, const std::int64_t& value) {
   model.counter += value;
   ::usleep(5'000);
 }
-constexpr std::int64_t kBallast = 16'000'000;
-torch::Tensor ballast() { return torch::ones({kBallast}); }
+// None that travels: of those a worker has the bytes, too.
+struct Ballast {
+  torch::Tensor values = torch::ones({16'000'000});
+};
+Ballast ballast() { return {}; }
 // Each process finds it by its name.
 const muster::Variable& wide(Model& model, std::int64_t width) {
   static const muster::Variable made = [&] {
@@ -290,7 +293,7 @@ int passes(muster::ClusterCoordinator& coordinator, const std::string& file) {
 
 int hold(muster::ClusterCoordinator& coordinator, const std::string& file) {
   const auto scope = muster::program_object<Model>().strategy.scope();
-  const muster::Variable there = muster::Variable::create("ballast", ballast());
+  const muster::Variable there = muster::Variable::create("ballast", Ballast().values);
   const auto on_workers = coordinator.create_per_worker_resource<ballast>();
   std::printf("holds\n");
   while (!std::ifstream(file).good()) ::usleep(5'000);

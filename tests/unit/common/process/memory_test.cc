@@ -16,7 +16,7 @@ namespace muster::process {
 namespace {
 
 constexpr std::size_t kHeld = std::size_t{64} << 20;
-// Of the kernel's counters, and of what a process that was forked writes to itself.
+// The kernel's counters lag, and a process that was forked writes to pages of its own.
 constexpr std::size_t kSlack = std::size_t{16} << 20;
 
 // `kind` is MAP_PRIVATE or MAP_SHARED. The kernel touches the pages: sanitizers would note each
