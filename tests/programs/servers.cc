@@ -4,6 +4,10 @@
 //   count N          N closures, each adds 1 to a variable; prints "scheduled N", then "counted S"
 //   rounds FILE      100 such closures, again and again until the file is there; prints "rounds
 //                    begin", then "rounds exact" or what was counted
+//   million FOLDER N N closures, each adds 1 to a variable and its future is dropped; after a fifth
+//   of
+//                    them prints "a fifth" and goes on when FOLDER/fifth is there, after all "all"
+//                    and FOLDER/all; then prints "million exact" or what was counted
 //   train N          N closures, each one step of a small model; prints "error E"
 //   optimize N       N closures, each one update by an optimizer on the servers and another of a
 //   row;
@@ -231,6 +235,34 @@ int rounds(muster::ClusterCoordinator& coordinator, const std::string& file) {
     std::printf("rounds exact\n");
   } else {
     std::printf("rounds: %d of %d\n", counted, scheduled);
+  }
+  return 0;
+}
+
+// Whoever looks at it while it waits sees it with nothing under way.
+int million(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
+  int scheduled = 0;
+  const auto go_to = [&](int total) {
+    while (scheduled < total) {
+      (void)coordinator.schedule<count>();
+      if (++scheduled % 10'000 == 0) coordinator.join();
+    }
+    coordinator.join();
+  };
+  const auto await = [&](const std::string& file) {
+    while (!std::ifstream(folder + "/" + file).good()) ::usleep(5'000);
+  };
+  go_to(n / 5);
+  std::printf("a fifth\n");
+  await("fifth");
+  go_to(n);
+  std::printf("all\n");
+  await("all");
+  const int counted = muster::program_object<Model>().counter.item<int>();
+  if (counted == n) {
+    std::printf("million exact\n");
+  } else {
+    std::printf("million: %d of %d\n", counted, n);
   }
   return 0;
 }
@@ -475,6 +507,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "count") return count_all(coordinator, std::atoi(argv[2]));
   if (what == "rounds") return rounds(coordinator, argv[2]);
+  if (what == "million") return million(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "evaluated") return save_often(coordinator, argv[2], std::atoi(argv[3]));
   if (what == "hold") return hold(coordinator, argv[2]);
   if (what == "watch") return watch(coordinator, argv[2]);
