@@ -318,6 +318,11 @@ void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
   if (ending_) return;
   // The others have come to their end: what this one left undone nobody does any more.
   if (complete_) return fail(", when others had ended well");
+  // It is no program for such a job: no other process of it is tried.
+  if (end.final()) {
+    fail(", as any other in its place would");
+    return BeginEnding(EndGraceOf(launch()));
+  }
   failures_ = world_.scheduler.Now() - place.began < kQuick ? failures_ + 1 : 1;
   const v1::RestartPolicy policy = launch().restart();
   const bool never =

@@ -40,6 +40,8 @@ struct LaunchedEnd {
   std::int64_t time_us = 0;
   // The last line on stderr.
   std::string last_error = {};
+  // It had said that another one in its place would end alike.
+  bool final = false;
 };
 
 class LaunchIo {

@@ -58,6 +58,10 @@ class Text {
   std::array<Word, kWords> words_;
 };
 
+// Since when it waits, where nothing is told: a page stays as it is, so that programs and daemons
+// of other releases read it.
+constexpr std::uint64_t kFinal = UINT64_MAX;
+
 }  // namespace
 
 // A sequence lock: odd while it is written. Zeros, which it begins with, say that nobody waits.
@@ -147,6 +151,19 @@ void WaitPage::Set(const Wait& wait) {
 
 void WaitPage::Clear() {
   page_->Write([&] { page_->told_ns.store(0, std::memory_order_relaxed); });
+}
+
+void WaitPage::SetFinal() {
+  page_->Write([&] {
+    page_->told_ns.store(0, std::memory_order_relaxed);
+    page_->since_ns.store(kFinal, std::memory_order_relaxed);
+  });
+}
+
+// For when the process has ended: nobody writes any more.
+bool WaitPage::is_final() const {
+  return page_->told_ns.load(std::memory_order_acquire) == 0 &&
+         page_->since_ns.load(std::memory_order_acquire) == kFinal;
 }
 
 std::optional<Wait> WaitPage::Get() const {

@@ -49,11 +49,13 @@ internal::WorkerCluster ClusterOf(const MultiWorkerMirroredOptions& options,
   if (options.cluster_resolver == nullptr) {
     if (auto cluster = internal::elastic_job(resolver, ProcessEnvironment())) {
       if (options.elastic) return *std::move(cluster);
-      raise(FailedPrecondition(
-          "this job was submitted with --workers {}:{}, so its processes come and go, and this "
-          "program's strategy needs all of them to the end: make it with {{.elastic = true}} and "
-          "hand the loop to run_elastic(), or submit it with --workers N",
-          cluster->least, cluster->most));
+      internal::refuse_for_good(
+          FailedPrecondition(
+              "this job was submitted with --workers {}:{}, so its processes come and go, and this "
+              "program's strategy needs all of them to the end: make it with {{.elastic = true}} "
+              "and hand the loop to run_elastic(), or submit it with --workers N",
+              cluster->least, cluster->most),
+          ProcessEnvironment());
     }
   }
   return internal::worker_cluster(resolver);

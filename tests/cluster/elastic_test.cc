@@ -269,14 +269,21 @@ TEST_CASE_METHOD(ElasticFixture,
 
   // So is a MirroredStrategy that would have all of them.
   for (const Lines& how : {Lines{"100000000"}, Lines{"100000000", "mirrored"}}) {
-    Lines line{"submit",    "--strategy", "multi_worker_mirrored",
-               "--workers", "1:2",        "--restart-policy",
-               "exit-code", "--",         MUSTER_TEST_PROGRAMS "/multi_worker"};
+    Lines line{"submit",
+               "--strategy",
+               "multi_worker_mirrored",
+               "--workers",
+               "1:2",
+               "--",
+               MUSTER_TEST_PROGRAMS "/multi_worker"};
     line.insert(line.end(), how.begin(), how.end());
     const std::string refused = IdIn(cluster.Muster(line));
     CHECK(cluster.Wait(refused, seconds(120)) == 1);
-    CHECK(cluster.Describe(refused).error().message().find("ended with exit code 3") !=
-          std::string::npos);
+    const v1::Job ended = cluster.Describe(refused);
+    CHECK(ended.error().message().find("ended with exit code 3") != std::string::npos);
+    CHECK(ended.error().message().find("as any other in its place would") != std::string::npos);
+    // Once, whatever the restart policy.
+    CHECK(ended.restarts() == 0);
     CHECK((Output(refused, 0) + Output(refused, 1))
               .find("submitted with --workers 1:2, so its processes come and go") !=
           std::string::npos);

@@ -4,6 +4,7 @@
 
 #include "common/cluster/roles.h"
 #include "common/cluster/worker_book.h"
+#include "common/process/wait_page.h"
 #include "strategy/base/internal/raise.h"
 
 namespace muster::internal {
@@ -69,15 +70,26 @@ std::optional<WorkerCluster> elastic_job(ClusterResolver& resolver,
   return mine;
 }
 
+void refuse_for_good(const Status& why, const Environment& environment) {
+  const auto path = environment(process::WaitPage::kVariable);
+  if (path.has_value() && !path->empty()) {
+    const auto page = process::WaitPage::Open(*path);
+    if (page.ok()) (*page)->SetFinal();
+  }
+  raise(why);
+}
+
 std::optional<WorkerCluster> workers_in_step(ClusterResolver& resolver,
                                              const Environment& environment) {
   if (environment("MUSTER_ROLE").has_value()) return std::nullopt;
   if (const auto elastic = elastic_job(resolver, environment)) {
-    raise(FailedPrecondition(
-        "this job was submitted with --workers {}:{}, so its processes come and go, and a strategy "
-        "without devices needs all of them to the end: name this process's devices, submit it with "
-        "--workers N, or use an elastic MultiWorkerMirroredStrategy",
-        elastic->least, elastic->most));
+    refuse_for_good(
+        FailedPrecondition("this job was submitted with --workers {}:{}, so its processes come and "
+                           "go, and a strategy without devices needs all of them to the end: name "
+                           "this process's devices, submit it with --workers N, or use an elastic "
+                           "MultiWorkerMirroredStrategy",
+                           elastic->least, elastic->most),
+        environment);
   }
   const ClusterSpec spec = resolver.cluster_spec();
   const auto tasks = [&](const char* job) {

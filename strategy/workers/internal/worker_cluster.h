@@ -38,6 +38,10 @@ WorkerCluster worker_cluster(ClusterResolver& resolver);
 // INVALID_ARGUMENT: what it is told is not sound.
 std::optional<WorkerCluster> elastic_job(ClusterResolver& resolver, const Environment& environment);
 
+// Throws `why`. Another process in this one's place would end with it, too, and the daemon that has
+// launched this one, if one has, is told so.
+[[noreturn]] void refuse_for_good(const Status& why, const Environment& environment);
+
 // Whose devices a strategy has that names none: the workers' of TF_CONFIG, where this process is
 // one of several. Nothing: its own alone. So it is without a cluster, on an evaluator, where there
 // are parameter servers, and in the processes of a program with closures.

@@ -240,6 +240,31 @@ TEST_CASE("Processes that fail at once, one after another, end the job with the 
   CHECK(cluster.job().restarts() == 4);
 }
 
+TEST_CASE("A process that says that any other would end alike ends the job, and none is replaced",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 3);
+  cluster.Run(ElasticSpec(2, 4));
+
+  v1::DaemonMessage message;
+  v1::LaunchEvent& event = *message.mutable_launched();
+  event.set_job_id(cluster.job().id());
+  event.set_launch(cluster.Task(1).launch());
+  *event.mutable_task() = cluster.Task(1).task();
+  event.set_kind(kProcessExited);
+  event.set_how("exit code 3");
+  event.set_exit_code(3);
+  event.set_final(true);
+  cluster.at(FromProto(cluster.Task(1).worker())).Say(message);
+  cluster.Settle();
+  for (const std::uint32_t place : {0U, 2U}) cluster.Ends(place, 0, SIGTERM, true);
+
+  CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job().error().message().find("ended with exit code 3, as any other in its place "
+                                             "would") != std::string::npos);
+  CHECK(cluster.job().restarts() == 0);
+}
+
 TEST_CASE("The policies of exit codes and of never hold for elastic jobs",
           "[coordinator][launch][elastic]") {
   ElasticCluster cluster;

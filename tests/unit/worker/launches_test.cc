@@ -126,6 +126,15 @@ TEST_CASE_METHOD(LaunchesFixture,
   CHECK(named().empty());
 }
 
+TEST_CASE_METHOD(LaunchesFixture, "What a process says of any other in its place is told",
+                 "[worker][launch]") {
+  Begin(5);
+  launches.OnExited(io.started.at(0), {.how = "exit code 3", .code = 3, .final = true});
+  CHECK(Events().back().final());
+  Ends(1, 3);
+  CHECK_FALSE(Events().back().final());
+}
+
 TEST_CASE_METHOD(LaunchesFixture, "A launch is prepared, started, and told of",
                  "[worker][launch]") {
   const std::uint64_t prepare = Prepare(5);

@@ -50,6 +50,20 @@ TEST_CASE("what a child says that it waits for is seen by who made the page unti
   CHECK_FALSE(page->Get());
 }
 
+TEST_CASE("a page tells that another process would fare no better", "[process][unit]") {
+  const auto page = WaitPage::Create();
+  REQUIRE(page.ok());
+  CHECK_FALSE((*page)->is_final());
+  (*page)->Set(kWait);
+  (*page)->Clear();
+  CHECK_FALSE((*page)->is_final());
+
+  (*page)->SetFinal();
+
+  CHECK((*page)->is_final());
+  CHECK_FALSE((*page)->Get());
+}
+
 TEST_CASE("texts on a page are cut, and made printable", "[process][unit]") {
   const auto page = WaitPage::Create();
   REQUIRE(page.ok());
