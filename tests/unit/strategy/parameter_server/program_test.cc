@@ -28,7 +28,8 @@ bool HasRunSome(RunningProgram& executor) {
 // Two servers, two executors.
 class ServersFixture {
  public:
-  ServersFixture() {
+  explicit ServersFixture(const std::string& program = ProgramOfTests("servers"))
+      : cluster("auto", program) {
     for (std::uint32_t i = 0; i < 2; ++i) {
       auto server = ps::PsServer::Start({.unix_directory = folder_.path(),
                                          .token = "token",
@@ -61,8 +62,22 @@ class ServersFixture {
   std::vector<std::unique_ptr<ps::PsServer>> servers_;
 
  public:
-  PlayedCluster cluster{"auto", ProgramOfTests("servers")};
+  PlayedCluster cluster;
 };
+
+TEST_CASE("the program with variables of the documentation prints what its page says",
+          "[strategy][unit]") {
+  std::vector<std::string> wanted;
+  std::ifstream page(MUSTER_DOC_TEXT);
+  for (std::string line; std::getline(page, line);) wanted.push_back(line);
+  REQUIRE_FALSE(wanted.empty());
+  ServersFixture fixture(MUSTER_DOC_PROGRAM);
+
+  RunningProgram& driver = fixture.cluster.StartDriver({});
+
+  CHECK(driver.AwaitExit() == "exit code 0");
+  CHECK(driver.lines() == wanted);
+}
 
 TEST_CASE_METHOD(ServersFixture, "executors find the variables that the driver has made",
                  "[strategy][unit][CCO-07]") {
