@@ -241,6 +241,8 @@ void Job::RetryAfter(Millis delay, const std::string& reason, const std::string&
   phase_ = Phase::kWaiting;
   not_before_ = world_.scheduler.Now() + delay;
   story_.SetState(record().job().state(), reason, message);
+  // Who was asked to end, and had something of what is void, may leave.
+  if (world_.on_settled) world_.on_settled();
   (void)world_.scheduler.RunAfter(delay, Guard([this] { Advance(); }));
 }
 

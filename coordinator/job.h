@@ -175,6 +175,8 @@ class Job {
   void Drop();
   // And it waits again.
   void WaitAgain();
+  // It goes on with what a coordinator before this one has begun: its slot is its own.
+  void KeepSlot() { admitted_ = true; }
   // It has begun and needs the cluster no more: another may have its slot.
   void GiveUpSlot();
   // Stopped before it has ended by itself for so long.

@@ -21,6 +21,8 @@ inline constexpr Millis kEndMargin{15'000};
 inline constexpr Millis kStopMargin{10'000};
 // For the workers of a launch to register with a coordinator that was started again.
 inline constexpr Millis kAdoptLimit{20'000};
+// What a worker calls the end of a process that did what it was to do.
+inline constexpr const char* kEndedWell = "exit code 0";
 // Exit codes up to here are the program's own word, beyond them a shell's for a signal.
 inline constexpr std::uint32_t kOwnExitCodes = 127;
 

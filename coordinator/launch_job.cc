@@ -64,6 +64,10 @@ void LaunchJob::GoOnAfterRestart() {
                       .end = {},
                       .lost = {},
                       .pid = task.pid()});
+    // Its worker may be another process since, which has nothing to tell of it.
+    if (task.state() != "ended" || task.how() != kEndedWell) continue;
+    ranks_.back().end.emplace();
+    ranks_.back().end->set_how(task.how());
   }
   cluster_ended_ = record().job().reason() == "CLUSTER_DRAINING";
   phase_ = Phase::kBegun;
@@ -73,7 +77,7 @@ void LaunchJob::GoOnAfterRestart() {
   (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] {
                                     if (stage_ != Stage::kAdopting) return;
                                     for (Rank& rank : ranks_) {
-                                      if (rank.session == SessionId())
+                                      if (rank.session == SessionId() && !rank.settled())
                                         rank.lost = "it has not come back with its processes";
                                     }
                                     OnAdopted();

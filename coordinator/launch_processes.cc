@@ -172,7 +172,7 @@ bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event
   const LaunchNumber told(event.launch());
   // The launch is over: the worker was away when it was stopped.
   if (told != number_ || phase_ != Phase::kBegun) {
-    if (told < number_ || ended()) {
+    if (told <= number_ || ended()) {
       world_.commands.Send(member, StopCommand(id(), told, Millis(0), ended()),
                            world_.options.command_limit, [](auto) {});
     }
@@ -181,7 +181,11 @@ bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event
   const std::size_t number = event.task().index();
   if (number >= ranks_.size() || ranks_[number].worker != member.task) return true;
   Rank& rank = ranks_[number];
-  if (!rank.lost.empty()) return true;
+  // It was given up with its worker, which is back with it: it ends as the others do.
+  if (!rank.lost.empty()) {
+    if (event.kind() == v1::LaunchEvent::KIND_STARTED) SendStop(member, EndGraceOf(launch()));
+    return true;
+  }
   rank.session = member.session;
   if (event.pid() != 0) rank.pid = event.pid();
   if (event.kind() == v1::LaunchEvent::KIND_EXITED && !rank.end) {
@@ -199,6 +203,7 @@ bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event
     if (world_.on_settled) world_.on_settled();
   }
   Show();
+  if (rank.end) story_.Persist();  // its worker may not be there to say it again
   Evaluate();
   return true;
 }
@@ -246,8 +251,9 @@ void LaunchJob::Evaluate() {
   const auto failed = [](const Rank& rank) { return rank.failed(); };
   switch (stage_) {
     case Stage::kAdopting:
-      if (std::all_of(ranks_.begin(), ranks_.end(),
-                      [](const Rank& rank) { return rank.session != SessionId(); })) {
+      if (std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+            return rank.session != SessionId() || rank.settled();
+          })) {
         OnAdopted();
       }
       return;

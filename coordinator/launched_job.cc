@@ -34,8 +34,15 @@ std::string LaunchedJob::AfterRestart() const {
 bool LaunchedJob::HasBegunBefore() {
   const v1::Job& job = record().job();
   number_ = LaunchNumber(job.launch().launch());
-  const bool began = job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_STOPPING;
-  if (record().plan().view() > 0 && began && !job.launch().tasks().empty()) return true;
+  // One that was started again and has not heard of all processes yet is no other.
+  const bool adopting =
+      job.state() == v1::JOB_STATE_RESTORING && job.reason() == "COORDINATOR_RESTARTED";
+  const bool began =
+      job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_STOPPING || adopting;
+  if (record().plan().view() > 0 && began && !job.launch().tasks().empty()) {
+    KeepSlot();
+    return true;
+  }
   story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
   return false;
 }

@@ -285,6 +285,108 @@ TEST_CASE("A coordinator that is started again finds the processes where they we
   }
 }
 
+TEST_CASE("A process that has ended well is no loss to a coordinator that is started again",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(LaunchSpec());
+  const v1::StartLaunch launched = cluster.at({"worker", 1}).launched;
+  cluster.at({"worker", 0}).LaunchedProcess(0, kExited);
+  // Its worker is another process since.
+  cluster.Kill({"worker", 0});
+  cluster.RestartCoordinator();
+  (void)cluster.Join({"worker", 0}, "boot-2");
+  cluster.Join({"worker", 1}).launched = launched;
+  cluster.at({"worker", 1}).LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+
+  cluster.at({"worker", 1}).LaunchedProcess(1, kExited);
+
+  CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("Processes go on through two restarts of the coordinator, one after the other",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(LaunchSpec());
+  std::map<int, v1::StartLaunch> launched;
+  for (const int i : {0, 1}) launched[i] = cluster.at({"worker", i}).launched;
+  cluster.RestartCoordinator();
+  cluster.Settle();
+  cluster.RestartCoordinator();
+  for (const int i : {0, 1}) {
+    cluster.Join({"worker", i}).launched = launched[i];
+    cluster.at({"worker", i})
+        .LaunchedProcess(static_cast<std::uint32_t>(i), v1::LaunchEvent::KIND_STARTED);
+  }
+
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().launch().launch() == launched[0].launch());
+  CHECK(cluster.Stops(0) == 0);
+}
+
+TEST_CASE("A launch that a coordinator before this one has begun begins anew when it fails",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(Restarting(v1::RESTART_POLICY_ON_FAILURE, 1));
+  std::map<int, v1::StartLaunch> launched;
+  for (const int i : {0, 1}) launched[i] = cluster.at({"worker", i}).launched;
+  cluster.RestartCoordinator();
+  for (const int i : {0, 1}) {
+    cluster.Join({"worker", i}).launched = launched[i];
+    cluster.at({"worker", i})
+        .LaunchedProcess(static_cast<std::uint32_t>(i), v1::LaunchEvent::KIND_STARTED);
+  }
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+
+  cluster.at({"worker", 1}).LaunchedProcess(1, kExited, 9);
+  cluster.EndAsked(0, 0);
+  cluster.Pass(Millis(2'000));
+
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().restarts() == 1);
+  CHECK(cluster.job().launch().launch() != launched[0].launch());
+}
+
+TEST_CASE("A lost worker that is back while the others end is told to end its processes, too",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(Restarting(v1::RESTART_POLICY_ON_FAILURE));
+  const v1::StartLaunch launched = cluster.at({"worker", 1}).launched;
+  cluster.Kill({"worker", 1});
+  cluster.Pass(Millis(1'000));
+  REQUIRE(cluster.Stops(0) == 1);
+
+  FakeDaemon& back = cluster.Join({"worker", 1});
+  back.launched = launched;
+  back.LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+
+  REQUIRE(cluster.Stops(1) == 1);
+  CHECK(back.commands.back().stop_launch().launch() == launched.launch());
+}
+
+TEST_CASE("A worker that comes with processes of a launch that did not come about ends them",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.at({"worker", 1}).needs_files = {v1::Command::kStartLaunch};
+  REQUIRE(cluster.Submit(LaunchSpec()).ok());
+  REQUIRE(cluster.State() == v1::JOB_STATE_STARTING);
+  const v1::StartLaunch begun = cluster.at({"worker", 0}).launched;
+  cluster.RestartCoordinator();
+
+  // Another launch has to begin, and may do without this worker.
+  FakeDaemon& back = cluster.Join({"worker", 0});
+  back.launched = begun;
+  back.LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+
+  REQUIRE(cluster.Stops(0) == 1);
+  CHECK(back.commands.back().stop_launch().launch() == begun.launch());
+}
+
 TEST_CASE("A worker that leaves is waited for, and what it ended is no failure",
           "[coordinator][launch]") {
   LaunchCluster cluster;
@@ -302,6 +404,25 @@ TEST_CASE("A worker that leaves is waited for, and what it ended is no failure",
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
   CHECK(cluster.job().restarts() == 0);
   CHECK(cluster.job().launch().tasks(1).worker().index() == 2);
+}
+
+TEST_CASE("A worker that is asked to end while a launch is readied leaves when that is given up",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.at({"worker", 1}).needs_files = {v1::Command::kPrepareLaunch};
+  REQUIRE(cluster.Submit(LaunchSpec()).ok());
+  v1::DaemonMessage draining;
+  draining.mutable_draining()->set_reason("SIGTERM");
+  cluster.at({"worker", 0}).Say(draining);
+  cluster.Settle();
+  REQUIRE_FALSE(cluster.at({"worker", 0}).released);
+
+  cluster.at({"worker", 1}).refuse[v1::Command::kPrepareLaunch] = Unavailable("it is draining");
+  cluster.at({"worker", 1}).FilesCome();
+  cluster.Settle();
+
+  CHECK(cluster.at({"worker", 0}).released);
 }
 
 TEST_CASE("A worker that cannot run the command is left out while others can",
