@@ -8,12 +8,6 @@
 #include "coordinator/restarts.h"
 
 namespace muster::coordinator {
-namespace {
-
-constexpr const char* kDone = "exit code 0";
-
-}  // namespace
-
 std::size_t ElasticJob::Least() const {
   return std::max<std::size_t>(1, story_.spec().strategy().workers());
 }
@@ -58,7 +52,7 @@ void ElasticJob::GoOnAfterRestart() {
     place.began = world_.scheduler.Now();
     if (task.state() == "lost") place.stage = Stage::kLost;
     if (task.state() == "starting" || task.state() == "running") place.stage = Stage::kRunning;
-    complete_ = complete_ || (task.state() == "ended" && task.how() == kDone);
+    complete_ = complete_ || (task.state() == "ended" && task.how() == kEndedWell);
   }
   began_ = true;
   phase_ = Phase::kBegun;
@@ -137,6 +131,11 @@ void ElasticJob::OnClusterDraining() {
 
 void ElasticJob::GoOn() {
   if (phase_ != Phase::kBegun) return;
+  if (IsBeyondHope()) {
+    failure_ =
+        Unavailable("fewer than {} of its processes are left, and none is started again", Least());
+    BeginEnding(EndGraceOf(launch()));
+  }
   Fill();
   if (Live() == 0) return Conclude();
   Show();

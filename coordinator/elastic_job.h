@@ -55,6 +55,8 @@ class ElasticJob final : public LaunchedJob {
     TimePoint began;
     // How who was there last has ended; lost: how its worker was.
     std::string how;
+    // Its worker has said that it runs, and was not lost since, nor was the coordinator.
+    bool heard = false;
     // It is one too many, and asked to end.
     bool leaving = false;
 
@@ -86,8 +88,11 @@ class ElasticJob final : public LaunchedJob {
   // elastic_processes.cc
   void OnArrival(const Member& member, const Arrival& arrival) override;
   std::size_t Live() const;
-  // Whether an ended process gets a successor now.
+  // Whether the policy lets a process that failed have a successor.
+  bool Replaces() const;
+  // Whether an ended process gets one now.
   bool MayFill() const;
+  bool IsBeyondHope() const;
   // Takes places for workers that have none, up to MAX.
   void Fill();
   void FillAfter(Millis pause);
@@ -116,6 +121,8 @@ class ElasticJob final : public LaunchedJob {
   void Vacate(Place& place, const std::string& how);
   void SendStop(const Place& place, Millis grace);
   void BeginEnding(Millis grace) override;
+  void LetOneGo();
+  void AwaitNews(const Place& place, SessionId session);
   void OnAdoptLimit();
 
   std::vector<Place> places_;

@@ -56,11 +56,15 @@ std::vector<const Member*> ElasticJob::Choose() const {
   return free;
 }
 
+bool ElasticJob::Replaces() const {
+  return launch().restart() == v1::RESTART_POLICY_ON_FAILURE ||
+         launch().restart() == v1::RESTART_POLICY_EXIT_CODE;
+}
+
 bool ElasticJob::MayFill() const {
-  const bool replaces = launch().restart() == v1::RESTART_POLICY_ON_FAILURE ||
-                        launch().restart() == v1::RESTART_POLICY_EXIT_CODE;
   return phase_ == Phase::kBegun && !complete_ && !ending_ && !record().stop_requested() &&
-         !world_.draining && (replaces || failures_ == 0) && world_.scheduler.Now() >= not_before_;
+         !world_.draining && (Replaces() || failures_ == 0) &&
+         world_.scheduler.Now() >= not_before_;
 }
 
 // Gives vacant places to fit workers. Nobody is told before the row is on disk: a coordinator that
@@ -183,6 +187,7 @@ void ElasticJob::OnStarted(LaunchNumber number, const Status& status) {
   }
   fitness_.Forget(place->worker);
   place->stage = Stage::kRunning;
+  place->heard = true;
   place->began = world_.scheduler.Now();
   const std::size_t live = Live();
   const TaskId task{"worker", static_cast<int>(NumberOf(*place))};
@@ -270,11 +275,14 @@ bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& even
     return true;
   }
   place->session = member.session;
+  place->heard = true;
   if (event.pid() != 0) place->pid = event.pid();
   if (event.kind() == v1::LaunchEvent::KIND_EXITED) {
     OnExited(member, *place, event);
   } else if (place->stage == Stage::kLost) {
     place->stage = Stage::kRunning;
+    LetOneGo();
+    SendBook();
   }
   GoOn();
   return true;
@@ -302,7 +310,8 @@ void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEv
                 {end.last_lines().begin(), end.last_lines().end()});
     NoteFailure(place, end);
   }
-  Vacate(place, end.how());
+  // A coordinator that is started again must not take it for one that has done its work.
+  Vacate(place, asked ? end.how() + ", as asked" : end.how());
 }
 
 // A process has ended by itself, and not well: the job ends by its restart policy, or goes on with
@@ -324,13 +333,11 @@ void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
     return BeginEnding(EndGraceOf(launch()));
   }
   failures_ = world_.scheduler.Now() - place.began < kQuick ? failures_ + 1 : 1;
-  const v1::RestartPolicy policy = launch().restart();
-  const bool never =
-      policy != v1::RESTART_POLICY_ON_FAILURE && policy != v1::RESTART_POLICY_EXIT_CODE;
+  const bool never = !Replaces();
   const auto most = launch().max_restarts() == 0
                         ? static_cast<std::uint32_t>(kDefaultRestarts * Most())
                         : launch().max_restarts();
-  if (policy == v1::RESTART_POLICY_EXIT_CODE && IsOwnWord(end)) {
+  if (launch().restart() == v1::RESTART_POLICY_EXIT_CODE && IsOwnWord(end)) {
     fail("");
   } else if (!never && failures_ > most) {
     fail(fmt::format(", and {} processes before it, each within {} s of its start", most,
@@ -344,6 +351,15 @@ void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
   const Millis pause = RestartPause(failures_ - 1);
   not_before_ = world_.scheduler.Now() + pause;
   FillAfter(pause);
+}
+
+// A process that failed is not started again, so that nobody is who could still bring the job to
+// its least: whoever was left has been lost since.
+bool ElasticJob::IsBeyondHope() const {
+  const auto may_be_back = static_cast<std::size_t>(std::count_if(
+      places_.begin(), places_.end(), [](const Place& one) { return one.stage == Stage::kLost; }));
+  return began_ && !complete_ && !ending_ && !world_.draining && failures_ > 0 && !Replaces() &&
+         Live() + may_be_back < Least();
 }
 
 void ElasticJob::Vacate(Place& place, const std::string& how) {
@@ -363,6 +379,7 @@ void ElasticJob::OnLost(const Member& member) {
     // What was on its way there may have arrived.
     const bool may_live = place.stage == Stage::kStarting || place.stage == Stage::kRunning;
     place.stage = may_live ? Stage::kLost : Stage::kVacant;
+    place.heard = false;
     place.how = member.how;
   }
   story_.Tell("WORKER_LOST",
@@ -384,7 +401,10 @@ void ElasticJob::OnArrival(const Member& member, const Arrival& arrival) {
     if (place.worker != member.task || place.stage == Stage::kVacant) continue;
     if (!arrival.same_process) {
       // A coordinator that was started again does not know which process it was.
-      if (place.session == SessionId()) continue;
+      if (place.session == SessionId()) {
+        AwaitNews(place, member.session);
+        continue;
+      }
       Vacate(place, place.how.empty() ? "it was started anew" : place.how);
     } else if (place.stage == Stage::kPreparing || place.stage == Stage::kReady ||
                place.stage == Stage::kStarting) {
@@ -393,33 +413,47 @@ void ElasticJob::OnArrival(const Member& member, const Arrival& arrival) {
       Vacate(place, "its worker has registered again");
     } else {
       place.session = member.session;
-      place.stage = Stage::kRunning;
+      if (!place.heard) AwaitNews(place, member.session);
       if (ending_) SendStop(place, EndGraceOf(launch()));
     }
-  }
-  // With those that are back there may be too many: the last one goes.
-  for (auto place = places_.rbegin(); place != places_.rend() && Live() > Most(); ++place) {
-    if (place->stage != Stage::kRunning || place->leaving) continue;
-    place->leaving = true;
-    SendStop(*place, EndGraceOf(launch()));
-    break;
   }
   SendBook();
   GoOn();
 }
 
-// Who has said nothing until now of what a coordinator before this one began.
+// With those that are back there may be too many: the last one goes.
+void ElasticJob::LetOneGo() {
+  for (auto place = places_.rbegin(); place != places_.rend() && Live() > Most(); ++place) {
+    if (place->stage != Stage::kRunning || place->leaving) continue;
+    place->leaving = true;
+    SendStop(*place, EndGraceOf(launch()));
+    return;
+  }
+}
+
+// Its worker is there and may have the process, or may never have heard of it: which tells at once
+// what it has (worker/launches.h). Who says nothing is back without it.
+void ElasticJob::AwaitNews(const Place& place, SessionId session) {
+  const auto look = [this, number = place.launch, session] {
+    Place* const silent = Find(number);
+    if (silent == nullptr || silent->heard) return;
+    const Member* worker = world_.members.Find(silent->worker);
+    if (worker == nullptr || worker->session != session) return;
+    silent->session = session;
+    Vacate(*silent, "its worker is back without it");
+    GoOn();
+  };
+  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard(look));
+}
+
+// Whose worker has not come until now to the coordinator that goes on with what one before it
+// began.
 void ElasticJob::OnAdoptLimit() {
   for (Place& place : places_) {
     if (place.stage != Stage::kRunning || place.session != SessionId()) continue;
-    const Member* worker = world_.members.Find(place.worker);
-    if (worker == nullptr) {
-      place.stage = Stage::kLost;
-      place.how = "it has not come back with its processes";
-    } else {
-      place.session = worker->session;
-      Vacate(place, "its worker is back without it");
-    }
+    if (world_.members.Find(place.worker) != nullptr) continue;
+    place.stage = Stage::kLost;
+    place.how = "it has not come back with its processes";
   }
   GoOn();
 }

@@ -309,6 +309,80 @@ TEST_CASE("A worker that leaves takes its process along, and another worker gets
   CHECK(cluster.job().restarts() == 0);
 }
 
+TEST_CASE("A lost worker that is back and has never heard of its process is given another one",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(ElasticSpec(1, 2));
+  (void)cluster.Join({"worker", 1});
+  REQUIRE(cluster.Running() == 2);
+  cluster.Kill({"worker", 1});
+  cluster.Pass(Millis(5'000));
+  REQUIRE(cluster.Task(1).state() == "lost");
+
+  // The same daemon, which tells of no process.
+  (void)cluster.Join({"worker", 1});
+  CHECK(cluster.Task(1).state() == "lost");
+  cluster.Pass(Millis(25'000));
+
+  CHECK(cluster.Running() == 2);
+  CHECK(cluster.Task(1).worker().index() == 1);
+  CHECK(cluster.Task(1).state() == "running");
+}
+
+TEST_CASE("A lost process whose worker comes anew to another coordinator keeps it no longer",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(ElasticSpec(1, 2));
+  cluster.Kill({"worker", 0});
+  cluster.Pass(Millis(5'000));
+  REQUIRE(cluster.Task(0).state() == "lost");
+  cluster.RestartCoordinator();
+
+  (void)cluster.Join({"worker", 0}, "boot-2");
+  cluster.Pass(Millis(25'000));
+
+  CHECK(cluster.Running() == 1);
+}
+
+TEST_CASE("A process that ended well as asked is no sign of the job's end to another coordinator",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 2));
+  const v1::StartLaunch launched = cluster.at({"worker", 0}).launched;
+  v1::DaemonMessage message;
+  message.mutable_draining()->set_reason("SIGTERM");
+  cluster.at({"worker", 1}).Say(message);
+  cluster.Ends(1, 0, 0, true);
+  cluster.RestartCoordinator();
+
+  cluster.Join({"worker", 0}).launched = launched;
+  cluster.at({"worker", 0}).LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  (void)cluster.Join({"worker", 1}, "boot-2");
+  cluster.Pass(Millis(1'000));
+
+  CHECK(cluster.job().reason().empty());
+  CHECK(cluster.Running() == 2);
+}
+
+TEST_CASE("An elastic job that replaces nobody ends when its last workers are lost",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 2, v1::RESTART_POLICY_NEVER));
+  cluster.Ends(1, 0, SIGKILL);
+  REQUIRE(cluster.Running() == 1);
+
+  cluster.Kill({"worker", 0});
+  (void)cluster.Join({"worker", 0}, "boot-2");
+  cluster.Pass(Millis(5'000));
+
+  CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job().error().message().find("fewer than 1 of its processes") == 0);
+}
+
 TEST_CASE("A stop asks the processes of an elastic job to end, and replaces none",
           "[coordinator][launch][elastic]") {
   ElasticCluster cluster;
