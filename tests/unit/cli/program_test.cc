@@ -135,8 +135,7 @@ TEST_CASE_METHOD(ProgramFixture, "a program of more than 256 MiB is not sent", "
   CHECK(Said("at most 256.0 MiB"));
 }
 
-TEST_CASE_METHOD(ProgramFixture,
-                 "--restart with a policy is --restart-policy, alone it begins anew",
+TEST_CASE_METHOD(ProgramFixture, "restart with a policy is restart-policy, alone it begins anew",
                  "[cli][unit]") {
   struct Sent {
     v1::RestartPolicy policy;

@@ -346,8 +346,8 @@ class HomeWorld {
     for (const v1::Event& event : shown.events()) {
       text += fmt::format("\n{} {} {}", event.time_ms(), event.reason(), event.message());
     }
-    return text + fmt::format("\n{} {}: {}", StateName(shown.state()), shown.reason(),
-                              shown.message());
+    return text +
+           fmt::format("\n{} {}: {}", StateName(shown.state()), shown.reason(), shown.message());
   }
 
   void Finish() {
@@ -422,8 +422,8 @@ class HomeWorld {
 
 TEST_CASE("A job in one worker's executor does each step once, whatever happens around it",
           "[coordinator][unit][sim]") {
-  muster::testing::EachSeed(
-      1'000, [](std::uint64_t seed) { HomeWorld(seed, /*in_step=*/false).Run(); });
+  muster::testing::EachSeed(1'000,
+                            [](std::uint64_t seed) { HomeWorld(seed, /*in_step=*/false).Run(); });
 }
 
 TEST_CASE("A job of workers in step ends, whatever happens to them and around them",

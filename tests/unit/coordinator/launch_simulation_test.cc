@@ -268,8 +268,8 @@ class LaunchWorld : public LaunchChance {
     CAPTURE(worker.ToString(), number);
     // It is on disk, and nobody has heard of it before.
     const v1::LaunchState& row = rows_.jobs.at(command.prepare_launch().job_id()).job().launch();
-    REQUIRE((elastic_ ? std::ranges::any_of(
-                            row.tasks(), [&](const auto& one) { return one.launch() == number; })
+    REQUIRE((elastic_ ? std::ranges::any_of(row.tasks(),
+                                            [&](const auto& one) { return one.launch() == number; })
                       : row.launch() == number));
     REQUIRE(prepared_.insert({number, elastic_ ? TaskId{} : worker}).second);
     REQUIRE(number >= newest_);
@@ -292,9 +292,8 @@ class LaunchWorld : public LaunchChance {
     }
     CHECK(process.restarts <= (elastic_ ? failures_ : MostRestarts()));
     if (elastic_) return;
-    const auto counted = std::ranges::count_if(failed_, [&](std::uint64_t one) {
-      return one < process.launch && !spoilt_.contains(one);
-    });
+    const auto counted = std::ranges::count_if(
+        failed_, [&](std::uint64_t one) { return one < process.launch && !spoilt_.contains(one); });
     CHECK(static_cast<std::uint32_t>(counted) <= MostRestarts());
   }
 
@@ -303,16 +302,17 @@ class LaunchWorld : public LaunchChance {
   std::string Snapshot() {
     v1::Job job = shown();
     std::string text = StateName(job.state());
-    for (const v1::LaunchedTask& task : job.launch().tasks()) text += "\n" + task.ShortDebugString();
+    for (const v1::LaunchedTask& task : job.launch().tasks())
+      text += "\n" + task.ShortDebugString();
     return text + fmt::format("\n{} restarts", job.restarts());
   }
   // Another coordinator comes to the same, and nobody is started for it.
   void CheckRestart() {
     const std::string before = Snapshot();
     // That a process has failed, so that nobody is replaced, is not known to the next one.
-    const bool forgets = elastic_ && launch().restart() == v1::RESTART_POLICY_NEVER && failures_ > 0;
-    const bool steady =
-        (shown().state() == v1::JOB_STATE_RUNNING && !forgets) || job().ended();
+    const bool forgets =
+        elastic_ && launch().restart() == v1::RESTART_POLICY_NEVER && failures_ > 0;
+    const bool steady = (shown().state() == v1::JOB_STATE_RUNNING && !forgets) || job().ended();
     const std::size_t ran = ran_.size();
     RestartCoordinator();
     Pass(kSettled);
@@ -326,7 +326,8 @@ class LaunchWorld : public LaunchChance {
     const v1::Job job = cluster_.any("train").Describe();
     std::string text = job.spec().ShortDebugString() + Snapshot();
     for (const v1::Event& event : job.events()) {
-      text += fmt::format("\n{} {} {}", event.time_ms() - 3'600'000, event.reason(), event.message());
+      text +=
+          fmt::format("\n{} {} {}", event.time_ms() - 3'600'000, event.reason(), event.message());
     }
     return text + fmt::format("\n{} {}: {}", StateName(job.state()), job.reason(), job.message());
   }

@@ -201,8 +201,7 @@ void LaunchWorker::Prepare(const std::string& job_id, LaunchNumber launch, const
 
 void LaunchWorker::WriteWorkers(const std::string& job_id, LaunchNumber launch,
                                 const std::string&) {
-  After(chance_.Upto(20),
-        [this, job_id, launch] {
+  After(chance_.Upto(20), [this, job_id, launch] {
     starting_ = launch.value();
     launches_.OnWorkersWritten(job_id, launch, Ok());
   });
@@ -220,7 +219,8 @@ Status LaunchWorker::Run(worker::LaunchedId id, const std::string&, const v1::La
   chance_.OnRun(task_, here);
   processes_[id] = here;
   ran_ = true;
-  After(chance_.Upto(5), [this, id] { launches_.OnStarted(id, 9'000 + static_cast<int>(id.value())); });
+  After(chance_.Upto(5),
+        [this, id] { launches_.OnStarted(id, 9'000 + static_cast<int>(id.value())); });
   return Ok();
 }
 
@@ -241,15 +241,15 @@ void LaunchWorker::Exit(worker::LaunchedId id, std::uint32_t code, std::uint32_t
 void LaunchWorker::Ask(worker::LaunchedId id) {
   processes_.at(id).asked = true;
   if (chance_.Upto(5) == 0) return;
-  After(1 + chance_.Upto(1'500), [this, id] {
-    chance_.Upto(3) == 0 ? Exit(id, 0, 0) : Exit(id, 0, SIGTERM);
-  });
+  After(1 + chance_.Upto(1'500),
+        [this, id] { chance_.Upto(3) == 0 ? Exit(id, 0, 0) : Exit(id, 0, SIGTERM); });
 }
 
 // Even a killed one may take long, where a disk does not answer.
 void LaunchWorker::Kill(worker::LaunchedId id) {
   processes_.at(id).asked = true;
-  After(1 + chance_.Upto(chance_.Upto(30) == 0 ? 40'000 : 20), [this, id] { Exit(id, 0, SIGKILL); });
+  After(1 + chance_.Upto(chance_.Upto(30) == 0 ? 40'000 : 20),
+        [this, id] { Exit(id, 0, SIGKILL); });
 }
 
 void LaunchWorker::Die(bool told) {
