@@ -58,7 +58,8 @@ TEST_CASE("a job that is stopped ends with 8, a wait that is too short with 7", 
   const std::uint64_t steps = cluster.Describe(id).progress().step();
   CHECK(Eventually(seconds(10), [&] {
     std::uint64_t done = 0;
-    for (const v1::TaskState& task : cluster.Status().tasks()) done += task.closures_done();
+    const v1::ClusterStatus status = cluster.Status();
+    for (const v1::TaskState& task : status.tasks()) done += task.closures_done();
     return done >= steps;
   }));
   CHECK(cluster.Muster({"stop", id}).code == 0);

@@ -148,7 +148,7 @@ class HomeWorld {
     daemon.ExecutorExits("signal SIGKILL", /*from_outside=*/true);
     cluster_.Pass(Millis(Upto(1'500)));
   }
-  // Of an executor that is long gone.
+  // News of an executor that is long gone.
   void OldNews(FakeDaemon& daemon) {
     if (started_.empty()) return;
     v1::DaemonMessage late;
