@@ -1,13 +1,8 @@
 #include "tests/cluster/cut_cluster.h"
 
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace muster::testing {
 
@@ -77,13 +72,11 @@ int CutCluster::Wait(const std::string& id) const {
   return Muster({"wait", id, "--timeout", "120s"}).code;
 }
 
-std::int64_t CutCluster::CutAndNotice(const std::string& id, const std::vector<int>& hosts,
-                                      const std::function<void()>& then) const {
+std::int64_t CutCluster::CutAndNotice(const std::string& id, const std::vector<int>& hosts) const {
   const int before = CountEvents(Describe(id), "WORKER_LOST");
   const Lateness lateness;
   const std::int64_t cut = NowMs();
   for (const int host : hosts) networks_->Cut(host);
-  if (then) then();
   std::int64_t noticed = 0;
   const bool lost = Eventually(seconds(30), [&] {
     const v1::Job job = Describe(id);
@@ -103,34 +96,6 @@ bool CutCluster::AreBack(const std::string& id) const {
     const v1::Job job = Describe(id);
     return CountEvents(job, "WORKER_BACK") == CountEvents(job, "WORKER_LOST");
   });
-}
-
-int CutCluster::PidOf(const std::string& task) const {
-  const v1::ClusterStatus status = StatusFrom(Muster({"status", "-o", "json"}));
-  for (const v1::TaskState& state : status.tasks()) {
-    if (fmt::format("{}:{}", state.task().type(), state.task().index()) == task) {
-      return static_cast<int>(state.pid());
-    }
-  }
-  return 0;
-}
-
-// The thread's own: the test's process is in another network (Networks).
-std::int64_t CutCluster::Unread() {
-  std::ifstream sockets("/proc/thread-self/net/tcp");
-  std::string line;
-  std::getline(sockets, line);  // the columns' names
-  std::int64_t unread = 0;
-  while (std::getline(sockets, line)) {
-    std::istringstream fields(line);
-    std::string number, local, remote, state, queues;
-    fields >> number >> local >> remote >> state >> queues;
-    // "tx:rx", in hexadecimal. What a listener counts there are connections.
-    constexpr std::string_view kEstablished = "01";
-    if (state != kEstablished) continue;
-    unread += std::stoll(queues.substr(queues.find(':') + 1), nullptr, 16);
-  }
-  return unread;
 }
 
 }  // namespace muster::testing

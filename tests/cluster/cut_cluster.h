@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,15 +33,10 @@ class CutCluster {
   // Ends with the job; the code of `muster wait`.
   int Wait(const std::string& id) const;
   // Cuts workers off, and waits until the job says so; how many milliseconds that took, less what
-  // this machine was late. `then`: at once after the cut.
-  std::int64_t CutAndNotice(const std::string& id, const std::vector<int>& hosts,
-                            const std::function<void()>& then = nullptr) const;
+  // this machine was late.
+  std::int64_t CutAndNotice(const std::string& id, const std::vector<int>& hosts) const;
   // All that were lost have come back.
   bool AreBack(const std::string& id) const;
-  // The pid of the daemon that is registered as `task`; 0: none.
-  int PidOf(const std::string& task) const;
-  // How many bytes have come to whoever is in the test's own network, and nobody has read.
-  static std::int64_t Unread();
 
  private:
   TempFolder folder_;
