@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "bench/measure.h"
+#include "bench/schedule_bytes.h"
 #include "bench/schedule_peer.h"
 #include "bench/subcommands.h"
 #include "common/process/child.h"
@@ -39,7 +40,11 @@ constexpr const char* kScheduleMethod =
     "ping_pong: 64 bytes there and back between two processes over a Unix socket pair, blocking or "
     "spinning in the same way. cpu: processor time of driver and executors per closure, from the "
     "kernel. dispatcher_alone: schedule, hand-out and result in one thread without links. memory: "
-    "resident bytes that 262,144 queued closures add.";
+    "resident bytes that 262,144 queued closures add. bytes: one closure at a time with an "
+    "argument, "
+    "or with a value, of that length, beside memcpy between two warm buffers and the same bytes "
+    "over "
+    "a bare TCP socket, 1 MiB an operation.";
 
 constexpr std::size_t kQueued = 262'144;
 constexpr int kLatencySamples = 1'000;
@@ -142,6 +147,7 @@ class ScheduleBench {
 
   Result<Json> Run() {
     Json memory = Memory();
+    MUSTER_TRY_ASSIGN(Json bytes, MeasureBytes());
     for (int round = 0; round < options_.rounds; ++round) {
       ping_pong_blocking_.push_back(ping_pong_->Measure(false));
       MUSTER_TRY(Throughput(net::LinkKind::kUnix, unix_));
@@ -151,7 +157,7 @@ class ScheduleBench {
       MUSTER_TRY(Latency(net::SpinMode::kAlways, spinning_[0], latency_spinning_));
       alone_.push_back(DispatcherAlone());
     }
-    return Report(std::move(memory));
+    return Report(std::move(memory), std::move(bytes));
   }
 
  private:
@@ -270,7 +276,7 @@ class ScheduleBench {
               {"executors", SpreadOf(of.executors).median * 1e9}}}};
   }
 
-  Json Report(Json memory) const {
+  Json Report(Json memory, Json bytes) const {
     const double blocking = SpreadOf(ping_pong_blocking_).median;
     const double spinning = SpreadOf(ping_pong_spinning_).median;
     return {{"benchmark", "schedule"},
@@ -287,7 +293,8 @@ class ScheduleBench {
               {"ratio_blocking", SpreadOf(latency_blocking_).median / blocking},
               {"ratio_spinning", SpreadOf(latency_spinning_).median / spinning}}},
             {"dispatcher_alone_ns", Print(alone_, 1e9)},
-            {"memory", std::move(memory)}};
+            {"memory", std::move(memory)},
+            {"bytes", std::move(bytes)}};
   }
 
   const ScheduleOptions options_;

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <thread>
@@ -46,6 +47,14 @@ const dispatch::FunctionTable& ScheduleFunctions() {
   static const dispatch::FunctionTable functions = [] {
     dispatch::FunctionTable table;
     table.Add("empty", [](dispatch::ClosureContext&) { return Ok(); });
+    table.Add("take", [](dispatch::ClosureContext&) { return Ok(); });
+    table.Add("give", [](dispatch::ClosureContext& context) {
+      std::uint64_t bytes = 0;
+      if (context.arguments().size() != sizeof(bytes)) return InvalidArgument("give: how many?");
+      std::memcpy(&bytes, context.arguments().data(), sizeof(bytes));
+      context.value().resize(bytes);
+      return Ok();
+    });
     return table;
   }();
   return functions;

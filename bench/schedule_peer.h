@@ -17,6 +17,10 @@ namespace muster::bench {
 inline constexpr const char* kScheduleKey = "bench";
 // Does nothing.
 inline constexpr std::uint32_t kEmptyFunction = 0;
+// Takes arguments of any length.
+inline constexpr std::uint32_t kTakeFunction = 1;
+// Returns so many bytes as its argument says, a std::uint64_t.
+inline constexpr std::uint32_t kGiveFunction = 2;
 
 const dispatch::FunctionTable& ScheduleFunctions();
 
