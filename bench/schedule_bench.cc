@@ -41,10 +41,8 @@ constexpr const char* kScheduleMethod =
     "spinning in the same way. cpu: processor time of driver and executors per closure, from the "
     "kernel. dispatcher_alone: schedule, hand-out and result in one thread without links. memory: "
     "resident bytes that 262,144 queued closures add. bytes: one closure at a time with an "
-    "argument, "
-    "or with a value, of that length, beside memcpy between two warm buffers and the same bytes "
-    "over "
-    "a bare TCP socket, 1 MiB an operation.";
+    "argument, or with a value, of that length, beside memcpy between two warm buffers and the "
+    "same bytes over a bare TCP socket, 1 MiB an operation.";
 
 constexpr std::size_t kQueued = 262'144;
 constexpr int kLatencySamples = 1'000;

@@ -1,6 +1,5 @@
 #include "bench/schedule_bytes.h"
 
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -68,8 +67,8 @@ class BytesDriver {
 Result<Json> MeasureBytes() {
   MUSTER_TRY_ASSIGN(const auto bare, Peer::Start(false));
   // An executor has one driver at a time.
-  MUSTER_TRY_ASSIGN(const auto local_peer, SchedulePeer::Start(net::SpinMode::kAdaptive));
-  MUSTER_TRY_ASSIGN(const auto tcp_peer, SchedulePeer::Start(net::SpinMode::kAdaptive));
+  MUSTER_TRY_ASSIGN(const auto local_peer, SchedulePeer::Start(net::SpinMode::kAlways));
+  MUSTER_TRY_ASSIGN(const auto tcp_peer, SchedulePeer::Start(net::SpinMode::kAlways));
   MUSTER_TRY_ASSIGN(const auto local, BytesDriver::Connect(*local_peer, net::LinkKind::kUnix));
   MUSTER_TRY_ASSIGN(const auto tcp, BytesDriver::Connect(*tcp_peer, net::LinkKind::kTcp));
 
