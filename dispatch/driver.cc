@@ -17,7 +17,7 @@ ResultSlab::State RemoteValue::state() const {
   return core_ == nullptr ? ResultSlab::State::kNotReady : core_->StateOf(slot_);
 }
 
-Result<std::vector<std::byte>> RemoteValue::Fetch(TimePoint deadline) const {
+Result<KeptBytes> RemoteValue::Fetch(TimePoint deadline) const {
   if (core_ == nullptr) return InvalidArgument("the value is of no closure");
   return core_->Fetch(slot_, deadline);
 }
@@ -47,7 +47,7 @@ ClosureDispatcher::Crash Driver::Crashed(const std::string& task, const std::str
 
 void Driver::SetPace(Pace pace) { core_->SetPace(pace); }
 
-Result<RemoteValue> Driver::Schedule(std::uint32_t function, std::span<const std::byte> arguments,
+Result<RemoteValue> Driver::Schedule(std::uint32_t function, const KeptBytes& arguments,
                                      TimePoint deadline, std::span<const ClosureId> turns_of,
                                      std::uint64_t step, const ClosureTerms& terms) {
   MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
@@ -60,12 +60,12 @@ void Driver::SetSecondRuns(std::uint32_t most) { core_->SetSecondRuns(most); }
 void Driver::SetErrors(const ErrorPolicy::Options& errors) { core_->SetErrors(errors); }
 const Driver::Options& Driver::options() const { return core_->options(); }
 
-Status Driver::ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
-                            TimePoint deadline, std::uint64_t step) {
+Status Driver::ScheduleOnly(std::uint32_t function, const KeptBytes& arguments, TimePoint deadline,
+                            std::uint64_t step) {
   return core_->Schedule(function, arguments, false, deadline, {}, step, {}).status();
 }
 
-Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {
+Result<KeptBytes> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {
   if (value.core_ != core_) {
     return InvalidArgument("the value is of no closure of this driver");
   }
@@ -75,14 +75,14 @@ Result<Driver::Values> Driver::Fetch(const RemoteValue& value, TimePoint deadlin
 Status Driver::Join(TimePoint deadline) { return core_->Join(deadline); }
 Result<bool> Driver::Done() { return core_->Done(); }
 
-ClosureId Driver::CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments) {
+ClosureId Driver::CreatePerWorker(std::uint32_t function, const KeptBytes& arguments) {
   return core_->CreatePerWorker(function, arguments);
 }
 
 void Driver::ReleasePerWorker(ClosureId value) { core_->ReleasePerWorker(value); }
 
-Result<Driver::Values> Driver::AwaitPerWorker(ClosureId value, const std::string& task,
-                                              TimePoint deadline) {
+Result<KeptBytes> Driver::AwaitPerWorker(ClosureId value, const std::string& task,
+                                         TimePoint deadline) {
   return core_->AwaitPerWorker(value, task, deadline);
 }
 

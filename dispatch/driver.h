@@ -28,6 +28,7 @@
 #include "dispatch/core/closure_dispatcher.h"
 
 #include "common/base/ids.h"
+#include "common/base/kept_bytes.h"
 #include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
@@ -52,9 +53,9 @@ class RemoteValue {
   ~RemoteValue();
 
   ResultSlab::State state() const;
-  // Waits for the value; returns the closure's own error.
+  // Waits for the value, which comes with its keeper; returns the closure's own error.
   //   kDeadlineExceeded: says whom it waits for.  kCancelled: the driver has ended before.
-  Result<std::vector<std::byte>> Fetch(TimePoint deadline = TimePoint::max()) const;
+  Result<KeptBytes> Fetch(TimePoint deadline = TimePoint::max()) const;
 
  private:
   friend class Driver;
@@ -98,8 +99,6 @@ class Driver {
     // Outlives the driver.
     DriverWatcher* watcher = nullptr;
   };
-  using Values = std::vector<std::byte>;
-
   explicit Driver(Options options);
   ~Driver();
 
@@ -118,7 +117,7 @@ class Driver {
   enum class Pace { kFree, kDrain, kPause };
   void SetPace(Pace pace);
 
-  // Waits while the queue is full. Arguments are copied.
+  // Waits while the queue is full. Arguments are copied, unless they are long and kept.
   //   An earlier closure's error: this one is cancelled.  kDeadlineExceeded: no room came.
   //   kInvalidArgument: more argument bytes than ever fit.
   // `turns_of`: per-worker values that it has a turn of: behind its arguments stand the numbers (8
@@ -127,12 +126,12 @@ class Driver {
   // `step`: see ClosureDispatcher::Schedule.
   // `terms`: an execution that takes longer than it may is the closure's error, kDeadlineExceeded,
   // and the end of its executor.
-  Result<RemoteValue> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
+  Result<RemoteValue> Schedule(std::uint32_t function, const KeptBytes& arguments,
                                TimePoint deadline = TimePoint::max(),
                                std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
                                const ClosureTerms& terms = {});
   // The same for a closure without a value.
-  Status ScheduleOnly(std::uint32_t function, std::span<const std::byte> arguments,
+  Status ScheduleOnly(std::uint32_t function, const KeptBytes& arguments,
                       TimePoint deadline = TimePoint::max(), std::uint64_t step = 0);
   // ClosureDispatcher::Options::staleness, second_runs and errors from now on.
   void SetStaleness(std::uint64_t staleness);
@@ -141,19 +140,19 @@ class Driver {
   // What it was made with.
   const Options& options() const;
   // As RemoteValue::Fetch().  kInvalidArgument: it is not this driver's.
-  Result<Values> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
+  Result<KeptBytes> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.
   Status Join(TimePoint deadline = TimePoint::max());
   // Whether they have.
   Result<bool> Done();
 
   // Values that each worker has one of; the id goes into the arguments of closures that use it.
-  ClosureId CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
+  ClosureId CreatePerWorker(std::uint32_t function, const KeptBytes& arguments);
   // It ends when all closures that are scheduled now have ended: they may use it.
   void ReleasePerWorker(ClosureId value);
   // Waits until it is built there, or has failed to be; what its build has left as its value.
   //   kNotFound: no such value or task.  kAborted: the worker is lost.
-  Result<Values> AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
+  Result<KeptBytes> AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
 
   struct Counts {
     std::size_t queued = 0;

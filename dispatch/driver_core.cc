@@ -69,9 +69,8 @@ void DriverCore::Wake() {
 
 // Closures gather before they are sent, unless somebody is idle; now and then this thread reads
 // what has come, so that a program that only schedules needs no other thread.
-Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
-                                              std::span<const std::byte> arguments, bool want_value,
-                                              TimePoint deadline,
+Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function, const KeptBytes& arguments,
+                                              bool want_value, TimePoint deadline,
                                               std::span<const ClosureId> turns_of,
                                               std::uint64_t step, const ClosureTerms& terms) {
   if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
@@ -113,7 +112,7 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function,
   return scheduled.result;
 }
 
-Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadline) {
+Result<KeptBytes> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadline) {
   const TimePoint begin = SteadyClock::now();
   const MutexLock lock(mutex_);
   const ResultSlab& results = dispatcher_.results();
@@ -124,8 +123,7 @@ Result<Driver::Values> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadli
   ++sums_.fetches;
   sums_.fetch += SteadyClock::now() - begin;
   if (const ClosureError* error = results.error(slot)) return ToStatus(*error);
-  const auto value = results.value(slot);
-  return Driver::Values(value.begin(), value.end());
+  return results.value(slot).Kept();
 }
 
 Status DriverCore::Join(TimePoint deadline) {
@@ -231,12 +229,11 @@ void DriverCore::ReadAll() {
   bool broken = false;
   mutex_.unlock();
   for (const std::shared_ptr<Peer>& peer : led_) {
-    auto got =
-        peer->link->Receive([&](const net::FrameHeader& header, std::span<const std::byte> meta,
-                                std::span<const std::byte> payload) {
-          const MutexLock frame(mutex_);
-          return OnFrame(*peer, header, meta, payload);
-        });
+    auto got = peer->link->Receive([&](const net::FrameHeader& header,
+                                       std::span<const std::byte> meta, const KeptBytes& payload) {
+      const MutexLock frame(mutex_);
+      return OnFrame(*peer, header, meta, payload);
+    });
     Status status = got.status();
     if (status.ok()) status = peer->link->Tick();
     if (status.ok() && peer->link->unsent() > 0) status = peer->link->Flush().status();
@@ -275,7 +272,7 @@ void DriverCore::DropBroken() {
 }
 
 Status DriverCore::OnFrame(Peer& peer, const net::FrameHeader& header,
-                           std::span<const std::byte> meta, std::span<const std::byte> payload) {
+                           std::span<const std::byte> meta, const KeptBytes& payload) {
   switch (static_cast<Verb>(header.kind)) {
     case Verb::kResults:
       return OnResults(peer, meta, payload);
@@ -290,28 +287,28 @@ Status DriverCore::OnFrame(Peer& peer, const net::FrameHeader& header,
 
 // Closures that an executor has run, each with its value or error, for the dispatcher to settle.
 Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
-                             std::span<const std::byte> payload) {
+                             const KeptBytes& payload) {
   if (!peer.member) return DataLoss("{}: results before its credit", peer.task);
   const TimePoint now = SteadyClock::now();
   return ReadBatch(
-      meta, payload,
-      [&](const WireRecord& record, std::span<const std::byte> bytes) MUSTER_REQUIRES(mutex_) {
+      meta, payload, [&](const WireRecord& record, const KeptBytes& bytes) MUSTER_REQUIRES(mutex_) {
         ClosureResult result{.closure = record.closure,
                              .attempt = record.attempt,
                              .run = std::chrono::nanoseconds(record.run_time)};
         std::vector<Bookmark> bookmarks;
+        std::span<const std::byte> value = bytes;
         if ((record.flags & kFlagBookmarks) != 0) {
-          MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(bytes));
+          MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(value));
           result.bookmarks = bookmarks;
         }
         ++sums_.executions;
         sums_.run += result.run;
         if ((record.flags & kFlagError) == 0) {
-          result.value = bytes;
+          result.value = bytes.Part(value);
           dispatcher_.OnResult(peer.handle, result, now);
           return Ok();
         }
-        MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(bytes));
+        MUSTER_TRY_ASSIGN(const ClosureError error, DecodeError(value));
         result.error = &error;
         const auto outcome = dispatcher_.OnResult(peer.handle, result, now);
         if (outcome == ClosureDispatcher::Outcome::kAgain && options_.watcher != nullptr) {
@@ -321,11 +318,9 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
       });
 }
 
-Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta,
-                            std::span<const std::byte> payload) {
+Status DriverCore::OnCredit(Peer& peer, std::span<const std::byte> meta, const KeptBytes& payload) {
   return ReadBatch(
-      meta, payload,
-      [&](const WireRecord& record, std::span<const std::byte>) MUSTER_REQUIRES(mutex_) {
+      meta, payload, [&](const WireRecord& record, const KeptBytes&) MUSTER_REQUIRES(mutex_) {
         if (record.function == 0) {
           if (!peer.member) return Unavailable("{} ends: it takes no more closures", peer.task);
           dispatcher_.HoldWorker(peer.handle, TimePoint::max());

@@ -39,7 +39,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
                                    Suspects::Cause cause, std::span<const ClosureId> running);
   void SetPace(Driver::Pace pace);
 
-  Result<ResultSlab::Slot> Schedule(std::uint32_t function, std::span<const std::byte> arguments,
+  Result<ResultSlab::Slot> Schedule(std::uint32_t function, const KeptBytes& arguments,
                                     bool want_value, TimePoint deadline,
                                     std::span<const ClosureId> turns_of, std::uint64_t step,
                                     const ClosureTerms& terms);
@@ -56,14 +56,13 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
     dispatcher_.set_errors(errors);
   }
   const Driver::Options& options() const { return options_; }
-  Result<Driver::Values> Fetch(ResultSlab::Slot slot, TimePoint deadline);
+  Result<KeptBytes> Fetch(ResultSlab::Slot slot, TimePoint deadline);
   Status Join(TimePoint deadline);
   Result<bool> Done();
 
   ClosureId CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
   void ReleasePerWorker(ClosureId value);
-  Result<Driver::Values> AwaitPerWorker(ClosureId value, const std::string& task,
-                                        TimePoint deadline);
+  Result<KeptBytes> AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
 
   void AddReference(ResultSlab::Slot slot);
   void Release(ResultSlab::Slot slot);
@@ -92,10 +91,10 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   // The leader's copy of who is there.
   void LookAtPeers() MUSTER_REQUIRES(mutex_);
   Status OnFrame(Peer& peer, const net::FrameHeader& header, std::span<const std::byte> meta,
-                 std::span<const std::byte> payload) MUSTER_REQUIRES(mutex_);
-  Status OnCredit(Peer& peer, std::span<const std::byte> meta, std::span<const std::byte> payload)
+                 const KeptBytes& payload) MUSTER_REQUIRES(mutex_);
+  Status OnCredit(Peer& peer, std::span<const std::byte> meta, const KeptBytes& payload)
       MUSTER_REQUIRES(mutex_);
-  Status OnResults(Peer& peer, std::span<const std::byte> meta, std::span<const std::byte> payload)
+  Status OnResults(Peer& peer, std::span<const std::byte> meta, const KeptBytes& payload)
       MUSTER_REQUIRES(mutex_);
   // Gives out what may go, and cancels; then writes to the links.
   void PumpAndFlush() MUSTER_REQUIRES(mutex_);

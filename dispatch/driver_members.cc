@@ -97,8 +97,8 @@ void DriverCore::ReleasePerWorker(ClosureId value) {
   PumpAndFlush();
 }
 
-Result<Driver::Values> DriverCore::AwaitPerWorker(ClosureId value, const std::string& task,
-                                                  TimePoint deadline) {
+Result<KeptBytes> DriverCore::AwaitPerWorker(ClosureId value, const std::string& task,
+                                             TimePoint deadline) {
   const MutexLock lock(mutex_);
   std::optional<ResultSlab::Slot> slot;
   const auto met = [&]() MUSTER_REQUIRES(mutex_) {
@@ -111,8 +111,7 @@ Result<Driver::Values> DriverCore::AwaitPerWorker(ClosureId value, const std::st
   }
   if (!slot) return NotFound("no such value on {}", task);
   if (const ClosureError* error = dispatcher_.results().error(*slot)) return ToStatus(*error);
-  const auto bytes = dispatcher_.results().value(*slot);
-  return Driver::Values(bytes.begin(), bytes.end());
+  return dispatcher_.results().value(*slot).Kept();
 }
 
 void DriverCore::AddReference(ResultSlab::Slot slot) {

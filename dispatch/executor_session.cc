@@ -192,9 +192,7 @@ void ExecutorSession::Watch() {
 // One turn: what has come is taken, and if that is nothing, waited for.
 void ExecutorSession::Lead(net::Spinner* spinner, TimePoint until) {
   const auto on_frame = [this](const net::FrameHeader& header, std::span<const std::byte> meta,
-                               std::span<const std::byte> payload) {
-    return OnFrame(header, meta, payload);
-  };
+                               const KeptBytes& payload) { return OnFrame(header, meta, payload); };
   net::DuplexLink* const link = link_.get();
   for (bool waited = false;; waited = true) {
     auto got = link_->Receive(on_frame);
@@ -213,7 +211,7 @@ void ExecutorSession::Lead(net::Spinner* spinner, TimePoint until) {
 
 // What the driver says takes effect at once, but for closures, which wait for RunJobs().
 Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
-                                std::span<const std::byte> payload) {
+                                const KeptBytes& payload) {
   switch (static_cast<Verb>(header.kind)) {
     case Verb::kCredit:
       spoken_to_ = true;
@@ -221,7 +219,7 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
     case Verb::kClosures: {
       const MutexLock lock(mutex_);
       return ReadBatch(meta, payload,
-                       [this](const WireRecord& record, std::span<const std::byte> arguments)
+                       [this](const WireRecord& record, const KeptBytes& arguments)
                            MUSTER_REQUIRES(mutex_) {
                              jobs_.emplace_back();
                              jobs_.back().record = record;
@@ -233,7 +231,7 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
                            });
     }
     case Verb::kCancel:
-      return ReadBatch(meta, payload, [this](const WireRecord& record, std::span<const std::byte>) {
+      return ReadBatch(meta, payload, [this](const WireRecord& record, const KeptBytes&) {
         if ((record.flags & kFlagRelease) != 0) {
           values_.Release(record.closure);
         } else {
@@ -345,7 +343,7 @@ void ExecutorSession::GiveUp(const Limited& late) {
   options_.on_stuck(fmt::format("closure {}: {}", late.record.closure, what));
 }
 
-bool ExecutorSession::AddResult(const WireRecord& record, std::span<const std::byte> bytes) {
+bool ExecutorSession::AddResult(const WireRecord& record, const KeptBytes& bytes) {
   const MutexLock lock(results_mutex_);
   return results_.Add(record, bytes) || results_.size() >= kAnswersTogether;
 }
@@ -418,6 +416,9 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   if (status.ok()) {
     if ((job.record.flags & kFlagNoValue) != 0) value.clear();
     if (context.has_bookmarks()) context.AppendBookmarksTo(value);
+    // What is long goes out from where the function has put it.
+    if (value.size() >= kLongBytes)
+      return AddResult(record, KeptBytes::Of(std::exchange(value, {})));
     return AddResult(record, value);
   }
   ClosureError error = context.blame();

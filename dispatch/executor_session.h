@@ -71,7 +71,7 @@ class ExecutorSession {
   // Reads until jobs have come, somebody wants the link, or it is over. Without the lock.
   void Lead(net::Spinner* spinner, TimePoint until);
   Status OnFrame(const net::FrameHeader& header, std::span<const std::byte> meta,
-                 std::span<const std::byte> payload);
+                 const KeptBytes& payload);
   // Jobs for one runner now; none while a build runs alone.
   void TakeJobs(std::vector<Job>& into) MUSTER_REQUIRES(mutex_);
   void RunJobs(std::vector<Job>& jobs, std::size_t slot);
@@ -87,7 +87,7 @@ class ExecutorSession {
   // The first that has run for too long.
   std::optional<Limited> TakeLate() MUSTER_REQUIRES(mutex_);
   void GiveUp(const Limited& late);
-  bool AddResult(const WireRecord& record, std::span<const std::byte> bytes);
+  bool AddResult(const WireRecord& record, const KeptBytes& bytes);
   // Sends the results so far, of all runners.
   void Answer();
   Status Call(const WireRecord& record, ClosureContext& context) const;

@@ -24,41 +24,56 @@ static_assert(sizeof(RawError) == 16);
 
 }  // namespace
 
-bool Batch::Add(WireRecord record, std::span<const std::byte> bytes) {
+bool Batch::Add(WireRecord record, const KeptBytes& bytes) {
   record.bytes = static_cast<std::uint32_t>(bytes.size());
   records_.push_back(record);
-  payload_.insert(payload_.end(), bytes.begin(), bytes.end());
-  return records_.size() >= kMostRecords || payload_.size() >= kMostPayload;
+  if (bytes.worth_holding()) {
+    held_.emplace_back(payload_.size(), bytes);
+    held_bytes_ += bytes.size();
+  } else {
+    payload_.insert(payload_.end(), bytes.begin(), bytes.end());
+  }
+  return records_.size() >= kMostRecords || payload_.size() + held_bytes_ >= kMostPayload;
 }
 
 Status Batch::QueueOn(net::DuplexLink& link) {
-  const iovec part{.iov_base = payload_.data(), .iov_len = payload_.size()};
-  const Status status =
-      link.Queue({.kind = static_cast<net::FrameKind>(verb_)}, std::as_bytes(std::span(records_)),
-                 std::span(&part, payload_.empty() ? 0 : 1));
-  if (!status.ok()) return status;
+  std::vector<KeptBytes> parts;
+  std::span<const std::byte> left(payload_);
+  std::size_t at = 0;
+  for (const auto& [place, bytes] : held_) {
+    if (place > at) parts.emplace_back(left.first(place - at));
+    left = left.subspan(place - at);
+    at = place;
+    parts.push_back(bytes);
+  }
+  if (!left.empty()) parts.emplace_back(left);
+  MUSTER_TRY(link.Queue({.kind = static_cast<net::FrameKind>(verb_)},
+                        std::as_bytes(std::span(records_)), parts));
   records_.clear();
+  held_.clear();
+  held_bytes_ = 0;
   payload_.clear();
   if (payload_.capacity() > 4 * kMostPayload) payload_.shrink_to_fit();
-  return status;
+  return Ok();
 }
 
-Status ReadBatch(std::span<const std::byte> meta, std::span<const std::byte> payload,
-                 absl::FunctionRef<Status(const WireRecord&, std::span<const std::byte>)> each) {
+Status ReadBatch(std::span<const std::byte> meta, const KeptBytes& payload,
+                 absl::FunctionRef<Status(const WireRecord&, const KeptBytes&)> each) {
+  std::span<const std::byte> left = payload;
   if (meta.size() % sizeof(WireRecord) != 0) {
     return DataLoss("a table of {} bytes, not records of {}", meta.size(), sizeof(WireRecord));
   }
   for (; !meta.empty(); meta = meta.subspan(sizeof(WireRecord))) {
     WireRecord record;
     std::memcpy(&record, meta.data(), sizeof(record));
-    if (record.bytes > payload.size()) {
+    if (record.bytes > left.size()) {
       return DataLoss("closure {} has {} bytes, {} are left of the payload", record.closure,
-                      record.bytes, payload.size());
+                      record.bytes, left.size());
     }
-    MUSTER_TRY(each(record, payload.first(record.bytes)));
-    payload = payload.subspan(record.bytes);
+    MUSTER_TRY(each(record, payload.Part(left.first(record.bytes))));
+    left = left.subspan(record.bytes);
   }
-  if (!payload.empty()) return DataLoss("{} bytes belong to no closure", payload.size());
+  if (!left.empty()) return DataLoss("{} bytes belong to no closure", left.size());
   return Ok();
 }
 

@@ -17,12 +17,14 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "dispatch/core/closure_error.h"
 #include <absl/functional/function_ref.h>
 
 #include "common/base/ids.h"
+#include "common/base/kept_bytes.h"
 #include "common/base/status.h"
 #include "common/net/duplex_link.h"
 #include "common/net/handshake.h"
@@ -82,7 +84,7 @@ class Batch {
   bool empty() const { return records_.empty(); }
   std::size_t size() const { return records_.size(); }
   // True: it is long enough to be sent before more is added.
-  bool Add(WireRecord record, std::span<const std::byte> bytes = {});
+  bool Add(WireRecord record, const KeptBytes& bytes = {});
   // Queues it on the link, as one frame, and is empty again. After an error it is as it was.
   Status QueueOn(net::DuplexLink& link);
 
@@ -90,11 +92,14 @@ class Batch {
   const Verb verb_;
   std::vector<WireRecord> records_;
   std::vector<std::byte> payload_;
+  // Those that are held, each with its place in payload_.
+  std::vector<std::pair<std::size_t, KeptBytes>> held_;
+  std::size_t held_bytes_ = 0;
 };
 
 // Calls `each` for the records of a frame, in order.
-Status ReadBatch(std::span<const std::byte> meta, std::span<const std::byte> payload,
-                 absl::FunctionRef<Status(const WireRecord&, std::span<const std::byte>)> each);
+Status ReadBatch(std::span<const std::byte> meta, const KeptBytes& payload,
+                 absl::FunctionRef<Status(const WireRecord&, const KeptBytes&)> each);
 
 std::vector<std::byte> EncodeError(const ClosureError& error);
 Result<ClosureError> DecodeError(std::span<const std::byte> bytes);

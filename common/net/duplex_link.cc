@@ -38,20 +38,22 @@ DuplexLink::DuplexLink(std::shared_ptr<Stream> stream, LinkKind kind, std::strin
       options_(options),
       clock_(clock),
       in_(kFirstBuffer),
-      heard_(clock.Now()) {}
+      heard_(clock.Now()) {
+  if (kind_ != LinkKind::kUnix) return;
+  // The kernel's own is 208 KiB, and each side sleeps once for so many bytes.
+  const int bytes = static_cast<int>(kBytesPerOperation);
+  (void)::setsockopt(stream_->fd(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+}
 
 Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
-                         std::span<const iovec> payload, Fd descriptor) {
+                         std::span<const KeptBytes> payload, Fd descriptor) {
   header.meta_bytes = static_cast<std::uint32_t>(meta.size());
   header.meta_crc = meta.empty() ? 0 : Crc32c(meta);
   header.payload_bytes = 0;
   header.payload_crc = 0;
-  for (const iovec& part : payload) {
-    header.payload_bytes += part.iov_len;
-    if (options_.payload_crc) {
-      header.payload_crc =
-          Crc32c({static_cast<const std::byte*>(part.iov_base), part.iov_len}, header.payload_crc);
-    }
+  for (const KeptBytes& part : payload) {
+    header.payload_bytes += part.size();
+    if (options_.payload_crc) header.payload_crc = Crc32c(part, header.payload_crc);
   }
   if (options_.payload_crc && header.payload_bytes > 0) header.flags |= kFlagPayloadCrc;
   std::array<std::byte, kHeaderBytes> raw;
@@ -60,7 +62,7 @@ Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
   const MutexLock lock(out_mutex_);
   if (shut_down_) return Unavailable("{}: the link is closed", peer_);
   const std::size_t more = raw.size() + meta.size() + header.payload_bytes;
-  const std::size_t waiting = out_.size() - sent_;
+  const std::size_t waiting = out_.size() - sent_ + held_bytes_;
   if (waiting > 0 && waiting + more > options_.most_unsent) {
     return ResourceExhausted("{}: {} bytes wait to be sent, limit {}: it reads nothing", peer_,
                              waiting, options_.most_unsent);
@@ -68,44 +70,72 @@ Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
   if (descriptor.valid()) attached_.push_back({out_.size(), std::move(descriptor)});
   Append(out_, raw);
   Append(out_, meta);
-  for (const iovec& part : payload) {
-    Append(out_, {static_cast<const std::byte*>(part.iov_base), part.iov_len});
+  for (const KeptBytes& part : payload) {
+    if (part.worth_holding()) {
+      held_.push_back({out_.size(), part});
+      held_bytes_ += part.size();
+    } else {
+      Append(out_, part);
+    }
   }
-  unsent_.store(out_.size() - sent_, std::memory_order_release);
+  unsent_.store(waiting + more, std::memory_order_release);
   return Ok();
 }
 
-// Sends from the buffer until it is empty or the socket full. A descriptor begins a call of its
-// own, since it rides on the first byte.
+// Sends what waits until there is nothing left or the socket is full. A descriptor begins a call of
+// its own, since it rides on the first byte.
 Result<bool> DuplexLink::Flush() {
   const MutexLock lock(out_mutex_);
-  while (sent_ < out_.size()) {
-    std::size_t until = std::min(out_.size(), sent_ + kBytesPerOperation);
+  while (sent_ < out_.size() || !held_.empty()) {
+    const bool from_held = !held_.empty() && held_.front().at == sent_;
+    std::span<const std::byte> next;
     int riding = -1;
-    if (!attached_.empty() && attached_.front().at == sent_) {
-      riding = attached_.front().descriptor.get();
-      if (attached_.size() > 1) until = std::min(until, attached_[1].at);
-    } else if (!attached_.empty()) {
-      until = std::min(until, attached_.front().at);
+    if (from_held) {
+      next = held_.front().bytes;
+    } else {
+      std::size_t until = held_.empty() ? out_.size() : held_.front().at;
+      if (!attached_.empty() && attached_.front().at == sent_) {
+        riding = attached_.front().descriptor.get();
+        if (attached_.size() > 1) until = std::min(until, attached_[1].at);
+      } else if (!attached_.empty()) {
+        until = std::min(until, attached_.front().at);
+      }
+      next = std::span(out_).subspan(sent_, until - sent_);
     }
-    iovec part{.iov_base = out_.data() + sent_, .iov_len = until - sent_};
+    next = next.first(std::min(next.size(), kBytesPerOperation));
+    iovec part{.iov_base = const_cast<std::byte*>(next.data()), .iov_len = next.size()};
     const ssize_t n = stream_->SendWith({&part, 1}, riding);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && WouldWait(errno)) break;
     if (n < 0) return stream_->Broken(errno, "write", peer_);
     if (riding >= 0) attached_.pop_front();
-    sent_ += static_cast<std::size_t>(n);
+    Sent(static_cast<std::size_t>(n), from_held);
   }
-  const bool all = sent_ == out_.size();
+  const bool all = sent_ == out_.size() && held_.empty();
   if (all || sent_ > out_.size() / 2) {
     for (Attached& one : attached_) one.at -= sent_;
+    for (Held& one : held_) one.at -= sent_;
     out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(sent_));
     sent_ = 0;
     // What one large frame took is given back.
     if (all && out_.capacity() > 16 * kFirstBuffer) out_.shrink_to_fit();
   }
-  unsent_.store(out_.size() - sent_, std::memory_order_release);
+  unsent_.store(out_.size() - sent_ + held_bytes_, std::memory_order_release);
   return all;
+}
+
+void DuplexLink::Sent(std::size_t bytes, bool from_held) {
+  if (!from_held) {
+    sent_ += bytes;
+    return;
+  }
+  held_bytes_ -= bytes;
+  KeptBytes& first = held_.front().bytes;
+  if (bytes == first.size()) {
+    held_.pop_front();
+  } else {
+    first = first.Part(first.view().subspan(bytes));
+  }
 }
 
 void DuplexLink::ShutDown() {
@@ -119,30 +149,35 @@ void DuplexLink::ShutDown() {
 Result<std::size_t> DuplexLink::Receive(Handler handler) {
   std::size_t handled = 0;
   for (;;) {
-    MUSTER_TRY_ASSIGN(const std::size_t got, ReadSome());
+    const std::span<std::byte> room = Room();
+    MUSTER_TRY_ASSIGN(const std::size_t got, ReadInto(room));
     if (got == 0) return handled;
     heard_ = clock_.Now();
-    const bool filled = end_ == in_.size();
     for (;;) {
       MUSTER_TRY_ASSIGN(const bool whole, HandleOne(handler));
       if (!whole) break;
       ++handled;
     }
-    if (!filled) return handled;
+    if (got < room.size()) return handled;
   }
 }
 
-// Reads what is there into the buffer; 0: nothing.
-Result<std::size_t> DuplexLink::ReadSome() {
+std::span<std::byte> DuplexLink::Room() {
+  if (long_) {
+    return {long_->payload.get() + long_->got, std::min(long_->left(), kBytesPerOperation)};
+  }
   if (begin_ == end_) begin_ = end_ = 0;
-  const std::span<std::byte> into =
-      std::span(in_).subspan(end_, std::min(in_.size() - end_, kBytesPerOperation));
+  return std::span(in_).subspan(end_, std::min(in_.size() - end_, kBytesPerOperation));
+}
+
+// Reads what is there into Room(); 0: nothing.
+Result<std::size_t> DuplexLink::ReadInto(std::span<std::byte> room) {
   const ssize_t n =
-      kind_ == LinkKind::kTcp ? stream_->Receive(into) : stream_->ReceiveWith(into, [this](Fd fd) {
+      kind_ == LinkKind::kTcp ? stream_->Receive(room) : stream_->ReceiveWith(room, [this](Fd fd) {
         if (descriptors_.size() < kMostDescriptors) descriptors_.push_back(std::move(fd));
       });
   if (n > 0) {
-    end_ += static_cast<std::size_t>(n);
+    (long_ ? long_->got : end_) += static_cast<std::size_t>(n);
     return static_cast<std::size_t>(n);
   }
   if (n == 0) return Closed();
@@ -151,9 +186,9 @@ Result<std::size_t> DuplexLink::ReadSome() {
 }
 
 Status DuplexLink::Closed() const {
-  if (begin_ == end_) return Unavailable("{} closed the connection", peer_);
+  if (begin_ == end_ && !long_) return Unavailable("{} closed the connection", peer_);
   return DataLoss("{} closed the connection inside a frame, {} bytes of which came", peer_,
-                  end_ - begin_);
+                  long_ ? kHeaderBytes + long_->meta.size() + long_->got : end_ - begin_);
 }
 
 // Room for a frame of `wanted` bytes. The peer chose that number: memory grows with what has come.
@@ -168,6 +203,13 @@ void DuplexLink::MakeRoom(std::size_t wanted) {
 
 // The first whole frame of what was read. False: there is none yet, but room for it.
 Result<bool> DuplexLink::HandleOne(Handler handler) {
+  if (long_) {
+    if (long_->left() > 0) return false;
+    const Long whole = *std::exchange(long_, std::nullopt);
+    const std::span<const std::byte> payload(whole.payload.get(), whole.got);
+    MUSTER_TRY(Handle(whole.header, whole.meta, {payload, whole.payload}, handler));
+    return true;
+  }
   const std::span<const std::byte> have(in_.data() + begin_, end_ - begin_);
   if (have.size() < kHeaderBytes) {
     MakeRoom(kHeaderBytes);
@@ -175,34 +217,55 @@ Result<bool> DuplexLink::HandleOne(Handler handler) {
   }
   auto header = DecodeHeader(have.first<kHeaderBytes>(), options_.limits);
   if (!header.ok()) return Annotate(header.status(), peer_);
-  const std::size_t whole = kHeaderBytes + header->meta_bytes + header->payload_bytes;
+  const std::size_t before_payload = kHeaderBytes + header->meta_bytes;
+  const bool is_long = header->payload_bytes >= kLongBytes;
+  const std::size_t whole = before_payload + (is_long ? 0 : header->payload_bytes);
   if (have.size() < whole) {
     MakeRoom(whole);
     return false;
   }
-  const auto meta = have.subspan(kHeaderBytes, header->meta_bytes);
-  const auto payload = have.subspan(kHeaderBytes + meta.size(), header->payload_bytes);
-  if (!meta.empty() && Crc32c(meta) != header->meta_crc) {
-    return DataLoss("{}: frame {}: meta of {} bytes fails its checksum", peer_, header->request,
-                    meta.size());
-  }
-  if ((header->flags & kFlagPayloadCrc) != 0 && Crc32c(payload) != header->payload_crc) {
-    return DataLoss("{}: frame {}: payload of {} bytes fails its checksum", peer_, header->request,
-                    payload.size());
+  if (is_long) {
+    BeginLong(*header);
+    return HandleOne(handler);
   }
   begin_ += whole;
-  spoken_to_ = true;
-  if (header->kind == kPing || header->kind == kPong) {
-    MUSTER_TRY(HandleConnection(*header));
-  } else {
-    MUSTER_TRY(handler(*header, meta, payload));
-  }
+  MUSTER_TRY(Handle(*header, have.subspan(kHeaderBytes, header->meta_bytes),
+                    have.subspan(before_payload, header->payload_bytes), handler));
   // What one large frame took is given back.
   if (begin_ == end_ && in_.size() > 16 * kFirstBuffer) {
     begin_ = end_ = 0;
     in_ = std::vector<std::byte>(kFirstBuffer);
   }
   return true;
+}
+
+// Its header and meta are there. Pages are taken as bytes come, not as the peer announces them.
+void DuplexLink::BeginLong(const FrameHeader& header) {
+  const auto have = std::span(in_).subspan(begin_, end_ - begin_);
+  const auto meta = have.subspan(kHeaderBytes, header.meta_bytes);
+  auto payload = have.subspan(kHeaderBytes + meta.size());
+  payload = payload.first(std::min<std::size_t>(payload.size(), header.payload_bytes));
+  long_ = Long{.header = header,
+               .meta = {meta.begin(), meta.end()},
+               .payload = NewBytes(header.payload_bytes),
+               .got = payload.size()};
+  if (!payload.empty()) std::memcpy(long_->payload.get(), payload.data(), payload.size());
+  begin_ += kHeaderBytes + meta.size() + payload.size();
+}
+
+Status DuplexLink::Handle(const FrameHeader& header, std::span<const std::byte> meta,
+                          const KeptBytes& payload, Handler handler) {
+  if (!meta.empty() && Crc32c(meta) != header.meta_crc) {
+    return DataLoss("{}: frame {}: meta of {} bytes fails its checksum", peer_, header.request,
+                    meta.size());
+  }
+  if ((header.flags & kFlagPayloadCrc) != 0 && Crc32c(payload) != header.payload_crc) {
+    return DataLoss("{}: frame {}: payload of {} bytes fails its checksum", peer_, header.request,
+                    payload.size());
+  }
+  spoken_to_ = true;
+  if (header.kind == kPing || header.kind == kPong) return HandleConnection(header);
+  return handler(header, meta, payload);
 }
 
 Status DuplexLink::HandleConnection(const FrameHeader& header) {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include <absl/functional/function_ref.h>
-#include <sys/uio.h>
 
+#include "common/base/kept_bytes.h"
 #include "common/base/mutex.h"
 #include "common/base/real_clock.h"
 #include "common/base/scheduler.h"
@@ -55,10 +55,9 @@ class DuplexLink {
     Millis silence{3'000};
   };
   // `header` has been checked, meta and payload against their checksums; they are valid during the
-  // call. An error ends Receive() with it.
-  using Handler =
-      absl::FunctionRef<Status(const FrameHeader& header, std::span<const std::byte> meta,
-                               std::span<const std::byte> payload)>;
+  // call, but for a long payload, which is kept. An error ends Receive() with it.
+  using Handler = absl::FunctionRef<Status(
+      const FrameHeader& header, std::span<const std::byte> meta, const KeptBytes& payload)>;
 
   // `fd` does not block. Sends no ping before the peer has said something.
   DuplexLink(Fd fd, LinkKind kind, std::string peer, Options options,
@@ -71,12 +70,13 @@ class DuplexLink {
   const std::string& peer() const { return peer_; }
   int fd() const { return stream_->fd(); }
 
-  // Puts a frame behind those that wait; lengths and checksums are filled in, bytes are copied.
-  // Sends nothing yet. `descriptor` goes along on a Unix socket.
+  // Puts a frame behind those that wait; lengths and checksums are filled in. Bytes are copied, but
+  // for what is worth holding, which is sent from where it lies. Sends nothing yet. `descriptor`
+  // goes along on a Unix socket.
   //   kResourceExhausted: more than Options::most_unsent wait.  kUnavailable: ShutDown() was
   //   called.
-  Status Queue(FrameHeader header, std::span<const std::byte> meta, std::span<const iovec> payload,
-               Fd descriptor = {});
+  Status Queue(FrameHeader header, std::span<const std::byte> meta,
+               std::span<const KeptBytes> payload, Fd descriptor = {});
   // Writes what the socket takes now, never waits. False: something is left, for the leader's loop.
   Result<bool> Flush();
   // Bytes that wait.
@@ -98,10 +98,29 @@ class DuplexLink {
     std::size_t at = 0;  // in out_, of the byte that it goes with
     Fd descriptor;
   };
-  Result<std::size_t> ReadSome();
+  // What goes out before the byte `at` of out_.
+  struct Held {
+    std::size_t at = 0;
+    KeptBytes bytes;
+  };
+  // A frame whose payload has memory of its own.
+  struct Long {
+    FrameHeader header;
+    std::vector<std::byte> meta;
+    std::shared_ptr<std::byte[]> payload;
+    std::size_t got = 0;
+    std::size_t left() const { return header.payload_bytes - got; }
+  };
+  void Sent(std::size_t bytes, bool from_held) MUSTER_REQUIRES(out_mutex_);
+  // Where the next bytes go.
+  std::span<std::byte> Room();
+  Result<std::size_t> ReadInto(std::span<std::byte> room);
   void MakeRoom(std::size_t wanted);
   // Hands over one frame if it is there whole.
   Result<bool> HandleOne(Handler handler);
+  void BeginLong(const FrameHeader& header);
+  Status Handle(const FrameHeader& header, std::span<const std::byte> meta,
+                const KeptBytes& payload, Handler handler);
   Status HandleConnection(const FrameHeader& header);
   Status Closed() const;
 
@@ -113,6 +132,8 @@ class DuplexLink {
 
   Mutex out_mutex_;
   std::vector<std::byte> out_ MUSTER_GUARDED_BY(out_mutex_);  // [sent_, end) waits
+  std::deque<Held> held_ MUSTER_GUARDED_BY(out_mutex_);
+  std::size_t held_bytes_ MUSTER_GUARDED_BY(out_mutex_) = 0;  // not sent
   std::size_t sent_ MUSTER_GUARDED_BY(out_mutex_) = 0;
   std::deque<Attached> attached_ MUSTER_GUARDED_BY(out_mutex_);
   bool shut_down_ MUSTER_GUARDED_BY(out_mutex_) = false;
@@ -122,6 +143,7 @@ class DuplexLink {
   std::vector<std::byte> in_;  // [begin_, end_) is not handled
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
+  std::optional<Long> long_;
   std::deque<Fd> descriptors_;
   TimePoint heard_;
   std::optional<TimePoint> pinged_;  // without an answer yet

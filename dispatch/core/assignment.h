@@ -10,6 +10,7 @@
 #include "dispatch/core/closure_error.h"
 
 #include "common/base/ids.h"
+#include "common/base/kept_bytes.h"
 
 namespace muster::dispatch {
 
@@ -32,8 +33,8 @@ struct Assignment {
   std::uint32_t function = 0;
   std::uint32_t flags = 0;
   std::uint32_t run_limit_ms = 0;
-  // Valid during the call that hands it over.
-  std::span<const std::byte> arguments;
+  // Valid during the call that hands it over, unless they are kept.
+  KeptBytes arguments;
 };
 
 struct ClosureResult {
@@ -41,7 +42,7 @@ struct ClosureResult {
   Attempt attempt;
   // How long the function ran; zero: not measured.
   std::chrono::nanoseconds run{0};
-  std::span<const std::byte> value = {};
+  KeptBytes value = {};
   // Null: it has succeeded.
   const ClosureError* error = nullptr;
   // What it leaves for the next builds of per-worker values here.

@@ -25,7 +25,7 @@ std::string ClosureDispatcher::NameOf(ClosureId closure) const {
 }
 
 ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
-    std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
+    std::uint32_t function, const KeptBytes& arguments, bool want_value,
     std::span<const ClosureId> turns_of, std::uint64_t step, const ClosureTerms& terms) {
   if (failed()) {
     Scheduled cancelled{.admission = Admission::kFailed};
@@ -70,7 +70,7 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
   return scheduled;
 }
 
-void ClosureDispatcher::AssignWithTurns(ClosureRecord& record, std::span<const std::byte> arguments,
+void ClosureDispatcher::AssignWithTurns(ClosureRecord& record, const KeptBytes& arguments,
                                         std::span<const ClosureId> turns_of) {
   std::vector<std::byte> all(arguments.begin(), arguments.end());
   std::vector<Turn>& turns = turns_[record.id];
@@ -80,7 +80,7 @@ void ClosureDispatcher::AssignWithTurns(ClosureRecord& record, std::span<const s
     const auto bytes = std::as_bytes(std::span(&turn, 1));
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
-  record.arguments.Assign(all);
+  record.arguments.Assign(KeptBytes::Of(std::move(all)));
   record.has_turns = true;
 }
 
@@ -308,7 +308,7 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
         .function = record.function,
         .flags = unwanted ? kFlagNoValue : 0,
         .run_limit_ms = record.run_limit_ms,
-        .arguments = record.arguments.view()});
+        .arguments = record.arguments.kept()});
   Refresh(index);
 }
 

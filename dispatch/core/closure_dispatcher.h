@@ -105,7 +105,7 @@ class ClosureDispatcher {
   //   `turns_of`: per-worker values that it has a turn of (per_worker_values.h), 8 bytes each
   //   behind its arguments.
   //   `step`: that the closure is a part of, from 1, never lower than the one before; 0: of none.
-  Scheduled Schedule(std::uint32_t function, std::span<const std::byte> arguments, bool want_value,
+  Scheduled Schedule(std::uint32_t function, const KeptBytes& arguments, bool want_value,
                      std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
                      const ClosureTerms& terms = {});
   // Options::staleness, Options::second_runs and Options::errors from now on.
@@ -289,7 +289,7 @@ class ClosureDispatcher {
   void SettleInherited(ClosureRecord& record);
   void Remember(WorkerHandle worker, const ClosureResult& result);
   // Takes the turns, and makes the arguments with them.
-  void AssignWithTurns(ClosureRecord& record, std::span<const std::byte> arguments,
+  void AssignWithTurns(ClosureRecord& record, const KeptBytes& arguments,
                        std::span<const ClosureId> turns_of);
   std::string NameOf(ClosureId closure) const;
 

@@ -54,7 +54,7 @@ void ClosureDispatcher::RunAgain(TimePoint now, Send send) {
                   .function = record.function,
                   .flags = record.result == ResultSlab::kNone ? kFlagNoValue : 0,
                   .run_limit_ms = record.run_limit_ms,
-                  .arguments = record.arguments.view()});
+                  .arguments = record.arguments.kept()});
     Refresh(index);
   }
 }

@@ -33,7 +33,7 @@ void ResultSlab::Reset(Entry& entry) {
   entry.error.reset();
 }
 
-void ResultSlab::SetValue(Slot slot, std::span<const std::byte> value) {
+void ResultSlab::SetValue(Slot slot, const KeptBytes& value) {
   Entry& entry = entries_[slot];
   Reset(entry);
   entry.value.Assign(value);

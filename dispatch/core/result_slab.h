@@ -8,10 +8,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <span>
 
 #include "dispatch/core/closure_error.h"
 #include "dispatch/core/small_bytes.h"
+
+#include "common/base/kept_bytes.h"
 
 namespace muster::dispatch {
 
@@ -36,11 +37,11 @@ class ResultSlab {
 
   State state(Slot slot) const { return entries_[slot].state; }
   // Empty unless kValue.
-  std::span<const std::byte> value(Slot slot) const { return entries_[slot].value.view(); }
+  KeptBytes value(Slot slot) const { return entries_[slot].value.kept(); }
   // Null unless kError or kAborted.
   const ClosureError* error(Slot slot) const { return entries_[slot].error.get(); }
 
-  void SetValue(Slot slot, std::span<const std::byte> value);
+  void SetValue(Slot slot, const KeptBytes& value);
   void SetError(Slot slot, ClosureError error);
   void SetAborted(Slot slot, ClosureError error);
   void SetNotReady(Slot slot);

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
+
+#include "common/base/kept_bytes.h"
 
 namespace muster::dispatch {
 
@@ -17,17 +18,17 @@ class SmallBytes {
     return {large_ != nullptr ? large_.get() : small_.data(), size_};
   }
   std::size_t size() const { return size_; }
+  // Kept where they are large.
+  KeptBytes kept() const { return {view(), large_}; }
 
-  // `bytes` may be at most 4 GiB; they are copied.
-  void Assign(std::span<const std::byte> bytes) {
-    std::byte* into = small_.data();
-    if (bytes.size() > kInline) {
-      large_ = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
-      into = large_.get();
-    } else {
+  // `bytes` may be at most 4 GiB; they are held or copied.
+  void Assign(const KeptBytes& bytes) {
+    if (bytes.size() <= kInline) {
       large_.reset();
+      if (!bytes.empty()) std::memcpy(small_.data(), bytes.data(), bytes.size());
+    } else {
+      large_ = bytes.worth_holding() ? bytes.Hold() : KeptBytes::CopyOf(bytes).Hold();
     }
-    if (!bytes.empty()) std::memcpy(into, bytes.data(), bytes.size());
     size_ = static_cast<std::uint32_t>(bytes.size());
   }
   void Clear() {
@@ -36,7 +37,7 @@ class SmallBytes {
   }
 
  private:
-  std::unique_ptr<std::byte[]> large_;
+  KeptBytes::Keeper large_;
   std::uint32_t size_ = 0;
   std::array<std::byte, kInline> small_;  // the first size_ bytes, where large_ is null
 };

@@ -139,7 +139,7 @@ void end_failed_step(CoordinatorCore& core) {
 }
 
 std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t function,
-                                       const Arguments& arguments, std::uint64_t step,
+                                       Arguments arguments, std::uint64_t step,
                                        dispatch::ClosureTerms terms) {
   raise_unless_ok(core.link().refused());
   std::vector<ClosureId> turns_of;
@@ -147,8 +147,11 @@ std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t func
   if (terms.run_limit.count() == 0) {
     terms.run_limit = core.options().closure_deadline.value_or(terms.run_limit);
   }
-  auto value = core.driver().Schedule(function, arguments.bytes, core.until(std::nullopt), turns_of,
-                                      step, terms);
+  const KeptBytes bytes = arguments.bytes.size() < kLongBytes
+                              ? KeptBytes(arguments.bytes)
+                              : KeptBytes::Of(std::move(arguments.bytes));
+  auto value =
+      core.driver().Schedule(function, bytes, core.until(std::nullopt), turns_of, step, terms);
   raise_closure_unless_ok(value.status());
   return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
 }
@@ -156,10 +159,10 @@ std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t func
 }  // namespace
 
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Arguments& arguments,
+                                               Arguments arguments,
                                                std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule()");
-  return schedule(core, function, arguments, 0, {.run_limit = run_limit});
+  return schedule(core, function, std::move(arguments), 0, {.run_limit = run_limit});
 }
 
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
@@ -172,7 +175,7 @@ std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint3
       std::memcpy(&arguments.bytes[2], &told, sizeof(told));
       // A second execution reads and writes the same, unless its worker has other data.
       const bool repeatable = synchronous && !arguments.of_worker;
-      return schedule(core, function, arguments, step,
+      return schedule(core, function, std::move(arguments), step,
                       {.run_limit = run_limit, .repeatable = repeatable});
     });
   } catch (const Error&) {
@@ -185,13 +188,13 @@ std::uint8_t call_flags(const CoordinatorCore& core) {
   return core.options().end_of_data_is_a_result ? kEndOfDataIsAResult : 0;
 }
 
-Bytes fetch_bytes(const Remote* remote, const Deadline& deadline) {
+FetchedBytes fetch_bytes(const Remote* remote, const Deadline& deadline) {
   if (remote == nullptr) {
     raise(FailedPrecondition("this RemoteValue is of no closure: ClusterCoordinator::schedule()"));
   }
   auto bytes = remote->value().Fetch(remote->until(deadline));
   raise_closure_unless_ok(bytes.status());
-  return *std::move(bytes);
+  return {.bytes = *bytes, .keeper = bytes->Hold()};
 }
 
 bool is_ready(const Remote* remote) {
@@ -298,7 +301,7 @@ std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& dead
       continue;
     }
     raise_closure_unless_ok(bytes.status());
-    all.push_back(*std::move(bytes));
+    all.emplace_back(bytes->begin(), bytes->end());
   }
   return all;
 }

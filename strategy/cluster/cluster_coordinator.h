@@ -99,7 +99,7 @@ class CoordinatorCore;
 
 // `run_limit`: how long it may run; 0: what the coordinator's options say.
 std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint32_t function,
-                                               const Arguments& arguments,
+                                               Arguments arguments,
                                                std::chrono::milliseconds run_limit);
 // The same for a closure of a step; arguments written with kOfStep.
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,

@@ -20,9 +20,14 @@ namespace internal {
 class Remote;
 using Deadline = std::optional<std::chrono::steady_clock::time_point>;
 
-// The bytes of the value; without a deadline the coordinator's timeout holds. Throws the closure's
-// error; FAILED_PRECONDITION: no closure.
-Bytes fetch_bytes(const Remote* remote, const Deadline& deadline);
+// The bytes of a value, and who keeps them.
+struct FetchedBytes {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> keeper;
+};
+// Without a deadline the coordinator's timeout holds. Throws the closure's error;
+// FAILED_PRECONDITION: no closure.
+FetchedBytes fetch_bytes(const Remote* remote, const Deadline& deadline);
 bool is_ready(const Remote* remote);
 // Behind the byte that tells a value from the end of data, which is thrown.
 ByteReader open_result(std::span<const std::byte> bytes);
@@ -42,8 +47,8 @@ class RemoteValue {
   //   Its own error, as ClosureError.  CANCELLED: another closure's error took it along: schedule
   //   it again.  DEADLINE_EXCEEDED: not there yet; says which workers are waited for.
   T fetch(const internal::Deadline& deadline = std::nullopt) const {
-    const Bytes bytes = internal::fetch_bytes(remote_.get(), deadline);
-    [[maybe_unused]] ByteReader from = internal::open_result(bytes);
+    const internal::FetchedBytes fetched = internal::fetch_bytes(remote_.get(), deadline);
+    [[maybe_unused]] ByteReader from = internal::open_result(fetched.bytes);
     if constexpr (!std::is_void_v<T>) return Codec<T>::read(from);
   }
   // The same with numbers as tensors.

@@ -199,7 +199,7 @@ Result<RemoteValue> Schedule(Driver& driver, std::uint32_t function, std::int64_
 }
 
 Result<std::int64_t> Fetch(Driver& driver, const RemoteValue& value) {
-  MUSTER_TRY_ASSIGN(const Driver::Values bytes, driver.Fetch(value, In(120)));
+  MUSTER_TRY_ASSIGN(const muster::KeptBytes bytes, driver.Fetch(value, In(120)));
   return NumberIn(bytes);
 }
 

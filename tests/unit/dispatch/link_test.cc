@@ -1,4 +1,5 @@
 // A driver and executors over real sockets.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <future>
@@ -400,7 +401,8 @@ TEST_CASE("large arguments and values pass both ways at once", "[dispatch][unit]
   const std::vector<std::byte> large(6 << 20, std::byte{7});
   std::vector<RemoteValue> values;
   for (int i = 0; i < 8; ++i) values.push_back(*driver.Schedule(program.echo, large, Soon()));
-  for (const RemoteValue& value : values) CHECK(driver.Fetch(value, Soon()).value() == large);
+  for (const RemoteValue& value : values)
+    CHECK(std::ranges::equal(driver.Fetch(value, Soon()).value(), large));
   CHECK(driver.Schedule(program.echo, std::vector<std::byte>(kMostBytes + 1), Soon())
             .status()
             .code() == StatusCode::kInvalidArgument);

@@ -52,7 +52,7 @@ struct DuplexPair {
 
 Status SendOn(DuplexLink& link, std::uint64_t request, std::string_view meta,
               std::string_view payload) {
-  const iovec part{.iov_base = const_cast<char*>(payload.data()), .iov_len = payload.size()};
+  const KeptBytes part = std::as_bytes(std::span(payload));
   return link.Queue({.kind = kData, .request = request}, std::as_bytes(std::span(meta)),
                     std::span(&part, 1));
 }

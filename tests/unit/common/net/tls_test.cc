@@ -105,7 +105,7 @@ TEST_CASE("two that send and read at once behind TLS do not wait for each other"
   constexpr int kFrames = 4;
 
   const auto run = [&](DuplexLink& link) {
-    const iovec part{const_cast<std::byte*>(payload.data()), payload.size()};
+    const KeptBytes part = payload;
     int got = 0;
     bool whole = true;
     for (int i = 0; i < kFrames; ++i) {
