@@ -1,13 +1,11 @@
 #include "bench/core_pass.h"
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <span>
 #include <utility>
 
-#include <sched.h>
-
+#include "bench/pin.h"
 #include "ps/kernels.h"
 
 namespace muster::bench {
@@ -17,24 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kLook{1};
 
 }  // namespace
-
-Status PinTo(std::size_t nth) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
-    return FromErrno(errno, "sched_getaffinity");
-  }
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || nth-- > 0) continue;
-    CPU_SET(cpu, &one);
-    if (::sched_setaffinity(0, sizeof(one), &one) == 0) return Ok();
-    return FromErrno(errno, "sched_setaffinity");
-  }
-  return FailedPrecondition("--pin needs two processors; this process may use {}",
-                            CPU_COUNT(&allowed));
-}
 
 Result<std::unique_ptr<CorePass>> CorePass::Create(std::size_t most_bytes, bool pin) {
   MUSTER_TRY_ASSIGN(net::Arena memory, net::Arena::Create(most_bytes, /*shared=*/true));

@@ -18,9 +18,6 @@
 
 namespace muster::bench {
 
-// Keeps this thread, and those that it starts, on the nth of the processors that it may use.
-Status PinTo(std::size_t nth);
-
 class CorePass {
  public:
   // With `pin` the reader keeps to the second processor.

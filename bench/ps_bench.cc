@@ -15,6 +15,7 @@
 
 #include "bench/core_pass.h"
 #include "bench/measure.h"
+#include "bench/pin.h"
 #include "bench/ps_peer.h"
 #include "bench/ps_program_bench.h"
 #include "bench/subcommands.h"

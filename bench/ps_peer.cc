@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bench/core_pass.h"
+#include "bench/pin.h"
 #include "common/net/host_id.h"
 #include "common/net/socket.h"
 #include "ps/apply_pool.h"
