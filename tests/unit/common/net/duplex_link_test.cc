@@ -1,8 +1,10 @@
 // A link that sends and receives at once.
 #include "common/net/duplex_link.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -11,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/crc32c.h"
 #include "common/net/arena.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
@@ -260,6 +263,160 @@ TEST_CASE("an arena's descriptor goes along with its frame", "[net][unit]") {
 
   CHECK(arenas == 1);
   CHECK_FALSE(pair.right->TakeDescriptor().valid());
+}
+
+// Numbers that differ from one place to the next.
+KeptBytes Pattern(std::size_t bytes, unsigned seed) {
+  std::vector<std::byte> all(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) all[i] = static_cast<std::byte>((i / 251 + i) * seed);
+  return KeptBytes::Of(std::move(all));
+}
+
+// Both ends' leaders in one thread, until `frames` have come.
+Status Pass(DuplexPair& pair, std::uint64_t frames, DuplexLink::Handler handler) {
+  std::uint64_t got = 0;
+  const TimePoint deadline = std::chrono::steady_clock::now() + 30s;
+  while (got < frames) {
+    if (std::chrono::steady_clock::now() > deadline) return DeadlineExceeded("{} frames", got);
+    MUSTER_TRY(pair.left->Flush().status());
+    MUSTER_TRY_ASSIGN(const std::size_t more, pair.right->Receive(handler));
+    got += more;
+  }
+  return Ok();
+}
+
+TEST_CASE("a long payload is sent from where it lies, and is the receiver's to keep",
+          "[net][unit]") {
+  const LinkKind kind = GENERATE(LinkKind::kUnix, LinkKind::kTcp);
+  DuplexPair pair({.payload_crc = true}, kind);
+  const KeptBytes expected = Pattern(3 * kLongBytes + 17, 3);
+  auto sent = std::make_optional(KeptBytes::CopyOf(expected));
+  const std::weak_ptr<const std::byte[]> held = sent->Hold();
+  // Before and behind it in one frame is what is copied.
+  const std::string before = "before";
+  const std::string behind(100'000, 'b');
+  const std::array<KeptBytes, 3> parts{std::as_bytes(std::span(before)), *sent,
+                                       std::as_bytes(std::span(behind))};
+  REQUIRE(SendOn(*pair.left, 1, "first", "short").ok());
+  REQUIRE(pair.left->Queue({.kind = kData, .request = 2}, {}, parts).ok());
+  REQUIRE(SendOn(*pair.left, 3, "last", "short").ok());
+  CHECK(pair.left->unsent() > expected.size() + behind.size());
+  sent.reset();
+  const_cast<KeptBytes&>(parts[1]) = {};
+  CHECK_FALSE(held.expired());
+
+  std::vector<std::uint64_t> order;
+  KeptBytes kept;
+  const std::byte* place = nullptr;
+  const Status passed = Pass(pair, 3, [&](const FrameHeader& header, auto, const KeptBytes& got) {
+    order.push_back(header.request);
+    if (header.request == 2) {
+      place = got.data();
+      kept = got.Kept();
+    } else {
+      CHECK(TextOf(got) == "short");
+      CHECK(got.Hold() == nullptr);
+    }
+    return Ok();
+  });
+  CHECK(ToString(passed) == "OK");
+  CHECK(held.expired());
+  CHECK(pair.left->unsent() == 0);
+  pair.left.reset();
+  pair.right.reset();
+
+  CHECK(order == std::vector<std::uint64_t>{1, 2, 3});
+  CHECK(kept.data() == place);
+  REQUIRE(kept.size() == before.size() + expected.size() + behind.size());
+  CHECK(TextOf(kept.view().first(before.size())) == before);
+  CHECK(std::ranges::equal(kept.view().subspan(before.size(), expected.size()), expected));
+  CHECK(TextOf(kept.view().last(behind.size())) == behind);
+}
+
+TEST_CASE("held bytes count as unsent, and go with a link that is closed", "[net][unit]") {
+  DuplexPair pair({.most_unsent = 20 * kLongBytes});
+  auto bytes = std::make_optional(KeptBytes::CopyOf(Pattern(16 * kLongBytes, 1)));
+  const std::weak_ptr<const std::byte[]> held = bytes->Hold();
+  REQUIRE(pair.left->Queue({.kind = kData}, {}, {&*bytes, 1}).ok());
+  CHECK(pair.left->Queue({.kind = kData}, {}, {&*bytes, 1}).code() ==
+        StatusCode::kResourceExhausted);
+  bytes.reset();
+  CHECK_FALSE(pair.left->Flush().value());
+  CHECK_FALSE(held.expired());
+  CHECK(pair.left->unsent() < 16 * kLongBytes);
+  pair.left.reset();
+  CHECK(held.expired());
+}
+
+TEST_CASE("a descriptor behind a long frame comes with its own frame", "[net][unit]") {
+  DuplexPair pair;
+  auto arena = Arena::Create(1 << 20, true);
+  REQUIRE(arena.ok());
+  arena->base()[5] = std::byte{42};
+  const KeptBytes large = Pattern(2 * kLongBytes, 5);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    REQUIRE(pair.left->Queue({.kind = kData, .request = 2 * i}, {}, {&large, 1}).ok());
+    REQUIRE(pair.left
+                ->Queue({.kind = kArena, .request = 2 * i + 1}, {}, {}, Fd(::dup(arena->fd())))
+                .ok());
+  }
+
+  int arenas = 0;
+  std::uint64_t next = 0;
+  const Status passed = Pass(pair, 6, [&](const FrameHeader& header, auto, const KeptBytes& got) {
+    CHECK(header.request == next++);
+    if (header.kind == kData) {
+      CHECK(std::ranges::equal(got, large));
+      return Ok();
+    }
+    auto mapped = PeerArena::Map(pair.right->TakeDescriptor(), std::size_t{1} << 30);
+    REQUIRE(ToString(mapped.status()) == "OK");
+    CHECK((*mapped->At(0, 64, 1))[5] == std::byte{42});
+    ++arenas;
+    return Ok();
+  });
+
+  CHECK(ToString(passed) == "OK");
+  CHECK(arenas == 3);
+}
+
+TEST_CASE("a long payload that is damaged or cut is never handed over", "[net][unit]") {
+  auto [a, b] = UnixSockets();
+  DuplexLink link(std::move(b), LinkKind::kUnix, "peer", {});
+  std::array<std::byte, kHeaderBytes> header{};
+  const std::string meta = "meta";
+  EncodeHeader({.kind = kData,
+                .flags = kFlagPayloadCrc,
+                .meta_bytes = 4,
+                .payload_bytes = kLongBytes,
+                .meta_crc = Crc32c(std::as_bytes(std::span(meta))),
+                .payload_crc = 1},
+               header);
+  const auto feed = [&, &to = a](std::span<const std::byte> bytes) {
+    Status status;
+    while (!bytes.empty() && status.ok()) {
+      const ssize_t n = ::write(to.get(), bytes.data(), bytes.size());
+      if (n > 0) bytes = bytes.subspan(static_cast<std::size_t>(n));
+      status = link.Receive([](const FrameHeader&, auto, const KeptBytes&) {
+                     return Internal("it was handed over");
+                   }).status();
+    }
+    return status;
+  };
+  const std::vector<std::byte> payload(kLongBytes, std::byte{1});
+  REQUIRE(feed(header).ok());
+  REQUIRE(feed(std::as_bytes(std::span(meta))).ok());
+  REQUIRE(feed(std::span(payload).first(kLongBytes - 1)).ok());
+  SECTION("damaged") {
+    CHECK(Message(feed(std::span(payload).last(1))) ==
+          "peer: frame 0: payload of 524288 bytes fails its checksum");
+  }
+  SECTION("cut") {
+    a.Reset();
+    const Status cut = link.Receive(Ignore).status();
+    CHECK(cut.code() == StatusCode::kDataLoss);
+    CHECK(Message(cut) == "peer closed the connection inside a frame, 524371 bytes of which came");
+  }
 }
 
 TEST_CASE("a wait ends when somebody wakes it", "[net][unit]") {
