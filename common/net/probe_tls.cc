@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/host_port.h"
 #include "common/base/real_clock.h"
 #include "common/net/socket.h"
 #include "common/tls/key_context.h"
@@ -18,7 +19,8 @@ constexpr Millis kAlert{500};
 Status ProbeTls(const std::string& address, tls::Context& context, const std::string& task,
                 TimePoint deadline) {
   MUSTER_TRY_ASSIGN(Fd fd, ConnectTcp(address, deadline));
-  MUSTER_TRY_ASSIGN(auto session, context.Connect(task));
+  MUSTER_TRY_ASSIGN(auto session, context.Connect(task, HostIn(address)));
+  MUSTER_TRY(session->OfferHttp2());
   const auto stream = std::make_shared<Stream>(std::move(fd));
   MUSTER_TRY(stream->Encrypt(std::move(session), deadline));
   Socket socket(stream, LinkKind::kTcp, address, SpinMode::kOff, nullptr);

@@ -10,8 +10,9 @@
 
 namespace muster::net {
 
-// Connects, shakes hands and hears whether the server minds our certificate. OK: it does not, as
-// far as can be seen until `deadline`.
+// Connects to a server of gRPC, shakes hands and hears whether it minds our certificate. OK:
+// neither minds the other's, as far as can be seen until `deadline`. Its certificate must be for
+// the host of `address`, too.
 //   kUnauthenticated, kPermissionDenied: one of the two refuses the other, and why.
 //   kUnavailable, kDeadlineExceeded: no server answers.
 Status ProbeTls(const std::string& address, tls::Context& context, const std::string& task,

@@ -196,9 +196,11 @@ Result<std::unique_ptr<Session>> Context::Accept() {
   return session;
 }
 
-Result<std::unique_ptr<Session>> Context::Connect(const std::string& task) {
+Result<std::unique_ptr<Session>> Context::Connect(const std::string& task,
+                                                  const std::string& host) {
   MUSTER_TRY_ASSIGN(auto session, NewSession(false));
   session->wanted_task_ = task;
+  session->wanted_host_ = host;
   return session;
 }
 

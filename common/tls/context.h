@@ -63,8 +63,9 @@ class Context {
   // The server's side. Peers are told why they are refused in a protocol of their own: whoever
   // comes is let in, and Session::Visitor() says who it is.
   Result<std::unique_ptr<Session>> Accept();
-  // The client's. The server must be a node, and `task` where one is given.
-  Result<std::unique_ptr<Session>> Connect(const std::string& task = {});
+  // The client's. The server must be a node, and `task`, at `host`, where these are given.
+  Result<std::unique_ptr<Session>> Connect(const std::string& task = {},
+                                           const std::string& host = {});
 
  private:
   Context(Files files, OnWarning on_warning, Accepts accepts);

@@ -147,6 +147,12 @@ void Session::LetInAll() {
   SSL_set_verify(ssl_, SSL_VERIFY_PEER, OnVerify);
 }
 
+Status Session::OfferHttp2() {
+  constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  if (SSL_set_alpn_protos(ssl_, kHttp2, sizeof(kHttp2)) == 0) return Ok();
+  return ResourceExhausted("no memory for a TLS connection: {}", LastError());
+}
+
 Result<Holder> Session::Visitor() const {
   const X509* const certificate = SSL_get0_peer_certificate(ssl_);
   if (certificate == nullptr) return Unauthenticated("it shows no certificate");
@@ -185,7 +191,7 @@ Status Session::CheckServer() {
     return PermissionDenied("it should be {}, and shows the certificate of {}", wanted_task_,
                             holder.ToString());
   }
-  return Ok();
+  return wanted_host_.empty() ? Ok() : CheckHost(*certificate, wanted_host_);
 }
 
 // The last error of OpenSSL as a sentence about the peer.

@@ -45,6 +45,10 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // Before a client's handshake: it says that "h2" will be spoken inside (ALPN). gRPC's servers end
+  // a connection that does not.
+  Status OfferHttp2();
+
   // One step. True: it is done; false: the peer's bytes are needed.
   Result<bool> Handshake();
   // After the handshake of Context::Accept(): who the peer's certificate says it is, held
@@ -96,6 +100,8 @@ class Session {
   KeyNamed keys_;
   // What the server's certificate must name; empty: any task.
   std::string wanted_task_;
+  // Name or address that it must be for; empty: any host.
+  std::string wanted_host_;
   // What OnVerify() found.
   Status verdict_;
   // Null: there is no list.

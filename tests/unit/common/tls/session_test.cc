@@ -55,8 +55,9 @@ struct Visit {
   Result<Holder> visitor = Unknown("no handshake");
 };
 
-Visit Come(Context& client, Context& server, const std::string& task = "") {
-  const auto a = client.Connect(task);
+Visit Come(Context& client, Context& server, const std::string& task = "",
+           const std::string& host = "") {
+  const auto a = client.Connect(task, host);
   const auto b = server.Accept();
   REQUIRE(a.ok());
   REQUIRE(b.ok());
@@ -140,6 +141,14 @@ TEST_CASE("whom a node does not trust it refuses", "[tls][unit]") {
     const Visit visit = Come(*worker, *ps, "ps:0");
     CHECK(visit.client.code() == StatusCode::kPermissionDenied);
     CHECK(Says(visit.client, "it should be ps:0, and shows the certificate of node ps:1"));
+  }
+  SECTION("a certificate for another host than the one that is wanted") {
+    CHECK(Come(*worker, *ps, "ps:1", "127.0.0.1").client == Ok());
+    const Visit visit = Come(*worker, *ps, "ps:1", "node-4");
+    CHECK(visit.client.code() == StatusCode::kPermissionDenied);
+    CHECK(Says(visit.client,
+               "node-4 shows a certificate of CN = node ps:1 for other hosts "
+               "(127.0.0.1, localhost): connect by one of those, or issue one"));
   }
   SECTION("a person's certificate where a server should be") {
     const auto ana = ContextOf(folder.Issue("ana", {.role = Role::kSubmitter, .names = {"ana"}}));

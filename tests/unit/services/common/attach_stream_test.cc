@@ -234,6 +234,11 @@ TEST_CASE("a daemon that TLS keeps from its coordinator says which of the two mi
     said = Complaint(server, {});
     reason = "it speaks TLS, and this daemon has no certificate: give --tls-ca";
   }
+  SECTION("the coordinator's certificate is for other hosts than the one it is asked at") {
+    said = Complaint(ours.Issue("elsewhere", chief, {"node-1", "10.0.0.1"}), ours.Issue("ps", ps));
+    reason =
+        "127.0.0.1 shows a certificate of CN = node chief:0 for other hosts (node-1, 10.0.0.1)";
+  }
   SECTION("the coordinator has none") {
     said = Complaint({}, ours.Issue("ps", ps));
     reason = "it speaks plain text where TLS is needed";
