@@ -59,6 +59,9 @@ Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Con
     return Unauthenticated("the coordinator at {} refused this caller: {}", address,
                            status.error_message());
   }
+  if (code == StatusCode::kUnimplemented && status.error_message().empty()) {
+    return Unimplemented("{}: {}", address, kNoSuchCall);
+  }
   return MakeStatus(code, Printable(status.error_message()));
 }
 

@@ -52,7 +52,12 @@ std::string TransportWords(std::string_view grpc_message) {
       {"before receiving SETTINGS frame",
        "connections are accepted there, but nobody speaks: the process stands still, or it is "
        "another program"},
-      {"Trying to connect an http1.x server", "what listens there speaks HTTP/1: another program"},
+      {"Trying to connect an http1.x server",
+       "what listens there speaks HTTP/1: an admin port, or another program"},
+      {"missing selected ALPN property",
+       "what listens there speaks TLS but no gRPC: an admin port, or another program"},
+      {"Failed parsing HTTP/2",
+       "what listens there speaks no gRPC: a parameter server's data, or another program"},
       {"Connection refused", "nothing listens there"},
       {"No route to host", "there is no route to that host"},
       {"Network is unreachable", "there is no network to that host"},

@@ -50,4 +50,9 @@ template <class Items, class Text = std::identity>
 // error: ... before receiving SETTINGS frame"); any other text as it is.
 [[nodiscard]] std::string TransportWords(std::string_view grpc_message);
 
+// Where gRPC says nothing: its server does not have the call.
+inline constexpr std::string_view kNoSuchCall =
+    "what answers there does not know this call: it is another daemon than the coordinator, or a "
+    "coordinator of another version";
+
 }  // namespace muster

@@ -39,6 +39,9 @@ void Authorize(grpc::ClientContext& context, const Token& token) {
 }
 
 Status FromGrpc(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
+    return MakeStatus(StatusCode::kUnimplemented, std::string(kNoSuchCall));
+  }
   return MakeStatus(static_cast<StatusCode>(status.error_code()),
                     TransportWords(status.error_message()));
 }

@@ -58,6 +58,14 @@ TEST_CASE("a cluster refuses strangers, unknown jobs and bad files by their code
   CHECK(cluster.Muster({"checkpoints", "list", "nothing"}).code == 3);
   CHECK(cluster.Muster({"fly"}).code == 2);
 
+  // `muster status` shows these addresses beside the coordinator's.
+  for (const v1::TaskState& task : cluster.Status().tasks()) {
+    const RunResult other = cluster.Muster({"--coordinator", task.grpc_address(), "jobs"});
+    CAPTURE(other.err);
+    CHECK(other.code == 4);
+    CHECK(other.err.find("it is another daemon than the coordinator") != std::string::npos);
+  }
+
   std::string text = FashionJob(300);
   text.replace(text.find("learning_rate: "), 15, "learning_rate: -");
   const RunResult rate = cluster.Muster({"submit", "-f", folder.Write("rate.yaml", text)});

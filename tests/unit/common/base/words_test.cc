@@ -48,6 +48,12 @@ TEST_CASE("gRPC's words for a lost connection become sentences, others stay", "[
                        "ipv4:127.0.0.1:1: connection attempt timed out before receiving SETTINGS "
                        "frame")
             .starts_with("connections are accepted there, but nobody speaks"));
+  const std::string failed =
+      "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: ";
+  CHECK(TransportWords(failed + "Cannot check peer: missing selected ALPN property.")
+            .starts_with("what listens there speaks TLS but no gRPC: an admin port"));
+  CHECK(TransportWords(failed + "Failed parsing HTTP/2")
+            .starts_with("what listens there speaks no gRPC: a parameter server's data"));
   CHECK(TransportWords("Deadline Exceeded") == "no answer came in time");
   CHECK(TransportWords("job j-1 is not ready yet: waiting for ps:0") ==
         "job j-1 is not ready yet: waiting for ps:0");

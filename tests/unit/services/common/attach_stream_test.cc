@@ -248,6 +248,26 @@ TEST_CASE("a daemon that TLS keeps from its coordinator says which of the two mi
   CHECK(said.find(reason) != std::string::npos);
 }
 
+TEST_CASE("a daemon that was told another daemon's address for the coordinator's says so",
+          "[services][unit]") {
+  auto other = GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0}});
+  REQUIRE(other.ok());
+  const std::string address = (*other)->endpoint().ToString();
+  Recorder recorder;
+  ThreadScheduler scheduler;
+  LoggedLines lines;
+  AttachClient daemon(
+      {.coordinator = address}, scheduler, recorder,
+      GrpcAttachStreams({.coordinator = address, .token = MakeToken("0123456789abcdef")}));
+
+  scheduler.Post([&daemon] { daemon.Start(); });
+  const std::string said = lines.LineWith("waiting for the coordinator at " + address);
+  scheduler.Stop();
+
+  CAPTURE(said);
+  CHECK(said.find("it is another daemon than the coordinator") != std::string::npos);
+}
+
 TEST_CASE("streams that were given up say nothing once their opener is gone", "[services][unit]") {
   // A call that is given up is gRPC's for a while yet: it would drop the last reference to the
   // channel, and tell of its end, on a thread of its own.
