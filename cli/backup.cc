@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 
 #include "cli/commands.h"
+#include "cli/stream_files.h"
 #include "common/base/byte_count.h"
+#include "common/base/whole_file.h"
 #include "common/storage/file_system.h"
 
 namespace muster::cli {
@@ -16,8 +18,7 @@ struct Written {
 };
 
 // Beside it, then in its place.
-Result<Written> Receive(JobApi& api, const std::string& file) {
-  storage::FileSystem& files = storage::RealFileSystem();
+Result<Written> Receive(JobApi& api, const std::string& file, storage::FileSystem& files) {
   const std::string staged = storage::TemporaryName(file);
   MUSTER_TRY_ASSIGN(const auto out, files.Create(staged));
   // It holds what people have submitted.
@@ -43,14 +44,19 @@ Result<Written> Receive(JobApi& api, const std::string& file) {
 }  // namespace
 
 ExitCode Backup(const Context& context) {
+  const std::string& file = context.options.backup_file;
+  const bool to_stdout = file == "-";
+  const Result<std::string> place = to_stdout ? file : PlaceOfFile(file);
+  if (!place.ok()) return Fail(context, place.status());
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
-  const std::string& file = context.options.backup_file;
-  const Result<Written> written = Receive(**api, file);
+  const auto stream = FilesWritingTo(context.terminal.out);
+  const Result<Written> written =
+      Receive(**api, *place, to_stdout ? *stream : storage::RealFileSystem());
   if (!written.ok()) return Fail(context, written.status());
   context.terminal.err << fmt::format(
       "wrote {} to {}; checkpoints, logs and the token are not in it\n", ByteCount(written->bytes),
-      file);
+      to_stdout ? "standard output" : file);
   return ExitCode::kDone;
 }
 

@@ -10,6 +10,7 @@
 #include "cli/format.h"
 #include "cli/stream_files.h"
 #include "common/base/byte_count.h"
+#include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/manifest.h"
@@ -142,9 +143,11 @@ ExitCode CheckpointsExport(const Context& context) {
   if (!directory.ok()) return Fail(context, directory.status());
   const std::string& file = context.options.export_file;
   const bool to_stdout = file == "-";
+  const Result<std::string> place = to_stdout ? file : PlaceOfFile(file);
+  if (!place.ok()) return Fail(context, place.status());
   const auto stream = FilesWritingTo(context.terminal.out);
   if (const Status status =
-          storage::Export(*directory, file, to_stdout ? *stream : storage::RealFileSystem());
+          storage::Export(*directory, *place, to_stdout ? *stream : storage::RealFileSystem());
       !status.ok()) {
     return FailOnFiles(context, status);
   }

@@ -349,7 +349,8 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
          "backup",
          "Copy what the coordinator knows, and the files of jobs, into one file; it may "
          "run. muster-coordinator's setting restore takes it")
-      ->add_option("FILE", options.backup_file, "The file to write; one that is there is replaced")
+      ->add_option("FILE", options.backup_file,
+                   "The file to write; one that is there is replaced. -: standard output")
       ->required()
       ->type_name("");
   AddCerts(app, options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include <fcntl.h>
@@ -47,7 +48,25 @@ std::string FirstLineOf(const std::string& path) {
   return line;
 }
 
+Result<std::string> PlaceOfFile(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty()) return InvalidArgument("write: a file with an empty name");
+  std::error_code error;
+  const bool link = fs::is_symlink(fs::symlink_status(path, error));
+  const fs::path behind = link ? fs::canonical(path, error) : fs::path(path);
+  // A link to a pipe, or to nothing, has no path behind it: then its own is taken.
+  const fs::path place = behind.empty() ? fs::path(path) : behind;
+  const fs::file_status there = fs::status(place, error);
+  if (fs::is_directory(there)) return InvalidArgument("write {}: a folder is there", path);
+  if (fs::is_other(there)) {
+    return InvalidArgument("write {}: a device, a pipe or a socket is there", path);
+  }
+  return place.string();
+}
+
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) {
+  // A link itself is replaced: another user may have put it there.
+  MUSTER_TRY(PlaceOfFile(path).status());
   const std::string staged = fmt::format("{}.{}.new", path, ::getpid());
   const int fd = ::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return FromErrno(errno, "write " + path);

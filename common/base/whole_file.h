@@ -20,6 +20,11 @@ Result<std::string> ReadWholeFile(const std::string& path, std::size_t most = kM
 // Without its newline; "" where there is none, or no such file.
 std::string FirstLineOf(const std::string& path);
 
+// Where a file goes that takes the place of what is at `path`: behind a link, where that leads to.
+//   kInvalidArgument, "write PATH": a folder, a device, a pipe or a socket is there, which a file
+//   must not replace; or there is no name.
+Result<std::string> PlaceOfFile(const std::string& path);
+
 // In one step: readers see the old or the new text, never half of it, nor does who may not read
 // `mode`. On the disk when it returns; after FromErrno()'s "write PATH" the old one stays.
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode = 0644);

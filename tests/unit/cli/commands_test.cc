@@ -7,6 +7,7 @@
 
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include "cli/format.h"
 #include "common/base/wall_time.h"
@@ -465,11 +466,32 @@ TEST_CASE_METHOD(Fixture, "a backup is in its place whole, or what was there sta
   };
   CHECK(text() == "one, two");
 
+  std::filesystem::create_symlink(file, folder / "link");
+  api.backup = {"anew"};
+  CHECK(Run({"backup", folder / "link"}) == ExitCode::kDone);
+  CHECK(text() == "anew");
+  std::filesystem::remove(folder / "link");
+  api.backup = {"one, ", "two"};
+  out.str("");
+  CHECK(Run({"backup", "-"}) == ExitCode::kDone);
+  CHECK(out.str() == "one, two");
+  CHECK(Said("wrote 8 B to standard output"));
+  CHECK(Run({"backup", file}) == ExitCode::kDone);
+
   api.backup = {"half"};
   api.backup_end = ResourceExhausted("backup: database or disk is full");
   CHECK(Run({"backup", file}) == ExitCode::kRefused);
   CHECK(Said("backup: database or disk is full"));
   CHECK(text() == "one, two");
+
+  const std::string pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(Run({"backup", pipe}) == ExitCode::kUsage);
+  CHECK(Said("write " + pipe + ": a device, a pipe or a socket is there"));
+  CHECK(std::filesystem::is_fifo(pipe));
+  CHECK(Run({"backup", folder.path()}) == ExitCode::kUsage);
+  CHECK(Said("write " + folder.path() + ": a folder is there"));
+  std::filesystem::remove(pipe);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()),
                       std::filesystem::directory_iterator()) == 1);
 }

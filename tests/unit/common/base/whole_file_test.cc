@@ -4,6 +4,8 @@
 #include <fstream>
 #include <iterator>
 
+#include <sys/stat.h>
+
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 
@@ -58,6 +60,31 @@ TEST_CASE_METHOD(WholeFileFixture,
         "write " + folder / "none/file" + ": No such file or directory");
   const auto left = std::distance(std::filesystem::directory_iterator(folder.path()), {});
   CHECK(left == 2);
+}
+
+TEST_CASE_METHOD(WholeFileFixture, "a file takes no device's, pipe's or folder's place",
+                 "[base][unit]") {
+  const std::string pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string link = folder / "link";
+  std::filesystem::create_symlink(pipe, link);
+  for (const std::string& path : {pipe, link, std::string("/dev/null"), folder.path()}) {
+    const Status refused = PlaceOfFile(path).status();
+    CHECK(refused.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(refused).starts_with("write " + path + ": a "));
+  }
+  CHECK_FALSE(PlaceOfFile("").ok());
+  CHECK(ReplaceFile(pipe, "text").code() == StatusCode::kInvalidArgument);
+  CHECK(ReplaceFile(link, "text").code() == StatusCode::kInvalidArgument);
+  CHECK(std::filesystem::is_fifo(pipe));
+  CHECK(std::filesystem::is_symlink(link));
+
+  const std::string file = With("text");
+  std::filesystem::create_symlink(file, folder / "to-file");
+  CHECK(PlaceOfFile(folder / "to-file").value() == std::filesystem::canonical(file));
+  std::filesystem::create_symlink(folder / "none", folder / "to-nothing");
+  CHECK(PlaceOfFile(folder / "to-nothing").value() == folder / "to-nothing");
+  CHECK(PlaceOfFile(folder / "new").value() == folder / "new");
 }
 
 }  // namespace muster
