@@ -102,6 +102,10 @@ std::string LaunchJob::EndOf(const Rank& rank) const {
   if (!rank.lost.empty()) {
     return fmt::format("is lost with {}: {}", rank.worker.ToString(), rank.lost);
   }
+  if (rank.awaited) {
+    return fmt::format("ended with {} while the others wait for it to join their group",
+                       rank.end->how());
+  }
   return EndText(*rank.end);
 }
 
@@ -171,7 +175,8 @@ bool LaunchJob::MayBeginAnew(const Rank& cause) const {
     return false;
   }
   if (preempted_ || cluster_ended_) return true;
-  if (policy == v1::RESTART_POLICY_EXIT_CODE && cause.end && IsOwnWord(*cause.end)) return false;
+  const bool own_word = cause.awaited || (cause.end && IsOwnWord(*cause.end));
+  if (policy == v1::RESTART_POLICY_EXIT_CODE && own_word) return false;
   const std::uint32_t most =
       launch().max_restarts() == 0 ? kDefaultRestarts : launch().max_restarts();
   return record().job().restarts() < most;

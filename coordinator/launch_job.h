@@ -58,10 +58,12 @@ class LaunchJob final : public LaunchedJob {
     std::uint32_t pid = 0;
     // Its worker was asked to end it, and has not said in time that it has.
     bool silent = false;
+    // It has ended well, and all that run wait for it to join their group.
+    bool awaited = false;
 
     bool settled() const { return end.has_value() || !lost.empty() || silent; }
     bool failed() const {
-      return !lost.empty() || (end && !(end->exit_code() == 0 && end->signal() == 0));
+      return awaited || !lost.empty() || (end && !(end->exit_code() == 0 && end->signal() == 0));
     }
   };
 
@@ -105,6 +107,10 @@ class LaunchJob final : public LaunchedJob {
   void Evaluate();
   void OnAdopted();
   bool AllSettled() const;
+  // Some have ended well, others run: looks whether these wait for them, who will not come.
+  void WatchTheRest();
+  void LookAtTheRest(int seen);
+  bool TheRestWaits() const;
   // The workers that run it, and are there.
   std::vector<const Member*> Workers() const;
 
@@ -113,6 +119,8 @@ class LaunchJob final : public LaunchedJob {
   std::string master_;
   // Answers that are awaited.
   std::size_t waiting_ = 0;
+  // The launch of which it is looked whether the rest waits.
+  LaunchNumber watched_;
   // A process of it was asked to end by its worker, which leaves.
   bool preempted_ = false;
   // The coordinator before this one ended in order, maybe with the whole cluster.

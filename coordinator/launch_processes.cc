@@ -12,6 +12,10 @@
 namespace muster::coordinator {
 namespace {
 
+// So often, and so many times running, all that run are seen to wait for who has ended.
+constexpr Millis kLook{1'000};
+constexpr int kLooks = 3;
+
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
 
 }  // namespace
@@ -261,7 +265,8 @@ void LaunchJob::Evaluate() {
     case Stage::kRunning:
       if (std::any_of(ranks_.begin(), ranks_.end(), failed))
         return BeginEnding(EndGraceOf(launch()));
-      if (AllSettled()) Conclude();
+      if (AllSettled()) return Conclude();
+      if (stage_ == Stage::kRunning && std::ranges::any_of(ranks_, &Rank::settled)) WatchTheRest();
       return;
     case Stage::kEnding:
       if (AllSettled()) Conclude();
@@ -269,6 +274,40 @@ void LaunchJob::Evaluate() {
     default:
       return;
   }
+}
+
+// Who forms a group without a limit waits for a process that has ended as for one that is late.
+void LaunchJob::WatchTheRest() {
+  if (watched_ == number_) return;
+  watched_ = number_;
+  LookAtTheRest(0);
+}
+
+void LaunchJob::LookAtTheRest(int seen) {
+  (void)world_.scheduler.RunAfter(kLook, Guard([this, number = number_, seen] {
+                                    if (stage_ != Stage::kRunning || number_ != number) return;
+                                    const int times = TheRestWaits() ? seen + 1 : 0;
+                                    if (times < kLooks) return LookAtTheRest(times);
+                                    for (Rank& rank : ranks_) rank.awaited = rank.settled();
+                                    Evaluate();
+                                  }));
+}
+
+bool LaunchJob::TheRestWaits() const {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& rank = ranks_[i];
+    if (rank.settled()) continue;
+    const Member* const worker = world_.members.Find(rank.worker);
+    if (worker == nullptr || !worker->attached() || worker->session != rank.session) return false;
+    // One with a limit ends by itself; elastic workers, of no generation, may go on without.
+    const bool waits =
+        std::ranges::any_of(worker->heartbeat.waits(), [&](const v1::CollectiveWait& wait) {
+          return wait.job_id() == id() && wait.task().index() == i && wait.generation() > 0 &&
+                 wait.operation() == 0 && wait.limit_ms() == 0;
+        });
+    if (!waits) return false;
+  }
+  return true;
 }
 
 // All that was begun before this coordinator is known again, or will not come.

@@ -101,6 +101,16 @@ TEST_CASE("who waits for whom is shown before a deadline ends it, and goes when 
     CHECK(described.out.find("generation 1: forming of the group") != std::string::npos);
     CHECK(cluster.Wait(id, seconds(60)) == 0);
   }
+  SECTION("a launched program of which one process ends well and has not come") {
+    const std::string id = submit(
+        "2", {"sh", "-c", "[ \"$RANK\" = 1 ] && exit 0; exec " + kPrograms + "multi_worker 20"});
+    CHECK(cluster.Wait(id, seconds(60)) == 1);
+    const v1::Job job = cluster.Describe(id);
+    CAPTURE(cluster.up_log(), job.error().message());
+    CHECK(job.error().message().find("worker:1 (rank 1 of 2, ") == 0);
+    CHECK(job.error().message().find("ended with exit code 0 while the others wait for it") !=
+          std::string::npos);
+  }
   SECTION("a program whose workers come and go") {
     const std::string id = submit(
         "2:2", {kPrograms + "elastic", "20", "worker:1", "7", std::to_string(SIGSTOP), "shard"});

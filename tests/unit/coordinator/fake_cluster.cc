@@ -23,6 +23,7 @@ void FakeDaemon::Beat() {
   for (const v1::Command& command : waiting_) {
     if (files_come) message.mutable_heartbeat()->add_fetching(command.id());
   }
+  for (const v1::CollectiveWait& wait : waits) *message.mutable_heartbeat()->add_waits() = wait;
   Say(message);
 }
 

@@ -95,6 +95,8 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   v1::StartExecutor start;
   v1::PrepareLaunch prepared;
   v1::StartLaunch launched;
+  // What its processes wait for.
+  std::vector<v1::CollectiveWait> waits;
   // The last group that it was asked into, and whether its executor had the variables.
   v1::JoinGroup joined;
   bool has_variables = true;

@@ -186,6 +186,66 @@ TEST_CASE("The policy of exit codes takes a program's own word for it", "[coordi
   CHECK(after(0, 9) == v1::JOB_STATE_RUNNING);
 }
 
+// As a process says that forms a group.
+v1::CollectiveWait Forms(std::uint32_t rank) {
+  v1::CollectiveWait wait;
+  wait.set_job_id("train-1");
+  wait.mutable_task()->set_type("worker");
+  wait.mutable_task()->set_index(rank);
+  wait.set_generation(1);
+  wait.set_call("forming of the group");
+  wait.set_lasts_ms(1'000);
+  return wait;
+}
+
+TEST_CASE("One that ends well while all others wait for it to join their group is their failure",
+          "[coordinator][launch]") {
+  const auto policy = GENERATE(v1::RESTART_POLICY_NEVER, v1::RESTART_POLICY_ON_FAILURE,
+                               v1::RESTART_POLICY_EXIT_CODE);
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(Restarting(policy));
+  REQUIRE(cluster.job().id() == Forms(0).job_id());
+  cluster.at({"worker", 1}).LaunchedProcess(1, kExited);
+  cluster.Pass(Millis(30'000));
+  CHECK(cluster.Stops(0) == 0);
+  cluster.at({"worker", 0}).waits = {Forms(0)};
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.Stops(0) == 1);
+  cluster.EndAsked(0, 0);
+  cluster.at({"worker", 0}).waits.clear();
+  cluster.Pass(Millis(2'000));
+  CAPTURE(policy);
+  if (policy == v1::RESTART_POLICY_ON_FAILURE) {
+    CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+    CHECK(cluster.job().restarts() == 1);
+    return;
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job().error().message().find(
+            "worker:1 (rank 1 of 2, on worker:1 of host) ended with exit code 0 while the others "
+            "wait for it to join their group") == 0);
+}
+
+TEST_CASE("Who has ended well is no failure as long as the others may go on without it",
+          "[coordinator][launch]") {
+  v1::CollectiveWait wait = Forms(0);
+  SECTION("one of them does not wait") {}
+  SECTION("it waits up to a limit") { wait.set_limit_ms(600'000); }
+  SECTION("it waits in a call of a group") { wait.set_operation(7); }
+  SECTION("it looks for other workers, as elastic ones do") { wait.set_generation(0); }
+  SECTION("it is another job's") { wait.set_job_id("train-2"); }
+  const bool alone = wait.SerializeAsString() != Forms(0).SerializeAsString();
+  LaunchCluster cluster;
+  cluster.JoinAll(0, alone ? 2 : 3);
+  cluster.Run(LaunchSpec(alone ? 2 : 3));
+  cluster.at({"worker", 0}).waits = {wait};
+  cluster.at({"worker", 1}).LaunchedProcess(1, kExited);
+  cluster.Pass(Millis(30'000));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Stops(0) == 0);
+}
+
 TEST_CASE("A lost worker is the cause before what its loss did to others",
           "[coordinator][launch]") {
   LaunchCluster cluster;
