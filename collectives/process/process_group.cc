@@ -117,15 +117,21 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
     watch_->End();
     return status;
   }
-  const Status failure = watch_->Fail(Explain(status, *number, call(), timeout, waiting));
+  const std::string mine = call();
+  const Status failure = watch_->Fail(Explain(status, *number, mine, timeout, waiting));
   // Who notices that a member is lost knows nothing of operations.
   if (Message(failure).find(fmt::format("operation {},", *number)) != std::string::npos) {
-    return failure;
+    // What another member has told of its call says nothing of this one's.
+    const bool others = failure.code() == StatusCode::kInvalidArgument &&
+                        Message(failure).find(mine) == std::string::npos;
+    if (!others) return failure;
+    return InvalidArgument("{}; {} calls {}", Message(failure),
+                           tasks_[static_cast<std::size_t>(rank_)], mine);
   }
   const auto waited = [&] {
     return std::chrono::ceil<Millis>(std::chrono::steady_clock::now() - (deadline - *timeout));
   };
-  return Annotate(failure, fmt::format("operation {}, {}{}", *number, call(),
+  return Annotate(failure, fmt::format("operation {}, {}{}", *number, mine,
                                        deadline == TimePoint::max()
                                            ? ""
                                            : fmt::format(", after {} ms", waited().count())));

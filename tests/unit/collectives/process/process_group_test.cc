@@ -229,13 +229,18 @@ TEST_CASE(
 TEST_CASE("members that call with other shapes are all told so, and the group is over",
           "[collectives][process][COL-12]") {
   const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  // Who notices it first differs from time to time.
+  (void)GENERATE(range(0, 4));
   InGroup(GroupOf(3, by), [&](Group& group) {
     std::vector<float> values(group.rank() == 1 ? 4 : 3, 1.0f);
     const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
     const Status status = group.AllReduce(Reduction::kSum, {&buffer, 1});
+    // Each is told what it calls itself, whichever member's words are everybody's.
+    const std::string mine = fmt::format("all_reduce SUM of float32[{}]", values.size());
     if (status.code() != StatusCode::kInvalidArgument ||
         Message(status).find("Shape mismatch") == std::string::npos ||
-        Message(status).find("all_reduce SUM of float32[") == std::string::npos) {
+        Message(status).find("worker:1") == std::string::npos ||
+        Message(status).find(mine) == std::string::npos) {
       FAIL_CHECK(ToString(status));
     }
     const Status later = group.Barrier();
