@@ -20,10 +20,12 @@ bool WantsNewerLibrary(std::string_view line) {
          line.find("symbol lookup error:") != std::string_view::npos;
 }
 
-// For whoever has submitted an interpreter, say, or a program that is none of Muster's.
+// For whoever has submitted a program that trains in step, an interpreter, or what is none of
+// Muster's.
 constexpr std::string_view kFirst =
     "without calling muster::init(argc, argv), which must be the first line of its main() (muster "
-    "submit --strategy none runs a command that does not)";
+    "submit --strategy multi_worker_mirrored runs a program that trains in step, --strategy none "
+    "any command)";
 
 }  // namespace
 

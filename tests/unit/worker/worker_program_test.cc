@@ -281,7 +281,8 @@ TEST_CASE_METHOD(Programs, "a probe without a word is told as what its program o
        StatusCode::kFailedPrecondition, "newer libraries than this host has"},
       {"hello", "exit code 0", StatusCode::kInvalidArgument, "without calling muster::init"},
       {"hello", "exit code 0", StatusCode::kInvalidArgument,
-       "(muster submit --strategy none runs a command that does not): hello"},
+       "multi_worker_mirrored runs a program that trains in step, --strategy none any command): "
+       "hello"},
       {"", "signal SIGSEGV", StatusCode::kInvalidArgument,
        "crashed (signal SIGSEGV) before it called muster::init"},
   }));
