@@ -16,6 +16,7 @@
 #include "ps/server/ps_server.h"
 #include "services/executor/evaluation.h"
 #include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/tpu/tpu_system.h"
 #include "strategy/train/checkpoint.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
@@ -273,6 +274,7 @@ std::vector<double> FashionLosses(v1::StrategyKind kind, std::uint32_t devices, 
                                   std::uint64_t seed, std::uint64_t steps,
                                   const std::string& cache) {
   v1::JobSpec spec = Spec(kind, devices, deterministic);
+  if (kind == v1::STRATEGY_KIND_TPU) spec.mutable_strategy()->set_topology("2x2x1x2");
   spec.clear_embeddings();
   spec.clear_model();
   auto& parameters = *spec.mutable_model()->mutable_parameters();
@@ -305,6 +307,20 @@ std::vector<double> FashionLosses(v1::StrategyKind kind, std::uint32_t devices, 
     losses.push_back(LossOf(**opened, step, *(*source)->Batch(step)));
   }
   return losses;
+}
+
+TEST_CASE("Fashion-MNIST on an emulated 2x2x1x2 is one device's, bit for bit, when deterministic",
+          "[executor][unit]") {
+  const testing::TempFolder folder;
+  const std::string cache = folder / "cache";
+  std::filesystem::create_directory(cache);
+  for (const std::uint64_t seed : {1, 2}) {
+    CAPTURE(seed);
+    const auto exact = FashionLosses(kOneDevice, 1, true, seed, 200, cache);
+    CHECK(exact.back() < exact.front());
+    CHECK((FashionLosses(v1::STRATEGY_KIND_TPU, 0, true, seed, 200, cache) == exact));
+  }
+  shutdown_tpu_system();
 }
 
 TEST_CASE(
