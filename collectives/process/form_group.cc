@@ -32,6 +32,7 @@
 #include "common/net/handshake.h"
 #include "common/net/host_id.h"
 #include "common/net/socket_calls.h"
+#include "common/telemetry/log.h"
 
 namespace muster::collectives {
 namespace {
@@ -300,7 +301,7 @@ class Forming {
       const MutexLock lock(mutex_);
       return Admit(std::bit_cast<WireSubject>(said.subject));
     });
-    if (!hello.ok()) return;
+    if (!hello.ok()) return NoteRefused(hello.status());
     const auto subject = std::bit_cast<WireSubject>(hello->subject);
     const bool watch = subject.lane == Lane::kWatch;
     if (watch) {
@@ -322,6 +323,17 @@ class Forming {
       one.local = kind == net::LinkKind::kUnix;
       one.data = stream;
     }
+  }
+
+  // Who waits for one that is refused is to see why it does not come.
+  void NoteRefused(const Status& why) {
+    if (why.code() != StatusCode::kUnauthenticated) return;
+    const MutexLock lock(mutex_);
+    if (std::exchange(said_refused_, true)) return;
+    log::Warning(
+        "group {} of {}: {} refuses who wants to join it: {}; a member that was given another "
+        "list of members, or another key?",
+        spec_.generation, spec_.job, member(spec_.rank).task, Message(why));
   }
 
   // Whether a proven client may have its place. Some errors end the forming here, too.
@@ -490,6 +502,7 @@ class Forming {
   Mutex mutex_;
   std::vector<Peer> peers_;
   Status fatal_ MUSTER_GUARDED_BY(mutex_);
+  bool said_refused_ MUSTER_GUARDED_BY(mutex_) = false;
   net::LinkKind last_kind_ = net::LinkKind::kTcp;
   bool last_crc_ = false;
   std::vector<int> on_host_;  // ranks; known when all have said READY or GO

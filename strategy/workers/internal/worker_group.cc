@@ -7,6 +7,7 @@
 #include "collectives/costs_file.h"
 #include "collectives/process/form_group.h"
 #include "collectives/queued_group.h"
+#include "common/base/words.h"
 #include "common/cluster/job_key.h"
 #include "common/net/listen_at.h"
 #include "common/process/wait_page.h"
@@ -89,6 +90,7 @@ GroupSecret secret_of(const WorkerCluster& cluster, const std::string& given,
     secret.key = "elastic job " + cluster.job;
   } else {
     secret.key = "multi_worker_mirrored";
+    secret.of_addresses = true;
     for (const collectives::GroupMember& member : cluster.members) {
       secret.key += fmt::format(" {} {}", member.task, member.address);
     }
@@ -137,6 +139,17 @@ std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
                                         listener);
     if (group.status().code() == StatusCode::kDeadlineExceeded) {
       raise(FailedPrecondition("Timeout waiting for the cluster: {}", Message(group.status())));
+    }
+    // Another cluster makes another key.
+    if (options.secret.of_addresses && group.status().code() == StatusCode::kUnauthenticated) {
+      std::vector<std::string> given;
+      for (const auto& member : cluster.members) {
+        given.push_back(fmt::format("{} at {}", member.task, member.address));
+      }
+      raise(InvalidArgument(
+          "another worker was given another cluster than {}, to which belong {}: all need the "
+          "same, letter by letter ({})",
+          own.task, Joined(given), Message(group.status())));
     }
     formed = value_of(std::move(group));
   }

@@ -78,6 +78,7 @@ class WorkerGroup final : public collectives::Group {
 struct GroupSecret {
   std::string key;
   std::shared_ptr<tls::KeyContext> tls;  // null: they are in the clear
+  bool of_addresses = false;             // made of the workers' addresses
 };
 
 // By `given`, else by the key that a launched process is told (common/cluster/job_key.h), else

@@ -133,6 +133,32 @@ TEST_CASE("who waits for the cluster in vain is told for whom", "[spec][MWM-14]"
   CHECK(made_with(options, "worker:1 (127.0.0.1:") == ErrorCode::kFailedPrecondition);
 }
 
+TEST_CASE("a worker that was given another cluster is told so, and who waits for it sees why",
+          "[strategy][unit]") {
+  const Cluster cluster(2);
+  // With one worker more.
+  const auto address = [&](int id) { return cluster.spec().task_address("worker", id); };
+  const auto other = ClusterSpec::dense({{"worker", {address(0), address(1), "127.0.0.1:1"}}});
+  MultiWorkerMirroredOptions waits = cluster.options(0);
+  waits.join_within = std::chrono::seconds(2);
+  std::vector<std::string> errors;
+  const std::string said = log_of([&] {
+    errors = in_threads<std::string>(2, [&](int id) {
+      const auto error = error_of([&] {
+        const MultiWorkerMirroredStrategy strategy(
+            id == 0 ? waits : told(other, {.task_type = "worker", .task_id = 1}));
+      });
+      return error ? to_string(error->code()) + error->message() : "";
+    });
+  });
+  CAPTURE(errors[0], errors[1], said);
+  CHECK(errors[1].find("INVALID_ARGUMENT") == 0);
+  CHECK(errors[1].find("another cluster than worker:1, to which belong worker:0 at " +
+                       address(0)) != std::string::npos);
+  CHECK(errors[0].find("worker:1 (127.0.0.1:") != std::string::npos);
+  CHECK(said.find("worker:0 refuses who wants to join it") != std::string::npos);
+}
+
 TEST_CASE("workers of different numbers of devices are told whose differ", "[spec][COL-11]") {
   const Cluster cluster(2);
   const auto errors = in_threads<std::string>(2, [&](int id) {
