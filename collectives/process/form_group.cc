@@ -228,6 +228,8 @@ class Forming {
       const bool later = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
       if (!later) return greeted.status();
       MUSTER_TRY(lobby_->AnyLost(spec_.rank));
+      // A wrong name and a closed port are not told from one that is late but by this.
+      lobby_->WaitsFor(fmt::format("{}: {}", Name(rank), Message(greeted.status())));
       if (std::chrono::steady_clock::now() + kRetry >= deadline_) {
         return Annotate(TooLate(), Message(greeted.status()));
       }

@@ -16,17 +16,19 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// Rank 0 of a group, on a thread, and its page.
+// A member of a group, on a thread, and its page.
 class Waiting {
  public:
-  explicit Waiting(const Address& address) {
+  explicit Waiting(const Address& address, int rank = 0) {
     auto page = process::WaitPage::Create();
     REQUIRE(page.ok());
     page_ = *std::move(page);
-    GroupSpec spec = address.Of(0);
+    GroupSpec spec = address.Of(rank);
     spec.wait_page = page_->path();
     thread_ =
-        std::thread([this, spec, &address] { group_ = FormGroup(spec, address.listeners[0]); });
+        std::thread([this, spec, &listener = address.listeners[static_cast<std::size_t>(rank)]] {
+          group_ = FormGroup(spec, listener);
+        });
   }
   ~Waiting() {
     if (thread_.joinable()) thread_.join();
@@ -36,10 +38,13 @@ class Waiting {
 
   // Whether it says in time that it waits for exactly these.
   bool Shows(const std::string& whom) const {
+    return Shows([&](const std::string& awaited) { return awaited == whom; });
+  }
+  bool Shows(const std::function<bool(const std::string&)>& is_right) const {
     const auto until = steady_clock::now() + seconds(30);
     while (steady_clock::now() < until) {
       const auto wait = page_->Get();
-      if ((wait ? wait->awaited : "") == whom) return true;
+      if (is_right(wait ? wait->awaited : "")) return true;
       std::this_thread::yield();
     }
     return false;
@@ -89,6 +94,18 @@ TEST_CASE("who has not come is on the page of those who wait until the group has
   CHECK(shown->limit == address.spec.form_within);
   CHECK(shown->lasts >= Millis(900));
   CHECK_FALSE(first.shown().has_value());
+}
+
+TEST_CASE("who cannot be reached is on the page with the reason", "[collectives][process]") {
+  Address address(2);
+  address.spec.form_within = Millis(4'000);
+  address.listeners[0].fd = net::Fd();
+  Waiting second(address, 1);
+  CHECK(second.Shows([&](const std::string& awaited) {
+    return awaited.starts_with(Whom(address, 0) + ": ") &&
+           awaited.find("refused") != std::string::npos;
+  }));
+  CHECK(second.Ended().status().code() == StatusCode::kDeadlineExceeded);
 }
 
 TEST_CASE("a member that is stopped when all have come, before the group has formed, is noticed",
