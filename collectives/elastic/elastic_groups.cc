@@ -205,6 +205,12 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
   const MutexLock lock(mutex_);
   if (!report.ok()) {
     rendezvous_.OnSilence(worker, Silence::kMute, asked);
+    // To who waits it is one that does not answer.
+    if (report.status().code() == StatusCode::kUnauthenticated &&
+        !std::exchange(said_refused_, true)) {
+      log::Warning("{} at {} refuses this worker: {}; were all given the same workers, or key?",
+                   other.task, other.address, Message(report.status()));
+    }
     return report.status();
   }
   if (report->name.worker != worker) {

@@ -108,6 +108,7 @@ class ElasticGroups {
   Mutex mutex_;
   Rendezvous rendezvous_ MUSTER_GUARDED_BY(mutex_);
   std::optional<Formation> agreed_ MUSTER_GUARDED_BY(mutex_);
+  bool said_refused_ MUSTER_GUARDED_BY(mutex_) = false;
   // When the thread at the door was last seen to run.
   TimePoint awake_ MUSTER_GUARDED_BY(mutex_);
   Condition changed_;

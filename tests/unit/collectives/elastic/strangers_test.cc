@@ -17,6 +17,7 @@
 #include "common/process/ports.h"
 #include "common/process/wait_page.h"
 #include "tests/support/catch.h"
+#include "tests/unit/strategy/logged.h"
 
 namespace muster::collectives {
 namespace {
@@ -98,6 +99,31 @@ TEST_CASE("an elastic worker that waits for others says so to its daemon",
   CHECK(shown->awaited == "1 of at least 2 workers seek a group: worker 1 has ended");
   CHECK(status.code() == StatusCode::kDeadlineExceeded);
   CHECK_FALSE((*page)->Get().has_value());
+}
+
+TEST_CASE("an elastic worker that another one refuses for its key says so in its log",
+          "[collectives][elastic]") {
+  process::PortAllotter allotter;
+  auto ports = allotter.Claim("127.0.0.1", 2);
+  REQUIRE(ports.ok());
+  ElasticGroups::Options options{
+      .rules = {.workers = 2, .min_workers = 2}, .workers = {}, .key = "the test's"};
+  options.workers = WorkersAt(*ports);
+  const auto worker = ElasticGroups::Create(options);
+  options.rules.self = 1;
+  options.key = "another";
+  const auto other = ElasticGroups::Create(options);
+  REQUIRE(worker.ok());
+  REQUIRE(other.ok());
+  Status status;
+
+  const std::string said =
+      testing::log_of([&] { status = (*worker)->Form(Millis(2'000)).status(); });
+
+  CAPTURE(said, ToString(status));
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  CHECK(said.find("worker:1 at " + options.workers[1].address + " refuses this worker") !=
+        std::string::npos);
 }
 
 std::chrono::nanoseconds CpuTimeOfThisProcess() {
