@@ -246,6 +246,9 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
         "give a job file: -f job.yaml, or a program: -- build/words "
         "ARGUMENTS");
   }
+  if (program && options.program.front().empty()) {
+    throw CLI::ValidationError("the program behind -- is empty: -- build/words ARGUMENTS");
+  }
   for (const char* name :
        {"--strategy", "--workers", "--closures-per-worker", "--ps", "--evaluator", "--memory",
         "--restart-policy", "--max-restarts", "--processes-per-worker", "--send", "--env",

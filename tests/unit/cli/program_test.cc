@@ -188,6 +188,7 @@ TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix"
   };
   CHECK(refuses({"submit"}, "give a job file: -f job.yaml, or a program"));
   CHECK(refuses({"submit", "--"}, "give a job file: -f job.yaml, or a program"));
+  CHECK(refuses({"submit", "--", "", "x"}, "the program behind -- is empty"));
   CHECK(refuses({"submit", "-f", "job.yaml", "--", words}, "either a job file (-f) or a program"));
   CHECK(refuses({"submit", "-f", "job.yaml", "--workers", "2"}, "--workers belongs to a program"));
   CHECK(refuses({"submit", "--workers", "0", "--", words},
