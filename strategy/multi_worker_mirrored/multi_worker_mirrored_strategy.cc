@@ -38,6 +38,8 @@ std::vector<std::string> DevicesOf(ClusterResolver& resolver,
   }
   std::vector<std::string> devices;
   for (int gpu = 0; gpu < counts["GPU"]; ++gpu) devices.push_back(fmt::format("GPU:{}", gpu));
+  const int cores = devices.empty() ? counts["TPU"] : 0;
+  for (int core = 0; core < cores; ++core) devices.push_back(fmt::format("TPU:{}", core));
   const int cpus = devices.empty() ? std::max(1, counts["CPU"]) : 0;
   for (int cpu = 0; cpu < cpus; ++cpu) devices.push_back(fmt::format("CPU:{}", cpu));
   return devices;

@@ -42,8 +42,8 @@ struct MultiWorkerMirroredOptions {
   // None: TF_CONFIG.
   std::shared_ptr<ClusterResolver> cluster_resolver = nullptr;
   // What this worker's replicas compute on, as many on each worker. None named: the GPUs that the
-  // resolver counts (TF_CONFIG: those of this machine), else as many logical CPUs as it counts, or
-  // one. Not together with a resolver.
+  // resolver counts (TF_CONFIG: those of this machine), else the TPU cores that it counts, else as
+  // many logical CPUs, or one. Not together with a resolver.
   std::vector<std::string> devices = {};
   // kNccl is for GPUs; on CPUs it is said in the log, and kRing taken.
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;

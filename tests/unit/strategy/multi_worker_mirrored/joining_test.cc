@@ -10,6 +10,7 @@
 #include "strategy/variables/variable.h"
 #include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
+#include "tests/unit/strategy/tpu/cores.h"
 
 namespace muster::testing {
 namespace {
@@ -105,7 +106,8 @@ TEST_CASE("a cluster needs a task, workers, one chief at most, and no devices be
         ErrorCode::kInvalidArgument);
 }
 
-TEST_CASE("devices are those that the resolver counts, else one CPU", "[spec][MWM-07]") {
+TEST_CASE("devices are those that the resolver counts: GPUs, else TPU cores, else CPUs, or one",
+          "[spec][MWM-07]") {
   const ClusterSpec one = ClusterSpec::dense({{"worker", {"a:1"}}});
   MultiWorkerMirroredStrategy plain(told(one, {.task_type = "worker", .task_id = 0}));
   CHECK(plain.worker_devices().size() == 1);
@@ -114,6 +116,21 @@ TEST_CASE("devices are those that the resolver counts, else one CPU", "[spec][MW
           one, SimpleClusterResolver::Options{.task = {.task_type = "worker", .task_id = 0},
                                               .num_accelerators = {{"CPU", 3}}})});
   CHECK(counted.worker_devices().size() == 3);
+
+  const auto on_cores = [&](int cores) {
+    return MultiWorkerMirroredOptions{
+        .cluster_resolver = std::make_shared<SimpleClusterResolver>(
+            one, SimpleClusterResolver::Options{.task = {.task_type = "worker", .task_id = 0},
+                                                .num_accelerators = {{"TPU", cores}, {"CPU", 3}}})};
+  };
+  CHECK(made_with(on_cores(2), "no TPU cores are up") == ErrorCode::kInvalidArgument);
+  const Cores cores("1x1x1x2");
+  MultiWorkerMirroredStrategy strategy(on_cores(2));
+  CHECK(strategy.worker_devices() == std::vector<std::string>{tpu(0), tpu(1)});
+  const auto sums = strategy.run(
+      [] { return replica_context().all_reduce(ReduceOp::kSum, torch::full({2}, 3.0)); });
+  CHECK(sums[1].equal(torch::full({2}, 6.0)));
+  CHECK(made_with(on_cores(3), "there are 2 TPU cores") == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("an evaluator is alone beside the workers, and its own chief", "[spec][MWM-12]") {
