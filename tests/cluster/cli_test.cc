@@ -59,7 +59,8 @@ TEST_CASE("a cluster refuses strangers, unknown jobs and bad files by their code
   CHECK(cluster.Muster({"fly"}).code == 2);
 
   // `muster status` shows these addresses beside the coordinator's.
-  for (const v1::TaskState& task : cluster.Status().tasks()) {
+  const v1::ClusterStatus status = cluster.Status();
+  for (const v1::TaskState& task : status.tasks()) {
     const RunResult other = cluster.Muster({"--coordinator", task.grpc_address(), "jobs"});
     CAPTURE(other.err);
     CHECK(other.code == 4);
