@@ -14,7 +14,7 @@ namespace {
 
 // So often, and so many times running, all that run are seen to wait for who has ended.
 constexpr Millis kLook{1'000};
-constexpr int kLooks = 3;
+constexpr int kLooksInRow = 3;
 
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
 
@@ -287,7 +287,7 @@ void LaunchJob::LookAtTheRest(int seen) {
   (void)world_.scheduler.RunAfter(kLook, Guard([this, number = number_, seen] {
                                     if (stage_ != Stage::kRunning || number_ != number) return;
                                     const int times = TheRestWaits() ? seen + 1 : 0;
-                                    if (times < kLooks) return LookAtTheRest(times);
+                                    if (times < kLooksInRow) return LookAtTheRest(times);
                                     for (Rank& rank : ranks_) rank.awaited = rank.settled();
                                     Evaluate();
                                   }));
