@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Of blocks that nobody has. A longer one is given back at once.
+// Spare blocks, which nobody has. A longer one is given back at once.
 constexpr std::size_t kMostSpare = std::size_t{64} << 20;
 
 // Blocks of whole huge pages, which are kept for the next taker as long as they are few: their

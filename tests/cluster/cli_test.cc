@@ -61,7 +61,8 @@ TEST_CASE("a cluster refuses strangers, unknown jobs and bad files by their code
   // `muster status` shows these addresses beside the coordinator's.
   const v1::ClusterStatus status = cluster.Status();
   for (const v1::TaskState& task : status.tasks()) {
-    const RunResult other = cluster.Muster({"--coordinator", task.grpc_address(), "jobs"});
+    const RunResult other = cluster.Muster(
+        {"--coordinator", task.grpc_address(), "--token-file", cluster.state() + "/token", "jobs"});
     CAPTURE(other.err);
     CHECK(other.code == 4);
     CHECK(other.err.find("it is another daemon than the coordinator") != std::string::npos);

@@ -122,10 +122,13 @@ TEST_CASE("behind TLS everybody does what their certificate says, and hears what
   std::string address = ReadAll(cluster.state() + "/address");
   address.erase(address.find_last_not_of('\n') + 1);
   const std::string elsewhere = "localhost" + address.substr(address.rfind(':'));
+  const RunResult misnamed = As(bob, cluster, {"--coordinator", elsewhere, "jobs"});
+  CAPTURE(misnamed.err);
   CHECK(
-      Has(As(bob, cluster, {"--coordinator", elsewhere, "jobs"}).err,
-          "localhost shows a certificate of CN = node chief:0, ps:0, ps:1, worker:0, worker:1 for "
-          "other hosts (127.0.0.1): connect by one of those, or issue one with --host localhost"));
+      Has(misnamed.err,
+          "localhost shows a certificate of CN = \"node chief:0, ps:0, ps:1, worker:0, worker:1\" "
+          "for other hosts (127.0.0.1): connect by one of those, or issue one with --host "
+          "localhost"));
   const RunResult plain = As({}, cluster, {"--token-file", cluster.state() + "/token", "jobs"});
   CHECK(plain.code != 0);
   CHECK(Has(plain.err, "it speaks TLS, and this command has no certificate: give --tls-ca"));

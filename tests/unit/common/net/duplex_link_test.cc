@@ -356,8 +356,7 @@ TEST_CASE("a descriptor behind a long frame comes with its own frame", "[net][un
   const KeptBytes large = Pattern(2 * kLongBytes, 5);
   for (std::uint64_t i = 0; i < 3; ++i) {
     REQUIRE(pair.left->Queue({.kind = kData, .request = 2 * i}, {}, {&large, 1}).ok());
-    REQUIRE(pair.left
-                ->Queue({.kind = kArena, .request = 2 * i + 1}, {}, {}, Fd(::dup(arena->fd())))
+    REQUIRE(pair.left->Queue({.kind = kArena, .request = 2 * i + 1}, {}, {}, Fd(::dup(arena->fd())))
                 .ok());
   }
 
@@ -399,7 +398,8 @@ TEST_CASE("a long payload that is damaged or cut is never handed over", "[net][u
       if (n > 0) bytes = bytes.subspan(static_cast<std::size_t>(n));
       status = link.Receive([](const FrameHeader&, auto, const KeptBytes&) {
                      return Internal("it was handed over");
-                   }).status();
+                   })
+                   .status();
     }
     return status;
   };
