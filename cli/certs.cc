@@ -2,8 +2,11 @@
 
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -56,8 +59,68 @@ Result<tls::Issued> LoadAuthority(const Context& context) {
   }
   MUSTER_TRY(certificate.status());
   authority.certificate = *certificate;
-  MUSTER_TRY_ASSIGN(authority.key, ReadWholeFile(InFolder(context, "ca.key")));
+  const std::string key = InFolder(context, "ca.key");
+  std::error_code unknown;
+  const auto others =
+      fs::status(key, unknown).permissions() & (fs::perms::group_all | fs::perms::others_all);
+  if (!unknown && others != fs::perms::none) {
+    return FailedPrecondition(
+        "others than its owner may use {}, and who has it is the cluster: chmod 600 it, or make "
+        "another authority",
+        key);
+  }
+  MUSTER_TRY_ASSIGN(authority.key, ReadWholeFile(key));
   return authority;
+}
+
+// Until when it is asked for, or until its authority ends, after which nobody would believe it.
+Result<tls::Period> PeriodOfIssued(const Context& context, const tls::Issued& authority) {
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr issuer,
+                    tls::ParseCertificate(authority.certificate, InFolder(context, "ca.pem")));
+  MUSTER_TRY(tls::CheckPeriod(*issuer, context.clock.WallNow(), InFolder(context, "ca.pem")));
+  const int days = context.options.certs.days;
+  tls::Period period = PeriodOf(context, days > 0 ? days : 365);
+  const auto last = tls::PeriodOf(*issuer).until;
+  if (period.until <= last) return period;
+  context.terminal.err << fmt::format(
+      "warning: it ends with its authority, {} days from now\n",
+      std::chrono::floor<std::chrono::days>(last - context.clock.WallNow()).count());
+  period.until = last;
+  return period;
+}
+
+// A renewal takes its place; what is somebody else's is not written over.
+Status CheckName(const Context& context, const std::string& name, const tls::Holder& holder) {
+  if (name == "ca" || name.find('/') != std::string::npos) {
+    return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
+  }
+  const std::string path = InFolder(context, name + ".pem");
+  const auto pem = ReadWholeFile(path);
+  if (pem.status().code() == StatusCode::kNotFound) return Ok();
+  MUSTER_TRY(pem.status());
+  MUSTER_TRY_ASSIGN(const tls::X509Ptr there, tls::ParseCertificate(*pem, path));
+  MUSTER_TRY_ASSIGN(const tls::Holder other, tls::HolderOf(*there));
+  if (other.role == holder.role && other.names.front() == holder.names.front()) return Ok();
+  return AlreadyExists("{} is the certificate of {}: give --name for the files of {}", path,
+                       other.ToString(), holder.ToString());
+}
+
+// Of a cluster's daemons, each once. Whether an index is one stands with the authority.
+Status CheckTasks(const std::vector<std::string>& tasks) {
+  std::set<std::string_view> seen;
+  for (const std::string_view task : tasks) {
+    const std::string_view type = task.substr(0, task.find(':'));
+    if (type != "chief" && type != "ps" && type != "worker" && type != "evaluator") {
+      return InvalidArgument(
+          "--node {}: daemons are chief:0 (the coordinator), ps:INDEX, worker:INDEX, evaluator:0",
+          task);
+    }
+    if (type == "chief" && task != "chief:0") {
+      return InvalidArgument("--node {}: a cluster has one coordinator, chief:0", task);
+    }
+    if (!seen.insert(task).second) return InvalidArgument("--node {} is given twice", task);
+  }
+  return Ok();
 }
 
 Result<tls::Holder> HolderOf(const Options::Certs& asked) {
@@ -68,7 +131,10 @@ Result<tls::Holder> HolderOf(const Options::Certs& asked) {
         "for whom? Give one of --node TASK (again for each), --submitter NAME, "
         "--viewer NAME");
   }
-  if (!asked.nodes.empty()) return tls::Holder{.role = tls::Role::kNode, .names = asked.nodes};
+  if (!asked.nodes.empty()) {
+    MUSTER_TRY(CheckTasks(asked.nodes));
+    return tls::Holder{.role = tls::Role::kNode, .names = asked.nodes};
+  }
   if (!asked.submitter.empty()) {
     return tls::Holder{.role = tls::Role::kSubmitter, .names = {asked.submitter}};
   }
@@ -121,9 +187,11 @@ Status AddToList(const Context& context, const tls::Issued& issued, const tls::P
   return WriteList(context, lines);
 }
 
+// Of a fingerprint: less could be anybody's.
+constexpr std::size_t kShortest = 8;
+
 // Whether the line is of "ana", of "submitter ana", or of a fingerprint or its beginning.
 bool IsOf(const AllowedLine& line, const std::string& who) {
-  constexpr std::size_t kShortest = 8;
   if (line.fingerprint.empty()) return false;
   if (who.size() >= kShortest && line.fingerprint.starts_with(who)) return true;
   if (line.holder == who) return true;
@@ -172,15 +240,13 @@ Status IssueOne(const Context& context) {
         holder.ToString());
   }
   MUSTER_TRY_ASSIGN(const tls::Issued authority, LoadAuthority(context));
-  const tls::Period period = PeriodOf(context, asked.days > 0 ? asked.days : 365);
+  MUSTER_TRY_ASSIGN(const tls::Period period, PeriodOfIssued(context, authority));
   MUSTER_TRY_ASSIGN(
       const tls::Issued made,
       tls::Issue(authority, {.holder = holder, .hosts = asked.hosts, .period = period}));
   const std::string name = asked.name.empty() ? FileNameOf(holder) : asked.name;
-  if (name == "ca" || name.find('/') != std::string::npos) {
-    return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
-  }
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(asked.folder));
+  MUSTER_TRY(CheckName(context, name, holder));
   MUSTER_TRY(AddToList(context, made, period));
   MUSTER_TRY(Store(context, name, made));
   context.terminal.out << fmt::format(
@@ -211,9 +277,9 @@ Status RevokeOne(const Context& context) {
   }
   if (gone.empty()) {
     return NotFound(
-        "{} has no line of \"{}\": give a holder (ana, ps:1), a certificate's file, or its "
-        "fingerprint",
-        ListOf(context), context.options.certs.file);
+        "{} has no line of \"{}\": give a holder (ana, ps:1), a certificate's file, or {} or more "
+        "digits of its fingerprint",
+        ListOf(context), context.options.certs.file, kShortest);
   }
   MUSTER_TRY(WriteList(context, left));
   context.terminal.out << fmt::format(

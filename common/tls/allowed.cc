@@ -14,7 +14,14 @@ constexpr std::size_t kDigits = 64;
 Result<std::set<std::string>> Load(const std::string& path) {
   const Result<std::string> text = ReadWholeFile(path);
   if (!text.ok()) return InvalidArgument("tls-allowed: {}", Message(text.status()));
-  return ParseAllowed(*text, path);
+  auto fingerprints = ParseAllowed(*text, path);
+  // Whoever writes the file in place has emptied it first; and nobody means to shut out all, this
+  // process too.
+  if (fingerprints.ok() && fingerprints->empty()) {
+    return InvalidArgument("tls-allowed: {}: holds no fingerprint (muster certs show prints them)",
+                           path);
+  }
+  return fingerprints;
 }
 
 Status NotAllowed(const std::string& whose, const std::string& fingerprint,

@@ -22,7 +22,7 @@ namespace muster::tls {
 //   kInvalidArgument: a line that begins with something else; `path` says of which file.
 Result<std::set<std::string>> ParseAllowed(std::string_view text, const std::string& path);
 // kUnauthenticated: the list in that file, as it is now, does not have the certificate. Errors of
-// ParseAllowed.
+// ParseAllowed; kInvalidArgument: no fingerprint.
 Status CheckAllowed(const x509_st& certificate, const std::string& path);
 
 // The list of one process, read anew when the file changes.
@@ -30,8 +30,9 @@ class Allowed {
  public:
   using OnWarning = std::function<void(const std::string& line)>;
 
-  // Errors of ParseAllowed. A list that is wrong later is told to `on_warning`, once for each
-  // change and kind of reason; the one before stays in use, and this one is tried again.
+  // Errors of ParseAllowed, and kInvalidArgument for a list without a fingerprint. One that is
+  // wrong or empty later is told to `on_warning`, once for each change and kind of reason; the one
+  // before stays in use, and this one is tried again.
   static Result<std::shared_ptr<Allowed>> Open(std::string path, OnWarning on_warning = {});
   ~Allowed();
   Allowed(const Allowed&) = delete;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
+#include "common/base/whole_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
@@ -96,6 +97,87 @@ TEST_CASE_METHOD(Fixture,
   CHECK(Run({"certs", "issue", "--dir", dir, "--node", "ps:0"}) == ExitCode::kUsage);
   CHECK(says("at which hosts will node ps:0 be reached?"));
   CHECK(Run({"certs", "show", dir + "/none.pem"}) == ExitCode::kNotFound);
+}
+
+TEST_CASE_METHOD(Fixture, "a certificate of no daemon, or for one task twice, is refused",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  const auto refused = [&](std::vector<std::string> tasks, const std::string& words) {
+    std::vector<std::string> command{"certs", "issue", "--dir", dir, "--host", "127.0.0.1"};
+    for (const std::string& task : tasks) command.insert(command.end(), {"--node", task});
+    const ExitCode code = Run(command);
+    INFO(err.str());
+    return code == ExitCode::kUsage && err.str().find(words) != std::string::npos;
+  };
+
+  CHECK(refused({"foo:0"}, "--node foo:0: daemons are chief:0 (the coordinator), ps:INDEX, "));
+  CHECK(refused({"chief:1"}, "--node chief:1: a cluster has one coordinator, chief:0"));
+  CHECK(refused({"ps:0", "worker:1", "ps:0"}, "--node ps:0 is given twice"));
+  CHECK(refused({"ps"}, "must be type:index"));
+  CHECK_FALSE(std::filesystem::exists(dir + "/allowed"));
+}
+
+TEST_CASE_METHOD(Fixture, "a renewal takes a certificate's place, somebody else's does not",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  const std::string mine = *ReadWholeFile(dir + "/ana.pem");
+
+  CHECK(Run({"certs", "issue", "--dir", dir, "--viewer", "ana"}) == ExitCode::kRefused);
+
+  INFO(err.str());
+  CHECK(err.str().find("ana.pem is the certificate of submitter ana: give --name for the files of "
+                       "viewer ana") != std::string::npos);
+  CHECK(*ReadWholeFile(dir + "/ana.pem") == mine);
+  CHECK(Run({"certs", "issue", "--dir", dir, "--viewer", "ana", "--name", "ana-looks"}) ==
+        ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--node", "ps:0", "--node", "ps:1", "--host", "a",
+               "--name", "nodes"}) == ExitCode::kDone);
+  CHECK(Run({"certs", "issue", "--dir", dir, "--node", "ps:0", "--node", "ps:1", "--node", "ps:2",
+             "--host", "a", "--name", "nodes"}) == ExitCode::kDone);
+}
+
+TEST_CASE_METHOD(Fixture, "a certificate ends with its authority at last, and none is issued after",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir, "--days", "30"}) == ExitCode::kDone);
+
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana", "--days", "29"}) ==
+          ExitCode::kDone);
+  CHECK(err.str().empty());
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  CHECK(err.str().find("warning: it ends with its authority, ") != std::string::npos);
+  const auto until = [&](const std::string& file) {
+    out.str("");
+    REQUIRE(Run({"certs", "show", dir + file}) == ExitCode::kDone);
+    return out.str().substr(out.str().find(" until "), 27);
+  };
+  CHECK(until("/ana.pem") == until("/ca.pem"));
+
+  api.clock.Advance(std::chrono::hours(24 * 31));
+  err.str("");
+  CHECK(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) != ExitCode::kDone);
+  INFO(err.str());
+  CHECK(err.str().find("ca.pem") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "an authority whose key others may read issues nothing",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  REQUIRE(::chmod((dir + "/ca.key").c_str(), 0644) == 0);
+
+  CHECK(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kRefused);
+
+  INFO(err.str());
+  CHECK(err.str().find("chmod 600 it") != std::string::npos);
 }
 
 TEST_CASE_METHOD(Fixture, "commands that change the list at once lose no line of each other's",

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "common/tls/context.h"
 #include "tests/support/catch.h"
@@ -65,6 +67,30 @@ TEST_CASE("a list of no use leaves the one before in use, and is told of once", 
   CHECK(Says(Allowed::Open(folder.path("allowed")).status(), "allowed: Is a directory"));
 }
 
+TEST_CASE("a list that is being written, empty as yet, shuts out nobody", "[tls][unit]") {
+  const Certificates folder;
+  folder.Write("allowed", kOne + "\n");
+  std::vector<std::string> warnings;
+  auto list = Allowed::Open(folder.path("allowed"),
+                            [&](const std::string& line) { warnings.push_back(line); });
+  REQUIRE(list.ok());
+
+  folder.Write("allowed", "");
+  CHECK((*list)->Check(kOne, "ana") == Ok());
+  folder.Write("allowed", "# who may come in\n");
+  CHECK((*list)->Check(kOne, "ana") == Ok());
+
+  REQUIRE_FALSE(warnings.empty());
+  CHECK(
+      warnings[0].ends_with("allowed: holds no fingerprint (muster certs show prints them); the "
+                            "list from before stays in use"));
+  CHECK(Says(Allowed::Open(folder.path("allowed")).status(), "holds no fingerprint"));
+
+  folder.Write("allowed", kTwo + "\n");
+  CHECK((*list)->Check(kTwo, "ana") == Ok());
+  CHECK_FALSE((*list)->Check(kOne, "ana").ok());
+}
+
 TEST_CASE("a process whose own certificate is not on the list does not start with it",
           "[tls][unit]") {
   Certificates folder;
@@ -73,7 +99,7 @@ TEST_CASE("a process whose own certificate is not on the list does not start wit
   folder.Write("allowed", folder.LineOf("ps"));
   CHECK(CheckFiles(files).status() == Ok());
 
-  folder.Write("allowed", "# nobody\n");
+  folder.Write("allowed", kTwo + "\n");
   const Status refused = CheckFiles(files).status();
   CHECK(Says(refused, "the certificate of node ps:0"));
   CHECK(Says(refused, "has been revoked, or its line is missing"));
