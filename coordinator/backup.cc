@@ -149,7 +149,10 @@ Status NoBackup(const std::string& file, const Status& why) {
 
 Result<Database> OpenBackup(const std::string& file) {
   std::error_code error;
-  if (!fs::is_regular_file(file, error)) return NotFound("there is no file {}", file);
+  if (!fs::exists(file, error)) return NotFound("there is no file {}", file);
+  if (!fs::is_regular_file(file, error)) {
+    return InvalidArgument("{} is no file, but a folder, a device or the like", file);
+  }
   MUSTER_TRY_ASSIGN(Database db, Open(file, SQLITE_OPEN_READONLY));
   const Result<std::uint64_t> application = NumberOf(db.get(), "PRAGMA application_id");
   if (!application.ok()) return NoBackup(file, application.status());

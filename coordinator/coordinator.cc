@@ -230,7 +230,20 @@ void Coordinator::OnDaemonExit(const TaskId& task, std::uint32_t pid, const std:
   members_.OnExit(task, pid, how);
 }
 
+void Coordinator::TellOf(const Member& member, const std::string& what) {
+  if (parts_.on_task) parts_.on_task(member.task, what);
+}
+
 void Coordinator::OnUp(const Member& member, const Arrival& arrival) {
+  const std::string process =
+      fmt::format("process {} on {}", member.info.pid(), member.info.hostname());
+  const std::string gap = arrival.gap
+                              ? fmt::format(", {:.1f} s after it was lost",
+                                            std::chrono::duration<double>(*arrival.gap).count())
+                              : "";
+  TellOf(member,
+         fmt::format("{}: {}{}", arrival.same_process ? "has connected again" : "has registered",
+                     process, gap));
   for (const auto& [number, job] : jobs_) job->OnUp(member, arrival);
   DropLeftovers(member);
   AdmitJobs();
@@ -247,7 +260,8 @@ void Coordinator::DropLeftovers(const Member& ps) {
   }
 }
 
-void Coordinator::OnDraining(const Member& member, const std::string&) {
+void Coordinator::OnDraining(const Member& member, const std::string& reason) {
+  TellOf(member, "drains: " + reason);
   for (const auto& [number, job] : jobs_) job->OnDraining(member);
   OnSettled();
 }
@@ -257,6 +271,7 @@ void Coordinator::OnSessionEnded(SessionId session, const std::string& why) {
 }
 
 void Coordinator::OnLost(const Member& member) {
+  TellOf(member, (member.was_draining ? "has ended: " : "is lost: ") + member.how);
   for (const auto& [number, job] : jobs_) job->OnLost(member);
   released_.erase(member.session);
   if (members_.IsOut(member.task)) OnOut(member.task);

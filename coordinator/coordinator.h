@@ -52,6 +52,9 @@ class Coordinator : private Membership::Observer {
     // These files are jobs'; others may go.
     std::function<void(std::set<std::string> used)> keep_files = nullptr;
     std::function<void(const std::string& job_id, const v1::Event&)> on_event;
+    // "has registered: process 7 on node-3", "is lost: its connection was reset"; null: nobody
+    // hears.
+    std::function<void(const TaskId& task, const std::string& what)> on_task = nullptr;
     // Keeps the figures of model jobs; null: nobody does.
     Figures* figures = nullptr;
   };
@@ -114,6 +117,7 @@ class Coordinator : private Membership::Observer {
 
  private:
   Coordinator(Options options, Parts parts);
+  void TellOf(const Member& member, const std::string& what);
   void OnUp(const Member& member, const Arrival& arrival) override;
   void OnDraining(const Member& member, const std::string& reason) override;
   void OnSessionEnded(SessionId session, const std::string& why) override;

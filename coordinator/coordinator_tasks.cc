@@ -90,7 +90,10 @@ void Coordinator::LetIn(const TaskId& task,
                                 });
 }
 
-void Coordinator::OnHeld(const Member& member) { OnOut(member.task); }
+void Coordinator::OnHeld(const Member& member) {
+  TellOf(member, "has registered, and is held: it was taken out of work");
+  OnOut(member.task);
+}
 
 void Coordinator::OnOut(const TaskId& task) {
   // Should that not get onto the disk, a restart waits for its process, or for --ps-wait.

@@ -300,7 +300,10 @@ Result<std::unique_ptr<Journal>> OpenSqliteJournal(const std::string& state_dire
       path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   auto journal = std::make_unique<SqliteJournal>(db, lock);
   if (opened != SQLITE_OK) return Failed(db, path.c_str());
-  MUSTER_TRY(journal->Open(path));
+  if (const Status open = journal->Open(path); !open.ok()) {
+    const bool named = Message(open).find(path) != std::string::npos;
+    return named ? open : Annotate(open, path);
+  }
   return std::unique_ptr<Journal>(std::move(journal));
 }
 

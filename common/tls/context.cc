@@ -1,5 +1,6 @@
 #include "common/tls/context.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/credential.h"
+#include "common/base/wall_time.h"
 #include "common/base/whole_file.h"
 #include "common/tls/ssl_context.h"
 
@@ -22,6 +24,13 @@ using std::chrono::system_clock;
 
 // Between two looks at the files.
 constexpr std::chrono::milliseconds kLookEvery{500};
+// Of a certificate's end, at most.
+constexpr std::chrono::days kWarnBefore{14};
+constexpr std::chrono::days kWarnEvery{1};
+
+Period OwnPeriod(const ssl_ctx_st& context) {
+  return PeriodOf(*SSL_CTX_get0_certificate(&context));
+}
 
 Result<std::string> ReadFile(const std::string& path, const char* setting) {
   Result<std::string> text = ReadWholeFile(path);
@@ -137,6 +146,7 @@ Result<std::shared_ptr<Context>> Context::FromFiles(Files files, OnWarning on_wa
   MUSTER_TRY(made->published_.Publish(material.contents));
   made->reload_ = Reload(stamp);
   made->looked_ = steady_clock::now();
+  made->WarnOfEnd();
   return made;
 }
 
@@ -145,7 +155,10 @@ std::shared_ptr<ssl_ctx_st> Context::Current() {
   const auto now = steady_clock::now();
   if (now - looked_ < kLookEvery) return loaded_;
   looked_ = now;
-  if (!reload_.Due(StampsOf(files_), now)) return loaded_;
+  if (!reload_.Due(StampsOf(files_), now)) {
+    WarnOfEnd();
+    return loaded_;
+  }
   Result<Material> material = Load(files_, accepts_);
   Status status = material.status();
   if (status.ok()) status = published_.Publish(material->contents);
@@ -160,6 +173,20 @@ std::shared_ptr<ssl_ctx_st> Context::Current() {
   }
   return loaded_;
 }
+
+void Context::WarnOfEnd() {
+  const Period period = OwnPeriod(*loaded_);
+  const auto now = system_clock::now();
+  const auto soon = std::min<system_clock::duration>(kWarnBefore, (period.until - period.from) / 5);
+  if (!on_warning_ || period.until - now > soon || now - warned_ < kWarnEvery) return;
+  warned_ = now;
+  on_warning_(
+      fmt::format("the certificate {} ends at {}: put another one in its place (muster certs "
+                  "issue); nobody is let in with it afterwards",
+                  files_.certificate, UtcText(period.until)));
+}
+
+system_clock::time_point Context::Ends() { return OwnPeriod(*Current()).until; }
 
 Files Context::Follow() {
   const MutexLock lock(mutex_);

@@ -48,13 +48,17 @@ class Context {
 
   // Errors of CheckFiles and of `accepts`; kResourceExhausted, no descriptors. Files that are wrong
   // later are told to `on_warning`, once for each change and kind of reason; the old ones stay in
-  // use, and these are tried again, at last every 16 seconds.
+  // use, and these are tried again, at last every 16 seconds. A certificate of which less than a
+  // fifth of its time, and less than 14 days, is left is told of once a day.
   static Result<std::shared_ptr<Context>> FromFiles(Files files, OnWarning on_warning = {},
                                                     Accepts accepts = {});
   ~Context();
 
   // Null: there is no list.
   const std::shared_ptr<Allowed>& allowed() const { return allowed_; }
+
+  // When the certificate in use ends.
+  std::chrono::system_clock::time_point Ends();
 
   // Paths of what is in use, for a library that opens files by itself: they have the newest sound
   // files within two seconds, and never others. From the first call on a thread looks.
@@ -72,6 +76,7 @@ class Context {
   void Run(const std::stop_token& stop);
   // The newest good state of the files.
   std::shared_ptr<ssl_ctx_st> Current();
+  void WarnOfEnd() MUSTER_REQUIRES(mutex_);
   Result<std::unique_ptr<Session>> NewSession(bool server);
 
   const Files files_;
@@ -82,6 +87,7 @@ class Context {
   std::shared_ptr<ssl_ctx_st> loaded_ MUSTER_GUARDED_BY(mutex_);
   Reload reload_ MUSTER_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point looked_ MUSTER_GUARDED_BY(mutex_){};
+  std::chrono::system_clock::time_point warned_ MUSTER_GUARDED_BY(mutex_){};  // of its end
   PublishedFiles published_ MUSTER_GUARDED_BY(mutex_);
   // Last: it uses the others.
   std::jthread follower_ MUSTER_GUARDED_BY(mutex_);

@@ -87,6 +87,7 @@ void AdminPort::Metrics(HttpRespond respond) {
   const std::optional<Millis> age = LoopAge();
   if (age) samples.Add(Metric::kLoopAge, Seconds(*age));
   AddProcess(samples);
+  if (options_.collect) options_.collect(samples);
   Scheduler* strand = nullptr;
   std::shared_ptr<Collector> collect;
   {

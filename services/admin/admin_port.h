@@ -43,6 +43,8 @@ class AdminPort {
     std::string address = {};
     // Who may ask for what; not OK: 403 with the message. The one place where that is decided.
     std::function<Status(const HttpRequest&)> authorize;
+    // Adds to /metrics, on any thread; empty: nothing.
+    std::function<void(Samples&)> collect = {};
     HttpServer::Options http = {};
   };
   using Collector = std::function<void(Samples&)>;

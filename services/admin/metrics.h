@@ -23,6 +23,7 @@ enum class Metric {
   kMostFiles,
   kReady,
   kLoopAge,
+  kCertificateEnds,
   // The coordinator.
   kEpoch,
   kTaskUp,

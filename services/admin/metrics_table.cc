@@ -53,6 +53,13 @@ const std::vector<MetricInfo>& Table() {
        "all",
        {},
        "Since the strand that does the daemon's work has last turned; /healthz fails at 10."},
+      {kCertificateEnds,
+       "muster_certificate_expiry_timestamp_seconds",
+       kGauge,
+       "seconds",
+       "all",
+       {},
+       "When the daemon's certificate ends, since 1970; none without tls-cert."},
 
       {kEpoch,
        "muster_coordinator_epoch",

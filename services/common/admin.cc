@@ -45,4 +45,10 @@ void AddAttachment(const AttachClient& client, Samples& samples) {
   samples.Add(Metric::kSession, static_cast<double>(client.welcome()->session()));
 }
 
+void AddCertificate(tls::Context* tls, Samples& samples) {
+  if (tls == nullptr) return;
+  const auto since_1970 = tls->Ends().time_since_epoch();
+  samples.Add(Metric::kCertificateEnds, std::chrono::duration<double>(since_1970).count());
+}
+
 }  // namespace muster::services

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/tls/context.h"
 #include "services/admin/http_server.h"
 #include "services/admin/metrics.h"
 #include "services/common/attach_client.h"
@@ -26,5 +27,7 @@ AdminGuard TlsAdminGuard();
 
 // Whether a parameter server or a worker is registered. Threading: the client's strand.
 void AddAttachment(const AttachClient& client, Samples& samples);
+// When the daemon's certificate ends; null: it has none. Threading: any thread.
+void AddCertificate(tls::Context* tls, Samples& samples);
 
 }  // namespace muster::services

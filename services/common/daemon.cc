@@ -77,6 +77,7 @@ Result<std::unique_ptr<AdminPort>> OpenAdminPort(const DaemonConfig& config,
                          .address = (config.admin_tls ? "https://" : "") + endpoint.ToString(),
                          .authorize = config.admin_tls ? TlsAdminGuard()
                                                        : ClearAdminGuard(endpoint.host, loopback),
+                         .collect = [tls](Samples& samples) { AddCertificate(tls.get(), samples); },
                          .http = {.tls = config.admin_tls ? tls : nullptr}},
       std::move(listeners));
   log::Info("admin port on {}://{}/", config.admin_tls ? "https" : "http", endpoint.ToString());
@@ -162,8 +163,10 @@ int Run(const Role& role, int argc, char** argv, const std::function<Status(Daem
   if (!status.ok()) {
     log::Error("{}", ToString(status));
     if (status.code() == StatusCode::kInternal) return kExitBug;
-    // Settings that do not go together, or not with what they name.
-    return status.code() == StatusCode::kInvalidArgument ? kExitConfig : kExitFailed;
+    // Settings that do not go together, or not with what they name; and what is damaged stays so.
+    const bool hopeless =
+        status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kDataLoss;
+    return hopeless ? kExitConfig : kExitFailed;
   }
   log::Info("stopped");
   return kExitDrained;

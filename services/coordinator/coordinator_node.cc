@@ -39,6 +39,10 @@ void LogEvent(const std::string& job, const v1::Event& event) {
   log::With({{"job", job}, {"reason", event.reason()}}).Info("{}", event.message());
 }
 
+void LogTask(const TaskId& task, const std::string& what) {
+  log::Info("{} {}", task.ToString(), what);
+}
+
 }  // namespace
 
 // In the order of construction; the strand goes last, because everything runs on it.
@@ -197,6 +201,7 @@ Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
                                  [] {});
                            },
                        .on_event = LogEvent,
+                       .on_task = LogTask,
                        .figures = &all.figures}));
     all.front.core = all.core.get();
     return Ok();

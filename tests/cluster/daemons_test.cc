@@ -1,4 +1,6 @@
 // Daemons that nobody starts but the test, wired by TF_CONFIG and by flags.
+#include <filesystem>
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +24,19 @@ TEST_CASE("settings that do not go together end a daemon for good", "[cluster]")
   // 1 would have systemd start it again and again.
   CHECK(ended.code == 78);
   CHECK(ended.err.find("two heartbeats must fit in a lease") != std::string::npos);
+}
+
+TEST_CASE("a coordinator whose database is damaged ends for good, and says which", "[cluster]") {
+  const TempFolder folder;
+  const std::string token = folder.Write("token", "0123456789abcdef0123456789abcdef\n");
+  std::filesystem::create_directory(folder / "state");
+  const std::string database = folder.Write("state/coordinator.db", std::string(9'000, 't'));
+  const RunResult ended = RunProgram(
+      "muster-coordinator",
+      {"--listen", "127.0.0.1:0", "--token-file", token, "--state-dir", folder / "state"});
+  CAPTURE(ended.err);
+  CHECK(ended.code == 78);
+  CHECK(ended.err.find(database) != std::string::npos);
 }
 
 TEST_CASE("a parameter server that does not come is named, and used when it comes", "[cluster]") {

@@ -164,6 +164,9 @@ TEST_CASE_METHOD(State, "what is no backup, or not a whole one, is refused befor
             .find("was made by a newer version (schema 9, this one reads up to 1)") !=
         std::string::npos);
   CHECK(RestoreBackup(folder / "none", to).status().code() == StatusCode::kNotFound);
+  const Status of_folder = RestoreBackup(folder.path(), to).status();
+  CHECK(of_folder.code() == StatusCode::kInvalidArgument);
+  CHECK(Message(of_folder).find(folder.path() + " is no file, but a folder") != std::string::npos);
 }
 
 TEST_CASE_METHOD(State, "an uploaded file that is damaged fails a backup, and nothing stays",

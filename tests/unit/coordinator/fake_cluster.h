@@ -62,7 +62,11 @@ class Cluster {
                                       .checkpoints = checkpoints,
                                       .drivers = drivers,
                                       .has_file = [](const auto&, auto then) { then(true); },
-                                      .on_event = nullptr});
+                                      .on_event = nullptr,
+                                      .on_task =
+                                          [this](const TaskId& task, const auto& what) {
+                                            task_news.push_back(task.ToString() + " " + what);
+                                          }});
     MUSTER_INVARIANT(made.ok());
     core = std::move(*made);
   }
@@ -330,6 +334,7 @@ class Cluster {
   std::map<std::tuple<TaskId, std::string, std::string>, Memory> memories;
   std::map<std::string, std::shared_ptr<FakeDriver>> models;  // by job
   Status joined;
+  std::vector<std::string> task_news;
   bool silent_drivers = false;
   bool journal_full = false;
   int last_pid = 0;

@@ -153,6 +153,7 @@ TEST_CASE("A database of another version, or another program's, is refused and l
   REQUIRE(opened.status().code() == StatusCode::kDataLoss);
   CAPTURE(Message(opened.status()));
   CHECK(Message(opened.status()).find(one.says) != std::string::npos);
+  CHECK(Message(opened.status()).find(path) != std::string::npos);
   CHECK(BytesOf(path) == before);
 }
 

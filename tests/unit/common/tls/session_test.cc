@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/wall_time.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/unit/common/tls/sessions.h"
@@ -221,6 +222,35 @@ TEST_CASE("two that know one secret need no certificates", "[tls][unit]") {
   CHECK(Says(meet("job-1", "another job's key").client, "it is of another cluster or job"));
   CHECK_FALSE(meet("job-2", "a job's key").server.ok());
   CHECK_FALSE(meet("job-2", "a job's key").client.ok());
+}
+
+TEST_CASE("a certificate that ends soon is told of, once, and no more when another is in its place",
+          "[tls][unit]") {
+  using std::chrono::minutes;
+  Certificates folder;
+  std::vector<std::string> warnings;
+  const auto open = [&](const Files& files) {
+    return Context::FromFiles(files, [&](const std::string& line) { warnings.push_back(line); });
+  };
+  // A fifth of its time is 12 minutes.
+  const Period soon = Certificates::FromTo(minutes(-50), minutes(10));
+  const Files files = folder.Issue("ps", kServer, {"127.0.0.1"}, soon);
+
+  const auto context = open(files);
+
+  REQUIRE(context.ok());
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("ps.pem ends at " + UtcText(soon.until)) != std::string::npos);
+  CHECK((*context)->Ends() == std::chrono::floor<std::chrono::seconds>(soon.until));
+  const Period later = Certificates::FromTo(minutes(-5), minutes(60));
+  folder.Issue("ps", kServer, {"127.0.0.1"}, later);
+  const auto limit = std::chrono::steady_clock::now() + 30s;
+  while ((*context)->Ends() < std::chrono::floor<std::chrono::seconds>(later.until)) {
+    REQUIRE(std::chrono::steady_clock::now() < limit);
+    std::this_thread::yield();
+  }
+  REQUIRE(open(files).ok());
+  CHECK(warnings.size() == 1);
 }
 
 TEST_CASE("certificates and authorities are read anew when their files change", "[tls][unit]") {

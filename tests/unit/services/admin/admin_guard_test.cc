@@ -1,5 +1,6 @@
 #include "services/common/admin.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
 
 namespace muster::services {
 namespace {
@@ -20,6 +21,25 @@ TEST_CASE("on loopback a request that names another host is refused", "[admin]")
     CAPTURE(host);
     CHECK(asked(host) == StatusCode::kPermissionDenied);
   }
+}
+
+TEST_CASE("when a daemon's certificate ends is among its metrics, of one without there is nothing",
+          "[admin][tls][metrics]") {
+  testing::Certificates folder;
+  const auto period = testing::Certificates::Valid();
+  const auto tls = tls::Context::FromFiles(
+      folder.Issue("ps", {.role = tls::Role::kNode, .names = {"ps:0"}}, {"a"}, period));
+  REQUIRE(tls.ok());
+  Samples none;
+  Samples with;
+
+  AddCertificate(nullptr, none);
+  AddCertificate(tls->get(), with);
+
+  CHECK(none.Text().empty());
+  const auto ends = std::chrono::floor<std::chrono::seconds>(period.until).time_since_epoch();
+  CHECK(with.Text().find(fmt::format("\nmuster_certificate_expiry_timestamp_seconds {}\n",
+                                     ends.count())) != std::string::npos);
 }
 
 TEST_CASE("beyond loopback a name is no matter", "[admin]") {
