@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Spare blocks, which nobody has. A longer one is given back at once.
 constexpr std::size_t kMostSpare = std::size_t{64} << 20;
+// No memory has as much; what is rounded up to it would be nothing.
+constexpr std::size_t kMostMapped = SIZE_MAX - 2 * kHugePage;
 
 // Blocks of whole huge pages, which are kept for the next taker as long as they are few: their
 // pages are there already.
@@ -28,6 +30,7 @@ class Blocks {
 
   // `size` is made what it has.
   std::byte* Take(std::size_t& size) {
+    if (size > kMostMapped) throw std::bad_alloc();
     size = (size + kHugePage - 1) / kHugePage * kHugePage;
     {
       const MutexLock lock(mutex_);
@@ -43,19 +46,24 @@ class Blocks {
     return Map(size);
   }
 
-  void GiveBack(std::byte* block, std::size_t size) {
-    {
-      const MutexLock lock(mutex_);
-      if (spare_bytes_ + size <= kMostSpare) {
-        spare_.emplace(size, block);
-        spare_bytes_ += size;
-        return;
-      }
-    }
-    (void)::munmap(block, size);
+  void GiveBack(std::byte* block, std::size_t size) noexcept {
+    if (!Spare(block, size)) (void)::munmap(block, size);
   }
 
  private:
+  // False: there are enough, or there is no memory to note it in.
+  bool Spare(std::byte* block, std::size_t size) noexcept {
+    const MutexLock lock(mutex_);
+    if (spare_bytes_ + size > kMostSpare) return false;
+    try {
+      spare_.emplace(size, block);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    spare_bytes_ += size;
+    return true;
+  }
+
   // At a huge page's boundary.
   static std::byte* Map(std::size_t size) {
     void* mapping = ::mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -84,6 +86,13 @@ TEST_CASE("long memory goes to who asks next for as much, and is the kernel's be
   CHECK(std::ranges::find(places, small.get()) == places.end());
   const auto again = NewBytes(kBlock);
   CHECK(std::ranges::find(places, again.get()) != places.end());
+}
+
+TEST_CASE("more memory than there can be is refused, not rounded to none", "[base][unit]") {
+  for (const std::size_t less : {0, 1, 100}) {
+    CHECK_THROWS_AS(NewBytes(SIZE_MAX - less), std::bad_alloc);
+  }
+  CHECK_THROWS_AS(NewBytes(SIZE_MAX / 2), std::bad_alloc);
 }
 
 TEST_CASE("threads that take long memory and give it back never have the same", "[base][unit]") {
