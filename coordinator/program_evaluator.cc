@@ -55,6 +55,7 @@ void ProgramJob::OnEvaluatorMessage(const v1::FromProgram& message) {
                 {{"pid", std::to_string(pid)}});
   }
   if (!message.has_evaluation()) return;
+  evaluator_.ends = 0;
   const v1::ProgramEvaluation& evaluation = message.evaluation();
   const std::map<std::string, double> values(evaluation.values().begin(),
                                              evaluation.values().end());

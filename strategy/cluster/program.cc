@@ -1,6 +1,8 @@
 #include "strategy/cluster/program.h"
 
+#include <algorithm>
 #include <condition_variable>
+#include <optional>
 #include <set>
 
 #include "program/runtime.h"
@@ -108,7 +110,14 @@ void evaluate_checkpoints(
     for (const std::string& checkpoint : list()) {
       if (!done.insert(checkpoint).second) continue;
       any = true;
-      report_evaluation(checkpoint, evaluate(checkpoint));
+      std::optional<Evaluation> evaluation;
+      try {
+        evaluation = evaluate(checkpoint);
+      } catch (...) {
+        // Removed meanwhile, it is left out.
+        if (std::ranges::count(list(), checkpoint) > 0) throw;
+      }
+      if (evaluation) report_evaluation(checkpoint, *evaluation);
       // Older ones may be gone by now, newer ones there.
       break;
     }

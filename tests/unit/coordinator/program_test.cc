@@ -160,6 +160,31 @@ TEST_CASE(
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_CASE("An evaluator is started again as long as it evaluates something between its failures",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  v1::JobSpec spec = ProgramSpec();
+  spec.mutable_program()->set_evaluator(true);
+  cluster.Run(spec);
+  const std::string process = EvaluatorOf(cluster.words().id());
+  const auto fails = [&](int times, bool evaluates) {
+    for (int i = 0; i < times; ++i) {
+      const Incarnation newest(cluster.drivers.launched.back().start.incarnation());
+      v1::FromProgram message;
+      message.mutable_evaluation()->set_checkpoint("step-7");
+      if (evaluates) cluster.core->OnDriverMessage(process, newest, message);
+      cluster.core->OnDriverExit(process, newest, false, "signal SIGSEGV");
+      cluster.Pass(Millis(1'500));
+    }
+    return cluster.drivers.launched.size();
+  };
+
+  CHECK(fails(8, true) == 10);
+  CHECK(fails(8, false) == 13);
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+}
+
 TEST_CASE("A coordinator that is started again when main has ended evaluates what is left",
           "[coordinator][program]") {
   Programs cluster;
