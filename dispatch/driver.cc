@@ -73,9 +73,9 @@ Result<KeptBytes> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {
 }
 
 Status Driver::Join(TimePoint deadline) { return core_->Join(deadline); }
-Result<bool> Driver::Done() { return core_->Done(); }
+Result<bool> Driver::Done(TimePoint deadline) { return core_->Done(deadline); }
 
-ClosureId Driver::CreatePerWorker(std::uint32_t function, const KeptBytes& arguments) {
+Result<ClosureId> Driver::CreatePerWorker(std::uint32_t function, const KeptBytes& arguments) {
   return core_->CreatePerWorker(function, arguments);
 }
 

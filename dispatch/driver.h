@@ -54,7 +54,8 @@ class RemoteValue {
 
   ResultSlab::State state() const;
   // Waits for the value, which comes with its keeper; returns the closure's own error.
-  //   kDeadlineExceeded: says whom it waits for.  kCancelled: the driver has ended before.
+  //   kDeadlineExceeded: says whom it waits for.  kCancelled: the driver has ended before, or
+  //   another closure has failed before this one began.
   Result<KeptBytes> Fetch(TimePoint deadline = TimePoint::max()) const;
 
  private:
@@ -143,11 +144,12 @@ class Driver {
   Result<KeptBytes> Fetch(const RemoteValue& value, TimePoint deadline = TimePoint::max());
   // Waits until all closures have ended.  kDeadlineExceeded: says how many have not.
   Status Join(TimePoint deadline = TimePoint::max());
-  // Whether they have.
-  Result<bool> Done();
+  // Whether they have. Waits only where one has failed, for what was in flight then.
+  Result<bool> Done(TimePoint deadline = TimePoint::max());
 
   // Values that each worker has one of; the id goes into the arguments of closures that use it.
-  ClosureId CreatePerWorker(std::uint32_t function, const KeptBytes& arguments);
+  //   kInvalidArgument: more argument bytes than ever fit.
+  Result<ClosureId> CreatePerWorker(std::uint32_t function, const KeptBytes& arguments);
   // It ends when all closures that are scheduled now have ended: they may use it.
   void ReleasePerWorker(ClosureId value);
   // Waits until it is built there, or has failed to be; what its build has left as its value.

@@ -117,9 +117,12 @@ Result<KeptBytes> DriverCore::Fetch(ResultSlab::Slot slot, TimePoint deadline) {
   const MutexLock lock(mutex_);
   const ResultSlab& results = dispatcher_.results();
   const auto ready = [&] { return results.state(slot) != ResultSlab::State::kNotReady; };
-  if (!WaitUntil(ready, deadline)) {
+  // Its error is still to be raised, and this closure never runs.
+  const auto ended = [&]() MUSTER_REQUIRES(mutex_) { return ready() || dispatcher_.stranded(); };
+  if (!WaitUntil(ended, deadline)) {
     return NotMet("the value is not there");
   }
+  if (!ready()) return ToStatus(CancelledError());
   ++sums_.fetches;
   sums_.fetch += SteadyClock::now() - begin;
   if (const ClosureError* error = results.error(slot)) return ToStatus(*error);
@@ -137,9 +140,9 @@ Status DriverCore::Join(TimePoint deadline) {
   return dispatcher_.failed() ? RaiseNow(deadline, Ok()) : Ok();
 }
 
-Result<bool> DriverCore::Done() {
+Result<bool> DriverCore::Done(TimePoint deadline) {
   const MutexLock lock(mutex_);
-  if (dispatcher_.failed()) MUSTER_TRY(RaiseNow(TimePoint::max(), Ok()));
+  if (dispatcher_.failed()) MUSTER_TRY(RaiseNow(deadline, Ok()));
   return dispatcher_.idle();
 }
 

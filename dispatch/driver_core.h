@@ -58,9 +58,9 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   const Driver::Options& options() const { return options_; }
   Result<KeptBytes> Fetch(ResultSlab::Slot slot, TimePoint deadline);
   Status Join(TimePoint deadline);
-  Result<bool> Done();
+  Result<bool> Done(TimePoint deadline);
 
-  ClosureId CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
+  Result<ClosureId> CreatePerWorker(std::uint32_t function, std::span<const std::byte> arguments);
   void ReleasePerWorker(ClosureId value);
   Result<KeptBytes> AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
 

@@ -83,8 +83,12 @@ void DriverCore::SetPace(Driver::Pace pace) {
   PumpAndFlush();
 }
 
-ClosureId DriverCore::CreatePerWorker(std::uint32_t function,
-                                      std::span<const std::byte> arguments) {
+Result<ClosureId> DriverCore::CreatePerWorker(std::uint32_t function,
+                                              std::span<const std::byte> arguments) {
+  if (arguments.size() > kMostBytes) {
+    return InvalidArgument("arguments of {} bytes for a per-worker value, at most {} fit",
+                           arguments.size(), kMostBytes);
+  }
   const MutexLock lock(mutex_);
   const ClosureId value = dispatcher_.per_worker().Create(function, arguments);
   PumpAndFlush();

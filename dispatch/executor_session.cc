@@ -273,24 +273,30 @@ void ExecutorSession::RunJobs(std::vector<Job>& jobs, std::size_t slot) {
   TimePoint answered = clock;
   for (const Job& job : jobs) {
     table_.Begin(slot, job.record.closure, job.record.attempt);
-    const bool limited = job.record.run_time > 0 && functions_.Find(job.record.function) != nullptr;
+    const bool limited = IsLimited(job.record);
     if (limited) {
       const MutexLock lock(mutex_);
       limited_.push_back({job.record, clock + Millis(job.record.run_time)});
     }
     const bool full = RunOne(job, value, clock);
     table_.End(slot);
-    if (limited) {
-      const MutexLock lock(mutex_);
-      std::erase_if(limited_, [&](const Limited& one) {
-        return one.record.closure == job.record.closure && one.record.attempt == job.record.attempt;
-      });
-    }
+    if (limited) (void)TakeLimit(job.record);
     if (!full && clock - answered < kAnswerWithin) continue;
     Answer();
     answered = clock;
   }
   Answer();
+}
+
+bool ExecutorSession::IsLimited(const WireRecord& record) const {
+  return record.run_time > 0 && functions_.Find(record.function) != nullptr;
+}
+
+bool ExecutorSession::TakeLimit(const WireRecord& record) {
+  const MutexLock lock(mutex_);
+  return std::erase_if(limited_, [&](const Limited& one) {
+           return one.record.closure == record.closure && one.record.attempt == record.attempt;
+         }) > 0;
 }
 
 std::optional<ExecutorSession::Limited> ExecutorSession::TakeLate() {
@@ -345,21 +351,29 @@ void ExecutorSession::GiveUp(const Limited& late) {
 
 bool ExecutorSession::AddResult(const WireRecord& record, const KeptBytes& bytes) {
   const MutexLock lock(results_mutex_);
+  // One frame takes one such value, whatever other runners have added meanwhile. An error stays
+  // with the link, where Answer() finds it.
+  if (!results_.empty() && results_.bytes() + bytes.size() > kMostBytes) (void)QueueResults();
   return results_.Add(record, bytes) || results_.size() >= kAnswersTogether;
 }
 
-void ExecutorSession::Answer() {
-  MutexLock results(results_mutex_);
-  if (results_.empty()) return;
+// A driver that takes results slower than they come holds this runner up; the link is read by
+// others.
+Status ExecutorSession::QueueResults() {
   Status status = results_.QueueOn(*link_);
-  // A driver that takes results slower than they come holds this runner up; the link is read by
-  // others.
   while (status.code() == StatusCode::kResourceExhausted) {
     pollfd room{.fd = link_->fd(), .events = POLLOUT, .revents = 0};
     (void)::poll(&room, 1, static_cast<int>(kUnwatched.count()));
     status = link_->Flush().status();
     if (status.ok()) status = results_.QueueOn(*link_);
   }
+  return status;
+}
+
+void ExecutorSession::Answer() {
+  MutexLock results(results_mutex_);
+  if (results_.empty()) return;
+  Status status = QueueResults();
   results.unlock();
   if (status.ok()) {
     const auto all = link_->Flush();
@@ -394,10 +408,14 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   std::span<const std::byte> arguments = job.arguments.view();
   Result<Bookmark> bookmark = Bookmark();
   if ((job.record.flags & kFlagBookmark) != 0) bookmark = TakeBookmark(arguments);
-  ClosureContext context(
-      job.record.closure, arguments,
-      {.cancellation = cancellation_, .values = values_, .worker_index = options_.worker_index},
-      value, job.record.attempt);
+  std::function<bool()> ends_in_time;
+  if (IsLimited(job.record)) ends_in_time = [this, &job] { return TakeLimit(job.record); };
+  ClosureContext context(job.record.closure, arguments,
+                         {.cancellation = cancellation_,
+                          .values = values_,
+                          .worker_index = options_.worker_index,
+                          .ends_in_time = ends_in_time},
+                         value, job.record.attempt);
   Status status = bookmark.status();
   if (status.ok()) {
     context.set_bookmark(*bookmark);

@@ -84,10 +84,14 @@ class ExecutorSession {
   };
   // One that goes on though its grace is over.
   std::optional<ClosureId> TakeDeaf() MUSTER_REQUIRES(mutex_);
+  bool IsLimited(const WireRecord& record) const;
+  // It may go on. False: it has been given up, or its limit was taken before.
+  bool TakeLimit(const WireRecord& record);
   // The first that has run for too long.
   std::optional<Limited> TakeLate() MUSTER_REQUIRES(mutex_);
   void GiveUp(const Limited& late);
   bool AddResult(const WireRecord& record, const KeptBytes& bytes);
+  Status QueueResults() MUSTER_REQUIRES(results_mutex_);
   // Sends the results so far, of all runners.
   void Answer();
   Status Call(const WireRecord& record, ClosureContext& context) const;

@@ -29,6 +29,8 @@ struct ClosureHost {
   Cancellation& cancellation;
   WorkerValues& values;
   std::uint32_t worker_index = 0;
+  // See ClosureContext::EndsInTime(); empty: it always does.
+  std::function<bool()> ends_in_time = {};
 };
 
 // One execution. Lives as long as the call.
@@ -53,7 +55,10 @@ class ClosureContext {
   bool build() const;
   // Its driver takes no result any more: end soon, with kCancelled.
   bool cancelled() const { return host_.cancellation.reached(closure_); }
-  // The same, for who waits. The function's thread alone may ask for it.
+  // Before what it has written is sent: from now on it is not given up at its deadline. False: it
+  // has been, and its driver may have scheduled another one in its place.
+  bool EndsInTime() const { return !host_.ends_in_time || host_.ends_in_time(); }
+  // cancelled(), for who waits. The function's thread alone may ask for it.
   std::stop_token stop_token() {
     if (!stop_) stop_ = host_.cancellation.Watch(closure_);
     return stop_->get_token();

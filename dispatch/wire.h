@@ -83,6 +83,7 @@ class Batch {
   explicit Batch(Verb verb) : verb_(verb) {}
   bool empty() const { return records_.empty(); }
   std::size_t size() const { return records_.size(); }
+  std::size_t bytes() const { return payload_.size() + held_bytes_; }
   // True: it is long enough to be sent before more is added.
   bool Add(WireRecord record, const KeptBytes& bytes = {});
   // Queues it on the link, as one frame, and is empty again. After an error it is as it was.

@@ -43,7 +43,7 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
   record.function = function;
   record.run_limit_ms = static_cast<std::uint32_t>(terms.run_limit.count());
   record.repeatable = terms.repeatable;
-  steps_.Scheduled(record.id, step);
+  record.of_step = steps_.Scheduled(record.id, step);
   if (want_value) {
     record.result = results_.Create();
     results_.AddReference(record.result);
@@ -90,7 +90,7 @@ void ClosureDispatcher::SettleInherited(ClosureRecord& record) {
 }
 
 std::optional<ClosureError> ClosureDispatcher::Raise() {
-  if (!failed() || ends_awaited()) return std::nullopt;
+  if (!stranded()) return std::nullopt;
   while (!queue_.empty()) {
     ClosureRecord& record = slab_.At(queue_.front());
     queue_.Remove(slab_, record);
@@ -114,20 +114,25 @@ void ClosureDispatcher::Settle(ClosureRecord& record, bool succeeded) {
     extra.over = true;
     extra.unwanted = !succeeded;
   }
+  if (record.of_step) steps_.Settled(record.id);
   slab_.DropSettled();
-  steps_.Settled(settled());
+}
+
+void ClosureDispatcher::ReturnTurns(const ClosureRecord& record) {
+  if (!record.has_turns) return;
+  for (const Turn& one : turns_[record.id]) per_worker_.ReturnTurn(one.value, one.turn);
 }
 
 void ClosureDispatcher::Cancel(ClosureRecord& record) {
-  if (record.has_turns) {
-    for (const Turn& one : turns_[record.id]) per_worker_.ReturnTurn(one.value, one.turn);
-  }
+  ReturnTurns(record);
   if (record.result != ResultSlab::kNone) results_.SetError(record.result, CancelledError());
   Settle(record, false);
 }
 
 void ClosureDispatcher::Fail(ClosureRecord& record, ClosureError error) {
   suspects_.Forget(record.id);
+  // What it would have taken is the next one's, unless it may have taken some of it.
+  if (record.executions == 0) ReturnTurns(record);
   if (record.result != ResultSlab::kNone) results_.SetError(record.result, error);
   FailQueue(std::move(error));
   Settle(record, false);
@@ -258,7 +263,10 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnError(WorkerHandle handle, Closu
 ClosureDispatcher::Outcome ClosureDispatcher::OnBuilt(WorkerHandle handle,
                                                       const ClosureResult& result, TimePoint now) {
   const std::optional<std::uint64_t> number = per_worker_.Running(handle.index, result);
-  if (!number) return Outcome::kStale;
+  if (!number) {
+    per_worker_.DropLate(result.closure);
+    return Outcome::kStale;
+  }
   Worker& worker = workers_[handle.index];
   if (result.error == nullptr) {
     worker.back_off = std::chrono::milliseconds(0);

@@ -117,6 +117,8 @@ class ClosureDispatcher {
   // something is still in flight.
   std::optional<ClosureError> Raise();
   bool failed() const { return error_.has_value(); }
+  // What is queued will never be handed out: it waits for Raise() to be cancelled.
+  bool stranded() const { return failed() && !ends_awaited(); }
   // Nothing queued, nothing in flight.
   bool idle() const { return queue_.empty() && in_flight_ == 0; }
   // Futures. The caller releases its references.
@@ -286,6 +288,7 @@ class ClosureDispatcher {
     return in_flight_ > 0 || std::ranges::any_of(extras_, &Extra::unwanted);
   }
   void Cancel(ClosureRecord& record);
+  void ReturnTurns(const ClosureRecord& record);
   void SettleInherited(ClosureRecord& record);
   void Remember(WorkerHandle worker, const ClosureResult& result);
   // Takes the turns, and makes the arguments with them.

@@ -45,6 +45,7 @@ struct ClosureRecord {
   bool suspect = false;
   bool has_turns = false;
   bool repeatable = false;
+  bool of_step = false;  // an open one
   ResultSlab::Slot result = ResultSlab::kNone;
   SmallBytes<64> arguments;
 };

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 
 #include "common/base/ids.h"
 #include "common/base/step_rule.h"
@@ -24,17 +25,20 @@ class OpenSteps {
   void set_staleness(std::uint64_t staleness) { staleness_ = staleness; }
 
   // The newest closure, and its step, which is never lower than the one before; 0: it is of none.
-  void Scheduled(ClosureId closure, std::uint64_t step) {
-    if (step == 0 || staleness_ == StepRule::kUnbounded) return;
-    if (!steps_.empty() && steps_.back().step == step) {
-      steps_.back().last = closure;
-    } else {
+  // True: Settled() is to be told when it has ended.
+  bool Scheduled(ClosureId closure, std::uint64_t step) {
+    if (step == 0 || staleness_ == StepRule::kUnbounded) return false;
+    if (steps_.empty() || steps_.back().step != step) {
       steps_.push_back({.step = step, .first = closure, .last = closure});
     }
+    steps_.back().last = closure;
+    ++steps_.back().open;
+    return true;
   }
-  // All closures up to `settled` have.
-  void Settled(ClosureId settled) {
-    while (!steps_.empty() && steps_.front().last <= settled) steps_.pop_front();
+  // One of a step has ended for good, before or after older ones.
+  void Settled(ClosureId closure) {
+    --std::prev(std::ranges::upper_bound(steps_, closure, {}, &Step::first))->open;
+    while (!steps_.empty() && steps_.front().open == 0) steps_.pop_front();
   }
 
   // The highest closure that may go out.
@@ -58,6 +62,7 @@ class OpenSteps {
     // Closures of others may stand between them, none of other steps.
     ClosureId first;
     ClosureId last;
+    std::uint64_t open = 0;
   };
 
   std::uint64_t staleness_;

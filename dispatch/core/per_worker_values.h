@@ -60,6 +60,11 @@ class PerWorkerValues {
   }
   // The number of the execution that the result is of, which is under way; nullopt: it is of none.
   std::optional<std::uint64_t> Running(std::uint32_t worker, const ClosureResult& result) const;
+  // A build has ended that was under way when its value was released: the executor that has it now
+  // is told again.
+  void DropLate(ClosureId value) {
+    if (!values_.contains(value)) released_.push_back(value);
+  }
   // Such a result is the value's.
   void OnResult(std::uint32_t worker, const ClosureResult& result);
   // Such an execution is none: the value waits to be built again.
@@ -72,7 +77,7 @@ class PerWorkerValues {
   std::uint64_t TakeTurn(ClosureId value);
   void ReturnTurn(ClosureId value, std::uint64_t turn);
 
-  // Values that executors may drop, each told once.
+  // Values that executors may drop.
   std::vector<ClosureId> TakeReleased() { return std::exchange(released_, {}); }
   std::size_t size() const { return values_.size(); }
 

@@ -31,6 +31,9 @@ enum class ArgumentKind : std::uint8_t { kValue, kPerWorker, kError, kTurn };
 // The first byte of a result.
 inline constexpr std::byte kValueFollows{0};
 inline constexpr std::byte kEndOfData{1};
+inline constexpr std::byte kTooLong{2};  // of a per-worker value
+// What the dispatcher takes.
+inline constexpr std::size_t kLongestValue = std::size_t{128} << 20;
 
 // One execution, as the registered form of a function sees it.
 class ClosureCall {

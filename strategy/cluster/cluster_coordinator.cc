@@ -209,6 +209,18 @@ ByteReader open_result(std::span<const std::byte> bytes) {
   return from;
 }
 
+ByteReader open_built(std::span<const std::byte> bytes) {
+  static_assert(kLongestValue == dispatch::kMostBytes);
+  ByteReader from(bytes);
+  if (from.value<std::byte>() == kTooLong) {
+    raise(
+        ResourceExhausted("a worker's part of this per-worker value has more than {} bytes: it "
+                          "stays there, where closures can use it",
+                          kLongestValue));
+  }
+  return from;
+}
+
 PerWorker::~PerWorker() {
   if (const auto core = core_.lock()) core->driver().ReleasePerWorker(id_);
 }
@@ -229,7 +241,7 @@ std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::u
         InvalidArgument("an iterator under exactly_once is for closures: each worker would take a "
                         "part of it to build a per-worker value"));
   }
-  const ClosureId id = core.driver().CreatePerWorker(function, arguments.bytes);
+  const ClosureId id = value_of(core.driver().CreatePerWorker(function, arguments.bytes));
   return std::make_shared<const PerWorker>(core.shared_from_this(), function, id, nullptr);
 }
 
@@ -285,7 +297,7 @@ std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const Per
     append_value(arguments, options.elements_per_closure);
     Codec<std::string>::write(await_shared_start(*core, *dataset), arguments);
   }
-  const ClosureId id = core->driver().CreatePerWorker(dataset->function(), arguments);
+  const ClosureId id = value_of(core->driver().CreatePerWorker(dataset->function(), arguments));
   return std::make_shared<const PerWorker>(core, dataset->function(), id, dataset, shared);
 }
 
@@ -367,13 +379,14 @@ void ClusterCoordinator::join(const internal::Deadline& deadline) {
   const Status joined = core_->driver().Join(core_->until(deadline));
   if (joined.ok()) raise_unless_ok(core_->link().refused());
   if (joined.ok()) return internal::end_step(*core_);
-  internal::end_failed_step(*core_);
+  // Else closures of the step go on.
+  if (dispatch::ErrorOf(joined)) internal::end_failed_step(*core_);
   internal::raise_closure(joined);
 }
 
 bool ClusterCoordinator::done() {
   internal::refuse_in_closure("done()");
-  const auto done = core_->driver().Done();
+  const auto done = core_->driver().Done(core_->until(std::nullopt));
   internal::raise_closure_unless_ok(done.status());
   return *done;
 }

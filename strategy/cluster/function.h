@@ -180,14 +180,21 @@ class Parameter {
  private:
   template <class U>
   static void write_remote(const RemoteValue<U>& given, Bytes& to) {
-    try {
-      const T value = static_cast<T>(given.fetch());
-      append_value(to, ArgumentKind::kValue);
-      Codec<T>::write(value, to);
-    } catch (const Error& error) {
+    const auto write_failure = [&to](const Error& error) {
       append_value(to, ArgumentKind::kError);
       write_error(error, to);
+    };
+    // Of its closure; other errors, a deadline for one, are schedule()'s own.
+    std::optional<T> value;
+    try {
+      value.emplace(static_cast<T>(given.fetch()));
+    } catch (const ClosureError& error) {
+      return write_failure(error);
+    } catch (const EndOfData& error) {
+      return write_failure(error);
     }
+    append_value(to, ArgumentKind::kValue);
+    Codec<T>::write(*value, to);
   }
 
   struct Nothing {};
@@ -224,6 +231,14 @@ template <class... P, class... Given>
 inline constexpr bool kTakes<std::tuple<P...>, Given...> =
     (P::template takes<std::remove_cvref_t<Given>>() && ...);
 
+// For PerWorkerValues::fetch(). What is too long for that is of use on its worker all the same.
+template <class Value>
+void write_built(const Value& value, Bytes& to) {
+  to.push_back(kValueFollows);
+  Codec<Value>::write(value, to);
+  if (to.size() > kLongestValue) to.assign(1, kTooLong);
+}
+
 // What a function's result is on the worker: bytes for the driver, an object of a build.
 template <auto function, class Call>
 void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) {
@@ -241,7 +256,7 @@ void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) 
         Codec<std::string>::write(start.position, to);
         Codec<std::string>::write(start.why_not, to);
       } else if constexpr (Travels<Value>) {
-        Codec<Value>::write(*object, to);
+        write_built(*object, to);
       }
       call.built(std::move(object));
     }
@@ -279,22 +294,6 @@ void build_pass(ClosureCall& call, std::uint8_t flags, ByteReader from) {
   call.built(std::move(pass));
 }
 
-// Leaves where the passes stand that a function was given, also when it throws.
-template <class Parameters>
-class PlacesAtEnd {
- public:
-  PlacesAtEnd(ClosureCall& call, Parameters& parameters) : call_(call), parameters_(parameters) {}
-  ~PlacesAtEnd() {
-    std::apply([this](auto&... each) { (each.leave(call_), ...); }, parameters_);
-  }
-  PlacesAtEnd(const PlacesAtEnd&) = delete;
-  PlacesAtEnd& operator=(const PlacesAtEnd&) = delete;
-
- private:
-  ClosureCall& call_;
-  Parameters& parameters_;
-};
-
 // The registered form of a function.
 template <auto function>
 void run_function(ClosureCall& call) {
@@ -315,20 +314,31 @@ void run_function(ClosureCall& call) {
   Parameters parameters;
   std::apply([&](auto&... each) { (each.read(from, call), ...); }, parameters);
   if (from.left() > 0) raise_leftover(from.left());
-  const PlacesAtEnd<Parameters> places(call, parameters);
-  run_with<function>(call, flags, [&]() -> decltype(auto) {
-    return std::apply(
-        [](auto&... each) -> decltype(auto) {
-          using Object = typename SignatureOf<function>::Object;
-          if constexpr (std::is_void_v<Object>) {
-            return function(each.pass()...);
-          } else {
-            return function(program_object<Object>(), each.pass()...);
-          }
-        },
-        parameters);
-  });
-  std::apply([](auto&... each) { (each.finish(), ...); }, parameters);
+  const auto leave = [&] {
+    std::apply([&](auto&... each) { (each.leave(call), ...); }, parameters);
+  };
+  try {
+    run_with<function>(call, flags, [&]() -> decltype(auto) {
+      return std::apply(
+          [](auto&... each) -> decltype(auto) {
+            using Object = typename SignatureOf<function>::Object;
+            if constexpr (std::is_void_v<Object>) {
+              return function(each.pass()...);
+            } else {
+              return function(program_object<Object>(), each.pass()...);
+            }
+          },
+          parameters);
+    });
+    std::apply([](auto&... each) { (each.finish(), ...); }, parameters);
+  } catch (...) {
+    try {
+      leave();
+    } catch (...) {  // the function's own error counts
+    }
+    throw;
+  }
+  leave();
 }
 
 template <auto function, class... Given>

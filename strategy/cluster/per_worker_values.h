@@ -14,6 +14,7 @@
 #include <iosfwd>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -72,6 +73,8 @@ class PerWorker;
 std::vector<PerWorkerState> per_worker_states(const PerWorker& value);
 // What the builds have left as bytes, by worker. Waits for them.
 std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline);
+// RESOURCE_EXHAUSTED: it is too long to travel.
+ByteReader open_built(std::span<const std::byte> bytes);
 // `function` in the form that makes an iterator of the dataset that it has built.
 std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const PerWorker>& dataset,
                                                  const IteratorOptions& options);
@@ -90,13 +93,14 @@ class PerWorkerValues {
   // What each worker's function has returned, in the order of tasks; waits until all are built. A
   // worker that has not been connected yet has none and is left out: later there may be more.
   //   The first error of a build, as ClosureError.  ClosureAbortedError: a worker is lost.
-  //   DEADLINE_EXCEEDED: says which worker is waited for.
+  //   DEADLINE_EXCEEDED: says which worker is waited for.  RESOURCE_EXHAUSTED: one has more than
+  //   128 MiB, which closures of its worker can use, and no other process.
   std::vector<T> fetch(const internal::Deadline& deadline = std::nullopt) const
     requires Travels<T>
   {
     std::vector<T> values;
     for (const Bytes& bytes : internal::per_worker_bytes(get(), deadline)) {
-      ByteReader from(bytes);
+      ByteReader from = internal::open_built(bytes);
       values.push_back(Codec<T>::read(from));
     }
     return values;

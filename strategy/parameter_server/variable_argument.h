@@ -5,8 +5,9 @@
 //   ...
 //   coordinator.schedule<count>(counter);
 //
-// What travels is which variable it is; in the function it is read and written as others are. The
-// driver keeps a handle until the closures that were given it have ended. Threading: any thread.
+// What travels is which variable it is; in the function it is read and written as others are. Keep
+// a handle until the closures that were given it have ended: with the last one the variable goes,
+// and they fail. Threading: any thread.
 #pragma once
 
 #include "strategy/cluster/codec.h"

@@ -99,6 +99,9 @@ ClosureSession* ClosureSession::Current() {
             Cancelled("another closure has failed, or the coordinator is gone: what this closure "
                       "writes is not wanted any more"));
       }
+      if (!closure->context.EndsInTime()) {
+        raise(Cancelled("this closure was given up at its deadline, before it wrote anything"));
+      }
       session->Flush();
     };
   }

@@ -182,7 +182,8 @@ void PsConnection::SetSteps(const StepRule& rule, std::uint32_t second_runs) {
 }
 
 void PsConnection::TellExecutors() {
-  told_ = link_->driver().CreatePerWorker(kOpenOnWorker, Encode(access_, client().spaces()));
+  told_ =
+      value_of(link_->driver().CreatePerWorker(kOpenOnWorker, Encode(access_, client().spaces())));
 }
 
 void PsConnection::WatchSettled() {

@@ -154,8 +154,10 @@ torch::Tensor RemoteComponent::Gather(const torch::Tensor& rows) const {
 
 torch::Tensor RemoteComponent::LookUp(const torch::Tensor& ids, bool trainable) {
   const torch::Tensor rows = Gather(ids);
-  const torch::Tensor leaf =
-      NewLeaf(rows, 0, trainable && torch::isFloatingType(rows.scalar_type()));
+  // Without gradients, as in an evaluation, there is nothing to remember.
+  const torch::Tensor leaf = NewLeaf(
+      rows, 0,
+      trainable && torch::GradMode::is_enabled() && torch::isFloatingType(rows.scalar_type()));
   if (!leaf.requires_grad()) return leaf;
   if (ClosureSession* const session = ClosureSession::Current()) {
     session->AddLookup(placed(), ids, leaf);

@@ -95,7 +95,7 @@ TEST_CASE("a closure behind a build that a server's trouble ends waits for the n
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
 
-  const ClosureId value = driver.CreatePerWorker(flaky, {});
+  const ClosureId value = *driver.CreatePerWorker(flaky, {});
   const auto used = driver.Schedule(program.use, BytesOfValue(value.value()), Soon());
 
   REQUIRE(used.ok());

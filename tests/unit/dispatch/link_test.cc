@@ -358,7 +358,7 @@ TEST_CASE("each worker builds its own value before closures use it", "[dispatch]
   REQUIRE(ConnectTo(driver, "worker:1", b).ok());
 
   const std::int64_t argument = 1;
-  const ClosureId value = driver.CreatePerWorker(program.build, BytesOfValue(argument));
+  const ClosureId value = *driver.CreatePerWorker(program.build, BytesOfValue(argument));
   const std::uint64_t id = value.value();
   std::set<std::int64_t> seen;
   std::vector<RemoteValue> uses;
@@ -379,7 +379,7 @@ TEST_CASE("a closure whose per-worker value could not be built fails as its inpu
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
-  const std::uint64_t id = driver.CreatePerWorker(program.build, {}).value();
+  const std::uint64_t id = driver.CreatePerWorker(program.build, {})->value();
   CHECK(driver.AwaitPerWorker(ClosureId(id), "worker:0", Soon()).status().code() ==
         StatusCode::kInvalidArgument);
   CHECK(driver.Join(Soon()).ok());  // nobody has used it
@@ -390,6 +390,56 @@ TEST_CASE("a closure whose per-worker value could not be built fails as its inpu
   REQUIRE(ErrorOf(status).has_value());
   CHECK(ErrorOf(status)->origin == Origin::kInput);
   CHECK(ErrorOf(driver.Fetch(*use, Soon()).status())->origin == Origin::kInput);
+}
+
+TEST_CASE(
+    "a fetch of what another closure's error leaves behind ends, and the error is still raised",
+    "[dispatch][unit][CCE-05]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  REQUIRE(driver.ScheduleOnly(program.wait, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  REQUIRE(driver.ScheduleOnly(program.fail, {}, Soon()).ok());
+  std::vector<RemoteValue> behind;
+  // More than a worker is given ahead.
+  for (int i = 0; i < 1'000; ++i) behind.push_back(*driver.Schedule(program.empty, {}, Soon()));
+  program.gate.Open();
+
+  const Status fetched = driver.Fetch(behind.back(), Soon()).status();
+
+  CHECK(fetched.code() == StatusCode::kCancelled);
+  CHECK(ErrorOf(fetched).has_value());
+  CHECK(Message(driver.Join(Soon())) == "closure 2: the user's own");
+  CHECK(driver.Fetch(behind.back(), Soon()).status() == fetched);
+  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+}
+
+TEST_CASE("large values of closures that run at the same time each come in a frame that is taken",
+          "[dispatch][unit]") {
+  const net::LinkKind kind = GENERATE(net::LinkKind::kUnix, net::LinkKind::kTcp);
+  Program program;
+  constexpr std::size_t kLarge = std::size_t{60} << 20;
+  const std::uint32_t large = program.functions.Add("large", [&](ClosureContext& context) {
+    context.value().resize(kLarge);
+    return program.gate.Pass(context) ? Ok() : Cancelled("it was told to end");
+  });
+  RunningExecutor executor(program.functions, kind, 4);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  std::vector<RemoteValue> values;
+  for (int i = 0; i < 4; ++i) values.push_back(*driver.Schedule(large, {}, Soon()));
+  program.gate.AwaitArrivals(4);
+  program.gate.Open();
+
+  for (const RemoteValue& value : values) {
+    const auto fetched = driver.Fetch(value, Soon());
+    REQUIRE(ToString(fetched.status()) == "OK");
+    CHECK(fetched->size() == kLarge);
+  }
+  CHECK(driver.counts().losses == 0);
 }
 
 TEST_CASE("large arguments and values pass both ways at once", "[dispatch][unit]") {
@@ -406,6 +456,12 @@ TEST_CASE("large arguments and values pass both ways at once", "[dispatch][unit]
   CHECK(driver.Schedule(program.echo, std::vector<std::byte>(kMostBytes + 1), Soon())
             .status()
             .code() == StatusCode::kInvalidArgument);
+  // Such a build would end every link that it goes out on.
+  const Status build =
+      driver.CreatePerWorker(program.build, std::vector<std::byte>(kMostBytes + 1)).status();
+  CHECK(build.code() == StatusCode::kInvalidArgument);
+  CHECK(Message(build) ==
+        "arguments of 134217729 bytes for a per-worker value, at most 134217728 fit");
 }
 
 TEST_CASE("schedule waits while the queue is full", "[dispatch][unit][CCO-22]") {

@@ -42,7 +42,7 @@ TEST_CASE("a million closures leave nothing behind in driver and executors", "[d
   std::int64_t before = 0;
   for (int round = 0; round < kRounds; ++round) {
     // A value of each worker for each round, whose turns the closures have.
-    const ClosureId value = driver.CreatePerWorker(build, {});
+    const ClosureId value = *driver.CreatePerWorker(build, {});
     const auto id = static_cast<std::int64_t>(value.value());
     const std::array<ClosureId, 1> turns{value};
     for (int i = 0; i < kClosures; ++i) {

@@ -67,6 +67,27 @@ TEST_CASE("a lost worker's values are aborted, and built again when it is back",
   CHECK(bench.StateAt(value, bench.a) == State::kValue);
 }
 
+TEST_CASE("what is given up without having run leaves its turn to the next", "[dispatch][unit]") {
+  Bench bench({.worker_patience = 1s});
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  const auto schedule = [&] {
+    (void)bench.dispatcher.Schedule(1, {}, false, std::span(&value, 1));
+  };
+  schedule();
+  CHECK(bench.Pump().empty());
+  bench.now += 2s;
+  CHECK(bench.Pump().empty());
+  REQUIRE(bench.dispatcher.Raise());
+
+  const WorkerHandle worker = bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+  schedule();
+
+  const std::vector<Sent> sent = bench.Pump();
+  REQUIRE(sent.size() == 2);
+  CHECK(sent[1].worker == worker);
+  CHECK(sent[1].arguments == std::string(8, '\0'));  // the first turn
+}
+
 TEST_CASE("a value asked for while a worker is away is aborted there until it comes",
           "[dispatch][unit]") {
   TwoWorkers bench;
@@ -141,9 +162,11 @@ TEST_CASE("a value that is released is forgotten everywhere", "[dispatch][unit][
 
   CHECK(values.size() == 0);
   CHECK(bench.dispatcher.results().held() == 0);
-  CHECK(bench.Done(sent[1]) == ClosureDispatcher::Outcome::kStale);
   CHECK(values.TakeReleased() == std::vector<ClosureId>{value});
   CHECK(values.TakeReleased().empty());
+  // One that was being built is there only now.
+  CHECK(bench.Done(sent[1]) == ClosureDispatcher::Outcome::kStale);
+  CHECK(values.TakeReleased() == std::vector<ClosureId>{value});
   bench.dispatcher.RemoveWorker(bench.a, Unavailable("gone"));
   bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
   CHECK(bench.Pump().empty());

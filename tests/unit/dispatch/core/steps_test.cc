@@ -49,6 +49,25 @@ TEST_CASE("closures of no step keep their place and wait for no step", "[dispatc
   CHECK(bench.PumpIds() == Ids{1, 2, 3});
 }
 
+TEST_CASE("a closure of no step that takes long holds up no step", "[dispatch][unit]") {
+  StepBench bench(0);
+  bench.ScheduleSteps({0, 1, 1, 0, 2, 2, 3});
+  const std::vector<Sent> first = bench.Pump();
+  REQUIRE(first.size() == 4);
+  bench.Done(first[2]);
+  bench.Done(first[1]);
+
+  const std::vector<Sent> second = bench.Pump();
+
+  REQUIRE(second.size() == 2);
+  CHECK(second[0].closure == 5);
+  bench.Done(second[0]);
+  CHECK(bench.Pump().empty());
+  bench.Done(second[1]);
+  CHECK(bench.PumpIds() == Ids{7});
+  CHECK(bench.dispatcher.settled() == ClosureId(0));
+}
+
 TEST_CASE("what a lost worker had of a step goes out before the next step", "[dispatch][unit]") {
   StepBench bench(0);
   const WorkerHandle other = bench.dispatcher.AddWorker("worker:1", Incarnation(1), 1);

@@ -305,6 +305,27 @@ TEST_CASE("waits end at their deadline and say whom they wait for", "[strategy][
                [&] { nowhere.fetch(); }));
 }
 
+TEST_CASE("a wait for an argument that is not there is the call's own, and no closure fails for it",
+          "[strategy][unit]") {
+  gate = false;
+  running = 0;
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2), {.timeout = 50ms});
+  coordinator.schedule<behind_gate>();
+  coordinator.schedule<behind_gate>();
+  testing::eventually("both run", [] { return running == 2; });
+  const RemoteValue<double> later = coordinator.schedule<square>(3);
+
+  CHECK(throws(ErrorCode::kDeadlineExceeded, "the value is not there",
+               [&] { coordinator.schedule<square>(later); }));
+  CHECK(code_of([&] { coordinator.schedule<square>(RemoteValue<double>()); }) ==
+        ErrorCode::kFailedPrecondition);
+
+  gate = true;
+  coordinator.join(soon());
+  CHECK(later.fetch() == 9);
+  CHECK(coordinator.schedule<square>(later).fetch() == 81);
+}
+
 TEST_CASE("counts tell what is queued, running and done", "[strategy][unit]") {
   gate = false;
   running = 0;

@@ -100,6 +100,24 @@ TEST_CASE("a loop that schedules gets the error from schedule, and join is clean
   CHECK(coordinator.schedule<one>().fetch() == 1);
 }
 
+TEST_CASE("a loop that fetches, or gives values on, gets an end and then the error",
+          "[strategy][unit][CCE-05]") {
+  running = 0;
+  gate = false;
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  coordinator.schedule<behind_gate>();
+  eventually("it runs", [] { return running == 1; });
+  coordinator.schedule<throws_error>(kOutOfRange);
+  std::vector<RemoteValue<int>> queued;
+  for (int i = 0; i < 1'000; ++i) queued.push_back(coordinator.schedule<plus_one>(i));
+  gate = true;
+
+  CHECK(code_of([&] { queued.back().fetch(); }) == ErrorCode::kCancelled);
+  CHECK(code_of([&] { coordinator.schedule<plus_one>(queued.back()); }) == ErrorCode::kOutOfRange);
+  coordinator.join();
+  CHECK(coordinator.schedule<plus_one>(1).fetch() == 2);
+}
+
 TEST_CASE("of many that fail one error is raised and the others are cleared",
           "[strategy][unit][CCE-03]") {
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(4));

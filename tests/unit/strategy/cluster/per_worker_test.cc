@@ -101,6 +101,24 @@ struct Counted {
 Counted counted() { return {}; }
 int next_counted(WorkerIterator<int>& data) { return data.get_next(); }
 
+// One whose passes stand at a place that is too long to remember.
+struct FarAway {
+  struct Pass {
+    std::optional<int> next() { return 1; }
+    std::string save_position() const { return std::string(1 << 20, 'x'); }
+  };
+  Pass iterator(const std::optional<std::string>& = std::nullopt) const { return {}; }
+  static std::optional<std::vector<muster::TensorSpec>> element_spec() { return std::nullopt; }
+};
+FarAway far_away() { return {}; }
+void fails_far_away(WorkerIterator<int>& data) {
+  (void)data.get_next();
+  muster::raise(muster::ErrorCode::kOutOfRange, "on purpose");
+}
+
+torch::Tensor large_table() { return torch::ones({33 << 20}); }
+double sum_of_table(const torch::Tensor& table) { return table.sum().item<double>(); }
+
 muster::PerWorkerDataset<Dataset<torch::Tensor>>* reachable = nullptr;
 muster::ClusterCoordinator* reachable_coordinator = nullptr;
 void iterator_inside() { (void)reachable->iterator(); }
@@ -133,6 +151,10 @@ MUSTER_FUNCTION(per_worker_test::own_number);
 MUSTER_FUNCTION(per_worker_test::number_and_index);
 MUSTER_FUNCTION(per_worker_test::counted);
 MUSTER_FUNCTION(per_worker_test::next_counted);
+MUSTER_FUNCTION(per_worker_test::far_away);
+MUSTER_FUNCTION(per_worker_test::fails_far_away);
+MUSTER_FUNCTION(per_worker_test::large_table);
+MUSTER_FUNCTION(per_worker_test::sum_of_table);
 MUSTER_FUNCTION(per_worker_test::iterator_inside);
 MUSTER_FUNCTION(per_worker_test::schedules_inside);
 MUSTER_FUNCTION(per_worker_test::fails);
@@ -404,6 +426,31 @@ TEST_CASE("a per-worker value is of one coordinator", "[strategy][unit]") {
         ErrorCode::kFailedPrecondition);
   coordinator.join();
   CHECK(coordinator.counts().queued == 0);
+}
+
+TEST_CASE("a pass whose place cannot be remembered fails its closure, not the executor",
+          "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto data = coordinator.create_per_worker_dataset<far_away>();
+  const auto pass = data.iterator();
+
+  coordinator.schedule<next_counted>(pass);
+  CHECK(throws(ErrorCode::kResourceExhausted, "", [&] { coordinator.join(); }));
+  coordinator.schedule<fails_far_away>(pass);
+  CHECK(throws(ErrorCode::kOutOfRange, "on purpose", [&] { coordinator.join(); }));
+  CHECK(coordinator.schedule<own_number>().fetch() == 100);
+}
+
+TEST_CASE("a per-worker value that is too long to travel is of use where it is",
+          "[strategy][unit][memory]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto table = coordinator.create_per_worker_resource<large_table>();
+
+  table.wait();
+
+  CHECK(coordinator.schedule<sum_of_table>(table).fetch() == 33 << 20);
+  CHECK(throws(ErrorCode::kResourceExhausted, "more than 134217728 bytes", [&] { table.fetch(); }));
+  CHECK(table.states().front().kind == PerWorkerState::Kind::kReady);
 }
 
 }  // namespace

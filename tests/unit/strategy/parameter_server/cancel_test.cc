@@ -42,6 +42,11 @@ void reads_when_told() {
   while (!goes_on) std::this_thread::yield();
   read_once(kLeaf);
 }
+void writes_when_told() {
+  (void)watched.assign_add(torch::ones({3, 1}), /*read_value=*/false);
+  begun = true;
+  while (!goes_on) std::this_thread::yield();
+}
 void throws_while_another_reads() {
   while (!begun) std::this_thread::yield();
   muster::raise(muster::ErrorCode::kOutOfRange, "the other one's");
@@ -51,6 +56,7 @@ void throws_while_another_reads() {
 
 MUSTER_FUNCTION(cancelled_reads::reads_on);
 MUSTER_FUNCTION(cancelled_reads::reads_when_told);
+MUSTER_FUNCTION(cancelled_reads::writes_when_told);
 MUSTER_FUNCTION(cancelled_reads::throws_while_another_reads);
 
 namespace muster {
@@ -60,6 +66,7 @@ namespace reads = cancelled_reads;
 using testing::code_of;
 using testing::Servers;
 using testing::throws;
+using namespace std::chrono_literals;
 
 struct CancelFixture {
   CancelFixture() {
@@ -83,6 +90,25 @@ TEST_CASE_METHOD(CancelFixture, "a closure that reads on ends when another one h
 
   CHECK(throws(ErrorCode::kOutOfRange, "the other one's", [&] { coordinator.join(); }));
   CHECK(code_of([&] { reading.fetch(); }) == ErrorCode::kCancelled);
+}
+
+TEST_CASE_METHOD(CancelFixture,
+                 "a closure that was given up at its deadline writes nothing after all",
+                 "[strategy][unit]") {
+  const Servers servers(1, 1);
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  reads::watched = Variable::create("watched", torch::zeros({3, 1}));
+  ClusterCoordinator coordinator(servers.link);
+
+  coordinator.within(20ms).schedule<reads::writes_when_told>();
+  CHECK(throws(ErrorCode::kDeadlineExceeded, "its deadline", [&] { coordinator.join(); }));
+  reads::goes_on = true;
+  // In time, on the same worker, behind the one that was given up.
+  coordinator.within(60s).schedule<reads::writes_when_told>();
+  coordinator.join();
+
+  CHECK(reads::watched.value().equal(torch::ones({3, 1})));
 }
 
 // Its server is stopped: nobody answers, and nobody says that it is gone.

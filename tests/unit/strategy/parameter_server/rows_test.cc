@@ -345,6 +345,11 @@ TEST_CASE("bags of ids are combined, and a safe lookup leaves out what is none",
                           torch::tensor({1.0F, 3.0F, 2.0F}), EmbeddingCombiner::kSum)
       .sum()
       .backward();
+  {
+    // An evaluation between: nothing of it is remembered.
+    const torch::NoGradGuard no_gradients;
+    CHECK_FALSE(embedding_lookup(table, torch::tensor({2})).requires_grad());
+  }
   const IndexedSlices gradient = embedding_gradient(table);
   CHECK(gradient.indices.equal(torch::tensor({0, 4})));
   CHECK(gradient.values.equal(torch::tensor({{2.0F, 2.0F}, {4.0F, 4.0F}})));
