@@ -105,7 +105,8 @@ Status CheckName(const Context& context, const std::string& name, const tls::Hol
                        other.ToString(), holder.ToString());
 }
 
-// Of a cluster's daemons, each once. Whether an index is one stands with the authority.
+// They are tasks of a cluster's daemons, each once. Whether an index is one stands with the
+// authority.
 Status CheckTasks(const std::vector<std::string>& tasks) {
   std::set<std::string_view> seen;
   for (const std::string_view task : tasks) {
@@ -187,7 +188,7 @@ Status AddToList(const Context& context, const tls::Issued& issued, const tls::P
   return WriteList(context, lines);
 }
 
-// Of a fingerprint: less could be anybody's.
+// So many digits of a fingerprint: fewer could be anybody's.
 constexpr std::size_t kShortest = 8;
 
 // Whether the line is of "ana", of "submitter ana", or of a fingerprint or its beginning.

@@ -24,7 +24,7 @@ using std::chrono::system_clock;
 
 // Between two looks at the files.
 constexpr std::chrono::milliseconds kLookEvery{500};
-// Of a certificate's end, at most.
+// A certificate's end is told of so long before, at most.
 constexpr std::chrono::days kWarnBefore{14};
 constexpr std::chrono::days kWarnEvery{1};
 

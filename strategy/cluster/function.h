@@ -184,7 +184,7 @@ class Parameter {
       append_value(to, ArgumentKind::kError);
       write_error(error, to);
     };
-    // Of its closure; other errors, a deadline for one, are schedule()'s own.
+    // Its closure's errors; others, a deadline for one, are schedule()'s own.
     std::optional<T> value;
     try {
       value.emplace(static_cast<T>(given.fetch()));

@@ -419,25 +419,24 @@ TEST_CASE(
 
 TEST_CASE("large values of closures that run at the same time each come in a frame that is taken",
           "[dispatch][unit]") {
-  const net::LinkKind kind = GENERATE(net::LinkKind::kUnix, net::LinkKind::kTcp);
+  // Over TCP a frame takes its time to be summed, and results gather meanwhile.
   Program program;
-  constexpr std::size_t kLarge = std::size_t{60} << 20;
+  constexpr std::size_t kLarge = std::size_t{70} << 20;
   const std::uint32_t large = program.functions.Add("large", [&](ClosureContext& context) {
     context.value().resize(kLarge);
-    return program.gate.Pass(context) ? Ok() : Cancelled("it was told to end");
+    return Ok();
   });
-  RunningExecutor executor(program.functions, kind, 4);
+  RunningExecutor executor(program.functions, net::LinkKind::kTcp, 4);
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   std::vector<RemoteValue> values;
-  for (int i = 0; i < 4; ++i) values.push_back(*driver.Schedule(large, {}, Soon()));
-  program.gate.AwaitArrivals(4);
-  program.gate.Open();
+  for (int i = 0; i < 16; ++i) values.push_back(*driver.Schedule(large, {}, Soon()));
 
-  for (const RemoteValue& value : values) {
+  for (RemoteValue& value : values) {
     const auto fetched = driver.Fetch(value, Soon());
     REQUIRE(ToString(fetched.status()) == "OK");
     CHECK(fetched->size() == kLarge);
+    value = {};
   }
   CHECK(driver.counts().losses == 0);
 }
