@@ -571,29 +571,6 @@ TEST_CASE("Of ended jobs the newest are remembered, also over a restart", "[coor
   }
 }
 
-TEST_CASE("Of a task that comes, goes, or loses its place to another process people are told",
-          "[coordinator][unit]") {
-  Cluster cluster;
-  const TaskId task{"worker", 0};
-  const auto heard = [&](const std::string& words) {
-    CAPTURE(cluster.task_news);
-    return std::ranges::any_of(cluster.task_news, [&](const std::string& line) {
-      return line.find(words) != std::string::npos;
-    });
-  };
-
-  (void)cluster.Join(task, "boot-1", "node-1");
-  CHECK(heard("worker:0 has registered: process 1001 on node-1"));
-  (void)cluster.Join(task, "boot-2", "node-2");
-  CHECK(heard("worker:0 is lost: process 1002 has taken its place"));
-  CHECK(heard("worker:0 has registered: process 1002 on node-2"));
-  cluster.Kill(task);
-  cluster.Pass(Millis(2'000));
-  CHECK(heard("worker:0 is lost: its connection was reset"));
-  (void)cluster.Join(task, "boot-2", "node-2");
-  CHECK(heard("worker:0 has connected again: process 1003 on node-2, 2."));
-}
-
 TEST_CASE("Who is expected and missing is named without a cluster spec", "[coordinator][unit]") {
   Coordinator::Options options;
   options.expected = {{"ps", 0}, {"ps", 1}, {"worker", 0}, {"worker", 1}};
