@@ -66,8 +66,11 @@ void FromFloat(float value, Bfloat& narrow) {
 template <class T>
 constexpr bool kNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
 
+// Sums of 64-bit integers, of which two may be too many for 64 bits.
+__extension__ using Int128 = __int128;
+
 // What elements of type T are reduced in. Unsigned integers wrap around without undefined
-// behaviour.
+// behaviour; means do not.
 template <class T, Reduction kReduction>
 auto SumType() {
   constexpr bool kOrdered = kReduction == Reduction::kMin || kReduction == Reduction::kMax;
@@ -76,7 +79,7 @@ auto SumType() {
   } else if constexpr (!std::is_integral_v<T> || kOrdered) {
     return T{};
   } else if constexpr (kReduction == Reduction::kMean) {
-    return std::int64_t{};
+    return std::conditional_t<sizeof(T) == 8, Int128, std::int64_t>{};
   } else {
     return std::make_unsigned_t<T>{};
   }
@@ -120,7 +123,7 @@ void Store(const Acc* sums, std::size_t count, std::size_t divisor, Out* out) {
   for (std::size_t i = 0; i < count; ++i) {
     if constexpr (kNarrow<Out>) {
       FromFloat(kMean ? sums[i] / static_cast<float>(divisor) : sums[i], out[i]);
-    } else if constexpr (kMean && std::is_same_v<Acc, std::int64_t>) {
+    } else if constexpr (kMean && !std::is_floating_point_v<Acc>) {
       out[i] = static_cast<double>(sums[i]) / static_cast<double>(divisor);
     } else if constexpr (kMean) {
       out[i] = sums[i] / static_cast<Acc>(divisor);

@@ -22,11 +22,12 @@ Pending QueuedGroup::Start(StartedCall call) {
   {
     const MutexLock lock(mutex_);
     while (begun_.size() >= most_) changed_.wait(mutex_);
-    begun_.push_back({.ticket = tickets_++, .call = std::move(call), .pending = pending});
+    // First, as that may fail: what is in the queue is waited for.
     if (!thread_.joinable()) {
-      used_.store(true, std::memory_order_release);
       thread_ = std::thread([this] { Run(); });
+      used_.store(true, std::memory_order_release);
     }
+    begun_.push_back({.ticket = tickets_++, .call = std::move(call), .pending = pending});
   }
   changed_.notify_all();
   return pending;

@@ -11,6 +11,7 @@
 
 #include "collectives/elastic/messages.h"
 #include "collectives/process/wait_sign.h"
+#include "common/base/time_left.h"
 #include "common/net/channel.h"
 #include "common/net/greeters.h"
 #include "common/net/host_id.h"
@@ -75,6 +76,10 @@ net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}
 Result<std::unique_ptr<ElasticGroups>> ElasticGroups::Create(Options options) {
   std::unique_ptr<ElasticGroups> groups(new ElasticGroups(std::move(options)));
   const auto self = static_cast<std::size_t>(groups->options_.rules.self);
+  if (groups->workers_.size() > Rendezvous::kMostWorkers) {
+    return InvalidArgument("{} workers may come and go; at most {} can", groups->workers_.size(),
+                           Rendezvous::kMostWorkers);
+  }
   MUSTER_TRY_ASSIGN(groups->door_, net::ListenAt(groups->workers_[self].address));
   MUSTER_TRY_ASSIGN(groups->identity_.host_id, net::HostId());
   groups->wake_ = net::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -222,13 +227,18 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
   return answer->refusal();
 }
 
+bool ElasticGroups::IsToBeAsked(int worker) {
+  const MutexLock lock(mutex_);
+  return rendezvous_.IsToBeAsked(worker, steady_clock::now());
+}
+
 // Asks everybody. When this worker leads and all has been said: asks the members of the next group
 // whether they agree. Who has agreed to one that does not come about finds out soon.
 Result<std::optional<Formation>> ElasticGroups::LookAround() {
   const int self = options_.rules.self;
   ReadAddresses();
   for (int worker = 0; worker < options_.rules.workers; ++worker) {
-    if (worker != self) (void)Ask(worker, nullptr);
+    if (worker != self && IsToBeAsked(worker)) (void)Ask(worker, nullptr);
   }
   std::optional<Formation> next;
   {
@@ -275,7 +285,7 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
 Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
   MUSTER_TRY_ASSIGN(const net::Listener listener, net::ListenAt(host() + "0"));
   const TimePoint began = steady_clock::now();
-  TimePoint deadline = began + within;
+  TimePoint deadline = After(within);
   WaitSign sign(options_.wait_page);
   WorkerName self;
   {
@@ -302,7 +312,7 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
     const MutexLock lock(mutex_);
     const TimePoint now = steady_clock::now();
     const bool started = options_.addresses != nullptr;
-    if (started && rendezvous_.seekers() < options_.rules.min_workers) deadline = now + within;
+    if (started && rendezvous_.seekers() < options_.rules.min_workers) deadline = After(within);
     if (now >= deadline) return DeadlineExceeded("{}", rendezvous_.Awaited(now));
     const auto lasts = std::chrono::floor<Millis>(now - began);
     const std::string awaited = rendezvous_.Awaited(now);

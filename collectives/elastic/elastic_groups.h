@@ -90,6 +90,7 @@ class ElasticGroups {
   void AnswerOne(net::Accepted accepted);
   v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question);
   // One question to another worker; what it answers is taken in.
+  bool IsToBeAsked(int worker);
   Result<std::string> Ask(int worker, const Formation* formation);
   // What came of this look around: a group to form.
   Result<std::optional<Formation>> LookAround();

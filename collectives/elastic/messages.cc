@@ -68,10 +68,22 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
   return message;
 }
 
+// What members go by, and no more: with what each says of all others a message would grow with the
+// square of their number.
 v1::ElasticFormation ToMessage(const Formation& formation) {
   v1::ElasticFormation message;
   message.set_generation(formation.generation.value());
-  for (const WorkerReport& one : formation.members) *message.add_members() = ToMessage(one);
+  for (const WorkerReport& one : formation.members) {
+    WorkerReport brief;
+    brief.name = one.name;
+    brief.phase = one.phase;
+    brief.generation = one.generation;
+    brief.committed = one.committed;
+    brief.prepared = one.prepared;
+    brief.signature = one.signature;
+    brief.address = one.address;
+    *message.add_members() = ToMessage(brief);
+  }
   message.set_target(formation.target);
   message.set_donor(formation.donor);
   return message;

@@ -1,6 +1,7 @@
 #include "collectives/elastic/rendezvous.h"
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -14,8 +15,9 @@ using Phase = WorkerReport::Phase;
 
 namespace {
 
-// Generations of different leaders differ.
-constexpr std::uint64_t kLeaders = 1'024;
+constexpr std::uint64_t kLeaders = Rendezvous::kMostWorkers;
+// Between two questions to one that stands still.
+constexpr Millis kLongestPause{10'000};
 
 bool Has(const std::vector<WorkerName>& names, const WorkerName& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -75,14 +77,15 @@ Generation NextGeneration(const std::vector<WorkerReport>& all, int leader) {
 }
 
 // Which step counts among `members`, of whom `finished` are none any more; and who has its state.
-void ChooseTarget(Formation& next, Generation generation, std::uint64_t finished) {
+// False: none of them has.
+bool ChooseTarget(Formation& next, Generation generation, std::uint64_t finished) {
   std::vector<WorkerReport>& members = next.members;
   if (generation == Generation()) {  // nobody has trained: who has restored the latest step
     const auto donor = std::max_element(members.begin(), members.end(),
                                         [](auto& a, auto& b) { return a.committed < b.committed; });
     next.donor = static_cast<int>(donor - members.begin());
     next.target = donor->committed;
-    return;
+    return true;
   }
   std::uint64_t committed = finished;
   std::uint64_t prepared = UINT64_MAX;
@@ -98,10 +101,22 @@ void ChooseTarget(Formation& next, Generation generation, std::uint64_t finished
     if (agreed == nullptr || one.promised > agreed->promised) agreed = &one;
   }
   next.target = std::max(committed, agreed == nullptr ? prepared : agreed->promised_target);
-  for (int rank = static_cast<int>(members.size()) - 1; rank >= 0; --rank) {
-    const WorkerReport& one = members[static_cast<std::size_t>(rank)];
-    if (one.generation == generation && one.prepared >= next.target) next.donor = rank;
+  const auto donor = std::find_if(members.begin(), members.end(), [&](const WorkerReport& one) {
+    return one.generation == generation && one.prepared >= next.target;
+  });
+  next.donor = static_cast<int>(donor - members.begin());
+  return donor != members.end();
+}
+
+// One who was with those that have the state of `generation`, and is not among them.
+int MissingOf(const Formation& next, Generation generation) {
+  for (const WorkerReport& one : next.members) {
+    if (one.generation != generation) continue;
+    for (const WorkerName& member : one.members) {
+      if (next.RankOf(member) < 0) return member.worker;
+    }
   }
+  return next.members.front().name.worker;
 }
 
 }  // namespace
@@ -132,7 +147,8 @@ Rendezvous::Rendezvous(const Options& options, Incarnation incarnation, std::uin
                        std::uint64_t first_step)
     : options_(options), known_(static_cast<std::size_t>(options.workers)) {
   self_.name = {.worker = options.self, .incarnation = incarnation};
-  self_.signature = signature;
+  // Workers of lists of other lengths stay apart, too.
+  self_.signature = signature * 0x9e3779b97f4a7c15ULL + static_cast<std::uint64_t>(options.workers);
   self_.committed = self_.prepared = first_step;
 }
 
@@ -177,13 +193,19 @@ void Rendezvous::Slept() {
 
 void Rendezvous::OnReport(const WorkerReport& report, TimePoint now) {
   const int worker = report.name.worker;
-  if (worker < 0 || worker >= options_.workers || worker == options_.self) return;
+  const auto is_one = [&](int other) { return other >= 0 && other < options_.workers; };
+  if (!is_one(worker) || worker == options_.self) return;
   Known& known = known_[static_cast<std::size_t>(worker)];
-  known = {.report = report, .at = now, .silence = {}, .silent_since = {}};
+  known = {.report = report, .at = now, .silence = {}, .silent_since = {}, .asked = {}};
+  const bool sound =
+      std::ranges::all_of(report.members, is_one, &WorkerName::worker) &&
+      std::ranges::all_of(report.sees, is_one, [](const Sight& one) { return one.name.worker; });
+  // It has another list, whatever it says of that.
+  if (!sound) known.report->signature = ~self_.signature;
   NoteReach(now);
   // One that has gone on says so to whom it can: that it was seen here means nothing for others.
   if (report.generation <= self_.generation) std::erase(self_.unseen, report.name);
-  if (report.signature != self_.signature) return;
+  if (known.report->signature != self_.signature) return;
   if (report.generation > heard_.generation) heard_ = report;
   const Leaving& leaving = report.leaving;
   if (leaving.generation <= self_.generation || Has(leaving.with, self_.name)) return;
@@ -198,6 +220,7 @@ void Rendezvous::OnSilence(int worker, Silence silence, TimePoint asked) {
   if (silence == Silence::kVacant && spoke) return;
   if (known.silence != silence) known.silent_since = asked;
   known.silence = silence;
+  known.asked = asked;
   const bool settled = Settled(known, asked);
   if (settled) known.report.reset();
   NoteReach(asked);
@@ -214,6 +237,14 @@ bool Rendezvous::Gone(const Known& known) {
 bool Rendezvous::Settled(const Known& known, TimePoint now) {
   if (!known.silence.has_value()) return known.report.has_value();
   return Gone(known) || now - known.silent_since >= kSilent;
+}
+
+bool Rendezvous::IsToBeAsked(int worker, TimePoint now) const {
+  const Known& known = known_[static_cast<std::size_t>(worker)];
+  if (known.silence != Silence::kMute || !Settled(known, now)) return true;
+  const TimePoint::duration pause =
+      std::min<TimePoint::duration>(kLongestPause, (known.asked - known.silent_since) / 4);
+  return now - known.asked >= pause;
 }
 
 bool Rendezvous::Seeks(const Known& known) const {
@@ -294,7 +325,8 @@ bool Rendezvous::MayGoOn(const Formation& next, const std::vector<WorkerReport>&
       return known.silence == Silence::kVacant;
     });
     const bool all = here + vacant == options_.workers;
-    const bool first = !formed_ && now - seeking_since_ < options_.start_within;
+    const bool first =
+        !formed_ && std::chrono::floor<Millis>(now - seeking_since_) < options_.start_within;
     const bool all_heard = std::all_of(self_.unreached.begin(), self_.unreached.end(),
                                        [&](int worker) { return HasWorker(anywhere, worker); });
     return (all || !first) && all_heard && Outweighs(NamesOf(anywhere), {}, next);
@@ -310,8 +342,8 @@ Result<bool> Rendezvous::WaitForRunning(Generation generation, TimePoint now) co
     const WorkerReport& other = *known.report;
     if (other.signature != self_.signature) {
       return InvalidArgument(
-          "worker {} has another program than worker {}, or other variables: their names and "
-          "shapes must be the same",
+          "worker {} has another program than worker {}, other variables (their names and shapes "
+          "must be the same), other steps, seed or logical_shards, or another list of workers",
           options_.self, other.name.worker);
     }
     if (other.phase == Phase::kFinished) {
@@ -321,7 +353,7 @@ Result<bool> Rendezvous::WaitForRunning(Generation generation, TimePoint now) co
     }
     // It lets others in at the end of its step; or it will see that its group is over.
     if (other.generation > generation) return true;
-    if (now - seeking_since_ < options_.stragglers_within) return true;
+    if (std::chrono::floor<Millis>(now - seeking_since_) < options_.stragglers_within) return true;
   }
   return false;
 }
@@ -344,7 +376,10 @@ Result<bool> Rendezvous::WaitForState(Generation generation,
       who = told.who.worker;
     }
   }
-  if (!gone) return false;
+  return gone ? WaitForOthers(who) : false;
+}
+
+Result<bool> Rendezvous::WaitForOthers(int who) const {
   for (int worker = 0; worker < options_.workers; ++worker) {
     if (worker == options_.self) continue;
     const Known& known = known_[static_cast<std::size_t>(worker)];
@@ -368,8 +403,8 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
     if (known.report.has_value() && worker < options_.self &&
         known.report->signature != self_.signature) {
       return InvalidArgument(
-          "worker {} has another program than worker {}, or other variables: their names and "
-          "shapes must be the same",
+          "worker {} has another program than worker {}, other variables (their names and shapes "
+          "must be the same), other steps, seed or logical_shards, or another list of workers",
           options_.self, worker);
     }
   }
@@ -402,8 +437,10 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
       finished = std::max(finished, known.report->committed);
     }
   }
-  ChooseTarget(next, generation, finished);
-  return next;
+  if (ChooseTarget(next, generation, finished)) return next;
+  // A group was to count a step more, and may have: nobody here has its state.
+  MUSTER_TRY(WaitForOthers(MissingOf(next, generation)).status());
+  return Nothing();
 }
 
 bool Rendezvous::HasTold(const Formation& formation) {
@@ -432,6 +469,11 @@ Status Rendezvous::Accept(const Formation& formation) {
     return Aborted("worker {} is in a group, or forms one", options_.self);
   }
   const WorkerReport& known = formation.members[static_cast<std::size_t>(rank)];
+  const WorkerReport& donor = formation.members[static_cast<std::size_t>(formation.donor)];
+  if (donor.prepared < formation.target) {
+    return Aborted("generation {} counts step {}, which its worker {} has not done",
+                   formation.generation, formation.target, donor.name.worker);
+  }
   const Generation least = std::max(self_.promised, self_.leaving.generation);
   if (formation.generation <= least || known.address != self_.address ||
       known.generation != self_.generation || known.committed != self_.committed ||

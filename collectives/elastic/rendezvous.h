@@ -145,6 +145,9 @@ class Rendezvous {
   void OnReport(const WorkerReport& report, TimePoint now);
   // `asked`: when it was asked.
   void OnSilence(int worker, Silence silence, TimePoint asked);
+  // One whose host answers and whose process does not is asked less and less often: each question
+  // is a connection that lies at its door until it looks, and the door takes so many.
+  bool IsToBeAsked(int worker, TimePoint now) const;
   // While this worker runs: one that may be let in asks. Not one that does not reach all members:
   // it would be left out again.
   bool SomebodyWaits(TimePoint now) const;
@@ -170,6 +173,8 @@ class Rendezvous {
 
   // Silence that its host does not explain counts after this time.
   static constexpr Millis kSilent{600};
+  // Generations of different leaders differ.
+  static constexpr std::size_t kMostWorkers = 1'024;
 
  private:
   struct Known {
@@ -177,6 +182,7 @@ class Rendezvous {
     TimePoint at;
     std::optional<Silence> silence;
     TimePoint silent_since;
+    TimePoint asked;  // in vain
   };
   void Lose(const WorkerName& member);
   static bool Settled(const Known& known, TimePoint now);
@@ -199,6 +205,8 @@ class Rendezvous {
   Result<bool> WaitForRunning(Generation generation, TimePoint now) const;
   // The state of a later generation is not with any of them: kUnavailable, or it is waited for.
   Result<bool> WaitForState(Generation generation, const std::vector<WorkerReport>& members) const;
+  // Nobody who is there has it: kUnavailable, or somebody who does not answer may.
+  Result<bool> WaitForOthers(int who) const;
   // Those whom it sees and would leave behind have been told so.
   bool HasTold(const Formation& formation);
   std::vector<WorkerReport> Seeking() const;

@@ -26,6 +26,7 @@
 #include "collectives/process/signature.h"
 #include "collectives/process/watch.h"
 #include "common/base/mutex.h"
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 #include "common/net/channel.h"
 #include "common/net/greeters.h"
@@ -135,7 +136,7 @@ class Forming {
         lobby_(std::move(lobby)),
         self_{.token = spec.key, .host_id = std::move(host_id), .tls = spec.tls},
         members_(SignatureOf(spec.members)),
-        deadline_(std::chrono::steady_clock::now() + spec.form_within),
+        deadline_(After(spec.form_within)),
         peers_(spec.members.size()) {}
 
   Result<std::unique_ptr<Group>> Run() {

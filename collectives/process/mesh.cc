@@ -78,7 +78,11 @@ Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,
   while (status.ok() && !AllOver()) {
     const Result<bool> moved = Advance(tag);
     status = moved.status();
-    if (status.ok() && !*moved) status = Wait(waiter);
+    if (status.ok() && !*moved) {
+      status = Wait(waiter);
+    } else if (status.ok() && !AllOver()) {
+      status = StillInTime(waiter);  // bytes that trickle are no reason to stay
+    }
   }
   // Unless it is known who calls something else.
   if (!status.ok() && waiting_.empty()) waiting_ = Missing();
@@ -196,6 +200,12 @@ Status Mesh::CheckHeader(Receiving& one, const Tag& tag) {
   return Ok();
 }
 
+Status Mesh::StillInTime(const Waiter& waiter) {
+  if (waiter.over->load(std::memory_order_acquire)) return Cancelled("the group is over");
+  if (std::chrono::steady_clock::now() < waiter.deadline) return Ok();
+  return DeadlineExceeded("waited too long");
+}
+
 // Until one of the links can go on. First it looks for a while: waking up costs more than a small
 // message takes. Where members outnumber processors it lets another run after each look.
 Status Mesh::Wait(const Waiter& waiter) {
@@ -229,11 +239,7 @@ Status Mesh::Wait(const Waiter& waiter) {
   const auto now = std::chrono::steady_clock::now();
   if (ready(net::PollTimeout(std::min(waiter.deadline, now + Waiter::kPatience)))) return Ok();
   waiter.SayThatItLasts(Missing());
-  if (!ready(net::PollTimeout(waiter.deadline)) &&
-      std::chrono::steady_clock::now() >= waiter.deadline) {
-    return DeadlineExceeded("waited too long");
-  }
-  return Ok();
+  return ready(net::PollTimeout(waiter.deadline)) ? Ok() : StillInTime(waiter);
 }
 
 }  // namespace muster::collectives

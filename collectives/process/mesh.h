@@ -89,6 +89,7 @@ class Mesh {
   Status CheckHeader(Receiving& one, const Tag& tag);
   // Everything that goes now, without waiting. True: something did.
   Result<bool> Advance(const Tag& tag);
+  static Status StillInTime(const Waiter& waiter);
   Status Wait(const Waiter& waiter);
   bool AllOver() const;
   // Those whose messages have not come; when all have, those who have not taken theirs.

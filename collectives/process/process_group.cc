@@ -10,6 +10,7 @@
 
 #include "collectives/packing.h"
 #include "collectives/process/crowd.h"
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 
 namespace muster::collectives {
@@ -105,7 +106,7 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
   if (!number.ok()) return Annotate(number.status(), call());
   TimePoint deadline = TimePoint::max();
   if (timeout.has_value() && timeout->count() > 0) {
-    deadline = std::chrono::steady_clock::now() + *timeout;
+    deadline = After(*timeout);
   }
   const Lasting<Call> lasting(*watch_, call, timeout);
   const Operation operation{

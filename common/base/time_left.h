@@ -9,11 +9,18 @@
 
 namespace muster {
 
+// `limit` from now on; TimePoint::max(), without an end, where the clock does not go so far.
+inline TimePoint After(Millis limit) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  return limit < std::chrono::floor<Millis>(TimePoint::max() - now) ? now + limit
+                                                                    : TimePoint::max();
+}
+
 class TimeLeft {
  public:
   // From now on. None, or 0: without an end.
   explicit TimeLeft(std::optional<Millis> limit) {
-    if (limit.has_value() && limit->count() > 0) end_ = std::chrono::steady_clock::now() + *limit;
+    if (limit.has_value() && limit->count() > 0) end_ = After(*limit);
   }
 
   // What the next call has. One that comes too late has a moment, and is the one that says so.

@@ -23,7 +23,8 @@
 namespace muster::net {
 namespace {
 
-constexpr int kBacklog = 128;
+// As many as the system lets: who asks one that stands still is not to be taken for cut off.
+constexpr int kBacklog = SOMAXCONN;
 
 struct Address {
   sockaddr_storage storage{};

@@ -28,7 +28,8 @@ Executor::Executor(process::MessagePipe& pipe, OnClosed on_closed)
 
 Status Executor::Serve() {
   std::jthread receiver([this] { Receive(); });
-  while (const auto message = Next()) {
+  std::jthread joiner([this] { JoinGroups(); });
+  while (const auto message = Next(&Executor::inbox_)) {
     if (const Status status = Handle(*message); !status.ok()) {
       Say("error: {}", ToString(status));
       pipe_.Shutdown();
@@ -51,23 +52,41 @@ void Executor::Receive() {
       if (on_closed_) on_closed_(status);
       return;
     }
-    inbox_.push_back(std::move(message));
+    (message.has_join() ? joins_ : inbox_).push_back(std::move(message));
     lock.unlock();
     arrived_.notify_all();
   }
 }
 
-std::optional<v1::ToExecutor> Executor::Next() {
+std::optional<v1::ToExecutor> Executor::Next(std::deque<v1::ToExecutor> Executor::* inbox) {
   const MutexLock lock(mutex_);
-  while (closed_.ok() && inbox_.empty()) arrived_.wait(mutex_);
+  std::deque<v1::ToExecutor>& messages = this->*inbox;
+  while (closed_.ok() && messages.empty()) arrived_.wait(mutex_);
   if (!closed_.ok()) return std::nullopt;
-  v1::ToExecutor message = std::move(inbox_.front());
-  inbox_.pop_front();
+  v1::ToExecutor message = std::move(messages.front());
+  messages.pop_front();
   return message;
 }
 
-// What the worker daemon asks, one at a time. An error returned here ends the executor; one of the
-// request itself travels in its answer.
+// Beside the other commands and the closures, which may wait for the group that this one forms.
+void Executor::JoinGroups() {
+  while (const auto message = Next(&Executor::joins_)) {
+    std::shared_ptr<JobRun> run;
+    {
+      const MutexLock lock(mutex_);
+      run = run_;
+    }
+    Result<v1::GroupReport> report = Unavailable("this executor runs no job");
+    if (run != nullptr) report = run->Join(message->join());
+    v1::FromExecutor answer;
+    SetStatus(report.status(), *answer.mutable_joined()->mutable_status());
+    if (report.ok()) *answer.mutable_joined()->mutable_report() = *std::move(report);
+    (void)pipe_.Send(answer);  // the receiver learns that the daemon has gone
+  }
+}
+
+// What else the worker daemon asks, one at a time. An error returned here ends the executor; one of
+// the request itself travels in its answer.
 Status Executor::Handle(const v1::ToExecutor& message) {
   switch (message.body_case()) {
     case v1::ToExecutor::kStart:
@@ -98,14 +117,6 @@ Status Executor::Handle(const v1::ToExecutor& message) {
       v1::FromExecutor answer;
       SetStatus(report.status(), *answer.mutable_saved()->mutable_status());
       if (report.ok()) *answer.mutable_saved()->mutable_report() = *std::move(report);
-      return pipe_.Send(answer);
-    }
-    case v1::ToExecutor::kJoin: {
-      Result<v1::GroupReport> report = Unavailable("this executor runs no job");
-      if (run_ != nullptr) report = run_->Join(message.join());
-      v1::FromExecutor answer;
-      SetStatus(report.status(), *answer.mutable_joined()->mutable_status());
-      if (report.ok()) *answer.mutable_joined()->mutable_report() = *std::move(report);
       return pipe_.Send(answer);
     }
     case v1::ToExecutor::kAdopt: {
@@ -155,7 +166,11 @@ Status Executor::Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready)
     SetStatus(Ok(), *again.mutable_ready()->mutable_status());
     (void)pipe_.Send(again);  // the receiver learns that the daemon has gone
   };
-  MUSTER_TRY_ASSIGN(run_, JobRun::Open(start, on_group_over));
+  MUSTER_TRY_ASSIGN(std::shared_ptr<JobRun> run, JobRun::Open(start, on_group_over));
+  {
+    const MutexLock lock(mutex_);
+    run_ = std::move(run);
+  }
   MUSTER_TRY_ASSIGN(server_, ClosureServer::Start(start, *run_, pipe_));
   *ready.mutable_endpoint() = server_->endpoint();
   ready.set_group_address(run_->group_address());

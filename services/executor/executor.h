@@ -34,7 +34,8 @@ class Executor {
 
  private:
   void Receive();
-  std::optional<v1::ToExecutor> Next();
+  std::optional<v1::ToExecutor> Next(std::deque<v1::ToExecutor> Executor::* inbox);
+  void JoinGroups();
   Status Handle(const v1::ToExecutor& message);
   Status Start(const v1::ExecutorStart& start);
   Status Check(const v1::ToExecutor& message);
@@ -48,9 +49,11 @@ class Executor {
   Mutex mutex_;
   Condition arrived_;
   std::deque<v1::ToExecutor> inbox_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<v1::ToExecutor> joins_ MUSTER_GUARDED_BY(mutex_);
   Status closed_ MUSTER_GUARDED_BY(mutex_);
 
-  std::unique_ptr<JobRun> run_;
+  // Replaced under the lock; by the thread of Serve() alone, which needs none to look at it.
+  std::shared_ptr<JobRun> run_;
   // Runs its closures.
   std::unique_ptr<ClosureServer> server_;
 };

@@ -29,6 +29,7 @@ namespace internal {
 class ElasticState;
 }  // namespace internal
 
+// Steps, logical_shards and seed are the same on all workers.
 struct ElasticOptions {
   // The number of the last step; the first one is 1, or behind the restored checkpoint's.
   std::uint64_t steps = 0;

@@ -39,6 +39,13 @@ std::uint64_t SeedOf(std::uint64_t seed, std::uint64_t step) {
   return mixed ^ (mixed >> 31U);
 }
 
+// What all workers of a run must have alike.
+std::uint64_t SignatureOf(const ElasticState& state, const ElasticOptions& options) {
+  std::uint64_t signature = SeedOf(state.signature(), options.steps);
+  signature = SeedOf(signature, options.seed);
+  return SeedOf(signature, static_cast<std::uint64_t>(options.logical_shards));
+}
+
 }  // namespace
 
 ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64_t first_step,
@@ -61,7 +68,7 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
        .addresses = std::move(addresses),
        .key = membership_.secret.key,
        .tls = membership_.secret.tls,
-       .signature = state_.signature() + static_cast<std::uint64_t>(options_.logical_shards),
+       .signature = SignatureOf(state_, options_),
        .first_step = first_step,
        .wait_page = membership_.wait_page,
        .costs = membership_.costs}));

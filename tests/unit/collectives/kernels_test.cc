@@ -53,6 +53,13 @@ TEST_CASE("a mean of floating numbers keeps its type, one of integers is float64
           "[collectives][unit]") {
   CHECK(Reduced<double>(Reduction::kMean, DType::kFloat64, {{1, 2}, {2, 2}, {4, 2}}) ==
         std::vector<double>{7.0 / 3, 2});
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::int64_t> most{kMost, -kMost};
+  const std::vector<const void*> both{most.data(), most.data()};
+  std::vector<double> middle(2);
+  void* const means = middle.data();
+  ReduceRange(Reduction::kMean, DType::kInt64, both, {&means, 1}, 0, 2);
+  CHECK(middle == std::vector<double>{static_cast<double>(kMost), -static_cast<double>(kMost)});
   CHECK(ResultType(Reduction::kMean, DType::kFloat16) == DType::kFloat16);
   CHECK(ResultType(Reduction::kMean, DType::kInt64) == DType::kFloat64);
   CHECK(ResultType(Reduction::kSum, DType::kInt64) == DType::kInt64);

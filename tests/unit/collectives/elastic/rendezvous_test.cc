@@ -88,6 +88,124 @@ TEST_CASE("who is left behind by one that it sees waits for those with whom that
   CHECK(two.Propose(now).status().code() == StatusCode::kUnavailable);
 }
 
+TEST_CASE(
+    "who was to get a step's state, and is left without those that have it, does not claim it",
+    "[collectives][elastic][unit]") {
+  const auto made = [](int self) {
+    return Rendezvous({.self = self, .workers = 3, .start_within = Millis(1'000)},
+                      Incarnation(static_cast<std::uint64_t>(10 + self)), 7, 0);
+  };
+  Rendezvous zero = made(0), one = made(1), two = made(2);
+  TimePoint now{std::chrono::hours(1)};
+  const auto nobody_cut = [](int, int) { return false; };
+  for (Rendezvous* worker : {&zero, &one, &two}) worker->Seek("a:0", now);
+  MeetUnlessCut({&zero, &one, &two}, now, nobody_cut);
+  const auto first = zero.Propose(now);
+  REQUIRE(first.ok());
+  REQUIRE(first->has_value());
+  for (Rendezvous* worker : {&zero, &one, &two}) {
+    REQUIRE(worker->Accept(**first).ok());
+    worker->Formed(**first, true);
+    worker->Prepared(1);
+    worker->Committed(1);
+  }
+  // In step 2 worker 2 stands still. Worker 0 agrees to go on with step 2 done, worker 1 is slow.
+  for (Rendezvous* worker : {&zero, &one}) {
+    worker->Prepared(2);
+    worker->Seek("b:0", now);
+    worker->OnSilence(2, Silence::kMute, now);
+  }
+  now += Rendezvous::kSilent;
+  for (Rendezvous* worker : {&zero, &one}) worker->OnSilence(2, Silence::kMute, now);
+  for (int look = 0; look < 3; ++look) Meet(zero, one, now);
+  const auto pair = zero.Propose(now);
+  REQUIRE(pair.ok());
+  REQUIRE(pair->has_value());
+  REQUIRE((*pair)->target == 2);
+  REQUIRE(zero.Accept(**pair).ok());
+  zero.GiveUp();
+  // It goes on, and is to have their state.
+  two.Slept();
+  two.Seek("b:0", now);
+  MeetUnlessCut({&zero, &one, &two}, now, nobody_cut);
+  const auto all = zero.Propose(now);
+  REQUIRE(all.ok());
+  REQUIRE(all->has_value());
+  REQUIRE((*all)->target == 2);
+  REQUIRE((*all)->Fresh(2));
+  REQUIRE(two.Accept(**all).ok());
+  two.GiveUp();
+
+  for (const int other : {0, 1}) two.OnSilence(other, Silence::kEnded, now);
+  const Status alone = two.Propose(now).status();
+
+  CHECK(alone.code() == StatusCode::kUnavailable);
+  CHECK(Message(alone).find("begin again from a checkpoint") != std::string::npos);
+  // With step 2 done nobody takes it from one who has not.
+  Formation wrong = **all;
+  wrong.generation = wrong.generation.Next();
+  wrong.donor = 2;
+  zero.GiveUp();
+  CHECK(zero.Accept(wrong).code() == StatusCode::kAborted);
+}
+
+TEST_CASE("a report that names workers whom this one's list does not have is another run's",
+          "[collectives][elastic][unit]") {
+  Rendezvous zero({.self = 0, .workers = 2}, Incarnation(10), 7, 0);
+  const TimePoint now{std::chrono::hours(1)};
+  SECTION("as a report says") {
+    Rendezvous one({.self = 1, .workers = 2}, Incarnation(11), 7, 0);
+    for (Rendezvous* worker : {&zero, &one}) worker->Seek("a:0", now);
+    WorkerReport report = one.report();
+    report.generation = Generation(1'024);
+    const WorkerName stranger{.worker = GENERATE(2, -1, 1'000'000), .incarnation = Incarnation(3)};
+    if (GENERATE(true, false)) {
+      report.members = {one.report().name, stranger};
+    } else {
+      report.sees = {{.name = stranger, .generation = Generation(1), .unreached = {}}};
+    }
+    zero.OnReport(report, now);
+    CHECK_FALSE(zero.Propose(now)->has_value());
+    CHECK_FALSE(zero.SomebodyWaits(now));
+  }
+  SECTION("as a longer list says") {
+    Rendezvous one({.self = 1, .workers = 3}, Incarnation(11), 7, 0);
+    for (Rendezvous* worker : {&zero, &one}) worker->Seek("a:0", now);
+    one.OnReport(zero.report(), now);
+    one.OnSilence(2, Silence::kVacant, now);
+    const Status refused = one.Propose(now).status();
+    CHECK(refused.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(refused).find("or another list of workers") != std::string::npos);
+  }
+}
+
+TEST_CASE("one that stands still is asked less and less often, and one that is cut off as before",
+          "[collectives][elastic][unit]") {
+  Rendezvous zero({.self = 0, .workers = 3}, Incarnation(10), 7, 0);
+  TimePoint now{std::chrono::hours(1)};
+  zero.Seek("a:0", now);
+  int mute = 0;
+  int cut_off = 0;
+  const TimePoint end = now + std::chrono::hours(1);
+  for (; now < end; now += Millis(200)) {
+    if (zero.IsToBeAsked(1, now)) {
+      ++mute;
+      zero.OnSilence(1, Silence::kMute, now);
+    }
+    if (zero.IsToBeAsked(2, now)) {
+      ++cut_off;
+      zero.OnSilence(2, Silence::kCutOff, now);
+    }
+  }
+  CHECK(mute < 400);
+  CHECK(mute > 350);
+  CHECK(cut_off == 18'000);
+  Rendezvous one({.self = 1, .workers = 3}, Incarnation(11), 7, 0);
+  one.Seek("a:0", now);
+  zero.OnReport(one.report(), now);
+  CHECK(zero.IsToBeAsked(1, now));
+}
+
 TEST_CASE("who looks around while its leader asks for its consent agrees all the same",
           "[collectives][elastic][unit]") {
   Rendezvous zero({.self = 0, .workers = 2}, Incarnation(10), 7, 0);

@@ -1,7 +1,9 @@
 #include "collectives/process/mesh_operations.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -192,6 +194,51 @@ TEST_CASE("whichever algorithm the costs choose, members get the mean of all",
     INFO(NameOf(algorithm));
     for (const auto& result : results) CHECK(result == std::vector<double>(kCount, 3.5));
   }
+}
+
+TEST_CASE("a link over which bytes trickle keeps nobody beyond the deadline, or the group's end",
+          "[collectives][unit]") {
+  const bool ends = GENERATE(false, true);
+  CAPTURE(ends);
+  int ends_of[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends_of) == 0);
+  const net::Fd slow(ends_of[1]);
+  std::vector<Mesh::Peer> peers(2);
+  peers[1] = {.stream = std::make_shared<net::Stream>(net::Fd(ends_of[0])), .name = "rank:1"};
+  Mesh mesh(std::move(peers), net::SpinMode::kOff, nullptr, false);
+  // Its header, and then a byte whenever there is room for one: never nothing for long.
+  const std::vector<std::byte> all(std::size_t{1} << 20);
+  const Tag tag{.generation = Generation(1), .operation = 1, .signature = 1};
+  std::atomic<bool> over{false};
+  std::atomic<bool> stop{false};
+  std::thread trickle([&] {
+    struct {
+      std::uint64_t generation = 1, operation = 1, signature = 1, reserved = 0;
+    } ids;
+    std::array<std::byte, net::kHeaderBytes> header{};
+    net::EncodeHeader(
+        {.kind = kDataFrame, .ids = std::bit_cast<net::FrameIds>(ids), .payload_bytes = all.size()},
+        header);
+    (void)::send(slow.get(), header.data(), header.size(), MSG_NOSIGNAL);
+    const TimePoint end = std::chrono::steady_clock::now() + Millis(20'000);
+    for (int sent = 0; !stop && std::chrono::steady_clock::now() < end; ++sent) {
+      (void)::send(slow.get(), all.data(), 1, MSG_NOSIGNAL);
+      std::this_thread::yield();
+      if (ends && sent == 1'000) over = true;
+    }
+  });
+  std::vector<std::byte> into(all.size());
+  const Incoming incoming{.peer = 1, .into = into};
+  const auto limit = ends ? Millis(60'000) : Millis(30);
+
+  const Status status =
+      mesh.Exchange(tag, {}, {&incoming, 1},
+                    {.over = &over, .deadline = std::chrono::steady_clock::now() + limit});
+
+  stop = true;
+  trickle.join();
+  CHECK(status.code() == (ends ? StatusCode::kCancelled : StatusCode::kDeadlineExceeded));
+  CHECK(mesh.waiting() == std::vector<int>{1});
 }
 
 }  // namespace

@@ -78,6 +78,17 @@ class Cluster {
     close(ends.second);
   }
 
+  // No parameter servers: executors make the steps of the sum's model together.
+  void UseSumModelTogether() {
+    UseSumModel();
+    plan_.mutable_variables(0)->clear_shards();
+    spec_.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
+    plan_.set_job_id("job-1");
+    plan_.set_view(1);
+    plan_.set_epoch(1);
+    *plan_.mutable_optimizer() = spec_.optimizer();
+  }
+
   // A variable split in two halves, one on each server.
   void AddVariable(const std::string& name, const std::vector<std::int64_t>& shape) {
     v1::VariableLayout& layout = *plan_.add_variables();
@@ -256,6 +267,35 @@ std::vector<float> NegativeSums(int epochs) {
     sums[static_cast<std::size_t>(k % 4)] -= static_cast<float>(epochs * ((1 + 3 * k) % 100));
   }
   return sums;
+}
+
+TEST_CASE("a group forms while another command waits for it", "[executor][unit]") {
+  Cluster cluster;
+  cluster.UseSumModelTogether();
+  const v1::ExecutorReady ready = cluster.Start();
+  REQUIRE(ready.status().message() == "");
+  std::filesystem::create_directory(cluster.file("checkpoint"));
+  v1::ToExecutor save;
+  save.mutable_save()->set_job_id("job-1");
+  save.mutable_save()->set_view(1);
+  save.mutable_save()->set_directory(cluster.file("checkpoint"));
+  v1::ToExecutor join;
+  join.mutable_join()->set_job_id("job-1");
+  join.mutable_join()->set_view(1);
+  join.mutable_join()->set_generation(1);
+  v1::GroupMember& member = *join.mutable_join()->add_members();
+  member.mutable_task()->set_type("worker");
+  member.set_address(ready.group_address());
+
+  REQUIRE(cluster.pipe().Send(save).ok());
+  REQUIRE(cluster.pipe().Send(join).ok());
+
+  const v1::FromExecutor first = cluster.Answer();
+  REQUIRE(first.has_joined());
+  CHECK(first.joined().status().message() == "");
+  const v1::FromExecutor second = cluster.Answer();
+  REQUIRE(second.has_saved());
+  CHECK(second.saved().status().message() == "");
 }
 
 TEST_CASE("an executor trains every sample exactly once, also when closures run again",

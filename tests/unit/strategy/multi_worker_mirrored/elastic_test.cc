@@ -31,6 +31,20 @@ TEST_CASE("losses and parameters are the same bits with one, two and three worke
   }
 }
 
+TEST_CASE("a worker that was given other steps is told so, and the others go on",
+          "[strategy][unit][elastic]") {
+  MultiProcessRun run(
+      workers_of(2, {"sh", "-c",
+                     R"(case "$TF_CONFIG" in *'"index":1'*) exec "$0" 21 alone=500;; esac
+                        exec "$0" 20 alone=500)",
+                     MUSTER_ELASTIC_PROGRAM}));
+
+  CHECK(run.wait("worker:1", kPatience).code == 3);
+  CHECK(run.output("worker:1").find("error INVALID_ARGUMENT") != std::string::npos);
+  CHECK(run.output("worker:1").find("other steps, seed or logical_shards") != std::string::npos);
+  CHECK(run.wait("worker:0", kPatience).code == 0);
+}
+
 // What one that is killed says last, until another one makes a step without it.
 void check_goes_on(const MultiProcessRun& run, const std::string& victim,
                    std::chrono::milliseconds limit) {
