@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
@@ -93,11 +94,27 @@ std::string ConsistencyOf(const v1::JobPlan& plan) {
                      Counted(rule.StepOf(plan.total_steps()), "update"));
 }
 
+// How many workers make the steps, on what, in words.
+std::string WorkersOf(const v1::StrategySpec& strategy) {
+  const bool servers = strategy.kind() == v1::STRATEGY_KIND_PARAMETER_SERVER ||
+                       strategy.kind() == v1::STRATEGY_KIND_UNSPECIFIED;
+  if (servers && strategy.workers() == 0) return "all that are there";
+  std::string workers = fmt::format("{}", std::max(1u, strategy.workers()));
+  if (strategy.max_workers() > strategy.workers()) {
+    workers += fmt::format(" to {}", strategy.max_workers());
+  }
+  if (strategy.kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED) workers += ", in step";
+  if (strategy.devices() > 1) workers += fmt::format(", with {} devices each", strategy.devices());
+  if (!strategy.topology().empty()) workers += ", with the cores of " + strategy.topology();
+  return workers;
+}
+
 void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPlan& plan) {
   const Terminal& terminal = context.terminal;
   terminal.err << fmt::format("{} can run: {} of {}\n", spec.name(),
                               Counted(plan.total_steps(), "step"),
                               Counted(spec.batch_size(), "example"));
+  terminal.err << "  workers: " << WorkersOf(spec.strategy()) << "\n";
   terminal.err << "  checkpoints: " << CheckpointTimes(spec.checkpoint(), plan) << "\n";
   // In step there is nothing to choose.
   const v1::StrategyKind kind = spec.strategy().kind();

@@ -9,7 +9,7 @@
 namespace muster::coordinator {
 namespace {
 
-constexpr Millis kAgain{300};
+constexpr Millis kAskAgain{300};
 // About a minute: executors start again, workers come back.
 constexpr int kMostFetches = 200;
 // As much as an archive may hold, and what it takes to say so.
@@ -103,7 +103,7 @@ bool View::BuffersReady() {
     }
     if (values.status().code() == StatusCode::kInternal) return job_.Fail(values.status());
     // The worker is gone or its executor starts again: whoever has the lowest index then.
-    (void)world_.scheduler.RunAfter(kAgain, Guard([this] {
+    (void)world_.scheduler.RunAfter(kAskAgain, Guard([this] {
                                       fetching_buffers_ = false;
                                       story_.parked().Recheck();
                                     }));
@@ -135,7 +135,7 @@ void View::SaveValues(std::shared_ptr<Save> save) {
       if (values.status().code() == StatusCode::kInternal || ++save->tries >= kMostFetches) {
         return OnCommitted(save, values.status());
       }
-      (void)world_.scheduler.RunAfter(kAgain, Guard([this, save] { SaveValues(save); }));
+      (void)world_.scheduler.RunAfter(kAskAgain, Guard([this, save] { SaveValues(save); }));
       return;
     }
     TakeBuffers(*values);

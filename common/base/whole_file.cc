@@ -31,6 +31,12 @@ Result<std::string> ReadAll(int fd, const std::string& path, std::size_t most) {
   }
 }
 
+bool IsOfTheSystem(const std::string& path) {
+  const std::string whole = std::filesystem::path(path).lexically_normal().string();
+  return whole.starts_with("/proc/") ||
+         (whole.starts_with("/dev/") && !whole.starts_with("/dev/shm/"));
+}
+
 }  // namespace
 
 Result<std::string> ReadWholeFile(const std::string& path, std::size_t most) {
@@ -65,10 +71,19 @@ Result<std::string> PlaceOfFile(const std::string& path) {
 }
 
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) {
-  // A link itself is replaced: another user may have put it there.
+  // A link itself is replaced: another user may have put it there. Not the system's own, such as
+  // /dev/stdout, which all of its processes use.
   MUSTER_TRY(PlaceOfFile(path).status());
+  if (IsOfTheSystem(path)) {
+    return InvalidArgument(
+        "write {}: that is the system's name for what a process has open, which "
+        "a file must not replace; give the path of a file",
+        path);
+  }
   const std::string staged = fmt::format("{}.{}.new", path, ::getpid());
-  const int fd = ::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  // Not through what somebody else has put under that name.
+  (void)::unlink(staged.c_str());
+  const int fd = ::open(staged.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0) return FromErrno(errno, "write " + path);
   Status status = WriteAll(fd, text, path);
   if (status.ok() && ::fsync(fd) != 0) status = FromErrno(errno, "write " + path);

@@ -70,7 +70,7 @@ void StrategyCheck::Run() {
 }
 
 void StrategyCheck::ParameterServer() {
-  if (strategy_.devices() != 0) {
+  if (strategy_.has_devices()) {
     Report("strategy.devices", "has no meaning with parameter_server; remove it");
   }
   if (strategy_.deterministic()) {
@@ -110,12 +110,13 @@ void StrategyCheck::Devices() {
   const std::uint32_t most = one_device                  ? 1
                              : strategy_.deterministic() ? job_limits::kLogicalShards
                                                          : job_limits::kMostDevices;
-  if (strategy_.devices() > most) {
+  if (strategy_.devices() > most || (strategy_.has_devices() && strategy_.devices() == 0)) {
     Report("strategy.devices", "from 1 to {}{}; given {}{}", most,
            strategy_.deterministic() && !one_device
                ? " with deterministic, the number of its logical shards"
                : "",
-           strategy_.devices(), one_device ? "; for more than one use kind mirrored" : "");
+           strategy_.devices(),
+           one_device && strategy_.devices() > 1 ? "; for more than one use kind mirrored" : "");
   } else if (batch_size_ != 0 && strategy_.devices() > batch_size_) {
     Report("strategy.devices",
            "{} devices have nothing to do with a batch_size of {}; use at most as "
@@ -149,7 +150,7 @@ void StrategyCheck::Workers() {
 }
 
 void StrategyCheck::Cores() {
-  if (strategy_.devices() != 0) {
+  if (strategy_.has_devices()) {
     Report("strategy.devices", "has no meaning with tpu, whose topology says the cores: remove it");
   }
   if (strategy_.topology().empty()) {

@@ -155,6 +155,26 @@ TEST_CASE_METHOD(SubmitFixture, "a dry run says how far batches may run ahead of
   CHECK(Said("  consistency: staleness 2\n"));
 }
 
+TEST_CASE_METHOD(SubmitFixture, "a dry run says how many workers make the steps", "[cli][unit]") {
+  const auto told = [this](const std::string& strategy) {
+    err.str("");
+    Write(std::string(config::testing::kGoodJob) + strategy);
+    CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+    const std::string all = err.str();
+    const std::size_t at = all.find("  workers: ");
+    REQUIRE(at != std::string::npos);
+    return all.substr(at, all.find('\n', at) - at);
+  };
+  CHECK(told("strategy: {kind: parameter_server}\n") == "  workers: all that are there");
+  CHECK(told("strategy: {kind: parameter_server, workers: 2, max_workers: 4}\n") ==
+        "  workers: 2 to 4");
+  CHECK(told("strategy: {kind: multi_worker_mirrored, workers: 2, devices: 2}\n") ==
+        "  workers: 2, in step, with 2 devices each");
+  CHECK(told("strategy: {kind: mirrored, devices: 4}\n") == "  workers: 1, with 4 devices each");
+  CHECK(told("strategy: {kind: tpu, topology: 2x2x1x2}\n") ==
+        "  workers: 1, with the cores of 2x2x1x2");
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a dry run without a cluster asks an executor here",
                  "[cli][unit]") {
   connect = Unavailable("no cluster");

@@ -76,6 +76,11 @@ TEST_CASE_METHOD(WholeFileFixture, "a file takes no device's, pipe's or folder's
   CHECK_FALSE(PlaceOfFile("").ok());
   CHECK(ReplaceFile(pipe, "text").code() == StatusCode::kInvalidArgument);
   CHECK(ReplaceFile(link, "text").code() == StatusCode::kInvalidArgument);
+  for (const char* path : {"/dev/stdout", "/dev/fd/1", "/dev/../proc/self/fd/1"}) {
+    INFO(path);
+    CHECK(ReplaceFile(path, "text").code() == StatusCode::kInvalidArgument);
+  }
+  CHECK(std::filesystem::is_symlink("/dev/stdout"));
   CHECK(std::filesystem::is_fifo(pipe));
   CHECK(std::filesystem::is_symlink(link));
 
