@@ -215,6 +215,7 @@ Status Commit(const std::string& directory, v1::CheckpointManifest manifest, Fil
 
   const std::string path = JoinPath(directory, kManifestName);
   const std::string staged = TemporaryName(path);
+  MUSTER_TRY_ASSIGN(const bool replaces, files.Exists(path));
   Status status = WriteManifest(files, staged, text);
   if (status.ok()) status = files.Rename(staged, path);
   if (!status.ok()) {
@@ -223,7 +224,9 @@ Status Commit(const std::string& directory, v1::CheckpointManifest manifest, Fil
   }
   status = files.SyncFolder(directory);
   if (status.ok()) status = files.SyncFolder(ParentOf(directory));
-  if (!status.ok()) (void)files.Remove(path);  // it might be gone after a crash: then it never was
+  // It might be gone after a crash: then it never was. In the place of another one it stays, as
+  // that one cannot come back: after a crash the new one is there or the old one, both whole.
+  if (!status.ok() && !replaces) (void)files.Remove(path);
   return status;
 }
 

@@ -1,10 +1,8 @@
 // Steps of datasets that need no node of their own: over functions, generators and custom steps.
 #include <algorithm>
 #include <deque>
-#include <random>
 #include <utility>
 
-#include "common/base/words.h"
 #include "common/data/pipeline/pipeline.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
@@ -19,16 +17,33 @@ using data::Element;
 using data::Item;
 using Input = std::unique_ptr<data::NodeIterator>;
 
-// Up to `most` elements; fewer at the end.
-Result<std::vector<Element>> Take(data::NodeIterator& input, std::int64_t most) {
-  std::vector<Element> taken;
-  while (static_cast<std::int64_t>(taken.size()) < most) {
-    MUSTER_TRY_ASSIGN(std::optional<Element> one, input.Next());
-    if (!one) break;
-    taken.push_back(*std::move(one));
+// Several elements at a time. An input is not asked again after its end: prefetch() below it would
+// wait for ever.
+class Runs {
+ public:
+  explicit Runs(Input input) : input_(std::move(input)) {}
+
+  // Up to `most` elements; fewer at the end.
+  Result<std::vector<Element>> Take(std::int64_t most) {
+    std::vector<Element> taken;
+    while (!over_ && static_cast<std::int64_t>(taken.size()) < most) {
+      MUSTER_TRY_ASSIGN(std::optional<Element> one, input_->Next());
+      over_ = !one;
+      if (one) taken.push_back(*std::move(one));
+    }
+    return taken;
   }
-  return taken;
-}
+  Status Skip(std::int64_t count) {
+    if (over_ || count <= 0) return Ok();
+    MUSTER_TRY_ASSIGN(const std::int64_t passed, input_->Skip(count));
+    over_ = passed < count;
+    return Ok();
+  }
+
+ private:
+  const Input input_;
+  bool over_ = false;
+};
 
 class WhileTrue final : public data::NodeIterator {
  public:
@@ -57,7 +72,7 @@ class Windows final : public data::NodeIterator {
   Item Next() override {
     const std::int64_t reach = (how_.size - 1) * how_.stride + 1;
     MUSTER_TRY_ASSIGN(std::vector<Element> more,
-                      Take(*input_, reach - static_cast<std::int64_t>(ahead_.size())));
+                      input_.Take(reach - static_cast<std::int64_t>(ahead_.size())));
     for (Element& one : more) ahead_.push_back(std::move(one));
     const auto there = static_cast<std::int64_t>(ahead_.size());
     if (there == 0 || (how_.drop_remainder && there < reach)) return std::nullopt;
@@ -72,12 +87,12 @@ class Windows final : public data::NodeIterator {
     }
     const std::int64_t kept = std::min(how_.shift, there);
     ahead_.erase(ahead_.begin(), ahead_.begin() + kept);
-    if (how_.shift > kept) MUSTER_TRY(input_->Skip(how_.shift - kept).status());
+    MUSTER_TRY(input_.Skip(how_.shift - kept));
     return window;
   }
 
  private:
-  const Input input_;
+  Runs input_;
   const WindowOptions how_;
   std::deque<Element> ahead_;
 };
@@ -88,7 +103,7 @@ class PaddedBatches final : public data::NodeIterator {
       : input_(std::move(input)), size_(size), how_(how) {}
 
   Item Next() override {
-    MUSTER_TRY_ASSIGN(const std::vector<Element> rows, Take(*input_, size_));
+    MUSTER_TRY_ASSIGN(const std::vector<Element> rows, input_.Take(size_));
     const auto count = static_cast<std::int64_t>(rows.size());
     if (count == 0 || (how_.drop_remainder && count < size_)) return std::nullopt;
     return call_user<std::optional<Element>>([&] { return Padded(rows); });
@@ -158,7 +173,7 @@ class PaddedBatches final : public data::NodeIterator {
     return all;
   }
 
-  const Input input_;
+  Runs input_;
   const std::int64_t size_;
   const PaddedBatchOptions how_;
 };
@@ -172,20 +187,6 @@ void require_positive(const char* step, const char* what, std::int64_t value) {
 std::int64_t LikeInput(const data::Pipeline& pipeline) {
   return pipeline.node()->cardinality() == data::kInfinite ? data::kInfinite
                                                            : data::kUnknownCardinality;
-}
-
-// A draw in [0, 1) chooses one of those that are left, by weight.
-std::size_t Choose(const std::vector<double>& weights, double draw) {
-  double total = 0;
-  for (const double weight : weights) total += weight;
-  std::size_t last = 0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] <= 0) continue;
-    last = i;
-    draw -= weights[i] / total;
-    if (draw < 0) return i;
-  }
-  return last;
 }
 
 }  // namespace
@@ -225,43 +226,14 @@ Graph Graph::padded_batch(std::int64_t size, const PaddedBatchOptions& options) 
                         {.spec = {}, .cardinality = LikeInput(pipeline()), .passes_files = true}));
 }
 
-// Without a seed one is drawn here, once: every pass over the data set makes the same choices. An
-// input that has ended is not chosen again.
 Graph Graph::sample(const std::vector<Graph>& inputs, std::vector<double> weights,
                     std::optional<std::uint64_t> seed, bool stop_on_empty) {
   if (inputs.empty()) raise(InvalidArgument("sample_from_datasets(): no datasets"));
   if (weights.empty()) weights.assign(inputs.size(), 1.0);
-  const bool good = std::all_of(weights.begin(), weights.end(), [](double w) { return w >= 0; });
-  if (weights.size() != inputs.size() || !good ||
-      std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; })) {
-    raise(InvalidArgument("sample_from_datasets(): {} for {}; each has one of 0 or more, not all 0",
-                          Counted(weights.size(), "weight"), Counted(inputs.size(), "dataset")));
-  }
-  const std::uint64_t drawn = seed.value_or(std::random_device()());
-  const auto start = [inputs, weights, drawn, stop_on_empty]() -> GeneratorPass {
-    struct Pass {
-      std::mt19937_64 random;
-      std::vector<double> weights;
-      std::vector<Cursor> cursors;
-    };
-    const auto pass = std::make_shared<Pass>(std::mt19937_64(drawn), weights);
-    for (const Graph& input : inputs) pass->cursors.emplace_back(input, std::nullopt);
-    return [pass, stop_on_empty]() -> std::optional<Element> {
-      while (
-          std::any_of(pass->weights.begin(), pass->weights.end(), [](double w) { return w > 0; })) {
-        const double draw = static_cast<double>(pass->random() >> 11) * 0x1p-53;
-        const std::size_t chosen = Choose(pass->weights, draw);
-        if (std::optional<Element> one = pass->cursors[chosen].next()) return one;
-        if (stop_on_empty) return std::nullopt;
-        pass->weights[chosen] = 0;
-      }
-      return std::nullopt;
-    };
-  };
-  const bool endless = std::all_of(inputs.begin(), inputs.end(), [](const Graph& input) {
-    return input.cardinality() == data::kInfinite;
-  });
-  return generator(start, endless ? data::kInfinite : data::kUnknownCardinality);
+  std::vector<data::Pipeline> pipelines;
+  for (const Graph& input : inputs) pipelines.push_back(input.pipeline());
+  return Graph(data::Pipeline::Sample(
+      pipelines, {.weights = std::move(weights), .seed = seed, .stop_on_empty = stop_on_empty}));
 }
 
 }  // namespace muster::internal

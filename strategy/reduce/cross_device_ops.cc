@@ -28,6 +28,14 @@ std::vector<torch::Tensor> CopyToAll(const torch::Tensor& value, const Destinati
   return copies;
 }
 
+// In the types that have room for what is added before it is divided.
+std::vector<std::vector<torch::Tensor>> WithRoom(std::vector<std::vector<torch::Tensor>> values) {
+  for (std::vector<torch::Tensor>& components : values) {
+    for (torch::Tensor& one : components) one = one.to(internal::mean_sum_type(one.scalar_type()));
+  }
+  return values;
+}
+
 // Whether all components are sparse. INVALID_ARGUMENT: only some.
 bool AllSparse(const std::vector<torch::Tensor>& values) {
   const bool first = is_slices(values[0]);
@@ -150,16 +158,22 @@ std::vector<std::vector<torch::Tensor>> CrossDeviceOps::reduce_in_step(
     const Destinations& devices, const CommunicationOptions& options) {
   collectives::Group* const between = strategy.collectives();
   if (between == nullptr) return batch_reduce_implementation(op, values, devices, options);
+  const bool mean = op == ReduceOp::kMean;
   std::vector<torch::Tensor> sums;
-  for (auto& sum : batch_reduce_implementation(ReduceOp::kSum, values, devices, options)) {
+  for (auto& sum : batch_reduce_implementation(ReduceOp::kSum, mean ? WithRoom(values) : values,
+                                               devices, options)) {
     sums.push_back(std::move(sum[0]));
   }
+  std::vector<torch::Tensor> totals =
+      internal::sum_between_cards(*between, devices.places()[0], sums, options.timeout);
   std::vector<std::vector<torch::Tensor>> results;
-  for (const torch::Tensor& total :
-       internal::sum_between_cards(*between, devices.places()[0], sums, options.timeout)) {
-    const bool mean = op == ReduceOp::kMean;
-    results.push_back(CopyToAll(
-        mean ? internal::mean_of(total, strategy.num_replicas_in_sync()) : total, devices));
+  for (std::size_t i = 0; i < totals.size(); ++i) {
+    if (mean) {
+      const torch::ScalarType type = values[i][0].scalar_type();
+      totals[i] = internal::mean_of(totals[i], strategy.num_replicas_in_sync());
+      if (torch::isFloatingType(type)) totals[i] = totals[i].to(type);
+    }
+    results.push_back(CopyToAll(totals[i], devices));
   }
   return results;
 }

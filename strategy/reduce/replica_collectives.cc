@@ -242,16 +242,21 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
 // What one replica gets: values of its own, as from several. Whoever writes into a result must not
 // write into the argument.
 std::vector<std::variant<torch::Tensor, IndexedSlices>> Alone(
-    std::vector<std::variant<torch::Tensor, IndexedSlices>> leaves) {
+    ReduceOp op, std::vector<std::variant<torch::Tensor, IndexedSlices>> leaves) {
+  // A mean of integers is float64, of one replica's as well.
+  const auto own = [op](const torch::Tensor& value) {
+    const bool integers = torch::isIntegralType(value.scalar_type(), /*includeBool=*/false);
+    return op == ReduceOp::kMean && integers ? value.to(torch::kDouble) : value.clone();
+  };
   for (auto& leaf : leaves) {
     if (auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
-      slices->values = slices->values.clone();
+      slices->values = own(slices->values);
       slices->indices = slices->indices.clone();
       continue;
     }
     auto& tensor = std::get<torch::Tensor>(leaf);
     if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
-    tensor = tensor.clone();
+    tensor = own(tensor);
   }
   return leaves;
 }
@@ -262,7 +267,7 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
                                                      const CommunicationOptions& options) {
   require_mine();
   internal::check_op(op);
-  if (num_replicas_in_sync() == 1) return Alone(leaves);
+  if (num_replicas_in_sync() == 1) return Alone(op, leaves);
   const TimeLeft left(options.timeout);
   const Call call{.context = *this, .op = op, .options = options};
   variable_list dense;

@@ -58,13 +58,24 @@ void RequireOutsideReplicas(const char* call) {
       call));
 }
 
+// Whether the checkpoint that is there now has this file. One that a save has left which failed
+// may lie beside it.
+Result<bool> Names(const std::string& directory, std::string_view file) {
+  const Result<v1::CheckpointManifest> manifest = storage::ReadManifest(directory);
+  const StatusCode code = manifest.status().code();
+  if (code == StatusCode::kNotFound || code == StatusCode::kDataLoss) return false;
+  if (!manifest.ok()) return manifest.status();
+  return std::any_of(manifest->files().begin(), manifest->files().end(),
+                     [&](const v1::CheckpointFile& one) { return one.name() == file; });
+}
+
 // One attempt: tensors, manifest, then its name, so that no half of it is ever found.
 Status WriteOnce(const std::string& directory, std::uint64_t step, const CheckpointJob& job,
                  const std::vector<Named>& values) {
   std::vector<storage::TensorToWrite> tensors;
   v1::CheckpointManifest manifest;
   storage::FileSystem& disk = storage::RealFileSystem();
-  MUSTER_TRY_ASSIGN(const bool taken, disk.Exists(storage::JoinPath(directory, kFile)));
+  MUSTER_TRY_ASSIGN(const bool taken, Names(directory, kFile));
   const std::string name_of_file = taken ? kOtherFile : kFile;
   for (const Named& one : values) {
     const auto& [name, value] = one;
@@ -158,6 +169,9 @@ struct RestoreStatus::Impl {
       if (strategy == nullptr) continue;
       if (collectives::Group* const between = strategy->collectives()) return between;
     }
+    for (const TrackedState& tracked : states) {
+      if (collectives::Group* const between = tracked.state->collectives()) return between;
+    }
     return nullptr;
   }
 
@@ -191,6 +205,12 @@ struct RestoreStatus::Impl {
     if (variable.is_initialized() && value.sizes() != variable.sizes()) {
       raise(InvalidArgument("tensor {} of the checkpoint has shape {}, variable {} has {}", name,
                             ShapeText(value), variable.name(), ShapeText(variable.sizes())));
+    }
+    if (variable.is_initialized() && !c10::canCast(value.scalar_type(), variable.dtype())) {
+      raise(
+          InvalidArgument("tensor {} of the checkpoint is {}, which variable {} of {} cannot hold",
+                          name, torch::toString(value.scalar_type()), variable.name(),
+                          torch::toString(variable.dtype())));
     }
     return value;
   }
@@ -265,13 +285,13 @@ Checkpoint::Checkpoint(std::map<std::string, Variable> variables)
 void Checkpoint::track(const std::string& name, const Variable& variable) {
   if (!variable.valid()) raise(FailedPrecondition("{}: a handle of no variable", name));
   const MutexLock lock(impl_->mutex);
-  const auto [known, added] = impl_->variables.try_emplace(name, variable.container());
-  if (!added && !known->second.is_same(variable.container())) {
+  const auto known = impl_->variables.find(name);
+  if (known != impl_->variables.end()) {
+    if (known->second.is_same(variable.container())) return;
     raise(AlreadyExists("the checkpoint tracks another variable as {}", name));
   }
-  if (added && impl_->saved.contains(name)) {
-    variable.state()->Restore(impl_->ReadFor(name, variable));
-  }
+  if (impl_->saved.contains(name)) variable.state()->Restore(impl_->ReadFor(name, variable));
+  impl_->variables.emplace(name, variable.container());
 }
 
 void Checkpoint::track(const DistributedModuleBase& module, const std::string& prefix) {

@@ -129,6 +129,7 @@ class LocalOptimizer final : public OptimizerState {
 
   const std::string& name() const override { return name_; }
   const ModuleState& module() const override { return *module_; }
+  collectives::Group* collectives() const override { return module_->strategy->collectives(); }
   bool reduces_gradients() const override { return how_.all_reduce_gradients; }
   Optimizer& instance(int replica) const override {
     if (replica < 0 || replica >= module_->size()) {

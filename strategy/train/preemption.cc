@@ -95,7 +95,8 @@ void PreemptionCheckpointHandler::save_checkpoint_if_preempted() {
   const auto now = steady_clock::now();
   const bool up = impl_->known.has_value() && now - *impl_->known >= impl_->config.grace_period;
   const auto [asked, ends] = impl_->Agree({impl_->Asked() ? 1 : 0, up ? 1 : 0});
-  if (asked == 0 || (impl_->known.has_value() && ends == 0)) return;
+  // What has once been asked for is not taken back.
+  if (impl_->known.has_value() ? ends == 0 : asked == 0) return;
   impl_->Save();
   const bool first = !std::exchange(impl_->known, impl_->known.value_or(now)).has_value();
   if (first && impl_->config.grace_period.count() > 0) return;

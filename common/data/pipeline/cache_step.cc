@@ -1,5 +1,6 @@
 // cache(): the elements of the first whole pass, kept in memory.
 #include <algorithm>
+#include <deque>
 #include <map>
 
 #include "common/base/mutex.h"
@@ -10,6 +11,9 @@ namespace muster::data {
 namespace {
 
 using Elements = std::shared_ptr<const std::vector<Element>>;
+
+// In a flat_map() each opening may have seeds of its own: then nobody asks for an old one again.
+constexpr std::size_t kMostKept = 2;
 
 // What is kept, by what decides it: the steps below and the seeds that they used. Shared by the
 // node, its rewritten copies and their iterators.
@@ -23,12 +27,17 @@ class Store {
   void Keep(std::uint64_t key, std::vector<Element> elements) {
     auto kept = std::make_shared<const std::vector<Element>>(std::move(elements));
     const MutexLock lock(mutex_);
-    kept_.emplace(key, std::move(kept));
+    if (!kept_.emplace(key, std::move(kept)).second) return;
+    order_.push_back(key);
+    if (order_.size() <= kMostKept) return;
+    kept_.erase(order_.front());
+    order_.pop_front();
   }
 
  private:
   mutable Mutex mutex_;
   std::map<std::uint64_t, Elements> kept_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<std::uint64_t> order_ MUSTER_GUARDED_BY(mutex_);  // the oldest first
 };
 
 class FromStore final : public NodeIterator {

@@ -16,6 +16,7 @@ bool FromFileNames(const Node& node) {
     case NodeKind::kBatch:
     case NodeKind::kCustom:
     case NodeKind::kZip:
+    case NodeKind::kSample:
       return false;
     default:
       return !node.inputs().empty() && FromFileNames(*node.inputs().front());

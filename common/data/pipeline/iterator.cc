@@ -61,7 +61,8 @@ Result<Place> Decode(std::string_view bytes) {
   }
   const std::size_t hashed = 8 * (words - 1);
   if (WordAt(bytes, 5) != words - kFixedWords - 1 ||
-      WordAt(bytes, words - 1) != XXH3_64bits(bytes.data(), hashed)) {
+      WordAt(bytes, words - 1) != XXH3_64bits(bytes.data(), hashed) ||
+      static_cast<std::int64_t>(WordAt(bytes, 4)) < 0) {
     return InvalidArgument("the position of an iterator is damaged: {}",
                            Counted(bytes.size(), "byte"));
   }
@@ -216,6 +217,7 @@ Item Iterator::Next(std::chrono::steady_clock::time_point deadline) {
   return state_->Next(deadline);
 }
 Status Iterator::Seek(std::int64_t taken) {
+  if (taken < 0) return InvalidArgument("element {} of a dataset: the first one is 0", taken);
   return state_->Seek(static_cast<std::uint64_t>(taken));
 }
 void Iterator::Cancel() { state_->stop.request_stop(); }

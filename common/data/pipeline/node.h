@@ -48,6 +48,7 @@ enum class NodeKind {
   kBatch,
   kShard,
   kZip,
+  kSample,
   kConcatenate,
   kTake,
   kSkip,

@@ -30,6 +30,9 @@ NodePtr MakeInterleave(NodePtr input, ExpandFunction function, Pipeline::Interle
 // shuffle.cc
 NodePtr MakeShuffle(NodePtr input, std::int64_t buffer, Pipeline::ShuffleOptions options,
                     std::uint64_t drawn);
+// sample.cc
+NodePtr MakeSample(std::vector<NodePtr> inputs, Pipeline::SampleOptions options,
+                   std::uint64_t drawn);
 // steps.cc
 NodePtr MakeFilter(NodePtr input, FilterFunction function);
 NodePtr MakeRepeat(NodePtr input, std::optional<std::int64_t> count);

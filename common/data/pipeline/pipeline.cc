@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/words.h"
 #include "common/data/open_reader.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/nodes.h"
@@ -151,6 +152,23 @@ Pipeline Pipeline::Zip(const std::vector<Pipeline>& inputs) {
     nodes.push_back(input.node());
   }
   return MakeZip(std::move(nodes));
+}
+
+Pipeline Pipeline::Sample(const std::vector<Pipeline>& inputs, SampleOptions options) {
+  if (inputs.empty()) return InvalidArgument("sample: of no pipelines");
+  std::vector<NodePtr> nodes;
+  for (const Pipeline& input : inputs) {
+    MUSTER_PIPELINE_TRY(input.status());
+    nodes.push_back(input.node());
+  }
+  const std::vector<double>& weights = options.weights;
+  const bool good = std::all_of(weights.begin(), weights.end(), [](double w) { return w >= 0; });
+  if (weights.size() != inputs.size() || !good ||
+      std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; })) {
+    return InvalidArgument("sample: {} for {}; each has one of 0 or more, not all 0",
+                           Counted(weights.size(), "weight"), Counted(inputs.size(), "dataset"));
+  }
+  return MakeSample(std::move(nodes), std::move(options), DrawSeed());
 }
 
 Pipeline Pipeline::Concatenate(const Pipeline& next) const {

@@ -61,6 +61,13 @@ class Pipeline {
     std::optional<std::uint64_t> seed;
     bool reshuffle_each_iteration = true;
   };
+  struct SampleOptions {
+    std::vector<double> weights;
+    // Without one it is drawn now.
+    std::optional<std::uint64_t> seed = std::nullopt;
+    // Until one that is chosen has ended, not all.
+    bool stop_on_empty = false;
+  };
   struct FlatMapOptions {
     // Whether the function reads the file that its element names. By default it does when the
     // elements come from FileNames() or ListFiles().
@@ -122,6 +129,9 @@ class Pipeline {
   // Where policy HINT puts the shard.
   Pipeline ShardPlaceholder() const;
   static Pipeline Zip(const std::vector<Pipeline>& inputs);
+  // The next element of one of them, drawn by weight; `weights` has one for each, of 0 or more and
+  // not all 0. Every pass makes the same choices. What has ended is not chosen again.
+  static Pipeline Sample(const std::vector<Pipeline>& inputs, SampleOptions options);
   Pipeline Concatenate(const Pipeline& next) const;
   Pipeline Take(std::int64_t count) const;
   Pipeline Skip(std::int64_t count) const;

@@ -115,6 +115,8 @@ const char* WhyNotIndexed(const Node& node) {
     case NodeKind::kFlatMap:
     case NodeKind::kInterleave:
       return "only running it tells how many elements each of its inputs becomes";
+    case NodeKind::kSample:
+      return "only drawing tells which of its inputs comes next";
     case NodeKind::kCustom:
       return "only running it tells where its elements begin";
     case NodeKind::kShard:
@@ -177,6 +179,7 @@ std::int64_t InferBatchSize(const Node& node) {
     case NodeKind::kFilter:
       return InferBatchSize(*node.inputs().front());
     case NodeKind::kZip:
+    case NodeKind::kSample:
     case NodeKind::kConcatenate: {
       std::int64_t size = InferBatchSize(*node.inputs().front());
       for (const NodePtr& input : node.inputs()) {

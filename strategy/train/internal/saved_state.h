@@ -10,6 +10,10 @@
 #include "strategy/base/torch.h"
 #include "strategy/variables/variable.h"
 
+namespace muster::collectives {
+class Group;
+}
+
 namespace muster::internal {
 
 // Threading: outside run(), one thread at a time.
@@ -17,6 +21,8 @@ class SavedState {
  public:
   virtual ~SavedState() = default;
 
+  // The processes that have it together; null: this one alone.
+  virtual collectives::Group* collectives() const { return nullptr; }
   // All that there may be.
   virtual std::vector<std::string> Names() const = 0;
   // What there is: copies.

@@ -20,10 +20,10 @@ namespace {
 // Below this many bytes of one value waking other threads costs more than they save.
 constexpr std::size_t kSharedBytes = std::size_t{256} << 10;
 
-torch::Tensor SumOver(const torch::Tensor& value, const Axes& axes) {
+torch::Tensor SumOver(const torch::Tensor& value, const Axes& axes, torch::ScalarType wide) {
   if (!axes.given()) return value;
   const std::vector<std::int64_t> resolved = axes.resolve(value.dim());
-  return value.sum(resolved, /*keepdim=*/false, sum_type(value.scalar_type()));
+  return value.sum(resolved, /*keepdim=*/false, wide);
 }
 
 bool HasKernel(const std::vector<torch::Tensor>& values) {
@@ -71,6 +71,10 @@ torch::ScalarType scalar_type_of(DType type) { return ScalarTypeOf(type).value()
 
 torch::ScalarType sum_type(torch::ScalarType type) {
   return type == torch::kHalf || type == torch::kBFloat16 ? torch::kFloat : type;
+}
+
+torch::ScalarType mean_sum_type(torch::ScalarType type) {
+  return torch::isIntegralType(type, /*includeBool=*/false) ? torch::kLong : sum_type(type);
 }
 
 bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
@@ -122,18 +126,20 @@ torch::Tensor reduce_tensors(ReduceOp op, const std::vector<torch::Tensor>& valu
   }
   CheckSummable(values);
   const torch::ScalarType type = values[0].scalar_type();
-  if (type == torch::kBool && values.size() > 1 && !axes.given()) {
-    raise(InvalidArgument("bool has no sum over replicas; convert it to a number type"));
+  if (type == torch::kBool && (values.size() > 1 || axes.given())) {
+    raise(InvalidArgument("bool has no sum over {}; convert it to a number type",
+                          axes.given() ? "axes" : "replicas"));
   }
+  const torch::ScalarType wide_type = op == ReduceOp::kMean ? mean_sum_type(type) : sum_type(type);
   torch::Tensor sum;
   double elements = 0;
   for (std::size_t r = 0; r < values.size(); ++r) {
-    const torch::Tensor part = SumOver(values[r], axes);
+    const torch::Tensor part = SumOver(values[r], axes, wide_type);
     if (sum.defined() && !part.sizes().equals(sum.sizes())) {
       raise(InvalidArgument("Shape mismatch: replica {} holds shape {}, replica 0 shape {}", r,
                             ShapeText(values[r]), ShapeText(values[0])));
     }
-    const torch::Tensor wide = (values.size() > 1 ? here(part) : part).to(sum_type(type));
+    const torch::Tensor wide = (values.size() > 1 ? here(part) : part).to(wide_type);
     sum = sum.defined() ? sum + wide : wide;
     elements += axes.given() ? static_cast<double>(values[r].numel()) /
                                    static_cast<double>(std::max<std::int64_t>(1, part.numel()))

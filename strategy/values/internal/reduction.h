@@ -40,5 +40,7 @@ std::optional<DType> dtype_of(torch::ScalarType type);
 torch::ScalarType scalar_type_of(DType type);
 // What values of a type are added in: float32 for float16 and bfloat16, else the type itself.
 torch::ScalarType sum_type(torch::ScalarType type);
+// The same where the sum is to be divided: int64 for integers.
+torch::ScalarType mean_sum_type(torch::ScalarType type);
 
 }  // namespace muster::internal

@@ -139,16 +139,15 @@ WriteArgument JoinRows(const std::string& name, const std::vector<WriteArgument>
   return {.values = torch::cat(rows), .indices = torch::cat(indices)};
 }
 
-// The sum of each row over replicas; every index once, ascending.
+// The sum of each row over replicas, in the type `wide`; every index once, ascending.
 WriteArgument SumRows(const std::string& name, const std::vector<WriteArgument>& all,
-                      const torch::Tensor& like) {
+                      const torch::Tensor& like, torch::ScalarType wide) {
   const WriteArgument joined = JoinRows(name, all, like);
   const auto [unique, inverse, counts] =
       torch::_unique2(joined.indices, /*sorted=*/true, /*return_inverse=*/true);
   (void)counts;
   std::vector<std::int64_t> shape = like.sizes().vec();
   shape[0] = unique.numel();
-  const torch::ScalarType wide = sum_type(like.scalar_type());
   torch::Tensor sums = torch::zeros(shape, torch::dtype(wide).device(like.device()));
   sums.index_add_(0, inverse.to(like.device()), joined.values.to(wide));
   return {.values = sums, .indices = unique};
@@ -245,8 +244,11 @@ WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggrega
         name_of(kind), name, all[0].number ? "number" : "tensor object", all.size()));
   }
   if (is_scatter(kind)) {
+    const torch::ScalarType type = like.scalar_type();
+    const torch::ScalarType wide = sum ? sum_type(type) : mean_sum_type(type);
     // Factors are no summands: each is applied.
-    WriteArgument rows = Multiplies(kind) ? JoinRows(name, all, like) : SumRows(name, all, like);
+    WriteArgument rows =
+        Multiplies(kind) ? JoinRows(name, all, like) : SumRows(name, all, like, wide);
     if (!sum) rows.values = Mean(rows.values, all.size());
     rows.values = rows.values.to(like.scalar_type());
     return rows;
@@ -256,8 +258,7 @@ WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggrega
   for (const WriteArgument& one : all) {
     const torch::Tensor value = Converted(name, one.values, like);
     // A sum that has no room in a narrow type has one in its mean.
-    const bool wide = !sum && torch::isIntegralType(value.scalar_type(), /*includeBool=*/false);
-    values.push_back(wide ? value.to(torch::kLong) : value);
+    values.push_back(sum ? value : value.to(mean_sum_type(value.scalar_type())));
     numbers = numbers && one.number;
   }
   const torch::Tensor total = reduce_tensors(ReduceOp::kSum, values, Axes());

@@ -68,6 +68,29 @@ TEST_CASE("an error at any call is reported and leaves no temporary file", "[sto
   }
 }
 
+TEST_CASE("an error at any call over a checkpoint leaves the old one or the new one there",
+          "[storage][unit]") {
+  const auto write = [](FileSystem& files, const std::string& file, float value) {
+    v1::CheckpointManifest manifest;
+    manifest.set_step(1);
+    MUSTER_TRY(WritePieces("root/one", file, {{"w", {1}, 0, {value}}}, manifest, files));
+    return Commit("root/one", std::move(manifest), files);
+  };
+  FakeFileSystem measured;
+  REQUIRE(write(measured, "a.safetensors", 1).ok());
+  const std::uint64_t calls = measured.calls();
+  for (std::uint64_t call = 0; call < calls; ++call) {
+    FakeFileSystem files;
+    REQUIRE(write(files, "a.safetensors", 1).ok());
+    files.FailAt(call);
+
+    REQUIRE(write(files, "b.safetensors", 2).code() == StatusCode::kUnknown);
+
+    INFO("call " << call);
+    REQUIRE(Verify("root/one", files).ok());
+  }
+}
+
 TEST_CASE("a full disk is named, leaves nothing behind, and the old checkpoint readable",
           "[storage][unit]") {
   FakeFileSystem files;

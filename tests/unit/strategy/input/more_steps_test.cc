@@ -130,6 +130,31 @@ TEST_CASE("samples come from all datasets by weight, each in its order", "[input
       throws(kInvalid, "not all 0", [&] { (void)dataset::sample_from_datasets(sources, {0, 0}); }));
 }
 
+TEST_CASE("windows and padded batches end where a prefetch below them has ended", "[input][unit]") {
+  const auto ahead = dataset::range(10).prefetch(2);
+  CHECK(lists(ahead.padded_batch(4)).size() == 3);
+  CHECK(lists(ahead.window({.size = 3})) == Lists{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}});
+  CHECK(lists(ahead.window({.size = 3, .shift = 1})).size() == 10);
+  CHECK(lists(ahead.window({.size = 2, .shift = 4})) == Lists{{0, 1}, {4, 5}, {8, 9}});
+  // A function of the user's, which has said that there is no more, is not called again.
+  int ended = 0;
+  const auto counted = dataset::from_generator([&ended] {
+    return [&ended, n = std::int64_t{0}]() mutable -> std::optional<torch::Tensor> {
+      if (n < 3) return torch::tensor(n++);
+      ++ended;
+      return std::nullopt;
+    };
+  });
+  CHECK(lists(counted.padded_batch(2)).size() == 2);
+  CHECK(ended == 1);
+}
+
+TEST_CASE("an iterator does not go to an element before the first", "[input][unit]") {
+  auto iterator = dataset::from_tensor_slices(torch::arange(4)).iterator();
+  CHECK(throws(kInvalid, "element -1 of a dataset", [&] { iterator.seek(-1); }));
+  CHECK(iterator.next()->item<int>() == 0);
+}
+
 // Two files of two rows of different length; a row of file f begins with 10 f.
 Dataset<> rows_of_two_files() {
   return dataset::file_names({"0", "1"}).flat_map([](const std::string& name) {
@@ -197,6 +222,42 @@ TEST_CASE("a position of these steps goes on where it was", "[input][unit]") {
 
   CHECK(expected.size() > 1);
   CHECK(seen == expected);
+}
+
+TEST_CASE("a position among samples of shuffled datasets goes on with what was left",
+          "[input][unit]") {
+  const auto sampled = [](std::optional<std::uint64_t> seed) {
+    const std::vector<Dataset<>> sources{dataset::range(40).shuffle(40),
+                                         dataset::range(100, 120).shuffle(20)};
+    return dataset::sample_from_datasets(sources, {2, 1}, seed);
+  };
+  for (const auto seed : {std::optional<std::uint64_t>(5), std::optional<std::uint64_t>()}) {
+    CAPTURE(seed.has_value());
+    const auto data = sampled(seed);
+    (void)all(data);  // another pass, in which the shuffles draw anew
+    auto iterator = data.iterator();
+    for (int i = 0; i < 25; ++i) (void)iterator.next();
+    const std::string position = iterator.save_position();
+    Numbers expected, seen;
+    while (const auto one = iterator.next()) expected.push_back(one->item<std::int64_t>());
+
+    auto restored = sampled(seed).iterator(position);
+    while (const auto one = restored.next()) seen.push_back(one->item<std::int64_t>());
+
+    CHECK(expected.size() == 35);
+    CHECK(seen == expected);
+  }
+}
+
+TEST_CASE("a sample whose dataset waits ends with its iterator", "[input][unit]") {
+  const auto waiting =
+      dataset::range(10).map([](const torch::Tensor& n, const std::stop_token& stop) {
+        if (n.item<int>() > 0) (void)dataset::wait_for(stop, std::chrono::hours(1));
+        return n;
+      });
+  const std::vector<Dataset<>> sources{waiting};
+  auto iterator = dataset::sample_from_datasets(sources, {1}).prefetch(4).iterator();
+  CHECK(iterator.next()->item<int>() == 0);
 }
 
 TEST_CASE("fewer files than workers are worth a warning", "[input][unit]") {

@@ -355,6 +355,22 @@ TEST_CASE("the chief writes checkpoints, the others take part, and all restore t
   }
 }
 
+TEST_CASE("a checkpoint that holds optimizers alone is the chief's to write as well",
+          "[strategy][unit]") {
+  const TempFolder folder;
+  const auto wrote = on_cluster<int>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
+    const auto net = strategy.distribute(float64_net());
+    const auto optimizer =
+        strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.1));
+    Checkpoint checkpoint;
+    checkpoint.track(optimizer);
+    const std::string mine = folder / std::to_string(strategy.id_in_cluster());
+    checkpoint.save(mine, 1);
+    return std::filesystem::exists(mine) ? 1 : 0;
+  });
+  CHECK(wrote == std::vector<int>{1, 0});
+}
+
 TEST_CASE("a checkpoint that the chief cannot write is every worker's error", "[strategy][unit]") {
   const TempFolder folder;
   std::ofstream(folder / "file") << "no folder";

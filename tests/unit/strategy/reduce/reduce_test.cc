@@ -215,5 +215,27 @@ TEST_CASE("shapes that differ between replicas are an error that names both", "[
                [&] { strategy.reduce(ReduceOp::kSum, value); }));
 }
 
+TEST_CASE("means of integers have room for their sums, also over axes and of one replica",
+          "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  for (const auto type : {torch::kByte, torch::kChar, torch::kShort}) {
+    CAPTURE(torch::toString(type));
+    const auto values = strategy.run([&] { return torch::full({300}, 100 + 10 * id()).to(type); });
+    CHECK(strategy.reduce(ReduceOp::kMean, values, 0).item<double>() == 105);
+  }
+  const auto flags = strategy.run([] { return torch::ones({4}, torch::kBool); });
+  for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
+    CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum over axes",
+                 [&] { (void)strategy.reduce(op, flags, 0); }));
+  }
+  OneDeviceStrategy alone("CPU:0");
+  alone.run([] {
+    const torch::Tensor mean = replica_context().all_reduce(ReduceOp::kMean, torch::tensor({3}));
+    CHECK(mean.scalar_type() == torch::kDouble);
+    CHECK(replica_context().all_reduce(ReduceOp::kSum, torch::tensor({3})).scalar_type() ==
+          torch::kLong);
+  });
+}
+
 }  // namespace
 }  // namespace muster

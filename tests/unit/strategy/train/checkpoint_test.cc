@@ -1,6 +1,9 @@
 // Checkpoints of variables.
 #include "strategy/train/checkpoint.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"
 #include "tests/support/catch.h"
@@ -220,6 +223,47 @@ TEST_CASE("a restore that fails changes nothing", "[strategy][unit]") {
   MirroredStrategy strategy(cpus(2));
   CHECK(throws(ErrorCode::kFailedPrecondition, "requires cross-replica context",
                [&] { strategy.run([&] { checkpoint.save(directory / "in"); }); }));
+}
+
+TEST_CASE("a checkpoint of a type that a variable cannot hold changes nothing",
+          "[strategy][unit]") {
+  TempFolder directory;
+  Checkpoint({{"a", plain(5.0)}, {"b", plain(torch::ones({2}))}}).save(directory / "floats");
+  const Variable a = plain(1.0);
+  const Variable b = plain(torch::zeros({2}, torch::kLong));
+  Checkpoint checkpoint({{"a", a}, {"b", b}});
+
+  CHECK(throws(ErrorCode::kInvalidArgument, "tensor b of the checkpoint is Float, which variable",
+               [&] { checkpoint.restore(directory / "floats"); }));
+  CHECK(number(a) == 1);
+
+  Checkpoint later({{"a", a}});
+  later.restore(directory / "floats");
+  CHECK(code_of([&] { later.track("b", b); }) == ErrorCode::kInvalidArgument);
+  later.track("b", plain(torch::zeros({2})));  // it has not been taken for the other one
+}
+
+TEST_CASE("a save that fails over a checkpoint leaves a whole one, however many have failed",
+          "[strategy][unit]") {
+  TempFolder directory;
+  const Variable v = plain(1.0);
+  save(v, directory.path());
+  v.assign(2.0);
+  save(v, directory.path());  // in the other file
+  const std::string first = directory / "variables.safetensors";
+  CHECK_FALSE(std::filesystem::exists(first));
+  // As a save leaves it that was killed before its manifest.
+  std::ofstream(first) << "half";
+  v.assign(3.0);
+
+  const std::string live = directory / "variables-2.safetensors";
+
+  // Its file is written before the manifest: it must not be the one that the old manifest names.
+  Checkpoint({{"v", v}}).save(directory.path());
+
+  CHECK(saved(directory.path()) == 3);
+  CHECK(std::filesystem::exists(first));
+  CHECK_FALSE(std::filesystem::exists(live));
 }
 
 TEST_CASE("a manager keeps the newest checkpoints and passes over a damaged one",

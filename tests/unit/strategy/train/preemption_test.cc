@@ -180,5 +180,29 @@ TEST_CASE("one process alone is asked by its own watcher, and goes on when its e
   CHECK(next.total_run_calls() == 3);
 }
 
+TEST_CASE("a notice that is given once is kept until the grace period has ended",
+          "[strategy][spec][PRE-02]") {
+  const TempFolder folder;
+  OneDeviceStrategy strategy("CPU:0");
+  const auto scope = strategy.scope();
+  Checkpoint checkpoint({{"count", Variable::create("count", torch::zeros({}, torch::kFloat64))}});
+  bool asked = false;
+  int exits = 0;
+  PreemptionCheckpointHandler handler(
+      strategy, checkpoint, folder / "c",
+      {.termination_watcher = [&] { return std::exchange(asked, false); },
+       .exit = [&] { ++exits; },
+       .grace_period = std::chrono::milliseconds(20)});
+  (void)handler.run([] { return 0; });
+  asked = true;
+
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (exits == 0 && std::chrono::steady_clock::now() < until) {
+    (void)handler.run([] { return 0; });
+  }
+
+  CHECK(exits == 1);
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -50,6 +50,16 @@ TEST_CASE("scatter_div with SUM divides integers toward zero", "[spec][VAR-16]")
   CHECK(code_of([&] { v.scatter_div(row(0, 1)); }) == ErrorCode::kInvalidArgument);
 }
 
+TEST_CASE("a MEAN of narrow numbers has room for what is added first", "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  const Variable bytes = on_write(strategy, torch::zeros({3}, torch::kChar), kMean);
+  strategy.run([&] { bytes.scatter_add(rows(torch::full({1}, 100, torch::kChar), ints(1))); });
+  CHECK(list(bytes.value()) == std::vector<double>{0, 100, 0});
+  const Variable half = on_write(strategy, torch::zeros({1}, torch::kHalf), kMean);
+  strategy.run([&] { half.assign(torch::full({1}, 40'000.0, torch::kHalf)); });
+  CHECK(list(half.value()) == std::vector<double>{40'000});
+}
+
 TEST_CASE("scatter_mul with MEAN multiplies by the mean", "[spec][VAR-17]") {
   MirroredStrategy strategy(cpus(2));
   const Variable v = on_write(strategy, floats(2, 1, 1), kMean);

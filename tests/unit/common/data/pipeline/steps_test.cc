@@ -164,6 +164,32 @@ TEST_CASE("a cache after a shuffle: identical epochs", "[pipeline][unit][spec][I
   CHECK(Numbers(both.begin(), both.begin() + 50) == AllNumbers(cached, {.pass = 5}));
 }
 
+TEST_CASE("a cache that each opening fills with another order keeps the last ones",
+          "[pipeline][unit]") {
+  std::vector<std::weak_ptr<const void>> made;
+  const Pipeline inner = Range(3)
+                             .Shuffle(3)
+                             .Map([&](const Element& element, const std::stop_token&) {
+                               Element own = element;
+                               Column& column = own.columns[0];
+                               const auto number =
+                                   std::make_shared<const std::int64_t>(*column.as<std::int64_t>());
+                               column.data = reinterpret_cast<const std::byte*>(number.get());
+                               column.owner = number;
+                               made.push_back(number);
+                               return Result<Element>(own);
+                             })
+                             .Cache();
+  const Pipeline outer = Range(20).FlatMap([&](const Element&) { return inner; });
+
+  CHECK(AllNumbers(outer).size() == 60);
+
+  const auto held =
+      std::count_if(made.begin(), made.end(), [](const auto& number) { return !number.expired(); });
+  CHECK(held > 0);
+  CHECK(held <= 6);
+}
+
 TEST_CASE("what a cache holds is computed once", "[pipeline][unit]") {
   std::atomic<int> calls = 0;
   const Pipeline cached = Range(10)
