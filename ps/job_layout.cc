@@ -51,6 +51,19 @@ std::vector<std::int64_t> ShardLayout::ShardShape() const {
   return own;
 }
 
+Status ShardLayout::CheckIds(std::span<const std::int64_t> ids, std::size_t floats) const {
+  if (floats / static_cast<std::size_t>(info.row_elements) != ids.size() ||
+      floats % static_cast<std::size_t>(info.row_elements) != 0) {
+    return InvalidArgument("variable {}: {} rows of {} elements and {} floats", name, ids.size(),
+                           info.row_elements, floats);
+  }
+  std::uint64_t worst = 0;
+  for (const std::int64_t id : ids) worst = std::max(worst, static_cast<std::uint64_t>(id));
+  if (worst < static_cast<std::uint64_t>(info.rows)) return Ok();
+  return OutOfRange("variable {}: row {} of the shard from row {}, which has {} rows", name,
+                    static_cast<std::int64_t>(worst), info.row_offset, info.rows);
+}
+
 Result<std::vector<ShardLayout>> LayOut(const v1::JobPlan& plan, std::uint32_t ps_index) {
   if (ps_index >= static_cast<std::uint32_t>(plan.ps_size())) {
     return InvalidArgument("ps:{}: the plan has {}", ps_index,

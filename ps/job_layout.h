@@ -1,7 +1,9 @@
 // One server's part of a job's plan, checked. Threading: values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,9 @@ struct ShardLayout {
   // The name of `tensor` in the checkpoint's file: "w", or "w@12" for a part of one.
   std::string KeyOf(const std::string& tensor) const;
   std::vector<std::int64_t> ShardShape() const;
+  // Whether there are so many floats for local rows `ids`. kInvalidArgument: there are not.
+  // kOutOfRange: a row is not the shard's.
+  Status CheckIds(std::span<const std::int64_t> ids, std::size_t floats) const;
 };
 
 // The shards on server `ps_index`, in the order of (variable, row_offset).

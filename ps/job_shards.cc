@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/step_rule.h"
+#include "common/base/words.h"
 #include "common/messages/steps.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/hash.h"
@@ -105,12 +106,12 @@ class Shards : public JobShards {
   Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory,
                               storage::FileSystem& files) override;
   void Report(v1::PsReport& report) const override;
+  void ReportTotals(v1::PsReport& report) const override;
   std::uint64_t staged_bytes() const override { return staged_bytes_; }
   void Adopt(Attempt least_attempt, v1::AdoptReport& report) override;
 
  private:
   Result<const Shard*> At(std::uint32_t shard) const;
-  Status CheckIds(const Shard& shard, std::span<const std::int64_t> ids, std::size_t floats) const;
   bool Finite(std::span<const float> gradient) const;
   // Admits the push, and applies or stages it when the gradient is sound.
   Result<ApplyOutcome> Push(Shard& shard, PushId id, std::span<const float> gradient,
@@ -248,22 +249,6 @@ Result<const Shard*> Shards::At(std::uint32_t shard) const {
   return InvalidArgument("job {}: shard {} of {}", job_, shard, shards_.size());
 }
 
-Status Shards::CheckIds(const Shard& shard, std::span<const std::int64_t> ids,
-                        std::size_t floats) const {
-  const ShardInfo& info = shard.layout.info;
-  if (floats / static_cast<std::size_t>(info.row_elements) != ids.size() ||
-      floats % static_cast<std::size_t>(info.row_elements) != 0) {
-    return InvalidArgument("variable {}: {} rows of {} elements and {} floats", shard.layout.name,
-                           ids.size(), info.row_elements, floats);
-  }
-  std::uint64_t worst = 0;
-  for (const std::int64_t id : ids) worst = std::max(worst, static_cast<std::uint64_t>(id));
-  if (worst < static_cast<std::uint64_t>(info.rows)) return Ok();
-  return OutOfRange("variable {}: row {} of the shard from row {}, which has {} rows",
-                    shard.layout.name, static_cast<std::int64_t>(worst), info.row_offset,
-                    info.rows);
-}
-
 Result<std::uint64_t> Shards::ReadDense(std::uint32_t index, std::span<float> into) const {
   MUSTER_TRY_ASSIGN(const Shard* shard, At(index));
   if (shard->layout.info.embedding) {
@@ -282,7 +267,7 @@ Result<std::uint64_t> Shards::ReadDense(std::uint32_t index, std::span<float> in
 Result<std::uint64_t> Shards::ReadRows(std::uint32_t index, std::span<const std::int64_t> ids,
                                        std::span<float> into) const {
   MUSTER_TRY_ASSIGN(const Shard* shard, At(index));
-  MUSTER_TRY(CheckIds(*shard, ids, into.size()));
+  MUSTER_TRY(shard->layout.CheckIds(ids, into.size()));
   pulls_.fetch_add(1, std::memory_order_relaxed);
   const ReadLock lock(shard->mutex);
   GatherRows(shard->values.floats().data(),
@@ -431,7 +416,14 @@ Result<ApplyOutcome> Shards::ApplyRows(std::uint32_t index, PushId id,
                                        std::span<const std::int64_t> ids,
                                        std::span<const float> gradients) {
   MUSTER_TRY_ASSIGN(const Shard* found, At(index));
-  MUSTER_TRY(CheckIds(*found, ids, gradients.size()));
+  // What is applied to a shard that is no embedding is as large as the shard, or nothing.
+  if (!found->layout.info.embedding && !ids.empty()) {
+    return InvalidArgument(
+        "variable {} is no embedding; {} of its gradient were pushed by id: push all of it, or no "
+        "rows",
+        found->layout.name, Counted(ids.size(), "row"));
+  }
+  MUSTER_TRY(found->layout.CheckIds(ids, gradients.size()));
   return Push(shards_[index], id, gradients, ids);
 }
 
@@ -547,7 +539,6 @@ Result<v1::SaveReport> Shards::Save(std::uint64_t step, const std::string& direc
 }
 
 void Shards::Report(v1::PsReport& report) const {
-  std::uint64_t parameter_bytes = 0;
   for (const Shard& shard : shards_) {
     v1::PsShardInfo* info = report.add_shards();
     info->set_name(shard.layout.name);
@@ -557,8 +548,13 @@ void Shards::Report(v1::PsReport& report) const {
     info->set_version(shard.version);
     info->set_watermark(shard.window.watermark());
     info->set_applied_above(shard.window.applied_above());
-    parameter_bytes += BytesOf(shard.layout, 1);
   }
+  ReportTotals(report);
+}
+
+void Shards::ReportTotals(v1::PsReport& report) const {
+  std::uint64_t parameter_bytes = 0;
+  for (const Shard& shard : shards_) parameter_bytes += BytesOf(shard.layout, 1);
   report.set_parameter_bytes(parameter_bytes);
   report.set_slot_bytes(parameter_bytes * optimizer_.slots().size());
   report.set_staged_bytes(staged_bytes_);

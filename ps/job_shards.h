@@ -79,7 +79,8 @@ class JobShards {
   // that it has to wait.
   virtual Result<ApplyOutcome> ApplyDense(std::uint32_t shard, PushId id,
                                           std::span<const float> gradient) = 0;
-  // ids unique, local. No ids: only the mark is made.
+  // ids unique, local. No ids: only the mark is made, also on a shard that is no embedding; ids of
+  // one are refused (kInvalidArgument).
   virtual Result<ApplyOutcome> ApplyRows(std::uint32_t shard, PushId id,
                                          std::span<const std::int64_t> ids,
                                          std::span<const float> gradients) = 0;
@@ -96,6 +97,8 @@ class JobShards {
                                       storage::FileSystem& files) = 0;
 
   virtual void Report(v1::PsReport& report) const = 0;
+  // The same without what it says of each shard: takes no lock, so that it waits for no update.
+  virtual void ReportTotals(v1::PsReport& report) const = 0;
   // What gradients of steps that are not over take.
   virtual std::uint64_t staged_bytes() const { return 0; }
 

@@ -93,8 +93,7 @@ Status CheckPart(const v1::ProgramVariable& variable, std::uint32_t part) {
 
 }  // namespace
 
-ProgramShard::ProgramShard(std::shared_ptr<const v1::ProgramVariable> variable, std::uint32_t part,
-                           ApplyPool& pool)
+ProgramShard::ProgramShard(Description variable, std::uint32_t part, ApplyPool& pool)
     : variable_(std::move(variable)),
       part_(part),
       dtype_(static_cast<DType>(variable_->dtype())),
@@ -102,12 +101,17 @@ ProgramShard::ProgramShard(std::shared_ptr<const v1::ProgramVariable> variable, 
 
 Result<std::unique_ptr<ProgramShard>> ProgramShard::Create(const v1::CreateShard& create,
                                                            std::span<const std::byte> value,
-                                                           ApplyPool& pool) {
-  auto variable = std::make_shared<const v1::ProgramVariable>(create.variable());
+                                                           ApplyPool& pool, Description variable) {
+  if (variable == nullptr) {
+    variable = std::make_shared<const v1::ProgramVariable>(create.variable());
+  }
   MUSTER_TRY_ASSIGN(const std::int64_t elements,
                     partition::CountElements({variable->shape().data(),
                                               static_cast<std::size_t>(variable->shape_size())},
                                              "variable " + variable->name()));
+  if (elements > kMostElements) {
+    return InvalidArgument("variable {}: {} elements; at most 2^40", variable->name(), elements);
+  }
   MUSTER_TRY(CheckPart(*variable, create.part()));
   std::unique_ptr<ProgramShard> shard(new ProgramShard(variable, create.part(), pool));
   const std::int64_t rows = variable->shape_size() > 0 ? variable->shape(0) : 1;
@@ -314,7 +318,7 @@ Result<bool> ProgramShard::Apply(const FlushId& id, ClosureId settled,
   }
   if (step > 0) {
     const std::uint64_t before = staged_.bytes();
-    staged_.Add(id, writes);
+    MUSTER_TRY(Annotate(staged_.Add(id, writes), "variable " + variable_->name()));
     held_ += staged_.bytes() - before;
   } else {
     for (const ShardWrite& write : writes) ApplyOne(write);

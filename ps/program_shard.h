@@ -37,15 +37,23 @@ namespace muster::ps {
 
 class ProgramShard {
  public:
-  // With `value`, or as `create.initializer` says.
+  // Owned by all shards of the variable that are here: it names all that there are anywhere.
+  using Description = std::shared_ptr<const v1::ProgramVariable>;
+
+  // With `value`, or as `create.initializer` says. `variable`: equal to create.variable; null: it
+  // is copied.
   //   kInvalidArgument: the description is impossible.  kResourceExhausted: memory.
   static Result<std::unique_ptr<ProgramShard>> Create(const v1::CreateShard& create,
                                                       std::span<const std::byte> value,
-                                                      ApplyPool& pool);
+                                                      ApplyPool& pool,
+                                                      Description variable = nullptr);
 
   const v1::ProgramVariable& variable() const { return *variable_; }
+  const Description& description() const { return variable_; }
   std::uint32_t part() const { return part_; }
-  // Values and slots; never waits.
+  // The values alone.
+  std::uint64_t value_bytes() const { return bytes_; }
+  // Values, slots and what is staged; never waits.
   std::uint64_t bytes() const { return held_.load(std::memory_order_relaxed); }
 
   // What is staged for steps before `step`, of which all closures have ended, is applied: one
@@ -64,7 +72,7 @@ class ProgramShard {
   Status Check(const ShardWrite& write) const;
   // Applies writes that Check() found good, in order, all or none. False: they had been applied.
   // Errors of FlushWindow::Admit. With a `step` they are staged for it, to be applied by
-  // BeginStep(); kAborted: it is over.
+  // BeginStep(); kAborted: it is over.  kResourceExhausted: there is no memory for that.
   Result<bool> Apply(const FlushId& id, ClosureId settled, std::span<const ShardWrite> writes,
                      std::uint64_t step = 0);
 
@@ -78,8 +86,7 @@ class ProgramShard {
   void Trim(ClosureId settled);
 
  private:
-  ProgramShard(std::shared_ptr<const v1::ProgramVariable> variable, std::uint32_t part,
-               ApplyPool& pool);
+  ProgramShard(Description variable, std::uint32_t part, ApplyPool& pool);
   Status Fill(const v1::CreateShard& create, std::span<const std::byte> value)
       MUSTER_REQUIRES(mutex_);
   Status CheckAccess(bool rows, std::span<const std::int64_t> ids, std::size_t bytes) const;
@@ -91,7 +98,7 @@ class ProgramShard {
   void ApplyGradient(const ShardWrite& write) MUSTER_REQUIRES(mutex_);
   std::span<std::byte> BytesOf(Region& region) const;
 
-  const std::shared_ptr<const v1::ProgramVariable> variable_;
+  const Description variable_;
   const std::uint32_t part_;
   const DType dtype_;
   ApplyPool& pool_;

@@ -10,6 +10,8 @@ namespace {
 
 // A request that comes late has been on a broken connection since, and those are few.
 constexpr std::size_t kMostDeleted = 4'096;
+// After so much that was staged, it is looked how much memory is left: not for every small write.
+constexpr std::uint64_t kLookAfter = 64ULL << 20;
 
 // Schedules and FTRL's slots depend on a learning rate that is known beforehand.
 Status CheckForPrograms(const v1::OptimizerSpec& spec) {
@@ -32,12 +34,13 @@ Status CheckForPrograms(const v1::OptimizerSpec& spec) {
 }  // namespace
 
 ProgramSpace::ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool,
-                           std::size_t most_shards)
+                           std::size_t most_shards, MemoryProbe available)
     : job_id_(std::move(job_id)),
       time_(time),
       number_(number),
       pool_(pool),
-      most_shards_(most_shards) {}
+      most_shards_(most_shards),
+      available_(available) {}
 
 Status ProgramSpace::Open() const { return closed_; }
 
@@ -74,12 +77,24 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
     return AlreadyExists("variable {}: its id {} is that of variable {}", variable.name(), id,
                          shard->variable().name());
   };
+  // What another part of it here says of it: a description names all parts, and each part with one
+  // of its own would take memory by the square of their number.
+  ProgramShard::Description description;
   {
     const ReadLock lock(mutex_);
     MUSTER_TRY_ASSIGN(const std::optional<std::uint32_t> index, known());
     if (index) return *index;
+    const auto part = parts_.lower_bound({id, 0});
+    if (part != parts_.end() && part->first.first == id) {
+      const auto at = shards_.find(part->second);
+      if (at != shards_.end()) description = at->second->description();
+    }
   }
-  MUSTER_TRY_ASSIGN(ShardPointer made, ProgramShard::Create(create, value, pool_));
+  if (description != nullptr && description->SerializeAsString() != variable.SerializeAsString()) {
+    description = nullptr;
+  }
+  MUSTER_TRY_ASSIGN(ShardPointer made,
+                    ProgramShard::Create(create, value, pool_, std::move(description)));
   const WriteLock lock(mutex_);
   MUSTER_TRY_ASSIGN(const std::optional<std::uint32_t> index, known());
   if (index) return *index;
@@ -122,25 +137,30 @@ Status ProgramSpace::Delete(std::span<const std::uint32_t> shards) {
 }
 
 Result<v1::FoundVariable> ProgramSpace::Lookup(const std::string& name) const {
-  const ReadLock lock(mutex_);
-  MUSTER_TRY(Open());
-  v1::FoundVariable found;
-  const auto id = names_.find(name);
-  if (id != names_.end()) {
+  // Looked at without the lock: an update holds a shard's for as long as it takes, and who waits
+  // for that one holds up whoever makes or deletes a variable, and all behind.
+  std::vector<std::pair<std::uint32_t, ShardPointer>> parts;
+  {
+    const ReadLock lock(mutex_);
+    MUSTER_TRY(Open());
+    const auto id = names_.find(name);
+    if (id == names_.end()) return NotFound("no variable {} here", name);
     for (auto at = parts_.lower_bound({id->second, 0});
          at != parts_.end() && at->first.first == id->second; ++at) {
       const auto there = shards_.find(at->second);
-      if (there == shards_.end()) continue;
-      const ShardPointer& shard = there->second;
-      *found.mutable_variable() = shard->variable();
-      v1::FoundShard& entry = *found.add_shards();
-      entry.set_part(shard->part());
-      entry.set_shard(at->second);
-      entry.set_optimizer(shard->has_optimizer());
+      if (there != shards_.end()) parts.emplace_back(at->second, there->second);
     }
   }
-  if (found.shards_size() > 0) return found;
-  return NotFound("no variable {} here", name);
+  if (parts.empty()) return NotFound("no variable {} here", name);
+  v1::FoundVariable found;
+  *found.mutable_variable() = parts.back().second->variable();
+  for (const auto& [index, shard] : parts) {
+    v1::FoundShard& entry = *found.add_shards();
+    entry.set_part(shard->part());
+    entry.set_shard(index);
+    entry.set_optimizer(shard->has_optimizer());
+  }
+  return found;
 }
 
 Result<ProgramSpace::ShardPointer> ProgramSpace::Find(std::uint32_t shard) const {
@@ -164,11 +184,24 @@ Status ProgramSpace::Attach(const v1::AttachOptimizer& attach) {
   v1::OptimizerSpec spec = attach.optimizer();
   // It comes with each gradient.
   spec.set_learning_rate(1);
+  MUSTER_TRY_ASSIGN(const Optimizer made, Optimizer::Create(spec, 1));
   std::vector<ShardPointer> shards;
+  std::uint64_t needed = 0;
   for (const std::uint32_t index : attach.shards()) {
     MUSTER_TRY_ASSIGN(ShardPointer shard, Find(index));
     MUSTER_TRY(shard->CheckAttach(spec));
+    if (!shard->has_optimizer()) needed += made.slots().size() * shard->value_bytes();
     shards.push_back(std::move(shard));
+  }
+  // As a whole, before any shard takes some.
+  const std::optional<std::uint64_t> left =
+      needed > 0 ? available_() : std::optional<std::uint64_t>();
+  if (left && needed > *left) {
+    return ResourceExhausted(
+        "variable {}: the optimizer's slots of it, and of what gets the optimizer with it, need {} "
+        "MiB on this parameter server, which has {} MiB left; use more parameter servers or an "
+        "optimizer with fewer slots",
+        shards[0]->variable().name(), needed >> 20, *left >> 20);
   }
   for (const ShardPointer& shard : shards) {
     MUSTER_TRY(
@@ -183,6 +216,21 @@ Result<ReadMark> ProgramSpace::Read(std::uint32_t shard, std::uint32_t slot, boo
   MUSTER_TRY_ASSIGN(const ShardPointer found, Find(shard));
   found->BeginStep(step_.load(std::memory_order_acquire));
   return found->Read(slot, rows, ids, into, reader);
+}
+
+Status ProgramSpace::RequireRoom(std::uint64_t bytes, const ShardPointer& first) {
+  const std::uint64_t unseen = staged_unseen_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (unseen < kLookAfter) return Ok();
+  const std::optional<std::uint64_t> left = available_();
+  if (left && bytes > *left) {
+    return ResourceExhausted(
+        "variable {}: what is written to it and beside it, {} MiB, is kept until its synchronous "
+        "step is over; this parameter server has {} MiB left; use more parameter servers or fewer "
+        "gradients in a step",
+        first->variable().name(), bytes >> 20, *left >> 20);
+  }
+  staged_unseen_.store(0, std::memory_order_relaxed);
+  return Ok();
 }
 
 Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes,
@@ -200,6 +248,11 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
     for (const ShardWrite& write : writes.subspan(at, end - at)) MUSTER_TRY(shard->Check(write));
     parts.push_back({std::move(shard), writes.subspan(at, end - at)});
     at = end;
+  }
+  if (step > 0 && !parts.empty()) {
+    std::uint64_t bytes = 0;
+    for (const ShardWrite& write : writes) bytes += write.ids.size_bytes() + write.values.size();
+    MUSTER_TRY(RequireRoom(bytes, parts[0].shard));
   }
   const ClosureId settled = settled_.load(std::memory_order_relaxed);
   for (const Part& part : parts) {

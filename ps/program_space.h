@@ -26,6 +26,7 @@
 #include "ps/program_shard.h"
 #include "ps/program_wire.h"
 #include "ps/read_write_lock.h"
+#include "ps/region.h"
 
 namespace muster::v1 {
 class AttachOptimizer;
@@ -35,6 +36,8 @@ class FoundVariable;
 namespace muster::ps {
 
 class ApplyPool;
+
+using MemoryProbe = std::optional<std::uint64_t> (*)();
 
 // Whose variables they are, and in whose time: the later one wins.
 struct ProgramTime {
@@ -46,9 +49,11 @@ struct ProgramTime {
 class ProgramSpace {
  public:
   // `number` tells it from every other space of this server and of those before and after it.
-  // `pool` outlives it. `most_shards`: at a time.
+  // `pool` outlives it. `most_shards`: at a time. `available`: asked before slots are made, and
+  // before much is staged.
   ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool,
-               std::size_t most_shards = std::size_t{1} << 22);
+               std::size_t most_shards = std::size_t{1} << 22,
+               MemoryProbe available = AvailableMemory);
 
   const std::string& job_id() const { return job_id_; }
   ProgramTime time() const { return time_; }
@@ -63,6 +68,8 @@ class ProgramSpace {
   Status Delete(std::span<const std::uint32_t> shards);
   //   kNotFound: no part of it is here.
   Result<v1::FoundVariable> Lookup(const std::string& name) const;
+  // Checks all shards before the first gets it.
+  //   kResourceExhausted: memory for the slots.  Errors of ProgramShard::CheckAttach.
   Status Attach(const v1::AttachOptimizer& attach);
 
   //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read.
@@ -77,7 +84,7 @@ class ProgramSpace {
   // Checks all, then applies them, or stages them for `step`, shard by shard: whole on each shard,
   // or not at all. Adds to `outcomes` for each shard whether it was applied now (true) or had been.
   // Errors of ProgramShard::Check and Apply; the second kind leaves earlier shards applied: it may
-  // come again.
+  // come again.  kResourceExhausted: no memory to stage them in; nothing was.
   Status Write(const FlushId& id, std::span<const ShardWrite> writes, std::vector<bool>& outcomes,
                std::uint64_t step = 0);
 
@@ -94,12 +101,17 @@ class ProgramSpace {
   Status Open() const MUSTER_REQUIRES_SHARED(mutex_);
   Result<ShardPointer> Find(std::uint32_t shard) const;
   std::vector<ShardPointer> AllShards() const;
+  // Whether there is memory to stage so many bytes more, as far as that is looked at.
+  Status RequireRoom(std::uint64_t bytes, const ShardPointer& first);
 
   const std::string job_id_;
   const ProgramTime time_;
   const SpaceId number_;
   ApplyPool& pool_;
   const std::size_t most_shards_;
+  const MemoryProbe available_;
+  // What has been staged since `available_` was asked last.
+  std::atomic<std::uint64_t> staged_unseen_{0};
   std::atomic<ClosureId> settled_{};
 
   std::atomic<std::uint64_t> step_{0};

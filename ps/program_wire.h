@@ -30,6 +30,9 @@ namespace muster::ps {
 // memory, which a restarted server has.
 using SpaceId = Id<struct SpaceTag>;
 
+// What one variable has at most: every dimension fits, so that sizes in bytes do.
+inline constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
+
 enum class ProgramVerb : net::FrameKind {
   // Reply: SpaceId.
   kOpen = 40,

@@ -1,19 +1,29 @@
 #include "ps/staged_writes.h"
 
+#include <new>
+
 #include "ps/elements.h"
 #include "ps/float_mode.h"
 
 namespace muster::ps {
 
-void StagedWrites::Add(const FlushId& id, std::span<const ShardWrite> writes) {
-  std::vector<Write>& set = sets_[{id.closure.value(), id.flush}];
-  for (const ShardWrite& write : writes) {
-    Write& kept = set.emplace_back();
-    kept.ids.assign(write.ids.begin(), write.ids.end());
-    kept.values.assign(write.values.begin(), write.values.end());
-    kept.write = write;
-    bytes_ += write.ids.size_bytes() + write.values.size();
+Status StagedWrites::Add(const FlushId& id, std::span<const ShardWrite> writes) {
+  std::uint64_t bytes = 0;
+  for (const ShardWrite& write : writes) bytes += write.ids.size_bytes() + write.values.size();
+  try {
+    std::vector<Write> set(writes.size());
+    for (std::size_t i = 0; i < writes.size(); ++i) {
+      set[i].ids.assign(writes[i].ids.begin(), writes[i].ids.end());
+      set[i].values.assign(writes[i].values.begin(), writes[i].values.end());
+      set[i].write = writes[i];
+    }
+    sets_[{id.closure.value(), id.flush}] = std::move(set);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("no memory for {} bytes that closure {} writes in a synchronous step",
+                             bytes, id.closure);
   }
+  bytes_ += bytes;
+  return Ok();
 }
 
 void StagedWrites::AddRows(const Write& from, DType dtype, std::size_t row_bytes) {

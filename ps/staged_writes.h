@@ -14,6 +14,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include "common/base/dtype.h"
+#include "common/base/status.h"
 #include "ps/flush_window.h"
 #include "ps/program_wire.h"
 
@@ -22,7 +23,8 @@ namespace muster::ps {
 class StagedWrites {
  public:
   // Copies them. Of each flush once.
-  void Add(const FlushId& id, std::span<const ShardWrite> writes);
+  //   kResourceExhausted: no memory; nothing was taken.
+  Status Add(const FlushId& id, std::span<const ShardWrite> writes);
   // In the order of closures: operations as they are, then one gradient of the whole shard and one
   // of rows, each the sum of those that there are, with the learning rate of the last. Spans live
   // until Clear().

@@ -71,18 +71,20 @@ void StepSum::AddRows(std::span<const std::int64_t> ids, std::span<const float> 
 Status StepSum::AddNext(std::span<const std::int64_t> ids, std::span<const float> values) {
   if (rows_) {
     AddRows(ids, values);
+  } else if (values.empty()) {
+    // Only marked: what is left in the sum of an earlier step is nobody's.
   } else if (empty_) {
     if (sum_.bytes() == 0 && elements_ > 0) {
       MUSTER_TRY_ASSIGN(sum_, TakeRegion(elements_));
     }
     std::memcpy(sum_.floats().data(), values.data(), values.size_bytes());
+    empty_ = false;
   } else {
     InPieces(pool_, values.size(), kPieceFloats, kParallelFloats,
              [&](std::size_t first, std::size_t count) {
                AddTo(sum_.floats().subspan(first, count), values.subspan(first, count));
              });
   }
-  empty_ = false;
   next_ = next_.Next();
   return Ok();
 }
@@ -94,13 +96,20 @@ Status StepSum::Add(ClosureId closure, std::span<const std::int64_t> ids,
   for (auto first = early_.begin(); first != early_.end() && first->first == next_;
        first = early_.erase(first)) {
     Early& early = first->second;
-    // There is a sum already: this takes no memory that could be missing.
-    MUSTER_TRY(AddNext(early.ids, std::as_const(early.values).floats().first(early.floats)));
-    bytes_ -= early.ids.size() * sizeof(std::int64_t);
-    if (!rows_) {
-      spare_.push_back(std::move(early.values));
+    // Neither way takes memory that could be missing: the sum begins with what has waited, or there
+    // is one already.
+    if (!rows_ && empty_ && early.floats > 0) {
+      std::swap(sum_, early.values);
+      empty_ = false;
+      next_ = next_.Next();
     } else {
+      MUSTER_TRY(AddNext(early.ids, std::as_const(early.values).floats().first(early.floats)));
+    }
+    bytes_ -= early.ids.size() * sizeof(std::int64_t);
+    if (rows_) {
       bytes_ -= early.values.bytes();
+    } else if (early.values.bytes() > 0) {
+      spare_.push_back(std::move(early.values));
     }
   }
   return Ok();

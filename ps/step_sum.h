@@ -29,7 +29,7 @@ class StepSum {
       : elements_(elements), row_elements_(row_elements), rows_(rows), next_(next), pool_(pool) {}
 
   // Takes a closure's gradient, once for each closure of the step. Ids are unique, and none without
-  // `rows`.
+  // `rows`. No values: the closure is counted, and adds nothing.
   //   kResourceExhausted: no memory; nothing was taken.
   Status Add(ClosureId closure, std::span<const std::int64_t> ids, std::span<const float> values);
 

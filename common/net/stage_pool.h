@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstddef>
+#include <list>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -42,15 +44,23 @@ class StagePool {
 
   explicit StagePool(std::size_t limit) : limit_(limit) {}
 
-  // A buffer of `bytes`. More than the whole limit is lent only while nothing else is.
+  // A buffer of `bytes`, in the order in which they are asked for. More than the whole limit is
+  // lent only while nothing else is.
   //   kResourceExhausted: no room before the deadline, or the system has no memory.
   Result<Lease> Take(std::size_t bytes, TimePoint deadline);
 
   // Lent and kept, together.
   std::size_t held() const;
+  // How many wait for room.
+  std::size_t waiting() const;
 
  private:
   void GiveBack(Mapping memory);
+  // Nothing: there is no room.
+  Result<std::optional<Mapping>> Lend(std::size_t capacity) MUSTER_REQUIRES(mutex_);
+  // Nothing: there was no room before the deadline.
+  Result<std::optional<Mapping>> LendInTurn(std::size_t capacity, TimePoint deadline)
+      MUSTER_REQUIRES(mutex_);
   // Frees kept buffers until `more` fit, or none is kept.
   void MakeRoom(std::size_t more) MUSTER_REQUIRES(mutex_);
 
@@ -60,6 +70,8 @@ class StagePool {
   std::size_t lent_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::size_t kept_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::multimap<std::size_t, Mapping> free_ MUSTER_GUARDED_BY(mutex_);
+  // What they wait for, the first to come in front.
+  std::list<std::size_t> waiting_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::net

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "common/base/mutex.h"
-#include "common/net/proof.h"
 #include "common/partition/div_layout.h"
 #include "muster/v1/variables.pb.h"
 #include "ps/client/optimized_variables.h"
 #include "ps/client/program_servers.h"
+#include "ps/client/writers.h"
 #include "ps/wire.h"
 
 namespace muster::ps {
@@ -47,13 +47,6 @@ bool IsLentWhole(const ReadRequest& request) {
   return request.lend != nullptr && !request.rows && request.variable->shards.size() == 1;
 }
 
-std::uint64_t RandomNumber() {
-  const net::Nonce nonce = net::RandomNonce();
-  std::uint64_t number = 0;
-  std::memcpy(&number, nonce.data(), sizeof(number));
-  return number | 1;
-}
-
 }  // namespace
 
 class ProgramClientImpl final : public ProgramClient {
@@ -83,11 +76,6 @@ class ProgramClientImpl final : public ProgramClient {
   std::vector<ReadCounts> reads() const override { return servers_.reads(); }
 
  private:
-  // Who sends write sets of no closure, one after another.
-  struct Writer {
-    Attempt id;
-    std::uint64_t next = 1;
-  };
   // Memory of one call: ids local to their shards, and values in the shards' order. Parts point
   // into the inner vectors, which stay where they are when an outer one grows.
   struct Scratch {
@@ -118,6 +106,8 @@ class ProgramClientImpl final : public ProgramClient {
                  std::vector<Unsort>& unsorts) const;
   Status AddWrite(const WriteSet::Write& write, std::vector<Share>& shares, Scratch& scratch) const;
   Status CheckRead(const ReadRequest& request) const;
+  // The first writes that one number stands for.
+  Status FlushFirst(WriteSet& set);
   // Whether all variables of gradients have one, on every server.
   Status RequireOptimizers(const WriteSet& set);
   // SETTLE to every server.
@@ -129,9 +119,9 @@ class ProgramClientImpl final : public ProgramClient {
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<ClosureId> settled_{};
   OptimizedVariables optimized_;
+  Writers writers_;
 
   Mutex mutex_;
-  std::vector<Writer> writers_ MUSTER_GUARDED_BY(mutex_);
   std::thread teller_ MUSTER_GUARDED_BY(mutex_);
   bool stopping_ MUSTER_GUARDED_BY(mutex_) = false;
   Condition stop_;
@@ -490,39 +480,46 @@ Status ProgramClientImpl::RequireOptimizers(const WriteSet& set) {
   return Ok();
 }
 
-// Each server gets its writes shard by shard, in their order. A set of no closure takes a writer
-// for as long as it is on its way, so that its number tells a repeated flush from the next one.
+// A set of no closure takes a writer for as long as it is on its way, so that its number tells a
+// repeated flush from the next one.
 Status ProgramClientImpl::Flush(WriteSet& set) {
   if (set.empty()) return Ok();
   MUSTER_TRY(RequireOptimizers(set));
+  while (!set.empty()) MUSTER_TRY(FlushFirst(set));
+  if (set.closure_ == ClosureId()) {
+    writers_.GiveBack({.id = std::exchange(set.attempt_, Attempt()), .next = set.flush_});
+  }
+  return Ok();
+}
+
+// What a flush that failed has sent goes again as it was, and alone: to a shard that has it, what
+// was written since would be a part of what it knows by this number.
+Status ProgramClientImpl::FlushFirst(WriteSet& set) {
+  const std::size_t first = set.sent_ > 0 ? set.sent_ : set.writes_.size();
   std::vector<Share> shares = Shares();
   Scratch scratch;
   std::uint64_t bytes = 0;
-  for (const WriteSet::Write& write : set.writes_) {
-    bytes += write.operands.bytes.size();
-    MUSTER_TRY(AddWrite(write, shares, scratch));
+  for (std::size_t i = 0; i < first; ++i) {
+    bytes += set.writes_[i].operands.bytes.size();
+    MUSTER_TRY(AddWrite(set.writes_[i], shares, scratch));
   }
-  for (Share& share : shares) {
-    std::ranges::stable_sort(share.writes, {}, &ShardWrite::shard);
-  }
+  std::vector<std::vector<Share>> flushes = CutIntoFlushes(std::move(shares));
   if (set.closure_ == ClosureId() && set.attempt_ == Attempt()) {
-    const MutexLock lock(mutex_);
-    if (writers_.empty()) writers_.push_back({.id = Attempt(RandomNumber())});
-    set.attempt_ = writers_.back().id;
-    set.flush_ = writers_.back().next;
-    writers_.pop_back();
+    const Writers::Writer writer = writers_.Take();
+    set.attempt_ = writer.id;
+    set.flush_ = writer.next;
   }
   ProgramIds ids = Ids();
   ids.closure = set.closure_;
   ids.attempt = set.attempt_;
-  ids.flush = set.step_ << kStepShift | set.flush_;
-  MUSTER_TRY(servers_.WriteAll(shares, ids, After(bytes)));
-  set.writes_.clear();
-  ++set.flush_;
-  if (set.closure_ == ClosureId()) {
-    const MutexLock lock(mutex_);
-    writers_.push_back({.id = std::exchange(set.attempt_, Attempt()), .next = set.flush_});
+  set.sent_ = first;
+  for (std::size_t i = 0; i < flushes.size(); ++i) {
+    ids.flush = set.step_ << kStepShift | (set.flush_ + i);
+    MUSTER_TRY(servers_.WriteAll(flushes[i], ids, After(bytes)));
   }
+  set.writes_.erase(set.writes_.begin(), set.writes_.begin() + static_cast<std::ptrdiff_t>(first));
+  set.sent_ = 0;
+  set.flush_ += flushes.size();
   return Ok();
 }
 

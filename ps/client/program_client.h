@@ -99,8 +99,9 @@ class ProgramClient {
   // The most updates that its optimizer has made on a shard.
   virtual Result<std::uint64_t> Updates(const VariableHandle& variable) = 0;
 
-  // Sends what the set holds and empties it. After an error it may be flushed again: what has been
-  // applied is not applied twice. A server that is too far behind is waited for.
+  // Sends what the set holds and empties it. After an error it may be flushed again, also when
+  // there is more in it: what has been applied is not applied twice. A server that is too far
+  // behind is waited for.
   //   kFailedPrecondition: a gradient of a variable without an optimizer; nothing was sent.
   //   kNotFound: one of a variable that was deleted.
   virtual Status Flush(WriteSet& set) = 0;

@@ -68,8 +68,9 @@ Status ProgramLink::GiveUp(const Status& error) {
 
 Result<std::size_t> ProgramLink::Reserve(std::size_t bytes) {
   if (const auto offset = arena_->Reserve(bytes)) return *offset;
-  return ResourceExhausted("{}: a request of more than {} MiB; use more shards", name(),
-                           LinkArena::room() >> 20);
+  // Whenever it comes again: no RESOURCE_EXHAUSTED, which would be waited for.
+  return InvalidArgument("{}: a request of more than {} MiB; use more shards", name(),
+                         LinkArena::room() >> 20);
 }
 
 Result<std::size_t> ProgramLink::PlaceValues(ReadPart& part) {

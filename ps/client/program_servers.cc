@@ -46,7 +46,43 @@ std::span<const ShardWrite> NextWrites(const Share& share) {
   return left.first(n);
 }
 
+// How many there are of the same shard before each, where writes stand shard by shard.
+template <class Use>
+void ForEachRank(std::span<const ShardWrite> writes, const Use& use) {
+  std::size_t rank = 0;
+  for (std::size_t i = 0; i < writes.size(); ++i) {
+    rank = i > 0 && writes[i].shard == writes[i - 1].shard ? rank + 1 : 0;
+    use(writes[i], rank);
+  }
+}
+
 }  // namespace
+
+// By each shard's own count, so that a write has the same number whatever is written elsewhere.
+std::vector<std::vector<Share>> CutIntoFlushes(std::vector<Share> shares) {
+  std::size_t flushes = 1;
+  for (Share& share : shares) {
+    std::ranges::stable_sort(share.writes, {}, &ShardWrite::shard);
+    if (share.writes.size() <= kMaxEntries) continue;
+    ForEachRank(share.writes, [&](const ShardWrite&, std::size_t rank) {
+      flushes = std::max<std::size_t>(flushes, rank / kMaxEntries + 1);
+    });
+  }
+  std::vector<std::vector<Share>> cut(flushes);
+  if (flushes == 1) {
+    cut[0] = std::move(shares);
+    return cut;
+  }
+  for (const Share& share : shares) {
+    for (std::vector<Share>& flush : cut) {
+      flush.push_back({.server = share.server, .reads = {}, .writes = {}});
+    }
+    ForEachRank(share.writes, [&](const ShardWrite& write, std::size_t rank) {
+      cut[rank / kMaxEntries].back().writes.push_back(write);
+    });
+  }
+  return cut;
+}
 
 ProgramServers::ProgramServers(std::vector<ProgramServer> servers,
                                const ProgramClientOptions& options)

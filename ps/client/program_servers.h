@@ -32,6 +32,11 @@ struct Share {
   std::size_t done = 0;
 };
 
+// A call's writes, each share's shard by shard in their order, as flushes to be sent one after
+// another: one, but where a shard has more writes than a frame has room for, which it applies at
+// once.
+std::vector<std::vector<Share>> CutIntoFlushes(std::vector<Share> shares);
+
 class ProgramServers {
  public:
   ProgramServers(std::vector<ProgramServer> servers, const ProgramClientOptions& options);

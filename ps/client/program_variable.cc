@@ -2,14 +2,9 @@
 
 #include "common/partition/placement.h"
 #include "muster/v1/variables.pb.h"
+#include "ps/program_wire.h"
 
 namespace muster::ps {
-namespace {
-
-// Every dimension fits, so that sizes do.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
-
-}  // namespace
 
 Result<VariableInfo> Describe(const v1::ProgramVariable& variable) {
   VariableInfo info;

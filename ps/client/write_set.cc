@@ -143,6 +143,7 @@ Status WriteSet::GradientRows(const VariableHandle& variable, std::span<const st
 void WriteSet::Take(WriteSet& other) {
   std::ranges::move(other.writes_, std::back_inserter(writes_));
   other.writes_.clear();
+  other.sent_ = 0;
 }
 
 bool WriteSet::Touches(const VariableInfo& variable) const {

@@ -2,7 +2,8 @@
 // each server, applied there once for each (closure, flush, shard), whatever the attempt.
 //
 // The sets of a closure's attempts reach each shard whole or not at all; different attempts may
-// meet on different shards (torn, never doubled).
+// meet on different shards (torn, never doubled). Of more than 65,536 writes to one shard each
+// 65,536 are a set of their own.
 //
 // Threading: one thread. Errors: kInvalidArgument names the variable, what was given and what is
 // allowed; the set stays as it was.
@@ -82,6 +83,9 @@ class WriteSet {
   Attempt attempt_;
   std::uint64_t step_ = 0;
   std::uint64_t flush_ = 1;
+  // Not 0: so many writes, the first ones, went out under that number, and it is not known which
+  // shards have them.
+  std::size_t sent_ = 0;
   std::vector<Write> writes_;
 };
 

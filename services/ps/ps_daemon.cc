@@ -218,7 +218,7 @@ void PsDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
 
 void PsDaemon::AddMetrics(Samples& samples) const {
   AddAttachment(client_, samples);
-  for (const auto& [job, report] : node_->Reports()) {
+  for (const auto& [job, report] : node_->Totals()) {
     const auto add = [&samples](Metric metric, std::uint64_t value,
                                 std::initializer_list<std::string_view> labels) {
       samples.Add(metric, static_cast<double>(value), labels);

@@ -72,6 +72,9 @@ Status PsNode::BeginEpoch(Epoch epoch) {
 }
 
 std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
+  // Gone when this returns, and without the lock: to unmap what is large takes a while, and
+  // heartbeats go on meanwhile.
+  std::shared_ptr<ps::JobShards> freed;
   const MutexLock lock(mutex_);
   if (Status status = Obey(Epoch(plan.epoch())); !status.ok()) return status;
   for (const v1::PsAddress& address : plan.ps()) {
@@ -87,6 +90,7 @@ std::optional<Status> PsNode::Begin(const v1::JobPlan& plan) {
   if (ViewId(plan.view()) == job.view && Epoch(plan.epoch()) == job.epoch) return job.created;
   // The old view goes first: two of them would not fit in memory where one does.
   server_->Drop(JobNumber(plan.job_number()));
+  freed = std::move(job.shards);
   job = Job{.number = JobNumber(plan.job_number()),
             .epoch = Epoch(plan.epoch()),
             .view = ViewId(plan.view()),
@@ -110,7 +114,7 @@ Status PsNode::Create(const v1::CreateVariables& command) {
   }
   job.shards = *std::move(shards);
   v1::PsReport report;
-  job.shards->Report(report);
+  job.shards->ReportTotals(report);
   job.bytes = report.parameter_bytes() + report.slot_bytes();
   server_->Publish(JobNumber(plan.job_number()), job.shards);
   return Ok();
@@ -171,7 +175,12 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
     MUSTER_TRY_ASSIGN(job, Find(job_id));
   }
   job.shards->Report(report);
-  const ps::ServerCounters counters = server_->counters(job.number);
+  AddCounters(job.number, report);
+  return report;
+}
+
+void PsNode::AddCounters(JobNumber job, v1::PsReport& report) const {
+  const ps::ServerCounters counters = server_->counters(job);
   report.set_pulls(counters.pulls);
   report.set_pushes(counters.pushes);
   report.set_duplicates_refused(counters.duplicates);
@@ -180,20 +189,18 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
   report.set_tcp_bytes_out(counters.tcp_bytes_out);
   report.set_local_bytes_in(counters.local_bytes_in);
   report.set_local_bytes_out(counters.local_bytes_out);
-  return report;
 }
 
-std::map<std::string, v1::PsReport> PsNode::Reports() const {
-  std::vector<std::string> ids;
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [id, job] : jobs_) ids.push_back(id);
+std::map<std::string, v1::PsReport> PsNode::Totals() const {
+  std::map<std::string, v1::PsReport> totals;
+  const MutexLock lock(mutex_);
+  for (const auto& [id, job] : jobs_) {
+    if (job.shards == nullptr) continue;
+    v1::PsReport& report = totals[id];
+    job.shards->ReportTotals(report);
+    AddCounters(job.number, report);
   }
-  std::map<std::string, v1::PsReport> reports;
-  for (const std::string& id : ids) {
-    if (Result<v1::PsReport> report = Report(id); report.ok()) reports[id] = *std::move(report);
-  }
-  return reports;
+  return totals;
 }
 
 Status PsNode::Drop(const v1::DropJob& command) {
@@ -201,16 +208,20 @@ Status PsNode::Drop(const v1::DropJob& command) {
   server_->DropProgram(command.job_id());
   std::shared_ptr<ps::JobShards> freed;  // without the lock
   const MutexLock lock(mutex_);
-  const auto found = jobs_.find(command.job_id());
-  if (found == jobs_.end()) return Ok();
-  Job& job = found->second;
+  MUSTER_TRY(Obey(Epoch(command.epoch())));
+  // A program has no views, and nothing of it is made by command.
+  if (command.view() == 0 && !jobs_.contains(command.job_id())) return Ok();
+  Job& job = jobs_[command.job_id()];
   if (job.view > ViewId(command.view())) {
     return Aborted("ps:{} serves view {} of {}; this command is of view {}", index_, job.view,
                    command.job_id(), command.view());
   }
   server_->Drop(job.number);
-  // The entry stays without its shards: it still refuses older views.
+  // The entry stays, or is made, without shards: it refuses older views, and of this view also a
+  // command to make them that this one has overtaken.
   freed = std::exchange(job.shards, nullptr);
+  job.view = ViewId(command.view());
+  job.epoch = Epoch(command.epoch());
   job.created = FailedPrecondition("ps:{}: {} was dropped", index_, command.job_id());
   return Ok();
 }

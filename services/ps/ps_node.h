@@ -68,8 +68,9 @@ class PsNode {
   // The coordinator is at this epoch: programs of earlier ones are over, their variables are freed.
   //   kAborted: it has been at a later one.
   Status BeginEpoch(Epoch epoch);
-  // What each job whose shards are here does, by id.
-  std::map<std::string, v1::PsReport> Reports() const;
+  // What each job whose shards are here does, by id; nothing of single shards, whose updates this
+  // does not wait for.
+  std::map<std::string, v1::PsReport> Totals() const;
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.
   v1::CommandResult Execute(const v1::Command& command);
@@ -93,6 +94,7 @@ class PsNode {
   Result<v1::SaveReport> Save(const v1::SaveVariables& command);
   Result<v1::AdoptReport> Adopt(const v1::AdoptVariables& command);
   Result<v1::PsReport> Report(const std::string& job_id) const;
+  void AddCounters(JobNumber job, v1::PsReport& report) const;
   Status Drop(const v1::DropJob& command);
   // kAborted: this server has obeyed a later one.
   Status Obey(Epoch epoch) MUSTER_REQUIRES(mutex_);

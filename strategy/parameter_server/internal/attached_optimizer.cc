@@ -202,12 +202,18 @@ void AttachedOptimizer::Apply(const std::vector<VariableGradient>& gradients,
   }
   if (updates.empty()) return;
   Attach();
-  ps::WriteSet outside_closures;
-  for (auto& [remote, update] : updates) remote->AddUpdate(std::move(update), outside_closures);
   if (ClosureSession* const session = ClosureSession::Current();
       session != nullptr && updates[0].first->writes() == Writes::kImmediate) {
-    session->Flush();
+    std::vector<ps::VariableHandle> variables;
+    ps::WriteSet together;
+    for (auto& [remote, update] : updates) {
+      variables.push_back(remote->placed());
+      together.Take(update);
+    }
+    return session->WriteNow(variables, [&](ps::WriteSet& set) { set.Take(together); });
   }
+  ps::WriteSet outside_closures;
+  for (auto& [remote, update] : updates) remote->AddUpdate(std::move(update), outside_closures);
   if (outside_closures.empty()) return;
   PsConnection& connection = *updates[0].first->connection();
   connection.RaiseUnlessOk(connection.client().Flush(outside_closures), ClosurePhase::kWrites);

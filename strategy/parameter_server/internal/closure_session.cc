@@ -173,8 +173,19 @@ torch::Tensor ClosureSession::Gather(const ps::VariableHandle& variable,
   return GatherRows(*connection_, variable, rows, &set_);
 }
 
+void ClosureSession::Wrote(const ps::VariableHandle& variable) {
+  ++writes_;
+  Held& held = held_[variable->id];
+  held.snapshot = torch::Tensor();
+  held.leaves.clear();
+}
+
 void ClosureSession::Flush() {
   const MutexLock lock(mutex_);
+  FlushLocked();
+}
+
+void ClosureSession::FlushLocked() {
   connection_->RaiseUnlessOk(connection_->client().Flush(set_), ClosurePhase::kWrites);
 }
 

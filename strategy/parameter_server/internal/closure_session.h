@@ -60,10 +60,17 @@ class ClosureSession {
   void Write(const ps::VariableHandle& variable, const Add& add) {
     const MutexLock lock(mutex_);
     add(set_);
-    ++writes_;
-    Held& held = held_[variable->id];
-    held.snapshot = torch::Tensor();
-    held.leaves.clear();
+    Wrote(variable);
+  }
+  // The same for several, and sends it, by itself: what another replica writes meanwhile gets a
+  // number of its own, as it will when the closure runs again.
+  //   PsUnavailable: a server is lost.
+  template <class Add>
+  void WriteNow(const std::vector<ps::VariableHandle>& variables, const Add& add) {
+    const MutexLock lock(mutex_);
+    add(set_);
+    for (const ps::VariableHandle& variable : variables) Wrote(variable);
+    FlushLocked();
   }
   // Grows with each write: snapshots may be others then.
   std::uint64_t writes() {
@@ -103,6 +110,9 @@ class ClosureSession {
     std::vector<std::pair<torch::Tensor, torch::Tensor>> lookups;
   };
   torch::Tensor ReadLocked(Held& held, const ps::VariableHandle& variable) MUSTER_REQUIRES(mutex_);
+  // What was read of it is no longer what it is.
+  void Wrote(const ps::VariableHandle& variable) MUSTER_REQUIRES(mutex_);
+  void FlushLocked() MUSTER_REQUIRES(mutex_);
 
   const std::shared_ptr<PsConnection> connection_;
   Mutex mutex_;

@@ -255,8 +255,11 @@ bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
     if (!rows.empty()) raise_unless_ok(set.Scatter(use.variable, OpOf(kind), rows, operands));
   };
   if (use.session != nullptr) {
-    use.session->Write(use.variable, add);
-    if (writes_ == Writes::kImmediate) use.session->Flush();
+    if (writes_ == Writes::kImmediate) {
+      use.session->WriteNow({use.variable}, add);
+    } else {
+      use.session->Write(use.variable, add);
+    }
     return true;
   }
   ps::WriteSet set;

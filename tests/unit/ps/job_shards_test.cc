@@ -113,6 +113,10 @@ TEST_CASE_METHOD(Fixture, "a push changes the values once, whatever comes again"
   CHECK(report.duplicates_refused() == 2);
   CHECK(report.pushes() == 3);
   CHECK(report.parameter_bytes() == 8);
+  report.clear_shards();
+  v1::PsReport totals;
+  shards->ReportTotals(totals);
+  CHECK(totals.SerializeAsString() == report.SerializeAsString());
 }
 
 TEST_CASE_METHOD(Fixture, "a gradient that is not finite changes nothing and is named",
@@ -174,6 +178,28 @@ TEST_CASE_METHOD(Fixture, "bad requests say which variable and what is allowed",
   CHECK(shards->ReadDense(2, two).status().code() == StatusCode::kInvalidArgument);
   CHECK(shards->ApplyDense(1, Update(0, 1), std::vector<float>(4)).status().code() ==
         StatusCode::kInvalidArgument);
+}
+
+TEST_CASE_METHOD(Fixture, "rows of a variable that is no embedding are not pushed, only marks are",
+                 "[ps][unit]") {
+  v1::JobPlan plan = Plan({Variable("w", {8})}, Sgd(1));
+  const bool synchronous = GENERATE(false, true);
+  if (synchronous) {
+    plan.mutable_steps()->set_gradients(2);
+    plan.mutable_steps()->set_staleness(0);
+  }
+  const auto shards = Make(plan);
+  const std::vector<std::int64_t> ids{5, 6};
+
+  const auto refused = shards->ApplyRows(0, Update(1, 1), ids, std::vector<float>{1, 1});
+  CHECK(refused.status().code() == StatusCode::kInvalidArgument);
+  CHECK_THAT(Message(refused.status()), Contains("variable w is no embedding; 2 rows"));
+
+  CHECK(shards->ApplyRows(0, Update(1, 1), {}, {}).value() == ApplyOutcome::kApplied);
+  CHECK(shards->ApplyDense(0, Update(2, 1), std::vector<float>(8, 1)).value() ==
+        ApplyOutcome::kApplied);
+  (void)shards->Missing(0, ClosureId(3));
+  CHECK(Read(*shards, 0, 8) == std::vector<float>(8, -1));
 }
 
 TEST_CASE_METHOD(Fixture, "a value can be assigned before the first update only", "[ps][unit]") {

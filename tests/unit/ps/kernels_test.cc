@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -173,21 +174,26 @@ TEST_CASE("subnormal gradients count as zero where updates are applied", "[ps][u
 TEST_CASE("the number of threads does not change a bit", "[ps][unit]") {
   constexpr std::int64_t kRows = 35'000;  // 1.1 Mi floats: more than runs inline
   const std::vector<float> gradient = Gradient(kRows * 32, 1);
+  const auto whole = Variable("w", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM);
+  auto table = Variable("e", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM);
+  table.set_embedding(true);
+  std::vector<std::int64_t> all(kRows);
+  std::iota(all.begin(), all.end(), 0);
   for (const auto& spec : AllOptimizers()) {
     std::vector<std::vector<float>> results;
     for (const int helpers : {0, 3}) {
       ApplyPool pool(helpers);
-      const auto shards =
-          JobShards::Create(Plan({Variable("w", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM)}, spec),
-                            0, "", pool)
-              .value();
+      const auto shards = JobShards::Create(Plan({whole, table}, spec), 0, "", pool).value();
       REQUIRE(shards->ApplyDense(0, Update(1, 1), gradient).ok());
       std::vector<std::int64_t> ids;
       for (std::int64_t id = 0; id < kRows; id += 3) ids.push_back(id);
       const auto rows = std::span(gradient).first(ids.size() * 32);
-      REQUIRE(shards->ApplyRows(0, Update(2, 1), ids, rows).ok());
-      std::vector<float> values(kRows * 32);
-      REQUIRE(shards->ReadDense(0, values).ok());
+      REQUIRE(shards->ApplyRows(1, Update(1, 1), all, gradient).ok());
+      REQUIRE(shards->ApplyRows(1, Update(2, 1), ids, rows).ok());
+      std::vector<float> values(2 * kRows * 32);
+      const std::span<float> into(values);
+      REQUIRE(shards->ReadDense(0, into.first(kRows * 32)).ok());
+      REQUIRE(shards->ReadRows(1, all, into.subspan(kRows * 32)).ok());
       results.push_back(std::move(values));
     }
     CHECK(results[1] == results[0]);

@@ -319,6 +319,78 @@ TEST_CASE_METHOD(SpaceFixture, "an optimizer is attached before gradients, one o
   CHECK(space.Attach(attach).code() == StatusCode::kInvalidArgument);
 }
 
+TEST_CASE_METHOD(SpaceFixture,
+                 "an optimizer whose slots do not fit in memory is attached to no shard",
+                 "[ps][unit]") {
+  ProgramSpace full{"job-1",           {.epoch = Epoch(1), .incarnation = Incarnation(1)},
+                    SpaceId(98),       pool,
+                    /*most_shards=*/8, []() -> std::optional<std::uint64_t> { return 3 << 20; }};
+  v1::AttachOptimizer attach;
+  *attach.mutable_optimizer() = SpecOf(v1::OPTIMIZER_KIND_ADAM);
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    attach.add_shards(
+        full.Create(Shard(id, fmt::format("w{}", id), DType::kFloat32, {1 << 18}), {}).value());
+  }
+  const std::uint64_t before = full.bytes();
+
+  const Status refused = full.Attach(attach);
+  CHECK(refused.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(refused).find("variable w1: ") == 0);
+  CHECK(Message(refused).find("need 4 MiB on this parameter server, which has 3 MiB left") !=
+        std::string::npos);
+  CHECK(full.bytes() == before);
+  attach.mutable_shards()->RemoveLast();
+  REQUIRE(full.Attach(attach).ok());
+  // A repeat takes no more.
+  CHECK(full.Attach(attach).ok());
+  CHECK(full.bytes() == before + (2 << 20));
+}
+
+TEST_CASE_METHOD(SpaceFixture,
+                 "what a synchronous step has to keep is refused where memory is short",
+                 "[ps][unit]") {
+  ProgramSpace full{"job-1",           {.epoch = Epoch(1), .incarnation = Incarnation(1)},
+                    SpaceId(98),       pool,
+                    /*most_shards=*/8, []() -> std::optional<std::uint64_t> { return 1'000; }};
+  constexpr std::size_t kN = (64 << 20) + 8;
+  const auto large =
+      full.Create(Shard(1, "large", DType::kUint8, {static_cast<std::int64_t>(kN)}), {}).value();
+  const auto small = full.Create(Shard(2, "small", DType::kUint8, {8}), {}).value();
+  const std::uint64_t before = full.bytes();
+  const std::vector<std::byte> values(kN);
+  std::uint64_t closure = 0;
+  const auto write = [&](std::uint32_t shard, std::size_t bytes, std::uint64_t step) {
+    const ShardWrite one{.shard = shard, .op = 1, .values = std::span(values).first(bytes)};
+    std::vector<bool> outcomes;
+    return full.Write({.closure = ClosureId(++closure), .attempt = Attempt(1), .flush = 1},
+                      std::span(&one, 1), outcomes, step);
+  };
+
+  const Status refused = write(large, kN, 1);
+  CHECK(refused.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(refused).find("variable large: ") == 0);
+  CHECK(full.bytes() == before);
+  CHECK(write(small, 8, 1).ok());
+  CHECK(full.bytes() == before + 8);
+  // Nothing is kept of what is applied at once.
+  CHECK(write(large, kN, 0).ok());
+}
+
+TEST_CASE_METHOD(SpaceFixture, "a variable of more elements than one may have is refused",
+                 "[ps][unit]") {
+  const auto refused = [&](std::int64_t elements) {
+    const Status status = space.Create(Shard(1, "w", DType::kFloat64, {1, elements}), {}).status();
+    CHECK(status.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(status) == fmt::format("variable w: {} elements; at most 2^40", elements));
+  };
+
+  // In bytes these are 0 and 8 more than 2^64.
+  refused(std::int64_t{1} << 61);
+  refused((std::int64_t{1} << 61) + 1);
+  refused((std::int64_t{1} << 40) + 1);
+  CHECK(space.bytes() == 0);
+}
+
 TEST_CASE_METHOD(SpaceFixture, "slots and the count of updates are read and restored",
                  "[ps][unit]") {
   const auto w = Make<float>(1, "w", DType::kFloat32, {2}, {1, 2});

@@ -55,6 +55,30 @@ TEST_CASE("gradients are added in the order of closures, whichever comes first",
   CHECK(sum.bytes() <= 6 * kElements * sizeof(float));
 }
 
+TEST_CASE("closures without a gradient of a whole shard add nothing, whenever they come",
+          "[ps][unit]") {
+  ApplyPool pool(1);
+  StepSum sum(2, 1, /*rows=*/false, ClosureId(1), pool);
+  const std::vector<float> a{1, 2};
+  const std::vector<float> b{10, 20};
+  REQUIRE(sum.Add(ClosureId(1), {}, a).ok());
+  sum.Clear();
+
+  // The first of its step, and one that waits behind it.
+  REQUIRE(sum.Add(ClosureId(3), {}, {}).ok());
+  REQUIRE(sum.Add(ClosureId(4), {}, b).ok());
+  REQUIRE(sum.Add(ClosureId(2), {}, {}).ok());
+  CHECK(sum.next() == ClosureId(5));
+  CHECK(SameBits(sum.values(), b));
+  sum.Clear();
+  // Nobody's step has no sum, not that of the step before.
+  REQUIRE(sum.Add(ClosureId(5), {}, {}).ok());
+  CHECK(sum.values().empty());
+  REQUIRE(sum.Add(ClosureId(7), {}, b).ok());
+  REQUIRE(sum.Add(ClosureId(6), {}, a).ok());
+  CHECK(SameBits(sum.values(), std::vector<float>{11, 22}));
+}
+
 TEST_CASE("rows of several closures are added row by row in their order", "[ps][unit]") {
   std::mt19937 random(7);
   ApplyPool pool(1);

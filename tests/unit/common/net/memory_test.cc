@@ -1,4 +1,5 @@
 // Arenas and the stage pool.
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -165,6 +166,42 @@ TEST_CASE("more than the whole pool is lent when nothing else is", "[net][unit]"
 
   CHECK(pool.Take(1, Now()).ok());
   CHECK(pool.held() <= kMiB);
+}
+
+TEST_CASE("transfers that wait for room get it in their order", "[net][unit]") {
+  StagePool pool(4 * kMiB);
+  auto first = std::make_unique<Result<StagePool::Lease>>(pool.Take(kMiB, Soon()));
+  REQUIRE(first->ok());
+  std::atomic<bool> granted{false};
+  // More than the whole pool: it waits until nothing else is lent.
+  std::thread large([&] { granted = pool.Take(8 * kMiB, Soon()).ok(); });
+  while (pool.waiting() == 0) std::this_thread::yield();
+
+  // There is room for this one, but others like it could keep the large one out for ever.
+  const Status later = pool.Take(kMiB, Now()).status();
+  CHECK(later.code() == StatusCode::kResourceExhausted);
+  CHECK(
+      Message(later).find("of the stage budget's 4194304 are in use, and 1 other transfer waits") !=
+      std::string::npos);
+  first.reset();
+  large.join();
+  CHECK(granted);
+  CHECK(pool.waiting() == 0);
+}
+
+TEST_CASE("a transfer that gives up waiting makes way for those behind it", "[net][unit]") {
+  StagePool pool(4 * kMiB);
+  const auto first = pool.Take(kMiB, Soon());
+  REQUIRE(first.ok());
+  std::atomic<bool> refused{false};
+  std::thread large(
+      [&] { refused = !pool.Take(8 * kMiB, Now() + std::chrono::milliseconds(50)).ok(); });
+  while (pool.waiting() == 0 && !refused) std::this_thread::yield();
+
+  const auto behind = pool.Take(kMiB, Soon());
+  large.join();
+  CHECK(refused);
+  CHECK(behind.ok());
 }
 
 TEST_CASE("the host id is the same for the whole process", "[net][unit]") {

@@ -93,6 +93,7 @@ class FakeShards : public JobShards {
     return Unimplemented("a fake does not save");
   }
   void Report(v1::PsReport&) const override {}
+  void ReportTotals(v1::PsReport&) const override {}
   void Adopt(Attempt, v1::AdoptReport&) override {}
 
  private:

@@ -189,6 +189,12 @@ TEST_CASE_METHOD(Fixture, "shards are saved at a cut only, and reported", "[serv
   const v1::CommandResult reported = node->Execute(report);
   CHECK(reported.ps().pushes() == 1);
   CHECK(reported.ps().parameter_bytes() == 16);
+  CHECK(reported.ps().shards_size() == 1);
+  // What is asked for on the strand that heartbeats come from looks at no shard.
+  v1::PsReport totals = reported.ps();
+  totals.clear_shards();
+  REQUIRE(node->Totals().size() == 1);
+  CHECK(node->Totals().at("job-1").SerializeAsString() == totals.SerializeAsString());
 }
 
 TEST_CASE_METHOD(Fixture, "a dropped job is forgotten", "[services][unit]") {
@@ -206,6 +212,27 @@ TEST_CASE_METHOD(Fixture, "a dropped job is forgotten", "[services][unit]") {
 
   CHECK(CodeOf(node->Execute(report)) == StatusCode::kNotFound);
   CHECK(client->PullDense(std::vector<std::uint32_t>{kW}).code() == StatusCode::kAborted);
+}
+
+TEST_CASE_METHOD(Fixture, "a job that is dropped before its variables are made is not made",
+                 "[services][unit]") {
+  const bool earlier_view = GENERATE(false, true);
+  if (earlier_view) REQUIRE(CodeOf(Create(Plan(1, 1))) == StatusCode::kOk);
+  v1::Command drop;
+  drop.mutable_drop_job()->set_job_id("job-1");
+  drop.mutable_drop_job()->set_epoch(1);
+  drop.mutable_drop_job()->set_view(3);
+  REQUIRE(CodeOf(node->Execute(drop)) == StatusCode::kOk);
+
+  // Commands to make them that the drop has overtaken.
+  CHECK(CodeOf(Create(Plan(1, 2))) == StatusCode::kAborted);
+  const v1::CommandResult refused = Create(Plan(1, 3));
+  CHECK(CodeOf(refused) == StatusCode::kFailedPrecondition);
+  CHECK(refused.status().message() == "ps:0: job-1 was dropped");
+  v1::Register registration;
+  node->FillRegistration(registration);
+  CHECK(registration.jobs().empty());
+  CHECK(CodeOf(Create(Plan(1, 4))) == StatusCode::kOk);
 }
 
 TEST_CASE_METHOD(Fixture, "a job is not dropped for a view that is over", "[services][unit]") {

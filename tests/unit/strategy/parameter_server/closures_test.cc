@@ -2,6 +2,7 @@
 #include <fstream>
 #include <thread>
 
+#include "strategy/parameter_server/internal/closure_session.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
@@ -155,6 +156,41 @@ TEST_CASE_METHOD(ImmediateFixture, "immediate writes of a closure that throws st
   coordinator.schedule<optimizes_and_throws>();
   CHECK(says("after the second update", [&] { coordinator.join(); }));
   CHECK(w.value().sum().item<float>() == -6);
+}
+
+TEST_CASE_METHOD(ImmediateFixture,
+                 "immediate writes of replicas have a number each, so that a closure that runs "
+                 "again doubles none",
+                 "[strategy][unit]") {
+  constexpr int kWrites = 200;
+  const bool by_optimizer = GENERATE(false, true);
+  ServerOptimizer sgd(torch::optim::SGDOptions(1), {w});
+  const auto run = [&](std::uint64_t attempt, int replicas) {
+    internal::ClosureSession session(servers.connection, ClosureId(1), Attempt(attempt), 0);
+    std::vector<std::thread> threads;
+    for (int replica = 0; replica < replicas; ++replica) {
+      threads.emplace_back([&] {
+        const internal::ClosureSession::Scope scope(&session);
+        for (int i = 0; i < kWrites / replicas; ++i) {
+          if (by_optimizer) {
+            sgd.apply_gradients({{torch::ones({3, 1}), w}}, 1.0);
+          } else {
+            v += 1;
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  };
+
+  const auto written = [&] {
+    return by_optimizer ? -w.value().sum().item<float>() / 3 : v.item<float>();
+  };
+
+  run(1, 4);
+  CHECK(written() == kWrites);
+  run(2, 1);
+  CHECK(written() == kWrites);
 }
 
 TEST_CASE("immediate writes have no place in synchronous steps", "[strategy][unit]") {

@@ -1,0 +1,90 @@
+// Write sets that are flushed again with more in them, and those of very many writes.
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/unit/ps/client/program_cluster.h"
+
+namespace muster::ps {
+namespace {
+
+using testing::ProgramCluster;
+using testing::Raw;
+using testing::ReadAll;
+
+using Longs = std::vector<std::int64_t>;
+
+VariableHandle MakeLongs(ProgramClient& client, const std::string& name,
+                         const std::vector<std::uint32_t>& servers) {
+  return client
+      .Create({.name = name,
+               .dtype = DType::kInt64,
+               .shape = {static_cast<std::int64_t>(servers.size())},
+               .servers = servers},
+              Raw(Longs(servers.size())))
+      .value();
+}
+
+}  // namespace
+
+TEST_CASE("what is written after a flush that failed is not lost with what was sent",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto driver = cluster.Client();
+  const VariableHandle count = MakeLongs(*driver, "count", {0, 1});
+  ProgramClient::Options hasty = cluster.Options();
+  hasty.timeout = Millis(1'000);
+  const auto executor = cluster.Open(hasty).value();
+  // The second server takes the closure for one too far ahead.
+  const auto servers = cluster.Servers();
+  const auto first = ProgramClient::Open({servers[0]}, cluster.Options()).value();
+  first->SetSettled(ClosureId(10'000));
+  REQUIRE(first->Settle().ok());
+  WriteSet set(ClosureId(70'000), Attempt(1));
+  REQUIRE(set.Update(count, ElementOp::kAdd, {Raw(Longs{1, 1})}).ok());
+  REQUIRE_FALSE(executor->Flush(set).ok());
+
+  REQUIRE(set.Update(count, ElementOp::kAdd, {Raw(Longs{10, 10})}).ok());
+  driver->SetSettled(ClosureId(10'000));
+  REQUIRE(driver->Settle().ok());
+  REQUIRE(executor->Flush(set).ok());
+  CHECK(set.empty());
+  CHECK(ReadAll<std::int64_t>(*driver, count) == Longs{11, 11});
+
+  // The number of the next one is the next.
+  REQUIRE(set.Update(count, ElementOp::kAdd, {Raw(Longs{100, 100})}).ok());
+  REQUIRE(executor->Flush(set).ok());
+  CHECK(ReadAll<std::int64_t>(*driver, count) == Longs{111, 111});
+}
+
+TEST_CASE("more writes to one shard than a frame has room for count once", "[ps_client][unit]") {
+  const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
+  constexpr std::int64_t kMany = 70'000;
+  ProgramCluster cluster(1);
+  const auto client = cluster.Client(link);
+  const VariableHandle many = MakeLongs(*client, "many", {0});
+  const VariableHandle few = MakeLongs(*client, "few", {0});
+  const Longs one = {1};
+  const auto run = [&](WriteSet set) {
+    bool added = true;
+    for (std::int64_t i = 0; i < kMany; ++i) {
+      added = added && set.Update(many, ElementOp::kAdd, {Raw(one)}).ok();
+    }
+    REQUIRE(added);
+    REQUIRE(set.Update(few, ElementOp::kAdd, {Raw(one)}).ok());
+    REQUIRE(client->Flush(set).ok());
+    REQUIRE(set.Update(few, ElementOp::kAdd, {Raw(one)}).ok());
+    REQUIRE(client->Flush(set).ok());
+  };
+
+  run(WriteSet(ClosureId(1), Attempt(1)));
+  run(WriteSet(ClosureId(1), Attempt(2)));
+  CHECK(ReadAll<std::int64_t>(*client, many) == Longs{kMany});
+  CHECK(ReadAll<std::int64_t>(*client, few) == Longs{2});
+  // Of no closure: each counts.
+  run(WriteSet());
+  run(WriteSet());
+  CHECK(ReadAll<std::int64_t>(*client, many) == Longs{3 * kMany});
+  CHECK(ReadAll<std::int64_t>(*client, few) == Longs{6});
+}
+
+}  // namespace muster::ps
