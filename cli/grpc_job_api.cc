@@ -49,15 +49,15 @@ Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Con
       return Annotate(trouble, fmt::format("the coordinator at {}", address));
     }
     return Unavailable("no coordinator answers at {}: {}", address,
-                       TransportWords(status.error_message()));
+                       Printable(TransportWords(status.error_message())));
   }
   if (code == StatusCode::kDeadlineExceeded) {
     return DeadlineExceeded("the coordinator at {} took too long: {}", address,
-                            TransportWords(status.error_message()));
+                            Printable(TransportWords(status.error_message())));
   }
   if (code == StatusCode::kUnauthenticated) {
     return Unauthenticated("the coordinator at {} refused this caller: {}", address,
-                           status.error_message());
+                           Printable(status.error_message()));
   }
   if (code == StatusCode::kUnimplemented && status.error_message().empty()) {
     return Unimplemented("{}: {}", address, kNoSuchCall);

@@ -36,26 +36,31 @@ Result<tls::X509Ptr> CertificateOf(const grpc::AuthContext& connection) {
   return tls::ParseCertificate(TextOf(certificates.front()), "the caller's");
 }
 
-Status CheckServer(const std::string& pem, const std::string& host, const std::string& allowed) {
+// By the list in use, which a file of no use does not replace.
+Status CheckAllowed(const x509_st& certificate, const tls::Context& context) {
+  if (context.allowed() == nullptr) return Ok();
+  return context.allowed()->Check(tls::FingerprintOf(certificate), tls::WhoseOf(certificate));
+}
+
+Status CheckServer(const std::string& pem, const std::string& host, const tls::Context& context) {
   MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, host));
   MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::HolderOf(*certificate));
   if (holder.role != tls::Role::kNode || !std::ranges::count(holder.names, kCoordinatorTask)) {
     return PermissionDenied("{} shows the certificate of {}, and a coordinator's is node {}", host,
                             holder.ToString(), kCoordinatorTask);
   }
-  if (!allowed.empty()) MUSTER_TRY(tls::CheckAllowed(*certificate, allowed));
+  MUSTER_TRY(CheckAllowed(*certificate, context));
   return tls::CheckHost(*certificate, host);
 }
 
 // The chain and the dates are gRPC's; this is what it cannot know.
 class ServerVerifier final : public ExternalCertificateVerifier {
  public:
-  ServerVerifier(std::shared_ptr<tls::Context> context, std::string allowed)
-      : context_(std::move(context)), allowed_(std::move(allowed)) {}
+  explicit ServerVerifier(std::shared_ptr<tls::Context> context) : context_(std::move(context)) {}
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* verdict) override {
-    const Status status =
-        CheckServer(TextOf(request->peer_cert()), HostIn(TextOf(request->target_name())), allowed_);
+    const Status status = CheckServer(TextOf(request->peer_cert()),
+                                      HostIn(TextOf(request->target_name())), *context_);
     *verdict = grpc::Status(static_cast<grpc::StatusCode>(status.code()), Message(status));
     return true;
   }
@@ -63,14 +68,12 @@ class ServerVerifier final : public ExternalCertificateVerifier {
 
  private:
   const std::shared_ptr<tls::Context> context_;  // whose files gRPC reads
-  const std::string allowed_;
 };
 
 // gRPC's own service asks nobody who calls; ours ask for themselves.
 class ReflectionGuard final : public grpc::AuthMetadataProcessor {
  public:
-  ReflectionGuard(std::shared_ptr<tls::Context> context, std::string allowed)
-      : context_(std::move(context)), allowed_(std::move(allowed)) {}
+  explicit ReflectionGuard(std::shared_ptr<tls::Context> context) : context_(std::move(context)) {}
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
                        OutputMetadata*) override {
@@ -87,10 +90,9 @@ class ReflectionGuard final : public grpc::AuthMetadataProcessor {
     MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, CertificateOf(context));
     if (certificate == nullptr) return Unauthenticated("reflection: no certificate was shown");
     MUSTER_TRY(tls::HolderOf(*certificate).status());
-    return allowed_.empty() ? Ok() : tls::CheckAllowed(*certificate, allowed_);
+    return CheckAllowed(*certificate, *context_);
   }
   const std::shared_ptr<tls::Context> context_;  // whose files gRPC reads
-  const std::string allowed_;
 };
 
 template <class Options>
@@ -118,8 +120,7 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
   Watch(options);
   // The verifier's words say more than gRPC's own check of the host.
   options.set_check_call_host(false);
-  options.set_certificate_verifier(
-      ExternalCertificateVerifier::Create<ServerVerifier>(context, files.allowed));
+  options.set_certificate_verifier(ExternalCertificateVerifier::Create<ServerVerifier>(context));
   return grpc::experimental::TlsCredentials(options);
 }
 
@@ -131,7 +132,7 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(
   Watch(options);
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   auto credentials = grpc::experimental::TlsServerCredentials(options);
-  credentials->SetAuthMetadataProcessor(std::make_shared<ReflectionGuard>(context, files.allowed));
+  credentials->SetAuthMetadataProcessor(std::make_shared<ReflectionGuard>(context));
   return credentials;
 }
 

@@ -15,7 +15,8 @@ namespace {
 // Both have the hash that keys are used with.
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
-// "system_default" is what each new context begins with (config(5)).
+// "system_default" is what each new context begins with (config(5)), gRPC's too: a ticket would let
+// in whose certificate has ended since.
 constexpr const char* kTls13Alone = R"(muster = modules
 [modules]
 ssl_conf = contexts
@@ -23,6 +24,7 @@ ssl_conf = contexts
 system_default = alone
 [alone]
 Protocol = -SSLv3,-TLSv1,-TLSv1.1,-TLSv1.2
+NumTickets = 0
 )";
 
 Status LoadTls13Alone() {

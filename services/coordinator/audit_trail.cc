@@ -35,17 +35,29 @@ void AuditTrail::Look(const std::string& who, std::string_view did, std::string_
                       const Status& outcome) {
   AuditEntry entry = Entry(who, did, what, outcome);
   // Names of what there is not are the caller's invention: one line stands for all of them.
-  const std::string key = fmt::format(
+  std::string key = fmt::format(
       "{}\n{}\n{}", entry.who, did,
       outcome.ok() ? "+" + entry.what : fmt::format("-{}", static_cast<int>(outcome.code())));
   {
     const MutexLock lock(mutex_);
-    if (looks_.size() >= kMostRemembered && !looks_.contains(key)) looks_.clear();
-    const auto held = looks_.try_emplace(key, kPause).first->second.Ask(clock_.Now());
+    if (!HasRoom(key)) key = fmt::format("{}\n{}", entry.who, did);  // whatever it is about
+    Seen& seen = looks_.try_emplace(key).first->second;
+    seen.last = clock_.Now();
+    const auto held = seen.limit.Ask(seen.last);
     if (!held) return;
     entry.again = *held;
   }
   Write(std::move(entry));
+}
+
+// Whether it is remembered, or can be. What nobody has looked at for a while makes room.
+bool AuditTrail::HasRoom(const std::string& key) {
+  if (looks_.size() < kMostRemembered || looks_.contains(key)) return true;
+  const TimePoint now = clock_.Now();
+  if (next_sweep_ && now < *next_sweep_) return false;
+  next_sweep_ = now + kPause / 60;
+  std::erase_if(looks_, [now](const auto& one) { return now - one.second.last >= kPause; });
+  return looks_.size() < kMostRemembered;
 }
 
 // Never waits for the disk. Lines that it could not take are counted, and the next one that it

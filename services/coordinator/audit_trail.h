@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,7 +31,8 @@ class AuditTrail {
  public:
   static constexpr Millis kPause{600'000};
   static constexpr std::size_t kMostWaiting = 1'000;
-  // What is remembered of who looked at what; beyond it the next look may be written too early.
+  // What is remembered of who looked at what; beyond it all that one person does in one way to
+  // other jobs is one line in kPause.
   static constexpr std::size_t kMostRemembered = 4'096;
 
   // `most_bytes`: as AuditLog's.
@@ -58,13 +60,19 @@ class AuditTrail {
     std::size_t waiting MUSTER_GUARDED_BY(mutex) = 0;
     std::atomic<std::uint64_t> lost{0};
   };
+  struct Seen {
+    RateLimit limit{kPause};
+    TimePoint last;
+  };
   void Write(AuditEntry entry);
+  bool HasRoom(const std::string& key) MUSTER_REQUIRES(mutex_);
 
   LaneOffload& disks_;
   const Clock& clock_;
   const std::shared_ptr<Shared> shared_;
   Mutex mutex_;
-  std::map<std::string, RateLimit, std::less<>> looks_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, Seen, std::less<>> looks_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<TimePoint> next_sweep_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::coordinator

@@ -5,7 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include <openssl/ssl.h>
+
 #include "common/base/wall_time.h"
+#include "common/tls/ssl_context.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/unit/common/tls/sessions.h"
@@ -200,6 +203,15 @@ TEST_CASE("a peer's certificate that has expired since is refused by its dates",
     CHECK(Says(visit.client, "has expired at"));
     CHECK(Says(visit.visitor.status(), "expired, or not valid yet by its clock"));
   }
+}
+
+TEST_CASE("no context gives tickets, whoever has made it", "[tls][unit]") {
+  REQUIRE(RequireTls13().ok());
+  // As gRPC makes its own.
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> theirs(SSL_CTX_new(TLS_method()),
+                                                                 &SSL_CTX_free);
+  CHECK(SSL_CTX_get_num_tickets(theirs.get()) == 0);
+  CHECK(SSL_CTX_get_num_tickets(MakeSslContext()->get()) == 0);
 }
 
 TEST_CASE("two that know one secret need no certificates", "[tls][unit]") {

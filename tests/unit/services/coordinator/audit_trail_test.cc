@@ -62,6 +62,26 @@ TEST_CASE_METHOD(Trail, "who looks again and again is written once in a while, a
   CHECK(lines[3]["again"] == 499);
 }
 
+TEST_CASE_METHOD(Trail, "who looks at more jobs than are remembered fills no disk either",
+                 "[services][audit][unit]") {
+  const int jobs = static_cast<int>(AuditTrail::kMostRemembered) + 500;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < jobs; ++i) {
+      trail.Look("viewer bob", "describe", "words-" + std::to_string(i), Ok());
+      if (i % 500 == 0) disk.WorkOff();
+    }
+    clock.Advance(Millis(1'000));
+  }
+  CHECK(Lines().size() == AuditTrail::kMostRemembered + 1);
+  // Others are told of all the same.
+  trail.Look("viewer eve", "describe", "words-1", Ok());
+  CHECK(Lines().back()["who"] == "viewer eve");
+
+  clock.Advance(AuditTrail::kPause);
+  trail.Look("viewer bob", "describe", "words-new", Ok());
+  CHECK(Lines().back()["what"] == "words-new");
+}
+
 TEST_CASE_METHOD(Trail, "who ends waits for what is not written yet, and not for ever",
                  "[services][audit][unit]") {
   CHECK(trail.Flush(Millis(0)));

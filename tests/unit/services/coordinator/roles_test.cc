@@ -253,6 +253,18 @@ TEST_CASE_METHOD(TlsFixture, "which calls there are is told to nobody who is rev
   CHECK(Call("bob", "/grpc.health.v1.Health/Check") == Ok());
 }
 
+TEST_CASE_METHOD(TlsFixture, "a list of no use cuts nobody off who comes anew",
+                 "[services][tls][unit]") {
+  tls::Files own = files["ana"];
+  own.allowed = folder.path("allowed");
+  const auto listed = *tls::Context::FromFiles(own);
+  folder.Write("allowed", "# no fingerprint\n");
+  channels["ana"] = services::MakeChannel(node->endpoint().ToString(), listed);
+
+  CHECK(Call("ana", "/grpc.health.v1.Health/Check") == Ok());
+  CHECK(Call("bob", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo") == Ok());
+}
+
 TEST_CASE_METHOD(TlsFixture, "files of no use are never shown to callers, and good ones soon are",
                  "[services][tls][unit]") {
   const std::string before = Shown();
