@@ -106,16 +106,22 @@ Status Trainer::RunView(const v1::OpenJobReply& opened) {
     }
     if (evaluates && view.done == view.steps.CutFrom(view.done, evaluate_every) &&
         view.evaluated != view.done) {
-      const Result<v1::EvaluationResult> result = Evaluate(view);
+      const Result<std::optional<v1::EvaluationResult>> result = Evaluate(view);
       if (!result.ok()) return finish(result.status(), nullptr);
-      MUSTER_TRY(Report(view, "training", &*result));
+      if (!*result) continue;  // asked to stop, which saves and ends it
+      MUSTER_TRY(Report(view, "training", &**result));
       view.evaluated = view.done;
     }
   }
   if (!evaluates) return finish(Ok(), nullptr);
-  const Result<v1::EvaluationResult> result = Evaluate(view);
+  const Result<std::optional<v1::EvaluationResult>> result = Evaluate(view);
   if (!result.ok()) return finish(result.status(), nullptr);
-  return finish(Ok(), &*result);
+  if (!*result) {
+    return finish(Cancelled("stopped as asked in the evaluation after the last of {} steps",
+                            view.total_steps),
+                  nullptr);
+  }
+  return finish(Ok(), &**result);
 }
 
 // A checkpoint may not be cut before that is done: some of it may be applied already.
@@ -200,7 +206,8 @@ Status Trainer::SaveCheckpoint(View& view) {
   return Ok();
 }
 
-Result<v1::EvaluationResult> Trainer::Evaluate(View& view) {
+// Nothing, with nothing in flight: the job was asked to stop.
+Result<std::optional<v1::EvaluationResult>> Trainer::Evaluate(View& view) {
   const v1::JobSpec& spec = view.opened.spec();
   const std::uint64_t examples = view.opened.evaluation_examples();
   const std::uint64_t batch = std::max<std::uint64_t>(
@@ -209,11 +216,18 @@ Result<v1::EvaluationResult> Trainer::Evaluate(View& view) {
   MUSTER_TRY(Report(view, "evaluating", nullptr));
   Result<v1::BeginEvaluationReply> begun = ResourceExhausted("not asked");
   while (begun.status().code() == StatusCode::kResourceExhausted) {
+    if (view.stop()) return std::nullopt;
     begun = api_.BeginEvaluation(view.number, view.closures.Position());
   }
   if (!begun.ok()) return begun.status();
   v1::MetricSums sums;
   for (std::uint64_t next = 1, scored = 0; scored < batches;) {
+    if (view.stop()) {
+      view.closures.StopGiving();
+      while (!view.closures.stands_still()) MUSTER_TRY(Take(view, "stopping").status());
+      MUSTER_TRY(Take(view, "stopping").status());
+      return std::nullopt;
+    }
     if (next <= batches && next - 1 - scored <= options_.window / 2) {
       const std::uint64_t until = std::min(batches, scored + options_.window);
       MUSTER_TRY(view.closures.Schedule(v1::CLOSURE_KIND_EVALUATE, next, until, begun->buffers()));

@@ -60,7 +60,7 @@ class Trainer {
   Status Drain(View& view);
   Status StandStill(View& view);
   Status SaveCheckpoint(View& view);
-  Result<v1::EvaluationResult> Evaluate(View& view);
+  Result<std::optional<v1::EvaluationResult>> Evaluate(View& view);
   // Takes what has ended; a long wait is reported, never silent.
   Result<std::vector<v1::ClosureResult>> Take(View& view, const std::string& phase);
   Status TakeSteps(View& view, const std::string& phase);
