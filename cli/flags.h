@@ -1,8 +1,10 @@
 // Flags that commands of several files have.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cli/options.h"
@@ -23,8 +25,13 @@ std::string Behind(const CLI::App& command);
 // A file or a program, each with its own options.
 //   CLI::ValidationError, thrown: what does not go together.
 void CheckSubmit(const CLI::App& submit, const Options& options);
-// A duration as "60s"; `set` has it in milliseconds.
+// A duration as "60s"; `set` has it in milliseconds. More than `most` is refused.
 void AddDuration(CLI::App& command, const std::string& flag, const std::string& doc,
-                 std::function<void(std::chrono::milliseconds)> set);
+                 std::function<void(std::chrono::milliseconds)> set,
+                 std::optional<std::chrono::milliseconds> most = std::nullopt);
+// Where 0 would stand for the default and means at once.
+inline std::chrono::milliseconds AtLeastOne(std::chrono::milliseconds given) {
+  return std::max(given, std::chrono::milliseconds(1));
+}
 
 }  // namespace muster::cli

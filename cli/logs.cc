@@ -1,5 +1,7 @@
 #include "cli/logs.h"
 
+#include <optional>
+
 #include <fmt/core.h>
 
 #include "cli/commands.h"
@@ -33,20 +35,29 @@ ExitCode Logs(const Context& context) {
     request.set_since_us(UnixMicros(context.clock.WallNow() - *context.options.since));
   }
   bool reached = false;
-  TimePoint last_answer = context.clock.Now();
+  std::optional<TimePoint> gone_since;
   while (true) {
-    const Status status = (*api)->ReadLogs(request, [&](const v1::LogRecord& record) {
+    // Whether it is there a stream does not say before it has a line, and that may take hours.
+    Status status = context.options.follow ? (*api)->GetStatus().status() : Ok();
+    if (status.ok()) {
       reached = true;
-      last_answer = context.clock.Now();
-      request.set_cursor(record.cursor());
-      request.clear_tail();
-      PrintLine(context, record);
-    });
+      const TimePoint begun = context.clock.Now();
+      status = (*api)->ReadLogs(request, [&](const v1::LogRecord& record) {
+        gone_since.reset();
+        request.set_cursor(record.cursor());
+        request.clear_tail();
+        PrintLine(context, record);
+      });
+      // It was open, not refused.
+      if (context.clock.Now() - begun >= kRetry) gone_since.reset();
+    }
     if (context.interrupted()) return ExitCode::kInterrupted;
     if (status.ok()) return ExitCode::kDone;
-    const bool gone = status.code() == StatusCode::kUnavailable;
-    if (!gone || !reached || !context.options.follow ||
-        context.clock.Now() - last_answer >= kPatience) {
+    const bool gone =
+        status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+    const TimePoint now = context.clock.Now();
+    if (!gone_since) gone_since = now;
+    if (!gone || !reached || !context.options.follow || now - *gone_since >= kPatience) {
       return Fail(context, status);
     }
     (void)context.sleep(kRetry);

@@ -27,10 +27,16 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kMostTasks = 64;  // of `up`, on one machine
+constexpr int kMostTail = 10'000;
 
-std::string CheckDuration(const std::string& text) {
+// Travels as 32 bits of milliseconds, which are 49 days.
+constexpr milliseconds kMostStopGrace = std::chrono::hours(24 * 30);
+
+std::string CheckDuration(const std::string& text, std::optional<milliseconds> most) {
   const auto duration = config::ParseDuration(text);
-  return duration.ok() ? "" : Message(duration.status());
+  if (!duration.ok()) return Message(duration.status());
+  if (!most || *duration <= *most) return "";
+  return fmt::format("at most {}; given {}", config::FormatDuration(*most), text);
 }
 
 std::string CheckOutput(const std::string& name) {
@@ -98,7 +104,7 @@ void AddJob(CLI::App& command, Options& options, const std::string& doc = "The j
 }  // namespace
 
 void AddDuration(CLI::App& command, const std::string& flag, const std::string& doc,
-                 std::function<void(milliseconds)> set) {
+                 std::function<void(milliseconds)> set, std::optional<milliseconds> most) {
   command
       .add_option_function<std::string>(
           flag,
@@ -106,7 +112,8 @@ void AddDuration(CLI::App& command, const std::string& flag, const std::string& 
             set(std::chrono::duration_cast<milliseconds>(*config::ParseDuration(text)));
           },
           doc)
-      ->check(CLI::Validator(CheckDuration, "DURATION"));
+      ->check(CLI::Validator([most](const std::string& text) { return CheckDuration(text, most); },
+                             "DURATION"));
 }
 
 namespace {
@@ -147,7 +154,9 @@ void AddWatching(CLI::App& app, Options& options) {
       ->check(CLI::Validator(CheckName, ""))
       ->type_name("");
   logs->add_flag("-f,--follow", options.follow, "Go on until the job has ended");
-  logs->add_option("--tail", options.tail, "Only the last lines")->type_name("N");
+  logs->add_option("--tail", options.tail, "Only the last lines")
+      ->check(CLI::Range(1, kMostTail))
+      ->type_name("N");
   AddDuration(*logs, "--since", "Only lines of this last time: 10m",
               [&options](milliseconds since) { options.since = since; });
   AddOutput(*logs, options);
@@ -170,8 +179,10 @@ void AddEnding(CLI::App& app, Options& options) {
   CLI::App* stop =
       app.add_subcommand("stop", "End a job: it saves a checkpoint, a program is asked to end");
   AddJob(*stop, options);
-  AddDuration(*stop, "--grace", "Time for that before the job is cut off (60s)",
-              [&options](milliseconds grace) { options.grace = grace; });
+  AddDuration(
+      *stop, "--grace",
+      "Time for that before the job is cut off (60s); 0: it is cut off at once; at most 30d",
+      [&options](milliseconds grace) { options.grace = AtLeastOne(grace); }, kMostStopGrace);
   AddOutput(*stop, options);
 
   CLI::App* wait = app.add_subcommand("wait", "Wait for a job; end with its exit code");

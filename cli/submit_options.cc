@@ -192,10 +192,12 @@ void AddProgram(CLI::App& submit, Options& options) {
           "a chip")
       ->check(CLI::Validator(CheckTpuTopology, ""))
       ->type_name("XxYxZxCORES");
-  AddDuration(submit, "--end-grace",
-              "Of a command: between SIGTERM and SIGKILL, for processes that end because another "
-              "one has failed (10s)",
-              [&options](milliseconds grace) { options.end_grace = grace; });
+  AddDuration(
+      submit, "--end-grace",
+      "Of a command: between SIGTERM and SIGKILL, for processes that end because another "
+      "one has failed (10s); 0: none; at most 1h",
+      [&options](milliseconds grace) { options.end_grace = AtLeastOne(grace); },
+      milliseconds(job_limits::kMostGraceMs));
   submit.add_flag("--evaluator", options.evaluator,
                   "Of a program: evaluator:0, a process beside main(), evaluates its checkpoints");
   submit

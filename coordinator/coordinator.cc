@@ -188,8 +188,11 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
   }
   if (!members_.OnMessage(session)) return;
   const Member& member = *members_.Find(session);
-  // A held one has nothing to say of work.
-  if (!member.alive() && !message.has_draining()) return;
+  // A held one has nothing to say of work, but for what it still runs and has to end.
+  if (!member.alive() && !message.has_draining() && !message.has_launched() &&
+      !message.has_result()) {
+    return;
+  }
   switch (message.body_case()) {
     case v1::DaemonMessage::kResult:
       return commands_.OnResult(session, std::move(*message.mutable_result()));
@@ -216,10 +219,11 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
   }
 }
 
-// Processes of a job that nobody knows any more are ended.
+// Processes of a job that nobody knows any more are ended, and those of a worker that was taken out
+// while it was away: they have been given up with it.
 void Coordinator::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event) {
   const Result<Job*> job = FindById(event.job_id());
-  if (job.ok() && (*job)->OnLaunchEvent(member, event)) return;
+  if (member.alive() && job.ok() && (*job)->OnLaunchEvent(member, event)) return;
   commands_.Send(member, StopCommand(event.job_id(), LaunchNumber(event.launch()), Millis(0), true),
                  options_.jobs.command_limit, [](auto) {});
 }
@@ -360,8 +364,12 @@ Checkpoints::Claimant Coordinator::ClaimantOf(const v1::Job& job) const {
 
 v1::ListJobsReply Coordinator::List() const {
   v1::ListJobsReply reply;
+  std::size_t bytes = 0;
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
-    *reply.add_jobs() = job->second->Summary();
+    v1::Job summary = job->second->Summary();
+    bytes += summary.ByteSizeLong();
+    if (bytes > kMostAnswerBytes) break;
+    *reply.add_jobs() = std::move(summary);
   }
   return reply;
 }

@@ -96,6 +96,7 @@ class Coordinator : private Membership::Observer {
   using ThenSubmitted = std::function<void(Result<v1::SubmitJobReply>)>;
   // Errors are those of jobs.proto.
   void Submit(const v1::SubmitJobRequest& request, ThenSubmitted then);
+  // The newest first, as many as fit an answer (kMostAnswerBytes).
   v1::ListJobsReply List() const;
   // In the order of submission.
   void ForEachJob(const std::function<void(const Job&)>& look) const;

@@ -107,11 +107,9 @@ void Coordinator::CollectCheckpoints(
                                      dry_run = request.dry_run()](auto roots) {
     if (!here()) return;
     collecting->silent.erase(own);
-    if (!roots.ok()) {
-      collecting->then(roots.status());
-      collecting->then = nullptr;
-      return;
-    }
+    // Who asked has been told that the folder does not answer: nothing is removed behind that.
+    if (!collecting->then) return;
+    if (!roots.ok()) return std::exchange(collecting->then, nullptr)(roots.status());
     for (const std::string& root : *roots) {
       if (collecting->jobs.contains(root)) continue;
       collecting->jobs[root] = root.substr(root.rfind('/') + 1);

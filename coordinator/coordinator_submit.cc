@@ -303,6 +303,7 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
           *reply.mutable_job() = kept.Describe();
           then(std::move(reply));
         } else {
+          parts_.journal.Forget(record.job().id());
           then(written);
         }
         AcceptNext();

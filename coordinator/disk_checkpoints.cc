@@ -331,9 +331,14 @@ void DiskCheckpoints::ListRoots(const std::string& folder,
 }
 
 void DiskCheckpoints::Discard(const std::string& directory) {
-  // What stays is collected after the next commit.
+  // What stays is collected after the next commit. One that was committed late, when nobody waited
+  // for it any more, is a checkpoint all the same: those before it may have gone for it.
   offload_.Run(
-      storage::ParentOf(directory), [directory] { (void)storage::RemoveCheckpoint(directory); },
+      storage::ParentOf(directory),
+      [directory] {
+        const Result<bool> committed = storage::IsCommitted(directory);
+        if (committed.ok() && !*committed) (void)storage::RemoveCheckpoint(directory);
+      },
       [] {});
 }
 

@@ -56,9 +56,10 @@ void ElasticJob::GoOnAfterRestart() {
   }
   began_ = true;
   phase_ = Phase::kBegun;
+  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] { OnAdoptLimit(); }));
+  if (record().stop_requested()) return GoOnStopping();
   story_.SetState(v1::JOB_STATE_RUNNING, "COORDINATOR_RESTARTED",
                   "its processes go on; their workers tell what became of them");
-  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] { OnAdoptLimit(); }));
 }
 
 // --- What people see.

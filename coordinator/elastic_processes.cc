@@ -275,14 +275,18 @@ bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& even
     return true;
   }
   place->session = member.session;
-  place->heard = true;
+  const bool first = !std::exchange(place->heard, true);
   if (event.pid() != 0) place->pid = event.pid();
   if (event.kind() == v1::LaunchEvent::KIND_EXITED) {
     OnExited(member, *place, event);
-  } else if (place->stage == Stage::kLost) {
-    place->stage = Stage::kRunning;
-    LetOneGo();
-    SendBook();
+  } else {
+    // It was not there when the others were asked to end.
+    if (first && ending_) SendStop(*place, GraceLeft());
+    if (place->stage == Stage::kLost) {
+      place->stage = Stage::kRunning;
+      if (!ending_) LetOneGo();
+      SendBook();
+    }
   }
   GoOn();
   return true;
@@ -414,7 +418,7 @@ void ElasticJob::OnArrival(const Member& member, const Arrival& arrival) {
     } else {
       place.session = member.session;
       if (!place.heard) AwaitNews(place, member.session);
-      if (ending_) SendStop(place, EndGraceOf(launch()));
+      if (ending_) SendStop(place, GraceLeft());
     }
   }
   SendBook();

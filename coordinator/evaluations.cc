@@ -12,7 +12,7 @@ namespace {
 // An evaluation takes as long as it takes: that it gets on its worker sees to, and a lost evaluator
 // ends the command.
 constexpr Millis kLongest = std::chrono::hours(24 * 7);
-constexpr Millis kAgain{1'000};
+constexpr Millis kEvaluateAgain{1'000};
 constexpr Millis kTellAfter{5'000};
 constexpr int kMostFailures = 5;
 
@@ -155,7 +155,7 @@ void Evaluations::OnFailure(v1::CheckpointInfo info, SessionId session, const St
               &kEvaluator, fields);
   if (again) {
     busy_ = true;
-    (void)world_.scheduler.RunAfter(kAgain, [this, here = lifeline_.Watch()] {
+    (void)world_.scheduler.RunAfter(kEvaluateAgain, [this, here = lifeline_.Watch()] {
       if (!here()) return;
       busy_ = false;
       Advance();

@@ -73,6 +73,12 @@ bool GroupView::NeedsDrainingTask() const {
   return draining > 0 && members_.size() - static_cast<std::size_t>(draining) < Least();
 }
 
+// They have the variables.
+bool GroupView::ComesFirst(const TaskId& worker) const {
+  if (members_.empty()) return View::ComesFirst(worker);
+  return std::ranges::find(members_, worker, &Seat::task) != members_.end();
+}
+
 void GroupView::StartExecutors() {
   if (!running()) return;
   StartExecutorsOn(Most());
@@ -131,6 +137,10 @@ std::string GroupView::Consequence(const std::vector<ClosureKey>&) const {
 // The step that ends executors again and again fails the job.
 bool GroupView::OnExecutorEnd(const TaskId& worker, const ExecutorEnd& end) {
   if (!end.was_ready) return false;
+  // Several of one group that are killed together, as for want of memory, count once.
+  if (end.cause == v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE && std::exchange(killed_, true)) {
+    return false;
+  }
   const bool in_flight = !end.had.empty();
   const ClosureKey blamed =
       in_flight ? end.had.front() : ClosureKey{v1::CLOSURE_KIND_TRAIN, StepsDone() + 1};
@@ -284,7 +294,7 @@ void GroupView::OnFormed(const Round& round) {
   failures_ = 0;
   search_.reset();
   without_.reset();
-  broken_ = false;
+  broken_ = killed_ = false;
   const bool first = !std::exchange(formed_, true);
   members_ = round.seats;
   const std::string names =

@@ -74,6 +74,7 @@ class GroupView : public HomeView {
   bool NeedsDrainingTask() const override;
   bool Needs(const TaskId& task) const override;
   void StartExecutors() override;
+  bool ComesFirst(const TaskId& worker) const override;
   void FillStart(const TaskId& worker, v1::StartExecutor& start) override;
   bool TakesClosures(const TaskId& worker) const override { return home_ == worker; }
   std::string WaitsFor() const override;
@@ -113,6 +114,8 @@ class GroupView : public HomeView {
   Seats members_;
   // One of its members cannot reach another, or has said that it is over.
   bool broken_ = false;
+  // One of them was killed from outside since the group was formed.
+  bool killed_ = false;
   // Its members have met, or begin to.
   bool formed_ = false;
   std::optional<Round> forming_;

@@ -58,7 +58,7 @@ void Job::NoteRestart(const Predecessor& before) {
   if (ended()) return;
   if (story_.record().stop_requested() && !MaySaveYet()) {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
-               "stopped; the coordinator was restarted before the driver had ended");
+               "stopped; the coordinator was restarted before it had ended");
   }
   away_since_ = before.alive;
   Story::Fields fields{{"epoch", std::to_string(world_.epoch.value())},
@@ -120,6 +120,7 @@ void Job::Resume(bool anew) {
   story_.ForgetEnd();
   v1::JobRecord& row = story_.record();
   row.set_stop_requested(false);
+  row.set_stop_until_ms(0);
   v1::Job& job = *row.mutable_job();
   job.set_ended_ms(0);
   job.clear_error();
@@ -373,6 +374,23 @@ void Job::EndAfter(Millis grace, const std::string& message) {
 
 // --- What people see.
 
+namespace {
+
+// Without log lines of the oldest events, as far as it must be to fit an answer.
+void FitAnswer(v1::Job& job) {
+  std::size_t bytes = job.ByteSizeLong();
+  for (v1::Event& event : *job.mutable_events()) {
+    if (bytes <= kMostAnswerBytes) return;
+    if (event.log_lines().empty()) continue;
+    bytes -= event.ByteSizeLong();
+    event.clear_log_lines();
+    event.add_log_lines("(left out: there is more to tell of this job than fits one answer)");
+    bytes += event.ByteSizeLong();
+  }
+}
+
+}  // namespace
+
 v1::Job Job::Describe() const {
   v1::Job job = story_.Shown();
   for (v1::TaskState& state : world_.members.Describe()) {
@@ -392,6 +410,7 @@ v1::Job Job::Describe() const {
   }
   for (const v1::Event& event : story_.events()) *job.add_events() = event;
   for (const v1::CheckpointInfo& info : story_.checkpoints()) *job.add_checkpoints() = info;
+  FitAnswer(job);
   return job;
 }
 
@@ -402,6 +421,7 @@ void Job::Describe(Then<v1::Job> then) const {
     if (!here()) return then(NotFound("the job was forgotten meanwhile"));
     v1::Job job = Describe();
     job.mutable_events()->Assign(events->begin(), events->end());
+    FitAnswer(job);
     then(std::move(job));
   });
 }
@@ -410,6 +430,7 @@ v1::Job Job::Summary() const {
   v1::Job job = story_.Shown();
   job.clear_spec();
   job.clear_variables();
+  if (job.has_launch()) job.mutable_launch()->clear_tasks();
   return job;
 }
 

@@ -13,6 +13,7 @@
 // Threading: not thread-safe; the coordinator's strand. Lifetime: the World outlives it.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +28,9 @@
 namespace muster::coordinator {
 
 class ModelJob;
+
+// What people are answered has so many bytes at most: a message has 16 MiB.
+inline constexpr std::size_t kMostAnswerBytes = 12 << 20;
 
 class Job {
  public:
@@ -101,9 +105,10 @@ class Job {
   void Stop(Millis grace);
   // As far as it is known here: without the events of a job that has ended.
   v1::Job Describe() const;
-  // With all events, which the journal may have to be asked for.
+  // With all events, which the journal may have to be asked for. The oldest are without their log
+  // lines where that is too much for an answer.
   void Describe(Then<v1::Job> then) const;
-  // Without spec, events, variables.
+  // Without spec, events, variables, processes of a launch.
   v1::Job Summary() const;
   void Watch(std::uint64_t version, Millis limit, Then<v1::Job> then);
   const std::vector<v1::CheckpointInfo>& checkpoints() const { return story_.checkpoints(); }

@@ -81,6 +81,11 @@ void JournalWriter::DeleteJob(const std::string& job_id) {
   Add(std::move(row));
 }
 
+void JournalWriter::Forget(const std::string& job_id) {
+  failing_.erase(job_id);
+  if (!Failing() && waiting_.empty() && writing_.empty()) refused_ = 0;
+}
+
 void JournalWriter::SaveTakenOut(const v1::TakenOut& record, Done done) {
   Row row;
   row.bytes = record.ByteSizeLong();

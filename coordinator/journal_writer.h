@@ -62,6 +62,8 @@ class JournalWriter {
   void SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info);
   void DeleteCheckpoint(const std::string& job_id, std::uint64_t step);
   void DeleteJob(const std::string& job_id);
+  // The job's own row could not be written, and nobody will try again: there is no such job.
+  void Forget(const std::string& job_id);
   void SaveTakenOut(const v1::TakenOut& record, Done done);
   void DeleteTakenOut(const v1::Task& task, Done done);
   // With what was written before.

@@ -71,17 +71,11 @@ void LaunchJob::GoOnAfterRestart() {
   }
   cluster_ended_ = record().job().reason() == "CLUSTER_DRAINING";
   phase_ = Phase::kBegun;
+  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] { OnAdoptLimit(); }));
+  if (record().stop_requested()) return GoOnStopping();
   stage_ = Stage::kAdopting;
   story_.SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED",
                   "waiting for the workers that run its processes");
-  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] {
-                                    if (stage_ != Stage::kAdopting) return;
-                                    for (Rank& rank : ranks_) {
-                                      if (rank.session == SessionId() && !rank.settled())
-                                        rank.lost = "it has not come back with its processes";
-                                    }
-                                    OnAdopted();
-                                  }));
 }
 
 std::string LaunchJob::Forget(bool anew) {

@@ -48,6 +48,7 @@ class LaunchJob final : public LaunchedJob {
   // One process; its place in the vector is its rank.
   struct Rank {
     TaskId worker;
+    // None: its worker has not said yet, to this coordinator, that it runs.
     SessionId session;
     std::string hostname;
     std::string address;
@@ -106,6 +107,8 @@ class LaunchJob final : public LaunchedJob {
   // Moves on, if all have started, one has failed, or all are settled.
   void Evaluate();
   void OnAdopted();
+  // Processes whose workers have said nothing of them until now are lost.
+  void OnAdoptLimit();
   bool AllSettled() const;
   // Some have ended well, others run: looks whether these wait for them, who will not come.
   void WatchTheRest();

@@ -1,8 +1,10 @@
 // The workers of a launched job, and the processes on them.
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "common/base/host_port.h"
+#include "common/base/job_limits.h"
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/allocation.h"
@@ -17,6 +19,21 @@ constexpr Millis kLook{1'000};
 constexpr int kLooksInRow = 3;
 
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
+
+// Whether `each` processes on a worker can be started that are all told `bytes` of addresses: how
+// long these are is known only when workers have claimed them.
+Status CanBeTold(std::size_t processes, std::size_t each, std::size_t bytes) {
+  if (bytes <= job_limits::kMostAddressBytes && bytes * each <= job_limits::kMostStartBytes) {
+    return Ok();
+  }
+  return InvalidArgument(
+      "{}, {} on each worker, are more than can be told of each other: the addresses of all are {} "
+      "bytes in the TF_CONFIG of each, at most {} for a process and {} for a worker; run it on "
+      "fewer workers (--workers MIN:MAX), or with fewer processes on each "
+      "(--processes-per-worker)",
+      Counted(processes, "process"), each, bytes, job_limits::kMostAddressBytes,
+      job_limits::kMostStartBytes);
+}
 
 }  // namespace
 
@@ -111,6 +128,11 @@ v1::LaunchProcess LaunchJob::ProcessOf(std::size_t number) const {
 }
 
 void LaunchJob::SendStart() {
+  std::size_t bytes = 0;
+  for (const Rank& rank : ranks_) bytes += rank.address.size() + std::string_view("\"\", ").size();
+  if (const Status fits = CanBeTold(ranks_.size(), PerWorker(), bytes); !fits.ok()) {
+    return Refuse(fits);
+  }
   stage_ = Stage::kStarting;
   Show();
   const std::vector<const Member*> workers = Workers();
@@ -187,11 +209,16 @@ bool LaunchJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& event
   Rank& rank = ranks_[number];
   // It was given up with its worker, which is back with it: it ends as the others do.
   if (!rank.lost.empty()) {
-    if (event.kind() == v1::LaunchEvent::KIND_STARTED) SendStop(member, EndGraceOf(launch()));
+    if (event.kind() == v1::LaunchEvent::KIND_STARTED) SendStop(member, GraceLeft());
     return true;
   }
+  const bool first = rank.session == SessionId();
   rank.session = member.session;
   if (event.pid() != 0) rank.pid = event.pid();
+  // It was not there when the others were asked to end.
+  if (first && stage_ == Stage::kEnding && event.kind() == v1::LaunchEvent::KIND_STARTED) {
+    SendStop(member, GraceLeft());
+  }
   if (event.kind() == v1::LaunchEvent::KIND_EXITED && !rank.end) {
     rank.end = event;
     preempted_ = preempted_ || (event.asked() && member.state == Member::State::kDraining);
@@ -237,7 +264,9 @@ void LaunchJob::OnArrival(const Member& member, const Arrival& arrival) {
   if (phase_ != Phase::kBegun || !Occupies(member.task) || stage_ == Stage::kAdopting) return;
   if (!arrival.same_process) {
     for (Rank& rank : ranks_) {
-      if (rank.worker == member.task && !rank.settled()) rank.lost = "it was started anew";
+      if (rank.worker != member.task || rank.settled()) continue;
+      // A coordinator that was started again does not know which process it was.
+      if (rank.session != SessionId()) rank.lost = "it was started anew";
     }
     return Evaluate();
   }
@@ -245,7 +274,7 @@ void LaunchJob::OnArrival(const Member& member, const Arrival& arrival) {
     if (rank.worker == member.task) rank.session = member.session;
   }
   // What was on its way to it may have been lost with the old stream.
-  if (stage_ == Stage::kEnding) SendStop(member, EndGraceOf(launch()));
+  if (stage_ == Stage::kEnding) SendStop(member, GraceLeft());
   if (stage_ == Stage::kPreparing || stage_ == Stage::kStarting) {
     LeaveOut(member.task, Unavailable("it has registered again"));
   }
@@ -310,11 +339,19 @@ bool LaunchJob::TheRestWaits() const {
   return true;
 }
 
+void LaunchJob::OnAdoptLimit() {
+  if (stage_ != Stage::kAdopting && stage_ != Stage::kEnding) return;
+  for (Rank& rank : ranks_) {
+    if (rank.session == SessionId() && !rank.settled())
+      rank.lost = "it has not come back with its processes";
+  }
+  stage_ == Stage::kAdopting ? OnAdopted() : Evaluate();
+}
+
 // All that was begun before this coordinator is known again, or will not come.
 void LaunchJob::OnAdopted() {
   stage_ = Stage::kRunning;
   Show();
-  if (record().stop_requested()) return BeginEnding(EndGraceOf(launch()));
   if (std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.failed(); })) {
     cluster_ended_ = false;
     story_.Tell(

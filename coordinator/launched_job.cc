@@ -1,5 +1,7 @@
 #include "coordinator/launched_job.h"
 
+#include <algorithm>
+
 #include "coordinator/launch_commands.h"
 
 namespace muster::coordinator {
@@ -28,18 +30,23 @@ LaunchNumber LaunchedJob::NextNumber() {
 
 std::string LaunchedJob::AfterRestart() const {
   if (record().plan().view() == 0) return "the command has not begun yet; it waits for its workers";
+  if (record().stop_requested()) return "its processes have what is left of their time to end";
   return "its processes go on; their workers tell what became of them";
 }
 
-bool LaunchedJob::HasBegunBefore() {
+bool LaunchedJob::BegunInRow() const {
   const v1::Job& job = record().job();
-  number_ = LaunchNumber(job.launch().launch());
   // One that was started again and has not heard of all processes yet is no other.
   const bool adopting =
       job.state() == v1::JOB_STATE_RESTORING && job.reason() == "COORDINATOR_RESTARTED";
   const bool began =
       job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_STOPPING || adopting;
-  if (record().plan().view() > 0 && began && !job.launch().tasks().empty()) {
+  return record().plan().view() > 0 && began && !job.launch().tasks().empty();
+}
+
+bool LaunchedJob::HasBegunBefore() {
+  number_ = LaunchNumber(record().job().launch().launch());
+  if (BegunInRow()) {
     KeepSlot();
     return true;
   }
@@ -104,7 +111,29 @@ void LaunchedJob::BeginStop(Millis grace) {
                "stopped while no process of it ran");
   }
   const Millis limit = grace.count() > 0 ? grace : world_.options.stop_grace;
+  // A coordinator that is started again keeps to it.
+  story_.record().set_stop_until_ms(story_.WallMs() + limit.count());
   story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "its processes are asked to end");
+  story_.Persist();
+  EndWithin(limit);
+}
+
+void LaunchedJob::GoOnStopping() {
+  // The row may have been written before that.
+  if (record().stop_until_ms() == 0) {
+    story_.record().set_stop_until_ms(story_.WallMs() + world_.options.stop_grace.count());
+  }
+  story_.SetState(v1::JOB_STATE_STOPPING, "STOP_REQUESTED", "its processes are asked to end");
+  story_.Persist();
+  EndWithin(GraceLeft());
+}
+
+Millis LaunchedJob::GraceLeft() const {
+  if (!record().stop_requested()) return EndGraceOf(launch());
+  return std::max(Millis(0), Millis(record().stop_until_ms() - story_.WallMs()));
+}
+
+void LaunchedJob::EndWithin(Millis limit) {
   EndAfter(limit + kStopMargin,
            fmt::format("stopped: not all workers have said that its processes ended in {:.1f} s",
                        static_cast<double>((limit + kStopMargin).count()) / 1000));

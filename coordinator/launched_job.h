@@ -53,6 +53,11 @@ class LaunchedJob : public Job {
   LaunchNumber NextNumber();
   // Whether a coordinator before this one has begun processes. Else the job waits for its tasks.
   bool HasBegunBefore();
+  // A coordinator before this one was asked to stop it: its processes have what is left of their
+  // time.
+  void GoOnStopping();
+  // What processes have to end from now on, where some are asked to.
+  Millis GraceLeft() const;
   // A worker cannot run it, for no passing reason: people are told once. When it is asked again.
   Millis NoteUnfit(const TaskId& worker, const Status& why);
   // What process `number` is told of its place. `workers`: TF_CONFIG's list or map of addresses.
@@ -71,6 +76,10 @@ class LaunchedJob : public Job {
   Status TakeCheck(const CheckOutcome&) override { return Ok(); }
   void LetGo() override;
   void BeginStop(Millis grace) override;
+  // The processes run without a coordinator, and may be saving what they have.
+  bool MaySaveYet() const override { return BegunInRow(); }
+  bool BegunInRow() const;
+  void EndWithin(Millis limit);
   std::string AfterRestart() const override;
   void OnTaskDraining(const TaskId&) override {}
   Story::Fields CloseProgress() override;

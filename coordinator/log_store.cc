@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/utf8.h"
@@ -83,9 +84,12 @@ LogStore::LogStore(Options options) : options_(std::move(options)) {}
 LogStore::~LogStore() = default;
 
 void LogStore::CloseOne() {
+  // Readers come and go: who writes, or has lines to account for, stays as long as it can.
+  const auto key = [](const auto& one) {
+    return std::pair(one.second->fd >= 0 || one.second->dropped > 0, one.second->used);
+  };
   const auto oldest = std::min_element(
-      jobs_.begin(), jobs_.end(),
-      [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
+      jobs_.begin(), jobs_.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
   if (oldest != jobs_.end()) jobs_.erase(oldest);
 }
 
@@ -124,6 +128,46 @@ LogStore::JobLog& LogStore::Open(const std::string& job) {
   return *log;
 }
 
+Status LogStore::OpenToWrite(JobLog& log) {
+  if (!log.segments.empty() && log.segments.back().bytes < options_.segment_bytes) {
+    if (log.fd >= 0) return Ok();
+    MUSTER_TRY_ASSIGN(const bool reopened, Reopen(log));
+    if (reopened) return Ok();
+  }
+  return StartSegment(log);
+}
+
+// A log in many short files would lose its oldest lines early. False: there is no such file, or it
+// is not the one that was read.
+Result<bool> LogStore::Reopen(JobLog& log) {
+  const Segment& segment = log.segments.back();
+  const std::string path = log.directory + "/" + SegmentName(segment.first);
+  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT) return false;
+    return FromErrno(errno, "open " + path);
+  }
+  struct stat now = {};
+  bool done = fstat(fd, &now) == 0;
+  const auto bytes = static_cast<std::uint64_t>(now.st_size);
+  const bool known = bytes + 1 >= segment.bytes;
+  if (done && bytes + 1 == segment.bytes) {
+    // A crash has cut its last line short, which readers may have seen: it stays, and ends here.
+    done = write(fd, "\n", 1) == 1;
+  } else if (done && bytes > segment.bytes) {
+    // Half a line that no cursor counts.
+    done = ftruncate(fd, static_cast<off_t>(segment.bytes)) == 0;
+  }
+  if (done && known) {
+    log.fd = fd;
+    return true;
+  }
+  const int error = errno;
+  close(fd);
+  if (done) return false;
+  return FromErrno(error, "go on in " + path);
+}
+
 Status LogStore::StartSegment(JobLog& log) {
   std::error_code error;
   std::filesystem::create_directories(log.directory, error);
@@ -157,34 +201,36 @@ std::string LogStore::Cut(const std::string& text) const {
 Status LogStore::Append(const std::string& job, const std::string& task,
                         const google::protobuf::RepeatedPtrField<v1::LogLine>& lines) {
   JobLog& log = Open(job);
+  Status written = Ok();
   for (const v1::LogLine& line : lines) {
     std::string text = Cut(line.text());
     log.Remember(task, text);
-    // After a restart a new file is begun: the last line of the old one may be cut short.
-    if (log.fd < 0 || log.segments.back().bytes >= options_.segment_bytes) {
-      if (const Status status = StartSegment(log); !status.ok()) {
-        ++log.dropped;
-        return status;
-      }
-    }
-    if (log.dropped > 0) {
-      text += fmt::format(" [{} before this one {} lost]", Counted(log.dropped, "line"),
-                          Agreeing(log.dropped, "was", "were"));
-    }
-    const std::string row = fmt::format("{}\t{}\t{}\n", line.time_us(), task, text);
-    const ssize_t written = write(log.fd, row.data(), row.size());
-    if (written != static_cast<ssize_t>(row.size())) {
-      const int error = written < 0 ? errno : ENOSPC;
-      // Half a line would shift every cursor after it.
-      if (written > 0 && ftruncate(log.fd, static_cast<off_t>(log.segments.back().bytes)) != 0) {
-        close(std::exchange(log.fd, -1));
-      }
-      ++log.dropped;
-      return FromErrno(error, "write the log of " + job);
-    }
-    log.dropped = 0;
-    log.segments.back().Count(row.size());
+    // A disk that refuses one refuses those after it, too.
+    if (written.ok()) written = Write(log, task, line.time_us(), std::move(text));
+    if (!written.ok()) ++log.dropped;
   }
+  return Annotate(written, "the log of " + job);
+}
+
+Status LogStore::Write(JobLog& log, const std::string& task, std::int64_t time_us,
+                       std::string text) {
+  MUSTER_TRY(OpenToWrite(log));
+  if (log.dropped > 0) {
+    text += fmt::format(" [{} before this one {} lost]", Counted(log.dropped, "line"),
+                        Agreeing(log.dropped, "was", "were"));
+  }
+  const std::string row = fmt::format("{}\t{}\t{}\n", time_us, task, text);
+  const ssize_t written = write(log.fd, row.data(), row.size());
+  if (written != static_cast<ssize_t>(row.size())) {
+    const int error = written < 0 ? errno : ENOSPC;
+    // Half a line would shift every cursor after it.
+    if (written > 0 && ftruncate(log.fd, static_cast<off_t>(log.segments.back().bytes)) != 0) {
+      close(std::exchange(log.fd, -1));
+    }
+    return FromErrno(error, "write a line");
+  }
+  log.dropped = 0;
+  log.segments.back().Count(row.size());
   return Ok();
 }
 
@@ -197,7 +243,8 @@ Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query
   std::deque<v1::LogRecord> kept;
   for (const Segment& segment : log.segments) {
     const std::uint64_t after = segment.first + segment.lines;
-    if (after <= query.cursor + 1) continue;
+    // One has no lines when the first could not be written.
+    if (segment.lines == 0 || after <= query.cursor + 1) continue;
     const std::uint64_t start = std::max(segment.first, query.cursor + 1);
     const std::uint64_t mark = (start - segment.first) / kIndexEvery;
     std::ifstream file(log.directory + "/" + SegmentName(segment.first));

@@ -2,7 +2,8 @@
 //
 // A line's cursor is its number within the job, from 1; it never repeats and survives a restart, so
 // a reader goes on where it stopped. Files: <directory>/<job>/<first cursor>.log, one line each
-// ("time_us<TAB>task<TAB>text"); the oldest file of a job goes when it has too many.
+// ("time_us<TAB>task<TAB>text"); the oldest file of a job goes when it has too many. The newest one
+// is gone on with until it is full, also after a restart.
 //
 // Threading: not thread-safe; one strand.
 #pragma once
@@ -73,9 +74,14 @@ class LogStore {
   struct Segment;
   struct JobLog;
   JobLog& Open(const std::string& job);
-  // The one that was not used for the longest time is closed.
+  // The one that was not used for the longest time is closed; one that is only read goes first.
   void CloseOne();
+  // The newest file is open and has room.
+  Status OpenToWrite(JobLog& log);
+  // The newest file is opened to go on in it.
+  Result<bool> Reopen(JobLog& log);
   Status StartSegment(JobLog& log);
+  Status Write(JobLog& log, const std::string& task, std::int64_t time_us, std::string text);
 
   const Options options_;
   std::map<std::string, std::unique_ptr<JobLog>> jobs_;

@@ -43,6 +43,7 @@ void ModelJob::GoOnAfterRestart() {
   // It goes on to save what is done, if its variables come back in time.
   (void)world_.scheduler.RunAfter(world_.options.stop_grace, [this, here = lifeline_.Watch()] {
     if (!here() || ended() || (view_ && view_->open())) return;
+    if (!record().stop_requested()) return;  // it has been submitted again since
     End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
         "stopped; the coordinator was restarted and the job's tasks have not come back in time, so "
         "the steps since the last checkpoint are lost");

@@ -23,14 +23,36 @@ std::string Ended(const std::string& how) {
 
 }  // namespace
 
-// When an executor is there for it, it does not run, and nobody is missing.
+bool ProgramJob::MayStartDriver() const {
+  return !driver_.running && !pausing_ && !succeeds_ && !world_.draining &&
+         !record().stop_requested() && AnyReady();
+}
+
+// When an executor is there for it, it does not run, and nobody is missing. That it begins goes to
+// the disk first: a coordinator that is started again must not take main() for one that never ran.
 void ProgramJob::StartDriver() {
-  if (driver_.running || pausing_ || succeeds_ || world_.draining || record().stop_requested() ||
-      !AnyReady()) {
-    return;
-  }
+  if (driver_.beginning || !MayStartDriver()) return;
   if (!Missing().empty()) return WatchTheMissing();
   ++waits_;
+  driver_.beginning = true;
+  story_.record().set_driver_begun(true);
+  story_.Persist(Guard([this](const Status& status) {
+    driver_.beginning = false;
+    if (status.ok() && MayStartDriver() && Missing().empty()) return RunDriver();
+    story_.record().set_driver_begun(false);
+    if (status.ok()) {
+      story_.Persist();
+      StartDriver();  // watches who is missing now
+      return RefreshReason();
+    }
+    (void)world_.scheduler.RunAfter(Millis(1'000), Guard([this] {
+                                      StartDriver();
+                                      RefreshReason();
+                                    }));
+  }));
+}
+
+void ProgramJob::RunDriver() {
   driver_ = Driver();
   driver_.number = NextIncarnation(world_.epoch, drivers_started_);
   ChooseServers();
@@ -206,6 +228,8 @@ void ProgramJob::OnDriverExit(Incarnation number, bool success, const std::strin
   if (number != driver_.number) return;
   const Driver ended = std::exchange(driver_, Driver());
   if (phase_ != Phase::kBegun) return;
+  // Written with what becomes of the job.
+  story_.record().set_driver_begun(false);
   const bool no_start = how.starts_with(kNoStart);
   const std::string what = no_start
                                ? "the program could not be started on the coordinator's host: " +
@@ -222,6 +246,7 @@ void ProgramJob::OnDriverExit(Incarnation number, bool success, const std::strin
     }
     story_.SetState(v1::JOB_STATE_RESTORING, "CLUSTER_DRAINING",
                     fmt::format("{}; it begins anew when the coordinator is back", what));
+    story_.Persist();
     if (world_.on_settled) world_.on_settled();
     return;
   }
@@ -253,10 +278,10 @@ void ProgramJob::OnFailure(const Status& why, const std::string& what, const std
       {{"pid", std::to_string(pid)}, {"how", how}, {"restarts", std::to_string(job.restarts())}},
       world_.logs.Last(id(), driver_task()));
   if (!again) return Fail(why);
-  // The number of restarts outlives this coordinator.
-  story_.Persist();
   pausing_ = true;
   RefreshReason();
+  // The number of restarts outlives this coordinator.
+  story_.Persist();
   (void)world_.scheduler.RunAfter(RestartPause(job.restarts()), Guard([this] {
                                     pausing_ = false;
                                     StartDriver();

@@ -54,9 +54,18 @@ void ProgramJob::Begin() {
 
 // --- A restart of the coordinator.
 
+// A row of an earlier version does not say that a driver was started, but that main() ran.
+bool ProgramJob::MayHaveRun() const {
+  return record().driver_begun() || record().job().state() == v1::JOB_STATE_RUNNING;
+}
+
 std::string ProgramJob::AfterRestart() const {
-  if (!HasBegun()) return "the program has not begun yet; it waits for its workers";
   if (!record().trained().empty()) return "main() has ended well; what is left is evaluated";
+  if (!MayHaveRun()) {
+    return record().job().started_ms() > 0
+               ? "main() did not run; it begins anew when workers are there"
+               : "the program has not begun yet; it waits for its workers";
+  }
   const std::string died = "the program's main() was its child and ended with it; ";
   if (MayBeginAnew()) return died + "it begins anew when workers are there";
   return died + (MostRestarts() == 0 ? "its restart policy is never"
@@ -65,12 +74,14 @@ std::string ProgramJob::AfterRestart() const {
 }
 
 void ProgramJob::GoOnAfterRestart() {
-  if (!HasBegun()) {
-    return story_.SetState(v1::JOB_STATE_PENDING, "COORDINATOR_RESTARTED", "waiting for its tasks");
-  }
   if (!record().trained().empty()) {
     AwaitEvaluator();
     return StartEvaluatorLater();
+  }
+  // Nothing of the program has failed, so that its policy is not asked.
+  if (!MayHaveRun()) {
+    return story_.SetState(HasBegun() ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_PENDING,
+                           "COORDINATOR_RESTARTED", "waiting for its tasks");
   }
   if (!MayBeginAnew()) {
     const std::string what =
@@ -84,8 +95,8 @@ void ProgramJob::GoOnAfterRestart() {
     return End(v1::JOB_STATE_FAILED, Aborted("{}", what), what, "COORDINATOR_RESTARTED");
   }
   v1::Job& job = *story_.record().mutable_job();
-  // An orderly end of the cluster is no failure of the program's.
-  if (job.reason() != "CLUSTER_DRAINING") job.set_restarts(job.restarts() + 1);
+  job.set_restarts(job.restarts() + 1);
+  story_.record().set_driver_begun(false);
   story_.SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED", "waiting for its tasks");
   story_.Persist();
 }
@@ -98,6 +109,7 @@ std::string ProgramJob::Forget(bool anew) {
   evaluator_ = Evaluator();
   succeeds_.reset();
   story_.record().clear_trained();
+  story_.record().set_driver_begun(false);
   pausing_ = given_up_ = false;
   servers_had_ = 0;
   v1::Job& job = *story_.record().mutable_job();

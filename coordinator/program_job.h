@@ -60,6 +60,8 @@ class ProgramJob final : public Job {
   };
   struct Driver {
     Incarnation number;
+    // That it is about to run is on its way to the disk.
+    bool beginning = false;
     bool running = false;
     // It has said that main() begins.
     bool ready = false;
@@ -85,6 +87,8 @@ class ProgramJob final : public Job {
   Story::Fields CloseProgress() override;
   void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
   bool HasBegun() const { return record().plan().view() > 0; }
+  // main() ran, or may have, when the coordinator before this one ended.
+  bool MayHaveRun() const;
   bool MayBeginAnew() const;
   std::uint32_t MostRestarts() const;
   void RefreshReason();
@@ -107,6 +111,8 @@ class ProgramJob final : public Job {
 
   // program_driver.cc
   void StartDriver();
+  bool MayStartDriver() const;
+  void RunDriver();
   // Chooses the job's parameter servers, where it has a number of them.
   void ChooseServers();
   void WatchTheMissing();

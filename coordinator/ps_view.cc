@@ -102,7 +102,14 @@ void PsView::MakeVariables(const std::string& restored_from) {
       if (!result.ok() && waiting->first.ok()) {
         waiting->first = Annotate(result.status(), task.ToString());
       }
-      if (--waiting->left == 0) OnVariablesMade(waiting->first, restored_from);
+      if (--waiting->left > 0) return;
+      // One that has answered may be gone by now.
+      if (waiting->first.ok()) {
+        if (const Status there = LookAtServers(); !there.ok()) {
+          waiting->first = Unavailable("{}", Message(there));
+        }
+      }
+      OnVariablesMade(waiting->first, restored_from);
     });
     const Member* server = world_.members.Find(task);
     if (server == nullptr) {  // lost since the plan was made

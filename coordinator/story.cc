@@ -222,8 +222,11 @@ void Story::UpdateCheckpoint(const v1::CheckpointInfo& info) {
     return one.step() == info.step() && one.created_ms() == info.created_ms();
   });
   if (known == checkpoints_.end()) return;
+  // It may have been found damaged while it was evaluated.
+  const std::string refused = known->refused();
   *known = info;
-  world_.journal.SaveCheckpoint(id(), info);
+  if (!refused.empty()) known->set_refused(refused);
+  world_.journal.SaveCheckpoint(id(), *known);
 }
 
 void Story::MarkRefused(const Checkpoints::Refusal& refusal) {

@@ -138,6 +138,8 @@ class View : protected ViewParts {
   virtual bool Needs(const TaskId& task) const = 0;
   // On each worker that should have one and has none.
   virtual void StartExecutors() = 0;
+  // Whom it asks before others, where there are more than it takes: who had one in this view.
+  virtual bool ComesFirst(const TaskId& worker) const { return numbers_.contains(worker); }
   virtual void FillStart(const TaskId& worker, v1::StartExecutor& start) = 0;
   // Its first executor is ready.
   virtual void OnOpen() {}

@@ -242,6 +242,9 @@ std::optional<Result<v1::BeginEvaluationReply>> View::BeginEvaluation(bool last)
     return ResourceExhausted("job {} waits for a worker's buffers to evaluate with: try again",
                              story_.id());
   }
+  // Its closures have the numbers of those of the evaluation before.
+  std::erase_if(comebacks_,
+                [](const auto& one) { return one.first.kind == v1::CLOSURE_KIND_EVALUATE; });
   v1::BeginEvaluationReply reply;
   if (WorkerLocal()) {
     reply.set_buffers(buffers_version_);

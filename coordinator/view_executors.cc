@@ -38,7 +38,10 @@ bool View::HasItNow(const Member& worker) const {
 void View::StartExecutorsOn(std::size_t most) {
   auto have = static_cast<std::size_t>(std::ranges::count_if(
       world_.members.Up("worker"), [this](const Member* worker) { return HasItNow(*worker); }));
-  for (const Member* worker : FreeWorkers(world_, lasting_.fitness)) {
+  std::vector<const Member*> free = FreeWorkers(world_, lasting_.fitness);
+  std::ranges::stable_partition(free,
+                                [this](const Member* worker) { return ComesFirst(worker->task); });
+  for (const Member* worker : free) {
     if (most > 0 && have >= most) return;
     if (HasItNow(*worker) || MustWait(worker->task)) continue;
     StartExecutor(*worker);
@@ -69,7 +72,10 @@ void View::StartExecutor(const Member& member) {
   if (WorkerLocal() && buffers_.tensors_size() > 0) *start.mutable_buffers() = buffers_;
   *start.mutable_data() = story_.DataOn(member.info.hostname());
   FillStart(member.task, start);
-  world_.commands.Send(member, command, world_.options.command_limit,
+  // It answers when it has read all of a checkpoint.
+  const Millis limit =
+      start.restore_from().empty() ? world_.options.command_limit : world_.options.restore_limit;
+  world_.commands.Send(member, command, limit,
                        Guard([this, task = member.task, number](auto result) {
                          OnExecutorAnswer(task, number, result);
                        }));

@@ -55,7 +55,10 @@ void Launches::OnAttached() {
   for (const auto& [job_id, launch] : launches_) {
     if (launch.stage != Launch::Stage::kStarted) continue;
     for (const auto& [id, process] : launch.processes) {
-      if (process.pid != 0) Tell(v1::LaunchEvent::KIND_STARTED, job_id, launch, process);
+      // One whose pid is not known yet is there as well.
+      if (process.pid != 0 || process.running) {
+        Tell(v1::LaunchEvent::KIND_STARTED, job_id, launch, process);
+      }
       if (process.end) Tell(v1::LaunchEvent::KIND_EXITED, job_id, launch, process);
     }
   }
@@ -102,6 +105,12 @@ void Launches::BeginPreparing(const std::string& job_id, Launch& launch) {
   launch.processes.clear();
   launch.stage = Launch::Stage::kPreparing;
   io_.Prepare(job_id, launch.number, launch.request.spec(), launch.request.addresses());
+}
+
+bool Launches::Awaits(const std::string& job_id, LaunchNumber number) const {
+  const auto found = launches_.find(job_id);
+  return found != launches_.end() && found->second.number == number &&
+         found->second.stage == Launch::Stage::kPreparing && !found->second.stopping;
 }
 
 void Launches::OnPrepared(const std::string& job_id, LaunchNumber number,
@@ -272,7 +281,12 @@ void Launches::OnExited(LaunchedId id, const LaunchedEnd& end) {
   log::With({{"job", job_id}})
       .Info("launch {}: {} ended by {}", launch.number, NameOf(process->task), end.how);
   if (launch.stage == Launch::Stage::kClearing) {
-    BeginPreparing(job_id, launch);
+    // The one that was to follow may have been stopped meanwhile.
+    if (launch.stopping) {
+      FinishStop(job_id);
+    } else {
+      BeginPreparing(job_id, launch);
+    }
   } else {
     Tell(v1::LaunchEvent::KIND_EXITED, job_id, launch, *process);
     FinishStop(job_id);

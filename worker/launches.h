@@ -50,7 +50,8 @@ class LaunchIo {
   // kNotFound: the command is not on this host.
   virtual Status Look(const v1::LaunchSpec& spec) = 0;
   // Fetches the launch's files into the job's working folder and claims `addresses` addresses in
-  // place of those that the job had; Launches::OnPrepared() follows.
+  // place of those that the job had; Launches::OnPrepared() follows. Nothing is claimed for a
+  // launch that is awaited no more (Launches::Awaits()): nobody would release it.
   virtual void Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
                        std::uint32_t addresses) = 0;
   // Elastic jobs: puts `text` where the job's processes read who is there;
@@ -92,6 +93,8 @@ class Launches {
   // Tells what is here again.
   void OnAttached();
 
+  // Nothing has replaced or stopped this launch while LaunchIo::Prepare() is at work.
+  bool Awaits(const std::string& job_id, LaunchNumber launch) const;
   void OnPrepared(const std::string& job_id, LaunchNumber launch,
                   const Result<std::vector<std::string>>& addresses);
   void OnWorkersWritten(const std::string& job_id, LaunchNumber launch, const Status& status);

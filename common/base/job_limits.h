@@ -29,8 +29,17 @@ inline constexpr std::uint32_t kMostSpeculative = 1'000;
 inline constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;
 // What a Criteo reader has that gives no hash_buckets (job_spec.proto).
 inline constexpr std::int64_t kDefaultCriteoBuckets = 1'000'003;
+// Processes that come and go have places for more than twice as many, of which 1,024 can lead.
+inline constexpr std::uint32_t kMostElasticWorkers = 500;
 inline constexpr std::uint64_t kMostEpochs = 1'000'000;
 inline constexpr std::uint32_t kMostProcessesPerWorker = 1'024;
+// The addresses of all processes, which each of them has in TF_CONFIG: a string of an environment
+// has 128 KiB at most (MAX_ARG_STRLEN of Linux).
+inline constexpr std::size_t kMostAddressBytes = (128 << 10) - 1'024;
+// All that the processes of one worker are told together: a message has 16 MiB at most.
+inline constexpr std::size_t kMostStartBytes = 12 << 20;
+// What one of them takes: "255.255.255.255:65535", with its quotes, a comma and a space.
+inline constexpr std::size_t kUsualAddressBytes = 25;
 inline constexpr int kMostLaunchFiles = 256;
 inline constexpr std::uint32_t kMostGraceMs = 3'600'000;
 

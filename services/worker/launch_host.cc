@@ -93,6 +93,7 @@ LaunchHost::~LaunchHost() { Close(); }
 
 void LaunchHost::Close() {
   files_.Stop();
+  begun_.Stop();
   reaper_.Stop();
   for (const auto& [id, running] : running_) (void)running->child->Signal(SIGQUIT);
   for (const auto& [id, running] : running_) (void)running->child->Wait(kLaunchedCloseLimit);
@@ -158,6 +159,8 @@ void LaunchHost::Prepare(const std::string& job_id, LaunchNumber launch, const v
   files_.Post([this, job_id, launch, spec, addresses, folder = FolderOf(job_id)] {
     Status placed = Place(folder, spec);
     strand_.Post([this, job_id, launch, spec, addresses, placed = std::move(placed)] {
+      // Stopped or replaced meanwhile: nobody would release what is claimed for it.
+      if (!launches_.Awaits(job_id, launch)) return;
       Status ready = placed.ok() ? Look(spec) : placed;
       if (!ready.ok()) return launches_.OnPrepared(job_id, launch, ready);
       launches_.OnPrepared(job_id, launch, ClaimAddresses(job_id, addresses));
@@ -169,9 +172,13 @@ void LaunchHost::Release(const std::string& job_id) { claims_.erase(job_id); }
 
 void LaunchHost::Forget(const std::string& job_id) {
   Release(job_id);
-  files_.Post([folder = FolderOf(job_id), workers = WorkersFileOf(job_id)] {
+  files_.Post([folder = FolderOf(job_id)] {
     std::error_code none;
     (void)fs::remove_all(folder, none);
+  });
+  // Behind what is being written to it.
+  begun_.Post([workers = WorkersFileOf(job_id)] {
+    std::error_code none;
     (void)fs::remove(workers, none);
   });
 }
@@ -179,7 +186,7 @@ void LaunchHost::Forget(const std::string& job_id) {
 // In the place of what is there, so that who reads it finds one or the other.
 void LaunchHost::WriteWorkers(const std::string& job_id, LaunchNumber launch,
                               const std::string& text) {
-  files_.Post([this, job_id, launch, text, path = WorkersFileOf(job_id)] {
+  begun_.Post([this, job_id, launch, text, path = WorkersFileOf(job_id)] {
     strand_.Post([this, job_id, launch, written = ReplaceFile(path, text)] {
       launches_.OnWorkersWritten(job_id, launch, written);
     });
@@ -283,7 +290,7 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
   // The guard's, to which children go whose own parent has ended.
   running->memory.emplace(running->child->pid());
   running_[id] = running;
-  files_.Post([this, id, fd = ends[0]] {
+  begun_.Post([this, id, fd = ends[0]] {
     const int pid = ReadPid(fd);
     ::close(fd);
     if (pid != 0) strand_.Post([this, id, pid] { launches_.OnStarted(id, pid); });

@@ -2,7 +2,8 @@
 // in a folder of the job's, with the files that were sent beside it.
 //
 // Threading: made and used on the daemon's strand, but for Close(); files are fetched on a thread
-// of their own, ended processes are buried on another. Lifetime: strand and client outlive it.
+// of their own, what launches that have begun wait for is done on another, ended processes are
+// buried on a third. Lifetime: strand and client outlive it.
 #pragma once
 
 #include <functional>
@@ -91,6 +92,8 @@ class LaunchHost final : private worker::LaunchIo {
   std::map<std::string, std::vector<process::PortClaim>> claims_;
   std::map<worker::LaunchedId, std::shared_ptr<Running>> running_;
   ThreadScheduler reaper_;
+  // Pids, and who is there: neither may wait for another job's files, which take minutes.
+  ThreadScheduler begun_;
   ThreadScheduler files_;
 };
 

@@ -24,8 +24,9 @@ struct Survivors {
                  .state = state,
                  .environment = {{"MUSTER_STUCK_TIMEOUT", "3s"}}}) {}
 
-  void Begin() {
-    id = IdIn(cluster.Muster({"submit", "--evaluator", "--restart-policy", "on-failure",
+  void Begin(int closures_per_worker = 1) {
+    id = IdIn(cluster.Muster({"submit", "--evaluator", "--closures-per-worker",
+                              std::to_string(closures_per_worker), "--restart-policy", "on-failure",
                               "--max-restarts", "20", "--", MUSTER_TEST_PROGRAMS "/survivor",
                               folder, std::to_string(kClosures)}));
   }
@@ -117,6 +118,18 @@ TEST_CASE("a program whose processes are killed while closures evaluate counts e
     job.Kill(process);
     CHECK(job.Ends());
   }
+}
+
+TEST_CASE("a program whose executors run several closures at a time survives the same",
+          "[cluster][program][CCF-02]") {
+  Survivors job;
+  job.Begin(4);
+  REQUIRE(job.cluster.HasPrinted(job.id, "trains"));
+  for (const std::string& process : kProcesses) job.Kill(process);
+  REQUIRE(job.cluster.HasPrinted(job.id, "evaluates"));
+  for (const std::string process : {"an executor", "worker:1"}) job.Kill(process);
+  CHECK(job.Ends());
+  CHECK(job.AllAreEvaluated());
 }
 
 TEST_CASE("a program whose processes stand still for longer than any lease ends as it should",

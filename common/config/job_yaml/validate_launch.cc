@@ -5,11 +5,13 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "common/base/job_limits.h"
 #include "common/base/tpu_mesh.h"
+#include "common/base/words.h"
 #include "common/config/job_yaml/validate_strategy.h"
 #include "muster/v1/job_spec.pb.h"
 
@@ -41,6 +43,30 @@ std::string WrongVariable(const std::string& name, const std::string& value) {
     return fmt::format("{} is the launcher's to set", name);
   }
   return "";
+}
+
+// Whether so many processes can be told of each other (job_limits.h).
+bool CanBeTold(std::uint64_t workers, std::uint64_t each) {
+  const std::uint64_t bytes = workers * each * job_limits::kUsualAddressBytes;
+  return bytes <= job_limits::kMostAddressBytes && bytes * each <= job_limits::kMostStartBytes;
+}
+
+// Why they cannot, and how many can; empty: they can. Both numbers are within their own limits.
+std::string TooManyToTell(std::uint64_t workers, std::uint64_t each) {
+  if (CanBeTold(workers, each)) return "";
+  std::uint64_t fewer_workers = workers - 1, fewer_each = each - 1;
+  while (!CanBeTold(fewer_workers, each)) --fewer_workers;
+  while (!CanBeTold(workers, fewer_each)) --fewer_each;
+  std::vector<std::string> ways;
+  if (fewer_workers > 0) {
+    ways.push_back(fmt::format("{} workers with {} each", fewer_workers, each));
+  }
+  if (fewer_each > 0) ways.push_back(fmt::format("{} on each of {}", fewer_each, workers));
+  return fmt::format(
+      "{} on each of {} are more than can be told of each other: each has the addresses of all in "
+      "TF_CONFIG, {} KiB for a process and {} MiB for a worker; at most {}",
+      Counted(each, "process"), Counted(workers, "worker"), job_limits::kMostAddressBytes >> 10,
+      job_limits::kMostStartBytes >> 20, fmt::join(ways, ", or "));
 }
 
 }  // namespace
@@ -75,6 +101,19 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
     report("launch.processes_per_worker",
            fmt::format("at most {}; given {}", job_limits::kMostProcessesPerWorker,
                        launch.processes_per_worker()));
+  } else if (!launch.elastic()) {
+    // Elastic ones are few enough.
+    const std::uint32_t workers = std::max({1U, strategy.workers(), strategy.max_workers()});
+    const std::uint32_t each = std::max(1U, launch.processes_per_worker());
+    const std::string wrong =
+        workers > job_limits::kMostWorkers ? "" : TooManyToTell(workers, each);
+    if (!wrong.empty()) {
+      const bool most = strategy.max_workers() > strategy.workers();
+      report(each > 1 ? "launch.processes_per_worker"
+             : most   ? "strategy.max_workers"
+                      : "strategy.workers",
+             wrong);
+    }
   }
   if (launch.max_restarts() != 0 && launch.restart() != v1::RESTART_POLICY_ON_FAILURE &&
       launch.restart() != v1::RESTART_POLICY_EXIT_CODE) {
@@ -87,6 +126,11 @@ void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
   }
   if (launch.elastic() && strategy.max_workers() == 0) {
     report("strategy.max_workers", "an elastic job says how many processes it has at most");
+  }
+  if (launch.elastic() && strategy.max_workers() > job_limits::kMostElasticWorkers) {
+    report("strategy.max_workers",
+           fmt::format("an elastic job has at most {}; given {}", job_limits::kMostElasticWorkers,
+                       strategy.max_workers()));
   }
   if (launch.grace_ms() > job_limits::kMostGraceMs) {
     report("launch.grace_ms", fmt::format("at most {} ms (an hour); given {}",

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
+#include "cli/follow.h"
 #include "cli/format.h"
 #include "common/base/wall_time.h"
 #include "tests/support/catch.h"
@@ -158,6 +159,16 @@ TEST_CASE_METHOD(Fixture, "stop passes its grace on", "[cli][unit]") {
   REQUIRE(api.stops.size() == 1);
   CHECK(api.stops[0].grace_ms() == 5000);
   CHECK(Said("job j-1 saves a checkpoint and ends"));
+
+  // 0 alone would be the default.
+  CHECK(Run({"stop", "j-1", "--grace", "0"}) == ExitCode::kDone);
+  REQUIRE(api.stops.size() == 2);
+  CHECK(api.stops[1].grace_ms() == 1);
+  // 50 days would be 7 hours in 32 bits of milliseconds.
+  CHECK(Run({"stop", "j-1", "--grace", "50d"}) == ExitCode::kUsage);
+  CHECK(Said("--grace: at most 30d; given 50d"));
+  CHECK(Run({"stop", "j-1", "--grace", "30d"}) == ExitCode::kDone);
+  CHECK(api.stops.back().grace_ms() == 2'592'000'000);
 }
 
 TEST_CASE_METHOD(Fixture, "describe tells who stands in a collective call, and for whom",
@@ -258,6 +269,48 @@ TEST_CASE_METHOD(Fixture, "logs -f goes on after the last line when the coordina
   CHECK(api.log_requests[1].tail() == 0);
   CHECK(out.str().find("worker:0  one\n") != std::string::npos);
   CHECK(out.str().find("worker:0  two\n") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "logs -f outlives a coordinator's restart after any time without a line",
+                 "[cli][unit]") {
+  v1::LogRecord line;
+  line.set_task("worker:0");
+  line.mutable_line()->set_text("one");
+  api.logs_take = kPatience * 2;
+
+  SECTION("since the last line") { api.logs = {{{line}, Unavailable("gone")}, {{line}, Ok()}}; }
+  SECTION("before the first line") { api.logs = {{{}, Unavailable("gone")}, {{line}, Ok()}}; }
+  SECTION("again and again") {
+    api.logs = {{{}, Unavailable("gone")}, {{}, Unavailable("gone")}, {{line}, Ok()}};
+  }
+  SECTION("that takes a while") {
+    api.statuses = {v1::ClusterStatus(), Unavailable("gone"), Unavailable("gone")};
+    api.logs = {{{}, Unavailable("gone")}, {{line}, Ok()}};
+  }
+
+  CHECK(Run({"logs", "j-1", "-f"}) == ExitCode::kDone);
+  CHECK(out.str().find("worker:0  one\n") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "logs -f gives up on a coordinator that stays away, or never was there",
+                 "[cli][unit]") {
+  api.logs = {{{}, Unavailable("gone")}};
+  api.statuses.assign(10'000, Unavailable("gone"));
+  CHECK(Run({"logs", "j-1", "-f"}) == ExitCode::kUnreachable);
+  CHECK(api.log_requests.empty());
+
+  const TimePoint begin = api.clock.Now();
+  SECTION("it is away") {
+    api.statuses.assign(10'000, Unavailable("gone"));
+    api.statuses.push_front(v1::ClusterStatus());
+  }
+  SECTION("it is there, and has no stream for us") {
+    api.statuses.clear();
+    api.logs.assign(10'000, {{}, Unavailable("no stream")});
+  }
+  CHECK(Run({"logs", "j-1", "-f"}) == ExitCode::kUnreachable);
+  CHECK(api.clock.Now() - begin >= kPatience);
+  CHECK(api.clock.Now() - begin < kPatience * 2);
 }
 
 TEST_CASE_METHOD(Fixture, "a checkpoint is verified without a cluster by its folder",

@@ -68,6 +68,7 @@ class FakeJobApi : public JobApi {
     auto [records, end] = logs.front();
     logs.pop_front();
     for (const v1::LogRecord& record : records) on_record(record);
+    clock.Advance(logs_take);
     return end;
   }
   // Each call takes the next of `statuses`, then `status`.
@@ -112,6 +113,8 @@ class FakeJobApi : public JobApi {
   std::vector<std::uint64_t> versions;
   std::vector<v1::StopJobRequest> stops;
   std::deque<std::pair<std::vector<v1::LogRecord>, Status>> logs;
+  // For so long a stream goes on behind its last line.
+  std::chrono::milliseconds logs_take{0};
   std::vector<v1::ReadLogsRequest> log_requests;
   Result<v1::ClusterStatus> status = v1::ClusterStatus();
   std::deque<Result<v1::ClusterStatus>> statuses;

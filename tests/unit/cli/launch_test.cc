@@ -170,7 +170,11 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the rea
   CHECK(Refuses({"submit", "-f", "job.yaml", "--tpu-topology", "2x2x1x2"},
                 "--tpu-topology belongs to a program (behind --)"));
   CHECK(Refuses({"submit", "--env", "RANK=3", "--", "python3"}, "RANK is the launcher's to set"));
-  CHECK(Refuses({"submit", "--end-grace", "2h", "--", "python3"}, "at most 3600000 ms"));
+  // 50 days would be 7 hours in 32 bits of milliseconds.
+  for (const std::string grace : {"2h", "50d"}) {
+    CHECK(Refuses({"submit", "--end-grace", grace, "--", "python3"},
+                  "--end-grace: at most 1h; given " + grace));
+  }
   CHECK(Refuses({"submit", "--strategy", "multi_worker_mirrored", "--workers", "1:2",
                  "--processes-per-worker", "2", "--", "python3"},
                 "one on each worker"));

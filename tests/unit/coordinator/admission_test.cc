@@ -90,6 +90,19 @@ TEST_CASE("An end that cannot be written is not told as one until it is", "[coor
   CHECK(cluster.State() == v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_CASE("A submission that a full disk has refused is no trouble of the disk's afterwards",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  cluster.journal_full = true;
+  CHECK(cluster.Submit(Cluster::Spec()).status().code() == StatusCode::kResourceExhausted);
+  cluster.journal_full = false;
+
+  CHECK_FALSE(cluster.core->Status().has_disk());
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  CHECK_FALSE(cluster.core->Status().has_disk());
+}
+
 TEST_CASE("A stop that cannot be written says so, holds, and is written as soon as it can be",
           "[coordinator][unit]") {
   Cluster cluster;

@@ -94,7 +94,7 @@ TEST_CASE_METHOD(Collecting, "what has gone is not listed any more, and what sta
 TEST_CASE_METHOD(Collecting, "folders of jobs that are forgotten are looked at, too",
                  "[coordinator][unit]") {
   Train();
-  checkpoints.roots = {"/checkpoints/job-1", "/checkpoints/old-7"};
+  checkpoints.roots = std::vector<std::string>{"/checkpoints/job-1", "/checkpoints/old-7"};
   REQUIRE(Collect("", false, /*finished=*/true).ok());
   REQUIRE(checkpoints.sweeps.size() == 2);
   CHECK(checkpoints.sweeps[1].root == "/checkpoints/old-7");
@@ -122,6 +122,27 @@ TEST_CASE_METHOD(Collecting, "a folder that cannot be read, or does not answer, 
   REQUIRE(answer);
   CHECK((*answer)->folders(0).directory() == "/checkpoints/job-1");
   CHECK((*answer)->folders(0).failure().find("it has not answered") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Collecting, "a folder that answers when nobody waits any more changes nothing",
+                 "[coordinator][unit]") {
+  Train();
+  checkpoints.lists_hang = true;
+  int answers = 0;
+  core->CollectCheckpoints({}, [&](auto reply) {
+    ++answers;
+    REQUIRE(reply.ok());
+    CHECK(reply->folders(0).directory() == "/checkpoints");
+  });
+  Pass(Millis(580'000), Millis(1'000));
+  REQUIRE(answers == 1);
+
+  if (GENERATE(true, false)) checkpoints.roots = Unknown("Stale file handle");
+  for (const auto& answer : checkpoints.waiting) answer();
+  Settle();
+
+  CHECK(answers == 1);
+  CHECK(checkpoints.sweeps.empty());
 }
 
 TEST_CASE_METHOD(Collecting, "checkpoints of a job that nobody knows are an error",

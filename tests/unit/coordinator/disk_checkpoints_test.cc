@@ -287,6 +287,19 @@ TEST_CASE_METHOD(CheckpointFolder, "looking says whether a folder could be writt
   CHECK(Message(refused).find("cannot be written on host ") != std::string::npos);
 }
 
+TEST_CASE_METHOD(CheckpointFolder, "a save that was given up is discarded, unless it ended well",
+                 "[coordinator][unit]") {
+  const std::string late = Write(folder.path(), 4);
+  const std::string half = Prepare(folder.path(), 5).value();
+
+  checkpoints.Discard(late);
+  checkpoints.Discard(half);
+  strand.RunReady();
+
+  CHECK(std::filesystem::exists(late + "/MANIFEST.json"));
+  CHECK_FALSE(std::filesystem::exists(half));
+}
+
 TEST_CASE_METHOD(CheckpointFolder, "a committed checkpoint stays whatever becomes of old ones",
                  "[coordinator][unit]") {
   const std::string root = folder.path();

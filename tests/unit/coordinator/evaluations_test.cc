@@ -295,6 +295,30 @@ TEST_CASE_METHOD(Evaluated, "an evaluation that fails is tried again, and given 
   CHECK(State() == v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_CASE_METHOD(Evaluated,
+                 "a checkpoint that is found damaged while it is evaluated stays refused",
+                 "[coordinator][unit]") {
+  FakeDaemon& evaluator = JoinEvaluator();
+  evaluator.slow_evaluations = true;
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  TrainAndSave(1, 10);
+  checkpoints.damaged.insert(10);
+  Kill({"ps", 0});
+  Pass(Millis(1'000));
+  (void)Join({"ps", 0}, "boot-2");
+  REQUIRE_FALSE(Described().checkpoints(0).refused().empty());
+
+  v1::DaemonMessage failed;
+  failed.mutable_result()->set_command_id(evaluator.commands.back().id());
+  failed.mutable_result()->mutable_status()->set_code(
+      static_cast<int>(StatusCode::kInvalidArgument));
+  evaluator.Say(failed);
+  Settle();
+
+  CHECK_FALSE(Described().checkpoints(0).refused().empty());
+}
+
 TEST_CASE_METHOD(Evaluated, "a checkpoint that retention has removed by then is passed over",
                  "[coordinator][unit]") {
   FakeDaemon& evaluator = JoinEvaluator();

@@ -98,7 +98,11 @@ class FakeCheckpoints : public Checkpoints {
   }
   void ListRoots(const std::string&,
                  std::function<void(Result<std::vector<std::string>>)> then) override {
-    strand_.Post([then, answer = roots] { then(answer); });
+    if (lists_hang) {
+      waiting.push_back([this, then] { then(roots); });
+    } else {
+      strand_.Post([then, answer = roots] { then(answer); });
+    }
   }
   void Discard(const std::string& directory) override { discarded.push_back(directory); }
   void Release(const std::string& root, const v1::CheckpointOwner& mark) override {
@@ -113,11 +117,13 @@ class FakeCheckpoints : public Checkpoints {
   // Nothing answers; what Prepare() was asked waits.
   bool hangs = false;
   bool commits_hang = false;
+  // What ListRoots() was asked waits, too.
+  bool lists_hang = false;
   std::vector<std::function<void()>> waiting;
   std::vector<Search> searches;
   std::vector<Sweep> sweeps;
   Result<std::vector<Swept>> swept = std::vector<Swept>();
-  std::vector<std::string> roots;
+  Result<std::vector<std::string>> roots = std::vector<std::string>();
   std::vector<std::pair<std::string, std::string>> released;
   std::set<std::uint64_t> steps, damaged;
   std::string saved_by;  // the job of those that are found

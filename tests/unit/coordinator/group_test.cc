@@ -336,6 +336,44 @@ TEST_CASE("A new coordinator goes on with the leader's variables, and gives them
   CHECK(cluster.at(kMember).start.joins());
 }
 
+TEST_CASE("Executors of a group that are killed together are no step's fault",
+          "[coordinator][unit]") {
+  InStep running(1, 8, 8);
+  Cluster& cluster = running.cluster;
+  // All before those that are left could form another group.
+  for (int i = 0; i < 8; ++i) cluster.at({"worker", i}).silent_groups = true;
+  for (int i = 0; i < 8; ++i) cluster.at({"worker", i}).ExecutorExits("signal SIGKILL", true);
+  for (int i = 0; i < 8; ++i) cluster.at({"worker", i}).silent_groups = false;
+  cluster.Pass(Millis(60'000));
+  CHECK_FALSE(cluster.EventOf("POISON_CLOSURE"));
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.View() == 2);
+  CHECK(cluster.at(kLeader).start.restore_from() == "step-4");
+}
+
+TEST_CASE("Workers that have the variables are asked again before spare ones",
+          "[coordinator][unit]") {
+  InStep running(2, 0, 4);
+  Cluster& cluster = running.cluster;
+  const TaskId third{"worker", 3};
+  for (const TaskId& task : {kLeader, kMember}) {
+    cluster.Kill(task);
+    cluster.Pass(Millis(2'000));
+  }
+  REQUIRE((GroupOf(cluster.at(third)) == Tasks{"worker:2", "worker:3"}));
+  cluster.JoinAll(0, 2, "boot-2");
+  cluster.Pass(Millis(1'000));
+
+  // Their daemons connect again, as after a coordinator that stood still.
+  (void)cluster.Join(kLastMember);
+  (void)cluster.Join(third);
+  cluster.Pass(Millis(6'000));
+
+  CHECK(cluster.View() == 1);
+  CHECK(cluster.at(kLeader).start.plan().job_id().empty());
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+}
+
 TEST_CASE("A step that ends executors again and again fails the job", "[coordinator][unit]") {
   InStep running(1, 2, 2);
   Cluster& cluster = running.cluster;

@@ -281,6 +281,21 @@ TEST_CASE("A worker that comes back with processes of an earlier launch is told 
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
 }
 
+TEST_CASE("Processes that are too many to be told of each other are refused, not started",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 4);
+  // On all workers that are there: how many these are the job does not say.
+  v1::JobSpec spec = LaunchSpec(0);
+  spec.mutable_launch()->set_processes_per_worker(700);
+  REQUIRE(cluster.Submit(spec).ok());
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job().reason() == "REFUSED");
+  CHECK(cluster.job().error().message().find("2800 processes, 700 on each worker, are more") == 0);
+  CHECK(cluster.at({"worker", 3}).launched.processes().empty());
+  CHECK(cluster.at({"worker", 3}).commands.back().stop_launch().forget());
+}
+
 TEST_CASE("A stop asks the processes to end within its grace", "[coordinator][launch]") {
   LaunchCluster cluster;
   cluster.JoinAll(0, 2);

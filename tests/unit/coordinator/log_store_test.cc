@@ -1,6 +1,8 @@
 #include "coordinator/log_store.h"
 
 #include <filesystem>
+#include <fstream>
+#include <optional>
 
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
@@ -134,6 +136,85 @@ TEST_CASE("Only so many jobs' logs are open, the others are read again, a forgot
   logs.Forget("a");
   CHECK(logs.Read("a", {})->records.empty());
   CHECK_FALSE(std::filesystem::exists(dir / "a"));
+}
+
+std::string LogFile(int first) { return fmt::format("job/{:020}.log", first); }
+
+TEST_CASE("A file that got no line before the coordinator ended is read over, and gone on with",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  {
+    LogStore logs({.directory = dir.path()});
+    REQUIRE(logs.Append("job", "worker:0", Lines(1, 3)).ok());
+  }
+  std::ofstream(dir / LogFile(4)).close();
+  LogStore logs({.directory = dir.path()});
+
+  const auto page = logs.Read("job", {});
+  REQUIRE(page.ok());
+  CHECK(page->records.size() == 3);
+  CHECK(logs.Read("job", {.cursor = 1})->records.size() == 2);
+  REQUIRE(logs.Append("job", "worker:0", Lines(4, 4)).ok());
+  const auto rest = logs.Read("job", {.cursor = 2});
+  REQUIRE(rest->records.size() == 2);
+  CHECK(rest->records[1].cursor() == 4);
+  CHECK(rest->records[1].line().text() == "line 4");
+}
+
+TEST_CASE("Neither restarts nor other jobs' readers cost a log its earlier lines",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  const LogStore::Options options{.directory = dir.path(), .segments_per_job = 2, .open_jobs = 2};
+  std::optional<LogStore> logs;
+  const bool restarts = GENERATE(true, false);
+  for (int i = 1; i <= 10; ++i) {
+    if (restarts || !logs) logs.emplace(options);
+    REQUIRE(logs->Append("job", "worker:0", Lines(i, i)).ok());
+    for (const char* other : {"a", "b", "c"}) REQUIRE(logs->Read(other, {}).ok());
+  }
+
+  const auto page = logs->Read("job", {});
+  REQUIRE(page->records.size() == 10);
+  CHECK(page->records[9].cursor() == 10);
+  CHECK(page->records[9].line().text() == "line 10");
+  CHECK(std::distance(std::filesystem::directory_iterator(dir / "job"), {}) == 1);
+}
+
+TEST_CASE("A line that a crash has cut short stays as it is, and the next one is another line",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  std::filesystem::create_directories(dir / "job");
+  std::ofstream(dir / LogFile(1)) << "1000\tworker:0\tline 1\n2000\tworker:0\tli";
+  for (int i = 3; i <= 4; ++i) {
+    LogStore logs({.directory = dir.path()});
+    CHECK(logs.Read("job", {.cursor = 1})->records.front().line().text() == "li");
+    REQUIRE(logs.Append("job", "worker:0", Lines(i, i)).ok());
+    const auto page = logs.Read("job", {});
+    REQUIRE(page->records.size() == static_cast<std::size_t>(i));
+    CHECK(page->records[1].line().text() == "li");
+    CHECK(page->records.back().cursor() == static_cast<std::uint64_t>(i));
+    CHECK(page->records.back().line().text() == fmt::format("line {}", i));
+  }
+}
+
+TEST_CASE("All lines that could not be written are counted, whoever reads other logs meanwhile",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  LogStore logs({.directory = dir.path(), .segment_bytes = 50, .open_jobs = 2});
+  REQUIRE(logs.Append("job", "worker:0", Lines(1, 1)).ok());
+  // Where its next file would be.
+  std::filesystem::create_directory(dir / LogFile(4));
+  REQUIRE_FALSE(logs.Append("job", "worker:0", Lines(2, 10)).ok());
+  CHECK(logs.Newest("job").at("worker:0").back() == "line 10");
+  for (const char* other : {"a", "b", "c"}) REQUIRE(logs.Read(other, {}).ok());
+  std::filesystem::remove(dir / LogFile(4));
+
+  REQUIRE(logs.Append("job", "worker:0", Lines(11, 11)).ok());
+
+  const auto page = logs.Read("job", {.cursor = 3});
+  REQUIRE(page->records.size() == 1);
+  CHECK(page->records[0].cursor() == 4);
+  CHECK(page->records[0].line().text() == "line 11 [7 lines before this one were lost]");
 }
 }  // namespace
 }  // namespace muster::coordinator

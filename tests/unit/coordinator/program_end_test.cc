@@ -169,6 +169,73 @@ TEST_CASE("A program that has not begun outlives a restart of the coordinator",
   CHECK(cluster.drivers.launched.size() == 1);
 }
 
+TEST_CASE("A restart of the coordinator before main runs is no failure, whatever the policy",
+          "[coordinator][program]") {
+  const bool never = GENERATE(true, false);
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.at({"worker", 0}).slow_executors = true;
+  REQUIRE(cluster.Submit(never ? ProgramSpec() : Restarting(1)).ok());
+  REQUIRE(cluster.State() == v1::JOB_STATE_STARTING);
+
+  cluster.RestartCoordinator();
+
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  (void)cluster.Join({"worker", 0}, "boot-2");
+  REQUIRE(cluster.drivers.launched.size() == 1);
+  CHECK(cluster.drivers.launched[0].start.restarts() == 0);
+}
+
+TEST_CASE("A restart of the coordinator while main waits to begin anew counts no second time",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run(Restarting(1));
+  cluster.MainEnds("exit code 1");
+  REQUIRE(cluster.drivers.launched.size() == 1);
+
+  cluster.RestartCoordinator();
+
+  (void)cluster.Join({"worker", 0}, "boot-2");
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  CHECK(cluster.drivers.launched[1].start.restarts() == 1);
+}
+
+TEST_CASE("Main does not begin before it is on disk that it does", "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.at({"worker", 0}).slow_executors = true;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  cluster.journal_disk.hangs = true;
+  cluster.at({"worker", 0}).Executor(v1::ExecutorEvent::KIND_READY);
+  cluster.Pass(Millis(2'000));
+  CHECK(cluster.drivers.launched.empty());
+
+  SECTION("it is") {
+    cluster.journal_disk.Go();
+    cluster.Settle();
+    CHECK(cluster.drivers.launched.size() == 1);
+  }
+  SECTION("its executor is lost meanwhile") {
+    cluster.Kill({"worker", 0});
+    cluster.Pass(Millis(1'000));
+    cluster.journal_disk.Go();
+    cluster.Settle();
+    CHECK(cluster.drivers.launched.empty());
+    (void)cluster.Join({"worker", 0}, "boot-2");
+    CHECK(cluster.drivers.launched.size() == 1);
+  }
+  SECTION("the coordinator is killed between the write and its answer") {
+    cluster.journal_disk.mute_after = 0;
+    cluster.journal_disk.Go();
+    cluster.Settle();
+    CHECK(cluster.drivers.launched.empty());
+    // It cannot know that main() has not begun.
+    cluster.RestartCoordinator();
+    CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  }
+}
+
 TEST_CASE("A program is asked to stop, and made to when its grace is over",
           "[coordinator][program]") {
   Programs cluster;
@@ -219,6 +286,21 @@ TEST_CASE("A cluster that drains asks programs to stop and waits for them",
     (void)cluster.Join({"worker", 0}, "boot-1");
     REQUIRE(cluster.drivers.launched.size() == 2);
     CHECK(cluster.drivers.launched[1].start.restarts() == 0);
+  }
+  SECTION("nor is that of one that has just begun anew") {
+    cluster.Run(Restarting(1));
+    cluster.MainEnds("exit code 1");
+    cluster.Pass(Millis(5'000));
+    REQUIRE(cluster.drivers.launched.size() == 2);
+    cluster.core->Drain(Millis(20'000), [&] { drained = true; });
+    cluster.MainEnds("exit code 0");
+    CHECK(drained);
+
+    cluster.RestartCoordinator();
+    CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+    (void)cluster.Join({"worker", 0}, "boot-1");
+    REQUIRE(cluster.drivers.launched.size() == 3);
+    CHECK(cluster.drivers.launched[2].start.restarts() == 1);
   }
   SECTION("another ends with it") {
     cluster.Run();

@@ -43,6 +43,7 @@ TEST_CASE("Main does not begin before an executor is ready", "[coordinator][prog
   CHECK(cluster.drivers.launched.empty());
 
   cluster.at({"worker", 0}).Executor(v1::ExecutorEvent::KIND_READY);
+  cluster.Settle();
   CHECK(cluster.drivers.launched.size() == 1);
 }
 

@@ -210,6 +210,24 @@ TEST_CASE("A ps that lost its memory sends the job back to its last checkpoint",
   CHECK(cluster.JoinNow()->steps_done() == 100);
 }
 
+TEST_CASE("A ps that dies when it has its variables, while others read theirs, is not built on",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(2, 1);
+  FakeDaemon& slow = cluster.at({"ps", 1});
+  slow.needs_files = {v1::Command::kCreateVariables};
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  cluster.Kill({"ps", 0});
+  (void)cluster.Join({"ps", 0}, "boot-2");
+  slow.needs_files.clear();
+  slow.FilesCome();
+  cluster.Pass(Millis(10'000));
+
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().record().plan().ps(0).boot_id() == "boot-2");
+  CHECK(cluster.View() > 1);
+}
+
 TEST_CASE("A damaged checkpoint is refused, said so, and the one before it is used",
           "[coordinator][unit]") {
   Cluster cluster;

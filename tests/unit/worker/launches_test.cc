@@ -251,6 +251,54 @@ TEST_CASE_METHOD(LaunchesFixture, "A new launch begins when nothing of the one b
   CHECK(Code(prepare) == StatusCode::kOk);
 }
 
+TEST_CASE_METHOD(LaunchesFixture,
+                 "A launch that is stopped while the one before it is being killed never begins",
+                 "[worker][launch]") {
+  Begin(5);
+  const std::uint64_t prepare = Prepare(6);
+  const std::uint64_t stop = Stop(6, 1'000, true);
+  CHECK(Code(prepare) == StatusCode::kAborted);
+  Ends(0);
+  CHECK(Code(stop) == StatusCode::kUnknown);
+  Ends(1);
+  CHECK(Code(stop) == StatusCode::kOk);
+  CHECK(io.prepared == std::vector{LaunchNumber(5)});
+  CHECK(io.released == 1);
+  CHECK(io.forgotten == std::vector<std::string>{"j"});
+}
+
+TEST_CASE_METHOD(LaunchesFixture, "A launch is awaited until it is ready, replaced or stopped",
+                 "[worker][launch]") {
+  CHECK_FALSE(launches.Awaits("j", LaunchNumber(5)));
+  Prepare(5);
+  CHECK(launches.Awaits("j", LaunchNumber(5)));
+  SECTION("ready") {
+    launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"a:1", "a:2"});
+  }
+  SECTION("replaced") {
+    Prepare(6);
+    CHECK(launches.Awaits("j", LaunchNumber(6)));
+  }
+  SECTION("stopped") { Stop(5); }
+  SECTION("forgotten") { Stop(5, 0, true); }
+  CHECK_FALSE(launches.Awaits("j", LaunchNumber(5)));
+}
+
+TEST_CASE_METHOD(LaunchesFixture,
+                 "A process that runs is told of at a registration before its pid is known",
+                 "[worker][launch]") {
+  Begin(5);
+  launches.OnStarted(io.started[1], 71);
+  io.up.clear();
+  launches.OnAttached();
+  const std::vector<v1::LaunchEvent> events = Events();
+  REQUIRE(events.size() == 2);
+  CHECK(events[0].kind() == v1::LaunchEvent::KIND_STARTED);
+  CHECK(events[0].task().index() == 0);
+  CHECK(events[0].pid() == 0);
+  CHECK(events[1].pid() == 71);
+}
+
 TEST_CASE_METHOD(LaunchesFixture, "What became of processes is told again at each registration",
                  "[worker][launch]") {
   Begin(5);

@@ -219,7 +219,7 @@ TEST_CASE("strategies of one machine take devices and no partitioner", "[config]
     return After([&](v1::JobSpec& s) {
       s.set_batch_size(128);
       s.mutable_strategy()->set_kind(kind);
-      s.mutable_strategy()->set_devices(devices);
+      if (devices > 0) s.mutable_strategy()->set_devices(devices);
       change(s);
     });
   };
@@ -233,6 +233,10 @@ TEST_CASE("strategies of one machine take devices and no partitioner", "[config]
   CHECK(with(v1::STRATEGY_KIND_CENTRAL_STORAGE, 8, deterministic).empty());
   ExpectStart(with(v1::STRATEGY_KIND_ONE_DEVICE, 2),
               "strategy.devices: from 1 to 1; given 2; for more than one use kind mirrored");
+  const auto none = [](v1::JobSpec& s) { s.mutable_strategy()->set_devices(0); };
+  ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 0, none), "strategy.devices: from 1 to 64; given 0");
+  ExpectStart(with(v1::STRATEGY_KIND_ONE_DEVICE, 0, none),
+              "strategy.devices: from 1 to 1; given 0");
   ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 65), "strategy.devices: from 1 to 64; given 65");
   ExpectStart(with(v1::STRATEGY_KIND_MIRRORED, 9, deterministic),
               "strategy.devices: from 1 to 8 with deterministic, the number of its logical shards; "
@@ -322,7 +326,7 @@ TEST_CASE("workers in step and cores are checked with their place", "[config][un
       strategy.set_kind(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
       strategy.set_workers(workers);
       strategy.set_max_workers(most);
-      strategy.set_devices(devices);
+      if (devices > 0) strategy.set_devices(devices);
       strategy.set_deterministic(deterministic);
     });
   };
@@ -513,6 +517,26 @@ TEST_CASE("a launched command says what it is and nothing of a model", "[config]
               "launch.processes_per_worker: at most 1024; given 2000");
   ExpectStart(with([](auto& s) { s.mutable_launch()->set_max_restarts(2); }),
               "launch.max_restarts: belongs to restart");
+  // The addresses of all, in the environment of each.
+  const auto each_of = [&](std::uint32_t workers, std::uint32_t each, std::uint32_t most = 0) {
+    return with([&](auto& s) {
+      s.mutable_strategy()->set_workers(workers);
+      s.mutable_strategy()->set_max_workers(most);
+      s.mutable_launch()->set_processes_per_worker(each);
+    });
+  };
+  CHECK(each_of(5'000, 1).empty());
+  CHECK(each_of(100, 50).empty());
+  CHECK(each_of(0, 700).empty());
+  ExpectStart(
+      each_of(1, 1'024),
+      "launch.processes_per_worker: 1024 processes on each of 1 worker are more than can be told "
+      "of each other: each has the addresses of all in TF_CONFIG, 127 KiB for a process and 12 MiB "
+      "for a worker; at most 709 on each of 1");
+  ExpectStart(each_of(100, 64), "launch.processes_per_worker: 64 processes on each of 100 workers");
+  CHECK(each_of(100, 64).ends_with("; at most 81 workers with 64 each, or 52 on each of 100"));
+  ExpectStart(each_of(6'500, 1), "strategy.workers: 1 process on each of 6500 workers are more");
+  ExpectStart(each_of(1, 1, 6'500), "strategy.max_workers: 1 process on each of 6500 workers");
   for (const char* path : {"", "/etc/passwd", "../x", "a/../../x", "a/", "./x"}) {
     ExpectStart(with([&](auto& s) { file(s, path); }), "launch.files: \"");
   }
@@ -536,6 +560,8 @@ TEST_CASE("a launched command says what it is and nothing of a model", "[config]
               "launch.elastic: processes that come and go");
   ExpectStart(elastic([](auto& s) { s.mutable_strategy()->clear_max_workers(); }),
               "strategy.max_workers: an elastic job says how many");
+  ExpectStart(elastic([](auto& s) { s.mutable_strategy()->set_max_workers(501); }),
+              "strategy.max_workers: an elastic job has at most 500; given 501");
   for (const char* name : {"TF_CONFIG", "MUSTER_TOKEN", "", "a=b"}) {
     ExpectStart(with([&](auto& s) { (*s.mutable_launch()->mutable_environment())[name] = "x"; }),
                 "launch.environment: ");
