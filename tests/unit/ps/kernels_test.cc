@@ -175,7 +175,7 @@ TEST_CASE("the number of threads does not change a bit", "[ps][unit]") {
   constexpr std::int64_t kRows = 35'000;  // 1.1 Mi floats: more than runs inline
   const std::vector<float> gradient = Gradient(kRows * 32, 1);
   const auto whole = Variable("w", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM);
-  auto table = Variable("e", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM);
+  auto table = Variable("x", {kRows, 32}, v1::INITIALIZER_KIND_UNIFORM);
   table.set_embedding(true);
   std::vector<std::int64_t> all(kRows);
   std::iota(all.begin(), all.end(), 0);
