@@ -58,9 +58,7 @@ class Sample final : public NodeIterator {
   bool Goes() const {
     return std::any_of(weights_.begin(), weights_.end(), [](double w) { return w > 0; });
   }
-  std::size_t Draw() {
-    return Choose(weights_, static_cast<double>(random_() >> 11) * 0x1p-53);
-  }
+  std::size_t Draw() { return Choose(weights_, static_cast<double>(random_() >> 11) * 0x1p-53); }
   // It has ended, and is not asked again.
   void LeaveOut(std::size_t input) {
     if (stop_on_empty_) std::fill(weights_.begin(), weights_.end(), 0.0);

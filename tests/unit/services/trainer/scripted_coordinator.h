@@ -211,7 +211,7 @@ class ScriptedCoordinator : public DriverApi, public Closures {
 
 // Drives it, as another process would after a death.
 inline Trainer MakeTrainer(DriverApi& api, ScriptedCoordinator& closures, FakeScheduler& clock,
-                    Trainer::Options options = {.window = 16}) {
+                           Trainer::Options options = {.window = 16}) {
   return Trainer(
       api,
       [&closures](const v1::OpenJobReply& opened) -> Closures& { return closures.Open(opened); },
