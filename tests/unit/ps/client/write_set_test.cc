@@ -80,7 +80,7 @@ TEST_CASE("more writes to one shard than a frame has room for count once", "[ps_
   run(WriteSet(ClosureId(1), Attempt(2)));
   CHECK(ReadAll<std::int64_t>(*client, many) == Longs{kMany});
   CHECK(ReadAll<std::int64_t>(*client, few) == Longs{2});
-  // Of no closure: each counts.
+  // Those of no closure count each time.
   run(WriteSet());
   run(WriteSet());
   CHECK(ReadAll<std::int64_t>(*client, many) == Longs{3 * kMany});
