@@ -177,7 +177,8 @@ TEST_CASE("a synchronous job that is stopped in the middle of a step is saved at
 }
 
 // How many batches workers have done, as they count them themselves; of that worker alone.
-std::int64_t BatchesDone(const v1::ClusterStatus& status, std::optional<int> of = std::nullopt) {
+std::int64_t BatchesDone(const v1::ClusterStatus& status,
+                         std::optional<std::uint32_t> of = std::nullopt) {
   std::int64_t done = 0;
   for (const v1::TaskState& task : status.tasks()) {
     const bool counts = !of || (task.task().type() == "worker" && task.task().index() == *of);
@@ -197,7 +198,7 @@ TEST_CASE(
   REQUIRE(cluster.WaitForStep(id, 20, seconds(60)));
   // On a busy machine the others may be so far before this one has begun, and then it holds
   // nothing.
-  REQUIRE(Eventually(seconds(60), [&] { return BatchesDone(cluster.Status(), 0) > 0; }));
+  REQUIRE(Eventually(seconds(60), [&] { return BatchesDone(cluster.Status(), 0U) > 0; }));
   const int held = ExecutorPid(cluster.Describe(id), 0);
   REQUIRE(held > 0);
   REQUIRE(::kill(held, SIGSTOP) == 0);

@@ -105,10 +105,11 @@ TEST_CASE_METHOD(ServersFixture, "each closure counts once, though executors are
 TEST_CASE_METHOD(ServersFixture, "each closure counts once, though executors of several are killed",
                  "[strategy][unit][CCF-02]") {
   cluster.closures_at_a_time = 4;
-  RunningProgram& driver = cluster.StartDriver({"count", "2000"});
-  REQUIRE(driver.AwaitLine("scheduled 2000"));
+  // They are sooner done than by one at a time, and must last until the executors have begun.
+  RunningProgram& driver = cluster.StartDriver({"count", "8000"});
+  REQUIRE(driver.AwaitLine("scheduled 8000"));
   KillExecutors();
-  CHECK(driver.AwaitLine("counted 2000"));
+  CHECK(driver.AwaitLine("counted 8000"));
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
