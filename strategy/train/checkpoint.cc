@@ -75,7 +75,14 @@ Status WriteOnce(const std::string& directory, std::uint64_t step, const Checkpo
   std::vector<storage::TensorToWrite> tensors;
   v1::CheckpointManifest manifest;
   storage::FileSystem& disk = storage::RealFileSystem();
-  MUSTER_TRY_ASSIGN(const bool taken, Names(directory, kFile));
+  // Not a file of the checkpoint that is there; nor, as long as there is another name, one that
+  // somebody else may be about to commit.
+  MUSTER_TRY_ASSIGN(const bool first, disk.Exists(storage::JoinPath(directory, kFile)));
+  MUSTER_TRY_ASSIGN(const bool other, disk.Exists(storage::JoinPath(directory, kOtherFile)));
+  bool taken = first;
+  if (first && other) {
+    MUSTER_TRY_ASSIGN(taken, Names(directory, kFile));
+  }
   const std::string name_of_file = taken ? kOtherFile : kFile;
   for (const Named& one : values) {
     const auto& [name, value] = one;
