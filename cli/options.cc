@@ -14,6 +14,7 @@
 #include "cli/flags.h"
 #include "cli/format.h"
 #include "cli/manual.h"
+#include "common/base/job_limits.h"
 #include "common/base/number_in.h"
 #include "common/base/suggest.h"
 #include "common/base/utf8.h"
@@ -27,7 +28,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kMostTasks = 64;  // of `up`, on one machine
-constexpr int kMostTail = 10'000;
 
 // Travels as 32 bits of milliseconds, which are 49 days.
 constexpr milliseconds kMostStopGrace = std::chrono::hours(24 * 30);
@@ -155,7 +155,7 @@ void AddWatching(CLI::App& app, Options& options) {
       ->type_name("");
   logs->add_flag("-f,--follow", options.follow, "Go on until the job has ended");
   logs->add_option("--tail", options.tail, "Only the last lines")
-      ->check(CLI::Range(1, kMostTail))
+      ->check(CLI::Range(1U, job_limits::kMostTail))
       ->type_name("N");
   AddDuration(*logs, "--since", "Only lines of this last time: 10m",
               [&options](milliseconds since) { options.since = since; });

@@ -23,9 +23,7 @@ std::string PortOf(const std::string& address) { return address.substr(address.r
 // Whether `each` processes on a worker can be started that are all told `bytes` of addresses: how
 // long these are is known only when workers have claimed them.
 Status CanBeTold(std::size_t processes, std::size_t each, std::size_t bytes) {
-  if (bytes <= job_limits::kMostAddressBytes && bytes * each <= job_limits::kMostStartBytes) {
-    return Ok();
-  }
+  if (job_limits::CanBeTold(bytes, each)) return Ok();
   return InvalidArgument(
       "{}, {} on each worker, are more than can be told of each other: the addresses of all are {} "
       "bytes in the TF_CONFIG of each, at most {} for a process and {} for a worker; run it on "

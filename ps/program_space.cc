@@ -249,11 +249,7 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
     parts.push_back({std::move(shard), writes.subspan(at, end - at)});
     at = end;
   }
-  if (step > 0 && !parts.empty()) {
-    std::uint64_t bytes = 0;
-    for (const ShardWrite& write : writes) bytes += write.ids.size_bytes() + write.values.size();
-    MUSTER_TRY(RequireRoom(bytes, parts[0].shard));
-  }
+  if (step > 0 && !parts.empty()) MUSTER_TRY(RequireRoom(BytesOf(writes), parts[0].shard));
   const ClosureId settled = settled_.load(std::memory_order_relaxed);
   for (const Part& part : parts) {
     MUSTER_TRY_ASSIGN(const bool applied, part.shard->Apply(id, settled, part.writes, step));

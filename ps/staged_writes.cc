@@ -7,9 +7,14 @@
 
 namespace muster::ps {
 
-Status StagedWrites::Add(const FlushId& id, std::span<const ShardWrite> writes) {
+std::uint64_t BytesOf(std::span<const ShardWrite> writes) {
   std::uint64_t bytes = 0;
   for (const ShardWrite& write : writes) bytes += write.ids.size_bytes() + write.values.size();
+  return bytes;
+}
+
+Status StagedWrites::Add(const FlushId& id, std::span<const ShardWrite> writes) {
+  const std::uint64_t bytes = BytesOf(writes);
   try {
     std::vector<Write> set(writes.size());
     for (std::size_t i = 0; i < writes.size(); ++i) {

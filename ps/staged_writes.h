@@ -20,6 +20,9 @@
 
 namespace muster::ps {
 
+// What it takes to keep them.
+std::uint64_t BytesOf(std::span<const ShardWrite> writes);
+
 class StagedWrites {
  public:
   // Copies them. Of each flush once.

@@ -89,8 +89,8 @@ class ElasticGroups {
   void NoteTime(TimePoint now) MUSTER_REQUIRES(mutex_);
   void AnswerOne(net::Accepted accepted);
   v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question);
-  // One question to another worker; what it answers is taken in.
   bool IsToBeAsked(int worker);
+  // One question to another worker; what it answers is taken in.
   Result<std::string> Ask(int worker, const Formation* formation);
   // What came of this look around: a group to form.
   Result<std::optional<Formation>> LookAround();

@@ -108,6 +108,14 @@ bool ChooseTarget(Formation& next, Generation generation, std::uint64_t finished
   return donor != members.end();
 }
 
+// What their signatures say.
+Status Differs(int worker, int other) {
+  return InvalidArgument(
+      "worker {} has another program than worker {}, other variables (their names and shapes must "
+      "be the same), other steps, seed or logical_shards, or another list of workers",
+      worker, other);
+}
+
 // One who was with those that have the state of `generation`, and is not among them.
 int MissingOf(const Formation& next, Generation generation) {
   for (const WorkerReport& one : next.members) {
@@ -341,10 +349,7 @@ Result<bool> Rendezvous::WaitForRunning(Generation generation, TimePoint now) co
     if (!known.report.has_value() || known.report->phase == Phase::kSeeking) continue;
     const WorkerReport& other = *known.report;
     if (other.signature != self_.signature) {
-      return InvalidArgument(
-          "worker {} has another program than worker {}, other variables (their names and shapes "
-          "must be the same), other steps, seed or logical_shards, or another list of workers",
-          options_.self, other.name.worker);
+      return Differs(options_.self, other.name.worker);
     }
     if (other.phase == Phase::kFinished) {
       if (other.generation <= generation) continue;
@@ -402,10 +407,7 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
     if (worker != options_.self && !Settled(known, now)) return Nothing();
     if (known.report.has_value() && worker < options_.self &&
         known.report->signature != self_.signature) {
-      return InvalidArgument(
-          "worker {} has another program than worker {}, other variables (their names and shapes "
-          "must be the same), other steps, seed or logical_shards, or another list of workers",
-          options_.self, worker);
+      return Differs(options_.self, worker);
     }
   }
   const std::vector<WorkerReport> seeking = Seeking();

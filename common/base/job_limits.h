@@ -38,9 +38,15 @@ inline constexpr std::uint32_t kMostProcessesPerWorker = 1'024;
 inline constexpr std::size_t kMostAddressBytes = (128 << 10) - 1'024;
 // All that the processes of one worker are told together: a message has 16 MiB at most.
 inline constexpr std::size_t kMostStartBytes = 12 << 20;
-// What one of them takes: "255.255.255.255:65535", with its quotes, a comma and a space.
+// Whether `each` processes of one worker can be told `bytes` of addresses.
+constexpr bool CanBeTold(std::uint64_t bytes, std::uint64_t each) {
+  return bytes <= kMostAddressBytes && bytes * each <= kMostStartBytes;
+}
+// What one address takes: "255.255.255.255:65535", with its quotes, a comma and a space.
 inline constexpr std::size_t kUsualAddressBytes = 25;
 inline constexpr int kMostLaunchFiles = 256;
+// Last lines of a log that can be asked for: they are all in memory until the reader has them.
+inline constexpr std::uint32_t kMostTail = 10'000;
 inline constexpr std::uint32_t kMostGraceMs = 3'600'000;
 
 }  // namespace muster::job_limits

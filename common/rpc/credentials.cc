@@ -36,12 +36,6 @@ Result<tls::X509Ptr> CertificateOf(const grpc::AuthContext& connection) {
   return tls::ParseCertificate(TextOf(certificates.front()), "the caller's");
 }
 
-// By the list in use, which a file of no use does not replace.
-Status CheckAllowed(const x509_st& certificate, const tls::Context& context) {
-  if (context.allowed() == nullptr) return Ok();
-  return context.allowed()->Check(tls::FingerprintOf(certificate), tls::WhoseOf(certificate));
-}
-
 Status CheckServer(const std::string& pem, const std::string& host, const tls::Context& context) {
   MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, host));
   MUSTER_TRY_ASSIGN(const tls::Holder holder, tls::HolderOf(*certificate));
@@ -49,7 +43,7 @@ Status CheckServer(const std::string& pem, const std::string& host, const tls::C
     return PermissionDenied("{} shows the certificate of {}, and a coordinator's is node {}", host,
                             holder.ToString(), kCoordinatorTask);
   }
-  MUSTER_TRY(CheckAllowed(*certificate, context));
+  MUSTER_TRY(tls::CheckAllowed(*certificate, context.allowed().get()));
   return tls::CheckHost(*certificate, host);
 }
 
@@ -90,7 +84,7 @@ class ReflectionGuard final : public grpc::AuthMetadataProcessor {
     MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, CertificateOf(context));
     if (certificate == nullptr) return Unauthenticated("reflection: no certificate was shown");
     MUSTER_TRY(tls::HolderOf(*certificate).status());
-    return CheckAllowed(*certificate, *context_);
+    return tls::CheckAllowed(*certificate, context_->allowed().get());
   }
   const std::shared_ptr<tls::Context> context_;  // whose files gRPC reads
 };

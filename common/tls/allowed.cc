@@ -95,4 +95,9 @@ Status Allowed::Check(const std::string& fingerprint, const std::string& whose) 
   return NotAllowed(whose, fingerprint, path_);
 }
 
+Status CheckAllowed(const x509_st& certificate, Allowed* list) {
+  if (list == nullptr) return Ok();
+  return list->Check(FingerprintOf(certificate), WhoseOf(certificate));
+}
+
 }  // namespace muster::tls

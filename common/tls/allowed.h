@@ -53,4 +53,7 @@ class Allowed {
   std::set<std::string> fingerprints_ MUSTER_GUARDED_BY(mutex_);
 };
 
+// By the list in use. Null: there is none, and all are let in.
+Status CheckAllowed(const x509_st& certificate, Allowed* list);
+
 }  // namespace muster::tls

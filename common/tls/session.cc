@@ -136,7 +136,7 @@ int Session::OnVerify(int good, x509_store_ctx_st* store) {
   if (!session.verdict_.ok()) return refused;
   if (X509_STORE_CTX_get_error_depth(store) > 0) return 1;
   const X509* const certificate = X509_STORE_CTX_get_current_cert(store);
-  session.verdict_ = session.CheckAllowed(*certificate);
+  session.verdict_ = CheckAllowed(*certificate, session.allowed_.get());
   if (session.verdict_.ok()) return 1;
   X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REVOKED);  // the alert that the peer hears
   return refused;
@@ -157,13 +157,8 @@ Result<Holder> Session::Visitor() const {
   const X509* const certificate = SSL_get0_peer_certificate(ssl_);
   if (certificate == nullptr) return Unauthenticated("it shows no certificate");
   MUSTER_TRY(verdict_);
-  MUSTER_TRY(CheckAllowed(*certificate));
+  MUSTER_TRY(CheckAllowed(*certificate, allowed_.get()));
   return HolderOf(*certificate);
-}
-
-Status Session::CheckAllowed(const x509_st& certificate) const {
-  if (allowed_ == nullptr) return Ok();
-  return allowed_->Check(FingerprintOf(certificate), WhoseOf(certificate));
 }
 
 Result<bool> Session::Handshake() {

@@ -85,7 +85,6 @@ class Session {
   static int OnVerify(int good, x509_store_ctx_st* store);
   // What there is against a peer's certificate ends no handshake: it stays in verdict_.
   void LetInAll();
-  Status CheckAllowed(const x509_st& certificate) const;
   Status Explain(int result);
   Status CheckServer();
 

@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "common/base/job_limits.h"
 #include "services/coordinator/write_stream.h"
 
 namespace muster::coordinator {
@@ -10,8 +11,6 @@ namespace {
 // How often a follower looks for more, and how long after the end of a job lines may still come.
 constexpr Millis kPoll{200};
 constexpr int kPollsAfterEnd = 3;
-// They are all in memory until the reader has them.
-constexpr std::uint32_t kMostTail = 10'000;
 
 class LogStream : public WriteStream<v1::LogRecord> {
  public:
@@ -28,11 +27,11 @@ class LogStream : public WriteStream<v1::LogRecord> {
     Post([this, caller] {
       if (!caller.ok()) return End(caller.status());
       caller_ = *caller;
-      if (query_.tail > kMostTail) {
+      if (query_.tail > job_limits::kMostTail) {
         return End(
             InvalidArgument("the last {} lines: at most {} can be asked for; without a number "
                             "all are read",
-                            query_.tail, kMostTail));
+                            query_.tail, job_limits::kMostTail));
       }
       if (front_.core == nullptr) return End(Front::Closing());
       if (const auto job = front_.Look(caller_, "logs", job_); !job.ok()) return End(job.status());

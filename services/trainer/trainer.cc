@@ -168,7 +168,10 @@ Status Trainer::StandStill(View& view) {
 
 Status Trainer::TakeSteps(View& view, const std::string& phase) {
   MUSTER_TRY_ASSIGN(const std::vector<v1::ClosureResult> results, Take(view, phase));
-  for (const v1::ClosureResult& result : results) view.meter.Add(result);
+  for (const v1::ClosureResult& result : results) {
+    // An evaluation that is left off is no progress of the training.
+    if (result.closure().kind() == v1::CLOSURE_KIND_TRAIN) view.meter.Add(result);
+  }
   return Ok();
 }
 
@@ -223,9 +226,7 @@ Result<std::optional<v1::EvaluationResult>> Trainer::Evaluate(View& view) {
   v1::MetricSums sums;
   for (std::uint64_t next = 1, scored = 0; scored < batches;) {
     if (view.stop()) {
-      view.closures.StopGiving();
-      while (!view.closures.stands_still()) MUSTER_TRY(Take(view, "stopping").status());
-      MUSTER_TRY(Take(view, "stopping").status());
+      MUSTER_TRY(StandStill(view));
       return std::nullopt;
     }
     if (next <= batches && next - 1 - scored <= options_.window / 2) {

@@ -47,8 +47,7 @@ std::string WrongVariable(const std::string& name, const std::string& value) {
 
 // Whether so many processes can be told of each other (job_limits.h).
 bool CanBeTold(std::uint64_t workers, std::uint64_t each) {
-  const std::uint64_t bytes = workers * each * job_limits::kUsualAddressBytes;
-  return bytes <= job_limits::kMostAddressBytes && bytes * each <= job_limits::kMostStartBytes;
+  return job_limits::CanBeTold(workers * each * job_limits::kUsualAddressBytes, each);
 }
 
 // Why they cannot, and how many can; empty: they can. Both numbers are within their own limits.

@@ -20,6 +20,15 @@ Status CheckWithin(const char* what, std::int64_t value, std::int64_t min, std::
   return InvalidArgument("{}: {}; {} to {} is allowed", what, value, min, max);
 }
 
+Result<std::vector<NodePtr>> NodesOf(const std::vector<Pipeline>& pipelines) {
+  std::vector<NodePtr> nodes;
+  for (const Pipeline& one : pipelines) {
+    MUSTER_TRY(one.status());
+    nodes.push_back(one.node());
+  }
+  return nodes;
+}
+
 }  // namespace
 
 // The step's node, unless what it stands on, or an argument, is wrong.
@@ -146,21 +155,15 @@ Pipeline Pipeline::ShardPlaceholder() const {
 
 Pipeline Pipeline::Zip(const std::vector<Pipeline>& inputs) {
   if (inputs.empty()) return InvalidArgument("zip: of no pipelines");
-  std::vector<NodePtr> nodes;
-  for (const Pipeline& input : inputs) {
-    MUSTER_PIPELINE_TRY(input.status());
-    nodes.push_back(input.node());
-  }
-  return MakeZip(std::move(nodes));
+  Result<std::vector<NodePtr>> nodes = NodesOf(inputs);
+  MUSTER_PIPELINE_TRY(nodes.status());
+  return MakeZip(*std::move(nodes));
 }
 
 Pipeline Pipeline::Sample(const std::vector<Pipeline>& inputs, SampleOptions options) {
   if (inputs.empty()) return InvalidArgument("sample: of no pipelines");
-  std::vector<NodePtr> nodes;
-  for (const Pipeline& input : inputs) {
-    MUSTER_PIPELINE_TRY(input.status());
-    nodes.push_back(input.node());
-  }
+  Result<std::vector<NodePtr>> nodes = NodesOf(inputs);
+  MUSTER_PIPELINE_TRY(nodes.status());
   const std::vector<double>& weights = options.weights;
   const bool good = std::all_of(weights.begin(), weights.end(), [](double w) { return w >= 0; });
   if (weights.size() != inputs.size() || !good ||
@@ -168,7 +171,7 @@ Pipeline Pipeline::Sample(const std::vector<Pipeline>& inputs, SampleOptions opt
     return InvalidArgument("sample: {} for {}; each has one of 0 or more, not all 0",
                            Counted(weights.size(), "weight"), Counted(inputs.size(), "dataset"));
   }
-  return MakeSample(std::move(nodes), std::move(options), DrawSeed());
+  return MakeSample(*std::move(nodes), std::move(options), DrawSeed());
 }
 
 Pipeline Pipeline::Concatenate(const Pipeline& next) const {
