@@ -23,6 +23,12 @@ std::vector<const void*> SourcesOf(Brought brought, std::size_t b) {
   return sources;
 }
 
+// What one process refuses ends the group: the others wait for it.
+Status Refused(Group& between, Status why) {
+  if (!why.ok()) between.Abort(why);
+  return why;
+}
+
 // Everybody's elements, summed at once.
 Status ReduceGathered(Group& between, Reduction reduction, Brought brought, std::size_t b,
                       Timeout timeout) {
@@ -53,10 +59,7 @@ Status ReduceGathered(Group& between, Reduction reduction, Brought brought, std:
 
 Status ReduceJointly(Group& between, Reduction reduction,
                      std::span<const std::span<const ReduceBuffer>> brought, Timeout timeout) {
-  if (const Status status = CheckSame(brought); !status.ok()) {
-    between.Abort(status);
-    return status;
-  }
+  MUSTER_TRY(Refused(between, CheckSame(brought)));
   const TimeLeft left(timeout);
   const std::span<const ReduceBuffer> buffers = brought[0];
   const std::size_t members = brought.size() * static_cast<std::size_t>(between.size());
@@ -154,6 +157,9 @@ Status JointGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
   const auto first = static_cast<std::size_t>(between_.rank()) * replicas;
   const auto work = [&](std::span<Call* const> here) -> Status {
     const TimeLeft left = TimeLeft::OfFirst(here);
+    std::vector<std::span<const GatherBuffer>> brought;
+    for (const Call* one : here) brought.push_back(one->buffers);
+    MUSTER_TRY(Refused(between_, CheckSame(brought, size())));
     for (std::size_t b = 0; b < buffers.size(); ++b) {
       const std::vector<std::size_t>& lengths = here[0]->buffers[b].block_bytes;
       const std::size_t blocks = here[0]->buffers[b].blocks;
@@ -197,14 +203,13 @@ Status JointGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeou
     Status status;
   } mine{data, TimeLeft(timeout), Ok()};
   const auto work = [&](std::span<Call* const> here) -> Status {
+    MUSTER_TRY(Refused(between_, CheckRoot(root, size())));
     const auto speaker = static_cast<std::size_t>(root % replicas_);
     const std::span<std::byte> from = here[speaker]->data;
     for (const Call* one : here) {
       if (one->data.size() == from.size()) continue;
-      const Status status = InvalidArgument("Shape mismatch in broadcast: {} and {} bytes",
-                                            one->data.size(), from.size());
-      between_.Abort(status);
-      return status;
+      return Refused(between_, InvalidArgument("Shape mismatch in broadcast: {} and {} bytes",
+                                               one->data.size(), from.size()));
     }
     MUSTER_TRY(between_.Broadcast(from, root / replicas_, TimeLeft::OfFirst(here)()));
     for (Call* one : here) {
@@ -217,25 +222,48 @@ Status JointGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeou
   return Together(place_, replica_, fmt::format("broadcast of {}", root), mine, timeout, work);
 }
 
+// Everything is summed, and the own part taken: between processes that is what would travel anyway,
+// as far as their replicas need all parts.
 Status JointGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
                                  Timeout timeout) {
-  // Everything is summed, and the own part taken: between processes that is what would travel
-  // anyway, as far as their replicas need all parts.
   const std::size_t count =
       std::accumulate(buffer.counts.begin(), buffer.counts.end(), std::size_t{0});
-  const std::size_t size = SizeOf(ResultType(reduction, buffer.type));
-  Bytes all(count * size);
-  const ReduceBuffer whole{.type = buffer.type,
-                           .shape = {static_cast<std::int64_t>(count)},
-                           .in = buffer.in,
-                           .out = all.data()};
-  MUSTER_TRY(AllReduce(reduction, {&whole, 1}, timeout));
+  const std::size_t bytes = SizeOf(ResultType(reduction, buffer.type));
+  Bytes all(count * bytes);
+  struct Call {
+    const std::vector<std::size_t>& counts;
+    ReduceBuffer whole;
+    TimeLeft left;
+    Status status;
+  } mine{buffer.counts,
+         {.type = buffer.type,
+          .shape = {static_cast<std::int64_t>(count)},
+          .in = buffer.in,
+          .out = all.data()},
+         TimeLeft(timeout),
+         Ok()};
+  const auto work = [&](std::span<Call* const> here) -> Status {
+    std::vector<std::span<const ReduceBuffer>> brought;
+    for (const Call* one : here) {
+      if (one->counts.size() != static_cast<std::size_t>(size()) ||
+          one->counts != here[0]->counts) {
+        return Refused(between_,
+                       InvalidArgument("Shape mismatch in reduce_scatter: replicas bring other "
+                                       "counts, or not {} of them",
+                                       size()));
+      }
+      brought.emplace_back(&one->whole, 1);
+    }
+    return ReduceJointly(between_, reduction, brought, TimeLeft::OfFirst(here)());
+  };
+  MUSTER_TRY(Together(place_, replica_, fmt::format("reduce_scatter {}", NameOf(reduction)), mine,
+                      timeout, work));
   const auto own = static_cast<std::size_t>(rank());
   const std::size_t before =
       std::accumulate(buffer.counts.begin(),
                       buffer.counts.begin() + static_cast<std::ptrdiff_t>(own), std::size_t{0});
   if (buffer.counts[own] > 0) {
-    std::memcpy(buffer.out, all.data() + before * size, buffer.counts[own] * size);
+    std::memcpy(buffer.out, all.data() + before * bytes, buffer.counts[own] * bytes);
   }
   return Ok();
 }
@@ -251,7 +279,28 @@ Status JointGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
     Status status;
   } mine{sends, receives, TimeLeft(timeout), Ok()};
   const auto replicas = static_cast<std::size_t>(replicas_);
+  const auto first = static_cast<std::size_t>(between_.rank()) * replicas;
+  // What the replicas here send each other fits; the processes look at the rest.
+  const auto fits = [&](std::span<Call* const> here) -> Status {
+    const auto members = static_cast<std::size_t>(size());
+    for (const Call* one : here) {
+      if (one->sends.size() == members && one->receives.size() == members) continue;
+      return InvalidArgument("all_to_all: {} parts to send and {} to receive for {} members",
+                             one->sends.size(), one->receives.size(), members);
+    }
+    for (std::size_t from = 0; from < replicas; ++from) {
+      for (std::size_t to = 0; to < replicas; ++to) {
+        if (here[from]->sends[first + to].size() == here[to]->receives[first + from].size()) {
+          continue;
+        }
+        return InvalidArgument("Shape mismatch in all_to_all from replica {} to {}", first + from,
+                               first + to);
+      }
+    }
+    return Ok();
+  };
   const auto work = [&](std::span<Call* const> here) -> Status {
+    MUSTER_TRY(Refused(between_, fits(here)));
     const auto processes = static_cast<std::size_t>(between_.size());
     // To each process, in the order of its replicas, what each replica here sends.
     std::vector<Bytes> out(processes), in(processes);

@@ -115,21 +115,9 @@ Status LocalGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout time
       rank_, "data of all_gather", &mine,
       [](std::vector<void*>& arguments) {
         const std::vector<Call*> all = AddressesOf<Call>(arguments);
-        Status status = Ok();
-        for (std::size_t r = 1; r < all.size() && status.ok(); ++r) {
-          const auto& theirs = all[r]->buffers;
-          bool same = theirs.size() == all[0]->buffers.size();
-          for (std::size_t i = 0; same && i < theirs.size(); ++i) {
-            same = theirs[i].blocks == all[0]->buffers[i].blocks &&
-                   theirs[i].block_bytes == all[0]->buffers[i].block_bytes;
-          }
-          if (!same) {
-            status = InvalidArgument(
-                "all_gather: replicas 0 and {} bring other tensors than they "
-                "said",
-                r);
-          }
-        }
+        std::vector<std::span<const GatherBuffer>> brought;
+        for (const Call* one : all) brought.push_back(one->buffers);
+        const Status status = CheckSame(brought, static_cast<int>(all.size()));
         for (Call* one : all) {
           one->all = all;
           one->status = Own(status);
@@ -161,6 +149,7 @@ Status LocalGroup::Broadcast(std::span<std::byte> data, int root, Timeout timeou
   Call mine{data, Ok()};
   return Together(place_, rank_, fmt::format("broadcast of {}", root), mine, timeout,
                   [root](const std::vector<Call*>& all) -> Status {
+                    MUSTER_TRY(CheckRoot(root, static_cast<int>(all.size())));
                     const std::span<std::byte> from = all[static_cast<std::size_t>(root)]->data;
                     for (std::size_t r = 0; r < all.size(); ++r) {
                       if (all[r]->data.size() == from.size()) continue;

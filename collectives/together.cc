@@ -1,5 +1,7 @@
 #include "collectives/together.h"
 
+#include <algorithm>
+
 #include <fmt/ranges.h>
 
 namespace muster::collectives {
@@ -32,6 +34,28 @@ Status CheckSame(std::span<const std::span<const ReduceBuffer>> brought) {
     }
   }
   return Ok();
+}
+
+Status CheckSame(std::span<const std::span<const GatherBuffer>> brought, int members) {
+  const auto& first = brought[0];
+  for (const GatherBuffer& buffer : first) {
+    if (buffer.block_bytes.size() == static_cast<std::size_t>(members)) continue;
+    return InvalidArgument("all_gather: {} lengths for {} members", buffer.block_bytes.size(),
+                           members);
+  }
+  for (std::size_t r = 1; r < brought.size(); ++r) {
+    const auto same = [](const GatherBuffer& one, const GatherBuffer& other) {
+      return one.blocks == other.blocks && one.block_bytes == other.block_bytes;
+    };
+    if (std::ranges::equal(brought[r], first, same)) continue;
+    return InvalidArgument("all_gather: replicas 0 and {} bring other tensors than they said", r);
+  }
+  return Ok();
+}
+
+Status CheckRoot(int root, int members) {
+  if (root >= 0 && root < members) return Ok();
+  return InvalidArgument("broadcast: root {} in a group of {}", root, members);
 }
 
 }  // namespace muster::collectives

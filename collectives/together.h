@@ -45,5 +45,9 @@ Status Together(MeetingPlace& place, int member, std::string name, Call& mine, T
 
 // Whether all members bring buffers of the same shapes and types, which can be reduced.
 Status CheckSame(std::span<const std::span<const ReduceBuffer>> brought);
+// Whether they say the same lengths of `members` blocks.
+Status CheckSame(std::span<const std::span<const GatherBuffer>> brought, int members);
+// Whether there is such a member to broadcast.
+Status CheckRoot(int root, int members);
 
 }  // namespace muster::collectives

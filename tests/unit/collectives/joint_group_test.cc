@@ -243,5 +243,55 @@ TEST_CASE("replicas of one process that bring other shapes are told so", "[colle
   CHECK(complaints == "");
 }
 
+TEST_CASE("a replica whose call fits to nobody else's is an error of all replicas",
+          "[collectives][joint]") {
+  using Call = std::function<Status(Group&, bool odd)>;
+  const Call gather = [](Group& group, bool odd) {
+    const std::vector<char> in(2);
+    std::vector<char> out(16);
+    GatherBuffer buffer{.in = in.data(), .out = out.data(), .blocks = 1, .block_bytes = {1, 1, 1}};
+    if (!odd) buffer.block_bytes.push_back(1);
+    return group.AllGather({&buffer, 1});
+  };
+  const Call broadcast = [](Group& group, bool odd) {
+    std::vector<std::byte> data(odd ? 3 : 4);
+    return group.Broadcast(data, 1);
+  };
+  const Call nobody = [](Group& group, bool) {
+    std::vector<std::byte> data(4);
+    return group.Broadcast(data, -1);
+  };
+  const Call scatter = [](Group& group, bool odd) {
+    const std::vector<float> in(8, 1);
+    std::vector<float> out(8);
+    const std::vector<std::size_t> counts =
+        odd ? std::vector<std::size_t>{5, 3} : std::vector<std::size_t>{2, 2, 2, 2};
+    return group.ReduceScatter(
+        Reduction::kSum,
+        {.type = DType::kFloat32, .counts = counts, .in = in.data(), .out = out.data()});
+  };
+  const auto all_to_all = [](std::size_t parts, std::size_t bytes) {
+    return [parts, bytes](Group& group, bool odd) {
+      const std::vector<std::byte> out(2);
+      std::vector<std::vector<std::byte>> in(4, std::vector<std::byte>(2));
+      std::vector<std::span<const std::byte>> sends(odd ? parts : 4, out);
+      if (odd) sends.front() = std::span(out).first(bytes);
+      const std::vector<std::span<std::byte>> receives(in.begin(), in.end());
+      return group.AllToAll(sends, receives);
+    };
+  };
+  const std::pair<std::string, Call> calls[] = {
+      {"gather", gather},   {"broadcast", broadcast},    {"nobody", nobody},
+      {"scatter", scatter}, {"parts", all_to_all(3, 2)}, {"bytes", all_to_all(4, 1)}};
+  for (const auto& [name, call] : calls) {
+    INFO(name);
+    const std::string complaints = InWorld(1, 4, [&call](Group& group) {
+      const Status status = call(group, group.rank() == 1);
+      return status.code() == StatusCode::kInvalidArgument ? "" : ToString(status) + "; ";
+    });
+    CHECK(complaints == "");
+  }
+}
+
 }  // namespace
 }  // namespace muster::collectives
