@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/format.h"
 #include "common/base/folder_lock.h"
 #include "common/base/private_directory.h"
 #include "common/base/wall_time.h"
@@ -215,7 +216,9 @@ Status Init(const Context& context) {
   const Options::Certs& asked = context.options.certs;
   MUSTER_TRY(MakePrivateDirectory(asked.folder));
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(asked.folder));
-  if (fs::exists(InFolder(context, "ca.pem")) || fs::exists(InFolder(context, "ca.key"))) {
+  std::error_code unknown;
+  if (fs::exists(InFolder(context, "ca.pem"), unknown) ||
+      fs::exists(InFolder(context, "ca.key"), unknown)) {
     return AlreadyExists(
         "{} has an authority already: name another --dir, or remove ca.pem and "
         "ca.key from it, with which all of its certificates lose their worth",
@@ -260,7 +263,8 @@ Status IssueOne(const Context& context) {
 // Its lines leave the list, which is read and replaced under one lock.
 Status RevokeOne(const Context& context) {
   std::string who = context.options.certs.file;
-  if (fs::is_regular_file(who)) {
+  std::error_code none;
+  if (fs::is_regular_file(who, none)) {
     MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(who));
     MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, who));
     who = tls::FingerprintOf(*certificate);
@@ -290,10 +294,18 @@ Status RevokeOne(const Context& context) {
   return Ok();
 }
 
-Status Show(const Context& context) {
-  const std::string& path = context.options.certs.file;
+Result<tls::X509Ptr> LoadCertificate(const std::string& path) {
   MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(path));
-  MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, path));
+  return tls::ParseCertificate(pem, path);
+}
+
+// One that is not valid is shown all the same. With -o json the error then stands in the one
+// document.
+ExitCode Show(const Context& context) {
+  const std::string& path = context.options.certs.file;
+  const Result<tls::X509Ptr> loaded = LoadCertificate(path);
+  if (!loaded.ok()) return Fail(context, loaded.status());
+  const tls::X509Ptr& certificate = *loaded;
   const auto holder = tls::HolderOf(*certificate);
   const std::string who =
       holder.ok() ? holder->ToString() : tls::SubjectOf(*certificate) + " (no role)";
@@ -302,14 +314,17 @@ Status Show(const Context& context) {
   const Status valid = tls::CheckPeriod(*certificate, now, path);
   const std::vector<std::string> hosts = tls::HostsOf(*certificate);
   if (context.options.output == Output::kJson) {
-    const nlohmann::json json{{"holder", who},
-                              {"fingerprint", tls::FingerprintOf(*certificate)},
-                              {"hosts", hosts},
-                              {"issuer", tls::IssuerOf(*certificate)},
-                              {"from", UtcText(period.from)},
-                              {"until", UtcText(period.until)},
-                              {"valid", valid.ok()}};
-    context.terminal.out << json.dump(2) << "\n";
+    nlohmann::json json{{"holder", who},
+                        {"fingerprint", tls::FingerprintOf(*certificate)},
+                        {"hosts", hosts},
+                        {"issuer", tls::IssuerOf(*certificate)},
+                        {"from", UtcText(period.from)},
+                        {"until", UtcText(period.until)},
+                        {"valid", valid.ok()}};
+    if (!valid.ok()) json.update(nlohmann::json::parse(ErrorJson(valid)));
+    // What stands in a certificate need not be UTF-8.
+    context.terminal.out << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+                         << "\n";
   } else {
     context.terminal.out << fmt::format(
         "holder  {}\nhosts   {}\nissuer  {}\nvalid   {} until {}\nsha256  {}\n", who,
@@ -317,11 +332,14 @@ Status Show(const Context& context) {
         tls::IssuerOf(*certificate), UtcText(period.from), UtcText(period.until),
         tls::FingerprintOf(*certificate));
   }
-  MUSTER_TRY(valid);
+  if (!valid.ok()) {
+    context.terminal.err << "error: " << Message(valid) << '\n';
+    return CodeOf(valid);
+  }
   if (period.until - now < kSoon) {
     context.terminal.err << fmt::format("warning: {} ends at {}\n", path, UtcText(period.until));
   }
-  return Ok();
+  return ExitCode::kDone;
 }
 
 ExitCode Run(const Context& context, Status (*command)(const Context&)) {
@@ -346,7 +364,7 @@ void AddDays(CLI::App& command, Options& options, int fallback) {
 ExitCode CertsInit(const Context& context) { return Run(context, Init); }
 ExitCode CertsIssue(const Context& context) { return Run(context, IssueOne); }
 ExitCode CertsRevoke(const Context& context) { return Run(context, RevokeOne); }
-ExitCode CertsShow(const Context& context) { return Run(context, Show); }
+ExitCode CertsShow(const Context& context) { return Show(context); }
 
 void AddCerts(CLI::App& app, Options& options) {
   Options::Certs& certs = options.certs;

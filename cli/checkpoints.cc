@@ -1,5 +1,6 @@
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -38,10 +39,21 @@ Status NoCheckpoint(const Options& options, const v1::ListCheckpointsReply& repl
                   options.job, Agreeing(count, "is", "are"), options.job);
 }
 
+// A checkpoint's folder is of one step. One whose manifest cannot be read is told of later.
+Status CheckGivenStep(const std::string& path, std::optional<std::uint64_t> step) {
+  const Result<v1::CheckpointManifest> manifest = storage::ReadManifest(path);
+  if (!step || !manifest.ok() || manifest->step() == *step) return Ok();
+  return InvalidArgument("{} is the checkpoint of step {}, and --step says {}: leave out --step",
+                         path, manifest->step(), *step);
+}
+
 // A folder that was given in place of a job: without one it is the command line that is wrong.
-Result<std::string> GivenFolder(const std::string& path) {
+Result<std::string> GivenFolder(const std::string& path, std::optional<std::uint64_t> step) {
   MUSTER_TRY_ASSIGN(const bool committed, storage::IsCommitted(path));
-  if (committed) return path;
+  if (committed) {
+    MUSTER_TRY(CheckGivenStep(path, step));
+    return path;
+  }
   MUSTER_TRY_ASSIGN(const bool there, storage::RealFileSystem().Exists(path));
   if (!there) return NotFound("there is no folder {}", path);
   const auto below = storage::ListCheckpoints(path);
@@ -56,9 +68,12 @@ Result<std::string> GivenFolder(const std::string& path) {
 // below the working directory, by its name: checkpoints can be looked at without a cluster.
 Result<std::string> FindCheckpoint(const Context& context) {
   const Options& options = context.options;
-  if (options.job.find('/') != std::string::npos) return GivenFolder(options.job);
+  if (options.job.find('/') != std::string::npos) {
+    return GivenFolder(options.job, options.step);
+  }
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::path(options.job) / storage::kManifestName, error)) {
+    MUSTER_TRY(CheckGivenStep(options.job, options.step));
     return options.job;
   }
   MUSTER_TRY_ASSIGN(JobApi* const api, context.connect());

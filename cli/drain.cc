@@ -124,10 +124,10 @@ ExitCode Drain(const Context& context) {
     if (context.clock.Now() - begin >= limit) break;
     if (!context.sleep(kPause)) return ExitCode::kInterrupted;
   }
-  context.terminal.err << fmt::format(
-      "error: {} has not drained after {}, waiting for {}; it goes on, and `muster status` shows "
-      "it\n",
-      task, Seconds(static_cast<double>(limit.count()) / 1e3), waits);
+  (void)Fail(context, DeadlineExceeded(
+                          "{} has not drained after {}, waiting for {}; it goes on, and `muster "
+                          "status` shows it",
+                          task, Seconds(static_cast<double>(limit.count()) / 1e3), waits));
   return ExitCode::kTimedOut;
 }
 

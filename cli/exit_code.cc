@@ -1,5 +1,7 @@
 #include "cli/exit_code.h"
 
+#include <exception>
+
 #include "muster/v1/jobs.pb.h"
 
 namespace muster::cli {
@@ -45,6 +47,19 @@ ExitCode CodeOf(const v1::Job& job) {
     default:
       return ExitCode::kDone;
   }
+}
+
+ExitCode Guarded(const std::function<ExitCode()>& run, std::ostream& err) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    err << "error: a bug of Muster: " << error.what() << '\n';
+    return ExitCode::kBug;
+  }
+}
+
+ExitCode Flushed(std::ostream& out, ExitCode code) {
+  return !out.flush() && code == ExitCode::kDone ? ExitCode::kJobFailed : code;
 }
 
 }  // namespace muster::cli

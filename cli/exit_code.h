@@ -1,6 +1,9 @@
 // What `muster` ends with. docs/cli.md lists the codes for people; tests hold us to them.
 #pragma once
 
+#include <functional>
+#include <ostream>
+
 #include "common/base/status.h"
 
 namespace muster::v1 {
@@ -28,5 +31,12 @@ ExitCode CodeOf(const Status& status);
 
 // For a job that has ended; kDone while it has not.
 ExitCode CodeOf(const v1::Job& job);
+
+// What `run` answers; kBug, and the words of the exception on `err`, when a library has thrown one
+// that nobody expected.
+ExitCode Guarded(const std::function<ExitCode()>& run, std::ostream& err);
+// kDone becomes kJobFailed when `out` could not be written: a closed pipe or a full disk must not
+// look like success.
+ExitCode Flushed(std::ostream& out, ExitCode code);
 
 }  // namespace muster::cli

@@ -93,9 +93,10 @@ class Lines {
   v1::ReadLogsRequest request_;
 };
 
-// With -o json stdout gets one document: the job as it is.
-void ShowJson(const Context& context, const std::optional<v1::Job>& job) {
-  if (context.options.output == Output::kJson && job) context.terminal.out << Json(*job);
+// With -o json stdout gets one document: the job as it is, or where it was never seen, why.
+void ShowJson(const Context& context, const std::optional<v1::Job>& job, const Status& why = Ok()) {
+  if (context.options.output != Output::kJson) return;
+  context.terminal.out << (job ? Json(*job) : ErrorJson(why));
 }
 
 ExitCode Ended(const Context& context, const FollowOptions& follow, const v1::Job& job) {
@@ -147,7 +148,7 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
     const Result<v1::Job> job = watcher.Next(follow.job, version, limit);
     if (context.interrupted()) {
       view.Finish();
-      ShowJson(context, last);
+      ShowJson(context, last, Cancelled("detached from job {} before it was seen", follow.job));
       context.terminal.err << fmt::format(
           "detached; the job goes on. `muster wait {0}` waits for it, `muster logs {0} -f` follows "
           "it, `muster stop {0}` ends it\n",
@@ -171,10 +172,11 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
     }
     if (follow.timeout && context.clock.Now() - start >= *follow.timeout) {
       view.Finish();
-      ShowJson(context, last);
-      context.terminal.err << fmt::format(
-          "job {} has not ended after {}; it goes on\n", follow.job,
-          Seconds(static_cast<double>(follow.timeout->count()) / 1e3));
+      const Status late =
+          DeadlineExceeded("job {} has not ended after {}; it goes on", follow.job,
+                           Seconds(static_cast<double>(follow.timeout->count()) / 1e3));
+      ShowJson(context, last, late);
+      context.terminal.err << Message(late) << '\n';
       return ExitCode::kTimedOut;
     }
   }

@@ -34,7 +34,8 @@ struct FollowOptions {
 
 // Returns when the job has ended (its exit code), the timeout has passed (kTimedOut) or Ctrl-C was
 // pressed (kInterrupted); the last two leave the job alone and say how to come back. With -o json
-// the job as it was last seen, which is its end unless it goes on, is then printed once on out.
+// the job as it was last seen, which is its end unless it goes on, is then printed once on out; an
+// error where it was never seen.
 ExitCode Follow(const Context& context, const FollowOptions& follow);
 
 }  // namespace muster::cli

@@ -90,7 +90,7 @@ std::string ErrorJson(const Status& status, const std::vector<std::string>& prob
                                {"message", Message(status)}};
   if (!problems.empty()) error["problems"] = problems;
   return nlohmann::ordered_json{{"error", error}}.dump(
-             1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+             -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
          "\n";
 }
 

@@ -40,7 +40,8 @@ std::string Json(const google::protobuf::Message& message);
 std::string JsonLine(const google::protobuf::Message& message);
 
 // With -o json an error is data, too: {"error": {"code": 5, "name": "NOT_FOUND", "message":
-// "..."}}; `problems` of a job file are listed, where there are any.
+// "..."}}; `problems` of a job file are listed, where there are any. One line, as everything that
+// `logs` prints.
 std::string ErrorJson(const Status& status, const std::vector<std::string>& problems = {});
 
 }  // namespace muster::cli

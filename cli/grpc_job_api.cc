@@ -68,14 +68,15 @@ Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Con
 class GrpcJobApi final : public JobApi {
  public:
   GrpcJobApi(const Cluster& cluster, bool printable, std::function<void(const std::string&)> warn,
-             std::string_view version, milliseconds stall_limit)
+             std::string_view version, milliseconds stall_limit, milliseconds silence)
       : address_(cluster.address),
         token_(cluster.token),
         tls_(cluster.tls),
         printable_(printable),
         warn_(std::move(warn)),
         version_(version),
-        stall_limit_(stall_limit) {
+        stall_limit_(stall_limit),
+        silence_(silence) {
     // gRPC's own lines beside our errors help nobody who has not asked for them.
     if (std::getenv("GRPC_VERBOSITY") == nullptr) {
       gpr_set_log_function([](gpr_log_func_args*) {});
@@ -233,6 +234,11 @@ class GrpcJobApi final : public JobApi {
     grpc::ChannelArguments arguments;
     // The time that one attempt to connect may take.
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+    // A host that has vanished closes no connection, and the deadline of a log that is followed is
+    // a year. Only while a call is open, where a log without a line counts as no data.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(silence_.count()));
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(silence_.count() / 2));
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     arguments.SetMaxReceiveMessageSize(64 << 20);
     arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, rpc::kMsBetweenLookups);
     // The cluster's own addresses are no business of a proxy.
@@ -281,6 +287,7 @@ class GrpcJobApi final : public JobApi {
   std::function<void(const std::string&)> warn_;
   const std::string version_;
   const milliseconds stall_limit_;
+  const milliseconds silence_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> stub_;
   Mutex mutex_;
@@ -292,8 +299,10 @@ class GrpcJobApi final : public JobApi {
 
 std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable,
                                       std::function<void(const std::string&)> warn,
-                                      std::string_view version, milliseconds stall_limit) {
-  return std::make_unique<GrpcJobApi>(cluster, printable, std::move(warn), version, stall_limit);
+                                      std::string_view version, milliseconds stall_limit,
+                                      milliseconds silence) {
+  return std::make_unique<GrpcJobApi>(cluster, printable, std::move(warn), version, stall_limit,
+                                      silence);
 }
 
 }  // namespace muster::cli

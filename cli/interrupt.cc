@@ -12,18 +12,25 @@ namespace {
 
 constexpr long kLookAroundNs = 100'000'000;  // how long the end of the program may wait for us
 
-sigset_t Signals() {
+sigset_t Signals(bool hang_up) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  if (hang_up) sigaddset(&set, SIGHUP);
   return set;
+}
+
+// Once blocked it would be seen all the same.
+bool Ignored(int signal) {
+  struct sigaction action{};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 }  // namespace
 
-Interrupt::Interrupt() {
-  const sigset_t set = Signals();
+Interrupt::Interrupt(bool hang_up) : hang_up_(hang_up && !Ignored(SIGHUP)) {
+  const sigset_t set = Signals(hang_up_);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   thread_ = std::thread([this] { Watch(); });
 }
@@ -40,11 +47,11 @@ void Interrupt::OnRaise(std::function<void()> then) {
 }
 
 void Interrupt::Watch() {
-  const sigset_t set = Signals();
+  const sigset_t set = Signals(hang_up_);
   while (!done_) {
     const timespec limit{0, kLookAroundNs};
     const int signal = ::sigtimedwait(&set, nullptr, &limit);
-    if (signal <= 0) continue;
+    if (signal <= 0 || (signal == SIGHUP && raised())) continue;
     if (signal_.exchange(signal) != 0) ::_exit(128 + signal);
     const MutexLock lock(mutex_);
     if (then_) then_();

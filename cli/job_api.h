@@ -55,10 +55,13 @@ class JobApi {
 // `warn` is told once when the coordinator is of another minor version than `version`, this
 // program's. Of another major one each call is kFailedPrecondition.
 // `stall_limit`: for how long nothing of an upload may move.
+// `silence`: after so long without a byte from the coordinator its host is asked whether it is
+// there, and has half of that time to answer; a call that is open then ends with kUnavailable.
 struct Cluster;
 std::unique_ptr<JobApi> NewGrpcJobApi(const Cluster& cluster, bool printable = false,
                                       std::function<void(const std::string&)> warn = nullptr,
                                       std::string_view version = Version(),
-                                      std::chrono::milliseconds stall_limit = rpc::kStandsStill);
+                                      std::chrono::milliseconds stall_limit = rpc::kStandsStill,
+                                      std::chrono::milliseconds silence = std::chrono::seconds(10));
 
 }  // namespace muster::cli

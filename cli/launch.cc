@@ -38,29 +38,74 @@ struct Sent {
   std::string there;
 };
 
+// What cannot be sent of a folder is told of: a job would find half a folder only when it runs.
+Status CheckSendable(const std::string& sent, const fs::path& path, const fs::file_status& leads) {
+  std::error_code error;
+  const bool link = fs::is_symlink(path, error);
+  if (link && !fs::exists(leads)) {
+    return InvalidArgument("--send {}: {} is a link that leads nowhere: remove it", sent,
+                           path.string());
+  }
+  if (link && fs::is_directory(leads)) {
+    return InvalidArgument(
+        "--send {}: {} is a link to a folder, which is not followed: put the folder in its place, "
+        "or remove it",
+        sent, path.string());
+  }
+  if (fs::is_regular_file(leads) || fs::is_directory(leads)) return Ok();
+  return InvalidArgument("--send {}: {} is no file (a pipe, a socket or a device): remove it", sent,
+                         path.string());
+}
+
+// All files below `folder`, which lies at `there` in the working folder.
+Status AddFilesBelow(const std::string& sent, const fs::path& folder, const fs::path& there,
+                     std::vector<Sent>& files) {
+  std::error_code error;
+  fs::directory_iterator at(folder, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    const fs::path& path = at->path();
+    std::error_code unknown;
+    const fs::file_status leads = fs::status(path, unknown);
+    if (!fs::status_known(leads)) {
+      return InvalidArgument("--send {}: {} cannot be read: {}", sent, path.string(),
+                             unknown.message());
+    }
+    MUSTER_TRY(CheckSendable(sent, path, leads));
+    const fs::path name = there / path.filename();
+    if (fs::is_directory(leads)) {
+      MUSTER_TRY(AddFilesBelow(sent, path, name, files));
+    } else {
+      files.push_back({path.string(), name.lexically_normal().string()});
+    }
+  }
+  if (!error) return Ok();
+  return InvalidArgument("--send {}: the folder {} cannot be read: {}", sent, folder.string(),
+                         error.message());
+}
+
 // A file, or all files below a folder, by name. A relative path keeps its folders; of others the
 // last name is kept, and what is below it.
-std::vector<Sent> FilesAt(const std::string& sent) {
+//   kInvalidArgument: a part of the folder that cannot be read or sent.
+Result<std::vector<Sent>> FilesAt(const std::string& sent) {
   const fs::path path = fs::path(sent).lexically_normal();
   const fs::path named = path.has_filename() ? path : path.parent_path();
   const bool keeps = named.is_relative() && !GoesUp(named);
   const fs::path there = keeps ? named : named.filename();
   std::error_code error;
-  if (!fs::is_directory(named, error)) return {{sent, there.string()}};
   std::vector<Sent> files;
-  for (fs::recursive_directory_iterator at(named, error), end; !error && at != end;
-       at.increment(error)) {
-    if (!fs::is_regular_file(at->path(), error)) continue;
-    const fs::path below = there / at->path().lexically_relative(named);
-    files.push_back({at->path().string(), below.lexically_normal().string()});
+  if (!fs::is_directory(named, error)) {
+    files.push_back({sent, there.string()});
+    return files;
   }
+  MUSTER_TRY(AddFilesBelow(sent, named, there, files));
+  if (files.empty()) return InvalidArgument("--send {}: no file is in this folder", sent);
   std::sort(files.begin(), files.end(),
             [](const Sent& a, const Sent& b) { return a.there < b.there; });
   return files;
 }
 
 // What is sent beside the command, in a fixed order.
-std::vector<Sent> FilesOf(const Options& options) {
+Result<std::vector<Sent>> FilesOf(const Options& options) {
   std::vector<Sent> files;
   if (!IsSent(options) && options.program.size() > 1) {
     const std::string& script = options.program[1];
@@ -71,7 +116,8 @@ std::vector<Sent> FilesOf(const Options& options) {
     }
   }
   for (const std::string& sent : options.send) {
-    for (Sent& file : FilesAt(sent)) {
+    MUSTER_TRY_ASSIGN(std::vector<Sent> all, FilesAt(sent));
+    for (Sent& file : all) {
       const bool known = std::any_of(files.begin(), files.end(), [&](const Sent& one) {
         std::error_code none;
         return one.there == file.there && fs::equivalent(one.here, file.here, none);
@@ -82,13 +128,7 @@ std::vector<Sent> FilesOf(const Options& options) {
   return files;
 }
 
-Status CheckFiles(const Options& options, const std::vector<Sent>& files) {
-  for (const std::string& sent : options.send) {
-    std::error_code error;
-    if (fs::is_directory(sent, error) && FilesAt(sent).empty()) {
-      return InvalidArgument("--send {}: no file is in this folder, or it cannot be read", sent);
-    }
-  }
+Status CheckFiles(const std::vector<Sent>& files) {
   for (const Sent& file : files) {
     if (!IsFile(file.here)) return InvalidArgument("--send {}: there is no such file", file.here);
     if (FirstBadUtf8(file.there) != std::string::npos) {
@@ -123,8 +163,8 @@ Result<v1::JobSpec> LaunchJob(const Options& options) {
   }
   const bool sent = IsSent(options);
   if (sent) MUSTER_TRY(CheckRunnable(command, true));
-  const std::vector<Sent> files = FilesOf(options);
-  MUSTER_TRY(CheckFiles(options, files));
+  MUSTER_TRY_ASSIGN(const std::vector<Sent> files, FilesOf(options));
+  MUSTER_TRY(CheckFiles(files));
   v1::JobSpec spec;
   const bool script = !sent && !files.empty() && options.program.size() > 1 &&
                       files.front().here == options.program[1];
@@ -169,7 +209,12 @@ Status UploadLaunch(const Terminal& terminal, JobApi& api, const Options& option
                       UploadFile(terminal, api, "the command", options.program.front()));
     launch.set_sha256(sha256);
   }
-  const std::vector<Sent> files = FilesOf(options);
+  MUSTER_TRY_ASSIGN(const std::vector<Sent> files, FilesOf(options));
+  // By their number they find their places in the spec, which was made from an earlier look.
+  const bool same =
+      std::equal(files.begin(), files.end(), launch.files().begin(), launch.files().end(),
+                 [](const Sent& sent, const auto& file) { return sent.there == file.path(); });
+  if (!same) return Aborted("the files of --send changed while they were sent; try again");
   for (std::size_t i = 0; i < files.size(); ++i) {
     MUSTER_TRY_ASSIGN(const std::string sha256, UploadFile(terminal, api, "--send", files[i].here));
     launch.mutable_files(static_cast<int>(i))->set_sha256(sha256);

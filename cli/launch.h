@@ -22,12 +22,12 @@ bool IsElastic(const Options& options);
 
 // The spec, without SHA-256s of what will be sent: the command, where it is a file here; a script
 // that is the first argument of a command in PATH; and --send.
-//   kInvalidArgument: a file that is not there or cannot be run, a name or an argument that cannot
-//   be.
+//   kInvalidArgument: a file that is not there or cannot be run, a folder of which a part cannot be
+//   sent, a name or an argument that cannot be.
 Result<v1::JobSpec> LaunchJob(const Options& options);
 
 // Sends its files unless the coordinator has them, and writes their SHA-256s into the spec. Errors
-// are UploadArchive()'s.
+// are UploadArchive()'s; kAborted, too: files of a folder have come or gone since LaunchJob().
 Status UploadLaunch(const Terminal& terminal, JobApi& api, const Options& options,
                     v1::JobSpec& spec);
 

@@ -37,11 +37,12 @@ Result<int> RunSibling(const Interrupt& interrupt, const std::string& program,
 }
 
 ExitCode Run(const Options& options) {
-  Interrupt interrupt;
+  const bool up = options.command == "up";
+  Interrupt interrupt(/*hang_up=*/up);
   const Environment environment = ProcessEnvironment();
   const Terminal terminal = ProcessTerminal(environment, options.colours);
   const ThreadScheduler clock;
-  if (options.command == "up") return Up(options, terminal, environment, clock, interrupt);
+  if (up) return Up(options, terminal, environment, clock, interrupt);
 
   // JSON spells them out itself; a file or a program gets what was written.
   const bool printable = options.output != Output::kJson &&
@@ -75,9 +76,18 @@ ExitCode Run(const Options& options) {
   };
   const ExitCode code = RunCommand(context);
   interrupt.OnRaise({});
-  // A closed pipe or a full disk must not look like success.
-  if (!std::cout.flush() && code == ExitCode::kDone) return ExitCode::kJobFailed;
+  if (Flushed(std::cout, code) != code) return ExitCode::kJobFailed;
   return interrupt.raised() ? ExitCode::kInterrupted : code;
+}
+
+ExitCode ParseAndRun(const std::vector<std::string>& arguments) {
+  const auto parsed = ParseCommandLine(arguments);
+  if (const auto* early = std::get_if<EarlyExit>(&parsed)) {
+    (early->code == ExitCode::kDone ? std::cout : std::cerr) << early->text;
+    std::cout << early->json;
+    return Flushed(std::cout, early->code);
+  }
+  return Run(std::get<Options>(parsed));
 }
 
 }  // namespace
@@ -85,11 +95,6 @@ ExitCode Run(const Options& options) {
 
 int main(int argc, char** argv) {
   muster::rpc::UseSystemResolver();
-  const auto parsed = muster::cli::ParseCommandLine({argv + 1, argv + argc});
-  if (const auto* early = std::get_if<muster::cli::EarlyExit>(&parsed)) {
-    (early->code == muster::cli::ExitCode::kDone ? std::cout : std::cerr) << early->text;
-    std::cout << early->json;
-    return static_cast<int>(early->code);
-  }
-  return static_cast<int>(muster::cli::Run(std::get<muster::cli::Options>(parsed)));
+  return static_cast<int>(muster::cli::Guarded(
+      [&] { return muster::cli::ParseAndRun({argv + 1, argv + argc}); }, std::cerr));
 }

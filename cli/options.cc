@@ -65,10 +65,17 @@ void AddOutput(CLI::App& command, Options& options) {
 
 namespace {
 
-// A name travels in a message, which takes UTF-8 only; a folder's path does not.
+// A name travels in a message, which takes UTF-8 only; a folder's path does not. There an empty one
+// stands for all, which nobody means who gives one: a variable of a script was not set.
 std::string CheckName(const std::string& name) {
+  if (name.empty()) return "the name is empty";
   if (FirstBadUtf8(name) == std::string::npos || name.find('/') != std::string::npos) return "";
   return fmt::format("\"{}\" is no name: it is not UTF-8", ToValidUtf8(name));
+}
+
+// The same where there may be none.
+std::string CheckNameIfAny(const std::string& name) {
+  return name.empty() ? "the name is empty; leave it out for all" : CheckName(name);
 }
 
 // "step-000000000500", the name of a checkpoint's folder, or its number alone.
@@ -121,8 +128,7 @@ namespace {
 CLI::App* AddUp(CLI::App& app, Options& options) {
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine; Ctrl-C drains it");
   up->add_option("--ps", options.ps,
-                 "Parameter servers; 0 is enough for strategies one_device, mirrored, "
-                 "central_storage")
+                 "Parameter servers; 0 is enough for every strategy but parameter_server")
       ->capture_default_str()
       ->check(CLI::Range(0, kMostTasks));
   up->add_option("--workers", options.workers, "Workers")
@@ -142,6 +148,26 @@ CLI::App* AddUp(CLI::App& app, Options& options) {
   return up;
 }
 
+// A cluster that is there is not what `up` makes.
+void CheckUp(const CLI::App& app) {
+  for (const char* name : {"--coordinator", "--token-file"}) {
+    if (app.count(name) > 0) {
+      throw CLI::ValidationError(fmt::format(
+          "{} names a cluster that is there, and `up` makes one: leave it out (--state-dir says "
+          "where its token is)",
+          name));
+    }
+  }
+  for (const char* name : {"--tls-ca", "--tls-cert", "--tls-key"}) {
+    if (app.count(name) > 0) {
+      throw CLI::ValidationError(fmt::format(
+          "{} is of this command alone: for `up` set MUSTER_TLS_CA, MUSTER_TLS_CERT and "
+          "MUSTER_TLS_KEY, which its daemons read, too",
+          name));
+    }
+  }
+}
+
 void AddWatching(CLI::App& app, Options& options) {
   AddOutput(*app.add_subcommand("jobs", "List jobs, newest first"), options);
   CLI::App* describe = app.add_subcommand("describe", "Tell the story of one job");
@@ -151,7 +177,7 @@ void AddWatching(CLI::App& app, Options& options) {
   CLI::App* logs = app.add_subcommand("logs", "Print what a job's processes wrote");
   AddJob(*logs, options);
   logs->add_option("TASK", options.task, "Only this task: worker:1, trainer; of a program chief:0")
-      ->check(CLI::Validator(CheckName, ""))
+      ->check(CLI::Validator(CheckNameIfAny, ""))
       ->type_name("");
   logs->add_flag("-f,--follow", options.follow, "Go on until the job has ended");
   logs->add_option("--tail", options.tail, "Only the last lines")
@@ -162,14 +188,16 @@ void AddWatching(CLI::App& app, Options& options) {
   AddOutput(*logs, options);
 
   CLI::App* status = app.add_subcommand("status", "Show the cluster and its tasks");
-  status
-      ->add_option_function<std::string>(
-          "--wait", [&options](const std::string&) { options.wait_ready = true; },
-          "ready: first wait until all tasks are up")
-      ->check(CLI::IsMember({"ready"}))
-      ->type_name("ready");
+  CLI::Option* ready =
+      status
+          ->add_option_function<std::string>(
+              "--wait", [&options](const std::string&) { options.wait_ready = true; },
+              "ready: first wait until all tasks are up")
+          ->check(CLI::IsMember({"ready"}))
+          ->type_name("ready");
   AddDuration(*status, "--timeout", "How long to wait (60s); exit code 7 after that",
               [&options](milliseconds timeout) { options.timeout = timeout; });
+  status->get_option("--timeout")->needs(ready);
   AddOutput(*status, options);
   CLI::App* top = app.add_subcommand("top", "Jobs and tasks on one screen, refreshed each second");
   top->add_flag("--once", options.once, "Print it once");
@@ -207,7 +235,7 @@ void AddCheckpoints(CLI::App& app, Options& options) {
   CLI::App* gc = checkpoints->add_subcommand(
       "gc", "Remove checkpoints that no job goes on from, and what interrupted saves have left");
   gc->add_option("JOB", options.job, "Only this job's, by its id or name (default: all)")
-      ->check(CLI::Validator(CheckName, ""))
+      ->check(CLI::Validator(CheckNameIfAny, ""))
       ->type_name("");
   gc->add_flag("--dry-run", options.dry_run, "Only say what would go");
   gc->add_flag("--finished", options.finished,
@@ -350,7 +378,7 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   std::optional<std::string> page;
   bool list = false;
   AddManual(app, page, list);
-  AddUp(app, options);
+  const CLI::App& up = *AddUp(app, options);
   const CLI::App& submit = *AddSubmit(app, options);
   AddWatching(app, options);
   AddEnding(app, options);
@@ -379,6 +407,7 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   try {
     app.parse(reversed);
     if (submit.parsed()) CheckSubmit(submit, options);
+    if (up.parsed()) CheckUp(app);
   } catch (const CLI::ParseError& error) {
     return FromParseError(app, error, WantsJson({arguments.begin(), end}));
   }

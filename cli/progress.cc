@@ -68,7 +68,6 @@ std::string ProgressLine(const v1::Job& job, int columns) {
     }
     if (progress.step() > 0) line += fmt::format("  loss {:.4f}", progress.loss());
     if (progress.has_accuracy()) line += fmt::format("  accuracy {:.4f}", progress.accuracy());
-    if (progress.has_auc()) line += fmt::format("  auc {:.4f}", progress.auc());
     const bool waits = job.state() == v1::JOB_STATE_RUNNING && job.reason() == "WAITING_FOR_TASKS";
     if (waits) {
       line += "  " + job.message();

@@ -201,6 +201,7 @@ ExitCode DryRun(const Context& context, JobApi& api, const Submission& job) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec;
   request.set_dry_run(true);
+  request.set_restart(context.options.begin_anew);
   const Result<v1::SubmitJobReply> reply = api.Submit(request);
   if (!reply.ok()) return Fail(context, reply.status());
   if (context.options.output == Output::kJson) context.terminal.out << Json(*reply);

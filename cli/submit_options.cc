@@ -19,6 +19,7 @@
 #include "common/base/number_in.h"
 #include "common/base/tpu_mesh.h"
 #include "common/base/utf8.h"
+#include "common/config/units.h"
 
 namespace muster::cli {
 namespace {
@@ -26,6 +27,13 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::uint32_t kMostRestarts = 1'000'000;
+
+// 0 stands for what the host has, which is said by leaving it out.
+std::string CheckMemory(const std::string& text) {
+  const Result<std::uint64_t> size = config::ParseSize(text);
+  if (!size.ok()) return Message(size.status());
+  return *size > 0 ? "" : "must be above 0; leave it out for what the host has";
+}
 
 // "3", or "2:4".
 std::optional<Options::Workers> WorkersOf(std::string_view text) {
@@ -152,10 +160,11 @@ void AddProgram(CLI::App& submit, Options& options) {
       ->check(CLI::Range(std::uint32_t{1}, job_limits::kMostServers))
       ->type_name("N");
   submit
-      .add_option("--memory", options.memory_bytes,
-                  "Of a program: what an executor may allocate, as 2GiB (default: what the host "
-                  "has)")
-      ->transform(CLI::AsSizeValue(false))
+      .add_option_function<std::string>(
+          "--memory",
+          [&options](const std::string& size) { options.memory_bytes = *config::ParseSize(size); },
+          "Of a program: what an executor may allocate, as 2GiB (default: what the host has)")
+      ->check(CLI::Validator(CheckMemory, ""))
       ->type_name("SIZE");
   submit
       .add_option("--processes-per-worker", options.processes_per_worker,

@@ -33,10 +33,13 @@ bool WantsColour(Colours colours, const Environment& environment, bool terminal)
 
 Terminal ProcessTerminal(const Environment& environment, Colours colours) {
   const bool dumb = environment("TERM").value_or("dumb") == "dumb";
+  const bool live = ::isatty(STDERR_FILENO) == 1 && !dumb;
+  const bool shown = ::isatty(STDOUT_FILENO) == 1;
   return {.out = std::cout,
           .err = std::cerr,
-          .live = ::isatty(STDERR_FILENO) == 1 && !dumb,
-          .colour = WantsColour(colours, environment, ::isatty(STDOUT_FILENO) == 1),
+          .live = live,
+          .screen = live && shown,
+          .colour = WantsColour(colours, environment, shown),
           .columns = Columns()};
 }
 

@@ -15,6 +15,8 @@ struct Terminal {
   std::ostream& err;
   // A person watches `err`: progress is one line that is drawn again and again.
   bool live = false;
+  // And `out`: it may be drawn on as a whole.
+  bool screen = false;
   // `out` may have colours.
   bool colour = false;
   int columns = 80;

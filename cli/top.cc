@@ -98,7 +98,7 @@ std::string Missing(const v1::ClusterStatus& status) {
 
 ExitCode Top(const Context& context) {
   std::ostream& out = context.terminal.out;
-  const bool live = context.terminal.live && !context.options.once;
+  const bool live = context.terminal.screen && !context.options.once;
   Result<std::string> screen = Look(context);
   // Without a person who watches, one screen is all.
   if (!screen.ok()) return Fail(context, screen.status());
@@ -134,8 +134,8 @@ ExitCode WaitUntilReady(const Context& context) {
     if (context.clock.Now() - begin >= limit) break;
     if (!context.sleep(kReadyPause)) return ExitCode::kInterrupted;
   }
-  context.terminal.err << fmt::format("error: not ready after {}, waiting for: {}\n",
-                                      Seconds(static_cast<double>(limit.count()) / 1e3), missing);
+  (void)Fail(context, DeadlineExceeded("not ready after {}, waiting for: {}",
+                                       Seconds(static_cast<double>(limit.count()) / 1e3), missing));
   return ExitCode::kTimedOut;
 }
 

@@ -17,6 +17,23 @@ constexpr Millis kLookLimit{10'000};
 // Above the limit of a check that gets nowhere, below the deadline of the caller.
 constexpr Millis kCheckPatience{115'000};
 
+// Whether a job that has the name stands in the way of this one, which has it too.
+absl::Status InTheWay(const Job& job, const v1::SubmitJobRequest& request) {
+  const v1::Job& known = job.record().job();
+  // What has ended stands in the way of nothing.
+  if (job.ended()) return Ok();
+  if (SpecHash(known.spec()) != SpecHash(request.spec())) {
+    return AlreadyExists(
+        "job {} ({}) has the name \"{}\" and another spec: stop it first, choose another name, or "
+        "submit what was submitted then",
+        job.id(), StateName(known.state()), request.spec().name());
+  }
+  if (!request.restart()) return Ok();
+  return FailedPrecondition(
+      "job {} ({}) runs: only a job that has ended begins anew; stop it first", job.id(),
+      StateName(known.state()));
+}
+
 }  // namespace
 
 template <class Value>
@@ -40,21 +57,12 @@ bool Coordinator::Existing(const v1::SubmitJobRequest& request, const ThenSubmit
   if (found == nullptr) return false;
   Job& job = *found;
   const v1::Job& known = job.record().job();
-  if (SpecHash(known.spec()) != SpecHash(spec)) {
-    // What has ended does not stand in the way of what was edited since.
-    if (job.ended()) return false;
-    then(AlreadyExists(
-        "job {} ({}) has the name \"{}\" and another spec: stop it first, choose another name, or "
-        "submit what was submitted then",
-        job.id(), StateName(known.state()), spec.name()));
+  if (const absl::Status clear = InTheWay(job, request); !clear.ok()) {
+    then(clear);
     return true;
   }
-  if (request.restart() && !job.ended()) {
-    then(
-        FailedPrecondition("job {} ({}) runs: only a job that has ended begins anew; stop it first",
-                           job.id(), StateName(known.state())));
-    return true;
-  }
+  // What was edited since the other has ended is a job of its own.
+  if (SpecHash(known.spec()) != SpecHash(spec)) return false;
   const v1::JobState before = known.state();
   if (request.restart() || (job.ended() && known.state() != v1::JOB_STATE_SUCCEEDED)) {
     if (const absl::Status used = FolderInUse(job.CheckpointRoot(), &job); !used.ok()) {
@@ -90,7 +98,13 @@ void Coordinator::Submit(const v1::SubmitJobRequest& request, ThenSubmitted then
     if (request.dry_run()) return then(DryRun(spec, std::move(problems), {}));
     return then(InvalidArgument("{}", fmt::join(problems, "\n")));
   }
-  if (!request.dry_run() && Existing(request, then)) return;
+  if (request.dry_run()) {
+    const Job* const there = Named(spec.name());
+    const absl::Status clear = there == nullptr ? Ok() : InTheWay(*there, request);
+    if (!clear.ok()) return then(clear);
+  } else if (Existing(request, then)) {
+    return;
+  }
   LookForFiles(spec, [this, request, then](const absl::Status& file) {
     if (!file.ok()) return then(file);
     LookAtFolder(request.spec(), [this, request, then](const absl::Status& folder) {

@@ -134,6 +134,13 @@ void Daemons::Poll(milliseconds limit) {
   }
 }
 
+std::optional<std::string> Daemons::Dead() const {
+  for (const auto& daemon : daemons_) {
+    if (daemon->exit && !daemon->due) return daemon->plan.task;
+  }
+  return std::nullopt;
+}
+
 std::optional<process::Exit> Daemons::Ended(const std::string& task) const {
   const Daemon* const daemon = Find(task);
   if (daemon == nullptr || daemon->exit) return daemon == nullptr ? std::nullopt : daemon->exit;

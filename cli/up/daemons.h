@@ -57,6 +57,9 @@ class Daemons {
   // die.
   void Poll(std::chrono::milliseconds limit);
 
+  // One that has ended and will not be started again, as Poll() has seen it; nullopt: none.
+  std::optional<std::string> Dead() const;
+
   // How it has ended; nullopt: it runs.
   std::optional<process::Exit> Ended(const std::string& task) const;
 

@@ -15,7 +15,7 @@ LogFile::LogFile(std::string path, const Clock& clock, Options options)
 
 Status LogFile::Open() {
   stream_.open(path_, std::ios::app);
-  if (!stream_) return Unavailable("cannot write the log {}", path_);
+  if (!stream_) return Unknown("cannot write the log {}", path_);
   std::error_code ignored;
   size_ = std::filesystem::file_size(path_, ignored);
   if (ignored) size_ = 0;

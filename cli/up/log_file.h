@@ -27,7 +27,7 @@ class LogFile {
   LogFile(std::string path, const Clock& clock) : LogFile(std::move(path), clock, Options()) {}
   LogFile(std::string path, const Clock& clock, Options options);
 
-  //   kUnavailable: it cannot be written.
+  //   kUnknown: it cannot be written.
   Status Open();
   void Write(std::string_view line);
 

@@ -1,6 +1,7 @@
 #include "cli/up/up.h"
 
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "cli/printable.h"
 #include "cli/registry.h"
 #include "cli/up/daemons.h"
+#include "cli/up/state_folder.h"
 #include "common/base/private_directory.h"
 #include "common/base/task_name.h"
 #include "common/base/whole_file.h"
@@ -62,7 +64,8 @@ class LocalCluster {
   Status Prepare();
   Status StartAll();
   void Serve();
-  bool Drain();
+  // `keep`: its logs tell why it did not start.
+  bool Drain(bool keep);
 
  private:
   void Say(const std::string& text) { terminal_.err << "up: " + text + "\n" << std::flush; }
@@ -80,7 +83,7 @@ class LocalCluster {
   // Waits for the port file or the end of the process.
   Result<std::string> AddressOf(const std::string& task, const std::string& port_file);
   Status WaitForTasks();
-  Status DiedEarly(const std::string& task) const;
+  Status DiedEarly(const std::string& task, const std::string& before) const;
 
   const Options& options_;
   const Terminal& terminal_;
@@ -106,11 +109,7 @@ class LocalCluster {
 Status LocalCluster::Prepare() {
   MUSTER_TRY_ASSIGN(tls_, FindTls(options_, environment_));
   MUSTER_TRY_ASSIGN(runtime_, RuntimeDirectory(environment_));
-  std::error_code error;
-  state_ = options_.state_dir.empty() ? fmt::format("{}/state-{}", runtime_, ::getpid())
-                                      : fs::absolute(options_.state_dir, error).string();
-  fs::create_directories(fs::path(state_).parent_path(), error);
-  MUSTER_TRY(MakePrivateDirectory(state_));
+  MUSTER_TRY_ASSIGN(state_, MakeStateFolder(options_.state_dir, runtime_));
   lock_ = ::open(InState("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_ < 0) return FromErrno(errno, "open " + InState("lock"));
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
@@ -123,7 +122,8 @@ Status LocalCluster::Prepare() {
 // A state folder that is used again keeps its token.
 Status LocalCluster::MakeToken() {
   const std::string path = InState("token");
-  if (!fs::exists(path)) {
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) {
     unsigned char bytes[32];
     if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
       return FromErrno(errno, "read random bytes");
@@ -166,9 +166,9 @@ DaemonPlan LocalCluster::Plan(const std::string& role, int index, const std::str
   return {.task = task, .argv = std::move(argv), .log_file = InState("logs/" + name + ".log")};
 }
 
-Status LocalCluster::DiedEarly(const std::string& task) const {
+Status LocalCluster::DiedEarly(const std::string& task, const std::string& before) const {
   std::string text =
-      fmt::format("{} ended with {} before it served", task, daemons_.Ended(task)->ToString());
+      fmt::format("{} ended with {} before {}", task, daemons_.Ended(task)->ToString(), before);
   for (const std::string& line : daemons_.LastLines(task)) text += "\n  | " + line;
   return Internal("{}", text);
 }
@@ -177,7 +177,7 @@ Result<std::string> LocalCluster::AddressOf(const std::string& task, const std::
   const TimePoint begin = clock_.Now();
   while (clock_.Now() - begin < kListenLimit) {
     if (std::string address = FirstLineOf(port_file); !address.empty()) return address;
-    if (daemons_.Ended(task)) return DiedEarly(task);
+    if (daemons_.Ended(task)) return DiedEarly(task, "it served");
     if (interrupt_.raised()) return Cancelled("interrupted");
     std::this_thread::sleep_for(kFirstTick);
   }
@@ -238,19 +238,23 @@ void LocalCluster::ReportDeath(const std::string& task, int pid, const process::
   (void)NewGrpcJobApi(Here())->ReportExit(request);
 }
 
-// Until all daemons have registered; ends early with the one that has died, and says what is
-// missing.
+// Until all daemons have registered; ends early with the one that has died and will not be started
+// again, and says what is missing.
 Status LocalCluster::WaitForTasks() {
   const auto api = NewGrpcJobApi(Here());
   interrupt_.OnRaise([&api] { api->CancelCalls(); });
   const TimePoint begin = clock_.Now();
   const int wanted = options_.ps + options_.workers + (options_.evaluator ? 1 : 0);
   Status status = Ok();
-  std::string missing = "all of them";
+  std::string missing = " all of them";
   while (true) {
     daemons_.Poll(kTick);
     if (interrupt_.raised()) {
       status = Cancelled("interrupted");
+      break;
+    }
+    if (const auto dead = daemons_.Dead()) {
+      status = DiedEarly(*dead, "all had registered");
       break;
     }
     const auto reply = api->GetStatus();
@@ -269,8 +273,11 @@ Status LocalCluster::WaitForTasks() {
     }
     if (up >= wanted) break;
     if (clock_.Now() - begin >= kRegisterLimit) {
-      status = DeadlineExceeded("{} of {} tasks registered after {} s, missing:{}; logs are in {}",
-                                up, wanted, kRegisterLimit.count(), missing, InState("logs"));
+      status = DeadlineExceeded(
+          "{} of {} tasks registered after {} s, missing:{}{}; logs are in {}", up, wanted,
+          kRegisterLimit.count(), missing,
+          reply.ok() ? "" : fmt::format(" (the coordinator: {})", Message(reply.status())),
+          InState("logs"));
       break;
     }
   }
@@ -283,14 +290,14 @@ void LocalCluster::Serve() {
 }
 
 // Until it is done other commands find the cluster, and see what it waits for.
-bool LocalCluster::Drain() {
+bool LocalCluster::Drain(bool keep) {
   if (interrupt_.raised()) Say("draining");
   const bool clean = daemons_.Drain();
   if (!runtime_.empty()) Unregister(runtime_);
   std::error_code error;
   fs::remove(InState("address"), error);
   // Nobody asked to keep what this `up` made up; its logs would pile up in /tmp.
-  if (options_.state_dir.empty() && clean) fs::remove_all(state_, error);
+  if (options_.state_dir.empty() && clean && !keep) fs::remove_all(state_, error);
   return clean;
 }
 
@@ -298,19 +305,20 @@ bool LocalCluster::Drain() {
 
 ExitCode Up(const Options& options, const Terminal& terminal, const Environment& environment,
             const Clock& clock, Interrupt& interrupt) {
+  // Whoever read our words may be gone (`muster up | tee`, and Ctrl-C ends tee, too): what is said
+  // to nobody is lost, the cluster drains all the same. The daemons begin with the default.
+  (void)::signal(SIGPIPE, SIG_IGN);
   LocalCluster cluster(options, terminal, environment, clock, interrupt);
   if (const Status status = cluster.Prepare(); !status.ok()) {
     terminal.err << "error: " << Message(status) << '\n';
     return CodeOf(status);
   }
   const Status started = cluster.StartAll();
-  if (started.ok()) {
-    cluster.Serve();
-  } else if (!interrupt.raised()) {
-    terminal.err << "error: " << Message(started) << '\n';
-  }
-  const bool clean = cluster.Drain();
-  return (started.ok() || interrupt.raised()) && clean ? ExitCode::kDone : ExitCode::kJobFailed;
+  if (started.ok()) cluster.Serve();
+  const bool failed = !started.ok() && !interrupt.raised();
+  if (failed) terminal.err << "error: " << Message(started) << '\n';
+  const bool clean = cluster.Drain(/*keep=*/failed);
+  return !failed && clean ? ExitCode::kDone : ExitCode::kJobFailed;
 }
 
 }  // namespace muster::cli

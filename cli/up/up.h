@@ -13,8 +13,8 @@ namespace muster::cli {
 // Files in the state folder (mode 0700): token (0600), address (host:port of the coordinator),
 // coordinator/ ps-0/ worker-0/ ... (theirs), logs/<task>.log.
 //
-// Prints one line beginning with "ready" on stdout when every task is registered. Ends on SIGINT or
-// SIGTERM: a checkpoint of each running job is saved, closures in flight finish (within
+// Prints one line beginning with "ready" on stdout when every task is registered. Ends on SIGINT,
+// SIGTERM or SIGHUP: a checkpoint of each running job is saved, closures in flight finish (within
 // --drain-timeout), and all daemons end.
 //   kDone: drained.  kJobFailed: a daemon did not start or did not drain.  kRefused: another `up`
 //   holds the state folder.

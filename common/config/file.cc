@@ -7,6 +7,7 @@
 
 #include "common/base/suggest.h"
 #include "common/config/settings_internal.h"
+#include "common/config/yaml_documents.h"
 
 namespace muster::config::internal {
 namespace {
@@ -97,6 +98,11 @@ Result<std::map<std::string, FileValue>> ReadFile(const std::string& path,
                                                   const std::vector<Setting>& settings) {
   MUSTER_TRY_ASSIGN(const std::string text, Slurp(path));
   try {
+    const std::vector<YAML::Mark> documents = DocumentStarts(text).marks();
+    if (documents.size() > 1) {
+      return InvalidArgument("{}: another YAML document begins here; a file of settings is one",
+                             At(path, documents[1]));
+    }
     return Read(path, YAML::Load(text), settings);
   } catch (const YAML::Exception& error) {
     return InvalidArgument("{}: not YAML: {}", At(path, error.mark), error.msg);

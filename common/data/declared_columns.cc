@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/data/formats.h"
@@ -45,6 +46,24 @@ bool IsInt64(double value) {
   return value >= -0x1p63 && value < 0x1p63 && std::trunc(value) == value;
 }
 
+// What stands for an empty field is a value of its column. Of hashed ones it is a bucket, or below
+// 0, which is padding.
+Status CheckMissing(const std::string& where, DType dtype, const v1::CsvColumn& column) {
+  const double missing = column.missing();
+  if (dtype == DType::kInt64) {
+    if (!IsInt64(missing)) return InvalidArgument("{}.missing: {} is no int64", where, missing);
+    if (column.hash_buckets() > 0 && missing >= static_cast<double>(column.hash_buckets())) {
+      return InvalidArgument("{}.missing: {} is not below hash_buckets, {}", where, missing,
+                             column.hash_buckets());
+    }
+    return Ok();
+  }
+  const double most = dtype == DType::kFloat64 ? std::numeric_limits<double>::max()
+                                               : std::numeric_limits<float>::max();
+  if (std::abs(missing) <= most) return Ok();
+  return InvalidArgument("{}.missing: {} is no finite {}", where, missing, NameOf(dtype));
+}
+
 Result<DType> CsvDType(const std::string& where, const v1::CsvColumn& column) {
   const DType dtype = column.dtype() == v1::DTYPE_UNSPECIFIED ? DType::kFloat32
                                                               : static_cast<DType>(column.dtype());
@@ -78,9 +97,7 @@ Result<std::vector<ColumnInfo>> CsvColumns(const v1::CsvData& spec) {
     if (column.hash_buckets() > 0 && dtype != DType::kInt64) {
       return InvalidArgument("{}: hash_buckets needs dtype int64, it has {}", where, NameOf(dtype));
     }
-    if (column.has_missing() && dtype == DType::kInt64 && !IsInt64(column.missing())) {
-      return InvalidArgument("{}.missing: {} is no int64", where, column.missing());
-    }
+    if (column.has_missing()) MUSTER_TRY(CheckMissing(where, dtype, column));
     columns.push_back({.name = name, .dtype = dtype, .shape = {-1}});
   }
   return columns;

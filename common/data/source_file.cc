@@ -94,7 +94,8 @@ Compression DetectCompression(int fd, std::string head) {
   while (head.size() >= 8 && (head[0] & 0xF0) == 0x50 && head.substr(1, 3) == "\x2A\x4D\x18") {
     std::uint32_t size = 0;
     std::memcpy(&size, head.data() + 4, sizeof size);
-    offset += 8 + size;
+    // In 64 bits: in 32 a frame of the largest size would lead back to where it is.
+    offset += std::uint64_t{8} + size;
     head = HeadAt(fd, offset).value_or("");
   }
   return head.starts_with("\x28\xb5\x2f\xfd"sv) ? Compression::kZstd : Compression::kNone;

@@ -1,6 +1,9 @@
 // `muster up`: dead daemons come back, nothing is left behind.
 #include <csignal>
+#include <string>
+#include <utility>
 
+#include "common/process/child.h"
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
 
@@ -18,6 +21,56 @@ TEST_CASE("up drains on SIGTERM with code 0 and leaves nothing", "[cluster]") {
 
   CHECK(ProcessesOf(cluster.state()).empty());
   CHECK(cluster.Muster({"jobs"}).code == 6);
+}
+
+TEST_CASE("up drains at the end of its terminal, of which it is told twice", "[cluster]") {
+  Cluster cluster({.ps = 1, .workers = 1});
+  REQUIRE(::kill(cluster.up_pid(), SIGHUP) == 0);
+  REQUIRE(Eventually(seconds(10),
+                     [&] { return cluster.up_log().find("draining") != std::string::npos; }));
+
+  CHECK(cluster.Drain(SIGHUP) == 0);
+
+  CHECK(ProcessesOf(cluster.state()).empty());
+}
+
+TEST_CASE("up drains when nobody reads what it says", "[cluster]") {
+  const TempFolder folder;
+  const std::string state = folder / "state", pid = folder / "pid", code = folder / "code";
+  const std::string gone = folder / "gone";
+  process::Child::Options options;
+  options.argv = {"/bin/sh",
+                  "-c",
+                  "(\"$0\" up --ps 1 --workers 1 --state-dir \"$1\" & echo $! >\"$2\"; wait $!; "
+                  "echo $? >\"$3\") 2>&1 | (sed /^ready/q >/dev/null; exec <&-; echo >\"$4\")",
+                  std::string(MUSTER_BIN) + "/muster",
+                  state,
+                  pid,
+                  code,
+                  gone};
+  options.environment = {{"XDG_RUNTIME_DIR", folder.path()}};
+  const auto shell = process::Child::Start(std::move(options));
+  REQUIRE(shell.ok());
+  REQUIRE(Eventually(seconds(90), [&] { return !ReadAll(gone).empty(); }));
+
+  REQUIRE(::kill(std::stoi(ReadAll(pid)), SIGTERM) == 0);
+
+  CHECK(Eventually(seconds(60), [&] { return !ReadAll(code).empty(); }));
+  CHECK(ReadAll(code) == "0\n");
+  // The shell, which names the folder, too.
+  CHECK(Eventually(seconds(5), [&] { return ProcessesOf(state).empty(); }));
+}
+
+TEST_CASE("up ends with a daemon that cannot start, and with its last words", "[cluster]") {
+  const TempFolder folder;
+  const RunResult up =
+      RunProgram("muster", {"up", "--ps", "1", "--workers", "1", "--state-dir", folder / "state"},
+                 {{"XDG_RUNTIME_DIR", folder.path()}, {"MUSTER_WARM_EXECUTOR", "maybe"}});
+  CAPTURE(up.err);
+  CHECK(up.code == 1);
+  CHECK(up.err.find("worker:0 ended with exit code 78 before all had registered\n  | ") !=
+        std::string::npos);
+  CHECK(up.err.find("MUSTER_WARM_EXECUTOR") != std::string::npos);
 }
 
 TEST_CASE("each daemon that is killed is started again, the coordinator where it was",

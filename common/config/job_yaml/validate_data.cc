@@ -1,3 +1,5 @@
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include <fmt/core.h>
@@ -44,6 +46,7 @@ class DataCheck {
   void Idx(const v1::IdxData& idx);
   void Csv(const v1::CsvData& csv);
   void CsvColumn(const std::string& field, bool header, const v1::CsvColumn& column);
+  void CsvMissing(const std::string& field, const v1::CsvColumn& column);
   void TfRecord(const v1::TfRecordData& tfrecord);
 
   const std::string path_;
@@ -126,6 +129,26 @@ void DataCheck::CsvColumn(const std::string& field, bool header, const v1::CsvCo
   }
   if (column.hash_buckets() > 0 && dtype != v1::DTYPE_INT64) {
     Report(field + ".hash_buckets", "needs dtype: int64");
+  }
+  if (column.has_missing()) CsvMissing(field + ".missing", column);
+}
+
+// It becomes a value of the column, so it is one.
+void DataCheck::CsvMissing(const std::string& field, const v1::CsvColumn& column) {
+  const double missing = column.missing();
+  if (column.dtype() == v1::DTYPE_INT64) {
+    if (!(missing >= -0x1p63 && missing < 0x1p63) || std::trunc(missing) != missing) {
+      Report(field, "must be a whole number of 64 bits; given {}", missing);
+    } else if (column.hash_buckets() > 0 && missing >= static_cast<double>(column.hash_buckets())) {
+      // Below 0 it is padding.
+      Report(field, "must be below hash_buckets, {}; given {}", column.hash_buckets(), missing);
+    }
+    return;
+  }
+  const bool wide = column.dtype() == v1::DTYPE_FLOAT64;
+  const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  if (!(std::abs(missing) <= most)) {  // NaN is none, too
+    Report(field, "must be a finite {}; given {}", wide ? "float64" : "float32", missing);
   }
 }
 

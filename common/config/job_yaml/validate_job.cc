@@ -230,8 +230,7 @@ void JobCheck::Model() {
   if (!model.archive().empty() && !model.parameters().empty()) {
     Report("model.parameters", "an archive brings its own parameters; remove these");
   }
-  if (model.forward().empty() && model.buffers() != v1::BUFFER_POLICY_UNSPECIFIED &&
-      model.archive().empty()) {
+  if (model.archive().empty() && model.buffers() != v1::BUFFER_POLICY_UNSPECIFIED) {
     Report("model.buffers", "only an archive has buffers");
   }
   const std::set<std::string> reserved{"training", "forward"};

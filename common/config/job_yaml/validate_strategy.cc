@@ -76,7 +76,7 @@ void StrategyCheck::ParameterServer() {
   if (strategy_.deterministic()) {
     Report("strategy.deterministic",
            "has no meaning with parameter_server, whose workers update in any order; remove it, "
-           "or use kind one_device, mirrored, central_storage or multi_worker_mirrored");
+           "or use kind one_device, mirrored, central_storage, multi_worker_mirrored or tpu");
   }
   if (strategy_.has_partitioner()) Partitioner();
   (void)ValidateWorkers(strategy_, job_limits::kMostWorkers, problems_);

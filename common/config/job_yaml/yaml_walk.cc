@@ -6,18 +6,17 @@
 #include <limits>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
-#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "common/base/suggest.h"
 #include "common/config/job_yaml/scalar.h"
+#include "common/config/yaml_documents.h"
 
 namespace muster::config {
 namespace {
@@ -354,41 +353,6 @@ bool Walker::SetNumber(const std::string& text, const Field* field, pb::Message&
       return false;
   }
 }
-
-// Where each document of a text begins. YAML::LoadAll() would go round for ever, with a document
-// more each time, at a token that begins none (a comma in front).
-class DocumentStarts final : public YAML::EventHandler {
- public:
-  // Throws YAML::Exception.
-  explicit DocumentStarts(std::string_view text) {
-    std::istringstream in{std::string(text)};
-    YAML::Parser parser(in);
-    while (parser.HandleNextDocument(*this)) {
-    }
-  }
-  const std::vector<YAML::Mark>& marks() const { return marks_; }
-
-  void OnDocumentStart(const YAML::Mark& mark) override {
-    if (!marks_.empty() && marks_.back().pos == mark.pos) {
-      throw YAML::ParserException(mark, "nothing can begin with this character");
-    }
-    marks_.push_back(mark);
-  }
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                       YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                  YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-
- private:
-  std::vector<YAML::Mark> marks_;
-};
 
 }  // namespace
 

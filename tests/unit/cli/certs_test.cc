@@ -8,10 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include <absl/strings/escaping.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
 #include "common/base/whole_file.h"
+#include "common/tls/authority.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
@@ -223,6 +225,61 @@ TEST_CASE_METHOD(Fixture, "a folder where a file should be is an error that name
   CHECK(Run({"certs", "issue", "--dir", dir, "--viewer", "bob"}) != ExitCode::kDone);
   CHECK(err.str().find("/allowed: Is a directory") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(dir + "/bob.key"));
+}
+
+TEST_CASE_METHOD(Fixture, "a holder that can be no name of a file is looked for on the list",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+
+  CHECK(Run({"certs", "revoke", "--dir", dir, std::string(300, 'a')}) == ExitCode::kNotFound);
+}
+
+TEST_CASE_METHOD(Fixture, "with -o json a certificate that has expired is one document",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir, "--days", "1"}) == ExitCode::kDone);
+  api.clock.Advance(std::chrono::hours(24 * 2));
+  out.str("");
+
+  CHECK(Run({"certs", "show", dir + "/ca.pem", "-o", "json"}) == ExitCode::kForbidden);
+
+  const auto shown = nlohmann::json::parse(out.str());
+  CHECK(shown.at("valid") == false);
+  CHECK(shown.at("error").at("name") == "UNAUTHENTICATED");
+  CHECK(err.str().find("ca.pem has expired at ") != std::string::npos);
+}
+
+TEST_CASE_METHOD(Fixture, "a certificate whose words are not UTF-8 is shown as JSON",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const auto now = api.clock.WallNow();
+  const tls::Period period{now - std::chrono::hours(1), now + std::chrono::hours(24 * 30)};
+  const auto authority = tls::MakeAuthority("a test's", period);
+  REQUIRE(authority.ok());
+  const auto issued =
+      tls::Issue(*authority, {.holder = {.role = tls::Role::kNode, .names = {"ps:0"}},
+                              .hosts = {"odd-host"},
+                              .period = period});
+  REQUIRE(issued.ok());
+  // Its signature is another's then, which `show` does not ask for.
+  const std::string begin = "-----BEGIN CERTIFICATE-----\n", end = "-----END CERTIFICATE-----";
+  const std::string& pem = issued->certificate;
+  std::string bytes;
+  REQUIRE(absl::Base64Unescape(pem.substr(begin.size(), pem.find(end) - begin.size()), &bytes));
+  bytes.replace(bytes.find("odd-host"), 3, "o\xFF\xFE");
+  std::string lines = absl::Base64Escape(bytes);
+  for (std::size_t at = 64; at < lines.size(); at += 65) lines.insert(at, 1, '\n');
+  const std::string path = folder.Write("odd.pem", begin + lines + "\n" + end + "\n");
+
+  CHECK(Run({"certs", "show", path, "-o", "json"}) == ExitCode::kDone);
+
+  CAPTURE(err.str());
+  const std::string host = nlohmann::json::parse(out.str()).at("hosts").at(0);
+  CHECK(host.starts_with("o\xEF\xBF\xBD"));
+  CHECK(host.ends_with("-host"));
 }
 
 }  // namespace

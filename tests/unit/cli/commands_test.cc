@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
@@ -37,6 +38,22 @@ TEST_CASE("every status has its exit code", "[cli][unit]") {
   CHECK(CodeOf(DeadlineExceeded("x")) == ExitCode::kUnreachable);
   CHECK(CodeOf(Internal("x")) == ExitCode::kBug);
   CHECK(static_cast<int>(ExitCode::kBug) == 70);
+}
+
+TEST_CASE("an exception that nobody expected ends with 70 and its words", "[cli][unit]") {
+  std::ostringstream err;
+  CHECK(Guarded([]() -> ExitCode { throw std::runtime_error("odd"); }, err) == ExitCode::kBug);
+  CHECK(err.str() == "error: a bug of Muster: odd\n");
+  CHECK(Guarded([] { return ExitCode::kNotFound; }, err) == ExitCode::kNotFound);
+}
+
+TEST_CASE("what could not be written is no success", "[cli][unit]") {
+  std::ofstream full("/dev/full");
+  full << "a page";
+  CHECK(Flushed(full, ExitCode::kDone) == ExitCode::kJobFailed);
+  CHECK(Flushed(full, ExitCode::kNotFound) == ExitCode::kNotFound);
+  std::ostringstream page;
+  CHECK(Flushed(page, ExitCode::kDone) == ExitCode::kDone);
 }
 
 TEST_CASE_METHOD(Fixture, "jobs is one line a job", "[cli][unit]") {
@@ -347,6 +364,15 @@ TEST_CASE_METHOD(SampleFixture, "a checkpoint's folder is found by its name alon
   CHECK(out.str().starts_with("step-000000000020: step 20, "));
 }
 
+TEST_CASE_METHOD(SampleFixture, "a folder of another step than --step is refused", "[cli][unit]") {
+  CHECK(Run({"checkpoints", "verify", folder, "--step", "20"}) == ExitCode::kDone);
+  out.str("");
+  CHECK(Run({"checkpoints", "verify", folder, "--step", "500"}) == ExitCode::kUsage);
+  CHECK(Said(folder + " is the checkpoint of step 20, and --step says 500"));
+  CHECK(Run({"checkpoints", "export", folder, "-o", "-", "--step", "500"}) == ExitCode::kUsage);
+  CHECK(out.str().empty());
+}
+
 TEST_CASE_METHOD(SampleFixture, "verify -o json tells step, folder and size, or the error",
                  "[cli][unit]") {
   CHECK(Run({"checkpoints", "verify", folder, "-o", "json"}) == ExitCode::kDone);
@@ -413,6 +439,22 @@ TEST_CASE_METHOD(Fixture, "with -o json errors are data, and words all the same"
   const auto& early = std::get<EarlyExit>(parsed);
   CHECK(nlohmann::json::parse(early.json).at("error").at("code") == 3);
   CHECK(std::get<EarlyExit>(ParseCommandLine({"jobs", "--colour"})).json.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "with -o json an error of logs is a line as its records are",
+                 "[cli][unit]") {
+  v1::LogRecord record;
+  record.mutable_line()->set_text("one");
+  api.logs = {{{record}, DataLoss("the file of its lines is damaged")}};
+  CHECK(Run({"logs", "j-1", "-o", "json"}) == ExitCode::kJobFailed);
+
+  std::istringstream lines(out.str());
+  std::string line;
+  REQUIRE(std::getline(lines, line));
+  CHECK(nlohmann::json::parse(line).at("line").at("text") == "one");
+  REQUIRE(std::getline(lines, line));
+  CHECK(nlohmann::json::parse(line).at("error").at("name") == "DATA_LOSS");
+  CHECK_FALSE(std::getline(lines, line));
 }
 
 TEST_CASE_METHOD(Fixture, "an event names its task once", "[cli][unit]") {

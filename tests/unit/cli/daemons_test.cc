@@ -73,6 +73,7 @@ TEST_CASE_METHOD(DaemonsFixture, "a daemon that dies is started again", "[cli][u
   REQUIRE(daemons.Start(Script("ps:0", "echo here; exit 1")).ok());
 
   CHECK(PollUntil(daemons, [&] { return said.find("ps:0 runs again") != std::string::npos; }));
+  CHECK_FALSE(daemons.Dead());
 
   CHECK(said.find("ended with exit code 1; starting it again in 200 ms") != std::string::npos);
   CHECK(Log("ps:0").starts_with("here\n"));
@@ -101,6 +102,7 @@ TEST_CASE_METHOD(DaemonsFixture, "bad flags and --no-restart leave a daemon dead
   CHECK(PollUntil(daemons, [&] { return said.find("it stays down") != std::string::npos; }));
   CHECK(daemons.Ended("ps:0")->code == 78);
   CHECK(daemons.LastLines("ps:0") == std::vector<std::string>{"no such flag"});
+  CHECK(daemons.Dead() == "ps:0");
 
   Daemons once(Options(/*restart=*/false), clock);
   said.clear();

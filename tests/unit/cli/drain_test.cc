@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
 
@@ -46,6 +48,10 @@ TEST_CASE_METHOD(Fixture, "drain gives up with 7 and names the job that it has w
   api.status = With(State("draining"), {"words"});
   CHECK(Run({"drain", "worker:1", "--timeout", "5s"}) == ExitCode::kTimedOut);
   CHECK(Said("error: worker:1 has not drained after 5 s, waiting for job words; it goes on"));
+  CHECK(out.str().empty());
+
+  CHECK(Run({"drain", "worker:1", "--timeout", "5s", "-o", "json"}) == ExitCode::kTimedOut);
+  CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "DEADLINE_EXCEEDED");
 }
 
 TEST_CASE_METHOD(Fixture, "drain says when no other task has the work", "[cli][unit]") {

@@ -136,6 +136,8 @@ struct Fixture {
   std::ostringstream err;
   Status connect = Ok();
   bool interrupted = false;
+  // Somebody watches err.
+  bool live = false;
   Result<int> program_code = 0;
   std::string program_output = {};
   std::vector<std::vector<std::string>> programs;
@@ -147,7 +149,7 @@ struct Fixture {
       return early->code;
     }
     const Environment environment = FixedEnvironment({});
-    const Terminal terminal{.out = out, .err = err};
+    const Terminal terminal{.out = out, .err = err, .live = live};
     const Context context{
         .options = std::get<Options>(parsed),
         .terminal = terminal,

@@ -1,6 +1,7 @@
 #include "cli/follow.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/catch.h"
 #include "tests/support/fixed_environment.h"
@@ -51,6 +52,18 @@ TEST_CASE_METHOD(Fixture, "with -o json a wait prints the job's end once, as it 
   api.job = MakeJob("j-1", v1::JOB_STATE_RUNNING);
   CHECK(Run({"wait", "j-1", "--timeout", "1s", "-o", "json"}) == ExitCode::kTimedOut);
   CHECK(read().state() == v1::JOB_STATE_RUNNING);
+}
+
+TEST_CASE_METHOD(Fixture, "with -o json a wait that has seen no job is an error object",
+                 "[cli][unit]") {
+  api.watches.assign(100, Unavailable("no coordinator answers at h:1"));
+  CHECK(Run({"wait", "j-1", "--timeout", "1s", "-o", "json"}) == ExitCode::kTimedOut);
+  CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "DEADLINE_EXCEEDED");
+
+  out.str("");
+  interrupted = true;
+  CHECK(Run({"wait", "j-1", "-o", "json"}) == ExitCode::kInterrupted);
+  CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "CANCELLED");
 }
 
 TEST_CASE_METHOD(Fixture, "who follows a launched command is shown what it prints, each line once",

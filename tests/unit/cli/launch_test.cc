@@ -4,8 +4,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include <sys/stat.h>
+
 #include "cli/upload.h"
 #include "tests/support/catch.h"
+#include "tests/support/other_user.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 
@@ -145,6 +148,63 @@ TEST_CASE_METHOD(LaunchFixture, "an executable is launched when its strategy say
       {"submit", "--strategy", "multi_worker_mirrored", "--workers", "2", "--", "./words", "-x"});
   CHECK(spec.strategy().kind() == v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
   CHECK(spec.launch().sha256() == Sha256OfFile("words").value());
+}
+
+TEST_CASE_METHOD(LaunchFixture, "a folder of which a part would stay behind is refused",
+                 "[cli][unit]") {
+  Make("src/train.py", "print(1)");
+  Make("elsewhere/net.py", "x = 1");
+  const Words line{"submit", "--send", "src", "--", "python3"};
+  fs::create_symlink("../elsewhere/net.py", "src/net.py");
+  CHECK(Paths(Submitted(line)) == Words{"src/net.py", "src/train.py"});
+  api.submitted.clear();
+
+  fs::create_symlink("nothing", "src/gone.py");
+  CHECK(Refuses(line, "--send src: src/gone.py is a link that leads nowhere: remove it"));
+  fs::remove("src/gone.py");
+  fs::create_directory_symlink("../elsewhere", "src/lib");
+  CHECK(Refuses(line, "--send src: src/lib is a link to a folder, which is not followed"));
+  fs::remove("src/lib");
+  REQUIRE(::mkfifo("src/pipe", 0600) == 0);
+  CHECK(Refuses(line, "--send src: src/pipe is no file (a pipe, a socket or a device)"));
+  fs::remove("src/pipe");
+  CHECK(api.submitted.empty());
+
+  if (!muster::testing::MayBeOthers()) return;
+  fs::create_directory("src/closed");
+  fs::permissions("src/closed", fs::perms::owner_all);
+  for (const std::string& open : {folder.path(), std::string("src")}) {
+    fs::permissions(open, fs::perms(0055), fs::perm_options::add);
+  }
+  const muster::testing::OtherUser other([this, &line] {
+    (void)Run(line);
+    return err.str();
+  });
+  const std::string words = other.Words();
+  CAPTURE(words);
+  CHECK(words.find("--send src: the folder src/closed cannot be read: ") != std::string::npos);
+}
+
+TEST_CASE_METHOD(LaunchFixture, "a folder that changes while it is sent is refused as a whole",
+                 "[cli][unit]") {
+  Make("src/b.py", "b");
+  Make("src/c.py", "c");
+  const auto parsed = ParseCommandLine({"submit", "--send", "src", "--", "python3"});
+  const Options& options = std::get<Options>(parsed);
+  Result<v1::JobSpec> spec = LaunchJob(options);
+  REQUIRE(spec.ok());
+  const Terminal terminal{.out = out, .err = err};
+
+  SECTION("a file has come") { Make("src/a.py", "a"); }
+  SECTION("a file has gone") { fs::remove("src/c.py"); }
+  SECTION("one has come and another gone") {
+    Make("src/a.py", "a");
+    fs::remove("src/b.py");
+  }
+
+  const Status sent = UploadLaunch(terminal, api, options, *spec);
+  CHECK(sent.code() == StatusCode::kAborted);
+  CHECK(Message(sent) == "the files of --send changed while they were sent; try again");
 }
 
 TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the reason",

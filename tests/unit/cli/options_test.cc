@@ -65,6 +65,40 @@ TEST_CASE("a name that is not UTF-8 is refused, a folder's is not", "[cli][unit]
   CHECK(Parse({"checkpoints", "verify", "/c/\xFF"}).job == "/c/\xFF");
 }
 
+TEST_CASE("an empty name is a mistake and not the same as none", "[cli][unit]") {
+  for (const std::vector<std::string>& optional :
+       {std::vector<std::string>{"checkpoints", "gc", ""}, {"logs", "j-1", ""}}) {
+    const EarlyExit early = Refused(optional);
+    CAPTURE(early.text);
+    CHECK(early.code == ExitCode::kUsage);
+    CHECK(early.text.find("the name is empty; leave it out for all") != std::string::npos);
+  }
+  for (const char* command : {"describe", "stop", "wait", "logs"}) {
+    const EarlyExit early = Refused({command, ""});
+    CAPTURE(early.text);
+    CHECK(early.code == ExitCode::kUsage);
+    CHECK(early.text.find("the name is empty\n") != std::string::npos);
+  }
+  CHECK(Parse({"checkpoints", "gc"}).job.empty());
+}
+
+TEST_CASE("what `up` or `status` would pass over is refused", "[cli][unit]") {
+  const auto says = [](const std::vector<std::string>& line, const std::string& words) {
+    const EarlyExit early = Refused(line);
+    CAPTURE(early.text);
+    CHECK(early.code == ExitCode::kUsage);
+    return early.text.find(words) != std::string::npos;
+  };
+  CHECK(says({"status", "--timeout", "5s"}, "--timeout requires --wait"));
+  CHECK(Parse({"status", "--wait", "ready", "--timeout", "5s"}).wait_ready);
+  for (const char* flag : {"--coordinator", "--token-file"}) {
+    CHECK(says({"up", flag, "x"}, std::string(flag) + " names a cluster that is there"));
+  }
+  for (const char* flag : {"--tls-ca", "--tls-cert", "--tls-key"}) {
+    CHECK(says({flag, "x", "up"}, "for `up` set MUSTER_TLS_CA, MUSTER_TLS_CERT and"));
+  }
+}
+
 TEST_CASE("the cluster may be named before or after the command", "[cli][unit]") {
   CHECK(Parse({"--coordinator", "h:1", "jobs"}).coordinator == "h:1");
   CHECK(Parse({"jobs", "--coordinator", "h:1"}).coordinator == "h:1");

@@ -205,9 +205,17 @@ TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix"
   CHECK(refuses({"submit", "-f", "job.yaml", "--ps", "2"}, "--ps belongs to a program"));
   CHECK(refuses({"submit", "--ps", "0", "--", words}, "--ps"));
   CHECK(refuses({"submit", "--memory", "1MiB", "--", words}, "an executor needs 64 MiB at least"));
-  CHECK(refuses({"submit", "--memory", "much", "--", words}, "--memory"));
+  CHECK(refuses({"submit", "--memory", "much", "--", words}, "--memory: \"much\" is not a size"));
+  CHECK(refuses({"submit", "--memory", "0", "--", words}, "--memory: must be above 0"));
   CHECK(refuses({"submit", "--closures-per-worker", "0", "--", words}, "closures-per-worker"));
   CHECK(refuses({"submit", "--name", "a b", "--", words}, "--name: letters, digits"));
+}
+
+TEST_CASE_METHOD(ProgramFixture, "sizes of memory count as they do in settings", "[cli][unit]") {
+  CHECK(Run({"submit", "--memory", "2GB", "--", words}) == ExitCode::kDone);
+  CHECK(api.submitted.back().spec().program().memory_bytes() == 2'000'000'000);
+  CHECK(Run({"submit", "--memory", "1.5GiB", "--", words}) == ExitCode::kDone);
+  CHECK(api.submitted.back().spec().program().memory_bytes() == 1'610'612'736);
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a dry run of a program tells what its probes said",

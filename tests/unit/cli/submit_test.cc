@@ -119,6 +119,16 @@ TEST_CASE_METHOD(SubmitFixture, "a dry run tells problems by exit code 2", "[cli
   CHECK(Said("digits can run"));
 }
 
+TEST_CASE_METHOD(SubmitFixture, "a dry run is refused as the submission would be", "[cli][unit]") {
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  CHECK_FALSE(api.submitted.back().restart());
+
+  api.submit = FailedPrecondition("job j-1 (RUNNING) runs");
+  CHECK(Run({"submit", "-f", file, "--dry-run", "--restart"}) == ExitCode::kRefused);
+  CHECK(api.submitted.back().restart());
+  CHECK(Said("error: job j-1 (RUNNING) runs"));
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a dry run says whom the job would wait for", "[cli][unit]") {
   CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
   CHECK_FALSE(Said("would wait"));

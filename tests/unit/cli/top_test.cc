@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tests/support/catch.h"
 #include "tests/unit/cli/fake_job_api.h"
 
@@ -39,6 +41,18 @@ TEST_CASE_METHOD(Fixture, "top --once prints jobs and tasks, of the ended jobs t
   CHECK(out.str().find('\033') == std::string::npos);
 }
 
+TEST_CASE_METHOD(Fixture, "top into a file is printed once, whoever watches the errors",
+                 "[cli][unit]") {
+  api.status = StatusWith("up");
+  live = true;
+  interrupted = true;  // by which a screen would end
+
+  CHECK(Run({"top"}) == ExitCode::kDone);
+
+  CHECK(out.str().find("worker:0  up") != std::string::npos);
+  CHECK(out.str().find('\033') == std::string::npos);
+}
+
 TEST_CASE_METHOD(Fixture, "top without a cluster says so", "[cli][unit]") {
   connect = Unavailable("no cluster runs");
   CHECK(Run({"top", "--once"}) == ExitCode::kUnreachable);
@@ -71,6 +85,15 @@ TEST_CASE_METHOD(Fixture, "status --wait ready names whom it has waited for in v
   CHECK(Run({"status", "--wait", "ready", "--timeout", "1s"}) == ExitCode::kTimedOut);
   CHECK(Said("no cluster runs"));
   CHECK(Run({"status", "--wait", "forever"}) == ExitCode::kUsage);
+}
+
+TEST_CASE_METHOD(Fixture, "with -o json a wait for the cluster that ran out is an error object",
+                 "[cli][unit]") {
+  api.status = StatusWith("never seen");
+  CHECK(Run({"status", "--wait", "ready", "--timeout", "3s", "-o", "json"}) == ExitCode::kTimedOut);
+  const auto error = nlohmann::json::parse(out.str()).at("error");
+  CHECK(error.at("name") == "DEADLINE_EXCEEDED");
+  CHECK(error.at("message") == "not ready after 3 s, waiting for: worker:0 (never seen)");
 }
 
 }  // namespace

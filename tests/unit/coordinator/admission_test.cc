@@ -66,6 +66,34 @@ TEST_CASE(
   CHECK(cluster.job("other-3").id() == "other-3-2");
 }
 
+TEST_CASE("A dry run is refused where a job that runs has the name, and changes nothing there",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  v1::JobSpec edited = Cluster::Spec();
+  edited.set_batch_size(edited.batch_size() + 1);
+
+  for (const bool dry_run : {true, false}) {
+    CAPTURE(dry_run);
+    const auto other = cluster.Submit(edited, dry_run);
+    CHECK(other.status().code() == StatusCode::kAlreadyExists);
+    CHECK(Message(other.status()).find("has the name \"job\" and another spec") !=
+          std::string::npos);
+    const auto anew = cluster.Submit(Cluster::Spec(), dry_run, /*restart=*/true);
+    CHECK(anew.status().code() == StatusCode::kFailedPrecondition);
+  }
+  CHECK(cluster.Submit(Cluster::Spec(), /*dry_run=*/true).ok());
+
+  cluster.job().Stop(Millis(1));
+  cluster.Pass(Millis(1'000));
+  REQUIRE(cluster.State() == v1::JOB_STATE_CANCELLED);
+  CHECK(cluster.Submit(edited, /*dry_run=*/true).ok());
+  CHECK(cluster.Submit(Cluster::Spec(), /*dry_run=*/true, /*restart=*/true).ok());
+  CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
+  CHECK(cluster.core->List().jobs_size() == 1);
+}
+
 TEST_CASE("An end that cannot be written is not told as one until it is", "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);

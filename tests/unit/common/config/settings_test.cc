@@ -181,6 +181,9 @@ TEST_CASE("errors in the file say file, line and column", "[config][unit]") {
   CHECK(error("port: 1\nport: 2\n").find(":2:1: port is given twice, first at ") == 0);
   CHECK(error("- a\n- b\n").find(":1:1: a file of settings is") == 0);
   CHECK(error("a: b: c\n").find(":1:5: not YAML: ") == 0);
+  CHECK(error("port: 1\n---\nport: 2\n") ==
+        ":2:1: another YAML document begins here; a file of settings is one");
+  CHECK(error(",port: 1\n").find("not YAML: ") != std::string::npos);
   CHECK(error(std::string(2 << 20, ' ')).find(": longer than 1048576 bytes") == 0);
   CHECK(error(std::string(20'000, '[')).find("not YAML") != std::string::npos);
 }

@@ -89,6 +89,15 @@ TEST_CASE("an empty CSV field is the missing value, or bad without one", "[data]
         std::vector<std::int64_t>{1, -1});
   column.set_missing(0.5);
   CHECK(Contains(OpenError(csv.spec, files), "data.csv.columns.a.missing: 0.5 is no int64"));
+  column.set_missing(10);
+  column.set_hash_buckets(10);
+  CHECK(Contains(OpenError(csv.spec, files),
+                 "data.csv.columns.a.missing: 10 is not below hash_buckets, 10"));
+  column.clear_hash_buckets();
+  column.set_dtype(v1::DTYPE_FLOAT32);
+  column.set_missing(1e300);
+  CHECK(Contains(OpenError(csv.spec, files),
+                 "data.csv.columns.a.missing: 1e+300 is no finite float32"));
 }
 
 TEST_CASE("a bad CSV row fails the job with file and line, whatever is wrong", "[data][unit]") {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/core.h>
+
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/common/config/job_yaml/good_job.h"
@@ -177,6 +179,37 @@ TEST_CASE("problems of meaning carry the place of the field", "[config][unit]") 
       ProblemsOf(GoodJobBut("label: label}", "label: lable}")),
       "job.yaml:14:44: loss.label: the data has no column 'lable'; it has image, label; did you "
       "mean \"label\"?");
+}
+
+TEST_CASE("buffers belong to an archive, and beside a forward are refused with their place",
+          "[config][unit]") {
+  CHECK(ProblemsOf(GoodJobBut("model:\n", "model:\n  buffers: worker_local\n")) ==
+        "job.yaml:3:12: model.buffers: only an archive has buffers");
+}
+
+TEST_CASE("what stands for an empty field is a value of its column", "[config][unit]") {
+  const auto problem = [](const std::string& column) {
+    const std::string text =
+        GoodJobBut("      image: train-images.gz\n      label: [train-labels.gz]\n",
+                   "      image: " + column + "\n      label: {dtype: int64}\n");
+    const std::string from = "  idx:\n    columns:\n";
+    std::string csv = text;
+    csv.replace(csv.find(from), from.size(), "  csv:\n    files: a.csv\n    columns:\n");
+    return ProblemsOf(csv);
+  };
+  CHECK(problem("{missing: 3.0e38}").empty());
+  CHECK(problem("{missing: 1.0e300}") ==
+        "job.yaml:13:24: data.csv.columns.image.missing: must be a finite float32; given 1e+300");
+  CHECK(problem("{dtype: float64, missing: 1.0e300}").empty());
+  CHECK(problem("{dtype: int64, missing: -1}").empty());
+  for (const char* given : {"0.5", "1.0e300"}) {
+    Contains(problem(fmt::format("{{dtype: int64, missing: {}}}", given)),
+             "data.csv.columns.image.missing: must be a whole number of 64 bits; given ");
+  }
+  CHECK(problem("{dtype: int64, hash_buckets: 10, missing: 9}").empty());
+  CHECK(problem("{dtype: int64, hash_buckets: 10, missing: -1}").empty());
+  Contains(problem("{dtype: int64, hash_buckets: 10, missing: 10}"),
+           "data.csv.columns.image.missing: must be below hash_buckets, 10; given 10");
 }
 
 TEST_CASE("text that is not YAML is an error with its place", "[config][unit]") {
