@@ -7,7 +7,7 @@ namespace muster::bench {
 // Parameter server: pull, push and rows against memcpy, a bare socket and a bare apply.
 int RunPs(int argc, char** argv);
 
-// Connections: in the clear, behind TLS by keys and certificates, by tickets.
+// Connections: in the clear, and behind TLS by a job's key.
 int RunConnect(int argc, char** argv);
 
 // Dispatch: empty closures through schedule, join and fetch against a bare ping-pong.

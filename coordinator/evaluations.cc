@@ -36,6 +36,8 @@ const Member* Evaluations::Evaluator() const {
 
 void Evaluations::Advance() {
   if (!story_.spec().evaluation().evaluator() || busy_) return;
+  // The list is still that of the run that is given up.
+  if (story_.record().begin_anew()) return;
   const Member* evaluator = Evaluator();
   if (evaluator == nullptr && !std::exchange(told_, true)) {
     // Where this coordinator has just begun it is on its way.

@@ -26,8 +26,8 @@ class Evaluations {
  public:
   Evaluations(World& world, Story& story) : world_(world), story_(story) {}
 
-  // Looks for something to do. To be called whenever there may be: the job begins, a checkpoint is
-  // saved, evaluator:0 has come.
+  // Looks for something to do. To be called whenever there may be: the job begins, checkpoints of
+  // the run before it are set aside, one is saved, evaluator:0 has come.
   void Advance();
   // `then` comes once: nothing is left, or evaluator:0 has been away so long (stop_grace) that what
   // is left is given up. `left`: that in words, else empty.

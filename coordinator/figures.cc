@@ -7,7 +7,6 @@ std::vector<Figure> FiguresOf(const v1::JobProgress& progress) {
   if (step == 0) return {};
   std::vector<Figure> figures{{"loss", step, progress.loss()}};
   if (progress.has_accuracy()) figures.push_back({"accuracy", step, progress.accuracy()});
-  if (progress.has_auc()) figures.push_back({"auc", step, progress.auc()});
   // The first report has nothing before it to count from.
   if (progress.examples_per_second() > 0) {
     figures.push_back({"rate/examples_per_second", step, progress.examples_per_second()});

@@ -62,6 +62,7 @@ std::string ModelJob::Forget(bool anew) {
   lasting_.fitness.Clear();
   lasting_.save_failure.clear();
   lasting_.without_room = 0;
+  lasting_.lost_from = 0;
   if (!anew) return "submitted again: the job goes on from its newest checkpoint";
   story_.record().set_steps_done(0);
   story_.record().mutable_job()->clear_evaluation();

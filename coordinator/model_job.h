@@ -67,6 +67,8 @@ class ModelJob final : public Job {
   // The first executor is ready.
   void OnViewOpen();
   void OnCheckpointSaved() { evaluations_.Advance(); }
+  // Those of the run before it are out of the way.
+  void OnCheckpointsSetAside() { evaluations_.Advance(); }
   // A checkpoint was refused: the one before it, in another view.
   void BeginView();
   // False: some were lost while the view looked for a checkpoint, which has ended it.

@@ -128,7 +128,7 @@ Status PsView::LookAtServers() const {
   for (const v1::PsAddress& planned : story_.plan().ps()) {
     const TaskId task{"ps", static_cast<int>(planned.index())};
     const Member* server = world_.members.Find(task);
-    if (server == nullptr) return NotFound("{} has not come back", task.ToString());
+    if (server == nullptr) return Unavailable("{} has not come back", task.ToString());
     if (server->info.boot_id() != planned.boot_id()) {
       return NotFound("{} is another process now (pid {}): its memory was lost", task.ToString(),
                       server->info.pid());
@@ -139,7 +139,10 @@ Status PsView::LookAtServers() const {
 
 // Each of them refuses from now on what executors of the earlier epoch still push.
 void PsView::AskHolders() {
-  if (const Status there = LookAtServers(); !there.ok()) return OnHoldersAsked(there, {});
+  // Whoever is not there now was waited for before the view began.
+  if (const Status there = LookAtServers(); !there.ok()) {
+    return OnHoldersAsked(NotFound("{}", Message(there)), {});
+  }
   struct Waiting {
     std::size_t left = 0;
     Status first;
@@ -162,7 +165,7 @@ void PsView::AskHolders() {
         waiting->first = Annotate(result.status(), task.ToString());
       }
       if (--waiting->left > 0) return;
-      // One that has answered may be gone by now.
+      // One that has answered may be gone by now, and may come back: it is asked again.
       if (waiting->first.ok()) waiting->first = LookAtServers();
       OnHoldersAsked(waiting->first, waiting->reports);
     });

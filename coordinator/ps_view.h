@@ -73,7 +73,7 @@ class PsView : public View {
   bool OnExecutorEnd(const TaskId&, const ExecutorEnd&) override { return false; }
   void RenewExecutor(const Member& worker, const std::string& what) override;
 
-  // What is wrong with one of the plan's servers: it is away, or another process.
+  // kUnavailable: one of the plan's servers is away. kNotFound: one is another process now.
   Status LookAtServers() const;
   // One worker must still give the archive's values to the servers.
   bool NeedsAssign() const;

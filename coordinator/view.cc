@@ -1,6 +1,8 @@
 // From the beginning of a view until it is open.
 #include "coordinator/view.h"
 
+#include <algorithm>
+
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/messages/steps.h"
@@ -42,7 +44,7 @@ void View::Begin() {
     phase_ = Phase::kAdopting;
     story_.SetState(v1::JOB_STATE_RESTORING, "ADOPTING",
                     "asks those who hold its variables how far they are");
-    return AskHolders();
+    return RecallBuffers();
   }
   const bool again = story_.plan().view() > 0;
   story_.SetState(Beginning(again), again ? "RESTORING" : "CREATING_VARIABLES",
@@ -63,7 +65,7 @@ void View::CreateVariables(const Checkpoints::Found& found) {
   Result<v1::JobPlan> plan = MakePlan(record, Servers());
   if (!plan.ok()) return job_.Fail(plan.status());
   const bool again = record.plan().view() > 0;
-  const std::uint64_t lost_from = again ? record.steps_done() : 0;
+  if (again) lasting_.lost_from = std::max(lasting_.lost_from, record.steps_done());
   plan->set_epoch(world_.epoch.value());
   plan->set_view(record.plan().view() + 1);
   plan->set_start_step(found.step);
@@ -82,11 +84,11 @@ void View::CreateVariables(const Checkpoints::Found& found) {
   story_.SetState(Beginning(again), "CREATING_VARIABLES",
                   "the coordinator writes the view's number to its database");
   // The number of the view must be on disk before anybody obeys it.
-  story_.Persist(Guard([this, found, lost_from, again](const Status& status) {
+  story_.Persist(Guard([this, found, again](const Status& status) {
     if (!status.ok()) {
       return job_.RetryAfter(Millis(1'000), "JOURNAL_UNAVAILABLE", Message(status));
     }
-    TellRestored(found, lost_from, again);
+    TellRestored(found, again);
     const auto servers = static_cast<std::uint64_t>(story_.plan().ps_size());
     if (servers > 0) {
       story_.SetState(Beginning(again), "CREATING_VARIABLES",
@@ -97,8 +99,9 @@ void View::CreateVariables(const Checkpoints::Found& found) {
   }));
 }
 
-void View::TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from, bool again) {
+void View::TellRestored(const Checkpoints::Found& found, bool again) {
   const v1::JobPlan& plan = story_.plan();
+  const std::uint64_t lost_from = std::exchange(lasting_.lost_from, 0);
   // Not at each try.
   const bool told = std::exchange(lasting_.restored_told, found.step) == found.step;
   if (again && !told) {

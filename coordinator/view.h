@@ -240,7 +240,7 @@ class View : protected ViewParts {
 
   // view.cc
   void CreateVariables(const Checkpoints::Found& found);
-  void TellRestored(const Checkpoints::Found& found, std::uint64_t lost_from, bool again);
+  void TellRestored(const Checkpoints::Found& found, bool again);
   void BeginExecutors();
   void Open();
 
@@ -253,6 +253,7 @@ class View : protected ViewParts {
   // Says so when it does not answer.
   void WatchTheFolder();
   void SetCheckpointsAside();
+  Checkpoints::Search NewestOfJob() const;
   void FindCheckpoint();
   void OnCheckpointFound(Result<Checkpoints::Found> found);
   void ListFound(const Checkpoints::Found& found);
@@ -280,6 +281,10 @@ class View : protected ViewParts {
   // view_buffers.cc
   bool HasArchive() const { return !story_.spec().model().archive_sha256().empty(); }
   bool WorkerLocal() const;
+  // Those that were saved last, for executors that start anew in an adopted view; then
+  // AskHolders().
+  void RecallBuffers();
+  void OnRecalled(Result<Checkpoints::Found> found);
   // The worker whose buffers count: the lowest index whose executor is ready and has made a step,
   // else the lowest that is ready.
   const TaskId* BuffersOf() const;
@@ -344,11 +349,14 @@ class View : protected ViewParts {
   Position position_;
   std::shared_ptr<Save> saving_;
   Cut cut_ = Cut::kNone;
-  // buffers: worker_local: the newest known, in which version, and of which step.
+  // buffers: worker_local: the newest known, in which version, and of which step. Versions rise
+  // over epochs: executors of an adopted view have those of the coordinator before this one.
   v1::TensorSet buffers_;
+  std::uint32_t buffers_taken_ = 0;
   std::uint64_t buffers_version_ = 0;
   std::optional<std::uint64_t> buffers_step_;
   bool fetching_buffers_ = false;
+  bool recalled_ = false;
   TaskId buffers_of_;
 
   // Ended when the view has.

@@ -2,6 +2,8 @@
 //
 // With `buffers: worker_local` every executor trains with buffers of its own, and worker 0's count:
 // at a quiesced cut they are fetched, saved with the checkpoint, and handed to whoever evaluates.
+#include <algorithm>
+
 #include "coordinator/model_job.h"
 #include "coordinator/view.h"
 #include "coordinator/view_save.h"
@@ -14,11 +16,40 @@ constexpr Millis kAskAgain{300};
 constexpr int kMostFetches = 200;
 // As much as an archive may hold, and what it takes to say so.
 constexpr std::uint64_t kMostValues = (256u << 20) + (16u << 20);
+// For those of a checkpoint, when a view is adopted: workers end executors that nobody has asked
+// for within a minute.
+constexpr Millis kRecallLimit{20'000};
 
 }  // namespace
 
 bool View::WorkerLocal() const {
   return HasArchive() && story_.spec().model().buffers() == v1::BUFFER_POLICY_WORKER_LOCAL;
+}
+
+// Before anybody is asked: a home says where it serves as soon as it has answered. Where one worker
+// has all closures nobody starts anew in the view.
+void View::RecallBuffers() {
+  const bool saved = std::ranges::any_of(story_.checkpoints(),
+                                         [](const auto& info) { return info.refused().empty(); });
+  if (!WorkerLocal() || OneWorker() || !saved) return AskHolders();
+  (void)world_.scheduler.RunAfter(
+      kRecallLimit, Guard([this] { OnRecalled(DeadlineExceeded("no answer of the folder")); }));
+  world_.checkpoints.FindNewest(NewestOfJob(), Guard([this](Result<Checkpoints::Found> found) {
+                                  OnRecalled(std::move(found));
+                                }));
+}
+
+// Without them the view goes on all the same: those who go on have theirs. Executors that start
+// before they come begin with the archive's.
+void View::OnRecalled(Result<Checkpoints::Found> found) {
+  const bool late = std::exchange(recalled_, true);
+  if (found.ok() && buffers_version_ == 0) buffers_ = std::move(found->buffers);
+  if (late) return;
+  if (found.ok()) {
+    for (const Checkpoints::Refusal& refusal : found->refused) story_.MarkRefused(refusal);
+  }
+  // Some may have been lost meanwhile.
+  if (job_.TasksAreThere()) AskHolders();
 }
 
 const TaskId* View::BuffersOf() const {
@@ -87,7 +118,7 @@ void View::FetchPiece(const TaskId& task, bool frozen, std::shared_ptr<std::stri
 void View::TakeBuffers(const v1::ModelValues& values) {
   if (!WorkerLocal()) return;
   buffers_ = values.buffers();
-  ++buffers_version_;
+  buffers_version_ = InEpoch(world_.epoch, ++buffers_taken_);
   buffers_step_ = StepsDone();
 }
 

@@ -54,11 +54,12 @@ void View::SetCheckpointsAside() {
                                 // Written with the view's number; asked for again before that,
                                 // there is nothing to move.
                                 story_.record().set_begin_anew(false);
+                                job_.OnCheckpointsSetAside();
                                 FindCheckpoint();
                               }));
 }
 
-void View::FindCheckpoint() {
+Checkpoints::Search View::NewestOfJob() const {
   Checkpoints::Search search{
       story_.CheckpointRoot(),
       [spec = story_.spec()](const auto& manifest) { return GoesOnFrom(spec, manifest); },
@@ -68,7 +69,11 @@ void View::FindCheckpoint() {
   for (const v1::CheckpointInfo& info : story_.checkpoints()) {
     if (info.refused().empty()) search.known.push_back(info.directory());
   }
-  world_.checkpoints.FindNewest(search, Guard([this](Result<Checkpoints::Found> found) {
+  return search;
+}
+
+void View::FindCheckpoint() {
+  world_.checkpoints.FindNewest(NewestOfJob(), Guard([this](Result<Checkpoints::Found> found) {
                                   OnCheckpointFound(std::move(found));
                                 }));
 }

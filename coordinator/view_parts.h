@@ -78,6 +78,9 @@ struct Lasting {
   std::uint64_t settled = 0;
   // Views in a row that the servers had no room for.
   int without_room = 0;
+  // Steps up to this one were done and JOB_RESTORED has not said what is lost of them: views whose
+  // number could not be written have come since.
+  std::uint64_t lost_from = 0;
   // The step that JOB_RESTORED has told, until a view is open: not at each try.
   std::optional<std::uint64_t> restored_told;
   // What CHECKPOINTS_UNREADABLE has told last.

@@ -143,6 +143,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   job.epoch = epoch;
   job.view = view;
   job.incarnation = Incarnation(start.program().incarnation());
+  job.program = start.spec().has_program();
   job.start = start;
   job.waiters = {waiter};
   job.starting = true;
@@ -154,10 +155,14 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
         now.process) {
       return;
     }
-    const bool program = now.start.spec().has_program();
-    if (path.ok()) return program ? BeginProgram(id, *path) : BeginJob(id, *path);
-    now.starting = false;
-    AnswerAll(now, Annotate(path.status(), program ? "the job's program" : "the job's archive"));
+    if (path.ok()) {
+      now.program ? BeginProgram(id, *path) : BeginJob(id, *path);
+    } else {
+      now.starting = false;
+      AnswerAll(now,
+                Annotate(path.status(), now.program ? "the job's program" : "the job's archive"));
+    }
+    now.start.Clear();
   };
   WithFile(FileOf(start.spec()), std::nullopt, begin);
 }
@@ -172,7 +177,7 @@ void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_
   job.process = *process;
   v1::ToExecutor message;
   v1::ExecutorStart& start = *message.mutable_start();
-  *start.mutable_start() = job.start;
+  *start.mutable_start() = std::move(job.start);
   v1::ProgramStart& serving = *start.mutable_start()->mutable_program();
   serving.set_link(options_.link);
   serving.set_host_id(options_.host_id);
@@ -495,7 +500,7 @@ void WorkerCore::DrainExecutors() {
   for (auto& [id, job] : jobs_) {
     if (!job.process || !job.ready) continue;
     job.awaits_pulse = true;
-    if (job.start.spec().has_program()) {
+    if (job.program) {
       io_.SendProgram(*job.process, to_program);
     } else {
       io_.Send(*job.process, to_executor);

@@ -102,7 +102,8 @@ class WorkerCore {
     // An executor that has closures and neither ends one nor uses the processor for so long is
     // killed: it is stopped, deadlocked, or waits for what will not come. 0: never.
     Millis stuck_limit{30'000};
-    // The same for one that computes, so that an honest long step is not cut short. 0: never.
+    // The same for one that computes, or waits for other members of its group that do, so that an
+    // honest long step is not cut short. 0: never.
     Millis step_limit{600'000};
   };
 
@@ -155,6 +156,8 @@ class WorkerCore {
     ViewId view;
     // Its executor's number.
     Incarnation incarnation;
+    bool program = false;
+    // What it is to begin with, which may be much, until its process has it.
     v1::StartExecutor start;
     std::vector<Waiter> waiters;
     std::optional<ProcessId> process;

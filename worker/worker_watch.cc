@@ -21,8 +21,8 @@ constexpr int kBusyShare = 100;
 bool WorkerCore::Adopt(Job& job, Waiter waiter, const v1::StartExecutor& start) {
   const v1::JobPlan& plan = start.plan();
   const Epoch epoch(plan.epoch());
-  const bool program = job.start.spec().has_program();
-  if (!job.ready || program || ViewId(plan.view()) != job.view || epoch < job.epoch) return false;
+  if (!job.ready || job.program || ViewId(plan.view()) != job.view || epoch < job.epoch)
+    return false;
   job.epoch = epoch;
   job.claimed = true;
   job.adopters.push_back(waiter);
@@ -130,7 +130,7 @@ void WorkerCore::Look() {
     std::optional<ExecutorEnd> end = Stuck(job);
     if (!end) continue;
     // A model's numbers are those of steps, not its driver's.
-    if (job.pulse.running_size() > 0 && job.start.spec().has_program()) {
+    if (job.pulse.running_size() > 0 && job.program) {
       for (const v1::RunningClosure& one : job.pulse.running()) {
         if (!end->running) end->running.emplace();
         end->running->emplace_back(one.closure());
@@ -156,7 +156,10 @@ std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   const Millis used = cpu - std::exchange(job.cpu, cpu);
   const Millis passed = options_.stuck_limit / kLooks;
   ++job.looks;
-  job.idle_looks = used * kBusyShare >= passed ? 0 : job.idle_looks + 1;
+  // One that waits for a slower member of its group is not to blame. It says so again and again: of
+  // one that is stopped itself no wait is told (process::WaitPage::kFresh).
+  const bool waits = io_.WaitOf(*job.process).has_value();
+  job.idle_looks = waits || used * kBusyShare >= passed ? 0 : job.idle_looks + 1;
   const bool idle = job.idle_looks > kLooks;
   const bool long_step =
       options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;

@@ -36,7 +36,6 @@ enum class Metric {
   kJobExamplesPerSecond,
   kJobLoss,
   kJobAccuracy,
-  kJobAuc,
   kJobStepSeconds,
   kJobLinkBytes,
   kJobBadRecords,

@@ -43,7 +43,6 @@ void AddProgress(const std::string& job, const v1::JobProgress& progress, Sample
   samples.Add(Metric::kJobExamplesPerSecond, progress.examples_per_second(), {job});
   samples.Add(Metric::kJobLoss, progress.loss(), {job});
   if (progress.has_accuracy()) samples.Add(Metric::kJobAccuracy, progress.accuracy(), {job});
-  if (progress.has_auc()) samples.Add(Metric::kJobAuc, progress.auc(), {job});
   if (progress.has_eta_seconds()) samples.Add(Metric::kJobEta, progress.eta_seconds(), {job});
   samples.Add(Metric::kJobStepSeconds, progress.read_us() / 1e6, {job, "read"});
   samples.Add(Metric::kJobStepSeconds, progress.pull_us() / 1e6, {job, "pull"});

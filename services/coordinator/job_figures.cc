@@ -67,9 +67,11 @@ JobFigures::One& JobFigures::Of(const std::string& job_id) {
   if (made) {
     found->second.file = std::make_shared<File>();
     order_.push_back(job_id);
-    if (order_.size() > kMostJobs) {
-      jobs_.erase(order_.front());
-      order_.pop_front();
+    const auto ended =
+        std::ranges::find_if(order_, [this](const std::string& id) { return jobs_.at(id).ended; });
+    if (order_.size() > kMostJobs && ended != order_.end()) {
+      jobs_.erase(*ended);
+      order_.erase(ended);
     }
   }
   return found->second;
@@ -82,6 +84,7 @@ void JobFigures::OnDisk(const std::string& job_id, const One& one, LaneOffload::
 
 void JobFigures::GoOn(const std::string& job_id, const std::string& folder, std::uint64_t step) {
   One& one = Of(job_id);
+  one.ended = false;
   for (auto& [tag, last] : one.last) last = std::min(last, step);
   for (auto& [tag, curve] : one.curves) curve.CutAfter(step);
   OnDisk(job_id, one, [file = one.file, folder, step] {
@@ -124,6 +127,7 @@ void JobFigures::Add(const std::string& job_id, const std::string& folder,
 void JobFigures::End(const std::string& job_id) {
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) return;
+  found->second.ended = true;
   OnDisk(job_id, found->second, [file = found->second.file] { file->events.reset(); });
 }
 

@@ -48,7 +48,7 @@ class Curve {
 class JobFigures final : public Figures {
  public:
   static constexpr int kMostWaiting = 64;
-  // Jobs whose curves are kept in memory: the newest.
+  // Jobs whose curves are kept in memory: all that run, of the ended ones the newest.
   static constexpr std::size_t kMostJobs = 64;
 
   using Curves = std::map<std::string, Curve>;
@@ -73,6 +73,7 @@ class JobFigures final : public Figures {
     // Pieces that wait; shared with those that come back.
     std::shared_ptr<int> waiting = std::make_shared<int>(0);
     bool told = false;
+    bool ended = false;
   };
   One& Of(const std::string& job_id);
   void OnDisk(const std::string& job_id, const One& one, LaneOffload::Function work);

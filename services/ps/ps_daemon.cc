@@ -69,7 +69,8 @@ std::vector<config::Setting> PsSettings() {
       {.name = "data-advertise", .doc = "Host that workers connect to. Default: the one bound."},
       {.name = "socket-dir",
        .doc = "Folder for the Unix socket of local links, \"none\" for no local links. Default: "
-              "one of its own in systemd's RUNTIME_DIRECTORY, else in the temporary folder."},
+              "--state-dir where its path has less than 60 bytes, else one of its own in systemd's "
+              "RUNTIME_DIRECTORY, else in the temporary folder."},
       {.name = "stage-budget",
        .kind = Kind::kSize,
        .fallback = "256MiB",

@@ -2,6 +2,7 @@
 // against scripted ones.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Closures {
   virtual void StopGiving() = 0;
   // After StopGiving(): all that had begun has ended; Take() has the last of it.
   virtual bool stands_still() = 0;
+  // How many executors closures are given to now.
+  virtual std::size_t workers() = 0;
   // A user has asked the job to stop.
   virtual bool stop_requested() const = 0;
   // Where they are, for a call that says so.

@@ -35,6 +35,7 @@ class DispatchedClosures final : public Closures {
   Result<std::vector<v1::ClosureResult>> Take(Millis limit) override;
   void StopGiving() override;
   bool stands_still() override;
+  std::size_t workers() override { return links_.driver().counts().workers; }
   bool stop_requested() const override { return stop_; }
   v1::ModelReport Position() override;
   v1::ModelReport Report() override;

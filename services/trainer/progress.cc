@@ -42,7 +42,6 @@ void ProgressMeter::ShowMeans(const v1::MetricSums& sums) {
   const v1::EvaluationResult means = Summarise(sums, spec_, last_.step());
   last_.set_loss(means.loss());
   if (means.has_accuracy()) last_.set_accuracy(means.accuracy());
-  if (means.has_auc()) last_.set_auc(means.auc());
 }
 
 void ProgressMeter::ShowTimes() {

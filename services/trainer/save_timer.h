@@ -2,6 +2,7 @@
 // is scheduled must be done before a checkpoint can be cut.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/base/scheduler.h"
@@ -16,21 +17,26 @@ class SaveTimer {
 
   bool due() const;
   // How many steps beyond `done` are likely to end before the next save is due, by the rate since
-  // the last; never fewer than kLeast, and no limit when nothing is saved by time.
-  std::uint64_t StepsUntilDue(std::uint64_t done) const;
+  // the last; never fewer than two for each of `workers`, which go on working, and no limit when
+  // nothing is saved by time.
+  std::uint64_t StepsUntilDue(std::uint64_t done, std::size_t workers) const;
   // A save was tried from `began` until now, with `done` steps done. The next is due `every` from
   // now, later when this one took long: saving takes at most a tenth of the time.
   void Saved(std::uint64_t done, TimePoint began);
 
-  // Enough for workers to go on working while the rate is not known, or time is nearly up.
-  static constexpr std::uint64_t kLeast = 64;
+  // Until a step has ended since the last save the rate before that one counts, so far.
+  static constexpr std::uint64_t kUnproven = 64;
 
  private:
+  // Steps a second since the last save.
+  double RateUntil(TimePoint then, std::uint64_t done) const;
+
   const Clock& clock_;
   const Millis every_;
   TimePoint since_;  // of the last save, or the beginning
   TimePoint due_;
   std::uint64_t done_then_;
+  double rate_ = 0;  // steps a second until the last save; 0: not known
 };
 
 }  // namespace muster::trainer

@@ -123,8 +123,9 @@ std::vector<config::Setting> WorkerSettings() {
       {.name = "step-timeout",
        .kind = Kind::kDuration,
        .fallback = "10m",
-       .doc = "The same for one that computes without an end: longer than any honest step. 0: "
-              "never; without --stuck-timeout never either."},
+       .doc =
+           "The same for one that computes without an end, or waits for a slower member of its "
+           "group: longer than any honest step. 0: never; without --stuck-timeout never either."},
       {.name = "executor",
        .doc = "The executor program. Default: muster-executor beside this one."},
   };

@@ -1,5 +1,7 @@
 #include "worker/engine/loss.h"
 
+#include <cmath>
+
 #include <fmt/ranges.h>
 
 #include "common/base/suggest.h"
@@ -143,8 +145,19 @@ Result<at::Tensor> Loss::Softmax(const at::Tensor& label) {
                            Describe(output_));
   }
   MUSTER_TRY_ASSIGN(label_, Flat(label, "label \"" + label_name_ + "\""));
-  label_ = label_.to(at::kLong).contiguous();
   const std::int64_t classes = output_.size(1);
+  if (at::isFloatingType(label_.scalar_type())) {
+    const at::Tensor given = label_.to(at::kDouble).contiguous();
+    const auto* values = given.data_ptr<double>();
+    for (std::int64_t i = 0; i < given.numel(); ++i) {
+      if (values[i] == std::trunc(values[i])) continue;
+      return InvalidArgument(
+          "label \"{}\" is {} (example {} of the batch); softmax_cross_entropy needs whole "
+          "numbers, 0 to {}",
+          label_name_, values[i], i, classes - 1);
+    }
+  }
+  label_ = label_.to(at::kLong).contiguous();
   const auto* labels = label_.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < label_.numel(); ++i) {
     if (labels[i] < 0 || labels[i] >= classes) {

@@ -193,6 +193,37 @@ TEST_CASE("A view goes on only when all of its servers are the same processes",
     CHECK(cluster.View() == 1);
     CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
   }
+  SECTION("one is cut off when it has answered, before the other has") {
+    cluster.at({"ps", 0}).needs_files = {v1::Command::kAdoptVariables};
+    (void)cluster.Join({"ps", 1});
+    cluster.Kill({"ps", 1});
+    cluster.Pass(Millis(5'000));
+    cluster.at({"ps", 0}).FilesCome();
+    cluster.Settle();
+    CHECK_FALSE(Contains(cluster.Reasons(), "VIEW_GIVEN_UP"));
+    CHECK(cluster.View() == 1);
+
+    SECTION("it comes back, and is asked again") {
+      (void)cluster.Join({"ps", 1});
+      cluster.Pass(Millis(1'500));
+      CHECK(cluster.View() == 1);
+      CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+      CHECK(Contains(cluster.Reasons(), "VIEW_ADOPTED"));
+    }
+    SECTION("another process comes in its place") {
+      (void)cluster.Join({"ps", 1}, "boot-2");
+      cluster.Pass(Millis(1'500));
+      CHECK(cluster.View() == 2);
+      CHECK(Contains(cluster.Reasons(), "VIEW_GIVEN_UP"));
+    }
+    SECTION("it does not come: after the wait the job makes do with the other") {
+      cluster.Pass(Millis(59'000));
+      CHECK(cluster.View() == 1);
+      cluster.Pass(Millis(4'000));
+      CHECK(cluster.View() == 2);
+      CHECK(cluster.EventOf("VIEW_GIVEN_UP")->message().ends_with("ps:1 has not come back"));
+    }
+  }
 }
 
 TEST_CASE("Nothing done and an archive's values not given yet: the view is made anew",

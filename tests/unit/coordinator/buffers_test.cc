@@ -59,8 +59,9 @@ TEST_CASE_METHOD(WithBuffers, "everybody evaluates with the buffers of worker 0 
     const FakeDaemon& worker = at({"worker", index});
     CHECK(Given(worker) == "worker 0 at 10");
     REQUIRE(worker.given.size() == 2);
-    CHECK(worker.given[0].buffers() == 1);
+    CHECK(worker.given[0].buffers() > 0);
   }
+  const std::uint64_t first = at({"worker", 1}).given[0].buffers();
   WorkAll();
 
   // At another step they are others, and a training closure names none.
@@ -70,7 +71,27 @@ TEST_CASE_METHOD(WithBuffers, "everybody evaluates with the buffers of worker 0 
   at({"worker", 0}).values = Values("worker 0 at 20");
   REQUIRE(Schedule(1, 4, v1::CLOSURE_KIND_EVALUATE).ok());
   CHECK(Given(at({"worker", 1})) == "worker 0 at 20");
-  CHECK(at({"worker", 1}).given[0].buffers() == 2);
+  CHECK(at({"worker", 1}).given[0].buffers() > first);
+}
+
+TEST_CASE_METHOD(WithBuffers,
+                 "buffers that executors have from an earlier coordinator are not taken for newer "
+                 "ones",
+                 "[coordinator][unit]") {
+  REQUIRE(Schedule(1, 4, v1::CLOSURE_KIND_EVALUATE).ok());
+  const std::uint64_t before = at({"worker", 0}).given[0].buffers();
+  WorkAll();
+  RestartCoordinator();
+  JoinAll(1, 2);
+  REQUIRE(EventOf("VIEW_ADOPTED"));
+  REQUIRE(Schedule(11, 20).ok());
+  WorkAll();
+  at({"worker", 0}).values = Values("worker 0 at 20");
+
+  REQUIRE(Schedule(1, 4, v1::CLOSURE_KIND_EVALUATE).ok());
+
+  CHECK(Given(at({"worker", 1})) == "worker 0 at 20");
+  CHECK(at({"worker", 1}).given[0].buffers() > before);
 }
 
 TEST_CASE_METHOD(WithBuffers, "a checkpoint holds worker 0's buffers and what does not train",
@@ -135,6 +156,64 @@ TEST_CASE_METHOD(WithBuffers,
   at({"worker", 1}).ExecutorExits("signal SIGKILL");
   Pass(Millis(1'000));
   CHECK(at({"worker", 1}).start.buffers().tensors(0).data() == "worker 0 at 12");
+}
+
+struct Readopted : WithBuffers {
+  // The coordinator is restarted, and worker 1's process has ended with it.
+  void Restart(bool folder_hangs = false) {
+    REQUIRE(Save(10).ok());
+    checkpoints.buffers = Values("from the disk").buffers();
+    checkpoints.hangs = folder_hangs;
+    RestartCoordinator();
+    JoinAll(1, 1);
+    (void)Join({"worker", 1}, "boot-2");
+  }
+};
+
+TEST_CASE_METHOD(Readopted,
+                 "an executor that starts anew in an adopted view begins with the buffers of its "
+                 "newest checkpoint",
+                 "[coordinator][unit]") {
+  Restart();
+
+  REQUIRE(EventOf("VIEW_ADOPTED"));
+  REQUIRE(State() == v1::JOB_STATE_RUNNING);
+  REQUIRE(at({"worker", 1}).start.has_buffers());
+  CHECK(at({"worker", 1}).start.buffers().tensors(0).data() == "from the disk");
+}
+
+TEST_CASE_METHOD(Readopted, "a view is adopted though the buffers of its checkpoint cannot be read",
+                 "[coordinator][unit]") {
+  SECTION("for an error") {
+    checkpoints.unreadable = Unavailable("stale file handle");
+    Restart();
+  }
+  SECTION("since the folder hangs") {
+    Restart(/*folder_hangs=*/true);
+    CHECK_FALSE(EventOf("VIEW_ADOPTED"));
+    Pass(Millis(21'000));
+  }
+
+  CHECK(EventOf("VIEW_ADOPTED"));
+  CHECK(State() == v1::JOB_STATE_RUNNING);
+  CHECK(View() == 1);
+  CHECK_FALSE(at({"worker", 1}).start.has_buffers());
+}
+
+TEST_CASE_METHOD(Readopted,
+                 "a server that is cut off while buffers of a checkpoint are read is waited for",
+                 "[coordinator][unit]") {
+  Restart(/*folder_hangs=*/true);
+  Kill({"ps", 0});
+  Pass(Millis(21'000));
+  CHECK(job().record().job().reason() == "WAITING_FOR_TASKS");
+
+  checkpoints.hangs = false;
+  (void)Join({"ps", 0});
+  Pass(Millis(1'000));
+
+  CHECK(EventOf("VIEW_ADOPTED"));
+  CHECK(View() == 1);
 }
 
 TEST_CASE("an archive whose buffers are constant saves them and evaluates without asking",

@@ -340,6 +340,29 @@ TEST_CASE_METHOD(Evaluated, "a checkpoint that retention has removed by then is 
   CHECK((WithFigures() == Steps{20}));
 }
 
+TEST_CASE_METHOD(Evaluated, "a job that begins anew has nothing of its earlier run evaluated",
+                 "[coordinator][unit]") {
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  TrainAndSave(1, 10);
+  job().Stop(Millis(1));
+  Pass(Millis(1'000));
+  REQUIRE(State() == v1::JOB_STATE_CANCELLED);
+  const bool comes_later = GENERATE(false, true);
+  if (!comes_later) JoinEvaluator();
+
+  REQUIRE(Submit(Asking(), /*dry_run=*/false, /*restart=*/true).ok());
+  Pass(Millis(6'000));
+  CHECK(EventOf("EVALUATOR_AWAITED").has_value() == comes_later);
+  if (comes_later) JoinEvaluator();
+  Settle();
+
+  REQUIRE(EventOf("CHECKPOINTS_SET_ASIDE"));
+  CHECK(Asked().empty());
+  TrainAndSave(1, 20);
+  CHECK((Asked() == Steps{20}));
+}
+
 TEST_CASE_METHOD(Evaluated, "a job that only waits for its evaluator ends when it is stopped",
                  "[coordinator][unit]") {
   JoinEvaluator().slow_evaluations = true;

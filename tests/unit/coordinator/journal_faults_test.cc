@@ -189,6 +189,26 @@ TEST_CASE("What happens while the disk is full is known after a restart once the
   CHECK(std::count(known.begin(), known.end(), "JOURNAL_FAILED") == (ends ? 1 : 0));
 }
 
+TEST_CASE("Lost steps are told though the number of the next view is written late",
+          "[coordinator][unit]") {
+  RunningJob cluster;
+  cluster.TrainAndSave(1, 10);
+  REQUIRE(cluster.Schedule(11, 25).ok());
+  cluster.WorkAll();
+  cluster.journal_full = true;
+  (void)cluster.Join({"ps", 0}, "boot-2");
+  REQUIRE(cluster.job().record().job().reason() == "JOURNAL_UNAVAILABLE");
+
+  cluster.journal_full = false;
+  cluster.Pass(Millis(3'000));
+
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+  const auto restored = cluster.EventOf("JOB_RESTORED");
+  REQUIRE(restored);
+  CHECK(restored->fields().at("step") == "10");
+  CHECK(restored->fields().at("steps_lost") == "15");
+}
+
 TEST_CASE("A stop is answered when it is on disk", "[coordinator][unit]") {
   RunningJob cluster;
   cluster.journal_disk.hangs = true;

@@ -539,6 +539,31 @@ TEST_CASE_METHOD(Fixture, "an executor that computes has the longer limit", "[wo
   CHECK_FALSE(Events().back().from_outside());
 }
 
+TEST_CASE_METHOD(
+    Fixture, "an executor that waits for a slower member of its group has the longer limit, too",
+    "[worker][unit]") {
+  StartReady(1);
+  io.wait = {.operation = 9, .call = "all_reduce", .awaited = "worker:1", .lasts = Millis(1'200)};
+  Live(io.launched[0], Millis(120'000), 4, 5);
+  CHECK(io.killed.empty());
+
+  SECTION("until it is stopped itself, and says nothing more of it") {
+    io.wait.reset();
+    Live(io.launched[0], Millis(25'000), 4, 5);
+    CHECK(io.killed.empty());
+    Live(io.launched[0], Millis(15'000), 4, 5);
+    CHECK(io.killed.contains(io.launched[0]));
+    CHECK(Events().back().how().find("closure 5 got nowhere for 30 s") != std::string::npos);
+  }
+  SECTION("and no longer than a step may take") {
+    Live(io.launched[0], Millis(460'000), 4, 5);
+    CHECK(io.killed.empty());
+    Live(io.launched[0], Millis(30'000), 4, 5);
+    CHECK(io.killed.contains(io.launched[0]));
+    CHECK(Events().back().how().find("the step limit (--step-timeout)") != std::string::npos);
+  }
+}
+
 TEST_CASE_METHOD(Fixture, "values of the model are asked of the job's executor, in order",
                  "[worker][unit]") {
   v1::Command get;

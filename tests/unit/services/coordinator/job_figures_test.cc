@@ -140,6 +140,24 @@ TEST_CASE_METHOD(Keeper, "a disk that does not answer is not given more and more
   CHECK(ReadCurve(folder, "loss").back().first == 2'000);
 }
 
+TEST_CASE_METHOD(Keeper, "a job that runs keeps its curves however many others come and end",
+                 "[coordinator][figures]") {
+  figures.GoOn("j-1", folder, 0);
+  Report(1, 1.0);
+  for (std::size_t other = 0; other < 2 * JobFigures::kMostJobs; ++other) {
+    const std::string id = fmt::format("other-{}", other);
+    figures.GoOn(id, dir / id, 0);
+    figures.End(id);
+    strand.RunReady();
+  }
+  Report(2, 1.0);
+
+  REQUIRE(figures.Find("j-1") != nullptr);
+  CHECK(figures.Find("j-1")->at("loss").points().size() == 2);
+  CHECK(figures.Find("other-0") == nullptr);
+  CHECK(figures.Find("other-127") != nullptr);
+}
+
 TEST_CASE("a rate that is not known yet is no point of its curve", "[coordinator][figures]") {
   v1::JobProgress progress;
   progress.set_step(1);

@@ -65,7 +65,7 @@ class ScriptedCoordinator : public DriverApi, public Closures {
     MUSTER_TRY(Enter());
     clock_.Advance(limit);
     std::vector<v1::ClosureResult> results;
-    for (int i = 0; i < 7 && !queue_.empty(); ++i) {
+    for (auto left = EndIn(limit); left > 0 && !queue_.empty(); --left) {
       const v1::Closure closure = queue_.front();
       queue_.pop_front();
       if (closure.kind() == v1::CLOSURE_KIND_TRAIN && fail_at_step == closure.id()) {
@@ -87,6 +87,7 @@ class ScriptedCoordinator : public DriverApi, public Closures {
     while (queue_.back().id() > last) queue_.pop_back();
   }
   bool stands_still() override { return queue_.empty(); }
+  std::size_t workers() override { return executors; }
   bool stop_requested() const override {
     return (stop_at_step > 0 && steps_done_ >= stop_at_step) ||
            (stop_at_scored > 0 && scored >= stop_at_scored);
@@ -125,6 +126,7 @@ class ScriptedCoordinator : public DriverApi, public Closures {
       MUSTER_TRY(Leave());
       saving_.reset();
       saved.push_back(step);
+      saved_at.push_back(clock_.Now());
     }
     return Leave(v1::SaveCheckpointReply());
   }
@@ -157,8 +159,12 @@ class ScriptedCoordinator : public DriverApi, public Closures {
   int buffers_late = 0;
   bool disk_full = false;
   std::size_t most_queued = 0;
+  std::size_t executors = 8;
+  // A closure takes all of them so long; zero: seven closures end at each look.
+  Millis closure_takes{0};
   std::multiset<std::uint64_t> trained;
   std::vector<std::uint64_t> saved;
+  std::vector<TimePoint> saved_at;
   std::vector<v1::JobProgress> reports;
   std::vector<v1::EvaluationResult> evaluations;
   std::optional<Status> finished;
@@ -184,6 +190,14 @@ class ScriptedCoordinator : public DriverApi, public Closures {
     if (view != ViewId(opened.plan().view())) return Aborted("view {} has gone", view);
     return Ok();
   }
+  // How many closures end in a look of this length.
+  Millis::rep EndIn(Millis look) {
+    if (closure_takes.count() == 0) return 7;
+    worked_ += queue_.empty() ? Millis(0) : look;
+    const Millis::rep ended = worked_ / closure_takes;
+    worked_ %= closure_takes;
+    return ended;
+  }
   v1::ClosureResult Run(const v1::Closure& closure) {
     v1::ClosureResult result;
     *result.mutable_closure() = closure;
@@ -206,6 +220,7 @@ class ScriptedCoordinator : public DriverApi, public Closures {
   FakeScheduler& clock_;
   std::uint64_t steps_done_ = 0, scheduled_ = 0;
   std::optional<std::uint64_t> saving_;
+  Millis worked_{0};
   std::deque<v1::Closure> queue_;
 };
 

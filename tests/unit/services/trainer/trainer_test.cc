@@ -106,6 +106,21 @@ TEST_CASE_METHOD(Fixture, "checkpoints are cut by time, with nothing in flight",
   CHECK(coordinator.saved[0] <= 700 + 16);
 }
 
+TEST_CASE_METHOD(Fixture, "steps that take long are saved in time, too", "[trainer][unit]") {
+  coordinator.executors = 1;
+  coordinator.closure_takes = Millis(5'000);
+  coordinator.opened.mutable_plan()->set_checkpoint_seconds(60);
+  const TimePoint begin = clock.Now();
+
+  REQUIRE(MakeTrainer(coordinator, coordinator, clock, {}).Run().ok());
+
+  CHECK(TrainedOnce() == Steps(1, 40));
+  REQUIRE(coordinator.saved_at.size() == 4);  // 200 s
+  CHECK(coordinator.saved_at[0] - begin >= std::chrono::seconds(60));
+  CHECK(coordinator.saved_at[0] - begin < std::chrono::seconds(80));
+  CHECK(coordinator.saved_at[1] - coordinator.saved_at[0] < std::chrono::seconds(80));
+}
+
 TEST_CASE_METHOD(Fixture, "a save by time that fails is tried again after as long a time",
                  "[trainer][unit]") {
   coordinator.opened.set_training_examples(20'000);

@@ -84,6 +84,11 @@ TEST_CASE("labels out of range are named with their example", "[engine][unit]") 
   CHECK(Message(StepStatus(Linear(v1::LOSS_KIND_SOFTMAX_CROSS_ENTROPY), classes)) ==
         "step 1: label \"y\" is 3 (example 1 of the batch), but forward returns 3 classes: labels "
         "are 0 to 2");
+  const data::Element halves{
+      {MakeColumn<float>("x", {2, 3}, {1, 2, 3, 4, 5, 6}), MakeColumn<float>("y", {2}, {2, 1.5})}};
+  CHECK(Message(StepStatus(Linear(v1::LOSS_KIND_SOFTMAX_CROSS_ENTROPY), halves)) ==
+        "step 1: label \"y\" is 1.5 (example 1 of the batch); softmax_cross_entropy needs whole "
+        "numbers, 0 to 2");
   const data::Element scores{
       {MakeColumn<float>("x", {2}, {1, 2}), MakeColumn<float>("y", {2}, {0, 7})}};
   CHECK(Message(StepStatus(Linear(v1::LOSS_KIND_BCE_WITH_LOGITS), scores)) ==
