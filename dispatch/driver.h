@@ -166,6 +166,8 @@ class Driver {
     std::uint64_t reruns = 0;
     // All up to this one have ended for good.
     ClosureId settled;
+    // All closures of steps have, whatever others do; with SetStaleness() alone.
+    bool steps_ended = true;
     // Nothing beyond what was given out will be, and that has ended (SetPace).
     bool drained = false;
     // An error waits for Schedule, Join or Done.

@@ -450,6 +450,7 @@ Driver::Counts DriverCore::counts() {
   counts.succeeded = dispatcher_.succeeded();
   counts.reruns = dispatcher_.reruns();
   counts.settled = dispatcher_.settled();
+  counts.steps_ended = dispatcher_.steps_ended();
   counts.drained = dispatcher_.drained();
   counts.failed = dispatcher_.failed();
   counts.futures = dispatcher_.results().held();

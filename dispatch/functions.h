@@ -58,7 +58,7 @@ class ClosureContext {
   // Before what it has written is sent: from now on it is not given up at its deadline. False: it
   // has been, and its driver may have scheduled another one in its place.
   bool EndsInTime() const { return !host_.ends_in_time || host_.ends_in_time(); }
-  // cancelled(), for who waits. The function's thread alone may ask for it.
+  // cancelled(), for who waits. One thread at a time may ask for it.
   std::stop_token stop_token() {
     if (!stop_) stop_ = host_.cancellation.Watch(closure_);
     return stop_->get_token();

@@ -28,7 +28,7 @@ struct FlushId {
   // `flush` counts that writer's.
   ClosureId closure{};
   Attempt attempt{};
-  // From 1 within the closure.
+  // From 1 within the closure, of each part that writes for it by itself: they leave gaps.
   std::uint64_t flush = 0;
 };
 

@@ -1,4 +1,5 @@
-// Everything of Muster's C++ API. A program may include single headers of strategy/ instead.
+// Everything of Muster's C++ API but testing/. A program may include single headers of strategy/
+// instead.
 //
 // Threading: each header says its own.
 #pragma once

@@ -121,6 +121,8 @@ class ClosureDispatcher {
   bool stranded() const { return failed() && !ends_awaited(); }
   // Nothing queued, nothing in flight.
   bool idle() const { return queue_.empty() && in_flight_ == 0; }
+  // All closures of steps have ended for good; true without a bound of staleness.
+  bool steps_ended() const { return steps_.empty(); }
   // Futures. The caller releases its references.
   ResultSlab& results() { return results_; }
   PerWorkerValues& per_worker() { return per_worker_; }

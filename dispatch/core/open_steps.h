@@ -41,6 +41,9 @@ class OpenSteps {
     while (!steps_.empty() && steps_.front().open == 0) steps_.pop_front();
   }
 
+  // All closures that Settled() is to be told of have ended.
+  bool empty() const { return steps_.empty(); }
+
   // The highest closure that may go out.
   ClosureId limit() const {
     if (steps_.size() < 2) return kNoLimit;

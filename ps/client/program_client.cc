@@ -368,7 +368,7 @@ Status ProgramClientImpl::Read(std::span<const ReadRequest> requests, WriteSet* 
   };
   for (const ReadRequest& request : requests) {
     MUSTER_TRY(CheckRead(request));
-    if (own == nullptr || own->empty()) continue;
+    if (own == nullptr) continue;
     if (own->HasGradient(*request.variable) || request.slot != 0) MUSTER_TRY(Flush(*own));
   }
   std::vector<Share> shares = Shares();
@@ -483,6 +483,7 @@ Status ProgramClientImpl::RequireOptimizers(const WriteSet& set) {
 // A set of no closure takes a writer for as long as it is on its way, so that its number tells a
 // repeated flush from the next one.
 Status ProgramClientImpl::Flush(WriteSet& set) {
+  if (set.under_ != nullptr) MUSTER_TRY(Flush(*set.under_));
   if (set.empty()) return Ok();
   MUSTER_TRY(RequireOptimizers(set));
   while (!set.empty()) MUSTER_TRY(FlushFirst(set));

@@ -146,19 +146,25 @@ void WriteSet::Take(WriteSet& other) {
   other.sent_ = 0;
 }
 
-bool WriteSet::Touches(const VariableInfo& variable) const {
+bool WriteSet::TouchesHere(const VariableInfo& variable) const {
   return std::ranges::any_of(writes_, [&](const Write& write) {
     return write.variable->id == variable.id && write.slot == 0;
   });
 }
 
+bool WriteSet::Touches(const VariableInfo& variable) const {
+  return TouchesHere(variable) || (under_ != nullptr && under_->Touches(variable));
+}
+
 bool WriteSet::HasGradient(const VariableInfo& variable) const {
+  if (under_ != nullptr && under_->HasGradient(variable)) return true;
   return std::ranges::any_of(writes_, [&](const Write& write) {
     return write.variable->id == variable.id && write.op == kGradient;
   });
 }
 
 bool WriteSet::Replaces(const VariableInfo& variable) const {
+  if (under_ != nullptr && under_->Touches(variable)) return under_->Replaces(variable);
   const auto first = std::ranges::find_if(writes_, [&](const Write& write) {
     return write.variable->id == variable.id && write.slot == 0;
   });
@@ -167,6 +173,7 @@ bool WriteSet::Replaces(const VariableInfo& variable) const {
 }
 
 void WriteSet::Overlay(const VariableInfo& variable, std::span<std::byte> values) const {
+  if (under_ != nullptr) under_->Overlay(variable, values);
   for (const Write& write : writes_) {
     if (write.variable->id != variable.id || write.slot != 0) continue;
     const auto op = static_cast<ElementOp>(write.op);
@@ -181,6 +188,8 @@ void WriteSet::Overlay(const VariableInfo& variable, std::span<std::byte> values
 
 void WriteSet::Overlay(const VariableInfo& variable, std::span<const std::int64_t> ids,
                        std::span<std::byte> values) const {
+  if (under_ != nullptr) under_->Overlay(variable, ids, values);
+  if (!TouchesHere(variable)) return;
   std::multimap<std::int64_t, std::size_t> places;
   for (std::size_t i = 0; i < ids.size(); ++i) places.emplace(ids[i], i);
   const std::size_t row = variable.row_bytes;

@@ -29,6 +29,17 @@ class WriteSet {
   // a later one begins.
   WriteSet(ClosureId closure, Attempt attempt, std::uint64_t step = 0)
       : closure_(closure), attempt_(attempt), step_(step) {}
+  // One of several threads' that write for a closure at the same time. Its flushes have numbers of
+  // their own, so that each stands for the same writes when the closure runs again, whoever is
+  // first then. It lies over the closure's set: reads see both, and a flush sends that one before.
+  // `part`: 1 to kMostParts. Lifetime: `closure` stays where it is as long as this one is used.
+  WriteSet(WriteSet& closure, std::uint64_t part)
+      : closure_(closure.closure_),
+        attempt_(closure.attempt_),
+        step_(closure.step_),
+        flush_(part << kPartShift | 1),
+        under_(&closure) {}
+  static constexpr std::uint64_t kMostParts = 255;
   // For no closure: applied once however often it is sent, in the order of Flush().
   WriteSet() = default;
 
@@ -49,8 +60,10 @@ class WriteSet {
   void Take(WriteSet& other);
 
   bool empty() const { return writes_.empty(); }
-  // Whether a write to the variable waits to be sent; one by an optimizer, whose outcome only the
-  // server knows.
+  // A flush has failed, and some servers may have it: it is to be flushed again, not to be taken.
+  bool half_sent() const { return sent_ > 0; }
+  // These are of what it lies over, too. Whether a write to the variable waits to be sent; one by
+  // an optimizer, whose outcome only the server knows.
   bool Touches(const VariableInfo& variable) const;
   bool HasGradient(const VariableInfo& variable) const;
   // What waits, done to values that were read: to all of them, or to the rows of `ids`. Not for
@@ -76,7 +89,11 @@ class WriteSet {
     double learning_rate = 0;
   };
 
+  // Above the number of a flush, which stays below the step's (kStepShift).
+  static constexpr int kPartShift = 24;
+
   Status Add(Write write);
+  bool TouchesHere(const VariableInfo& variable) const;
 
   ClosureId closure_;
   // Without a closure: the writer's number, 0 while none is taken.
@@ -87,6 +104,8 @@ class WriteSet {
   // shards have them.
   std::size_t sent_ = 0;
   std::vector<Write> writes_;
+  // What it lies over; null: nothing.
+  WriteSet* under_ = nullptr;
 };
 
 }  // namespace muster::ps

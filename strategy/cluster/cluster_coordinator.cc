@@ -122,12 +122,10 @@ void refuse_in_closure(const char* what) {
 
 namespace {
 
-// Where all closures have ended.
+// Where all closures of steps have ended. Those of none say nothing: another thread may have
+// scheduled one since this one has waited.
 void end_step(CoordinatorCore& core) {
-  core.link().steps().End([&core] {
-    const dispatch::Driver::Counts counts = core.driver().counts();
-    return counts.queued == 0 && counts.in_flight == 0;
-  });
+  core.link().steps().End([&core] { return core.driver().counts().steps_ended; });
 }
 
 // The same for a queue that has failed, whose error counts.
@@ -135,6 +133,21 @@ void end_failed_step(CoordinatorCore& core) {
   try {
     end_step(core);
   } catch (const Error&) {  // the queue has failed before: that error counts
+  }
+}
+
+// What `schedule_one` returns. Where it throws the error of a queue that has failed, or another
+// thread has thrown that, the step is over. Other errors (no room, arguments that are too long) are
+// of this one closure: when they come is chance, and steps are not cut by chance.
+template <class Schedule>
+auto ending_failed_step(CoordinatorCore& core, const Schedule& schedule_one) {
+  try {
+    return schedule_one();
+  } catch (const Error& error) {
+    const bool of_queue = dynamic_cast<const ClosureError*>(&error) != nullptr ||
+                          error.code() == ErrorCode::kCancelled;
+    if (of_queue) end_failed_step(core);
+    throw;
   }
 }
 
@@ -162,26 +175,24 @@ std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint3
                                                Arguments arguments,
                                                std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule()");
-  return schedule(core, function, std::move(arguments), 0, {.run_limit = run_limit});
+  return ending_failed_step(core, [&] {
+    return schedule(core, function, std::move(arguments), 0, {.run_limit = run_limit});
+  });
 }
 
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
                                                Arguments arguments,
                                                std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule_step()");
-  try {
-    return core.link().steps().Next([&](std::uint64_t step, bool synchronous) {
-      const std::uint64_t told = synchronous ? step : 0;
-      std::memcpy(&arguments.bytes[2], &told, sizeof(told));
-      // A second execution reads and writes the same, unless its worker has other data.
-      const bool repeatable = synchronous && !arguments.of_worker;
-      return schedule(core, function, std::move(arguments), step,
-                      {.run_limit = run_limit, .repeatable = repeatable});
-    });
-  } catch (const Error&) {
-    end_failed_step(core);
-    throw;
-  }
+  const auto schedule_next = [&](std::uint64_t step, bool synchronous) {
+    const std::uint64_t told = synchronous ? step : 0;
+    std::memcpy(&arguments.bytes[2], &told, sizeof(told));
+    // A second execution reads and writes the same, unless its worker has other data.
+    const bool repeatable = synchronous && !arguments.of_worker;
+    return schedule(core, function, std::move(arguments), step,
+                    {.run_limit = run_limit, .repeatable = repeatable});
+  };
+  return ending_failed_step(core, [&] { return core.link().steps().Next(schedule_next); });
 }
 
 std::uint8_t call_flags(const CoordinatorCore& core) {
@@ -387,6 +398,7 @@ void ClusterCoordinator::join(const internal::Deadline& deadline) {
 bool ClusterCoordinator::done() {
   internal::refuse_in_closure("done()");
   const auto done = core_->driver().Done(core_->until(std::nullopt));
+  if (dispatch::ErrorOf(done.status())) internal::end_failed_step(*core_);
   internal::raise_closure_unless_ok(done.status());
   return *done;
 }

@@ -154,7 +154,8 @@ class ClusterCoordinator {
   //   INVALID_ARGUMENT: less than 1 ms, or more than 49 days.
   ClusterCoordinator within(std::chrono::milliseconds deadline) const;
   // Waits until all have ended, and ends the step that the last of them are of. Errors are those of
-  // schedule().
+  // schedule().  PsUnavailable: or a server could not be told that the step is over; the next
+  // join() tells it.
   void join(const internal::Deadline& deadline = std::nullopt);
   // Whether they have. The error of one that has failed.
   bool done();

@@ -1,8 +1,10 @@
 #include "strategy/cluster/function.h"
 
 #include <exception>
+#include <functional>
 #include <new>
 #include <string_view>
+#include <utility>
 
 #include "dispatch/functions.h"
 
@@ -11,31 +13,30 @@
 #include "strategy/cluster/internal/coordinator_core.h"
 #include "strategy/cluster/internal/running_closure.h"
 #include "strategy/cluster/worker_context.h"
+#include "strategy/core/internal/closure_here.h"
 #include "strategy/variables/variable.h"
 
 namespace muster {
 namespace internal {
 namespace {
 
-thread_local RunningClosure* running = nullptr;
-
-class Running {
- public:
-  explicit Running(RunningClosure& closure) : before_(running) { running = &closure; }
-  ~Running() { running = before_; }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
- private:
-  RunningClosure* const before_;
-};
-
-dispatch::ClosureContext& this_closure(const char* what) {
+RunningClosure& this_closure(const char* what) {
+  RunningClosure* const running = running_closure();
   if (running == nullptr) {
     raise(FailedPrecondition(
         "{} outside of a closure: only a function that runs on a worker has it", what));
   }
-  return running->context;
+  return *running;
+}
+
+// What was left to be done when the function has returned.
+void End(RunningClosure& closure) {
+  std::function<void()> at_end;
+  {
+    const MutexLock lock(closure.mutex);
+    at_end = std::move(closure.at_end);
+  }
+  if (at_end) at_end();
 }
 
 // What the exception that is handled now, which `name` has thrown, is as a Status.
@@ -62,11 +63,11 @@ Status StatusOfException(const char* name) {
 // Whose trouble an exception of a function is: the user's, but for what this API throws itself.
 Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const char* name) {
   RunningClosure closure{.context = context};
-  const Running scope(closure);
+  const ClosureHere here(&closure);
   ClosureCall call(context);
   try {
     form(call);
-    if (closure.at_end) closure.at_end();
+    End(closure);
     return Ok();
   } catch (const ClosureError& error) {
     context.Blame(static_cast<dispatch::Origin>(error.details().origin),
@@ -79,10 +80,10 @@ Status RunClosure(dispatch::ClosureContext& context, RegisteredForm form, const 
 
 }  // namespace
 
-RunningClosure* running_closure() { return running; }
+RunningClosure* running_closure() { return ClosureHere::Current(); }
 
 void ClosureCall::set_step(std::uint64_t step) {
-  if (running != nullptr) running->step = step;
+  if (RunningClosure* const running = running_closure()) running->step = step;
 }
 
 std::span<const std::byte> ClosureCall::arguments() const { return context_.arguments(); }
@@ -224,16 +225,21 @@ std::shared_ptr<void> forbid_variables() {
 
 }  // namespace internal
 
-bool in_closure() { return internal::running != nullptr; }
+bool in_closure() { return internal::running_closure() != nullptr; }
 
 int worker_index() {
-  return static_cast<int>(internal::this_closure("worker_index()").worker_index());
+  return static_cast<int>(internal::this_closure("worker_index()").context.worker_index());
 }
 
-std::stop_token cancellation() { return internal::this_closure("cancellation()").stop_token(); }
+std::stop_token cancellation() {
+  internal::RunningClosure& running = internal::this_closure("cancellation()");
+  const MutexLock lock(running.mutex);
+  return running.context.stop_token();
+}
 
 void throw_if_cancelled() {
-  if (internal::running != nullptr && internal::running->context.cancelled()) {
+  const internal::RunningClosure* const running = internal::running_closure();
+  if (running != nullptr && running->context.cancelled()) {
     raise(
         Cancelled("another closure has failed, or the coordinator is gone: the result is not "
                   "wanted any more"));

@@ -1,6 +1,6 @@
 // What a function learns of where it runs, on a worker.
 //
-// Threading: the thread that the function was called on.
+// Threading: the thread that the function was called on, and those of the replicas that it runs.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// Whether this thread is in a registered function that runs as a closure.
+// Whether this thread is in a registered function that runs as a closure, or in a replica of one.
 bool in_closure();
 // The number of the worker that runs it.
 //   FAILED_PRECONDITION: not in a closure.

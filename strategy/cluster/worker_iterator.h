@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -124,10 +125,16 @@ class SharedPass final : public WorkerIterator<T> {
       : pass_(std::make_shared<Pass>(std::move(iterator))), elements_(elements_per_closure) {}
 
   std::shared_ptr<WorkerIterator<T>> part(std::uint64_t turn) override {
-    return std::make_shared<Part>(pass_, static_cast<std::int64_t>(turn) * elements_, elements_);
+    const bool has_number = turn <= static_cast<std::uint64_t>(kBehindAll / elements_);
+    const std::int64_t first =
+        has_number ? static_cast<std::int64_t>(turn) * elements_ : kBehindAll;
+    return std::make_shared<Part>(pass_, first, elements_);
   }
 
  private:
+  // No data have an element of this number.
+  static constexpr std::int64_t kBehindAll = std::numeric_limits<std::int64_t>::max();
+
   struct Pass {
     explicit Pass(Iterator from) : iterator(std::move(from)) {}
     Mutex mutex;
@@ -146,6 +153,8 @@ class SharedPass final : public WorkerIterator<T> {
    private:
     std::optional<T> take() override {
       if (over_ || taken_ == elements_) return std::nullopt;
+      over_ = taken_ >= kBehindAll - first_;
+      if (over_) return std::nullopt;
       const MutexLock lock(pass_->mutex);
       const std::int64_t wanted = first_ + taken_;
       if (pass_->at != wanted) {

@@ -17,6 +17,7 @@
 #include "device/random.h"
 #include "device/replica_group.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/closure_here.h"
 #include "strategy/core/internal/early_turns.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/internal/runs.h"
@@ -217,8 +218,9 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
     const BackwardOnThisThread backward(impl_->uses_gpus);
     return replica(0);
   }
-  // What a replica's thread takes over from its caller: GradMode, InferenceMode, autocast and the
-  // like, and the open variable creator scopes.
+  // What a replica's thread takes over from its caller: the closure that it works for, GradMode,
+  // InferenceMode, autocast and the like, and the open variable creator scopes.
+  internal::RunningClosure* const closure = internal::ClosureHere::Current();
   const at::ThreadLocalState torch_state;
   const Autocast autocast;
   device::RunSeed seed;
@@ -229,6 +231,7 @@ void Strategy::run_replicas(const std::function<void(int)>& replica) {
   const internal::Runs::Scope going_on(impl_->runs);
   Impl::Lease lease(*impl_);
   lease.group().Run([&](int r) {
+    const internal::ClosureHere works_for(closure);
     const at::ThreadLocalStateGuard torch_guard(torch_state);
     const AutocastGuard autocast_guard(autocast);
     const BackwardOnThisThread backward(impl_->uses_gpus);

@@ -129,8 +129,7 @@ class Strategy {
   // CPU:0, unless a DeviceScope says otherwise.
   // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range, or SUM of one object
   // that was never distributed over more than one replica. UNIMPLEMENTED: axes of IndexedSlices.
-  // Several processes call it together. Where each has one replica, a plain value is its
-  // process's own.
+  // Several processes call it together. A plain value is its process's own, one for each of them.
   template <class T>
   nest::tensors_t<T> reduce(ReduceOp op, const PerReplica<T>& value, const Axes& axes = {}) {
     static_assert(nest::is_reducible<T>,
@@ -295,6 +294,7 @@ class Strategy {
     require_cross_replica("reduce()");
     check_components(value);
     const bool distributed = num_local_replicas() == 1 || !value.same_object();
+    if (!distributed && op == ReduceOp::kSum && takes_plain_values()) raise_undistributed();
     nest::Components<T> components;
     for (const T& component : value.values()) components.push_back(&component);
     return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
@@ -355,8 +355,8 @@ class Strategy {
                               const Axes& axes) const;
   // Runs body(r) for every replica r on its thread, without a replica's context or device.
   void on_replica_threads(const std::function<void(int)>& body) const;
-  // A plain value is this process's one, where it has one replica of several processes'.
-  bool takes_plain_values() const { return processes_ > 1 && num_local_replicas() == 1; }
+  // A plain value is this one's of several processes.
+  bool takes_plain_values() const { return processes_ > 1; }
   [[noreturn]] void raise_undistributed() const;
   [[noreturn]] static void refuse_gather_of_slices();
   torch::Tensor gather_components(const std::vector<torch::Tensor>& values, int axis) const;

@@ -23,7 +23,9 @@ namespace muster {
 torch::Tensor embedding_lookup(const Variable& table, const torch::Tensor& ids);
 
 // What backward() has found for the rows that were looked up since the last call, here: in this
-// closure, or in the driver. Each row once, ascending; without values where nothing was.
+// replica of this closure; outside run() in the closure, what its replicas have not asked for
+// included; in the driver, on this thread. Each row once, ascending; without values where nothing
+// was.
 //   INVALID_ARGUMENT: not on parameter servers.
 IndexedSlices embedding_gradient(const Variable& table);
 

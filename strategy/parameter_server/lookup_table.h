@@ -43,7 +43,8 @@ class LookupTable {
     for (const Key& key : keys) values.push_back((*this)[key]);
     return values;
   }
-  // Integers of any shape and type; values of Value's type, of the same shape, on the CPU.
+  // Integers of any shape and type; values of Value's type, of the same shape, on the CPU. What is
+  // no Key has no value.
   torch::Tensor lookup(const torch::Tensor& keys) const
     requires(std::integral<Key> && std::is_arithmetic_v<Value>)
   {
@@ -52,11 +53,19 @@ class LookupTable {
         torch::empty(given.sizes(), torch::dtype(c10::CppTypeToScalarType<Value>::value));
     const auto* const from = given.data_ptr<std::int64_t>();
     auto* const to = values.data_ptr<Value>();
-    for (std::int64_t i = 0; i < given.numel(); ++i) to[i] = (*this)[static_cast<Key>(from[i])];
+    for (std::int64_t i = 0; i < given.numel(); ++i) {
+      to[i] = is_key(from[i]) ? (*this)[static_cast<Key>(from[i])] : otherwise_;
+    }
     return values;
   }
 
  private:
+  // std::in_range knows no bool and no char.
+  static bool is_key(std::int64_t number) {
+    if (std::is_unsigned_v<Key> && number < 0) return false;
+    return static_cast<std::int64_t>(static_cast<Key>(number)) == number;
+  }
+
   std::map<Key, Value> entries_;
   Value otherwise_;
 };

@@ -246,14 +246,12 @@ void ParameterServerStrategy::require_iteration() const {
                       name()));
 }
 
-// Replicas have threads of their own and are the closure's.
 void ParameterServerStrategy::run_replicas(const std::function<void(int)>& replica) {
   if (!in_closure()) WarnOnce(name());
-  auto* const session = internal::ClosureSession::Current();
-  Strategy::run_replicas([&](int index) {
-    const internal::ClosureSession::Scope scope(session);
-    replica(index);
-  });
+  if (num_local_replicas() > 1) {
+    if (auto* const session = internal::ClosureSession::Current()) session->BeginReplicas();
+  }
+  Strategy::run_replicas(replica);
 }
 
 }  // namespace muster

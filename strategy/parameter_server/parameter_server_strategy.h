@@ -21,13 +21,16 @@
 // closure writes the variable. What a closure writes is sent together when its function returns,
 // before its result is, and counts exactly once, however often the closure runs. In a synchronous
 // step it counts when the step is over: all its closures see what the steps before have made, and
-// beside that what they write themselves, but for what they have flushed. The driver reads
-// and writes at once. A lost server is a PsUnavailable wherever its variables are used, and for
-// closures in schedule() and join(): its values are gone, and nothing brings them back.
+// beside that what they write themselves, but for what they have flushed. Replicas of run() write
+// beside each other; what they have written is the closure's when they meet, and when run() has
+// returned. The driver reads and writes at once. A lost server is a PsUnavailable wherever its
+// variables are used, and for closures in schedule() and join(): its values are gone, and nothing
+// brings them back.
 //
 // With Writes::kImmediate each write of a closure is sent when it is made, and stays though the
 // function throws later; the next read of the variable fetches it. A closure that runs again sends
-// its k-th write again, and it counts once if it is to the same variable.
+// its k-th write again, or each of its replicas does, and it counts once if it is to the same
+// variable.
 //
 // Variables that the driver drops are freed on the servers.
 //
@@ -90,7 +93,8 @@ class ParameterServerStrategy final : public Strategy {
   ~ParameterServerStrategy() override;
 
   std::string_view name() const override { return "ParameterServerStrategy"; }
-  // Sends what the closure has written so far; without effect elsewhere. PsUnavailable.
+  // Sends what the closure has written so far, of its replicas this one's; without effect
+  // elsewhere. PsUnavailable.
   void flush();
 
   internal::ComponentMaker* component_maker() const override;

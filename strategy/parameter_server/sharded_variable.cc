@@ -22,6 +22,37 @@ std::int64_t AsNumber(const Number& number) {
   }
 }
 
+using Indices = std::vector<torch::indexing::TensorIndex>;
+
+// Whether the first index is of rows and the others are of what is in each: then the rows are
+// fetched, and the others applied to them.
+bool BeginsWithRows(const Indices& indices, const std::vector<std::int64_t>& sizes) {
+  if (indices.empty() || sizes.size() < (indices.size() == 1 ? 1 : 2)) return false;
+  const bool apart = std::all_of(indices.begin() + 1, indices.end(), [](const auto& one) {
+    return one.is_integer() || one.is_slice() || one.is_none();
+  });
+  const torch::indexing::TensorIndex& first = indices[0];
+  if (!apart) return false;
+  if (!first.is_tensor()) return first.is_integer() || first.is_slice();
+  const torch::Tensor& rows = first.tensor();
+  if (rows.dim() != 1) return false;
+  if (rows.scalar_type() == torch::kBool) return rows.size(0) == sizes[0];
+  // What libtorch takes, and where; others it is to refuse.
+  return rows.scalar_type() == torch::kLong && rows.is_cpu();
+}
+
+// Rows that may be counted from the end, as they are counted from the beginning. OUT_OF_RANGE.
+torch::Tensor FromTheBeginning(const torch::Tensor& rows, std::int64_t of,
+                               const std::string& name) {
+  if (rows.numel() == 0) return rows;
+  const auto least = rows.min().item<std::int64_t>();
+  const auto most = rows.max().item<std::int64_t>();
+  if (least < -of || most >= of) {
+    raise(OutOfRange("row {} of variable {}, which has {}", least < -of ? least : most, name, of));
+  }
+  return least < 0 ? torch::where(rows < 0, rows + of, rows) : rows;
+}
+
 }  // namespace
 
 ShardedVariable::ShardedVariable(Variable variable)
@@ -76,32 +107,28 @@ torch::Tensor ShardedVariable::slice(std::optional<std::int64_t> start,
 
 torch::Tensor ShardedVariable::index(
     const std::vector<torch::indexing::TensorIndex>& indices) const {
-  namespace indexing = torch::indexing;
   try {
-    // What is behind the rows is applied to the rows that were fetched.
-    const std::vector<indexing::TensorIndex> others(indices.begin() + (indices.empty() ? 0 : 1),
-                                                    indices.end());
-    const bool apart = std::ranges::all_of(others, [](const indexing::TensorIndex& one) {
-      return one.is_integer() || one.is_slice() || one.is_none();
-    });
-    if (indices.empty() || !apart || sizes_.size() < (others.empty() ? 1 : 2)) {
-      return value().index(indices);
+    if (!BeginsWithRows(indices, sizes_)) return value().index(indices);
+    const Indices others(indices.begin() + 1, indices.end());
+    const auto axes =
+        1 + std::ranges::count_if(others, [](const auto& one) { return !one.is_none(); });
+    if (axes > std::ssize(sizes_)) {
+      raise(InvalidArgument("index of variable {}: too many indices, {} for {} axes", name(), axes,
+                            sizes_.size()));
     }
-    const indexing::TensorIndex& first = indices[0];
+    const torch::indexing::TensorIndex& first = indices[0];
     if (first.is_integer()) {
       const torch::Tensor row = (*this)[AsNumber(first.integer())];
       return others.empty() ? row : row.index(others);
     }
     torch::Tensor rows;
     if (first.is_slice()) {
-      const indexing::Slice& wanted = first.slice();
+      const torch::indexing::Slice& wanted = first.slice();
       rows = slice(AsNumber(wanted.start()), AsNumber(wanted.stop()), AsNumber(wanted.step()));
-    } else if (first.is_tensor() && first.tensor().dim() == 1 &&
-               first.tensor().scalar_type() == torch::kBool &&
-               first.tensor().size(0) == sizes_[0]) {
+    } else if (first.tensor().scalar_type() == torch::kBool) {
       rows = gather(first.tensor().nonzero().flatten());
     } else {
-      return value().index(indices);
+      rows = gather(FromTheBeginning(first.tensor(), sizes_[0], name()));
     }
     return others.empty() ? rows : rows.movedim(0, -1).index(others).movedim(-1, 0);
   } catch (const c10::Error& error) {

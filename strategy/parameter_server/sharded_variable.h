@@ -48,7 +48,9 @@ class ShardedVariable {
   torch::Tensor slice(std::optional<std::int64_t> start = std::nullopt,
                       std::optional<std::int64_t> stop = std::nullopt, std::int64_t step = 1) const;
   // As tensor.index(): v.index({Slice(None, 2), 0}), v.index({"...", 0}), v.index({mask}). Where
-  // the first index is of rows, no other row is fetched.
+  // the first index is of rows (an integer, a slice, a mask, a list of int64) and none of the
+  // others is a tensor or "...", no other row is fetched, and gradients are not followed
+  // (embedding_lookup() does that).
   //   OUT_OF_RANGE: a row that is not there.  INVALID_ARGUMENT: what libtorch refuses.
   torch::Tensor index(const std::vector<torch::indexing::TensorIndex>& indices) const;
   // The rows of a list. INVALID_ARGUMENT: not of one dimension, or no row.

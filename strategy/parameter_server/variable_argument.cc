@@ -58,10 +58,11 @@ Variable Codec<Variable>::read(ByteReader& from) {
   RequireJob(name, job, ConnectionHere(name)->job());
   const Variable made =
       internal::MakeVariable(strategy, {.name = name, .initial_value = 0, .options = options});
+  const Writes writes = internal::remote_component(made).writes();
   // Found by name, also in a driver's own process.
   for (auto& one : made.state()->components) {
     one = std::make_unique<internal::RemoteComponent>(one->name(), one->place(), nullptr, nullptr,
-                                                      std::vector<std::uint32_t>());
+                                                      std::vector<std::uint32_t>(), writes);
   }
   return Variable(made.state(), component);
 }

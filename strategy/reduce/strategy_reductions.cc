@@ -30,8 +30,8 @@ bool AddsUpBetween(ReduceOp op, const std::vector<torch::Tensor>& values) {
          collectives::AddsUp(reduction, *type) && values[0].nbytes() > kFewBytes;
 }
 
-// The reduction over the replicas of all processes.
-torch::Tensor ReduceEverywhere(const Strategy& strategy, collectives::Group& between, ReduceOp op,
+// The reduction over what all processes bring: of each replica its value, or one plain value.
+torch::Tensor ReduceEverywhere(collectives::Group& between, ReduceOp op,
                                const std::vector<torch::Tensor>& values, const Axes& axes) {
   for (const torch::Tensor& value : values) {
     if (!value.defined()) raise(InvalidArgument("a replica holds an undefined tensor"));
@@ -41,7 +41,8 @@ torch::Tensor ReduceEverywhere(const Strategy& strategy, collectives::Group& bet
   }
   const torch::Tensor sum = internal::reduce_tensors(ReduceOp::kSum, values, axes);
   const torch::Tensor total = internal::here(internal::sum_between(between, {sum})[0]);
-  return op == ReduceOp::kSum ? total : internal::mean_of(total, strategy.num_replicas_in_sync());
+  if (op == ReduceOp::kSum) return total;
+  return internal::mean_of(total, static_cast<double>(values.size()) * between.size());
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ torch::Tensor Strategy::reduce_components(ReduceOp op, const std::vector<torch::
                                           const Axes& axes) const {
   internal::check_op(op);
   if (::muster::collectives::Group* const between = collectives()) {
-    if (!is_slices(values[0])) return ReduceEverywhere(*this, *between, op, values, axes);
+    if (!is_slices(values[0])) return ReduceEverywhere(*between, op, values, axes);
     std::vector<IndexedSlices> slices;
     for (const torch::Tensor& value : values) slices.push_back(to_slices(value));
     return to_sparse(reduce_slices(op, slices, axes));
@@ -81,7 +82,7 @@ IndexedSlices Strategy::reduce_slices(ReduceOp op, const std::vector<IndexedSlic
   internal::check_op(op);
   if (axes.given()) raise(Unimplemented("reduce() over axes does not support IndexedSlices"));
   std::vector<IndexedSlices> all = values;
-  if (static_cast<int>(values.size()) < num_local_replicas()) {
+  if (static_cast<int>(values.size()) < num_local_replicas() && !takes_plain_values()) {
     if (op == ReduceOp::kSum) raise_undistributed();
     return values[0];
   }

@@ -195,8 +195,8 @@ void ModuleState::Save(const std::string& path) const {
       archive.save_to(path);
     } catch (const std::exception& error) {
       const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
-      raise(Unavailable("{} cannot be written: {}", path,
-                        torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
+      raise(Unknown("{} cannot be written: {}", path,
+                    torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
     }
   };
   collectives::Group* const between = strategy->collectives();

@@ -89,7 +89,7 @@ class DistributedModuleBase {
   //   or has one of another shape; then nothing is changed.
   void load(const std::string& path) const;
   // As torch::save() does: buffers as they are read outside run().
-  //   UNAVAILABLE: the file cannot be written.
+  //   UNKNOWN: the file cannot be written.
   void save(const std::string& path) const;
 
   // For the code of strategy/.

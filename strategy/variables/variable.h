@@ -2,7 +2,9 @@
 //
 //   auto scope = strategy.scope();
 //   auto w = Variable::create("w", torch::zeros({4, 3}));
-//   auto total = Variable::create("total", 0.0, {.synchronization = kOnRead, .aggregation = kSum});
+//   auto total = Variable::create("total", 0.0,
+//                                 {.synchronization = VariableSynchronization::kOnRead,
+//                                  .aggregation = VariableAggregation::kSum});
 //
 // What a whole variable does depends on where it is used (docs/strategies/README.md has the table):
 //   replica context     reads give the replica's own component; writes combine the replicas' values

@@ -49,6 +49,14 @@ int MeetAtBarrier(int times) {
   return 0;
 }
 
+// Two processes of this same program, whose lines go through this one's stdout.
+int ShowBarrier() {
+  muster::MultiProcessRun run(
+      {.command = {"/proc/self/exe", "barrier", "1"}, .cluster = {{"worker", 2}}});
+  run.join();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -60,6 +68,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
+    if (what == "shown") return ShowBarrier();
     if (what == "barrier") return MeetAtBarrier(std::atoi(argv[2]));
     // Task 1 never comes.
     if (what == "broken-barrier") {

@@ -19,6 +19,9 @@
 //   anew             closures write and read a variable that is dropped and made again between
 //   them;
 //                    prints "anew V..."
+//   modules N        a closure that makes N modules and optimizers one after another and drops
+//   them;
+//                    prints "modules S R": the sums of their values and of their learning rates
 //   outside          run() outside of closures; prints "ran V"
 //   differ           executors make the variable with another shape; prints what is thrown
 //   refused          closures until a worker is refused; prints why
@@ -173,6 +176,20 @@ double add_to_passing(Model& model, double value) {
   passing.assign_add(value, /*read_value=*/false);
   return passing.item<double>();
 }
+// What is made takes the place of what was dropped, and is another one all the same.
+std::pair<double, double> use_dropped_modules(Model& model, int n) {
+  std::pair<double, double> sums;
+  for (int i = 0; i < n; ++i) {
+    const auto net =
+        model.strategy.distribute(torch::nn::Linear(torch::nn::LinearOptions(3, 4).bias(false)));
+    const auto sgd =
+        model.strategy.optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.25));
+    sums.first += net->weight.sum().item<double>();
+    sums.second += sgd.learning_rate();
+    sgd.set_learning_rate(0.5);
+  }
+  return sums;
+}
 void optimize_with_momentum() {
   static Model other(3, 0.9);
   other.optimizer.apply_gradients({{torch::ones({3, 1}), other.w}});
@@ -200,6 +217,7 @@ MUSTER_FUNCTION(subtract_gradient);
 MUSTER_FUNCTION(optimize);
 MUSTER_FUNCTION(ordered);
 MUSTER_FUNCTION(add_to_passing);
+MUSTER_FUNCTION(use_dropped_modules);
 MUSTER_FUNCTION(optimize_with_momentum);
 MUSTER_FUNCTION(sum_of_another_shape);
 
@@ -396,6 +414,15 @@ int make_anew(muster::ClusterCoordinator& coordinator) {
   return 0;
 }
 
+int drop_modules(muster::ClusterCoordinator& coordinator, int n) {
+  const auto net = muster::program_object<Model>().strategy.distribute(
+      torch::nn::Linear(torch::nn::LinearOptions(3, 4).bias(false)));
+  net.variable("weight").assign(torch::ones({4, 3}));
+  const auto [values, rates] = coordinator.schedule<use_dropped_modules>(n).fetch();
+  std::printf("modules %.0f %.2f\n", values, rates);
+  return 0;
+}
+
 int run_outside() {
   auto& strategy = muster::program_object<Model>().strategy;
   double sum = 0;
@@ -500,6 +527,7 @@ int main(int argc, char** argv) {
   if (what == "lookup") return look_up(coordinator);
   if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));
   if (what == "outside") return run_outside();
+  if (what == "modules") return drop_modules(coordinator, std::atoi(argv[2]));
   if (what == "anew") return make_anew(coordinator);
   if (what == "differ") return differ<sum_of_another_shape>(coordinator);
   if (what == "options") return differ<optimize_with_momentum>(coordinator);

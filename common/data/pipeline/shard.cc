@@ -1,4 +1,7 @@
 // shard(): elements index, index + shards, ...
+#include <algorithm>
+#include <limits>
+
 #include "common/data/pipeline/nodes.h"
 
 namespace muster::data {
@@ -30,8 +33,10 @@ class ShardIterator final : public NodeIterator {
     if (skipped == count) return skipped;
     MUSTER_TRY_ASSIGN(const bool more, Approach());
     if (!more) return skipped;
-    const std::int64_t wanted = (count - skipped - 1) * shards_ + 1;
-    MUSTER_TRY_ASSIGN(const std::int64_t passed, input_->Skip(wanted));
+    // More rounds than these no data have.
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() - 1;
+    const std::int64_t rounds = std::min(count - skipped - 1, kMost / shards_);
+    MUSTER_TRY_ASSIGN(const std::int64_t passed, input_->Skip(rounds * shards_ + 1));
     return skipped + (passed + shards_ - 1) / shards_;
   }
 

@@ -5,6 +5,7 @@
 // is scheduled at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -46,19 +47,24 @@ class StepCounter {
     return scheduled;
   }
 
-  // The driver has waited for closures: if `all_ended`, the step that they are of is over.
+  // The driver has waited for closures: if `all_ended`, the step that they are of is over. What
+  // `on_end` throws; it is then told at the next call.
   template <class AllEnded>
   void End(const AllEnded& all_ended) {
     std::function<void(std::uint64_t)> on_end;
     std::uint64_t next = 0;
     {
       const MutexLock lock(mutex_);
-      if (!rule_.bounded() || in_step_ == 0 || !all_ended()) return;
-      next = ++step_;
+      const bool any = in_step_ > 0 || told_ < ended_;
+      if (!rule_.bounded() || !any || !all_ended()) return;
+      if (in_step_ > 0) ended_ = ++step_;
       in_step_ = 0;
+      next = ended_;
       on_end = on_end_;
     }
     if (on_end) on_end(next);
+    const MutexLock lock(mutex_);
+    told_ = std::max(told_, next);
   }
 
  private:
@@ -68,6 +74,9 @@ class StepCounter {
   // The step that is being filled, and how many closures it has.
   std::uint64_t step_ MUSTER_GUARDED_BY(mutex_) = 1;
   std::uint64_t in_step_ MUSTER_GUARDED_BY(mutex_) = 0;
+  // All steps before these are over: as End() has found, and as `on_end_` was told.
+  std::uint64_t ended_ MUSTER_GUARDED_BY(mutex_) = 1;
+  std::uint64_t told_ MUSTER_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace muster::internal

@@ -1,17 +1,22 @@
 #include "strategy/parameter_server/internal/closure_session.h"
 
+#include <utility>
+
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/running_closure.h"
 #include "strategy/cluster/worker_context.h"
+#include "strategy/core/internal/frames.h"
+#include "strategy/core/replica_context.h"
+#include "strategy/core/strategy.h"
 #include "strategy/variables/internal/ordinary.h"
 
 namespace muster::internal {
 namespace {
 
-// The session of the closure whose replica this thread is.
-thread_local ClosureSession* of_replica = nullptr;
+// That of the innermost Scope.
+thread_local ClosureSession* of_scope = nullptr;
 
 torch::Tensor& AtSlot(std::vector<torch::Tensor>& by_slot, int slot) {
   const auto index = static_cast<std::size_t>(slot);
@@ -78,10 +83,17 @@ void GiveValue(const torch::Tensor& leaf, const torch::Tensor& value) {
   leaf.unsafeGetTensorImpl()->bump_version();
 }
 
+int ReplicaHere() {
+  const Frame* const frame = Frames::OfThisThread().Context();
+  if (frame == nullptr || frame->kind != Frame::Kind::kReplica) return 0;
+  return frame->strategy->num_local_replicas() > 1 ? frame->replica->local_replica_id() + 1 : 0;
+}
+
 ClosureSession* ClosureSession::Current() {
-  if (of_replica != nullptr) return of_replica;
+  if (of_scope != nullptr) return of_scope;
   RunningClosure* const closure = running_closure();
   if (closure == nullptr || closure->context.build()) return nullptr;
+  const MutexLock lock(closure->mutex);
   if (closure->kept == nullptr) {
     std::shared_ptr<PsConnection> connection = PsConnection::Current();
     if (connection == nullptr) {
@@ -108,30 +120,34 @@ ClosureSession* ClosureSession::Current() {
   return static_cast<ClosureSession*>(closure->kept.get());
 }
 
-ClosureSession::Scope::Scope(ClosureSession* session) : before_(of_replica) {
-  if (session != nullptr) of_replica = session;
-}
+ClosureSession::Scope::Scope(ClosureSession& session)
+    : before_(std::exchange(of_scope, &session)) {}
 
-ClosureSession::Scope::~Scope() { of_replica = before_; }
+ClosureSession::Scope::~Scope() { of_scope = before_; }
 
-torch::Tensor ClosureSession::ReadLocked(Held& held, const ps::VariableHandle& variable) {
-  if (!held.snapshot.defined()) held.snapshot = ReadVariable(*connection_, variable, &set_);
-  return held.snapshot;
+torch::Tensor ClosureSession::ReadLocked(Held& held, const ps::VariableHandle& variable,
+                                         int replica) {
+  ps::WriteSet& own = SetOf(replica);
+  torch::Tensor& snapshot = held.SnapshotOf(replica);
+  if (!snapshot.defined()) snapshot = ReadVariable(*connection_, variable, &own);
+  return snapshot;
 }
 
 torch::Tensor ClosureSession::Read(const ps::VariableHandle& variable) {
   throw_if_cancelled();
   const MutexLock lock(mutex_);
-  return ReadLocked(held_[variable->id], variable);
+  return ReadLocked(held_[variable->id], variable, ReplicaHere());
 }
 
 torch::Tensor ClosureSession::Leaf(const ps::VariableHandle& variable, int slot, bool gradients) {
   throw_if_cancelled();
   const MutexLock lock(mutex_);
+  const int replica = ReplicaHere();
+  if (replica == 0) TakeOver();
   Held& held = held_[variable->id];
   torch::Tensor& leaf = AtSlot(held.leaves, slot);
   if (leaf.defined()) return leaf;
-  const torch::Tensor value = ReadLocked(held, variable);
+  const torch::Tensor value = ReadLocked(held, variable, replica);
   leaf = AtSlot(held.of_module, slot);
   if (leaf.defined()) {
     GiveValue(leaf, value);
@@ -144,24 +160,27 @@ torch::Tensor ClosureSession::Leaf(const ps::VariableHandle& variable, int slot,
 void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
   throw_if_cancelled();
   const MutexLock lock(mutex_);
+  const int replica = ReplicaHere();
+  ps::WriteSet& own = SetOf(replica);
   std::vector<ps::VariableHandle> missing;
-  std::vector<Held*> holders;
+  std::vector<torch::Tensor*> snapshots;
   for (const ModuleLeaf& one : leaves) {
     Held& held = held_[one.variable->id];
     AtSlot(held.of_module, slot) = one.leaf;
-    if (held.snapshot.defined()) continue;
+    torch::Tensor& snapshot = held.SnapshotOf(replica);
+    if (snapshot.defined()) continue;
     missing.push_back(one.variable);
-    holders.push_back(&held);
+    snapshots.push_back(&snapshot);
   }
   if (!missing.empty()) {
-    std::vector<torch::Tensor> values = ReadVariables(*connection_, missing, &set_);
-    for (std::size_t i = 0; i < values.size(); ++i) holders[i]->snapshot = std::move(values[i]);
+    std::vector<torch::Tensor> values = ReadVariables(*connection_, missing, &own);
+    for (std::size_t i = 0; i < values.size(); ++i) *snapshots[i] = std::move(values[i]);
   }
   for (const ModuleLeaf& one : leaves) {
     Held& held = held_[one.variable->id];
     torch::Tensor& leaf = AtSlot(held.leaves, slot);
     if (leaf.is_same(one.leaf)) continue;
-    GiveValue(one.leaf, held.snapshot);
+    GiveValue(one.leaf, held.SnapshotOf(replica));
     leaf = one.leaf;
   }
 }
@@ -170,23 +189,55 @@ torch::Tensor ClosureSession::Gather(const ps::VariableHandle& variable,
                                      const torch::Tensor& rows) {
   throw_if_cancelled();
   const MutexLock lock(mutex_);
-  return GatherRows(*connection_, variable, rows, &set_);
+  return GatherRows(*connection_, variable, rows, &SetOf(ReplicaHere()));
 }
 
-void ClosureSession::Wrote(const ps::VariableHandle& variable) {
+ps::WriteSet& ClosureSession::SetOf(int replica) {
+  if (replica == 0) {
+    TakeOver();
+    return set_;
+  }
+  const auto part = static_cast<std::uint64_t>(replica);
+  if (part > ps::WriteSet::kMostParts) {
+    raise(
+        Unimplemented("replica {} of a worker uses a variable on parameter servers: at most {} "
+                      "replicas can",
+                      replica - 1, ps::WriteSet::kMostParts));
+  }
+  return of_replicas_.try_emplace(replica, set_, part).first->second;
+}
+
+// What a flush of a replica has half sent goes again as it was: under another number it would be
+// doubled where it is.
+void ClosureSession::TakeOver() {
+  if (!replicas_wrote_) return;
+  for (auto& [replica, set] : of_replicas_) {
+    if (set.half_sent()) FlushSet(set);
+    set_.Take(set);
+  }
+  for (auto& [id, held] : held_) {
+    if (!held.of_replicas.empty()) held.Forget();
+  }
+  ++writes_;
+  replicas_wrote_ = false;
+}
+
+void ClosureSession::Wrote(const ps::VariableHandle& variable, int replica) {
   ++writes_;
   Held& held = held_[variable->id];
-  held.snapshot = torch::Tensor();
-  held.leaves.clear();
+  if (replica == 0) return held.Forget();
+  replicas_wrote_ = true;
+  held.of_replicas[replica] = torch::Tensor();
+  AtSlot(held.leaves, replica) = torch::Tensor();
 }
 
 void ClosureSession::Flush() {
   const MutexLock lock(mutex_);
-  FlushLocked();
+  FlushSet(SetOf(ReplicaHere()));
 }
 
-void ClosureSession::FlushLocked() {
-  connection_->RaiseUnlessOk(connection_->client().Flush(set_), ClosurePhase::kWrites);
+void ClosureSession::FlushSet(ps::WriteSet& set) {
+  connection_->RaiseUnlessOk(connection_->client().Flush(set), ClosurePhase::kWrites);
 }
 
 }  // namespace muster::internal

@@ -197,7 +197,7 @@ void PsConnection::WatchSettled() {
       if (stopping_) return;
     }
     servers.SetSettled(link_->driver().counts().settled);
-    DeleteKept();
+    DeleteDropped();
     CompareReplicas();
   }
 }
@@ -272,7 +272,7 @@ ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
                                         Place place, std::span<const std::byte> value) {
   using Policy = partition::Placer::Policy;
   ps::ProgramClient& servers = client();
-  DeleteKept(name);
+  DeleteDropped(name);
   ps::VariableSpec spec{
       .name = name, .dtype = dtype, .shape = sizes, .servers = std::move(place.colocated)};
   const std::vector<std::uint64_t> bytes = ShardBytes(dtype, sizes, shards);
@@ -308,23 +308,28 @@ void PsConnection::Delete(const ps::VariableHandle& variable) {
     const MutexLock lock(mutex_);
     placer_.Remove(places, ShardBytes(variable->dtype, variable->shape, shards));
   }
-  const TimePoint now = std::chrono::steady_clock::now();
-  {
-    const MutexLock lock(mutex_);
-    if (IsAwayNow(*variable, now)) return kept_.push_back(variable);
-  }
-  const Status deleted = client().Delete(variable);
-  if (!IsAway(deleted)) return;
-  NoteAway(deleted);
-  const MutexLock lock(mutex_);
-  kept_.push_back(variable);
+  // First: who makes another one of its name meanwhile must know of it.
+  dropped_.Add(variable);
+  dropped_.Delete(
+      [&](const ps::VariableInfo& one) { return &one == variable.get() && !IsAwayNow(one); },
+      [&](const ps::VariableHandle& one) { return DeleteNow(one); });
 }
 
-bool PsConnection::IsAwayNow(const ps::VariableInfo& variable, TimePoint now) const {
-  return std::ranges::any_of(variable.shards, [&](const ps::ShardRef& shard) {
-    const auto found = away_.find(fmt::format("ps:{}", shard.server));
-    return found != away_.end() && now < found->second;
-  });
+bool PsConnection::DeleteNow(const ps::VariableHandle& variable) {
+  const Status deleted = client().Delete(variable);
+  if (!IsAway(deleted)) return true;
+  NoteAway(deleted);
+  return false;
+}
+
+bool PsConnection::IsAwayNow(const ps::VariableInfo& variable) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const MutexLock lock(mutex_);
+  return std::ranges::any_of(variable.shards,
+                             [&](const ps::ShardRef& shard) MUSTER_REQUIRES(mutex_) {
+                               const auto found = away_.find(fmt::format("ps:{}", shard.server));
+                               return found != away_.end() && now < found->second;
+                             });
 }
 
 void PsConnection::NoteAway(const Status& from_server) {
@@ -332,24 +337,12 @@ void PsConnection::NoteAway(const Status& from_server) {
   away_[ServerIn(Message(from_server))] = std::chrono::steady_clock::now() + kAwayFor;
 }
 
-void PsConnection::DeleteKept(const std::string& name) {
-  const TimePoint now = std::chrono::steady_clock::now();
-  std::vector<ps::VariableHandle> due;
-  {
-    const MutexLock lock(mutex_);
-    std::erase_if(kept_, [&](const ps::VariableHandle& variable) MUSTER_REQUIRES(mutex_) {
-      const bool taken = name.empty() ? !IsAwayNow(*variable, now) : variable->name == name;
-      if (taken) due.push_back(variable);
-      return taken;
-    });
-  }
-  for (const ps::VariableHandle& variable : due) {
-    const Status deleted = client().Delete(variable);
-    if (!IsAway(deleted)) continue;
-    NoteAway(deleted);
-    const MutexLock lock(mutex_);
-    kept_.push_back(variable);
-  }
+void PsConnection::DeleteDropped(const std::string& name) {
+  dropped_.Delete(
+      [&](const ps::VariableInfo& variable) {
+        return name.empty() ? !IsAwayNow(variable) : variable.name == name;
+      },
+      [&](const ps::VariableHandle& variable) { return DeleteNow(variable); });
 }
 
 void PsConnection::Raise(const Status& status, ClosurePhase phase) {

@@ -21,6 +21,7 @@
 #include "strategy/base/closure_error.h"
 #include "strategy/cluster/internal/cluster_link.h"
 #include "strategy/parameter_server/consistency.h"
+#include "strategy/parameter_server/internal/dropped_variables.h"
 
 namespace muster::internal {
 
@@ -96,10 +97,12 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   static std::vector<std::uint64_t> ShardBytes(DType dtype, const std::vector<std::int64_t>& sizes,
                                                std::int64_t shards);
   std::uint32_t PlaceOf(std::uint32_t index) const;
-  bool IsAwayNow(const ps::VariableInfo& variable, TimePoint now) const MUSTER_REQUIRES(mutex_);
+  bool IsAwayNow(const ps::VariableInfo& variable);
   void NoteAway(const Status& from_server);
-  // Deletes what is kept for that: all whose servers are not away, or what has this name.
-  void DeleteKept(const std::string& name = "");
+  // False: a server did not answer.
+  bool DeleteNow(const ps::VariableHandle& variable);
+  // Deletes what is left of that: all whose servers are not away, or what has this name.
+  void DeleteDropped(const std::string& name = "");
   void TellExecutors();
   void WatchSettled();
   // Workers whose strategies have other numbers of replicas than those of the first one are the
@@ -119,8 +122,7 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   std::map<std::string, ps::VariableHandle> found_ MUSTER_GUARDED_BY(mutex_);
   // Servers that did not answer, by task: until then nothing waits for them that need not.
   std::map<std::string, TimePoint> away_ MUSTER_GUARDED_BY(mutex_);
-  // Deleted variables that their servers may still have.
-  std::vector<ps::VariableHandle> kept_ MUSTER_GUARDED_BY(mutex_);
+  DroppedVariables dropped_;
   // The thread's: who was first, what it has said, and who has been compared with it.
   std::string first_;
   std::vector<std::int32_t> replicas_;

@@ -1,8 +1,10 @@
 #include "strategy/parameter_server/internal/remote_component.h"
 
+#include <thread>
 #include <utility>
 
 #include "common/partition/div_layout.h"
+#include "common/partition/placement.h"
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
@@ -40,6 +42,11 @@ ps::ElementOp OpOf(WriteKind kind) {
 
 std::string Text(torch::ScalarType type, const std::vector<std::int64_t>& sizes) {
   return fmt::format("{} of shape {}", torch::toString(type), ShapeText(sizes));
+}
+
+// Who looks up, outside closures.
+Lookups::Who LooksUpHere() {
+  return {.replica = ReplicaHere(), .thread = std::this_thread::get_id()};
 }
 
 // Outside closures.
@@ -164,7 +171,7 @@ torch::Tensor RemoteComponent::LookUp(const torch::Tensor& ids, bool trainable) 
     return leaf;
   }
   const MutexLock lock(mutex_);
-  lookups_.emplace_back(ids, leaf);
+  lookups_.Add(LooksUpHere(), ids, leaf);
   return leaf;
 }
 
@@ -172,7 +179,7 @@ std::vector<Lookup> RemoteComponent::TakeLookups() {
   if (ClosureSession* const session = ClosureSession::Current())
     return session->TakeLookups(placed());
   const MutexLock lock(mutex_);
-  return std::exchange(lookups_, {});
+  return lookups_.Take(LooksUpHere());
 }
 
 std::int64_t RemoteComponent::CountShards(const std::vector<std::int64_t>& sizes,
@@ -213,6 +220,8 @@ void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   }
   const torch::Tensor bytes = CopyAt(device::Place{}, value, type);
   const std::vector<std::int64_t> sizes = value.sizes().vec();
+  // Before it is cut: no rows make no shards.
+  (void)value_of(partition::CountElements(sizes, "variable " + name()));
   const std::int64_t shards = CountShards(sizes, type);
   const std::string warning = WholeValueWarning(name(), value.numel(), shards);
   if (!warning.empty()) fmt::print(stderr, "muster: {}\n", warning);

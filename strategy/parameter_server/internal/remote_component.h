@@ -9,12 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
 #include "strategy/parameter_server/consistency.h"
 #include "strategy/parameter_server/internal/connection.h"
+#include "strategy/parameter_server/internal/lookups.h"
 #include "strategy/parameter_server/partitioner.h"
 #include "strategy/variables/internal/component.h"
 
@@ -25,9 +25,6 @@ class Variable;
 namespace muster::internal {
 
 class ClosureSession;
-
-// Rows that were looked up: ids, and a leaf whose gradient backward() finds.
-using Lookup = std::pair<torch::Tensor, torch::Tensor>;
 
 class RemoteComponent final : public Component {
  public:
@@ -53,7 +50,7 @@ class RemoteComponent final : public Component {
 
   // Rows as a leaf (requires_grad if `trainable`), which is remembered; ids: each once.
   torch::Tensor LookUp(const torch::Tensor& ids, bool trainable);
-  // Those of this closure, or of no closure, since the last call.
+  // Those of this closure, or of this thread in none, since the last call; see Lookups.
   std::vector<Lookup> TakeLookups();
 
   // Where its shards are. FAILED_PRECONDITION: not initialised.
@@ -100,7 +97,7 @@ class RemoteComponent final : public Component {
   mutable Mutex mutex_;
   std::optional<Form> declared_ MUSTER_GUARDED_BY(mutex_);
   ps::VariableHandle made_ MUSTER_GUARDED_BY(mutex_);
-  std::vector<Lookup> lookups_ MUSTER_GUARDED_BY(mutex_);  // of no closure
+  Lookups lookups_ MUSTER_GUARDED_BY(mutex_);  // of no closure
 };
 
 // What is to be said of an initial value that this process has made whole, to be cut; empty:

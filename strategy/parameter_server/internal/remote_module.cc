@@ -25,7 +25,8 @@ void SetModes(const ModuleCopies& copies, const std::vector<bool>& modes) {
 
 }  // namespace
 
-// Copies that one closure has.
+// Copies that one closure has. The module, whose own they may be, lives as long (Keep()), also one
+// that the function has made and dropped.
 class RemoteModule::Lease {
  public:
   Lease(std::shared_ptr<Pool> pool, const ModuleCopies& copies, std::vector<bool> modes)
@@ -91,7 +92,7 @@ std::shared_ptr<RemoteModule::Lease> RemoteModule::NewLease() {
 }
 
 RemoteModule::Lease& RemoteModule::LeaseOf(ClosureSession& session) {
-  return session.Keep<Lease>(this, [this] { return NewLease(); });
+  return session.Keep<Lease>(module_.shared_from_this(), [this] { return NewLease(); });
 }
 
 const ModuleCopies& RemoteModule::Used() {

@@ -5,7 +5,7 @@
 // (train(), eval()) that the module has outside closures, and without gradients; buffers are as the
 // copy's last closure left them.
 //
-// Threading, lifetime: ModuleHost; the module's. Copies of closures outlive it.
+// Threading, lifetime: ModuleHost; the module's, which closures that use it keep.
 #pragma once
 
 #include <cstdint>

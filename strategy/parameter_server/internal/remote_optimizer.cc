@@ -20,7 +20,7 @@ RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const Make
   for (const std::size_t i : chosen_) names.push_back(module_->parameters[i].name());
   const std::unique_ptr<torch::optim::Optimizer> theirs = make(own, names);
   name_ = NameOf(*theirs, *module_);
-  const MutexLock lock(rates_.mutex);
+  const MutexLock lock(rates_->mutex);
   for (const torch::optim::OptimizerParamGroup& of_theirs : theirs->param_groups()) {
     // All are looked at before the first is attached.
     (void)OptimizerSpecOf(of_theirs.options());
@@ -37,7 +37,7 @@ RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const Make
     }
     group.optimizer =
         std::make_shared<AttachedOptimizer>(of_theirs.options(), std::move(variables));
-    rates_.rates.push_back(group.optimizer->learning_rate());
+    rates_->rates.push_back(group.optimizer->learning_rate());
     groups_.push_back(std::move(group));
   }
 }
@@ -55,12 +55,12 @@ std::vector<torch::Tensor> RemoteOptimizer::ParametersOf(int copy) const {
 
 RemoteOptimizer::Rates& RemoteOptimizer::RatesHere() const {
   ClosureSession* const session = ClosureSession::Current();
-  if (session == nullptr) return rates_;
-  return session->Keep<Rates>(this, [this] {
+  if (session == nullptr) return *rates_;
+  return session->Keep<Rates>(rates_, [this] {
     auto rates = std::make_shared<Rates>();
-    const MutexLock ours(rates_.mutex);
+    const MutexLock ours(rates_->mutex);
     const MutexLock lock(rates->mutex);
-    rates->rates = rates_.rates;
+    rates->rates = rates_->rates;
     return rates;
   });
 }

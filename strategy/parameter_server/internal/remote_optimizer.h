@@ -64,7 +64,8 @@ class RemoteOptimizer final : public OptimizerState {
   const std::vector<std::size_t> chosen_;
   std::string name_;
   std::vector<Group> groups_;
-  mutable Rates rates_;
+  // Outside closures; what a closure has is kept for it (ClosureSession::Keep).
+  const std::shared_ptr<Rates> rates_ = std::make_shared<Rates>();
 };
 
 }  // namespace muster::internal

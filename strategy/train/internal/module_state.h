@@ -53,7 +53,9 @@ class ModuleHost {
 //
 // Threading: nothing changes after creation but the tensors' values; a copy belongs to its replica.
 // Lifetime: the strategy outlives it; else FAILED_PRECONDITION.
-class ModuleState final : public BetweenRuns, public ModuleCopies {
+class ModuleState final : public BetweenRuns,
+                          public ModuleCopies,
+                          public std::enable_shared_from_this<ModuleState> {
  public:
   StrategyRef strategy;
   std::string name;

@@ -117,6 +117,8 @@ void WriteTogether(VariableState& state, WriteKind write, VariableAggregation ag
     if (collectives::Group* const between = replica.strategy().collectives()) {
       all = ArgumentsOfAll(*between, call, all);
     }
+    // Whichever replica came last: this is the write of all.
+    const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &replica.strategy()});
     const Ordinary ordinary(state.at(0).place());
     const WriteArgument one = Aggregate(write, state.name, aggregation, all, state.Primary());
     state.WriteAll(write, [&](int) { return one; });

@@ -62,7 +62,7 @@ TEST_CASE("closures go on while nobody waits for them", "[dispatch][unit]") {
   CHECK(program.counted == 1'000);
 }
 
-TEST_CASE("many threads schedule and fetch at once", "[dispatch][unit][CCQ-03]") {
+TEST_CASE("many threads schedule and fetch at once", "[dispatch][unit]") {
   Program program;
   RunningExecutor a(program.functions, net::LinkKind::kUnix, 2);
   RunningExecutor b(program.functions, net::LinkKind::kTcp, 1);

@@ -142,12 +142,14 @@ class PlayedCluster {
     start.set_link(link);
     start.set_host_id(net::HostId().value());
     start.set_socket_directory(sockets_.path());
+    start.set_wait_ms(wait_ms);
     return start;
   }
 
   // What processes have that are started from now on.
   std::string link;
   std::uint32_t closures_at_a_time = 1;
+  std::uint32_t wait_ms = 0;
 
   // Before the driver.
   void AddServer(const v1::PsAddress& server) { servers_.push_back(server); }

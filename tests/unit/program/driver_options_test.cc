@@ -71,6 +71,13 @@ TEST_CASE("a delay that is no number of seconds is refused, and the variable nam
             "\" in the environment: it is a number of seconds, from 0 to 1000000");
 }
 
+TEST_CASE("closures wait an hour for a worker", "[program][unit][CCF-16]") {
+  const auto read = DriverOptions(FixedEnvironment({}));
+
+  REQUIRE(read.ok());
+  CHECK(read->dispatch.worker_patience == 3'600s);
+}
+
 TEST_CASE("what counts as transient is counts in the environment", "[program][unit][CCF-10]") {
   const auto read = DriverOptions(FixedEnvironment({{kFailures, "10"}, {kTimeouts, "0"}}));
   REQUIRE(read.ok());

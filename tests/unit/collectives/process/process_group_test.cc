@@ -452,7 +452,8 @@ TEST_CASE("what one member aborts with is the error of every call, until a new g
     }
     for (int call = 0; call < 3; ++call) {
       const Status status = group.Barrier();
-      if (Message(status).find("the data has ended early") == std::string::npos) {
+      if (status.code() != StatusCode::kAborted ||
+          Message(status).find("the data has ended early") == std::string::npos) {
         FAIL_CHECK(call << ": " << ToString(status));
       }
     }

@@ -112,6 +112,21 @@ TEST_CASE("a cut is made at the end of a synchronous step", "[dispatch][unit]") 
   CHECK(small.dispatcher.in_flight() == 0);
 }
 
+TEST_CASE("steps have ended when all closures of steps have, whatever others do",
+          "[dispatch][unit]") {
+  StepBench bench(1);
+  CHECK(bench.dispatcher.steps_ended());
+  bench.ScheduleSteps({0, 1, 2, 0});
+  const std::vector<Sent> sent = bench.Pump();
+  REQUIRE(sent.size() == 4);
+  bench.Done(sent[2]);
+  CHECK_FALSE(bench.dispatcher.steps_ended());
+  bench.Done(sent[1]);
+
+  CHECK(bench.dispatcher.steps_ended());
+  CHECK(bench.dispatcher.in_flight() == 2);
+}
+
 TEST_CASE("a failure leaves no step behind", "[dispatch][unit]") {
   StepBench bench(0);
   bench.ScheduleSteps({1, 1, 2});

@@ -56,6 +56,54 @@ TEST_CASE("what is written after a flush that failed is not lost with what was s
   CHECK(ReadAll<std::int64_t>(*driver, count) == Longs{111, 111});
 }
 
+TEST_CASE("sets of several that write for a closure count once, whoever is first the second time",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto client = cluster.Client();
+  const VariableHandle count = MakeLongs(*client, "count", {0, 1});
+  const auto add = [&](WriteSet& set, std::int64_t number) {
+    REQUIRE(set.Update(count, ElementOp::kAdd, {Raw(Longs{number, number})}).ok());
+  };
+  const auto run = [&](std::uint64_t attempt, bool second_first) {
+    WriteSet set(ClosureId(1), Attempt(attempt));
+    WriteSet first(set, 1);
+    WriteSet second(set, 2);
+    add(set, 1);
+    for (int round = 0; round < 2; ++round) {
+      add(first, 10);
+      add(second, 100);
+      REQUIRE(client->Flush(second_first ? second : first).ok());
+      CHECK(set.empty());
+      REQUIRE(client->Flush(second_first ? first : second).ok());
+    }
+    add(set, 1'000);
+    REQUIRE(client->Flush(set).ok());
+  };
+
+  run(1, false);
+  CHECK(ReadAll<std::int64_t>(*client, count) == Longs{1'221, 1'221});
+  run(2, true);
+  CHECK(ReadAll<std::int64_t>(*client, count) == Longs{1'221, 1'221});
+}
+
+TEST_CASE("a set that lies over another one shows the writes of both, the other one's first",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto client = cluster.Client();
+  const VariableHandle count = MakeLongs(*client, "count", {0, 1});
+  WriteSet set(ClosureId(1), Attempt(1));
+  WriteSet over(set, 1);
+  REQUIRE(set.Update(count, ElementOp::kAssign, {Raw(Longs{5, 6})}).ok());
+  CHECK(ReadAll<std::int64_t>(*client, count, &over) == Longs{5, 6});
+  REQUIRE(over.Update(count, ElementOp::kMul, {Raw(Longs{10, 10})}).ok());
+
+  CHECK(ReadAll<std::int64_t>(*client, count, &over) == Longs{50, 60});
+  CHECK(ReadAll<std::int64_t>(*client, count, &set) == Longs{5, 6});
+  CHECK(ReadAll<std::int64_t>(*client, count) == Longs{0, 0});
+  REQUIRE(client->Flush(over).ok());
+  CHECK(ReadAll<std::int64_t>(*client, count) == Longs{50, 60});
+}
+
 TEST_CASE("more writes to one shard than a frame has room for count once", "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
   constexpr std::int64_t kMany = 70'000;

@@ -1,5 +1,7 @@
 // Functions scheduled onto workers, and what comes back. Executors are real ones, on threads.
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <set>
 
 #include "strategy/cluster/internal/watchdog.h"
@@ -127,6 +129,15 @@ static_assert(!Schedulable<pointer>);
 // Another kind of strategy has no coordinator.
 static_assert(!std::is_constructible_v<ClusterCoordinator, MirroredStrategy&>);
 static_assert(!std::is_constructible_v<ClusterCoordinator, OneDeviceStrategy&>);
+
+TEST_CASE("outside of a program there is no cluster, and a local one has a worker at least",
+          "[strategy][unit][PSS-05]") {
+  CHECK(throws(ErrorCode::kFailedPrecondition, "needs a program on a cluster",
+               [] { const ParameterServerStrategy strategy; }));
+  CHECK(throws(ErrorCode::kFailedPrecondition, "this program has no cluster",
+               [] { const ClusterCoordinator coordinator; }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "0 workers", [] { (void)local_cluster(0); }));
+}
 
 TEST_CASE("functions are called with their types and their values come back",
           "[strategy][unit][CCO-02][CCO-03]") {
@@ -265,7 +276,7 @@ TEST_CASE("a queue of two takes any number of closures of five workers",
 }
 
 TEST_CASE("a value may be fetched twice, and after its coordinator has gone",
-          "[strategy][unit][CCO-24][CCF-12]") {
+          "[strategy][unit][CCF-12]") {
   RemoteValue<double> there;
   RemoteValue<void> never;
   {
@@ -283,6 +294,33 @@ TEST_CASE("a value may be fetched twice, and after its coordinator has gone",
   CHECK(there.fetch() == 25);
   CHECK(code_of([&] { never.fetch(); }) == ErrorCode::kCancelled);
   CHECK(code_of([] { RemoteValue<int>().fetch(); }) == ErrorCode::kFailedPrecondition);
+}
+
+TEST_CASE("a coordinator that ends leaves no thread, its cluster's and its watchdog's neither",
+          "[strategy][unit][CCO-24]") {
+  const auto threads = [] {
+    std::set<std::string> now;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      now.insert(thread.path().filename().string());
+    }
+    return now;
+  };
+  std::set<std::string> during;
+  const auto use_one = [&] {
+    ClusterCoordinator coordinator(local_cluster(2), {.watchdog = 60s});
+    CHECK(coordinator.schedule<square>(3).fetch() == 9.0);
+    coordinator.join();
+    during = threads();
+  };
+  use_one();  // what libraries keep for good has begun now
+  const std::set<std::string> before = threads();
+
+  use_one();
+
+  CHECK_FALSE(std::ranges::includes(before, during));
+  // One that was waited for is there for a moment still.
+  testing::eventually("its threads have ended",
+                      [&] { return std::ranges::includes(before, threads()); });
 }
 
 TEST_CASE("waits end at their deadline and say whom they wait for", "[strategy][unit]") {

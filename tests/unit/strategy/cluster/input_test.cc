@@ -30,6 +30,7 @@ Dataset<torch::Tensor> even(std::int64_t n) {
 Dataset<torch::Tensor> own_part(std::int64_t n) {
   return muster::dataset::range(n).shard(2, muster::worker_index());
 }
+Dataset<torch::Tensor> third_part(std::int64_t n) { return muster::dataset::range(n).shard(3, 1); }
 Dataset<torch::Tensor> no_file(std::int64_t) {
   muster::raise(muster::ErrorCode::kNotFound, "no such file");
 }
@@ -66,6 +67,7 @@ MUSTER_FUNCTION(input_test::numbers);
 MUSTER_FUNCTION(input_test::shuffled);
 MUSTER_FUNCTION(input_test::even);
 MUSTER_FUNCTION(input_test::own_part);
+MUSTER_FUNCTION(input_test::third_part);
 MUSTER_FUNCTION(input_test::no_file);
 MUSTER_FUNCTION(input_test::next);
 MUSTER_FUNCTION(input_test::slow_next);
@@ -195,6 +197,26 @@ TEST_CASE("a closure may have several elements under exactly_once, and uses all 
                [&] { coordinator.join(); }));
   const auto too_many = coordinator.schedule<take>(other, 4);
   CHECK(throws(ErrorCode::kFailedPrecondition, "which are taken", [&] { coordinator.join(); }));
+}
+
+TEST_CASE("closures whose elements would have numbers beyond all data have none",
+          "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
+  const IteratorOptions quarters{.input = InputGuarantee::kExactlyOnce,
+                                 .elements_per_closure = std::int64_t{1} << 62};
+  const auto parts = [&](const auto& dataset) {
+    const auto iterator = dataset.iterator(quarters);
+    std::vector<RemoteValue<std::vector<std::int64_t>>> values;
+    for (int i = 0; i < 5; ++i) values.push_back(coordinator.schedule<rest>(iterator));
+    coordinator.join();
+    return coordinator.fetch(values);
+  };
+  using Parts = std::vector<std::vector<std::int64_t>>;
+
+  CHECK(parts(coordinator.create_per_worker_dataset<numbers>(4)) ==
+        Parts{{0, 1, 2, 3}, {}, {}, {}, {}});
+  CHECK(parts(coordinator.create_per_worker_dataset<third_part>(9)) ==
+        Parts{{1, 4, 7}, {}, {}, {}, {}});
 }
 
 TEST_CASE("exactly_once refuses data whose elements have no numbers, with the reason",

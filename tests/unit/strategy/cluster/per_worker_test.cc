@@ -33,7 +33,8 @@ Dataset<torch::Tensor> makes_variable() {
 }
 muster::DistributedDataset<torch::Tensor> distributed() {
   static muster::MirroredStrategy strategy({"CPU:0", "CPU:1"});
-  return muster::experimental_distribute_dataset(strategy, muster::dataset::range(1, 9).batch(4));
+  return muster::experimental_distribute_dataset(
+      strategy, muster::dataset::range(1, 9).batch(4, /*drop_remainder=*/true));
 }
 std::int64_t next(WorkerIterator<torch::Tensor>& data) {
   return data.get_next().item<std::int64_t>();
@@ -214,6 +215,12 @@ TEST_CASE("a dataset function may batch, and return a dataset of the worker's re
   const auto split_iterator = split.iterator();
   CHECK(coordinator.schedule<pieces>(split_iterator).fetch() == std::pair{3.0, 7.0});
   CHECK(coordinator.schedule<pieces>(split_iterator).fetch() == std::pair{11.0, 15.0});
+  // What one of the two replicas is given of each batch.
+  const auto spec_of_replica = split.element_spec();
+  REQUIRE(spec_of_replica);
+  REQUIRE(spec_of_replica->size() == 1);
+  CHECK(spec_of_replica->at(0).dtype == torch::kInt64);
+  CHECK(spec_of_replica->at(0).shape == std::vector<std::int64_t>{2});
   coordinator.join();
 }
 

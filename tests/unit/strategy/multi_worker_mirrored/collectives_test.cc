@@ -1,11 +1,13 @@
 // What collectives of replica contexts bring over the workers of a cluster: dense values, rows,
 // batches of both, and on which devices.
+#include <array>
 #include <atomic>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "strategy/core/context.h"
+#include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/values/device_of.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/variable.h"
@@ -139,28 +141,39 @@ TEST_CASE("replicas of one worker that bring different numbers of rows end the c
   CHECK(codes == std::vector<ErrorCode>(2, ErrorCode::kInvalidArgument));
 }
 
-TEST_CASE("a worker that waits for another one's rows longer than its timeout is told for whom",
+TEST_CASE("a worker that waits for another one longer than its timeout is told for whom",
           "[spec][COL-10]") {
-  const Cluster cluster(2);
-  std::atomic<bool> gave_up{false};
-  const auto told = in_threads<std::string>(2, [&](int worker) -> std::string {
-    MultiWorkerMirroredStrategy strategy(cluster.options(worker));
-    if (worker == 1) {
-      while (!gave_up) std::this_thread::yield();
-      return {};
-    }
-    const auto error = error_of([&] {
-      strategy.run([] {
-        (void)replica_context().all_reduce(ReduceOp::kSum, rows_of({1}, {0}),
-                                           {.timeout = std::chrono::milliseconds(200)});
+  // A dense value, rows, a batch of each.
+  const std::vector<Tensors> batches{{floats({1})},
+                                     {rows_of({1}, {0})},
+                                     {floats({1}), floats({2, 3})},
+                                     {rows_of({1}, {0}), rows_of({2, 3}, {1, 4})}};
+  for (std::size_t form = 0; form < batches.size(); ++form) {
+    const Cluster cluster(2);
+    std::atomic<bool> gave_up{false};
+    const auto told = in_threads<std::string>(2, [&](int worker) -> std::string {
+      MultiWorkerMirroredStrategy strategy(cluster.options(worker));
+      if (worker == 1) {
+        while (!gave_up) std::this_thread::yield();
+        return {};
+      }
+      const auto error = error_of([&] {
+        strategy.run([&] {
+          const CommunicationOptions options{.timeout = std::chrono::milliseconds(200)};
+          if (batches[form].size() == 1) {
+            (void)replica_context().all_reduce(ReduceOp::kSum, batches[form][0], options);
+          } else {
+            (void)replica_context().all_reduce(ReduceOp::kSum, batches[form], options);
+          }
+        });
       });
+      gave_up = true;
+      return error ? fmt::format("{} {}", to_string(error->code()), error->message()) : "";
     });
-    gave_up = true;
-    return error ? fmt::format("{} {}", to_string(error->code()), error->message()) : "";
-  });
-  CAPTURE(told[0]);
-  CHECK(told[0].starts_with("DEADLINE_EXCEEDED"));
-  CHECK(told[0].find("worker:1") != std::string::npos);
+    CAPTURE(form, told[0]);
+    CHECK(told[0].starts_with("DEADLINE_EXCEEDED"));
+    CHECK(told[0].find("worker:1") != std::string::npos);
+  }
 }
 
 TEST_CASE("all_gather joins values of one shape along each of their axes", "[spec][COL-08]") {
@@ -180,6 +193,45 @@ TEST_CASE("all_gather joins values of one shape along each of their axes", "[spe
       CHECK(one[static_cast<std::size_t>(axis)].equal(
           torch::cat({value(0), value(1), value(2)}, axis)));
     }
+  }
+}
+
+TEST_CASE("values that cannot be joined are refused on all workers, which go on",
+          "[spec][GAT-05][GAT-09]") {
+  struct Told {
+    std::vector<std::string> errors;
+    torch::Tensor joined, sum;
+  };
+  const auto all = on_cluster<Told>(2, 1, [](MultiWorkerMirroredStrategy& strategy) {
+    Told told;
+    const auto note = [&](const std::function<void()>& body) {
+      const auto error = error_of(body);
+      told.errors.push_back(error ? fmt::format("{} {}", to_string(error->code()), error->message())
+                                  : "");
+    };
+    const auto pieces = strategy.run([] { return torch::ones({2, id() + 1}); });
+
+    note([&] { (void)strategy.gather(pieces, 0); });
+    note([&] {
+      strategy.run([] { (void)replica_context().all_gather(torch::ones({2, id() + 1}), 0); });
+    });
+
+    told.joined = strategy.gather(pieces, 1);
+    told.sum = strategy.run([] {
+      return replica_context().all_reduce(ReduceOp::kSum, torch::full({}, id() + 1.0F));
+    })[0];
+    return told;
+  });
+  for (const Told& one : all) {
+    REQUIRE(one.errors.size() == 2);
+    for (const std::string& error : one.errors) {
+      CAPTURE(error);
+      CHECK(error.starts_with("INVALID_ARGUMENT"));
+      CHECK(error.find("Shape mismatch: Dimension 1 in both shapes must be equal") !=
+            std::string::npos);
+    }
+    CHECK(one.joined.equal(torch::ones({2, 3})));
+    CHECK(one.sum.item<float>() == 3.0F);
   }
 }
 
@@ -214,6 +266,40 @@ TEST_CASE("two threads of each worker that reduce at the same time never mix the
   }
 }
 
+TEST_CASE("two threads that reduce on one strategy never mix their values", "[spec][COL-09]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  constexpr int kCalls = 200;
+  std::array<std::atomic<int>, 2> begun{};
+  using Batches = std::vector<std::vector<Tensors>>;
+  const auto sums = in_threads<Batches>(2, [&](int thread) {
+    const auto mine = static_cast<std::size_t>(thread);
+    Batches all;
+    for (int call = 1; call <= kCalls; ++call) {
+      const auto results = strategy.run([&] {
+        begun[mine] = call;
+        // This replica comes when those of the other thread do, the other one before.
+        while (id() == call % 2 && begun[1 - mine] < call) std::this_thread::yield();
+        const auto value = static_cast<float>((1 + thread) * call);
+        const Tensors batch{torch::full({2}, value), torch::full({2}, value)};
+        return replica_context().all_reduce(ReduceOp::kSum, batch);
+      });
+      all.push_back(results.values());
+    }
+    return all;
+  });
+  for (std::size_t thread = 0; thread < 2; ++thread) {
+    for (std::size_t call = 0; call < kCalls; ++call) {
+      const auto sum = static_cast<float>(2 * (1 + thread) * (call + 1));
+      CAPTURE(thread, call);
+      REQUIRE(sums[thread][call].size() == 2);
+      for (const Tensors& replica : sums[thread][call]) {
+        CHECK(replica[0].equal(torch::full({2}, sum)));
+        CHECK(replica[1].equal(torch::full({2}, sum)));
+      }
+    }
+  }
+}
+
 TEST_CASE("results are on the replicas' devices, wherever their arguments were made",
           "[spec][COL-14][COL-15]") {
   using Places = std::vector<std::vector<std::string>>;
@@ -237,6 +323,33 @@ TEST_CASE("results are on the replicas' devices, wherever their arguments were m
     REQUIRE(worker.size() == 3);
     for (const std::size_t replica : {0U, 1U}) {
       for (const std::string& place : worker[replica]) CHECK(place == worker[2][replica]);
+    }
+  }
+}
+
+TEST_CASE("what is reduced over workers lies on each worker's current device", "[spec][RED-21]") {
+  using Places = std::vector<std::string>;
+  const auto all = on_cluster<Places>(2, 2, [](MultiWorkerMirroredStrategy& strategy) {
+    Places places;
+    const auto note = [&] {
+      for (const std::int64_t size : {10, 20'000}) {
+        const auto value = strategy.run([&] { return torch::ones({size}); });
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
+          places.push_back(device_of(strategy.reduce(op, value)));
+        }
+        places.push_back(device_of(strategy.reduce(ReduceOp::kSum, value, 0)));
+      }
+    };
+    note();
+    const DeviceScope elsewhere("CPU:5");
+    note();
+    return places;
+  });
+  for (const Places& worker : all) {
+    REQUIRE(worker.size() == 12);
+    for (std::size_t i = 0; i < worker.size(); ++i) {
+      CAPTURE(i);
+      CHECK(worker[i] == cpu(i < 6 ? 0 : 5));
     }
   }
 }

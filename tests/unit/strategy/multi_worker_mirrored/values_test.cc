@@ -38,29 +38,60 @@ TEST_CASE("replica ids count on over the workers", "[spec][MWM-06][VAL-11]") {
 }
 
 TEST_CASE("plain values of workers are reduced", "[spec][MWM-10][MWM-11]") {
-  const auto reduced = on_cluster<Tensors>(2, 1, [](MultiWorkerMirroredStrategy& strategy) {
-    const Mirrored<torch::Tensor> mirrored({torch::full({}, 3.0)});
+  const int devices = GENERATE(1, 2);
+  CAPTURE(devices);
+  const auto reduced = on_cluster<Tensors>(2, devices, [](MultiWorkerMirroredStrategy& strategy) {
+    const auto one = static_cast<double>(strategy.id_in_cluster() + 1);
+    const std::vector<torch::Tensor> mine(static_cast<std::size_t>(strategy.num_local_replicas()),
+                                          torch::full({}, one));
     const auto batch = strategy.extended().batch_reduce_to<double>(
         ReduceOp::kSum, {{1.0, Destinations("CPU:0")}, {1.0, Destinations("CPU:0")}});
-    const double zero_or_five = strategy.is_chief() ? 0.0 : 5.0;
+    const IndexedSlices row{torch::full({1, 2}, one), torch::tensor({std::int64_t{0}}),
+                            std::vector<std::int64_t>{3, 2}};
     return Tensors{strategy.reduce(ReduceOp::kSum, 1.0),
-                   strategy.extended().reduce_to(ReduceOp::kSum, 1.0, "CPU:0")[0],
-                   batch[0][0],
-                   batch[1][0],
-                   strategy.reduce(ReduceOp::kMean, mirrored),
-                   strategy.reduce(ReduceOp::kSum, zero_or_five),
-                   strategy.reduce(ReduceOp::kMean, torch::full({2}, strategy.is_chief() ? 1 : 2))};
+                   strategy.extended().reduce_to(ReduceOp::kSum, 1.0, "CPU:0")[0], batch[0][0],
+                   batch[1][0], strategy.reduce(ReduceOp::kMean, Mirrored<torch::Tensor>(mine)),
+                   strategy.reduce(ReduceOp::kSum, strategy.is_chief() ? 0.0 : 5.0),
+                   strategy.reduce(ReduceOp::kMean, one),
+                   // More than travels as it is, from each worker to each.
+                   strategy.reduce(ReduceOp::kMean, torch::full({20'000}, one)),
+                   to_dense(strategy.reduce(ReduceOp::kSum, row))};
   });
 
-  for (const Tensors& one : reduced) {
-    for (const std::size_t sum : {0U, 1U, 2U, 3U}) CHECK(one[sum].item<double>() == 2.0);
-    CHECK(one[4].item<double>() == 3.0);
-    CHECK(one[5].item<double>() == 5.0);
-    CHECK(one[6].equal(torch::full({2}, 1.5, torch::kDouble)));
+  for (std::size_t worker = 0; worker < reduced.size(); ++worker) {
+    const Tensors& all = reduced[worker];
+    for (const std::size_t sum : {0U, 1U, 2U, 3U}) CHECK(all[sum].item<double>() == 2.0);
+    CHECK(all[4].item<double>() == static_cast<double>(worker + 1));
+    CHECK(all[5].item<double>() == 5.0);
+    CHECK(all[6].item<double>() == 1.5);
+    CHECK(all[7].equal(torch::full({20'000}, 1.5)));
+    CHECK(all[8][0].equal(torch::full({2}, 3.0)));
   }
 }
 
-TEST_CASE("reductions over workers are those of one process, bit for bit", "[strategy][unit]") {
+TEST_CASE("one tensor that all replicas of a worker return has a mean over workers and no sum",
+          "[spec][RED-20]") {
+  using MeanAndError = std::pair<torch::Tensor, std::string>;
+  const auto reduced = on_cluster<MeanAndError>(2, 2, [](MultiWorkerMirroredStrategy& strategy) {
+    const torch::Tensor mine = torch::full({2}, strategy.is_chief() ? 1.0 : 2.0);
+    const auto same = strategy.run([&] { return mine; });
+    std::string error;
+    try {
+      strategy.reduce(ReduceOp::kSum, same);
+    } catch (const Error& refused) {
+      error = refused.message();
+    }
+    return MeanAndError(strategy.reduce(ReduceOp::kMean, same), error);
+  });
+
+  for (const auto& [mean, error] : reduced) {
+    CHECK(mean.equal(torch::full({2}, 1.5)));
+    CHECK(error.find("every replica holds this one object") != std::string::npos);
+  }
+}
+
+TEST_CASE("reductions over workers are those of one process, bit for bit",
+          "[strategy][unit][GAT-04][GAT-09]") {
   const auto value = [](int replica, std::int64_t rows) {
     return torch::sin(torch::arange(rows * 5, torch::kFloat).reshape({rows, 5}) +
                       static_cast<double>(replica));

@@ -28,6 +28,10 @@ void writes_and_throws() {
   v += 100;
   muster::raise(muster::ErrorCode::kOutOfRange, "after it has written");
 }
+void writes_what_is_given(const Variable& given) {
+  given += 100;
+  muster::raise(muster::ErrorCode::kOutOfRange, "after it has written");
+}
 double step(const torch::Tensor& x, const torch::Tensor& y) {
   const torch::Tensor loss = (torch::mm(x, w) - y).pow(2).mean();
   loss.backward();
@@ -69,6 +73,7 @@ void makes_one() {
 MUSTER_FUNCTION(closures_of_servers::increment);
 MUSTER_FUNCTION(closures_of_servers::own_writes);
 MUSTER_FUNCTION(closures_of_servers::writes_and_throws);
+MUSTER_FUNCTION(closures_of_servers::writes_what_is_given);
 MUSTER_FUNCTION(closures_of_servers::step);
 MUSTER_FUNCTION(closures_of_servers::in_replicas);
 MUSTER_FUNCTION(closures_of_servers::makes_one);
@@ -158,6 +163,13 @@ TEST_CASE_METHOD(ImmediateFixture, "immediate writes of a closure that throws st
   CHECK(w.value().sum().item<float>() == -6);
 }
 
+TEST_CASE_METHOD(ImmediateFixture, "immediate writes to a variable that is an argument stay, too",
+                 "[strategy][unit]") {
+  coordinator.schedule<writes_what_is_given>(v);
+  CHECK(says("after it has written", [&] { coordinator.join(); }));
+  CHECK(v.item<float>() == 100);
+}
+
 TEST_CASE_METHOD(ImmediateFixture,
                  "immediate writes of replicas have a number each, so that a closure that runs "
                  "again doubles none",
@@ -170,7 +182,7 @@ TEST_CASE_METHOD(ImmediateFixture,
     std::vector<std::thread> threads;
     for (int replica = 0; replica < replicas; ++replica) {
       threads.emplace_back([&] {
-        const internal::ClosureSession::Scope scope(&session);
+        const internal::ClosureSession::Scope scope(session);
         for (int i = 0; i < kWrites / replicas; ++i) {
           if (by_optimizer) {
             sgd.apply_gradients({{torch::ones({3, 1}), w}}, 1.0);

@@ -25,10 +25,11 @@ bool HasRunSome(RunningProgram& executor) {
   return false;
 }
 
-// Two servers, two executors.
+// Two servers, two executors unless fewer are wanted.
 class ServersFixture {
  public:
-  explicit ServersFixture(const std::string& program = ProgramOfTests("servers"))
+  explicit ServersFixture(const std::string& program = ProgramOfTests("servers"),
+                          std::uint32_t executors = 2)
       : cluster("auto", program) {
     for (std::uint32_t i = 0; i < 2; ++i) {
       auto server = ps::PsServer::Start({.unix_directory = folder_.path(),
@@ -41,8 +42,7 @@ class ServersFixture {
       *address.mutable_data() = servers_.back()->endpoint();
       cluster.AddServer(address);
     }
-    cluster.StartExecutor(0);
-    cluster.StartExecutor(1);
+    for (std::uint32_t i = 0; i < executors; ++i) cluster.StartExecutor(i);
   }
   void EndServer(std::size_t i) { servers_[i].reset(); }
   // Two more, each in the midst of its closures.
@@ -129,6 +129,23 @@ TEST_CASE_METHOD(ServersFixture, "an optimizer of other options than the driver'
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE("without a worker a program has its strategy, and waits for one as long as it is told",
+          "[strategy][unit][PSS-05]") {
+  ServersFixture fixture(ProgramOfTests("servers"), 0);
+  fixture.cluster.wait_ms = 50;
+
+  // It makes its strategy and variables first, then its coordinator.
+  RunningProgram& driver = fixture.cluster.StartDriver({"count", "1"});
+
+  CHECK(driver.AwaitExit() == "signal SIGABRT");
+  const auto end = driver.Last(&v1::FromProgram::has_end);
+  REQUIRE(end.has_value());
+  CAPTURE(end->end().status().message());
+  CHECK(end->end().status().message().find("DEADLINE_EXCEEDED") != std::string::npos);
+  CHECK(end->end().status().message().find("waited for 1 executor, 0 connected") !=
+        std::string::npos);
+}
+
 TEST_CASE_METHOD(ServersFixture, "a worker of another number of replicas is refused by name",
                  "[strategy][unit][PSS-09]") {
   RunningProgram& driver = cluster.StartDriver({"refused"});
@@ -169,6 +186,15 @@ TEST_CASE_METHOD(ServersFixture, "executors find a variable that was dropped and
                  "[strategy][unit][CCO-07]") {
   RunningProgram& driver = cluster.StartDriver({"anew"});
   CHECK(driver.AwaitLine("anew 20 20 20"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
+TEST_CASE_METHOD(ServersFixture,
+                 "a function may make modules and drop them, each of which has values and a "
+                 "learning rate of its own",
+                 "[strategy][unit]") {
+  RunningProgram& driver = cluster.StartDriver({"modules", "20"});
+  CHECK(driver.AwaitLine("modules 240 5.00"));
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 

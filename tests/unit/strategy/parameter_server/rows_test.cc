@@ -151,6 +151,16 @@ TEST_CASE_METHOD(RowsFixture, "distributed datasets are iterated on workers alon
   }
 }
 
+TEST_CASE("a dataset's function on a worker is told how many replicas this worker has",
+          "[strategy][unit][PSS-16]") {
+  RowsFixture fixture(2, {"CPU:0", "CPU:1", "CPU:2"});
+  const auto here = fixture.coordinator.create_per_worker_resource<distributed>();
+  for (int i = 0; i < 2; ++i) {
+    const torch::Tensor told = fixture.coordinator.schedule<first_of>(here).fetch();
+    CHECK(told.flatten().equal(torch::tensor({1, 0, 3})));
+  }
+}
+
 TEST_CASE("replicas are the devices that are named, without a GPU else one",
           "[strategy][unit][PSS-09]") {
   const Servers servers;
@@ -195,6 +205,22 @@ TEST_CASE_METHOD(RowsFixture, "a lookup table is each worker's own, and looking 
   const auto found = coordinator.schedule<look_up_in>(table, torch::tensor({0, 1, 3}));
   CHECK(found.fetch().equal(torch::tensor({0, 1, -2})));
   CHECK(coordinator.schedule<size_of>(table).fetch() == 3);
+}
+
+TEST_CASE("numbers that are no keys of a lookup table's type have no value",
+          "[strategy][unit][PSS-14]") {
+  const LookupTable<std::int32_t, float> narrow({{1, 1.0F}, {-1, 2.0F}}, -2.0F);
+  CHECK(narrow
+            .lookup(torch::tensor({std::int64_t{4'294'967'297}, std::int64_t{1}, std::int64_t{-1},
+                                   std::int64_t{4'294'967'295}}))
+            .equal(torch::tensor({-2.0F, 1.0F, 2.0F, -2.0F})));
+  const LookupTable<std::uint32_t, float> natural({{4'294'967'295, 1.0F}}, -2.0F);
+  CHECK(natural.lookup(torch::tensor({std::int64_t{-1}, std::int64_t{4'294'967'295}}))
+            .equal(torch::tensor({-2.0F, 1.0F})));
+  const LookupTable<std::uint8_t, float> small({{1, 1.0F}}, -2.0F);
+  CHECK(small.lookup(torch::tensor({257, 1})).equal(torch::tensor({-2.0F, 1.0F})));
+  const LookupTable<std::uint64_t, float> large({{~std::uint64_t{0}, 1.0F}}, -2.0F);
+  CHECK(large.lookup(torch::tensor({-1})).item<float>() == -2);
 }
 
 TEST_CASE_METHOD(RowsFixture, "a per-worker variable is each worker's own, and all are read",
@@ -322,6 +348,60 @@ TEST_CASE("indices of a cut variable are those of one tensor", "[strategy][unit]
   CHECK(throws(ErrorCode::kOutOfRange, "row 100", [&] { (void)v.index({100}); }));
   CHECK(throws(ErrorCode::kInvalidArgument, "index of variable v",
                [&] { (void)v.index({Slice(), 5}); }));
+}
+
+TEST_CASE("an index of rows has no more indices than the variable has axes",
+          "[strategy][unit][SHV-16]") {
+  using torch::indexing::None;
+  using torch::indexing::Slice;
+  using TooMany = std::vector<torch::indexing::TensorIndex>;
+  const Servers servers;
+  ParameterServerStrategy strategy(fixed_shards_partitioner(2));
+  const auto scope = strategy.scope();
+  const torch::Tensor all = torch::arange(6.0).reshape({3, 2});
+  const ShardedVariable v(Variable::create("v", all));
+  const torch::Tensor mask = torch::tensor({true, false, true}, torch::kBool);
+  for (const TooMany& indices :
+       {TooMany{Slice(), 0, 0}, TooMany{Slice(), Slice(), Slice()}, TooMany{mask, 0, 0},
+        TooMany{torch::tensor({0, 2}), 0, 0}, TooMany{1, 0, 0}, TooMany{Slice(), None, 0, 0}}) {
+    CHECK(throws(ErrorCode::kInvalidArgument, "too many indices", [&] { (void)v.index(indices); }));
+    CHECK_THROWS_AS(all.index(indices), c10::Error);
+  }
+  CHECK(v.index({Slice(), None, 0}).equal(all.index({Slice(), None, 0})));
+}
+
+TEST_CASE("an index of a list of rows is that of one tensor, and fetches no other row",
+          "[strategy][unit][SHV-16][SHV-17]") {
+  using torch::indexing::None;
+  using torch::indexing::Slice;
+  using Indices = std::vector<torch::indexing::TensorIndex>;
+  const Servers servers(3);
+  ParameterServerStrategy strategy(fixed_shards_partitioner(3));
+  const auto scope = strategy.scope();
+  const torch::Tensor all = torch::arange(12.0).reshape({6, 2});
+  const ShardedVariable v(Variable::create("v", all));
+  using ps::testing::Reads;
+  const ps::ProgramClient& client = servers.connection->client();
+  const auto reads = [&](const Indices& indices) {
+    const std::vector<ps::ReadCounts> earlier = client.reads();
+    CHECK(v.index(indices).equal(all.index(indices)));
+    return ps::testing::ReadsSince(earlier, client);
+  };
+
+  // Two rows in each shard; those that have none of the list are not asked.
+  CHECK(reads({torch::tensor({0, 1, 0})}) == Reads{{1, 1}, {0, 0}, {0, 0}});
+  CHECK(reads({torch::tensor({-1, 0, -6}), 1}) == Reads{{1, 1}, {0, 0}, {1, 1}});
+  CHECK(reads({torch::tensor({3, 2}), None, Slice(1, None)}) == Reads{{0, 0}, {1, 1}, {0, 0}});
+  CHECK(reads({torch::empty({0}, torch::kLong)}) == Reads{{0, 0}, {0, 0}, {0, 0}});
+  CHECK(throws(ErrorCode::kOutOfRange, "row 6 of variable v, which has 6",
+               [&] { (void)v.index({torch::tensor({0, 6})}); }));
+  CHECK(throws(ErrorCode::kOutOfRange, "row -7 of variable v, which has 6",
+               [&] { (void)v.index({torch::tensor({-7, 5})}); }));
+  // Where another index is a list, too, or the list is no list, it is of the whole.
+  for (const Indices& indices : {Indices{torch::tensor({0, 3}), torch::tensor({1, 0})},
+                                 Indices{torch::tensor({{0, 3}, {5, -1}})}}) {
+    CHECK(v.index(indices).equal(all.index(indices)));
+  }
 }
 
 TEST_CASE("bags of ids are combined, and a safe lookup leaves out what is none",

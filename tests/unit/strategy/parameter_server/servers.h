@@ -18,7 +18,9 @@ namespace muster::testing {
 class Servers {
  public:
   explicit Servers(std::uint32_t servers = 2, int workers = 2)
-      : cluster(servers), link(local_cluster(workers)) {
+      : Servers(servers, local_cluster(workers)) {}
+  Servers(std::uint32_t servers, std::shared_ptr<internal::ClusterLink> to_workers)
+      : cluster(servers), link(std::move(to_workers)) {
     const ps::ProgramClient::Options options = cluster.Options();
     connection = internal::PsConnection::OpenAsDriver({.servers = cluster.Servers(),
                                                        .job_id = options.job_id,

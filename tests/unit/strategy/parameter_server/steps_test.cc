@@ -3,11 +3,15 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/strategy/parameter_server/servers.h"
@@ -77,6 +81,7 @@ class Gate {
 Gate* gate = nullptr;
 void waits_at_the_gate(int closure) { gate->Pass(closure); }
 void breaks_its_step(std::int64_t) { muster::raise(muster::ErrorCode::kOutOfRange, "a bad batch"); }
+void does_nothing() {}
 
 }  // namespace steps_of_closures
 
@@ -84,6 +89,7 @@ MUSTER_FUNCTION(steps_of_closures::one_gradient);
 MUSTER_FUNCTION(steps_of_closures::sometimes_late);
 MUSTER_FUNCTION(steps_of_closures::waits_at_the_gate);
 MUSTER_FUNCTION(steps_of_closures::breaks_its_step);
+MUSTER_FUNCTION(steps_of_closures::does_nothing);
 
 namespace muster {
 namespace {
@@ -225,6 +231,131 @@ TEST_CASE("a synchronous step whose closure breaks_its_step is over, and the nex
   CHECK(stepped.value().detach().abs().max().item<float>() > 0);
   stepped = {};
   stepper = {};
+}
+
+TEST_CASE("an error of the queue ends its step, also where done() or schedule() throws it",
+          "[parameter_server][spec]") {
+  Servers servers(1, 2);
+  ParameterServerStrategy strategy(
+      {.consistency = Consistency::synchronous(), .gradients_per_step = 3});
+  const auto scope = strategy.scope();
+  ClusterCoordinator coordinator(servers.link);
+  const bool by_done = GENERATE(true, false);
+  CAPTURE(by_done);
+  stepped = Variable::create("w", torch::zeros({4, 3}));
+  stepper = ServerOptimizer(torch::optim::SGDOptions(1), {stepped});
+  coordinator.schedule_step<one_gradient>(1).fetch();
+  CHECK(stepped.value().detach().abs().max().item<float>() == 0);
+  coordinator.schedule_step<breaks_its_step>(2);
+
+  const auto error = testing::error_of([&] {
+    while (true) {
+      if (by_done) {
+        (void)coordinator.done();
+      } else {
+        coordinator.schedule<does_nothing>();
+      }
+    }
+  });
+
+  CHECK(error->message().find("a bad batch") != std::string::npos);
+  CHECK(stepped.value().detach().abs().max().item<float>() > 0);
+  stepped = {};
+  stepper = {};
+}
+
+// Workers whose driver is asked for by whoever uses them: at one of these moments it does something
+// else first, as another thread could.
+class Interrupted final : public internal::ClusterLink {
+ public:
+  explicit Interrupted(std::shared_ptr<internal::ClusterLink> workers)
+      : workers_(std::move(workers)) {}
+  // When this thread asks for the `nth` time from now.
+  void Interrupt(int nth, std::function<void()> by) {
+    by_ = std::move(by);
+    left_ = nth;
+  }
+  bool interrupted() const { return by_ != nullptr && left_ == 0; }
+
+  dispatch::Driver& driver() override {
+    if (std::this_thread::get_id() == of_test_ && left_ > 0 && --left_ == 0) by_();
+    return workers_->driver();
+  }
+  std::vector<std::string> workers() const override { return workers_->workers(); }
+  std::vector<std::pair<std::string, bool>> tasks() const override { return workers_->tasks(); }
+  Status await_workers(std::optional<TimePoint> deadline) override {
+    return workers_->await_workers(deadline);
+  }
+
+ private:
+  const std::shared_ptr<internal::ClusterLink> workers_;
+  const std::thread::id of_test_ = std::this_thread::get_id();
+  // The test's thread's alone.
+  std::function<void()> by_;
+  int left_ = 0;
+};
+
+TEST_CASE("join ends its synchronous step though another thread has scheduled by then",
+          "[parameter_server][spec]") {
+  Gate of_this;
+  gate = &of_this;
+  const auto workers = std::make_shared<Interrupted>(local_cluster(2));
+  Servers servers(1, workers);
+  ParameterServerStrategy strategy(
+      {.consistency = Consistency::synchronous(), .gradients_per_step = 3});
+  const auto scope = strategy.scope();
+  stepped = Variable::create("w", torch::zeros({4, 3}));
+  stepper = ServerOptimizer(torch::optim::SGDOptions(1), {stepped});
+  ClusterCoordinator coordinator(servers.link);
+  const std::unique_ptr<Gate, decltype([](Gate* closed) { closed->Open(); })> opens(&of_this);
+  coordinator.schedule_step<one_gradient>(1);
+  // First it waits; then it asks whether the step is over.
+  workers->Interrupt(2, [&] { coordinator.schedule<waits_at_the_gate>(1); });
+
+  coordinator.join();
+
+  REQUIRE(workers->interrupted());
+  const CoordinatorCounts counts = coordinator.counts();
+  CHECK(counts.queued + counts.in_flight == 1);
+  CHECK(stepped.value().detach().abs().max().item<float>() > 0);
+  of_this.Open();
+  coordinator.join();
+  stepped = {};
+  stepper = {};
+}
+
+TEST_CASE("a step that servers could not be told of is told when closures have ended again",
+          "[parameter_server][unit]") {
+  internal::StepCounter steps;
+  std::vector<std::uint64_t> told;
+  bool away = true;
+  const auto tell = [&](std::uint64_t step) {
+    if (away) muster::raise(ErrorCode::kUnavailable, "ps:0 is away");
+    told.push_back(step);
+  };
+  REQUIRE(steps.SetRule({.gradients = 2, .staleness = 0}, tell).ok());
+  const auto next = [&] { return steps.Next([](std::uint64_t step, bool) { return step; }); };
+  const auto all_ended = [] { return true; };
+  CHECK(next() == 1);
+  CHECK_THROWS_AS(steps.End(all_ended), Error);
+  away = false;
+
+  // Not while closures of a step run.
+  steps.End([] { return false; });
+  CHECK(told.empty());
+  steps.End(all_ended);
+  steps.End(all_ended);
+  CHECK(told == std::vector<std::uint64_t>{2});
+
+  // What comes next says it, too.
+  CHECK(next() == 2);
+  away = true;
+  CHECK_THROWS_AS(steps.End(all_ended), Error);
+  away = false;
+  CHECK(next() == 3);
+  steps.End(all_ended);
+  steps.End(all_ended);
+  CHECK(told == std::vector<std::uint64_t>{2, 4});
 }
 
 TEST_CASE("consistency is one for each program, and its numbers are checked",

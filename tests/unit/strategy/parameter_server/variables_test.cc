@@ -15,6 +15,7 @@ TEST_CASE("variables go round the servers in the order in which they are made",
   const Servers servers(3);
   ParameterServerStrategy strategy;
   const Variable outside = Variable::create("outside", 1.0);
+  const DeviceScope ignored_around("CPU:1");
   const auto scope = strategy.scope();
   std::vector<Variable> variables;
   for (int i = 0; i < 3; ++i) variables.push_back(Variable::create("v" + std::to_string(i), 1.0));
@@ -118,6 +119,26 @@ TEST_CASE("by bytes variables go where the fewest are", "[strategy][unit]") {
   CHECK(Variable::create("after", torch::zeros({1})).device() == device_of_server(2));
 }
 
+TEST_CASE("a variable without elements is refused, however it would be cut", "[strategy][unit]") {
+  const Servers servers;
+  const VariablePartitioner in_two = [](const std::vector<std::int64_t>&, torch::ScalarType) {
+    return std::vector<std::int64_t>{2, 1};
+  };
+  for (const VariablePartitioner& partitioner : {VariablePartitioner(), in_two}) {
+    ParameterServerStrategy strategy(partitioner);
+    const auto scope = strategy.scope();
+    CHECK(testing::throws(ErrorCode::kInvalidArgument, "variable t: dimension 0 is 0",
+                          [] { (void)Variable::create("t", torch::zeros({0, 4})); }));
+    CHECK(testing::throws(ErrorCode::kInvalidArgument, "variable t: dimension 1 is 0",
+                          [] { (void)Variable::create("t", torch::zeros({4, 0})); }));
+    // The name is free.
+    CHECK(Variable::create("t", torch::ones({4, 1})).value().sum().item<float>() == 4);
+  }
+  ParameterServerStrategy strategy;
+  CHECK(testing::throws(ErrorCode::kInvalidArgument, "dimension 0 is 0",
+                        [&] { (void)strategy.distribute(torch::nn::Linear(3, 0)); }));
+}
+
 TEST_CASE("names are unique among the variables that a program has", "[strategy][unit]") {
   const Servers servers;
   ParameterServerStrategy strategy;
@@ -163,10 +184,9 @@ TEST_CASE("a server without room is told of as the server's trouble", "[strategy
   }
 }
 
-TEST_CASE("a driver without servers, and a process without a cluster, have no such strategy",
-          "[strategy][unit][PSS-05]") {
-  CHECK(says("at least one ps", [&] {
-    (void)(internal::PsConnection::OpenAsDriver({.job_id = "job-1"}, local_cluster(1)));
+TEST_CASE("a driver without servers has no such strategy", "[strategy][unit][PSS-05]") {
+  CHECK(testing::throws(ErrorCode::kInvalidArgument, "at least one ps", [&] {
+    (void)internal::PsConnection::OpenAsDriver({.job_id = "job-1"}, local_cluster(1));
   }));
 }
 

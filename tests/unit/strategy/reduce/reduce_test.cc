@@ -66,7 +66,9 @@ TEST_CASE("sums and means over replicas", "[spec][RED-05][RED-06]") {
 }
 
 TEST_CASE("with an axis MEAN divides by the number of elements", "[spec][RED-07][RED-08][RED-09]") {
-  for (const auto type : {torch::kFloat, torch::kInt, torch::kLong, torch::kBFloat16}) {
+  for (const auto type :
+       {torch::kFloat, torch::kInt, torch::kLong, torch::kBFloat16, torch::kHalf}) {
+    const bool rounds = type == torch::kBFloat16 || type == torch::kHalf;
     for (const int n : {2, 4}) {
       MirroredStrategy strategy(cpus(n, 0));
       const auto value = strategy.run([&] { return torch::full({id() + 1}, id(), type); });
@@ -79,18 +81,19 @@ TEST_CASE("with an axis MEAN divides by the number of elements", "[spec][RED-07]
       CHECK(strategy.reduce(ReduceOp::kSum, value, 0).item<double>() == sum);
       const torch::Tensor mean = strategy.reduce(ReduceOp::kMean, value, 0);
       CHECK(torch::is_floating_point(mean));
-      CHECK(mean.item<double>() ==
-            Approx(sum / elements).epsilon(type == torch::kBFloat16 ? 1e-2 : 1e-6));
+      CHECK(mean.item<double>() == Approx(sum / elements).epsilon(rounds ? 1e-2 : 1e-6));
     }
   }
 }
 
-TEST_CASE("sums of bfloat16 are made in float32", "[spec][RED-09]") {
+TEST_CASE("sums of bfloat16 and float16 are made in float32", "[spec][RED-09]") {
   MirroredStrategy strategy(cpus(2, 0));
-  const auto value = strategy.run([] { return torch::full({1000}, 1, torch::kBFloat16); });
+  for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+    const auto value = strategy.run([&] { return torch::full({4096}, 1, type); });
 
-  // In bfloat16 a running sum stops growing at 256.
-  CHECK(strategy.reduce(ReduceOp::kSum, value, 0).item<float>() == 2000.0f);
+    // In bfloat16 a running sum stops growing at 256, in float16 at 2048.
+    CHECK(strategy.reduce(ReduceOp::kSum, value, 0).item<float>() == 8192.0f);
+  }
 }
 
 TEST_CASE("uneven pieces of a batch: not a mean of means", "[spec][RED-10]") {

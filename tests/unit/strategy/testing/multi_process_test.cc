@@ -102,6 +102,20 @@ TEST_CASE("a run that is late says who has not ended and keeps what they wrote",
   // Task 0 ends by itself, unless the machine is slower than the limit.
   CHECK(error.message().find("worker:1 had not ended after ") != std::string::npos);
   CHECK(run.result().exits.at("worker:1").signal == SIGKILL);
+
+  MultiProcessRun wrote(Two({"wait"}));
+  REQUIRE(wrote.wait_for_output("worker:1", "begins", seconds(60)));
+  CHECK(ErrorOf([&] { wrote.join(milliseconds(1)); }).code() == ErrorCode::kDeadlineExceeded);
+  CHECK(wrote.result().output.at("worker:1") == "begins\n");
+}
+
+TEST_CASE("a run shows what its processes write, each line behind its task's name",
+          "[multi_process][spec][MPR-01]") {
+  MultiProcessRun run({.command = {kProgram, "shown"}, .cluster = {{"worker", 1}}, .print = false});
+  const std::string shown = run.join().output.at("worker:0");
+  const std::string first = "[worker-0]: passed 1\n", second = "[worker-1]: passed 1\n";
+  CAPTURE(shown);
+  CHECK((shown == first + second || shown == second + first));
 }
 
 TEST_CASE("a failure counts more than the time limit", "[multi_process][spec][MPR-01]") {
