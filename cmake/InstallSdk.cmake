@@ -1,6 +1,7 @@
-# What `cmake --install` gives besides the programs: one shared library, its headers and the package
-# that find_package(muster) reads. Everything below strategy/ is inside the library, so a program needs
-# libtorch and nothing else to build.
+# What `cmake --install` gives besides the programs: one shared library (component library), its headers
+# and the package that find_package(muster) reads (component sdk). Everything below strategy/ is inside the
+# library, so a program needs libtorch and nothing else to build. Hosts that run programs need the library
+# alone: it comes with the daemons (cmake/Packages.cmake).
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -11,11 +12,13 @@ foreach(library strategy_multi_worker_mirrored strategy_parameter_server strateg
   list(APPEND objects $<TARGET_OBJECTS:muster_${library}>)
 endforeach()
 add_library(muster_sdk SHARED ${objects})
+# Another minor version is another release, whose library is another one: muster-config.cmake.in, and
+# SameRelease() in common/base/version_skew.h.
 set_target_properties(muster_sdk PROPERTIES OUTPUT_NAME muster VERSION ${PROJECT_VERSION}
-  SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
+  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
 target_link_libraries(muster_sdk PRIVATE muster::strategy muster::strategy_testing)
 
-install(TARGETS muster_sdk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk)
+install(TARGETS muster_sdk LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT sdk)
 # The folders keep their names below include/muster, where the package's include path points.
 install(FILES strategy/muster.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk)
 install(DIRECTORY strategy DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster COMPONENT sdk

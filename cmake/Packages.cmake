@@ -2,6 +2,7 @@
 # COMPONENT of each install(); `cmake --install <build> --component <name>` puts the same elsewhere.
 #   cli      muster           the command line, and benchmarks that do without libtorch
 #   daemons  muster-daemons   coordinator, parameter server, worker, what they start, other benchmarks, systemd's units
+#   library  muster-daemons   libmuster.so, which programs of users are linked with: each host needs it
 #   sdk      libmuster-dev    the C++ API
 # Settings go to /etc where the prefix is /usr, else to etc below the prefix.
 
@@ -23,20 +24,20 @@ foreach(folder_component "muster cli" "muster-daemons daemons" "libmuster-dev sd
 endforeach()
 
 # muster_says(<component> <path below the prefix> <command>...)
-# Installs what the command prints.
+# Installs what the command prints. By way of the build folder: file(INSTALL) gives the modes that install(FILES)
+# does, whatever the umask.
+set(said ${PROJECT_BINARY_DIR}/said)
 function(muster_says component path)
   list(JOIN ARGN "\" \"" command)
+  cmake_path(GET path PARENT_PATH folder)
   install(CODE "
-    set(root \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
-    if(\"${path}\" MATCHES \"^etc/\" AND CMAKE_INSTALL_PREFIX MATCHES \"/usr$\")
-      cmake_path(GET root PARENT_PATH root)
+    set(root \"\${CMAKE_INSTALL_PREFIX}\")
+    if(\"${path}\" MATCHES \"^etc/\")
+      string(REGEX REPLACE \"/usr$\" \"\" root \"\${root}\")
     endif()
-    set(file \"\${root}/${path}\")
-    message(STATUS \"Installing: \${file}\")
-    cmake_path(GET file PARENT_PATH folder)
-    file(MAKE_DIRECTORY \"\${folder}\")
     execute_process(COMMAND \"${command}\" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
-    file(WRITE \"\${file}\" \"\${text}\")"
+    file(WRITE \"${said}/${path}\" \"\${text}\")
+    file(INSTALL DESTINATION \"\${root}/${folder}\" TYPE FILE FILES \"${said}/${path}\")"
     COMPONENT ${component})
 endfunction()
 
@@ -54,8 +55,9 @@ install(CODE "
   execute_process(COMMAND \"${bin}/muster\" manual --list OUTPUT_VARIABLE commands COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL \"[a-z-]+\" commands \"\${commands}\")
   foreach(command IN LISTS commands)
-    execute_process(COMMAND \"${bin}/muster\" manual \"\${command}\" COMMAND_ERROR_IS_FATAL ANY
-      OUTPUT_FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/man/man1/muster-\${command}.1\")
+    set(page \"${said}/share/man/man1/muster-\${command}.1\")
+    execute_process(COMMAND \"${bin}/muster\" manual \"\${command}\" COMMAND_ERROR_IS_FATAL ANY OUTPUT_FILE \"\${page}\")
+    file(INSTALL DESTINATION \"\${CMAKE_INSTALL_PREFIX}/share/man/man1\" TYPE FILE FILES \"\${page}\")
   endforeach()"
   COMPONENT cli)
 foreach(daemon coordinator ps worker)
@@ -66,8 +68,14 @@ set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VENDOR "The Muster developers")
 set(CPACK_PACKAGE_CONTACT "The Muster developers <muster@localhost>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_COMPONENTS_ALL cli daemons sdk)
+set(CPACK_COMPONENTS_ALL cli daemons library sdk)
+# A group is one package.
+set(CPACK_COMPONENT_DAEMONS_GROUP daemons)
+set(CPACK_COMPONENT_LIBRARY_GROUP daemons)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
+# The builder's umask is the builder's own affair.
+set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/PackageModes.cmake)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -83,14 +91,15 @@ set(CPACK_COMPONENT_CLI_DESCRIPTION "Muster: tf.distribute as a cluster service,
 set(CPACK_DEBIAN_DAEMONS_PACKAGE_NAME muster-daemons)
 set(CPACK_DEBIAN_DAEMONS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/deploy/debian/conffiles
   ${PROJECT_SOURCE_DIR}/deploy/debian/postinst ${PROJECT_SOURCE_DIR}/deploy/debian/prerm
-  ${PROJECT_SOURCE_DIR}/deploy/debian/postrm)
+  ${PROJECT_SOURCE_DIR}/deploy/debian/postrm ${PROJECT_SOURCE_DIR}/deploy/debian/triggers)
 # libtorch computes on reference BLAS without it, about 20 times slower.
 set(CPACK_DEBIAN_DAEMONS_PACKAGE_RECOMMENDS "libopenblas0-openmp, muster")
 set(CPACK_COMPONENT_DAEMONS_DESCRIPTION "Muster: tf.distribute as a cluster service, the daemons
- Coordinator, parameter server and worker, as units of systemd.")
+ Coordinator, parameter server and worker, as units of systemd, and the library
+ that programs of the C++ API need to run.")
 set(CPACK_DEBIAN_SDK_PACKAGE_NAME libmuster-dev)
 set(CPACK_DEBIAN_SDK_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_SDK_PACKAGE_DEPENDS libtorch-dev)
+set(CPACK_DEBIAN_SDK_PACKAGE_DEPENDS "muster-daemons (= ${PROJECT_VERSION}), libtorch-dev")
 set(CPACK_COMPONENT_SDK_DESCRIPTION "Muster: tf.distribute as a cluster service, the C++ API
  Strategies, variables, datasets and the coordinator of closures, for programs
  with libtorch.")

@@ -296,20 +296,34 @@ std::vector<const Member*> Membership::Draining() const {
   return draining;
 }
 
-std::set<TaskId> Membership::Tasks() const {
-  std::set<TaskId> tasks;
+std::set<TaskId> Membership::Named() const {
+  std::set<TaskId> tasks(options_.expected.begin(), options_.expected.end());
   for (const TaskId& task : options_.tasks) {
     if (task.type == "ps" || task.type == "worker") tasks.insert(task);
   }
-  tasks.insert(options_.expected.begin(), options_.expected.end());
+  return tasks;
+}
+
+std::set<TaskId> Membership::Tasks() const {
+  std::set<TaskId> tasks = Named();
   for (const auto& [task, member] : members_) tasks.insert(task);
   for (const auto& [task, record] : out_) tasks.insert(task);
   return tasks;
 }
 
+// Not a parameter server, whose variables somebody may wait for, and not one that was taken out,
+// which is shown as that.
+bool Membership::HasLeft(const TaskId& task) const {
+  const Member* const member = Known(task);
+  return member != nullptr && !member->attached() && member->was_draining &&
+         task.type == "worker" && Out(task) == nullptr && !Named().contains(task);
+}
+
 std::vector<v1::TaskState> Membership::Describe() const {
   std::vector<v1::TaskState> states;
-  for (const TaskId& task : Tasks()) states.push_back(Describe(task));
+  for (const TaskId& task : Tasks()) {
+    if (!HasLeft(task)) states.push_back(Describe(task));
+  }
   return states;
 }
 

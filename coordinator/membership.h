@@ -150,7 +150,9 @@ class Membership {
   std::vector<std::string> MissingWorkers(std::size_t least) const;
   // Those that were asked to end and have not.
   std::vector<const Member*> Draining() const;
-  // Every known task and those of the spec that were never seen.
+  // Every known task and those of the spec that were never seen; without workers that nobody has
+  // named beforehand and that have ended as they were asked to: a cluster that has become smaller
+  // is whole. One of them is there again when it registers.
   std::vector<v1::TaskState> Describe() const;
   v1::TaskState Describe(const TaskId& task) const;
   const Options& options() const { return options_; }
@@ -163,7 +165,10 @@ class Membership {
   void AwaitReturn(SessionId session);
   void Lose(Member& member, const std::string& how);
   Member* BySession(SessionId session);
+  // In the cluster spec, or expected.
+  std::set<TaskId> Named() const;
   std::set<TaskId> Tasks() const;
+  bool HasLeft(const TaskId& task) const;
   void TellToDrain(const Member& member, const v1::TakenOut& out);
   void Release(const Member& member);
 

@@ -98,9 +98,9 @@ v1::ProgramReady Describe(const Options& options) {
   ready.set_function_count(static_cast<std::uint32_t>(functions.size()));
   utsname machine{};
   (void)::uname(&machine);
-  ready.set_abi(fmt::format("muster {}{}{} {}", Version(),
-                            options.torch_version.empty() ? "" : " torch ", options.torch_version,
-                            machine.machine));
+  ready.set_abi(fmt::format(
+      "muster {}{}{} {}", options.version.empty() ? Version() : std::string_view(options.version),
+      options.torch_version.empty() ? "" : " torch ", options.torch_version, machine.machine));
   return ready;
 }
 

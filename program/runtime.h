@@ -30,6 +30,9 @@ class ProgramStart;
 namespace muster::program {
 
 struct Options {
+  // The Muster that the program was built with, whose library may be another one now; empty: this
+  // one. Workers take programs of their own release alone.
+  std::string version = {};
   // The libtorch that the program was built with; empty: none. Hosts must agree in it.
   std::string torch_version = {};
   // In an executor, before anything else: so many threads are its for computing.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "common/base/version.h"
+#include "common/base/version_skew.h"
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "common/telemetry/log.h"
@@ -13,13 +14,15 @@ namespace muster::worker {
 namespace {
 
 // What a program is linked with speaks to daemons and parameter servers, whose messages and frames
-// are those of one release.
+// are those of one release. Patches of it change neither these nor what headers promise, so a
+// program outlives them: it need not be built anew, and running jobs get executors from an upgraded
+// worker.
 Status CheckRelease(const v1::ProgramReady& ready) {
   constexpr std::string_view kName = "muster ";
   std::string_view theirs = ready.abi();
   theirs.remove_prefix(theirs.starts_with(kName) ? kName.size() : 0);
   theirs = theirs.substr(0, theirs.find(' '));
-  if (theirs == Version()) return Ok();
+  if (SameRelease(theirs, Version())) return Ok();
   return InvalidArgument(
       "the program was built with Muster {}, and this worker is of Muster {}: build it with the "
       "SDK of the cluster's release",

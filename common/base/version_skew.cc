@@ -45,4 +45,10 @@ VersionSkew CompareVersions(std::string_view who, std::string_view version,
                    : "more than one minor version apart, which nobody tries; use the cluster's")};
 }
 
+bool SameRelease(std::string_view one, std::string_view other) {
+  const auto a = Parse(one);
+  const auto b = Parse(other);
+  return a && b && a->major == b->major && a->minor == b->minor;
+}
+
 }  // namespace muster

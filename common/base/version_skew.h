@@ -20,4 +20,8 @@ struct VersionSkew {
 VersionSkew CompareVersions(std::string_view who, std::string_view version,
                             std::string_view coordinator);
 
+// Whether both are of one release: of one major and one minor version. What is no version is of
+// none.
+bool SameRelease(std::string_view one, std::string_view other);
+
 }  // namespace muster

@@ -75,8 +75,8 @@ const std::vector<MetricInfo>& Table() {
        "coordinator",
        {"task"},
        "1 while the task is registered (draining and drained ones too), 0 when it is lost or has "
-       "not "
-       "come; none of one that was taken out and is gone."},
+       "not come; none of one that was taken out and is gone, nor of a worker that neither "
+       "TF_CONFIG nor `expect` names and that has drained."},
       {kTaskResidentBytes,
        "muster_coordinator_task_resident_bytes",
        kGauge,

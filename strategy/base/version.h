@@ -1,4 +1,4 @@
-// Versions of this library.
+// Versions of this library, and of the headers that a program is built with.
 //
 // Threading: any thread.
 #pragma once
@@ -7,7 +7,9 @@
 
 namespace muster {
 
-// "0.1.0"
+// That of these headers, which stays in a program that they were compiled into.
+inline constexpr std::string_view kHeaderVersion = "0.1.0";
+// That of the library which the program runs with.
 std::string_view version();
 // The libtorch that it was compiled with: "1.13.0".
 std::string_view torch_version();

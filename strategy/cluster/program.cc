@@ -71,10 +71,11 @@ Result<std::shared_ptr<internal::ClusterLink>> internal::process_link() {
   return std::shared_ptr<ClusterLink>(link);
 }
 
-void init(int argc, char** argv) {
+void internal::init(int argc, char** argv, std::string_view built_with) {
   program::Init(
       argc, argv,
-      {.torch_version = std::string(torch_version()),
+      {.version = std::string(built_with),
+       .torch_version = std::string(torch_version()),
        .use_threads = [](unsigned threads) { at::set_num_threads(static_cast<int>(threads)); }});
 }
 

@@ -15,15 +15,25 @@
 #include <map>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "strategy/base/version.h"
+
 namespace muster {
+namespace internal {
+
+// `built_with`: what init() below hands over is compiled into the program, and stays what it was
+// built with, whatever library the host has.
+void init(int argc, char** argv, std::string_view built_with);
+
+}  // namespace internal
 
 // Returns in the driver and in the evaluator. In an executor it serves closures and never returns;
 // nothing before it should take long, print or need the arguments. Without a cluster it prints the
 // line of `muster submit` that would run the program, and ends with exit code 2. An exception that
 // leaves main() is told to the cluster as the job's error.
-void init(int argc, char** argv);
+inline void init(int argc, char** argv) { internal::init(argc, argv, kHeaderVersion); }
 
 // Requested when a user has asked the job to stop: save what is to be kept and return from main();
 // the process is killed when the grace is over. In the evaluator also when the driver's main() has

@@ -188,7 +188,7 @@ fi
 echo "a backup is restored"
 mkdir "$scratch/aside"
 as_written "The coordinator's state" 1 \
-  "s|/var/lib/private/muster|/var/lib/muster|; s|/root/|$scratch/|; s|FILE|$scratch/backup|; s|/somewhere/else|$scratch/aside|"
+  "s|/var/lib/private/muster|/var/lib/muster|g; s|/root/|$scratch/|; s|FILE|$scratch/backup|; s|/somewhere/else|$scratch/aside|"
 cd "$HOME"
 muster --coordinator 127.0.0.1:5000 --token-file /etc/muster/token status --wait ready --timeout 60s >/dev/null ||
   fail "the cluster is not ready with what was restored"

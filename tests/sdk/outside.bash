@@ -11,7 +11,9 @@ fail() {
   exit 1
 }
 
-cmake --install "$build_tree" --prefix "$folder/prefix" --component sdk > "$folder/install.log"
+for part in library sdk; do
+  cmake --install "$build_tree" --prefix "$folder/prefix" --component "$part"
+done > "$folder/install.log"
 cp -r "$project" "$folder/project"
 # What the test itself adds to the project.
 if declare -F prepare > /dev/null; then prepare; fi

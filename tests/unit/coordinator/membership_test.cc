@@ -221,6 +221,52 @@ TEST_CASE("Tasks of the spec that never came are listed", "[coordinator][unit]")
   CHECK(states[1].state() == "up");
 }
 
+TEST_CASE("A worker that nobody has named is missed when it is lost, not when it has drained",
+          "[coordinator][unit]") {
+  StoppableScheduler time;
+  Recorder observer;
+  Membership members{{.epoch = Epoch(2), .tasks = {}, .expected = {{"worker", 0}}}, time, observer};
+  const auto join = [&](const TaskId& task, const std::string& boot) {
+    v1::Register info;
+    *info.mutable_task() = ToProto(task);
+    info.set_boot_id(boot);
+    return *members.Register(info, std::make_shared<Link>());
+  };
+  const auto drain = [&](SessionId session) {
+    members.OnDraining(session, "SIGTERM");
+    members.OnStreamEnded(session);
+  };
+  const auto shown = [&] {
+    std::vector<std::string> tasks;
+    for (const v1::TaskState& state : members.Describe()) {
+      tasks.push_back(FromProto(state.task()).ToString() + " " + state.state());
+    }
+    return tasks;
+  };
+  using Shown = std::vector<std::string>;
+  const SessionId expected = join({"worker", 0}, "a");
+  const SessionId server = join({"ps", 0}, "b");
+  const SessionId scaled_down = join({"worker", 1}, "c");
+  members.OnStreamEnded(join({"worker", 2}, "d"));
+  time.Advance(Millis(500));
+
+  drain(expected);
+  drain(server);
+  drain(scaled_down);
+
+  CHECK(shown() == Shown{"ps:0 lost", "worker:0 lost", "worker:2 lost"});
+  // It may still be taken out, and is shown as that.
+  CHECK(members.Knows({"worker", 1}));
+  v1::TakenOut out;
+  *out.mutable_task() = ToProto({"worker", 1});
+  members.TakeOut(out);
+  CHECK(shown() == Shown{"ps:0 lost", "worker:0 lost", "worker:1 drained", "worker:2 lost"});
+  CHECK(members.LetIn({"worker", 1}));
+  CHECK(shown() == Shown{"ps:0 lost", "worker:0 lost", "worker:2 lost"});
+  (void)join({"worker", 1}, "e");
+  CHECK(shown() == Shown{"ps:0 lost", "worker:0 lost", "worker:1 up", "worker:2 lost"});
+}
+
 v1::TakenOut Record(const TaskId& task, const std::string& boot) {
   v1::TakenOut record;
   *record.mutable_task() = ToProto(task);

@@ -257,6 +257,14 @@ TEST_CASE_METHOD(Programs, "a program of another release is refused, at its prob
   ProgramReady(Last());
   told(start);
 
+  // Not of another patch of this one: running jobs go on when a worker is upgraded.
+  const std::string release(Version().substr(0, Version().rfind('.')));
+  abi = fmt::format("muster {}.99 torch 2.5.1 x86_64", release);
+  const auto patched = CheckProgram();
+  Fetched();
+  ProgramReady(Last());
+  CHECK(Code(patched) == StatusCode::kOk);
+
   // What it has to say itself comes first.
   const auto fails = StartProgram(2);
   Fetched();
