@@ -52,7 +52,9 @@ void Interrupt::Watch() {
     const timespec limit{0, kLookAroundNs};
     const int signal = ::sigtimedwait(&set, nullptr, &limit);
     if (signal <= 0 || (signal == SIGHUP && raised())) continue;
-    if (signal_.exchange(signal) != 0) ::_exit(128 + signal);
+    // Sessions end by a SIGHUP and a SIGTERM behind it.
+    const int before = signal_.exchange(signal);
+    if (before != 0 && before != SIGHUP) ::_exit(128 + signal);
     const MutexLock lock(mutex_);
     if (then_) then_();
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <ostream>
 
 #include <fmt/format.h>
 
@@ -38,28 +40,25 @@ struct Sent {
   std::string there;
 };
 
-// What cannot be sent of a folder is told of: a job would find half a folder only when it runs.
-Status CheckSendable(const std::string& sent, const fs::path& path, const fs::file_status& leads) {
+struct Listing {
+  std::vector<Sent> files;
+  // What of a folder is not sent, and why: links to a mount that every host has, an editor's lock.
+  std::vector<std::string> left_out;
+};
+
+// Empty: it is sent.
+std::string WhyLeftOut(const fs::path& path, const fs::file_status& leads) {
   std::error_code error;
   const bool link = fs::is_symlink(path, error);
-  if (link && !fs::exists(leads)) {
-    return InvalidArgument("--send {}: {} is a link that leads nowhere: remove it", sent,
-                           path.string());
-  }
-  if (link && fs::is_directory(leads)) {
-    return InvalidArgument(
-        "--send {}: {} is a link to a folder, which is not followed: put the folder in its place, "
-        "or remove it",
-        sent, path.string());
-  }
-  if (fs::is_regular_file(leads) || fs::is_directory(leads)) return Ok();
-  return InvalidArgument("--send {}: {} is no file (a pipe, a socket or a device): remove it", sent,
-                         path.string());
+  if (link && !fs::exists(leads)) return "a link that leads nowhere";
+  if (link && fs::is_directory(leads)) return "a link to a folder";
+  if (fs::is_regular_file(leads) || fs::is_directory(leads)) return "";
+  return "no file (a pipe, a socket or a device)";
 }
 
 // All files below `folder`, which lies at `there` in the working folder.
 Status AddFilesBelow(const std::string& sent, const fs::path& folder, const fs::path& there,
-                     std::vector<Sent>& files) {
+                     Listing& list) {
   std::error_code error;
   fs::directory_iterator at(folder, error);
   for (; !error && at != fs::directory_iterator(); at.increment(error)) {
@@ -70,12 +69,13 @@ Status AddFilesBelow(const std::string& sent, const fs::path& folder, const fs::
       return InvalidArgument("--send {}: {} cannot be read: {}", sent, path.string(),
                              unknown.message());
     }
-    MUSTER_TRY(CheckSendable(sent, path, leads));
     const fs::path name = there / path.filename();
-    if (fs::is_directory(leads)) {
-      MUSTER_TRY(AddFilesBelow(sent, path, name, files));
+    if (const std::string why = WhyLeftOut(path, leads); !why.empty()) {
+      list.left_out.push_back(fmt::format("{} is {}", path.string(), why));
+    } else if (fs::is_directory(leads)) {
+      MUSTER_TRY(AddFilesBelow(sent, path, name, list));
     } else {
-      files.push_back({path.string(), name.lexically_normal().string()});
+      list.files.push_back({path.string(), name.lexically_normal().string()});
     }
   }
   if (!error) return Ok();
@@ -85,28 +85,30 @@ Status AddFilesBelow(const std::string& sent, const fs::path& folder, const fs::
 
 // A file, or all files below a folder, by name. A relative path keeps its folders; of others the
 // last name is kept, and what is below it.
-//   kInvalidArgument: a part of the folder that cannot be read or sent.
-Result<std::vector<Sent>> FilesAt(const std::string& sent) {
+//   kInvalidArgument: a part of the folder that cannot be read: a job would find half a folder only
+//   when it runs.
+Result<Listing> FilesAt(const std::string& sent) {
   const fs::path path = fs::path(sent).lexically_normal();
   const fs::path named = path.has_filename() ? path : path.parent_path();
   const bool keeps = named.is_relative() && !GoesUp(named);
   const fs::path there = keeps ? named : named.filename();
   std::error_code error;
-  std::vector<Sent> files;
+  Listing list;
   if (!fs::is_directory(named, error)) {
-    files.push_back({sent, there.string()});
-    return files;
+    list.files.push_back({sent, there.string()});
+    return list;
   }
-  MUSTER_TRY(AddFilesBelow(sent, named, there, files));
-  if (files.empty()) return InvalidArgument("--send {}: no file is in this folder", sent);
-  std::sort(files.begin(), files.end(),
-            [](const Sent& a, const Sent& b) { return a.there < b.there; });
-  return files;
+  MUSTER_TRY(AddFilesBelow(sent, named, there, list));
+  if (list.files.empty()) return InvalidArgument("--send {}: no file is in this folder", sent);
+  std::ranges::sort(list.files, {}, &Sent::there);
+  std::ranges::sort(list.left_out);
+  return list;
 }
 
 // What is sent beside the command, in a fixed order.
-Result<std::vector<Sent>> FilesOf(const Options& options) {
-  std::vector<Sent> files;
+Result<Listing> FilesOf(const Options& options) {
+  Listing list;
+  std::vector<Sent>& files = list.files;
   if (!IsSent(options) && options.program.size() > 1) {
     const std::string& script = options.program[1];
     const fs::path path(script);
@@ -116,8 +118,9 @@ Result<std::vector<Sent>> FilesOf(const Options& options) {
     }
   }
   for (const std::string& sent : options.send) {
-    MUSTER_TRY_ASSIGN(std::vector<Sent> all, FilesAt(sent));
-    for (Sent& file : all) {
+    MUSTER_TRY_ASSIGN(Listing all, FilesAt(sent));
+    std::ranges::move(all.left_out, std::back_inserter(list.left_out));
+    for (Sent& file : all.files) {
       const bool known = std::any_of(files.begin(), files.end(), [&](const Sent& one) {
         std::error_code none;
         return one.there == file.there && fs::equivalent(one.here, file.here, none);
@@ -125,7 +128,7 @@ Result<std::vector<Sent>> FilesOf(const Options& options) {
       if (!known) files.push_back(std::move(file));
     }
   }
-  return files;
+  return list;
 }
 
 Status CheckFiles(const std::vector<Sent>& files) {
@@ -163,7 +166,8 @@ Result<v1::JobSpec> LaunchJob(const Options& options) {
   }
   const bool sent = IsSent(options);
   if (sent) MUSTER_TRY(CheckRunnable(command, true));
-  MUSTER_TRY_ASSIGN(const std::vector<Sent> files, FilesOf(options));
+  MUSTER_TRY_ASSIGN(const Listing list, FilesOf(options));
+  const std::vector<Sent>& files = list.files;
   MUSTER_TRY(CheckFiles(files));
   v1::JobSpec spec;
   const bool script = !sent && !files.empty() && options.program.size() > 1 &&
@@ -209,7 +213,11 @@ Status UploadLaunch(const Terminal& terminal, JobApi& api, const Options& option
                       UploadFile(terminal, api, "the command", options.program.front()));
     launch.set_sha256(sha256);
   }
-  MUSTER_TRY_ASSIGN(const std::vector<Sent> files, FilesOf(options));
+  MUSTER_TRY_ASSIGN(const Listing list, FilesOf(options));
+  const std::vector<Sent>& files = list.files;
+  for (const std::string& what : list.left_out) {
+    terminal.err << "--send: " << what << ": not sent" << std::endl;
+  }
   // By their number they find their places in the spec, which was made from an earlier look.
   const bool same =
       std::equal(files.begin(), files.end(), launch.files().begin(), launch.files().end(),

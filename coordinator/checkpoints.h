@@ -75,6 +75,8 @@ class Checkpoints {
     // What the journal lists, oldest first. With any, an empty folder is not what it was.
     std::vector<std::string> known;
     Claimant claimant;
+    // Every byte is read. False: the variables are not, nor asked whether they are whole.
+    bool verify = true;
   };
 
   // What may go below one root.

@@ -88,7 +88,8 @@ Result<Checkpoints::Found> FindIn(const Checkpoints::Search& search) {
           "aside)",
           directory, manifest->job_id(), manifest->job_name());
     }
-    Status status = manifest.ok() ? storage::Verify(directory) : manifest.status();
+    Status status = manifest.status();
+    if (status.ok() && search.verify) status = storage::Verify(directory);
     if (status.ok()) {
       Result<v1::TensorSet> buffers = storage::ReadBuffers(directory);
       status = buffers.status();

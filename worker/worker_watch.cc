@@ -158,8 +158,8 @@ std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   ++job.looks;
   // One that waits for a slower member of its group is not to blame. It says so again and again: of
   // one that is stopped itself no wait is told (process::WaitPage::kFresh).
-  const bool waits = io_.WaitOf(*job.process).has_value();
-  job.idle_looks = waits || used * kBusyShare >= passed ? 0 : job.idle_looks + 1;
+  const std::optional<process::Wait> wait = io_.WaitOf(*job.process);
+  job.idle_looks = wait || used * kBusyShare >= passed ? 0 : job.idle_looks + 1;
   const bool idle = job.idle_looks > kLooks;
   const bool long_step =
       options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;
@@ -172,6 +172,14 @@ std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
         .how = fmt::format(
             "its worker's watchdog: {} got nowhere for {:g} s and used no processor time", what,
             seconds(options_.stuck_limit)),
+        .stuck = true,
+        .from_outside = true};
+  }
+  if (wait) {
+    return ExecutorEnd{
+        .how = fmt::format("its worker's watchdog: {} has waited for {} in {}, and has no answer "
+                           "within the step limit of {:g} s (--step-timeout)",
+                           what, wait->awaited, wait->call, seconds(options_.step_limit)),
         .stuck = true,
         .from_outside = true};
   }

@@ -36,13 +36,17 @@ Result<std::string> MakeNewFolder(const std::string& name) {
 Result<std::string> MakeStateFolder(const std::string& asked, const std::string& runtime) {
   if (asked.empty()) return MakeNewFolder(fmt::format("{}/state-{}", runtime, ::getpid()));
   std::error_code error;
-  fs::path path = fs::absolute(asked, error).lexically_normal();
+  fs::path path = fs::absolute(asked, error);
   // It stands in messages and in the list of clusters that run, which take UTF-8 only.
   if (FirstBadUtf8(path.string()) != std::string::npos) {
     return InvalidArgument("--state-dir {}: not UTF-8", ToValidUtf8(path.string()));
   }
-  // The folder around "new/" would be "new" itself, made for everybody.
-  if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();
+  // The folder around "new/" would be "new" itself, made for everybody. A link with a slash behind
+  // it is the folder that it leads to.
+  if (fs::is_directory(path, error)) {
+    if (fs::path real = fs::canonical(path, error); !path.has_filename() && !error) path = real;
+  }
+  while (!path.has_filename() && path.has_relative_path()) path = path.parent_path();
   fs::create_directories(path.parent_path(), error);
   MUSTER_TRY(MakePrivateDirectory(path.string()));
   return path.string();

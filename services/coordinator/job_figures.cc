@@ -67,9 +67,10 @@ JobFigures::One& JobFigures::Of(const std::string& job_id) {
   if (made) {
     found->second.file = std::make_shared<File>();
     order_.push_back(job_id);
-    const auto ended =
-        std::ranges::find_if(order_, [this](const std::string& id) { return jobs_.at(id).ended; });
-    if (order_.size() > kMostJobs && ended != order_.end()) {
+    while (order_.size() > kMostJobs) {
+      const auto ended = std::ranges::find_if(
+          order_, [this](const std::string& id) { return jobs_.at(id).ended; });
+      if (ended == order_.end()) break;
       jobs_.erase(*ended);
       order_.erase(ended);
     }

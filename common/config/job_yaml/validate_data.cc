@@ -146,8 +146,8 @@ void DataCheck::CsvMissing(const std::string& field, const v1::CsvColumn& column
     return;
   }
   const bool wide = column.dtype() == v1::DTYPE_FLOAT64;
-  const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  if (!(std::abs(missing) <= most)) {  // NaN is none, too
+  // The greatest float32 is written 3.4028235e38, which is more, and rounds to it.
+  if (!std::isfinite(wide ? missing : static_cast<float>(missing))) {
     Report(field, "must be a finite {}; given {}", wide ? "float64" : "float32", missing);
   }
 }

@@ -150,7 +150,8 @@ TEST_CASE_METHOD(LaunchFixture, "an executable is launched when its strategy say
   CHECK(spec.launch().sha256() == Sha256OfFile("words").value());
 }
 
-TEST_CASE_METHOD(LaunchFixture, "a folder of which a part would stay behind is refused",
+TEST_CASE_METHOD(LaunchFixture,
+                 "what of a folder is not sent is said, and what cannot be read is refused",
                  "[cli][unit]") {
   Make("src/train.py", "print(1)");
   Make("elsewhere/net.py", "x = 1");
@@ -160,15 +161,13 @@ TEST_CASE_METHOD(LaunchFixture, "a folder of which a part would stay behind is r
   api.submitted.clear();
 
   fs::create_symlink("nothing", "src/gone.py");
-  CHECK(Refuses(line, "--send src: src/gone.py is a link that leads nowhere: remove it"));
-  fs::remove("src/gone.py");
   fs::create_directory_symlink("../elsewhere", "src/lib");
-  CHECK(Refuses(line, "--send src: src/lib is a link to a folder, which is not followed"));
-  fs::remove("src/lib");
   REQUIRE(::mkfifo("src/pipe", 0600) == 0);
-  CHECK(Refuses(line, "--send src: src/pipe is no file (a pipe, a socket or a device)"));
-  fs::remove("src/pipe");
-  CHECK(api.submitted.empty());
+  CHECK(Paths(Submitted(line)) == Words{"src/net.py", "src/train.py"});
+  CHECK(err.str().find("--send: src/gone.py is a link that leads nowhere: not sent\n"
+                       "--send: src/lib is a link to a folder: not sent\n"
+                       "--send: src/pipe is no file (a pipe, a socket or a device): not sent\n") !=
+        std::string::npos);
 
   if (!muster::testing::MayBeOthers()) return;
   fs::create_directory("src/closed");

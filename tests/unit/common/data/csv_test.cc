@@ -1,5 +1,6 @@
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "common/base/host_name.h"
 #include "common/data/source_file.h"
@@ -98,6 +99,9 @@ TEST_CASE("an empty CSV field is the missing value, or bad without one", "[data]
   column.set_missing(1e300);
   CHECK(Contains(OpenError(csv.spec, files),
                  "data.csv.columns.a.missing: 1e+300 is no finite float32"));
+  column.set_missing(3.4028235e38);
+  CHECK(Values<float>(*MustOpen(csv.spec, files.Options(2)), 1, "a").back() ==
+        std::numeric_limits<float>::max());
 }
 
 TEST_CASE("a bad CSV row fails the job with file and line, whatever is wrong", "[data][unit]") {

@@ -156,6 +156,18 @@ TEST_CASE_METHOD(Keeper, "a job that runs keeps its curves however many others c
   CHECK(figures.Find("j-1")->at("loss").points().size() == 2);
   CHECK(figures.Find("other-0") == nullptr);
   CHECK(figures.Find("other-127") != nullptr);
+
+  // After a time of many jobs, no more are kept than before.
+  const auto many = [](std::size_t i) { return fmt::format("many-{}", i); };
+  for (std::size_t i = 0; i < 2 * JobFigures::kMostJobs; ++i) figures.GoOn(many(i), dir / "m", 0);
+  for (std::size_t i = 0; i < 2 * JobFigures::kMostJobs; ++i) figures.End(many(i));
+  figures.GoOn("last", dir / "last", 0);
+  strand.RunReady();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < 2 * JobFigures::kMostJobs; ++i) {
+    if (figures.Find(many(i)) != nullptr) ++kept;
+  }
+  CHECK(kept < JobFigures::kMostJobs);
 }
 
 TEST_CASE("a rate that is not known yet is no point of its curve", "[coordinator][figures]") {
