@@ -1,5 +1,6 @@
 #include "device/replica_group.h"
 
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +47,18 @@ ReplicaGroup::ReplicaGroup(int replicas, Throw make_exception)
       errors_(static_cast<std::size_t>(replicas)),
       unwound_(static_cast<std::size_t>(replicas)) {
   threads_->all.reserve(static_cast<std::size_t>(replicas));
-  for (int r = 0; r < replicas; ++r) threads_->all.emplace_back([this, r] { ThreadMain(r); });
+  try {
+    for (int r = 0; r < replicas; ++r) threads_->all.emplace_back([this, r] { ThreadMain(r); });
+  } catch (const std::exception& error) {
+    // Those that have started must end here: the destructor of an object that was never whole is
+    // not called.
+    const std::size_t started = threads_->all.size();
+    StopThreads();
+    std::rethrow_exception(make_exception_(ResourceExhausted(
+        "a thread for replica {} of {} cannot be had: {}; the user's limit of processes (ulimit "
+        "-u), or that of the container or service (pids.max, TasksMax), is reached",
+        started, replicas, error.what())));
+  }
 }
 
 ReplicaGroup::~ReplicaGroup() {
@@ -54,6 +66,10 @@ ReplicaGroup::~ReplicaGroup() {
     (void)threads_.release();
     return;
   }
+  StopThreads();
+}
+
+void ReplicaGroup::StopThreads() {
   {
     const MutexLock lock(threads_->mutex);
     stopping_ = true;

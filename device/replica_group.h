@@ -47,6 +47,7 @@ class ReplicaGroup {
   // Builds the exception that a status becomes where it leaves the group; strategy/ throws its own.
   using Throw = std::function<std::exception_ptr(const Status&)>;
 
+  // Throws kResourceExhausted: not all threads could be started; none is left.
   ReplicaGroup(int replicas, Throw make_exception);
   ~ReplicaGroup();
 
@@ -71,6 +72,7 @@ class ReplicaGroup {
   };
 
   void ThreadMain(int replica);
+  void StopThreads();
   void Finish(int replica, std::exception_ptr error);
   // What a child that was forked must not touch: a condition variable waits in its destructor for
   // threads that wait for it, and there they never do.

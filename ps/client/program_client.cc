@@ -68,6 +68,7 @@ class ProgramClientImpl final : public ProgramClient {
   Status Read(std::span<const ReadRequest> requests, WriteSet* own) override;
   Result<std::uint64_t> Updates(const VariableHandle& variable) override;
   Status Flush(WriteSet& set) override;
+  Status EndFlush(WriteSet& set) override;
   void SetSettled(ClosureId closure) override;
   Status Settle() override;
   Status EndSteps(std::uint64_t step) override;
@@ -368,8 +369,13 @@ Status ProgramClientImpl::Read(std::span<const ReadRequest> requests, WriteSet* 
   };
   for (const ReadRequest& request : requests) {
     MUSTER_TRY(CheckRead(request));
-    if (own == nullptr) continue;
-    if (own->HasGradient(*request.variable) || request.slot != 0) MUSTER_TRY(Flush(*own));
+    // No more is sent than has to be: of several threads' sets over one closure's, whose reads
+    // share what they have read, each sends its own when it has to, whoever has read first.
+    for (WriteSet* set = own; set != nullptr; set = set->under_) {
+      if (request.slot == 0 && !set->HasGradient(*request.variable)) continue;
+      MUSTER_TRY(Flush(*set));
+      break;
+    }
   }
   std::vector<Share> shares = Shares();
   Scratch scratch;
@@ -492,6 +498,8 @@ Status ProgramClientImpl::Flush(WriteSet& set) {
   }
   return Ok();
 }
+
+Status ProgramClientImpl::EndFlush(WriteSet& set) { return set.sent_ > 0 ? FlushFirst(set) : Ok(); }
 
 // What a flush that failed has sent goes again as it was, and alone: to a shard that has it, what
 // was written since would be a part of what it knows by this number.

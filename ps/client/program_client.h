@@ -105,6 +105,8 @@ class ProgramClient {
   //   kFailedPrecondition: a gradient of a variable without an optimizer; nothing was sent.
   //   kNotFound: one of a variable that was deleted.
   virtual Status Flush(WriteSet& set) = 0;
+  // After a flush that failed: what that has sent goes again, and nothing else of the set does.
+  virtual Status EndFlush(WriteSet& set) = 0;
 
   // All closures of synchronous steps before `step` have ended: what they have written is applied.
   virtual Status EndSteps(std::uint64_t step) = 0;

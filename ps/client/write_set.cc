@@ -157,7 +157,6 @@ bool WriteSet::Touches(const VariableInfo& variable) const {
 }
 
 bool WriteSet::HasGradient(const VariableInfo& variable) const {
-  if (under_ != nullptr && under_->HasGradient(variable)) return true;
   return std::ranges::any_of(writes_, [&](const Write& write) {
     return write.variable->id == variable.id && write.op == kGradient;
   });

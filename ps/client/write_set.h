@@ -60,12 +60,11 @@ class WriteSet {
   void Take(WriteSet& other);
 
   bool empty() const { return writes_.empty(); }
-  // A flush has failed, and some servers may have it: it is to be flushed again, not to be taken.
-  bool half_sent() const { return sent_ > 0; }
-  // These are of what it lies over, too. Whether a write to the variable waits to be sent; one by
-  // an optimizer, whose outcome only the server knows.
-  bool Touches(const VariableInfo& variable) const;
+  // Whether a write by an optimizer waits to be sent, whose outcome only the server knows; not of
+  // what it lies over.
   bool HasGradient(const VariableInfo& variable) const;
+  // These are of what it lies over, too. Whether a write to the variable waits to be sent.
+  bool Touches(const VariableInfo& variable) const;
   // What waits, done to values that were read: to all of them, or to the rows of `ids`. Not for
   // gradients.
   void Overlay(const VariableInfo& variable, std::span<std::byte> values) const;

@@ -146,7 +146,9 @@ auto ending_failed_step(CoordinatorCore& core, const Schedule& schedule_one) {
   } catch (const Error& error) {
     const bool of_queue = dynamic_cast<const ClosureError*>(&error) != nullptr ||
                           error.code() == ErrorCode::kCancelled;
-    if (of_queue) end_failed_step(core);
+    // To tell a server that is lost would only take its time; the next join() tells it.
+    const bool of_server = dynamic_cast<const PsUnavailable*>(&error) != nullptr;
+    if (of_queue && !of_server) end_failed_step(core);
     throw;
   }
 }
@@ -397,10 +399,11 @@ void ClusterCoordinator::join(const internal::Deadline& deadline) {
 
 bool ClusterCoordinator::done() {
   internal::refuse_in_closure("done()");
-  const auto done = core_->driver().Done(core_->until(std::nullopt));
-  if (dispatch::ErrorOf(done.status())) internal::end_failed_step(*core_);
-  internal::raise_closure_unless_ok(done.status());
-  return *done;
+  return internal::ending_failed_step(*core_, [&] {
+    const auto done = core_->driver().Done(core_->until(std::nullopt));
+    internal::raise_closure_unless_ok(done.status());
+    return *done;
+  });
 }
 
 std::vector<std::string> ClusterCoordinator::workers() const { return core_->link().workers(); }

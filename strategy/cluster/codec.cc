@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "common/torch/dtypes.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 
 namespace muster {
@@ -52,7 +53,7 @@ void Codec<torch::Tensor>::write(const torch::Tensor& tensor, Bytes& to) {
                         "numbers, dimensions at most {}",
                         text_of(tensor.scalar_type()), tensor.dim(), kMostDimensions));
   }
-  const torch::Tensor plain = tensor.detach().to(torch::kCPU).contiguous().resolve_conj();
+  const torch::Tensor plain = internal::plain_of(tensor.detach().to(torch::kCPU));
   internal::append_value(to, static_cast<std::uint8_t>(plain.dim()));
   internal::append_value(to, static_cast<std::int8_t>(plain.scalar_type()));
   internal::append(to, plain.sizes().data(), plain.sizes().size() * sizeof(std::int64_t));

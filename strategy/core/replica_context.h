@@ -75,8 +75,8 @@ class ReplicaContext {
 
   // The sum or mean of `value` over all replicas, in every replica, by the strategy's cross-device
   // ops. A nest of tensors, numbers and IndexedSlices is reduced in one call. Differentiable in its
-  // dense leaves: the gradient is the same reduction of the replicas' gradients, and is made in the
-  // replica function, too. MEAN of integers is float64. The
+  // dense leaves, any number of times (create_graph): the gradient is the same reduction of the
+  // replicas' gradients, and is made in the replica function, too. MEAN of integers is float64. The
   // result is never the memory of `value`.
   //   INVALID_ARGUMENT: shapes, types or structures differ between replicas; neither SUM nor MEAN.
   //   UNIMPLEMENTED, in backward: through IndexedSlices.
@@ -122,8 +122,8 @@ class ReplicaContext {
   }
 
   // The replicas' values joined along `axis`, in every replica; of a nest, leaf by leaf.
-  // Differentiable: each replica gets the gradient of its own piece. Sizes may differ along `axis`
-  // alone (INVALID_ARGUMENT). UNIMPLEMENTED: IndexedSlices.
+  // Differentiable, as all_reduce() is: each replica gets the gradient of its own piece. Sizes may
+  // differ along `axis` alone (INVALID_ARGUMENT). UNIMPLEMENTED: IndexedSlices.
   torch::Tensor all_gather(const torch::Tensor& value, int axis,
                            const CommunicationOptions& options = {});
   template <class T>

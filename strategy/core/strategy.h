@@ -211,7 +211,8 @@ class Strategy {
 
   // Copies of a module for the replicas, its parameters and buffers as variables:
   // strategy/train/module.h. The module becomes the first copy.
-  //   INVALID_ARGUMENT: null, or it cannot be copied (torch::nn::Cloneable does that).
+  //   INVALID_ARGUMENT: null, it cannot be copied (torch::nn::Cloneable does that), or, where there
+  //   are several copies or values on servers, two of its parameters or buffers overlap in memory.
   //   UNIMPLEMENTED: on parameter servers, parameters that share memory without being one tensor.
   template <class M>
     requires std::is_base_of_v<torch::nn::Module, M>
@@ -295,8 +296,7 @@ class Strategy {
     check_components(value);
     const bool distributed = num_local_replicas() == 1 || !value.same_object();
     if (!distributed && op == ReduceOp::kSum && takes_plain_values()) raise_undistributed();
-    nest::Components<T> components;
-    for (const T& component : value.values()) components.push_back(&component);
+    const nest::Components<T> components = nest::components_of(value.values());
     return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
       if constexpr (std::is_same_v<L, IndexedSlices>) {
         std::vector<IndexedSlices> slices;
@@ -333,8 +333,7 @@ class Strategy {
   nest::tensors_t<T> gather_nest(const PerReplica<T>& value, int axis) {
     require_cross_replica("gather()", "all_gather()");
     check_components(value);
-    nest::Components<T> components;
-    for (const T& component : value.values()) components.push_back(&component);
+    const nest::Components<T> components = nest::components_of(value.values());
     return nest::combine(components, [&]<class L>(const nest::Components<L>& leaves) {
       if constexpr (std::is_same_v<L, IndexedSlices>) {
         refuse_gather_of_slices();

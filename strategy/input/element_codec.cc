@@ -7,6 +7,7 @@
 #include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/torch/dtypes.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/internal/copies.h"
 
@@ -59,7 +60,7 @@ data::Column to_column(std::string name, const torch::Tensor& tensor) {
     raise(InvalidArgument("column {}: tensors of {} cannot be elements of a dataset", name,
                           torch::toString(tensor.scalar_type())));
   }
-  auto owner = std::make_shared<const torch::Tensor>(tensor.detach().contiguous());
+  auto owner = std::make_shared<const torch::Tensor>(plain_of(tensor.detach()));
   const auto* const memory = static_cast<const std::byte*>(owner->data_ptr());
   return {.info = {.name = std::move(name), .dtype = dtype, .shape = tensor.sizes().vec()},
           .owner = std::move(owner),

@@ -10,6 +10,7 @@
 #include "common/base/words.h"
 #include "device/gpu.h"
 #include "device/placing.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/replica_context.h"
@@ -110,7 +111,7 @@ Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& va
     Buffer buffer{*type, {}, {}, {}};
     for (std::size_t d = 0; d < values[i].size(); ++d) {
       const device::PlaceScope scope(to.places()[d]);
-      buffer.inputs.push_back(values[i][d].detach().contiguous());
+      buffer.inputs.push_back(internal::plain_of(values[i][d].detach()));
       buffer.sources.push_back(buffer.inputs.back().data_ptr());
       results[i].push_back(torch::empty(
           values[i][d].sizes(),
@@ -209,7 +210,7 @@ Brought BroughtOf(collectives::Reduction reduction, const std::vector<torch::Ten
       const DType result = collectives::ResultType(reduction, type);
       torch::Tensor& to = brought.results[values.size() - 1 - i];
       const torch::Tensor& from =
-          brought.inputs.emplace_back(internal::here(reversed[i]).contiguous());
+          brought.inputs.emplace_back(internal::plain_of(internal::here(reversed[i])));
       to = torch::empty(reversed[i].sizes(), torch::dtype(internal::scalar_type_of(result)));
       brought.buffers.push_back({type, reversed[i].sizes().vec(), from.data_ptr(), to.data_ptr()});
     }
@@ -403,7 +404,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
     }
     std::vector<std::int64_t> joined;
     buffers.push_back(PlanGather(shapes, axis, values[i].element_size(), joined));
-    inputs.push_back(internal::here(values[i]).contiguous());
+    inputs.push_back(internal::plain_of(internal::here(values[i])));
     results.push_back(torch::empty(joined, torch::dtype(values[i].scalar_type())));
     buffers.back().in = inputs.back().data_ptr();
     buffers.back().out = results.back().data_ptr();

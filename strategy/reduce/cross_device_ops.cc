@@ -28,10 +28,19 @@ std::vector<torch::Tensor> CopyToAll(const torch::Tensor& value, const Destinati
   return copies;
 }
 
-// In the types that have room for what is added before it is divided.
-std::vector<std::vector<torch::Tensor>> WithRoom(std::vector<std::vector<torch::Tensor>> values) {
+// In the types that have room for what is added here, then between processes, before it is rounded
+// or divided. Types that differ stay, to be told where they are added.
+std::vector<std::vector<torch::Tensor>> WithRoom(ReduceOp op,
+                                                 std::vector<std::vector<torch::Tensor>> values) {
   for (std::vector<torch::Tensor>& components : values) {
-    for (torch::Tensor& one : components) one = one.to(internal::mean_sum_type(one.scalar_type()));
+    const torch::ScalarType type = components[0].scalar_type();
+    const bool same =
+        std::all_of(components.begin(), components.end(),
+                    [type](const torch::Tensor& one) { return one.scalar_type() == type; });
+    const torch::ScalarType wide =
+        op == ReduceOp::kMean ? internal::mean_sum_type(type) : internal::sum_type(type);
+    if (!same || wide == type) continue;
+    for (torch::Tensor& one : components) one = one.to(wide);
   }
   return values;
 }
@@ -158,21 +167,20 @@ std::vector<std::vector<torch::Tensor>> CrossDeviceOps::reduce_in_step(
     const Destinations& devices, const CommunicationOptions& options) {
   collectives::Group* const between = strategy.collectives();
   if (between == nullptr) return batch_reduce_implementation(op, values, devices, options);
-  const bool mean = op == ReduceOp::kMean;
   std::vector<torch::Tensor> sums;
-  for (auto& sum : batch_reduce_implementation(ReduceOp::kSum, mean ? WithRoom(values) : values,
-                                               devices, options)) {
+  for (auto& sum :
+       batch_reduce_implementation(ReduceOp::kSum, WithRoom(op, values), devices, options)) {
     sums.push_back(std::move(sum[0]));
   }
   std::vector<torch::Tensor> totals =
       internal::sum_between_cards(*between, devices.places()[0], sums, options.timeout);
   std::vector<std::vector<torch::Tensor>> results;
   for (std::size_t i = 0; i < totals.size(); ++i) {
-    if (mean) {
-      const torch::ScalarType type = values[i][0].scalar_type();
+    const torch::ScalarType type = values[i][0].scalar_type();
+    if (op == ReduceOp::kMean) {
       totals[i] = internal::mean_of(totals[i], strategy.num_replicas_in_sync());
-      if (torch::isFloatingType(type)) totals[i] = totals[i].to(type);
     }
+    if (torch::isFloatingType(type)) totals[i] = totals[i].to(type);
     results.push_back(CopyToAll(totals[i], devices));
   }
   return results;

@@ -99,23 +99,9 @@ void MarkIntegers(AutogradContext* saved, at::TensorList values, const variable_
 }
 
 // The gradients that backward was given for differentiable results, summed or averaged; undefined
-// elsewhere.
+// elsewhere. Where backward builds a graph (create_graph) they have a gradient in turn.
 variable_list ReduceGradients(ReplicaContext& context, ReduceOp op, const variable_list& gradients,
-                              const CommunicationOptions& options) {
-  variable_list wanted;
-  for (const torch::Tensor& gradient : gradients) {
-    if (IsDifferentiable(gradient)) wanted.push_back(gradient);
-  }
-  const torch::NoGradGuard no_grad;
-  variable_list reduced =
-      context.strategy().cross_device_ops().all_reduce(context, op, wanted, options);
-  variable_list result;
-  auto next = reduced.begin();
-  for (const torch::Tensor& gradient : gradients) {
-    result.push_back(IsDifferentiable(gradient) ? std::move(*next++) : torch::Tensor());
-  }
-  return result;
-}
+                              const CommunicationOptions& options);
 
 struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
   static variable_list forward(AutogradContext* saved, at::TensorList values,
@@ -136,6 +122,22 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
     return result;
   }
 };
+
+variable_list ReduceGradients(ReplicaContext& context, ReduceOp op, const variable_list& gradients,
+                              const CommunicationOptions& options) {
+  variable_list wanted;
+  for (const torch::Tensor& gradient : gradients) {
+    if (IsDifferentiable(gradient)) wanted.push_back(gradient);
+  }
+  const Call call{.context = context, .op = op, .options = options};
+  variable_list reduced = AllReduceFunction::apply(at::TensorList(wanted), AddressOf(call));
+  variable_list result;
+  auto next = reduced.begin();
+  for (const torch::Tensor& gradient : gradients) {
+    result.push_back(IsDifferentiable(gradient) ? std::move(*next++) : torch::Tensor());
+  }
+  return result;
+}
 
 // Each replica's gradient is the sum, over replicas, of its own piece of their gradients.
 struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {

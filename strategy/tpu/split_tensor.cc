@@ -170,6 +170,9 @@ const auto kMultiply = [](const torch::Tensor& x, const torch::Tensor& y) { retu
 }  // namespace
 
 torch::Tensor internal::on_core(const torch::Tensor& value, device::Place core) {
+  if (!value.defined()) {
+    raise(InvalidArgument("an undefined tensor cannot go to core {}", core.Canonical()));
+  }
   if (device::PlaceOf(value) == core) return value;
   return Move::apply(value, std::int64_t{device::ArenaOf(core)});
 }
@@ -183,6 +186,7 @@ SplitTensor::SplitTensor(std::vector<torch::Tensor> parts, std::vector<int> dime
 
 SplitTensor SplitTensor::split(const torch::Tensor& value, std::vector<int> dimensions,
                                std::vector<device::Place> cores) {
+  if (!value.defined()) raise(InvalidArgument("an undefined tensor cannot be split"));
   if (static_cast<std::int64_t>(dimensions.size()) != value.dim()) {
     raise(InvalidArgument(
         "a tensor of rank {} cannot be split by partition_dimensions {}: one number for each of "
@@ -222,6 +226,7 @@ SplitTensor SplitTensor::split(const torch::Tensor& value, std::vector<int> dime
 }
 
 SplitTensor SplitTensor::replicate(const torch::Tensor& value, std::vector<device::Place> cores) {
+  if (!value.defined()) raise(InvalidArgument("an undefined tensor cannot be replicated"));
   std::vector<torch::Tensor> copies;
   for (const device::Place core : cores) copies.push_back(on_core(value, core));
   return {std::move(copies), std::vector<int>(static_cast<std::size_t>(value.dim()), 1),

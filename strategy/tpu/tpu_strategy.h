@@ -81,15 +81,15 @@ class TPUStrategy final : public Strategy {
   // differentiable.
   //
   // `tensor` on that core of the replica, as it is.
-  //   INVALID_ARGUMENT: no core of a replica; or with SPMD partitioning.
+  //   INVALID_ARGUMENT: no core of a replica; an undefined tensor; or with SPMD partitioning.
   torch::Tensor experimental_assign_to_logical_device(const torch::Tensor& tensor,
                                                       int logical_device_id);
   // Part i, with the last dimension fastest, on logical device i.
-  //   INVALID_ARGUMENT, in this order: another number of dimensions than `tensor` has, a size that
-  //   does not divide, other than one part for each core.
+  //   INVALID_ARGUMENT, in this order: an undefined tensor, another number of dimensions than
+  //   `tensor` has, a size that does not divide, other than one part for each core.
   SplitTensor experimental_split_to_logical_devices(const torch::Tensor& tensor,
                                                     const std::vector<int>& partition_dimensions);
-  // The whole tensor on each core.
+  // The whole tensor on each core. INVALID_ARGUMENT: an undefined one.
   SplitTensor experimental_replicate_to_logical_devices(const torch::Tensor& tensor);
 
   // The copies of a variable on the cores of a replica, by logical device; one, without SPMD

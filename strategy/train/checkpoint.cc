@@ -15,6 +15,7 @@
 #include "common/torch/dtypes.h"
 #include "muster/v1/checkpoint.pb.h"
 #include "strategy/base/internal/bytes_of.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
@@ -186,11 +187,11 @@ struct RestoreStatus::Impl {
     std::vector<Named> values;
     const torch::NoGradGuard no_grad;
     for (const auto& [name, variable] : variables) {
-      values.push_back({name, variable.state()->ReadAcross().to(torch::kCPU).contiguous()});
+      values.push_back({name, internal::plain_of(variable.state()->ReadAcross().to(torch::kCPU))});
     }
     for (const TrackedState& tracked : states) {
       for (const auto& [name, value] : tracked.state->Values()) {
-        values.push_back({tracked.prefix + name, value.to(torch::kCPU).contiguous()});
+        values.push_back({tracked.prefix + name, internal::plain_of(value.to(torch::kCPU))});
       }
     }
     return values;

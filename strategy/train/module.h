@@ -17,7 +17,10 @@
 // variable.value() is its copy's tensor. Mirrored copies lie in the memory of their devices; under
 // central storage the copies' parameters are views of one value on the parameter device; replicas
 // on other cards have copies of it, made anew when it was written (not when a copy was). One
-// parameter registered under several names (shared submodules included) stays one in all copies.
+// parameter registered under several names (shared submodules included) stays one in all copies,
+// and so does a view of it of the same shape. With several copies, parameters and buffers that
+// overlap in memory in any other way (a transposed view of a weight) are refused
+// (INVALID_ARGUMENT); those that only lie side by side in one storage are not.
 //
 // Under a ParameterServerStrategy parameters are variables on the servers, and buffers belong to
 // the copy: docs/strategies/parameter_server.md. `net->` is the closure's own copy, whose

@@ -81,12 +81,18 @@ class Mirrored {
       raise(ErrorCode::kInvalidArgument, "a Mirrored needs at least one component");
   }
   int size() const { return static_cast<int>(values_.size()); }
-  const T& operator[](int replica) const { return values_.at(static_cast<std::size_t>(replica)); }
+  // OUT_OF_RANGE.
+  typename std::vector<T>::const_reference operator[](int replica) const {
+    if (replica < 0 || replica >= size()) {
+      detail::raise_no_component(replica, size());
+    }
+    return values_[static_cast<std::size_t>(replica)];
+  }
   const std::vector<T>& values() const { return values_; }
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
   // The replica's own copy in a replica context, else the first.
-  const T& get() const {
+  typename std::vector<T>::const_reference get() const {
     const int replica = detail::current_replica();
     return values_[replica < 0 || replica >= size() ? 0 : static_cast<std::size_t>(replica)];
   }
@@ -104,10 +110,21 @@ struct IsMirrored : std::false_type {};
 template <class T>
 struct IsMirrored<Mirrored<T>> : std::true_type {};
 
+namespace detail {
+// The copy for a replica or a component. Where there is one alone, it is that of all: it was made
+// for one device, whatever their number.
+template <class T>
+typename std::vector<T>::const_reference copy_for(int index, const Mirrored<T>& value) {
+  return value[value.size() == 1 ? 0 : index];
+}
+}  // namespace detail
+
 // The r-th component of a distributed value; any other value as it is.
 template <class T>
 decltype(auto) select_replica(int replica, const T& value) {
-  if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
+  if constexpr (IsMirrored<T>::value) {
+    return detail::copy_for(replica, value);
+  } else if constexpr (IsPerReplica<T>::value) {
     return value[replica];
   } else {
     return (value);
@@ -116,8 +133,8 @@ decltype(auto) select_replica(int replica, const T& value) {
 
 // As select_replica, for Mirrored only: a PerReplica does not compile.
 template <class T>
-const T& select_replica_mirrored(int replica, const Mirrored<T>& value) {
-  return value[replica];
+decltype(auto) select_replica_mirrored(int replica, const Mirrored<T>& value) {
+  return detail::copy_for(replica, value);
 }
 
 // What a value_fn learns about the replica that it makes a value for.

@@ -112,6 +112,23 @@ torch::Tensor to_tensor(T value) {
 template <class T>
 using Components = std::vector<const T*>;
 
+// Where values[i] lies. A std::vector<bool> has no bools to point to: constants stand for them.
+template <class T, class A>
+const T* place_in(const std::vector<T, A>& values, std::size_t i) {
+  if constexpr (std::is_same_v<T, bool>) {
+    static constexpr bool kFalse = false, kTrue = true;
+    return values[i] ? &kTrue : &kFalse;
+  } else {
+    return &values[i];
+  }
+}
+template <class T>
+Components<T> components_of(const std::vector<T>& values) {
+  Components<T> components;
+  for (std::size_t i = 0; i < values.size(); ++i) components.push_back(place_in(values, i));
+  return components;
+}
+
 [[noreturn]] inline void raise_mismatch(std::size_t replica, const std::string& what) {
   raise(ErrorCode::kInternal, "replica " + std::to_string(replica) +
                                   " returned another structure than replica 0: " + what);
@@ -167,7 +184,7 @@ tensors_t<T> combine(const Components<T>& components, Leaf&& leaf) {
     tensors_t<T> result;
     for (std::size_t i = 0; i < components[0]->size(); ++i) {
       Components<typename T::value_type> inner;
-      for (const T* component : components) inner.push_back(&(*component)[i]);
+      for (const T* component : components) inner.push_back(place_in(*component, i));
       result.push_back(combine(inner, leaf));
     }
     return result;
@@ -204,9 +221,7 @@ tensors_t<T> combine(const Components<T>& components, Leaf&& leaf) {
 template <class T>
 bool same_objects(const std::vector<T>& components) {
   bool same = true;
-  Components<T> pointers;
-  for (const T& component : components) pointers.push_back(&component);
-  combine(pointers, [&]<class L>(const Components<L>& leaves) {
+  combine(components_of(components), [&]<class L>(const Components<L>& leaves) {
     for (const L* one : leaves) {
       if constexpr (std::is_same_v<L, torch::Tensor>) {
         same = same && one->is_same(*leaves[0]);

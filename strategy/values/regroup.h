@@ -63,9 +63,7 @@ template <class T>
 typename Regrouped<T>::type regroup(const std::vector<T>& replicas) {
   if (replicas.empty())
     raise(ErrorCode::kInvalidArgument, "regroup() needs at least one replica's value");
-  nest::Components<T> components;
-  for (const T& one : replicas) components.push_back(&one);
-  nest::check_same_structure(components);
+  nest::check_same_structure(nest::components_of(replicas));
   using Result = typename Regrouped<T>::type;
   if constexpr (nest::IsTuple<T>::value) {
     const auto field = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
@@ -146,7 +144,9 @@ auto select_nest(int replica, const T& value) {
     std::map<typename T::key_type, decltype(select_nest(replica, value.begin()->second))> result;
     for (const auto& [key, one] : value) result.emplace(key, select_nest(replica, one));
     return result;
-  } else if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
+  } else if constexpr (IsMirrored<T>::value) {
+    return typename T::value_type(copy_for(replica, value));
+  } else if constexpr (IsPerReplica<T>::value) {
     return typename T::value_type(value[replica]);
   } else {
     return value;  // the same for all

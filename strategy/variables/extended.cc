@@ -1,5 +1,6 @@
 #include "strategy/variables/extended.h"
 
+#include "common/base/words.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
@@ -28,14 +29,30 @@ void UpdateOne(Strategy& strategy, VariableState& state, int index, UpdateCall& 
 
 bool same_argument(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.is_same(b)) return true;
-  return a.defined() && b.defined() && a.scalar_type() == b.scalar_type() &&
-         a.equal(b.to(a.device()));
+  if (!a.defined() || !b.defined() || a.scalar_type() != b.scalar_type()) return false;
+  const torch::Tensor there = b.to(a.device());
+  if (a.equal(there)) return true;
+  // NaN is unequal to itself.
+  const bool may_be_nan = a.is_floating_point() || a.is_complex();
+  if (!may_be_nan || a.layout() != torch::kStrided || !a.sizes().equals(there.sizes()))
+    return false;
+  return ((a == there) | (torch::isnan(a) & torch::isnan(there))).all().item<bool>();
 }
 
 void raise_per_replica_argument() {
   raise(
       InvalidArgument("update() takes values that are the same on all components: a PerReplica "
                       "argument must be reduced first (reduce_to)"));
+}
+
+void check_mirrored_argument(const Variable& variable, int components) {
+  const int wanted = variable.container().size();
+  // Copies of one value: a lone component takes the first of however many there are.
+  if (components == 1 || wanted == 1 || components == wanted) return;
+  raise(InvalidArgument(
+      "update() of variable {}, which has {}: a Mirrored argument has {}; one for "
+      "each is needed, or one for all",
+      variable.name(), Counted(static_cast<std::size_t>(wanted), "component"), components));
 }
 
 // Across replicas every component is updated, in order; in a replica its own. Replicas that share a
@@ -67,6 +84,8 @@ void run_update(Strategy& strategy, const Variable& variable, UpdateCall& call) 
                           state.name, r));
                     }
                   }
+                  // Whichever replica came last: this is the update of all.
+                  const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &strategy});
                   UpdateOne(strategy, state, 0, first);
                   for (std::size_t r = 1; r < all.size(); ++r) all[r].take_results(first);
                 });

@@ -4,6 +4,7 @@
 // Threading: any thread, as Strategy and Variable.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,12 +44,21 @@ class UpdateCall {
 // Runs `call` for every component that is to be updated here.
 void run_update(Strategy& strategy, const Variable& variable, UpdateCall& call);
 [[noreturn]] void raise_per_replica_argument();
+// INVALID_ARGUMENT: a Mirrored of so many components leaves some of the variable's without theirs.
+void check_mirrored_argument(const Variable& variable, int components);
+template <class T>
+void check_update_argument(const Variable& variable, const T& value) {
+  if constexpr (IsMirrored<T>::value) check_mirrored_argument(variable, value.size());
+}
 
+// NaN is the same as NaN.
 bool same_argument(const torch::Tensor& a, const torch::Tensor& b);
 template <class T>
 bool same_argument(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, Variable>) {
     return a.is_same(b);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return a == b || (std::isnan(a) && std::isnan(b));
   } else if constexpr (requires { bool(a == b); }) {
     return a == b;
   } else {
@@ -63,7 +73,7 @@ decltype(auto) update_argument(int index, const T& value) {
     raise_per_replica_argument();
     return (value[0]);
   } else if constexpr (IsMirrored<T>::value) {
-    return (value[index]);
+    return detail::copy_for(index, value);
   } else if constexpr (std::is_same_v<T, Variable>) {
     return value.size() > index && value.component_index() < 0 ? value.component(index) : value;
   } else {
@@ -79,12 +89,14 @@ class Extended {
 
   // Calls fn(component, arguments...) for each component of `variable`, on its device, in update
   // context: there get_update_replica_id() is the component's index and a write goes to that
-  // component alone. Of a Mirrored or a Variable, fn gets the component of the same index. In a
+  // component alone. Of a Mirrored or a Variable, fn gets the component of the same index, of a
+  // Mirrored of one component always that one. In a
   // replica context only the replica's own component is updated; where all replicas share one, fn
   // runs once, and the replicas must have come with equal arguments.
   // Returns Mirrored of the results (with kUngrouped: std::vector; of a void function: nothing).
-  //   INVALID_ARGUMENT: a PerReplica argument, replicas' arguments that differ, or a variable of
-  //   another strategy.
+  //   INVALID_ARGUMENT: a PerReplica argument, a Mirrored of several components that are not as
+  //   many as the variable's several, replicas' arguments that differ, or a variable of another
+  //   strategy.
   template <class F, class... Args>
     requires(!std::is_same_v<std::remove_cvref_t<F>, Variable>)
   auto update(const Variable& variable, F&& fn, const Args&... args) {
@@ -146,6 +158,8 @@ class Extended {
   template <class R, class F, class... Args>
   std::vector<R> run_update(const Variable& variable, F& fn, const Args&... args) {
     if ((IsPerReplica<Args>::value || ...)) internal::raise_per_replica_argument();
+    // Before anything is written.
+    (internal::check_update_argument(variable, args), ...);
     Call<R, F, Args...> call(variable, fn, args...);
     internal::run_update(strategy_, variable, call);
     return std::move(call.results());
@@ -158,13 +172,14 @@ class Extended {
         : variable_(variable), fn_(fn), args_(args...) {}
 
     void run(int index) override {
+      // `variable_` may be the component itself.
+      const Variable component = variable_.container().component(index);
       std::apply(
           [&](const Args&... args) {
             if constexpr (std::is_void_v<update_result<F, Args...>>) {
-              fn_(variable_.component(index), internal::update_argument(index, args)...);
+              fn_(component, internal::update_argument(index, args)...);
             } else {
-              results_.push_back(
-                  fn_(variable_.component(index), internal::update_argument(index, args)...));
+              results_.push_back(fn_(component, internal::update_argument(index, args)...));
             }
           },
           args_);

@@ -11,6 +11,7 @@
 
 #include "common/base/time_left.h"
 #include "strategy/base/internal/bytes_of.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/values/internal/reduction.h"
 
@@ -59,7 +60,7 @@ DenseShape NextShape(Said::const_iterator& at, Said::const_iterator end) {
 }
 
 torch::Tensor InHost(const torch::Tensor& value) {
-  return value.detach().to(torch::kCPU).contiguous();
+  return plain_of(value.detach().to(torch::kCPU));
 }
 
 bool Sums(const torch::Tensor& value) {

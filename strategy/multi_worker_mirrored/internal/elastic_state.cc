@@ -5,6 +5,7 @@
 
 #include "collectives/process/signature.h"
 #include "strategy/base/internal/bytes_of.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/variables/internal/variable_state.h"
 
@@ -14,7 +15,7 @@ namespace {
 // The donor's `value`, of whatever type and shape; undefined where it has none.
 torch::Tensor Given(collectives::Group& group, int donor, const torch::Tensor& value) {
   const bool gives = group.rank() == donor;
-  const torch::Tensor mine = gives && value.defined() ? value.to(torch::kCPU).contiguous() : value;
+  const torch::Tensor mine = gives && value.defined() ? plain_of(value.to(torch::kCPU)) : value;
   // Type and sizes; a type of -1: undefined.
   constexpr std::size_t kMostDimensions = 14;
   std::vector<std::int64_t> form(kMostDimensions + 2, -1);

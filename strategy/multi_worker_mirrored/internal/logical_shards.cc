@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "collectives/shard_tree.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 
 namespace muster::internal {
@@ -41,7 +42,7 @@ std::vector<torch::Tensor> sum_over_shards(collectives::Group* group, int shards
   std::byte* to = mine.data();
   for (const auto& node : nodes) {
     for (const torch::Tensor& value : node.value) {
-      const torch::Tensor whole = value.contiguous();
+      const torch::Tensor whole = plain_of(value);
       if (whole.nbytes() > 0) std::memcpy(to, whole.data_ptr(), whole.nbytes());
       to += RoomFor(whole);
     }

@@ -1,5 +1,6 @@
 #include "strategy/parameter_server/internal/closure_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/torch/dtypes.h"
@@ -84,9 +85,14 @@ void GiveValue(const torch::Tensor& leaf, const torch::Tensor& value) {
 }
 
 int ReplicaHere() {
-  const Frame* const frame = Frames::OfThisThread().Context();
-  if (frame == nullptr || frame->kind != Frame::Kind::kReplica) return 0;
-  return frame->strategy->num_local_replicas() > 1 ? frame->replica->local_replica_id() + 1 : 0;
+  // A replica may update() a component of its own, and is no less one among others meanwhile.
+  const auto& frames = Frames::OfThisThread().all();
+  const auto where = std::find_if(frames.rbegin(), frames.rend(), [](const Frame& frame) {
+    return frame.kind != Frame::Kind::kUpdate && frame.kind != Frame::Kind::kDevice &&
+           frame.kind != Frame::Kind::kCreator;
+  });
+  if (where == frames.rend() || where->kind != Frame::Kind::kReplica) return 0;
+  return where->strategy->num_local_replicas() > 1 ? where->replica->local_replica_id() + 1 : 0;
 }
 
 ClosureSession* ClosureSession::Current() {
@@ -207,14 +213,14 @@ ps::WriteSet& ClosureSession::SetOf(int replica) {
   return of_replicas_.try_emplace(replica, set_, part).first->second;
 }
 
-// What a flush of a replica has half sent goes again as it was: under another number it would be
-// doubled where it is.
+// What a flush of a replica has half sent goes again as it was, before anything changes: under
+// another number it would be doubled where it is.
 void ClosureSession::TakeOver() {
   if (!replicas_wrote_) return;
   for (auto& [replica, set] : of_replicas_) {
-    if (set.half_sent()) FlushSet(set);
-    set_.Take(set);
+    connection_->RaiseUnlessOk(connection_->client().EndFlush(set), ClosurePhase::kWrites);
   }
+  for (auto& [replica, set] : of_replicas_) set_.Take(set);
   for (auto& [id, held] : held_) {
     if (!held.of_replicas.empty()) held.Forget();
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,10 +29,13 @@ class Lookups {
 
   // Forgets those that can have no gradient any more: the graph over the leaf is gone.
   void Add(const Who& who, const torch::Tensor& ids, const torch::Tensor& leaf) {
-    std::erase_if(all_, [](const Entry& one) {
-      // In this order: while there is a graph, another thread may be writing the gradient.
-      return one.lookup.second.use_count() == 1 && !one.lookup.second.grad().defined();
-    });
+    if (all_.size() >= look_at_) {
+      std::erase_if(all_, [](const Entry& one) {
+        // In this order: while there is a graph, another thread may be writing the gradient.
+        return one.lookup.second.use_count() == 1 && !one.lookup.second.grad().defined();
+      });
+      look_at_ = std::max<std::size_t>(16, 2 * all_.size());
+    }
     all_.push_back({who, {ids, leaf}});
   }
   // Those of one, since its last call; who is no replica also gets what replicas have left, in
@@ -53,6 +57,8 @@ class Lookups {
     Lookup lookup;
   };
   std::vector<Entry> all_;
+  // With so many, Add() looks which to forget: twice as many as it has left the last time.
+  std::size_t look_at_ = 16;
 };
 
 }  // namespace muster::internal

@@ -12,6 +12,7 @@
 #include "common/base/words.h"
 #include "common/telemetry/log.h"
 #include "device/placing.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/between.h"
 #include "strategy/values/internal/reduction.h"
@@ -63,7 +64,7 @@ bool nccl_all_reduce(ReduceOp op, const std::vector<torch::Tensor>& values,
         !value.sizes().equals(values[0].sizes())) {
       return false;
     }
-    inputs.push_back(value.detach().to(wide).contiguous());
+    inputs.push_back(plain_of(value.detach().to(wide)));
   }
   results.clear();
   for (const torch::Tensor& input : inputs) {
@@ -160,7 +161,7 @@ std::vector<torch::Tensor> sum_between_cards(collectives::Group& group, device::
       others.push_back(values[i]);
       continue;
     }
-    sent.push_back(values[i].detach().to(here, scalar_type_of(*type)).contiguous());
+    sent.push_back(plain_of(values[i].detach().to(here, scalar_type_of(*type))));
     sums[i] = torch::empty(sent.back().sizes(), sent.back().options());
     buffers.push_back({.type = *type,
                        .shape = values[i].sizes().vec(),

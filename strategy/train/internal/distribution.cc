@@ -1,5 +1,8 @@
 // How a module's tensors become variables and copies.
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -275,6 +278,92 @@ void RefuseSharedMemory(const Module& module) {
   }
 }
 
+// Where a parameter or buffer lies.
+struct Region {
+  std::string name;  // "parameter first.weight"
+  torch::Tensor tensor;
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;  // behind its last byte
+};
+
+void AddRegions(std::string_view kind, const NamedTensors& named, std::vector<Region>& regions) {
+  for (const Group& group : GroupsOf(named)) {
+    const torch::Tensor& tensor = group.tensor;
+    // An alias gets the memory of the earlier one in each copy.
+    if (group.alias >= 0 || tensor.numel() == 0) continue;
+    if (tensor.layout() != torch::kStrided || !tensor.has_storage()) continue;
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
+    if (begin == 0) continue;  // it has no memory yet
+    std::int64_t last = 0;
+    for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+      last += (tensor.size(i) - 1) * tensor.stride(i);
+    }
+    const auto bytes = static_cast<std::uintptr_t>((last + 1) * tensor.element_size());
+    regions.push_back({.name = fmt::format("{} {}", kind, group.names[0]),
+                       .tensor = tensor,
+                       .begin = begin,
+                       .end = begin + bytes});
+  }
+}
+
+// `regions` lie between the first one's begin and `end`. They may do so in turns, as columns of a
+// matrix do: what counts is whether they have bytes in common.
+void RefuseCommonBytes(const Module& module, std::span<const Region> regions, std::uintptr_t end) {
+  const std::uintptr_t base = regions[0].begin;
+  // Flags of bytes, or of as many as nothing here cuts in two: elements, mostly.
+  std::uintptr_t unit = end - base;
+  for (const Region& region : regions) {
+    const auto element = static_cast<std::uintptr_t>(region.tensor.element_size());
+    unit = std::gcd(unit, std::gcd(region.begin - base, element));
+  }
+  torch::Tensor taken =
+      torch::zeros({static_cast<std::int64_t>((end - base) / unit)}, torch::kBool);
+  const auto flags_of = [&](const Region& region) {
+    const std::int64_t width = region.tensor.element_size() / static_cast<std::int64_t>(unit);
+    std::vector<std::int64_t> sizes = region.tensor.sizes().vec();
+    std::vector<std::int64_t> strides = region.tensor.strides().vec();
+    for (std::int64_t& stride : strides) stride *= width;
+    sizes.push_back(width);
+    strides.push_back(1);
+    return taken.as_strided(sizes, strides,
+                            static_cast<std::int64_t>((region.begin - base) / unit));
+  };
+  for (const Region& region : regions) {
+    torch::Tensor flags = flags_of(region);
+    if (!flags.any().item<bool>()) {
+      flags.fill_(true);
+      continue;
+    }
+    taken.zero_();
+    flags.fill_(true);
+    const auto other = std::find_if(regions.begin(), regions.end(), [&](const Region& earlier) {
+      return flags_of(earlier).any().item<bool>();
+    });
+    raise(InvalidArgument(
+        "distribute(): {} and {} of module {} lie over the same memory, which its copies could not "
+        "keep: register one of them and compute the other from it in forward(), or clone() one",
+        other->name, region.name, module.name()));
+  }
+}
+
+// Each tensor of a copy gets memory of its own, so what wrote to two at once would do so in the
+// first copy alone.
+void RefuseOverlaps(const Module& module) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Region> regions;
+  AddRegions("parameter", module.named_parameters(), regions);
+  AddRegions("buffer", module.named_buffers(), regions);
+  std::stable_sort(regions.begin(), regions.end(),
+                   [](const Region& a, const Region& b) { return a.begin < b.begin; });
+  for (auto first = regions.begin(); first != regions.end();) {
+    std::uintptr_t end = first->end;
+    auto last = first + 1;
+    for (; last != regions.end() && last->begin < end; ++last) end = std::max(end, last->end);
+    if (last - first > 1) RefuseCommonBytes(module, {first, last}, end);
+    first = last;
+  }
+}
+
 // All processes begin with the first one's values.
 void TakeFirstValues(collectives::Group& between, const Module& module) {
   const torch::NoGradGuard no_grad;
@@ -334,6 +423,7 @@ std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
   if (module == nullptr) raise(InvalidArgument("distribute(): no module"));
   ComponentMaker* const keeper = KeeperOf(strategy);
   if (keeper != nullptr) RefuseSharedMemory(*module);
+  if (keeper != nullptr || strategy.num_local_replicas() > 1) RefuseOverlaps(*module);
   if (collectives::Group* const between = strategy.collectives()) {
     TakeFirstValues(*between, *module);
   }

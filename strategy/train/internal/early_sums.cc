@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include "strategy/base/error.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/core/context.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
@@ -36,7 +37,7 @@ bool SameBits(const torch::Tensor& copy, const torch::Tensor& gradient) {
   if (gradient.scalar_type() != copy.scalar_type() || !gradient.sizes().equals(copy.sizes())) {
     return false;
   }
-  const torch::Tensor now = gradient.detach().resolve_conj().resolve_neg().contiguous();
+  const torch::Tensor now = plain_of(gradient.detach());
   return copy.numel() == 0 || std::memcmp(copy.data_ptr(), now.data_ptr(), copy.nbytes()) == 0;
 }
 

@@ -107,8 +107,9 @@ class ModuleState final : public BetweenRuns,
 // INVALID_ARGUMENT: it cannot be copied; the text names it.
 std::shared_ptr<torch::nn::Module> CopyOf(const torch::nn::Module& module);
 
-// INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it. UNIMPLEMENTED: two
-// of its parameters share memory, and their values are kept elsewhere.
+// INVALID_ARGUMENT: no module, or one that cannot be copied; the text names it. Or it is to have
+// copies, and two of its tensors lie over the same memory in different ways; the text names them.
+// UNIMPLEMENTED: two of its parameters share memory, and their values are kept elsewhere.
 std::shared_ptr<ModuleState> DistributeModule(Strategy& strategy,
                                               const std::shared_ptr<torch::nn::Module>& module);
 

@@ -9,6 +9,7 @@
 #include "collectives/packing.h"
 #include "common/torch/dtypes.h"
 #include "device/placing.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/values/internal/copies.h"
@@ -23,6 +24,7 @@ constexpr std::size_t kSharedBytes = std::size_t{256} << 10;
 torch::Tensor SumOver(const torch::Tensor& value, const Axes& axes, torch::ScalarType wide) {
   if (!axes.given()) return value;
   const std::vector<std::int64_t> resolved = axes.resolve(value.dim());
+  if (resolved.empty()) return value;  // libtorch takes no axes for all
   return value.sum(resolved, /*keepdim=*/false, wide);
 }
 
@@ -91,7 +93,7 @@ bool reduce_buffers(ReduceOp op, const std::vector<torch::Tensor>& values,
   std::vector<torch::Tensor> contiguous;
   std::vector<const void*> sources;
   for (const torch::Tensor& value : values) {
-    contiguous.push_back(value.contiguous());
+    contiguous.push_back(plain_of(value));
     sources.push_back(contiguous.back().data_ptr());
   }
   results.clear();

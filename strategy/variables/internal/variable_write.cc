@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/values/internal/reduction.h"
@@ -193,9 +194,9 @@ WriteArgument Fitted(WriteKind kind, const std::string& name, torch::ScalarType 
   if (is_scatter(kind)) {
     RequireRows(name, like);
     fitted.indices = Indices(name, argument.indices, like.size(0));
-    fitted.values = Rows(name, argument.values, fitted.indices.numel(), like).contiguous();
+    fitted.values = plain_of(Rows(name, argument.values, fitted.indices.numel(), like));
   } else {
-    fitted.values = Dense(name, argument, like).expand(sizes).contiguous();
+    fitted.values = plain_of(Dense(name, argument, like).expand(sizes));
   }
   return fitted;
 }

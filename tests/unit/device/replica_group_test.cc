@@ -4,11 +4,15 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
+#include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/other_user.h"
 
 namespace muster::device {
 namespace {
@@ -187,6 +191,40 @@ TEST_CASE("in a child that was forked a run is refused, and the group goes witho
 
   CHECK(status == 0);
   CHECK(ErrorOf(*group, [](int) {}).empty());
+}
+
+TEST_CASE("threads that have started end where a further one cannot be had", "[device][unit]") {
+  if (!testing::MayBeOthers()) return;
+  // The other user may have four threads, this process's first among them.
+  const testing::OtherUser other([]() -> std::string {
+    alarm(20);
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_max < 64) return "no limit to set";
+    const rlim_t before = std::exchange(limit.rlim_cur, 4);
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0) return "no limit to set";
+    std::string words;
+    try {
+      const ReplicaGroup group(8, Throw);
+      return "no limit to set";
+    } catch (const std::exception& error) {
+      words = error.what();
+    }
+    limit.rlim_cur = before;
+    (void)setrlimit(RLIMIT_NPROC, &limit);
+    std::atomic<int> ran{0};
+    ReplicaGroup(8, Throw).Run([&](int) { ++ran; });
+    return words + fmt::format("; then {} ran", ran.load());
+  });
+
+  const std::string words = other.Words();
+  if (words == "no limit to set") {
+    WARN("left out: the number of this user's threads cannot be limited");
+    return;
+  }
+  CAPTURE(words);
+  CHECK(words.starts_with("RESOURCE_EXHAUSTED: a thread for replica "));
+  CHECK(words.find(" of 8 cannot be had: ") != std::string::npos);
+  CHECK(words.ends_with("; then 8 ran"));
 }
 #endif
 

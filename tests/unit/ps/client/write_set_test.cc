@@ -1,6 +1,7 @@
 // Write sets that are flushed again with more in them, and those of very many writes.
 #include <vector>
 
+#include "muster/v1/job_spec.pb.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps/client/program_cluster.h"
 
@@ -84,6 +85,37 @@ TEST_CASE("sets of several that write for a closure count once, whoever is first
   CHECK(ReadAll<std::int64_t>(*client, count) == Longs{1'221, 1'221});
   run(2, true);
   CHECK(ReadAll<std::int64_t>(*client, count) == Longs{1'221, 1'221});
+}
+
+TEST_CASE("of several sets that read over a gradient of their closure none is sent for it",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto client = cluster.Client();
+  const VariableHandle count = MakeLongs(*client, "count", {0, 1});
+  const VariableHandle weights =
+      client->Create({.name = "w", .shape = {2}, .servers = {0}}, Raw(std::vector<float>{1, 1}))
+          .value();
+  v1::OptimizerSpec sgd;
+  sgd.set_kind(v1::OPTIMIZER_KIND_SGD);
+  REQUIRE(client->Attach(std::span(&weights, 1), sgd).ok());
+  // Whoever reads first has read for both.
+  const auto run = [&](std::uint64_t attempt, bool second_reads) {
+    WriteSet set(ClosureId(1), Attempt(attempt));
+    WriteSet first(set, 1);
+    WriteSet second(set, 2);
+    REQUIRE(set.Gradient(weights, {Raw(std::vector<float>{1, 1})}, 0.5).ok());
+    REQUIRE(first.Update(count, ElementOp::kAdd, {Raw(Longs{10, 10})}).ok());
+    REQUIRE(second.Update(count, ElementOp::kAdd, {Raw(Longs{100, 100})}).ok());
+    CHECK(ReadAll<float>(*client, weights, second_reads ? &second : &first) ==
+          std::vector<float>{0.5, 0.5});
+    set.Take(first);
+    set.Take(second);
+    REQUIRE(client->Flush(set).ok());
+  };
+
+  run(1, false);
+  run(2, true);
+  CHECK(ReadAll<std::int64_t>(*client, count) == Longs{110, 110});
 }
 
 TEST_CASE("a set that lies over another one shows the writes of both, the other one's first",

@@ -92,6 +92,9 @@ TEST_CASE("a view travels as what it shows, without its gradient", "[strategy][u
   CHECK(torch::equal(read, column));
   CHECK(read.is_contiguous());
   CHECK(!read.requires_grad());
+  const torch::Tensor z = torch::complex(torch::arange(3.0), torch::arange(3.0) + 1);
+  CHECK(torch::equal(there_and_back(torch::conj(z)), torch::conj(z)));
+  CHECK(torch::equal(there_and_back(torch::imag(torch::conj(z))), -torch::arange(3.0) - 1));
 }
 
 TEST_CASE("rows, replicas and aggregates travel, sparse tensors say how they would",

@@ -11,6 +11,7 @@
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "tests/support/catch.h"
+#include "tests/support/no_threads.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/replicas.h"
 
@@ -32,6 +33,20 @@ TEST_CASE("one device: one replica, with the id 0", "[spec][ONE-01]") {
 
   CHECK(strategy.num_replicas_in_sync() == 1);
   CHECK(strategy.run(id).values() == std::vector<int>{0});
+}
+
+TEST_CASE("a run for which threads cannot be had is refused, and the next one has them",
+          "[strategy][unit]") {
+  MirroredStrategy strategy(testing::cpus(3));
+  bool refused = false;
+  {
+    const testing::NoThreads full;
+    refused = throws(ErrorCode::kResourceExhausted, "a thread for replica 0 of 3 cannot be had",
+                     [&] { strategy.run(id); });
+  }
+
+  CHECK(refused);
+  CHECK(strategy.run(id).values() == std::vector<int>{0, 1, 2});
 }
 
 TEST_CASE("worker and parameter devices are equal and canonical", "[spec][MIR-02]") {

@@ -73,6 +73,11 @@ TEST_CASE("every type of tensor goes through", "[input][unit]") {
     CHECK(batches[0].scalar_type() == type);
     CHECK(torch::equal(torch::cat({batches[0], batches[1]}), rows));
   }
+  const auto negatives = dataset::range(3).map([](const torch::Tensor& n) {
+    const torch::Tensor real = n.to(torch::kDouble);
+    return torch::imag(torch::conj(torch::complex(real, real)));
+  });
+  CHECK(flat(negatives) == Numbers{0, -1, -2});
   CHECK(code_of([] { dataset::from_tensors(torch::zeros({2}, torch::kComplexFloat)); }) ==
         ErrorCode::kInvalidArgument);
   CHECK(code_of([] { dataset::from_tensor_slices(torch::zeros({})); }) ==

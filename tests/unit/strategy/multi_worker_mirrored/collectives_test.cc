@@ -410,5 +410,26 @@ TEST_CASE("where NCCL is asked for on CPUs sums and gathers go by ring", "[spec]
   }
 }
 
+TEST_CASE("sums of float16 are rounded once over all workers, whatever else is in the nest",
+          "[strategy][unit]") {
+  const auto all = on_cluster<Tensors>(2, 2, [](MultiWorkerMirroredStrategy& strategy) {
+    const auto sums = strategy.run([] {
+      // More than float16 holds in each worker, nothing over both.
+      const torch::Tensor half = torch::full({2}, id() < 2 ? 60'000.0 : -60'000.0, torch::kHalf);
+      const torch::Tensor complex = torch::complex(torch::ones({1}), torch::full({1}, 1.0F * id()));
+      const auto [sum, others] =
+          replica_context().all_reduce(ReduceOp::kSum, std::make_tuple(half, complex));
+      return Tensors{sum, others};
+    });
+    return sums[1];
+  });
+  for (const Tensors& one : all) {
+    CHECK(one[0].scalar_type() == torch::kHalf);
+    CHECK(one[0].equal(torch::zeros({2}, torch::kHalf)));
+    CHECK(torch::real(one[1]).item<float>() == 4);
+    CHECK(torch::imag(one[1]).item<float>() == 6);
+  }
+}
+
 }  // namespace
 }  // namespace muster::testing

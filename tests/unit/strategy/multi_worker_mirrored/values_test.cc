@@ -425,5 +425,21 @@ TEST_CASE("the chief writes a module's file", "[strategy][unit]") {
   CHECK(there == std::vector<int>{1, 1});
 }
 
+TEST_CASE("conjugate and negative views go to other workers as what they show",
+          "[strategy][unit]") {
+  const auto joined = on_cluster<Tensors>(2, 1, [](MultiWorkerMirroredStrategy& strategy) {
+    const auto z = strategy.run([] {
+      return torch::conj(torch::complex(torch::full({1}, 1.0F), torch::full({1}, 3.0F + id())));
+    });
+    const auto parts = strategy.run([](const torch::Tensor& mine) { return torch::imag(mine); }, z);
+    return Tensors{torch::imag(strategy.gather(z, 0)), strategy.gather(parts, 0)};
+  });
+
+  for (const Tensors& one : joined) {
+    CHECK(one[0].equal(torch::tensor({-3.0F, -4.0F})));
+    CHECK(one[1].equal(torch::tensor({-3.0F, -4.0F})));
+  }
+}
+
 }  // namespace
 }  // namespace muster::testing

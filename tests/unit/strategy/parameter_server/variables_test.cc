@@ -198,6 +198,10 @@ TEST_CASE("a module whose parameters share memory without being one tensor is re
   module->register_parameter("other", module->weight.detach());
   CHECK(testing::throws(ErrorCode::kUnimplemented, "parameters weight and other of module",
                         [&] { (void)strategy.distribute(module); }));
+  torch::nn::Linear turned(2, 2);
+  turned->register_parameter("other", turned->weight.detach().t());
+  CHECK(testing::throws(ErrorCode::kInvalidArgument, "parameter weight and parameter other of",
+                        [&] { (void)strategy.distribute(turned); }));
 }
 
 TEST_CASE("scatters go to rows, wherever they lie", "[strategy][unit][SHV-11][SHV-12]") {

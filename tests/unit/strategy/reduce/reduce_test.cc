@@ -6,6 +6,7 @@
 #include "strategy/core/default_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
+#include "strategy/reduce/cross_device_ops.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/replicas.h"
@@ -238,6 +239,69 @@ TEST_CASE("means of integers have room for their sums, also over axes and of one
     CHECK(replica_context().all_reduce(ReduceOp::kSum, torch::tensor({3})).scalar_type() ==
           torch::kLong);
   });
+}
+
+TEST_CASE("conjugate and negative views are reduced and gathered as what they show",
+          "[strategy][unit]") {
+  for (const std::shared_ptr<CrossDeviceOps>& ops : std::vector<std::shared_ptr<CrossDeviceOps>>{
+           std::make_shared<CollectiveAllReduce>(), std::make_shared<ReductionToOneDevice>(),
+           std::make_shared<HierarchicalCopyAllReduce>(2)}) {
+    CAPTURE(ops->name());
+    MirroredStrategy strategy(cpus(2), ops);
+    const auto views = strategy.run([] {
+      const torch::Tensor z =
+          torch::complex(torch::full({2}, id() + 1.0), torch::full({2}, id() + 3.0));
+      return std::pair(torch::conj(z), torch::imag(torch::conj(z)));
+    });
+    const auto made = strategy.run(
+        [](const std::pair<torch::Tensor, torch::Tensor>& mine) {
+          ReplicaContext& here = replica_context();
+          return std::tuple(here.all_gather(mine.first, 0), here.all_gather(mine.second, 0),
+                            here.all_reduce(ReduceOp::kSum, mine.second),
+                            here.all_reduce(ReduceOp::kMean, mine.second));
+        },
+        views);
+    const auto [conjugates, negatives] = strategy.reduce(ReduceOp::kSum, views);
+
+    const torch::Tensor joined = torch::tensor({-3.0f, -3.0f, -4.0f, -4.0f});
+    for (const auto& [complex, floats, sum, mean] : made.values()) {
+      CHECK(torch::imag(complex).equal(joined));
+      CHECK(floats.equal(joined));
+      CHECK(sum.equal(torch::full({2}, -7.0f)));
+      CHECK(mean.equal(torch::full({2}, -3.5f)));
+    }
+    CHECK(torch::imag(conjugates).equal(torch::full({2}, -7.0f)));
+    CHECK(negatives.equal(torch::full({2}, -7.0f)));
+  }
+}
+
+TEST_CASE("no axes, given as a list, are none to reduce over", "[strategy][unit]") {
+  const Axes none(std::vector<std::int64_t>{});
+  const torch::Tensor x = torch::tensor({{1.0f, 2.0f}, {3.0f, 4.0f}});
+  CHECK(default_strategy().reduce(ReduceOp::kSum, x, none).equal(x));
+  CHECK(default_strategy().reduce(ReduceOp::kMean, x, none).equal(x));
+
+  MirroredStrategy strategy(cpus(2));
+  const auto values = strategy.run([&] { return x * (id() + 1); });
+  CHECK(strategy.reduce(ReduceOp::kSum, values, none).equal(x * 3));
+  CHECK(strategy.reduce(ReduceOp::kMean, values, none).equal(x * 1.5));
+}
+
+TEST_CASE("a truth value that a replica returns is reduced alone and in a list",
+          "[strategy][unit]") {
+  OneDeviceStrategy one("CPU:1");
+  const auto yes = one.run([] { return true; });
+  const auto both = one.run([] { return std::vector<bool>{false, true}; });
+
+  CHECK(one.reduce(ReduceOp::kSum, yes).item<bool>());
+  CHECK_FALSE(one.reduce(ReduceOp::kSum, one.run([] { return false; })).item<bool>());
+  const std::vector<torch::Tensor> sums = one.reduce(ReduceOp::kSum, both);
+  REQUIRE(sums.size() == 2);
+  CHECK_FALSE(sums[0].item<bool>());
+  CHECK(sums[1].item<bool>());
+  MirroredStrategy two(cpus(2));
+  CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum over replicas",
+               [&] { (void)two.reduce(ReduceOp::kSum, two.run([] { return true; })); }));
 }
 
 }  // namespace

@@ -86,6 +86,23 @@ TEST_CASE("a split that does not fit is refused: first its rank, then sizes, the
   CHECK(refused(strategy, "make 1 parts", {4, 4}, {1, 1}));
 }
 
+TEST_CASE("an undefined tensor goes to no logical device", "[strategy][unit]") {
+  const Cores cores("1x1x1x2");
+  TPUStrategy strategy(cores.replicas_of(2, 1));
+  const auto refused_in_replica = [&](const std::string& part, const std::function<void()>& call) {
+    return throws(kInvalid, part, [&] { strategy.run(call); });
+  };
+  CHECK(refused_in_replica("an undefined tensor cannot be split", [&] {
+    (void)strategy.experimental_split_to_logical_devices(torch::Tensor(), {2});
+  }));
+  CHECK(refused_in_replica("an undefined tensor cannot be replicated", [&] {
+    (void)strategy.experimental_replicate_to_logical_devices(torch::Tensor());
+  }));
+  CHECK(refused_in_replica("an undefined tensor cannot go to core", [&] {
+    (void)strategy.experimental_assign_to_logical_device(torch::Tensor(), 1);
+  }));
+}
+
 TEST_CASE("part i of a split value lies on logical device i, the last dimension fastest",
           "[strategy][spec][TPL-06]") {
   const Cores cores("2x2x1x2");

@@ -1,6 +1,10 @@
 // Copies of modules: where they lie, what they share, what reaches them.
 #include <atomic>
+#include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "device/arena.h"
 #include "strategy/values/device_of.h"
@@ -216,6 +220,84 @@ TEST_CASE("tied weights stay tied: one variable, one value, one gradient, one up
       CHECK(gradient.allclose(whole.grad()));
     }
   }
+}
+
+// Registers what it is told to.
+struct ToldImpl : torch::nn::Cloneable<ToldImpl> {
+  using Told = std::function<void(torch::nn::Module&)>;
+  explicit ToldImpl(Told registers) : told(std::move(registers)) { told(*this); }
+  void reset() override { told(*this); }
+  Told told;
+};
+
+TEST_CASE("parameters and buffers that overlap in memory are refused where there are copies",
+          "[strategy][unit]") {
+  const std::vector<std::pair<std::string, ToldImpl::Told>> overlapping = {
+      {"parameter a and parameter b",
+       [](torch::nn::Module& module) {
+         const torch::Tensor a = module.register_parameter("a", torch::ones({2, 2}));
+         module.register_parameter("b", a.detach().t());
+       }},
+      {"parameter a and buffer b",
+       [](torch::nn::Module& module) {
+         const torch::Tensor a = module.register_parameter("a", torch::ones({4}));
+         module.register_buffer("b", a.detach());
+       }},
+      {"buffer a and buffer b",
+       [](torch::nn::Module& module) {
+         const torch::Tensor whole = torch::ones({5});
+         module.register_buffer("b", whole.narrow(0, 2, 3));
+         module.register_buffer("a", whole.narrow(0, 0, 3));
+       }},
+      {"parameter a and buffer c", [](torch::nn::Module& module) {
+         const torch::Tensor whole = torch::ones({4, 4}, torch::kFloat64);
+         module.register_parameter("a", whole.narrow(1, 0, 2));
+         module.register_parameter("b", whole.narrow(1, 2, 2));
+         module.register_buffer("c", whole.view(torch::kInt).narrow(1, 3, 1));
+       }}};
+  for (const auto& [name, strategy] : all_strategies()) {
+    for (const auto& [both, told] : overlapping) {
+      CAPTURE(name, both);
+      const auto distribute = [&, &registers = told, &into = *strategy] {
+        (void)into.distribute(std::make_shared<ToldImpl>(registers));
+      };
+
+      if (strategy->num_local_replicas() > 1) {
+        CHECK(throws(ErrorCode::kInvalidArgument, both + " of module", distribute));
+      } else {
+        CHECK(code_of(distribute) == ErrorCode::kOk);
+      }
+    }
+  }
+}
+
+TEST_CASE("parameters that lie side by side or in turns in one storage are distributed",
+          "[strategy][unit]") {
+  // As cuDNN has them.
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2));
+  const torch::Tensor flat = torch::arange(1000.0F);
+  std::int64_t used = 0;
+  for (torch::Tensor& parameter : lstm->parameters()) {
+    const std::int64_t size = parameter.numel();
+    parameter.set_data(flat.narrow(0, used, size).view(parameter.sizes()));
+    used += size;
+  }
+  const auto columns = std::make_shared<ToldImpl>([](torch::nn::Module& module) {
+    const torch::Tensor whole = torch::arange(24.0F).reshape({4, 6});
+    for (int i = 0; i < 3; ++i) {
+      module.register_parameter("w" + std::to_string(i), whole.narrow(1, 2 * i, 2));
+    }
+  });
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+
+  const auto layers = strategy.distribute(lstm);
+  const auto parts = strategy.distribute(columns);
+
+  CHECK(layers.parameters().size() == 8);
+  CHECK(difference(*layers.copy(0), *layers.copy(1)) == 0);
+  CHECK(parts.parameters().size() == 3);
+  CHECK(parts.copy(1)->parameters()[2].equal(
+      torch::tensor({{4.0F, 5.0F}, {10.0F, 11.0F}, {16.0F, 17.0F}, {22.0F, 23.0F}})));
 }
 
 TEST_CASE("train, eval and zero_grad outside run() reach all copies", "[strategy][unit]") {

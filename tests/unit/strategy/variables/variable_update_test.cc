@@ -1,4 +1,7 @@
 // Extended: updates component by component, reductions to a variable's devices, containers.
+#include <cmath>
+#include <limits>
+
 #include "strategy/core/default_strategy.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/variables/variable_support.h"
@@ -171,6 +174,60 @@ TEST_CASE("reductions to devices take operations by name", "[strategy][unit]") {
   CHECK(muster::device_of(sum[1]) == cpu(0));
   CHECK(list(strategy.extended().reduce_to("MEAN", values, "CPU:2")[0]) ==
         std::vector<double>{1.5, 1.5});
+}
+
+TEST_CASE("a Mirrored of one component goes to all components of a variable and to all replicas",
+          "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  CentralStorageStrategy central(cpus(2), "CPU:4");
+  const Variable v = on_write(strategy, 1.0, kNone);
+  const Variable c = on_write(central, 1.0, kNone);
+  const auto add = [](const Variable& component, const torch::Tensor& x) {
+    component.assign_add(x);
+  };
+  const Mirrored<torch::Tensor> one({own(5)});
+  const Mirrored<torch::Tensor> two({own(5), own(6)});
+  const Mirrored<torch::Tensor> three({own(5), own(6), own(7)});
+
+  strategy.extended().update(v, add, one);
+  CHECK(numbers(v) == std::vector<double>{6, 6});
+  strategy.run([&] { strategy.extended().update(v, add, one); });
+  CHECK(numbers(v) == std::vector<double>{11, 11});
+  strategy.extended().update(v.component(1), add, two);
+  CHECK(numbers(v) == std::vector<double>{11, 17});
+  CHECK(throws(ErrorCode::kInvalidArgument, "has 2 components: a Mirrored argument has 3",
+               [&] { strategy.extended().update(v, add, three); }));
+  CHECK(numbers(v) == std::vector<double>{11, 17});
+  // The one component takes the first copy, on however many devices there are some.
+  central.extended().update(c, add, two);
+  CHECK(number(c) == 6);
+
+  const auto sums = strategy.run([] {
+    return replica_context().merge_call(
+        [](Strategy& s, const PerReplica<double>& ones) {
+          return s.extended().reduce_to(ReduceOp::kSum, ones, "CPU:3");
+        },
+        1.0);
+  });
+  CHECK(numbers(sums) == std::vector<double>{2, 2});
+  CHECK(throws(ErrorCode::kOutOfRange, "replica 2 of a value with 2 components",
+               [&] { (void)two[2]; }));
+}
+
+TEST_CASE("replicas that come with NaN come with the same argument", "[strategy][unit]") {
+  CentralStorageStrategy central(cpus(2));
+  const Variable c = on_write(central, 0.0, kMean);
+  const auto assign = [](const Variable& component, const auto& x) { component.assign(x); };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+
+  central.run([&] { central.extended().update(c, assign, nan); });
+  CHECK(std::isnan(number(c)));
+  c.assign(0);
+  central.run([&] { central.extended().update(c, assign, own(nan)); });
+  CHECK(std::isnan(number(c)));
+  CHECK(throws(ErrorCode::kInvalidArgument, "other arguments", [&] {
+    central.run([&] { central.extended().update(c, assign, own(id() == 0 ? nan : 1)); });
+  }));
 }
 
 }  // namespace

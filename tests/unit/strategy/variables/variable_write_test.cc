@@ -1,4 +1,6 @@
 // ON_WRITE variables: assign, assign_add, assign_sub, and who writes what.
+#include "strategy/variables/internal/variable_write.h"
+
 #include <atomic>
 #include <fstream>
 #include <optional>
@@ -476,6 +478,24 @@ TEST_CASE("a variable of another strategy is not read in a replica", "[strategy]
     CHECK(number(other->run([&] { return plain.value(); })[0]) == 2);
   }
   CHECK(number(v) == 1);
+}
+
+TEST_CASE("what is fitted for another process is in memory what its view shows",
+          "[strategy][unit]") {
+  using internal::WriteKind;
+  const torch::Tensor z = torch::complex(floats(1, 2), floats(3, 4));
+  const torch::Tensor view = torch::imag(torch::conj(z));
+
+  const auto whole =
+      internal::Fitted(WriteKind::kAssign, "v", torch::kFloat, {2}, {.values = view});
+  const auto rows_of = internal::Fitted(WriteKind::kScatterAdd, "v", torch::kFloat, {3},
+                                        {.values = view, .indices = ints(0, 2)});
+
+  for (const torch::Tensor& fitted : {whole.values, rows_of.values}) {
+    const auto* const memory = fitted.data_ptr<float>();
+    CHECK(memory[0] == -3);
+    CHECK(memory[1] == -4);
+  }
 }
 
 }  // namespace
