@@ -260,13 +260,17 @@ Status IssueOne(const Context& context) {
   return Ok();
 }
 
+Result<tls::X509Ptr> LoadCertificate(const std::string& path) {
+  MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(path));
+  return tls::ParseCertificate(pem, path);
+}
+
 // Its lines leave the list, which is read and replaced under one lock.
 Status RevokeOne(const Context& context) {
   std::string who = context.options.certs.file;
   std::error_code none;
   if (fs::is_regular_file(who, none)) {
-    MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(who));
-    MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, tls::ParseCertificate(pem, who));
+    MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, LoadCertificate(who));
     who = tls::FingerprintOf(*certificate);
   }
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(context.options.certs.folder));
@@ -292,11 +296,6 @@ Status RevokeOne(const Context& context) {
       "place: it is read within a second.\n",
       ListOf(context), gone);
   return Ok();
-}
-
-Result<tls::X509Ptr> LoadCertificate(const std::string& path) {
-  MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(path));
-  return tls::ParseCertificate(pem, path);
 }
 
 // One that is not valid is shown all the same. With -o json the error then stands in the one

@@ -41,8 +41,9 @@ Status NoCheckpoint(const Options& options, const v1::ListCheckpointsReply& repl
 
 // A checkpoint's folder is of one step. One whose manifest cannot be read is told of later.
 Status CheckGivenStep(const std::string& path, std::optional<std::uint64_t> step) {
+  if (!step) return Ok();
   const Result<v1::CheckpointManifest> manifest = storage::ReadManifest(path);
-  if (!step || !manifest.ok() || manifest->step() == *step) return Ok();
+  if (!manifest.ok() || manifest->step() == *step) return Ok();
   return InvalidArgument("{} is the checkpoint of step {}, and --step says {}: leave out --step",
                          path, manifest->step(), *step);
 }

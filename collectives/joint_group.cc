@@ -280,27 +280,9 @@ Status JointGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
   } mine{sends, receives, TimeLeft(timeout), Ok()};
   const auto replicas = static_cast<std::size_t>(replicas_);
   const auto first = static_cast<std::size_t>(between_.rank()) * replicas;
-  // What the replicas here send each other fits; the processes look at the rest.
-  const auto fits = [&](std::span<Call* const> here) -> Status {
-    const auto members = static_cast<std::size_t>(size());
-    for (const Call* one : here) {
-      if (one->sends.size() == members && one->receives.size() == members) continue;
-      return InvalidArgument("all_to_all: {} parts to send and {} to receive for {} members",
-                             one->sends.size(), one->receives.size(), members);
-    }
-    for (std::size_t from = 0; from < replicas; ++from) {
-      for (std::size_t to = 0; to < replicas; ++to) {
-        if (here[from]->sends[first + to].size() == here[to]->receives[first + from].size()) {
-          continue;
-        }
-        return InvalidArgument("Shape mismatch in all_to_all from replica {} to {}", first + from,
-                               first + to);
-      }
-    }
-    return Ok();
-  };
   const auto work = [&](std::span<Call* const> here) -> Status {
-    MUSTER_TRY(Refused(between_, fits(here)));
+    // The processes look at what travels between them.
+    MUSTER_TRY(Refused(between_, CheckParts(here, first, static_cast<std::size_t>(size()))));
     const auto processes = static_cast<std::size_t>(between_.size());
     // To each process, in the order of its replicas, what each replica here sends.
     std::vector<Bytes> out(processes), in(processes);

@@ -213,26 +213,18 @@ Status LocalGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
     Status status;
   };
   Call mine{sends, receives, Ok()};
-  return Together(
-      place_, rank_, "all_to_all", mine, timeout, [](const std::vector<Call*>& all) -> Status {
-        for (std::size_t to = 0; to < all.size(); ++to) {
-          for (std::size_t from = 0; from < all.size(); ++from) {
-            if (all[from]->sends.size() != all.size() || all[to]->receives.size() != all.size() ||
-                all[from]->sends[to].size() != all[to]->receives[from].size()) {
-              return InvalidArgument("Shape mismatch in all_to_all from replica {} to {}", from,
-                                     to);
-            }
-          }
-        }
-        for (std::size_t to = 0; to < all.size(); ++to) {
-          for (std::size_t from = 0; from < all.size(); ++from) {
-            const std::span<const std::byte> bytes = all[from]->sends[to];
-            if (!bytes.empty())
-              std::memcpy(all[to]->receives[from].data(), bytes.data(), bytes.size());
-          }
-        }
-        return Ok();
-      });
+  return Together(place_, rank_, "all_to_all", mine, timeout,
+                  [](const std::vector<Call*>& all) -> Status {
+                    MUSTER_TRY(CheckParts(std::span<Call* const>(all), 0, all.size()));
+                    for (std::size_t to = 0; to < all.size(); ++to) {
+                      for (std::size_t from = 0; from < all.size(); ++from) {
+                        const std::span<const std::byte> bytes = all[from]->sends[to];
+                        if (!bytes.empty())
+                          std::memcpy(all[to]->receives[from].data(), bytes.data(), bytes.size());
+                      }
+                    }
+                    return Ok();
+                  });
 }
 
 Status LocalGroup::Barrier(Timeout timeout) {

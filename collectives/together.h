@@ -47,6 +47,23 @@ Status Together(MeetingPlace& place, int member, std::string name, Call& mine, T
 Status CheckSame(std::span<const std::span<const ReduceBuffer>> brought);
 // Whether they say the same lengths of `members` blocks.
 Status CheckSame(std::span<const std::span<const GatherBuffer>> brought, int members);
+// Whether what members `first` and on of `members` send each other in an all_to_all has room there.
+template <class Call>
+Status CheckParts(std::span<Call* const> here, std::size_t first, std::size_t members) {
+  for (const Call* one : here) {
+    if (one->sends.size() == members && one->receives.size() == members) continue;
+    return InvalidArgument("all_to_all: {} parts to send and {} to receive for {} members",
+                           one->sends.size(), one->receives.size(), members);
+  }
+  for (std::size_t from = 0; from < here.size(); ++from) {
+    for (std::size_t to = 0; to < here.size(); ++to) {
+      if (here[from]->sends[first + to].size() == here[to]->receives[first + from].size()) continue;
+      return InvalidArgument("Shape mismatch in all_to_all from replica {} to {}", first + from,
+                             first + to);
+    }
+  }
+  return Ok();
+}
 // Whether there is such a member to broadcast.
 Status CheckRoot(int root, int members);
 
