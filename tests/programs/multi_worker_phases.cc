@@ -3,8 +3,8 @@
 //
 //   multi_worker_phases <folder> <call within, ms> <phase> [<another phase> <task>]
 //
-// The task that is named does the other phase instead. The folder is for checkpoints. Errors are
-// printed; the exit code is 3.
+// The task that is named does the other phase instead; "leave": ends well in the midst, with 0. The
+// folder is for checkpoints. Errors are printed; the exit code is 3.
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -86,10 +86,13 @@ void work(const std::string& folder, int within_ms, std::string phase, const std
   muster::MultiWorkerMirroredStrategy strategy(
       muster::MultiWorkerMirroredOptions{.call_within = std::chrono::milliseconds(within_ms)});
   const auto scope = strategy.scope();
-  if (strategy.task_type() + ":" + std::to_string(strategy.task_id()) == who) phase = other;
+  const bool me = strategy.task_type() + ":" + std::to_string(strategy.task_id()) == who;
+  const bool leaves = me && other == "leave";
+  if (me && !leaves) phase = other;
   const std::function<void()> step = once(strategy, phase, folder);
   for (int i = 0;; ++i) {
     if (i == 3) std::cout << "within " << phase << std::endl;
+    if (i == 5 && leaves) return;
     step();
   }
 }

@@ -21,7 +21,7 @@ if declare -F prepare > /dev/null; then prepare; fi
 build() {
   cmake -S "$folder/project" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_PREFIX_PATH="$folder/prefix" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"
-  cmake --build "$folder/build"
+  cmake --build "$folder/build" --parallel 2
 }
 export -f build
 export folder launcher

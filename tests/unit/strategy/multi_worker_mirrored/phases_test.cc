@@ -47,10 +47,12 @@ bool names_any(const std::string& error, const std::vector<std::string>& calls) 
   });
 }
 
+const std::vector<std::string> kPhases{"compute",   "reduce", "started", "gather",
+                                       "broadcast", "input",  "metric",  "checkpoint"};
+
 TEST_CASE("whoever is killed or stopped, and in whatever, all others are told who and in what",
           "[strategy][unit][faults][MWM-15]") {
-  const std::string phase = GENERATE("compute", "reduce", "started", "gather", "broadcast", "input",
-                                     "metric", "checkpoint");
+  const std::string phase = GENERATE(from_range(kPhases));
   for (const int signal : {SIGKILL, SIGSTOP}) {
     // One run for each victim, side by side: waiting is most of it.
     std::vector<std::unique_ptr<TempFolder>> folders;
@@ -105,6 +107,29 @@ TEST_CASE("a process that never comes is named to all who waited, with the call 
     CHECK(error.find("error DEADLINE_EXCEEDED") == 0);
     CHECK(error.find("waited 2000 ms for worker:1") != std::string::npos);
     CHECK(names_any(error, calls_of(phase)));
+  }
+}
+
+TEST_CASE("a process that ends well in mid-epoch is named to all who wait for it, in whatever",
+          "[strategy][unit][faults]") {
+  // Side by side: waiting is most of it.
+  std::vector<std::unique_ptr<TempFolder>> folders;
+  std::vector<std::unique_ptr<MultiProcessRun>> runs;
+  for (const std::string& phase : kPhases) {
+    folders.push_back(std::make_unique<TempFolder>());
+    runs.push_back(std::make_unique<MultiProcessRun>(
+        workers_of(3, {kProgram, folders.back()->path(), "60000", phase, "leave", "worker:1"})));
+  }
+  for (std::size_t i = 0; i < kPhases.size(); ++i) {
+    CHECK(runs[i]->wait("worker:1", kPatience).ok());
+    const auto left = std::chrono::steady_clock::now();
+    for (const std::string& error : errors_of_others(*runs[i])) {
+      CAPTURE(kPhases[i], error);
+      CHECK(std::chrono::steady_clock::now() - left < kNoticed);
+      CHECK(error.find("error UNAVAILABLE") == 0);
+      CHECK(error.find("worker:1") != std::string::npos);
+      CHECK(names_any(error, calls_of(kPhases[i])));
+    }
   }
 }
 
