@@ -24,6 +24,9 @@
 
 namespace muster::data {
 
+// The directory for programs that do not name one, in their environment; daemons set it for theirs.
+inline constexpr char kCacheVariable[] = "MUSTER_DATA_CACHE";
+
 class Cache {
  public:
   struct Options {

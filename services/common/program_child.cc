@@ -1,10 +1,12 @@
 #include "services/common/program_child.h"
 
+#include <filesystem>
 #include <string_view>
 
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "common/data/cache.h"
 #include "common/process/executable.h"
 
 namespace muster::services {
@@ -47,7 +49,8 @@ std::map<std::string, std::string> WithoutMuster() {
 }
 
 process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
-                                     const v1::ProgramStart& start) {
+                                     const v1::ProgramStart& start,
+                                     const std::string& data_cache) {
   process::Child::Options child;
   child.program = path;
   child.argv.push_back(program.name().empty() ? path : program.name());
@@ -58,6 +61,9 @@ process::Child::Options ProgramChild(const std::string& path, const v1::ProgramS
   child.environment["TF_CONFIG"] =
       fmt::format(R"({{"cluster": {{}}, "task": {{"type": "{}", "index": {}}}}})",
                   start.task().type(), start.task().index());
+  if (!data_cache.empty()) {
+    child.environment[data::kCacheVariable] = std::filesystem::absolute(data_cache).string();
+  }
   child.oom_score = kProgramOomScore;
   return child;
 }

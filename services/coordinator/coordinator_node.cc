@@ -74,6 +74,7 @@ struct CoordinatorNode::Parts {
                    if (core) core->OnDriverExit(job, number, success, how);
                  },
              .executable = [this](const std::string& sha256) { return files.Executable(sha256); },
+             .data_cache = options.coordinator.state_directory + "/cache/data",
              .key = [token](const std::string& job,
                             Epoch epoch) { return net::JobKey(token.value(), job, epoch); },
              .on_message =

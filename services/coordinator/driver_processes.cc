@@ -31,10 +31,11 @@ Status DriverProcesses::StartModel(const v1::ProgramStart& start) {
 Status DriverProcesses::StartProgram(const ProgramLaunch& launch) {
   return StartAs(launch.start, Epoch(launch.start.epoch()),
                  [program = launch.program, start = launch.start, config = TfConfig(launch),
-                  executable = options_.executable](
+                  executable = options_.executable, data_cache = options_.data_cache](
                      Running::Events events) -> Result<std::unique_ptr<Running>> {
                    MUSTER_TRY_ASSIGN(const std::string path, executable(program.sha256()));
-                   process::Child::Options child = services::ProgramChild(path, program, start);
+                   process::Child::Options child =
+                       services::ProgramChild(path, program, start, data_cache);
                    child.environment["TF_CONFIG"] = config;
                    auto started = Running::Start(std::move(child), std::move(events));
                    if (!started.ok()) return services::ExplainStart(started.status(), path);

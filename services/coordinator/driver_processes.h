@@ -39,6 +39,8 @@ class DriverProcesses : public Drivers {
         on_exit;
     // A user's uploaded program, as a file that can be run.
     std::function<Result<std::string>(const std::string& sha256)> executable = nullptr;
+    // Where programs keep decoded copies and indexes of their data.
+    std::string data_cache = {};
     // What proves the job's links; what its driver says.
     std::function<std::string(const std::string& job_id, Epoch epoch)> key = nullptr;
     std::function<void(const std::string& job, Incarnation number, const v1::FromProgram&)>

@@ -18,6 +18,7 @@
 #include "common/base/whole_file.h"
 #include "common/cluster/job_key.h"
 #include "common/cluster/worker_book.h"
+#include "common/data/cache.h"
 #include "common/net/handshake.h"
 #include "common/process/memory.h"
 #include "common/telemetry/log.h"
@@ -213,6 +214,9 @@ std::map<std::string, std::string> LaunchHost::EnvironmentOf(
   // About the host's links, whoever uses them. The job's folder is another one than the daemon's.
   if (const char* costs = std::getenv(collectives::kCostsVariable); costs != nullptr && *costs) {
     environment[collectives::kCostsVariable] = fs::absolute(costs).string();
+  }
+  if (!options_.data_cache.empty()) {
+    environment[data::kCacheVariable] = fs::absolute(options_.data_cache).string();
   }
   const std::uint32_t together = std::max(1U, spec.processes_per_worker());
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {

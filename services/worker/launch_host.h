@@ -36,6 +36,8 @@ class LaunchHost final : private worker::LaunchIo {
     std::string advertised_host;
     // Where the working folders of jobs lie.
     std::string folder;
+    // Where those that read data with Muster keep decoded copies and indexes.
+    std::string data_cache = {};
     // The cluster's, of which the keys of jobs are made; processes do not get it.
     std::string token;
     // Groups of processes encrypt what they say to each other between hosts.

@@ -183,6 +183,7 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
                             : process::SiblingProgram("muster-executor")),
       listen_host_(std::move(places.listen_host)),
       socket_folder_(std::move(places.socket_folder)),
+      data_cache_(options.cache_directory),
       fetch_(daemon.control(), strand_),
       archives_(places.cache + "/archives", Fetcher()),
       program_files_(places.cache + "/programs", Fetcher(), FileCache::Use::kProgram),
@@ -195,6 +196,7 @@ WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore:
                  .listen_host = listen_host_,
                  .advertised_host = options.advertised_host,
                  .folder = fmt::format("{}/jobs/worker-{}", places.cache, options.worker_index),
+                 .data_cache = data_cache_,
                  .token = daemon.token().value(),
                  .tls = daemon.tls() != nullptr},
                 strand_, client_,
@@ -380,7 +382,7 @@ Result<int> WorkerDaemon::LaunchProgram(ProcessId process, const std::string& pa
   Complete(start);
   const auto pid = std::make_shared<std::atomic<int>>(0);
   auto started = ProgramProcess::Start(
-      ProgramChild(path, program, start),
+      ProgramChild(path, program, start, data_cache_),
       EventsOf<ProgramProcess>(process, pid, [this, process](const v1::FromProgram& message) {
         core_.OnProgram(process, message);
       }));

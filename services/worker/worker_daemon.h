@@ -92,6 +92,7 @@ class WorkerDaemon final : private AttachHandler, private worker::WorkerIo {
   const std::string executor_program_;
   const std::string listen_host_;
   const std::string socket_folder_;
+  const std::string data_cache_;  // decoded copies and indexes, of models and programs
   ThreadScheduler strand_;
   FileFetch fetch_;
   std::uint64_t told_moved_ = 0;

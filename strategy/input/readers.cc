@@ -65,7 +65,7 @@ std::string variable(const char* name) {
 
 std::string cache_directory(const ReaderOptions& options) {
   if (!options.cache_directory.empty()) return options.cache_directory;
-  if (std::string set = variable("MUSTER_DATA_CACHE"); !set.empty()) return set;
+  if (std::string set = variable(data::kCacheVariable); !set.empty()) return set;
   if (const std::string base = variable("XDG_CACHE_HOME"); !base.empty()) {
     return base + "/muster/data";
   }
@@ -74,7 +74,8 @@ std::string cache_directory(const ReaderOptions& options) {
   }
   raise(
       InvalidArgument("no folder for decoded files and indexes: set ReaderOptions.cache_directory, "
-                      "or MUSTER_DATA_CACHE in the environment"));
+                      "or {} in the environment",
+                      data::kCacheVariable));
 }
 
 // The numbers of `columns` by name as `wanted` has them.

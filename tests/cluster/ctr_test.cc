@@ -1,4 +1,6 @@
 // examples/ctr: a wide and deep model with tables on parameter servers learns what was planted.
+#include <filesystem>
+
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
 
@@ -19,6 +21,10 @@ TEST_CASE("the wide and deep example reaches 0.95 of the planted optimum", "[clu
   CAPTURE(made.out, run.err, printed, cluster.up_log());
   CHECK(run.code == 0);
   CHECK(printed.find(" on 60000 rows, of ") != std::string::npos);
+  // Its executors keep what they find out about the data where their daemons say.
+  const std::filesystem::path cache = cluster.state() + "/worker-0/cache/data";
+  CHECK(std::filesystem::exists(cache));
+  CHECK_FALSE(std::filesystem::is_empty(cache));
 }
 
 }  // namespace

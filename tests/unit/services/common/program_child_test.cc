@@ -43,9 +43,9 @@ TEST_CASE("a program's process gets its arguments and role, and no setting of it
   const std::string path =
       ProgramFile(dir,
                   "#!/bin/sh\nenv | grep -c '^MUSTER_' && echo \"$MUSTER_ROLE $MUSTER_PROGRAM_FD "
-                  "$MUSTER_TOKEN_FILE$CREDENTIALS_DIRECTORY|$*|$TF_CONFIG\"\n");
+                  "$MUSTER_TOKEN_FILE$CREDENTIALS_DIRECTORY|$*|$TF_CONFIG|$MUSTER_DATA_CACHE\"\n");
 
-  process::Child::Options options = ProgramChild(path, program, ExecutorStart());
+  process::Child::Options options = ProgramChild(path, program, ExecutorStart(), dir / "cache");
   CHECK(options.argv == std::vector<std::string>{"words", "--epochs", "3"});
   CHECK(options.oom_score > 0);
   std::vector<std::string> lines;
@@ -59,9 +59,10 @@ TEST_CASE("a program's process gets its arguments and role, and no setting of it
   ::unsetenv("TF_CONFIG");
 
   REQUIRE(lines.size() == 2);
-  CHECK(lines[0] == "2");
+  CHECK(lines[0] == "3");
   CHECK(lines[1] ==
-        R"(executor 3 |--epochs 3|{"cluster": {}, "task": {"type": "worker", "index": 3}})");
+        R"(executor 3 |--epochs 3|{"cluster": {}, "task": {"type": "worker", "index": 3}}|)" +
+            (dir / "cache"));
 }
 
 TEST_CASE("an executable of another machine and a file that is none are told as such",
